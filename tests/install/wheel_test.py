@@ -128,6 +128,29 @@ class Wheel(unittest.TestCase):
             self.assertEqual(wrong.returncode, 1)
             self.assertTrue(wrong.stderr.startswith("torchrun: error: "), wrong.stderr)
 
+    def test_the_extra_brings_the_hook_and_the_command(self) -> None:
+        done = run(*self.pip, "wheel", "--no-deps", "--wheel-dir", self.folder,
+                   ROOT / "cmake/torchrun")
+        if done.returncode != 0 and "hatchling" in done.stderr:
+            self.skipTest("hatchling cannot be installed here")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        [extra] = self.folder.glob("elastrun_torchrun-*.whl")
+        self.assertIn(f"-{self.wheel.name.split('-')[1]}-py3-none-any", extra.name)
+        place = self.folder / "with_extra"
+        succeed(sys.executable, "-m", "venv", place)
+        succeed(place / "bin/pip", "--disable-pip-version-check", "install", "--no-index",
+                "--find-links", self.folder, "elastrun[torchrun]")
+        [packages] = place.glob("lib/python*/site-packages")
+        from_source = {"PYTHONPATH": str(ROOT / "lib/python"), "PYTHONDONTWRITEBYTECODE": "1"}
+        line = succeed(sys.executable, "-c", "from elastrun.torchrun_hook import LINE; "
+                       "print(end=LINE)", env=ENVIRONMENT | from_source)
+        self.assertEqual((packages / "elastrun-torchrun.pth").read_text(), line)
+        self.assertIn("elastrun ", succeed(place / "bin/torchrun", "--version"))
+        (packages / "torch").mkdir()
+        (packages / "torch/__init__.py").write_text("raise SystemExit('torch is imported')\n")
+        said = succeed(place / "bin/python3", "-m", "torch.distributed.run", "--version")
+        self.assertIn("elastrun ", said)
+
     def test_the_program_is_found_beside_a_package_in_a_folder(self) -> None:
         target = self.folder / "target"
         succeed(*self.pip, "install", "--no-index", "--target", target, self.wheel)

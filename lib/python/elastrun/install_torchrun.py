@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m elastrun.install_torchrun [--remove]: everything in this environment that launches by
+torch gets elastrun: `torchrun`, `python -m torch.distributed.run`, and programs that call torch's
+launcher as a library, such as accelerate. `ELASTRUN_TORCHRUN=0` gives torch's own for once.
+Standard library only; torch need not be there yet.
+"""
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+import sysconfig
+
+from elastrun.program import find_program
+from elastrun.torchrun_hook import LINE
+
+HOOK = "elastrun-torchrun.pth"
+KEPT = "torchrun.torch"  # torch's own command, while ours has its name
+
+
+def _program() -> str:
+    found = find_program("elastrun")
+    if found is None:
+        raise OSError("the program elastrun is neither beside this package nor in PATH")
+    return os.path.realpath(found)
+
+
+def _hook_text(packages: str) -> str:
+    """With a line for the folder of this package, if it is not in the environment itself."""
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return LINE if os.path.realpath(here) == os.path.realpath(packages) else f"{here}\n{LINE}"
+
+
+def _replace(path: str, make: str, what: str) -> None:
+    """Makes a file with this text, or a link to it, in one step: a program that starts meanwhile
+    sees the old one or the new one."""
+    draft = f"{path}.{os.getpid()}"
+    try:
+        if make == "link":
+            os.symlink(what, draft)
+        else:
+            with open(draft, "w", encoding="utf-8") as file:
+                file.write(what)
+        os.replace(draft, path)
+    except BaseException:
+        if os.path.lexists(draft):
+            os.unlink(draft)
+        raise
+
+
+def _is_ours(path: str) -> bool:
+    """A link to elastrun, wherever that is or was."""
+    return os.path.islink(path) and os.path.basename(os.readlink(path)) == "elastrun"
+
+
+def install(packages: str, programs: str) -> list[str]:
+    """Into these two folders, of modules and of commands. Returns what was done, as sentences.
+    OSError where a folder cannot be written to, or the program elastrun is missing."""
+    program = _program()
+    hook, command = os.path.join(packages, HOOK), os.path.join(programs, "torchrun")
+    _replace(hook, "file", _hook_text(packages))
+    done = [f"{hook}: torch's launcher is replaced when it is imported"]
+    if os.path.lexists(command) and not _is_ours(command):
+        os.replace(command, os.path.join(programs, KEPT))
+        done.append(f"{os.path.join(programs, KEPT)}: torch's own command")
+    beside = os.path.dirname(program) == os.path.realpath(programs)
+    _replace(command, "link", "elastrun" if beside else program)
+    return [*done, f"{command}: elastrun"]
+
+
+def remove(packages: str, programs: str) -> list[str]:
+    """Undoes install(), which may not have been called. Returns what was done."""
+    done = []
+    hook, command = os.path.join(packages, HOOK), os.path.join(programs, "torchrun")
+    kept = os.path.join(programs, KEPT)
+    if os.path.lexists(hook):
+        os.unlink(hook)
+        done.append(f"{hook}: removed")
+    if _is_ours(command):
+        os.unlink(command)
+        done.append(f"{command}: removed")
+    if os.path.lexists(kept):
+        if os.path.lexists(command) or importlib.util.find_spec("torch") is None:
+            os.unlink(kept)  # torch has been installed again, or is gone
+        else:
+            os.replace(kept, command)
+            done.append(f"{command}: torch's own again")
+    return done or ["nothing was installed here"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m elastrun.install_torchrun",
+        description="Lets elastrun run whatever this Python environment launches by torch: "
+                    "torchrun, python -m torch.distributed.run, accelerate, fabric and others.")
+    parser.add_argument("--remove", action="store_true", help="undo it")
+    asked = parser.parse_args()
+    packages, programs = sysconfig.get_path("purelib"), sysconfig.get_path("scripts")
+    try:
+        done = remove(packages, programs) if asked.remove else install(packages, programs)
+    except OSError as error:
+        sys.exit(f"install_torchrun: error: {error}\n"
+                 f"  expected to write to {packages} and {programs}; use a virtual environment, or "
+                 "the account that installed this Python")
+    print("\n".join(done))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs instead of torch's launcher once the import hook is installed (torchrun_hook):
+elastrun, with torch's own classes going in and coming out, so that a program written for torch's
+sees no other. What elastrun cannot take over, torch's launcher runs as ever, and a line says why.
+"""
+from __future__ import annotations
+
+import atexit
+import copy
+import functools
+import gc
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from elastrun import program
+
+_HINT = "(ELASTRUN_TORCHRUN=0: torch's own)"
+# Options of torch's launcher that no value follows, and ours.
+_FLAGS = ("module", "no-python", "run-path", "standalone", "virtual-local-rank", "use-env", "help",
+          "worker-lib", "dry-run", "explain", "version", "print-config")
+_said: set[str] = set()
+
+
+def _say(text: str) -> None:
+    """Once in a process: a program may launch many times."""
+    if text in _said:
+        return
+    _said.add(text)
+    try:
+        sys.stderr.write(f"elastrun: {text}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        pass  # it is closed, or None
+
+
+# As a command: python -m torch.distributed.run, python -m torch.distributed.launch.
+
+
+def become_launcher(module: str, words: Sequence[str]) -> None:
+    """This process becomes elastrun, with the interpreter that it was. Returns where the program is
+    missing, and torch's launcher then goes on."""
+    if program.find_program("elastrun") is None:
+        _say(f"torch's own launcher runs: the program elastrun is missing {_HINT}")
+        return
+    words = list(words)
+    if module.endswith(".launch"):
+        words = with_local_rank(words)
+    _say(f"runs in place of {module} {_HINT}")
+    sys.argv = ["torchrun", *words]
+    program.main()
+
+
+def with_local_rank(words: Sequence[str]) -> list[str]:
+    """The words of torch.distributed.launch for elastrun: without --use-env each worker gets its
+    local rank as first argument. Exits as torch does where that cannot be."""
+    words = list(words)
+    script = _place_of_script(words)
+    options, rest = words[:script], words[script:]
+    use_env = any(_is(word, "use-env") for word in options)
+    if not use_env and any(_is(word, "no-python") for word in options):
+        sys.exit("torch.distributed.launch: error: When using the '--no-python' flag, you must "
+                 "also set the '--use-env' flag.")
+    options = [word for word in options if not _is(word, "use-env")]
+    if not use_env:
+        rest.insert(1, "--local-rank=${local_rank}")
+    return options + rest
+
+
+def _is(word: str, flag: str) -> bool:
+    """Whether it is this option, or an abbreviation of three letters and more."""
+    name = word[2:].replace("_", "-")
+    return word.startswith("--") and len(name) >= 3 and flag.startswith(name)
+
+
+def _place_of_script(words: Sequence[str]) -> int:
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if not word.startswith("-") or word in ("-", "--"):
+            return at
+        if word.startswith("--"):
+            alone = "=" in word or any(_is(word, flag) for flag in _FLAGS)
+        else:
+            alone = word in ("-m", "-h") or len(word) > 2  # -r 3, -r3
+        at += 1 if alone else 2
+    return len(words)
+
+
+# As a library: torch.distributed.launcher.api.launch_agent.
+
+class Torch:
+    """The launcher's module as it was when it was imported. What a program puts in the place of one
+    of these (its own agent, a mock) is used by torch's launcher alone, which runs then."""
+
+    def __init__(self, api: Any) -> None:
+        self.api = api
+        self.launch_agent = api.launch_agent
+        self.agent = getattr(api, "LocalElasticAgent", None)
+        self.run = getattr(self.agent, "run", None)
+        self.registry = getattr(api, "rdzv_registry", None)
+        self.get_handler = getattr(self.registry, "get_rendezvous_handler", None)
+
+    def replaced(self) -> str | None:
+        """The name of what is not torch's own any more."""
+        now = getattr(self.api, "LocalElasticAgent", None)
+        if now is not self.agent or getattr(now, "run", None) is not self.run:
+            return "LocalElasticAgent"
+        if getattr(self.registry, "get_rendezvous_handler", None) is not self.get_handler:
+            return "get_rendezvous_handler"
+        return None
+
+
+def replace_launch_agent(api: Any) -> None:
+    """In `api`, the module torch.distributed.launcher.api, whatever its version."""
+    theirs = getattr(api, "launch_agent", None)
+    if theirs is None:
+        return
+    torch = Torch(api)
+
+    @functools.wraps(theirs)
+    def launch_agent(config: Any, entrypoint: Any, args: Any, *more: Any, **named: Any) -> Any:
+        return _launch(torch, config, entrypoint, args, more, named)
+
+    api.launch_agent = launch_agent
+
+
+def _launch(torch: Torch, config: Any, entrypoint: Any, args: Any, more: tuple[Any, ...],
+            named: dict[str, Any]) -> Any:
+    def by_torch(why: str) -> Any:
+        _say(f"torch's own launcher runs: {why} {_HINT}")
+        return torch.launch_agent(config, entrypoint, args, *more, **named)
+
+    adapted = _adapted(config, entrypoint)
+    why = (_obstacle(torch, config, entrypoint, [*more, *named.values()])
+           or _not_pickled(adapted, entrypoint, args))
+    if why is not None:
+        return by_torch(why)
+    from elastrun.launcher import api as ours
+
+    _hand_over(torch, config)
+    _end_quickly()
+    _say(f"launches in place of torch.distributed.launcher {_HINT}")
+    try:
+        return ours.launch_agent(adapted, entrypoint, list(args))
+    except Exception as error:
+        theirs = _as_torch(error)
+        if theirs is error:
+            raise
+        raise theirs from None
+
+
+@functools.lru_cache(maxsize=None)
+def _end_quickly() -> None:
+    """At the end of a process Python looks for garbage among all objects of torch, for a second and
+    more. One that has launched is done, and holds nothing that a garbage collection would save."""
+    atexit.register(gc.freeze)
+
+
+def _adapted(config: Any, entrypoint: Any) -> Any:
+    """Functions of forked workers need not be importable: they go by value, and the caller's main
+    module is not imported again, which may not expect that."""
+    if not callable(entrypoint) or config.start_method != "fork":
+        return config
+    config = copy.copy(config)
+    config.start_method = "spawn"
+    config.elastrun = {"by_value": True}
+    return config
+
+
+def _obstacle(torch: Torch, config: Any, entrypoint: Any, more: Sequence[Any]) -> str | None:
+    """Why elastrun cannot run this; None: it can."""
+    name = torch.replaced()
+    if name is not None:
+        return f"the program has its own {name}"
+    if any(one is not None for one in more):
+        return "the program has its own health check server"
+    if type(config.logs_specs).__name__ != "DefaultLogsSpecs":
+        return f"the program has its own {type(config.logs_specs).__name__}"
+    if program.find_program("elastrun") is None:
+        return "the program elastrun is missing"
+    return None
+
+
+def _not_pickled(adapted: Any, entrypoint: Any, args: Sequence[Any]) -> str | None:
+    if not callable(entrypoint):
+        return None
+    from elastrun.multiprocessing import payload
+
+    by_value = bool(getattr(adapted, "elastrun", {}))
+    try:
+        payload.pack(entrypoint, tuple(args), by_value).close()
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+def _as_torch(error: Exception) -> Exception:
+    """The same in torch's classes, which programs catch; else as it is."""
+    from torch.distributed.elastic.multiprocessing import errors
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.rendezvous import api as rendezvous
+
+    from elastrun.multiprocessing import SignalException as OurSignal
+    from elastrun.multiprocessing.errors import ChildFailedError
+    from elastrun.rendezvous import RendezvousError
+
+    if isinstance(error, ChildFailedError):
+        return errors.ChildFailedError(
+            error.name, {rank: _failure(errors, one) for rank, one in error.failures.items()})
+    if isinstance(error, OurSignal):
+        return SignalException(str(error), error.sigval)
+    if isinstance(error, RendezvousError):
+        theirs = getattr(rendezvous, type(error).__name__, rendezvous.RendezvousError)
+        return theirs(*error.args)  # type: ignore[no-any-return]
+    return error
+
+
+def _failure(errors: Any, ours: Any) -> Any:
+    theirs = errors.ProcessFailure(ours.local_rank, ours.pid, ours.exitcode, ours.error_file)
+    theirs.message, theirs.timestamp = ours.message, ours.timestamp
+    return theirs
+
+
+# What a program has registered with torch: rendezvous handlers, receivers of events and metrics.
+
+def _hand_over(torch: Torch, config: Any) -> None:
+    from elastrun.rendezvous import rendezvous_handler_registry as ours
+
+    known = getattr(ours, "_registry", {})
+    if config.rdzv_backend not in known:
+        ours.register(config.rdzv_backend, functools.partial(_handler_of_torch, torch))
+    if config.event_log_handler not in ("null", "console"):
+        from elastrun import events
+        events.configure(_EventsOfTorch(config.event_log_handler), config.event_log_handler)
+    from torch.distributed.elastic.metrics import api as theirs
+
+    from elastrun import metrics
+    handler = _MetricsOfTorch(theirs)
+    if handler.listens():
+        metrics.configure(handler)  # type: ignore[arg-type]
+
+
+def _handler_of_torch(torch: Torch, params: Any) -> Any:
+    theirs = torch.api.RendezvousParameters(
+        backend=params.backend, endpoint=params.endpoint, run_id=params.run_id,
+        min_nodes=params.min_nodes, max_nodes=params.max_nodes, local_addr=params.local_addr,
+        **params.config)
+    return torch.registry.get_rendezvous_handler(theirs)
+
+
+class _EventsOfTorch:
+    """An elastrun.events.EventHandler that hands on to a destination of torch's."""
+
+    def __init__(self, destination: str) -> None:
+        self._destination = destination
+
+    def record(self, event: Any) -> None:
+        from torch.distributed.elastic import events
+
+        if hasattr(event, "source"):
+            events.record(events.Event.deserialize(event.serialize()), self._destination)
+
+
+class _MetricsOfTorch:
+    """An elastrun.metrics.MetricHandler that is whatever is configured with torch."""
+
+    def __init__(self, theirs: Any) -> None:
+        self._theirs = theirs
+
+    def listens(self) -> bool:
+        """Torch's default is a handler that does nothing."""
+        handlers = (self._theirs._default_metrics_handler, *self._theirs._metrics_map.values())
+        return any(type(one).__name__ != "NullMetricHandler" for one in handlers)
+
+    def emit(self, metric_data: Any) -> None:
+        handler = self._theirs._metrics_map.get(metric_data.group_name,
+                                                self._theirs._default_metrics_handler)
+        handler.emit(self._theirs.MetricData(*metric_data))

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""clients_bench.py ELASTRUN [TIMES]: what the import hook costs a program that never launches, and
+`accelerate launch` of two workers that do nothing, with the hook and without it, in turns. Needs
+torch and accelerate in the Python of this script."""
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# site.addpackage reads and runs one .pth file; another was read before, as in every environment.
+COST = """
+import site, sys, time
+folder = sys.argv[1]
+site.addpackage(folder, "another.pth", set())
+begin = time.perf_counter_ns()
+site.addpackage(folder, "elastrun-torchrun.pth", set())
+print((time.perf_counter_ns() - begin) / 1e6)
+"""
+LAUNCH = "import sys; from accelerate.commands.accelerate_cli import main; sys.exit(main())"
+WORDS = ("launch", "--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
+         "--dynamo_backend=no", "worker.py")
+
+
+def shown(name: str, figures: list[float], unit: str) -> None:
+    print(f"{name}: min {min(figures):.3f}, median {statistics.median(figures):.3f} {unit}, "
+          f"{len(figures)} times", flush=True)
+
+
+def main() -> None:
+    program, times = Path(sys.argv[1]).resolve(), int((sys.argv[2:] or ["5"])[0])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        place = folder / "env"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+        [packages] = place.glob("lib/python*/site-packages")
+        base = sysconfig.get_path("purelib")
+        (packages / "base.pth").write_text(
+            f"import site; site.addsitedir({base!r})\n{ROOT / 'lib/python'}\n")
+        (packages / "another.pth").write_text("import sys\n")
+        shutil.copy(program, place / "bin/elastrun")
+        (folder / "worker.py").write_text("")
+        python = str(place / "bin/python3")
+        subprocess.run([python, "-m", "elastrun.install_torchrun"], check=True,
+                       stdout=subprocess.DEVNULL)
+        hook = packages / "elastrun-torchrun.pth"
+        hook.write_text(hook.read_text().splitlines()[-1] + "\n")
+        shown("hook in a program that never launches", [float(subprocess.run(
+            [python, "-S", "-c", COST, packages], check=True, text=True,
+            capture_output=True).stdout) for _ in range(20 * times)], "ms")
+        env = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        figures: dict[str, list[float]] = {"0": [], "1": []}
+        for _ in range(times):
+            for switch, found in figures.items():
+                begin = time.monotonic()
+                subprocess.run([python, "-c", LAUNCH, *WORDS], cwd=folder, check=True,
+                               env=env | {"ELASTRUN_TORCHRUN": switch}, capture_output=True)
+                found.append(time.monotonic() - begin)
+        shown("accelerate launch, torch's launcher", figures["0"], "s")
+        shown("accelerate launch, elastrun", figures["1"], "s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""clients_test.py ELASTRUN [--all] [unittest's arguments]: released programs that launch by torch's
+launcher, unmodified, in an environment with the import hook. The table in elastrun-clients(7) is
+what these show. Without --all those that train for a minute or more are skipped; a client that the
+python3 of this test does not have is skipped by name.
+
+Workers say the id of the agent that runs them, ELASTRUN_JOB, which only elastrun's have.
+"""
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import textwrap
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path("elastrun")
+ALL = "--all" in sys.argv
+BASE = Path(sysconfig.get_path("purelib"))
+LIMIT = 300
+PLAIN = {name: value for name, value in os.environ.items()
+         if not name.startswith(("PYTHON", "PET_", "ELASTRUN_", "ACCELERATE_", "LT_", "VIRTUAL_"))}
+WORKER = """
+import os, sys
+e = os.environ
+print("worker", e["RANK"], "of", e["WORLD_SIZE"], "job" if e.get("ELASTRUN_JOB") else "torch",
+      *sys.argv[1:], flush=True)
+if "fail" in sys.argv and e["RANK"] == "1":
+    sys.exit(3)
+"""
+SUM = """
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    total = torch.tensor([dist.get_rank() + 1.0])
+    dist.all_reduce(total)
+"""
+
+
+def needs(*modules: str) -> object:
+    missing = [one for one in modules if importlib.util.find_spec(one) is None]
+    return unittest.skipIf(missing, f"not installed here: {', '.join(missing)}")
+
+
+def long(what: str) -> object:
+    return unittest.skipUnless(ALL, f"{what}; --all runs it")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@needs("torch")
+class Clients(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        scratch = tempfile.TemporaryDirectory(prefix="clients.")
+        cls.addClassCleanup(scratch.cleanup)
+        cls.folder = Path(scratch.name).resolve()
+        cls.place = cls.folder / "env"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", cls.place], check=True)
+        [packages] = cls.place.glob("lib/python*/site-packages")
+        (packages / "clients.pth").write_text(
+            f"import site; site.addsitedir({str(BASE)!r})\n{ROOT / 'lib/python'}\n")
+        shutil.copy(PROGRAM, cls.place / "bin/elastrun")
+        (cls.folder / "worker.py").write_text(WORKER)
+        done = cls.python("-m", "elastrun.install_torchrun")
+        assert done.returncode == 0, done.stderr
+
+    @classmethod
+    def start(cls, *words: object, **env: str) -> subprocess.Popen[str]:
+        environment = PLAIN | {
+            "PATH": f"{cls.place / 'bin'}:{PLAIN['PATH']}", "HOME": str(cls.folder),
+            "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": str(cls.folder), "CUDA_VISIBLE_DEVICES": "", **env}
+        return subprocess.Popen([str(one) for one in words], text=True, cwd=cls.folder,
+                                env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    @classmethod
+    def run_words(cls, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
+        process = cls.start(*words, **env)
+        out, err = process.communicate(timeout=LIMIT)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    @classmethod
+    def python(cls, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
+        return cls.run_words(cls.place / "bin/python3", *words, **env)
+
+    def command(self, module: str, function: str = "main") -> tuple[str, str]:
+        """What the script that pip writes for an entry point does."""
+        return "-c", f"import sys; from {module} import {function}; sys.exit({function}())"
+
+    def check(self, done: subprocess.CompletedProcess[str], world: int, *more: str,
+              ranks: range | None = None) -> None:
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        told = " ".join(["job", *more])
+        self.assertEqual(sorted(line for line in done.stdout.splitlines() if "worker" in line),
+                         [f"worker {rank} of {world} {told}" for rank in ranks or range(world)],
+                         done.stderr[-3000:])
+        self.assertEqual(done.stderr.count("elastrun: launches in place of"), 1,
+                         done.stderr[-3000:])
+
+
+@needs("accelerate")
+class Accelerate(Clients):
+    def launch(self, *words: object) -> tuple[str, ...]:
+        return (*self.command("accelerate.commands.accelerate_cli"), "launch",
+                *map(str, words))
+
+    CONFIG = """
+        compute_environment: LOCAL_MACHINE
+        distributed_type: MULTI_GPU
+        mixed_precision: 'no'
+        num_machines: 1
+        num_processes: 2
+        use_cpu: false
+        """
+
+    def test_accelerate_launch_with_a_config_file(self) -> None:
+        (self.folder / "two.yaml").write_text(textwrap.dedent(self.CONFIG))
+        self.check(self.python(*self.launch("--config_file", "two.yaml", "worker.py", "--lr", "1")),
+                   2, "--lr 1")
+
+    def test_accelerate_launch_tells_a_failure_as_ever(self) -> None:
+        done = self.python(*self.launch("--multi_gpu", "--num_processes=2", "worker.py", "fail"))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("torch.distributed.elastic.multiprocessing.errors.ChildFailedError",
+                      done.stderr)
+        self.assertRegex(done.stderr, r"exitcode  : 3 \(pid: \d+\)")
+
+    @long("two machines take two launchers")
+    def test_accelerate_launch_on_two_machines(self) -> None:
+        words = ("--multi_gpu", "--num_machines=2", "--num_processes=4",
+                 "--main_process_ip=127.0.0.1", f"--main_process_port={free_port()}")
+        nodes = [self.start(self.place / "bin/python3",
+                            *self.launch(*words, f"--machine_rank={rank}", "worker.py"))
+                 for rank in (0, 1)]
+        for rank, node in enumerate(nodes):
+            out, err = node.communicate(timeout=LIMIT)
+            self.check(subprocess.CompletedProcess((), node.returncode, out, err), 4,
+                       ranks=range(2 * rank, 2 * rank + 2))
+
+    @needs("cloudpickle")
+    @long("its workers import torch")
+    def test_accelerate_notebook_launcher(self) -> None:
+        script = self.folder / "cell.py"
+        script.write_text(f"import os\nfrom accelerate import notebook_launcher\n"
+                          f"def train(lr):\n{SUM}    print('worker', dist.get_rank(), total.item(),"
+                          " lr, 'ELASTRUN_JOB' in os.environ, flush=True)\n"
+                          "notebook_launcher(train, (0.5,), num_processes=2)\n")
+        done = self.python(script, ACCELERATE_USE_CPU="1")
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        self.assertEqual(sorted(one for one in done.stdout.splitlines() if "worker" in one),
+                         [f"worker {rank} 3.0 0.5 True" for rank in (0, 1)], done.stderr[-3000:])
+
+
+class Torch(Clients):
+    def test_the_module_becomes_elastrun(self) -> None:
+        done = self.python("-m", "torch.distributed.run", "--nproc-per-node=2", "worker.py", "x")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()),
+                         [f"worker {rank} of 2 job x" for rank in (0, 1)])
+
+    def test_functions_errors_and_signals_are_torchs(self) -> None:
+        script = self.folder / "launcher.py"
+        script.write_text(LAUNCHER)
+        process = self.start(self.place / "bin/python3", script)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        for line in process.stdout:
+            if line.startswith("sleeping"):
+                process.send_signal(signal.SIGTERM)
+            if line.startswith(("returned", "failed", "signal")):
+                with self.subTest(line.split()[0]):
+                    self.assertIn(line.strip(), EXPECTED)
+                    EXPECTED.remove(line.strip())
+        self.assertEqual(process.wait(timeout=LIMIT), 0, process.stderr.read()[-3000:])
+        self.assertEqual(EXPECTED, [])
+
+    def test_what_cannot_be_pickled_is_torchs(self) -> None:
+        script = self.folder / "local.py"
+        script.write_text(NOT_PICKLED)
+        done = self.python(script)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        self.assertIn("{0: 7}", done.stdout)
+        self.assertIn("elastrun: torch's own launcher runs: ", done.stderr)
+
+
+LAUNCHER = """
+import os, signal, sys, time
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+def work(factor):
+    return factor * int(os.environ["RANK"]), "ELASTRUN_JOB" in os.environ
+
+def config(**more):
+    return LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2, rdzv_backend="c10d",
+                        rdzv_endpoint="localhost:0", run_id="one", max_restarts=0, **more)
+
+if __name__ == "__main__":
+    print("returned", elastic_launch(config(), work)(10), flush=True)
+    try:
+        elastic_launch(config(), sys.executable)("-u", "worker.py", "fail")
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        print("failed", error.name, rank, failure.local_rank, failure.exitcode, flush=True)
+    try:
+        elastic_launch(config(), "sh")("-c", "echo sleeping; exec sleep 300")
+    except SignalException as error:
+        print("signal", error.sigval.name, flush=True)
+"""
+EXPECTED = ["returned {0: (0, True), 1: (10, True)}", "failed worker.py 1 1 3", "signal SIGTERM"]
+NOT_PICKLED = """
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+import threading
+LOCK = threading.Lock()
+local = lambda: 7
+print(elastic_launch(LaunchConfig(
+    min_nodes=1, max_nodes=1, nproc_per_node=1, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
+    run_id="one", start_method="fork", max_restarts=0), lambda: LOCK and local())())
+"""
+
+
+@needs("lightning")
+class Lightning(Clients):
+    def test_fabric_run(self) -> None:
+        self.check(self.python(*self.command("lightning.fabric.cli", "_main"), "run",
+                               "--accelerator=cpu", "--devices=2", "worker.py", "x"), 2, "x")
+
+    @long("it trains")
+    def test_the_trainer_of_lightning(self) -> None:
+        (self.folder / "fit.py").write_text(TRAINER)
+        done = self.run_words(self.place / "bin/torchrun", "--nproc-per-node=2", "fit.py")
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        self.assertIn("TorchElasticEnvironment 2 4", done.stdout)
+
+
+TRAINER = """
+import lightning as L, torch, os
+from lightning.pytorch.demos.boring_classes import BoringModel
+trainer = L.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_steps=4, logger=False,
+                    enable_checkpointing=False, enable_progress_bar=False)
+trainer.fit(BoringModel())
+environment = type(trainer.strategy.cluster_environment).__name__
+if trainer.global_rank == 0:
+    print(environment, trainer.world_size, trainer.global_step)
+"""
+
+
+@needs("transformers", "accelerate")
+class Transformers(Clients):
+    @long("it trains")
+    def test_the_trainer_of_transformers(self) -> None:
+        (self.folder / "hf.py").write_text(HF)
+        done = self.run_words(self.place / "bin/torchrun", "--nproc-per-node=2", "hf.py")
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        self.assertIn("trained 2 3", done.stdout)
+
+
+HF = """
+import torch
+from transformers import Trainer, TrainingArguments
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(1, 1)
+    def forward(self, x, labels):
+        out = self.linear(x)
+        return {"loss": ((out - labels) ** 2).mean(), "logits": out}
+data = [{"x": torch.ones(1), "labels": torch.ones(1)} for _ in range(64)]
+args = TrainingArguments("out", max_steps=3, use_cpu=True, report_to=[], save_strategy="no",
+                         per_device_train_batch_size=4)
+trainer = Trainer(Model(), args, train_dataset=data)
+trainer.train()
+if trainer.is_world_process_zero():
+    print("trained", args.world_size, trainer.state.global_step)
+"""
+
+
+@needs("torchx")
+class Torchx(Clients):
+    @long("two agents, four workers")
+    def test_ddp_of_the_local_scheduler(self) -> None:
+        done = self.python("-m", "torchx.cli.main", "run",
+                           "--scheduler=local_cwd", "--wait", "--scheduler_args",
+                           f"log_dir={self.folder / 'torchx'}", "dist.ddp", "-j", "2x2",
+                           "--script", "worker.py")
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        said = done.stdout + done.stderr
+        for path in (self.folder / "torchx").rglob("std*.log"):
+            said += path.read_text()
+        for rank in range(4):
+            self.assertIn(f"worker {rank} of 4 job", said)
+
+
+@needs("ray", "cloudpickle")
+class Ray(Clients):
+    @long("it starts a cluster")
+    def test_a_task_of_ray_train_that_launches(self) -> None:
+        (self.folder / "task.py").write_text(RAY)
+        done = self.python("task.py", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+                           RAY_USAGE_STATS_ENABLED="0")
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        self.assertIn("returned {0: (0, True), 1: (10, True)}", done.stdout + done.stderr)
+
+
+RAY = """
+import os, ray
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+def work(factor):
+    return factor * int(os.environ["RANK"]), "ELASTRUN_JOB" in os.environ
+def task():
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2, rdzv_backend="c10d",
+                          rdzv_endpoint="localhost:0", run_id="one", max_restarts=0,
+                          start_method="fork")
+    print("returned", elastic_launch(config, work)(10), flush=True)
+ray.init(num_cpus=3, include_dashboard=False)
+TorchTrainer(task, scaling_config=ScalingConfig(num_workers=1)).fit()
+"""
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *(one for one in sys.argv[2:] if one != "--all")])

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hook_test.py ELASTRUN: the import hook in an environment of its own, whose torch is a few lines
+that say when they run. What the hook does to released programs is clients_test.py.
+"""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path("elastrun")
+PLAIN = {name: value for name, value in os.environ.items()
+         if not name.startswith(("PYTHON", "PET_", "ELASTRUN_", "VIRTUAL_ENV"))}
+RUN = "import sys\nprint('torch runs', *sys.argv[1:])\n"
+TORCH = {
+    "__init__.py": """
+import sys
+sys.stderr.write('torch is imported\\n')
+__version__ = "2.99"
+class npu:
+    is_available = staticmethod(lambda: print("an extension prints") or True)
+    device_count = staticmethod(lambda: 3)
+class hpu:
+    is_available = staticmethod(lambda: False)
+    device_count = staticmethod(lambda: 0)
+""",
+    "distributed/__init__.py": "",
+    "distributed/run.py": RUN,
+    "distributed/launch.py": RUN,
+    "distributed/launcher/__init__.py": "from .api import launch_agent\n",
+    "distributed/launcher/api.py": """
+class LocalElasticAgent:
+    def run(self): ...
+def launch_agent(config, entrypoint, args, health_check_server=None):
+    '''Of torch.'''
+    return 'torch launches'
+""",
+}
+WORKER = "import os, sys\nprint(os.environ['RANK'], os.environ['WORLD_SIZE'], *sys.argv[1:])\n"
+OWN_AGENT = """
+from types import SimpleNamespace
+import torch.distributed.launcher as launcher
+from torch.distributed.launcher import api
+assert launcher.launch_agent is api.launch_agent and api.launch_agent.__doc__ == 'Of torch.'
+assert 'SourceFileLoader' in repr(api.__loader__) and api.__spec__.loader is api.__loader__
+class Own(api.LocalElasticAgent): ...
+api.LocalElasticAgent = Own
+config = SimpleNamespace(logs_specs=None, start_method='spawn')
+print(api.launch_agent(config, 'train.py', []))
+print(api.launch_agent(config, 'train.py', [], health_check_server=None))
+"""
+
+
+class Hook(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        scratch = tempfile.TemporaryDirectory(prefix="hook.")
+        cls.addClassCleanup(scratch.cleanup)
+        cls.folder = Path(scratch.name).resolve()
+        cls.place = cls.folder / "env"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", cls.place], check=True)
+        [cls.packages] = cls.place.glob("lib/python*/site-packages")
+        for name, text in TORCH.items():
+            path = cls.packages / "torch" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        (cls.place / "bin/elastrun").symlink_to(PROGRAM)
+        (cls.folder / "worker.py").write_text(WORKER)
+        cls.torchs_own = cls.place / "bin/torchrun"
+        cls.torchs_own.write_text("#!/bin/sh\necho torch\n")
+        cls.torchs_own.chmod(0o755)
+        cls.said = cls.install()
+
+    @classmethod
+    def python(cls, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([str(one) for one in (cls.place / "bin/python3", *words)],
+                              capture_output=True, text=True, cwd=cls.folder, timeout=120,
+                              env=PLAIN | {"PYTHONDONTWRITEBYTECODE": "1"} | env)
+
+    @classmethod
+    def install(cls, *words: str) -> str:
+        done = cls.python("-m", "elastrun.install_torchrun", *words,
+                          PYTHONPATH=str(ROOT / "lib/python"))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def workers(self, *words: object, **env: str) -> list[str]:
+        """What two workers say that are launched so; torch was not imported for it."""
+        done = self.python(*words, **env)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("torch is imported", done.stderr)
+        self.assertEqual(done.stderr.count("elastrun: runs in place of torch.distributed."), 1,
+                         done.stderr)
+        return sorted(done.stdout.splitlines())
+
+    def test_the_command_is_elastrun_and_torchs_is_kept(self) -> None:
+        self.assertIn("elastrun-torchrun.pth", self.said)
+        done = subprocess.run([self.place / "bin/torchrun", "--version"], capture_output=True,
+                              text=True, check=True)
+        self.assertTrue(done.stdout.startswith("elastrun "), done.stdout)
+        self.assertEqual((self.place / "bin/torchrun.torch").read_text(), "#!/bin/sh\necho torch\n")
+
+    def test_installed_twice_and_removed_torchs_own_is_back(self) -> None:
+        self.addCleanup(self.install)
+        self.install()
+        self.assertIn("torch's own again", self.install("--remove"))
+        self.assertEqual(self.torchs_own.read_text(), "#!/bin/sh\necho torch\n")
+        self.assertFalse((self.packages / "elastrun-torchrun.pth").exists())
+        self.assertEqual(sorted(one.name for one in self.torchs_own.parent.glob("*torchrun*")),
+                         ["torchrun"])
+        self.assertEqual(self.install("--remove"), "nothing was installed here\n")
+        done = self.python("-m", "torch.distributed.run", "train.py")
+        self.assertEqual(done.stdout, "torch runs train.py\n")
+
+    def test_a_torch_that_is_installed_again_is_kept_again(self) -> None:
+        self.addCleanup(self.install)
+        self.torchs_own.unlink()
+        self.torchs_own.write_text("newer")
+        self.install()
+        self.assertEqual((self.place / "bin/torchrun.torch").read_text(), "newer")
+        self.torchs_own.unlink()
+        self.torchs_own.write_text("newest")
+        self.install("--remove")
+        self.assertEqual(self.torchs_own.read_text(), "newest")
+        self.assertFalse((self.place / "bin/torchrun.torch").exists())
+        self.torchs_own.write_text("#!/bin/sh\necho torch\n")
+
+    def test_a_folder_that_cannot_be_written_to_is_named(self) -> None:
+        (self.packages / "elastrun-torchrun.pth").unlink()
+        (self.packages / "elastrun-torchrun.pth").mkdir()
+        self.addCleanup(self.install)
+        self.addCleanup((self.packages / "elastrun-torchrun.pth").rmdir)
+        done = self.python("-m", "elastrun.install_torchrun", PYTHONPATH=str(ROOT / "lib/python"))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("install_torchrun: error: ", done.stderr)
+        self.assertIn(str(self.packages), done.stderr)
+        self.assertEqual([one for one in os.listdir(self.packages) if one.startswith("elastrun-")],
+                         ["elastrun-torchrun.pth"])
+
+    def test_programs_that_never_launch_import_nothing_more(self) -> None:
+        names = "import sys\n{}print(sorted(sys.modules))"
+        for program in (names.format(""), names.format("import torch\n")):
+            self.assertEqual(self.python("-c", program).stdout,
+                             self.python("-S", "-c", f"import sys, site\nsys.path += "
+                                         f"[{str(self.packages)!r}]\n" + program).stdout)
+
+    def test_the_module_is_recognised_before_torch_is_imported(self) -> None:
+        words = ("--nproc-per-node=2", "worker.py", "-m", "torch.distributed.run", "--lr=1")
+        expected = [f"{rank} 2 -m torch.distributed.run --lr=1" for rank in (0, 1)]
+        for spelled in (("-m", "torch.distributed.run"), ("-mtorch.distributed.run",),
+                        ("-X", "dev", "-um", "torch.distributed.run")):
+            self.assertEqual(self.workers(*spelled, *words), expected)
+        # As the operator of PyTorchJob gives it to the launcher.
+        self.assertEqual(self.workers("-m", "torch.distributed.run", *words, RANK="1",
+                                      WORLD_SIZE="9"), expected)
+
+    def test_the_old_module_gives_the_local_rank(self) -> None:
+        old = ("-m", "torch.distributed.launch")
+        self.assertEqual(self.workers(*old, "--nproc_per_node", "2", "worker.py", "--lr", "1"),
+                         ["0 2 --local-rank=0 --lr 1", "1 2 --local-rank=1 --lr 1"])
+        self.assertEqual(
+            self.workers(*old, "--nproc_per_node=2", "--use_env", "-t", "0", "worker.py",
+                         "--use-env"), ["0 2 --use-env", "1 2 --use-env"])
+        self.assertEqual(self.workers(*old, "--nproc_per_node=2", "-m", "--stand", "worker"),
+                         ["0 2 --local-rank=0", "1 2 --local-rank=1"])
+        done = self.python(*old, "--no-python", "true")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("you must also set the '--use-env' flag", done.stderr)
+
+    def test_it_is_off_when_the_user_says_so(self) -> None:
+        done = self.python("-m", "torch.distributed.run", "train.py", ELASTRUN_TORCHRUN="0")
+        self.assertEqual((done.stdout, done.stderr), ("torch runs train.py\n",
+                                                      "torch is imported\n"))
+        done = self.python("-c", "from torch.distributed.launcher import api\n"
+                           "print(api.launch_agent(1, 2, 3))", ELASTRUN_TORCHRUN="0")
+        self.assertEqual(done.stdout, "torch launches\n", done.stderr)
+
+    def test_other_modules_that_import_torch_are_left_alone(self) -> None:
+        (self.folder / "mine.py").write_text("import sys, torch\nprint(*sys.argv[1:])\n")
+        done = self.python("-m", "mine", "-m", "torch.distributed.run")
+        self.assertEqual((done.stdout, done.stderr), ("-m torch.distributed.run\n",
+                                                      "torch is imported\n"))
+
+    def test_without_the_package_or_the_program_torchs_own_runs(self) -> None:
+        hook = self.packages / "elastrun-torchrun.pth"
+        text = hook.read_text()
+        self.addCleanup(hook.write_text, text)
+        hook.write_text(text.splitlines()[-1] + "\n")  # without the line for the package's folder
+        done = self.python("-m", "torch.distributed.run", "train.py")
+        self.assertEqual(done.stdout, "torch runs train.py\n", done.stderr)
+        hook.write_text(text)
+        (self.place / "bin/elastrun").unlink()
+        self.addCleanup((self.place / "bin/elastrun").symlink_to, PROGRAM)
+        done = self.python("-m", "torch.distributed.run", "train.py", PATH="/usr/bin:/bin")
+        self.assertEqual(done.stdout, "torch runs train.py\n", done.stderr)
+        self.assertIn("the program elastrun is missing", done.stderr)
+
+    def test_a_program_with_an_agent_of_its_own_gets_torchs_launcher(self) -> None:
+        done = self.python("-c", OWN_AGENT)
+        self.assertEqual(done.stdout, "torch launches\ntorch launches\n", done.stderr)
+        self.assertEqual(
+            done.stderr, "torch is imported\nelastrun: torch's own launcher runs: the program has "
+            "its own LocalElasticAgent (ELASTRUN_TORCHRUN=0: torch's own)\n")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
