@@ -4,8 +4,8 @@
 
     functions_bench.py ELASTRUN [--workers 2] [--reps 20] [--torch]
 
-The workers' interpreters start at the same time on as many processors as there are; so the floor is
-The workers' interpreters start at once, on as many processors as there are; so the floor is the
+The workers' interpreters start at once, on as many processors as there are: so the floor is as many
+interpreters that import the same and end. --torch: torch's elastic_launch, too.
 """
 from __future__ import annotations
 

@@ -181,7 +181,9 @@ class AgentProcess:
                 limit = min(limit, time.monotonic() + 10.0)
 
     def close(self) -> None:
-        """What was returned and not taken."""
+        """Lets go of what was returned and not taken; ends a job that run() was not called for."""
+        if self._child.poll() is None:
+            self._end()
         for descriptor in self.values.values():
             os.close(descriptor)
         self.values.clear()

@@ -49,7 +49,10 @@ class Payload:
 
     def __init__(self) -> None:
         self.descriptor = -1
-        self.tracker = resource_tracker.getfd()
+        # The one of multiprocessing, if it runs, knows the semaphores of a queue among the
+        # arguments; started for this alone, it would be a process more, for nothing.
+        running = getattr(resource_tracker._resource_tracker, "_fd", None)
+        self.tracker = -1 if running is None else running
         self._shared: list[int] = []
 
     # multiprocessing asks these of what is starting a child.
@@ -59,7 +62,7 @@ class Payload:
 
     @property
     def descriptors(self) -> list[int]:
-        return sorted({self.descriptor, self.tracker, *self._shared})
+        return sorted({self.descriptor, self.tracker, *self._shared} - {-1})
 
     def close(self) -> None:
         if self.descriptor >= 0:
@@ -145,7 +148,8 @@ def load(descriptor: int, tracker: int) -> tuple[Callable[..., Any], tuple[Any, 
     """
     from multiprocessing import process
 
-    resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]
+    if tracker >= 0:
+        resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]
     current: Any = process.current_process()
     with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as file:
         current._inheriting = True
@@ -160,8 +164,8 @@ def load(descriptor: int, tracker: int) -> tuple[Callable[..., Any], tuple[Any, 
     return function, args
 
 
-def send_value(channel: int, function: str, value: Any) -> None:
-    """In a worker: to the caller, with its rank. Fails with TypeError on a value that cannot be
+def send_value(channel: int, rank: int, function: str, value: Any) -> None:
+    """In a worker: to the caller. Fails with TypeError on a value that cannot be
     pickled, and with ValueError on one above RETURN_LIMIT.
     """
     try:
@@ -177,9 +181,8 @@ def send_value(channel: int, function: str, value: Any) -> None:
     with socket.socket(fileno=channel) as out:
         fd = _sealed(contents)
         try:
-            rank = struct.pack("=q", int(os.environ.get("RANK", "0")))
             try:
-                socket.send_fds(out, [rank], [fd])
+                socket.send_fds(out, [struct.pack("=q", rank)], [fd])
             except BrokenPipeError:
                 pass  # the caller has gone; the agent ends this job
         finally:
