@@ -565,6 +565,71 @@ save()
         self.assertEqual({str(one["custom_badput_event_type"]) for one in said
                           if "custom_badput_event_type" in one}, {"100 %", "eval"})
 
+    def test_a_recorder_that_never_tells_of_a_phase_leaves_it_to_the_hooks(self) -> None:
+        self.run_script(MODEL + """
+from elastrun.measurement import Event, GoodputRecorder
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+recorder = GoodputRecorder("j", "l", True)
+with recorder.record_event(Event.JOB):
+    dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meet", rank=0, world_size=1)
+    for number, batch in enumerate(DataLoader([torch.ones(4)] * 2)):
+        with recorder.record_event(Event.STEP, number): model(batch).sum().backward()
+dist.destroy_process_group()
+""")
+        names = [one for one in self.names(self.said()) if not one.startswith("data_loading")]
+        self.assertEqual(names, ["job_start_time", "tpu_init_start_time", "tpu_init_end_time",
+                                 "training_prep_start_time", "step_start_time", "step_start_time",
+                                 "job_end_time"])
+
+    def test_saves_and_restores_of_orbax_are_told_with_their_steps(self) -> None:
+        """Its manager, with its checkpointers, as they are called; a thread writes, or none."""
+        package = self.folder / "orbax" / "checkpoint"
+        package.mkdir(parents=True)
+        (package.parent / "__init__.py").touch()
+        (package / "__init__.py").touch()
+        (package / "checkpointer.py").write_text("""
+class Checkpointer:
+    def save(self, directory, *args): pass
+    def restore(self, directory, *args): return 7
+""")
+        (package / "checkpoint_manager.py").write_text("""
+import types
+from orbax.checkpoint.checkpointer import Checkpointer
+class CheckpointManager:
+    def __init__(self, threads):
+        self._options = types.SimpleNamespace(enable_async_checkpointing=threads)
+        self._inner = Checkpointer()
+    def save(self, step, *, args=None, force=False):
+        if step % 2 == 0: self._inner.save("d", args)
+        return step % 2 == 0
+    def restore(self, step=None, *, args=None): return self._inner.restore("d")
+    def wait_until_finished(self): pass
+    def close(self): self.wait_until_finished()
+""")
+        self.run_script("""
+import elastrun
+from orbax.checkpoint.checkpoint_manager import CheckpointManager
+from orbax.checkpoint.checkpointer import Checkpointer
+for threads in (True, False):
+    manager = CheckpointManager(threads)
+    for step in range(4):
+        elastrun.step(step)
+        manager.save(step, args={})
+    manager.close()
+    assert manager.restore() == 7
+Checkpointer().save("alone")
+""")
+        save, restore = ["save_start", "save_end"], ["restore_start", "restore_end"]
+        said = [one for one in self.said() if one.get("kind") in (None, "checkpoint")]
+        names = [re.sub("_time|checkpoint_", "", one) for one in self.names(said)]
+        self.assertEqual(names, [
+            *save, *save, *save, "checkpoint", *save, *save, "checkpoint", *restore,
+            *save, "checkpoint", *save, *save, "checkpoint", *save, *save, *restore,
+            *save, "checkpoint"])
+        self.assertEqual([one["step"] for one in said if one.get("kind") == "checkpoint"],
+                         [0, 2, 0, 2, -2])
+
     def test_other_ranks_tell_steps_alone(self) -> None:
         self.run_script(MODEL + """
 from torch.utils.data import DataLoader

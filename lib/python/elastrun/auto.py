@@ -322,7 +322,7 @@ class Watch:
             finally:
                 self._busy.discard(me)
             return
-        told = (self._is_told() or (ends is _INIT and self._journal.recorded)
+        told = (self._is_told() or (ends is _INIT and journal.INIT in self._journal.told)
                 or (ends is _LOADING and bool(self._journal.phases)))
         try:
             self._inside = ends
@@ -394,7 +394,8 @@ class Watch:
                         or not recorded.take_back(entry)):
                     told = end
                     put((_LOADING[1], (end,)))
-                if self._leader is None and not (self._preparing or recorded.recorded):
+                if self._leader is None and not (self._preparing or recorded.step is not None
+                                                 or journal.PREPARATION in recorded.told):
                     self._preparing = True
                     put((_PREPARATION[0], (end,)))
 
@@ -537,9 +538,70 @@ class Watch:
         for place in frameworks.RESTORES:
             frameworks.wrap(place, frameworks.within(lambda: self._during(_RESTORE)))
         frameworks.on_resume(self._resumed)
+        self._hook_orbax()
         if self._rank0:
             for place in frameworks.EVALUATIONS:
                 frameworks.wrap(place, frameworks.within(self._evaluation.during))
+
+    def _hook_orbax(self) -> None:
+        """Its manager says of which step a checkpoint is; one that a thread writes is complete when
+        the manager has waited for it, which it does before it saves the next.
+        """
+        # By manager, which step a thread writes.
+        written: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+        def complete(manager: Any) -> None:
+            number = written.pop(manager, None)
+            if number is not None:
+                self._saved(None, number)
+
+        def save(method: Any) -> Any:
+            def save_and_tell(manager: Any, step: Any, *args: Any, **kwargs: Any) -> Any:
+                if self._is_out() or not self._rank0:
+                    return method(manager, step, *args, **kwargs)
+                number = self._done()
+                with contextlib.suppress(Exception):  # Orbax refuses what is no number
+                    number = channel.whole(step) if self._tells_steps() else number
+                with self._during(_SAVE, True) as told:
+                    result = method(manager, step, *args, **kwargs)
+                if told and result is not False:  # of a step that is not to be saved
+                    complete(manager)
+                    written[manager] = number
+                    if not frameworks.is_asynchronous(manager):
+                        complete(manager)
+                return result
+            return save_and_tell
+
+        def wait(method: Any) -> Any:
+            def wait_and_tell(manager: Any, *args: Any, **kwargs: Any) -> Any:
+                if self._is_out() or not self._rank0:
+                    return method(manager, *args, **kwargs)
+                with self._during(_SAVE, True) as told:
+                    result = method(manager, *args, **kwargs)
+                if told:
+                    complete(manager)
+                return result
+            return wait_and_tell
+
+        def load(method: Any) -> Any:
+            return frameworks.within(lambda: self._during(_RESTORE))(method)
+
+        def save_alone(method: Any) -> Any:
+            def save_and_tell(checkpointer: Any, *args: Any, **kwargs: Any) -> Any:
+                if self._is_out() or not self._rank0:
+                    return method(checkpointer, *args, **kwargs)
+                with self._during(_SAVE, True) as told:
+                    result = method(checkpointer, *args, **kwargs)
+                if told:  # not by a manager: of which step, and when it is complete, is not said
+                    self._untold()
+                return result
+            return save_and_tell
+
+        for around, places in ((save, frameworks.ORBAX_SAVES), (wait, frameworks.ORBAX_WAITS),
+                               (load, frameworks.ORBAX_RESTORES),
+                               (save_alone, frameworks.ORBAX_SAVES_ALONE)):
+            for place in places:
+                frameworks.wrap(place, around)
 
     def _number_of_save(self, what: Any) -> int:
         """The step of the state that is being saved: in another thread what was taken before.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For --goodput auto: what Lightning's and Hugging Face's trainers call evaluating, saving and
-loading. Their checkpoints are more than a call of torch.save: Lightning's goes into a buffer and
-from there to a file system, the other is several files, one of which is not torch's.
+"""For --goodput auto: what Lightning's and Hugging Face's trainers and Orbax call evaluating,
+saving and loading. Their checkpoints are more than a call of torch.save: Lightning's goes into a
+buffer and from there to a file system, the others are several files, not all of which are torch's.
 
 A version that has other names is seen as any script is.
 """
@@ -31,6 +31,16 @@ SAVES += [(_TRANSFORMERS, "Trainer", "_save_checkpoint")]
 TRIALS = [(f"{one}.callbacks.lr_finder", "LearningRateFinder", "lr_find") for one in _LIGHTNING]
 TRIALS += [(f"{one}.callbacks.batch_size_finder", "BatchSizeFinder", "scale_batch_size")
            for one in _LIGHTNING]
+_ORBAX = ("orbax.checkpoint.checkpoint_manager", "CheckpointManager")
+# The newer name of a module first: the other one then has the same class, which is wrapped once.
+_ORBAX_ALONE = [(f"orbax.checkpoint.{module}", owner)
+                for name, owner in (("checkpointer", "Checkpointer"),
+                                    ("async_checkpointer", "AsyncCheckpointer"))
+                for module in (f"_src.checkpointers.{name}", name)]
+ORBAX_SAVES, ORBAX_RESTORES = [(*_ORBAX, "save")], [(*_ORBAX, "restore")]
+ORBAX_WAITS = [(*_ORBAX, name) for name in ("wait_until_finished", "close")]
+ORBAX_SAVES_ALONE = [(*one, "save") for one in _ORBAX_ALONE]
+ORBAX_RESTORES += [(*one, "restore") for one in _ORBAX_ALONE]
 
 
 def wrap(place: tuple[str, str, str], around: Callable[[Callable[..., Any]], Any]) -> None:
@@ -40,8 +50,10 @@ def wrap(place: tuple[str, str, str], around: Callable[[Callable[..., Any]], Any
     def hook(imported: ModuleType) -> None:
         found = getattr(imported, owner, None)
         method = vars(found).get(name) if isinstance(found, type) else None
-        if callable(method):
-            setattr(found, name, functools.wraps(method)(around(method)))
+        if callable(method) and not hasattr(method, "_elastrun"):
+            wrapped = functools.wraps(method)(around(method))
+            wrapped.__dict__["_elastrun"] = True  # under another module's name it is the same
+            setattr(found, name, wrapped)
 
     after_import(module, hook)
 
@@ -81,3 +93,9 @@ def place_of(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
         file = None  # Hugging Face's says the model here; its state tells the step
     kinds = type(getattr(strategy, "checkpoint_io", None)).__mro__
     return file, not any("Async" in kind.__name__ for kind in kinds)
+
+
+def is_asynchronous(manager: Any) -> bool:
+    """Whether a checkpoint manager of Orbax lets a thread write; rather yes than a wrong no."""
+    options = getattr(manager, "_options", None)
+    return bool(getattr(options, "enable_async_checkpointing", True))

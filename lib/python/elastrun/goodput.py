@@ -51,7 +51,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastrun import channel
-from elastrun.journal import LOADING, Entry, Journal, journal, own_file
+from elastrun.journal import (INIT, LOADING, PREPARATION, Entry, Journal, journal,
+                              own_file)
 
 if TYPE_CHECKING:
     from elastrun.checkpoint_badput_calculator import (  # noqa: F401
@@ -87,8 +88,6 @@ __all__ = ["ElasticGoodputRecorder", "GoodputRecorder", *_PLACES]
 _JOB_START = '{"job_start_time":%r}'
 _JOB_END = '{"job_end_time":%r}'
 _STEP_START = '{"step_count":%d,"step_start_time":%r}'
-_INIT = '{"tpu_init_%s_time":%%r}'
-_PREPARATION = '{"training_prep_%s_time":%%r}'
 _CUSTOM = '{"custom_badput_event_type":%s,"custom_badput_event_%%s_time":%%%%r}'
 _SLICES = ('{"active_slices":%d,"total_slices":%d,"available_slices":%d,'
            '"elastic_slice_counts_timestamp":%r}')
@@ -153,6 +152,7 @@ class GoodputRecorder:
         self._cloud_logger: Any = cloud_logger if logging_enabled else None
         self._journal: Journal | None = None
         self._phases: set[str] = set()  # that are open
+        self._told: set[str] = set()  # open or ended
         self._refused = 0
         self._put: Any = None  # takes an Entry; None: disabled
         if not logging_enabled:
@@ -166,10 +166,12 @@ class GoodputRecorder:
             file = own_file(job_name) if path is None else os.fspath(path)
             self._journal = journal(channel.text(job_name), os.path.abspath(file))
         self._put, self._phases = self._journal.put, self._journal.phases
+        self._told = self._journal.told
 
     def _begin(self, phase: str, when: datetime.datetime | None) -> None:
         seconds = _seconds(when)
         self._phases.add(phase)
+        self._told.add(phase)
         self._put((phase % "start", (seconds,)))
 
     def _end(self, phase: str, when: datetime.datetime | None) -> None:
@@ -215,21 +217,21 @@ class GoodputRecorder:
     @_never_raises
     def record_tpu_init_start_time(self, start_time: datetime.datetime | None = None) -> None:
         """Of accelerators of any kind."""
-        self._begin(_INIT, start_time)
+        self._begin(INIT, start_time)
 
     @_never_raises
     def record_tpu_init_end_time(self, end_time: datetime.datetime | None = None) -> None:
-        self._end(_INIT, end_time)
+        self._end(INIT, end_time)
 
     @_never_raises
     def record_training_preparation_start_time(
             self, start_time: datetime.datetime | None = None) -> None:
-        self._begin(_PREPARATION, start_time)
+        self._begin(PREPARATION, start_time)
 
     @_never_raises
     def record_training_preparation_end_time(
             self, end_time: datetime.datetime | None = None) -> None:
-        self._end(_PREPARATION, end_time)
+        self._end(PREPARATION, end_time)
 
     @_never_raises
     def record_data_loading_start_time(

@@ -34,6 +34,8 @@ _IDLE = 20  # looks in vain before the thread sleeps until it is woken
 _PATIENCE = 1.0  # seconds that one job waits for another to write into the same file
 _GRACE = 5.0  # seconds that the end of the process waits for a file at most
 LOADING = '{"data_loading_%s_time":%%r}'
+INIT = '{"tpu_init_%s_time":%%r}'
+PREPARATION = '{"training_prep_%s_time":%%r}'
 
 # A template and what goes into it: the training does not wait for the text to be made.
 Entry = tuple[str, tuple[Any, ...]]
@@ -142,9 +144,11 @@ class Journal:
         self.write = write
         self._target = target  # None: the agent
         self.lost = 0
-        # For hooks: whether there is a recorder, its open phases, the step that has begun.
+        # For hooks: whether there is a recorder, its open phases and all that it has told, the step
+        # that has begun. What a recorder never tells of is told by hooks.
         self.recorded = False
         self.phases: set[str] = set()
+        self.told: set[str] = set()
         self.step: int | None = None
         self.at_each_pass: Callable[[], None] | None = None  # of the thread
         self._forget()
