@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "timer/file_timer.hpp"
+
+#include "core/system_clock.hpp"
+#include "core/text.hpp"
+#include "support/loop.hpp"
+#include "timer/expires.hpp"
+
+#include <csignal>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <stdexcept>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+using namespace elastrun;
+using namespace elastrun::timer;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Kept final : TimerClient {
+  std::vector<std::string> said;
+  bool fails = false;
+  void acquire(const std::string& scope_id, double expiration_time) override {
+    said.push_back("acquire " + scope_id + (expiration_time > 1e9 ? " later" : ""));
+  }
+  void release(const std::string& scope_id) override {
+    said.push_back("release " + scope_id);
+    if (fails) throw std::runtime_error("on purpose");
+  }
+};
+
+pid_t timed_child(const std::function<void()>& work) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::signal(SIGTERM, SIG_DFL);  // doctest has a handler
+  work();
+  ::_exit(0);
+}
+
+struct Server {
+  boost::asio::io_context loop;
+  std::unique_ptr<Clock> clock = make_system_clock(loop.get_executor());
+  std::vector<std::string> told;
+  FileTimerServer server{loop, *clock, "", "run",
+                         [this](std::string_view name, const FileTimerRequest* request) {
+                           const auto scope = request != nullptr ? " " + request->scope_id : "";
+                           told.push_back(std::string(name) + scope);
+                         }};
+};
+
+}  // namespace
+
+TEST_CASE("expires: a client of the user's hears of each block, whatever ends it") {
+  const auto client = std::make_shared<Kept>();
+  configure(client);
+  {
+    const Expires timer(60, "a");
+    CHECK(client->said == std::vector<std::string>{"acquire a later"});
+  }
+  CHECK_THROWS_AS(
+      [] {
+        const Expires timer(60, "b");
+        throw std::out_of_range("from the block");
+      }(),
+      std::out_of_range);
+  CHECK(client->said.back() == "release b");
+  const auto another = std::make_shared<Kept>();
+  another->fails = true;  // the block has ended all the same
+  { const Expires timer(1, {}, another); }
+  CHECK(client->said.size() == 4);
+  REQUIRE(another->said.size() == 2);
+  CHECK(another->said[0].find("file_timer_test.cpp#") != std::string::npos);
+  configure(nullptr);
+}
+
+TEST_CASE("expires: without a client it fails, as with torch") {
+  configure(nullptr);
+  CHECK_THROWS_AS(Expires(1, "a"), std::runtime_error);
+}
+
+TEST_CASE("file timer: a worker that does not release its timer in time is ended by its signal") {
+  Server one;
+  REQUIRE(one.server.start());
+  const pid_t child = timed_child([&] {
+    configure(std::make_shared<FileTimerClient>(one.server.path(), SIGTERM));
+    { const Expires released(0.2, "released"); }
+    const Expires kept(0.2, "kept");
+    while (true) ::pause();
+  });
+  test::run_until(one.loop, [&] { return one.told.size() == 3; });
+  CHECK(one.told == std::vector<std::string>{"watchdog started", "timer expired kept",
+                                             "kill worker process kept"});
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(WTERMSIG(status) == SIGTERM);
+  one.server.stop();
+  CHECK(one.told.back() == "watchdog stopped");
+  CHECK_FALSE(std::filesystem::exists(one.server.path()));
+}
+
+TEST_CASE("file timer: without a signal a process is let run, and its other timers count") {
+  Server one;
+  REQUIRE(one.server.start());
+  FileTimerClient(one.server.path(), 0).acquire("past", 1);
+  FileTimerClient(one.server.path(), SIGKILL).acquire("far", 4e9);
+  test::run_until(one.loop, [&] { return one.told.size() == 2 && one.server.timers() == 1; });
+  CHECK(one.told.back() == "timer expired past");
+  FileTimerClient(one.server.path()).release("far");
+  test::run_until(one.loop, [&] { return one.server.timers() == 0; });
+}
+
+TEST_CASE("file timer: a request that cannot be sent whole, or to nobody, fails") {
+  Server one;
+  REQUIRE(one.server.start());
+  FileTimerClient client(one.server.path());
+  CHECK_THROWS_AS(client.acquire(std::string(5000, 'x'), 1), std::runtime_error);
+  one.server.stop();
+  CHECK_THROWS_AS(client.acquire("a", 1), std::runtime_error);
+}
+
+TEST_CASE("file timer: the line is one that torch's server reads") {
+  const FileTimerRequest request{{17, "a\xff\"", 1.5}, 9};
+  CHECK(request.to_json() ==
+        "{\"version\":1,\"pid\":17,\"scope_id\":\"a\xef\xbf\xbd\\\"\","
+        "\"expiration_time\":1.5E0,\"signal\":9}");
+}
