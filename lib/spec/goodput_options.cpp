@@ -12,6 +12,7 @@ namespace elastrun::spec {
 namespace {
 
 constexpr std::size_t kMostWindows = 8;
+constexpr std::size_t kLongestPrefix = 100;
 constexpr std::int64_t kMostSeconds = 366 * 86'400;
 constexpr std::string_view kWindowForm = "a time is a number of seconds, or 90s, 10m, 1h, 1d";
 
@@ -38,6 +39,15 @@ Answer<std::vector<Duration>> windows_of(const Override& given) {
   if (windows.size() <= kMostWindows) return windows;
   return refuse(given, fmt::format("{} windows of goodput", windows.size()),
                 fmt::format("there may be {} at most", kMostWindows));
+}
+
+/// As names of metrics are.
+bool is_prefix(std::string_view text) {
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  return !text.empty() && text.size() <= kLongestPrefix && letter(text.front()) &&
+         std::ranges::all_of(text, [&](char c) {
+           return letter(c) || (c >= '0' && c <= '9') || std::string_view("_.-/").contains(c);
+         });
 }
 
 Answer<GoodputOptions::Alert> alert_of(const Values& values) {
@@ -84,6 +94,12 @@ Answer<GoodputOptions> goodput_options(const Values& values) {
   auto windows = windows_of(values[Opt::GoodputWindows]);
   if (!windows) return std::unexpected(windows.error());
   options.windows = std::move(*windows);
+  const auto& prefix = values[Opt::GoodputPrefix];
+  if (!is_prefix(prefix.text)) {
+    return refuse(prefix, in_quotes(prefix.text) + " cannot begin the name of a metric",
+                  "expected a letter, then letters, digits and _ . - /, 100 at most");
+  }
+  options.prefix = prefix.text;
   if (parse_float(values[Opt::AlertBelow].text).value_or(0) == 0) {
     if (items_of(values[Opt::AlertCommand]).empty()) return options;
     return refuse(values[Opt::AlertCommand], "no alert is set that could run a command",

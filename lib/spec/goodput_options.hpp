@@ -24,6 +24,7 @@ struct GoodputOptions {
     bool operator==(const Alert&) const = default;
   };
   std::optional<Alert> alert;
+  std::string prefix = "elastrun.";  // of the names of metrics
   bool operator==(const GoodputOptions&) const = default;
 };
 

@@ -217,6 +217,10 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "goodput.alert_command", kNone, kNone, "WORDS",
      "A program with its arguments that is run for each alert, with the event as JSON on its stdin",
      "No shell reads the words. It is killed after 30 s."},
+    {Opt::GoodputPrefix, "goodput-prefix", 0, Kind::Text, Group::Reports, kOurs, kPet,
+     "goodput.prefix", "elastrun.", kNone, "TEXT",
+     "What the names of the metrics of goodput begin with",
+     "compute.googleapis.com/workload/ for dashboards of ml-goodput-measurement."},
     {Opt::Metrics, "metrics", 0, Kind::List, Group::Reports, kOurs, kPet, "metrics.sinks", kNone,
      kNone, "SINK[:ARG]",
      "Send metrics and events to console, jsonl:FILE, prometheus:FILE, openmetrics:FILE, "

@@ -81,6 +81,7 @@ enum class Opt {
   AlertBelow,
   AlertWindow,
   AlertCommand,
+  GoodputPrefix,
   Metrics,
   MetricsInterval,
   // This launch

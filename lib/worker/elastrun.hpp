@@ -1409,6 +1409,37 @@ inline void record_event(Event event, std::string_view name) {
   Recorder::instance().put(event, 0, detail::cut(name, 256));
 }
 
+/// A block that is an event: recorded as begun now, and as ended with this object, also by an
+/// exception. A step lasts until the next one.
+///
+///     { EventScope restore(Event::StartRestore); load(); }
+///     { EventScope eval(Event::StartCustom, "eval"); evaluate(); }
+class EventScope {
+ public:
+  explicit EventScope(Event start, std::int64_t step = 0) : start_(start), name_("unknown") {
+    record_event(start, step);
+  }
+  EventScope(Event start, std::string_view name) : start_(start), name_(name) {
+    record_event(start, name_);
+  }
+  ~EventScope() {
+    if (start_ == Event::StartStep) return;
+    // In the list each end follows its start; an end by itself has none.
+    const auto next = static_cast<Event>(static_cast<int>(start_) + 1);
+    for (const Event end :
+         {Event::EndJob, Event::EndDeviceInit, Event::EndPreparation, Event::EndDataLoading,
+          Event::EndCustom, Event::EndSave, Event::EndRestore}) {
+      if (end == next) record_event(end, name_);
+    }
+  }
+  EventScope(const EventScope&) = delete;
+  EventScope& operator=(const EventScope&) = delete;
+
+ private:
+  const Event start_;
+  const std::string name_;
+};
+
 /// This process is ended by `signal` (0: the agent only tells), with its stack in the agent's
 /// report, unless this object has ended `after` seconds from now:
 ///

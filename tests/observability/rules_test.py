@@ -191,7 +191,7 @@ class Queries(unittest.TestCase):
             'sum(elastrun_interval_goodput_percent{rolling_window_size="60"})'
             ' + sum(elastrun_interval_badput_percent{rolling_window_size="60"})')
         self.assertAlmostEqual(float(window["value"][1]), 100, places=5)
-        lost = prometheus.ask('elastrun_badput_time_seconds{badput_source="lost"} > 0')
+        lost = prometheus.ask('elastrun_badput_time_seconds{badput_source="WASTED_PROGRESS"} > 0')
         self.assertEqual(len(lost), 1)
 
 

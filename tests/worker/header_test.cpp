@@ -149,6 +149,34 @@ TEST_CASE("worker header: events of goodput go in packets, all by the end of the
   CHECK(std::stod(all.substr(last + 31)) < now + 2);
 }
 
+TEST_CASE("worker header: a scope records its start, and its end whatever ends it") {
+  const Listener listener;
+  in_worker(listener.path, [] {
+    const worker::EventScope job(worker::Event::StartJob);
+    { const worker::EventScope prep(worker::Event::StartPreparation); }
+    { const worker::EventScope step(worker::Event::StartStep, 7); }
+    try {
+      const worker::EventScope eval(worker::Event::StartCustom, "eval");
+      throw 1;
+    } catch (int) {
+    }
+    worker::Recorder::instance().flush();
+    return 0;
+  });
+  std::string all;
+  for (const auto& packet : listener.packets()) all += packet;
+  std::size_t at = 0;
+  for (const std::string_view one :
+       {R"({"job_start_time")", R"({"training_prep_start_time")", R"({"training_prep_end_time")",
+        R"({"step_count":7,"step_start_time")",
+        R"({"custom_badput_event_type":"eval","custom_badput_event_start_time")",
+        R"({"custom_badput_event_type":"eval","custom_badput_event_end_time")"}) {
+    at = all.find(one, at);
+    REQUIRE_MESSAGE(at != std::string::npos, one);
+  }
+  CHECK(all.find("step_end") == std::string::npos);
+}
+
 TEST_CASE("worker header: what may take its time is told before it begins") {
   const Listener listener;
   in_worker(listener.path, [] {

@@ -56,15 +56,17 @@ std::optional<Duration> waited_before(TimePoint job_start, std::optional<WallTim
   return can_be ? std::optional<Duration>(waited) : std::nullopt;
 }
 
-bool workers_run(Bucket bucket, const goodput::Ledger::Summary&) {
+bool workers_run(Bucket bucket) {
   return bucket != Bucket::Startup && bucket != Bucket::Rendezvous && bucket != Bucket::Restart &&
          bucket != Bucket::Stopping && bucket != Bucket::Queued;
 }
 
-/// Whether accelerators are busy then. Where no step is told all that workers do may be training.
-bool accelerators_work(Bucket bucket, const goodput::Ledger::Summary& summary) {
-  return bucket == Bucket::Productive || bucket == Bucket::Lost ||
-         (bucket == Bucket::Running && !summary.steps_known());
+/// ASCII letters, as recorders of the reference write names.
+std::string in_capitals(std::string text) {
+  for (auto& c : text) {
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  }
+  return text;
 }
 
 json::object window_json(const WindowView& view) {
@@ -94,6 +96,10 @@ GoodputMonitor::GoodputMonitor(Parts parts, TimePoint job_start,
       tick_(parts_.clock.make_alarm()) {
   if (options.alert) alert_.emplace(options.alert->below);
   if (parts_.host != nullptr) observe_all();
+  if (parts_.machine == nullptr) return;
+  parts_.machine->on_sample([this, alive = lifetime_.token()](const system::MachineSample& sample) {
+    if (alive) duty_.take(sample);
+  });
 }
 
 const goodput::Ledger::Summary& GoodputMonitor::now() const {
@@ -162,6 +168,7 @@ void GoodputMonitor::tick() {
   if (!here_) return;
   take();
   if (alert_) look_at_alert();
+  if (parts_.machine != nullptr) parts_.machine->look([](const system::MachineSample&) {});
   if (parts_.host != nullptr) parts_.host->recorded();
   watch();
 }
@@ -221,8 +228,8 @@ void GoodputMonitor::observe_all() {
   using Self = GoodputMonitor;
   observe(Kind::Gauge, "goodput_time", "s", "Time in steps that count.", {"goodput_source"},
           &Self::tell_goodput);
-  observe(Kind::Gauge, "badput_time", "s", "All other time, by where it went.", {"badput_source"},
-          &Self::tell_badput);
+  observe(Kind::Gauge, "badput_time", "s", "All other time, by where it went.",
+          {"badput_source", "bucket"}, &Self::tell_badput);
   observe(Kind::Gauge, "doubtful_time", "s",
           "Time in steps that failures may have cost: which were saved could not be told.", {},
           &Self::tell_doubtful);
@@ -244,14 +251,15 @@ void GoodputMonitor::observe_all() {
     observe(Kind::Gauge, "scheduling_goodput", "1",
             "Share of the time since the scheduler started the job in which its workers ran.", {},
             &Self::tell_scheduling);
-    observe(Kind::Gauge, "proxy_runtime_goodput", "1",
-            "Share of that time in which they trained, whether the steps were kept or lost.", {},
-            &Self::tell_proxy_runtime);
   }
+  observe(Kind::Gauge, "proxy_runtime_goodput", "1",
+          "Share of the time in which the accelerators of this node, or else its workers' "
+          "processors, were busy.",
+          {}, &Self::tell_proxy_runtime);
   observe(Kind::Gauge, "interval_goodput", "%", "Share of a rolling window in steps that count.",
           {"rolling_window_size", "goodput_source"}, &Self::tell_interval_goodput);
   observe(Kind::Gauge, "interval_badput", "%", "Share of a rolling window, by where it went.",
-          {"rolling_window_size", "badput_source"}, &Self::tell_interval_badput);
+          {"rolling_window_size", "badput_source", "bucket"}, &Self::tell_interval_badput);
 }
 
 void GoodputMonitor::observe(Kind kind, std::string name, std::string unit, std::string help,
@@ -261,7 +269,7 @@ void GoodputMonitor::observe(Kind kind, std::string name, std::string unit, std:
                        telemetry::every(options_.interval),
                        telemetry::OnEmpty::Skip};
   auto made = parts_.host->registry().observe(kind,
-                                              {.name = "elastrun." + std::move(name),
+                                              {.name = options_.prefix + std::move(name),
                                                .unit = std::move(unit),
                                                .help = std::move(help),
                                                .scope = std::string(JobRecords::kScope),
@@ -279,16 +287,30 @@ void GoodputMonitor::tell_goodput(const Report& report) const {
   report(to_seconds(now().of(Bucket::Productive)), {"TOTAL"});
 }
 
+/// The reference's words for where time went, and the bucket, of which there are more.
+std::vector<std::string> GoodputMonitor::labels_of(Bucket bucket) const {
+  return {std::string(goodput::badput_source(bucket, now().steps_known())),
+          std::string(goodput::bucket_name(bucket))};
+}
+
 void GoodputMonitor::tell_badput(const Report& report) const {
+  const auto tell = [&](Duration time, std::vector<std::string> labels) {
+    if (time > Duration::zero()) report(to_seconds(time), std::move(labels));
+  };
   for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
     const auto bucket = static_cast<Bucket>(i);
-    if (bucket == Bucket::Productive || now().of(bucket) <= Duration::zero()) continue;
+    if (bucket == Bucket::Productive || bucket == Bucket::Checkpoint) continue;
     if (bucket == Bucket::Custom && !now().custom.empty()) continue;
-    report(to_seconds(now().of(bucket)), {std::string(goodput::bucket_name(bucket))});
+    tell(now().of(bucket), labels_of(bucket));
   }
   for (const auto& [name, time] : now().custom) {
-    report(to_seconds(time), {"custom." + valid_utf8(name)});
+    const auto valid = valid_utf8(name);
+    tell(time, {"CUSTOM_BADPUT_EVENTS." + in_capitals(valid), "custom." + valid});
   }
+  auto checkpoint = labels_of(Bucket::Checkpoint);
+  tell(now().of(Bucket::Checkpoint) - now().restoring, checkpoint);
+  checkpoint.front() = goodput::kRestoreSource;
+  tell(now().restoring, checkpoint);
 }
 
 void GoodputMonitor::tell_doubtful(const Report& report) const {
@@ -320,22 +342,24 @@ void GoodputMonitor::tell_performance(const Report& report) const {
   if (const auto ideal = pace_.ideal()) report(*ideal, {});
 }
 
-/// The share of the time since the scheduler gave the nodes.
-void GoodputMonitor::tell_share_of(Chosen chosen, const Report& report) const {
-  Duration time{};
-  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
-    if (chosen(static_cast<Bucket>(i), now())) time += now().buckets[i];
-  }
-  const double all = to_seconds(*waited_ + now().elapsed);
-  if (all > 0) report(to_seconds(time) / all, {});
+/// Or else since the start of the job.
+Duration GoodputMonitor::since_scheduled() const {
+  return waited_.value_or(Duration::zero()) + now().elapsed;
 }
 
 void GoodputMonitor::tell_scheduling(const Report& report) const {
-  tell_share_of(workers_run, report);
+  Duration time{};
+  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
+    if (workers_run(static_cast<Bucket>(i))) time += now().buckets[i];
+  }
+  const double all = to_seconds(since_scheduled());
+  if (all > 0) report(to_seconds(time) / all, {});
 }
 
 void GoodputMonitor::tell_proxy_runtime(const Report& report) const {
-  tell_share_of(accelerators_work, report);
+  const double all = to_seconds(since_scheduled());
+  const auto busy = duty_.busy();
+  if (busy && all > 0) report(std::min(to_seconds(*busy) / all, 1.0), {});
 }
 
 void GoodputMonitor::tell_interval_goodput(const Report& report) const {
@@ -353,8 +377,16 @@ void GoodputMonitor::tell_interval_badput(const Report& report) const {
       const auto bucket = static_cast<Bucket>(b);
       // Once it has been of some use, it is zero where it has gone.
       if (bucket == Bucket::Productive || now().of(bucket) <= Duration::zero()) continue;
-      report(to_seconds(view.of(bucket)) / whole * 100,
-             {size_label(view.size), std::string(goodput::bucket_name(bucket))});
+      auto labels = labels_of(bucket);
+      labels.insert(labels.begin(), size_label(view.size));
+      Duration time = view.of(bucket);
+      if (bucket == Bucket::Checkpoint && now().restoring > Duration::zero()) {
+        auto restored = labels;
+        restored[1] = goodput::kRestoreSource;
+        report(to_seconds(view.restoring) / whole * 100, restored);
+        time -= view.restoring;
+      }
+      report(to_seconds(time) / whole * 100, std::move(labels));
     }
   }
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/telemetry/duty_cycle.hpp"
 #include "agent/telemetry/goodput_account.hpp"
+#include "agent/telemetry/machine_watch.hpp"
 #include "agent/telemetry/telemetry_host.hpp"
 #include "core/json.hpp"
+#include "core/lifetime.hpp"
 #include "goodput/account/step_pace.hpp"
 #include "goodput/ledger/goodput_alert.hpp"
 #include "goodput/ledger/monitor.hpp"
@@ -28,7 +31,8 @@ class GoodputMonitor final : public Observer {
     Clock& clock;
     const GoodputAccount& account;
     telemetry::Pipeline& pipeline;
-    TelemetryHost* host = nullptr;  // null: no metrics asked for
+    TelemetryHost* host = nullptr;    // null: no metrics asked for
+    MachineWatch* machine = nullptr;  // null: what accelerators do is not known
     /// Since when the job has its nodes, as the scheduler tells.
     std::optional<WallTime> scheduled;
     /// An alert as one JSON object, AlertCommand::kMostInput bytes at most; may be empty.
@@ -64,8 +68,8 @@ class GoodputMonitor final : public Observer {
   void tell_last_kept(const Report& report) const;
   void tell_deviation(const Report& report) const;
   void tell_performance(const Report& report) const;
-  using Chosen = bool (*)(goodput::Bucket, const goodput::Ledger::Summary&);
-  void tell_share_of(Chosen chosen, const Report& report) const;
+  Duration since_scheduled() const;
+  std::vector<std::string> labels_of(goodput::Bucket bucket) const;
   void tell_scheduling(const Report& report) const;
   void tell_proxy_runtime(const Report& report) const;
   void tell_interval_goodput(const Report& report) const;
@@ -85,6 +89,7 @@ class GoodputMonitor final : public Observer {
   const spec::GoodputOptions& options_;
   goodput::Monitor monitor_;
   goodput::StepPace pace_;
+  DutyCycle duty_;
   std::optional<goodput::GoodputAlert> alert_;
   const std::unique_ptr<Alarm> tick_;
   bool here_ = false, watching_ = false;
@@ -94,6 +99,7 @@ class GoodputMonitor final : public Observer {
   mutable std::optional<goodput::Ledger::Summary> summary_;
   mutable TimePoint summary_at_;
   std::vector<telemetry::Observation> observations_;
+  Lifetime lifetime_;  // the machine may be looked at when we go
 };
 
 }  // namespace elastrun::agent

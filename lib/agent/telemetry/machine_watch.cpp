@@ -51,7 +51,10 @@ void MachineWatch::look(Then then) {
               [this, alive = lifetime_.token()](Result<system::MachineSample> sample) {
                 if (!alive) return;
                 looking_ = false;
-                if (sample) sample_ = std::move(*sample);
+                if (sample) {
+                  sample_ = std::move(*sample);
+                  if (hear_) hear_(sample_);
+                }
                 answer();
               });
 }

@@ -34,6 +34,8 @@ class MachineWatch {
   /// `then` runs once, never inside this call. One look at a time; all who ask meanwhile get the
   /// same. Who has waited long enough gets the last one, while the thread goes on waiting.
   void look(Then then);
+  /// Hears each new sample, whoever asked for it.
+  void on_sample(Then hear) { hear_ = std::move(hear); }
   /// A sample as series; totals count from the time that this was made.
   std::vector<telemetry::Point> points_of(const system::MachineSample& sample) const;
 
@@ -47,6 +49,7 @@ class MachineWatch {
   files::BlockingCalls calls_;
   std::shared_ptr<system::Machine> machine_ = std::make_shared<system::Machine>();  // with a call
   std::vector<Then> waiting_;  // for the same look
+  Then hear_;
   system::MachineSample sample_;
   std::unique_ptr<Alarm> limit_;
   bool looking_ = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/telemetry/run_telemetry.hpp"
 
-#include "core/text.hpp"
+#include "agent/telemetry/scheduled_since.hpp"
 #include "telemetry/events.hpp"
 #include "workers/environment.hpp"
 
@@ -9,17 +9,6 @@
 #include <utility>
 
 namespace elastrun::agent {
-namespace {
-
-/// Other schedulers tell their processes nothing of the kind.
-std::optional<WallTime> start_of_allocation(const std::vector<std::string>& environment) {
-  const auto text = workers::find_variable(environment, "SLURM_JOB_START_TIME");
-  const auto seconds = text ? parse_int(*text) : std::nullopt;
-  if (!seconds || *seconds <= 0 || *seconds > 9'000'000'000) return std::nullopt;
-  return WallTime(std::chrono::seconds(*seconds));
-}
-
-}  // namespace
 
 Started<std::unique_ptr<RunTelemetry>> RunTelemetry::make(Parts parts) {
   std::unique_ptr<RunTelemetry> made(new RunTelemetry(std::move(parts)));
@@ -56,6 +45,7 @@ Started<void> RunTelemetry::open_sinks() {
                     parts_.streams, parts_.channel, worker_records_, parts_.store, parts_.group});
   if (!metrics) return std::unexpected(metrics.error());
   metrics_ = std::move(*metrics);
+  if (metrics_) nodes_ = std::make_unique<NodeSeries>(metrics_->host().registry());
   return {};
 }
 
@@ -67,7 +57,8 @@ void RunTelemetry::watch_goodput() {
                                 .account = account_,
                                 .pipeline = pipeline_,
                                 .host = metrics_ ? &metrics_->host() : nullptr,
-                                .scheduled = start_of_allocation(workers::own_environment()),
+                                .machine = metrics_ ? &metrics_->machine() : nullptr,
+                                .scheduled = scheduled_since(workers::own_environment()),
                                 .notify = {}};
   if (options.alert && !options.alert->command.empty()) {
     programs_ = process::make_posix_launcher(parts_.loop, parts_.clock);
@@ -84,6 +75,7 @@ void RunTelemetry::watch_goodput() {
 std::vector<Observer*> RunTelemetry::observers() {
   std::vector<Observer*> all{&account_};
   if (monitor_) all.push_back(monitor_.get());  // looks at what the account has heard
+  if (nodes_) all.push_back(nodes_.get());
   for (Observer* one :
        std::initializer_list<Observer*>{&elastic_records_, &job_records_, &worker_records_}) {
     all.push_back(one);

@@ -6,6 +6,7 @@
 #include "agent/telemetry/goodput_account.hpp"
 #include "agent/telemetry/goodput_monitor.hpp"
 #include "agent/telemetry/job_records.hpp"
+#include "agent/telemetry/node_series.hpp"
 #include "agent/telemetry/run_metrics.hpp"
 #include "agent/telemetry/worker_records.hpp"
 
@@ -75,6 +76,7 @@ class RunTelemetry {
   std::unique_ptr<process::PosixLauncher> programs_;  // of alerts
   std::unique_ptr<AlertCommand> alert_command_;
   std::unique_ptr<GoodputMonitor> monitor_;
+  std::unique_ptr<NodeSeries> nodes_;  // null: no metrics asked for
   Lifetime lifetime_;
 };
 

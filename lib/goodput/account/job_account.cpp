@@ -252,7 +252,8 @@ void JobAccount::recorded(const MeasurementEntry& entry, std::string_view name, 
   for (const auto& phase : kMeasuredPhases) {
     if (entry.kind != phase.start && entry.kind != phase.end) continue;
     const bool custom = phase.bucket == Bucket::Custom;
-    const Open one{custom ? bucket_of_phase(name) : phase.bucket, std::string(name)};
+    const Open one{custom ? bucket_of_phase(name) : phase.bucket,
+                   std::string(phase.name.empty() ? name : phase.name)};
     std::erase(open_, one);  // a start that comes again is the one that counts
     if (entry.kind == phase.start && open_.size() < kMostOpen) open_.push_back(one);
     return show(at);

@@ -10,6 +10,7 @@ namespace elastrun::goodput {
 struct MeasuredPhase {
   MeasurementKind start, end;
   Bucket bucket;
+  std::string_view name{};  // for Ledger::enter
 };
 inline constexpr MeasuredPhase kMeasuredPhases[] = {
     {MeasurementKind::AcceleratorInitStart, MeasurementKind::AcceleratorInitEnd,
@@ -19,8 +20,8 @@ inline constexpr MeasuredPhase kMeasuredPhases[] = {
     {MeasurementKind::CustomStart, MeasurementKind::CustomEnd, Bucket::Custom},
     {MeasurementKind::ElasticWaitStart, MeasurementKind::ElasticWaitEnd, Bucket::Rendezvous},
     {MeasurementKind::ElasticReinitStart, MeasurementKind::ElasticReinitEnd, Bucket::Restart},
-    {MeasurementKind::SaveStart, MeasurementKind::SaveEnd, Bucket::Checkpoint},
-    {MeasurementKind::RestoreStart, MeasurementKind::RestoreEnd, Bucket::Checkpoint},
+    {MeasurementKind::SaveStart, MeasurementKind::SaveEnd, Bucket::Checkpoint, "save"},
+    {MeasurementKind::RestoreStart, MeasurementKind::RestoreEnd, Bucket::Checkpoint, "restore"},
 };
 
 }  // namespace elastrun::goodput

@@ -11,4 +11,37 @@ std::string_view bucket_name(Bucket bucket) {
   return kNames[static_cast<std::size_t>(bucket)];
 }
 
+std::string_view badput_source(Bucket bucket, bool steps_known) {
+  switch (bucket) {
+    case Bucket::Running:
+      return steps_known ? "PROGRAM_STARTUP" : "OTHER";
+    case Bucket::Lost:
+      return "WASTED_PROGRESS";
+    case Bucket::Checkpoint:
+      return "CHECKPOINT_SAVE";
+    case Bucket::Restart:
+    case Bucket::Queued:
+      return "INFRASTRUCTURE_RECOVERY";
+    case Bucket::Initialization:
+      return "ACCELERATOR_INITIALIZATION";
+    case Bucket::Preparation:
+      return "TRAINING_PREP";
+    case Bucket::DataLoading:
+      return "DATA_LOADING_SYNC";
+    case Bucket::Custom:
+      return "CUSTOM_BADPUT_EVENTS";
+    // The reference's example of a custom event.
+    case Bucket::Evaluation:
+      return "CUSTOM_BADPUT_EVENTS.EVALUATION";
+    case Bucket::Startup:
+    case Bucket::Rendezvous:
+    case Bucket::Productive:
+    case Bucket::Stopping:
+    case Bucket::Hang:
+    case Bucket::Stalled:
+      break;
+  }
+  return "OTHER";
+}
+
 }  // namespace elastrun::goodput

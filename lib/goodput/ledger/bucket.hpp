@@ -30,5 +30,10 @@ enum class Bucket {
 constexpr std::size_t kBuckets = 16;
 /// "startup", "device_init", ...: as in reports.
 std::string_view bucket_name(Bucket bucket);
+/// Where the reference's monitoring books it: "PROGRAM_STARTUP", "WASTED_PROGRESS", ...; of
+/// Checkpoint its saves. What it has no word for is "OTHER", and so is what workers did of whom no
+/// step is known. Not of Productive, which is no loss.
+std::string_view badput_source(Bucket bucket, bool steps_known);
+constexpr std::string_view kRestoreSource = "CHECKPOINT_RESTORE";
 
 }  // namespace elastrun::goodput

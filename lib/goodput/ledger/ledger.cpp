@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/ledger/ledger.hpp"
 
+#include "goodput/ledger/phase_bucket.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -81,7 +83,11 @@ void Ledger::enter(Bucket bucket, TimePoint now, std::string_view name) {
   if (bucket == Bucket::Custom) custom_.enter(name, of(bucket));
   const Bucket before = std::exchange(current_, bucket);
   if (!begun_ && bucket != Bucket::Running) lead_ = {};
-  if (bucket == Bucket::Checkpoint) counter_.save_begins();
+  if (bucket == Bucket::Checkpoint) {
+    counter_.save_begins();
+    // Where a script does not say which, what comes before the first step of a start is loading.
+    checkpoints_.enter(says_loading(name).value_or(!stepped_) ? kLoading : "save", of(bucket));
+  }
   if (!is_within_a_start(bucket)) return progressed();
   // A phase of the script, not another start of the workers.
   if (is_within_a_start(before)) return;

@@ -33,7 +33,8 @@ class Ledger {
   void world(std::int64_t ranks);
   /// From `now` on, seconds go to `bucket`: any but Productive and Lost, which follow from steps
   /// and failures, and Hang. Entering Running again counts as a restart, unless it comes after
-  /// Checkpoint or another of the buckets that workers name. `name`: what they call it, of Custom.
+  /// Checkpoint or another of the buckets that workers name. `name`: what they call it, of Custom
+  /// and Checkpoint ("save", "restore").
   void enter(Bucket bucket, TimePoint now, std::string_view name = {});
   /// Rank 0's training step `step` ended. Running time is Productive from the end of the first step
   /// of this start of workers on. That step counts with the usual time of a step, as soon as it is
@@ -83,6 +84,7 @@ class Ledger {
     Duration elapsed{};
     std::array<Duration, kBuckets> buckets{};  // adds up to elapsed
     std::map<std::string, Duration> custom{};  // of the bucket, by the names that scripts give
+    Duration restoring{};                      // of Checkpoint: what was loaded
     int restarts = 0;
     std::optional<std::int64_t> last_step, last_checkpoint;
     /// The last one that is kept: after a failure, until the job resumes, that of a checkpoint.
@@ -195,7 +197,8 @@ class Ledger {
   Duration since_step_{};  // Productive, after the last step of this start that is known
   bool hanging_ = false;
   WorkCounter counter_;
-  CustomTimes custom_;
+  CustomTimes custom_, checkpoints_;
+  static constexpr std::string_view kLoading = "restore";
   int restarts_ = 0;
   std::optional<std::int64_t> last_step_, last_checkpoint_, safe_step_;
 };

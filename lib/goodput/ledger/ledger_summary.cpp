@@ -100,6 +100,9 @@ Ledger::Summary Ledger::summary(TimePoint now) const {
   in(work()) -= lost;
   in(Bucket::Lost) += lost;
   summary.custom = custom_.times(summary.of(Bucket::Custom));
+  const auto checkpoints = checkpoints_.times(summary.of(Bucket::Checkpoint));
+  const auto loading = checkpoints.find(std::string(kLoading));
+  if (loading != checkpoints.end()) summary.restoring = loading->second;
   const auto stalls = stands_still(bucket == Bucket::Productive ? passed : Duration::zero());
   in(Bucket::Productive) -= stalls;
   in(Bucket::Stalled) += stalls;

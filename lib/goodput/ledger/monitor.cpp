@@ -11,6 +11,10 @@ constexpr std::size_t place_of(Bucket bucket) {
   return static_cast<std::size_t>(bucket);
 }
 
+double to_share(Duration part, Duration whole) {
+  return static_cast<double>(part.count()) / static_cast<double>(whole.count());
+}
+
 }  // namespace
 
 std::optional<double> WindowView::goodput() const {
@@ -83,7 +87,7 @@ void Monitor::Track::take(const Sample& now) {
 void Monitor::take(const Ledger::Summary& now) {
   // Summaries of one ledger only grow; an older one would tear the order of the samples.
   if (now.elapsed < latest_.at) return;
-  latest_ = {now.elapsed, now.buckets};
+  latest_ = {now.elapsed, now.buckets, now.restoring};
   for (auto& track : tracks_) track.take(latest_);
 }
 
@@ -93,8 +97,7 @@ Monitor::Buckets Monitor::between(const Sample& before, const Sample& after, Dur
   Buckets buckets = before.buckets;
   const auto whole = after.at - before.at;
   if (whole <= Duration::zero()) return buckets;
-  const double share =
-      static_cast<double>((at - before.at).count()) / static_cast<double>(whole.count());
+  const double share = to_share(at - before.at, whole);
   Duration rest = at - before.at, most{};
   std::size_t largest = 0;
   for (std::size_t i = 0; i < kBuckets; ++i) {
@@ -108,19 +111,32 @@ Monitor::Buckets Monitor::between(const Sample& before, const Sample& after, Dur
   return buckets;
 }
 
+/// As `between`, of what was loaded.
+Duration Monitor::restored(const Sample& before, const Sample& after, Duration at) {
+  const auto whole = after.at - before.at;
+  if (whole <= Duration::zero()) return before.restoring;
+  const double share = to_share(at - before.at, whole);
+  const auto grown = static_cast<double>((after.restoring - before.restoring).count());
+  return before.restoring + Duration(static_cast<std::int64_t>(grown * share));
+}
+
 WindowView Monitor::view(std::size_t window, const Ledger::Summary& now) const {
   const auto& [size, resolution, samples] = tracks_[window];
   WindowView view{size,           std::min(size, now.elapsed),
                   now.buckets,    now.steps_known(),
-                  now.loss_known, now.doubtful};
+                  now.loss_known, now.doubtful,
+                  now.restoring};
   const Duration begin = now.elapsed - size;
   if (begin <= Duration::zero()) return view;
   const auto after = std::ranges::upper_bound(samples, begin, {}, &Sample::at);
-  const Sample last{now.elapsed, now.buckets};
+  const Sample last{now.elapsed, now.buckets, now.restoring};
   const Sample& before = after == samples.begin() ? *after : *std::prev(after);
-  Buckets past = between(before, after == samples.end() ? last : *after, begin);
+  const Sample& next = after == samples.end() ? last : *after;
+  Buckets past = between(before, next, begin);
   rebook(past, now.buckets);
   for (std::size_t i = 0; i < kBuckets; ++i) view.buckets[i] -= past[i];
+  view.restoring = std::clamp(now.restoring - restored(before, next, begin), Duration::zero(),
+                              view.of(Bucket::Checkpoint));
   return view;
 }
 

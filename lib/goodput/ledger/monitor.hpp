@@ -13,7 +13,8 @@ struct WindowView {
   std::array<Duration, kBuckets> buckets{};  // adds up to covered
   bool steps_known = false;                  // of the job
   bool loss_known = true;
-  Duration doubtful{};  // of Productive, at most
+  Duration doubtful{};   // of Productive, at most
+  Duration restoring{};  // of Checkpoint
   Duration of(Bucket bucket) const { return buckets[static_cast<std::size_t>(bucket)]; }
   bool is_full() const { return covered >= size; }
   /// Productive / covered, if that is known.
@@ -52,6 +53,7 @@ class Monitor {
   struct Sample {
     Duration at{};  // since the start of the job
     Buckets buckets{};
+    Duration restoring{};
   };
   /// What is kept of the past for one window: the oldest lies at its beginning or before.
   struct Track {
@@ -60,6 +62,7 @@ class Monitor {
     void take(const Sample& now);
   };
   static void rebook(Buckets& past, const Buckets& now);
+  static Duration restored(const Sample& before, const Sample& after, Duration at);
   static Buckets between(const Sample& before, const Sample& after, Duration at);
 
   std::vector<Track> tracks_;

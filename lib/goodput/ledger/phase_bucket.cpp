@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/ledger/phase_bucket.hpp"
 
+#include "core/text.hpp"
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -38,12 +40,16 @@ constexpr std::array<Name, 24> kNames = {{{"train", Bucket::Running},
 }  // namespace
 
 Bucket bucket_of_phase(std::string_view name) {
-  std::string small(name.substr(0, 32));
-  std::ranges::transform(small, small.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
+  const auto small = to_lower(name.substr(0, 32));
   const auto* found = std::ranges::find(kNames, std::string_view(small), &Name::first);
   return found == kNames.end() ? Bucket::Custom : found->second;
+}
+
+std::optional<bool> says_loading(std::string_view name) {
+  const auto small = to_lower(name.substr(0, 32));
+  if (small == "load" || small == "restore" || small == "checkpoint_restore") return true;
+  if (small == "save" || small == "checkpoint_save") return false;
+  return std::nullopt;
 }
 
 }  // namespace elastrun::goodput

@@ -45,7 +45,8 @@ struct MonitoredJob {
 
   void watch(bool metrics = true) {
     monitor = std::make_unique<GoodputMonitor>(
-        GoodputMonitor::Parts{clock, account, pipeline, metrics ? &host : nullptr, scheduled,
+        GoodputMonitor::Parts{clock, account, pipeline, metrics ? &host : nullptr, nullptr,
+                              scheduled,
                               [this](std::string json) { notes.push_back(std::move(json)); }},
         clock.now(), options);
   }
@@ -100,14 +101,20 @@ TEST_CASE("goodput monitor: who pulls gets all series of the reference, and wake
   job.clock.advance(10s);
   CHECK(job.clock.armed() == 0);
   const auto seen = job.pulled();
-  const std::map<std::string, double> expected{
-      {"goodput_time|TOTAL", 36},         {"badput_time|startup", 4},
-      {"badput_time|stopping", 10},       {"total_elapsed_time|cumulative", 50},
-      {"disruptions|cumulative", 0},      {"max_productive_steps", 36},
-      {"step_time_deviation", 0},         {"performance", 1},
-      {"interval_goodput|20|TOTAL", 50},  {"interval_goodput|100|TOTAL", 72},
-      {"interval_badput|20|startup", 0},  {"interval_badput|20|stopping", 50},
-      {"interval_badput|100|startup", 8}, {"interval_badput|100|stopping", 20}};
+  const std::map<std::string, double> expected{{"goodput_time|TOTAL", 36},
+                                               {"badput_time|OTHER|startup", 4},
+                                               {"badput_time|OTHER|stopping", 10},
+                                               {"total_elapsed_time|cumulative", 50},
+                                               {"disruptions|cumulative", 0},
+                                               {"max_productive_steps", 36},
+                                               {"step_time_deviation", 0},
+                                               {"performance", 1},
+                                               {"interval_goodput|20|TOTAL", 50},
+                                               {"interval_goodput|100|TOTAL", 72},
+                                               {"interval_badput|20|OTHER|startup", 0},
+                                               {"interval_badput|20|OTHER|stopping", 50},
+                                               {"interval_badput|100|OTHER|startup", 8},
+                                               {"interval_badput|100|OTHER|stopping", 20}};
   CHECK(seen == expected);
   job.account.checkpoint(-2);
   job.clock.advance(1s);
@@ -154,18 +161,16 @@ TEST_CASE("goodput monitor: where the scheduler says since when, the share in wh
   job.phase(Phase::Stopping);
   job.clock.advance(20s);
   CHECK(job.pulled().at("scheduling_goodput") == doctest::Approx(0.5));
-  CHECK_MESSAGE(job.pulled().at("proxy_runtime_goodput") == doctest::Approx(0.5),
-                "without steps it may all have been training");
   MonitoredJob wrong;
   wrong.scheduled = wrong.clock.wall() + 20s;
   wrong.watch();
   wrong.run();
   wrong.clock.advance(1s);
   CHECK(!wrong.pulled().contains("scheduling_goodput"));
-  CHECK(!wrong.pulled().contains("proxy_runtime_goodput"));
+  CHECK_MESSAGE(!wrong.pulled().contains("proxy_runtime_goodput"), "nothing was measured");
 }
 
-TEST_CASE("goodput monitor: and the share in which they trained, be it lost") {
+TEST_CASE("goodput monitor: work that is lost is told as such, and its workers ran") {
   MonitoredJob job;
   job.scheduled = job.clock.wall() - 20s;
   job.watch();
@@ -182,8 +187,45 @@ TEST_CASE("goodput monitor: and the share in which they trained, be it lost") {
   job.account.stopped(group, {});
   job.clock.advance(30s);
   CHECK(job.pulled().at("scheduling_goodput") == doctest::Approx(0.4));
-  CHECK(job.pulled().at("proxy_runtime_goodput") == doctest::Approx(0.4));
-  CHECK(job.pulled().at("badput_time|lost") == doctest::Approx(30));
+  CHECK(job.pulled().at("badput_time|WASTED_PROGRESS|lost") == doctest::Approx(30));
+}
+
+TEST_CASE("goodput monitor: the reference's words for where time went, saves and restores apart") {
+  MonitoredJob job;
+  job.options.prefix = "compute.googleapis.com/workload/";
+  job.watch();
+  job.run();
+  const auto during = [&](std::string name, Duration time) {
+    const workers::Message begun = workers::PhaseEntered{std::move(name)};
+    job.account.worker_said(job.worker, begun);
+    job.clock.advance(time);
+    const workers::Message over = workers::PhaseEntered{"train"};
+    job.account.worker_said(job.worker, over);
+  };
+  during("checkpoint", 4s);  // before the first step: loading
+  job.steps(0, 10, 1s);
+  during("checkpoint", 2s);
+  during("RESTORE", 1s);
+  during("eval", 3s);
+  during("Sweep up", 5s);
+  during("data_loading", 6s);
+  std::map<std::string, double> seen;
+  const auto cursor = job.host.open_cursor();
+  for (const auto& point : job.host.collect(*cursor, "compute**").points) {
+    if (point.spec->name != "compute.googleapis.com/workload/badput_time") continue;
+    seen[std::get<std::string>(point.labels[0].second)] += std::get<double>(point.value);
+  }
+  CHECK(seen.at("CHECKPOINT_RESTORE") == 5);
+  CHECK(seen.at("CHECKPOINT_SAVE") == 2);
+  CHECK(seen.at("CUSTOM_BADPUT_EVENTS.EVALUATION") == 3);
+  CHECK(seen.at("CUSTOM_BADPUT_EVENTS.SWEEP UP") == 5);
+  CHECK(seen.at("DATA_LOADING_SYNC") == 6);
+  job.options.prefix = "elastrun.";
+  for (const auto& point : job.host.collect(*cursor, "compute**interval_badput").points) {
+    if (std::get<std::string>(point.labels[1].second) != "CHECKPOINT_RESTORE") continue;
+    const bool latest = std::get<std::string>(point.labels[0].second) == "20";
+    CHECK(std::get<double>(point.value) == doctest::Approx(latest ? 5.0 : 100 * 5.0 / 32));
+  }
 }
 
 TEST_CASE("goodput monitor: where fewer ranks did a part of the steps, the share at full pace") {
@@ -211,7 +253,7 @@ TEST_CASE("goodput monitor: what is not known is not told, and other nodes tell 
   job.run();
   job.clock.advance(5s);
   CHECK(!job.pulled().contains("goodput_time|TOTAL"));
-  CHECK(job.pulled().contains("badput_time|running"));
+  CHECK(job.pulled().contains("badput_time|OTHER|running"));
   CHECK(job.monitor->status().at("goodput").is_null());
   MonitoredJob other;
   other.watch();

@@ -74,4 +74,14 @@ TEST_CASE("goodput options: a refusal says where the value is, what is wrong and
   CHECK(refusal_of("[goodput]\nalert_command = [\"x\"]").find("alert_below") != std::string::npos);
 }
 
+TEST_CASE("goodput options: names of metrics may begin as those of the reference") {
+  CHECK(options_of("")->prefix == "elastrun.");
+  CHECK(options_of("[goodput]\nprefix = \"compute.googleapis.com/workload/\"\n")->prefix ==
+        "compute.googleapis.com/workload/");
+  for (const std::string_view bad : {"9lives.", "a b", "a{b}"}) {
+    const auto said = refusal_of("[goodput]\nprefix = \"" + std::string(bad) + "\"\n");
+    CHECK(said.find("begin the name of a metric") != std::string::npos);
+  }
+}
+
 }  // namespace elastrun::spec
