@@ -19,6 +19,7 @@ import unittest
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from goodput_vectors import replay, when
 
@@ -516,6 +517,25 @@ class Monitor(InFolder):
         monitor.start_goodput_uploader()
         monitor.stop_goodput_uploader(skip_final_flush=True)
         self.assertEqual(self.said, [])
+
+    def test_under_elastrun_they_have_the_originals_names_labels_and_units(self) -> None:
+        self.write([*entries(1, 3, 5), {"job_end_time": T0 + 8}])
+        told: list[tuple[Any, ...]] = []
+        with mock.patch.object(metrics.api, "_reporter", object()), \
+                mock.patch.object(metrics.api, "_put", lambda *args: told.append(args)):
+            monitor = GoodputMonitor("j", "l", "", 3600, True, include_badput_breakdown=True,
+                                     path=self.file, prefix="compute.googleapis.com/workload/")
+            monitor.start_goodput_uploader()
+            monitor.stop_goodput_uploader()
+        series = {(name.rsplit("/", 1)[-1], *labels.values()): (name, value, labels, unit)
+                  for _, name, value, _, (labels, unit, _) in told}
+        self.assertEqual(series["badput_time", "OTHER"], (
+            "compute.googleapis.com/workload/badput_time", 1.0, {"badput_source": "OTHER"}, "s"))
+        self.assertEqual(series["goodput_time", "TOTAL"][1:], (7.0, {"goodput_source": "TOTAL"},
+                                                               "s"))
+        self.assertEqual(series["disruptions", "cumulative"][2], {"window_type": "cumulative"})
+        self.assertIn("badput_time.OTHER",
+                      {one.name.rsplit("/", 1)[-1] for one in self.said})  # for handlers
 
     def test_step_deviations_windows_and_a_writer(self) -> None:
         class Writer:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from elastrun import metrics
 from elastrun.calculator_program import Path
 from elastrun.event_file import EventFile
 from elastrun.goodput_calculator import ElasticGoodputCalculator, GoodputCalculator
 from elastrun.goodput_utils import ACTIVITY_EXCLUSION_LIST, GCPOptions, UnproductiveTimeDict
+from elastrun.metrics import api as metrics
 
 __all__ = ["ElasticGoodputMonitor", "GoodputMonitor"]
 
@@ -74,8 +74,10 @@ class _Uploader:
 
 class GoodputMonitor:
     """Tells what the calculator of a job says as metrics of the group "goodput" (elastrun.metrics):
-    under elastrun they reach the agent and its sinks, elsewhere the handlers that are configured.
-    The names are the original's, with its labels after dots: "badput_time.TRAINING_PREP",
+    under elastrun they reach the agent and its sinks, with the original's names, units and labels:
+    badput_time{badput_source="TRAINING_PREP"}, interval_goodput{rolling_window_size="3600",
+    goodput_source="TOTAL"}. `prefix` stands before the names: "compute.googleapis.com/workload/" is
+    the original's. Elsewhere the handlers that are configured get them, with the labels after dots:
     "badput_time.CUSTOM_BADPUT_EVENTS.EVAL_STEP", "interval_goodput.3600".
     An event file below `tensorboard_dir`, in "goodput" as there, gets scalars with the original's
     tags, or a SummaryWriter, `writer`. `path`: as for GoodputCalculator.
@@ -100,7 +102,9 @@ class GoodputMonitor:
                  final_flush_timeout_seconds: float | None = 10,
                  gcs_sync_interval_seconds: int = 3600, cache_dir: str = "/tmp",
                  max_logs_retention_period: timedelta | None = None, *,
-                 path: Path | Sequence[Path] | None = None, writer: Any = None) -> None:
+                 path: Path | Sequence[Path] | None = None, writer: Any = None,
+                 prefix: str = "") -> None:
+        self._prefix = prefix
         self._enabled = monitoring_enabled
         self._uploaders: dict[str, _Uploader] = {}
         if not monitoring_enabled:
@@ -167,24 +171,32 @@ class GoodputMonitor:
     def stop_rolling_window_goodput_uploader(self, skip_final_flush: bool | None = None) -> None:
         self._stop("rolling window", skip_final_flush, self._upload_windows)
 
-    def _put(self, name: str, value: float) -> None:
-        metrics.put_metric(name, value, _GROUP)
+    def _put(self, name: str, value: float, unit: str, dotted: str = "", **labels: str) -> None:
+        """`dotted`: the name for handlers, which know no labels."""
+        if metrics._reporter is not None:
+            metrics._put(_GROUP, self._prefix + name, value, None, (labels, unit, ""))
+        if metrics._handled:
+            metrics._emit(_GROUP, self._prefix + (dotted or name), value)
 
     def _upload_goodput(self) -> None:
         percent, percents, step, details = self._calculator._summary(self._breakdown, self._ideal)
-        self._put("goodput_time", sum(details["goodput_time"].values()))
+        self._put("goodput_time", sum(details["goodput_time"].values()), "s",
+                  goodput_source="TOTAL")
         for name, seconds in _flat(details["badput_time"], "."):
             if name not in ACTIVITY_EXCLUSION_LIST:
-                self._put(f"badput_time.{name}", seconds)
-        self._put("total_elapsed_time", details["total_elapsed_time"])
-        self._put("disruptions", details["disruption_count"])
-        self._put("max_productive_steps", details["max_productive_step"])
+                self._put("badput_time", seconds, "s", f"badput_time.{name}", badput_source=name)
+        self._put("total_elapsed_time", details["total_elapsed_time"], "s",
+                  window_type="cumulative")
+        self._put("disruptions", details["disruption_count"], "{disruption}",
+                  window_type="cumulative")
+        self._put("max_productive_steps", details["max_productive_step"], "{step}")
         for name in ("stepping_slice_efficiency", "available_slice_efficiency"):
             if name in details:
-                self._put(name, details[name])
+                self._put(name, details[name], "1", window_type="CUMULATIVE",
+                          rolling_window_size="0")
         if details["ideal_step_time"]:
-            self._put("step_time_deviation", details["step_time_deviation"])
-            self._put("performance", details["ideal_step_time"])
+            self._put("step_time_deviation", details["step_time_deviation"], "s")
+            self._put("performance", details["ideal_step_time"], "s")
         if self._writer is not None:
             self._writer.add_scalar("goodput/goodput", percent, step)
             for name, value in _flat(percents, "/"):
@@ -194,7 +206,7 @@ class GoodputMonitor:
     def _upload_deviation(self) -> None:
         deviations = self._calculator.get_step_deviation(self._ideal)
         if deviations:
-            self._put("mean_step_deviation", sum(deviations.values()) / len(deviations))
+            self._put("mean_step_deviation", sum(deviations.values()) / len(deviations), "s")
         if self._writer is not None:
             for step, seconds in deviations.items():
                 if step > self._newest_step:  # the original writes all of them again
@@ -205,13 +217,16 @@ class GoodputMonitor:
     def _upload_windows(self) -> None:
         end = datetime.now(timezone.utc)
         for seconds in self._windows:
+            size = f"{seconds:g}"
             details = self._calculator.get_interval_metric_details(
                 end - timedelta(seconds=seconds), end)
             for percent in details["interval_goodput"].values():
-                self._put(f"interval_goodput.{seconds:g}", percent)
+                self._put("interval_goodput", percent, "%", f"interval_goodput.{size}",
+                          rolling_window_size=size, goodput_source="TOTAL")
             for name, percent in _flat(details["interval_badput"], "."):
                 if name not in ACTIVITY_EXCLUSION_LIST:
-                    self._put(f"interval_badput.{seconds:g}.{name}", percent)
+                    self._put("interval_badput", percent, "%", f"interval_badput.{size}.{name}",
+                              rolling_window_size=size, badput_source=name)
 
 
 class ElasticGoodputMonitor(GoodputMonitor):
@@ -229,6 +244,6 @@ class ElasticGoodputMonitor(GoodputMonitor):
                          include_step_deviation, **others)
         self._with_slices = include_slice_efficiency
 
-    def _put(self, name: str, value: float) -> None:
+    def _put(self, name: str, value: float, unit: str, dotted: str = "", **labels: str) -> None:
         if self._with_slices or not name.endswith("_slice_efficiency"):
-            super()._put(name, value)
+            super()._put(name, value, unit, dotted, **labels)
