@@ -41,7 +41,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from enum import Enum
@@ -56,8 +56,9 @@ if TYPE_CHECKING:
     from elastrun.collector import Collector
 
 __all__ = ["STAT_EVENT", "Aggregation", "Collector", "Event", "EventHandlerHandle", "Stat",
+           "StatType",
            "TensorboardEventHandler", "close_due", "data_value_t", "failures", "is_enabled",
-           "log_event", "register_event_handler", "sample", "span", "stats",
+           "log", "log_event", "register_event_handler", "sample", "span", "stats",
            "unregister_event_handler", "wait_counter_values"]
 
 STAT_EVENT = "torch.monitor.Stat"
@@ -79,7 +80,8 @@ def new_id() -> str:
 
 
 class Event:
-    """`name`: like the qualified name of a class. `timestamp`: None is now. `severity`: trace,
+    """`name`: like the qualified name of a class. `timestamp`: None is now; or seconds since the
+    epoch. RFC-0018 calls them `type`, and the data `metadata` and `message`. `severity`: trace,
     debug, info, warn, error or fatal, an attribute of the record. `span` is the id of the block
     that the event is from, `parent` that of the one around it; inside span() both are given.
 
@@ -87,10 +89,20 @@ class Event:
     severity.
     """
 
-    def __init__(self, name: str, timestamp: datetime | None = None,
+    def __init__(self, name: str = "", timestamp: datetime | float | None = None,
                  data: Mapping[str, data_value_t] | None = None, *, severity: str = "info",
-                 id: str | None = None, span: str | None = None,
-                 parent: str | None = None) -> None:
+                 id: str | None = None, span: str | None = None, parent: str | None = None,
+                 type: str = "", message: str | None = None,
+                 metadata: Mapping[str, data_value_t] | None = None) -> None:
+        name = name or type
+        if not name:
+            raise TypeError("an event needs a name")
+        if metadata is not None or message is not None:
+            data = {**(data or {}), **(metadata or {})}
+            if message is not None:
+                data["message"] = message
+        if isinstance(timestamp, (int, float)):
+            timestamp = datetime.fromtimestamp(timestamp)
         if severity not in _SEVERITIES:
             raise ValueError(f"event '{name}': severity '{severity}' is none of "
                              f"{', '.join(_SEVERITIES)}")
@@ -98,7 +110,7 @@ class Event:
         for key, value in data.items():
             if not isinstance(key, str) or not isinstance(value, (str, int, float)):
                 raise TypeError(f"event '{name}': data must be text, number or bool by text, "
-                                f"not {key!r}: {type(value).__name__}")
+                                f"not {key!r}: {value.__class__.__name__}")
         self.name = name
         self.timestamp = datetime.now() if timestamp is None else timestamp
         self.data = dict(data)
@@ -115,6 +127,20 @@ class Event:
         if self._id is None:
             self._id = new_id()
         return self._id
+
+    @property
+    def type(self) -> str:
+        """RFC-0018's word for the name, as `metadata` is for data."""
+        return self.name
+
+    @property
+    def metadata(self) -> dict[str, data_value_t]:
+        return self.data
+
+    @property
+    def message(self) -> data_value_t | None:
+        """Of the data."""
+        return self.data.get("message")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Event) and (self.name, self.timestamp, self.data) == (
@@ -250,6 +276,11 @@ def log_event(event: Event) -> None:
     forward(event)
 
 
+def log(event: Event | str, message: str | None = None) -> None:
+    """log_event under the name that RFC-0018 has for it; also log(type, message)."""
+    log_event(Event(event, message=message) if isinstance(event, str) else event)
+
+
 def forward(event: Any) -> None:
     """Tells the agent of an event of ours, or of torch's."""
     try:
@@ -291,6 +322,8 @@ class Aggregation(Enum):
     P999 = "p999"
     HISTOGRAM = "histogram"  # in an event: JSON, [[end of a bucket, count], ...]
 
+
+StatType = Aggregation  # in RFC-0018
 
 _RANKS = {Aggregation.P50: 0.5, Aggregation.P90: 0.9, Aggregation.P95: 0.95,
           Aggregation.P99: 0.99, Aggregation.P999: 0.999}
@@ -575,12 +608,18 @@ class Stat:
     Stats. A window with `max_samples` values ends, and later ones are dropped until its time is
     over, as with torch. Without a `window_size` each `max_samples` values are a window, and none is
     dropped. What is open when the last Stat of a name ends is logged then. `unit` (UCUM: "s",
-    "By") and `help` are for those who list the stats. Fails with ValueError.
+    "By") and `help` are for those who list the stats. `key`, the name in RFC-0018, stands for a
+    window of a minute. Fails with ValueError.
     """
 
-    def __init__(self, name: str, aggregations: Sequence[Aggregation],
+    def __init__(self, name: str = "", aggregations: Iterable[Aggregation] = (),
                  window_size: timedelta | None = None, max_samples: int | None = None, *,
-                 unit: str = "", help: str = "") -> None:
+                 key: str = "", unit: str = "", help: str = "") -> None:
+        if key and window_size is None and max_samples is None:  # as RFC-0018's examples
+            window_size = timedelta(minutes=1)
+        name, aggregations = name or key, frozenset(aggregations)
+        if not name:
+            raise TypeError("a Stat needs a name")
         if window_size is None and max_samples is None:
             raise ValueError(f"Stat '{name}': give a window_size, max_samples or both")
         window = math.inf if window_size is None else window_size.total_seconds()
