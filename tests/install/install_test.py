@@ -28,6 +28,7 @@ share/man/man7/elastrun-plugin.7
 share/man/man7/elastrun-protocol.7
 share/man/man7/elastrun-python.7
 share/man/man7/elastrun-telemetry.7
+share/man/man7/elastrun-seeds.7
 share/man/man7/elastrun-timers.7
 share/bash-completion/completions/elastrun
 share/zsh/site-functions/_elastrun

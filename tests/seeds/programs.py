@@ -200,6 +200,29 @@ recorder.record_job_end_time(at)
 for entry in kept.entries:
     print(sorted(entry.items()))
 """,
+    "goodput: a recorder of slices, and what is not told": _GOODPUT + """
+from ml_goodput_measurement import goodput_elastic
+at = datetime.datetime.fromtimestamp(1_700_000_000, datetime.timezone.utc)
+kept = Kept()
+recorder = goodput_elastic.ElasticGoodputRecorder("j", "l", True, kept)
+recorder.record_elastic_slice_counts(2, 4, 3, at)
+recorder.record_elastic_wait_start_time("scale_up", at)
+recorder.record_elastic_wait_end_time("scale_up", at)
+recorder.record_elastic_reinit_start_time(at)
+recorder.record_elastic_reinit_end_time(at)
+recorder.record_checkpoint_progress(3, at)
+goodput.GoodputRecorder("j", "l", False, kept).record_job_start_time(at)
+for entry in kept.entries:
+    print(sorted(entry.items()))
+""",
+    "goodput: statistics of steps": _GOODPUT + """
+from ml_goodput_measurement import goodput_utils
+times = [2.0, 2.5, 2.25, 2.0, 9.0, 2.5, 2.0, 0.5]
+print(round(goodput_utils.compute_ideal_step_time(times), 9))
+print(goodput_utils.get_anomalous_and_normal_step_times(times[:7]))
+print(round(goodput_utils.get_extra_time_from_anomalous_steps(times[:7]), 9))
+print(goodput_utils.get_timestamp_from_log_entry({"job_name": "j", "step_start_time": 1.5}))
+""",
     "goodput: the names of bad time": """
 from ml_goodput_measurement import goodput, monitoring
 print([one.name for one in goodput.BadputType])
@@ -276,10 +299,61 @@ print(sorted(stats), stats["training.batch.latency.count"])
 collector.reset()
 print(collector.report())
 """,
+    "goodput: rolling windows and a span of time": """
+import datetime, os, tempfile, time
+folder = tempfile.mkdtemp()
+os.environ["ELASTRUN_GOODPUT_FILE"] = folder + "/goodput.jsonl"
+from elastrun import goodput, measurement, metrics, monitoring
+told = []
+class Kept(metrics.MetricHandler):
+    def emit(self, metric_data):
+        told.append(metric_data.name)
+metrics.configure(Kept(), "goodput")
+start_time_utc = datetime.datetime.now(datetime.timezone.utc)
+recorder = measurement.GoodputRecorder("window", "goodput_window", logging_enabled=True)
+with recorder.record_event(measurement.Event.JOB):
+    for step in range(3):
+        with recorder.record_event(measurement.Event.STEP, step):
+            time.sleep(0.01)
+recorder.flush()
+for rolling_window_size in (3600, [60, 3600]):
+    rolling_window_monitor = monitoring.GoodputMonitor(
+        "window", "goodput_window", tensorboard_dir="", upload_interval=600,
+        monitoring_enabled=True, include_badput_breakdown=True)
+    try:
+        rolling_window_monitor.start_rolling_window_goodput_uploader(rolling_window_size)
+    finally:
+        rolling_window_monitor.stop_rolling_window_goodput_uploader()
+print([one for one in told if one.startswith("interval_goodput")])
+calculator = goodput.GoodputCalculator("window", "goodput_window")
+end_time_utc = datetime.datetime.now(datetime.timezone.utc)
+goodput_pct, badput, _, _, _ = calculator.get_job_goodput_interval(start_time_utc, end_time_utc)
+print(0 < goodput_pct <= 100, goodput.BadputType.OTHER in badput)
+""",
+    "monitor: the RFC's words for events and counters": """
+from elastrun.monitor import (Event, Stat, StatType, log, register_event_handler, stats,
+                              unregister_event_handler)
+class RdzvEvent(Event):
+    def __init__(self, run_id, rank, message):
+        super().__init__(type="torch.elastic.RdzvEvent", timestamp=None,
+                         metadata={"run_id": run_id, "rank": rank}, message=message)
+handle = register_event_handler(
+    lambda event: print(event.type, event.message, event.metadata))
+event = RdzvEvent(run_id="1234", rank=0, message="rendezvous started")
+log(event)
+log("epoch", "the first")
+unregister_event_handler(handle)
+BATCH_LATENCY = Stat(key="training.batch.seconds",
+                     aggregations={StatType.MEAN, StatType.HISTOGRAM})
+BATCH_LATENCY.add(0.5)
+print("training.batch.seconds" in stats("training.**"), BATCH_LATENCY.count)
+""",
     "monitor: an event needs no time": """
-from elastrun.monitor import Event, log_event, register_event_handler
-register_event_handler(lambda event: print(event.name, event.severity, len(event.id)))
+from elastrun.monitor import (Event, log_event, register_event_handler,
+                              unregister_event_handler)
+handle = register_event_handler(lambda event: print(event.name, event.severity, len(event.id)))
 log_event(Event("torch.elastic.RdzvEvent", data={"rank": 0}, severity="warn"))
+unregister_event_handler(handle)
 """,
 }
 
@@ -291,5 +365,10 @@ EXPECTED = {
     "monitor: the RFC's counters and its collector":
         "['training.batch.latency.count', 'training.batch.latency.histogram', "
         "'training.batch.latency.mean'] 3.0\n{'training.batch.latency.count': 0.0}\n",
+    "goodput: rolling windows and a span of time":
+        "['interval_goodput.3600', 'interval_goodput.60', 'interval_goodput.3600']\nTrue True\n",
+    "monitor: the RFC's words for events and counters":
+        "torch.elastic.RdzvEvent rendezvous started {'run_id': '1234', 'rank': 0, "
+        "'message': 'rendezvous started'}\nepoch the first {'message': 'the first'}\nTrue 1\n",
     "monitor: an event needs no time": "torch.elastic.RdzvEvent warn 16\n",
 }

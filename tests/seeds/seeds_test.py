@@ -5,16 +5,19 @@ this Python has them. Timers over a FIFO are told by one library and kept by the
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import traceback
 import unittest
+import unittest.mock
 from pathlib import Path
 
 HERE = Path(__file__).resolve()
@@ -58,9 +61,23 @@ def comparable(said: str) -> str:
     return re.sub(r"(duration\.ms)=\d+", r"\1=MS", said)
 
 
+def stand_in_for_clouds() -> None:
+    """What ml_goodput_measurement imports and these programs do not use."""
+    for name in ("google", "google.api_core", "google.api_core.exceptions", "google.cloud",
+                 "google.cloud.logging", "google.cloud.monitoring_v3", "google.cloud.storage",
+                 "requests", "requests.adapters", "tensorboardX", "urllib3", "urllib3.util",
+                 "urllib3.util.retry"):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            sys.modules[name] = unittest.mock.MagicMock()
+
+
 def run_all(chosen: dict[str, str]) -> dict[str, str]:
     """In this process, which is a child: what each has printed, or its traceback."""
     said = {}
+    if any("ml_goodput_measurement" in text for text in chosen.values()):
+        stand_in_for_clouds()
     for name, text in chosen.items():
         out = io.StringIO()
         try:
@@ -114,6 +131,32 @@ class Seeds(unittest.TestCase):
     def test_programs_of_ml_goodput_measurement(self) -> None:
         self.compare("ml_goodput_measurement", programs.GOODPUT)
 
+    def test_under_elastrun_they_do_the_same_and_their_metrics_reach_its_sinks(self) -> None:
+        """But that a timer needs no client, as the agent is there."""
+        program = shutil.which("elastrun")
+        if program is None:
+            self.skipTest("no elastrun in PATH")
+        chosen = {name: replaced(text) for name, text in
+                  {**programs.TORCH, **programs.GOODPUT, **programs.OURS}.items()}
+        expected = in_a_process(chosen)
+        client = "timer: no client, and one of the user's"
+        self.assertIn("RuntimeError\n", expected[client])
+        expected[client] = expected[client].replace("RuntimeError\n", "never\n")
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "chosen.json").write_text(json.dumps(chosen))
+            env = {k: v for k, v in os.environ.items() if not k.startswith("ELASTRUN_")}
+            done = subprocess.run(
+                [program, "--worker-lib", "--log-dir=logs", "--metrics=jsonl:records.jsonl",
+                 str(HERE), "run", "chosen.json"], cwd=folder, text=True, capture_output=True,
+                timeout=240, env=dict(env, TMPDIR=folder, PYTHON_EXEC=sys.executable))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads(Path(folder, "said.json").read_text()), expected)
+            records = [json.loads(line)
+                       for line in Path(folder, "records.jsonl").read_text().splitlines()]
+        told = {(one.get("scope"), one["name"]) for one in records}
+        self.assertLessEqual({("goodput", "badput_time"), ("goodput", "interval_goodput"),
+                              ("torchelastic", "foobar.foo.success")}, told)
+
     def test_timers_over_a_fifo_with_either_side_of_torch(self) -> None:
         torch, ours = "torch.distributed.elastic", "elastrun"
         pairs = [(ours, ours)]
@@ -129,5 +172,8 @@ class Seeds(unittest.TestCase):
 if __name__ == "__main__":
     if sys.argv[1:] == ["run"]:
         print(json.dumps(run_all(json.load(sys.stdin))))
+    elif sys.argv[1:2] == ["run"]:
+        said = run_all(json.loads(Path(sys.argv[2]).read_text()))
+        Path("said.json").write_text(json.dumps(said))
     else:
         unittest.main()
