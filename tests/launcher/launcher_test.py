@@ -584,11 +584,15 @@ class Notebook(Launcher):
         cell = """
 import elastrun, os
 scale = 10
+class Loss:
+    def __init__(self, value):
+        self.value = value
 def train(first):
     print("rank", os.environ["RANK"], "of a cell")
-    return first + scale * int(os.environ["RANK"])
+    return Loss(first.value + scale * int(os.environ["RANK"]))
 try:
-    print(elastrun.notebook_launcher(train, (1,), num_processes=2))
+    losses = elastrun.notebook_launcher(train, (Loss(1),), num_processes=2)
+    print({rank: loss.value for rank, loss in losses.items()}, isinstance(losses[1], Loss))
 except TypeError as error:
     print("TypeError:", error)
 """
@@ -598,12 +602,31 @@ main = types.ModuleType("__main__")
 sys.modules["__main__"] = main
 exec(compile({cell!r}, "<cell 1>", "exec"), main.__dict__)
 """)
-        try:
-            import cloudpickle  # noqa: F401
-        except ImportError:
+        if importlib.util.find_spec("cloudpickle") is None:
             self.assertIn("needs the package cloudpickle: pip install cloudpickle", out)
         else:
-            self.assertEqual(out, "rank 0 of a cell\n{0: 1, 1: 11}\n")
+            self.assertEqual(out, "rank 0 of a cell\n{0: 1, 1: 11} True\n")
+
+    def test_a_closure(self) -> None:
+        """As torch's start method fork takes one; a queue among the arguments, too."""
+        out = self.run_program("""
+import multiprocessing as mp
+queue = mp.get_context("spawn").Queue()
+def main(scale):
+    def train(results):
+        results.put(scale)
+        return lambda: scale + 1
+    try:
+        returned = elastic_launch(alone(1, start_method="fork"), train)(queue)
+        print(returned[0](), queue.get())
+    except TypeError as error:
+        print("TypeError:", error)
+main(7)                                  # without a guard: the workers do not import this
+""")
+        if importlib.util.find_spec("cloudpickle") is None:
+            self.assertIn("needs the package cloudpickle: pip install cloudpickle", out)
+        else:
+            self.assertEqual(out, "8 7\n")
 
     def test_interrupt(self) -> None:
         child = self.start("""

@@ -18,6 +18,7 @@ _HERE = os.path.dirname(os.path.realpath(__file__))
 
 def _candidates(name: str) -> Iterator[str]:
     if name == "elastrun":
+        yield os.environ.get("ELASTRUN_BINARY", "")
         yield _HERE  # the program itself, which this file is a part of
     # Four levels above the package is what holds bin: PREFIX/share/elastrun/python/elastrun,
     # VENV/lib/python3.X/site-packages/elastrun, /usr/lib/python3/dist-packages/elastrun. With

@@ -16,6 +16,7 @@ import pickle
 import socket
 import struct
 import sys
+from collections import ChainMap
 from collections.abc import Callable
 from multiprocessing import context, reduction, resource_tracker, spawn
 from typing import Any
@@ -28,18 +29,30 @@ _SEALS = getattr(fcntl, "F_SEAL_SEAL", 1) | getattr(fcntl, "F_SEAL_SHRINK", 2) |
 _ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", 1033)  # since Python 3.9
 
 
-class _Pickler(pickle.Pickler):
-    """Also takes what multiprocessing can share with a child that is being started. Not what other
-    packages have taught ForkingPickler: torch would share a tensor's memory with this process,
-    where each start of the workers, also a later one, is to have the tensor as it was.
+def _shared_with_children() -> dict[type, Any]:
+    """How multiprocessing pickles what it can share with a child that is being started. Not what
+    others have taught ForkingPickler: torch would share a tensor's memory with this process, where
+    each start of the workers, also a later one, is to have the tensor as it was.
     """
+    extra = getattr(reduction.ForkingPickler, "_extra_reducers", {})
+    return {kind: how for kind, how in extra.items()
+            if getattr(how, "__module__", "").startswith("multiprocessing")}
 
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        extra = getattr(reduction.ForkingPickler, "_extra_reducers", {})
-        own = {kind: how for kind, how in extra.items()
-               if getattr(how, "__module__", "").startswith("multiprocessing")}
-        self.dispatch_table = {**copyreg.dispatch_table, **own}
+
+def _pickler(file: io.BytesIO, by_value: bool) -> pickle.Pickler:
+    base: Any = pickle.Pickler
+    table: Any = copyreg.dispatch_table
+    if by_value:
+        try:
+            import cloudpickle  # type: ignore[import-not-found]
+        except ImportError:
+            raise TypeError("a function by value needs the package cloudpickle: pip install "
+                            "cloudpickle") from None
+        base, table = cloudpickle.CloudPickler, cloudpickle.CloudPickler.dispatch_table
+    # Of the class: CPython's pickler looks for it when it is made.
+    kind = type("_Pickler", (base,), {"dispatch_table": ChainMap(_shared_with_children(), table)})
+    made: pickle.Pickler = kind(file, pickle.HIGHEST_PROTOCOL)
+    return made
 
 
 class Payload:
@@ -94,16 +107,6 @@ def _sealed(contents: memoryview | bytes) -> int:
     return fd
 
 
-def _by_value(value: Any) -> bytes:
-    try:
-        import cloudpickle  # type: ignore[import-not-found]
-    except ImportError:
-        raise TypeError("a function by value needs the package cloudpickle: pip install "
-                        "cloudpickle") from None
-    done: bytes = cloudpickle.dumps(value)
-    return done
-
-
 def _main_is_importable() -> bool:
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
@@ -128,8 +131,8 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], by_value: bool = F
         if by_value:
             data.pop("init_main_from_path", None)
             data.pop("init_main_from_name", None)
-        pickle.dump(data, file)
-        _Pickler(file).dump((by_value, _by_value(function) if by_value else function, args))
+        pickle.dump((data, by_value), file)
+        _pickler(file, by_value).dump((function, args))
     except Exception as error:
         raise TypeError(
             f"{name} or its arguments cannot be pickled for the workers: "
@@ -142,9 +145,10 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], by_value: bool = F
     return payload
 
 
-def load(descriptor: int, tracker: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def load(descriptor: int, tracker: int) -> tuple[Callable[..., Any], tuple[Any, ...], bool]:
     """In a worker: prepares this process as multiprocessing prepares a child, imports the main
-    module of the caller as __mp_main__, and gives the function and its arguments.
+    module of the caller as __mp_main__, and gives the function, its arguments, and whether they
+    came by value: then without that import.
     """
     from multiprocessing import process
 
@@ -154,22 +158,30 @@ def load(descriptor: int, tracker: int) -> tuple[Callable[..., Any], tuple[Any, 
     with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as file:
         current._inheriting = True
         try:
-            spawn.prepare(pickle.load(file))  # type: ignore[arg-type]
-            by_value, function, args = pickle.load(file)  # type: ignore[arg-type]
+            data, by_value = pickle.load(file)  # type: ignore[arg-type]
+            spawn.prepare(data)
+            function, args = pickle.load(file)  # type: ignore[arg-type]
         finally:
             del current._inheriting
-    if by_value:
-        function = pickle.loads(function)
     os.close(descriptor)
-    return function, args
+    return function, args, by_value
 
 
-def send_value(channel: int, rank: int, function: str, value: Any) -> None:
+def _dumps(value: Any, by_value: bool) -> bytes:
+    if by_value:  # it may be of a class that the function has brought along
+        import cloudpickle
+
+        done: bytes = cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        return done
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+def send_value(channel: int, rank: int, function: str, value: Any, by_value: bool) -> None:
     """In a worker: to the caller. Fails with TypeError on a value that cannot be
     pickled, and with ValueError on one above RETURN_LIMIT.
     """
     try:
-        contents = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        contents = _dumps(value, by_value)
     except Exception as error:
         raise TypeError(
             f"the return value of {function}, of type {type(value).__name__}, cannot be pickled: "

@@ -36,12 +36,12 @@ def _run(payload: int, tracker: int, results: int) -> None:
     from elastrun.multiprocessing import payload as parcel
 
     worker, rank = os.getpid(), int(os.environ["RANK"])  # before others can change that
-    function, args = parcel.load(payload, tracker)
+    function, args, by_value = parcel.load(payload, tracker)
     value = function(*args)
     if os.getpid() != worker:  # a child that it forked, and that came back
         return
     name = getattr(function, "__qualname__", repr(function))
-    parcel.send_value(results, rank, name, value)
+    parcel.send_value(results, rank, name, value, by_value)
     _wait_for_the_others()
 
 

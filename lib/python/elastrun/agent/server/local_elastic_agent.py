@@ -33,12 +33,12 @@ _ERRORS: dict[str, type[Exception]] = {
 class LocalElasticAgent(ElasticAgent):
     """Starts the workers of this node, watches them, starts them again, and ends all of them.
 
-    `logs_specs`: where their output goes; torch's own will do. `start_method`: "spawn" alone for
-    functions, whose workers are new interpreters. `exit_barrier_timeout`, `shutdown_timeout`:
-    seconds that finished nodes wait for the others, and that workers have to end after a signal.
-    `log_line_prefix_template`: of lines that tee shows. `by_value`: the workers get the function
-    as cloudpickle has it, for one that they cannot import. `options`: those of the command elastrun
-    that torch has none for, by name: {"http": "127.0.0.1:0", "hang_timeout": 60}.
+    `logs_specs`: where their output goes; torch's own will do. `start_method`: a function runs in a
+    new interpreter in any case; with "fork" it goes there by value. `exit_barrier_timeout`,
+    `shutdown_timeout`: seconds that finished nodes wait for the others, and that workers have to
+    end after a signal. `log_line_prefix_template`: of lines that tee shows. `by_value`: the workers
+    get the function as cloudpickle has it, for one that they cannot import. `options`: those of the
+    command elastrun that torch has none for, by name: {"http": "127.0.0.1:0", "hang_timeout": 60}.
 
     Metrics and events of the agent go to the handlers that this process has configured. In the main
     thread, the signals in TORCHELASTIC_SIGNALS_TO_HANDLE end the workers first, and raise
@@ -106,8 +106,7 @@ class LocalElasticAgent(ElasticAgent):
         theirs: socket.socket | None = None
         try:
             if callable(spec.entrypoint):
-                self._check_start_method()
-                payload = parcel.pack(spec.entrypoint, tuple(spec.args), self._by_value)
+                payload = parcel.pack(spec.entrypoint, tuple(spec.args), self._goes_by_value())
                 results, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 numbers = (payload.descriptor, payload.tracker, theirs.fileno())
                 inherited = sorted({*payload.descriptors, theirs.fileno()})
@@ -127,16 +126,14 @@ class LocalElasticAgent(ElasticAgent):
                     one.close()
             self._process = None
 
-    def _check_start_method(self) -> None:
-        if self._start_method in ("spawn", "forkserver"):
-            return
-        if self._start_method != "fork":
+    def _goes_by_value(self) -> bool:
+        """Workers are children of the agent, and no forks of this process: what people want "fork"
+        for, a function that cannot be imported, they get by value.
+        """
+        if self._start_method not in ("spawn", "forkserver", "fork"):
             raise ValueError(f"cannot find context for {self._start_method!r}: the start methods "
                              "are spawn, forkserver and fork")
-        raise ValueError(
-            "start_method='fork': the workers are children of the agent, which is another program, "
-            "and cannot be forks of this process; start_method='spawn' gives them the function by "
-            "its name, and by_value=True one that they cannot import")
+        return self._by_value or self._start_method == "fork"
 
     def _request(self, names: list[str]) -> dict[str, Any]:
         spec = self._spec
