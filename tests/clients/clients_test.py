@@ -303,7 +303,7 @@ class Torchx(Clients):
             self.assertIn(f"worker {rank} of 4 job", said)
 
 
-@needs("ray", "cloudpickle")
+@needs("ray", "pandas", "pyarrow", "cloudpickle")
 class Ray(Clients):
     @long("it starts a cluster")
     def test_a_task_of_ray_train_that_launches(self) -> None:
