@@ -9,6 +9,7 @@ import atexit
 import copy
 import functools
 import gc
+import importlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -195,25 +196,32 @@ def _not_pickled(adapted: Any, entrypoint: Any, args: Sequence[Any]) -> str | No
     return None
 
 
+def _of_torch(module: str) -> Any:
+    """By its name: types are checked without torch, too."""
+    return importlib.import_module(f"torch.distributed.elastic.{module}")
+
+
 def _as_torch(error: Exception) -> Exception:
     """The same in torch's classes, which programs catch; else as it is."""
-    from torch.distributed.elastic.multiprocessing import errors
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.rendezvous import api as rendezvous
+    errors = _of_torch("multiprocessing.errors")
+    rendezvous = _of_torch("rendezvous.api")
 
     from elastrun.multiprocessing import SignalException as OurSignal
     from elastrun.multiprocessing.errors import ChildFailedError
     from elastrun.rendezvous import RendezvousError
 
     if isinstance(error, ChildFailedError):
-        return errors.ChildFailedError(
+        theirs: Exception = errors.ChildFailedError(
             error.name, {rank: _failure(errors, one) for rank, one in error.failures.items()})
-    if isinstance(error, OurSignal):
-        return SignalException(str(error), error.sigval)
-    if isinstance(error, RendezvousError):
-        theirs = getattr(rendezvous, type(error).__name__, rendezvous.RendezvousError)
-        return theirs(*error.args)  # type: ignore[no-any-return]
-    return error
+    elif isinstance(error, OurSignal):
+        signal = _of_torch("multiprocessing.api").SignalException
+        theirs = signal(str(error), error.sigval)
+    elif isinstance(error, RendezvousError):
+        named = getattr(rendezvous, type(error).__name__, rendezvous.RendezvousError)
+        theirs = named(*error.args)
+    else:
+        return error
+    return theirs
 
 
 def _failure(errors: Any, ours: Any) -> Any:
@@ -232,13 +240,13 @@ def _hand_over(torch: Torch, config: Any) -> None:
         ours.register(config.rdzv_backend, functools.partial(_handler_of_torch, torch))
     if config.event_log_handler not in ("null", "console"):
         from elastrun import events
-        events.configure(_EventsOfTorch(config.event_log_handler), config.event_log_handler)
-    from torch.distributed.elastic.metrics import api as theirs
+        receiver: Any = _EventsOfTorch(config.event_log_handler)
+        events.configure(receiver, config.event_log_handler)
 
     from elastrun import metrics
-    handler = _MetricsOfTorch(theirs)
+    handler: Any = _MetricsOfTorch(_of_torch("metrics.api"))
     if handler.listens():
-        metrics.configure(handler)  # type: ignore[arg-type]
+        metrics.configure(handler)
 
 
 def _handler_of_torch(torch: Torch, params: Any) -> Any:
@@ -246,7 +254,8 @@ def _handler_of_torch(torch: Torch, params: Any) -> Any:
         backend=params.backend, endpoint=params.endpoint, run_id=params.run_id,
         min_nodes=params.min_nodes, max_nodes=params.max_nodes, local_addr=params.local_addr,
         **params.config)
-    return torch.registry.get_rendezvous_handler(theirs)
+    registry: Any = torch.registry
+    return registry.get_rendezvous_handler(theirs)
 
 
 class _EventsOfTorch:
@@ -256,9 +265,8 @@ class _EventsOfTorch:
         self._destination = destination
 
     def record(self, event: Any) -> None:
-        from torch.distributed.elastic import events
-
         if hasattr(event, "source"):
+            events = _of_torch("events")
             events.record(events.Event.deserialize(event.serialize()), self._destination)
 
 

@@ -125,7 +125,7 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], by_value: bool = F
             "by_value=True), for which cloudpickle has to be installed")
     payload = Payload()
     file = io.BytesIO()
-    context.set_spawning_popen(payload)
+    context.set_spawning_popen(payload)  # type: ignore[arg-type, unused-ignore]
     try:
         data = spawn.get_preparation_data(name)
         if by_value:
@@ -158,9 +158,9 @@ def load(descriptor: int, tracker: int) -> tuple[Callable[..., Any], tuple[Any, 
     with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as file:
         current._inheriting = True
         try:
-            data, by_value = pickle.load(file)  # type: ignore[arg-type]
+            data, by_value = pickle.load(file)  # type: ignore[arg-type, unused-ignore]
             spawn.prepare(data)
-            function, args = pickle.load(file)  # type: ignore[arg-type]
+            function, args = pickle.load(file)  # type: ignore[arg-type, unused-ignore]
         finally:
             del current._inheriting
     os.close(descriptor)
@@ -228,6 +228,6 @@ def value_in(descriptor: int) -> Any:
         if not 0 < size <= RETURN_LIMIT:
             raise ValueError(f"a return value of {size} bytes")
         with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE) as file:
-            return pickle.load(file)  # type: ignore[arg-type]
+            return pickle.load(file)  # type: ignore[arg-type, unused-ignore]
     finally:
         os.close(descriptor)
