@@ -7,6 +7,6 @@
                           rdzv_endpoint="localhost:0", max_restarts=0)
     returned = elastic_launch(config, train)(learning_rate)     # {0: ..., 1: ...}, by rank
 """
-from .api import LaunchConfig, elastic_launch, launch_agent
+from elastrun.launcher.api import LaunchConfig, elastic_launch, launch_agent
 
 __all__ = ["LaunchConfig", "elastic_launch", "launch_agent"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import Any, Union
 
-from .errors import ProcessFailure
+from elastrun.multiprocessing.errors import ProcessFailure
 
 __all__ = ["DefaultLogsSpecs", "LogsDest", "LogsSpecs", "RunProcsResult", "SignalException", "Std",
            "to_map"]

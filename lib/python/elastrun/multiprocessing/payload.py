@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copyreg
 import fcntl
+import importlib
 import io
 import mmap
 import os
@@ -39,15 +40,19 @@ def _shared_with_children() -> dict[type, Any]:
             if getattr(how, "__module__", "").startswith("multiprocessing")}
 
 
+def _cloudpickle() -> Any:
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError:
+        raise TypeError("a function by value needs the package cloudpickle: pip install "
+                        "cloudpickle") from None
+
+
 def _pickler(file: io.BytesIO, by_value: bool) -> pickle.Pickler:
     base: Any = pickle.Pickler
     table: Any = copyreg.dispatch_table
     if by_value:
-        try:
-            import cloudpickle  # type: ignore[import-not-found]
-        except ImportError:
-            raise TypeError("a function by value needs the package cloudpickle: pip install "
-                            "cloudpickle") from None
+        cloudpickle = _cloudpickle()
         base, table = cloudpickle.CloudPickler, cloudpickle.CloudPickler.dispatch_table
     # Of the class: CPython's pickler looks for it when it is made.
     kind = type("_Pickler", (base,), {"dispatch_table": ChainMap(_shared_with_children(), table)})
@@ -169,9 +174,7 @@ def load(descriptor: int, tracker: int) -> tuple[Callable[..., Any], tuple[Any, 
 
 def _dumps(value: Any, by_value: bool) -> bytes:
     if by_value:  # it may be of a class that the function has brought along
-        import cloudpickle
-
-        done: bytes = cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        done: bytes = _cloudpickle().dumps(value, pickle.HIGHEST_PROTOCOL)
         return done
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 

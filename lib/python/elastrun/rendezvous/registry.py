@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from .api import (RendezvousError, RendezvousHandler, RendezvousInfo, RendezvousParameters,
-                  rendezvous_handler_registry)
+from elastrun.rendezvous.api import (RendezvousError, RendezvousHandler, RendezvousInfo,
+                                     RendezvousParameters, rendezvous_handler_registry)
 
 __all__ = ["BuiltInHandler", "get_rendezvous_handler"]
 

@@ -14,8 +14,9 @@
 
 See elastrun-python(7).
 """
-from .api import ElasticAgent, RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
-from .local_elastic_agent import LocalElasticAgent
+from elastrun.agent.server.api import (ElasticAgent, RunResult, Worker, WorkerGroup, WorkerSpec,
+                                       WorkerState)
+from elastrun.agent.server.local_elastic_agent import LocalElasticAgent
 
 __all__ = ["ElasticAgent", "LocalElasticAgent", "RunResult", "Worker", "WorkerGroup", "WorkerSpec",
            "WorkerState"]

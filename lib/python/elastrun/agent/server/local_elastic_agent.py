@@ -19,7 +19,8 @@ from elastrun.multiprocessing.errors import ProcessFailure
 from elastrun.rendezvous import (BuiltInHandler, RendezvousClosedError, RendezvousError,
                                  RendezvousTimeoutError)
 
-from .api import DEFAULT_ROLE, ElasticAgent, RunResult, WorkerGroup, WorkerSpec, WorkerState
+from elastrun.agent.server.api import (DEFAULT_ROLE, ElasticAgent, RunResult, WorkerGroup,
+                                       WorkerSpec, WorkerState)
 
 __all__ = ["LocalElasticAgent"]
 
