@@ -93,11 +93,13 @@ target_include_directories(elastrun_flags INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib> $<INSTALL_INTERFACE:include/elastrun>
   $<INSTALL_INTERFACE:include>)
 target_link_libraries(elastrun_flags INTERFACE Boost::headers Threads::Threads)
-# Where programs are linked often, by the linker that takes a third of the time.
+# By the linker that takes a third of the time, and puts functions into an order that it is given
+# (apps/CMakeLists.txt).
 find_program(ELASTRUN_GOLD ld.gold)
 if(ELASTRUN_GOLD AND NOT CMAKE_EXE_LINKER_FLAGS MATCHES "-fuse-ld")
+  set(ELASTRUN_BY_GOLD ON)
   target_link_options(elastrun_flags INTERFACE
-    $<BUILD_INTERFACE:$<$<CONFIG:Debug>:-fuse-ld=gold>>)
+    $<BUILD_INTERFACE:$<$<CONFIG:Debug,Release>:-fuse-ld=gold>>)
 endif()
 if(ELASTRUN_SANITIZE)
   # Without vptr: to look at memory it opens a pipe, and calls every object invalid where no
@@ -115,6 +117,12 @@ else()
   target_link_options(elastrun_flags INTERFACE $<$<CONFIG:Release>:-no-pie>)
   # Code that is never called, much of it libstdc++'s, lies between that which runs and costs
   # memory.
+  target_compile_options(elastrun_flags INTERFACE
+    $<BUILD_INTERFACE:$<$<CONFIG:Release>:-ffunction-sections>>)
+  set(one_mapping $<$<CONFIG:Release>:-Wl,-z,noseparate-code>)
+  if(ELASTRUN_BY_GOLD)  # which makes one in any case, and does not know the option
+    set(one_mapping $<INSTALL_INTERFACE:${one_mapping}>)
+  endif()
   target_link_options(elastrun_flags INTERFACE
-    $<$<CONFIG:Release>:-Wl,--gc-sections,-z,noseparate-code>)
+    $<$<CONFIG:Release>:-Wl,--gc-sections> ${one_mapping})
 endif()
