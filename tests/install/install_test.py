@@ -200,8 +200,10 @@ class InstallTest(unittest.TestCase):
         program = self.build_launchers() / "my_elastrun"
         words = ["--nproc-per-node", "2", "--rdzv-id", "seven", "--no-python", "sh", "-c",
                  "echo $RANK of $TORCHELASTIC_RUN_ID"]
-        said = run(program, "--rdzv-backend", "one-node", *words)
-        self.assertEqual(sorted(said.split("\n")), ["", "0 of seven", "1 of seven"])
+        done = subprocess.run([program, "--rdzv-backend", "one-node", *words],
+                              capture_output=True, text=True, check=True)
+        self.assertEqual(sorted(done.stdout.split("\n")), ["", "0 of seven", "1 of seven"])
+        self.assertEqual(done.stderr.count("metric workers.default.run_total\n"), 1)
         wrong = subprocess.run([program, "--rdzv-backend", "two-nodes", *words],
                                capture_output=True, text=True)
         self.assertEqual(wrong.returncode, 1)

@@ -476,13 +476,40 @@ if __name__ == "__main__":
         self.assertTrue(text.startswith("ended by SIGTERM\n"), text)
 
     def test_ctrl_c(self) -> None:
-        """A terminal signals the launcher and the agent's guardian, which share a group."""
-        child = self.start(self.TEXT)
+        """A terminal signals the launcher and the agent's guardian, which share a group: once, so
+        that the workers have their time.
+        """
+        child = self.start("""
+def saves():
+    try:
+        wait_for_end()
+    except KeyboardInterrupt:
+        time.sleep(1)
+        print("saved", flush=True)
+""" + self.TEXT.replace("wait_for_end", "saves"))
         self.wait_for(child, "up", 2)
         os.killpg(child.pid, signal.SIGINT)
         code, text = self.end_of(child)
         self.assertEqual(code, 9, text)
+        self.assertEqual(text.count("saved\n"), 2, text)
         self.assertIn("ended by SIGINT\n", text)
+
+    def test_sigterm_twice(self) -> None:
+        """The second one is the last: workers that do not listen are killed at once."""
+        child = self.start("""
+def deaf():
+    signal.signal(signal.SIGTERM, lambda *_: print("deaf", flush=True))
+    print("up", flush=True)
+    while True:
+        time.sleep(1000)
+""" + self.TEXT.replace("wait_for_end", "deaf"))
+        self.wait_for(child, "up", 2)
+        child.send_signal(signal.SIGTERM)
+        self.wait_for(child, "deaf", 2)
+        time.sleep(1.1)              # what comes within a second is the same request
+        child.send_signal(signal.SIGTERM)
+        code, text = self.end_of(child)
+        self.assertEqual((code, text.split("\n")[0]), (9, "ended by SIGTERM"), text)
 
     def test_sigkill_of_the_caller(self) -> None:
         child = self.start(self.TEXT)
