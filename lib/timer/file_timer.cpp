@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <exception>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -145,7 +146,12 @@ void FileTimerServer::expire(const std::vector<ExpiredWorker>& workers) {
 }
 
 void FileTimerServer::tell(std::string_view name, const FileTimerRequest* request) const {
-  if (log_event_) log_event_(name, request);
+  if (!log_event_) return;
+  try {
+    log_event_(name, request);
+  } catch (const std::exception& failure) {  // it must not keep a process alive
+    log::warning(kServerArea, "log_event has thrown: {}", failure.what());
+  }
 }
 
 }  // namespace elastrun::timer

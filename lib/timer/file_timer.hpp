@@ -51,7 +51,7 @@ class FileTimerClient final : public TimerClient {
 class FileTimerServer {
  public:
   /// "watchdog started", "timer expired", "kill worker process", "watchdog stopped"; the request
-  /// that it is about, or null. As torch's log_event.
+  /// that it is about, or null. As torch's log_event. What it throws is logged.
   using LogEvent = std::function<void(std::string_view name, const FileTimerRequest* request)>;
   /// Borrows loop and clock. The FIFO is made by start(), `file_path` empty: in a new folder.
   FileTimerServer(boost::asio::io_context& loop, Clock& clock, std::string file_path,

@@ -3,6 +3,7 @@
 
 #include "agent/telemetry/job_records.hpp"
 #include "core/log.hpp"
+#include "core/utf8.hpp"
 
 #include <optional>
 
@@ -10,6 +11,8 @@ namespace elastrun::agent {
 namespace {
 
 using rendezvous::Cause;
+
+constexpr std::size_t kLongestName = 253;
 
 /// None: nothing that a node has done to the others.
 std::optional<std::string_view> interruption(Cause::Kind kind) {
@@ -66,7 +69,9 @@ void NodeSeries::round_ready(const rendezvous::Round& round, Duration) {
   addresses_.clear();
   for (auto& [node, up] : up_) up = false;
   for (const auto& member : round.members) {
-    const auto& address = member.address.empty() ? member.id : member.address;
+    // Another node says it: no longer than a host name may be, and text.
+    const auto& said = member.address.empty() ? member.id : member.address;
+    const auto address = valid_utf8(cut(said, kLongestName));
     addresses_[member.id] = address;
     if (up_.size() < kMost || up_.contains(address)) up_[address] = true;
   }

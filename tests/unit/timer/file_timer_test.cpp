@@ -45,10 +45,12 @@ struct Server {
   boost::asio::io_context loop;
   std::unique_ptr<Clock> clock = make_system_clock(loop.get_executor());
   std::vector<std::string> told;
+  bool throws = false;
   FileTimerServer server{loop, *clock, "", "run",
                          [this](std::string_view name, const FileTimerRequest* request) {
                            const auto scope = request != nullptr ? " " + request->scope_id : "";
                            told.push_back(std::string(name) + scope);
+                           if (throws) throw std::runtime_error("on purpose");
                          }};
 };
 
@@ -84,6 +86,7 @@ TEST_CASE("expires: without a client it fails, as with torch") {
 
 TEST_CASE("file timer: a worker that does not release its timer in time is ended by its signal") {
   Server one;
+  one.throws = true;  // a listener that fails keeps no process alive
   REQUIRE(one.server.start());
   const pid_t child = timed_child([&] {
     configure(std::make_shared<FileTimerClient>(one.server.path(), SIGTERM));
