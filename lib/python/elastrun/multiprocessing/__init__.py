@@ -1,8 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers as processes of this machine: torch.distributed.elastic.multiprocessing."""
-from elastrun.multiprocessing.api import (DefaultLogsSpecs, LogsDest, LogsSpecs, RunProcsResult,
-                                          SignalException, Std, to_map)
-from elastrun.multiprocessing.errors import ChildFailedError, ProcessFailure, record
+from __future__ import annotations
+
+import importlib
+
+TYPE_CHECKING = False  # a worker that runs a function needs none of these, nor what they import
+if TYPE_CHECKING:
+    from typing import Any
+
+    from elastrun.multiprocessing import api, errors
+    from elastrun.multiprocessing.api import (DefaultLogsSpecs, LogsDest, LogsSpecs, RunProcsResult,
+                                              SignalException, Std, to_map)
+    from elastrun.multiprocessing.errors import ChildFailedError, ProcessFailure, record
 
 __all__ = ["ChildFailedError", "DefaultLogsSpecs", "LogsDest", "LogsSpecs", "ProcessFailure",
-           "RunProcsResult", "SignalException", "Std", "record", "to_map"]
+           "RunProcsResult", "SignalException", "Std", "api", "errors", "record", "to_map"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("api", "errors"):
+        return importlib.import_module(f"elastrun.multiprocessing.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module 'elastrun.multiprocessing' has no attribute '{name}'")
+    of_errors = name in ("ChildFailedError", "ProcessFailure", "record")
+    module = importlib.import_module(
+        "elastrun.multiprocessing." + ("errors" if of_errors else "api"))
+    return getattr(module, name)
