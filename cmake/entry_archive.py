@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""entry_archive.py SOURCE ARCHIVE: a zip file with SOURCE as __main__.py, and nothing of the machine
-that makes it: no time, no owner, so that a program with it at its end is the same everywhere."""
+"""entry_archive.py SOURCE ARCHIVE: a zip file with SOURCE as __main__.py, and nothing of the
+machine that makes it: no time, no owner, so that a program with it at its end is the same."""
 from __future__ import annotations
 
 import sys
