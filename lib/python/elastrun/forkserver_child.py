@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A child of the fork server, from its birth to its script: what exec would have made of it.
+
+Its order is a packet with descriptors: a memory file, which holds NUL-ended texts (CPUs, number of
+arguments, these, and the environment), then those for 0, 1 and 2, then the cgroup, if any.
+It answers `ok` when all that can fail is done, or `unfit WHY`, and goes on at the agent's `go`.
+"""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import io
+import mmap
+import os
+import signal
+import socket
+import sys
+import time
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from elastrun.forkserver_preload import Plan
+
+_ADOPTED_WITHIN = 10.0  # seconds, for what stands between us and the agent to end
+_PR_SET_PDEATHSIG, _PR_SET_MM, _PR_SET_MM_MAP = 1, 35, 14
+_NO_LOAD = 4  # RTLD_NOLOAD
+_OPENBLAS = ("openblas_set_num_threads", "scipy_openblas_set_num_threads64_",
+             "openblas_set_num_threads64_", "scipy_openblas_set_num_threads")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Order(NamedTuple):
+    arguments: list[str]
+    environment: dict[bytes, bytes]
+    plan: Plan
+    slot: int
+
+
+def tidy() -> None:
+    """In the server: what was printed is not the children's to write; free memory goes back."""
+    sys.stdout.flush()
+    _libc.fflush(None)
+    with contextlib.suppress(AttributeError):
+        _libc.malloc_trim(0)
+
+
+def _adopted_by(agent: int) -> bool:
+    until = time.monotonic() + _ADOPTED_WITHIN
+    while os.getppid() != agent:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.0001)
+    # Only now: the signal comes at the death of the parent that there is.
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    return os.getppid() == agent
+
+
+def wait_for_order(end: int, agent: int, slot: int, context: bool, plan: Plan) -> Order:
+    """Ends the process if none comes."""
+    try:
+        return _wait(socket.socket(fileno=end), agent, slot, context, plan)
+    except BaseException:
+        os._exit(127)
+
+
+def _wait(agent_end: socket.socket, agent: int, slot: int, context: bool, plan: Plan) -> Order:
+    if not _adopted_by(agent):
+        os._exit(127)
+    os.setsid()
+    if context:
+        _make_context(slot)
+    said, descriptors, _, _ = socket.recv_fds(agent_end, 64, 5)
+    if said != b"order" or len(descriptors) < 4:
+        os._exit(127)
+    try:
+        order = _take(descriptors, plan, slot)
+    except (OSError, ValueError) as error:
+        agent_end.send(f"unfit {error}".encode(errors="replace")[:4096])
+        os._exit(127)
+    agent_end.send(b"ok")
+    if agent_end.recv(8) != b"go":
+        os._exit(127)
+    agent_end.close()
+    return order
+
+
+def _take(descriptors: list[int], plan: Plan, slot: int) -> Order:
+    with open(descriptors[0], "rb") as file:
+        cpus, count, *rest = file.read().split(b"\0")[:-1]
+    arguments = rest[:int(count)]
+    environment: dict[bytes, bytes] = {}
+    for one in rest[int(count):]:
+        name, _, value = one.partition(b"=")
+        environment.setdefault(name, value)  # as getenv(3)
+    unlike = plan.unlike({os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()})
+    if unlike:
+        raise ValueError(unlike)
+    _check_script([os.fsdecode(one) for one in arguments[1:]])
+    for cgroup in descriptors[4:]:
+        with contextlib.suppress(OSError):  # the sweep finds us without one, too
+            joining = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=cgroup)
+            os.write(joining, b"0")
+            os.close(joining)
+        os.close(cgroup)
+    if cpus:
+        for thread in os.listdir("/proc/self/task"):  # of an accelerator's driver
+            os.sched_setaffinity(int(thread), {int(one) for one in cpus.split(b",")})
+    for target, source in enumerate(descriptors[1:4]):
+        os.dup2(source, target)
+        os.close(source)
+    return Order([os.fsdecode(one) for one in arguments], environment, plan, slot)
+
+
+def _check_script(words: list[str]) -> None:
+    """What the interpreter does not run as a file: standard input, a folder, an archive."""
+    script = next((one for one in words if one != "-u"), "")
+    if script in ("-m", "-c"):
+        return
+    with open(script, "rb") as file:
+        if file.read(2) == b"PK":
+            raise ValueError(f"{script} is an archive")
+
+
+def _make_context(device: int) -> None:
+    """On the worker's own accelerator, which stays none of the current ones. None, no harm."""
+    torch = sys.modules.get("torch")
+    with contextlib.suppress(Exception):
+        if torch is not None and torch.cuda.is_available() and device < torch.cuda.device_count():
+            with torch.cuda.device(device):
+                torch.cuda.synchronize()
+
+
+def _set_environment(environment: dict[bytes, bytes]) -> None:
+    for name in list(os.environb):
+        del os.environb[name]
+    for name, value in environment.items():
+        if name:
+            os.environb[name] = value
+
+
+def _restore_streams() -> None:
+    """Those of the server are of its own descriptors; what has taken sys.stderr at its import keeps
+    that object.
+    """
+    encoding, errors = sys.stdin.encoding, sys.stdin.errors
+    raw = io.open(0, "rb", closefd=False)
+    raw.raw.name = "<stdin>"  # type: ignore[attr-defined]
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(  # type: ignore[misc]
+        raw, encoding, errors, write_through=getattr(sys.stdout, "write_through", False))
+    sys.stdin.mode = "r"  # type: ignore[misc]
+    if not getattr(sys.stdout, "write_through", False):
+        sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
+
+
+def _set_threads(before: int) -> None:
+    """As many as the libraries would take now; they have looked at their start."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    count = len(os.sched_getaffinity(0))
+    blas = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("GOTO_NUM_THREADS") or given
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if ".so" in line}
+    for path in paths:
+        name = os.path.basename(path)
+        if not given and count != before and name.startswith(("libgomp", "libomp", "libiomp5")):
+            _call(path, ("omp_set_num_threads",), count)
+        elif "openblas" in name:
+            _call(path, _OPENBLAS, min(int(blas), count) if blas.isdigit() else count)
+
+
+def _call(path: str, names: tuple[str, ...], value: int) -> None:
+    with contextlib.suppress(OSError):
+        library = ctypes.CDLL(path, mode=_NO_LOAD)
+        for name in names:
+            if hasattr(library, name):
+                getattr(library, name)(value)
+                return
+
+
+def _set_seeds() -> None:
+    """Generators that are seeded at random when they are made. Python's random has its own hook."""
+    torch, random = sys.modules.get("torch"), sys.modules.get("numpy.random")
+    if hasattr(torch, "default_generator"):
+        torch.default_generator.seed()  # type: ignore[union-attr]
+    if random is not None:
+        random.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        config = process.current_process()._config
+        config["authkey"] = type(config["authkey"])(os.urandom(32))
+
+
+class _MemoryMap(ctypes.Structure):
+    """struct prctl_mm_map of <linux/prctl.h>."""
+    _fields_ = [(name, ctypes.c_uint64) for name in (
+        "start_code", "end_code", "start_data", "end_data", "start_brk", "brk", "start_stack",
+        "arg_start", "arg_end", "env_start", "env_end", "auxv")] + [
+            ("auxv_size", ctypes.c_uint32), ("exe_fd", ctypes.c_uint32)]
+
+
+_shown: list[mmap.mmap] = []  # what /proc reads stays
+
+
+def _set_title(arguments: list[bytes], environment: dict[bytes, bytes]) -> None:
+    """What /proc/PID/cmdline and environ show, where the kernel lets us (Linux 4.10)."""
+    command = b"".join(one + b"\0" for one in arguments)
+    variables = b"".join(k + b"=" + v + b"\0" for k, v in environment.items())
+    # Private: of other memory /proc shows nothing.
+    memory = mmap.mmap(-1, len(command) + len(variables) + 1,
+                       flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.write(command + variables)
+    at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    _shown.append(memory)
+    with open("/proc/self/stat", "rb") as file:
+        field = [0, 0, 0, *(int(one) for one in file.read().rpartition(b") ")[2].split()[1:])]
+    _libc.sbrk.restype = ctypes.c_uint64
+    layout = _MemoryMap(
+        start_code=field[25], end_code=field[26], start_data=field[44], end_data=field[45],
+        start_brk=field[46], brk=_libc.sbrk(0), start_stack=field[27], arg_start=at,
+        arg_end=at + len(command), env_start=at + len(command),
+        env_end=at + len(command) + len(variables), exe_fd=0xFFFFFFFF)
+    _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(layout), ctypes.sizeof(layout), 0)
+
+
+def _start_learning(order: Order) -> None:
+    """Local rank 0 tells at the end of its first step what it has imported, or at its own end."""
+    if order.slot != 0 or not order.plan.may_learn:
+        return
+    import atexit
+    order.plan.learner = os.getpid()
+    atexit.register(order.plan.learn)
+    optimizer = sys.modules.get("torch.optim.optimizer")
+    if hasattr(optimizer, "register_optimizer_step_post_hook"):
+        def stepped(*_: object) -> None:
+            handle.remove()
+            order.plan.learn()
+
+        handle = optimizer.register_optimizer_step_post_hook(stepped)  # type: ignore[union-attr]
+
+
+def _start_hooks() -> None:
+    """What sitecustomize does at the start of an interpreter (--goodput auto)."""
+    if os.environ.get("ELASTRUN_GOODPUT") == "auto":
+        with contextlib.suppress(Exception):
+            from elastrun import auto
+            auto.start()
+
+
+def become(order: Order) -> None:
+    """Runs the command as the interpreter would have. Returns, or raises SystemExit, at its end."""
+    _set_environment(order.environment)
+    _set_title([os.fsencode(one) for one in order.arguments], order.environment)
+    _restore_streams()
+    _set_threads(order.plan.cpus)
+    _set_seeds()
+    gc.enable()
+    for name in [one for one in sys.modules if one.partition(".")[0] == "elastrun"]:
+        del sys.modules[name]  # the script may import the whole one
+    if hasattr(sys, "orig_argv"):  # Python 3.10
+        sys.orig_argv[:] = order.arguments
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={},
+                         __loader__=sys.modules["_frozen_importlib"].BuiltinImporter)
+    options = list(order.arguments[1:])
+    if options[0] == "-u":
+        del options[0]
+    _start_hooks()
+    _start_learning(order)
+    _run(options)
+
+
+def _run(words: list[str]) -> None:
+    api = ctypes.pythonapi
+    path0 = ""
+    if words[0] == "-m":
+        path0 = os.getcwd()
+    elif words[0] != "-c":
+        path0 = os.path.dirname(os.path.realpath(words[0]))
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, path0)
+    if words[0] == "-m":
+        sys.argv[:] = ["-m", *words[2:]]
+        _run_module(words[1])
+        return
+    if words[0] == "-c":
+        sys.argv[:] = ["-c", *words[2:]]
+        failed = api.PyRun_SimpleStringFlags(words[1].encode(), None)
+    else:
+        sys.argv[:] = words
+        _libc.fopen.restype = ctypes.c_void_p
+        name = os.fsencode(_full(words[0]))
+        file = _libc.fopen(name, b"rbe")
+        if not file:
+            number = ctypes.get_errno()
+            print(f"{sys.executable}: can't open file {os.path.abspath(words[0])!r}: "
+                  f"[Errno {number}] {os.strerror(number)}", file=sys.stderr)
+            sys.exit(2)
+        failed = api.PyRun_SimpleFileExFlags(ctypes.c_void_p(file), name, 1, None)
+    # After an interrupt the interpreter ends itself by that signal, but only if it gets so far.
+    if failed and not issubclass(sys.last_type or Exception, KeyboardInterrupt):
+        sys.exit(1)
+
+
+def _full(script: str) -> str:
+    """As the interpreter names the file of `__main__`, from Python 3.9 on."""
+    if os.path.isabs(script):
+        return script
+    return os.path.join(os.getcwd(), script[2:] if script.startswith("./") else script)
+
+
+def _run_module(name: str) -> None:
+    import runpy
+    try:
+        runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+    except SystemExit:
+        raise
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.exit(1)

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fork server against exec: what a worker sees of itself, and how it ends, both ways.
+
+This file plays the agent, and starts each script twice: by exec, and as a child of the server.
+"""
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python" / "elastrun"
+BOUND = 60
+SUBREAPER = 36
+
+PORTRAIT = r'''
+import atexit, json, os, resource, signal, sys
+atexit.register(print, "at exit")
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+main = sys.modules["__main__"]
+pid = os.getpid()
+def stream(one):
+    return [one.name, one.mode, one.encoding, one.errors, one.line_buffering, one.write_through,
+            one.newlines, type(one.buffer).__name__, os.isatty(one.fileno())]
+print(json.dumps({
+    "cmdline": open("/proc/self/cmdline", "rb").read().hex(),
+    "comm": open("/proc/self/comm").read(),
+    "environ": open("/proc/self/environ", "rb").read().hex(), "exe": os.readlink("/proc/self/exe"),
+    "os.environ": list(os.environ.items()),
+    "leads": [os.getsid(0) == pid, os.getpgid(0) == pid], "cwd": os.getcwd(),
+    "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "flags": str(sys.flags),
+    "main": sorted(vars(main)), "file": getattr(main, "__file__", None),
+    "name": __name__, "is_main": vars(main) is globals(), "package": __package__,
+    "loader": type(main.__loader__).__name__, "spec": str(main.__spec__).split(" object")[0],
+    "umask": os.umask(0o22), "nice": os.getpriority(os.PRIO_PROCESS, 0),
+    "policy": os.sched_getscheduler(0), "cpus": sorted(os.sched_getaffinity(0)),
+    "limits": [resource.getrlimit(one) for one in range(16)],
+    "signals": [status[one] for one in ("SigBlk", "SigIgn", "SigCgt")],
+    "threads": status["Threads"], "privileges": [status.get(one) for one in (
+        "NoNewPrivs", "Seccomp", "CapEff", "Groups", "Uid", "Gid", "CoreDumping", "THP_enabled")],
+    "oom": open("/proc/self/oom_score_adj").read(),
+    "coredump": open("/proc/self/coredump_filter").read(),
+    "fds": sorted(int(one) for one in os.listdir("/proc/self/fd")),
+    "streams": [stream(one) for one in (sys.stdin, sys.stdout, sys.stderr)],
+    "same": [sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__],
+    "int": str(signal.getsignal(signal.SIGINT)), "stdin": sys.stdin.read(),
+    "gc": __import__("gc").isenabled(), "excepthook": sys.excepthook is sys.__excepthook__,
+    "recursion": sys.getrecursionlimit(), "meta_path": len(sys.meta_path)}))
+'''
+
+
+class Agent:
+    """What the C++ agent does (lib/process/fork_server.cpp), for one server."""
+
+    def __init__(self, folder, kind, script, *names, python=sys.executable, **variables):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        flags = [] if kind == "command" else ["-u"]
+        self.environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8",
+                            "XDG_CACHE_HOME": str(folder / "cache"), **variables}
+        self.folder, self.python = folder, python
+        self.server = subprocess.Popen(
+            [python, *flags, PACKAGE / "forkserver.py", kind, script, *names], stdin=theirs,
+            env=self.environment, cwd=folder, start_new_session=True)
+        theirs.close()
+        self.control = ours
+        ours.settimeout(BOUND)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.control.close()
+        try:
+            self.server.wait(BOUND)
+        finally:
+            self.server.kill()
+
+    def state(self):
+        return self.control.recv(4096).decode()
+
+    def fork(self, slot=0):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket.send_fds(self.control, [b"fork %d 0" % slot], [theirs.fileno()])
+        theirs.close()
+        ours.settimeout(BOUND)
+        return ours, int(ours.recv(64).split()[1])
+
+    def order(self, child, arguments, environment, streams, cpus=""):
+        with open(os.memfd_create("order"), "w+b") as memory:
+            texts = [cpus, str(len(arguments)), *arguments,
+                     *(f"{k}={v}" for k, v in environment.items())]
+            memory.write(b"".join(os.fsencode(one) + b"\0" for one in texts))
+            memory.seek(0)
+            socket.send_fds(child, [b"order"], [memory.fileno(), *streams])
+        said = child.recv(4096).decode()
+        if said == "ok":
+            child.send(b"go")
+        return said
+
+
+def wait_for(pid):
+    """Its status; it may become our child only at its end."""
+    watch = os.pidfd_open(pid)
+    ended, _, _ = select.select([watch], [], [], BOUND)
+    os.close(watch)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+        raise AssertionError("the process did not end")
+    return os.waitpid(pid, 0)[1]
+
+
+def run_and_collect(start):
+    """`start` gets descriptors and gives a process id; what it wrote, and its wait status."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, \
+            tempfile.TemporaryFile() as given:
+        given.write(b"from stdin\n")
+        given.seek(0)
+        pid = start((given.fileno(), out.fileno(), err.fileno()))
+        status = wait_for(pid)
+        out.seek(0)
+        err.seek(0)
+        return out.read().decode(), err.read().decode(), status
+
+
+class ForkServer(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory())).resolve()
+        ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+
+    def write(self, text, name="train.py"):
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text)
+        return path
+
+    def both(self, text, kind="script", cpus="", rank="1"):
+        """(output, errors, status) by exec, and by the server."""
+        script = self.write(text)
+        words = {"script": ["-u", "train.py"], "module": ["-u", "-m", "train"],
+                 "command": ["-c", text]}[kind] + ["--lr", "ä\udcff"]
+        named = {"script": str(script.name), "module": "train", "command": "train.py"}[kind]
+        with Agent(self.folder, kind, named, TWO="2 \udcfe") as agent:
+            self.assertEqual(agent.state(), "ready")
+            environment = {**agent.environment, "RANK": rank, "OMP_NUM_THREADS": "1"}
+            argv = [sys.executable, *words]
+
+            def execute(streams):
+                pid = os.fork()
+                if pid == 0:
+                    os.setsid()
+                    os.chdir(self.folder)
+                    if cpus:
+                        os.sched_setaffinity(0, {int(cpus)})
+                    for target, source in enumerate(streams):
+                        os.dup2(source, target)
+                    os.closerange(3, 256)
+                    os.execve(sys.executable, argv, environment)
+                return pid
+
+            def fork(streams):
+                child, pid = agent.fork()
+                self.assertEqual(agent.order(child, argv, environment, streams, cpus), "ok")
+                child.close()
+                return pid
+            return run_and_collect(execute), run_and_collect(fork)
+
+    def test_a_worker_sees_the_same_of_itself_both_ways(self):
+        cpus = str(min(os.sched_getaffinity(0)))
+        for kind in ("script", "module", "command"):
+            with self.subTest(kind):
+                executed, forked = self.both(PORTRAIT, kind, cpus)
+                self.assertEqual(executed[1:], ("", 0))
+                self.assertEqual(forked[1:], ("", 0))
+                seen = [json.loads(one.splitlines()[0]) for one in (executed[0], forked[0])]
+                self.assertEqual(seen[1], seen[0])
+                self.assertTrue(forked[0].endswith("at exit\n"))
+
+    def test_it_ends_the_same_both_ways(self):
+        for ending in (
+                "import sys; sys.exit(3)", "import sys; sys.exit('in words')", "raise SystemExit",
+                "def deep():\n    raise ValueError('here')\ndeep()", "def broken(:\n    pass",
+                "raise KeyboardInterrupt", "import os; os._exit(5)", "import os; os.abort()",
+                "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+                "import threading, time\n"
+                "threading.Thread(target=lambda: (time.sleep(.05), print('late'))).start()",
+                "import sys\nprint('not flushed', end='')\nsys.stderr.write('x')",
+                "import sys\nsys.excepthook = lambda *a: print('hook', a[0].__name__)\n1 / 0"):
+            with self.subTest(ending):
+                executed, forked = self.both(ending)
+                self.assertEqual(forked, executed)
+        executed, forked = self.both("def f():\n    1 / 0\nf()", "module")
+        self.assertEqual(forked, executed)
+
+    def test_a_deep_recursion_is_as_deep_as_by_exec(self):
+        executed, forked = self.both("def f(n):\n    return n and f(n - 1)\n"
+                                     "print(f(980))")
+        self.assertEqual(forked, executed)
+
+    def installed(self, **modules):
+        """A folder like site-packages, on the path and among the interpreter's own folders."""
+        packages = self.folder / "installed"
+        for name, text in modules.items():
+            self.write(text, f"installed/{name}.py")
+        self.write(f"import site\nsite.getsitepackages = lambda: [{str(packages)!r}]\n",
+                   "path/usercustomize.py")
+        hook = ("import sys, site\n"
+                f"sys.path.append({str(packages)!r})\n"
+                f"site.getsitepackages = lambda: [{str(packages)!r}]\n")
+        self.write(hook, "path/sitecustomize.py")
+        return {"PYTHONPATH": str(self.folder / "path")}
+
+    def served(self, agent, text="import sys; print(*sorted(sys.modules))", **more):
+        script = self.write(text)
+        child, pid = agent.fork()
+        said = agent.order(child, [agent.python, "-u", script.name],
+                           {**agent.environment, **more}, (0, 1, 2))
+        child.close()
+        return said, pid
+
+    def loaded(self, agent, **more):
+        self.write("import sys; print(*sorted(sys.modules))")
+
+        def start(streams):
+            child, pid = agent.fork()
+            self.assertEqual(agent.order(child, [agent.python, "-u", "train.py"],
+                                         {**agent.environment, **more}, streams), "ok")
+            child.close()
+            return pid
+        return run_and_collect(start)[0].split()
+
+    def test_modules_with_threads_are_named_and_left_out(self):
+        around = self.installed(calm="", busy="from threading import Thread\n"
+                                "import time\n"
+                                "Thread(target=time.sleep, args=(99,), daemon=True).start()")
+        self.write("")
+        with Agent(self.folder, "script", "train.py", "busy", "calm", **around) as agent:
+            self.assertEqual(agent.state(), "ready")
+            modules = self.loaded(agent)
+            self.assertIn("calm", modules)
+            self.assertNotIn("busy", modules)
+
+    def test_what_reads_its_rank_at_import_is_left_to_the_workers(self):
+        around = self.installed(calm="", ranked="import os\nrank = os.environ.get('RANK')",
+                                above="import ranked")
+        self.write("")
+        with Agent(self.folder, "script", "train.py", "above", "calm", **around) as agent:
+            self.assertEqual(agent.state(), "ready")
+            modules = self.loaded(agent, RANK="3")
+            self.assertIn("calm", modules)
+            self.assertNotIn("ranked", modules)
+
+    def test_another_environment_than_was_read_is_for_exec(self):
+        around = self.installed(ranked="import os\nmode = os.environ.get('MODE')")
+        self.write("")
+        with Agent(self.folder, "script", "train.py", "ranked", MODE="a", **around) as agent:
+            self.assertEqual(agent.state(), "ready")
+            said, pid = self.served(agent, MODE="b")
+            self.assertEqual(said, "unfit ranked has read MODE")
+            wait_for(pid)
+
+    def test_what_is_not_run_as_a_file_is_for_exec(self):
+        self.write("")
+        self.write("PK", "archive.zip")
+        with Agent(self.folder, "script", "train.py") as agent:
+            self.assertEqual(agent.state(), "ready")
+            for script in ("-", "archive.zip", ".", "absent.py"):
+                child, pid = agent.fork()
+                said = agent.order(child, [agent.python, "-u", script], agent.environment,
+                                   (0, 1, 2))
+                self.assertTrue(said.startswith("unfit "), said)
+                wait_for(pid)
+                child.close()
+
+    def test_a_module_beside_the_script_is_not_imported_ahead(self):
+        around = self.installed(calm="import helper")
+        self.write("", "helper.py")
+        self.write("import helper")
+        with Agent(self.folder, "script", "train.py", **around) as agent:
+            self.assertEqual(agent.state(), "ready")
+            self.assertNotIn("helper", self.loaded(agent))
+
+    def test_a_package_installed_meanwhile_makes_it_stale(self):
+        around = self.installed(calm="")
+        self.write("")
+        with Agent(self.folder, "script", "train.py", "calm", **around) as agent:
+            self.assertEqual(agent.state(), "ready")
+            self.write("", "installed/another.py")
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            socket.send_fds(agent.control, [b"fork 0 0"], [theirs.fileno()])
+            self.assertTrue(agent.state().startswith("refused stale: "))
+            ours.close()
+            theirs.close()
+
+    def test_what_a_child_imports_late_is_ahead_for_the_next(self):
+        around = self.installed(late="")
+        text = "def main():\n    import late, sys\n    print(sys.modules['late'])\nmain()"
+        self.write(text)
+        with Agent(self.folder, "script", "train.py", **around) as agent:
+            self.assertEqual(agent.state(), "ready")
+            said, pid = self.served(agent, text)
+            self.assertEqual((said, wait_for(pid)), ("ok", 0))
+        with Agent(self.folder, "script", "train.py", **around) as agent:
+            self.assertEqual(agent.state(), "ready")
+            probe = self.write("import sys; print('late' in sys.modules)", "probe.py")
+
+            def start(streams):
+                child, pid = agent.fork()
+                agent.order(child, [agent.python, "-u", probe.name], agent.environment, streams)
+                return pid
+            self.assertEqual(run_and_collect(start)[0], "True\n")
+
+    def test_a_child_without_an_order_ends_with_the_agent_s_socket(self):
+        self.write("")
+        with Agent(self.folder, "script", "train.py") as agent:
+            self.assertEqual(agent.state(), "ready")
+            child, pid = agent.fork()
+            child.close()
+            self.assertEqual(os.waitstatus_to_exitcode(wait_for(pid)), 127)
+        self.assertEqual(agent.server.returncode, 0)
+
+    def test_children_do_not_share_the_randomness_of_torch_and_numpy(self):
+        python = Path(__file__).resolve().parents[2] / ".venv" / "bin" / "python3"
+        if not python.exists():
+            self.skipTest("no torch here")
+        text = "import torch, numpy, random\nprint(torch.rand(1).item(), numpy.random.rand(), " \
+               "random.random(), torch.get_num_threads())"
+        self.write(text)
+        with Agent(self.folder, "script", "train.py", "torch", "numpy.random", python=str(python),
+                   OMP_NUM_THREADS="2") as agent:
+            self.assertEqual(agent.state(), "ready")
+            drawn = []
+            for _ in range(2):
+                def start(streams):
+                    child, pid = agent.fork()
+                    self.assertEqual(agent.order(child, [str(python), "-u", "train.py"],
+                                                 agent.environment, streams), "ok")
+                    return pid
+                out, errors, status = run_and_collect(start)
+                self.assertEqual((errors, status), ("", 0))
+                drawn.append(out.split())
+            for one, other in zip(drawn[0][:3], drawn[1][:3]):
+                self.assertNotEqual(one, other)
+            self.assertEqual([one[3] for one in drawn], ["2", "2"])
+
+
+if __name__ == "__main__":
+    unittest.main()
