@@ -200,6 +200,8 @@ void JobRun::make_agent() {
     observers_.add(one);
   }
   if (web_) observers_.add(&web_->view());
+  forks_ = ForkServing::make({loop_, *clock_, spec_, *launcher_, containment_});
+  if (forks_) observers_.add(forks_.get());
   plans_ = std::make_unique<WorkerPlans>(spec_, plan_parts());
   agent_ = std::make_unique<Agent>(agent_parts(), agent_settings(spec_, self_, place_.alone));
   messages_.emplace(
@@ -267,7 +269,9 @@ Agent::Parts JobRun::agent_parts() {
           [this](const rendezvous::Round& round) {
             oom_kills_.begin();
             containment_.begin_attempt();
-            return plans_->make(round);
+            auto plans = plans_->make(round);
+            if (plans && forks_) forks_->plan(*plans);
+            return plans;
           },
       .sweep = std::bind_front(&JobRun::sweep, this),
       .leftovers = std::bind_front(&process::Containment::leftovers, &containment_),

@@ -10,6 +10,7 @@
 #include "agent/telemetry/run_telemetry.hpp"
 #include "agent/web/web_services.hpp"
 #include "launcher/binding.hpp"
+#include "launcher/fork_serving.hpp"
 #include "launcher/rendezvous_setup.hpp"
 #include "launcher/run_registration.hpp"
 #include "launcher/run_signals.hpp"
@@ -113,6 +114,7 @@ class JobRun {
   WaitingWarning waiting_;
   TorchrunLog log_;
   Binding binding_;
+  std::unique_ptr<ForkServing> forks_;  // null: all workers are started by exec
   RunRegistration registration_;
   std::unique_ptr<WebServices> web_;  // null: none asked for
   Observers observers_;

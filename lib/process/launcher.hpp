@@ -27,6 +27,7 @@ struct LaunchRequest {
   /// The soft RLIMIT_NOFILE, where ours is not the one that the user gave.
   std::optional<std::uint64_t> open_files;
   int cgroup_fd = -1;  // directory of a cgroup v2 to be born in (CLONE_INTO_CGROUP); -1: ours
+  int fork_slot = -1;  // a local rank: a fork server may have a child for it; -1: by exec
 };
 
 /// The end of a child, seen by pidfd as it happens.

@@ -211,7 +211,7 @@ class RealLauncher final : public PosixLauncher {
 
   Result<std::unique_ptr<Child>> start(const LaunchRequest& request,
                                        std::function<void(const Exit&)> on_exit) override {
-    auto spawned = spawn(io_, request);
+    auto spawned = begin(request);
     if (!spawned) return std::unexpected(spawned.error());
     auto child = std::make_unique<PosixChild>(io_, clock_, std::move(*spawned), family_);
     if (const auto watched = child->watch(std::move(on_exit)); !watched) {
@@ -231,8 +231,16 @@ class RealLauncher final : public PosixLauncher {
                        [](const auto& one) { return !one.second; });
   }
   bool owns(pid_t pid) const override { return family_->ended.contains(pid); }
+  void serve_by(Serve serve) override { serve_ = std::move(serve); }
 
  private:
+  Result<Spawned> begin(const LaunchRequest& request) {
+    if (serve_ && request.fork_slot >= 0) {
+      if (auto served = serve_(request)) return std::move(*served);
+    }
+    return spawn(io_, request);
+  }
+
   /// Once all of a group are started: each of them begins with a copy of our descriptors, which it
   /// closes one by one, and meanwhile we wait for it.
   void guard_soon(PosixChild& child) {
@@ -245,6 +253,7 @@ class RealLauncher final : public PosixLauncher {
 
   boost::asio::io_context& io_;
   Clock& clock_;
+  Serve serve_;
   std::shared_ptr<Family> family_ = std::make_shared<Family>();
 };
 

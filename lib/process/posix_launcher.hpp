@@ -3,9 +3,12 @@
 
 #include "core/clock.hpp"
 #include "process/launcher.hpp"
+#include "process/spawn.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace elastrun::process {
@@ -19,6 +22,9 @@ class PosixLauncher : public Launcher {
   /// Whether one of them has not been seen to end.
   virtual bool any_running() const = 0;
   virtual bool owns(pid_t pid) const = 0;
+  /// Asked first for a request with a `fork_slot`; where it has no process, exec makes one.
+  using Serve = std::function<std::optional<Spawned>(const LaunchRequest&)>;
+  virtual void serve_by(Serve serve) = 0;
 };
 
 /// `io` and `clock` must outlive the launcher and its children; the children may outlive it.

@@ -50,7 +50,7 @@ struct JobSpec : AgreedRules {
   Mode mode = Mode::Script;
   std::string interpreter;                        // PYTHON_EXEC, or python3/python found in PATH
   bool interpreter_given = false;                 // by PYTHON_EXEC: the report is titled with it
-  std::string start_method = "spawn";             // only with RunPath
+  std::string start_method = "spawn";             // of restarts: forkserver, auto
   std::map<std::string, std::string> worker_env;  // [env] of the TOML file
   bool worker_lib = false;                        // whose PYTHONPATH then has our package
 
@@ -116,6 +116,11 @@ struct JobSpec : AgreedRules {
 
   // Asked for instead of a run
   bool dry_run = false, explain = false;
+
+  // The fork server of --start-method forkserver and auto
+  std::optional<std::vector<std::string>> preload;  // none: what it finds
+  std::optional<int> warm_spares;                   // its children that are forked ahead
+  std::string fork_server;                          // its file; empty: there is none
 };
 
 }  // namespace elastrun::spec

@@ -30,6 +30,8 @@ enum class Opt {
   NoPython,
   RunPath,
   StartMethod,
+  WarmSpares,
+  Preload,
   Name,
   // Workers
   NprocPerNode,

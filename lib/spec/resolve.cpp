@@ -24,6 +24,7 @@ namespace {
 
 using Refused = std::optional<Refusal>;
 
+constexpr std::int64_t kMostSpares = 4096;
 constexpr double kLongest = 3e9;  // seconds; more does not fit the clock's nanoseconds
 
 Refusal missing_script() {
@@ -40,7 +41,7 @@ class Resolver {
          {&Resolver::collect, &Resolver::take_script, &Resolver::name, &Resolver::ask_scheduler,
           &Resolver::count_nodes, &Resolver::limit_restarts, &Resolver::count_workers,
           &Resolver::meet, &Resolver::take_logs, &Resolver::take_reports, &Resolver::choose_mode,
-          &Resolver::take_worker_library}) {
+          &Resolver::take_fork_server, &Resolver::take_worker_library}) {
       if (auto refusal = (this->*step)()) return std::unexpected(*refusal);
     }
     out_.notes.insert(out_.notes.begin(),
@@ -223,6 +224,19 @@ class Resolver {
                             fmt::format("no {} is visible here; --nproc-per-node also takes a "
                                         "number, cpu or auto",
                                         name));
+  }
+
+  Refused take_fork_server() {
+    if (values()[Opt::WarmSpares].origin != Origin::Default) {
+      const auto spares = *parse_int(text(Opt::WarmSpares));
+      if (spares < 0) return launcher_refusal("warm_spares must be >= 0");
+      job_.warm_spares = static_cast<int>(std::min<std::int64_t>(spares, kMostSpares));
+    }
+    if (job_.start_method == "forkserver" || job_.start_method == "auto" ||
+        job_.warm_spares.value_or(0) > 0 || around_.variable("ELASTRUN_TEST_FORKSERVER")) {
+      find_fork_server(job_, around_);
+    }
+    return std::nullopt;
   }
 
   Refused take_worker_library() {

@@ -14,17 +14,29 @@ constexpr std::string_view kVariable = "PYTHONPATH";
 constexpr std::array<std::string_view, 2> kPlaces = {"../share/elastrun/python",
                                                      "../../../lib/python"};
 
-}  // namespace
-
-std::optional<Refusal> add_worker_library(JobSpec& job, const HostEnvironment& around) {
+/// Empty if it is in none of the places, which are in `tried` then.
+std::string find_package(const HostEnvironment& around, std::string& tried) {
   const std::filesystem::path folder = std::filesystem::path(around.own_program()).parent_path();
-  const bool hooks = job.goodput == Goodput::Auto;
-  std::string found, tried;
   for (const auto place : kPlaces) {
     const std::string path = (folder / place).lexically_normal().string();
-    if (found.empty() && around.exists(path + "/elastrun/channel.py")) found = path;
+    if (around.exists(path + "/elastrun/channel.py")) return path;
     tried += (tried.empty() ? "" : " and ") + path;
   }
+  return {};
+}
+
+}  // namespace
+
+void find_fork_server(JobSpec& job, const HostEnvironment& around) {
+  std::string tried;
+  const auto package = find_package(around, tried);
+  if (!package.empty()) job.fork_server = package + "/elastrun/forkserver.py";
+}
+
+std::optional<Refusal> add_worker_library(JobSpec& job, const HostEnvironment& around) {
+  const bool hooks = job.goodput == Goodput::Auto;
+  std::string tried;
+  const auto found = find_package(around, tried);
   if (found.empty()) {
     return Refusal{fmt::format("{}: the Python package elastrun is not beside this program",
                                hooks ? "--goodput auto" : "--worker-lib"),

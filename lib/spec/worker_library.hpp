@@ -15,4 +15,7 @@ namespace elastrun::spec {
 /// --goodput auto a folder comes before all others from which Python starts the hooks into torch.
 std::optional<Refusal> add_worker_library(JobSpec& job, const HostEnvironment& around);
 
+/// Where forkserver.py is, for --start-method forkserver and auto: in the same package.
+void find_fork_server(JobSpec& job, const HostEnvironment& around);
+
 }  // namespace elastrun::spec

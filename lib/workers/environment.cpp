@@ -4,6 +4,7 @@
 #include "core/text.hpp"
 
 #include <algorithm>
+#include <array>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -159,6 +160,18 @@ Result<std::vector<std::string>> worker_environment(std::span<const std::string>
   }
   for (auto& entry : *contract) out.list.push_back(std::move(entry));
   return std::move(out.list);
+}
+
+void remove_placement(std::vector<std::string>& environment) {
+  constexpr std::array<std::string_view, 11> kNames = {
+      "RANK",       "LOCAL_RANK",       "GROUP_RANK",       "ROLE_RANK",       "ROLE_NAME",  //
+      "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR",
+      "MASTER_PORT"};
+  std::erase_if(environment, [&](const std::string& entry) {
+    const auto name = name_of(entry);
+    return name.starts_with("TORCHELASTIC_") || name.starts_with("ELASTRUN_") ||
+           std::ranges::find(kNames, name) != kNames.end();
+  });
 }
 
 std::vector<std::string> own_environment() {

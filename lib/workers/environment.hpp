@@ -61,6 +61,9 @@ Result<std::vector<std::string>> contract_variables(std::span<const std::string>
 std::optional<std::string_view> find_variable(std::span<const std::string> entries,
                                               std::string_view name);
 
+/// Takes away what worker_environment() adds for one worker alone, or for one start of it.
+void remove_placement(std::vector<std::string>& environment);
+
 /// The calling process' environment as entries.
 std::vector<std::string> own_environment();
 

@@ -45,6 +45,12 @@ AGENTS = [
     ("lost", "ms", "ms", "2 agents: one is killed -> its spare's and the other's workers started",
      100, None),
 ]
+AGAIN = [
+    ("again", "first_ms", "ms", "forked again: death -> first line with torch imported", 20, None),
+    ("again", "step_ms", "ms", "forked again: death -> end of the first step on a CPU", 60, None),
+    ("again", "private_mb", "MB", "forked again: a worker's private memory before its script", 10,
+     None),
+]
 STORE = [
     ("server_us_per_op", "us", "store: server CPU per answered request, 1,000 connections", 3.5),
     ("p99_us", "us", "store: 99th percentile of the latency", None),
@@ -204,7 +210,7 @@ def main() -> int:
     where = (f"Machine: {machine()}. Minimum / median; "
              "ratios are of medians, to torchrun or torch.\n")
     table = (launch_lines(rows, ROWS) + tee_line(rows) + store_lines(rows) +
-             launch_lines(rows, AGENTS))
+             launch_lines(rows, AGENTS) + launch_lines(rows, AGAIN))
     whole = "\n".join([where, HEAD, "|---|---|---|---|---|---|", *table, *scale_lines(figures)])
     print(whole)
     for row in failed:

@@ -67,7 +67,8 @@ class Job:
         self.temporary.mkdir()
         self._mark = f"ELASTRUN_TEST_JOB={uuid.uuid4()}"
         name, value = self._mark.split("=")
-        keep = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTRUN_"))}
+        keep = {k: v for k, v in os.environ.items()
+                if not k.startswith(("PET_", "ELASTRUN_")) or k == "ELASTRUN_TEST_FORKSERVER"}
         keep |= {"TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1", name: value} | (env or {})
         self.out, self.err = self.folder / "out", self.folder / "err"
         with self.out.open("wb") as out, self.err.open("wb") as err:

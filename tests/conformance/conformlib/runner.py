@@ -27,6 +27,7 @@ from .processes import kill_all, processes_of, wait_for
 KEPT_VARIABLES = (
     "PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ",
     "ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS",
+    "ELASTRUN_TEST_FORKSERVER",
 )
 ORPHAN_GRACE = 2.0  # seconds that processes may take to vanish after their agent
 

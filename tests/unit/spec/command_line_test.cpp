@@ -56,7 +56,7 @@ TEST_CASE("command line: a value of the wrong kind is refused with argparse's te
        "argument --monitor-interval/--monitor_interval: invalid float value: 'fast'"},
       {{"--start-method=thread"},
        "argument --start-method/--start_method: invalid choice: 'thread' (choose from 'spawn', "
-       "'fork', 'forkserver')"},
+       "'fork', 'forkserver', 'auto')"},
       {{"--exit-code=zero"},
        "argument --exit-code/--exit_code: invalid choice: 'zero' (choose from 'torchrun', "
        "'worker')"},

@@ -96,7 +96,8 @@ TEST_CASE("toml: a wrong type is named with what was expected") {
   CHECK(problem("[job]\nrole = true") ==
         "job.toml:2:8: job.role is true; expected a text or a number");
   CHECK(problem("[job]\nstart_method = \"thread\"") ==
-        "job.toml:2:16: job.start_method is 'thread'; expected one of spawn, fork, forkserver");
+        "job.toml:2:16: job.start_method is 'thread'; expected one of spawn, fork, "
+        "forkserver, auto");
   CHECK(problem("[job]\nscript = 1") == "job.toml:2:10: job.script is 1; expected a text");
   CHECK(contains(problem("[job]\nargs = \"a\""), "expected a list of texts"));
   CHECK(contains(problem("[job]\nargs = [[1]]"), "an item of job.args is a list"));

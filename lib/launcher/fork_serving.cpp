@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/fork_serving.hpp"
+
+#include "core/log.hpp"
+#include "workers/command.hpp"
+#include "workers/environment.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fmt/format.h>
+
+namespace elastrun::agent {
+namespace {
+
+using State = process::ForkServer::State;
+
+// An import of torch takes longer than this, a fork a hundredth of it: a server that is at fault
+// costs no more than the exec that replaces it.
+constexpr Duration kTimeLimit = std::chrono::seconds(1);
+constexpr Duration kLoadLimit = std::chrono::seconds(60);  // in tests
+constexpr Duration kRefill = std::chrono::seconds(1);
+constexpr int kMostServers = 3;  // one after another, if they end or packages are installed
+constexpr std::string_view kArea = "process";
+
+/// All that the tests try is tried with a fork server then, from the first attempt on.
+bool is_under_test() {
+  return std::getenv("ELASTRUN_TEST_FORKSERVER") != nullptr;
+}
+
+bool is_asked_for(const spec::JobSpec& spec) {
+  const bool named = spec.start_method == "forkserver" || spec.start_method == "auto";
+  return (named || spec.warm_spares.value_or(0) > 0 || is_under_test()) &&
+         spec.mode != spec::Mode::Program;
+}
+
+std::string kind_of(spec::Mode mode) {
+  if (mode == spec::Mode::Module) return "module";
+  return mode == spec::Mode::RunPath ? "command" : "script";
+}
+
+/// With the flags of the workers' own interpreter, which a fork inherits.
+std::vector<std::string> command_of(const spec::JobSpec& spec) {
+  std::vector<std::string> argv{spec.interpreter};
+  if (spec.mode != spec::Mode::RunPath) argv.emplace_back("-u");
+  argv.insert(argv.end(),
+              {spec.fork_server, kind_of(spec.mode), workers::fill_local_rank(spec.script, 0)});
+  if (spec.preload) argv.insert(argv.end(), spec.preload->begin(), spec.preload->end());
+  return argv;
+}
+
+}  // namespace
+
+std::unique_ptr<ForkServing> ForkServing::make(Parts parts) {
+  const auto& spec = parts.spec;
+  if (!is_asked_for(spec)) return nullptr;
+  std::unique_ptr<ForkServing> serving(new ForkServing(parts));
+  if (spec.max_restarts == 0 && spec.max_nodes == 1 && !serving->serves_first_) return nullptr;
+  if (spec.fork_server.empty()) {
+    log::warning(kArea, "No fork server: the Python package elastrun is not beside this program");
+    return nullptr;
+  }
+  auto* const self = serving.get();
+  parts.launcher.serve_by([self, alive = self->lifetime_.token()](const auto& request) {
+    return alive ? self->serve(request) : std::nullopt;
+  });
+  parts.containment.spare([self, alive = self->lifetime_.token()]() -> std::vector<pid_t> {
+    return alive && self->server_ ? self->server_->processes() : std::vector<pid_t>();
+  });
+  return serving;
+}
+
+ForkServing::ForkServing(Parts parts)
+    : parts_(parts), serves_first_(is_under_test()), refill_(parts.clock.make_alarm()) {}
+
+void ForkServing::plan(std::vector<workers::WorkerPlan>& plans) {
+  if (plans.empty()) return;
+  if (!request_) {
+    request_ = plans.front().request;
+    request_->argv = command_of(parts_.spec);
+    workers::remove_placement(request_->environment);
+    request_->cgroup_fd = -1;  // of an attempt, which the server outlives
+    request_->cpus.clear();
+  }
+  if (starts_++ == 0) {
+    if (!serves_first_) return;
+    begin();
+    if (server_) server_->wait_until_loaded(kLoadLimit);
+  }
+  for (auto& plan : plans) plan.request.fork_slot = plan.local_rank;
+}
+
+/// After the workers, not to delay them: those that were forked are about to take a first step.
+void ForkServing::started(const rendezvous::Round&, const std::vector<workers::Worker>&, Duration) {
+  refill_->arm(parts_.clock.now() + (starts_ > 1 ? kRefill : Duration::zero()), [this] {
+    if (!request_) return;
+    begin();
+    const auto& spec = parts_.spec;
+    const bool contexts = spec.warm_spares && !spec.virtual_local_rank;
+    const int spares =
+        std::min(spec.warm_spares.value_or(spec.nproc_per_node), spec.nproc_per_node);
+    for (int slot = 0; is_present() && slot < spares; ++slot) server_->prepare(slot, contexts);
+  });
+}
+
+bool ForkServing::is_present() {
+  return server_ && server_->state() != State::Gone && server_->state() != State::Refused;
+}
+
+void ForkServing::begin() {
+  if (is_present() || begun_ >= kMostServers) return;
+  if (server_ && server_->state() == State::Refused) return say_not_served(server_->why());
+  ++begun_;
+  auto started = process::ForkServer::start(parts_.loop, *request_);
+  if (!started) return say_not_served(started.error().text);
+  server_ = std::move(*started);
+}
+
+/// While the workers are stopped and the nodes meet.
+void ForkServing::restarting(const rendezvous::Restart&) {
+  for (int slot = 0; is_present() && slot < parts_.spec.nproc_per_node; ++slot) {
+    server_->prepare(slot, false);
+  }
+}
+
+std::optional<process::Spawned> ForkServing::serve(const process::LaunchRequest& request) {
+  if (!server_) return std::nullopt;
+  auto taken = server_->take(request, kTimeLimit);
+  if (!taken) {
+    say_not_served(taken.error().text);
+    return std::nullopt;
+  }
+  log::info(kArea, "Local rank {} is forked, as process {}", request.fork_slot, taken->pid);
+  return std::move(*taken);
+}
+
+void ForkServing::say_not_served(const std::string& why) {
+  if (why == said_) return;
+  said_ = why;
+  const auto text = fmt::format("Workers are started without the fork server: {}", why);
+  parts_.spec.start_method == "auto" ? log::info(kArea, "{}", text)
+                                     : log::warning(kArea, "{}", text);
+}
+
+void ForkServing::ended(const JobResult&, const std::vector<workers::Worker>*) {
+  refill_->disarm();
+  server_.reset();
+  request_.reset();
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/fork_server.hpp"
+
+#include "core/text.hpp"
+#include "core/write_all.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <optional>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace elastrun::process {
+namespace {
+
+using Steady = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr idtype_t kOfPidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
+constexpr std::size_t kMostDescriptors = 5;
+constexpr std::size_t kLongestWord = 4096;  // what the server or a child may say at once
+
+struct Pair {
+  UniqueFd ours, theirs;
+};
+
+Result<Pair> make_pair() {
+  std::array<int, 2> ends{};
+  // Packets: what is sent at once is read at once, with its descriptors.
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    return std::unexpected(errno_error(Code::Io, "socketpair", errno));
+  }
+  return Pair{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+bool send_with(int socket, std::string_view text, const std::vector<int>& descriptors) {
+  std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
+  iovec piece{const_cast<char*>(text.data()), text.size()};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    const auto size = descriptors.size() * sizeof(int);
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(size);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(size);
+    std::memcpy(CMSG_DATA(header), descriptors.data(), size);
+  }
+  // Not waiting: a server that does not read costs no more than an exec.
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
+}
+
+enum class Heard { Nothing, Packet, End };
+
+Heard hear_packet(int socket, std::string& said) {
+  std::array<char, kLongestWord> buffer{};
+  const auto size = ::recv(socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return Heard::Nothing;
+  if (size <= 0) return Heard::End;
+  said.assign(buffer.data(), static_cast<std::size_t>(size));
+  return Heard::Packet;
+}
+
+/// Empty once `until` has passed, or if the other end has gone.
+std::optional<std::string> await_packet(int socket, TimePoint until) {
+  while (true) {
+    std::string said;
+    const auto heard = hear_packet(socket, said);
+    if (heard == Heard::Packet) return said;
+    if (heard == Heard::End) return std::nullopt;
+    const auto left = std::chrono::ceil<milliseconds>(until - Steady::now()).count();
+    pollfd waiting{socket, POLLIN, 0};
+    if (left <= 0 || ::poll(&waiting, 1, static_cast<int>(left)) == 0) return std::nullopt;
+  }
+}
+
+/// What spawn() is told of, as forkserver_child.py reads it: a file, since an environment may be
+/// longer than a packet.
+Result<UniqueFd> write_order(const LaunchRequest& request) {
+  std::string text;
+  const auto add = [&text](std::string_view one) { text.append(one).push_back('\0'); };
+  add(fmt::format("{}", fmt::join(request.cpus, ",")));
+  add(fmt::to_string(request.argv.size()));
+  for (const auto& one : request.argv) add(one);
+  for (const auto& one : request.environment) add(one);
+  UniqueFd file(::memfd_create("elastrun-order", MFD_CLOEXEC));
+  const int number = file ? write_all(file.get(), text) : errno;
+  if (number != 0) return std::unexpected(errno_error(Code::Io, "memfd_create", number));
+  ::lseek(file.get(), 0, SEEK_SET);
+  return file;
+}
+
+/// Whether it is a child of ours, running or a zombie: the number came from a process that has run
+/// code of others.
+bool is_own_child(int pidfd) {
+  siginfo_t info{};
+  return ::waitid(kOfPidfd, static_cast<id_t>(pidfd), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+void kill_and_reap(int pidfd, bool wait) {
+  if (pidfd < 0) return;
+  ::syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0);
+  constexpr int kMoment = 1000;  // milliseconds; the sweep or the guardian reaps what takes longer
+  pollfd waiting{pidfd, POLLIN, 0};
+  if (wait) ::poll(&waiting, 1, kMoment);
+  siginfo_t info{};
+  ::waitid(kOfPidfd, static_cast<id_t>(pidfd), &info, WEXITED | WNOHANG);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ForkServer>> ForkServer::start(boost::asio::io_context& io,
+                                                      LaunchRequest request) {
+  auto pair = make_pair();
+  if (!pair) return std::unexpected(pair.error());
+  // Its modules are not to speak: they will again where a worker imports them by itself.
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  request.stdin_fd = pair->theirs.get();
+  request.stdout_fd = request.stderr_fd = null.get();
+  auto server = spawn(io, request);
+  if (!server) return std::unexpected(server.error());
+  return std::unique_ptr<ForkServer>(new ForkServer(std::move(*server), std::move(pair->ours)));
+}
+
+ForkServer::~ForkServer() {
+  // All get the signal before the first is waited for.
+  for (const pid_t pid : processes()) ::kill(pid, SIGKILL);
+  for (auto& [slot, child] : waiting_) kill_and_reap(child.pidfd.get(), true);
+  kill_and_reap(server_.pidfd.get(), true);
+}
+
+void ForkServer::give_up(std::string why) {
+  if (state_ != State::Refused) state_ = State::Gone;
+  if (why_.empty()) why_ = std::move(why);
+  control_.reset();
+  for (auto& [slot, child] : waiting_) kill_and_reap(child.pidfd.get(), true);
+  waiting_.clear();
+  kill_and_reap(server_.pidfd.get(), true);
+}
+
+void ForkServer::hear(const std::string& said) {
+  constexpr std::string_view kRefused = "refused ", kStale = "stale: ";
+  if (said == "ready") {
+    state_ = State::Ready;
+    return;
+  }
+  if (!said.starts_with(kRefused)) return give_up("it said something without a meaning");
+  why_ = printable(said.substr(kRefused.size()));
+  if (!why_.starts_with(kStale)) state_ = State::Refused;
+  give_up({});
+}
+
+void ForkServer::look() {
+  std::string said;
+  while (control_) {
+    const auto heard = hear_packet(control_.get(), said);
+    if (heard == Heard::Nothing) break;
+    heard == Heard::Packet ? hear(said) : give_up("it has ended");
+  }
+  for (auto& [slot, child] : waiting_) {
+    if (child.pid == 0) (void)wait_for_birth(child, TimePoint());
+  }
+}
+
+ForkServer::State ForkServer::state() {
+  look();
+  return state_;
+}
+
+ForkServer::State ForkServer::wait_until_loaded(Duration limit) {
+  const auto until = Steady::now() + limit;
+  while (state() == State::Loading) {
+    const auto left = std::chrono::ceil<milliseconds>(until - Steady::now()).count();
+    pollfd waiting{control_.get(), POLLIN, 0};
+    if (left <= 0 || ::poll(&waiting, 1, static_cast<int>(left)) == 0) break;
+  }
+  return state_;
+}
+
+void ForkServer::prepare(int slot, bool with_context) {
+  // One that is still importing reads it later.
+  if (state() != State::Ready && state_ != State::Loading) return;
+  const auto found = waiting_.find(slot);
+  if (found != waiting_.end()) {
+    pollfd gone{found->second.socket.get(), 0, 0};
+    if (::poll(&gone, 1, 0) == 0) return;
+    kill_and_reap(found->second.pidfd.get(), false);
+    waiting_.erase(found);
+  }
+  auto pair = make_pair();
+  if (!pair) return;
+  const auto order = fmt::format("fork {} {}", slot, with_context ? 1 : 0);
+  if (!send_with(control_.get(), order, {pair->theirs.get()})) return;
+  waiting_.emplace(slot, Waiting{std::move(pair->ours), 0, {}});
+}
+
+Status ForkServer::wait_for_birth(Waiting& child, TimePoint until) {
+  constexpr std::string_view kBorn = "born ";
+  if (child.pid != 0) return {};
+  const auto said = await_packet(child.socket.get(), until);
+  if (!said || !said->starts_with(kBorn)) return fail(Code::Spawn, "no child was forked in time");
+  const auto pid = parse_int(std::string_view(*said).substr(kBorn.size()));
+  if (!pid || *pid <= 1 || *pid > INT32_MAX) return fail(Code::Spawn, "its child has no number");
+  child.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(*pid), 0)));
+  if (!child.pidfd) return fail(Code::Spawn, "its child has ended");
+  child.pid = static_cast<pid_t>(*pid);
+  return {};
+}
+
+Status ForkServer::give_order(Waiting& child, const LaunchRequest& request, TimePoint until) {
+  const auto order = write_order(request);
+  if (!order) return std::unexpected(order.error());
+  const auto given = [](int fd, int own) { return fd >= 0 ? fd : own; };
+  std::vector<int> descriptors{order->get(), given(request.stdin_fd, STDIN_FILENO),
+                               given(request.stdout_fd, STDOUT_FILENO),
+                               given(request.stderr_fd, STDERR_FILENO)};
+  if (request.cgroup_fd >= 0) descriptors.push_back(request.cgroup_fd);
+  if (!send_with(child.socket.get(), "order", descriptors)) {
+    return fail(Code::Spawn, "the child takes no order");
+  }
+  const auto said = await_packet(child.socket.get(), until);
+  if (!said) return fail(Code::Spawn, "the child was not ready in time");
+  if (*said != "ok") return fail(Code::Spawn, printable(*said));
+  if (!is_own_child(child.pidfd.get())) return fail(Code::Spawn, "the child is not ours");
+  if (!send_with(child.socket.get(), "go", {})) return fail(Code::Spawn, "the child has ended");
+  return {};
+}
+
+Result<Spawned> ForkServer::take(const LaunchRequest& request, Duration limit) {
+  const auto until = Steady::now() + limit;
+  if (!request.directory.empty()) return fail(Code::Spawn, "it forks in its own directory");
+  if (state() == State::Loading) return fail(Code::Spawn, "it is still importing");
+  prepare(request.fork_slot, false);
+  const auto found = waiting_.find(request.fork_slot);
+  if (found == waiting_.end()) {
+    return fail(Code::Spawn, why_);
+  }
+  Waiting child = std::move(found->second);
+  waiting_.erase(found);
+  auto done = wait_for_birth(child, until);
+  if (done) done = give_order(child, request, until);
+  if (done) return Spawned{child.pid, std::move(child.pidfd)};
+  kill_and_reap(child.pidfd.get(), true);
+  // Without its socket a child ends by itself; one that is not known yet, as soon as it looks.
+  if (Steady::now() >= until) give_up("it did not answer in time");
+  return std::unexpected(done.error());
+}
+
+std::vector<pid_t> ForkServer::processes() {
+  look();
+  std::vector<pid_t> pids;
+  if (control_) pids.push_back(server_.pid);
+  for (const auto& [slot, child] : waiting_) {
+    if (child.pid != 0) pids.push_back(child.pid);
+  }
+  return pids;
+}
+
+}  // namespace elastrun::process
