@@ -292,6 +292,15 @@ if __name__ == "__main__":
         self.assertRegex(lines[3], "^ChildFailedError ValueError: the return value of heavy has "
                                    r"\d+ bytes, more than the 10 that can be returned")
 
+    def test_a_main_module_without_its_guard(self) -> None:
+        """A worker imports it, and must not start workers in turn."""
+        self.run_program("""
+def train():
+    return 1
+elastic_launch(alone(1), train)()
+""", code=1)
+        self.assertIn("current process has finished its bootstrapping phase", self.err)
+
     def test_what_nothing_can_start_with(self) -> None:
         out = self.run_program("""
 def tell(**more):

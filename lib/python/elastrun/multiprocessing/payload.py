@@ -120,7 +120,9 @@ def _main_is_importable() -> bool:
 
 
 def pack(function: Callable[..., Any], args: tuple[Any, ...], by_value: bool = False) -> Payload:
-    """Pickles them once. Fails with TypeError, and says what cannot be pickled, and what to do."""
+    """Pickles them once. Fails with TypeError that says what cannot be pickled, and what to do, and
+    with RuntimeError in a worker that imports a main module without its guard.
+    """
     name = getattr(function, "__qualname__", repr(function))
     if not by_value and getattr(function, "__module__", "") == "__main__" \
             and not _main_is_importable():
@@ -128,14 +130,14 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], by_value: bool = F
             f"{name} is defined in a notebook or an interactive session, which workers cannot "
             "import: put it into a module, or give it by value (elastrun.notebook_launcher, or "
             "by_value=True), for which cloudpickle has to be installed")
+    data = spawn.get_preparation_data(name)
+    if by_value:
+        data.pop("init_main_from_path", None)
+        data.pop("init_main_from_name", None)
     payload = Payload()
     file = io.BytesIO()
     context.set_spawning_popen(payload)  # type: ignore[arg-type, unused-ignore]
     try:
-        data = spawn.get_preparation_data(name)
-        if by_value:
-            data.pop("init_main_from_path", None)
-            data.pop("init_main_from_name", None)
         pickle.dump((data, by_value), file)
         _pickler(file, by_value).dump((function, args))
     except Exception as error:
