@@ -82,6 +82,8 @@ def unit_modules(changed: list[str]) -> list[str]:
 
 def of_python(name: str) -> str:
     """The CTest of tests/python/NAME_test.py, or those that a source of the package may break."""
+    if name in ("agent", "launcher", "multiprocessing", "notebook", "rendezvous"):
+        return "^launcher$"
     if name != "channel" and (ROOT / f"tests/python/{name}_test.py").exists():
         return f"python_worker_{name}"
     return "python_worker_(package|metrics|monitor|goodput)$"
@@ -90,7 +92,7 @@ def of_python(name: str) -> str:
 def other_tests(changed: list[str]) -> list[str]:
     tests = []
     for path in changed:
-        path = re.sub(r"^(lib/python/elastrun/\w+)/\w+\.py$", r"\1.py", path)  # of a subpackage
+        path = re.sub(r"^(lib/python/elastrun/\w+)/[\w/]+\.py$", r"\1.py", path)  # of a subpackage
         found = re.match(r"(tests/\w+|lib/python/elastrun)/(\w+?)(_test)?\.py$", path)
         if found and found[1] in ("tests/python", "lib/python/elastrun"):
             tests.append(of_python(found[2]))
