@@ -87,6 +87,8 @@ def auto_row(calls: int) -> Row:
     journal._MOST = 10**7  # nothing is dropped, which would be cheaper
 
     class Empty:
+        _dataset = ()
+
         def __next__(self) -> None:
             return None
 
@@ -101,6 +103,7 @@ def auto_row(calls: int) -> Row:
     batches, watch = Empty(), auto.Watch()
     plain = per_call(lambda: next(batches), calls)
     watch._hook_loaders(Loaders)
+    watch._evaluation.keeps_gradients = torch.is_grad_enabled  # as of hook_modules
     step = per_call(lambda: watch._stepped(optimizer, (), {}), calls)
     batch = per_call(lambda: next(batches), calls) - plain
     return "--goodput auto, a step and a batch (Python)", step + batch, 1000.0

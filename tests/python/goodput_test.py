@@ -2,7 +2,6 @@
 """The recorder of goodput: what it writes, where, and that it never waits."""
 from __future__ import annotations
 
-import collections
 import inspect
 import json
 import os
@@ -337,7 +336,7 @@ signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
 end = time.monotonic() + 3
 while time.monotonic() < end:
     recorder.record_step_start_time(2)
-    recorder._journal._start()
+    recorder._journal.start()
     recorder.flush()
 signal.setitimer(signal.ITIMER_REAL, 0)
 print(count > 100)
@@ -379,20 +378,22 @@ print(count > 100)
             ran.append(None)
         self.assertEqual((len(ran), kept.entries, recorder.lost), (4, [], 3))
 
-    def test_what_others_put_in_is_not_taken_back(self) -> None:
-        kept = journal.Journal(lambda *_: None)
-        mine, others = ("mine", ()), ("others", ())
+    def test_what_has_begun_is_withdrawn_or_told(self) -> None:
+        told: list[str] = []
 
-        class Interrupted(collections.deque):  # type: ignore[type-arg]
-            def __getitem__(self, place: Any) -> Any:
-                found = super().__getitem__(place)
-                self.append(others)
-                return found
+        def write(entries: list[str], _lost: int) -> int:
+            told.extend(entries)
+            return len(entries)
 
-        kept.waiting = Interrupted([mine])
-        self.assertFalse(kept.take_back(mine))
-        self.assertEqual(list(kept.waiting), [mine, others])
-        kept.waiting.clear()  # the end of the process would wait for them
+        kept = journal.Journal(write)
+        kept.begun.append(("withdrawn", ()))
+        kept.begun.pop()
+        kept.drain()
+        self.assertEqual(told, [])
+        kept.begun.append(("begun", ()))
+        self.assertFalse(kept.flush(0) and not told)
+        kept.drain()
+        self.assertEqual((told, kept.begun), (["begun"], []))
 
 
 if __name__ == "__main__":

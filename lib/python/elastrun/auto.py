@@ -221,8 +221,9 @@ class Watch:
         self._replace(module.Optimizer, "load_state_dict", goes_on)
 
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if self._compiling() or self.off or self._is_tried():
-            return
+        if (self._compiling() or self.off or self._inside is _PREPARATION
+                or (self._busy and threading.get_ident() in self._busy)):
+            return  # the last two: a framework makes steps that it takes back
         leader = self._leader
         if leader is None or leader() is not optimizer:
             if not self._follows(optimizer):
@@ -235,12 +236,12 @@ class Watch:
         now = time()
         if leader is None:
             self._end_preparation(now)
-        recorded = self._journal.step
-        if recorded is not None:
-            self._take_steps(recorded)
+        recorded = self._journal
+        if recorded.step is not None:
+            self._take_steps(recorded.step)
             return
         self._number = number = self._number + 1
-        if self._steps_by_hand or self._is_told():
+        if self._steps_by_hand or (recorded.phases and self._is_told()):
             return
         self._told_at = now
         entry = (_STEP_END, (number, now))
@@ -260,11 +261,6 @@ class Watch:
         """The script goes on without a word about its first step."""
         with contextlib.suppress(IndexError):  # one of several threads, or a signal handler
             self._put(self._first.pop())
-
-    def _is_tried(self) -> bool:
-        """A framework makes steps that it takes back."""
-        return self._inside is _PREPARATION or (
-            bool(self._busy) and threading.get_ident() in self._busy)
 
     def _tell_beside(self) -> None:
         """A step of an optimizer that does not count: the one under way has not stood still."""
@@ -352,7 +348,7 @@ class Watch:
         fetch = iterator.__next__
         make = module.DataLoader.__iter__
         put, recorded, main, ident = self._put, self._journal, self._main, threading.get_ident
-        evaluation = self._evaluation
+        evaluation, loading = self._evaluation, _LOADING
         told = 0.0  # when the last one ended that was told
 
         def fetch_to_evaluate(mine: Any) -> Any:  # a part of it; that it goes on is told
@@ -375,25 +371,37 @@ class Watch:
                 return fetch(mine)
             if self._first:
                 self._tell_first()
-            evaluation.look(getattr(mine, "_dataset", None))
-            if evaluation.is_open:
-                return fetch_to_evaluate(mine)
+            data = getattr(mine, "_dataset", None)
+            if (evaluation.is_open or id(data) != evaluation.data
+                    or not evaluation.keeps_gradients()):
+                evaluation.look(data)
+                if evaluation.is_open:
+                    return fetch_to_evaluate(mine)
             if recorded.phases:
                 return fetch(mine)
-            begin = time()
-            entry = (_LOADING[0], (begin,))
-            put(entry)
-            self._inside = _LOADING
+            # This runs with each step: what waits is told by the thread, if it lasts, and mostly
+            # withdrawn.
+            begin, begun = time(), recorded.begun
+            begun.append((loading[0], (begin,)))
+            if recorded.asleep:
+                recorded.start()
+            self._inside = loading
             try:
                 return fetch(mine)
             finally:
                 self._inside = None
                 end = time()
-                # The clock may be set back.
-                if (end - begin > _SHORT or not 0 <= end - told < _QUIET
-                        or not recorded.take_back(entry)):
+                try:
+                    entry = begun.pop()
+                    # The clock may be set back.
+                    short = end - begin <= _SHORT and 0 <= end - told < _QUIET
+                    if not short:
+                        put(entry)
+                except IndexError:
+                    short = False
+                if not short:
                     told = end
-                    put((_LOADING[1], (end,)))
+                    put((loading[1], (end,)))
                 if self._leader is None and not (self._preparing or recorded.step is not None
                                                  or journal.PREPARATION in recorded.told):
                     self._preparing = True

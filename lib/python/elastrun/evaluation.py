@@ -48,12 +48,12 @@ class Evaluation:
         self._said = False  # by a framework, which says the end, too
         self._without_gradients = False
         self._module: Callable[[], Any] = lambda: None  # on which eval() was called
-        self._data = 0  # id of the training's
+        self.data = 0  # id of the training's: while it is fetched with gradients, look() is idle
         self._without = 0  # the same of what it fetches without gradients
         self._fetched = 0  # what an evaluation began with
         self._looks = 0  # fetches since: to make the iterator is one, too
         self._trusted = True  # eval() alone: no step was made in what it began
-        self._keeps_gradients: Callable[[], bool] = lambda: True
+        self.keeps_gradients: Callable[[], bool] = lambda: True
         self._class: Any = None  # torch.nn.Module
         self._train: Any = None  # its method, while ours is in its place
 
@@ -62,7 +62,7 @@ class Evaluation:
         if self.is_open or self._is_out():
             return False
         self.is_open, self._said = True, said
-        self._without_gradients = not self._keeps_gradients()
+        self._without_gradients = not self.keeps_gradients()
         self._watch_train()
         self._put((_BEGIN, (time(),)))
         return True
@@ -81,14 +81,14 @@ class Evaluation:
         """An optimizer's step: not an evaluation, so eval() has meant something else."""
         if not self._said and not self._without_gradients:
             self._trusted = False
-        if self._fetched and (self._looks <= _ONE_BATCH or self._fetched == self._data):
+        if self._fetched and (self._looks <= _ONE_BATCH or self._fetched == self.data):
             self._without = self._fetched
         self.end()
 
     def look(self, data: Any = None) -> None:
         """At the begin of a fetch of `data`, or of a save, in the main thread."""
-        keeps = self._keeps_gradients()
-        trains = data is not None and id(data) == (self._data if keeps else self._without)
+        keeps = self.keeps_gradients()
+        trains = data is not None and id(data) == (self.data if keeps else self._without)
         if self.is_open:
             self._looks += data is not None
             if not self._said and (trains or (keeps and self._without_gradients)):
@@ -98,7 +98,7 @@ class Evaluation:
         elif data is None or trains:
             return
         elif keeps:
-            self._data = id(data)
+            self.data = id(data)
         elif self.begin():
             self._fetched, self._looks = id(data), 1
 
@@ -114,7 +114,7 @@ class Evaluation:
 
     def hook_modules(self, module: ModuleType) -> None:
         self._class = module.Module
-        self._keeps_gradients = sys.modules["torch._C"].is_grad_enabled
+        self.keeps_gradients = sys.modules["torch._C"].is_grad_enabled
         evaluate = module.Module.eval
 
         @functools.wraps(evaluate)
@@ -126,7 +126,7 @@ class Evaluation:
         module.Module.eval = eval_and_tell
 
     def _is_meant(self, module: Any) -> bool:
-        if not self._keeps_gradients():
+        if not self.keeps_gradients():
             return module.training is True
         leader = self._leader()
         return (self._trusted and leader is not None and module.training is True

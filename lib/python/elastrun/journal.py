@@ -157,6 +157,8 @@ class Journal:
 
     def _forget(self) -> None:
         self.waiting: collections.deque[Entry | Task] = collections.deque()
+        # What may be withdrawn: an entry is the one's who pops it, this thread's or the caller's.
+        self.begun: list[Entry] = []
         self._taken: list[str] = []  # formatted, and not written yet
         self._task: Task | None = None  # which comes after them
         self._told = self.lost
@@ -164,7 +166,7 @@ class Journal:
         self._starting = threading.Lock()
         # Its put() may interrupt itself, other than Event.set().
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._asleep = True
+        self.asleep = True
         self._passes = 0  # of the thread
         self._thread: threading.Thread | None = None
 
@@ -175,29 +177,24 @@ class Journal:
             self._target.forget()
 
     def put(self, entry: Entry | Task) -> None:
+        if self.begun:
+            self._settle()
         waiting = self.waiting
         if len(waiting) >= _MOST:
             self.lost += 1
             return
         waiting.append(entry)
-        if self._asleep:
-            self._start()
+        if self.asleep:
+            self.start()
 
-    def take_back(self, entry: Entry) -> bool:
-        """If it is the last one. False: it stays, or has gone already."""
-        waiting = self.waiting
-        try:
-            if waiting[-1] is not entry:
-                return False
-            last = waiting.pop()
-        except IndexError:
-            return False
-        if last is not entry:  # which another thread, or a signal handler, has put in meanwhile
-            waiting.append(last)
-        return last is entry
+    def _settle(self) -> None:
+        """What has begun is told: it was before what comes now, and is not withdrawn any more."""
+        with contextlib.suppress(IndexError):
+            self.waiting.append(self.begun.pop())
 
-    def _start(self) -> None:
-        self._asleep = False
+    def start(self) -> None:
+        """Wakes the thread, while `asleep`: something has been put in."""
+        self.asleep = False
         if self._thread is None and self._starting.acquire(blocking=False):
             try:
                 if self._thread is None:
@@ -206,7 +203,7 @@ class Journal:
                     thread.start()
                     self._thread = thread
             except RuntimeError:  # no more threads: with a later entry, or by flush() at the end
-                self._asleep = True
+                self.asleep = True
                 return
             finally:
                 self._starting.release()
@@ -243,6 +240,7 @@ class Journal:
                 return False
 
     def _take(self) -> None:
+        self._settle()
         try:
             while self._task is None and len(self._taken) < _AT_ONCE:
                 entry = self.waiting.popleft()
@@ -283,8 +281,8 @@ class Journal:
             self._passes += 1
             seconds: float | None = _INTERVAL
             if in_vain >= _IDLE and not self._unfinished():
-                self._asleep = True
-                seconds = 0 if mine else None
+                self.asleep = True
+                seconds = 0 if mine or self.begun else None
                 in_vain = 0
             with contextlib.suppress(queue.Empty):
                 wake.get(seconds != 0, seconds)
@@ -292,7 +290,8 @@ class Journal:
                     wake.get(False)
 
     def _unfinished(self) -> bool:
-        return bool(self.waiting or self._taken or self._task or self.lost != self._told)
+        return bool(self.waiting or self.begun or self._taken or self._task
+                    or self.lost != self._told)
 
     def _end(self) -> None:
         self.flush(_GRACE)
