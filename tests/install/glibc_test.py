@@ -105,9 +105,11 @@ class OlderGlibc(unittest.TestCase):
                    self.stubs / "libdl.so.2", "-Wl,--pop-state", *more)
 
     def test_a_program_runs_here_and_on_older_systems(self) -> None:
-        for name, how in (("fixed", "-no-pie"), ("moved", "-pie")):
+        gold = ("gold", "-no-pie", "-fno-pie", "-fuse-ld=gold")  # as a release, where it is there
+        for name, *how in (("fixed", "-no-pie", "-fno-pie"), ("moved", "-pie", "-fPIE"),
+                           *([gold] if shutil.which("ld.gold") else [])):
             with self.subTest(name):
-                linked = self.link(name, PROGRAM, how, "-fPIE" if how == "-pie" else "-fno-pie")
+                linked = self.link(name, PROGRAM, *how)
                 self.assertEqual(linked.returncode, 0, linked.stderr)
                 succeed(sys.executable, "-B", GLIBC / "newest.py", "2.28", self.folder / name)
                 self.assertEqual(succeed(self.folder / name, "argument").splitlines(), SAID)
