@@ -296,6 +296,7 @@ Agent::Parts JobRun::agent_parts() {
 void JobRun::explain(workers::Failure& failure) {
   hang_->timers().explain(failure);
   pages_.explain(failure);
+  // Killed by us: its SIGKILL says nothing about memory.
   if (!failure.expired_timer.empty()) return;
   const auto said = failure.exception ? failure.exception->text() : std::string();
   failure.out_of_memory = oom_kills_.diagnostics(failure.status, failure.pid, said);
@@ -320,6 +321,7 @@ RunSignals::Parts JobRun::signal_parts() {
 
 void JobRun::signalled(const process::SignalEvent& event, process::Demand demand) {
   using process::Demand;
+  // The job is over: a signal can only shorten what is waited for.
   if (telemetry_->ending_metrics()) {
     telemetry_->metrics()->hurry();
     return files_->shorten();
@@ -364,6 +366,7 @@ JobResult JobRun::run() {
     agent_->child_ended();
     hang_->child_signalled();
   });
+  // Before the first worker: what an earlier run has left may hold the devices it wants.
   RunRegistration::end_dead_runs();
   telemetry_->begin();
   std::optional<JobResult> result;
@@ -374,6 +377,7 @@ JobResult JobRun::run() {
   loop_.run();
   telemetry_->sum_up(*result);
   hang_->end(*result, lanes_[Lane::Folders]);
+  // On this machine's own disk a removal takes less than a thread for it.
   channel_.end(files_are_near() ? nullptr : &lanes_[Lane::Folders]);
   status_line_.hide();
   pipeline().flush(clock_->now() + std::chrono::seconds(1));

@@ -110,6 +110,7 @@ void RunRegistration::write() {
     }
   }
   for (auto& worker : entry_.workers) {
+    // With its start time, since a pid alone may be another process's when one looks at it.
     if (worker.start_time > 0) continue;
     const auto process = process::read_process(worker.pid);
     worker.start_time = process ? process->start_time : 0;
@@ -174,6 +175,7 @@ void RunRegistration::end() {
                    registration->remove();
                    return files::BlockingCalls::Outcome{};
                  });
+  // If the directory does not answer, the guardian removes the entry after our end.
   if (calls_.finish(kToRemove)) remember({});
 }
 

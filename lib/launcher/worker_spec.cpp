@@ -60,6 +60,7 @@ Status take_rendezvous(const WorkerSpec& spec, spec::JobSpec& job) {
   job.local_addr = spec.local_addr;
   job.master_addr = spec.master_addr;
   if (spec.master_port != 0) job.master_port = spec.master_port;
+  // A handler of the user's forms the rounds itself: there is nothing here to read from it.
   const auto* own = dynamic_cast<const rendezvous::BuiltInHandler*>(spec.rdzv_handler.get());
   if (own == nullptr) return {};
   const auto& parameters = own->parameters();

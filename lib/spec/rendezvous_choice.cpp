@@ -167,6 +167,7 @@ class RendezvousChoice {
 
   std::optional<Refusal> check_endpoints(const std::vector<std::string>& endpoints) const {
     for (std::string_view endpoint : endpoints) {
+      // As people write the endpoints of etcd.
       for (const std::string_view scheme : {"http://", "https://"}) {
         if (endpoint.starts_with(scheme)) endpoint.remove_prefix(scheme.size());
       }
@@ -186,6 +187,7 @@ class RendezvousChoice {
         values_.is_given(Opt::MasterAddr) || values_.is_given(Opt::MasterPort);
     if (job_.rdzv_endpoint.empty()) {
       const std::string port = text(Opt::MasterPort);
+      // Without brackets its last group would be read as the port.
       const bool bare_six = job_.master_addr.contains(':') && !job_.master_addr.starts_with('[');
       job_.rdzv_endpoint =
           fmt::format("{}:{}", bare_six ? "[" + job_.master_addr + "]" : job_.master_addr,
@@ -210,6 +212,7 @@ class RendezvousChoice {
 
   std::optional<Refusal> check_node_rank() {
     const auto rank = *parse_int(text(Opt::NodeRank));
+    // What a scheduler says orders the nodes with every backend; a user's word is for static alone.
     if (values_[Opt::NodeRank].origin == Origin::Scheduler) {
       job_.node_rank = static_cast<int>(rank);
       return std::nullopt;
