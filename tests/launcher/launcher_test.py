@@ -404,18 +404,31 @@ if __name__ == "__main__":
 def train(node):
     return node + os.environ["RANK"] + "/" + os.environ["WORLD_SIZE"]
 
+def fails(node):
+    if os.environ["RANK"] == "3":
+        raise ValueError("of one node")
+    time.sleep(1000)
+
 if __name__ == "__main__":
     config = LaunchConfig(min_nodes=2, max_nodes=2, nproc_per_node=2, run_id="two",
-                          rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:{port}",
+                          rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:{port}", max_restarts=0,
                           local_addr="127.0.0.1", rdzv_configs={{"join_timeout": 60}})
-    print(elastic_launch(config, train)(sys.argv[1]))
+    values = elastic_launch(config, train)(sys.argv[1])
+    config.run_id = "fails"
+    try:
+        elastic_launch(config, fails)(sys.argv[1])
+    except ChildFailedError as error:
+        print((values, error.get_first_failure()[0], str(error.failures[3].message)))
 """
         nodes = [self.start(text, name, name=f"{name}.py") for name in "ab"]
         said = {}
         for node in nodes:
             out, err = node.communicate(timeout=LIMIT)
             self.assertEqual(node.returncode, 0, out + err)
-            said |= ast.literal_eval(out)
+            values, rank, message = ast.literal_eval(out)
+            said |= values
+            self.assertEqual(rank, 3)
+            self.assertIn("of one node", message)
         self.assertEqual(sorted(said), [0, 1, 2, 3])
         self.assertEqual({value[1:] for value in said.values()}, {f"{n}/4" for n in range(4)})
 

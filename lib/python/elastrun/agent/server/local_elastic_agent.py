@@ -200,7 +200,9 @@ class LocalElasticAgent(ElasticAgent):
         if error is not None:
             raise self._exception(error, ended, process, server)
         failures = {one["rank"]: _failure(one) for one in self.report.get("failures", ())
-                    } or self._failure_elsewhere(state)
+                    if not one.get("stopped_by_us")}  # as torch, without those that it ended
+        if state == WorkerState.FAILED:
+            failures = self._with_culprit(failures)
         values = {}
         for rank in sorted(ended.get("returned", ())):
             descriptor = process.values.pop(rank, None)
@@ -216,15 +218,17 @@ class LocalElasticAgent(ElasticAgent):
             return server.failure
         return _ERRORS.get(error["kind"], AgentError)(error["text"])
 
-    def _failure_elsewhere(self, state: WorkerState) -> dict[int, ProcessFailure]:
-        """For workers of other nodes: the cause that the agents have told each other."""
+    def _with_culprit(self, failures: dict[int, ProcessFailure]
+                      ) -> dict[int, ProcessFailure]:
+        """Of another node, the agents have told each other: it comes first."""
         culprit = self.report.get("culprit") or {}
-        if state != WorkerState.FAILED or "rank" not in culprit:
-            return {}
-        failure = ProcessFailure(culprit["local_rank"], 0, culprit["exit_code"], "")
-        failure.message = culprit.get("text") or failure.message
+        rank = culprit.get("rank", -1)
+        if rank in failures or (failures and rank < 0):
+            return failures
+        failure = ProcessFailure(culprit.get("local_rank", -1), 0, culprit.get("exit_code", 1), "")
+        failure.message = culprit.get("text") or self.report.get("verdict") or failure.message
         failure.timestamp = int(culprit.get("time") or failure.timestamp)
-        return {culprit["rank"]: failure}
+        return {rank: failure, **failures}
 
     def _take_group(self, state: WorkerState) -> None:
         group = self._worker_group
