@@ -159,6 +159,8 @@ def _set_threads(before: int) -> None:
     given = os.environ.get("OMP_NUM_THREADS", "")
     count = len(os.sched_getaffinity(0))
     blas = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("GOTO_NUM_THREADS") or given
+    if given and blas == "1":  # the server has no more of them
+        return
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if ".so" in line}
     for path in paths:
