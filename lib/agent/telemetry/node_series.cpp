@@ -48,7 +48,8 @@ NodeSeries::NodeSeries(telemetry::Registry& registry) {
     if (!made) return log::info("telemetry", "{}", made.error().text);
     observations_.push_back(std::move(*made));
   };
-  observe(telemetry::Kind::Gauge, "elastrun.node.up", "1",
+  observe(telemetry::Kind::Gauge, "elastrun.node.up", "",  // no ratio
+
           "Whether a node of the job is in its world.", {"node"}, [this](const Report& report) {
             for (const auto& [node, up] : up_) {
               if (here_) report(up ? 1 : 0, {node});
