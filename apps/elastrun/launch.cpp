@@ -11,6 +11,7 @@
 #include "process/descriptor_limit.hpp"
 #include "process/devices.hpp"
 #include "process/guardian.hpp"
+#include "process/torch_devices.hpp"
 #include "rendezvous/session/handler.hpp"
 #include "spec/explain.hpp"
 #include "start_of_run.hpp"
@@ -28,6 +29,8 @@ spec::HostEnvironment real_host_environment(std::string called_as) {
   const process::ReadVariable variable = [](const char* name) { return std::getenv(name); };
   auto around = spec::system_host_environment([variable] { return process::count_gpus(variable); },
                                               [] { return process::count_xpus(); });
+  around.has_other_accelerators = [] { return process::has_other_accelerators(); };
+  around.ask_torch = process::ask_torch;
   around.called_as = std::move(called_as);
   around.rdzv_backends = rendezvous::registered_backends();
   around.event_handlers = telemetry::events::handler_names();

@@ -11,6 +11,12 @@
 
 namespace elastrun::spec {
 
+/// Devices of one type, as torch calls it.
+struct Accelerators {
+  std::string type;
+  int count = 0;
+};
+
 /// What `resolve` may ask the machine. All of it can be faked; nothing is asked unless needed.
 struct HostEnvironment {
   /// A variable of the environment, or nothing if it is unset.
@@ -40,6 +46,12 @@ struct HostEnvironment {
   std::string called_as;
   /// Names that a custom launcher has registered, beside the built-in ones.
   std::vector<std::string> rdzv_backends, event_handlers, logs_specs;
+
+  /// Whether there may be accelerators of other makers, and what torch, which takes seconds to
+  /// import, says of one by its name, or of the current one for "auto". Without it none is known.
+  std::function<bool()> has_other_accelerators = [] { return false; };
+  std::function<Result<Accelerators>(const std::string& interpreter, const std::string& name)>
+      ask_torch{};
 };
 
 /// The real ones, but for devices: those are counted by the caller, who has the library for it.

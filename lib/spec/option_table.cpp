@@ -44,9 +44,8 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
 
     {Opt::NprocPerNode, "nproc-per-node", 0, Kind::Text, Group::Workers, kTorchrun, kPet,
      "job.nproc_per_node", "1", kNone, "N|auto|gpu|cpu", "How many workers to start on this node",
-     "A number, or what to count: \"gpu\", \"cpu\", \"xpu\"; \"auto\" counts accelerators, and "
-     "CPUs "
-     "where there are none."},
+     "A number, or what to count: \"gpu\", \"cpu\", \"xpu\", or another accelerator of torch, such "
+     "as \"npu\"; \"auto\" counts accelerators, and CPUs where there are none."},
     {Opt::Role, "role", 0, Kind::Text, Group::Workers, kTorchrun, kPet, "job.role", "default",
      kNone, "NAME", "Name of the role that all workers of this node play", kNone, &JobSpec::role},
     {Opt::VirtualLocalRank, "virtual-local-rank", 0, Kind::Flag, Group::Workers, kTorchrun, kPet,
@@ -114,7 +113,9 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"},
     {Opt::ExitBarrierTimeout, "exit-barrier-timeout", 0, Kind::Float, Group::Restarts, kOurs, kPet,
      "restarts.exit_barrier_timeout", "300", kNone, "SECONDS",
-     "How long a finished node waits for the others", kNone, &JobSpec::exit_barrier_timeout},
+     "How long a finished node waits for the others",
+     "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT changes the default.", &JobSpec::exit_barrier_timeout,
+     "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"},
     {Opt::ExitCode, "exit-code", 0, Kind::Choice, Group::Restarts, kOurs, kPet,
      "restarts.exit_code", "torchrun", "torchrun,worker", "WHICH",
      "Exit status of a failed job: always 1, or that of the worker that failed first", kNone,

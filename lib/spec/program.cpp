@@ -61,32 +61,6 @@ std::optional<std::string> of_active_environment(const HostEnvironment& around) 
   return around.is_executable(path) ? std::optional(path) : std::nullopt;
 }
 
-std::optional<Refusal> find_interpreter(JobSpec& job, const HostEnvironment& around) {
-  if (const auto given = around.variable("PYTHON_EXEC")) {
-    job.interpreter_given = true;
-    job.interpreter = *given;
-    if (given->empty()) {
-      return launcher_refusal("PYTHON_EXEC is empty", "unset it, or name a Python interpreter");
-    }
-    if (find_program(*given, around)) return std::nullopt;
-    return cannot_run("interpreter", *given, around,
-                      "it is named by PYTHON_EXEC; correct or unset the variable");
-  }
-  if (auto path = beside_us(around)) {
-    job.interpreter = *path;
-  } else if (auto first = find_program("python3", around)) {
-    job.interpreter = *first;
-  } else if (auto active = of_active_environment(around)) {
-    job.interpreter = *active;
-  } else if (auto last = find_program("python", around)) {
-    job.interpreter = *last;
-  } else {
-    return launcher_refusal("no python3 and no python in PATH: No such file or directory",
-                            "activate a virtual environment, set PYTHON_EXEC, or use --no-python");
-  }
-  return std::nullopt;
-}
-
 /// The kernel takes the CR for a part of the interpreter's name or of its argument.
 void check_first_line(const std::string& path, const HostEnvironment& around,
                       std::vector<std::string>& warnings) {
@@ -116,6 +90,32 @@ void check_script(const JobSpec& job, const HostEnvironment& around,
 std::optional<std::string> find_program(const std::string& name, const HostEnvironment& around) {
   for (const auto& path : candidates(name, around)) {
     if (around.is_executable(path)) return path;
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> find_interpreter(JobSpec& job, const HostEnvironment& around) {
+  if (const auto given = around.variable("PYTHON_EXEC")) {
+    job.interpreter_given = true;
+    job.interpreter = *given;
+    if (given->empty()) {
+      return launcher_refusal("PYTHON_EXEC is empty", "unset it, or name a Python interpreter");
+    }
+    if (find_program(*given, around)) return std::nullopt;
+    return cannot_run("interpreter", *given, around,
+                      "it is named by PYTHON_EXEC; correct or unset the variable");
+  }
+  if (auto path = beside_us(around)) {
+    job.interpreter = *path;
+  } else if (auto first = find_program("python3", around)) {
+    job.interpreter = *first;
+  } else if (auto active = of_active_environment(around)) {
+    job.interpreter = *active;
+  } else if (auto last = find_program("python", around)) {
+    job.interpreter = *last;
+  } else {
+    return launcher_refusal("no python3 and no python in PATH: No such file or directory",
+                            "activate a virtual environment, set PYTHON_EXEC, or use --no-python");
   }
   return std::nullopt;
 }

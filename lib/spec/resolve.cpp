@@ -204,18 +204,46 @@ class Resolver {
       count = around_.count_xpus();
       if (count == 0 && given == "xpu") return no_device("Xpu is not available.", "XPU");
     }
+    if (given == "auto" && count == 0 && around_.has_other_accelerators()) {
+      if (!count_by_torch(given)) return std::nullopt;
+    }
     if (given == "cpu" || (given == "auto" && count == 0)) {
       type = "cpu";
       count = around_.count_cpus();
     }
-    if (count == 0) {
-      return launcher_refusal(fmt::format("Unsupported nproc_per_node value: {}", given),
-                              "expected a number, auto, gpu, cpu or xpu");
-    }
+    if (count == 0) return count_by_torch(given);
+    take_devices(given, type, count);
+    return std::nullopt;
+  }
+
+  void take_devices(const std::string& given, std::string_view type, int count) {
     job_.nproc_per_node = count;
     out_.notes.push_back(fmt::format(
         "Using nproc_per_node={}, setting nproc_per_node to {} since the instance has {} {}", given,
         count, count, type));
+  }
+
+  /// Which accelerators there are beyond ours, torch alone knows, by its extensions. Only a word
+  /// that may be a name of one is worth the seconds of its import.
+  Refused count_by_torch(const std::string& given) {
+    const auto unknown = [&](std::string hint) {
+      return launcher_refusal(fmt::format("Unsupported nproc_per_node value: {}", given),
+                              std::move(hint));
+    };
+    const bool is_name = !given.empty() && std::ranges::all_of(given, [](char one) {
+      return (one >= 'a' && one <= 'z') || (one >= '0' && one <= '9') || one == '_';
+    }) && (given[0] < '0' || given[0] > '9');
+    if (!is_name || !around_.ask_torch) {
+      return unknown("expected a number, auto, gpu, cpu, xpu, or what torch calls an accelerator");
+    }
+    if (auto refusal = find_interpreter(job_, around_)) return unknown(refusal->text);
+    const auto there = around_.ask_torch(job_.interpreter, given);
+    if (!there) return unknown(there.error().text);
+    if (there->count == 0) {
+      return launcher_refusal(fmt::format("{} is not available.", given),
+                              fmt::format("torch of {} sees none", job_.interpreter));
+    }
+    take_devices(given, there->type, there->count);
     return std::nullopt;
   }
 

@@ -2,6 +2,7 @@
 #include "workers/environment.hpp"
 
 #include "core/text.hpp"
+#include "workers/command.hpp"
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,7 @@ namespace {
 constexpr std::string_view kOmp = "OMP_NUM_THREADS";
 constexpr std::string_view kCuda = "CUDA_VISIBLE_DEVICES";
 constexpr std::string_view kNccl = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
+constexpr std::string_view kServer = "TORCH_WORKER_SERVER_SOCKET";
 
 std::string_view name_of(std::string_view entry) {
   return entry.substr(0, entry.find('='));
@@ -127,6 +129,10 @@ Result<std::vector<std::string>> contract_variables(std::span<const std::string>
     const auto device = visible_device(agent, facts, local_rank);
     if (!device) return std::unexpected(device.error());
     out.add(kCuda, *device);
+  }
+  // One file for all of them would be that of the worker which comes first, or last.
+  if (const auto server = given(agent, facts, kServer)) {
+    out.add(kServer, fill_local_rank(*server, local_rank));
   }
   add_own(out, facts, files);
   return std::move(out.list);

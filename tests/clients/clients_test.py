@@ -31,8 +31,9 @@ PLAIN = {name: value for name, value in os.environ.items()
 WORKER = """
 import os, sys
 e = os.environ
-print("worker", e["RANK"], "of", e["WORLD_SIZE"], "job" if e.get("ELASTRUN_JOB") else "torch",
-      *sys.argv[1:], flush=True)
+words = ["worker", e["RANK"], "of", e["WORLD_SIZE"], "job" if e.get("ELASTRUN_JOB") else "torch"]
+sys.stdout.write(" ".join(words + sys.argv[1:]) + "\\n")  # in one write: two may mingle
+sys.stdout.flush()
 if "fail" in sys.argv and e["RANK"] == "1":
     sys.exit(3)
 """
@@ -153,8 +154,8 @@ class Accelerate(Clients):
     def test_accelerate_notebook_launcher(self) -> None:
         script = self.folder / "cell.py"
         script.write_text(f"import os\nfrom accelerate import notebook_launcher\n"
-                          f"def train(lr):\n{SUM}    print('worker', dist.get_rank(), total.item(),"
-                          " lr, 'ELASTRUN_JOB' in os.environ, flush=True)\n"
+                          f"def train(lr):\n{SUM}    os.write(1, f'worker {{dist.get_rank()}} "
+                          "{total.item()} {lr} {\"ELASTRUN_JOB\" in os.environ}\\n'.encode())\n"
                           "notebook_launcher(train, (0.5,), num_processes=2)\n")
         done = self.python(script, ACCELERATE_USE_CPU="1")
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])

@@ -40,7 +40,12 @@ def launch_agent(config, entrypoint, args, health_check_server=None):
     return 'torch launches'
 """,
 }
-WORKER = "import os, sys\nprint(os.environ['RANK'], os.environ['WORLD_SIZE'], *sys.argv[1:])\n"
+# In one write: print() makes one for each word, and those of two workers may mingle.
+WORKER = """
+import os, sys
+words = [os.environ["RANK"], os.environ["WORLD_SIZE"], *sys.argv[1:]]
+sys.stdout.write(" ".join(words) + "\\n")
+"""
 OWN_AGENT = """
 from types import SimpleNamespace
 import torch.distributed.launcher as launcher
@@ -198,6 +203,28 @@ class Hook(unittest.TestCase):
         done = self.python("-m", "torch.distributed.run", "train.py", PATH="/usr/bin:/bin")
         self.assertEqual(done.stdout, "torch runs train.py\n", done.stderr)
         self.assertIn("the program elastrun is missing", done.stderr)
+
+    def test_accelerators_are_counted_by_the_torch_of_the_interpreter(self) -> None:
+        def launch(name: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run([self.place / "bin/elastrun", f"--nproc-per-node={name}",
+                                   "worker.py"], capture_output=True, text=True, cwd=self.folder,
+                                  timeout=120, env=PLAIN)
+        done = launch("npu")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()), ["0 3", "1 3", "2 3"])
+        done = launch("hpu")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("error: hpu is not available.\n", done.stderr)
+        done = launch("gpus")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("error: Unsupported nproc_per_node value: gpus\n  torch 2.99 knows no ",
+                      done.stderr)
+        (self.packages / "torch/__init__.py").rename(self.packages / "torch/init")
+        self.addCleanup((self.packages / "torch/init").rename, self.packages / "torch/__init__.py")
+        (self.packages / "torch/__init__.py").write_text("raise ImportError('no library')\n")
+        done = launch("npu")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot import torch: no library", done.stderr)
 
     def test_a_program_with_an_agent_of_its_own_gets_torchs_launcher(self) -> None:
         done = self.python("-c", OWN_AGENT)

@@ -181,6 +181,24 @@ class Served(unittest.TestCase):
             WorkerServer(other)
         self.assertEqual(Path(other).read_text(), "not ours")
 
+    def test_worker_main_serves_while_a_function_runs_and_writes_its_error(self) -> None:
+        file, said = self.file + ".main", self.file + ".json"
+        with unittest.mock.patch.dict(os.environ, {"TORCH_WORKER_SERVER_SOCKET": file,
+                                                   "TORCHELASTIC_ERROR_FILE": said}):
+            @control_plane.worker_main()
+            def main() -> None:
+                self.assertTrue(stat.S_ISSOCK(os.stat(file).st_mode))
+                raise KeyError("on purpose")
+
+            with self.assertRaises(KeyError):
+                main()
+        self.assertFalse(os.path.exists(file))
+        self.assertIn("on purpose", json.loads(Path(said).read_text())["message"]["message"])
+        with unittest.mock.patch.dict(os.environ):
+            os.environ.pop("TORCH_WORKER_SERVER_SOCKET", None)
+            with control_plane.worker_main():
+                self.assertFalse(os.path.exists(file))
+
     def test_files_of_other_threads_are_made_as_ever(self) -> None:
         before = os.umask(0)
         self.addCleanup(os.umask, before)

@@ -33,14 +33,16 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
+from elastrun.errors import write_error_file
 from elastrun.monitor import wait_counter_values
 
-__all__ = ["ControlPlane", "Request", "Response", "WorkerServer", "register_handler"]
+__all__ = ["ControlPlane", "Request", "Response", "WorkerServer", "register_handler",
+           "worker_main"]
 
 _LARGEST_BODY = 1 << 20  # bytes
 _PATIENCE = 10.0  # seconds that a connection may say nothing
@@ -277,3 +279,20 @@ class WorkerServer:
             with contextlib.suppress(OSError):
                 os.unlink(self._file)
             self._file = ""
+
+
+@contextlib.contextmanager
+def worker_main() -> Iterator[None]:
+    """As torch's, around a block, or a function as `@worker_main()`: serves at the socket file
+    TORCH_WORKER_SERVER_SOCKET, if that is set, and writes an exception to the error file. Fails
+    with OSError if it cannot serve there."""
+    file = os.environ.get("TORCH_WORKER_SERVER_SOCKET")
+    server = WorkerServer(file) if file else None
+    try:
+        yield
+    except Exception as error:
+        write_error_file(error)
+        raise
+    finally:
+        if server is not None:
+            server.shutdown()

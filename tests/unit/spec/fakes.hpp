@@ -23,6 +23,7 @@ struct FakeMachine {
   std::set<std::string> existing = {"train.py"};
   std::set<std::string> programs = {"/usr/bin/python3"};
   int cpus = 6, gpus = 0, xpus = 0;
+  std::map<std::string, Accelerators> torch;  // what it says of these names
   std::vector<std::string> backends, event_handlers, logs_specs;
   std::string called_as = "elastrun", program = "/opt/elastrun/bin/elastrun";
 
@@ -58,6 +59,13 @@ struct FakeMachine {
     around.count_cpus = [this] { return cpus; };
     around.count_gpus = [this] { return gpus; };
     around.count_xpus = [this] { return xpus; };
+    around.has_other_accelerators = [this] { return torch.contains("auto"); };
+    around.ask_torch = [this](const std::string& interpreter,
+                              const std::string& name) -> Result<Accelerators> {
+      const auto found = torch.find(name);
+      if (found == torch.end()) return fail(Code::Usage, interpreter + " knows no " + name);
+      return found->second;
+    };
     around.make_uuid = [] { return std::string("00000000-0000-4000-8000-000000000010"); };
     around.rdzv_backends = backends;
     around.event_handlers = event_handlers;

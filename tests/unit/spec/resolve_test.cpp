@@ -123,6 +123,15 @@ TEST_CASE("resolve: workers are counted by number, CPUs or devices") {
     CHECK(machine.refusal({std::string("--nproc-per-node=") + bad, "train.py"}) ==
           fmt::format("1: Unsupported nproc_per_node value: {}", bad));
   }
+  machine.torch = {{"npu", {"npu", 8}}, {"hpu", {"hpu", 0}}};
+  CHECK(count("npu") == 8);
+  CHECK(machine.refusal({"--nproc-per-node=hpu", "train.py"}) == "1: hpu is not available.");
+  machine.gpus = machine.xpus = 0;
+  CHECK(count("auto") == 6);  // no device file of others: torch is not asked
+  machine.torch = {{"auto", {"npu", 2}}};
+  CHECK(count("auto") == 2);
+  machine.torch = {{"auto", {"cpu", 0}}};
+  CHECK(count("auto") == 6);
   CHECK(machine.refusal({"--nproc-per-node=0", "train.py"}) ==
         "1: nproc_per_node must be > 0, got 0");
   CHECK(machine.refusal({"--nproc-per-node=-3", "train.py"}).starts_with("1: "));

@@ -113,6 +113,16 @@ TEST_CASE("environment: stale values of the agent are replaced, others stay unto
   CHECK_MESSAGE(!have.contains("ELASTRUN_CHANNEL"), "the outer agent's channel is not ours");
 }
 
+TEST_CASE("environment: each worker has a socket file for torch's control plane") {
+  const Entries agent{"TORCH_WORKER_SERVER_SOCKET=/run/job/${local_rank}.sock"};
+  for (const int rank : {0, 3}) {
+    const auto have = as_map(worker_environment(agent, {kAnyJob}, Placement{}, rank, {}));
+    CHECK(have.at("TORCH_WORKER_SERVER_SOCKET") == "/run/job/" + std::to_string(rank) + ".sock");
+  }
+  const auto without = as_map(worker_environment({}, {kAnyJob}, Placement{}, 0, {}));
+  CHECK_FALSE(without.contains("TORCH_WORKER_SERVER_SOCKET"));
+}
+
 TEST_CASE("environment: what opens the rendezvous is not handed to workers") {
   const Entries agent{"ELASTRUN_SECRET=s", "PET_RDZV_CONF=user=u,password=p", "PET_RDZV_ID=7",
                       "ELASTRUN_SECRET_SANTA=1"};
