@@ -226,19 +226,20 @@ class Resolver {
   /// Which accelerators there are beyond ours, torch alone knows, by its extensions. Only a word
   /// that may be a name of one is worth the seconds of its import.
   Refused count_by_torch(const std::string& given) {
-    const auto unknown = [&](std::string hint) {
-      return launcher_refusal(fmt::format("Unsupported nproc_per_node value: {}", given),
-                              std::move(hint));
+    const auto unknown = [&](const std::string& why) {
+      return launcher_refusal(
+          fmt::format("Unsupported nproc_per_node value: {}", given),
+          "expected a number, auto, gpu, cpu, xpu, or what torch calls an accelerator" + why);
     };
     const bool is_name = !given.empty() && std::ranges::all_of(given, [](char one) {
       return (one >= 'a' && one <= 'z') || (one >= '0' && one <= '9') || one == '_';
     }) && (given[0] < '0' || given[0] > '9');
     if (!is_name || !around_.ask_torch) {
-      return unknown("expected a number, auto, gpu, cpu, xpu, or what torch calls an accelerator");
+      return unknown({});
     }
-    if (auto refusal = find_interpreter(job_, around_)) return unknown(refusal->text);
+    if (auto refusal = find_interpreter(job_, around_)) return unknown("\n" + refusal->text);
     const auto there = around_.ask_torch(job_.interpreter, given);
-    if (!there) return unknown(there.error().text);
+    if (!there) return unknown("\n" + there.error().text);
     if (there->count == 0) {
       return launcher_refusal(fmt::format("{} is not available.", given),
                               fmt::format("torch of {} sees none", job_.interpreter));

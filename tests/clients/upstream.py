@@ -42,7 +42,14 @@ SUITES = {
                         "AccelerateLauncherTester or LaunchArgTester or test_launch"),
     "torchx": Suite("torchx", ".", ("torchx/components/test/dist_test.py",)),
 }
-EXPECTED: dict[str, str] = {}
+EXPECTED = {
+    "ElasticLaunchTest::test_launch_elastic_worker_raise_exception":
+        "it counts calls of torch's events.record, and the agent's events come from its process",
+    "ElasticLaunchTest::test_capture_logs_using_default_logs_specs":
+        "it looks for lines of --tee in sys.stdout; the agent writes them to the descriptor",
+    "ElasticLaunchTest::test_nproc_gpu_launch_configurations":
+        "fails with torch's launcher as well: auto asks torch.accelerator, which is not replaced",
+}
 # NVRx's script calls ft_launcher, whose own options elastrun does not have. It ends what it finds
 # by name, so it runs in a pid namespace.
 FT_LAUNCHER = """#!/bin/bash

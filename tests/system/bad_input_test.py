@@ -71,7 +71,7 @@ class Refusals(Case):
         self.refused("--max-restarts", "abc", "x.py", code=2, says=(
             "--max-restarts", "'abc'", "expected a whole number"))
         self.refused("--nproc-per-node", "two", "x.py", code=1, says=(
-            "two", "expected a number, auto, gpu, cpu or xpu"))
+            "two", "expected a number, auto, gpu, cpu, xpu, or what torch calls"))
         self.refused("--nnodes", "a", "x.py", code=1, says=("--nnodes", "'a'", "range such as"))
         self.refused("x.py", env={"PET_MAX_RESTARTS": "many"}, code=2, says=("many",))
 
