@@ -85,6 +85,9 @@ std::optional<TraceEvent> trace_event_of(const Record& record) {
   if (const auto rank = whole(record, "rank")) event.process = *rank + 1;
   switch (record.kind) {
     case Record::Kind::Event:
+      // The end of a span comes as the whole of it, too.
+      if (const auto* part = record.find("span.phase"); part && *part == Value(std::string("stop")))
+        return {};
       event.arguments = record.attributes;
       return event;
     case Record::Kind::SpanEnd: {

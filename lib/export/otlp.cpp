@@ -4,6 +4,8 @@
 #include "core/json.hpp"
 #include "core/utf8.hpp"
 
+#include <boost/uuid/name_generator_sha1.hpp>
+#include <boost/uuid/uuid.hpp>
 #include <cmath>
 #include <fmt/format.h>
 #include <map>
@@ -133,7 +135,101 @@ json::object scope_of(const std::string& name, const OtlpOptions& options) {
   return scope;
 }
 
-json::object log_of(const Record& record) {
+/// So many bytes in hexadecimal digits, the same for the same text wherever that is asked.
+std::string id_of(const std::string& text, std::size_t bytes) {
+  const boost::uuids::name_generator_sha1 name(boost::uuids::ns::oid());
+  std::string id;
+  for (const auto byte : name(text)) id += fmt::format("{:02x}", byte);
+  return id.substr(0, 2 * bytes);
+}
+
+std::string trace_id(const OtlpOptions& options) {
+  return id_of("trace " + options.trace, 16);
+}
+
+std::string text_of(const Record& record, std::string_view attribute) {
+  const auto* const value = record.find(attribute);
+  const auto* const found = value == nullptr ? nullptr : std::get_if<std::string>(value);
+  return found == nullptr ? std::string() : *found;
+}
+
+std::string number_of(const Record& record, std::string_view attribute) {
+  const auto* const value = record.find(attribute);
+  const auto* const found = value == nullptr ? nullptr : std::get_if<std::int64_t>(value);
+  return found == nullptr ? std::string() : fmt::to_string(*found);
+}
+
+/// 16 digits, or nothing: workers say what they like, and a collector refuses the whole batch.
+std::string given_id(const Record& record, std::string_view attribute) {
+  auto id = text_of(record, attribute);
+  const bool is_one = id.size() == 16 && id != "0000000000000000" &&
+                      id.find_first_not_of("0123456789abcdef") == id.npos;
+  return is_one ? id : std::string();
+}
+
+/// The ids of spans that nobody gave one.
+class SpanIds {
+ public:
+  explicit SpanIds(const OtlpOptions& options) {
+    for (const auto& [key, value] : options.resource) {
+      const auto* const text = std::get_if<std::string>(&value);
+      if (key == "service.instance.id" && text != nullptr) agent_ = *text;
+    }
+  }
+  std::string own(const Record& record) const {
+    if (auto given = given_id(record, "span.id"); !given.empty()) return given;
+    if (!telemetry::is_own_scope(record.scope)) return fresh(record);
+    if (record.name == "job") return job();
+    return record.name == "worker" ? worker(record) : fresh(record);
+  }
+  std::string parent(const Record& record) const {
+    if (auto given = given_id(record, "span.parent"); !given.empty()) return given;
+    if (!telemetry::is_own_scope(record.scope)) return worker(record);
+    return record.name == "job" ? std::string() : job();
+  }
+
+ private:
+  std::string job() const { return id_of(agent_ + " job", 8); }
+  std::string worker(const Record& record) const {
+    return id_of(
+        agent_ + " worker " + number_of(record, "rank") + " " + number_of(record, "attempt"), 8);
+  }
+  std::string fresh(const Record& record) const {
+    return id_of(
+        fmt::format("{} {} {} {}", agent_, record.name,
+                    record.stamp.wall.time_since_epoch().count(), number_of(record, "rank")),
+        8);
+  }
+  std::string agent_;
+};
+
+/// Without those that have a place of their own.
+json::array attributes_of_span(const Record& record) {
+  std::vector<Attribute> rest;
+  for (const auto& attribute : record.attributes) {
+    const bool placed = attribute.first == "duration_ns" || attribute.first == "span.id" ||
+                        attribute.first == "span.parent" || attribute.first == "span.phase";
+    if (!placed) rest.push_back(attribute);
+  }
+  return attributes_of(rest);
+}
+
+json::object span_of(const Record& record, std::int64_t length, const SpanIds& ids,
+                     const std::string& trace) {
+  json::object span{{"traceId", trace}, {"spanId", ids.own(record)}};
+  if (const auto parent = ids.parent(record); !parent.empty()) span["parentSpanId"] = parent;
+  span["name"] = text(record.name);
+  span["kind"] = 1;  // SPAN_KIND_INTERNAL
+  span["startTimeUnixNano"] = time_of(record.stamp.wall - Duration(length));
+  span["endTimeUnixNano"] = time_of(record.stamp.wall);
+  span["attributes"] = attributes_of_span(record);
+  if (const auto error = text_of(record, "span.error"); !error.empty()) {
+    span["status"] = json::object{{"code", 2}, {"message", text(error)}};
+  }
+  return span;
+}
+
+json::object log_of(const Record& record, const std::string& trace) {
   json::object log;
   const Value* const message = record.find("message");
   std::vector<Attribute> attributes;
@@ -150,6 +246,10 @@ json::object log_of(const Record& record) {
   if (message != nullptr) log["body"] = std::visit(ToAny{}, *message);
   if (record.id != 0)
     attributes.emplace_back("elastrun.event.id", fmt::format("{:016x}", record.id));
+  if (const auto span = given_id(record, "span.id"); !span.empty()) {
+    log["traceId"] = trace;
+    log["spanId"] = span;
+  }
   log["attributes"] = attributes_of(attributes);
   return log;
 }
@@ -187,17 +287,40 @@ std::string otlp_metrics(const Snapshot& snapshot, const OtlpOptions& options) {
   return body("resourceMetrics", "scopeMetrics", std::move(scopes), options);
 }
 
-std::string otlp_logs(std::span<const Record> records, const OtlpOptions& options) {
-  std::map<std::string, json::array> by_scope;
-  for (const auto& record : records) {
-    if (record.kind == Record::Kind::Event) by_scope[record.scope].push_back(log_of(record));
-  }
+namespace {
+
+json::array by_scope(std::map<std::string, json::array> all, const char* what,
+                     const OtlpOptions& options) {
   json::array scopes;
-  for (auto& [scope, logs] : by_scope) {
-    scopes.push_back(
-        json::object{{"scope", scope_of(scope, options)}, {"logRecords", std::move(logs)}});
+  for (auto& [scope, members] : all) {
+    scopes.push_back(json::object{{"scope", scope_of(scope, options)}, {what, std::move(members)}});
   }
-  return body("resourceLogs", "scopeLogs", std::move(scopes), options);
+  return scopes;
+}
+
+}  // namespace
+
+std::string otlp_logs(std::span<const Record> records, const OtlpOptions& options) {
+  std::map<std::string, json::array> all;
+  const auto trace = trace_id(options);
+  for (const auto& record : records) {
+    if (record.kind == Record::Kind::Event) all[record.scope].push_back(log_of(record, trace));
+  }
+  return body("resourceLogs", "scopeLogs", by_scope(std::move(all), "logRecords", options),
+              options);
+}
+
+std::string otlp_traces(std::span<const Record> records, const OtlpOptions& options) {
+  std::map<std::string, json::array> all;
+  const SpanIds ids(options);
+  const auto trace = trace_id(options);
+  for (const auto& record : records) {
+    const auto* const length = record.find("duration_ns");
+    const auto* const time = length == nullptr ? nullptr : std::get_if<std::int64_t>(length);
+    if (record.kind != Record::Kind::SpanEnd || time == nullptr || *time < 0) continue;
+    all[record.scope].push_back(span_of(record, *time, ids, trace));
+  }
+  return body("resourceSpans", "scopeSpans", by_scope(std::move(all), "spans", options), options);
 }
 
 }  // namespace elastrun::exporter

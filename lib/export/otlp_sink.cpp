@@ -44,7 +44,7 @@ std::uint64_t rejected(const std::string& body, std::string& why) {
   const auto* partial = value ? find_member(*value, "partialSuccess") : nullptr;
   if (partial == nullptr) return 0;
   why = member_text_or(*partial, "errorMessage", "rejected in part");
-  for (const char* key : {"rejectedLogRecords", "rejectedDataPoints"}) {
+  for (const char* key : {"rejectedLogRecords", "rejectedDataPoints", "rejectedSpans"}) {
     const auto text = member_text_or(*partial, key, "");
     const auto count = text.empty() ? member_int_or(*partial, key, 0) : parse_int(text).value_or(0);
     if (count > 0) return static_cast<std::uint64_t>(count);
@@ -66,20 +66,44 @@ void OtlpSink::Pace::pause(TimePoint now, Duration time) {
   not_before = std::max(not_before, now + time);
 }
 
-void OtlpSink::consume(const Record& record) {
-  if (record.kind != Record::Kind::Event) return;
-  const bool first = events_.empty();
-  events_bytes_ += size_of(record);
-  events_.push_back(record);
-  // The oldest goes: what explains an outage comes last.
-  while (events_bytes_ > kMost) {
-    events_bytes_ -= size_of(events_.front());
-    events_.pop_front();
-    lost_ += 1;
+std::size_t OtlpSink::Outbox::add(const Record& record) {
+  bytes += size_of(record);
+  waiting.push_back(record);
+  std::size_t gone = 0;
+  for (; bytes > kMost; ++gone) {
+    bytes -= size_of(waiting.front());
+    waiting.pop_front();
   }
+  return gone;
+}
+
+void OtlpSink::Outbox::fill_batch() {
+  // A batch that was not taken goes out again before anything newer.
+  const auto count = batch.empty() ? std::min(kBatch, waiting.size()) : 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    bytes -= size_of(waiting.front());
+    batch.push_back(std::move(waiting.front()));
+    waiting.pop_front();
+  }
+}
+
+std::size_t OtlpSink::Outbox::drop() {
+  const auto all = size();
+  batch.clear();
+  waiting.clear();
+  bytes = 0;
+  return all;
+}
+
+void OtlpSink::consume(const Record& record) {
+  const bool span = record.kind == Record::Kind::SpanEnd;
+  if (record.kind != Record::Kind::Event && !span) return;
+  auto& outbox = outboxes_[span ? 1 : 0];
+  const bool first = outbox.waiting.empty();
+  lost_ += outbox.add(record);
   if (!first) return;
   // Events come in bursts: they wait a moment, to go out as one batch.
-  if (!finished_) events_pace_.pause(clock_.now(), kGather);
+  if (!finished_) outbox.pace.pause(clock_.now(), kGather);
   if (!call_) send_later();
 }
 
@@ -94,35 +118,42 @@ void OtlpSink::send() {
   // Each signal has its own pace: a collector that answers 503 for metrics alone once got no event
   // at all.
   if (!metrics_.empty() && now >= metrics_pace_.not_before) return send_metrics();
-  if (has_events() && now >= events_pace_.not_before) return send_events();
-  under_way_ = What::Nothing;
-  if (!metrics_.empty() || has_events()) return send_later();
+  bool more = !metrics_.empty();
+  for (auto& outbox : outboxes_) {
+    if (outbox.has_some() && now >= outbox.pace.not_before) return send_records(outbox);
+    more = more || outbox.has_some();
+  }
+  under_way_ = nullptr;
+  if (more) return send_later();
   if (const auto finished = std::exchange(finished_, {})) finished();
 }
 
 void OtlpSink::send_later() {
   auto next = TimePoint::max();
   if (!metrics_.empty()) next = std::min(next, metrics_pace_.not_before);
-  if (has_events()) next = std::min(next, events_pace_.not_before);
+  for (const auto& outbox : outboxes_) {
+    if (outbox.has_some()) next = std::min(next, outbox.pace.not_before);
+  }
   alarm_->arm(next, [this] { send(); });
 }
 
 void OtlpSink::send_metrics() {
-  under_way_ = What::Metrics;
+  under_way_ = &metrics_pace_;
   sending_ = std::exchange(metrics_, {});
   post("/v1/metrics", sending_);
 }
 
-void OtlpSink::send_events() {
-  under_way_ = What::Events;
-  // A batch that was not taken goes out again before anything newer.
-  const auto count = batch_.empty() ? std::min(kBatch, events_.size()) : 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    events_bytes_ -= size_of(events_.front());
-    batch_.push_back(std::move(events_.front()));
-    events_.pop_front();
-  }
-  post("/v1/logs", otlp_logs(batch_, settings_.options));
+void OtlpSink::send_records(Outbox& outbox) {
+  under_way_ = &outbox.pace;
+  outbox.fill_batch();
+  post(outbox.path, outbox.body(outbox.batch, settings_.options));
+}
+
+/// Null: metrics are, or nothing is.
+OtlpSink::Outbox* OtlpSink::outbox_under_way() {
+  const auto found = std::ranges::find_if(
+      outboxes_, [this](const Outbox& outbox) { return &outbox.pace == under_way_; });
+  return found == outboxes_.end() ? nullptr : &*found;
 }
 
 void OtlpSink::post(const char* path, std::string body) {
@@ -152,7 +183,7 @@ void OtlpSink::answered(const Result<net::HttpResponse>& response) {
 }
 
 void OtlpSink::taken(const std::string& body) {
-  pace().next_pause = kFirstPause;
+  under_way_->next_pause = kFirstPause;
   std::string why;
   // The collector gives the number, so it is not believed beyond what was sent.
   const auto lost = std::min<std::uint64_t>(rejected(body, why), under_way());
@@ -160,16 +191,16 @@ void OtlpSink::taken(const std::string& body) {
   lost_ += lost;
   if (lost > 0) {
     trouble(why);
-  } else if (std::exchange(pace().said, false)) {
+  } else if (std::exchange(under_way_->said, false)) {
     log::info("metrics", "{}: takes what it is sent again", name());
   }
-  if (under_way_ == What::Events) batch_.clear();
+  if (auto* const outbox = outbox_under_way()) outbox->batch.clear();
   send();
 }
 
 void OtlpSink::refused(std::string why) {
   lost_ += under_way();
-  if (under_way_ == What::Events) batch_.clear();
+  if (auto* const outbox = outbox_under_way()) outbox->batch.clear();
   trouble(std::move(why));
   send();
 }
@@ -182,28 +213,25 @@ void OtlpSink::later(std::string why, std::optional<Duration> asked) {
     return send();
   }
   // Totals: the newest page replaces any that was not taken.
-  if (under_way_ == What::Metrics && metrics_.empty()) metrics_ = std::move(sending_);
-  auto& pace = this->pace();
+  if (metrics_are_under_way() && metrics_.empty()) metrics_ = std::move(sending_);
+  auto& pace = *under_way_;
   pace.pause(clock_.now(), asked ? *asked : with_jitter(pace.next_pause));
   pace.next_pause = std::min(pace.next_pause * 2, kLongestPause);
   send();
 }
 
 void OtlpSink::drop_those_under_way() {
-  if (under_way_ == What::Metrics) {
+  if (metrics_are_under_way()) {
     // The page under way, and the newer one that waited behind it.
     lost_ += metrics_.empty() ? 1 : 2;
     metrics_.clear();
-  } else {
-    lost_ += batch_.size() + events_.size();
-    batch_.clear();
-    events_.clear();
-    events_bytes_ = 0;
+  } else if (auto* const outbox = outbox_under_way()) {
+    lost_ += outbox->drop();
   }
 }
 
 void OtlpSink::trouble(std::string why) {
-  if (!std::exchange(pace().said, true)) {
+  if (!std::exchange(under_way_->said, true)) {
     log::warning("metrics", "{}: {}; what it does not take in time is lost", name(), why);
   }
   if (trouble_.empty()) trouble_ = std::move(why);
@@ -213,14 +241,15 @@ void OtlpSink::finish(std::function<void()> done) {
   finished_ = std::move(done);
   // No pause any more: the agent waits two seconds for all sinks together.
   alarm_->disarm();
-  metrics_pace_.not_before = events_pace_.not_before = {};
+  metrics_pace_.not_before = {};
+  for (auto& outbox : outboxes_) outbox.pace.not_before = {};
   send();
 }
 
 SinkAccount OtlpSink::account() const {
-  std::uint64_t open = events_.size() + (metrics_.empty() ? 0 : 1);
-  open += batch_.size();
-  if (call_ && under_way_ == What::Metrics) open += 1;
+  std::uint64_t open = metrics_.empty() ? 0 : 1;
+  for (const auto& outbox : outboxes_) open += outbox.size();
+  if (call_ && metrics_are_under_way()) open += 1;
   return {name(), delivered_, lost_ + open, trouble_, open};
 }
 

@@ -7,26 +7,28 @@
 #include "export/otlp_target.hpp"
 #include "net/http_call.hpp"
 
+#include <array>
 #include <boost/asio/io_context.hpp>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace elastrun::exporter {
 
-/// Pushes the series of the agent and its events to a collector, as JSON over HTTP. One request at
-/// a time. What a collector cannot take now (429, 502-504, no answer) is sent again: metrics as
-/// they are then, events in their batch; the pauses grow, or are as long as its Retry-After says.
-/// Each of the two has its own: a collector may take one signal only.
-/// What it refuses (other statuses) is lost, counted, and said once.
+/// Pushes the series of the agent, its events and its spans to a collector, as JSON over HTTP. One
+/// request at a time. What a collector cannot take now (429, 502-504, no answer) is sent again:
+/// metrics as they are then, events and spans in their batch; the pauses grow, or are as long as
+/// its Retry-After says. Each of the three has its own: a collector may take one signal only. What
+/// it refuses (other statuses) is lost, counted, and said once.
 class OtlpSink final : public MetricsSink {
  public:
   static constexpr std::size_t kMost = 4 << 20;  // bytes of events that wait, roughly
-  static constexpr std::size_t kBatch = 512;     // events of a request
+  static constexpr std::size_t kBatch = 512;     // records of a request
   static constexpr Duration kLimit = std::chrono::seconds(10);  // of a request
-  static constexpr Duration kGather = std::chrono::seconds(1);  // events for a request
+  static constexpr Duration kGather = std::chrono::seconds(1);  // records for a request
   static constexpr Duration kFirstPause = std::chrono::seconds(1);
   static constexpr Duration kLongestPause = std::chrono::minutes(1);
   static constexpr Duration kLongestRetryAfter = std::chrono::minutes(5);
@@ -48,18 +50,32 @@ class OtlpSink final : public MetricsSink {
   SinkAccount account() const override;
 
  private:
-  /// When one of the two may be sent.
+  /// When a signal may be sent.
   struct Pace {
     TimePoint not_before{};
     Duration next_pause = kFirstPause;
     bool said = false;  // that it is not taken
     void pause(TimePoint now, Duration time);
   };
-  enum class What { Nothing, Metrics, Events };
-  bool has_events() const { return !batch_.empty() || !events_.empty(); }
+  /// Records on their way: events, or spans.
+  struct Outbox {
+    const char* path;
+    std::string (*body)(std::span<const telemetry::Record>, const OtlpOptions&);
+    Pace pace{};
+    std::deque<telemetry::Record> waiting{};
+    std::size_t bytes = 0;
+    std::vector<telemetry::Record> batch{};  // being sent, or sent again
+    bool has_some() const { return !batch.empty() || !waiting.empty(); }
+    std::size_t size() const { return batch.size() + waiting.size(); }
+    /// Returns how many of the oldest have gone: what explains an outage comes last.
+    std::size_t add(const telemetry::Record& record);
+    void fill_batch();
+    std::size_t drop();
+  };
+  bool metrics_are_under_way() const { return under_way_ == &metrics_pace_; }
   void send();
   void send_metrics();
-  void send_events();
+  void send_records(Outbox& outbox);
   void send_later();
   void post(const char* path, std::string body);
   void answered(const Result<net::HttpResponse>& response);
@@ -67,8 +83,8 @@ class OtlpSink final : public MetricsSink {
   void refused(std::string why);
   void later(std::string why, std::optional<Duration> asked);
   void drop_those_under_way();
-  Pace& pace() { return under_way_ == What::Events ? events_pace_ : metrics_pace_; }
-  std::size_t under_way() const { return under_way_ == What::Events ? batch_.size() : 1; }
+  Outbox* outbox_under_way();
+  std::size_t under_way() { return outbox_under_way() ? outbox_under_way()->batch.size() : 1; }
   void trouble(std::string why);
 
   boost::asio::io_context& loop_;
@@ -76,14 +92,12 @@ class OtlpSink final : public MetricsSink {
   const Settings settings_;
   net::KeptConnection kept_;
   std::unique_ptr<Alarm> alarm_;
-  Pace metrics_pace_, events_pace_;
+  Pace metrics_pace_;
+  std::array<Outbox, 2> outboxes_{{{"/v1/logs", otlp_logs}, {"/v1/traces", otlp_traces}}};
   std::unique_ptr<net::HttpCall> call_, answered_call_;  // that may be on the stack still
-  What under_way_ = What::Nothing;
-  std::string metrics_;  // the newest body that has not been sent
-  std::string sending_;  // the one that is being sent
-  std::deque<telemetry::Record> events_;
-  std::size_t events_bytes_ = 0;
-  std::vector<telemetry::Record> batch_;  // being sent, or sent again
+  Pace* under_way_ = nullptr;                            // whose; null: nothing is
+  std::string metrics_;                                  // the newest body that has not been sent
+  std::string sending_;                                  // the one that is being sent
   std::uint64_t delivered_ = 0, lost_ = 0;
   std::string trouble_;
   std::function<void()> finished_;

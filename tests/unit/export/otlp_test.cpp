@@ -90,3 +90,70 @@ TEST_CASE("otlp: nothing is a body, too") {
   CHECK(otlp_metrics({}) ==
         R"({"resourceMetrics":[{"resource":{"attributes":[]},"scopeMetrics":[]}]})");
 }
+
+TEST_CASE("otlp: what a worker opens is below its worker, and that below the job, in one trace") {
+  using telemetry::Record;
+  const auto span = [](std::string scope, std::string name,
+                       std::vector<telemetry::Attribute> attributes) {
+    Record record;
+    record.kind = Record::Kind::SpanEnd;
+    record.scope = std::move(scope);
+    record.name = std::move(name);
+    record.stamp.wall = WallTime(Duration(1763690001000000000));
+    record.attributes = std::move(attributes);
+    record.attributes.emplace_back("duration_ns", std::int64_t{1'000'000'000});
+    return record;
+  };
+  const std::int64_t rank = 3, attempt = 1;
+  const std::vector records{
+      span("elastrun.agent", "job", {}),
+      span("elastrun.agent", "worker", {{"rank", rank}, {"attempt", attempt}}),
+      span("worker", "epoch",
+           {{"number", std::int64_t{7}},
+            {"span.id", "0123456789abcdef"},
+            {"span.error", "OSError"},
+            {"rank", rank},
+            {"attempt", attempt}}),
+      span("worker", "step",
+           {{"span.id", "00000000000000ff"}, {"span.parent", "0123456789abcdef"}}),
+      span("worker", "odd", {{"span.id", "no id"}, {"span.parent", "0000000000000000"}})};
+  const OtlpOptions options{.resource = {{"service.instance.id", "a/b/1"}}, .trace = "night"};
+  const auto body = parsed(otlp_traces(records, options));
+  const auto& scopes = body.at("resourceSpans").at(0).at("scopeSpans");
+  const auto& ours = scopes.at(0).at("spans");
+  const auto& theirs = scopes.at(1).at("spans");
+  REQUIRE(ours.as_array().size() == 2);
+  REQUIRE(theirs.as_array().size() == 3);
+  CHECK(ours.at(0).as_object().if_contains("parentSpanId") == nullptr);
+  CHECK(ours.at(1).at("parentSpanId") == ours.at(0).at("spanId"));
+  CHECK(theirs.at(0).at("parentSpanId") == ours.at(1).at("spanId"));
+  CHECK(theirs.at(1).at("parentSpanId") == "0123456789abcdef");
+  CHECK(
+      text(theirs.at(0)) ==
+      R"({"traceId":)" + text(ours.at(0).at("traceId")) +
+          R"(,"spanId":"0123456789abcdef","parentSpanId":)" + text(ours.at(1).at("spanId")) +
+          R"(,"name":"epoch","kind":1,"startTimeUnixNano":"1763690000000000000",)"
+          R"("endTimeUnixNano":"1763690001000000000","attributes":[{"key":"number","value":)"
+          R"({"intValue":"7"}},{"key":"span.error","value":{"stringValue":"OSError"}},)"
+          R"({"key":"rank","value":{"intValue":"3"}},{"key":"attempt","value":{"intValue":"1"}}],)"
+          R"("status":{"code":2,"message":"OSError"}})");
+  // Ids that no collector takes are ours.
+  CHECK(theirs.at(2).at("spanId").as_string().size() == 16);
+  CHECK(theirs.at(2).at("spanId") != "no id");
+  CHECK(theirs.at(2).at("parentSpanId") != "0000000000000000");
+  CHECK(ours.at(0).at("traceId").as_string().size() == 32);
+  // Another agent of the job has the same trace, and other spans.
+  const auto other = parsed(
+      otlp_traces(records, {.resource = {{"service.instance.id", "a/c/1"}}, .trace = "night"}));
+  const auto& job = other.at("resourceSpans").at(0).at("scopeSpans").at(0).at("spans").at(0);
+  CHECK(job.at("traceId") == ours.at(0).at("traceId"));
+  CHECK(job.at("spanId") != ours.at(0).at("spanId"));
+  // An event in a span knows it.
+  Record event;
+  event.name = "e";
+  event.attributes = {{"span.id", "0123456789abcdef"}};
+  const auto logs = parsed(otlp_logs(std::vector{event}, options));
+  const auto& log = logs.at("resourceLogs").at(0).at("scopeLogs").at(0).at("logRecords").at(0);
+  CHECK(log.at("spanId") == "0123456789abcdef");
+  CHECK(log.at("traceId") == ours.at(0).at("traceId"));
+}
