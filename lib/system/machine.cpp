@@ -76,6 +76,7 @@ void add_rates(const std::vector<DeviceIo>& now, const std::vector<DeviceIo>& be
 Machine::Machine(MachineSources sources)
     : sources_(std::move(sources)),
       nvml_(sources_.nvml),
+      energy_(sources_.powercap),
       ticks_(static_cast<double>(::sysconf(_SC_CLK_TCK))),
       page_(static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE))) {}
 
@@ -176,6 +177,22 @@ void Machine::compare(MachineSample& sample) {
   }
 }
 
+/// What has been drawn since the sample before is added to its sum: the driver of a GPU that is
+/// loaded again counts from zero.
+void Machine::add_up_energy(MachineSample& sample) const {
+  if (!before_) return;
+  sample.joules = before_->joules;
+  for (const auto& gpu : sample.gpus) {
+    const auto old = std::ranges::find(before_->gpus, gpu.uuid, &GpuUse::uuid);
+    if (old == before_->gpus.end() || !gpu.energy || !old->energy) continue;
+    sample.joules += std::max(0.0, *gpu.energy - *old->energy);
+  }
+  for (const auto& one : sample.energy) {
+    const auto old = std::ranges::find(before_->energy, one.id, &EnergyUse::id);
+    if (old != before_->energy.end()) sample.joules += std::max(0.0, one.joules - old->joules);
+  }
+}
+
 MachineSample Machine::sample(TimePoint now, const std::vector<WatchedWorker>& workers) {
   MachineSample sample;
   sample.at = now;
@@ -187,6 +204,8 @@ MachineSample Machine::sample(TimePoint now, const std::vector<WatchedWorker>& w
     if (use.use.start_ticks != 0) sample.workers.push_back(std::move(use));  // else it has gone
   }
   sample.gpus = nvml_.sample();
+  sample.energy = energy_.sample();
+  add_up_energy(sample);
   compare(sample);
   before_ = sample;
   return sample;

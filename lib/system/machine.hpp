@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 #include "process/process_table.hpp"
+#include "system/cpu_energy.hpp"
 #include "system/nvml.hpp"
 #include "system/proc_files.hpp"
 
@@ -45,6 +46,8 @@ struct MachineSample {
   CgroupUse cgroup;
   std::vector<WorkerUse> workers;
   std::vector<GpuUse> gpus;
+  std::vector<EnergyUse> energy;  // of processors and memory
+  double joules = 0;              // of those and all GPUs, since we watch
 };
 
 /// Where to look; changed by tests only.
@@ -52,6 +55,7 @@ struct MachineSources {
   std::string proc = "/proc";
   std::string cgroups = "/sys/fs/cgroup";
   std::string nvml = "libnvidia-ml.so.1";
+  std::string powercap = "/sys/class/powercap";
 };
 
 /// Looks at the machine when it is asked, for one that asks at a time. Reads some dozen small
@@ -68,9 +72,11 @@ class Machine {
   void read_node(MachineSample& sample) const;
   CgroupUse read_cgroup() const;
   void compare(MachineSample& sample);
+  void add_up_energy(MachineSample& sample) const;
 
   const MachineSources sources_;
   Nvml nvml_;
+  CpuEnergy energy_;
   const double ticks_;
   const std::uint64_t page_;
   std::optional<MachineSample> before_;

@@ -9,10 +9,12 @@
 
 namespace elastrun::agent {
 
-MachineWatch::MachineWatch(boost::asio::any_io_executor loop, Clock& clock, FindGroup group)
+MachineWatch::MachineWatch(boost::asio::any_io_executor loop, Clock& clock, FindGroup group,
+                           double carbon_intensity)
     : clock_(clock),
       group_(std::move(group)),
       begun_(clock.now()),
+      carbon_intensity_(carbon_intensity),
       calls_(std::move(loop), files::BlockingCalls::WithoutThread::Refuse),
       limit_(clock.make_alarm()) {}
 
@@ -60,7 +62,7 @@ void MachineWatch::look(Then then) {
 }
 
 std::vector<telemetry::Point> MachineWatch::points_of(const system::MachineSample& sample) const {
-  return system::points_of(sample, begun_);
+  return system::points_of(sample, begun_, carbon_intensity_);
 }
 
 }  // namespace elastrun::agent

@@ -43,7 +43,7 @@ std::string stat_of(int pid, int session, int ticks, int start = 77) {
 }
 
 Machine machine_of(const Folder& folder, const std::string& nvml = "libnone.so") {
-  return Machine({folder.path + "/proc", folder.path + "/cgroup", nvml});
+  return Machine({folder.path + "/proc", folder.path + "/cgroup", nvml, folder.path + "/powercap"});
 }
 
 }  // namespace
@@ -198,4 +198,40 @@ TEST_CASE("machine: this very machine can be told, each series once") {
                           "process.memory.usage rank=0 local_rank=0"}) {
     CHECK_MESSAGE(series.contains(one), std::string(one));
   }
+}
+
+TEST_CASE("machine: processors and their memory tell their energy, each once, also when it wraps") {
+  const Folder folder;
+  const auto zone = [&](const std::string& id, const std::string& name, const char* energy) {
+    folder.put("powercap/" + id + "/name", name + "\n");
+    folder.put("powercap/" + id + "/energy_uj", energy);
+    folder.put("powercap/" + id + "/max_energy_range_uj", "10000000\n");
+  };
+  zone("intel-rapl:0", "package-0", "9000000\n");
+  zone("intel-rapl:0:0", "core", "5000000\n");  // part of the package
+  zone("intel-rapl:0:1", "dram", "1000000\n");
+  zone("intel-rapl:1", "psys", "9000000\n");            // all of them
+  zone("intel-rapl-mmio:0", "package-0", "9000000\n");  // the same by another way
+  zone("intel-rapl:2", "package-1", "not a number\n");
+  auto machine = machine_of(folder);
+  auto sample = machine.sample(kStart, {});
+  REQUIRE(sample.energy.size() == 2);
+  CHECK(sample.energy[0].joules == 0);
+  zone("intel-rapl:0", "package-0", "2000000\n");
+  zone("intel-rapl:0:1", "dram", "1500000\n");
+  sample = machine.sample(kStart + std::chrono::seconds(10), {});
+  CHECK(sample.energy[0].joules == doctest::Approx(3));
+  CHECK(sample.energy[1].joules == doctest::Approx(0.5));
+  CHECK(sample.joules == doctest::Approx(3.5));
+  const auto number = [](const std::vector<telemetry::Point>& points, const std::string& name) {
+    double sum = 0;
+    for (const auto& point : points) {
+      if (point.spec->name == name) sum += std::get<double>(point.value);
+    }
+    return sum;
+  };
+  CHECK(number(points_of(sample, kStart), "hw.energy") == doctest::Approx(3.5));
+  CHECK(number(points_of(sample, kStart), "elastrun.carbon") == 0);
+  // 3.5 J at 360 g for 3.6 MJ.
+  CHECK(number(points_of(sample, kStart, 360), "elastrun.carbon") == doctest::Approx(3.5e-4));
 }
