@@ -118,7 +118,8 @@ std::string to_json_line(const Record& record) {
   }
   if (record.id != 0) line += fmt::format(",\"id\":\"{:016x}\"", record.id);
   append_object(line, "attributes", record.attributes);
-  if (record.window != nullptr) append_window(line, *record.window);
+  // That of a sample is for those who keep sums.
+  if (record.kind == Record::Kind::Window && record.window) append_window(line, *record.window);
   return line + "}";
 }
 

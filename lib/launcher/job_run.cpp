@@ -74,6 +74,8 @@ Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardia
   run->hang_ = HangResponse::make(run->hang_parts());
   if (auto made = RunTelemetry::make(run->telemetry_parts())) {
     run->telemetry_ = std::move(*made);
+    run->telemetry_->worker_records().on_refused(
+        [&pages = run->pages_](int rank, std::uint64_t count) { pages.tell_refused(rank, count); });
   } else {
     return std::unexpected(made.error());
   }

@@ -68,7 +68,8 @@ constexpr std::array kTable = {
     // Not from workers, who could have their neighbours asked again and again.
     row<workers::StacksAsked>(to_nothing),
     // The channel keeps these for itself.
-    row<workers::SentFrom>(to_nothing), row<workers::NotTold>(to_nothing)};
+    row<workers::SentFrom>(to_nothing), row<workers::NotTold>(to_nothing),
+    row<workers::SamplesTold>(to_records)};
 
 consteval bool is_in_order() {
   for (std::size_t i = 0; i < kTable.size(); ++i) {

@@ -95,7 +95,7 @@ RecordView::RecordView(const Record& record) {
       std::holds_alternative<std::int64_t>(*length)) {
     view_.start_ns -= std::get<std::int64_t>(*length);
   }
-  if (record.window == nullptr) return;
+  if (record.kind != Record::Kind::Window || record.window == nullptr) return;
   const auto& window = *record.window;
   view_.start_ns = nanoseconds(window.start);
   view_.end_ns = nanoseconds(window.end);

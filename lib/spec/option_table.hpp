@@ -86,6 +86,8 @@ enum class Opt {
   GoodputPrefix,
   Metrics,
   MetricsInterval,
+  Aggregations,
+  CarbonIntensity,
   // This launch
   Config,
   DryRun,

@@ -19,18 +19,21 @@ struct SinkRow {
   SinkKind kind;
   std::string_view argument;  // for people; in brackets: may be left out
   std::string_view example;
+  enum class Grain { Each, Seconds, Totals } grain;  // of the samples of workers, unless it is said
 };
+using Grain = SinkRow::Grain;
 constexpr std::array<SinkRow, 10> kSinkRows = {{
-    {"console", SinkKind::Console, "[:GROUP]", "console"},
-    {"jsonl", SinkKind::JsonLines, ":FILE", "jsonl:run.jsonl"},
-    {"prometheus", SinkKind::Prometheus, ":FILE", "prometheus:/var/lib/node_exporter/job.prom"},
-    {"openmetrics", SinkKind::OpenMetrics, ":FILE", "openmetrics:job.om"},
-    {"tensorboard", SinkKind::TensorBoard, ":DIR", "tensorboard:runs"},
-    {"trace", SinkKind::Trace, ":FILE", "trace:trace.json"},
-    {"statsd", SinkKind::Statsd, ":HOST[:PORT]", "statsd:127.0.0.1:8125"},
-    {"otlp", SinkKind::Otlp, ":URL", "otlp:http://collector:4318"},
-    {"exec", SinkKind::Exec, ":COMMAND", "exec:python3 collect.py"},
-    {"plugin", SinkKind::Plugin, ":FILE[?ARGUMENT]", "plugin:./sink.so?verbose"},
+    {"console", SinkKind::Console, "[:GROUP]", "console", Grain::Each},
+    {"jsonl", SinkKind::JsonLines, ":FILE", "jsonl:run.jsonl", Grain::Each},
+    {"prometheus", SinkKind::Prometheus, ":FILE", "prometheus:/var/lib/node_exporter/job.prom",
+     Grain::Totals},
+    {"openmetrics", SinkKind::OpenMetrics, ":FILE", "openmetrics:job.om", Grain::Totals},
+    {"tensorboard", SinkKind::TensorBoard, ":DIR", "tensorboard:runs", Grain::Seconds},
+    {"trace", SinkKind::Trace, ":FILE", "trace:trace.json", Grain::Seconds},
+    {"statsd", SinkKind::Statsd, ":HOST[:PORT]", "statsd:127.0.0.1:8125", Grain::Totals},
+    {"otlp", SinkKind::Otlp, ":URL", "otlp:http://collector:4318", Grain::Totals},
+    {"exec", SinkKind::Exec, ":COMMAND", "exec:python3 collect.py", Grain::Seconds},
+    {"plugin", SinkKind::Plugin, ":FILE[?ARGUMENT]", "plugin:./sink.so?verbose", Grain::Seconds},
 }};
 
 std::unexpected<Refusal> refuse(std::string_view source, std::string text, std::string hint) {
@@ -57,6 +60,19 @@ std::string fault_of(SinkKind kind, std::string_view argument) {
   return endpoint && endpoint->port != 0 ? std::string() : "expected HOST or HOST:PORT";
 }
 
+constexpr std::string_view kWindow = ";window=";
+
+/// Takes the option off the end of a sink's text: "" or the value of window.
+std::string_view take_window(std::string_view& text) {
+  const auto at = text.rfind(kWindow);
+  if (at == text.npos) return {};
+  const auto value = text.substr(at + kWindow.size());
+  // A command of exec: may hold those words in its middle.
+  if (value.empty() || value.find_first_of(" ;:/") != value.npos) return {};
+  text = text.substr(0, at);
+  return value;
+}
+
 }  // namespace
 
 std::string known_metrics_sinks() {
@@ -72,9 +88,11 @@ bool is_severity(std::string_view text) {
 }
 
 Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view source) {
-  const auto colon = text.find(':');
-  const auto name = text.substr(0, colon);
-  const auto argument = colon == text.npos ? std::string_view() : text.substr(colon + 1);
+  auto rest = text;
+  const auto window = take_window(rest);
+  const auto colon = rest.find(':');
+  const auto name = rest.substr(0, colon);
+  const auto argument = colon == rest.npos ? std::string_view() : rest.substr(colon + 1);
   const auto row = std::ranges::find(kSinkRows, name, &SinkRow::name);
   if (row == kSinkRows.end()) {
     const auto near = nearest(name, names());
@@ -91,7 +109,17 @@ Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view sou
     return refuse(source, fmt::format("{} of the sink {}: {}", in_quotes(argument), name, fault),
                   fmt::format("for example {}", row->example));
   }
-  return SinkChoice{row->kind, std::string(text), std::string(argument)};
+  if (!window.empty() && row->grain == Grain::Totals) {
+    return refuse(source, fmt::format("the sink {} has no window", name),
+                  "it takes totals, with the count and the sum of all samples");
+  }
+  if (!window.empty() && window != "0" && window != "1s") {
+    return refuse(
+        source, fmt::format("{} is no window of the sink {}", in_quotes(window), name),
+        "expected 0 (each sample) or 1s (their sum), for example jsonl:run.jsonl;window=1s");
+  }
+  const bool each = window.empty() ? row->grain == Grain::Each : window == "0";
+  return SinkChoice{row->kind, std::string(text), std::string(argument), each};
 }
 
 Answer<std::vector<SinkChoice>> metrics_sinks(const Override& given,
@@ -116,6 +144,34 @@ Answer<std::vector<SinkChoice>> metrics_sinks(const Override& given,
     sinks[*added].routes.push_back(row.route);
   }
   return sinks;
+}
+
+Answer<std::vector<std::pair<std::string, std::vector<std::string>>>> stat_aggregations(
+    const Override& given) {
+  static const std::vector<std::string> kNames = {"value", "mean",   "count",    "sum", "max",
+                                                  "min",   "stddev", "p50",      "p90", "p95",
+                                                  "p99",   "p999",   "histogram"};
+  std::vector<std::pair<std::string, std::vector<std::string>>> all;
+  for (const auto& text : given.listed ? given.items : split_filters(given.text)) {
+    if (text.empty()) continue;
+    const auto equals = text.rfind('=');
+    const auto pattern = text.substr(0, equals);
+    auto names =
+        equals == text.npos ? std::vector<std::string>() : split(text.substr(equals + 1), '+');
+    const auto strange = std::ranges::find_if(names, [](const std::string& name) {
+      return std::ranges::find(kNames, name) == kNames.end();
+    });
+    if (pattern.empty() || names.empty()) {
+      return refuse(given.source, fmt::format("{} names no aggregations", in_quotes(text)),
+                    "expected PATTERN=NAME[+NAME...], for example 'train.*=p95+p99'");
+    }
+    if (strange != names.end()) {
+      return refuse(given.source, fmt::format("unknown aggregation {}", in_quotes(*strange)),
+                    fmt::format("the aggregations are {}", join(kNames, ", ")));
+    }
+    all.emplace_back(pattern, std::move(names));
+  }
+  return all;
 }
 
 }  // namespace elastrun::spec

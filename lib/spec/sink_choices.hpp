@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace elastrun::spec {
@@ -25,11 +26,13 @@ struct SinkChoice {
   } kind = Kind::Console;
   std::string text;  // as it was given: its name in logs and reports
   std::string argument;
+  /// Whether it is told each sample of a worker, and not what a second of them comes to.
+  bool each = false;
   std::vector<MetricsRoute> routes{};  // empty: what it takes by default
   bool operator==(const SinkChoice&) const = default;
 };
 
-/// "console", "jsonl:run.jsonl", "otlp:http://collector:4318". Refuses (exit code 2) a name that is
+/// "console", "jsonl:run.jsonl", "tensorboard:runs;window=0". Refuses (exit code 2) a name that is
 /// not known, and an argument that is missing or of the wrong form; `source` is who said it.
 Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view source);
 
@@ -37,6 +40,10 @@ Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view sou
 /// a row selects is all that its sink gets.
 Answer<std::vector<SinkChoice>> metrics_sinks(const Override& given,
                                               const std::vector<MetricsRouteRow>& rows);
+
+/// "train.*=p95+p99": patterns of names, and what the Stats of those are summarised to.
+Answer<std::vector<std::pair<std::string, std::vector<std::string>>>> stat_aggregations(
+    const Override& given);
 
 /// "console[:GROUP], jsonl:FILE, ...": for people.
 std::string known_metrics_sinks();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/aggregation.hpp"
 
+#include <algorithm>
 #include <array>
 
 namespace elastrun::telemetry {
@@ -14,6 +15,12 @@ constexpr std::array<std::string_view, 13> kNames = {"none", "value", "mean",   
 
 std::string_view to_text(Aggregation aggregation) {
   return kNames[static_cast<std::size_t>(aggregation)];
+}
+
+std::optional<Aggregation> aggregation_named(std::string_view name) {
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<Aggregation>(found - kNames.begin());
 }
 
 std::optional<double> quantile_of(Aggregation aggregation) {

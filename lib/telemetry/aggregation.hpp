@@ -30,6 +30,7 @@ enum class Aggregation : std::uint8_t {
 
 /// "none", "value", ..., "p999".
 std::string_view to_text(Aggregation aggregation);
+std::optional<Aggregation> aggregation_named(std::string_view name);
 /// 0.5 for P50; nothing for what is not a quantile.
 std::optional<double> quantile_of(Aggregation aggregation);
 

@@ -58,6 +58,18 @@ struct Window {
   std::shared_ptr<const Sketch> sketch{};  // of histograms
 };
 
+/// What a series is, where who reports it says so.
+struct Meaning {
+  std::string unit{}, help{};  // UCUM; one sentence
+  /// Beside the rank; they stand among the attributes, too. By name.
+  std::vector<std::pair<std::string, std::string>> labels{};
+  bool operator==(const Meaning&) const = default;
+};
+
+/// How much of what was put a sample tells: all of it, one of several that are summed up as well,
+/// or those in sum, of which `window` knows more than the last value.
+enum class Detail : std::uint8_t { Whole, Each, Summed };
+
 /// The one thing that travels the pipeline: born whole as an event, or made from cells as a sample
 /// or a window (telemetry.md section 7). Sinks read it, and never change it.
 struct Record {
@@ -68,8 +80,11 @@ struct Record {
   Value value;        // of a Sample
   std::vector<Attribute> attributes;
   Severity severity = Severity::Info;
-  std::uint64_t id = 0;                    // 0: has none
-  std::shared_ptr<const Window> window{};  // of a Window; attributes are the labels of its series
+  std::uint64_t id = 0;  // 0: has none
+  // Of a Window, whose attributes are the labels of its series; of samples that are Summed.
+  std::shared_ptr<const Window> window{};
+  std::shared_ptr<const Meaning> meaning{};  // null: not said
+  Detail detail = Detail::Whole;
 
   /// The attribute of that name, or null.
   const Value* find(std::string_view attribute) const;

@@ -26,7 +26,8 @@ class KernelClock final : public Clock {
 }  // namespace
 
 bool Selector::matches(const Record& record) const {
-  return (!kind || *kind == record.kind) && record.severity >= at_least &&
+  const bool fitting = record.detail == Detail::Whole || (record.detail == Detail::Each) == each;
+  return fitting && (!kind || *kind == record.kind) && record.severity >= at_least &&
          matches(record.scope, record.name);
 }
 
@@ -81,6 +82,13 @@ bool Pipeline::asks_for(std::string_view scope) const {
   const auto known = routes();
   return std::any_of(known->begin(), known->end(),
                      [scope](const auto& route) { return fits(route->selector.scope, scope); });
+}
+
+bool Pipeline::wants_each(std::string_view scope) const {
+  const auto known = routes();
+  return std::ranges::any_of(*known, [scope](const auto& route) {
+    return route->selector.each && fits(route->selector.scope, scope);
+  });
 }
 
 bool Pipeline::wants(const Record& record) const {

@@ -30,6 +30,7 @@ struct Selector {
   std::string scope{}, name{};
   std::optional<Record::Kind> kind{};
   Severity at_least = Severity::Trace;
+  bool each = false;  // samples that were put, one by one, and not those that sum them up
   bool matches(const Record& record) const;
   /// The same for a series, of which scope and name count.
   bool matches(std::string_view of_scope, std::string_view of_name) const;
@@ -55,6 +56,8 @@ class Pipeline {
   bool wants(std::string_view scope) const {
     return any_.load(std::memory_order_relaxed) && asks_for(scope);
   }
+  /// Whether anybody would get single samples of this scope (Detail::Each).
+  bool wants_each(std::string_view scope) const;
   /// The same for a record as a whole.
   bool wants(const Record& record) const;
   /// Whether any route carries records of this kind.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "telemetry/batch_series.hpp"
 #include "telemetry/instruments.hpp"
 #include "telemetry/route.hpp"
 
@@ -10,22 +11,26 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace elastrun::telemetry {
 
 /// Makes samples of a pipeline readable for those who pull: each is the last value of a gauge under
-/// its scope and name, labelled with its "rank" if it has one; those with the attribute "total":
-/// true are what a counter has come to. Neither has windows, because those who are told of records
-/// have had the sample itself.
+/// its scope and name, labelled with its "rank" if it has one, and with the labels of its meaning;
+/// those with the attribute "total": true are what a counter has come to. Beside the gauge of a
+/// worker there is NAME.samples with the count and the sum of all that was put, so that a mean over
+/// any stretch can be had; a sample that brings a sketch is a histogram alone. None has windows,
+/// because those who are told of records have had the sample itself.
 ///
 /// What no instrument can be called becomes `_`, character by character; a name that begins with
-/// anything but a letter gets an "m_" before it. A sample that is not a number, and one with the
-/// name of another instrument, stays out, counted. At most kMostNames names are known; of each name
-/// there is a series for each rank, and how many ranks there are is not for workers to say.
+/// anything but a letter gets an "m_" before it. A sample that is not a number, one with the name
+/// of another instrument and one whose labels have other names than the first one's stays out,
+/// counted. At most kMostNames names are known; of each name there is a series for each rank and
+/// set of labels: how many ranks there are is not for workers to say, and the registry bounds the
+/// rest.
 ///
 /// For all threads, as sinks are.
 class SampleSeries final : public Sink {
@@ -35,6 +40,7 @@ class SampleSeries final : public Sink {
   struct Key {
     std::string scope, name, rank;
     bool counts = false;
+    std::vector<std::pair<std::string, std::string>> labels{};
     auto operator<=>(const Key&) const = default;
   };
   struct Told {
@@ -50,21 +56,27 @@ class SampleSeries final : public Sink {
   std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
  private:
-  /// None of both: refused, and not asked for again.
+  /// None of them: refused for that reason, and not asked for again.
   struct Held {
     std::optional<Gauge> gauge{};
     std::optional<Counter<double>> counter{};
+    std::shared_ptr<BatchSeries> histogram{}, samples{};
     double total = 0;  // that the counter has been told of
+    std::string_view refusal{};
+    std::vector<std::string> values{};  // of the labels
+    std::vector<std::string> made{};    // instruments that have this series
   };
-  Held make(const Key& key) const;
-  Held* find(Key key);
+  void make(Held& held, const Key& key, const Record& record);
+  std::shared_ptr<BatchSeries> make_batches(Held& held, Kind kind, Spec spec);
+  Held* find(Key key, const Record& record);
   std::string_view take(const Record& record);
 
   Registry& registry_;
   const Told told_;
   std::mutex mutex_;  // for what follows
   std::map<Key, Held> held_;
-  std::set<std::pair<std::string, std::string>> names_;  // scope and name
+  // By scope and name: what the first sample said, which holds for all of its series.
+  std::map<std::pair<std::string, std::string>, Spec> names_;
   std::atomic<std::uint64_t> refused_ = 0;
 };
 

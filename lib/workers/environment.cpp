@@ -17,6 +17,8 @@ constexpr std::string_view kCuda = "CUDA_VISIBLE_DEVICES";
 constexpr std::string_view kNccl = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 constexpr std::string_view kServer = "TORCH_WORKER_SERVER_SOCKET";
 
+constexpr int kSamplesOfSecond = 1000;  // that a process of a worker tells one by one
+
 std::string_view name_of(std::string_view entry) {
   return entry.substr(0, entry.find('='));
 }
@@ -81,6 +83,14 @@ void add_elastic(Entries& out, const JobFacts& facts, const Placement& place,
   if (!facts.timer_file.empty()) out.add("TORCHELASTIC_TIMER_FILE", facts.timer_file);
 }
 
+std::string aggregations_text(const spec::JobSpec& job) {
+  std::vector<std::string> all;
+  for (const auto& [pattern, names] : job.aggregations) {
+    all.push_back(pattern + '=' + join(names, "+"));
+  }
+  return join(all, ",");
+}
+
 void add_own(Entries& out, const JobFacts& facts, const WorkerFiles& files) {
   out.add("ELASTRUN_JOB", facts.job.run_id);
   if (!facts.agent_id.empty()) out.add("ELASTRUN_AGENT_ID", facts.agent_id);
@@ -88,6 +98,12 @@ void add_own(Entries& out, const JobFacts& facts, const WorkerFiles& files) {
   if (!files.channel.empty()) out.add("ELASTRUN_CHANNEL", files.channel);
   if (!files.page.empty()) out.add("ELASTRUN_PAGE", files.page);
   if (facts.job.goodput == spec::Goodput::Auto) out.add("ELASTRUN_GOODPUT", "auto");
+  if (const auto text = aggregations_text(facts.job); !text.empty()) {
+    out.add("ELASTRUN_AGGREGATIONS", text);
+  }
+  // Without a sink that shows them, single samples would be told for nothing.
+  const bool each = std::ranges::any_of(facts.job.metrics, &spec::SinkChoice::each);
+  if (each && !files.channel.empty()) out.add("ELASTRUN_SAMPLES", kSamplesOfSecond);
 }
 
 /// What proves who belongs to the job, or opens the door to its etcd: for agents alone. Workers run
@@ -101,7 +117,8 @@ bool is_secret(std::string_view name, std::string_view value) {
 /// another elastrun.
 bool is_agent_variable(std::string_view name) {
   return name == "ELASTRUN_JOB" || name == "ELASTRUN_AGENT_ID" || name == "ELASTRUN_RUN_DIR" ||
-         name == "ELASTRUN_CHANNEL" || name == "ELASTRUN_PAGE" || name == "ELASTRUN_GOODPUT";
+         name == "ELASTRUN_CHANNEL" || name == "ELASTRUN_PAGE" || name == "ELASTRUN_GOODPUT" ||
+         name == "ELASTRUN_SAMPLES" || name == "ELASTRUN_AGGREGATIONS";
 }
 
 }  // namespace

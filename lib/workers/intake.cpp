@@ -9,7 +9,8 @@
 namespace elastrun::workers {
 namespace {
 
-constexpr telemetry::TokenBucket::Limit kSamples{50'000, 100'000}, kEntries{2'000, 20'000};
+constexpr telemetry::TokenBucket::Limit kSamples{50'000, 100'000}, kEntries{2'000, 20'000},
+    kSingle{1'000, 5'000};
 
 }  // namespace
 
@@ -27,6 +28,7 @@ bool Intake::admit(int rank, Message& message, TimePoint now) {
   if (auto* sample = std::get_if<MetricSample>(&message)) return admit(rank, *sample, now);
   if (auto* event = std::get_if<WorkerEvent>(&message)) return admit(rank, *event, now);
   if (auto* said = std::get_if<GoodputEntries>(&message)) return admit(rank, *said, now);
+  if (auto* told = std::get_if<SamplesTold>(&message)) return admit(rank, *told, now);
   return true;
 }
 
@@ -44,16 +46,35 @@ bool Intake::admit(const Word& word, int rank, TimePoint now) {
   return false;
 }
 
+bool Intake::is_own(int rank, const std::string& group, const std::string& name) {
+  if (!telemetry::is_own_scope(group)) return false;
+  ++statistics_.refused;
+  remark(said_group_, fmt::format("Rank {} reports metric '{}' of the group '{}', which is the "
+                                  "agent's: such ones are refused, and counted",
+                                  rank, printable(name), printable(group)));
+  return true;
+}
+
+/// Whether that series is one of those that there may be.
+bool Intake::knows(const std::string& group, const std::string& name,
+                   const telemetry::Meaning* meaning) {
+  std::string labelled = name;
+  if (meaning != nullptr) {
+    for (const auto& [key, value] : meaning->labels) {
+      labelled.append(1, '\0').append(key).append(1, '\0').append(value);
+    }
+  }
+  std::pair key(group, std::move(labelled));
+  if (series_.contains(key)) return true;
+  if (series_.size() >= kMostSeries) return false;
+  series_.insert(std::move(key));
+  return true;
+}
+
 bool Intake::admit(int rank, MetricSample& sample, TimePoint now) {
   if (sample.group.empty()) sample.group = "worker";
   // A worker could otherwise write over the agent's series by taking their name.
-  if (telemetry::is_own_scope(sample.group)) {
-    ++statistics_.refused;
-    remark(said_group_, fmt::format("Rank {} reports metric '{}' of the group '{}', which is the "
-                                    "agent's: such ones are refused, and counted",
-                                    rank, printable(sample.name), printable(sample.group)));
-    return false;
-  }
+  if (is_own(rank, sample.group, sample.name)) return false;
   const auto bucket = samples_.try_emplace(rank, kSamples).first;
   if (!bucket->second.take(now)) {
     ++statistics_.suppressed;
@@ -63,20 +84,40 @@ bool Intake::admit(int rank, MetricSample& sample, TimePoint now) {
                        rank, kSamples.rate));
     return false;
   }
-  std::pair key(sample.group, sample.name);
-  if (series_.contains(key)) return true;
-  if (series_.size() < kMostSeries) {
-    series_.insert(std::move(key));
-    return true;
-  }
+  if (knows(sample.group, sample.name, sample.meaning.get())) return true;
   ++statistics_.overflowed;
-  remark(
-      said_series_,
-      fmt::format("Rank {} reports metric '{}', and workers of this node have used {} names: this "
-                  "one and others become one, {}",
-                  rank, printable(sample.name), kMostSeries, kOverflow));
+  remark(said_series_,
+         fmt::format("Rank {} reports metric '{}', and workers of this node have used {} names and "
+                     "sets of labels: this one and others become one, {}",
+                     rank, printable(sample.name), kMostSeries, kOverflow));
   sample.group = "worker";
   sample.name = kOverflow;
+  sample.meaning.reset();
+  // One name is one kind of metric.
+  if (sample.batch) sample.batch->sketch.reset();
+  return true;
+}
+
+/// Those of series that cannot be kept apart are told by the sums alone.
+bool Intake::admit(int rank, SamplesTold& told, TimePoint now) {
+  std::vector<bool> kept;
+  for (auto& [group, name, meaning] : told.series) {
+    if (group.empty()) group = "worker";
+    kept.push_back(!is_own(rank, group, name) && knows(group, name, meaning.get()));
+  }
+  auto& bucket = single_.try_emplace(rank, kSingle).first->second;
+  std::map<std::string, std::uint64_t> more;
+  std::erase_if(told.samples, [&](const SamplesTold::Sample& sample) {
+    if (!kept[sample.series]) return true;
+    if (bucket.take(now)) return false;
+    more[told.series[sample.series].group] += 1;
+    return true;
+  });
+  auto& lines = words_.try_emplace({"lines", rank}, telemetry::TokenBucket::Limit{}).first->second;
+  std::erase_if(told.suppressed, [&](const auto& one) {
+    return one.first.empty() || telemetry::is_own_scope(one.first) || !lines.take(now);
+  });
+  for (auto& [group, count] : more) told.suppressed.emplace_back(group, count);
   return true;
 }
 

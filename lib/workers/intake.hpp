@@ -16,9 +16,10 @@ namespace elastrun::workers {
 /// How much of what the workers of a node say is taken further, so that one of them can neither
 /// fill a disk nor make names without end. Pure.
 ///
-/// Of one rank 50,000 samples pass a second (100,000 at once), and 100 events of one name (1,000 at
+/// Of one rank 50,000 samples pass a second (100,000 at once), of those that are told one by one
+/// beside their sum 1,000 (5,000 at once), and 100 events of one name (1,000 at
 /// once); what passes next has the number of those that did not as its attribute `suppressed`. The
-/// node's workers have 2,000 names of series in all; samples of others become the series
+/// node's workers have 2,000 series in all, by name and labels; samples of others become the series
 /// "otel.metric.overflow" of the group "worker". Of events, those beyond 1,000 names of all ranks
 /// share one limit. Of what a recorder of goodput says 2,000 entries pass a second (20,000 at
 /// once), of steps as many; of phases and of checkpoints 100 each (1,000 at once). The groups of
@@ -44,11 +45,14 @@ class Intake {
   bool admit(int rank, MetricSample& sample, TimePoint now);
   bool admit(int rank, WorkerEvent& event, TimePoint now);
   bool admit(int rank, GoodputEntries& said, TimePoint now);
+  bool admit(int rank, SamplesTold& told, TimePoint now);
+  bool is_own(int rank, const std::string& group, const std::string& name);
+  bool knows(const std::string& group, const std::string& name, const telemetry::Meaning* meaning);
   struct Word;
   bool admit(const Word& word, int rank, TimePoint now);
   void remark(bool& said, std::string text);
 
-  std::map<int, telemetry::TokenBucket> samples_, entries_;
+  std::map<int, telemetry::TokenBucket> samples_, single_, entries_;
   std::map<std::pair<std::string_view, int>, telemetry::TokenBucket> words_;  // by what and rank
   std::map<std::pair<int, std::string>, telemetry::TokenBucket> events_;
   telemetry::TokenBucket other_events_{{}};

@@ -4,6 +4,8 @@
 #include "core/text.hpp"
 #include "core/utf8.hpp"
 #include "goodput/compat/measurement_log.hpp"
+#include "workers/message_members.hpp"
+#include "workers/metric_message.hpp"
 
 #include <algorithm>
 #include <boost/json.hpp>
@@ -16,6 +18,10 @@
 namespace elastrun::workers {
 namespace {
 namespace json = boost::json;
+using members::number_of;
+using members::refuse;
+using members::text_in;
+using members::whole;
 
 constexpr double kLongest = 10 * 365.0 * 86400;   // years; a duration must fit into nanoseconds
 constexpr std::int64_t kMaxDescriptor = 1 << 30;  // fs.nr_open allows no more
@@ -58,32 +64,6 @@ std::string with_whole_characters(std::string_view json) {
   return mended;
 }
 
-std::unexpected<Error> refuse(std::string_view what) {
-  return fail(Code::Protocol, fmt::format("a message of a worker {}", what));
-}
-
-std::optional<std::string> text_in(const json::object& object, std::string_view key) {
-  const auto* value = object.if_contains(key);
-  if (value == nullptr || !value->is_string()) return std::nullopt;
-  if (value->get_string().size() > kMaxName) return std::nullopt;
-  return std::string(std::string_view(value->get_string()));
-}
-
-std::optional<std::int64_t> whole(const json::object& object, std::string_view key) {
-  const auto* value = object.if_contains(key);
-  return value != nullptr && value->is_int64() ? std::optional(value->get_int64()) : std::nullopt;
-}
-
-/// A number; JSON has none for NaN and infinity, so these come as text.
-std::optional<double> number_of(const json::value* value) {
-  if (value == nullptr) return std::nullopt;
-  if (value->is_int64()) return static_cast<double>(value->get_int64());
-  if (value->is_uint64()) return static_cast<double>(value->get_uint64());
-  if (value->is_double()) return value->get_double();
-  if (value->is_string()) return parse_float(std::string_view(value->get_string()));
-  return std::nullopt;
-}
-
 AttributeValue attribute_of(const json::value& value) {
   if (value.is_bool()) return value.get_bool();
   if (value.is_int64()) return value.get_int64();
@@ -106,35 +86,6 @@ Result<Message> checkpoint_from(const json::object& object) {
   return CheckpointDone{*step};
 }
 
-/// Of a worker that sums its samples up; nothing if it does not, or not in numbers.
-std::optional<MetricSample::Batch> batch_of(const json::object& object) {
-  const auto count = whole(object, "count");
-  const auto sum = number_of(object.if_contains("sum"));
-  const auto min = number_of(object.if_contains("min")), max = number_of(object.if_contains("max"));
-  const bool whole_batch = count && *count > 0 && sum && min && max;
-  if (!whole_batch || !std::isfinite(*sum) || !std::isfinite(*min) || !std::isfinite(*max)) {
-    return std::nullopt;
-  }
-  return MetricSample::Batch{static_cast<std::uint64_t>(*count), *sum, *min, *max};
-}
-
-Result<Message> metric_from(const json::object& object) {
-  auto name = text_in(object, "name");
-  const auto value = number_of(object.if_contains("value"));
-  if (!name || name->empty()) return refuse("of kind metric needs a `name`");
-  if (!value) return refuse("of kind metric needs a number `value`");
-  auto group = text_in(object, "group").value_or("worker");
-  if (text_in(object, "type") != "counter") {
-    auto step = whole(object, "step");
-    if (step && *step < 0) step.reset();
-    return MetricSample{std::move(*name), *value, std::move(group), batch_of(object), false, step};
-  }
-  if (!(*value >= 0) || std::isinf(*value)) {
-    return refuse("of type counter needs a `value` that is finite and not below 0");
-  }
-  return MetricSample{std::move(*name), *value, std::move(group), {}, true};
-}
-
 using Members = std::vector<std::pair<std::string, AttributeValue>>;
 
 /// Fails with the end of a sentence.
@@ -151,9 +102,7 @@ Result<Message> event_from(const json::object& object) {
   auto name = text_in(object, "name");
   if (!name || name->empty()) return refuse("of kind event needs a `name`");
   WorkerEvent event{std::move(*name), {}, {}};
-  event.time = number_of(object.if_contains("time"));
-  // What the nanoseconds of the wall clock cannot hold, or is before the epoch, is ignored.
-  if (event.time && !(*event.time > 0 && *event.time < 9e9)) event.time.reset();
+  event.time = members::time_of(object.if_contains("time"));
   const auto* attributes = object.if_contains("attributes");
   if (attributes == nullptr) return event;
   if (!attributes->is_object()) return refuse("has `attributes` that are not an object");
@@ -277,6 +226,7 @@ Result<Message> parse_message(std::string_view packet) {
   if (*kind == "step") return step_from(object);
   if (*kind == "checkpoint") return checkpoint_from(object);
   if (*kind == "metric") return metric_from(object);
+  if (*kind == "samples") return samples_from(object);
   if (*kind == "event") return event_from(object);
   if (*kind == "timer") return timer_from(object);
   if (*kind == "stacks") return stacks_from(object);

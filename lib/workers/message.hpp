@@ -4,8 +4,10 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "goodput/compat/measurement_entry.hpp"
+#include "telemetry/record.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,10 +39,30 @@ struct MetricSample {
   struct Batch {
     std::uint64_t count = 0;
     double sum = 0, min = 0, max = 0;
+    std::shared_ptr<const telemetry::Sketch> sketch{};  // of a histogram
   };
   std::optional<Batch> batch{};
   bool counts = false;  // `value` is by how much a total has risen since the sender last said
-  std::optional<std::int64_t> step{};  // of training
+  std::optional<std::int64_t> step{};                   // of training
+  std::shared_ptr<const telemetry::Meaning> meaning{};  // null: not said
+  std::optional<double> time{};  // when it was put, in seconds since the epoch; none: now
+  bool each = false;             // its samples come one by one, too, as SamplesTold
+};
+/// Samples one by one, in the order in which they were put.
+struct SamplesTold {
+  struct Series {
+    std::string group, name;
+    std::shared_ptr<const telemetry::Meaning> meaning{};
+  };
+  struct Sample {
+    std::size_t series = 0;  // its place among them
+    double time = 0, value = 0;
+    std::optional<std::int64_t> step{};
+  };
+  std::vector<Series> series;
+  std::vector<Sample> samples;
+  // By group: further ones, beyond what is told one by one.
+  std::vector<std::pair<std::string, std::uint64_t>> suppressed{};
 };
 using AttributeValue = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
 struct WorkerEvent {
@@ -95,12 +117,12 @@ struct NotTold {
 };
 /// The sender, which is not a worker, asks where the workers of the job stand.
 struct StacksAsked {};
-using Message =
-    std::variant<StepDone, CheckpointDone, MetricSample, WorkerEvent, Returned, TimerSet,
-                 StacksOffered, PhaseEntered, GoodputEntries, StacksAsked, SentFrom, NotTold>;
+using Message = std::variant<StepDone, CheckpointDone, MetricSample, WorkerEvent, Returned,
+                             TimerSet, StacksOffered, PhaseEntered, GoodputEntries, StacksAsked,
+                             SentFrom, NotTold, SamplesTold>;
 
-/// One packet of the worker channel: a JSON object with `kind` step, checkpoint, metric, event,
-/// timer, stacks, phase, goodput, ask_stacks, from, lost or returned.
+/// One packet of the worker channel: a JSON object with `kind` step, checkpoint, metric,
+/// samples, event, timer, stacks, phase, goodput, ask_stacks, from, lost or returned.
 /// Hostile until parsed: anything else fails with Protocol and one sentence. Pure.
 Result<Message> parse_message(std::string_view packet);
 

@@ -19,7 +19,7 @@ constexpr std::uint32_t kVersion = 1;
 // Offsets in bytes, see elastrun-protocol(7). The Python package and worker/elastrun.hpp have them,
 // too.
 constexpr std::size_t kWriter = 16, kCount = 20, kLock = 24, kStep = 32, kStepAt = 40, kPhase = 48,
-                      kPhaseAt = 80, kSeries = 128;
+                      kPhaseAt = 80, kRefused = 88, kSeries = 128;
 constexpr std::size_t kPhaseSize = 32;
 constexpr std::size_t kEntry = 128, kValue = 8, kValues = 16, kNameSize = 24, kName = 28;
 constexpr int kTries = 4;
@@ -117,6 +117,11 @@ std::string SharedPage::bytes() const {
   }
   // A worker writes all the time, or was killed in the middle: each number by itself is whole.
   return first;
+}
+
+void SharedPage::tell_refused(std::uint64_t count) const {
+  // The file has its size for good, so that this cannot fail.
+  if (::pwrite(file_.get(), &count, sizeof count, kRefused) < 0) return;
 }
 
 }  // namespace elastrun::workers

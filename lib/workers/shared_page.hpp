@@ -48,6 +48,8 @@ class SharedPage {
   /// The bytes as they are, at a moment without a writer if one comes soon.
   std::string bytes() const;
   PageContents read() const { return parse_page(bytes()); }
+  /// So much of what the worker has said the agent has not taken: the one number that is ours.
+  void tell_refused(std::uint64_t count) const;
 
  private:
   explicit SharedPage(UniqueFd file) : file_(std::move(file)) {}

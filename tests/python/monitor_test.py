@@ -510,6 +510,29 @@ class Wishes(unittest.TestCase):
         done = worker("print(elastrun.monitor.is_enabled('e'))", None)
         self.assertEqual(done.stdout, "False\n")
 
+    def test_a_window_without_values_may_be_zero_or_no_data(self) -> None:
+        now = [1000.5]
+        monitor._now = lambda: now[0]
+        self.addCleanup(setattr, monitor, "_now", time.monotonic)
+        kinds = ("skip", "zero", "no_data")
+        made = {one: Stat(one, [A.SUM, A.MIN], timedelta(seconds=1),
+                          on_empty=one) for one in kinds}
+        for stat in made.values():
+            stat.add(3)
+        now[0] += 1
+        monitor.close_due()
+        del self.events[:]
+        self.assertIsNotNone(monitor.close_due())
+        now[0] += 1
+        monitor.close_due()
+        self.assertEqual([one.data for one in self.events], [
+            {"zero.min": 0.0, "zero.sum": 0.0}, {"no_data.count": 0.0}])
+        self.assertEqual(made["zero"].get()[A.SUM], 3)  # of the last with values
+        del self.events[:], made, stat
+        self.assertEqual(self.events, [])
+        with self.assertRaisesRegex(ValueError, "'none' is none of skip, zero, no_data"):
+            Stat("x", [], timedelta(seconds=1), on_empty="none")
+
     def test_the_agent_gets_histograms_unit_and_help_and_may_say_what_is_summarised(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             listener = Listener(folder)

@@ -64,7 +64,7 @@ class Receive(http.server.BaseHTTPRequestHandler):
         answers = self.server.answers
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, dict):
-            answer = answer[self.path]
+            answer = answer.get(self.path, 200)
         if answer == "hang":
             self.server.requests.append((self.path, 0, body))
             self.server.over.wait(LIMIT)
@@ -147,7 +147,8 @@ class Together(unittest.TestCase):
         with Collector(200) as collector, datagrams, Job(
                 "--nproc-per-node=2",
                 *sinks("console:*", "jsonl:%h.jsonl", "prometheus:a.prom", "openmetrics:a.om",
-                       "trace:a.trace", "tensorboard:tb", collector.url, "exec:cat > program.jsonl",
+                       "trace:a.trace", "tensorboard:tb", collector.url,
+                       "exec:cat > program.jsonl;window=0",
                        f"statsd:127.0.0.1:{datagrams.getsockname()[1]}"),
                 "worker.py", files={"worker.py": WORKER},
                 env={"PYTHONPATH": str(LIBRARY)}) as job:
@@ -198,6 +199,78 @@ class Together(unittest.TestCase):
             for sink in ("jsonl", "prometheus", "otlp", "exec", "statsd", "tensorboard", "trace"):
                 self.assertEqual(account(job, sink)["lost"], 0, sink)
                 self.assertGreater(account(job, sink)["delivered"], 0, sink)
+
+    def test_a_sample_that_is_put_is_a_sample_that_is_seen(self) -> None:
+        worker = ("import os\nimport elastrun\nfrom elastrun import metrics\n"
+                  "if int(os.environ['RANK']) == 0:\n"
+                  "    for i in range(50):\n"
+                  "        elastrun.step(i)\n"
+                  "        metrics.put_metric('loss', i / 4, 'my_app', labels={'layer': i % 2},\n"
+                  "                           unit='s')\n"
+                  "        metrics.observe_metric('wait', i, 'my_app')\n"
+                  "else:\n"
+                  "    for i in range(3000): metrics.put_metric('flood', i, 'my_app')\n")
+        with Job("--nproc-per-node=2", *sinks(
+                "console:my_app", "jsonl:each.jsonl", "jsonl:sums.jsonl;window=1s",
+                "prometheus:page.prom", "tensorboard:runs;window=0"),
+                 "worker.py", files={"worker.py": worker}, env={"PYTHONPATH": str(LIBRARY)}) as job:
+            self.assertEqual(job.end(), 0, job.errors())
+            shown = [line for line in job.output().splitlines() if "[my_app]: loss" in line]
+            self.assertEqual([line.partition("]: ")[2] for line in shown],
+                             [f"loss/layer_{i % 2}={i / 4}" for i in range(50)])
+            records = [json.loads(line)
+                       for line in (job.folder / "each.jsonl").read_text().splitlines()]
+            loss = [one for one in records if one["name"] == "loss"]
+            self.assertEqual([one["value"] for one in loss], [i / 4 for i in range(50)])
+            self.assertEqual([one["attributes"]["step"] for one in loss], list(range(50)))
+            times = [one["time"] for one in loss]
+            self.assertEqual(times, sorted(times))
+            self.assertGreater(len(set(times)), 10)
+            # What is too much to be told one by one is counted in few lines.
+            flood = [one for one in records if one["name"] == "flood"]
+            more = [one for one in records if one["name"] == "samples.suppressed"]
+            self.assertEqual(len(flood) + sum(one["value"] for one in more), 3000)
+            self.assertEqual({one["attributes"]["rank"] for one in more}, {1})
+            self.assertLess(len(more), 20)
+            sums = [json.loads(line)
+                    for line in (job.folder / "sums.jsonl").read_text().splitlines()]
+            windows = [one["window"] for one in sums
+                       if one["name"] == "flood" and one["kind"] == "window"]
+            self.assertEqual(sum(one["count"] for one in windows), 3000)
+            self.assertLess(len(windows), 20)
+            page = (job.folder / "page.prom").read_text()
+            self.assertRegex(page, r'loss_seconds\{layer="1",rank="0",otel_scope_name="my_app"\} '
+                                   r"12\.25")
+            self.assertRegex(page, r'loss_samples_seconds_sum\{layer="0",[^}]*\} 150\n')
+            self.assertRegex(page, r'loss_samples_seconds_count\{layer="0",[^}]*\} 25\n')
+            self.assertRegex(page, r'flood_samples_count\{rank="1",[^}]*\} 3000\n')
+            self.assertRegex(page, r'wait_bucket\{rank="0",otel_scope_name="my_app",le="60"\} 50')
+
+    def test_spans_of_workers_are_a_trace(self) -> None:
+        worker = ("import elastrun\nfrom elastrun import monitor\n"
+                  "with monitor.span('epoch', number=3):\n"
+                  "    with monitor.span('step'):\n"
+                  "        monitor.log_event(monitor.Event('bad', severity='error'))\n")
+        with Collector(200) as collector:
+            with Job(*sinks(collector.url, "trace:trace.json"), "worker.py",
+                     files={"worker.py": worker}, env={"PYTHONPATH": str(LIBRARY)}) as job:
+                self.assertEqual(job.end(), 0, job.errors())
+                told = [span for body in collector.taken("/v1/traces")
+                        for scope in body["resourceSpans"][0]["scopeSpans"]
+                        for span in scope["spans"]]
+                spans = {span["name"]: span for span in told}
+                self.assertEqual(len({span["traceId"] for span in told}), 1)
+                for name, above in (("worker", "job"), ("epoch", "worker"), ("step", "epoch")):
+                    self.assertEqual(spans[name]["parentSpanId"], spans[above]["spanId"], name)
+                logs = [log for body in collector.taken("/v1/logs")
+                        for scope in body["resourceLogs"][0]["scopeLogs"]
+                        for log in scope["logRecords"] if log["eventName"] == "bad"]
+                self.assertEqual([(log["spanId"], log["severityText"]) for log in logs],
+                                 [(spans["step"]["spanId"], "ERROR")])
+                trace = json.loads((job.folder / "trace.json").read_text())
+                stretches = {one["name"]: one for one in trace if one["ph"] == "X"}
+                self.assertLessEqual(stretches["epoch"]["ts"], stretches["step"]["ts"])
+                self.assertEqual(stretches["step"]["pid"], 1)
 
     def test_the_machine_and_what_the_launcher_counts_reach_sinks_that_pull(self) -> None:
         datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -377,7 +450,7 @@ class Collectors(unittest.TestCase):
         self.assertGreater(otlp["lost"], 3)
         self.assertIn("status 400", otlp["trouble"])
         paths = [path for path, _, _ in collector.requests]
-        self.assertEqual(sorted(set(paths)), ["/v1/logs", "/v1/metrics"])
+        self.assertEqual(sorted(set(paths)), ["/v1/logs", "/v1/metrics", "/v1/traces"])
         self.assertIn("status 400", errors)
 
     def test_one_that_takes_events_only_gets_them(self) -> None:

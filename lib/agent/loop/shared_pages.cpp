@@ -32,6 +32,11 @@ std::optional<workers::PageContents> SharedPages::read(int local_rank) const {
   return found->second.read();
 }
 
+void SharedPages::tell_refused(int local_rank, std::uint64_t count) const {
+  const auto found = pages_.find(local_rank);
+  if (found != pages_.end()) found->second.tell_refused(count);
+}
+
 void SharedPages::explain(workers::Failure& failure) const {
   failure.page = read(failure.local_rank);
 }

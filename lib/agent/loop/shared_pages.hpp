@@ -5,6 +5,7 @@
 #include "workers/failure.hpp"
 #include "workers/shared_page.hpp"
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,6 +24,8 @@ class SharedPages {
   std::string make(int local_rank);
   /// What the worker of that local rank last wrote, whether or not it lives.
   std::optional<workers::PageContents> read(int local_rank) const;
+  /// As SharedPage: for the worker of that local rank, if it has one.
+  void tell_refused(int local_rank, std::uint64_t count) const;
   /// What it last wrote goes with its failure.
   void explain(workers::Failure& failure) const;
 

@@ -98,6 +98,7 @@ void AgentMetrics::started(const rendezvous::Round& round, const std::vector<wor
                            Duration took) {
   const auto now = host_.pipeline().clock().now();
   starting_.add(to_seconds(took));
+  attempt_ = round.attempt;
   span("start", now, took, {{"round", round.number}});
   if (!std::exchange(has_started_, true)) startup_.set(to_seconds(now - start_));
   if (restart_began_) restarting_.add(to_seconds(now - *restart_began_));
@@ -126,7 +127,9 @@ void AgentMetrics::stopped(const std::vector<workers::Worker>& group, Duration t
         .add();
     if (!group_began_) continue;
     span("worker", worker.exit->at, worker.exit->at - *group_began_,
-         {{"rank", std::int64_t{worker.rank}}, {"pid", std::int64_t{worker.pid}}});
+         {{"rank", std::int64_t{worker.rank}},
+          {"pid", std::int64_t{worker.pid}},
+          {"attempt", std::int64_t{attempt_}}});
   }
   group_began_.reset();
   host_.recorded();

@@ -40,6 +40,7 @@ class AgentMetrics final : public Observer {
   std::optional<TimePoint> restart_began_;
   std::optional<TimePoint> group_began_;
   bool has_started_ = false;
+  int attempt_ = 0;  // of the workers that run, or ran last
   const telemetry::Histogram rendezvous_, starting_, stopping_, restarting_;
   const telemetry::Gauge startup_, restarts_left_, flakiness_, phases_;
   const telemetry::Counter<std::int64_t> restarts_, exits_, runs_;

@@ -8,7 +8,10 @@
 #include "process/exit_status.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <fmt/format.h>
+#include <utility>
 
 namespace elastrun::agent {
 namespace {
@@ -16,6 +19,7 @@ namespace events = telemetry::events;
 
 constexpr std::string_view kSimple = "SimpleElasticAgent";
 constexpr std::string_view kLocal = "LocalElasticAgent";
+constexpr Duration kShortestInterval = std::chrono::milliseconds(10);
 
 /// torchelastic's error data of a failed worker, as JSON text.
 std::string raw_error(const workers::Failure& failure) {
@@ -57,13 +61,54 @@ void ElasticRecords::profile(std::string_view method, Duration took, bool succes
   metrics_.put_profile(fmt::format("{}.{}", owner, method), success, took);
 }
 
-/// What torchrun puts after each look at its workers; we look when something happened.
-void ElasticRecords::pass(std::string_view state) {
+/// What torchrun puts after each look at its workers; ours has taken so long.
+void ElasticRecords::pass(std::string_view state, Duration took) {
   if (!pipeline_.wants(telemetry::metrics::kDefaultGroup)) return;
-  profile("_monitor_workers", Duration::zero());
+  profile("_monitor_workers", took);
   metrics_.put(fmt::format("workers.{}.remaining_restarts", facts_.role),
                job_.max_restarts - facts_.agent_restarts);
   metrics_.put(fmt::format("workers.{}.{}", facts_.role, state), 1);
+}
+
+/// Whether all of them are there, and how long it took to find that out.
+std::pair<bool, Duration> ElasticRecords::look_at_workers() const {
+  const auto begin = pipeline_.clock().now();
+  // One that runs as another user is there as well.
+  const bool all = std::ranges::all_of(
+      running_, [](pid_t pid) { return ::kill(pid, 0) == 0 || errno == EPERM; });
+  return {all, pipeline_.clock().now() - begin};
+}
+
+void ElasticRecords::wait_for_look() {
+  // Each look wakes the agent, and what torchrun says of it is the same each time: only who wants
+  // every sample gets that.
+  if (!alarm_ || running_.empty() || !pipeline_.wants_each(telemetry::metrics::kDefaultGroup))
+    return;
+  const auto interval = std::max<Duration>(from_seconds(job_.monitor_interval), kShortestInterval);
+  alarm_->arm(pipeline_.clock().now() + interval, [this] { look(); });
+}
+
+void ElasticRecords::look() {
+  const auto [all, took] = look_at_workers();
+  if (running_.empty() || !all) return;  // how they have ended is told when it is known
+  const auto base = fmt::format("{}._monitor_workers", kLocal);
+  put_each(base + ".success", std::int64_t{1});
+  put_each(base + ".duration.ms", std::int64_t{took / std::chrono::milliseconds(1)});
+  put_each(fmt::format("workers.{}.remaining_restarts", facts_.role),
+           std::int64_t{job_.max_restarts - facts_.agent_restarts});
+  put_each(fmt::format("workers.{}.healthy", facts_.role), std::int64_t{1});
+  wait_for_look();
+}
+
+void ElasticRecords::put_each(std::string name, telemetry::Value value) {
+  telemetry::Record record;
+  record.kind = telemetry::Record::Kind::Sample;
+  record.stamp = {pipeline_.clock().now(), pipeline_.clock().wall()};
+  record.scope = telemetry::metrics::kDefaultGroup;
+  record.name = std::move(name);
+  record.value = std::move(value);
+  record.detail = telemetry::Detail::Each;
+  pipeline_.emit(std::move(record));
 }
 
 void ElasticRecords::phase(Phase phase, TimePoint now) {
@@ -75,13 +120,17 @@ void ElasticRecords::round_ready(const rendezvous::Round& round, Duration waited
   waited_ = waited;
   facts_.agent_restarts = round.attempt;
   events::record(pipeline_, events::agent_event("RENDEZVOUS", facts_, waited));
-  events::record(pipeline_, events::agent_event("ASSIGN_WORKER_RANKS", facts_, Duration::zero()));
-  profile("_assign_worker_ranks", Duration::zero());
-  profile("_rendezvous", waited);
+  // torch's agents exchange what they need for this by the store; here it has come with the round.
+  const auto begin = pipeline_.clock().now();
+  const auto before = facts_;  // torch tells of this without the rank of the group, too
   facts_.group_rank = round.group_rank;
   facts_.group_world_size = round.group_world_size();
   role_rank_base_ = round.role_rank_base;
   role_world_size_ = round.role_world_size;
+  const auto took = pipeline_.clock().now() - begin;
+  events::record(pipeline_, events::agent_event("ASSIGN_WORKER_RANKS", before, took));
+  profile("_assign_worker_ranks", took);
+  profile("_rendezvous", waited);
   if (has_fifo_ && has_fifo_()) watchdog("watchdog started");
 }
 
@@ -106,11 +155,20 @@ void ElasticRecords::started(const rendezvous::Round&, const std::vector<workers
   profile("_initialize_workers", waited_ + took);
   if (restarting_) profile("_restart_workers", pipeline_.clock().now() - restart_began_);
   restarting_ = false;
-  pass("healthy");
+  running_.clear();
+  for (const auto& worker : group) running_.push_back(worker.pid);
+  pass("healthy", look_at_workers().second);
+  wait_for_look();
 }
 
-void ElasticRecords::failed(const workers::Judgement&) {
-  pass("failed");
+/// From the end of the first worker that has failed, which torchrun finds at its next look, until
+/// that is judged.
+void ElasticRecords::failed(const workers::Judgement& judgement) {
+  const auto now = pipeline_.clock().now();
+  auto first = now;
+  for (const auto& failure : judgement.failures) first = std::min(first, failure.at);
+  running_.clear();
+  pass("failed", now - first);
 }
 
 void ElasticRecords::restarting(const rendezvous::Restart&) {
@@ -119,6 +177,7 @@ void ElasticRecords::restarting(const rendezvous::Restart&) {
 }
 
 void ElasticRecords::stopped(const std::vector<workers::Worker>& group, Duration took) {
+  running_.clear();
   const bool told = restarting_ || std::ranges::any_of(group, &workers::Worker::failed);
   if (told) profile("_stop_workers", took);
   if (has_fifo_ && has_fifo_()) watchdog("watchdog stopped");
@@ -188,7 +247,9 @@ void ElasticRecords::ended(const JobResult& result,
   const bool returned = kind == Kind::Succeeded || kind == Kind::NotNeeded ||
                         kind == Kind::WorkersFailed || kind == Kind::JobFailed;
   if (!returned) return raised(result, took);
-  if (result.succeeded()) pass("succeeded");
+  const auto look_took = look_at_workers().second;
+  running_.clear();
+  if (result.succeeded()) pass("succeeded", look_took);
   if (last_group != nullptr && pipeline_.wants("torchelastic.worker")) {
     end_of_workers(result, *last_group);
   }

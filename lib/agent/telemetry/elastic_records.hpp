@@ -7,7 +7,11 @@
 #include "telemetry/metrics.hpp"
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <sys/types.h>
+#include <utility>
+#include <vector>
 
 namespace elastrun::agent {
 
@@ -18,6 +22,10 @@ class ElasticRecords final : public Observer {
   /// `has_fifo`: of torch's timers; empty: none. torch tells of its watchdog only where it runs.
   ElasticRecords(telemetry::Pipeline& pipeline, telemetry::events::AgentFacts facts,
                  const spec::JobSpec& job, std::function<bool()> has_fifo = {});
+
+  /// From now on it looks at the workers that run every --monitor-interval, as torchrun does, for
+  /// those who want each sample; others hear of what happened.
+  void look_by(Clock& clock) { alarm_ = clock.make_alarm(); }
 
   void phase(Phase phase, TimePoint now) override;
   void round_ready(const rendezvous::Round& round, Duration waited) override;
@@ -32,7 +40,11 @@ class ElasticRecords final : public Observer {
 
  private:
   void profile(std::string_view method, Duration took, bool success = true);
-  void pass(std::string_view state);
+  void pass(std::string_view state, Duration took);
+  std::pair<bool, Duration> look_at_workers() const;
+  void wait_for_look();
+  void look();
+  void put_each(std::string name, telemetry::Value value);
   void watchdog(std::string_view event, const ExpiredTimer* timer = nullptr);
   void raised(const JobResult& result, Duration took);
   void end_of_workers(const JobResult& result, const std::vector<workers::Worker>& group);
@@ -44,6 +56,8 @@ class ElasticRecords final : public Observer {
   const spec::JobSpec& job_;
   const std::function<bool()> has_fifo_;
   const TimePoint start_;
+  std::unique_ptr<Alarm> alarm_;  // of the next look
+  std::vector<pid_t> running_;    // the workers that are looked at
   bool restarting_ = false;
   TimePoint restart_began_{};
   std::optional<TimePoint> joining_since_;

@@ -113,27 +113,33 @@ std::vector<telemetry::Selector> MetricsSinks::selectors_of(const SinkChoice& si
     all.push_back({route.group,
                    route.name,
                    {},
-                   telemetry::severity_named(route.severity).value_or(Severity::Trace)});
+                   telemetry::severity_named(route.severity).value_or(Severity::Trace),
+                   sink.each});
   }
   if (!all.empty()) return all;
   telemetry::Selector one;
+  one.each = sink.each;
   if (sink.kind == Kind::Console) {
     one.scope = sink.argument.empty() ? telemetry::metrics::kDefaultGroup : sink.argument;
     one.kind = Record::Kind::Sample;
   }
+  if (sink.kind != Kind::Otlp) return {one};
   // Its metrics are pulled.
-  if (sink.kind == Kind::Otlp) one.kind = Record::Kind::Event;
-  return {one};
+  auto spans = one;
+  one.kind = Record::Kind::Event;
+  spans.kind = Record::Kind::SpanEnd;
+  return {one, spans};
+}
+
+std::string MetricsSinks::instance() const {
+  return fmt::format("{}/{}/{}", spec_.run_id, host_name(), ::getpid());
 }
 
 /// What is the same for all records and series of this agent.
 std::vector<telemetry::Attribute> MetricsSinks::resource() const {
-  return {{"service.name", "elastrun.agent"},
-          {"service.instance.id", fmt::format("{}/{}/{}", spec_.run_id, host_name(), ::getpid())},
-          {"host.name", host_name()},
-          {"process.pid", std::int64_t{::getpid()}},
-          {"elastrun.run.id", spec_.run_id},
-          {"elastrun.role", spec_.role}};
+  return {{"service.name", "elastrun.agent"}, {"service.instance.id", instance()},
+          {"host.name", host_name()},         {"process.pid", std::int64_t{::getpid()}},
+          {"elastrun.run.id", spec_.run_id},  {"elastrun.role", spec_.role}};
 }
 
 Made MetricsSinks::make_console(const SinkChoice& sink) const {
@@ -251,6 +257,9 @@ Made MetricsSinks::make_otlp(const SinkChoice& sink) const {
   settings.headers =
       exporter::parse_otlp_headers(variable(environment, "OTEL_EXPORTER_OTLP_HEADERS"));
   settings.options = {.resource = resource(), .version = ELASTRUN_VERSION};
+  // The agents of a job share a trace, without a word between them. Of jobs of one node the name is
+  // often the same.
+  settings.options.trace = spec_.max_nodes > 1 ? spec_.run_id : instance();
   return std::make_shared<exporter::OtlpSink>(parts_.loop, parts_.clock, sink.text,
                                               std::move(settings));
 }

@@ -51,6 +51,7 @@ class MetricsSinks {
   Made make_plugin(const spec::SinkChoice& sink) const;
   std::string path_of(const spec::SinkChoice& sink) const;
   bool may_share(const spec::SinkChoice& sink) const;
+  std::string instance() const;
   std::vector<telemetry::Attribute> resource() const;
 
   const Parts parts_;

@@ -120,7 +120,7 @@ RunMetrics::RunMetrics(const spec::JobSpec& spec, const Parts& parts)
       programs_(process::make_posix_launcher(parts.loop, parts.clock)),
       host_(parts.clock, parts.pipeline, telemetry::process_registry(), spec.metrics_interval),
       own_(host_, parts.clock.now(), spec.max_restarts),
-      machine_(parts.loop.get_executor(), parts.clock, parts.group),
+      machine_(parts.loop.get_executor(), parts.clock, parts.group, spec.carbon_intensity),
       observations_({parts.streams, parts.channel, parts.records, parts.store}, host_) {
   const auto gather = [this](TelemetryHost::TakePoints take) {
     machine_.look([this, take = std::move(take)](const system::MachineSample& sample) {
@@ -128,6 +128,19 @@ RunMetrics::RunMetrics(const spec::JobSpec& spec, const Parts& parts)
     });
   };
   host_.add_source(gather, system::machine_point_names());
+  for (const auto& [pattern, names] : spec.aggregations) override_views(pattern, names);
+}
+
+/// Of our own instruments; workers do the same for their Stats, where `*` matches dots, too.
+void RunMetrics::override_views(const std::string& pattern, const std::vector<std::string>& names) {
+  if (!pattern.starts_with("elastrun.")) return;
+  telemetry::View view;
+  for (const auto& name : names) {
+    if (const auto one = telemetry::aggregation_named(name)) view.aggregations.add(*one);
+  }
+  std::string wide;
+  for (const char c : pattern) wide.append(c == '*' ? 2 : 1, c);
+  if (!view.aggregations.empty()) host_.registry().override_views(std::move(wide), {view});
 }
 
 Started<std::unique_ptr<RunMetrics>> RunMetrics::make(const spec::JobSpec& spec,

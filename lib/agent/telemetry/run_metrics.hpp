@@ -96,6 +96,7 @@ class RunMetrics {
 
  private:
   RunMetrics(const spec::JobSpec& spec, const Parts& parts);
+  void override_views(const std::string& pattern, const std::vector<std::string>& names);
 
   boost::asio::io_context& loop_;
   Clock& clock_;

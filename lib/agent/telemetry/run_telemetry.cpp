@@ -26,7 +26,9 @@ RunTelemetry::RunTelemetry(Parts parts)
       worker_records_(pipeline_, parts_.spec),
       elastic_records_(pipeline_, parts_.agent, parts_.spec, parts_.has_fifo),
       account_(parts_.clock, parts_.job_start, parts_.spec.max_nodes > 1,
-               parts_.spec.goodput != spec::Goodput::Off) {}
+               parts_.spec.goodput != spec::Goodput::Off) {
+  elastic_records_.look_by(parts_.clock);
+}
 
 Status RunTelemetry::attach_event_handler() {
   const auto& name = parts_.spec.event_log_handler;

@@ -79,7 +79,8 @@ void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
                                           : std::make_shared<Selected>(sink, selectors);
   if (sink->is_told()) {
     const bool one = selectors.size() == 1;
-    routes_.push_back(pipeline_.route(one ? selectors.front() : Selector(), told));
+    const Selector all{.each = selectors.front().each};
+    routes_.push_back(pipeline_.route(one ? selectors.front() : all, told));
     const bool asks = by == By::User && std::ranges::any_of(selectors, [&](const auto& selector) {
                         return may_fit(selector, gathered_names_);
                       });

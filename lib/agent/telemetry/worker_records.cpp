@@ -4,14 +4,17 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "goodput/journals/journal_books.hpp"
+#include "telemetry/sketch.hpp"
 #include "telemetry/torch_monitor.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 namespace elastrun::agent {
 namespace {
 
+using telemetry::Detail;
 using telemetry::Record;
 using telemetry::Value;
 
@@ -31,14 +34,73 @@ Value whole_number(std::int64_t number) {
   return number;
 }
 
+constexpr std::array<std::pair<const char*, double>, 4> kQuantiles = {
+    {{"p50", 0.5}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}}};
+
+void add_meaning(Record& record, std::shared_ptr<const telemetry::Meaning> meaning) {
+  if (!meaning) return;
+  for (const auto& [key, value] : meaning->labels) record.attributes.emplace_back(key, value);
+  record.meaning = std::move(meaning);
+}
+
+std::string text_in(const std::vector<telemetry::Attribute>& attributes, std::string_view name) {
+  const auto found = std::ranges::find(attributes, name, &telemetry::Attribute::first);
+  const auto* text = found == attributes.end() ? nullptr : std::get_if<std::string>(&found->second);
+  return text == nullptr ? std::string() : *text;
+}
+
+/// That of a Stat; null: it has none.
+std::shared_ptr<const telemetry::Meaning> meaning_in(
+    const std::vector<telemetry::Attribute>& attributes) {
+  telemetry::Meaning meaning{text_in(attributes, "stat.unit").substr(0, workers::kMaxName),
+                             text_in(attributes, "stat.help"),
+                             {}};
+  if (meaning == telemetry::Meaning()) return nullptr;
+  return std::make_shared<const telemetry::Meaning>(std::move(meaning));
+}
+
+/// The stretch of which an event tells the end, for traces.
+std::optional<Record> span_of(const Record& end) {
+  if (text_in(end.attributes, "span.phase") != "stop") return std::nullopt;
+  const auto* const value = end.find("span.seconds");
+  const auto* const seconds = value == nullptr ? nullptr : std::get_if<double>(value);
+  constexpr double kLongest = 1e9;  // more does not fit its nanoseconds
+  if (seconds == nullptr || !(*seconds >= 0 && *seconds < kLongest)) return std::nullopt;
+  Record span = end;
+  span.kind = Record::Kind::SpanEnd;
+  std::erase_if(span.attributes, [](const telemetry::Attribute& attribute) {
+    return attribute.first == "span.phase" || attribute.first == "span.seconds";
+  });
+  span.attributes.emplace_back("duration_ns", std::int64_t{from_seconds(*seconds).count()});
+  return span;
+}
+
+/// When it was put, which is earlier than now: by both clocks.
+void set_time(Record& record, std::optional<double> time) {
+  if (!time) return;
+  const WallTime wall(from_seconds(*time));
+  record.stamp.mono -= std::clamp<Duration>(record.stamp.wall - wall, {}, std::chrono::hours(1));
+  record.stamp.wall = wall;
+}
+
 }  // namespace
 
 void WorkerRecords::round_ready(const rendezvous::Round& round, Duration) {
   attempt_ = round.attempt;
+  refused_.clear();
 }
 
 bool WorkerRecords::admits(const workers::Worker& worker, workers::Message& message) {
+  const auto refused = [this] {
+    return intake_.statistics().suppressed + intake_.statistics().refused;
+  };
+  const auto before = refused();
   const bool admitted = intake_.admit(worker.rank, message, pipeline_.clock().now());
+  if (const auto more = refused() - before; more > 0) {
+    auto& all = refused_[worker.local_rank];
+    all += more;
+    if (tell_refused_) tell_refused_(worker.local_rank, all);
+  }
   if (const auto remark = intake_.take_remark(); !remark.empty()) {
     log::warning("channel", "{}", remark);
   }
@@ -51,6 +113,7 @@ void WorkerRecords::heard(const workers::Worker& worker, workers::Message messag
   if (const auto* one = std::get_if<workers::CheckpointDone>(&message)) tell(worker, *one);
   if (const auto* phase = std::get_if<workers::PhaseEntered>(&message)) tell(worker, *phase);
   if (const auto* metric = std::get_if<workers::MetricSample>(&message)) tell(worker, *metric);
+  if (const auto* told = std::get_if<workers::SamplesTold>(&message)) tell(worker, *told);
   if (auto* event = std::get_if<workers::WorkerEvent>(&message)) tell(worker, std::move(*event));
   if (auto* said = std::get_if<workers::GoodputEntries>(&message)) tell(worker, std::move(*said));
 }
@@ -96,42 +159,90 @@ void WorkerRecords::tell(const workers::Worker& worker, const workers::PhaseEnte
 void WorkerRecords::tell(const workers::Worker& worker, const workers::MetricSample& metric) {
   if (metric.counts) return tell_total(worker, metric);
   if (!pipeline_.wants(metric.group)) return;
-  auto who = labels(worker);
-  if (metric.step) who.emplace_back("step", *metric.step);
-  auto sample = record(Record::Kind::Sample, metric.group, metric.name, who);
+  auto sample = record(Record::Kind::Sample, metric.group, metric.name, labels(worker));
+  if (metric.step) sample.attributes.emplace_back("step", *metric.step);
+  add_meaning(sample, metric.meaning);
+  set_time(sample, metric.time);
   sample.value = metric.value;
+  if (metric.each) sample.detail = Detail::Summed;
+  if (metric.batch) return tell_batch(metric, std::move(sample));
   pipeline_.emit(std::move(sample));
-  if (metric.batch) tell_batch(metric, who);
+}
+
+/// In order, each with its own time. What is too much to be told one by one is told in one line.
+void WorkerRecords::tell(const workers::Worker& worker, const workers::SamplesTold& told) {
+  const auto who = labels(worker);
+  for (const auto& [series, time, value, step] : told.samples) {
+    const auto& [group, name, meaning] = told.series[series];
+    if (!pipeline_.wants_each(group)) continue;
+    auto sample = record(Record::Kind::Sample, group, name, who);
+    if (step) sample.attributes.emplace_back("step", *step);
+    add_meaning(sample, meaning);
+    set_time(sample, time);
+    sample.value = value;
+    sample.detail = Detail::Each;
+    pipeline_.emit(std::move(sample));
+  }
+  for (const auto& [group, count] : told.suppressed) {
+    auto sample = record(Record::Kind::Sample, group, "samples.suppressed", who);
+    sample.value = static_cast<std::int64_t>(count);
+    sample.detail = Detail::Each;
+    pipeline_.emit(std::move(sample));
+  }
 }
 
 /// It goes on where a worker is restarted, so that it never falls while this agent lives.
 void WorkerRecords::tell_total(const workers::Worker& worker, const workers::MetricSample& metric) {
-  auto& total = totals_[{worker.rank, metric.group, metric.name}];
+  auto labelled = metric.name;
+  if (metric.meaning) {
+    for (const auto& [key, value] : metric.meaning->labels) {
+      labelled.append(1, '\0').append(key).append(1, '\0').append(value);
+    }
+  }
+  auto& total = totals_[{worker.rank, metric.group, std::move(labelled)}];
   total += metric.value;
   if (!pipeline_.wants(metric.group)) return;
   auto sample = record(Record::Kind::Sample, metric.group, metric.name, labels(worker));
   sample.attributes.emplace_back("total", true);
+  add_meaning(sample, metric.meaning);
   sample.value = total;
   pipeline_.emit(std::move(sample));
 }
 
 /// The worker has summed up about a second: what happened in it, for those to whom the last value
 /// is not enough.
-void WorkerRecords::tell_batch(const workers::MetricSample& metric, const Attributes& labels) {
+void WorkerRecords::tell_batch(const workers::MetricSample& metric, Record sample) {
   const auto& batch = *metric.batch;
   auto window = std::make_shared<telemetry::Window>();
   window->end = pipeline_.clock().now();
   window->start = window->end - std::chrono::seconds(1);
   window->count = batch.count;
+  if (metric.meaning) window->unit = metric.meaning->unit;
   window->aggregates = {{"value", metric.value},
                         {"mean", batch.sum / static_cast<double>(batch.count)},
                         {"count", static_cast<std::int64_t>(batch.count)},
                         {"sum", batch.sum},
                         {"max", batch.max},
                         {"min", batch.min}};
-  auto told = record(Record::Kind::Window, metric.group, metric.name, labels);
-  told.window = std::move(window);
-  pipeline_.emit(std::move(told));
+  const bool histogram = batch.sketch != nullptr;
+  if (histogram) {
+    window->sketch = batch.sketch;
+    for (const auto& [name, rank] : kQuantiles) {
+      const auto found = batch.sketch->quantile(rank);
+      // A bucket may be wider than what is in it.
+      if (found) window->aggregates.emplace_back(name, std::clamp(*found, batch.min, batch.max));
+    }
+  }
+  auto told = sample;
+  told.kind = Record::Kind::Window;
+  told.value = {};
+  told.window = window;
+  // The windows of histograms are all that is told of them.
+  if (histogram) told.detail = Detail::Whole;
+  sample.window = std::move(window);
+  if (histogram) sample.detail = Detail::Summed;
+  pipeline_.emit(std::move(sample));
+  if (batch.count > 1 || histogram) pipeline_.emit(std::move(told));
 }
 
 void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent event) {
@@ -139,9 +250,7 @@ void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent eve
   if (event.name == telemetry::monitor::kStatEvent) tell_stat(worker, event, who);
   if (!pipeline_.wants("worker")) return;
   auto told = record(Record::Kind::Event, "worker", std::move(event.name), {});
-  if (event.time) {
-    told.stamp.wall = WallTime(from_seconds(*event.time));
-  }
+  if (event.time) told.stamp.wall = WallTime(from_seconds(*event.time));
   told.attributes = std::move(event.attributes);
   if (const auto severity = severity_in(told.attributes)) {
     told.severity = *severity;
@@ -152,7 +261,9 @@ void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent eve
     return std::ranges::find(who, given.first, &telemetry::Attribute::first) != who.end();
   });
   told.attributes.insert(told.attributes.end(), who.begin(), who.end());
+  auto span = span_of(told);
   pipeline_.emit(std::move(told));
+  if (span) pipeline_.emit(std::move(*span));
 }
 
 /// Of rank 0 alone, as steps: recorders of several ranks say the same.
@@ -178,8 +289,10 @@ void WorkerRecords::tell(const workers::Worker& worker, workers::GoodputEntries 
 void WorkerRecords::tell_stat(const workers::Worker& worker, const workers::WorkerEvent& event,
                               const Attributes& labels) {
   if (!pipeline_.wants(telemetry::monitor::kScope)) return;
+  const auto meaning = meaning_in(event.attributes);
   for (const auto& [name, value] : event.attributes) {
-    if (std::holds_alternative<std::string>(value)) continue;  // a histogram: the event has it
+    // A histogram, which comes as a metric, too; unit and help.
+    if (std::holds_alternative<std::string>(value)) continue;
     const std::string group(telemetry::monitor::kScope);
     workers::Message one = workers::MetricSample{name.substr(0, workers::kMaxName), 0, group};
     if (!admits(worker, one)) continue;
@@ -187,6 +300,7 @@ void WorkerRecords::tell_stat(const workers::Worker& worker, const workers::Work
     auto sample =
         record(Record::Kind::Sample, std::move(metric.group), std::move(metric.name), labels);
     sample.value = value;
+    sample.meaning = name.ends_with(".count") ? nullptr : meaning;
     pipeline_.emit(std::move(sample));
   }
 }

@@ -7,6 +7,8 @@
 #include "workers/intake.hpp"
 #include "workers/worker.hpp"
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -26,6 +28,11 @@ class WorkerRecords final : public Observer {
   WorkerRecords(telemetry::Pipeline& pipeline, const spec::JobSpec& spec)
       : pipeline_(pipeline), spec_(spec) {}
 
+  /// Called when more of what the worker of that local rank has said in this round is not taken,
+  /// with how much that is in all.
+  void on_refused(std::function<void(int local_rank, std::uint64_t count)> call) {
+    tell_refused_ = std::move(call);
+  }
   void round_ready(const rendezvous::Round& round, Duration waited) override;
   /// What a worker said over its channel: of its training as an observer, else as the consumer of
   /// samples and events.
@@ -49,7 +56,8 @@ class WorkerRecords final : public Observer {
   void tell(const workers::Worker& worker, workers::WorkerEvent event);
   void tell(const workers::Worker& worker, workers::GoodputEntries said);
   void tell_total(const workers::Worker& worker, const workers::MetricSample& metric);
-  void tell_batch(const workers::MetricSample& metric, const Attributes& labels);
+  void tell(const workers::Worker& worker, const workers::SamplesTold& told);
+  void tell_batch(const workers::MetricSample& metric, telemetry::Record sample);
   void tell_stat(const workers::Worker& worker, const workers::WorkerEvent& event,
                  const Attributes& labels);
 
@@ -59,6 +67,8 @@ class WorkerRecords final : public Observer {
   // Of the counters of each rank, by group and name: Intake says how many there may be.
   std::map<std::tuple<int, std::string, std::string>, double> totals_;
   workers::Intake intake_;
+  std::map<int, std::uint64_t> refused_;  // in this round, by local rank
+  std::function<void(int, std::uint64_t)> tell_refused_;
 };
 
 }  // namespace elastrun::agent

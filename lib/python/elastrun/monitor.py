@@ -449,9 +449,11 @@ class _Core:
     """What all Stats of one name are."""
 
     def __init__(self, name: str, chosen: tuple[Aggregation, ...], window: float,
-                 most: int) -> None:
+                 most: int, on_empty: str) -> None:
         self.name = name
-        self.spec = (frozenset(chosen), window, most)
+        self.spec = (frozenset(chosen), window, most, on_empty)
+        self._tells_empty = on_empty != "skip" and not math.isinf(window)
+        self._empty_value = 0.0 if on_empty == "zero" else None
         self.chosen = chosen
         self._window = window
         self._most = most
@@ -471,9 +473,9 @@ class _Core:
     def _turn(self, to: int) -> _Window | None:
         """Under the lock: the window that is over, if it had values."""
         over, self._open = self._open, _Window(self._sketch, self._spread)
-        self._id = to
+        began, self._id = self._id, to
         if over.count == 0:
-            return None
+            return over if self._tells_empty and began != 0 else None
         self._closed = over
         return over
 
@@ -531,8 +533,8 @@ class _Core:
             self.observe()
         with self._lock:
             over = self._advance(now)
-            open_until = ((self._id + 1) * self._window
-                          if self._open.count and not math.isinf(self._window) else None)
+            ends = (self._open.count or self._tells_empty) and not math.isinf(self._window)
+            open_until = (self._id + 1) * self._window if ends else None
             if self.callbacks:
                 open_until = min(open_until or math.inf, self._observed + 1)
         self._log(over)
@@ -550,7 +552,7 @@ class _Core:
 
     def finish(self) -> None:
         with self._lock:
-            over = self._turn(self._id)
+            over = self._turn(self._id) if self._open.count else None
         self._log(over)
 
     def __del__(self) -> None:
@@ -563,8 +565,11 @@ class _Core:
         """Without the lock: a handler may use this Stat."""
         if over is None:
             return
-        event = Event(STAT_EVENT, datetime.now(), {
-            f"{self.name}.{one.value}": over.told(one) for one in self.chosen})
+        data: dict[str, data_value_t] = {f"{self.name}.count": 0.0}
+        if over.count or self._empty_value is not None:
+            data = {f"{self.name}.{one.value}": over.told(one) if over.count else 0.0
+                    for one in self.chosen}
+        event = Event(STAT_EVENT, datetime.now(), data)
         event._meaning = {key: said for key, said in (("stat.unit", self.unit),
                                                       ("stat.help", self.help)) if said}
         log_event(event)
@@ -608,13 +613,15 @@ class Stat:
     Stats. A window with `max_samples` values ends, and later ones are dropped until its time is
     over, as with torch. Without a `window_size` each `max_samples` values are a window, and none is
     dropped. What is open when the last Stat of a name ends is logged then. `unit` (UCUM: "s",
-    "By") and `help` are for those who list the stats. `key`, the name in RFC-0018, stands for a
-    window of a minute. Fails with ValueError.
+    "By") and `help` are for those who list the stats, and of its series. A window of time without
+    values is nothing, with `on_empty` "zero" an event of zeros, with "no_data" one that has
+    NAME.count, which is 0, alone; under elastrun on time, elsewhere with the next value. `key`, the
+    name in RFC-0018, stands for a window of a minute. Fails with ValueError.
     """
 
     def __init__(self, name: str = "", aggregations: Iterable[Aggregation] = (),
                  window_size: timedelta | None = None, max_samples: int | None = None, *,
-                 key: str = "", unit: str = "", help: str = "") -> None:
+                 key: str = "", unit: str = "", help: str = "", on_empty: str = "skip") -> None:
         if key and window_size is None and max_samples is None:  # as RFC-0018's examples
             window_size = timedelta(minutes=1)
         name, aggregations = name or key, frozenset(aggregations)
@@ -630,14 +637,16 @@ class Stat:
         aggregations = _overriding(name) or aggregations
         chosen = tuple(one for one in Aggregation
                        if one in aggregations and one is not Aggregation.NONE)
-        made = _Core(name, chosen, window, most)
+        if on_empty not in ("skip", "zero", "no_data"):
+            raise ValueError(f"Stat '{name}': on_empty '{on_empty}' is none of skip, zero, no_data")
+        made = _Core(name, chosen, window, most, on_empty)
         with _change:
             core = _cores.get(name)
             if core is None:
                 core = _cores[name] = made
         if core.spec != made.spec:
             raise ValueError(f"Stat '{name}': there is one of that name with other aggregations, "
-                             "window_size or max_samples")
+                             "window_size, max_samples or on_empty")
         core.unit, core.help = unit or core.unit, help or core.help
         self._core = core
         for collector in _living_collectors():

@@ -21,6 +21,7 @@ _MOST_SERIES = 2000  # others are told as one, so that names made of numbers can
 _LONGEST = 256  # bytes of a group or a name, for the agent
 _MOST_LABELS = 16  # of a series
 _LONGEST_HELP = 1024  # bytes
+_MOST_GROUPS = 16  # that are told apart in what is not told one by one
 _MOST_OF_PACKET = 12_000  # bytes, for samples that are told one by one
 _OVERFLOW = ("worker", "otel.metric.overflow")
 
@@ -215,7 +216,9 @@ class Reporter:
                 step = self._steps.get(key, channel._step)
                 self._single.append((_now(), key, value, step))
             else:
-                self._more[key[0]] = self._more.get(key[0], 0) + 1
+                more = self._more
+                group = key[0] if key[0] in more or len(more) < _MOST_GROUPS else "worker"
+                more[group] = more.get(group, 0) + 1
         except Exception:  # no name: put() counts it
             pass
         Reporter.put(self, key, value)
@@ -348,8 +351,6 @@ class Reporter:
     def flush(self) -> None:
         """Tells the agent what it has not heard yet."""
         with self._lock:
-            if (self._single or self._more) and not self._tell_single():
-                return
             self._sum_up()
             for key in list(self._cells):
                 if not channel.offer(self._cell_packet(key, self._cells[key])):
@@ -360,9 +361,14 @@ class Reporter:
                 if not channel.offer(self._packet(key, fields)):
                     return
                 del self._risen[key]
+            # After the sums, which matter more where there is no room for all.
+            if self._single or self._more:
+                self._tell_single()
 
-    def _tell_single(self) -> bool:
-        """False: not all; the rest stays. In packets that the agent takes."""
+    def _tell_single(self) -> None:
+        """In packets that the agent takes. Where it is behind the rest stays, and what comes
+        meanwhile is counted.
+        """
         while self._single or self._more:
             some = self._single[:]
             series: dict[Key, int] = {}
@@ -390,15 +396,14 @@ class Reporter:
             more = self._more
             if more and last:
                 fields["suppressed"] = {channel.text(group): count
-                                        for group, count in list(more.items())[:16]}
+                                        for group, count in list(more.items())}
                 self._more = {}
             if not channel.offer(json.dumps(fields, separators=(",", ":")).encode()):
                 self._more = more
-                return False
+                return
             del self._single[:taken]
             if last:
-                return True
-        return True
+                return
 
     def _series_row(self, key: Key) -> list[Any]:
         key = _clean(key)
@@ -409,7 +414,7 @@ class Reporter:
     def _finish(self) -> None:
         channel.linger()
         self.flush()
-        channel.lost(len(self._cells) + len(self._risen))
+        channel.lost(len(self._cells) + len(self._risen) + len(self._single))
 
     def _next_due(self) -> float | None:
         waits = []

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <unistd.h>
 
 namespace elastrun::agent {
 namespace {
@@ -69,6 +70,43 @@ json::object inner(const telemetry::Record& record) {
 }
 
 }  // namespace
+
+TEST_CASE("elastic records: who wants each sample hears of workers as often as torchrun looks") {
+  ElasticJob job("nothing", 3);
+  const auto each = std::make_shared<Heard>();
+  job.records.look_by(job.clock);
+  auto group = workers_of({ExitStatus::exited(0)});
+  group[0].pid = ::getpid();
+  job.round(1s, group);
+  CHECK(job.clock.armed() == 0);  // nobody wants them: nothing wakes up
+  job.pipeline.route({.scope = "torchelastic", .each = true}, each);
+  job.round(1s, group, 1);
+  each->records.clear();
+  job.clock.advance(1s);
+  const auto healthy = [&] {
+    return std::ranges::count(each->records, "workers.trainer.healthy", &telemetry::Record::name);
+  };
+  CHECK(healthy() == 10);
+  CHECK(each->records.size() == 40);
+  CHECK(each->records[1].name == "LocalElasticAgent._monitor_workers.duration.ms");
+  CHECK(each->records[2].name == "workers.trainer.remaining_restarts");
+  CHECK(std::get<std::int64_t>(each->records[2].value) == 2);
+  job.records.stopped(group, 1s);
+  job.clock.advance(1s);
+  CHECK(healthy() == 10);
+}
+
+TEST_CASE("elastic records: a failure was looked at from its end until it was judged") {
+  ElasticJob job("torchelastic");
+  job.round(1s, workers_of({ExitStatus::exited(1)}));
+  workers::Judgement judgement;
+  judgement.failures.emplace_back().at = job.clock.now();
+  job.clock.advance(250ms);
+  job.heard->records.clear();
+  job.records.failed(judgement);
+  CHECK(job.heard->records[1].name == "LocalElasticAgent._monitor_workers.duration.ms");
+  CHECK(std::get<std::int64_t>(job.heard->records[1].value) == 250);
+}
 
 TEST_CASE("elastic records: a job that succeeds is told as torchelastic would") {
   ElasticJob job("torchelastic.*");

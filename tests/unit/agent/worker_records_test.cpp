@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/telemetry/worker_records.hpp"
 
+#include "core/text.hpp"
+#include "telemetry/sketch.hpp"
 #include "unit/agent/records.hpp"
 
+#include <cmath>
 #include <cstdint>
 #include <fmt/format.h>
+#include <map>
 #include <set>
 
 namespace elastrun::agent {
@@ -87,6 +91,99 @@ TEST_CASE("worker records: samples that a worker has summed up are the last one 
   REQUIRE(window.window != nullptr);
   CHECK(window.window->count == 4);
   CHECK(window.window->aggregates[1] == telemetry::Attribute{"mean", 2.5});
+}
+
+TEST_CASE("worker records: samples come one by one to those who want each, else summed up") {
+  TalkingJob job("h");
+  const auto each = std::make_shared<Heard>();
+  job.pipeline.route({.scope = "g", .each = true}, each);
+  job.pipeline.route({.scope = "g"}, job.heard);
+  auto meaning = std::make_shared<telemetry::Meaning>();
+  meaning->labels = {{"layer", "3"}};
+  meaning->unit = "s";
+  workers::SamplesTold told{{{"g", "loss"}, {"g", "norm", meaning}, {"x", "y"}}, {}};
+  const double now = to_seconds(job.clock.wall().time_since_epoch());
+  told.samples = {{0, now - 0.5, 2.5, 7}, {1, now - 0.25, 1}, {2, now, 1}, {0, now, 3}};
+  told.suppressed = {{"g", 40}};
+  job.heard_from(1, told);
+  CHECK(job.heard->records.empty());
+  REQUIRE(each->records.size() == 4);
+  const auto& first = each->records[0];
+  CHECK(std::get<double>(first.value) == 2.5);
+  CHECK(attribute<Whole>(first, "step") == 7);
+  CHECK(to_seconds(job.clock.wall() - first.stamp.wall) == doctest::Approx(0.5));
+  CHECK(to_seconds(job.clock.now() - first.stamp.mono) == doctest::Approx(0.5));
+  job.check_labels(first, 1);
+  CHECK(attribute<std::string>(each->records[1], "layer") == "3");
+  CHECK(each->records[1].meaning->unit == "s");
+  CHECK(each->records[2].name == "loss");
+  CHECK(each->records[3].name == "samples.suppressed");
+  CHECK(std::get<Whole>(each->records[3].value) == 40);
+  workers::MetricSample sum{"loss", 3, "g"};
+  sum.batch = {2, 5.5, 2.5, 3};
+  sum.each = true;
+  job.heard_from(1, sum);
+  CHECK(each->records.size() == 4);
+  REQUIRE(job.heard->records.size() == 2);
+  CHECK(job.heard->records[0].window->count == 2);
+  CHECK(job.heard->records[1].kind == RecordKind::Window);
+}
+
+TEST_CASE("worker records: a histogram is a window with quantiles, and its buckets for pulls") {
+  TalkingJob job("g");
+  telemetry::Sketch sketch;
+  for (int i = 1; i <= 100; ++i) sketch.add(i);
+  workers::MetricSample sample{"step", 100, "g"};
+  sample.batch = {100, 5050, 1, 100, std::make_shared<const telemetry::Sketch>(sketch)};
+  job.heard_from(0, sample);
+  REQUIRE(job.heard->records.size() == 2);
+  CHECK(job.heard->records[0].detail == telemetry::Detail::Summed);
+  CHECK(job.heard->records[0].window->sketch->count() == 100);
+  const auto& window = job.heard->records[1];
+  CHECK(window.detail == telemetry::Detail::Whole);
+  const auto& aggregates = window.window->aggregates;
+  const auto p95 = std::ranges::find(aggregates, "p95", &telemetry::Attribute::first);
+  REQUIRE(p95 != aggregates.end());
+  CHECK(std::get<double>(p95->second) == doctest::Approx(95).epsilon(0.011));
+}
+
+TEST_CASE("worker records: the end of a span is a span, with what it was about") {
+  TalkingJob job;
+  job.heard_from(1, workers::WorkerEvent{"epoch", {{"span.phase", "start"}, {"span.id", "a"}}});
+  CHECK(job.heard->records.size() == 1);
+  job.heard_from(
+      1,
+      workers::WorkerEvent{
+          "epoch",
+          {{"number", Whole{3}}, {"span.phase", "stop"}, {"span.id", "a"}, {"span.seconds", 1.5}}});
+  REQUIRE(job.heard->records.size() == 3);
+  CHECK(job.last().kind == RecordKind::SpanEnd);
+  CHECK(job.last().scope == "worker");
+  CHECK(attribute<Whole>(job.last(), "duration_ns") == 1'500'000'000);
+  CHECK(attribute<Whole>(job.last(), "number") == 3);
+  CHECK(job.last().find("span.phase") == nullptr);
+  job.check_labels(job.last(), 1);
+  for (const double odd : {-1.0, 1e300, std::nan("")}) {
+    job.heard_from(1, workers::WorkerEvent{"e", {{"span.phase", "stop"}, {"span.seconds", odd}}});
+    CHECK(job.last().kind == RecordKind::Event);
+  }
+}
+
+TEST_CASE("worker records: unit and help of a Stat go with its series") {
+  TalkingJob job;
+  job.heard_from(1, workers::WorkerEvent{"torch.monitor.Stat",
+                                         {{"a.mean", 3.0}, {"a.count", 2.0}, {"stat.unit", "s"}}});
+  CHECK(job.heard->records[0].meaning->unit == "s");
+  CHECK(job.heard->records[1].meaning == nullptr);
+}
+
+TEST_CASE("worker records: a worker can learn how much of what it says is not taken") {
+  TalkingJob job;
+  std::map<int, std::uint64_t> told;
+  job.records.on_refused([&](int local_rank, std::uint64_t count) { told[local_rank] = count; });
+  for (int i = 0; i < 1005; ++i) job.heard_from(3, workers::WorkerEvent{"flood", {}});
+  job.heard_from(2, workers::MetricSample{"x", 1, "elastrun.agent"});
+  CHECK(told == std::map<int, std::uint64_t>{{1, 5}, {0, 1}});
 }
 
 TEST_CASE("worker records: what a counter has come to is told, for each rank and over restarts") {

@@ -39,6 +39,33 @@ TEST_CASE("metrics sinks: each has its name and argument") {
   CHECK(plugin->argument == "/x.so?a=b?c:d");
 }
 
+TEST_CASE("metrics sinks: each sample or what a second comes to, as is said or usual") {
+  CHECK(parse_sink_choice("console:g", "")->each);
+  CHECK(parse_sink_choice("jsonl:a", "")->each);
+  CHECK_FALSE(parse_sink_choice("jsonl:a;window=1s", "")->each);
+  CHECK(parse_sink_choice("jsonl:a;window=1s", "")->argument == "a");
+  CHECK_FALSE(parse_sink_choice("console;window=1s", "")->each);
+  CHECK(parse_sink_choice("console;window=1s", "")->argument.empty());
+  CHECK_FALSE(parse_sink_choice("tensorboard:d", "")->each);
+  CHECK(parse_sink_choice("tensorboard:d;window=0", "")->each);
+  // A command may have those words in it.
+  CHECK(parse_sink_choice("exec:a;window=x y", "")->argument == "a;window=x y");
+  CHECK(refusal_of("prometheus:a;window=1s").find("has no window") != std::string::npos);
+  CHECK(refusal_of("jsonl:a;window=10s").find("'10s' is no window") != std::string::npos);
+}
+
+TEST_CASE("aggregations: patterns with what is summarised, and nothing else") {
+  const auto all = stat_aggregations(given({"train.*=p95+p99", "a=b=mean"}));
+  REQUIRE(all);
+  REQUIRE(all->size() == 2);
+  CHECK((*all)[0].second == std::vector<std::string>{"p95", "p99"});
+  CHECK((*all)[1].first == "a=b");
+  for (const char* const odd : {"a", "a=", "=mean", "a=p98", "a=mean+", "a=MEAN"}) {
+    CAPTURE(odd);
+    CHECK_FALSE(stat_aggregations(given({odd})).has_value());
+  }
+}
+
 TEST_CASE("metrics sinks: what is none is refused with what there is") {
   CHECK(refusal_of("consol").find("did you mean console?") != std::string::npos);
   CHECK(refusal_of("x").find(known_metrics_sinks()) != std::string::npos);

@@ -56,6 +56,27 @@ TEST_CASE("pipeline: a route carries what its selector matches, in order") {
   CHECK(agent->flushed == 1);
 }
 
+TEST_CASE("pipeline: single samples reach those who ask for each, sums the others") {
+  const SetClock clock;
+  Pipeline pipeline(clock);
+  const auto each = std::make_shared<RoutedSink>(), sums = std::make_shared<RoutedSink>();
+  pipeline.route({}, sums);
+  CHECK_FALSE(pipeline.wants_each("g"));
+  pipeline.route({.scope = "g", .each = true}, each);
+  CHECK(pipeline.wants_each("g"));
+  CHECK_FALSE(pipeline.wants_each("h"));
+  const auto emit = [&](std::string name, Detail detail) {
+    Record record{Record::Kind::Sample, {}, "g", std::move(name), 1.0, {}};
+    record.detail = detail;
+    pipeline.emit(std::move(record));
+  };
+  emit("whole", Detail::Whole);
+  emit("one", Detail::Each);
+  emit("sum", Detail::Summed);
+  CHECK(each->names == Names{"whole", "one"});
+  CHECK(sums->names == Names{"whole", "sum"});
+}
+
 TEST_CASE("pipeline: records carry the time, the value and their attributes") {
   SetClock clock;
   clock.mono += std::chrono::seconds(5);

@@ -20,9 +20,15 @@ struct SeriesPlace {
     series.consume(
         {Record::Kind::Sample, {}, "g", std::move(name), std::move(value), std::move(attributes)});
   }
-  std::vector<Point> points() {
+  std::vector<Point> all_points() {
     Cursor cursor(registry);
     return registry.collect(cursor).points;
+  }
+  /// Without what is beside the gauges of workers.
+  std::vector<Point> points() { return without_samples(all_points()); }
+  static std::vector<Point> without_samples(std::vector<Point> points) {
+    std::erase_if(points, [](const Point& one) { return one.spec->name.ends_with(".samples"); });
+    return points;
   }
 };
 
@@ -97,17 +103,18 @@ TEST_CASE("sample series: what has ended is seen no more, and may begin anew") {
   sample("loss", 0, 1, false);
   sample("loss", 1, 2, false);
   sample("tokens", 1, 100, true);
-  CHECK(place.registry.collect(all_along).points.size() == 3);
+  CHECK(place.registry.collect(all_along).points.size() == 3 + 2);
   place.series.end_if([](const auto& key) { return key.rank == "1"; });
-  auto points = place.registry.collect(all_along).points;
+  CHECK(place.all_points().size() == 2);
+  auto points = place.without_samples(place.registry.collect(all_along).points);
   REQUIRE(points.size() == 1);
   CHECK(points[0].labels == std::vector<Attribute>{{"rank", "0"}});
   sample("tokens", 1, 120, true);
-  points = place.registry.collect(all_along).points;
+  points = place.without_samples(place.registry.collect(all_along).points);
   REQUIRE(points.size() == 2);
   CHECK(points[1].value == Value(120.0));
   place.series.end_if([](const auto&) { return true; });
-  CHECK(place.points().empty());
+  CHECK(place.all_points().empty());
   sample("loss", 0, 3, true);  // of another kind now: the name is free
   CHECK(place.points().at(0).kind == Kind::Counter);
   CHECK(place.series.refused() == 0);
@@ -149,4 +156,91 @@ TEST_CASE("sample series: names without end are limited") {
   CHECK(place.series.refused() == 1000);
   place.sample("n7", 2.0);
   CHECK(place.series.refused() == 1000);
+}
+
+TEST_CASE("sample series: beside the gauge of a worker there are the count and sum of all") {
+  SeriesPlace place;
+  const auto batch = [](double last, double sum, std::uint64_t count) {
+    auto window = std::make_shared<Window>();
+    window->count = count;
+    window->aggregates = {{"value", last}, {"sum", sum}, {"min", 1.0}, {"max", 9.0}};
+    return window;
+  };
+  const auto put = [&](Value value, std::shared_ptr<const Window> window) {
+    Record record{Record::Kind::Sample,       {}, "g", "loss", std::move(value),
+                  {{"rank", std::int64_t{1}}}};
+    record.window = std::move(window);
+    place.series.consume(record);
+  };
+  put(2.0, nullptr);
+  put(3.0, batch(3, 30, 10));
+  put(HUGE_VAL, nullptr);
+  put(4.0, batch(4, 5, 2));
+  const auto points = place.all_points();
+  REQUIRE(points.size() == 2);
+  CHECK(points[0].value == Value(4.0));
+  CHECK(points[1].spec->name == "loss.samples");
+  CHECK(points[1].kind == Kind::Stat);
+  CHECK(points[1].labels == points[0].labels);
+  CHECK(points[1].summary.count == 13);
+  CHECK(points[1].summary.sum == 37);
+  CHECK(points[1].summary.min == 1);
+  // With their gauge they end, and leave no trace.
+  place.series.end_if([](const SampleSeries::Key&) { return true; });
+  CHECK(place.all_points().empty());
+}
+
+TEST_CASE("sample series: labels, unit and help are those of the first sample of a name") {
+  SeriesPlace place;
+  const auto put = [&](double value, Meaning meaning) {
+    Record record{Record::Kind::Sample, {}, "g", "norm", value, {{"rank", std::int64_t{0}}}};
+    record.meaning = std::make_shared<const Meaning>(std::move(meaning));
+    place.series.consume(record);
+  };
+  put(1, {"s", "A help.", {{"layer", "1"}}});
+  put(2, {"", "", {{"layer", "2"}}});
+  put(3, {"s", "A help.", {{"head", "1"}}});
+  put(4, {"s", "A help.", {}});
+  CHECK(place.series.refused() == 2);  // other labels than before
+  const auto points = place.all_points();
+  REQUIRE(points.size() == 4);
+  CHECK(points[0].labels == std::vector<Attribute>{{"rank", "0"}, {"layer", "1"}});
+  CHECK(points[1].value == Value(2.0));
+  CHECK(points[1].spec->unit == "s");
+  CHECK(points[2].spec->name == "norm.samples");
+  CHECK(points[2].spec->help == "A help.");
+}
+
+TEST_CASE("sample series: a sample with a sketch is a histogram, which stays small") {
+  SeriesPlace place;
+  const auto put = [&](const std::vector<double>& values) {
+    auto window = std::make_shared<Window>();
+    Sketch sketch;
+    double sum = 0;
+    for (const double value : values) {
+      sketch.add(value);
+      sum += value;
+    }
+    window->count = values.size();
+    window->aggregates = {{"value", values.back()}, {"sum", sum}, {"min", 0.0}, {"max", 9.0}};
+    window->sketch = std::make_shared<const Sketch>(sketch);
+    Record record{Record::Kind::Sample, {}, "g", "step", 1.0, {{"rank", std::int64_t{0}}}};
+    record.window = window;
+    place.series.consume(record);
+  };
+  put({0.5, 1, 2});
+  put({0.5, 0});
+  auto points = place.all_points();
+  REQUIRE(points.size() == 1);
+  CHECK(points[0].kind == Kind::Histogram);
+  CHECK(points[0].summary.count == 5);
+  CHECK(points[0].summary.sketch->count() == 5);
+  CHECK(points[0].summary.sketch->zeros() == 1);
+  for (int power = -300; power <= 300; power += 2) put({std::pow(10, power)});
+  points = place.all_points();
+  CHECK(points[0].summary.sketch->positive().counts.size() <= BatchSeries::kMostBuckets);
+  CHECK(points[0].summary.sketch->count() == 5 + 301);
+  // A plain sample of that name is refused.
+  place.sample("step", 1.0, {{"rank", std::int64_t{0}}});
+  CHECK(place.series.refused() == 1);
 }

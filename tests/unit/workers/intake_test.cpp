@@ -126,6 +126,40 @@ TEST_CASE("intake: names of series without end become one") {
   CHECK(std::get<MetricSample>(known).name == "n7");
 }
 
+TEST_CASE("intake: sets of labels are series, of which there may be so many") {
+  Intake intake;
+  for (int i = 0; i < 3000; ++i) {
+    auto meaning = std::make_shared<telemetry::Meaning>();
+    meaning->labels = {{"i", std::to_string(i)}};
+    MetricSample one{"a", 1, "g"};
+    one.meaning = meaning;
+    Message message = one;
+    REQUIRE(intake.admit(0, message, kStart));
+    const auto& told = std::get<MetricSample>(message);
+    CHECK((told.name == "a") == (i < 2000));
+    CHECK((told.meaning == nullptr) == (i >= 2000));
+  }
+  CHECK(intake.statistics().overflowed == 1000);
+}
+
+TEST_CASE("intake: samples that are told one by one have a budget; the others are counted") {
+  Intake intake;
+  SamplesTold all{{{"g", "a"}, {"elastrun.x", "a"}, {"", "b"}}, {}};
+  for (int i = 0; i < 6000; ++i) all.samples.push_back({0, 1767323045.0, 1.0 * i});
+  all.samples.push_back({1, 1767323045.0, 1});
+  all.samples.push_back({2, 1767323045.0, 1});
+  all.suppressed = {{"g", 5}, {"elastrun", 7}};
+  Message message = all;
+  REQUIRE(intake.admit(0, message, kStart));
+  const auto& told = std::get<SamplesTold>(message);
+  CHECK(told.samples.size() == 5000);
+  CHECK(told.samples.back().value == 4999);
+  using Counts = std::vector<std::pair<std::string, std::uint64_t>>;
+  CHECK(told.suppressed == Counts{{"g", 5}, {"g", 1000}, {"worker", 1}});
+  CHECK(intake.statistics().refused == 1);
+  CHECK(intake.statistics().suppressed == 0);  // their sums are told
+}
+
 TEST_CASE("intake: events of one name and rank are limited; the next one tells how many are gone") {
   Intake intake;
   int passed = 0;
