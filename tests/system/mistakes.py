@@ -42,6 +42,8 @@ OPTIONS: tuple[tuple[str, int, str], ...] = (
     ("--summary loud ok.py", 2, "invalid choice: 'loud'"),
     ("--exit-code 3 ok.py", 2, "choose from 'torchrun', 'worker'"),
     ("--start-method x ok.py", 2, "choose from 'spawn', 'fork', 'forkserver'"),
+    ("--warm-spares=-1 ok.py", 1, "warm_spares must be >= 0"),
+    ("--warm-spares x ok.py", 2, "invalid int value: 'x'"),
     ("--status maybe ok.py", 2, "choose from 'auto', 'on', 'off'"),
     ("--numa-binding x ok.py", 2, "invalid choice: 'x'"),
     ("--virtual-local-rank=x ok.py", 2, "ignored explicit argument 'x'"),
