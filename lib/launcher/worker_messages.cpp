@@ -60,7 +60,7 @@ consteval Row row(void (*consumer)(const Parts&, Said)) {
 
 constexpr std::array kTable = {
     row<workers::StepDone>(to_observers), row<workers::CheckpointDone>(to_observers),
-    // The live page charts samples: more than the records want them.
+    // WorkerRecords, an observer, has samples as well as the live page, which charts them.
     row<workers::MetricSample>(to_observers), row<workers::WorkerEvent>(to_records),
     row<workers::Returned>(to_agent), row<workers::TimerSet>(to_timers),
     row<workers::StacksOffered>(to_stacks), row<workers::PhaseEntered>(to_observers),

@@ -11,7 +11,7 @@
 namespace elastrun::agent {
 
 /// Brings each packet of the workers' channel to the one consumer of its type: the table is in the
-/// source. What workers say of their training is for all observers.
+/// source. What workers say of their training, and their samples, are for all observers.
 class WorkerMessages {
  public:
   struct Parts {

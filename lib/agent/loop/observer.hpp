@@ -47,7 +47,7 @@ class Observer {
   /// No worker of the job makes progress.
   virtual void hang(const JobHang& hang) { (void)hang; }
   /// What a worker says of its training: StepDone, CheckpointDone, PhaseEntered or GoodputEntries;
-  /// and Returned.
+  /// MetricSample, but no SamplesTold; and Returned.
   virtual void worker_said(const workers::Worker& worker, const workers::Message& message) {
     (void)worker, (void)message;
   }

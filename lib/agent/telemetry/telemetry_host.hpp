@@ -111,7 +111,7 @@ class TelemetryHost {
   telemetry::Registry& registry_;
   const Duration interval_;
   telemetry::Collector collector_;
-  std::shared_ptr<telemetry::SampleSeries> samples_;  // null: never pulled yet
+  std::shared_ptr<telemetry::SampleSeries> samples_;  // null: none pulls
   std::vector<telemetry::RouteId> routes_;
   std::vector<std::shared_ptr<exporter::MetricsSink>> sinks_;
   std::vector<Puller> pullers_;

@@ -34,8 +34,8 @@ class WorkerRecords final : public Observer {
     tell_refused_ = std::move(call);
   }
   void round_ready(const rendezvous::Round& round, Duration waited) override;
-  /// What a worker said over its channel: of its training as an observer, else as the consumer of
-  /// samples and events.
+  /// What a worker said over its channel: of its training, and a sample that may sum up others, as
+  /// an observer; else as the consumer of events and of samples one by one.
   void heard(const workers::Worker& worker, workers::Message message);
   void worker_said(const workers::Worker& worker, const workers::Message& message) override {
     heard(worker, message);

@@ -102,7 +102,7 @@ struct Leaving {
   Duration grace{};
   bool ended = false;   // the group has ended, and with it soon the connection
   bool unable = false;  // its workers could not be started
-  bool killed = false;  // unrequested: others count it as a failure
+  bool killed = false;  // unrequested: to the others it is a node that was lost
 };
 using Report =
     std::variant<Started, Failed, Succeeded, Leaving, ProgressReport, NodeStacks, AskStacks>;
