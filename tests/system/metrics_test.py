@@ -276,7 +276,8 @@ class Together(unittest.TestCase):
         datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         datagrams.bind(("127.0.0.1", 0))
         datagrams.settimeout(LIMIT)
-        worker = WORKER + "print('x' * 99, flush=True)\nimport time\ntime.sleep(1000)\n"
+        worker = (WORKER + "channel.lost(3)\nchannel.event('behind')\n"
+                  "print('x' * 99, flush=True)\nimport time\ntime.sleep(1000)\n")
         with Collector(200) as collector, datagrams, Job(
                 "--metrics-interval=0.3", "--redirects=3", "--log-dir=logs",
                 *sinks("prometheus:a.prom", collector.url,
@@ -288,13 +289,14 @@ class Together(unittest.TestCase):
                        in page.read_text(), "the page shows the worker")
             wait_until(lambda: re.search(r'(?m)^elastrun_worker_output_bytes_total\{stream="stdout"'
                                          r".*\} 100$", page.read_text()), "it has written")
+            wait_until(lambda: re.search(r'(?m)^elastrun_channel_dropped_total\{reason="worker"'
+                                         r".*\} 3$", page.read_text()), "what it could not tell")
             text = page.read_text()
             self.assertRegex(text, r"(?m)^system_cpu_time_seconds_total\{.*\} [\d.]+$")
             self.assertRegex(text, r"(?m)^elastrun_store_requests_total\{.*\} 0$")
             self.assertRegex(text, r"(?m)^elastrun_store_connections\{.*\} 0$")
             self.assertRegex(text, r"(?m)^elastrun_channel_messages_total\{.*\} [2-9]$")
             self.assertRegex(text, r'(?m)^elastrun_channel_dropped_total\{reason="refused".*\} 0$')
-            self.assertRegex(text, r'(?m)^elastrun_channel_dropped_total\{reason="worker".*\} 0$')
             self.assertRegex(
                 text, r'(?m)^elastrun_telemetry_dropped_total\{sink="prometheus:a.prom".*\} 0$')
             self.assertRegex(

@@ -59,6 +59,7 @@ workers::Channel::Statistics WorkerChannel::statistics() const {
   all.messages += now.messages;
   all.refused += now.refused;
   all.strange += now.strange;
+  all.not_told += now.not_told;
   return all;
 }
 
