@@ -15,7 +15,7 @@
 
 namespace elastrun::telemetry {
 
-/// Where records end: console, journal, ledger, exporter. A sink that throws or fails loses its own
+/// Where records end: console, journal, exporter. A sink that throws or fails loses its own
 /// records, counted, and disturbs no other sink.
 class Sink {
  public:
