@@ -585,6 +585,28 @@ if __name__ == "__main__":
 """)
         self.assertIn("raised: too long\n", out)
 
+    def test_an_exception_in_a_caller_that_has_forked(self) -> None:
+        """The copy holds its end of the connection open; the job ends all the same."""
+        child = self.start("""
+def stop(*_):
+    if os.fork() == 0:
+        time.sleep(1000)
+    raise TimeoutError("too long")
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGALRM, stop)
+    try:
+        elastic_launch(alone(), wait_for_end)()
+    except TimeoutError as error:
+        print("raised:", error, flush=True)
+""")
+        self.wait_for(child, "up", 2)
+        child.send_signal(signal.SIGALRM)
+        self.wait_for(child, "raised: too long")
+        child.wait(LIMIT)
+        self.end_the_rest()
+        self.assertIn("Received 15 death signal", self.end_of(child)[1])  # it was not killed
+
     def test_a_thread_of_the_caller(self) -> None:
         """Signals are the main thread's there; the end of the process ends the job."""
         child = self.start("""

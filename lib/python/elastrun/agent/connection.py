@@ -168,7 +168,12 @@ class AgentProcess:
 
     def _end(self) -> None:
         """As a launcher that is told to end: the workers have their time. Told again, less."""
-        self._socket.close()  # which the agent takes for our end
+        try:
+            # The agent takes it for our end, also while a fork of this process has the socket, too.
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it has ended, or was told
+        self._socket.close()
         limit = time.monotonic() + self._patience
         while True:
             try:
