@@ -190,6 +190,19 @@ class Hook(unittest.TestCase):
         self.assertEqual((done.stdout, done.stderr), ("-m torch.distributed.run\n",
                                                       "torch is imported\n"))
 
+    def test_what_has_the_packages_name_does_not_break_torch(self) -> None:
+        hook = self.packages / "elastrun-torchrun.pth"
+        text = hook.read_text()
+        self.addCleanup(hook.write_text, text)
+        hook.write_text(text.splitlines()[-1] + "\n")  # without the line for the package's folder
+        source = self.folder / "source"
+        (source / "elastrun").mkdir(parents=True)  # as a clone of the repository
+        (source / "train.py").write_text("import torch.distributed.launcher.api\nprint('fine')\n")
+        self.assertEqual(self.python(source / "train.py").stdout, "fine\n")
+        (source / "elastrun.py").write_text("import torch.distributed.launcher.api\n"
+                                            "print('of the user')\n")
+        self.assertEqual(self.python(source / "elastrun.py").stdout, "of the user\n")
+
     def test_without_the_package_or_the_program_torchs_own_runs(self) -> None:
         hook = self.packages / "elastrun-torchrun.pth"
         text = hook.read_text()
