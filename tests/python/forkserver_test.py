@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import zipapp
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python" / "elastrun"
@@ -266,12 +267,25 @@ class ForkServer(unittest.TestCase):
             self.assertEqual(said, "unfit ranked has read MODE")
             wait_for(pid)
 
+    def test_what_sees_the_environment_when_an_interpreter_starts_is_for_exec(self):
+        around = self.installed()
+        self.write("")
+        with open(self.folder / "path/sitecustomize.py", "a") as text:
+            text.write("import os\nrank = os.environ.get('RANK')\n")
+        with Agent(self.folder, "script", "train.py", **around) as agent:
+            self.assertEqual(agent.state(),
+                             "refused sitecustomize reads variables when the interpreter starts")
+
     def test_what_is_not_run_as_a_file_is_for_exec(self):
         self.write("")
-        self.write("PK", "archive.zip")
+        self.write("print()", "application/__main__.py")
+        for name, interpreter in (("archive.zip", None), ("application", "/usr/bin/env python3")):
+            zipapp.create_archive(self.folder / "application", self.folder / f"{name}.pyz",
+                                  interpreter)
         with Agent(self.folder, "script", "train.py") as agent:
             self.assertEqual(agent.state(), "ready")
-            for script in ("-", "archive.zip", ".", "absent.py"):
+            for script in ("-", "archive.zip.pyz", "application.pyz", "application", ".",
+                           "absent.py"):
                 child, pid = agent.fork()
                 said = agent.order(child, [agent.python, "-u", script], agent.environment,
                                    (0, 1, 2))

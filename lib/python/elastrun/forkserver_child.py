@@ -114,13 +114,18 @@ def _take(descriptors: list[int], plan: Plan, slot: int) -> Order:
 
 
 def _check_script(words: list[str]) -> None:
-    """What the interpreter does not run as a file: standard input, a folder, an archive."""
+    """What the interpreter does not run as a file: standard input, and where one of these hooks
+    finds modules: a folder, an archive, which may begin with any text.
+    """
     script = next((one for one in words if one != "-u"), "")
     if script in ("-m", "-c"):
         return
-    with open(script, "rb") as file:
-        if file.read(2) == b"PK":
-            raise ValueError(f"{script} is an archive")
+    for hook in sys.path_hooks:
+        with contextlib.suppress(ImportError):
+            hook(script)
+            raise ValueError(f"{script} is a folder or an archive")
+    with open(script, "rb"):
+        pass
 
 
 def _make_context(device: int) -> None:

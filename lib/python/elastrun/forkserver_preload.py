@@ -89,6 +89,21 @@ def _noting_reads() -> Iterator[dict[str, str]]:
         environment.__class__ = plain
 
 
+def _reads_at_start() -> str:
+    """Which module of the user's has seen no rank when this interpreter started. One
+    that does not mention the environment will do: Linux distributions have such.
+    """
+    ours = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start")
+    for name in ("sitecustomize", "usercustomize"):
+        path = getattr(sys.modules.get(name), "__file__", None)
+        if path and os.path.dirname(os.path.abspath(path)) != ours:
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                text = file.read()
+                if b"environ" in text or b"getenv" in text:
+                    return f"{name} reads variables when the interpreter starts"
+    return ""
+
+
 def _imports_of(path: str) -> list[str]:
     """As `module` or `module:name`; what functions import is left out: it may never be."""
     with open(path, "rb") as text:
@@ -142,6 +157,7 @@ class Plan:
         self._skip = set(skip)
         self._bad: dict[str, str] = {}  # entries, with what is wrong with them
         self._tasks = 1
+        self._start = _reads_at_start()
         self._folders = folders()
         self._installed = self._packages()
         self._script, self._own = self._place(kind, script)
@@ -189,6 +205,8 @@ class Plan:
 
     def load(self) -> str:
         """Imports all; "" or why nothing can be forked from this process."""
+        if self._start:
+            return self._start
         gc_was_on = _without_collections()
         if os.environ.get("OMP_NUM_THREADS") != "1":
             os.environ["OPENBLAS_NUM_THREADS"] = "1"  # it would start them at its import
