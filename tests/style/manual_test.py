@@ -18,11 +18,17 @@ BADPUT = SOURCES[ROOT / "lib/python/elastrun/checkpoint_badput_calculator.py"]
 OTHERS = {
     "ACTIVITY_EXCLUSION_LIST",  # a name of ml-goodput-measurement
     "ASSIGN_WORKER_RANKS",  # a state of torchelastic's events
-    "F_ADD_SEALS",          # of fcntl(2)
+    "F_ADD_SEALS", "F_SEAL_GROW", "F_SEAL_SEAL", "F_SEAL_SHRINK", "F_SEAL_WRITE",  # of fcntl(2)
+    "RETURN_LIMIT",         # a name that elastrun.multiprocessing.payload exports
+    # OpenBLAS's, which a forked worker heeds as OpenBLAS does.
+    "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS",
+    "ELASTRUN_FORKSERVER_SKIP",  # what a fork server tells the one that takes its place
+    "ELASTRUN_TEST_FORKSERVER",  # of our tests
     "PET_ROLE",             # an example of PET_NAME
     "STAT_EVENT",           # a name that elastrun.monitor exports
     # Buckets of ml-goodput-measurement.
-    *re.findall(r'"([A-Z_]+)"', SOURCES[ROOT / "lib/goodput/compat/measured_times.cpp"]),
+    *(name for source in ("compat/measured_times.cpp", "ledger/bucket.cpp", "ledger/bucket.hpp")
+      for name in re.findall(r'"([A-Z_]+)"', SOURCES[ROOT / "lib/goodput" / source])),
     # What it calls its operations on checkpoints, also without the first two words.
     *re.findall(r"^OPERATION_TYPE_([A-Z_]+) =", BADPUT, re.M),
     *re.findall(r"^(OPERATION_TYPE_[A-Z_]+) =", BADPUT, re.M),
