@@ -38,6 +38,8 @@ spec::Action action_of(spec::Opt id) {
       return spec::Action::Version;
     case spec::Opt::PrintCompletion:
       return spec::Action::Completion;
+    case spec::Opt::InstallInto:
+      return spec::Action::Install;
     case spec::Opt::PrintConfig:
       return spec::Action::Config;
     default:
@@ -64,7 +66,7 @@ void take(spec::CommandLine& line, const spec::OptionRow& option, const std::str
   std::erase_if(line.given, [&](const spec::Override& one) { return one.id == option.id; });
   line.given.push_back(from_line(option, text));
   line.action = action_of(option.id);
-  if (line.action == spec::Action::Completion) line.shell = text;
+  line.argument = text;
   if (line.action != spec::Action::Run) throw CLI::Success();
 }
 
@@ -125,9 +127,10 @@ std::string answer_to(const spec::CommandLine& line, std::string_view program, i
     case spec::Action::Version:
       return fmt::format("elastrun {} (OpenSSL {})\n", ELASTRUN_VERSION, ELASTRUN_OPENSSL);
     case spec::Action::Completion:
-      return spec::completion_script(line.shell);
+      return spec::completion_script(line.argument);
     case spec::Action::Config:
       return spec::default_config();
+    case spec::Action::Install:  // it does something, see install_into.hpp
     case spec::Action::Run:
       break;
   }

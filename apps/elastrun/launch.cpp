@@ -6,6 +6,7 @@
 #include "core/log.hpp"
 #include "dry_run.hpp"
 #include "end_of_run.hpp"
+#include "install_into.hpp"
 #include "launcher/job_run.hpp"
 #include "plugin/library.hpp"
 #include "process/descriptor_limit.hpp"
@@ -47,8 +48,13 @@ int run_job(guardian::Agent& guardian, int argc, char** argv) {
   const auto line =
       parse_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   if (!line) return refuse(line.error(), program);
+  const auto around = real_host_environment(argc > 0 ? argv[0] : "");
+  if (line->action == spec::Action::Install) {
+    const auto done = install_into(line->argument, around.own_program());
+    return done ? 0 : give_up(done.error(), program);
+  }
   if (line->action != spec::Action::Run) return answer(*line, program);
-  const auto job = spec::resolve(*line, real_host_environment(argc > 0 ? argv[0] : ""));
+  const auto job = spec::resolve(*line, around);
   if (!job) return refuse(job.error(), program);
   if (job->spec.explain) print(spec::explain_text(*job));
   if (job->spec.json_log) log::set_format(log::Format::Json);

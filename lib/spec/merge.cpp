@@ -53,9 +53,12 @@ void Values::offer(Override value) {
   if (value.origin <= present.origin) present = std::move(value);
 }
 
+void Values::replace(Override value) {
+  values_[static_cast<std::size_t>(value.id)] = std::move(value);
+}
+
 void Values::imply(Opt id, std::string text, std::string source) {
-  values_[static_cast<std::size_t>(id)] = {id,    std::move(text), {},
-                                           false, Origin::Implied, std::move(source)};
+  replace({id, std::move(text), {}, false, Origin::Implied, std::move(source)});
 }
 
 Answer<std::vector<Override>> read_variables(const HostEnvironment& around, const Values& decided) {

@@ -19,7 +19,9 @@ class Values {
   bool is_on(Opt id) const;  // of a flag
   /// Takes the value if its origin is at least as strong as that of the present one.
   void offer(Override value);
-  /// Replaces the value whatever its origin, as the rules of --standalone do.
+  /// Replaces the value whatever its origin.
+  void replace(Override value);
+  /// As the rules of --standalone do.
   void imply(Opt id, std::string text, std::string source);
 
  private:

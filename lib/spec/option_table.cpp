@@ -261,6 +261,8 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      kNone, kNone, "Print a TOML file with every key, its default and its meaning", kNone},
     {Opt::PrintCompletion, "print-completion", 0, Kind::Choice, Group::Launch, kOurs, kNoPet, kNone,
      kNone, "bash,zsh,fish", "SHELL", "Print a completion script for a shell", kNone},
+    {Opt::InstallInto, "install-into", 0, Kind::Text, Group::Launch, kOurs, kNoPet, kNone, kNone,
+     kNone, "DIR", "Copy this program to DIR/bin, also as torchrun, for another container", kNone},
     {Opt::Version, "version", 0, Kind::Flag, Group::Launch, kOurs, kNoPet, kNone, kNone, kNone,
      kNone, "Print the version", kNone},
     {Opt::Help, "help", 'h', Kind::Flag, Group::Launch, kTorchrun, kNoPet, kNone, kNone, kNone,

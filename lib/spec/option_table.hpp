@@ -94,6 +94,7 @@ enum class Opt {
   Explain,
   PrintConfig,
   PrintCompletion,
+  InstallInto,
   Version,
   Help,
 };

@@ -38,12 +38,12 @@ struct Override {
 };
 
 /// What the words of the command line ask for instead of a run.
-enum class Action { Run, Help, Version, Completion, Config };
+enum class Action { Run, Help, Version, Completion, Config, Install };
 
 /// The command line, split and spelt out, not yet converted or checked against other sources.
 struct CommandLine {
   Action action = Action::Run;
-  std::string shell;            // of Completion
+  std::string argument;         // the shell of Completion, the folder of Install
   std::vector<Override> given;  // each option at most once: the last occurrence
   std::optional<std::string> script;
   std::vector<std::string> script_args;

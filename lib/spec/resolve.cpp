@@ -88,9 +88,31 @@ class Resolver {
     return std::nullopt;
   }
 
+  /// Variables that an operator has set, and nothing that a person has typed or written.
+  bool is_placed_by_variables() {
+    return std::ranges::all_of(std::array{Opt::NodeRank, Opt::MasterAddr, Opt::MasterPort},
+                               [this](Opt id) { return values()[id].origin == Origin::Variable; });
+  }
+
+  // They ask for the static backend, with which a pod that is created again could not join.
+  void ask_kubeflow() {
+    const auto range = parse_nnodes(text(Opt::Nnodes));
+    if (!range || range->max < 2 || !is_placed_by_variables() || is_on(Opt::Standalone) ||
+        values().is_given(Opt::RdzvBackend) || values().is_given(Opt::RdzvEndpoint)) {
+      return;
+    }
+    place_ = find_kubeflow_placement(around_);
+    if (!place_) return;
+    for (auto& given : place_->given) {
+      given.id == Opt::RdzvId ? values().offer(given) : values().replace(given);
+    }
+  }
+
   // Only where nothing says how the nodes meet. A plain run on one node stays one.
   Refused ask_scheduler() {
     job_.requeue_command = requeue_command(around_);
+    ask_kubeflow();
+    if (place_) return std::nullopt;
     for (const Opt id : {Opt::Standalone, Opt::RdzvBackend, Opt::RdzvEndpoint, Opt::NodeRank,
                          Opt::MasterAddr, Opt::MasterPort}) {
       if (values().is_given(id)) return std::nullopt;

@@ -41,6 +41,24 @@ class Finder {
     return std::nullopt;
   }
 
+  std::optional<Placement> kubeflow() const {
+    const auto host = variable("PET_MASTER_ADDR");
+    const auto port = number("PET_MASTER_PORT"), rank = number("PET_NODE_RANK");
+    // Masters of older operators were told "localhost", which the other pods do not share.
+    if (!variable("KUBERNETES_SERVICE_HOST") || variable("TORCHELASTIC_RUN_ID") || !host || !port ||
+        !rank || *host == "localhost" || host->starts_with("127.")) {
+      return std::nullopt;
+    }
+    return placement({.scheduler = "Kubeflow",
+                      .rank = *rank,
+                      .rank_from = "PET_NODE_RANK",
+                      .endpoint = endpoint(*host, *port),
+                      .endpoint_from = "PET_MASTER_ADDR, PET_MASTER_PORT",
+                      .id = plain(host->substr(0, host->find('.'))),
+                      .id_from = "PET_MASTER_ADDR",
+                      .is_host = *rank == 0});
+  }
+
   std::string single_node_id(std::string_view command) const {
     const auto job = variable("SLURM_JOB_ID");
     if (!job || variable("TORCHELASTIC_RUN_ID")) return {};
@@ -81,12 +99,12 @@ class Finder {
   struct Facts {
     std::string scheduler;
     int nodes = 0;
-    std::string nodes_from;
-    std::optional<int> rank;
-    std::string rank_from;
-    std::string endpoint, endpoint_from;
-    std::string id, id_from;
-    std::optional<bool> is_host;
+    std::string nodes_from{};
+    std::optional<int> rank{};
+    std::string rank_from{};
+    std::string endpoint{}, endpoint_from{};
+    std::string id{}, id_from{};
+    std::optional<bool> is_host{};
     std::string start{};
   };
 
@@ -391,6 +409,11 @@ class Finder {
 std::optional<Placement> find_placement(const HostEnvironment& around, int nodes_given,
                                         std::vector<std::string>& warnings) {
   return Finder(around, nodes_given, warnings).find();
+}
+
+std::optional<Placement> find_kubeflow_placement(const HostEnvironment& around) {
+  std::vector<std::string> warnings;
+  return Finder(around, 0, warnings).kubeflow();
 }
 
 std::string single_node_run_id(const HostEnvironment& around, std::string_view command) {

@@ -21,6 +21,7 @@ struct SinkChoice {
     Trace,
     Statsd,
     Otlp,
+    Kubeflow,
     Exec,
     Plugin
   } kind = Kind::Console;

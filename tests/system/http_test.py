@@ -130,8 +130,19 @@ class Http(unittest.TestCase):
         self.assertEqual(self.ask(port, "/status", Host="evil.example")[0], 403)
         code, _, text = self.ask(port, "/healthz")
         self.assertEqual((code, json.loads(text)["status"]), (200, "ok"))
+        wait_until(lambda: self.ask(port, "/readyz")[0] == 200, "its workers run")
+        self.assertEqual(json.loads(self.ask(port, "/readyz")[2]),
+                         {"ready": True, "phase": "running"})
         (job.folder / "go").touch()
         self.assertEqual(job.end(), 0, job.errors())
+
+    def test_a_node_that_waits_for_others_lives_and_is_not_ready(self) -> None:
+        job = self.enterContext(Job("--http=0", "--nnodes=2", "--rdzv-backend=c10d",
+                                    "--rdzv-endpoint=localhost:0", *stub("stay")))
+        port = self.port(job)
+        self.assertEqual(self.ask(port, "/healthz")[0], 200)
+        code, _, text = self.ask(port, "/readyz")
+        self.assertEqual((code, json.loads(text)["ready"]), (503, False))
 
     def test_events_begin_with_everything_and_go_on(self) -> None:
         job = self.start("--http=0")

@@ -4,11 +4,13 @@
 #include "agent/files/log_folders.hpp"
 #include "core/host_name.hpp"
 #include "core/log.hpp"
+#include "core/text.hpp"
 #include "export/chrome_trace.hpp"
 #include "export/console_lines.hpp"
 #include "export/console_writer.hpp"
 #include "export/file_writer.hpp"
 #include "export/json_lines.hpp"
+#include "export/kubeflow_sink.hpp"
 #include "export/otlp_sink.hpp"
 #include "export/page_sink.hpp"
 #include "export/plugin_sink.hpp"
@@ -123,6 +125,7 @@ std::vector<telemetry::Selector> MetricsSinks::selectors_of(const SinkChoice& si
     one.scope = sink.argument.empty() ? telemetry::metrics::kDefaultGroup : sink.argument;
     one.kind = Record::Kind::Sample;
   }
+  if (sink.kind == Kind::Kubeflow) one.kind = Record::Kind::Sample;
   if (sink.kind != Kind::Otlp) return {one};
   // Its metrics are pulled.
   auto spans = one;
@@ -264,6 +267,34 @@ Made MetricsSinks::make_otlp(const SinkChoice& sink) const {
                                               std::move(settings));
 }
 
+Made MetricsSinks::make_kubeflow(const SinkChoice& sink) const {
+  const auto& environment = parts_.environment;
+  const auto url = variable(environment, "KUBEFLOW_TRAINER_SERVER_URL");
+  if (url.empty()) {
+    return trouble(sink, {Code::Usage,
+                          "KUBEFLOW_TRAINER_SERVER_URL is not set; the Trainer sets it "
+                          "in its pods if its feature gate TrainJobStatus is on"});
+  }
+  auto target = exporter::parse_otlp_url(url, 443);
+  if (!target) return trouble(sink, target.error().context("KUBEFLOW_TRAINER_SERVER_URL"));
+  exporter::KubeflowSink::Settings settings;
+  settings.target = std::move(*target);
+  settings.token_file = variable(environment, "KUBEFLOW_TRAINER_SERVER_TOKEN");
+  if (settings.token_file.empty()) {
+    return trouble(sink, {Code::Usage, "KUBEFLOW_TRAINER_SERVER_TOKEN names no file"});
+  }
+  if (!settings.target.tls) {  // a token is for one who has shown a certificate
+    return trouble(sink, {Code::Usage, "KUBEFLOW_TRAINER_SERVER_URL does not begin with https://"});
+  }
+  const auto ca = variable(environment, "KUBEFLOW_TRAINER_SERVER_CA_CERT");
+  auto tls = within_limit(sink, [ca] { return net::TlsClient::make({ca, {}, {}}); });
+  if (!tls) return trouble(sink, tls.error());
+  settings.tls = *tls;
+  settings.steps = parse_int(sink.argument);
+  return std::make_shared<exporter::KubeflowSink>(parts_.loop, parts_.clock, parts_.files,
+                                                  sink.text, std::move(settings));
+}
+
 Made MetricsSinks::make_program(const SinkChoice& sink) const {
   auto writer = std::make_unique<exporter::ProgramWriter>(
       parts_.loop, parts_.clock, parts_.programs, sink.argument, parts_.environment);
@@ -300,6 +331,8 @@ Made MetricsSinks::make(const SinkChoice& sink) const {
       return make_statsd(sink);
     case Kind::Otlp:
       return make_otlp(sink);
+    case Kind::Kubeflow:
+      return make_kubeflow(sink);
     case Kind::Plugin:
       return make_plugin(sink);
     case Kind::Exec:

@@ -47,6 +47,7 @@ class MetricsSinks {
   Made make_tensorboard(const spec::SinkChoice& sink) const;
   Made make_statsd(const spec::SinkChoice& sink) const;
   Made make_otlp(const spec::SinkChoice& sink) const;
+  Made make_kubeflow(const spec::SinkChoice& sink) const;
   Made make_program(const spec::SinkChoice& sink) const;
   Made make_plugin(const spec::SinkChoice& sink) const;
   std::string path_of(const spec::SinkChoice& sink) const;

@@ -34,6 +34,13 @@ http::Answer health_answer(const Vitals& vitals) {
   return json_answer(health_json(vitals), ailments(vitals).empty() ? 200 : 503);
 }
 
+/// For a readiness probe: not while nodes join, workers stop, or a round begins again.
+http::Answer ready_answer(const JobView& view) {
+  const bool ready = view.is_ready();
+  return json_answer(json::object{{"ready", ready}, {"phase", view.phase_name()}},
+                     ready ? 200 : 503);
+}
+
 http::Answer page_answer() {
   http::Answer answer{.type = "text/html; charset=utf-8", .body = std::string(page_html())};
   // The page is one file, and shows what strangers have printed: nothing else may run in it.
@@ -73,7 +80,7 @@ JobHistory::Values chart_values(const json::object& status, const json::object& 
 }
 
 http::Answer not_found() {
-  return {.status = 404, .body = "there are /, /status, /events, /metrics and /healthz\n"};
+  return {.status = 404, .body = "there are /, /status, /events, /metrics, /healthz and /readyz\n"};
 }
 
 json::array lines_json(const std::vector<std::string>& lines) {
@@ -117,6 +124,7 @@ void JobPages::serve(const http::Request& request, const http::Reply& reply) {
   if (request.path == "/") return reply(page_answer());
   if (request.path == "/status") return reply(json_answer(parts_.view.status()));
   if (request.path == "/healthz") return reply(health_answer(parts_.vitals()));
+  if (request.path == "/readyz") return reply(ready_answer(parts_.view));
   if (request.path == "/metrics") return serve_metrics(request, reply);
   if (request.path == "/events") return serve_events(reply);
   reply(not_found());

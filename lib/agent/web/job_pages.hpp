@@ -19,8 +19,8 @@
 namespace elastrun::agent {
 
 /// What --http serves: `/` a page that shows the job and changes by itself, `/status` the same as
-/// JSON, `/events` what the page listens to, `/metrics` for Prometheus, `/healthz`. Read-only.
-/// Without a client only the points of the history are collected.
+/// JSON, `/events` what the page listens to, `/metrics` for Prometheus, `/healthz`, `/readyz`.
+/// Read-only. Without a client only the points of the history are collected.
 class JobPages {
  public:
   struct Parts {

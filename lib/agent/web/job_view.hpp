@@ -40,6 +40,8 @@ class JobView final : public Observer {
   json::object status() const;
   std::string phase_name() const;
   bool is_over() const { return phase_ == Phase::Ended; }
+  /// Its workers run, at this moment.
+  bool is_ready() const { return phase_ == Phase::Running; }
 
   void phase(Phase phase, TimePoint now) override;
   void progress(const std::string& text) override;

@@ -83,6 +83,8 @@ TEST_CASE("command line: help, version and the like end the reading where they s
   CHECK(action({"--version", "-h"}) == Action::Version);
   CHECK(action({"--print-config"}) == Action::Config);
   CHECK(action({"--print-completion", "zsh"}) == Action::Completion);
+  CHECK(action({"--install-into", "/opt/elastrun"}) == Action::Install);
+  CHECK(given({"--install-into"}).contains("refused"));
   CHECK(action({"s.py", "-h"}) == Action::Run);
   CHECK(given({"--max-restarts=x", "-h"}).contains("refused"));
   CHECK(given({"--print-completion", "tcsh"}).contains("refused"));

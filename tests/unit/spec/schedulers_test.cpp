@@ -251,6 +251,41 @@ TEST_CASE("schedulers: a PyTorchJob names its master") {
   CHECK(job.spec.rdzv_conf.at("is_host") == "1");
 }
 
+TEST_CASE("schedulers: Kubeflow's variables place a node, and a pod created again can join") {
+  auto machine = on({{"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
+                     {"JOB_COMPLETION_INDEX", "1"},
+                     {"PET_NNODES", "2"},
+                     {"PET_NPROC_PER_NODE", "2"},
+                     {"PET_NODE_RANK", "1"},
+                     {"PET_MASTER_ADDR", "bert-node-0-0.bert"},
+                     {"PET_MASTER_PORT", "29500"}});
+  const auto job = machine.job({"train.py"});
+  CHECK(job.spec.rdzv_backend == "c10d");
+  CHECK(job.spec.rdzv_endpoint == "bert-node-0-0.bert:29500");
+  CHECK(job.spec.run_id == "bert-node-0-0");
+  CHECK(job.spec.node_rank == 1);
+  CHECK(job.spec.max_nodes == 2);
+  CHECK(job.spec.rdzv_conf.at("is_host") == "0");
+  CHECK(job.warnings.empty());
+  CHECK(machine.job({"--rdzv-id=mine", "train.py"}).spec.run_id == "mine");
+  // What a person has said wins, and so does what names another backend.
+  CHECK(machine.job({"--rdzv-backend=static", "train.py"}).spec.rdzv_backend == "static");
+  CHECK(machine.job({"--node-rank=1", "train.py"}).spec.rdzv_backend == "static");
+  CHECK(machine.job({"--nnodes=1", "--node-rank=0", "train.py"}).spec.rdzv_backend == "static");
+  for (const auto& [name, value] :
+       std::vector<std::pair<std::string, std::string>>{{"PET_NNODES", "1"},
+                                                        {"PET_MASTER_ADDR", "localhost"},
+                                                        {"PET_MASTER_ADDR", "127.0.0.1"},
+                                                        {"KUBERNETES_SERVICE_HOST", ""},
+                                                        {"TORCHELASTIC_RUN_ID", "outer"}}) {
+    CAPTURE(name);
+    auto other = machine;
+    other.variables[name] = value;
+    other.variables["PET_NODE_RANK"] = "0";
+    CHECK(other.job({"train.py"}).spec.rdzv_backend == "static");
+  }
+}
+
 TEST_CASE("schedulers: Kubernetes tells the place, the user the number of nodes") {
   auto machine = on({{"JOB_COMPLETION_INDEX", "2"}, {"HOSTNAME", "bert-2"}});
   CHECK(machine.job({"train.py"}).spec.standalone);

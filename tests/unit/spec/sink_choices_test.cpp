@@ -37,6 +37,8 @@ TEST_CASE("metrics sinks: each has its name and argument") {
   REQUIRE(plugin.has_value());
   CHECK(plugin->kind == SinkKind::Plugin);
   CHECK(plugin->argument == "/x.so?a=b?c:d");
+  CHECK(parse_sink_choice("kubeflow", "")->kind == SinkKind::Kubeflow);
+  CHECK(parse_sink_choice("kubeflow:20000", "")->argument == "20000");
 }
 
 TEST_CASE("metrics sinks: each sample or what a second comes to, as is said or usual") {
@@ -73,6 +75,8 @@ TEST_CASE("metrics sinks: what is none is refused with what there is") {
   CHECK(refusal_of("jsonl:").find("for example jsonl:run.jsonl") != std::string::npos);
   CHECK(refusal_of("otlp:collector").find("http://HOST") != std::string::npos);
   CHECK(refusal_of("statsd:h:x").find("HOST:PORT") != std::string::npos);
+  CHECK(refusal_of("kubeflow:0").find("number of steps") != std::string::npos);
+  CHECK(refusal_of("kubeflow:bert").find("number of steps") != std::string::npos);
   CHECK(refusal_of("plugin").find("needs FILE[?ARGUMENT]") != std::string::npos);
   CHECK(refusal_of("plugin:?a").find("no FILE stands before the ?") != std::string::npos);
   CHECK(refusal_of("statsd:h:0").find("HOST:PORT") != std::string::npos);

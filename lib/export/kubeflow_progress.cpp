@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/kubeflow_progress.hpp"
+
+#include "core/json.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <fmt/format.h>
+#include <limits>
+
+namespace elastrun::exporter {
+namespace {
+
+using telemetry::Record;
+
+constexpr std::string_view kOfWorkers = "elastrun.worker", kUsualGroup = "worker";
+
+/// At most `most` bytes, cut between characters.
+std::string cut(std::string text, std::size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0U) == 0x80U) --most;
+  text.resize(most);
+  return text;
+}
+
+std::optional<double> number(const telemetry::Value* value) {
+  if (value == nullptr) return std::nullopt;
+  if (const auto* whole = std::get_if<std::int64_t>(value)) return static_cast<double>(*whole);
+  if (const auto* real = std::get_if<double>(value)) return *real;
+  return std::nullopt;
+}
+
+std::string utc(WallTime when) {
+  const auto seconds = static_cast<std::time_t>(
+      std::chrono::floor<std::chrono::seconds>(when).time_since_epoch().count());
+  std::tm parts{};
+  std::array<char, 32> text{};
+  if (::gmtime_r(&seconds, &parts) == nullptr) return "1970-01-01T00:00:00Z";
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
+}  // namespace
+
+bool KubeflowProgress::take(const Record& record) {
+  if (record.kind != Record::Kind::Sample) return false;
+  if (record.scope == kOfWorkers) {
+    if (record.name != "step" || !number(&record.value)) return false;
+    take_step(record);
+    return true;
+  }
+  // All ranks report the same names; a status has room for one of each.
+  const auto value = number(&record.value);
+  if (!value || number(record.find("rank")) != 0.0 || record.name.empty()) return false;
+  const auto name =
+      cut(record.scope == kUsualGroup ? record.name : record.scope + "/" + record.name, kText);
+  if (!values_.contains(name) && values_.size() + 1 >= kMetrics) return false;
+  values_[name] = fmt::format("{:.6g}", *value);
+  return true;
+}
+
+void KubeflowProgress::take_step(const Record& record) {
+  const auto at = static_cast<std::int64_t>(*number(&record.value));
+  // Back behind the last one: the workers have started again, and the time before is not training.
+  if (!first_ || at < last_->number) first_ = {at, record.stamp.mono};
+  last_ = {at, record.stamp.mono};
+}
+
+std::optional<std::int64_t> KubeflowProgress::seconds_left() const {
+  if (!steps_ || !last_ || last_->number <= first_->number) return std::nullopt;
+  const double pace =
+      to_seconds(last_->at - first_->at) / static_cast<double>(last_->number - first_->number);
+  const auto left = static_cast<double>(std::max<std::int64_t>(*steps_ - last_->number, 0));
+  // What the field holds.
+  constexpr double kMost = std::numeric_limits<std::int32_t>::max();
+  return static_cast<std::int64_t>(std::ceil(std::clamp(pace * left, 0.0, kMost)));
+}
+
+std::string KubeflowProgress::body(WallTime now) const {
+  json::object status;
+  if (steps_ && last_) {
+    const double share = static_cast<double>(last_->number) / static_cast<double>(*steps_);
+    status["progressPercentage"] = static_cast<std::int64_t>(std::clamp(share * 100, 0.0, 100.0));
+  }
+  if (const auto left = seconds_left()) status["estimatedRemainingSeconds"] = *left;
+  json::array metrics;
+  if (last_) metrics.push_back({{"name", "step"}, {"value", fmt::to_string(last_->number)}});
+  for (const auto& [name, value] : values_) {
+    metrics.push_back({{"name", name}, {"value", value}});
+  }
+  status["metrics"] = std::move(metrics);
+  status["lastUpdatedTime"] = utc(now);
+  return json::serialize(json::object{{"trainerStatus", std::move(status)}});
+}
+
+}  // namespace elastrun::exporter
