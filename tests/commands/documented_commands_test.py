@@ -225,6 +225,7 @@ ELSEWHERE = {
     "scripts/test quick": "tests/scripts has its options and what it chooses",
     "scripts/bench": "hand: it takes ten minutes; tests/scripts has its options",
     "scripts/wheel": "hand: it compiles everything again; tests/install has its wheel",
+    "scripts/cross": "hand: it takes half an hour; tests/scripts has its options",
     "pip install elastrun-*-py3-none-manylinux_2_28_x86_64.whl": "tests/install/wheel_test.py",
     "cmake --preset release && cmake --build --preset release --target elastrun_installed":
         "tests/install, which installs what that builds",

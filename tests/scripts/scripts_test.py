@@ -70,7 +70,7 @@ class Scripts(unittest.TestCase):
 
     def test_help_runs_nothing(self) -> None:
         self.play("dpkg-query", "exit 1")
-        for name in ("quickstart", "test", "bench", "wheel"):
+        for name in ("quickstart", "test", "bench", "wheel", "cross"):
             done = self.run_in_folder("bash", f"scripts/{name}", "--help")
             self.assertEqual((done.returncode, done.stderr), (0, ""), name)
             self.assertIn(f"scripts/{name}", done.stdout)
@@ -121,7 +121,7 @@ class Scripts(unittest.TestCase):
         return shown.decode()
 
     def test_an_unknown_word_is_refused(self) -> None:
-        for name in ("quickstart", "test", "bench", "wheel"):
+        for name in ("quickstart", "test", "bench", "wheel", "cross"):
             done = self.run_in_folder("bash", f"scripts/{name}", "relaese")
             self.assertEqual((done.returncode, done.stdout), (2, ""), name)
             self.assertIn("'relaese' is not known", done.stderr)
