@@ -35,10 +35,16 @@ std::string head_of(const Answer& answer, const Request& request, bool keep_aliv
   for (const auto& [name, value] : answer.headers) {
     fmt::format_to(out, "{}: {}\r\n", name, value);
   }
+  // A stream has no length that could be told. HTTP/1.1 has chunks for that; to an older client,
+  // which does not know them, the end of the connection is the end (RFC 9112, 6.1 and 6.3).
   if (chunked) head += "Transfer-Encoding: chunked\r\n";
+  // To a HEAD, too: it is the length that a GET would have had (RFC 9110, 8.6).
   if (!answer.feed) fmt::format_to(out, "Content-Length: {}\r\n", answer.body.size());
+  // The pages hold names that workers have chosen. A browser that guesses the type from the bytes
+  // could take a text with a tag in it for HTML, and run what is there.
   head += "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n";
   if (!keep_alive) head += "Connection: close\r\n";
+  // An HTTP/1.0 client that asked for it closes unless this says yes (RFC 9112, 9.3).
   if (keep_alive && request.old) head += "Connection: keep-alive\r\n";
   return head + "\r\n";
 }
@@ -70,6 +76,7 @@ bool Connection::unfinished() const {
 }
 
 void Connection::limit(Duration time) {
+  // Weak, because the alarm is ours: held by it, a connection would never end.
   alarm_->arm(clock_.now() + time, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->close();
   });
@@ -79,6 +86,8 @@ void Connection::close() {
   error_code ignored;
   socket_.close(ignored);
   alarm_->disarm();
+  // What has completed already is queued with success and cannot be cancelled: each completion
+  // looks here first. The rules are the server's, which may go after this.
   rules_ = nullptr;
 }
 
@@ -105,12 +114,16 @@ void Connection::digest() {
 }
 
 void Connection::answer(const Request& request) {
+  // A page in a browser on this machine can have a name of its server lead to 127.0.0.1 (DNS
+  // rebinding), and would then read the answers as those of the site it came from. The Host header
+  // is the one sign of it: it holds the name.
   if (rules_->local_names_only && !is_local_host(request.host)) {
     return end_with(refusal(403, "this address answers requests for localhost only"));
   }
   alarm_->disarm();  // it is the handler's time now
   rules_->handler(request, [weak = weak_from_this(), given = false](Answer answer) mutable {
     const auto self = weak.lock();
+    // A second answer to one request would be taken for the answer to the next.
     if (given || !self || self->rules_ == nullptr) return;
     given = true;
     self->send(std::move(answer));
@@ -147,6 +160,7 @@ void Connection::written() {
   output_ = {};
   if (stage_ == Stage::Streaming) return write_next();
   if (!request_.keep_alive) return linger();
+  // The next request may be here already, or a part of it (pipelining; RFC 9112, 9.3.2).
   limit(reader_.has_part() ? rules_->settings.head_limit : rules_->settings.idle_limit);
   digest();
 }
@@ -156,6 +170,7 @@ void Connection::written() {
 void Connection::linger() {
   stage_ = Stage::Ending;
   error_code ignored;
+  // Before the reads: a client that waits for the end of the connection gets it now, and closes.
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
   limit(std::chrono::seconds(2));
   watch_end();
@@ -172,6 +187,7 @@ void Connection::watch_end() {
 
 void Connection::stream(Answer answer) {
   stage_ = Stage::Streaming;
+  // Never kept alive: a stream ends with its connection.
   auto bytes = head_of(answer, request_, false, !request_.old);
   if (!answer.body.empty()) bytes += request_.old ? answer.body : chunk_of(answer.body);
   answer.feed->add([weak = weak_from_this()](const std::shared_ptr<const std::string>& event) {
@@ -185,12 +201,15 @@ void Connection::stream(Answer answer) {
 bool Connection::push(const std::shared_ptr<const std::string>& bytes) {
   if (rules_ == nullptr) return false;
   if (!bytes) return true;
+  // Counted before the limit is looked at: a reader that is slow costs memory of the agent, and is
+  // cut off rather than waited for. A browser's EventSource connects again.
   waiting_ += bytes->size();
   if (waiting_ > EventFeed::kFeedLimit) {
     close();
     return false;
   }
   events_.push_back(bytes);
+  // Otherwise the write under way goes on with it. Two writes at once would mix their bytes.
   if (output_.empty()) write_next();
   return true;
 }

@@ -28,6 +28,8 @@ class PortServer final : public Server {
         relief_(clock.make_alarm()) {}
   ~PortServer() override {
     lifetime_.end();
+    // Operations under way hold their connection, which would use our rules and clock when we are
+    // gone.
     for (const auto& connection : connections_) connection->close();
   }
 
@@ -36,6 +38,7 @@ class PortServer final : public Server {
     auto opened = net::listen_at(acceptor_, at_.host, at_.port, kBacklog);
     if (!opened) return opened;
     at_.port = acceptor_.local_endpoint().port();
+    // A server that others may reach is asked for by names that we do not know.
     rules_.local_names_only = net::parse_address(at_.host).is_loopback();
     rules_.may_stream = [this] {
       return count(&Connection::streams) < rules_.settings.max_streams;
@@ -70,6 +73,7 @@ class PortServer final : public Server {
     auto socket = net::accepted(acceptor_, fd);
     if (!socket) return;
     auto connection = std::make_shared<Connection>(std::move(*socket), clock_, rules_);
+    // Before this one is in the list, or it could be the one that is closed for itself.
     const bool room = make_room();
     connections_.push_back(connection);
     room ? connection->start() : connection->refuse();
@@ -79,11 +83,15 @@ class PortServer final : public Server {
   bool make_room() {
     connections_.remove_if([](const auto& one) { return one->closed(); });
     const auto most = rules_.settings.max_connections;
+    // A client that never closes keeps its place until linger() gives up; twice as many as may be
+    // served bounds the descriptors that this takes.
     if (connections_.size() >= 2 * most && !close_oldest(&Connection::ending)) {
       connections_.front()->close();
       connections_.pop_front();
     }
     if (connections_.size() - count(&Connection::ending) < most) return true;
+    // Idle ones first: they lose nothing. Those with half a request come next, because a client
+    // that opens many and sends a byte to each would keep all others out.
     return close_oldest(&Connection::idle) || close_oldest(&Connection::unfinished);
   }
 

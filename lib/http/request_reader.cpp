@@ -33,6 +33,8 @@ std::string all_of(const Message& message, beast_http::field name) {
   std::string all;
   const auto range = message.equal_range(name);
   for (auto one = range.first; one != range.second; ++one) {
+    // Several fields of one name mean the same as one with their values and commas between (RFC
+    // 9110, 5.3).
     if (!all.empty()) all += ',';
     all.append(one->value().data(), one->value().size());
   }
@@ -63,6 +65,7 @@ std::optional<std::expected<Request, Refusal>> RequestReader::next() {
   if (error == beast_http::error::need_more && bytes_.size() < kHeaderLimit) return std::nullopt;
   if (error == beast_http::error::need_more) error = beast_http::error::header_limit;
   auto result = error ? std::unexpected(refusal_of(error)) : taken();
+  // After a refusal nothing more is read: where the bad request ends is not known.
   refused_ = !result;
   parser_ = std::make_unique<Parser>();
   parser_->header_limit(kHeaderLimit);
@@ -78,12 +81,15 @@ std::expected<Request, Refusal> RequestReader::taken() {
   if (method != beast_http::verb::get && method != beast_http::verb::head) {
     return refuse(405, "only GET and HEAD are known here");
   }
+  // A body that is not read would be taken for the next request: that is request smuggling. So such
+  // a connection ends with the refusal.
   if (!parser_->is_done()) return refuse(413, "a request has no body here");
   const std::string_view target(message.target().data(), message.target().size());
   if (target.size() > kTargetLimit) return refuse(414, "the target is too long");
   if (!target.starts_with('/')) return refuse(400, "the target does not begin with /");
   const auto hosts = message.count(beast_http::field::host);
   const bool old = message.version() < 11;
+  // RFC 9112, 3.2 asks for 400 in both cases: two of them leave open which site is meant.
   if (hosts > 1 || (hosts == 0 && !old)) return refuse(400, "one Host header is needed");
   Request request;
   request.head = method == beast_http::verb::head;
@@ -97,12 +103,14 @@ std::expected<Request, Refusal> RequestReader::taken() {
 }
 
 bool is_local_host(std::string_view host) {
+  // An address in brackets: no name server is asked for it, so it leads where it says.
   if (host.starts_with('[')) {
     const auto end = host.find(']');
     return end != host.npos && host.substr(0, end).find_first_not_of("[0123456789abcdefABCDEF:.") ==
                                    std::string_view::npos;
   }
   std::string name = to_lower(host.substr(0, host.find(':')));
+  // With the dot of the root, which is the same name.
   if (name.ends_with('.')) name.pop_back();
   if (name.empty() || name == "localhost" || name.ends_with(".localhost")) return true;
   // As a name, each of its labels could be a number; but then no resolver is asked for it.

@@ -24,9 +24,12 @@ error_code bind(tcp::acceptor& acceptor, const tcp::endpoint& endpoint, int back
   // A job that starts again must not wait for the old connections in TIME_WAIT (tcp(7)).
   acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (endpoint.address().is_v6()) {
+    // Said in either case: the default is the machine's (net.ipv6.bindv6only, ipv6(7)), and with it
+    // "::" would or would not take IPv4.
     acceptor.set_option(boost::asio::ip::v6_only(!endpoint.address().is_unspecified()), error);
   }
   if (acceptor.bind(endpoint, error); error) return error;
+  // The kernel cuts the backlog off at net.core.somaxconn (listen(2)), without a word.
   if (acceptor.listen(backlog, error); error) return error;
   acceptor.non_blocking(true, error);
   return error;
@@ -46,6 +49,8 @@ Status listen_at(tcp::acceptor& acceptor, const std::string& host, std::uint16_t
 }
 
 int accept_now(tcp::acceptor& acceptor) {
+  // The flags come with the descriptor: without FD_CLOEXEC a worker that is started later would
+  // hold the connection open for as long as it runs.
   return ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
 }
 
@@ -58,6 +63,8 @@ std::optional<tcp::socket> accepted(tcp::acceptor& acceptor, int fd) {
     ::close(fd);
     return std::nullopt;
   }
+  // Small messages that wait for an answer: with Nagle's algorithm one of them would wait for the
+  // acknowledgement of the one before, which the other side may delay (tcp(7), TCP_QUICKACK).
   socket.set_option(tcp::no_delay(true), error);
   return socket;
 }

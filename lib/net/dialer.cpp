@@ -44,6 +44,8 @@ void Dialer::try_next() {
   if (left_.empty()) return give_up(last_);
   const auto address = left_.front();
   left_.erase(left_.begin());
+  // A completion that is already queued cannot be cancelled any more; by this number it finds out
+  // that it is about an attempt that is over.
   const unsigned mine = ++*attempt_;
   socket_ = std::make_unique<tcp::socket>(loop_);
   boost::system::error_code unopened;  // async_connect says it again
@@ -66,8 +68,10 @@ void Dialer::ended(const boost::asio::ip::address& address,
   alarm_->disarm();
   if (!error) {
     boost::system::error_code ignored;
+    // As for accepted(): small messages that wait for an answer.
     socket_->set_option(tcp::no_delay(true), ignored);
     const Answer answer = std::exchange(answer_, {});
+    // Out of the members before the answer is given: it may dial again, or destroy the dialer.
     tcp::socket socket = std::move(*socket_);
     socket_.reset();
     return answer(std::move(socket));
@@ -80,6 +84,8 @@ void Dialer::ended(const boost::asio::ip::address& address,
                                                           : Code::Io;
   tried_.push_back(
       fmt::format("{}: {}", address.to_string(), late ? "no answer" : error.message()));
+  // An address that was refused at once costs nothing, so the next is tried; one that has used up
+  // the time ends the list.
   if (clock_.now() >= deadline_) left_.clear();
   try_next();
 }

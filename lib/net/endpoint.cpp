@@ -36,10 +36,13 @@ Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t default_por
 
 std::string format_endpoint(std::string_view host, std::uint16_t port) {
   const bool v6 = host.find(':') != std::string_view::npos;
+  // Brackets, or the last group of an IPv6 address could be read as the port (RFC 3986, 3.2.2).
   return v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
 
 ip::address plain(const ip::address& address) {
+  // A socket that listens on "::" tells of IPv4 peers as ::ffff:a.b.c.d (ipv6(7)); compared with
+  // the address that a user has typed, that would be another machine.
   if (address.is_v6() && address.to_v6().is_v4_mapped()) {
     return ip::make_address_v4(ip::v4_mapped, address.to_v6());
   }
@@ -49,6 +52,7 @@ ip::address plain(const ip::address& address) {
 ip::address parse_address(std::string_view host) {
   boost::system::error_code error;
   const auto address = ip::make_address(std::string(host), error);
+  // No address, which a host name is not, reads as 0.0.0.0: callers ask is_unspecified().
   return error ? ip::address() : plain(address);
 }
 
@@ -70,6 +74,7 @@ std::vector<ip::address> own_addresses() {
   if (::getifaddrs(&first) != 0) return found;
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
   for (const ifaddrs* at = first; at != nullptr; at = at->ifa_next) {
+    // ifa_addr may be null (getifaddrs(3)), as it is for a tunnel without an address.
     if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0) continue;
     const int family = at->ifa_addr->sa_family;
     if (family == AF_INET || family == AF_INET6) found.push_back(from_sockaddr(at->ifa_addr));

@@ -31,6 +31,8 @@ Result<std::optional<Greeting>> take_greeting(std::string& bytes) {
                                             "began with {})",
                                             format_hex(bytes, 8)));
   }
+  // The magic is looked at before all has come: a peer that speaks another protocol may be waiting
+  // for us, and would never send the rest.
   if (bytes.size() < kGreetingBytes) return std::nullopt;
   const auto version = static_cast<std::uint8_t>(bytes[kMagic.size()]);
   Greeting greeting{static_cast<std::uint8_t>(version & ~kExchangesKeys),
@@ -40,6 +42,8 @@ Result<std::optional<Greeting>> take_greeting(std::string& bytes) {
 }
 
 void FrameWriter::write(std::string& out, std::string_view payload) {
+  // The number is not sent. Both sides count, so that a frame that was left out, repeated or moved
+  // has a wrong seal.
   const Seal seal = sealer_->seal(direction_, session_, number_++, payload);
   append<std::uint32_t>(out, static_cast<std::uint32_t>(payload.size()));
   out.append(seal.data(), seal.size());
@@ -53,6 +57,7 @@ void write_unsealed(std::string& out, std::string_view payload) {
 }
 
 Result<std::optional<std::string>> take_unsealed(std::string& bytes) {
+  // Who sends this is not known yet, and must not make us keep more than a credential needs.
   constexpr std::size_t kLongest = 16 << 10;
   if (bytes.size() < 4) return std::nullopt;
   const auto size = load<std::uint32_t>(bytes.data());
@@ -71,6 +76,7 @@ Result<std::optional<std::string>> take_unsealed(std::string& bytes) {
 Result<std::optional<Frame>> FrameReader::take(std::string& bytes) {
   if (bytes.size() < 4) return std::nullopt;
   const auto size = load<std::uint32_t>(bytes.data());
+  // By the length alone, before the payload has come: a forged one would have us gather 4 GiB.
   if (size > limit_) {
     return fail(Code::Protocol,
                 fmt::format("a frame of {} bytes is over the limit of {}", size, limit_));
@@ -85,6 +91,7 @@ Result<std::optional<Frame>> FrameReader::take(std::string& bytes) {
       return fail(Code::Rendezvous, "the frame is not sealed with this job's secret");
     }
   } else {
+    // Only for what is sealed: a refusal without a seal is not counted by who sends it.
     ++number_;
   }
   bytes.erase(0, kFrameHeader + size);

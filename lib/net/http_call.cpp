@@ -33,6 +33,8 @@ class OpenSslClient final : public TlsClient {
  public:
   Status load(const Files& files) {
     error_code error;
+    // A context of OpenSSL checks nothing unless told to: SSL_CTX_set_verify(3) has SSL_VERIFY_NONE
+    // as its default, with which a client goes on after any certificate.
     context_.set_verify_mode(ssl::verify_peer, error);
     if (files.ca.empty()) {
       context_.set_default_verify_paths(error);
@@ -61,6 +63,8 @@ Code code_of(const error_code& error) {
   if (error.category() == boost::asio::error::get_ssl_category()) return Code::Usage;
   if (error == boost::asio::error::eof || error == http::error::end_of_stream ||
       error == http::error::partial_message || error == boost::asio::error::connection_reset ||
+      // OpenSSL tells an end without TLS's close_notify apart from a clean one. Servers that are
+      // killed send none, so for a caller it is the same: the server has gone.
       error == ssl::error::stream_truncated) {
     return Code::Closed;
   }
@@ -131,17 +135,22 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
     if (settings_.kept == nullptr) request_.set(http::field::connection, "close");
     for (const auto& [name, value] : request.headers) request_.set(name, value);
     request_.body() = request.body;
+    // After the body is set: it counts that for Content-Length, without which a server waits for
+    // the end of a body that never comes.
     request_.prepare_payload();
     // A watch of etcd has no end; fetch() has a limit for the others.
     parser_.body_limit(boost::none);
   }
 
   void start(TimePoint deadline) {
+    // The alarm holds us, and we hold the alarm: end(), broken() and drop() break that circle by
+    // disarming it, so each way out of here has to pass through one of them.
     auto self = this->shared_from_this();
     alarm_->arm(deadline, [self] {
       self->end(fail(Code::Timeout, fmt::format("{} did not answer within {}", self->where(),
                                                 format_duration(self->settings_.limit))));
     });
+    // Over a kept connection a second handshake would be taken for data.
     if (again_) return write();  // has shaken hands for an earlier call
     if constexpr (requires { stream_.next_layer(); }) {
       stream_.async_handshake(ssl::stream_base::client, [self](error_code error) {
@@ -190,10 +199,13 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
   }
 
   void read_body() {
+    // Each of the handlers that have just run may have let go of the call.
     if (!handlers_.on_end) return;  // dropped by a handler
     if (parser_.is_done()) return end({});
     parser_.get().body().data = piece_.data();
     parser_.get().body().size = piece_.size();
+    // All three again for each piece: buffer_body is moved on by what it is given, and says
+    // need_buffer when it is used up (which is no error here).
     parser_.get().body().more = true;
     http::async_read_some(stream_, buffer_, parser_,
                           [self = this->shared_from_this()](error_code error, auto) {
@@ -205,6 +217,7 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
   void got_piece(error_code error) {
     const std::size_t size = piece_.size() - parser_.get().body().size;
     if (size > 0 && handlers_.on_piece) handlers_.on_piece({piece_.data(), size});
+    // After the piece: what came before the error belongs to the caller all the same.
     if (error) return broken(error);
     read_body();
   }
@@ -223,12 +236,16 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
   void end(Status status) {
     alarm_->disarm();
     const bool whole = status && handlers_.on_end && parser_.is_done();
+    // Bytes behind a whole answer belong to no request of ours. A connection that has them is out
+    // of step: the next answer would be taken for another question's.
     if (whole && settings_.kept != nullptr && parser_.keep_alive() && buffer_.size() == 0) {
       settings_.kept->keep(settings_.endpoint, std::make_unique<KeptConnection::Stream>(
                                                    KeptConnection::Stream{std::move(stream_)}));
     } else {
       close();
     }
+    // Taken out first: on_end may destroy the call, and start the next one on the connection that
+    // was kept just now.
     const auto handlers = std::exchange(handlers_, {});
     if (handlers.on_end) handlers.on_end(std::move(status));
   }
@@ -289,11 +306,14 @@ class DialledCall final : public HttpCall {
     error_code ignored;
     if (handlers.on_connect) handlers.on_connect(plain(socket.local_endpoint(ignored).address()));
     // An endless answer has no limit, so only the kernel can find out that the server is gone.
+    // It begins to look after tcp_keepalive_time, two hours unless the machine says otherwise
+    // (tcp(7)).
     socket.set_option(boost::asio::socket_base::keep_alive(true), ignored);
     if (!settings_.tls) return exchange(std::move(socket), deadline, std::move(handlers), {});
     auto& context = static_cast<OpenSslClient&>(*settings_.tls).context();
     TlsStream stream(std::move(socket), context);
     const std::string& host = settings_.endpoint.host;
+    // verify_peer alone accepts a valid certificate of any host: the name has to be compared, too.
     stream.set_verify_callback(ssl::host_name_verification(host), ignored);
     // Servers with several certificates choose by this name; numbers are not allowed in it (RFC
     // 6066).
@@ -338,6 +358,8 @@ std::unique_ptr<HttpCall> HttpCall::start(boost::asio::io_context& loop, Clock& 
 std::unique_ptr<HttpCall> fetch(boost::asio::io_context& loop, Clock& clock,
                                 HttpCall::Settings settings, HttpRequest request,
                                 std::function<void(Result<HttpResponse>)> answer) {
+  // The rest of a longer answer is read and dropped, and told as an error at the end, because to
+  // stop in the middle would leave a kept connection out of step.
   constexpr std::size_t kMaxBody = 4u << 20;
   auto response = std::make_shared<HttpResponse>();
   HttpCall::Handlers handlers;

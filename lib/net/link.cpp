@@ -73,6 +73,8 @@ void Link::bear_silence(Duration silence) {
                sizeof timeout_ms);
 }
 
+// Waits first and reads then, instead of async_read_some: a read that is under way needs a buffer,
+// and of the thousands of links that a coordinator has, nearly all are idle at any moment.
 void Link::wait_readable() {
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
     if (!error && !self->ended_ && !self->closing_) self->read();
@@ -89,6 +91,8 @@ void Link::read() {
   }
   if (error) return end({Code::Io, error.message()});
   heard_ = true;
+  // The bytes are the peer's, who may not be known yet: whatever reads them from here on has to
+  // treat them as hostile, and to bound what it keeps.
   in_.append(buffer.data(), size);
   // Nothing is digested while the exchange of keys waits for its service.
   if (exchange_ == Exchange::Running && in_.size() > 2 * frame_limit_) {
@@ -99,6 +103,8 @@ void Link::read() {
 }
 
 void Link::digest() {
+  // In this order, which is the order of the protocol: greeting, credential, frames. Each step
+  // returns while its part has not come whole; the next read goes on with it.
   if (session_.empty() && !digest_greeting()) return;
   if (exchange_ == Exchange::Wanted && !digest_credential()) return;
   if (exchange_ == Exchange::Running) return;
@@ -128,6 +134,8 @@ bool Link::digest_greeting() {
   // In one order on both sides, because every seal is made over it.
   session_ = connector ? own_.nonce + (*greeting)->nonce : (*greeting)->nonce + own_.nonce;
   if (!has_compatible_exchange(**greeting)) return false;
+  // The frames that send() has kept are sealed from here on, so this has to come after the session:
+  // a seal is made over it.
   if (!own_.exchanges_keys || !(*greeting)->exchanges_keys) {
     begin_frames(sealer_);
   } else if (connector) {
@@ -175,10 +183,13 @@ void Link::offer_key() {
     if (!self || self->ended_ || self->closing_) return;
     self->exchange_ = Exchange::None;
     if (!offer) return self->end(offer.error());
+    // Before begin_frames(), which writes the frames that were kept: the listener takes the first
+    // thing that comes after the greeting for the credential.
     write_unsealed(self->out_, offer->credential);
     self->begin_frames(make_sealer(offer->key));
     self->digest();
   };
+  // The session is in the credential, so that one that was seen on the wire opens no other link.
   sealer_->key_exchange()->offer(session_, then);
 }
 
@@ -217,6 +228,8 @@ void Link::begin_frames(const std::shared_ptr<const Sealer>& sealer) {
   writer_ = std::make_unique<FrameWriter>(sealer, ours, session_);
   reader_ = std::make_unique<FrameReader>(sealer, theirs, session_);
   reader_->limit(frame_limit_);
+  // In the order in which they were sent: each seal counts, and the other side expects number 0
+  // first.
   for (const std::string& payload : std::exchange(early_, {})) writer_->write(out_, payload);
   flush();
 }
@@ -247,6 +260,7 @@ bool Link::digest_frame() {
   }
   // The handler may close the link or let go of it.
   const auto keep = shared_from_this();
+  // A copy: close() in the handler takes handlers_ away, and with it the function that runs.
   const auto on_frame = handlers_.on_frame;
   if (on_frame) on_frame(std::move((*frame)->payload));
   return true;
@@ -274,6 +288,8 @@ void Link::send(std::string_view payload) {
   writer_->write(out_, payload);
   // A write that waits takes this along; to try now would only meet the full buffer again.
   if (!writing_) return flush();
+  // Here as well as in flush(), which does not run while a write waits: a peer that has stopped to
+  // read would let this grow until memory ends.
   if (out_.size() > kMaxBacklog) end({Code::Io, "it does not read what it is sent"});
 }
 
@@ -299,14 +315,18 @@ void Link::flush() {
       out_.clear();
       break;
     }
+    // A socket that does not block may take a part (send(2)): the rest is tried at once, and the
+    // kernel's EAGAIN ends the loop.
     out_.erase(0, sent);
   }
   if (out_.capacity() > 4096) out_.shrink_to_fit();
   error_code ignored;
+  // Only when all is out: close() in the middle would cut off the last words, say a refusal.
   if (closing_) socket_.close(ignored);
 }
 
 void Link::wait_writable() {
+  // One wait at a time: two of them would both flush, and each hold the link alive.
   if (std::exchange(writing_, true)) return;
   socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this()](error_code error) {
     self->writing_ = false;

@@ -59,6 +59,8 @@ class PortListener final : public Listener {
 
   // Many in one go: a wake-up for each would be half of the cost of a thousand agents that connect.
   void accept_all() {
+    // Not without end: the loop has alarms and workers to look after, too, and what is left in the
+    // backlog wakes us at once.
     for (int count = 0; count < 512; ++count) {
       const int fd = accept_now(acceptor_);
       if (fd >= 0) {
@@ -84,7 +86,11 @@ class PortListener final : public Listener {
     socket->non_blocking(true, error);
     // The oldest goes: those that say nothing must not keep the others out.
     if (newcomers_.size() >= settings_.max_undecided) newcomers_.pop_front();
+    // At the end, with one time limit for all: so the list is in the order of deadlines, on which
+    // watch_first_bytes() relies.
     newcomers_.push_back({std::move(*socket), {}, clock_.now() + settings_.time_limit});
+    // The alarm is set for the first one alone. When that is handed over early, the alarm comes for
+    // it all the same, finds the next, and is set again.
     if (newcomers_.size() == 1) watch_first_bytes();
     listen_to(std::prev(newcomers_.end()));
   }
@@ -109,6 +115,7 @@ class PortListener final : public Listener {
     }
     place->bytes.append(buffer.data(), size);
     const Protocol protocol = recognise(place->bytes);
+    // The magic may come in pieces: TCP keeps no borders between writes.
     if (protocol == Protocol::Undecided) return listen_to(place);
     hand_over(place, protocol);
   }
@@ -136,7 +143,11 @@ class PortListener final : public Listener {
       const TimePoint now = clock_.now();
       while (!newcomers_.empty() && newcomers_.front().deadline <= now) {
         if (newcomers_.front().bytes.empty() && takers_.store) {
+          // Its wait holds an iterator into the list. Cancelled, it completes with an error, and
+          // does not look there any more.
           newcomers_.front().socket.cancel();
+          // A TCPStore of torch 1.13 opens a second connection, and says nothing on it until it
+          // watches a key: its silence is its sign.
           hand_over(newcomers_.begin(), Protocol::Store);
         } else {
           newcomers_.pop_front();

@@ -23,6 +23,7 @@ bool is_of_use(const std::string& interface, const ip::address& address) {
   // Bridges within a machine, where each node has the same address.
   if (interface.starts_with("docker") || interface.starts_with("virbr")) return false;
   if (address.is_v6()) return !address.to_v6().is_link_local();
+  // Link-local addresses (RFC 3927) are made up where no DHCP server answers, and reach no router.
   return (address.to_v4().to_uint() >> 16) != 0xA9FE;  // 169.254/16
 }
 
@@ -33,6 +34,8 @@ std::vector<OwnAddress> reachable_addresses() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) return found;
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
+  // An interface that is up but has no cable keeps its address: IFF_RUNNING is the cable
+  // (netdevice(7)).
   constexpr unsigned kNeeded = IFF_UP | IFF_RUNNING;
   for (const ifaddrs* at = first; at != nullptr; at = at->ifa_next) {
     if (at->ifa_addr == nullptr || (at->ifa_flags & kNeeded) != kNeeded) continue;
@@ -64,6 +67,7 @@ Result<ip::address> outward_address(const ip::address& peer) {
   if (!peer.is_unspecified() && !peer.is_loopback()) {
     if (const auto own = own_address_towards(peer); own && !own->is_loopback()) return *own;
   }
+  // The route to anywhere far away is the default route; nothing is sent there.
   for (const char* target : kFarAway) {
     if (const auto own = own_address_towards(ip::make_address(target))) return *own;
   }

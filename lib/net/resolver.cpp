@@ -19,6 +19,7 @@ namespace {
 
 Result<Addresses> look_up(const std::string& host) {
   addrinfo hints{};
+  // Without it getaddrinfo(3) returns each address once for every type of socket.
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* first = nullptr;
   const int code = ::getaddrinfo(host.c_str(), nullptr, &hints, &first);
@@ -33,6 +34,7 @@ Result<Addresses> look_up(const std::string& host) {
     if (at->ai_addrlen > endpoint.capacity()) continue;
     std::memcpy(endpoint.data(), at->ai_addr, at->ai_addrlen);
     endpoint.resize(at->ai_addrlen);
+    // One machine can be in the list as IPv4 and as a mapped IPv6 address: it is tried once.
     const auto address = plain(endpoint.address());
     if (std::ranges::find(found, address) == found.end()) found.push_back(address);
   }
@@ -59,6 +61,8 @@ struct Resolver::Question {
   Answer answer;
 
   static void give(const std::shared_ptr<Question>& question, Result<Addresses> result) {
+    // Under the mutex: cancel() may come from the loop at the same moment, after which neither the
+    // loop nor the answer may be touched.
     const std::lock_guard lock(question->mutex);
     if (question->loop == nullptr) return;
     boost::asio::post(*question->loop, [question, result = std::move(result)]() mutable {
@@ -103,6 +107,9 @@ void Resolver::resolve(const std::string& host, Duration limit, Answer answer) {
                    fail(Code::Timeout, fmt::format("no name server answered for \"{}\" within {}",
                                                    host, format_duration(limit))));
   });
+  // A thread, because getaddrinfo(3) has no time limit that could be given: with name servers that
+  // are silent it waits for the sum of resolv.conf(5)'s timeouts. It cannot be ended either, so it
+  // is detached.
   const auto made =
       detach_thread([question = question_, host] { Question::give(question, look_up(host)); });
   if (!made) {
