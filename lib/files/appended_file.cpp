@@ -31,6 +31,7 @@ struct AppendedFile::State {
         parts(*path, form.flags | (form.whole_lines ? O_RDWR : O_WRONLY), form.mode,
               form.part_size) {}
   ~State() {
+    // It is the caller's, who closes it: say the agent's stdout.
     if (borrowed) fd.release();
   }
 
@@ -67,6 +68,7 @@ struct AppendedFile::State {
     struct stat info {};
     char last = '\n';
     const bool some = form.whole_lines && fd && ::fstat(fd.get(), &info) == 0 && info.st_size > 0;
+    // pread(2) moves no offset, and O_APPEND would ignore it anyway.
     return some && ::pread(fd.get(), &last, 1, info.st_size - 1) == 1 && last != '\n';
   }
 
@@ -101,7 +103,11 @@ struct AppendedFile::State {
       const ssize_t done = ::write(fd.get(), bytes.data(), bytes.size());
       if (done < 0 && errno == EINTR) continue;
       // Not tried again: the next piece finds out whether there is room.
+      // write(2) that takes nothing and gives no error is what some file systems do when they are
+      // full; to call it again could go on for ever.
       if (done <= 0) return give_up(done < 0 ? errno : ENOSPC, bytes);
+      // Kept up with each write: when the next one fails, the line that it would have ended is half
+      // there, and the next piece begins with a LF.
       torn = bytes[static_cast<std::size_t>(done) - 1] != '\n';
       bytes.remove_prefix(static_cast<std::size_t>(done));
       const std::lock_guard lock(mutex);
@@ -128,7 +134,10 @@ struct AppendedFile::State {
         piece = over ? nullptr : backlog.take();
         if (!piece) return room;
       }
+      // Between pieces only, because a line must not be cut in two by the change to another file.
       next_part();
+      // Otherwise the first line of this piece would be joined to half a line, and a reader would
+      // lose both.
       if (form.whole_lines && torn) put("\n");
       put(*piece);
     }
@@ -139,6 +148,7 @@ struct AppendedFile::State {
   bool has_to_sync() {
     const std::lock_guard lock(mutex);
     if (sync_due && backlog.empty()) {
+      // Close-on-exec from the start: this thread makes it while the loop may be starting workers.
       const int copy = is_among || !fd ? -1 : ::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0);
       if (copy >= 0) to_sync.push_back(copy);
       is_among = is_among || copy >= 0;
@@ -157,6 +167,8 @@ struct AppendedFile::State {
   void sync(const std::vector<int>& descriptors) {
     for (const int descriptor : descriptors) {
       // A FIFO or a terminal has nothing to be synced (EINVAL).
+      // fdatasync(2) leaves out the times of the file, but not its new size, without which what was
+      // appended could not be read back.
       const bool done = ::fdatasync(descriptor) == 0 || errno == EINVAL;
       if (!done) give_up(errno, {});
       ::close(descriptor);
@@ -201,6 +213,8 @@ AppendedFile::~AppendedFile() {
     const std::lock_guard lock(state->mutex);
     if (state->scheduled) return {{}, true};  // what is left to be written comes first
     // There a full disk may be told of only now (close(2)).
+    // After EINTR the descriptor is closed all the same on Linux (close(2)): a second call could
+    // close one that another thread has just been given.
     if (!state->fd || ::close(state->fd.release()) == 0 || errno == EINTR) return {};
     if (std::exchange(state->said, true)) return {};
     return {[state, number = errno] { state->warn(number); }};
@@ -230,6 +244,7 @@ void AppendedFile::sync_next() {
   auto descriptors = state_->take_to_sync();
   if (descriptors.empty()) return;
   syncing_ = true;
+  // A disk takes its time for a sync. With a thread for it, other files are written meanwhile.
   auto& calls = state_->form.syncs != nullptr ? *state_->form.syncs : calls_;
   calls.enqueue(path_, [state = state_, self = self_, descriptors = std::move(descriptors)] {
     state->sync(descriptors);
@@ -320,11 +335,15 @@ void AppendedFile::turn_made() {
 void AppendedFile::when_room(std::function<void()> go) {
   when_room_.push_back(std::move(go));
   if (!full()) return tell_room();
+  // Room is made by the thread, of which the loop knows nothing: with nothing else to do it would
+  // return from run(), and the one that waits would never be told.
   busy_loop_ = boost::asio::prefer(calls_.loop(), boost::asio::execution::outstanding_work.tracked);
 }
 
 void AppendedFile::tell_room() {
   busy_loop_ = {};
+  // Posted, because when_room() may find room at once: its caller is then still in the middle of
+  // what made it wait. Taken out first, because one that goes may wait again.
   for (auto& go : std::exchange(when_room_, {})) boost::asio::post(calls_.loop(), std::move(go));
 }
 

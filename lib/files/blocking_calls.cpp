@@ -43,10 +43,14 @@ struct BlockingCalls::Shared {
 
 BlockingCalls::~BlockingCalls() {
   if (!shared_) return;
+  // Emptied behind the lock: a call owns what it uses, and the end of that may be anything, also
+  // another call here.
   std::deque<Shared::Job> forgotten;
   {
     const std::lock_guard lock(shared_->mutex);
     shared_->wanted = false;
+    // Under the mutex, which give() holds while it posts: after this the thread never touches the
+    // loop, which may go now.
     shared_->loop = {};
     forgotten.swap(shared_->jobs);
   }
@@ -59,6 +63,8 @@ Status BlockingCalls::begin() {
     shared_ = std::make_shared<Shared>();
     shared_->loop = loop_;
   }
+  // Detached and never joined: a thread in a system call of a file system that does not answer
+  // (state D, proc_pid_stat(5)) cannot be ended, and who joins it waits as long.
   auto made = detach_thread([shared = shared_] { work(shared); });
   has_thread_ = made.has_value();
   return made;
@@ -108,11 +114,14 @@ void BlockingCalls::work(const std::shared_ptr<Shared>& shared) {
       shared->now = job.what;
     }
     auto outcome = job.call();
+    // Before the mutex is taken, for the same reason as in the destructor: its captures end here.
     if (!outcome.again) job.call = nullptr;
     const std::lock_guard lock(shared->mutex);
     if (!shared->wanted) return;
     shared->returned += 1;
+    // Behind those that wait, so that one file with much to write does not keep all others out.
     if (outcome.again) shared->jobs.push_back(std::move(job));
+    // Before returned_one is told: finish() takes `now` for a call that has not returned.
     if (shared->jobs.empty()) shared->now = nullptr;
     if (outcome.answer) Shared::give(shared, std::move(outcome.answer));
     shared->returned_one.notify_one();
@@ -142,6 +151,8 @@ bool BlockingCalls::finish(Duration time_limit) {
   if (!shared_) return true;
   std::unique_lock lock(shared_->mutex);
   const auto idle = [this] { return !shared_->now && shared_->jobs.empty(); };
+  // The limit is for one call and not for all of them: a slow disk that moves is waited for, one
+  // that stands still is not.
   while (!idle()) {
     const auto before = shared_->returned;
     const bool moved = shared_->returned_one.wait_for(
@@ -152,6 +163,8 @@ bool BlockingCalls::finish(Duration time_limit) {
 }
 
 void BlockingCalls::expect_answer() {
+  // The thread's answer comes from outside of the loop, which would return from run() if it had
+  // nothing else to do.
   if (awaited_++ == 0) {
     busy_loop_ = boost::asio::prefer(loop_, boost::asio::execution::outstanding_work.tracked);
   }

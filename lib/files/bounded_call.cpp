@@ -25,6 +25,7 @@ struct Shared {
 
 Status wait_for(const std::string& what, Duration limit, std::function<void()> call) {
   const auto shared = std::make_shared<Shared>();
+  // Both are held by the thread as well: after the limit we return, and it may come back later.
   const auto made = detach_thread([shared, call] {
     call();
     const std::lock_guard lock(shared->mutex);
@@ -36,6 +37,8 @@ Status wait_for(const std::string& what, Duration limit, std::function<void()> c
     return {};
   }
   std::unique_lock lock(shared->mutex);
+  // The flag, and not the notice alone, ends the wait: it may come before the wait begins, and
+  // condition variables wake without one (pthread_cond_wait(3)).
   const auto returned = [&] { return shared->returned; };
   const auto unsaid = std::min(kUnsaid, limit);
   if (shared->changed.wait_for(lock, unsaid, returned)) return {};

@@ -45,6 +45,7 @@ std::vector<Part> parts_of(const std::string& path) {
   const auto folder = whole.has_parent_path() ? whole.parent_path() : fs::path(".");
   std::vector<Part> parts;
   std::error_code error;
+  // One that cannot be looked at may be there: opening it then tells why it cannot be read.
   if (fs::exists(whole, error) || error) parts.push_back({path, 0});
   auto entry = fs::directory_iterator(folder, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
@@ -59,6 +60,8 @@ std::vector<Part> parts_of(const std::string& path) {
 
 PartOpener::PartOpener(std::string path, int flags, mode_t mode, std::uint64_t part_size)
     : path_(std::move(path)),
+      // O_APPEND: several writers of one file then write behind each other, and not over each other
+      // (open(2)).
       flags_(flags | O_CREAT | O_APPEND | O_CLOEXEC),
       mode_(mode),
       part_size_(part_size),
@@ -70,6 +73,7 @@ UniqueFd PartOpener::open(std::uint64_t number) const {
 
 UniqueFd PartOpener::open_last() {
   const auto parts = part_size_ > 0 ? parts_of(path_) : std::vector<Part>();
+  // The highest number and not the first gap: an older part may have been removed to make room.
   if (!parts.empty()) number_ = parts.back().number;
   return open(number_);
 }
@@ -81,6 +85,8 @@ UniqueFd PartOpener::open_next(int current) {
   if (size < next_at_) return {};
   auto next = open(number_ + 1);
   number_ += next ? 1 : 0;
+  // When the next part cannot be opened, this one goes on, and the next try comes after as much
+  // again: not with each line, on a disk that is full.
   next_at_ = next ? part_size_ : size + part_size_;
   return next;
 }

@@ -55,6 +55,8 @@ Status write_to(const std::string& path, const std::string& target, std::string_
   // Before it is opened: a FIFO waits for its reader then.
   const auto allowed = ::lstat(target.c_str(), &info) == 0 ? check_owner(info, target) : Status();
   if (!allowed) return allowed;
+  // Without O_CREAT: if it has gone since it was looked at, no plain file comes in its place.
+  // O_NOCTTY, or a terminal could become the agent's controlling one (open(2)).
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC));
   if (!fd) return refused(path, errno);
   if (const auto still = check_owner(fd, target); !still) return still;
@@ -73,10 +75,13 @@ bool may_yet_be_written(int number) {
 
 /// Readers may see half of it, and a crash leaves half of it: the last resort.
 Status write_in_place(const std::string& path, std::string_view text) {
+  // Not O_TRUNC: that would empty the file of another user before its owner is known.
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC));
   if (!fd) return refused(path, errno);
   if (const auto allowed = check_owner(fd, path); !allowed) return allowed;
   int number = ::ftruncate(fd.get(), 0) == 0 ? write_all(fd.get(), text) : errno;
+  // There is no other copy: until it is on the disk, a crash leaves the old text emptied and the
+  // new one unwritten.
   if (number == 0 && ::fsync(fd.get()) != 0) number = errno;
   if (::close(fd.release()) != 0 && number == 0) number = errno;
   if (number != 0) return refused(path, number);
@@ -91,6 +96,7 @@ void take_after(int fd, const struct stat& old) {
   if (own.st_uid != old.st_uid || own.st_gid != old.st_gid) {
     std::ignore = ::fchown(fd, old.st_uid, old.st_gid);
   }
+  // After fchown(2): with the bits first, those for its group would let ours read it meanwhile.
   std::ignore = ::fchmod(fd, old.st_mode & 0777);
 }
 
@@ -99,6 +105,8 @@ int write_and_rename(const std::string& path, std::string_view text, mode_t mode
                      const struct stat* old) {
   // Several nodes may write the same file of a shared file system: each has its draft.
   Draft draft(AT_FDCWD, fmt::format("{}.{}.part", path, random_text(8)));
+  // Closed to all others until it has the owner and mode of the file that it replaces: those who
+  // could not read that one cannot read the draft in between either.
   int number = draft.open(old == nullptr ? mode : 0600);
   if (number != 0) return number;
   if (old != nullptr) take_after(draft.fd(), *old);
@@ -108,12 +116,15 @@ int write_and_rename(const std::string& path, std::string_view text, mode_t mode
 
 Status replace(const std::string& path, std::string_view text, mode_t mode) {
   struct stat info {};
+  // lstat(2), because links were followed one by one before: what is a link now was put there
+  // since.
   const bool is_there = ::lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
   if (is_there) {
     if (const auto allowed = check_owner(info, path); !allowed) return allowed;
   }
   const int number = write_and_rename(path, text, mode, is_there ? &info : nullptr);
   if (number == 0) return {};
+  // A file that is not there yet cannot be mounted, and a folder that takes no draft takes no file.
   if (is_there && may_yet_be_written(number)) return write_in_place(path, text);
   return refused(path, number);
 }
@@ -127,10 +138,13 @@ Result<std::string> target_of(const std::string& path) {
     // Held, so that what is read is what was looked at.
     const UniqueFd link(::open(target.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     struct stat info {};
+    // O_PATH opens the link itself, and runs no open of a device or FIFO that is there (open(2)).
     if (!link || ::fstat(link.get(), &info) != 0 || !S_ISLNK(info.st_mode)) break;
     if (const auto allowed = check_owner(info, target); !allowed) {
       return std::unexpected(allowed.error());
     }
+    // With the empty path it reads the link that is open, as readlink(2) says for Linux since
+    // 2.6.39.
     const auto size = ::readlinkat(link.get(), "", next.data(), next.size());
     if (size <= 0) break;
     target = target.parent_path() / std::string_view(next.data(), static_cast<std::size_t>(size));
@@ -155,6 +169,7 @@ bool is_open_at(const std::string& path, int fd) {
   struct stat there {};
   struct stat open {};
   return ::stat(path.c_str(), &there) == 0 && ::fstat(fd, &open) == 0 &&
+         // An inode has its number within one file system only, so the device counts, too.
          there.st_dev == open.st_dev && there.st_ino == open.st_ino;
 }
 

@@ -20,6 +20,7 @@ std::optional<std::uint64_t> microjoules(const std::string& file) {
 }
 
 bool counts(std::string_view name) {
+  // "core" and "uncore" are parts of the package, and would count twice.
   return name.starts_with("package") || name == "dram";
 }
 
@@ -36,6 +37,8 @@ std::vector<EnergyUse> CpuEnergy::sample() {
     // "intel-rapl-mmio:0" is the same package by another way.
     if (!id.starts_with("intel-rapl:")) continue;
     const std::string name(trim(read_kernel_file(path + "/name")));
+    // For root only since Linux 5.10, because its steps tell what runs (CVE-2020-8694): others get
+    // no value.
     const auto now = counts(name) ? microjoules(path + "/energy_uj") : std::nullopt;
     if (!now) continue;
     const auto [counter, is_new] = counters_.try_emplace(id, Counter{*now});

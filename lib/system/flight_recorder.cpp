@@ -33,6 +33,7 @@ std::string default_dump(const std::vector<std::string>& environment) {
 
 /// Only a pipe with a reader: a plain file of that name is not torch's.
 bool write_to_pipe(const std::string& path) {
+  // O_NONBLOCK: with no reader open(2) of a FIFO then fails with ENXIO, and does not wait for one.
   const UniqueFd pipe(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
   struct stat info {};
   if (!pipe || ::fstat(pipe.get(), &info) != 0 || !S_ISFIFO(info.st_mode)) return false;

@@ -29,6 +29,7 @@ std::optional<std::uint64_t> each_entry(const std::string& path, std::size_t mos
   std::uint64_t count = 0;
   while (const dirent* entry = ::readdir(directory.get())) {
     if (entry->d_name[0] == '.') continue;
+    // A process can have any number of them, and this runs on each sample.
     if (++count > most) break;
     each(entry->d_name);
   }
@@ -49,6 +50,7 @@ void never_fall(WorkerUse& use, const WorkerUse& before) {
   raise(use.use.major_faults, before.use.major_faults);
   raise(use.voluntary_switches, before.voluntary_switches);
   raise(use.involuntary_switches, before.involuntary_switches);
+  // /proc/PID/io may not be readable this time, say after a change of user id (proc_pid_io(5)).
   if (!use.io) use.io = before.io;
   if (use.io && before.io) {
     raise(use.io->in, before.io->in);
@@ -65,6 +67,8 @@ void add_rates(const std::vector<DeviceIo>& now, const std::vector<DeviceIo>& be
                double seconds, double& in, double& out) {
   for (const auto& device : now) {
     const auto old = std::ranges::find(before, device.name, &DeviceIo::name);
+    // A device that has just come has counted since it was plugged in or the machine started: its
+    // total is no rate of this interval.
     if (old == before.end()) continue;
     in += per_second(device.in, old->in, seconds);
     out += per_second(device.out, old->out, seconds);
@@ -84,6 +88,8 @@ void Machine::add_process(WorkerUse& use, pid_t pid) const {
   const std::string folder = sources_.proc + "/" + std::to_string(pid);
   const auto one = process_use_in(read_kernel_file(folder + "/stat"), ticks_, page_);
   if (!one) return;
+  // The worker's alone: sample() takes 0 as the sign that it has gone, while its children may live
+  // on.
   if (pid == use.worker.pid) use.use.start_ticks = one->start_ticks;
   use.use.user += one->user;
   use.use.system += one->system;
@@ -92,6 +98,7 @@ void Machine::add_process(WorkerUse& use, pid_t pid) const {
   use.use.threads += one->threads;
   use.use.virtual_bytes += one->virtual_bytes;
   use.use.resident_bytes += one->resident_bytes;
+  // Last, since it needs the right to trace the process (ptrace(2)): without it the rest counts.
   const auto io = process_io_in(read_kernel_file(folder + "/io"));
   if (!io) return;
   if (!use.io) use.io.emplace();
@@ -113,6 +120,8 @@ WorkerUse Machine::worker_use(const WatchedWorker& worker, const process::Proces
   WorkerUse use;
   use.worker = worker;
   for (const auto& process : all) {
+    // By session, which a worker leads: children of children are in it, too, also when those
+    // between have ended and they belong to init.
     if (process.session == worker.pid && !process.zombie()) add_process(use, process.pid);
   }
   add_threads(use);
@@ -125,6 +134,7 @@ WorkerUse Machine::worker_use(const WatchedWorker& worker, const process::Proces
 
 CgroupUse Machine::read_cgroup() const {
   const auto own = memory_cgroup(read_kernel_file(sources_.proc + "/self/cgroup"));
+  // These files are those of cgroup v2; the first version has other names and units.
   if (own && !own->unified) return {};
   // Inside a container the path may lie outside of what is mounted; then the root is ours.
   const auto read = [&](const char* file) {
@@ -142,6 +152,7 @@ void Machine::read_node(MachineSample& sample) const {
   const auto vmstat = read("/vmstat");
   const auto faults = value_in(vmstat, "pgfault"), major = value_in(vmstat, "pgmajfault");
   sample.major_faults = major;
+  // pgfault counts major faults as well.
   if (faults) sample.minor_faults = *faults - std::min(*faults, major.value_or(0));
   sample.oom_kills = value_in(vmstat, "oom_kill");
   const auto load = read("/loadavg");
@@ -159,12 +170,14 @@ void Machine::compare(MachineSample& sample) {
     const double all = sample.cpu->all() - before.cpu->all();
     const double idle =
         sample.cpu->idle + sample.cpu->iowait - before.cpu->idle - before.cpu->iowait;
+    // iowait may fall (proc_stat(5)), so the share is kept within its bounds.
     if (all > 0) sample.cpu_utilization = std::clamp(1 - idle / all, 0.0, 1.0);
   }
   add_rates(sample.disks, before.disks, seconds, sample.disk_read_per_s, sample.disk_written_per_s);
   add_rates(sample.networks, before.networks, seconds, sample.received_per_s, sample.sent_per_s);
   for (auto& worker : sample.workers) {
     const auto old = std::ranges::find_if(before.workers, [&](const WorkerUse& one) {
+      // The pid alone may be that of a later process; with the time of its start it is one process.
       return one.worker.pid == worker.worker.pid && one.use.start_ticks == worker.use.start_ticks;
     });
     if (old == before.workers.end()) continue;
@@ -198,6 +211,7 @@ MachineSample Machine::sample(TimePoint now, const std::vector<WatchedWorker>& w
   sample.at = now;
   read_node(sample);
   const auto all =
+      // Once for all workers: it reads a file of every process of the machine.
       workers.empty() ? process::ProcessTable() : process::read_all_processes(sources_.proc);
   for (const auto& worker : workers) {
     auto use = worker_use(worker, all);
@@ -207,6 +221,7 @@ MachineSample Machine::sample(TimePoint now, const std::vector<WatchedWorker>& w
   sample.energy = energy_.sample();
   add_up_energy(sample);
   compare(sample);
+  // After compare(), which keeps totals from falling: the next sample compares with those.
   before_ = sample;
   return sample;
 }

@@ -49,6 +49,8 @@ struct Nvml::Library {
   template <class... Arguments>
   bool call(const char* name, Arguments... arguments) const {
     const auto found = reinterpret_cast<NvmlCall<Arguments...>>(::dlsym(handle.get(), name));
+    // Looked up by name at each call: drivers of different years have different functions, and one
+    // that lacks some still gives the others.
     return found != nullptr && found(arguments...) == 0;
   }
   template <class T>
@@ -59,6 +61,7 @@ struct Nvml::Library {
   }
 
   bool open(const std::string& name) {
+    // RTLD_LOCAL: its symbols must not stand in for those of anything that is loaded later.
     handle.reset(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL));
     if (!handle || !call("nvmlInit_v2")) return false;
     initialised = true;
@@ -98,6 +101,8 @@ struct Nvml::Library {
   void take_events() {
     Event event{};
     for (int i = 0; i < 1000 && events != nullptr; ++i) {
+      // With no time it returns NVML_ERROR_TIMEOUT when there is none; the bound of the loop is for
+      // a GPU that reports faster than we read.
       if (!call("nvmlEventSetWait_v2", events, &event, 0u)) return;
       for (std::size_t index = 0; index < devices.size(); ++index) {
         if (devices[index] != event.device || event.type != kEventXid) continue;
@@ -121,6 +126,7 @@ struct Nvml::Library {
       use.memory_used = memory.used;
       use.memory_total = memory.total;
     }
+    // In milliwatts, as the energy is in millijoules.
     use.power = number<unsigned>("nvmlDeviceGetPowerUsage", device, 1e-3);
     use.power_limit = number<unsigned>("nvmlDeviceGetEnforcedPowerLimit", device, 1e-3);
     use.energy = number<unsigned long long>("nvmlDeviceGetTotalEnergyConsumption", device, 1e-3);
@@ -131,6 +137,7 @@ struct Nvml::Library {
     if (call("nvmlDeviceGetTotalEccErrors", device, kUncorrected, kVolatile, &wide)) {
       use.ecc_errors = wide;
     }
+    // The first name is that of newer drivers, the second the same function's before them.
     if (call("nvmlDeviceGetCurrentClocksEventReasons", device, &wide) ||
         call("nvmlDeviceGetCurrentClocksThrottleReasons", device, &wide)) {
       use.throttled_by = throttle_reasons(wide);
@@ -157,6 +164,7 @@ Nvml::~Nvml() = default;
 std::vector<GpuUse> Nvml::sample() {
   if (!library_) {
     auto library = std::make_unique<Library>();
+    // Tried again with each sample: the driver may be loaded after the agent has started.
     if (!library->open(name_)) return {};
     library_ = std::move(library);
   }

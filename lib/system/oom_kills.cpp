@@ -54,10 +54,13 @@ std::string read_kernel_log(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   std::array<char, 8192> record;  // each read(2) gives one
   while (fd) {
+    // 8192 bytes hold the longest record; a smaller buffer would get EINVAL (Linux,
+    // Documentation/ABI/testing/dev-kmsg).
     const auto got = ::read(fd.get(), record.data(), record.size());
     if (got < 0 && errno == EPIPE) continue;  // overwritten while we read: go on with the next
     if (got <= 0) break;
     log.append(record.data(), static_cast<std::size_t>(got));
+    // At twice the size, so that the copy costs little for each byte.
     if (log.size() > 2 * kMaxKernelLog) log.erase(0, log.size() - kMaxKernelLog);
   }
   return log;
@@ -96,6 +99,8 @@ std::optional<MemoryCgroup> memory_cgroup(std::string_view proc_self_cgroup) {
     auto path = line.substr(second + 1);
     if (path == "/") path.clear();
     if (std::ranges::find(controllers, "memory") != controllers.end()) {
+      // A machine with both versions has the memory controller in one of them: if it is named here,
+      // it is version 1, and the line of version 2 tells nothing about memory.
       return MemoryCgroup{path, false};
     }
     if (line.starts_with("0::")) unified = MemoryCgroup{path, true};
@@ -106,6 +111,7 @@ std::optional<MemoryCgroup> memory_cgroup(std::string_view proc_self_cgroup) {
 bool log_names_victim(std::string_view kernel_log, pid_t process, std::uint64_t last) {
   // "Out of memory: Killed process 1234 (python3)", "Memory cgroup out of memory: Killed process"
   constexpr std::string_view kKilled = "Killed process ";
+  // With the blank behind, or process 12 would be found in 123.
   const auto wanted = fmt::format("{}{} ", kKilled, process);
   while (last > 0) {
     const auto at = kernel_log.rfind(kKilled);
@@ -138,6 +144,7 @@ void OomKills::begin() {
 
 std::string OomKills::diagnostics(const process::ExitStatus& status, pid_t process,
                                   std::string_view error_text) const {
+  // The program's words come first: it knows which memory it asked for.
   if (auto said = said_out_of_memory(error_text); !said.empty()) return said;
   if (!status.by_signal(SIGKILL)) return {};
   const auto now = count_();
@@ -147,6 +154,7 @@ std::string OomKills::diagnostics(const process::ExitStatus& status, pid_t proce
   if (kills > 0 && log_names_victim(read_kernel_log(path_), process, kills)) {
     return "the kernel killed it because memory ran out (its log names the process)";
   }
+  // Before the machine's: its counter rises for kills of a cgroup as well.
   if (rose(before_.cgroup, now.cgroup)) {
     return "the kernel killed it because the memory limit of its cgroup was reached";
   }

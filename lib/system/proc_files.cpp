@@ -77,6 +77,7 @@ std::optional<std::uint64_t> value_in(std::string_view text, std::string_view ke
   each_line(text, [&](std::string_view line) {
     if (found || !line.starts_with(key)) return;
     line.remove_prefix(key.size());
+    // Or "pgfault" would be found in a line of "pgfault_x".
     if (line.empty() || !std::string_view(" :=\t").contains(line.front())) return;
     line.remove_prefix(std::min(line.find_first_not_of(" :=\t"), line.size()));
     found = number(line.substr(0, line.find_first_of(" \t")));
@@ -93,6 +94,8 @@ std::optional<CpuTimes> cpu_times_in(std::string_view stat, double ticks) {
     const auto name = words.next();
     if (name.size() > 3) cpus += all_digits(name.substr(3)) ? 1 : 0;
     std::array<std::uint64_t, 8> all{};
+    // Old kernels have fewer columns. guest and guest_nice, behind these, are in user and nice
+    // already.
     if (name.size() > 3 || words.numbers(all) < 4) return;
     const auto of = [&](std::size_t i) { return static_cast<double>(all[i]) / ticks; };
     times = CpuTimes{of(0), of(1), of(2), of(3), of(4), of(5) + of(6), of(7)};
@@ -103,6 +106,7 @@ std::optional<CpuTimes> cpu_times_in(std::string_view stat, double ticks) {
 
 std::optional<MemoryUse> memory_in(std::string_view meminfo) {
   const auto bytes = [&](std::string_view key) {
+    // The "kB" of this file are KiB. The bound keeps a number that no machine has from overflowing.
     return std::min(value_in(meminfo, key).value_or(0), UINT64_MAX >> 10) << 10;
   };
   MemoryUse use{bytes("MemTotal"), bytes("MemFree"), bytes("MemAvailable"), bytes("Buffers"),
@@ -122,9 +126,11 @@ std::vector<DeviceIo> disks_in(std::string_view diskstats) {
     const auto name = words.next();
     std::array<std::uint64_t, 7> all{};
     if (name.empty() || words.numbers(all) < all.size()) return;
+    // What they carry is counted again by the disks below them, or reaches no disk.
     for (const std::string_view virtual_one : {"loop", "ram", "dm-", "md", "zram", "sr", "fd"}) {
       if (name.starts_with(virtual_one)) return;
     }
+    // A partition's bytes are in its disk's line, which comes before it.
     if (is_partition(name, disks)) return;
     disks.push_back({std::string(name), all[2] * kSector, all[6] * kSector});
   });
@@ -139,6 +145,7 @@ std::vector<DeviceIo> networks_in(std::string_view dev) {
     const auto name = Words(line.substr(0, colon)).next();
     std::array<std::uint64_t, 11> all{};
     Words words(line.substr(colon + 1));
+    // Traffic of the machine with itself is none of the network.
     if (name.empty() || name == "lo" || words.numbers(all) < all.size()) return;
     networks.push_back({std::string(name), all[0], all[8], all[2], all[10]});
   });
@@ -157,6 +164,7 @@ std::optional<ProcessUse> process_use_in(std::string_view stat, double ticks, st
   std::array<std::uint64_t, 5> rest{};  // threads (20), itrealvalue, start, vsize, rss
   if (words.numbers(rest) < rest.size()) return std::nullopt;
   ProcessUse use;
+  // With those of children that were waited for (cminflt): a total must not lose what they did.
   use.minor_faults = first[1] + first[2];
   use.major_faults = first[3] + first[4];
   use.user = static_cast<double>(first[5] + first[7]) / ticks;

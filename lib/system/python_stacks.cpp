@@ -65,6 +65,8 @@ struct MainThread {
 MainThread read_main_thread(pid_t pid) {
   constexpr std::size_t kUser = 14 - 3, kSystem = 15 - 3;  // proc_pid_stat(5); state is field 3
   const auto stat = read_kernel_file(fmt::format("/proc/{0}/task/{0}/stat", pid));
+  // From the last parenthesis on: the name before it may hold blanks and parentheses
+  // (proc_pid_stat(5)).
   const auto fields = split(trim(std::string_view(stat).substr(stat.rfind(')') + 1)), ' ');
   if (fields.size() <= kSystem || fields[0].size() != 1) return {};
   const auto ticks = parse_int(fields[kUser]).value_or(0) + parse_int(fields[kSystem]).value_or(0);
@@ -94,12 +96,16 @@ struct Asked {
     main_is_asked = true;
     const int signal = source.offer.signal;
     if (!keeps_offer(source.pid, signal)) return false;
+    // By pidfd: the number may be another process's by now, which the signal would end
+    // (pidfd_send_signal(2)).
     return ::syscall(SYS_pidfd_send_signal, source.pidfd, signal, nullptr, 0) == 0;
   }
 
   bool ask_thread() {
     const auto [signal, descriptor, thread] = source.offer;
     pollfd end{source.pidfd, POLLIN, 0};
+    // A pidfd is readable once its process has ended (pidfd_open(2)). Before Linux 6.9 a thread has
+    // none, so tgkill(2) goes by numbers, right after this look.
     if (thread <= 0 || ::poll(&end, 1, 0) != 0) return false;
     main = read_main_thread(source.pid);
     main_is_asked = ::syscall(SYS_tgkill, source.pid, thread, signal) != 0;
@@ -109,6 +115,7 @@ struct Asked {
   void look(bool is_late) {
     pollfd end{source.pidfd, POLLIN, 0};
     const auto now = size_of(file);
+    // faulthandler writes in many small pieces and tells of no end, so silence is the end.
     quiet = now > before && now == size ? quiet + 1 : 0;
     size = now;
     if (is_late && !main_is_asked && now == before && is_in_c()) ask_main();
@@ -121,6 +128,7 @@ Asked signal_to(const StackSource& source) {
   if (!asked.file || !keeps_offer(source.pid, source.offer.signal)) return {};
   asked.before = asked.size = size_of(asked.file);
   asked.done = !asked.ask_thread() && !asked.ask_main();
+  // No signal was sent, so what is in the file is of an earlier time.
   if (asked.done) asked.file.reset();
   return asked;
 }
@@ -130,6 +138,7 @@ Asked signal_to(const StackSource& source) {
 void await_growth(std::vector<Asked>& asked, std::chrono::milliseconds limit) {
   const auto late = Steady::now() + limit / 2, until = Steady::now() + limit;
   while (Steady::now() < until && !std::ranges::all_of(asked, &Asked::done)) {
+    // One pause for all of them: the processes write at the same time.
     ::poll(nullptr, 0, static_cast<int>(kLook.count()));
     for (auto& one : asked) {
       if (!one.done) one.look(Steady::now() >= late);
@@ -158,6 +167,7 @@ void free_memory(const UniqueFd& file, off_t end) {
 std::string read_from(const UniqueFd& file, off_t before) {
   const auto added = std::max<off_t>(0, size_of(file) - before);
   std::string text(std::min<std::size_t>(kMostBytes, static_cast<std::size_t>(added)), '\0');
+  // From where it ended before: the file still has the size of all earlier stacks.
   const auto got = ::pread(file.get(), text.data(), text.size(), before);
   text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
   free_memory(file, before + added);

@@ -139,14 +139,19 @@ std::vector<ThreadState> read_threads(pid_t pid, std::size_t most, const std::st
        entries.increment(error)) {
     const auto folder = entries->path().string();
     const auto stat = process::parse_process(read_kernel_file(folder + "/stat"));
+    // It has ended since the folder was listed.
     if (!stat) continue;
     ThreadState thread{stat->pid, stat->name, stat->state, {}, {}, {}};
     const auto channel = read_kernel_file(folder + "/wchan");
+    // "0" is a thread that waits for nothing in the kernel, or a reader without the right to know
+    // (proc_pid_wchan(5)).
     if (channel != "0") thread.wait_channel = printable(std::string(trim(channel)));
     thread.system_call = system_call_in(read_kernel_file(folder + "/syscall"));
+    // For root only (proc_pid_stack(5)); for others the file reads as empty, and so does the stack.
     thread.kernel_stack = kernel_stack_in(read_kernel_file(folder + "/stack"));
     threads.push_back(std::move(thread));
   }
+  // The main thread, whose id is the process's, comes first: thread_lines() goes by that.
   std::ranges::stable_partition(threads, [pid](const auto& thread) { return thread.id == pid; });
   return threads;
 }
