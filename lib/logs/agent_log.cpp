@@ -39,6 +39,7 @@ class AgentLog::Sink final : public spdlog::sinks::base_sink<null_mutex> {
 
   void sink_it_(const log_msg& message) override {
     if (count_->broken) return;
+    // A file system that stands still must not let the agent's memory grow with every line.
     if (count_->waiting >= kMostWaiting) {
       count_->lost += 1;
       return;
@@ -56,6 +57,7 @@ class AgentLog::Sink final : public spdlog::sinks::base_sink<null_mutex> {
     count_->waiting += 1;
     calls_.enqueue(what_,
                    [file = file_, path = what_, count = count_,
+                    // A copy, since a log_msg only points to a text that ends with this call.
                     line = log_msg_buffer(message)]() -> files::BlockingCalls::Outcome {
                      return {[count, path, trouble = put(*file, *path, line)] {
                                count->waiting -= 1;
@@ -68,12 +70,15 @@ class AgentLog::Sink final : public spdlog::sinks::base_sink<null_mutex> {
 
   /// On the thread. Empty, or why it did not work.
   static std::string put(File& file, const std::string& path, const log_msg& line) {
+    // spdlog throws where a file cannot be opened, and nothing catches that on this thread.
     try {
       if (!file.sink) {
         file.sink = std::make_unique<rotating_file_sink_st>(path, kSize, kOlderFiles);
         file.sink->set_formatter(std::move(file.formatter));
       }
       file.sink->log(line);
+      // After each line: spdlog writes through a buffer of stdio, which an agent that is killed
+      // would take with it.
       file.sink->flush();
       return {};
     } catch (const std::exception& error) {

@@ -18,6 +18,8 @@ constexpr std::string_view kClearLine = "\r\x1b[K";
 constexpr Duration kParting = std::chrono::milliseconds(100);
 
 bool terminal_can_clear() {
+  // Terminals without a name or called dumb (editors, build servers) print escape sequences as
+  // text.
   const char* term = std::getenv("TERM");
   return term != nullptr && *term != '\0' && std::strcmp(term, "dumb") != 0;
 }
@@ -43,8 +45,11 @@ Console::Console(boost::asio::any_io_executor executor, int out_fd, int err_fd)
 }
 
 Console::~Console() {
+  // First: outlets are shared with operations under way and outlive this, and would tell an object
+  // that has gone.
   out_->on_progress({});
   err_->on_progress({});
+  // Before the outlets are finished: what is logged from here on goes to the stderr of the process.
   if (takes_log_lines_) log::set_writer(nullptr, nullptr);
   // What was said after finish(), which has waited long enough, is mostly written already.
   for (const auto& outlet : {out_, err_}) {
@@ -88,6 +93,7 @@ void Console::end_open_line(Stream stream) {
 
 void Console::write(Stream stream, std::string_view bytes, Weight weight) {
   if (bytes.empty()) return;
+  // Before the bytes: the gap is told at the place where the lines are missing.
   tell_gap(stream, weight == Weight::Verdict);
   write_by(stream, bytes.back() == '\n', [&] {
     end_open_line(stream);
@@ -161,10 +167,13 @@ void Console::tell_gaps() {
 
 void Console::say_loss(Stream stream) {
   bool& said = said_loss_[static_cast<std::size_t>(stream)];
+  // Once for each stream, and marked before the warning: that is written to stderr, which may be
+  // the stream that fails.
   if (std::exchange(said, true)) return;
   const bool out = stream == Stream::Out;
   const int trouble = outlet(stream).trouble();
   const char* why =
+      // EIO is what a terminal gives that was hung up.
       trouble == EPIPE || trouble == EIO ? "its reader has gone" : std::strerror(trouble);
   log::warning("console", "cannot write to {}: {}; output for it is dropped, the job goes on",
                out ? "stdout" : "stderr", why);
@@ -182,10 +191,13 @@ void Console::set_status(std::string text) {
 }
 
 void Console::clear() {
+  // In the background the terminal belongs to another program, whose line would be erased.
   if (std::exchange(drawn_, false) && ours_()) err_->write(kClearLine);
 }
 
 void Console::draw() {
+  // Behind a line without its end, or behind bytes that still wait, the status would stand in the
+  // middle of a worker's words, and be taken away with them.
   if (status_.empty() || !at_line_start_ || !err_->idle() || !ours_()) return;
   err_->write(status_);
   drawn_ = true;
@@ -198,6 +210,8 @@ bool Console::can_show_colour() const {
 
 std::size_t Console::width() const {
   winsize size{};
+  // A serial line and some pseudo-terminals have no size set and say 0; 80 is the width that
+  // terminals have had since the VT100.
   if (::ioctl(err_->fd(), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
   return size.ws_col;
 }
@@ -206,11 +220,15 @@ void Console::finish(Duration time_limit) {
   set_status({});
   tell_gaps();
   out_->finish(time_limit);
+  // One queue for one place: finishing it twice would wait twice for a reader that has stopped.
   if (err_ != out_) err_->finish(time_limit);
 }
 
 void ignore_console_signals() {
+  // A reader that goes ("| head") would end the agent, and the job with it; ignored, write(2) fails
+  // with EPIPE.
   std::signal(SIGPIPE, SIG_IGN);
+  // With "stty tostop" a write from the background would stop the agent (termios(3)).
   std::signal(SIGTTOU, SIG_IGN);
 }
 

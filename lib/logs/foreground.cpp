@@ -22,6 +22,7 @@ std::string word_after(const std::string& path, const std::string& key) {
 
 /// The program that made the terminal's session, say a terminal emulator, sshd or script.
 std::string made_by(int fd) {
+  // The shell leads the session in an ordinary terminal, and its parent made that.
   const pid_t leader = ::tcgetsid(fd);
   if (leader <= 0) return {};
   const auto parent = word_after(fmt::format("/proc/{}/status", leader), "PPid:");
@@ -31,6 +32,8 @@ std::string made_by(int fd) {
 }  // namespace
 
 bool is_interactive(int fd) {
+  // Jupyter sets that variable for its kernels, and script(1) records what is written: both would
+  // keep a line that is drawn again every second as a thousand lines.
   return ::isatty(fd) == 1 && std::getenv("JPY_PARENT_PID") == nullptr && made_by(fd) != "script";
 }
 

@@ -32,12 +32,16 @@ Error cannot_make(const std::string& path, int number) {
 int make_directory(const std::string& path, mode_t mode, bool fresh = false) {
   if (::mkdir(path.c_str(), mode) == 0) return 0;
   const int number = errno;
+  // A private directory that is there already may be another user's, who would read what is put
+  // there, or exchange it.
   if (fresh || number != EEXIST) return number;
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return errno;
   return S_ISDIR(info.st_mode) ? 0 : ENOTDIR;
 }
 
+// The last one is tried first: it is mostly there, and on a network file system each call is a
+// round trip.
 int make_directories(const std::string& path) {
   int number = make_directory(path, 0777);
   if (number != ENOENT) return number;
@@ -53,10 +57,14 @@ Result<std::string> make_private(const std::string& prefix,
                                  const std::function<void(const std::string&)>& announce = {}) {
   for (int attempt = 0;; ++attempt) {
     std::string path = prefix + random_text(kRandomLetters);
+    // Before it is made: one that is killed in between leaves a name that can be tidied up, and not
+    // a directory that is known to no process.
     if (announce) announce(path);
     const int number = make_directory(path, 0700, true);
     if (number == 0) return path;
     // 36^8 names: several hits in a row mean something else than bad luck.
+    // Eight random letters meet an existing name once in many billions; ten in a row are a file
+    // system that answers EEXIST to everything.
     if (number != EEXIST || attempt == 10) return std::unexpected(cannot_make(path, number));
   }
 }
@@ -70,6 +78,7 @@ bool is_in_memory(const char* path) {
   struct statfs info {};
   return ::statfs(path, &info) == 0 && info.f_type == TMPFS_MAGIC &&
          info.f_bavail * static_cast<std::uint64_t>(info.f_bsize) >= kRoomInMemory &&
+         // /dev/shm may be mounted read-only, or for root alone, in a container.
          ::access(path, W_OK | X_OK) == 0;
 }
 
@@ -183,9 +192,13 @@ Result<std::string> Layout::make_attempt(int restart_count) {
   if (kind_ == Kind::Null) return std::string();
   std::string name = fmt::format("/attempt_{}", restart_count);
   const int start = starts_[restart_count]++;
+  // The workers may start again without a restart that counts, when nodes come or go: the logs of
+  // the earlier start stay.
   if (start > 0) name += fmt::format(".{}", start);
   int number = ENOENT;
   for (int tries = 0; tries < 2 && number == ENOENT; ++tries) {
+    // ENOENT: the whole run has been removed meanwhile, say by a service that tidies up /tmp. A new
+    // one is made, once.
     if (tries > 0) run_.clear();
     if (auto made = make_run(); !made) return std::unexpected(made.error());
     number = make_directory(run_ + name, 0777);
@@ -220,6 +233,7 @@ std::string file_name_of(std::string_view run_id) {
   constexpr std::size_t kLongest = 200;  // NAME_MAX is 255, and a random ending follows
   std::string name(run_id.substr(0, kLongest));
   for (char& c : name) {
+    // A slash would lead elsewhere, and control characters do harm in a terminal that lists them.
     if (c == '/' || static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '_';
   }
   return name;

@@ -75,6 +75,7 @@ LineSplitter::LineSplitter(std::string prefix, std::size_t longest)
 
 void LineSplitter::add_line(std::string_view line, std::string& out, const LineFilter* filter,
                             std::string* matching) const {
+  // By the whole line, also by states of a bar that are not shown.
   const bool matches = filter != nullptr && filter->matches(line);
   line = last_state(line);
   append_line(out, prefix_, line);
@@ -83,6 +84,8 @@ void LineSplitter::add_line(std::string_view line, std::string& out, const LineF
 
 void LineSplitter::hold(std::string_view bytes, std::string& out, const LineFilter* filter,
                         std::string* matching) {
+  // A worker that never writes a LF would fill the agent's memory: a line that is too long is cut
+  // into several.
   while (held_.size() + bytes.size() > longest_) {
     const auto room = longest_ - held_.size();
     held_.append(bytes.substr(0, room));
@@ -102,6 +105,8 @@ void LineSplitter::feed(std::string_view bytes, std::string& out, const LineFilt
       return;
     }
     const auto size = static_cast<std::size_t>(static_cast<const char*>(end) - bytes.data());
+    // Straight from the buffer: nearly all lines are whole in one read, and a copy for each would
+    // cost as much as all the rest.
     if (held_.empty() && size <= longest_) {
       add_line(bytes.substr(0, size), out, filter, matching);
     } else {
@@ -132,6 +137,7 @@ void LineSplitter::show_progress(std::string& out) {
   if (begin < last) {
     add_line(std::string_view(held_).substr(begin, last - begin), out, nullptr, nullptr);
   }
+  // The CR stays at the front: it is the sign that more states may follow.
   held_.erase(0, last);
 }
 

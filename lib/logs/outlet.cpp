@@ -33,6 +33,7 @@ bool ready_to_write(int fd, int wait_ms) {
 Outlet::Outlet(boost::asio::any_io_executor executor, int fd)
     : executor_(std::move(executor)), fd_(fd) {
   struct stat info {};
+  // Closed by the shell that started us (">&-"): the number may later be that of another file.
   dead_ = ::fstat(fd, &info) != 0;
   if (dead_) return;
   kind_ = kind_of(fd, info);
@@ -69,11 +70,16 @@ void Outlet::open_own() {
   opened_ = true;
   if (kind_ != Kind::Pipe && kind_ != Kind::Terminal) return;
   const std::string path = fmt::format("/proc/self/fd/{}", fd_);
+  // Opened again for an open file description with O_NONBLOCK: on fd_ the flag would be set for all
+  // who share it (fcntl(2)), the shell and the next program in the pipe, whose reads and writes
+  // would then fail with EAGAIN. O_NOCTTY, or the agent could get a controlling terminal by it.
   own_.reset(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
 }
 
 ssize_t Outlet::write_once(std::string_view bytes) {
   if (kind_ == Kind::Socket) {
+    // A socket cannot be opened by its path in /proc (ENXIO), but send(2) has the flag for one
+    // call.
     return ::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
   if (own_) return ::write(own_.get(), bytes.data(), bytes.size());
@@ -82,6 +88,8 @@ ssize_t Outlet::write_once(std::string_view bytes) {
       errno = EAGAIN;
       return -1;
     }
+    // A pipe that poll(2) calls writable has room for PIPE_BUF bytes, so that many do not block;
+    // more could.
     return ::write(fd_, bytes.data(), std::min<std::size_t>(bytes.size(), PIPE_BUF));
   }
   return ::write(fd_, bytes.data(), bytes.size());
@@ -99,6 +107,8 @@ std::size_t Outlet::write_now(std::string_view bytes) {
     } else if (written < 0 && errno == EAGAIN) {
       return done;
     } else if (written < 0 && errno != EINTR) {
+      // A disk may have room again, so only these bytes are lost; a reader that has gone does not
+      // come back.
       dead_ = errno != ENOSPC && errno != EDQUOT && errno != EFBIG;
       lose(bytes.size() - done, errno);
       return bytes.size();
@@ -114,6 +124,7 @@ void Outlet::write(std::string_view bytes, Weight weight) {
     return;
   }
   if (dead_) return lose(bytes.size(), trouble_);
+  // Otherwise these would come before those that wait.
   if (waiting_.empty()) bytes.remove_prefix(write_now(bytes));
   if (bytes.empty()) return;
   const auto taken = lag_.take(bytes, waiting_.size(), weight);
@@ -158,10 +169,12 @@ void Outlet::await_room() {
     UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
     epoll_event event{};
     event.events = EPOLLOUT;
+    // EPERM for what cannot be waited for, which never blocks either (epoll_ctl(2)).
     if (!epoll || ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd_, &event) != 0) return on_room();
     watch_ = std::make_unique<boost::asio::posix::stream_descriptor>(executor_, epoll.release());
   }
   awaiting_ = true;
+  // An epoll descriptor is readable when one of those it watches is ready (epoll(7)).
   watch_->async_wait(boost::asio::posix::stream_descriptor::wait_read,
                      [self = shared_from_this()](const boost::system::error_code&) {
                        self->awaiting_ = false;
@@ -201,6 +214,7 @@ void Outlet::finish(Duration time_limit) {
   while (!waiting_.empty()) {
     const bool ready = ready_to_write(own_ ? own_.get() : fd_, static_cast<int>(wait_ms));
     const std::size_t done = ready ? write_now(waiting_) : 0;
+    // A whole time limit without a byte taken: what is left will not be read.
     if (done == 0) {
       lose(waiting_.size(), 0);
       dead_ = true;

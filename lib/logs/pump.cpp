@@ -77,6 +77,8 @@ void Pump::on_readable() {
   }
   hand_over();
   watch_unfinished();
+  // After what is there has been read: a process that outlives its worker may hold the pipe open,
+  // and its end would never come.
   if (giving_up_) end();
   await_bytes();
 }
@@ -86,6 +88,8 @@ bool Pump::must_wait() {
   const auto go = [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->resume();
   };
+  // Not reading is how a worker is slowed down: its pipe fills, and its write(2) waits. Nothing is
+  // lost that way.
   for (const auto& file : {route_.file, route_.matching}) {
     if (!file || !file->full()) continue;
     paused_ = true;
@@ -108,6 +112,7 @@ bool Pump::must_wait() {
 
 void Pump::resume() {
   if (deadline_) deadline_->disarm();
+  // Two may call: the one with room, and the deadline.
   if (!std::exchange(paused_, false)) return;
   await_bytes();
 }
@@ -128,6 +133,8 @@ bool Pump::read_once() {
   });
   if (size > 0) {
     pass_on(input);
+    // A read that is not full has emptied the pipe: to look again would cost a system call for
+    // EAGAIN each time.
     return static_cast<std::size_t>(size) == kRead || hurried_;
   }
   if (size < 0 && errno == EINTR) return true;
@@ -142,6 +149,7 @@ void Pump::pass_on(files::BufferPool::Buffer input) {
   const bool out = route_.stream == Console::Stream::Out;
   (out ? buffers_->out_bytes : buffers_->err_bytes) += bytes.size();
   buffers_->last_read = clock_.now();
+  // Before anything is shown or filtered: the report quotes what was said, shown or not.
   if (route_.keep_tail) tail_.add(bytes, buffers_->last_read);
   if (route_.file) {
     const bool shared = bytes.size() >= files::Backlog::kWorthSharing;
@@ -223,6 +231,8 @@ void Pump::watch_unfinished() {
     progress_due_ = clock_.now() + kProgressInterval;
   }
   const auto until = unfinished_until();
+  // An alarm that comes too early finds nothing due, and is set again: cheaper than to set it for
+  // each read.
   if (!until || (armed_for_ && *armed_for_ <= *until)) return;
   if (!alarm_) alarm_ = clock_.make_alarm();
   armed_for_ = until;

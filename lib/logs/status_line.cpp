@@ -80,6 +80,7 @@ std::string status_text(const StatusFacts& status, Duration elapsed, std::size_t
   auto pieces = pieces_of(status, elapsed);
   if (width > 0) shorten_detail(pieces, width);
   while (pieces.size() > 1 && columns(pieces) >= width) drop_least(pieces);
+  // Even the last piece has to fit: a line that wraps cannot be taken away by CR.
   pieces[0].text.resize(std::min(pieces[0].text.size(), width - std::min<std::size_t>(width, 4)));
   std::string line = colour ? "[\x1b[1;36m" : "[";
   line += pieces[0].text;
@@ -102,10 +103,13 @@ void StatusLine::show(StatusFacts status) {
   if (!enabled_) return;
   if (!alarm_) alarm_ = clock_.make_alarm();
   auto before = std::exchange(status_, std::move(status));
+  // The detail may change many times a second and can wait; with it made equal, the comparison
+  // finds whether anything else has changed.
   if (before) before->detail = status_->detail;
   const auto due = drawn_at_ + kDetailPause;
   const bool can_wait = before == status_ && clock_.now() < due;
   if (!can_wait) return draw();
+  // The newest detail is drawn then: those that come in between cost nothing.
   if (!std::exchange(soon_, true)) alarm_->arm(due, [this] { draw(); });
 }
 

@@ -32,13 +32,18 @@ std::int64_t user_pipe_bytes() {
 bool open_terminal(int like, UniqueFd& ours, UniqueFd& workers) {
   winsize size{};
   const bool has_size = ::ioctl(like, TIOCGWINSZ, &size) == 0;
+  // O_NOCTTY: a session leader without a terminal would get this one as its own (open(2)), and
+  // SIGHUP with its end.
   ours.reset(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
   int unlock = 0;
   if (!ours || ::ioctl(ours.get(), TIOCSPTLCK, &unlock) != 0) return false;
+  // By the master and not by ptsname(3): it works where /dev/pts is not mounted, or is that of
+  // another namespace (ioctl_tty(2), TIOCGPTPEER).
   workers.reset(::ioctl(ours.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
   termios mode{};
   if (!workers || ::tcgetattr(workers.get(), &mode) != 0) return false;
   ::cfmakeraw(&mode);
+  // cfmakeraw(3) takes it away, too.
   mode.c_lflag |= ISIG;
   if (has_size) ::ioctl(workers.get(), TIOCSWINSZ, &size);
   return ::tcsetattr(workers.get(), TCSANOW, &mode) == 0;
@@ -76,6 +81,8 @@ class PumpedStreams final : public WorkerStreams {
   int stdout_fd() const override { return out_.fd; }
   int stderr_fd() const override { return err_.fd; }
   void started() override {
+    // Once the worker has its copies: while we hold the other end, too, the pipe would have no end
+    // of file (pipe(7)).
     workers_ends_.clear();
     for (const auto& pump : pumps()) pump->start();
   }
@@ -139,7 +146,11 @@ class PumpedStreams final : public WorkerStreams {
 int pipe_size(int workers, std::int64_t user_bytes) {
   int size = kLargestPipe;
   const auto taken = [&] { return std::int64_t{2} * workers * size; };
+  // Half of what the user may have: beyond the soft limit a new pipe has one or two pages
+  // (pipe(7)), for all of the user's programs. The default of 64 MiB gives 16 workers 1 MiB for
+  // each stream.
   while (user_bytes > 0 && size > kKernelsPipe && taken() > user_bytes / 2) size /= 2;
+  // 0: F_SETPIPE_SZ is not called, and the pipe stays as the kernel makes it.
   return size > kKernelsPipe ? size : 0;
 }
 
@@ -258,6 +269,7 @@ Result<std::unique_ptr<WorkerStreams>> StreamFactory::make(const StreamSettings&
   err_side.fd = err_source->workers.get();
   if (err.file) err_side.path = err.file->path();
   if (together) {
+    // One pipe for both, or the order in which a worker wrote to stdout and stderr would be lost.
     out_side.fd = err_side.fd;
   } else {
     auto out_source = open_source(out);

@@ -14,6 +14,8 @@ void Tail::add(std::string_view bytes, TimePoint now) {
   pieces_.push_back({total_, now});
   if (pieces_.size() > kMostPieces) pieces_.pop_front();
   total_ += bytes.size();
+  // After the total, which counts what is dropped here as well: seen_at() computes offsets in the
+  // stream by it.
   if (bytes.size() > bytes_) bytes.remove_prefix(bytes.size() - bytes_);
   // Cut only when twice as long: each byte is then moved once on average.
   if (text_.size() + bytes.size() > 2 * bytes_) {
@@ -23,6 +25,7 @@ void Tail::add(std::string_view bytes, TimePoint now) {
 }
 
 std::optional<TimePoint> Tail::seen_at(std::string_view text) const {
+  // The last one: a message may have been logged before it became the error that ended the worker.
   const auto found = text_.rfind(text);
   if (found == std::string::npos) return std::nullopt;
   const auto offset = total_ - text_.size() + found;
