@@ -57,9 +57,12 @@ std::string trace_line(const TraceEvent& event) {
   if (event.phase >= Phase::AsyncBegin && event.phase <= Phase::FlowEnd) line["id"] = event.id;
   // Binds the arrow to the slice around it, not to the next one.
   if (event.phase == Phase::FlowEnd) line["bp"] = "e";
+  // The scope of an instant: over all threads of its process, or on one.
   if (event.phase == Phase::Instant) line["s"] = event.thread == 0 ? "p" : "t";
   json::object& arguments = line["args"].emplace_object();
   for (const auto& [key, value] : event.arguments) arguments[valid_utf8(key)] = plain(value);
+  // A comma behind each: the format lets the closing bracket be missing, so that a trace of a job
+  // that was killed can be read.
   return json::serialize(line) + ",\n";
 }
 
@@ -119,6 +122,8 @@ std::optional<TraceEvent> trace_event_of(const Record& record) {
 std::string TraceLines::of(const telemetry::Record& record) {
   auto event = trace_event_of(record);
   if (!event) return {};
+  // Viewers keep times as doubles of microseconds: the fewer digits are before the point, the more
+  // are left behind it.
   event->time = std::max(event->time - start_.time_since_epoch(), Duration::zero());
   std::string text;
   if (named_.insert(event->process).second) {

@@ -124,6 +124,7 @@ class Page {
     for (const auto& sample : family.samples) samples(family, sample);
   }
   std::string text() && {
+    // OpenMetrics ends with it: a page without was cut off, and is refused.
     if (open_) text_ += "# EOF\n";
     return std::move(text_);
   }
@@ -138,6 +139,7 @@ class Page {
     put_braces(text_, sample.labels, key, of_key);
     text_ += ' ';
     put(text_, value);
+    // After the value the older format has a timestamp, so it cannot read an exemplar.
     if (open_ && exemplar) text_ += exemplar_text(exemplar);
     text_ += '\n';
   }
@@ -180,6 +182,7 @@ class Page {
       default:
         return line(sample, name, "", sample.value);
     }
+    // Prometheus's text knows no _created: it would be one more metric without a type.
     if (!open_ || !sample.created) return;
     text_.append(name).append("_created");
     put_braces(text_, sample.labels);
@@ -219,6 +222,7 @@ std::string openmetrics_text(const std::vector<Family>& families) {
 }
 
 bool wants_openmetrics(std::string_view accept) {
+  // Their weights (q=) do not count: who names OpenMetrics can read it, and it says more.
   for (const auto& part : split(accept, ',')) {
     const auto words = split(part, ';');
     if (to_lower(trim(words[0])) != "application/openmetrics-text") continue;

@@ -75,8 +75,11 @@ std::vector<Sample::Bucket> buckets_of(const telemetry::Sketch& sketch, std::uin
                                        const std::vector<double>& bounds) {
   std::vector<Sample::Bucket> buckets;
   for (const double bound : bounds) {
+    // Cumulative, as the formats want them; never above the count, which a reader would take for a
+    // broken histogram.
     buckets.push_back({bound, std::min(sketch.count_up_to(bound), count)});
   }
+  // Both formats demand a bucket for +Inf, which has the count of all.
   buckets.push_back({HUGE_VAL, count});
   return buckets;
 }
@@ -84,6 +87,7 @@ std::vector<Sample::Bucket> buckets_of(const telemetry::Sketch& sketch, std::uin
 bool has_value(const Point& point) {
   const double* const number = std::get_if<double>(&point.value);
   const bool odd = number != nullptr && !std::isfinite(*number);
+  // A counter may not be NaN in OpenMetrics, and one that is infinite has no rise any more.
   return !point.no_data && !(point.kind == Kind::Counter && odd);
 }
 
@@ -125,6 +129,8 @@ std::vector<Label> labels_of(const std::vector<telemetry::Attribute>& attributes
       known->second += ";" + label_text(value);
     }
   }
+  // One order for one set of labels: take_series() hashes them in a row, and a series whose labels
+  // come in another order is the same series.
   if (!std::is_sorted(labels.begin(), labels.end())) std::sort(labels.begin(), labels.end());
   return labels;
 }
@@ -158,6 +164,7 @@ class Names {
     const auto names = sample_names(name, type);
     const bool taken = std::any_of(names.begin(), names.end(),
                                    [this](const auto& one) { return taken_.contains(one); });
+    // All of them or none: a family that is refused must not keep names from a later one.
     if (!taken) taken_.insert(names.begin(), names.end());
     return !taken;
   }
@@ -184,6 +191,7 @@ std::string prometheus_name(std::string_view name) {
   for (const char c : name) {
     const bool digit = c >= '0' && c <= '9';
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || digit) {
+      // A name may hold digits but not begin with one.
       if (valid.empty() && digit) valid += '_';
       valid += c;
     } else if (!valid.ends_with('_')) {
@@ -200,6 +208,8 @@ std::string prometheus_unit(std::string_view ucum, bool is_gauge) {
       {"KiBy", "kibibytes"}, {"MiBy", "mebibytes"},  {"GiBy", "gibibytes"},  {"J", "joules"},
       {"W", "watts"},        {"Cel", "celsius"},     {"Hz", "hertz"},        {"V", "volts"},
       {"A", "amperes"},      {"m", "meters"},        {"g", "grams"},         {"%", "percent"}};
+  // As OpenTelemetry's rules for Prometheus have it, so that a metric keeps its name when it comes
+  // through a collector instead.
   if (ucum == "1") return is_gauge ? "ratio" : "";
   if (const auto slash = ucum.find('/'); slash != ucum.npos) {
     std::string over = prometheus_unit(ucum.substr(slash + 1), false);
@@ -285,6 +295,8 @@ class Sorter {
     kind_ = point.kind;
     family_ = nullptr;
     const Type type = type_of(point.kind);
+    // While no family is found below, null stays the answer for all points of this instrument:
+    // add() counts them as refused.
     const std::string unit = prometheus_unit(point.spec->unit, type == Type::Gauge);
     const std::string name = family_name(point, unit);
     const auto found = by_name_.find(name);

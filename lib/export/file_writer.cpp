@@ -43,15 +43,19 @@ struct FileWriter::File {
       fd = std::move(next);
       torn = lines && ends_torn();
     }
+    // One write(2) for the batch: with O_APPEND it lands in one piece, also where several agents
+    // write one file (write(2)).
     std::string text = torn ? "\n" : "";
     for (const auto& piece : batch) text += piece;
     const std::size_t before = torn ? 1 : 0;
     auto [done, error] = put(text);
+    // The LF is the first byte, so half a line has its end as soon as anything was written.
     if (done > 0) torn = false;
     if (error == 0) return {batch.size(), {}};
     Written written{0, std::strerror(error)};
     std::size_t left = done > before ? done - before : 0;
     // Whole pieces count as written; the one that was cut is lost.
+    // It ends before the last one: with all pieces written there was no error.
     while (left >= batch[written.pieces].size()) left -= batch[written.pieces++].size();
     if (left > 0) tear(static_cast<off_t>(left));
     return written;

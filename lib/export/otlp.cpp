@@ -99,6 +99,8 @@ void add_distribution(json::object& data, const Point& point) {
     data["positive"] = buckets_of(sketch.positive());
     data["negative"] = buckets_of(sketch.negative());
   } else {
+    // One bucket from minus to plus infinity: a histogram without bounds is how OTLP has a summary
+    // of sum, count, least and most.
     data["explicitBounds"] = json::array();
     data["bucketCounts"] = json::array{whole(count)};
   }
@@ -140,6 +142,8 @@ std::string id_of(const std::string& text, std::size_t bytes) {
   const boost::uuids::name_generator_sha1 name(boost::uuids::ns::oid());
   std::string id;
   for (const auto byte : name(text)) id += fmt::format("{:02x}", byte);
+  // Computed and not drawn: all agents of a job have one trace without a word between them, and
+  // spans of a worker can name its span before that has ended and is sent.
   return id.substr(0, 2 * bytes);
 }
 
@@ -220,6 +224,8 @@ json::object span_of(const Record& record, std::int64_t length, const SpanIds& i
   if (const auto parent = ids.parent(record); !parent.empty()) span["parentSpanId"] = parent;
   span["name"] = text(record.name);
   span["kind"] = 1;  // SPAN_KIND_INTERNAL
+  // From its end, at which the record was made: the wall clock may have been set since its
+  // beginning, and a span must not begin after it ends.
   span["startTimeUnixNano"] = time_of(record.stamp.wall - Duration(length));
   span["endTimeUnixNano"] = time_of(record.stamp.wall);
   span["attributes"] = attributes_of_span(record);
@@ -264,6 +270,7 @@ std::string otlp_metrics(const Snapshot& snapshot, const OtlpOptions& options) {
   json::array* metrics = nullptr;
   json::array* points = nullptr;
   for (const auto& point : snapshot.points) {  // by scope and name
+    // A collector takes several entries for one scope, but each costs its name and version again.
     if (metrics == nullptr || point.spec->scope != scope) {
       scope = point.spec->scope;
       json::object& added = scopes.emplace_back(json::object()).get_object();
@@ -317,6 +324,7 @@ std::string otlp_traces(std::span<const Record> records, const OtlpOptions& opti
   for (const auto& record : records) {
     const auto* const length = record.find("duration_ns");
     const auto* const time = length == nullptr ? nullptr : std::get_if<std::int64_t>(length);
+    // A worker says the length: below zero, the span would end before it begins.
     if (record.kind != Record::Kind::SpanEnd || time == nullptr || *time < 0) continue;
     all[record.scope].push_back(span_of(record, *time, ids, trace));
   }

@@ -70,6 +70,7 @@ std::size_t OtlpSink::Outbox::add(const Record& record) {
   bytes += size_of(record);
   waiting.push_back(record);
   std::size_t gone = 0;
+  // The oldest go: what happened just now says more about what is wrong.
   for (; bytes > kMost; ++gone) {
     bytes -= size_of(waiting.front());
     waiting.pop_front();
@@ -108,11 +109,13 @@ void OtlpSink::consume(const Record& record) {
 }
 
 void OtlpSink::pull(const telemetry::Snapshot& snapshot) {
+  // Replaces a page that was not taken: its totals are in this one.
   metrics_ = snapshot.points.empty() ? "" : otlp_metrics(snapshot, settings_.options);
   send();
 }
 
 void OtlpSink::send() {
+  // One request at a time: a collector that is slow must not be asked more often for it.
   if (call_) return;
   const auto now = clock_.now();
   // Each signal has its own pace: a collector that answers 503 for metrics alone once got no event
@@ -125,6 +128,7 @@ void OtlpSink::send() {
   }
   under_way_ = nullptr;
   if (more) return send_later();
+  // Last: what it calls may destroy this sink.
   if (const auto finished = std::exchange(finished_, {})) finished();
 }
 
@@ -139,6 +143,7 @@ void OtlpSink::send_later() {
 
 void OtlpSink::send_metrics() {
   under_way_ = &metrics_pace_;
+  // Kept while it is under way, to be sent again if nothing newer has come by then.
   sending_ = std::exchange(metrics_, {});
   post("/v1/metrics", sending_);
 }
@@ -158,6 +163,7 @@ OtlpSink::Outbox* OtlpSink::outbox_under_way() {
 
 void OtlpSink::post(const char* path, std::string body) {
   net::HttpCall::Settings settings{settings_.target.endpoint, settings_.tls, kLimit};
+  // One connection for all requests: a handshake of TLS for each would cost more than what is sent.
   settings.kept = &kept_;
   net::HttpRequest request{"POST", settings_.target.path + path, std::move(body),
                            settings_.headers};

@@ -61,12 +61,15 @@ Result<OtlpTarget> parse_otlp_url(std::string_view url, std::uint16_t usual_port
   if (endpoint->port == 0) return wrong("port 0");
   target.endpoint = *endpoint;
   target.path = path;
+  // The signal's path comes behind ("/v1/traces"), and "//v1" is another path to many servers.
   while (target.path.ends_with('/')) target.path.pop_back();
   return target;
 }
 
 std::vector<std::pair<std::string, std::string>> parse_otlp_headers(std::string_view text) {
   std::vector<std::pair<std::string, std::string>> headers;
+  // As W3C's Baggage writes them, which is what OpenTelemetry has for this variable: values are
+  // percent-encoded.
   for (const auto& pair : split(text, ',')) {
     const auto equals = pair.find('=');
     if (equals == std::string::npos) continue;

@@ -9,6 +9,7 @@
 namespace elastrun::exporter {
 namespace {
 
+// For node_exporter's textfile collector, which runs as another user.
 constexpr mode_t kMode = 0644;
 
 std::string page_of(const std::vector<Family>& families, PageSink::Form form) {
@@ -36,6 +37,8 @@ void PageSink::pull(const telemetry::Snapshot& snapshot) {
 }
 
 void PageSink::write_out() {
+  // One at a time: the page that waits is replaced by each newer one, so a slow disk costs pages
+  // and not memory.
   if (writing_) return;
   if (!waiting_) {
     const auto finished = std::exchange(finished_, {});

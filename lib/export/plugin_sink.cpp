@@ -71,9 +71,11 @@ Result<std::shared_ptr<PluginSink>> PluginSink::open(boost::asio::any_io_executo
 }
 
 void PluginSink::consume(const telemetry::Record& record) {
+  // Before it is counted: what a plug-in has no function for is not lost.
   if (!library_->takes(record.kind)) return;
   given_ += 1;
   queue_.add(record);
+  // Events are few, and an alert may hang on one; of samples there are thousands.
   if (record.kind == telemetry::Record::Kind::Event || queue_.bytes() >= kBatch) {
     return hand_over();
   }
@@ -117,6 +119,7 @@ Result<std::string> PluginSink::give(plugin::Library& library, Progress& progres
     for (const auto& point : batch.series->points) note(library.take(point, batch.series->at));
   }
   if (!batch.records.empty() || batch.series) note(library.flush(), 0);
+  // After flush(), on the same thread as all calls before it.
   if (batch.last) library.close();
   return trouble;
 }
@@ -125,6 +128,7 @@ void PluginSink::hand_over() {
   if (busy_ || closed_) return;  // the rest when that is done
   Batch batch{queue_.take(kBatch), std::exchange(series_, {})};
   if (batch.records.empty() && !batch.series && !finished_) return;
+  // The queue may hold more than one batch: the last one alone closes the plug-in.
   closed_ = batch.last = finished_ && queue_.empty();
   busy_ = true;
   in_hand_ = batch.records.size() + (batch.series ? batch.series->points.size() : 0);
@@ -145,6 +149,7 @@ void PluginSink::handed_over(const Result<std::string>& trouble) {
   pass_log_on();
   if (!trouble) failed(trouble.error().text);
   if (trouble && !trouble->empty()) failed(*trouble);
+  // Nothing after it, since it may destroy this sink.
   if (closed_) return std::exchange(finished_, {})();
   if (finished_ || queue_.bytes() >= kBatch || !pausing_) hand_over();
 }

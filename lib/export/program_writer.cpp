@@ -52,6 +52,8 @@ void ProgramWriter::start() {
 
 Status ProgramWriter::launch() {
   int ends[2];
+  // Close-on-exec, or workers that start later would hold the writing end, and the program would
+  // never see the end of its input.
   if (::pipe2(ends, O_CLOEXEC) != 0) return fail(Code::Io, std::strerror(errno));
   const UniqueFd theirs(ends[0]);
   UniqueFd ours(ends[1]);
@@ -62,7 +64,9 @@ Status ProgramWriter::launch() {
   boost::system::error_code error;
   input_.assign(ours.get(), error);
   if (error) return fail(Code::Io, error.message());
+  // Only now: until assign() has succeeded the descriptor is ours to close.
   ours.release();
+  // Our end alone: it is another open file than the program's (pipe(7)).
   input_.non_blocking(true, error);
   child_ = std::move(*child);
   return {};
@@ -82,6 +86,8 @@ void ProgramWriter::pause_then_start() {
 }
 
 void ProgramWriter::ended(const process::Exit& exit) {
+  // What is in the pipe when the program ends will not be read by another one: none is started any
+  // more.
   if (closed_) {
     unread_ += unread_in(reader_.get());
     in_pipe_.clear();
@@ -141,7 +147,10 @@ void ProgramWriter::broke_off() {
   if (offset_ == 0) return;
   unread_ += 1;
   offset_ = 0;
+  // The cut piece is not sent again: the next program would get its second half, or the first one
+  // twice.
   if (++piece_ < batch_.size()) return;
+  // Posted, since this may run inside write() of the one who is told.
   boost::asio::post(loop_, [this, alive = lifetime_.token()] {
     if (alive && then_) std::exchange(then_, {})({std::exchange(batch_, {}).size(), {}});
   });
@@ -150,6 +159,8 @@ void ProgramWriter::broke_off() {
 /// A piece that the program has read in part may have been of use or not: it counts as lost.
 std::uint64_t ProgramWriter::unread_in(int pipe) const {
   int left = 0;
+  // FIONREAD on the writing end tells what is in the pipe, too: both ends have one buffer
+  // (pipe_ioctl in Linux's fs/pipe.c).
   if (::ioctl(pipe, FIONREAD, &left) != 0) return 0;
   std::uint64_t pieces = 0;
   auto bytes = static_cast<std::ptrdiff_t>(left) - static_cast<std::ptrdiff_t>(offset_);
@@ -174,6 +185,8 @@ void ProgramWriter::close(std::function<void()> done) {
   if (!input_.is_open() || child_->ended()) return done();
   closed_ = std::move(done);
   const auto path = fmt::format("/proc/self/fd/{}", input_.native_handle());
+  // A reading end for ourselves, by which unread_in() can look when our writing end is closed. It
+  // is never read from. The program still gets its end of file: that comes when no writer is left.
   reader_.reset(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   boost::system::error_code ignored;
   input_.close(ignored);

@@ -75,12 +75,16 @@ bool read_attributes(LineScanner& line, std::vector<telemetry::Attribute>& attri
     const auto name = line.text();
     if (!name || !line.take(':') || count == kMostAttributes) return false;
     const auto seen = std::span(attributes).first(count);
+    // False sends the line to from_json_line(), which decides what a name that is there twice
+    // means.
     if (std::ranges::find(seen, *name, &telemetry::Attribute::first) != seen.end()) return false;
     if (count == attributes.size()) attributes.emplace_back();
     attributes[count].first = *name;
     if (!line.value(attributes[count].second)) return false;
     ++count;
   } while (line.take(','));
+  // Only now, not at the start: the strings of the record before are used again, without an
+  // allocation.
   attributes.resize(count);
   return line.take('}');
 }
@@ -134,6 +138,7 @@ Result<Record> from_json_line(std::string_view line) {
   const auto kind = std::find(kKinds.begin(), kKinds.end(), member_text_or(*value, "kind", ""));
   if (kind == kKinds.end()) return no_record("a record of a kind that is not known");
   const double seconds = time->to_number<double>();
+  // Nanoseconds of more would not fit into 64 bits. Written so that a NaN is refused, too.
   if (!(std::abs(seconds) < 9e9)) return no_record("a record with a time that cannot be");
   Record record;
   record.kind = static_cast<Record::Kind>(kind - kKinds.begin());

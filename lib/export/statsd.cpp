@@ -52,6 +52,7 @@ class Datagrams {
     switch (point.kind) {
       case Kind::Counter:
       case Kind::UpDown:
+        // A server adds counters up, so a rise of nothing needs no datagram.
         if (const auto number = gauge_of(point.value); number && *number != 0) {
           line(fmt::format("{}:{}|c{}", name, *number, tags));
         }
@@ -89,6 +90,8 @@ class Datagrams {
   void line(const std::string& text) {
     // It would be refused, or lost with one of its fragments.
     if (text.size() > options_.datagram) return;
+    // Whole lines only: a datagram may be lost, or come after the next one, and each has to stand
+    // alone.
     if (!open_.empty() && open_.size() + 1 + text.size() > options_.datagram) {
       done_.push_back(std::exchange(open_, {}));
     }

@@ -59,6 +59,8 @@ void StatsdSink::failed(std::string trouble) {
 
 void StatsdSink::pull(const telemetry::Snapshot& snapshot) {
   for (auto& datagram : statsd_datagrams(snapshot, options_)) queue_.add(std::move(datagram));
+  // With each pull: a host that had no address at the start of the job, say in Kubernetes, may have
+  // one now.
   if (!socket_.is_open() && !looking_up_) look_up();
   send();
 }

@@ -59,6 +59,8 @@ void StreamSink::finish(std::function<void()> done) {
 SinkAccount StreamSink::account() const {
   const auto undone = writer_->lost();
   const auto waiting = queue_.size() + writing_;
+  // A program's pipe takes pieces that it may never read: these count as delivered first, and as
+  // lost once that is known.
   return {name(), delivered_ - std::min(delivered_, undone),
           lost_ + undone + queue_.dropped() + waiting, trouble_, waiting};
 }

@@ -21,6 +21,8 @@ constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
   std::array<std::uint32_t, 256> table{};
   for (std::uint32_t i = 0; i < table.size(); ++i) {
     std::uint32_t rest = i;
+    // Castagnoli's polynomial with its bits reversed, and not that of zlib: TFRecord is CRC-32C
+    // (RFC 3720, appendix B.4, has its test values).
     for (int bit = 0; bit < 8; ++bit) rest = (rest >> 1) ^ (rest % 2 == 0 ? 0 : 0x82f63b78);
     table[i] = rest;
   }
@@ -42,11 +44,14 @@ class Message {
   Message& number(int field, double value) {
     return key(field, 1).add(little_endian(std::bit_cast<std::uint64_t>(value)));
   }
+  // A scalar is a float in Summary.Value, of seven digits: a loss has them, a large counter loses
+  // the rest.
   Message& small(int field, double value) {
     const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
     return key(field, 5).add(little_endian(bits));
   }
   Message& whole(int field, std::int64_t value) {
+    // Two's complement in ten bytes for what is below zero, as protobuf has an int64.
     return key(field, 0).varint(static_cast<std::uint64_t>(value));
   }
   Message& bytes(int field, std::string_view value) {
@@ -87,6 +92,7 @@ std::string histogram(const TensorBoardValue& value) {
     return telemetry::bucket_bound(buckets.offset + static_cast<int>(i), sketch.scale());
   };
   const auto& below = sketch.negative();
+  // From the last one on: limits have to rise, and the largest magnitude is the least number.
   for (std::size_t i = below.counts.size(); i-- > 0;) add(-bound(below, i), below.counts[i]);
   if (sketch.zeros() != 0) add(0, sketch.zeros());
   const auto& above = sketch.positive();
@@ -141,6 +147,7 @@ std::string tf_record(std::string_view payload) {
 }
 
 std::string tensorboard_version(WallTime when) {
+  // The first record of a file, by which a reader tells the format.
   return tf_record(Message().number(1, to_seconds(when)).bytes(3, "brain.Event:2").text());
 }
 
@@ -163,6 +170,8 @@ std::string tensorboard_values(WallTime when, std::int64_t step,
 
 std::string tensorboard_file_name(WallTime when, std::string_view host, int pid) {
   const auto seconds = std::chrono::floor<std::chrono::seconds>(when.time_since_epoch()).count();
+  // TensorBoard takes a file for one of its own by "tfevents" in the name, and reads those of a
+  // folder in the order of their names: so the time comes first, with its zeros.
   return fmt::format("events.out.tfevents.{:010}.{}.{}.0", seconds, host, pid);
 }
 
