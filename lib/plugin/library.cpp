@@ -61,8 +61,11 @@ struct Library::Host {
 
   static void log(const elastrun_host* host, std::int32_t severity, const char* line) {
     if (host == nullptr || line == nullptr) return;
+    // From any thread of the plug-in, and from a careless one after close(), too: hence the lock,
+    // and a host that is never freed.
     auto& self = *static_cast<Host*>(host->own);
     const std::lock_guard lock(self.mutex);
+    // A plug-in that logs in a loop costs its further lines and not the memory of the agent.
     if (self.lines.size() < kLines) self.lines.push_back({severity, line});
   }
 };
@@ -76,6 +79,8 @@ Library::Host* Library::new_host() {
 }
 
 Library::Library(const elastrun_plugin& table, Facts facts) : host_(new_host()) {
+  // A table of an older header is shorter, and what it lacks stays null; of a newer one we know the
+  // front.
   std::memcpy(&table_, &table, std::min<std::size_t>(table.size, sizeof(table_)));
   if (table_.name != nullptr) name_ = printable(std::string(table_.name));
   host_->facts = std::move(facts);
@@ -94,7 +99,11 @@ Library::Library(const elastrun_plugin& table, Facts facts) : host_(new_host()) 
 Result<std::shared_ptr<Library>> Library::load(const std::string& path, Facts facts) {
   // With a slash it is a file, and nothing that is looked for in the system's folders.
   const auto file = path.contains('/') ? path : "./" + path;
+  // Before dlopen(3), which runs the constructors of the library: they may start threads already.
   any_loaded = true;
+  // RTLD_NOW: a function that it lacks is told here by name, and does not end the process at its
+  // first call. Never dlclose(3)d: its threads and destructors of thread_local objects would run
+  // code that is no longer there.
   void* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* const why = ::dlerror();
@@ -117,12 +126,14 @@ Result<std::shared_ptr<Library>> Library::load(const std::string& path, Facts fa
 Result<std::shared_ptr<Library>> Library::open(const elastrun_plugin* table, std::string_view where,
                                                Facts facts) {
   if (table == nullptr) return refuse(where, fmt::format("{} returns nothing", kEntry));
+  // Before any other member is read: in another version it may be something else.
   if (table->abi != ELASTRUN_PLUGIN_ABI) {
     return refuse(where, fmt::format("it is made for version {} of the plug-in interface, and this "
                                      "elastrun has version {}: compile it again with the "
                                      "elastrun_plugin.h of this elastrun",
                                      table->abi, ELASTRUN_PLUGIN_ABI));
   }
+  // Without this, members behind its end would be read.
   if (table->size < offsetof(elastrun_plugin, open)) {
     return refuse(where, "the `size` of its table is not sizeof(elastrun_plugin)");
   }
@@ -156,6 +167,7 @@ bool Library::takes(telemetry::Record::Kind kind) const {
 std::string Library::reason() const {
   if (table_.error == nullptr) return {};
   const char* why = nullptr;
+  // Copied at once: the text is the plug-in's, which may change it at its next call.
   static_cast<void>(caught([&] { return why = table_.error(self_), 0; }));
   return why == nullptr ? std::string() : printable(std::string(why));
 }

@@ -25,6 +25,7 @@ elastrun_value value_of(const Value& value) {
     out.as.number = *number;
   } else if (const auto* text = std::get_if<std::string>(&value)) {
     out.type = ELASTRUN_TEXT;
+    // Borrowed from the record: the view is good for one call, as elastrun_plugin.h says.
     out.as.text = text->c_str();
   }
   return out;
@@ -86,6 +87,7 @@ RecordView::RecordView(const Record& record) {
   view_.id = record.id;
   view_.scope = record.scope.c_str();
   view_.name = record.name.c_str();
+  // Never null: a plug-in in C would have to check each text.
   view_.unit = "";
   view_.value = value_of(record.value);
   put_attributes(record.attributes);
@@ -144,6 +146,7 @@ void RecordView::put_summary(const telemetry::Point& point) {
     if (std::holds_alternative<std::monostate>(value)) continue;  // a quantile that is not kept
     summary_.emplace_back(std::string(to_text(one)), std::move(value));
   }
+  // After the loop: the views point into summary_, which moves as it grows.
   put_aggregates(summary_);
 }
 

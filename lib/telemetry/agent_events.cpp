@@ -42,6 +42,8 @@ std::vector<Attribute> outer_metadata(std::string_view state, const AgentFacts& 
           {"total_run_time", static_cast<std::int64_t>(seconds.count())},
           {"rdzv_backend", agent.rdzv_backend},
           {"raw_error", value_or_null(raw_error)},
+          // A text and not an object: torchrun writes json.dumps of it into the outer one, and
+          // readers parse it twice.
           {"metadata", python_json(inner)},
           {"agent_restarts", static_cast<std::int64_t>(agent.agent_restarts)}};
 }

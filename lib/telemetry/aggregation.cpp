@@ -7,6 +7,8 @@
 namespace elastrun::telemetry {
 namespace {
 
+// In the order of the enumeration, whose first seven are torch.monitor.Aggregation's, with its
+// numbers.
 constexpr std::array<std::string_view, 13> kNames = {"none", "value", "mean",   "count", "sum",
                                                      "max",  "min",   "stddev", "p50",   "p90",
                                                      "p95",  "p99",   "p999"};

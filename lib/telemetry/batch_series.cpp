@@ -33,6 +33,7 @@ void BatchSeries::add(const Window& batch) {
   if (!totals_.sketch) totals_.sketch.emplace();
   auto& sketch = *totals_.sketch;
   sketch.merge(*batch.sketch);
+  // A worker sends what it likes: values far apart would make a bucket for each step between them.
   while (std::max(sketch.positive().counts.size(), sketch.negative().counts.size()) >
          kMostBuckets) {
     sketch.downscale(sketch.scale() - 1);

@@ -37,6 +37,7 @@ void SketchCell::add(double value) noexcept {
   const int index = bucket_of(std::abs(value));
   const int place = std::clamp((index >> kSketchScale) - kLowestOctave, 0, 255);
   auto& octave = (value < 0 ? negative_ : positive_)[static_cast<std::size_t>(place)];
+  // Relaxed, because this thread alone writes it.
   Count* counts = octave.load(kRelaxed);
   // Octaves are allocated at their first value: most metrics stay within a few of the 512.
   if (counts == nullptr) [[unlikely]] {
@@ -104,6 +105,7 @@ StatReading StatCell::read() const {
     std::atomic_thread_fence(std::memory_order_acquire);
     // The sequence is odd while the writer is within add().
     if (before % 2 == 0 && sequence_.load(kRelaxed) == before) break;
+    // The writer may have been preempted on this very processor: it has to run to get out of add().
     std::this_thread::yield();
   }
   return reading;

@@ -9,6 +9,7 @@ Value value_of(Kind kind, bool whole, const Totals& totals, const Totals& base,
                const Range& range) {
   if (kind == Kind::Gauge) return range.count == 0 ? Value() : Value(range.last);
   if (kind != Kind::Counter && kind != Kind::UpDown) return {};
+  // Computed in whole numbers: as doubles, totals above 2^53 would lose the rise of one.
   if (whole) return rise(base.whole, totals.whole);
   return totals.sum - base.sum;
 }
@@ -76,6 +77,7 @@ Snapshot Registry::collect(Cursor& cursor, std::string_view pattern) {
       snapshot.points.push_back(point_of(*family, entry, cursor, snapshot.at.mono));
     }
   }
+  // After the points, whose interval begins where the one before has ended.
   cursor.start_ = snapshot.at.mono;
   return snapshot;
 }
@@ -84,6 +86,7 @@ std::optional<TimePoint> Registry::due() const {
   const std::lock_guard lock(mutex_);
   std::optional<TimePoint> first;
   for (const auto& [key, family] : families_) {
+    // An observer has no series before it is asked for the first time.
     if (family->entries.empty() && !family->observer) continue;
     for (const auto& view : family->views) {
       const Duration period = view.window.period;
@@ -112,6 +115,7 @@ std::vector<Record> Registry::close_windows(Closing closing) {
         return !state.exact && period != Duration::zero() &&
                (closing == Closing::AtTheEnd || index_at(now.mono, period) > state.index);
       });
+      // Only then: each harvest ends a tick in the cells of all threads.
       if (due) harvest(entry, now.mono);
       for (auto& state : entry.views) close_view(*family, entry, state, now.mono, closing, add);
     }
@@ -145,6 +149,7 @@ void Registry::close_view(const Family& family, Entry& entry, ViewState& state, 
   state.index = index;
   state.cursor = {entry.totals, {}};
   if (summary.count == 0 && summary.not_finite == 0) {
+    // After the cursor was moved: the empty window is over all the same.
     if (state.view.on_empty == OnEmpty::Skip) return;
     window.no_data = state.view.on_empty == OnEmpty::NoData ||
                      (state.view.on_empty == OnEmpty::KeepLast && !state.last);

@@ -15,6 +15,7 @@ struct EventTypes {
   std::vector<EventType*> all;
 };
 EventTypes& event_types() {
+  // Never destroyed: types of a library may come or go while the process ends.
   static auto* const types = new EventTypes;
   return *types;
 }
@@ -45,6 +46,7 @@ std::uint64_t fresh_nonce() {
 }  // namespace
 
 std::optional<std::uint64_t> TokenBucket::take(TimePoint now) {
+  // Threads take the time before they get here, so it may be behind that of the one before.
   if (filled_ && now > *filled_) {
     const std::chrono::duration<double> passed = now - *filled_;
     tokens_ = std::min(limit_.burst, tokens_ + passed.count() * limit_.rate);
@@ -124,12 +126,15 @@ std::uint64_t next_record_id() {
   }
   const auto number = counter.fetch_add(1, std::memory_order_relaxed);
   const auto id = mixed(nonce.load(std::memory_order_relaxed) + number);
+  // 0 means "no id" in a record. A bijection gives it once in 2^64, so this does not go round
+  // twice.
   return id == 0 ? next_record_id() : id;
 }
 
 EventDraft::EventDraft(EventType& type, Severity severity) {
   const auto held_back = type.admit(process_pipeline().clock().now());
   if (!held_back) return;
+  // After the limit: an event that is held back costs no allocation.
   record_ = std::make_unique<Record>(draft(type.name(), severity));
   record_->id = next_record_id();
   if (*held_back != 0) set("suppressed", static_cast<std::int64_t>(*held_back));

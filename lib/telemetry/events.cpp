@@ -41,6 +41,8 @@ RdzvEvent rdzv_event_of(const Record& record) {
     const auto value = found<std::int64_t>(record, key);
     return value ? std::optional(static_cast<int>(*value)) : std::nullopt;
   };
+  // The number comes from a record that anybody may emit; outside of the enumeration it would read
+  // past the names.
   const auto state = static_cast<NodeState>(std::clamp(number("node_state").value_or(1), 0, 3));
   return {record.name,
           text("run_id"),
@@ -78,6 +80,7 @@ bool silenced_by_log_level() {
   const char* text = std::getenv("LOGLEVEL");
   if (text == nullptr) return false;
   const std::string level = to_lower(trim(text));
+  // 20 is INFO in Python's logging.
   if (const auto number = parse_int(level)) return *number > 20;
   for (const char* name : {"warning", "warn", "error", "critical", "fatal"}) {
     if (level == name) return true;
@@ -96,6 +99,8 @@ Registry& registry() {
       if (silenced_by_log_level()) return std::make_shared<NullEventHandler>();
       return std::make_shared<ConsoleEventHandler>(write);
     };
+    // torchelastic's names: "dynamic_rendezvous" is a logger of its rendezvous, which it sends
+    // nowhere either.
     return Registry{{"null", null}, {"dynamic_rendezvous", null}, {"console", console}};
   }();
   return handlers;
@@ -210,6 +215,7 @@ void record(Pipeline& pipeline, Event event, std::string_view prefix) {
   const auto scope = fmt::format("{}{}", prefix, to_lower(source_name(event.source)));
   if (!pipeline.wants(scope)) return;
   Stamp stamp{pipeline.clock().now(), pipeline.clock().wall()};
+  // 0 is an event that was given no time: it is of now.
   if (event.timestamp != 0) stamp.wall = WallTime(std::chrono::milliseconds(event.timestamp));
   pipeline.emit(
       {Record::Kind::Event, stamp, scope, std::move(event.name), {}, std::move(event.metadata)});

@@ -17,6 +17,7 @@ bool fits_pattern(std::string_view pattern, std::string_view name) {
     return !name.empty() && pattern.front() == name.front() &&
            fits_pattern(pattern.substr(1), name.substr(1));
   }
+  // One star stays within a part between dots, two go over them.
   const bool all = pattern.starts_with("**");
   pattern.remove_prefix(all ? 2 : 1);
   for (;;) {

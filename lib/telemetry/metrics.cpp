@@ -50,6 +50,7 @@ Metrics::~Metrics() {
 
 void Metrics::configure(std::shared_ptr<MetricHandler> handler, std::optional<std::string> group) {
   handlers_->set(std::move(handler), group);
+  // Once, with the first handler: until then no sample is made for it.
   if (route_ == 0) route_ = pipeline_.route({{}, {}, Record::Kind::Sample}, handlers_);
 }
 
@@ -66,6 +67,8 @@ void Metrics::put_profile(std::string_view base, bool success, Duration duration
 }
 
 std::string profile_name(std::string_view function) {
+  // GCC puts the template arguments there ("[with T = int]"), which would make a name for each of
+  // them.
   function = function.substr(0, function.find(" [with"));
   // What is in brackets of any kind is left out. The parameters are the last of them; a parenthesis
   // before "::" belongs to an anonymous namespace or to the function around a local class.

@@ -12,6 +12,7 @@ namespace elastrun::telemetry {
 namespace {
 
 std::string key_of(const Point& point) {
+  // With a byte between them that no name has: "a" "bc" and "ab" "c" are two.
   std::string key = point.spec->scope + '\0' + point.spec->name;
   for (const auto& [name, value] : point.labels) {
     key += '\0' + name + '\0' + python_json(to_json(value));
@@ -57,6 +58,8 @@ std::vector<Point> PointDeltas::since_last(std::vector<Point> points) {
     point.value = whole ? Value(static_cast<std::int64_t>(rise)) : Value(rise);
     return false;
   });
+  // Not merged: a series that has ended takes its total with it, and begins at nothing if it comes
+  // again.
   last_ = std::move(now);
   return points;
 }

@@ -83,6 +83,8 @@ Result<std::shared_ptr<Series>> Registry::series_of(
 Registry::Entry& Registry::make_entry(Family& family, std::vector<std::string> labels,
                                       std::shared_ptr<Series> made) {
   const TimePoint now = clock_.now();
+  // Before it is in the map, where other threads find it: it must not count while it is switched
+  // off.
   made->enable(family.enabled);
   Entry entry{labels, std::move(made)};
   entry.start = entry.changed = now;
@@ -93,6 +95,7 @@ Registry::Entry& Registry::make_entry(Family& family, std::vector<std::string> l
 
 void Registry::apply_views(Family& family, Entry& entry) {
   auto* const stat = dynamic_cast<StatSeries*>(entry.series.get());
+  // First: the windows that it feeds go with the old views.
   if (stat != nullptr) stat->feed(nullptr);
   for (auto& old : entry.views) {
     if (old.exact) retired_.push_back(std::move(old.exact));
@@ -102,6 +105,7 @@ void Registry::apply_views(Family& family, Entry& entry) {
     auto& state = entry.views.emplace_back(view);
     const bool sketch = view.aggregations.need_sketch() || family.kind == Kind::Histogram;
     if (sketch) entry.series->want_sketch();
+    // A view that is added later counts from now on, and not from the start of the series.
     state.cursor.base = entry.totals;
     if (view.window.period != Duration::zero()) {
       state.index = clock_.now().time_since_epoch() / view.window.period;
@@ -152,6 +156,8 @@ void Registry::run_observers() {
       if (family->observer && family->enabled) observed.push_back(family);
     }
   }
+  // Outside of the mutex, since an observer is foreign code: it may make an instrument, which takes
+  // that mutex. `asking` waits for one that runs meanwhile.
   for (const auto& family : observed) run_observer(*family);
 }
 
@@ -161,6 +167,7 @@ void Registry::run_observer(Family& family) {
   std::vector<std::pair<std::vector<std::string>, double>> seen;
   try {
     family.observer([&](double value, std::vector<std::string> labels) {
+      // A wrong number of labels would be the overflow series.
       labels.resize(family.spec->label_keys.size());
       seen.emplace_back(std::move(labels), value);
     });
@@ -169,6 +176,8 @@ void Registry::run_observer(Family& family) {
     seen.clear();
   }
   const std::lock_guard lock(mutex_);
+  // What the observer has not named this time has no value any more: a device that was taken out
+  // would keep its last one.
   for (auto& [labels, entry] : family.entries) static_cast<GaugeSeries&>(*entry.series).forget();
   const bool is_sum = family.kind != Kind::Gauge;
   for (auto& [labels, value] : seen) {
@@ -185,6 +194,8 @@ void Registry::end(const std::string& scope, const std::string& name,
   if (family == families_.end()) return;
   const auto found = family->second->entries.find(labels);
   if (found == family->second->entries.end()) return;
+  // By address: a series that is made later could get the same one, and with it what a cursor has
+  // told of this one.
   for (Cursor* const cursor : cursors_) cursor->places_.erase(found->second.series.get());
   for (auto& view : found->second.views) {
     if (view.exact) retired_.push_back(std::move(view.exact));
@@ -208,6 +219,7 @@ std::vector<SeriesInfo> Registry::select(std::string_view pattern) const {
 
 std::size_t Registry::enable(std::string_view pattern, bool on) {
   const std::lock_guard lock(mutex_);
+  // Kept for instruments that are made later, in order: the last one that fits wins.
   switches_.emplace_back(pattern, on);
   std::size_t count = 0;
   for (const auto& [key, family] : families_) {

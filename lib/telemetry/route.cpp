@@ -43,6 +43,7 @@ std::shared_ptr<const Pipeline::Routes> Pipeline::routes() const {
 }
 
 void Pipeline::replace(Routes routes) {
+  // So that emit() without any sink costs a load, and no lock.
   any_.store(!routes.empty(), std::memory_order_relaxed);
   // A new list for each change: delivery walks the old one without the lock, so a sink may unroute.
   routes_ = std::make_shared<const Routes>(std::move(routes));
@@ -125,6 +126,7 @@ void Pipeline::emit(Record record) {
     if (delivering_) {
       if (waiting_.size() >= kWaiting) {
         waiting_.pop_front();
+        // The oldest goes: a sink that emits two records for each one would fill the memory.
         dropped_ += 1;
       }
       waiting_.push_back(std::move(record));
@@ -135,6 +137,8 @@ void Pipeline::emit(Record record) {
   for (;;) {
     deliver(record);
     const std::lock_guard lock(mutex_);
+    // Decided under the same lock as the end: a thread that comes after it delivers by itself, so
+    // no record is left behind.
     delivering_ = !waiting_.empty();
     if (!delivering_) return;
     record = std::move(waiting_.front());
@@ -172,6 +176,7 @@ void Pipeline::flush(TimePoint deadline) {
 }
 
 Pipeline& process_pipeline() {
+  // Made before the pipeline that refers to it, and so destroyed after it.
   static const KernelClock clock;
   static Pipeline pipeline(clock);
   // Types of events ask no pipeline whether they are on; they are told.

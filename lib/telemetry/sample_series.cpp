@@ -42,6 +42,7 @@ std::string instrument_name(std::string_view text) {
     const char tried[] = {'a', c};
     name += is_name({tried, 2}) ? c : '_';
   }
+  // It begins with no letter, say a digit.
   if (!is_name(name)) name = ("m_" + name).substr(0, kLongest);
   return name;
 }
@@ -61,6 +62,8 @@ std::optional<std::vector<std::string>> values_for(const Spec& spec, const Recor
       values.push_back(value);
     }
   }
+  // The first record of a name fixes its labels; Prometheus and OpenTelemetry have one set of them
+  // for each metric.
   return keys == spec.label_keys ? std::optional(values) : std::nullopt;
 }
 
@@ -162,8 +165,11 @@ std::string_view SampleSeries::take(const Record& record) {
   }
   if (!held->gauge && !held->counter) return held->refusal;
   if (held->gauge) held->gauge->set(*number);
+  // A worker that reports faster than it sends tells of several values at once, and a batch has
+  // what they come to.
   if (held->samples) held->samples->add(batch != nullptr ? *batch : window_of(*number));
   if (!held->counter) return {};
+  // Workers send totals, and the instrument takes rises.
   if (!held->counter->add(*number - held->total)) return "a total cannot fall";
   held->total = *number;
   return {};
@@ -182,6 +188,7 @@ void SampleSeries::end_if(const std::function<bool(const Key& key)>& fits) {
   std::erase_if(held_, [&](const auto& one) {
     const auto& [key, held] = one;
     if (!fits(key)) return false;
+    // With the worker, or its last values would be told for as long as the job runs.
     for (const auto& name : held.made) registry_.end(key.scope, name, held.values);
     return true;
   });

@@ -22,6 +22,7 @@ Summary<double> Series::since(const Cursor& cursor, const Totals& totals) const 
     if (cursor.base.sketch) summary.sketch->subtract(*cursor.base.sketch);
   }
   summary.count = totals.count - cursor.base.count;
+  // Without values there is no least and no most: the range holds zeros that were never measured.
   if (summary.count == 0) return summary;
   summary.sum = totals.sum - cursor.base.sum;
   summary.min = cursor.range.min;
@@ -31,6 +32,7 @@ Summary<double> Series::since(const Cursor& cursor, const Totals& totals) const 
   // The squares are of differences from the shift; the result is of those from the mean.
   const double from_shift = summary.sum - n * shift();
   const double squares = totals.squares - cursor.base.squares;
+  // Rounding may take it a little below zero, whose root is NaN.
   summary.squares = std::max(0.0, squares - from_shift * from_shift / n);
   return summary;
 }
@@ -66,6 +68,7 @@ double StatSeries::shift() const {
 void StatSeries::want_sketch() {
   cells_->on_new([this](StatCell& cell) {
     if (cell.sketch() != nullptr) return;
+    // Never taken away again: a thread may be adding to it at any moment.
     sketches_.push_back(std::make_unique<SketchCell>());
     cell.want_sketch(sketches_.back().get());
   });

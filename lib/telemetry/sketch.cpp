@@ -38,6 +38,7 @@ void Buckets::add(int index, std::uint64_t count) {
 
 void Buckets::merge(const Buckets& other) {
   const int last = other.offset + static_cast<int>(other.counts.size()) - 1;
+  // The last one first: the counts grow once, to their full length.
   if (!other.counts.empty()) add(last, other.counts.back());
   for (int i = other.offset; i < last; ++i) {
     add(i, other.counts[static_cast<std::size_t>(i - other.offset)]);
@@ -60,13 +61,17 @@ void Buckets::subtract(const Buckets& other) {
 void Buckets::halve() {
   Buckets coarse;
   for (std::size_t i = 0; i < counts.size(); ++i) {
+    // One bucket of the next scale is exactly two of this one (OpenTelemetry, perfect subsetting),
+    // so nothing is lost but resolution.
     coarse.add(half(offset + static_cast<int>(i)), counts[i]);
   }
   *this = std::move(coarse);
 }
 
 void Sketch::add(double value, std::uint64_t count) {
+  // No bucket can hold it, and log2 of it has no index.
   if (!std::isfinite(value)) return;
+  // Neither has zero, which OpenTelemetry's exponential histograms count apart, too.
   if (value == 0) {
     zeros_ += count;
     return;

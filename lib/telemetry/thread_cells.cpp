@@ -14,7 +14,10 @@ constinit thread_local bool thread_ends = false;
 class Claims {
  public:
   ~Claims() {
+    // Before the cells go back: destructors of other thread_local objects may run after this one,
+    // and add.
     thread_ends = true;
+    // Or they would add by the table, to cells that have another owner by then.
     thread_cells = {};
     for (const auto& [owner, cell] : claims_) owner->give_back(cell);
   }
@@ -24,6 +27,7 @@ class Claims {
       thread_cells = {table_.data(), static_cast<std::uint32_t>(table_.size())};
     }
     void* const cell = owner.claim();
+    // Shared: an instrument may be destroyed before a thread that has added to it ends.
     claims_.emplace_back(owner.shared_from_this(), cell);
     return table_[number] = cell;
   }

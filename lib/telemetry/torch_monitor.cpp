@@ -72,6 +72,7 @@ std::optional<TimePoint> Monitor::close_due() {
 std::shared_ptr<AnyStat> Monitor::stat(const std::string& name,
                                        const std::function<std::shared_ptr<AnyStat>()>& make) {
   const std::lock_guard lock(mutex_);
+  // Weak, so that the end of the last Stat of a name ends its windows, and the name is free again.
   std::erase_if(stats_, [](const auto& entry) { return entry.second.expired(); });
   if (auto known = stats_[name].lock()) return known;
   auto made = make();
@@ -110,6 +111,7 @@ class StatCore final : public AnyStat {
         windows_(plan, aggregations.need_sketch()) {}
   ~StatCore() override {
     Closed closed;
+    // As torch: a Stat that goes tells the window that is open.
     windows_.finish(pipeline_.clock().now(), closed);
     tell(closed);
   }
@@ -189,6 +191,7 @@ Stat<T>::Stat(std::string name, Aggregations aggregations, std::chrono::millisec
                         : first(static_cast<std::uint64_t>(max_samples), window);
   const auto found = monitor.stat(
       name, [&] { return std::make_shared<StatCore<T>>(name, aggregations, plan, monitor); });
+  // Null where the Stat of that name has another type.
   core_ = std::dynamic_pointer_cast<StatCore<T>>(found);
   if (core_ == nullptr || !core_->is(aggregations, plan)) {
     throw std::invalid_argument(fmt::format(

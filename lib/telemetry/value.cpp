@@ -13,6 +13,7 @@ struct ToJson {
 };
 
 struct ToText {
+  // As Python's str() writes them: torchelastic's console handler prints values that way.
   std::string operator()(std::monostate) const { return "None"; }
   std::string operator()(bool flag) const { return flag ? "True" : "False"; }
   std::string operator()(std::int64_t number) const { return fmt::to_string(number); }
@@ -32,6 +33,7 @@ Value to_value(const json::value& value) {
     case json::kind::int64:
       return value.get_int64();
     case json::kind::uint64:
+      // Boost.JSON has uint64 only for what is above INT64_MAX.
       return static_cast<double>(value.get_uint64());
     case json::kind::double_:
       return value.get_double();
