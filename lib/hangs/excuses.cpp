@@ -32,6 +32,7 @@ void Excuses::train(int rank, TimePoint now) {
 
 void Excuses::open(int rank, const std::string& what, TimePoint now) {
   auto& open = open_[rank];
+  // The first begin counts: the same begin told again does not make the excuse longer.
   if (open.size() < kMostOpen) open.try_emplace(what, Excuse{rank, what, now, learnt(what)});
 }
 

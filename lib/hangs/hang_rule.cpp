@@ -31,6 +31,8 @@ void HangRule::step(int rank, TimePoint now) {
 void HangRule::seen_step(int rank, TimePoint now) {
   if (!running_) return;
   closed_all(rank, now);
+  // After the line above, which forgets the last steps where something was open: otherwise the time
+  // of a save would be learnt as that of a step.
   const auto [last, first] = last_steps_.try_emplace(rank, now);
   if (!first) pace_.learn(now - std::exchange(last->second, now));
   pace_.count_step();
@@ -80,6 +82,8 @@ void HangRule::ended(int rank, TimePoint now) {
 }
 
 void HangRule::wrote(TimePoint now) {
+  // Threads beside the one that hangs may go on to write: where a script reports its steps, output
+  // proves nothing.
   if (!counts_steps_) progressed(now);
 }
 
@@ -134,6 +138,7 @@ TimePoint HangRule::next_look(TimePoint now) const {
   if (!limit) return now + kLongestLook;
   auto next = now + std::clamp<Duration>(*limit / 4, kShortestLook, kLongestLook);
   const auto sooner = [&](TimePoint then) {
+    // What lies in the past is decided already, and would make the looks a busy loop.
     if (now < then) next = std::min(next, then);
   };
   sooner(progress_at_ + *limit);

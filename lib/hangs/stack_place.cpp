@@ -84,6 +84,7 @@ Place python_place(const std::vector<Frame>& frames) {
   const auto& stands = frames[user < frames.size() ? user : 0];
   Place place{call_below(frames, user), line_of(stands), false, {}};
   place.waits = is_wait(place.what);
+  // A trainer that waits for its DataLoader stands in a queue or a pipe, whose name tells nothing.
   const bool loads = std::ranges::any_of(
       frames, [](const Frame& frame) { return frame.file.contains("torch/utils/data/"); });
   if (loads && !place.waits) place.what = "DataLoader";

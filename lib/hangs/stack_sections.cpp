@@ -33,6 +33,7 @@ int number_in(std::string_view text) {
 std::optional<Frame> faulthandler_frame(std::string_view line) {
   constexpr std::string_view kFile = "File \"", kLine = "\", line ", kIn = " in ";
   const auto text = trim(line);
+  // From the end: what stands before it is a path, which may hold any text.
   const auto end = text.rfind(kLine);
   if (!text.starts_with(kFile) || end == std::string_view::npos) return std::nullopt;
   const auto rest = text.substr(end + kLine.size());

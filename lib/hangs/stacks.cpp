@@ -66,6 +66,8 @@ std::string caller_text(const Place& place, const std::vector<StackGroup>& among
     if (same && other.key != place.key) alike.push_back(std::move(other));
   }
   if (alike.empty()) return {};
+  // From 2 on: the first two are the call and the line that makes it, in which all of these are
+  // alike.
   for (std::size_t depth = 2; depth < place.key.size(); ++depth) {
     const auto& frame = place.key[depth];
     const bool differs = std::ranges::all_of(alike, [&](const Place& other) {
@@ -115,6 +117,8 @@ std::string text_of(const JobStacks& stacks, const std::vector<StackGroup>& amon
 std::vector<StackGroup> merge(std::vector<StackGroup> groups) {
   std::map<std::vector<std::string>, StackGroup> merged;
   for (auto& group : groups) {
+    // By the place and not by the lines: those hold numbers of threads and frames inside of
+    // libraries, and would tell all workers apart.
     auto key = place_of(group.lines).key;
     const auto same = merged.find(key);
     if (same == merged.end()) {
@@ -155,6 +159,7 @@ std::vector<int> culprits_of(const JobStacks& stacks) {
   const auto works = [&](const StackGroup& group) { return !waits(group); };
   const auto all = count_of(groups, [](const StackGroup&) { return true; });
   const auto waiting = count_of(groups, waits);
+  // Only a minority is blamed: where most work and a few wait, the few are early, and not at fault.
   if (waiting > 0 && waiting < all && all - waiting <= waiting) return ranks_of(groups, works);
   if (groups.size() > 1 && 2 * groups.front().ranks.size() > all) {
     return ranks_of(groups, [&](const StackGroup& group) { return &group != &groups.front(); });

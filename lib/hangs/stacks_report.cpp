@@ -15,6 +15,7 @@ constexpr std::size_t kShownGroups = 16;
 constexpr std::size_t kShownDumps = 8;
 
 std::string shown(const std::string& line) {
+  // The names in a stack are the script's, and an escape sequence in one would reach the terminal.
   return std::string(cut(without_escapes(line), kWidth));
 }
 

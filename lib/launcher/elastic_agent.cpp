@@ -33,6 +33,7 @@ class ProcessState {
  private:
   static constexpr std::array<int, 3> kSignals = {SIGPIPE, SIGTTOU, SIGCHLD};
   std::array<struct sigaction, kSignals.size()> before_{};
+  // The program around us may be one for children that it has started itself (prctl(2)).
   const bool subreaper_ = process::is_subreaper();
 };
 
@@ -42,6 +43,8 @@ Result<RunResult> LocalElasticAgent::run() {
   job_result_.reset();
   const auto job = job_of(spec_);
   if (!job) return std::unexpected(job.error());
+  // Before the run and so destroyed after it: while that closes its files, SIGPIPE must still be
+  // ignored.
   const ProcessState process_state;
   process::let_children_inherit(spec_.inherited_fds);
   guardian::Agent no_guardian;

@@ -63,6 +63,8 @@ std::unique_ptr<ForkServing> ForkServing::make(Parts parts) {
   parts.launcher.serve_by([self, alive = self->lifetime_.token()](const auto& request) {
     return alive ? self->serve(request) : std::nullopt;
   });
+  // The sweep after an attempt kills all other descendants, and would take the server that is to
+  // serve the next one.
   parts.containment.spare([self, alive = self->lifetime_.token()]() -> std::vector<pid_t> {
     return alive && self->server_ ? self->server_->processes() : std::vector<pid_t>();
   });
@@ -107,6 +109,8 @@ bool ForkServing::is_present() {
 }
 
 void ForkServing::begin() {
+  // A bound, because a server that dies of its imports would be started again at each restart of
+  // the job.
   if (is_present() || begun_ >= kMostServers) return;
   if (server_ && server_->state() == State::Refused) return say_not_served(server_->why());
   ++begun_;

@@ -41,6 +41,8 @@ bool is_alone(const spec::JobSpec& spec) {
 }
 
 std::string own_id() {
+  // The form of torch's node descriptors, address, pid and a number within the process, by which
+  // ranks are ordered as torch orders them.
   return fmt::format("{}_{}_0", host_name(), ::getpid());
 }
 
@@ -83,6 +85,8 @@ class HandlersStore final : public RoundStore {
   }
   void begin(const rendezvous::Round& round) override {
     if (session_.agent_serves_store()) return served_->begin(round);
+    // The workers meet in the handler's store, so nothing comes to ours any more: its port is free
+    // again.
     served_.reset();
   }
   bool serves_workers() const override { return session_.workers_are_clients(); }

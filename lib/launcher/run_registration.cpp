@@ -52,6 +52,7 @@ RunRegistration::RunRegistration(const boost::asio::any_io_executor& loop, Clock
   entry_.min_nodes = spec.min_nodes;
   entry_.max_nodes = spec.max_nodes;
   entry_.rdzv_backend = spec.rdzv_backend;
+  // Elsewhere the endpoint is a register, which does not answer questions about the status.
   const bool asked_at_endpoint =
       spec.rdzv_backend == spec::backend::kC10d || spec.rdzv_backend == spec::backend::kStatic;
   if (!spec.standalone && several_nodes_ && asked_at_endpoint) entry_.endpoint = spec.rdzv_endpoint;
@@ -102,6 +103,7 @@ void RunRegistration::changed() {
 }
 
 void RunRegistration::write() {
+  // elastrunctl reads the entry in another working directory.
   entry_.run_directory = absolute(run_directory_());
   entry_.channel = absolute(channel_());
   if (entry_.pid == 0) {
@@ -115,6 +117,8 @@ void RunRegistration::write() {
     const auto process = process::read_process(worker.pid);
     worker.start_time = process ? process->start_time : 0;
   }
+  // Shared with the calls: a thread that hangs in the file system may use it after this object has
+  // gone.
   if (!registration_) registration_ = std::make_shared<runs::Registration>(runs::registry_places());
   // Before it is there, because the agent may be killed as soon as it is.
   if (remembered_.empty()) remember(registration_->preferred_path(entry_));
@@ -140,6 +144,8 @@ void RunRegistration::written(const Status& written, const std::string& path) {
 
 void RunRegistration::remember(const std::string& path) {
   if (path == remembered_) return;
+  // First, because the guardian's board has few places. Killed in between, the agent leaves a file
+  // that the next start removes.
   if (!remembered_.empty()) guardian_.forget(remembered_);
   remembered_ = path;
   if (!path.empty()) guardian_.remember_directory(path);

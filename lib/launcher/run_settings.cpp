@@ -17,6 +17,7 @@ namespace {
 
 bool writes_files(const spec::StdMap& streams) {
   const auto some = [](const auto& one) { return one.second != spec::StdMap::kNone; };
+  // A map by local rank leaves those that it does not name at none, as torch's to_map() does.
   return streams.by_local_rank.empty() ? streams.everyone != spec::StdMap::kNone
                                        : std::ranges::any_of(streams.by_local_rank, some);
 }

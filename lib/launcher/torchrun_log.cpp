@@ -39,6 +39,7 @@ std::string launch_block(const spec::JobSpec& spec) {
 }  // namespace
 
 void TorchrunLog::launching() const {
+  // Asked before, because the text is made before the log can decline it.
   if (log::is_on(log::Level::Info)) log::info(kApiArea, "{}", launch_block(spec_));
 }
 
@@ -81,6 +82,8 @@ void TorchrunLog::failed(const workers::Judgement& judgement) {
 
 void TorchrunLog::restarting(const rendezvous::Restart& order) {
   if (order.attempt_spent) {
+    // torchrun prints the number from before this restart is counted, so ours is one too low for
+    // it.
     log::info(kApiArea, "[{}] Worker group FAILED. {}/{} attempts left; will restart worker group",
               spec_.role, order.restarts_left + 1, spec_.max_restarts);
   } else {

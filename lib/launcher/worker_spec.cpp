@@ -98,6 +98,7 @@ Result<spec::JobSpec> job_of(const WorkerSpec& spec) {
   job.signals_text = join(spec.signals_to_handle, ",");
   job.numa = spec.numa_binding;
   job.virtual_local_rank = spec.virtual_local_rank;
+  // The terminal belongs to the program around us, which may draw on it, too.
   job.status = spec::Switch::Off;
   take_logs(spec, job);
   if (const auto taken = take_rendezvous(spec, job); !taken) return std::unexpected(taken.error());

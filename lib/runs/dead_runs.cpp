@@ -19,6 +19,8 @@ using process::ProcessEntry;
 using process::ProcessTable;
 
 bool has_mark(pid_t pid, const std::string& agent_id, const std::string& proc) {
+  // Each pair in environ ends with a NUL (proc(5)). With one before the first pair, too, a search
+  // finds whole pairs alone, and not the value of another variable.
   std::string text(1, '\0');
   text += read_kernel_file(fmt::format("{}/{}/environ", proc, pid));
   using namespace std::string_literals;
@@ -33,6 +35,8 @@ class Sessions {
       by_pid_.emplace(one.pid, &one);
       members_[one.session].push_back(&one);
     }
+    // insert() says false at the second visit: a number that was given away while the table was
+    // read may lead in a circle.
     for (pid_t pid = ::getpid(); own_.insert(pid).second;) {
       const auto found = by_pid_.find(pid);
       if (found == by_pid_.end()) break;
@@ -92,6 +96,7 @@ Leftovers leftovers_of(const RunEntry& entry, const ProcessTable& table, const s
 std::vector<DeadRun> list_dead_runs(const std::vector<std::string>& places) {
   std::vector<DeadRun> found;
   auto dead = list_runs(places, Agents::Gone);
+  // Nearly every start ends here, and reads no table of all processes.
   if (dead.empty()) return found;
   const auto table = process::read_all_processes();
   const Sessions sessions(table);
@@ -110,10 +115,12 @@ std::vector<EndedRun> end_dead_runs(const std::vector<std::string>& places, Dura
   std::vector<EndedRun> ended;
   const auto until = std::chrono::steady_clock::now() + limit;
   auto dead = list_dead_runs(places);
+  // All, before the first one is waited for: they end side by side within the limit.
   for (const DeadRun& run : dead) process::signal_each(run.left, SIGKILL);
   for (DeadRun& run : dead) {
     const Duration left = until - std::chrono::steady_clock::now();
     auto alive = process::kill_listed(run.left, std::max(left, Duration::zero()));
+    // The file names the sessions to look into, so it stays while something may live in them.
     if (alive.empty() && !run.unsure) ::unlink(run.run.path.c_str());
     ended.push_back({std::move(run.run.entry), std::move(run.left), std::move(alive)});
   }

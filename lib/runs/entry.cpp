@@ -71,6 +71,7 @@ bool is_hexadecimal(char c) {
 
 }  // namespace
 
+// Paths and names may be any bytes, and JSON is UTF-8 (RFC 8259, section 8.1): hence valid_utf8().
 std::string encode(const RunEntry& entry) {
   return json::serialize(json::object{{"format", kFormat},
                                       {"run_id", valid_utf8(entry.run_id)},
@@ -103,6 +104,7 @@ Result<RunEntry> decode(std::string_view text) {
   if (!value) return std::unexpected(value.error());
   RunEntry entry;
   entry.run_id = member_text_or(*value, "run_id", "");
+  // An agent of an earlier release, which may still run, writes no name.
   entry.name = member_text_or(*value, "name", entry.run_id);
   entry.pid = small_number(*value, "pid", 0);
   entry.start_time = static_cast<std::uint64_t>(member_int_or(*value, "start_time", 0));

@@ -26,6 +26,8 @@ namespace elastrun::runs {
 namespace {
 
 constexpr std::size_t kLongest = 1 << 20;  // of a file: 64 workers take 10 KiB
+// O_NONBLOCK because a FIFO of such a name would hold up the open for ever (fifo(7)); O_NOFOLLOW
+// because a link would lead out of the directory.
 constexpr int kReading = O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC;
 
 /// A directory of this user, which others can neither enter nor have put there: /tmp is
@@ -58,6 +60,8 @@ Result<UniqueFd> write_at(int directory, const std::string& name, std::string_vi
   files::Draft draft(directory, draft_name);
   int number = draft.open(0600);
   if (number != 0) return std::unexpected(errno_error(Code::Io, draft_name, number));
+  // The duplicate shares the lock, which lasts until the last of both is closed (flock(2)). It is
+  // taken before the file has its name: no reader ever sees the entry unlocked.
   UniqueFd lock(::fcntl(draft.fd(), F_DUPFD_CLOEXEC, 0));
   if (lock) ::flock(lock.get(), LOCK_EX | LOCK_NB);
   number = draft.write(text);
@@ -141,6 +145,7 @@ class Listing {
     struct stat info {};
     if (!file || ::fstat(file.get(), &info) != 0) return;
     const bool old = told.boot != boot_ || info.st_mtime < ::time(nullptr) - kDay;
+    // Shared, so that two readers do not take each other for the agent, which holds it exclusively.
     if (old && ::flock(file.get(), LOCK_SH | LOCK_NB) == 0) remove(name);
   }
 
@@ -179,6 +184,8 @@ std::vector<std::string> registry_places() {
   };
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
   if (runtime != nullptr && *runtime == '/') add(std::string(runtime) + "/elastrun");
+  // cron(8) and su(1) give no XDG_RUNTIME_DIR, and runs that were started with it have to be found
+  // there.
   add(fmt::format("/run/user/{}/elastrun", ::geteuid()));
   add(fmt::format("/tmp/elastrun-{}", ::geteuid()));
   return places;
@@ -203,6 +210,8 @@ Status Registration::write(const RunEntry& entry) {
                              : Result<UniqueFd>(std::unexpected(directory.error()));
     if (written) {
       std::string path = place + "/" + name;
+      // After the new file is there: a run that moves to another place is found twice for a moment,
+      // and never not at all.
       if (path != path_) remove();
       path_ = std::move(path);
       lock_ = std::move(*written);

@@ -12,6 +12,7 @@ const Expired& ExpiredWorker::reason() const {
 }
 
 void Deadlines::erase(std::map<Key, Timer>::iterator timer) {
+  // Several timers may expire in the same nanosecond, so the expiry alone names no entry.
   auto [entry, end] = by_expiry_.equal_range(timer->second.expiry);
   entry = std::find_if(entry, end, [&](const auto& one) { return one.second == timer->first; });
   by_expiry_.erase(entry);
@@ -58,6 +59,7 @@ std::vector<ExpiredWorker> Deadlines::take_expired(TimePoint now) {
 }
 
 void Deadlines::forget(std::int64_t worker) {
+  // The least key that this worker can have: the empty scope and number 0.
   auto timer = timers_.lower_bound({worker, {}, 0});
   while (timer != timers_.end() && std::get<0>(timer->first) == worker) erase(timer++);
 }

@@ -31,6 +31,7 @@ constexpr Duration kBetweenTries = std::chrono::milliseconds(100);
 /// 0, or an errno: no FIFO, none who reads it, or full.
 int write_once(const std::string& path, const std::string& line) {
   const UniqueFd fifo(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  // ENXIO where no process reads it: O_NONBLOCK makes open(2) fail instead of wait (fifo(7)).
   if (!fifo) return errno;
   // Up to PIPE_BUF bytes go whole or not at all, pipe(7).
   return ::write(fifo.get(), line.data(), line.size()) < 0 ? errno : 0;
@@ -56,6 +57,7 @@ void FileTimerClient::release(const std::string& scope_id) {
 
 void FileTimerClient::send(const FileTimerRequest& request) const {
   const auto line = request.to_json() + '\n';
+  // A longer line could be torn apart by another process's (pipe(7)), and both would be lost.
   if (line.size() > PIPE_BUF) {
     throw std::runtime_error(fmt::format("a timer request of {} bytes; at most {} are possible: {}",
                                          line.size(), PIPE_BUF, request.scope_id.substr(0, 60)));
@@ -114,6 +116,7 @@ void FileTimerServer::take(std::string_view line) {
 }
 
 FileTimerRequest FileTimerServer::request_of(std::int64_t worker, const Expired& timer) const {
+  // Both clocks are read now: the wall clock may have been set since the timer was armed.
   const auto wall = clock_.wall() + (timer.expiry - clock_.now());
   return {{worker, timer.scope, to_seconds(wall)}, timer.signal};
 }

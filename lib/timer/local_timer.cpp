@@ -46,6 +46,8 @@ void LocalQueue::take_in() {
   std::array<char, sizeof(Head) + kLongestScope> packet;
   while (true) {
     const auto got = ::recv(reading_.get(), packet.data(), packet.size(), MSG_DONTWAIT);
+    // -1 with EAGAIN where the queue is empty. Packets keep their bounds, so a part of a head
+    // cannot come.
     if (got < static_cast<ssize_t>(sizeof(Head))) return;
     Head head{};
     std::memcpy(&head, packet.data(), sizeof head);

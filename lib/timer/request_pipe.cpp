@@ -46,6 +46,8 @@ Status make_fifo(RequestPlace& place) {
     if (has_reader(place.path)) {
       return fail(Code::Io, fmt::format("{} is that of another agent, which reads it", place.path));
     }
+    // Left by an agent that was killed. Its inode must go as well: a late writer of that job may
+    // hold it.
     ::unlink(place.path.c_str());
   }
   if (::mkfifo(place.path.c_str(), 0600) != 0)
@@ -74,6 +76,8 @@ Status open_ends(RequestPlace& place) {
   if (::fstat(place.reading.get(), &info) != 0 || !is_own_fifo(info)) {
     return fail(Code::Io, place.path + " has been replaced by something that is not our FIFO");
   }
+  // Kept open, though nothing is written: without any writer a FIFO is at its end, which poll(2)
+  // reports instead of waiting (pipe(7)).
   place.writing.reset(::open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
   if (!place.writing) return io_error("cannot open " + place.path);
   ::fcntl(place.reading.get(), F_SETPIPE_SZ, kCapacity);  // a refusal leaves 64 KiB
@@ -104,6 +108,7 @@ class FifoPipe final : public RequestPipe {
     for (int i = 0; i < kPiecesAtOnce; ++i) {
       const auto got = ::read(reader_.native_handle(), buffer.data(), buffer.size());
       if (got < 0 && errno == EINTR) continue;
+      // EAGAIN: all is read. The end cannot come while we hold a writer ourselves.
       if (got <= 0) return;
       take({buffer.data(), static_cast<std::size_t>(got)});
     }

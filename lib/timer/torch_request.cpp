@@ -31,6 +31,7 @@ std::optional<double> seconds(const json::value& object, std::string_view name) 
   const auto* value = find_member(object, name);
   if (value == nullptr || !value->is_number()) return std::nullopt;
   const double number = value->to_number<double>();
+  // A NaN compares false with everything: the deadline would neither expire nor be in order.
   return std::isfinite(number) ? std::optional(number) : std::nullopt;
 }
 

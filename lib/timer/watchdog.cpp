@@ -25,6 +25,7 @@ UniqueFd open_pidfd(pid_t pid) {
 
 bool has_ended(int pidfd) {
   pollfd one{pidfd, POLLIN, 0};
+  // A pidfd becomes readable when its process ends, also while that is a zombie (pidfd_open(2)).
   return ::poll(&one, 1, 0) == 1;
 }
 
@@ -105,6 +106,7 @@ void Watchdog::arm() {
 }
 
 void Watchdog::look_again() {
+  // A second expiry within that moment is found by the same look.
   if (std::exchange(due_, true)) return;
   last_reading_->arm(parts_.clock.now() + kLastReading, [this] { expire(); });
 }
@@ -148,6 +150,7 @@ Status Watchdog::reap(pid_t pid, int signal) {
 
 void Watchdog::reap_again() {
   for (const auto& [pid, process] : processes_) {
+    // reap() adds and removes no process, so the loop may go on over the map.
     if (process.reap_signal != 0) (void)reap(pid, process.reap_signal);
   }
 }

@@ -88,6 +88,8 @@ class ElectedLocator final : public Locator {
 
   void locate(Answer answer) override {
     answer_ = std::move(answer);
+    // A leader does not ask the register about itself: it may be cut off from that, and is entitled
+    // all the same until its lease ends.
     if (election_.is_entitled(clock_.now())) return give(own_place());
     election_.look(clock_.now() + stagger_.next(nodes_));
     step();
@@ -311,6 +313,7 @@ class ElectedLocator final : public Locator {
 
   Status open_host() {
     Coordinator::Settings coordinator = settings_.coordinator;
+    // Not elected yet: only the register gives out epochs, with the entry.
     coordinator.epoch = 0;
     coordinator.entitled = [this] { return election_.is_entitled(clock_.now()); };
     coordinator.record_world = [this](auto&, const WorldRecord& world, auto recorded) {

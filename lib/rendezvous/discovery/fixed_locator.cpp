@@ -67,6 +67,7 @@ class FixedLocator final : public Locator {
   void give(Result<Place> place) {
     boost::asio::post(loop_, [this, alive = lifetime_.token(), place = std::move(place)]() mutable {
       if (!alive) return;
+      // Taken out first: the answer may call locate() again, which sets the next one.
       if (const Answer answer = std::exchange(answer_, {})) answer(std::move(place));
     });
   }
@@ -99,6 +100,7 @@ class FixedLocator final : public Locator {
 
   void host_on(const std::string& address) {
     net::Listener::Settings listener{.address = address, .port = settings_.endpoint.port};
+    // bind(2) decides among the agents of one machine: the kernel gives the port to one of them.
     auto opened = Host::open(loop_, clock_, sealer_, listener, settings_.coordinator);
     if (opened) {
       host_ = std::move(*opened);

@@ -69,6 +69,8 @@ void PreviousWorldProbe::look() {
 }
 
 std::string PreviousWorldProbe::own_network() {
+  // The number of a network namespace alone repeats on other machines, and here after the next
+  // boot.
   const auto id = read_kernel_file("/proc/sys/kernel/random/boot_id");
   const auto boot = trim(id);
   std::array<char, 64> space{};

@@ -37,6 +37,7 @@ WorldRecords::WorldRecords(Clock& clock)
     : clock_(clock), nonce_(random_text(16)), probe_(clock), look_(clock.make_alarm()) {}
 
 void WorldRecords::record(const WorldRecord& world, std::function<void()> recorded) {
+  // Assigned as a whole, so that verdict and break-up of the world before do not stay beside it.
   latest_ = {world, nonce_, PreviousWorldProbe::own_network()};
   recorded_ = std::move(recorded);
   tells_of_end_ = false;
@@ -66,10 +67,14 @@ std::optional<Remnant> WorldRecords::remnant_of(const Coordinator& coordinator) 
 }
 
 void WorldRecords::watch_remnant(const Coordinator& coordinator, std::function<void()> write) {
+  // One look at a time: a world that breaks up tells of each member that goes, and each record is a
+  // write to the register.
   if (!has_any() || std::exchange(looks_, true)) return;
   look_->arm(clock_.now() + kBreakUp, [this, &coordinator, write = std::move(write)] {
     looks_ = false;
     const auto remnant = remnant_of(coordinator);
+    // Only where a successor would decide otherwise by it: etcd keeps a revision of every write
+    // until it is compacted.
     if (remnant && counts_of(*remnant) != recorded_remnant_) write();
     // Members that were lost are waited for: no message tells when that is over.
     const bool ended = remnant && remnant->at_work.count == 0;

@@ -60,6 +60,8 @@ Result<Contribution> from_text(const json::value& value) {
 Result<std::string> make_list(const RendezvousInfo& info, const std::string& own) {
   json::array list;
   for (int rank = 0; rank < info.world_size; ++rank) {
+    // One after another: get() blocks until that node has come, and the slowest decides in any
+    // order.
     auto text = rank == 0 ? Result<std::string>(own) : info.store->get(key_of(rank));
     if (!text) return std::unexpected(text.error().context("waiting for the other agents"));
     auto node = parse_json(*text);
@@ -76,6 +78,7 @@ Result<std::string> make_list(const RendezvousInfo& info, const std::string& own
 Result<std::string> await_list(const RendezvousInfo& info, const std::string& own) {
   const auto told = info.store->set(key_of(info.rank), own);
   if (!told) return std::unexpected(told.error());
+  // One key for all, and not each node's: in a world of n nodes that would be n * n requests.
   return info.store->get(kList);
 }
 
@@ -118,6 +121,7 @@ Status leave_together(const RendezvousInfo& info, Duration timeout) {
   // A counter and a key, since a store can wait for a key but not for a number.
   const auto left = info.store->add(kLeaving, 1);
   if (!left) return std::unexpected(left.error());
+  // add() is atomic in the store, so exactly one node reads the full count and sets the key.
   if (*left == info.world_size) return info.store->set(kAllLeft, "1");
   return await_all_left(info, timeout);
 }

@@ -20,6 +20,8 @@ CoordinatorSearch::CoordinatorSearch(boost::asio::io_context& loop, Clock& clock
       dialer_(loop, clock),
       retry_(clock_.make_alarm()),
       progress_(clock_.make_alarm()),
+      // A random seed for each agent: the nodes of a job start in the same second, and with one
+      // seed they would all knock at the same moments for ever.
       backoff_(std::random_device{}()) {}
 
 void CoordinatorSearch::begin(Handlers handlers) {
@@ -71,6 +73,7 @@ void CoordinatorSearch::try_again(const Error& error) {
   trouble_ = error.text;
   const TimePoint now = clock_.now();
   if (backoff_.over(now)) return give_up();
+  // Not beyond the deadline, so that one last attempt is made at it.
   retry_->arm(std::min(now + backoff_.next(), backoff_.deadline()), [this] { locate(); });
 }
 
@@ -90,6 +93,8 @@ void CoordinatorSearch::taken_in(bool stand_alone) {
   searching_ = false;
   connected_once_ = true;
   stand_alone_ = stand_alone;
+  // From here on a fixed locator hosts no rendezvous itself: two hosts of one job would each form a
+  // world.
   locator_.accept(place_);
 }
 
@@ -128,6 +133,7 @@ void CoordinatorSearch::watch_progress() {
 }
 
 void CoordinatorSearch::warn() {
+  // Once, at the level that everybody sees: people at a terminal read the progress, which goes on.
   if (std::exchange(warned_, true)) return;
   log::warning("rendezvous", "still looking for the coordinator of the job \"{}\": {}",
                limits_.run_id, trouble_);

@@ -12,6 +12,8 @@ namespace elastrun::rendezvous {
 namespace {
 
 std::map<std::string, HandlerCreator>& registry() {
+  // Within a function: programs may register from initialisers of globals, and those of several
+  // files run in no defined order.
   static std::map<std::string, HandlerCreator> creators;
   return creators;
 }

@@ -42,10 +42,13 @@ auto guarded(const Handler& handler, Call call) -> decltype(call(*handler)) {
 }
 
 Result<Assignment> agree_on_assignment(RendezvousHandler& handler, Contribution own) {
+  // It blocks as long as the user's handler likes, so all of this function runs on a thread of
+  // BlockingCalls.
   auto info = handler.next_rendezvous();
   if (!info) return std::unexpected(info.error());
   Assignment assignment{std::move(*info), {}, true};
   if (const auto& said = assignment.info.bootstrap_store_info) {
+    // What the WorkerSpec names wins, address and port apart, as in torch's agent.
     if (own.master.master_addr.empty()) own.master.master_addr = said->master_addr;
     if (own.master.master_port == 0) own.master.master_port = said->master_port;
     assignment.workers_are_clients = handler.use_agent_store();
@@ -176,6 +179,8 @@ class UsersSession final : public HandlerSession {
   }
 
   void fail_round(Cause cause) {
+    // A poll may have ended this round already, for a node that waits: the workers that are stopped
+    // for it are not a failure.
     if (!std::exchange(running_, false)) return;
     cause.kind = Cause::Kind::WorkerFailed;
     restart(std::move(cause));
@@ -252,6 +257,8 @@ class UsersSession final : public HandlerSession {
         [this, round = round_](Result<int> waiting) {
           if (closed_ || !running_ || round != round_) return;
           if (!waiting) return push(Lost{fmt::format("{}: {}", name(), waiting.error().text)});
+          // Armed after the answer and not at an interval, so that calls into a slow handler cannot
+          // pile up.
           if (*waiting < 1) return poll_later();
           running_ = false;
           Cause cause{.kind = Cause::Kind::NodeJoined};
@@ -263,6 +270,7 @@ class UsersSession final : public HandlerSession {
 
   void end() {
     deadline_->disarm();
+    // The answer of shutdown() and the alarm may both come; the first one ends.
     if (auto on_closed = std::exchange(on_closed_, {})) {
       boost::asio::post(loop_, std::move(on_closed));
     }

@@ -34,6 +34,8 @@ class LocalSession final : public Session {
   void open(OnPush on_push) override { on_push_ = std::move(on_push); }
 
   void join(Node self) override {
+    // Without a previous world: no other coordinator can have formed one, so nothing has to be
+    // fenced.
     state_.join(kSelf, std::move(self), PreviousWorld{}, clock_.now());
     deliver();
   }
@@ -56,6 +58,7 @@ class LocalSession final : public Session {
   void close(std::function<void()> on_closed) override {
     closed_ = true;
     if (alarm_) alarm_->disarm();
+    // Posted, because what it calls may destroy this session, from which we have yet to return.
     boost::asio::post(loop_, std::move(on_closed));
   }
 

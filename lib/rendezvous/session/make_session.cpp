@@ -26,6 +26,8 @@ bool is_loopback_host(const std::string& host) {
 /// Where no other machine can connect: the address of this machine by which it is announced.
 std::string loopback_of(const std::string& host) {
   const auto address = net::parse_address(host);
+  // A socket that is bound to ::1 takes no connection to 127.0.0.1, nor the other way round
+  // (ipv6(7)).
   return address.is_v6() && address.is_loopback() ? address.to_string() : "127.0.0.1";
 }
 
@@ -94,6 +96,8 @@ Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_po
   store = store_plan(plan, alone ? loopback_of(known_as) : "");
   FixedLocatorSettings locator{*endpoint, plan.settings.config.is_host, plan.coordinator};
   if (fixed_ranks) {
+    // As in torchrun's static rendezvous, where the node of rank 0 opens the store and nothing is
+    // voted on.
     locator.is_host = plan.settings.node_rank == 0;
     locator.coordinator.master_addr = endpoint->host;
     locator.coordinator.master_port = endpoint->port;
@@ -126,6 +130,8 @@ Result<std::unique_ptr<Session>> make_elected(Plan& plan,
 
 }  // namespace
 
+// A secret wins over MUNGE: a user has chosen it, and it also admits nodes outside the cluster and a
+// colleague's, whose credentials are another user's.
 Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clock& clock,
                                               const SessionSettings& settings) {
   const RendezvousConfig& config = settings.config;

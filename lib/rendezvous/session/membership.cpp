@@ -28,7 +28,10 @@ Join Membership::describe(const std::string& address, const Rules& rules, int no
             knows_.id.is_later_than(previous_.id) ? knows_ : PreviousWorld{}};
   Node& node = join.node;
   if (node.address.empty()) node.address = address;
+  // The same on all connections of this agent: by it a coordinator tells a node that comes back
+  // from another one under the same name.
   if (node.instance.empty()) node.instance = instance_;
+  // Elsewhere --node-rank has no effect, as with torchrun: the coordinator gives out the ranks.
   if (rules.fixed_ranks) node.node_rank = node_rank;
   // A worker's packets may leave by any of them (rails, container bridges), and the store of a
   // round lets in only addresses that it knows.
@@ -41,6 +44,8 @@ Join Membership::describe(const std::string& address, const Rules& rules, int no
 Restart Membership::restart_after_loss(const std::string& why, const Rules& rules) const {
   Cause cause{.kind = Cause::Kind::CoordinatorLost, .node = id_};
   cause.text = fmt::format("the connection to the coordinator was lost ({})", why);
+  // By the rule that the coordinator has, so that all nodes tell the same number of attempts left,
+  // whichever end of the connection has noticed the loss.
   const auto decision = RestartRule(rules, previous_.attempt).decide(cause);
   return {std::move(cause), decision.attempt_spent, decision.restarts_left};
 }

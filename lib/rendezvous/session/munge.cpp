@@ -46,6 +46,7 @@ class LoadedMunge final : public Munge {
     const int answer =
         library_.encode(&text, context, payload.data(), static_cast<int>(payload.size()));
     const std::string credential = text == nullptr ? "" : text;
+    // What munge_encode(3) has allocated is its caller's to free.
     std::free(text);
     library_.destroy(context);
     if (answer != kSuccess) return fail(Code::Io, explain("no credential by MUNGE", answer));
@@ -63,7 +64,11 @@ class LoadedMunge final : public Munge {
     if (bytes != nullptr && size > 0) {
       opened.payload.assign(static_cast<const char*>(bytes), static_cast<std::size_t>(size));
     }
+    // Whatever the answer is: munge_decode(3) gives the payload of an expired or replayed
+    // credential, too.
     std::free(bytes);
+    // Two codes, because a credential that is refused can end the search for good, and a service
+    // that is down must not.
     if (answer >= kFirstOfCredential) {
       return fail(Code::Rendezvous, explain("MUNGE does not accept the credential", answer));
     }
@@ -126,6 +131,8 @@ class MungeExchange final : public net::KeyExchange {
         "munged",
         [munge = munge_, session = std::move(session)]() -> Result<Offer> {
           std::string bytes(kKeyBytes, '\0');
+          // Up to 256 bytes come whole once the kernel's pool is initialised (getrandom(2)): no
+          // loop is needed.
           if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(kKeyBytes)) {
             return fail(Code::Io, "the kernel gives no random bytes");
           }
@@ -149,6 +156,7 @@ class MungeExchange final : public net::KeyExchange {
           return key_of(*opened, session, ::geteuid());
         },
         [this, then = std::move(then)](Result<std::string> key) {
+          // Once: peers try again with each connection while munged is down.
           if (!key && key.error().code == Code::Io && !std::exchange(warned_, true)) {
             log::warning("rendezvous", "agents have to try again: {}", key.error().text);
           }
@@ -169,6 +177,8 @@ class MungeExchange final : public net::KeyExchange {
 }  // namespace
 
 Result<std::shared_ptr<const Munge>> load_munge() {
+  // At run time, since the program has to start on machines without MUNGE. RTLD_NOW, or a symbol
+  // that is missing would end the process at its first call (dlopen(3)).
   void* const handle = ::dlopen("libmunge.so.2", RTLD_NOW | RTLD_LOCAL);
   Library library;
   if (handle == nullptr || !find(handle, "munge_ctx_create", library.create) ||

@@ -42,6 +42,8 @@ std::string silent_port_text(const net::Endpoint& endpoint,
 
 CoordinatorSearch::Limits search_limits(const RemoteSettings& settings) {
   const Rules& rules = settings.rules;
+  // As long as members and coordinator bear each other's silence: one that has not answered a
+  // greeting by then would be given up as well if it had taken us in.
   const Duration silence = settings.keep_alive_interval * settings.keep_alive_max_attempt;
   return {settings.run_id, rules.join_timeout, rules.progress_interval, silence,
           settings.read_timeout};
@@ -73,6 +75,7 @@ class RemoteSession final : public Session {
         search_(loop, clock, *locator_, search_limits(settings_)),
         heartbeat_(clock.make_alarm()),
         coordinator_clock_(clock),
+        // Random, because two agents in containers may share both host name and pid.
         membership_(random_text(12)) {}
 
   ~RemoteSession() override {
@@ -92,6 +95,8 @@ class RemoteSession final : public Session {
 
   void join(Node self) override {
     if (!settings_.local_addr.empty()) self.address = settings_.local_addr;
+    // A join says that the group has ended. The ends of the links that were set aside say the same
+    // to the coordinators that were given up while the group was still stopping.
     membership_.want(std::move(self));
     close_links_aside();
     if (welcomed_) send(describe());
@@ -104,6 +109,8 @@ class RemoteSession final : public Session {
       leaving_ = *leaving;
       membership_.leave(clock_.now(), leaving->grace);
     }
+    // A coordinator of an earlier release hangs up on a word that it does not know, which would end
+    // the round.
     if (is_of_stacks(report) && !stacks_) return;
     std::visit([this](auto& each) { send(FromAgent(std::move(each))); }, report);
   }
@@ -174,12 +181,17 @@ class RemoteSession final : public Session {
     if (welcomed_ && !holds_lease()) return;
     auto message = decode_from_coordinator(payload);
     if (!message) return abandon(message.error());
+    // An agent that has closed this session obeys no order any more; only two words still matter to
+    // it.
     if (closed_) return hear_last(*message);
     if (const auto* welcome = std::get_if<Welcome>(&*message)) return welcomed(*welcome);
     if (const auto* refusal = std::get_if<Refusal>(&*message)) return refused(*refusal);
     if (const auto* epoch = std::get_if<NewEpoch>(&*message)) {
+      // Never backwards: the epoch fences the words of coordinators that were succeeded.
       epoch_ = std::max(epoch_, epoch->epoch);
     } else if (const auto* heartbeat = std::get_if<Heartbeat>(&*message)) {
+      // The answer carries our own time of asking, so a delay shows as a longer round trip and not
+      // as another offset.
       coordinator_clock_.heard(TimePoint(Duration(heartbeat->sent)), heartbeat->clock);
       heartbeat_lease_.answered();
       if (!heartbeat_lease_.is_over(clock_.now())) obey_put_off();
@@ -201,6 +213,7 @@ class RemoteSession final : public Session {
   }
 
   void finish_close() {
+    // The answer, the alarm and the end of the connection all lead here; the first one finishes.
     if (!on_closed_) return;
     heartbeat_->disarm();
     if (link_ && fences_) send(Leaving{{}, {}, true});  // its end alone could be a proxy's
@@ -213,6 +226,7 @@ class RemoteSession final : public Session {
 
   void obey_put_off() {
     for (Push& told : std::exchange(put_off_, {})) {
+      // Each word may end the connection, and what follows it in the list then binds us no more.
       if (link_) obey(std::move(told));
     }
   }
@@ -226,6 +240,8 @@ class RemoteSession final : public Session {
                                      welcome.epoch, epoch_)});
     }
     epoch_ = welcome.epoch;
+    // Both are false of an earlier release. It ignores unknown members of a message, but an unknown
+    // kind of message makes it hang up.
     fences_ = welcome.fences, stacks_ = welcome.stacks;
     membership_.learn(welcome.world);
     coordinator_clock_.welcomed(epoch_, greeted_at_, welcome.clock);
@@ -236,6 +252,8 @@ class RemoteSession final : public Session {
     heartbeat_lease_.begin(greeted_at_, welcome.heartbeat, welcome.heartbeats_missed);
     // Or TCP_USER_TIMEOUT ends a connection whose silence both sides have agreed to bear.
     link_->bear_silence(welcome.heartbeat * (welcome.heartbeats_missed + 2));
+    // What the connection before has left undecided is void: this coordinator says by its own words
+    // whether it counts on us.
     put_off_.clear();
     watch_heartbeats();
     if (membership_.wants_membership()) send(describe());
@@ -251,6 +269,8 @@ class RemoteSession final : public Session {
   void set_link_aside() {
     heartbeat_->disarm();
     if (membership_.wants_membership()) return hang_up();
+    // Neither reading nor sending: an order of a coordinator that was given up must not reach this
+    // node, and what still waits for the greeting would be an old word beside a new one.
     link_->hold();
     aside_.push_back(std::exchange(link_, nullptr));
   }
@@ -269,6 +289,9 @@ class RemoteSession final : public Session {
 
   // Of one who has not taken us in: whether that is our job's coordinator all the same.
   bool is_final() {
+    // A node that has never met its job believes the first refusal: a wrong secret or run id does
+    // not mend itself. Later only a live leader's word counts, since its entry may outlive its
+    // port.
     if (!search_.connected_once() || !locator_->elects()) return true;
     return refusals_.are_of_live_one(place().epoch, clock_.now(), settings_.entry_life);
   }
@@ -340,12 +363,15 @@ class RemoteSession final : public Session {
 
   // The coordinator has given us up, or soon will: what our group does from now on is in vain.
   void stop_group(const std::string& why) {
+    // Costs no attempt: the workers have done nothing wrong. An agent that leaves stops its group
+    // anyway.
     if (!membership_.give_up(clock_.now(), false) || leaving_) return;
     push(membership_.restart_after_loss(why, settings_.rules));
   }
 
   void coordinator_moved() {
     if (is_through()) return;
+    // A dial to the old leader must not succeed beside the new place.
     search_.interrupt();
     if (link_) return abandon({Code::Closed, "another coordinator was elected"});
     search_.locate();
@@ -359,6 +385,7 @@ class RemoteSession final : public Session {
 
   void declare_lost(const std::string& why, bool requeue) {
     over_ = true;
+    // A node that leaves has given its reason already, and its report shows that one.
     if (!leaving_) push(Lost{why, requeue});
   }
 
