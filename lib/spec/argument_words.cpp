@@ -59,7 +59,11 @@ Answer<Reading> read_long(std::string_view word) {
   const auto prefix = word.substr(0, equals);
   Reading reading{Reading::What::Option, nullptr, false, {}};
   if (equals != std::string_view::npos) reading.value = word.substr(equals + 1);
+  // The whole name first: one option may be the beginning of another ("--metrics",
+  // "--metrics-interval").
   if ((reading.option = find_option(prefix.substr(2))) != nullptr) return reading;
+  // torchrun's before ours: an abbreviation that works there must not become ambiguous by an option
+  // of ours.
   auto found = matches_of_prefix(prefix, true);
   if (found.empty()) found = matches_of_prefix(prefix, false);
   if (found.size() == 1) {
@@ -159,6 +163,7 @@ class Reader {
   bool take_next_word(Reading& reading) {
     if (at_ >= words_.size() || words_[at_] == "--") return false;
     const auto next = read_word(words_[at_]);
+    // As argparse: a word that looks like an option is never a value, except for a negative number.
     if (!next || next->what != Reading::What::Positional) return false;
     reading.value = words_[at_++];
     return true;
@@ -178,6 +183,7 @@ class Reader {
 }  // namespace
 
 std::string in_quotes(std::string_view text) {
+  // As Python's repr(), which torchrun's messages use, and which tools look for.
   const bool has_single = text.find('\'') != std::string_view::npos;
   const bool has_double = text.find('"') != std::string_view::npos;
   const char quote = has_single && !has_double ? '"' : '\'';

@@ -29,6 +29,7 @@ std::vector<std::string> sink_words() {
   for (const auto& form : split(known_metrics_sinks(), ',')) {
     const auto name = trim(form);
     const auto end = name.find_first_of("[:");
+    // With the colon where an argument must follow: bash_case() then adds no blank.
     words.emplace_back(name.substr(0, end != name.npos && name[end] == ':' ? end + 1 : end));
   }
   return words;
@@ -132,6 +133,8 @@ std::string bash_script() {
       cases += bash_case(spellings(option, "|"), bash_action(option));
     }
   }
+  // The blank behind the last name, and the bar behind the last flag: an empty alternative in a
+  // case is a syntax error to bash.
   names.pop_back();
   flags.pop_back();
   return fmt::format(kBashScript, bash_words(), flags, cases, names);
@@ -205,6 +208,8 @@ std::string fish_script() {
 
 std::string single_quoted(std::string_view text) {
   std::string out;
+  // A shell has no escape within single quotes: the quote ends, an escaped one follows, and it
+  // begins again.
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return out;
 }

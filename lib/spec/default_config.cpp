@@ -44,6 +44,8 @@ void append_key(std::string& out, const OptionRow& option, std::string_view key)
   if (option.kind == Kind::Choice) text += fmt::format(" One of: {}.", join(choices(option), ", "));
   if (!option.details.empty()) text += fmt::format(" {}", option.details);
   append_comment(out, text);
+  // Commented out: a file with all defaults in it would keep those of today when later versions
+  // change them.
   out += fmt::format("# {} = {}\n\n", key, toml_value(option));
 }
 

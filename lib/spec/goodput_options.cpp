@@ -35,6 +35,7 @@ Answer<std::vector<Duration>> windows_of(const Override& given) {
     windows.push_back(*window);
   }
   std::ranges::sort(windows);
+  // 60s and 1m are one window: two series of one name would make a page of Prometheus invalid.
   windows.erase(std::ranges::unique(windows).begin(), windows.end());
   if (windows.size() <= kMostWindows) return windows;
   return refuse(given, fmt::format("{} windows of goodput", windows.size()),
@@ -78,6 +79,7 @@ std::optional<Duration> parse_window(std::string_view text) {
     if (unit > 1 || last == 's') text.remove_suffix(1);
   }
   const auto count = parse_int(text);
+  // Divided, because the product could overflow.
   if (!count || *count < 1 || *count > kMostSeconds / unit) return std::nullopt;
   return std::chrono::seconds(*count * unit);
 }

@@ -40,12 +40,15 @@ bool path_exists(const std::string& path) {
 
 bool path_is_executable(const std::string& path) {
   struct stat facts {};
+  // A folder has the bit for searching it, by which access(2) alone would take it for a program.
   return ::stat(path.c_str(), &facts) == 0 && S_ISREG(facts.st_mode) &&
          ::access(path.c_str(), X_OK) == 0;
 }
 
 std::string read_first_line(const std::string& path) {
+  // O_NONBLOCK: a FIFO of that name would wait for its writer.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  // execve(2) reads so much of the first line (BINPRM_BUF_SIZE, since Linux 5.1).
   std::array<char, 256> start{};
   const auto size = file ? ::read(file.get(), start.data(), start.size()) : 0;
   std::string line(start.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
@@ -63,11 +66,14 @@ int count_cpus() {
     CPU_FREE(set);
     if (count > 0) return count;
   }
+  // Only where the mask cannot be read: it counts the CPUs of the machine, also those that a batch
+  // system has given to others.
   return static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
 std::string own_program() {
   std::array<char, PATH_MAX> path{};
+  // Not by argv[0], which the caller chooses.
   const auto size = ::readlink("/proc/self/exe", path.data(), path.size());
   return size > 0 ? std::string(path.data(), static_cast<std::size_t>(size)) : std::string();
 }

@@ -29,6 +29,7 @@ bool append_range(std::string_view range, Names& out) {
   const auto last = dash == std::string_view::npos ? first : range.substr(dash + 1);
   if (!is_number(first) || !is_number(last)) return false;
   const auto from = *parse_int(first), to = *parse_int(last);
+  // Before anything is made of it: "[0-999999999999]" would fill the memory.
   if (from > to || static_cast<std::size_t>(to - from) >= kMostHosts) return false;
   for (auto i = from; i <= to; ++i) out.push_back(fmt::format("{:0{}}", i, first.size()));
   return true;
@@ -47,6 +48,7 @@ Result<Names> expand_name(std::string_view name) {
     for (const auto& range : split(name.substr(open + 1, close - open - 1), ',')) {
       if (!append_range(range, numbers)) return bad(name, "has an invalid range");
     }
+    // Several brackets in one name multiply.
     if (done.size() * numbers.size() > kMostHosts) return bad(name, "is too long");
     for (const auto& prefix : done) {
       for (const auto& number : numbers) longer.push_back(prefix + number);

@@ -23,6 +23,8 @@ std::string_view name_of_script(std::string_view script) {
 std::optional<Refusal> name_job(JobSpec& job, Values& values) {
   const auto& given = values[Opt::Name];
   job.name = given.text;
+  // It becomes a part of file names, and stands in tables and on terminals, where control
+  // characters do harm.
   if (job.name.size() > kLongestName || job.name.contains('/') || printable(job.name) != job.name) {
     return Refusal{
         fmt::format("{}: {} cannot be the name of a job", given.source,

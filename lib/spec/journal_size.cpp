@@ -21,6 +21,7 @@ std::optional<std::int64_t> parse_size(std::string_view text) {
     if (shift > 0) text.remove_suffix(1);
   }
   const auto count = parse_int(text);
+  // Compared before the shift, which could overflow.
   if (!count || *count < 0 || *count > kMostBytes >> shift) return std::nullopt;
   return *count << shift;
 }

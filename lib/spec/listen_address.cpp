@@ -45,7 +45,9 @@ Answer<ListenAddress> parse_listen_address(std::string_view option, std::string_
   std::string host(text.substr(0, colon));
   const bool bracketed = host.starts_with('[') && host.ends_with(']');
   if (bracketed) host = host.substr(1, host.size() - 2);
+  // The default of `at`, without a resolver: localhost is loopback (RFC 6761).
   if (host == "localhost") return at;
+  // "::1:9400" is an address as a whole: where its port begins cannot be seen.
   if (!bracketed && host.contains(':')) return refuse("an IPv6 address stands in brackets");
   if (!is_address(bracketed ? AF_INET6 : AF_INET, host)) {
     return refuse(fmt::format("{} is not a numeric address", printable(host)));

@@ -50,6 +50,7 @@ bool Values::is_on(Opt id) const {
 
 void Values::offer(Override value) {
   auto& present = values_[static_cast<std::size_t>(value.id)];
+  // Origins are in the order of their strength, the strongest first; of equal ones the last wins.
   if (value.origin <= present.origin) present = std::move(value);
 }
 
@@ -64,6 +65,7 @@ void Values::imply(Opt id, std::string text, std::string source) {
 Answer<std::vector<Override>> read_variables(const HostEnvironment& around, const Values& decided) {
   std::vector<Override> found;
   for (const auto& option : options()) {
+    // Not even looked at: a variable that is wrong does no harm where it does not count.
     if (decided[option.id].origin == Origin::CommandLine) continue;
     const std::string name = pet_name(option);
     if (name.empty()) continue;

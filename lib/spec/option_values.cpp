@@ -63,6 +63,8 @@ Refusal launcher_refusal(std::string text, std::string hint) {
 Refusal placed(Refusal refusal, const Override& given) {
   if (given.origin != Origin::File || refusal.text.starts_with(given.source)) return refusal;
   refusal.text = given.source + ": " + refusal.text;
+  // What a file says wrong is a fault of usage, also where torchrun ends with 1 for the same word
+  // on its command line.
   refusal.exit_code = 2;
   return refusal;
 }
@@ -137,6 +139,7 @@ std::vector<std::string> split_filters(std::string_view text) {
     if (text[i] != ',') {
       filters.back() += text[i];
     } else if (i + 1 < text.size() && text[i + 1] == ',') {
+      // ",," is a comma within a filter.
       filters.back() += text[i++];
     } else {
       filters.emplace_back();
@@ -169,6 +172,7 @@ std::vector<std::string> parse_signals(const Override& given, std::vector<std::s
   for (const auto& one : given.listed ? given.items : split(given.text, ',')) {
     const std::string name(trim(one));
     if (name.empty() && given.id == Opt::ForwardSignals) continue;  // "": none at all
+    // signal(7): the two that cannot be caught.
     if (name == "SIGKILL" || name == "SIGSTOP") {
       warnings.push_back(
           fmt::format("{}: {} cannot be handled by any process; it is left out", option, name));

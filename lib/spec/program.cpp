@@ -22,6 +22,8 @@ std::vector<std::string> candidates(const std::string& name, const HostEnvironme
 
 Refusal cannot_run(std::string_view what, const std::string& name, const HostEnvironment& around,
                    std::string hint) {
+  // execvp(3) ends with EACCES where a file is there and cannot be run, and with ENOENT else: the
+  // two need different advice.
   const auto paths = candidates(name, around);
   const bool there = std::any_of(paths.begin(), paths.end(), around.exists);
   if (there) {
@@ -65,6 +67,8 @@ std::optional<std::string> of_active_environment(const HostEnvironment& around) 
 void check_first_line(const std::string& path, const HostEnvironment& around,
                       std::vector<std::string>& warnings) {
   const auto line = around.first_line(path);
+  // execve(2) then fails with ENOENT, for an interpreter called "python3\r", and the script seems
+  // to be missing.
   if (!line.starts_with("#!") || !line.ends_with("\r\n")) return;
   warnings.push_back(
       fmt::format("the first line of {}, {}, ends in CR LF, as Windows writes it, and the kernel "
@@ -105,6 +109,8 @@ std::optional<Refusal> find_interpreter(JobSpec& job, const HostEnvironment& aro
     return cannot_run("interpreter", *given, around,
                       "it is named by PYTHON_EXEC; correct or unset the variable");
   }
+  // PATH before VIRTUAL_ENV: an active environment is first in PATH anyway, and where it is not,
+  // the user has put something before it.
   if (auto path = beside_us(around)) {
     job.interpreter = *path;
   } else if (auto first = find_program("python3", around)) {

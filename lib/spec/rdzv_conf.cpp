@@ -78,6 +78,7 @@ Refusal not_a(std::string_view key, std::string_view what) {
 // Python's text of a timedelta, for the texts of torchrun.
 std::string timedelta(std::int64_t seconds) {
   const std::int64_t day = 86400;
+  // Rounded down: Python writes -1 s as "-1 day, 23:59:59".
   const auto days = (seconds >= 0 ? seconds : seconds - day + 1) / day;
   const auto rest = seconds - days * day;
   const auto clock = fmt::format("{}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
@@ -223,6 +224,7 @@ Answer<RdzvConf> parse_rdzv_conf(const std::vector<std::string>& parts) {
       return std::unexpected(launcher_refusal(fmt::format(
           "The rendezvous configuration option '{}' must have a value specified.", key)));
     }
+    // The last one wins, as in torchrun.
     conf[key] = value;
   }
   return conf;
@@ -248,6 +250,7 @@ std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view ba
   }
   const bool built_in =
       std::any_of(kKeys.begin(), kKeys.end(), [&](const Key& key) { return reads(key, backend); });
+  // A backend that was registered by others has keys that we do not know.
   if (!built_in) return std::nullopt;
   for (const auto& [name, value] : conf) {
     const auto key = std::find_if(kKeys.begin(), kKeys.end(), [&](const Key& known) {

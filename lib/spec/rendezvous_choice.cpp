@@ -55,6 +55,7 @@ class RendezvousChoice {
     job_.standalone = true;
     warn_of_replaced();
     values_.imply(Opt::RdzvBackend, std::string(backend::kC10d), why);
+    // Port 0: the kernel chooses, so that jobs of one machine do not meet.
     values_.imply(Opt::RdzvEndpoint, "localhost:0", why);
     auto id = single_node_run_id(around_, command());
     if (!id.empty()) why += "; SLURM_JOB_ID, SLURM_STEP_ID";
@@ -64,6 +65,7 @@ class RendezvousChoice {
 
   std::string command() const {
     std::string all = job_.script;
+    // With a byte between that no argument can hold: "a b" and "a" "b" are two commands.
     for (const auto& one : job_.script_args) all.append(1, '\0').append(one);
     return all;
   }
@@ -116,6 +118,7 @@ class RendezvousChoice {
     auto conf = given.listed ? parse_rdzv_conf(given.items) : parse_rdzv_conf(given.text);
     if (!conf) return conf.error();
     job_.rdzv_conf = std::move(*conf);
+    // /proc/PID/cmdline is open to all users, unless proc(5) is mounted with hidepid.
     if (given.source.ends_with(" on the command line") && job_.rdzv_conf.contains("password")) {
       warnings_.push_back(
           "--rdzv-conf: everybody on this machine can read password= on a command line (ps); put "
@@ -125,6 +128,8 @@ class RendezvousChoice {
       return refusal;
     }
     if (place_ && place_->is_host && job_.rdzv_backend == backend::kC10d) {
+      // emplace() keeps what the user has said. By the rank and not by the address: in a container
+      // a node may not know that the endpoint's name is its own.
       job_.rdzv_conf.emplace("is_host", *place_->is_host ? "1" : "0");
     }
     if (place_ && !place_->start.empty()) job_.job_start = place_->start;

@@ -64,6 +64,7 @@ class Resolver {
     for (const auto& given : line_.given) values().offer(given);
     const bool has_file =
         values().is_given(Opt::Config) || around_.variable("PET_CONFIG").has_value();
+    // Before unknown words are told, as argparse does: it looks for required arguments first.
     if (!line_.script && !has_file) return missing_script();
     if (!line_.unrecognized.empty()) return unrecognized(line_.unrecognized);
     auto variables = read_variables(around_, values());
@@ -104,6 +105,8 @@ class Resolver {
     place_ = find_kubeflow_placement(around_);
     if (!place_) return;
     for (auto& given : place_->given) {
+      // The operator's variables are replaced, which would win otherwise; an id that the user has
+      // given stays.
       given.id == Opt::RdzvId ? values().offer(given) : values().replace(given);
     }
   }
@@ -208,6 +211,7 @@ class Resolver {
     } else if (auto refusal = count_devices(given)) {
       return placed(std::move(*refusal), values()[Opt::NprocPerNode]);
     }
+    // torchrun's rule, which scripts rely on: one thread each, unless something has said otherwise.
     job_.limit_omp_threads = job_.nproc_per_node > 1 && !around_.variable("OMP_NUM_THREADS") &&
                              !job_.worker_env.contains("OMP_NUM_THREADS");
     return std::nullopt;
@@ -226,6 +230,8 @@ class Resolver {
       count = around_.count_xpus();
       if (count == 0 && given == "xpu") return no_device("Xpu is not available.", "XPU");
     }
+    // Before CPUs are counted, but only where a device file tells of one: the question starts an
+    // interpreter and imports torch.
     if (given == "auto" && count == 0 && around_.has_other_accelerators()) {
       if (!count_by_torch(given)) return std::nullopt;
     }
@@ -279,6 +285,7 @@ class Resolver {
 
   Refused take_fork_server() {
     if (values()[Opt::WarmSpares].origin != Origin::Default) {
+      // Whole by now: check_text() has looked at each source.
       const auto spares = *parse_int(text(Opt::WarmSpares));
       if (spares < 0) return launcher_refusal("warm_spares must be >= 0");
       job_.warm_spares = static_cast<int>(std::min<std::int64_t>(spares, kMostSpares));
@@ -350,6 +357,7 @@ class Resolver {
     if (!sinks) return sinks.error();
     job_.metrics = std::move(*sinks);
     const double interval = *parse_float(text(Opt::MetricsInterval));
+    // Written so that a NaN is refused, too.
     if (!(interval >= 0.1 && interval <= kLongest)) {
       return Refusal{fmt::format("{}: {} is not an interval", values()[Opt::MetricsInterval].source,
                                  text(Opt::MetricsInterval)),
@@ -396,6 +404,8 @@ class Resolver {
     }
     out_.refusal = find_programs(job_, around_, out_.warnings);
     if (!out_.refusal || !is_awaited() || is_on(Opt::DryRun)) return out_.refusal;
+    // Not an error here: the agent meets the others and says why it cannot take part, or they would
+    // wait for it until their time is up.
     job_.cannot_start = out_.refusal->text;
     return std::nullopt;
   }

@@ -21,6 +21,8 @@ constexpr int kFirstPort = kC10dPort, kPorts = 1000;
 
 int port_of(std::string_view job) {
   unsigned sum = 0;
+  // Computed by each node for itself, without a word between them: the same on all machines and in
+  // all versions, which std::hash does not promise.
   for (const char c : job) sum = sum * 31 + static_cast<unsigned char>(c);
   return kFirstPort + static_cast<int>(sum % kPorts);
 }
@@ -33,6 +35,8 @@ class Finder {
   std::optional<Placement> find() {
     // The workers of a launcher inherit the scheduler's variables, but have no node of their own.
     if (variable("TORCHELASTIC_RUN_ID")) return std::nullopt;
+    // Open MPI first: mpirun inside an allocation starts its processes with the scheduler's
+    // variables, too, but only its own tell them apart.
     for (const auto search : {&Finder::open_mpi, &Finder::slurm, &Finder::pbs, &Finder::pytorch_job,
                               &Finder::kubernetes}) {
       if (auto found = (this->*search)()) return found;
@@ -85,6 +89,7 @@ class Finder {
   std::optional<int> number(const std::string& name) const {
     const auto text = variable(name);
     const auto value = text ? parse_int(*text) : std::nullopt;
+    // Anything may be in a variable: one that is no number of nodes or ports counts as missing.
     if (!value || *value < 0 || *value > 10'000'000) return std::nullopt;
     return static_cast<int>(*value);
   }
@@ -146,6 +151,7 @@ class Finder {
     }
     const auto list = variable("SLURM_STEP_NODELIST");
     const auto hosts = list ? expand_hostlist(*list) : Result<std::vector<std::string>>();
+    // The step's, not the job's: srun may use a part of the nodes.
     const int nodes = number("SLURM_STEP_NUM_NODES").value_or(number("SLURM_NNODES").value_or(1));
     if (nodes < 2) return stop();
     if (!hosts || hosts->empty())
@@ -195,17 +201,22 @@ class Finder {
     if (const auto cluster = variable("SLURM_CLUSTER_NAME")) id += plain(*cluster) + "-";
     const auto user = variable("SLURM_JOB_USER"), uid = variable("SLURM_JOB_UID");
     if (user || uid) id += plain(user.value_or(uid.value_or(""))) + "-";
+    // With the step: two jobs of one allocation must not meet. Each cluster counts for itself, and
+    // two may share a network: hence the cluster's name.
     return id + job + "." + step;
   }
 
   std::string slurm_start() const {
     const auto time = variable("SLURM_JOB_START_TIME"), count = variable("SLURM_RESTART_COUNT");
+    // A job that is requeued keeps its number, but starts at another time: so what an earlier start
+    // has left is told apart.
     return fmt::format("{}/{}", time.value_or(""), count.value_or("0"));
   }
 
   std::optional<Placement> open_mpi() {
     const auto size = number("OMPI_COMM_WORLD_SIZE"), rank = number("OMPI_COMM_WORLD_RANK");
     if (!size || !rank || *size < 2) return std::nullopt;
+    // Two launchers of one node would each take all of its devices.
     if (number("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(1) != 1) {
       return stop(
           "mpirun started several processes on this node; elastrun uses Open MPI's places "

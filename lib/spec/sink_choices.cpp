@@ -130,6 +130,7 @@ Answer<std::vector<SinkChoice>> metrics_sinks(const Override& given,
                                               const std::vector<MetricsRouteRow>& rows) {
   std::vector<SinkChoice> sinks;
   const auto add = [&](const std::string& text, const std::string& source) -> Answer<std::size_t> {
+    // One sink for one text: opened twice, a file would get each record twice.
     const auto known = std::ranges::find(sinks, text, &SinkChoice::text);
     if (known != sinks.end()) return static_cast<std::size_t>(known - sinks.begin());
     auto sink = parse_sink_choice(text, source);
@@ -158,6 +159,7 @@ Answer<std::vector<std::pair<std::string, std::vector<std::string>>>> stat_aggre
   std::vector<std::pair<std::string, std::vector<std::string>>> all;
   for (const auto& text : given.listed ? given.items : split_filters(given.text)) {
     if (text.empty()) continue;
+    // The last one: a pattern may hold the sign, names of aggregations do not.
     const auto equals = text.rfind('=');
     const auto pattern = text.substr(0, equals);
     auto names =

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+// Results and not exceptions, as everywhere here.
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
 #define TOML_ENABLE_FORMATTERS 0
@@ -85,6 +86,8 @@ class Loader {
   Done take_section(const toml::key& name, const toml::node& node) {
     const auto known = sections();
     const std::string text(name.str());
+    // An unknown key is an error and not a warning: a mistyped max_restarts would be found out when
+    // the job fails for the first time.
     if (std::find(known.begin(), known.end(), text) == known.end()) {
       return refuse(name.source(), fmt::format("unknown section or key '{}'", text),
                     section_hint(text, known));
@@ -201,6 +204,7 @@ class Loader {
 
   Done take_variable(const toml::key& key, const toml::node& node) {
     const std::string name(key.str());
+    // environ(7) has NAME=value: such a name would set another variable than it says.
     if (name.empty() || name.find('=') != std::string::npos ||
         name.find('\0') != std::string::npos) {
       return refuse(key.source(),
@@ -232,11 +236,15 @@ class Loader {
       return read_list(option, node, given);
     const auto text = scalar_text(node);
     if (!text || (option.kind == Kind::Int && !node.is_integer()) ||
+        // "3" with quotes is mostly a slip; a number for a text ("nproc_per_node = 8") is what
+        // people write.
         (option.kind == Kind::Float && node.is_string())) {
       return wrong_type(node, option.toml, expected(option));
     }
     given.text = *text;
     const bool is_number = option.kind == Kind::Int || option.kind == Kind::Float;
+    // An option without a default has no text for "unset" in TOML: --print-config writes "" or 0
+    // there, and a file made of it must change nothing.
     is_given = !option.fallback.empty() || option.kind == Kind::List ||
                (!given.text.empty() && !(is_number && given.text == "0"));
     if (!is_given || !check_text(option, given.text)) return std::nullopt;
