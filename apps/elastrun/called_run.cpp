@@ -100,10 +100,13 @@ int tell_refusal(Caller& caller, const Error& error) {
 /// What the words of a command line say beyond the request's fields.
 Result<spec::JobSpec> read_options(std::vector<std::string> words) {
   if (words.empty()) return spec::JobSpec();
+  // A line of options needs something to start; true(1) is never run, since the request has its
+  // entry point.
   words.insert(words.end(), {"--no-python", "true"});
   const auto line = parse_command_line(words);
   if (!line) return fail(Code::Usage, line.error().text);
   if (line->action != spec::Action::Run) return fail(Code::Usage, "options have to be of a run");
+  // No device is counted: the request has its number of workers.
   auto around = spec::system_host_environment([] { return 0; }, [] { return 0; });
   // The caller has decided; what a scheduler or PET_* say is for those who type a command.
   around.variable = [](const std::string&) { return std::nullopt; };
@@ -118,9 +121,13 @@ Result<spec::JobSpec> read_options(std::vector<std::string> words) {
 UniqueFd death_of_caller(int socket) {
   ucred other{};
   socklen_t size = sizeof other;
+  // The pid of the process that made the pair of sockets (unix(7)): our parent may be a shell in
+  // between. 0 is one of another pid namespace.
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &size) != 0 || other.pid <= 0) {
     return UniqueFd();
   }
+  // The end of the socket alone tells too little: a child of the caller that has inherited it keeps
+  // it open.
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, other.pid, 0)));
 }
 
@@ -178,6 +185,8 @@ std::optional<int> caller_descriptor(int argc, char** argv) {
   const std::string_view word = argv[1];
   if (!word.starts_with(kOption)) return std::nullopt;
   const auto number = parse_int(std::string(word.substr(kOption.size())));
+  // Not 0 to 2, which are the streams of the job. A wrong number is told by run_for_caller(), so
+  // that the option is never taken for a script's.
   return number && *number > 2 && *number < 1 << 20 ? std::optional(static_cast<int>(*number))
                                                     : std::optional(-1);
 }
@@ -193,6 +202,7 @@ int run_for_caller(guardian::Agent& guardian, int descriptor) {
   if (const auto enough = process::enough_descriptors(); !enough) {
     return tell_refusal(*caller, enough.error());
   }
+  // Before the agent is made, which resolves the name of the event handler.
   listen_for(*caller, *request);
   const auto death = death_of_caller(caller->descriptor());
   agent::LocalElasticAgent agent(request->spec, &guardian);

@@ -21,6 +21,8 @@ constexpr int kPatienceMs = 60'000;
 Result<Caller> Caller::take(int descriptor) {
   int type = 0;
   socklen_t size = sizeof type;
+  // Looked at first: a number that a person has typed may be any descriptor, say a file that would
+  // then be written to.
   if (::getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) {
     return fail(Code::Usage,
                 fmt::format("--caller: descriptor {} is no stream socket; the Python package "
@@ -41,6 +43,7 @@ Result<json::value> Caller::hear() {
     }
     pollfd readable{socket_.get(), POLLIN, 0};
     ::poll(&readable, 1, -1);  // the loop may have made the socket non-blocking
+    // After poll(2) it may still have nothing (select(2), BUGS), and must not wait then.
     const auto count = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (count > 0) {
       heard_.append(bytes.data(), static_cast<std::size_t>(count));
@@ -56,6 +59,8 @@ Result<json::value> Caller::hear() {
 bool Caller::write_some(bool waits) {
   while (!waiting_.empty()) {
     const auto count =
+        // MSG_NOSIGNAL: a caller that has gone must not end the agent by SIGPIPE, whose workers
+        // have to be stopped first.
         ::send(socket_.get(), waiting_.data(), waiting_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (count > 0) {
       waiting_.erase(0, static_cast<std::size_t>(count));
@@ -71,6 +76,8 @@ bool Caller::write_some(bool waits) {
 
 void Caller::tell(const json::value& line) {
   auto text = python_json(line) + "\n";
+  // A caller that does not read costs records and not memory; tell_last() is not bounded by it, as
+  // the end has to arrive.
   if (waiting_.size() + text.size() > kBacklog) {
     ++lost_;
   } else {

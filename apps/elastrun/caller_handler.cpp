@@ -63,6 +63,8 @@ class CallerHandler final : public rendezvous::RendezvousHandler {
     RendezvousInfo info;
     info.rank = static_cast<int>(member_int_or(*answer, "rank", -1));
     info.world_size = static_cast<int>(member_int_or(*answer, "world_size", 0));
+    // The handler is a program of the user: what it says becomes RANK and WORLD_SIZE of all
+    // workers.
     if (info.world_size < 1 || info.rank < 0 || info.rank >= info.world_size) {
       return fail(Code::Rendezvous, fmt::format("rank {} of {} nodes", info.rank, info.world_size));
     }
@@ -94,6 +96,7 @@ class CallerHandler final : public rendezvous::RendezvousHandler {
     if (const auto told = caller_.tell_last(json::object{{"call", call}}); !told) {
       return std::unexpected(told.error());
     }
+    // One question at a time, so the next line is its answer.
     auto answer = caller_.hear();
     if (!answer) return answer;
     if (const auto* said = object_in(*answer, "answer")) return *said;

@@ -42,10 +42,13 @@ class Fields {
     return object_.if_contains(name);
   }
   void refuse(std::string_view name, std::string_view why) {
+    // The first one: those that follow are often its consequences.
     if (!error_) error_ = Error{Code::Usage, fmt::format("{}{} {}", where_, name, why)};
   }
   Status end() {
     for (const auto& field : object_) {
+      // A package that is newer than this program asks for something that would silently not
+      // happen.
       if (!known_.contains(field.key())) refuse(field.key(), "is not known to this elastrun");
     }
     if (error_) return std::unexpected(*error_);
@@ -73,6 +76,7 @@ void take_streams(Fields& fields, std::string_view name, spec::StdMap& into) {
   const auto fits = [](unsigned bits) { return bits <= spec::StdMap::kBoth; };
   bool sound = fits(into.everyone);
   for (const auto& [rank, bits] : by_rank) {
+    // By its length as well, since std::stoi() throws for what an int cannot hold.
     const bool number = !rank.empty() && rank.size() < 7 &&
                         std::ranges::all_of(rank, [](char c) { return c >= '0' && c <= '9'; });
     sound = sound && number && fits(bits);
@@ -108,6 +112,7 @@ Status take_rendezvous(const json::value& text, CallerRequest& request) {
   fields.take("local_addr", parameters.local_addr);
   fields.take("node_rank", parameters.node_rank);
   fields.take("conf", parameters.conf);
+  // Before a handler is made, which may open a port.
   if (const auto sound = fields.end(); !sound) return sound;
   request.backend = parameters.backend;
   request.run_id = parameters.run_id;

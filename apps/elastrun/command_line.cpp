@@ -95,6 +95,7 @@ std::optional<spec::Refusal> parse_options(const std::vector<std::string>& words
     app.add_option(name, take_last)->take_last()->trigger_on_parse()->check(check);
   }
   try {
+    // CLI11 takes a vector from its end.
     std::vector<std::string> last_first(words.rbegin(), words.rend());
     app.parse(last_first);
   } catch (const CLI::Success&) {
@@ -109,6 +110,8 @@ std::optional<spec::Refusal> parse_options(const std::vector<std::string>& words
 spec::Answer<spec::CommandLine> parse_command_line(std::span<const std::string> words) {
   auto plain = spec::plain_words(words);
   spec::CommandLine line;
+  // Before the refusal of the words, which stand behind these: the first fault of the line is told,
+  // as argparse does, and --help before a fault wins.
   if (auto refusal = parse_options(plain.options, line)) return std::unexpected(*refusal);
   if (line.action != spec::Action::Run) return line;
   if (plain.refusal) return std::unexpected(*plain.refusal);

@@ -65,8 +65,10 @@ int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent:
     const auto line = fmt::format("elastrun: files of this run are in {}\n", result.run_dir);
     run.console().write(Stream::Err, line, kVerdict);
   }
+  // Before files are written, which may take long on a slow file system: people wait for this.
   run.console().write(Stream::Err, report_text(result, spec, reader_at(run.console())), kVerdict);
   hand_error_on(result, run.lane(files::Lane::Errors));
+  // Before the report, which tells what each sink has delivered and lost.
   const auto sinks = run.end_metrics();
   const bool asked = kept || !spec.report_file.empty();
   const auto text = asked ? report_json(result, spec, code, sinks) : "";
@@ -75,6 +77,8 @@ int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent:
   }
   if (kept) write_later(run.lane(files::Lane::Logs), result.run_dir + "/report.json", text);
   run.finish();
+  // Last: from here on a signal could only turn the exit code of a job that is over into another
+  // one.
   run.ignore_signals();
   return code;
 }

@@ -23,6 +23,7 @@ Status put(const fs::path& to, Make make) {
   std::error_code error, ignored;
   fs::remove(draft, ignored);
   make(draft, error);
+  // In one step; to write into a program that runs fails with ETXTBSY (open(2)).
   if (!error) fs::rename(draft, to, error);
   if (!error) return {};
   fs::remove(draft, ignored);
@@ -87,6 +88,7 @@ Status install_into(const std::string& folder, const std::string& program) {
       return done;
     }
   }
+  // Relative, since the folder has another path in the container that uses it.
   return put(bin / "torchrun", [](const fs::path& draft, std::error_code& why) {
     fs::create_symlink("elastrun", draft, why);
   });

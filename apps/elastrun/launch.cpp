@@ -43,6 +43,7 @@ spec::HostEnvironment real_host_environment(std::string called_as) {
 
 int run_job(guardian::Agent& guardian, int argc, char** argv) {
   const auto program = program_name(argc, argv);
+  // First, because all that follows may log.
   if (const auto refused = set_log_level()) return refuse(*refused, program);
   if (const auto caller = caller_descriptor(argc, argv)) return run_for_caller(guardian, *caller);
   const auto line =
@@ -57,11 +58,13 @@ int run_job(guardian::Agent& guardian, int argc, char** argv) {
   const auto job = spec::resolve(*line, around);
   if (!job) return refuse(job.error(), program);
   if (job->spec.explain) print(spec::explain_text(*job));
+  // Before the first line of this run: what parses the log gets no other form in between.
   if (job->spec.json_log) log::set_format(log::Format::Json);
   say_warnings(*job);
   if (job->spec.dry_run) return print_plan(job->spec, program);
   say_start(*job);
   if (job->refusal) say_refusal(*job->refusal, program);
+  // Before anything is opened, so that it fails here with advice and not in the middle of a start.
   if (const auto enough = process::enough_descriptors(); !enough) {
     return give_up(enough.error(), program);
   }
@@ -92,6 +95,7 @@ int launch(int argc, char** argv) {
 int launch(guardian::Agent& guardian, int argc, char** argv) {
   hold_passing_signals();
   const int code = run_job(guardian, argc, argv);
+  // After run_job() has returned: its destructors have closed files and ended children by then.
   plugin::leave_if_loaded(code);
   return code;
 }

@@ -26,6 +26,7 @@ std::string torchrun_part(const agent::JobResult& result, const spec::JobSpec& s
   }
   const bool own = ending.kind == Kind::WorkersFailed || ending.kind == Kind::JobFailed;
   if (!own || !result.judgement) return {};
+  // A worker that we have stopped is no cause; torchrun's sentence would blame it.
   if (result.judgement->failures[result.judgement->root].stopped_by_us) return {};
   const auto name = workers::entry_name(spec);
   return "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " +
@@ -81,6 +82,7 @@ void hand_error_on(const agent::JobResult& result, files::BlockingCalls& files) 
     };
     return files.make(to, write, warn_of);
   }
+  // Without one torchrun copies nothing either.
   if (!root->error_file) return;
   const auto copy = [to, from = root->error_file_path, code = root->status.as_python()] {
     return workers::copy_error_file(from, to, code);

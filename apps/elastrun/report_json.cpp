@@ -55,6 +55,7 @@ json::value page_json(const workers::Failure& failure) {
   out["phase"] = text_or_null(page.phase);
   for (const auto& series : page.series) {
     const bool finite = std::isfinite(series.value);
+    // JSON has no NaN and no infinity (RFC 8259, 6); a strict reader would refuse the whole report.
     values[fmt::format("{}/{}", series.group, series.name)] =
         finite ? json::value(series.value) : json::value(nullptr);
   }
@@ -262,7 +263,9 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
 std::string report_path(const agent::JobResult& result, const spec::JobSpec& spec) {
   const auto& path = spec.report_file;
   if (spec.max_nodes <= 1) return path;
+  // Without a round there is no rank: the name keeps nodes of one shared folder apart.
   if (!result.round) return files::with_word(path, host_name());
+  // One node has the name that was asked for, so that what reads the report finds it.
   if (result.round->group_rank == 0) return path;
   return files::with_word(path, fmt::format("node{}", result.round->group_rank));
 }

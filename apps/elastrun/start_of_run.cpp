@@ -103,6 +103,7 @@ void say_warnings(const spec::Resolved& job) {
 
 void say_start(const spec::Resolved& job) {
   const auto& report = job.spec.report_file;
+  // At the start, when it can be mended, and not after days at the end.
   if (const auto trouble = trouble_with_report(report); !report.empty() && !trouble.empty()) {
     log::warning("report", "{}", trouble);
   }

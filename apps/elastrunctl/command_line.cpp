@@ -280,6 +280,7 @@ void add_print_completion(CLI::App& app) {
     auto script = completion_script(shell, commands_of(app));
     if (script.empty()) throw CLI::ValidationError("--print-completion", "bash, zsh or fish");
     script.pop_back();  // exit() adds a newline
+    // As CLI11 leaves the parser for --version: what is required need not be there.
     throw CLI::CallForVersion(script, 0);
   };
   app.add_option_function<std::string>("--print-completion", print,
@@ -304,6 +305,7 @@ std::string unknown_command(const CLI::App& app, int argc, char** argv) {
   const CLI::App* level = &app;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word(argv[i]);
+    // An option may take the next word, so what follows cannot be judged.
     if (word.starts_with('-')) return {};
     std::vector<std::string> names;
     const CLI::App* next = nullptr;

@@ -101,6 +101,7 @@ class Stitching {
       auto line = lines.next();
       if (!line) break;
       if (auto status = reader_.take(*line); !status) return status;
+      // The line that ended this stretch is the first of a later one of the same journal.
       if (over) lines.hold(std::move(*line));
     }
     if (lines.failed().empty()) return {};

@@ -184,6 +184,7 @@ class Questions {
   bool more() {
     pollfd input{STDIN_FILENO, POLLIN, 0};
     while (::poll(&input, 1, kLookMilliseconds) <= 0) {
+      // An orphan is given to another process (getppid(2)).
       if (::getppid() != parent_) return false;
     }
     char room[64 << 10];
@@ -202,6 +203,7 @@ class Questions {
 
 int run_goodput_calculate(const CalculateOptions& options) {
   std::signal(SIGINT, SIG_IGN);  // Ctrl-C is for the process that asks, whose end ends this one
+  // Then write(2) fails, and the program ends by its own way out.
   std::signal(SIGPIPE, SIG_IGN);
   Desk desk(options);
   Questions questions;

@@ -59,6 +59,8 @@ std::vector<JournalFiles> with_parts(const std::vector<std::string>& paths) {
   std::vector<JournalFiles> all;
   for (const auto& path : paths) {
     struct stat file {};
+    // By device and inode: "runs/*" and a link name one file twice, and its records would count
+    // twice.
     const bool known = path != "-" && ::stat(path.c_str(), &file) == 0;
     if (known && !seen.emplace(file.st_dev, file.st_ino).second && S_ISREG(file.st_mode)) continue;
     auto& files = all.emplace_back(1, path);
@@ -81,6 +83,7 @@ Status read_one(GoodputReader& reader, const std::string& path) {
   }
   std::vector<char> room(kAtOnce);
   std::ifstream file;
+  // Before open(): libstdc++ ignores it on a file that is open.
   file.rdbuf()->pubsetbuf(room.data(), kAtOnce);
   file.open(path, std::ios::binary);
   if (!file) {
@@ -104,6 +107,8 @@ Status GoodputReader::read(std::istream& stream) {
 
 Status GoodputReader::take(const std::string& line) {
   if (line.empty()) return {};
+  // Nearly all lines are of that form, and a parser that makes a tree of each takes several times
+  // as long.
   if (line.size() <= kLongestLine && exporter::read_plain_record(line, plain_)) {
     return take_record(plain_);
   }

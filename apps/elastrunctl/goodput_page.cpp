@@ -253,6 +253,7 @@ Status write_goodput_page(const std::string& path, const std::string& text) {
     return std::unexpected(errno_error(Code::Io, "cannot write to stdout", failed));
   }
   std::string line;
+  // A pattern or a slip ("--html journal.jsonl") must not cost a file that cannot be made again.
   if (!files::is_written_to(path)) std::getline(std::ifstream(path), line);
   if (!line.empty() && line != kFirstLine) {
     return fail(Code::Usage, fmt::format("{} exists and is not an HTML page: --html takes the "

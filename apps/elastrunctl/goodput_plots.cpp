@@ -151,6 +151,7 @@ std::string timeline_rows(const GoodputPage& page) {
   std::string note;
   if (rows.size() > kPlotRows) {
     auto lengths = rows;
+    // Not sorted by length: the rows stay in the order of their times.
     std::ranges::nth_element(lengths, lengths.begin() + kPlotRows, std::greater(), &Span::length);
     std::erase_if(rows, [least = lengths[kPlotRows].length()](const Span& one) {
       return one.length() <= least;

@@ -36,6 +36,7 @@ StepScale scale_of(const std::vector<Point>& points) {
   }
   const auto middle = means.begin() + static_cast<std::ptrdiff_t>(means.size() / 2);
   std::ranges::nth_element(means, middle);
+  // The median, since a checkpoint or a restart makes single steps a hundred times as long.
   const double usual = std::max(*middle, 1e-6);
   if (to_seconds(most) > kClipFrom * usual) return {kClipAt * usual, true};
   return {std::max(to_seconds(most), 1e-6) * 1.05, false};
@@ -130,6 +131,7 @@ std::string curves(const std::vector<Point>& points, const StepScale& scale, Dur
       above += fmt::format("{}{:.2f} {:.2f}", move, x, scale.y(points[i].max));
       below.insert(0, fmt::format("L{:.2f} {:.2f}", x, scale.y(points[i].min)));
     }
+    // A path of one point draws nothing.
     if (stop == first + 1) mean += "h.01";
     text += fmt::format("<path class=\"area\" d=\"{}{}Z\"/><path d=\"{}\"/>\n", above, below, mean);
     first = stop;

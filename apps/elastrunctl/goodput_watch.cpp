@@ -160,6 +160,8 @@ Duration WatchedJob::silence() const {
 std::string_view WatchedJob::now() const {
   const auto& journal = reader_.input.journal;
   if (over_ || journal.is_over()) return "ended";
+  // Which bucket grows when a second passes is what goes on now; the journal has no other word for
+  // it.
   const auto before = journal.summary(silence());
   const auto after = journal.summary(silence() + std::chrono::seconds(1));
   for (std::size_t i = 0; before && i < goodput::kBuckets; ++i) {
@@ -204,8 +206,12 @@ void Display::draw(const WatchedJob& job, const Summary& summary) {
   lines.pop_back();
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1) {
+    // One less than the terminal has: the cursor stands below the last one, and a line more would
+    // scroll the first one out of reach.
     lines.resize(std::min<std::size_t>(lines.size(), size.ws_row - 1U));
   }
+  // DECAWM off: a line that is wider than the terminal would take two, and the next "up so many
+  // lines" end too low.
   std::string out = drawn_ > 0 ? fmt::format("\x1b[?7l\x1b[{}F", drawn_) : "\x1b[?7l";
   for (const auto& line : lines) out += line + "\x1b[K\n";
   out += "\x1b[J\x1b[?7h";
@@ -229,6 +235,7 @@ Result<UniqueFd> ending_signals() {
   sigset_t signals;
   ::sigemptyset(&signals);
   for (const int one : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&signals, one);
+  // Blocked, or they would end the program and never come through the descriptor (signalfd(2)).
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
   UniqueFd fd(::signalfd(-1, &signals, SFD_CLOEXEC));
   if (!fd) return std::unexpected(errno_error(Code::Io, "signalfd", errno));

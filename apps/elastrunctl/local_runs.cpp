@@ -69,6 +69,7 @@ std::string held_text(const RunEntry& run) {
   std::string text;
   for (const auto& worker : run.workers) {
     const auto process = process::read_process(worker.pid);
+    // The pid may be another process's by now.
     if (!process || process->start_time != worker.start_time) continue;
     const auto by = process::held_by(worker.pid);
     if (!by.empty()) text += fmt::format("  rank {} is {}\n", worker.rank, by);
@@ -111,6 +112,7 @@ Result<std::vector<ListedRun>> runs_of(std::vector<ListedRun> all, const std::st
   if (all.empty()) return fail(Code::Rendezvous, "no job of this user runs on this machine");
   std::vector<ListedRun> meant;
   for (const auto is_meant : kWays) {
+    // A whole name wins over one that begins so: "train" is not "train-2".
     if (!meant.empty()) break;
     std::ranges::copy_if(all, std::back_inserter(meant),
                          [&](const auto& run) { return is_meant(run.entry, job); });

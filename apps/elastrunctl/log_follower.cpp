@@ -84,6 +84,8 @@ bool LogFollower::advance() {
 /// Whether the run has ended: its entry is gone, or its process.
 bool LogFollower::take_events() {
   alignas(inotify_event) std::array<char, 16384> buffer{};
+  // What the events say is not looked at: the queue may overflow (inotify(7)), and a scan of the
+  // few folders finds the same.
   while (::read(events_.get(), buffer.data(), buffer.size()) > 0) {
   }
   if (auto entry = runs::read_run(run_.path)) {
@@ -102,6 +104,7 @@ void LogFollower::scan() {
   for (const std::string& name : names_in(root)) {
     if (const auto attempt = parse_attempt(name)) found[*attempt] = root + "/" + name;
   }
+  // The attempt that runs now: earlier ones are over, and are files that anybody can read.
   if (!first_ && !found.empty()) first_ = found.rbegin()->first;
   for (const auto& [name, path] : found) {
     if (name < *first_) continue;
@@ -111,6 +114,8 @@ void LogFollower::scan() {
     }
     if (attempts_[name].complete) continue;
     scan_attempt(name, path);
+    // A new attempt begins when the workers of the one before have ended, so nothing more is
+    // written there.
     attempts_[name].complete = name != found.rbegin()->first;
   }
 }
@@ -144,6 +149,8 @@ void LogFollower::scan_rank(Attempt& attempt, const std::string& path, int local
 }
 
 void LogFollower::add_watch(const std::string& directory) {
+  // The watch comes before the folder is listed: a file that is made in between is found by one of
+  // the two.
   if (watched_.contains(directory)) return;
   if (::inotify_add_watch(events_.get(), directory.c_str(), IN_CREATE | IN_MODIFY) >= 0) {
     watched_.insert(directory);

@@ -22,6 +22,7 @@ std::int64_t begin_of_last_lines(int file, std::int64_t size, int lines) {
   int ends = 0;
   for (std::int64_t stop = size; stop > 0;) {
     const auto start = std::max<std::int64_t>(stop - static_cast<std::int64_t>(kPiece), 0);
+    // From the end, piece by piece: a log may have gigabytes, and its last lines are wanted.
     const auto got = ::pread(file, piece.data(), static_cast<std::size_t>(stop - start), start);
     if (got <= 0) return start;
     for (auto at = got - 1; at >= 0; --at) {
@@ -35,6 +36,7 @@ std::int64_t begin_of_last_lines(int file, std::int64_t size, int lines) {
 }
 
 Result<LogTail> LogTail::open(const std::string& path, std::optional<int> lines) {
+  // O_NONBLOCK: a FIFO would wait for its writer before it can be seen that it is one.
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
   if (!file || ::fstat(file.get(), &info) != 0) {
@@ -56,6 +58,7 @@ void LogTail::read(const Write& write) {
       write(text);
       continue;
     }
+    // Half a line waits for its end, or the label would come again in its middle.
     pending_ += text;
     give_lines(write);
   }

@@ -52,6 +52,8 @@ void follow(std::list<LogFollower>& followers) {
       waits.push_back({one.events_fd(), POLLIN, 0});
       waits.push_back({one.agent_fd(), POLLIN, 0});
     }
+    // Without a limit: inotify tells of the log folder, of the entry and of its removal, and the
+    // pidfd of an agent that was killed and removed nothing.
     if (!waits.empty()) ::poll(waits.data(), waits.size(), -1);
   }
 }

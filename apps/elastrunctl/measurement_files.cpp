@@ -45,6 +45,8 @@ bool MeasurementFiles::replaced(const std::string& path, const File& file) {
   if (!file.known) return false;
   struct stat now {};
   if (::stat(path.c_str(), &now) != 0) return errno == ENOENT;
+  // Another inode is another file under the name; a shorter one was emptied. In both cases what was
+  // read is no longer there, and all is read again.
   return now.st_dev != file.device || now.st_ino != file.inode || now.st_size < file.offset;
 }
 
@@ -74,6 +76,8 @@ Status MeasurementFiles::read_file(const std::string& path, File& file) {
     errno_ = errno;
     return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", path), errno_));
   };
+  // Opened again for each question: over NFS the size of a file that stays open may be an old one
+  // (nfs(5), close-to-open).
   const UniqueFd input(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!input) {
     if (errno == ENOENT) return {};
@@ -117,6 +121,8 @@ std::size_t MeasurementFiles::take_lines(std::string_view text, bool at_end, Fil
       ++found_.skipped;
       file.skipping = true;
     }
+    // A last line without its LF may be whole, or may still be written. If it parses it counts now;
+    // else it waits for the rest.
     if (file.skipping || (at_end && take(line, false))) taken = text.size();
     break;
   }

@@ -59,6 +59,8 @@ class Reader {
     telemetry::Value number;
     if (!line_.number(number)) return false;
     const auto* whole = std::get_if<std::int64_t>(&number);
+    // The slow way decides about the others: this one must never give another answer, only a
+    // quicker one.
     if (whole == nullptr || *whole < -kFarthest || *whole > kFarthest) return false;
     found_.step = *whole;
     return true;

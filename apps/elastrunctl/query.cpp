@@ -28,6 +28,8 @@ Query::Query(boost::asio::io_context& loop, Clock& clock, net::Endpoint endpoint
 
 Result<FromCoordinator> Query::ask(rendezvous::Hello question, Duration limit) {
   question_ = std::move(question);
+  // One limit for looking up, connecting and the answer together: people have said how long they
+  // wait.
   alarm_->arm(clock_.now() + limit, [this] { finish(fail(Code::Timeout, silence())); });
   limit_ = limit;
   dialer_.dial(endpoint_, limit, [this](Result<tcp::socket> socket) {
@@ -61,6 +63,7 @@ void Query::hear(const std::string& payload) {
     return finish(std::move(message));
   }
   if (std::holds_alternative<rendezvous::Welcome>(*message)) {
+    // A coordinator of an older version takes the question for that of an agent that joins.
     finish(fail(Code::Protocol,
                 fmt::format("the agents at {} are of a version that cannot answer this", where())));
   }

@@ -69,6 +69,7 @@ Result<UniqueFd> connect_to(const std::string& path) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
+  // 108 bytes with the final zero (unix(7)).
   if (path.size() >= sizeof address.sun_path) {
     return fail(Code::Io, fmt::format("{} is too long for a socket", path));
   }
@@ -98,6 +99,8 @@ Result<StacksReport> ask_agent(const runs::RunEntry& run, Duration limit) {
     return fail(Code::Timeout, fmt::format("the agent (process {}) has said nothing for {}",
                                            run.pid, format_duration(limit)));
   }
+  // A file and not a message: stacks of thousands of workers are larger than a SEQPACKET may be
+  // (socket(7), wmem_max).
   const auto file = receive_file(socket->get());
   if (!file) return std::unexpected(file.error());
   return stacks_in(rendezvous::decode_from_coordinator(whole(*file)));

@@ -78,6 +78,8 @@ int run_status(const StatusOptions& options) {
   const auto secret = secret_of(options.job);
   if (!secret) return report_error(secret.error().text, kExitUsage);
   std::string not_here;
+  // With a colon it is an endpoint; without one it may be a job or a host, and a job that runs here
+  // is looked for first, since it needs no network.
   if (!options.target.contains(':')) {
     const auto listed = local_runs(options);
     if (listed) return print_local_status(options, *listed);

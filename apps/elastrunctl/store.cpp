@@ -24,6 +24,7 @@ constexpr auto kLastWords = std::chrono::seconds(5);
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  // The soft limit is 1024 on most systems, for the sake of programs that use select(2).
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
@@ -33,6 +34,7 @@ Result<net::Endpoint> listening_point(const std::string& text) {
   auto endpoint =
       net::parse_endpoint(text.starts_with('*') ? "[::]" + text.substr(1) : text, spec::kC10dPort);
   if (!endpoint) return endpoint;
+  // Loopback by RFC 6761, without asking a resolver.
   if (endpoint->host == "localhost") endpoint->host = "127.0.0.1";
   boost::system::error_code error;
   boost::asio::ip::make_address(endpoint->host, error);
@@ -115,6 +117,8 @@ int run_store(const StoreOptions& options) {
   end_on(signals, loop, **host);
   fmt::print("elastrunctl: listening at {}\n",
              net::format_endpoint(endpoint->host, (*host)->port()));
+  // stdout is buffered where it is no terminal, and this program ends only by a signal: a script
+  // that waits for the line would wait for ever.
   std::fflush(stdout);
   loop.run();
   return kExitDone;

@@ -24,6 +24,8 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
 }
 
 std::string shown(const std::string& text) {
+  // Names come from other processes and machines: an escape sequence in one could rewrite the
+  // terminal.
   return without_controls(text);
 }
 
