@@ -8,7 +8,7 @@
 
 namespace elastrun {
 
-/// The descriptor in `--caller=N`, by which a program that has an agent of its own starts this one;
+/// The descriptor in `--caller=N`, by which a program drives this one as its agent;
 /// nothing in any other command line.
 std::optional<int> caller_descriptor(int argc, char** argv);
 

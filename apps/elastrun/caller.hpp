@@ -9,15 +9,15 @@
 
 namespace elastrun {
 
-/// A stream socket to the process that started this one, which is a Python program with an agent of
-/// its own (package elastrun.agent): one JSON text a line in each direction. What it says is
+/// A stream socket to the process that started this one, which is a Python program that drives it
+/// as its agent (package elastrun.agent): one JSON text a line in each direction. What it says is
 /// checked like all that comes from outside; a caller that does not read loses records, never the
 /// result.
 class Caller {
  public:
   /// The longest line, both ways.
   static constexpr std::size_t kLongestLine = 64U << 20;
-  /// Takes the descriptor. Fails with Usage where it is no connected socket.
+  /// Takes the descriptor. Fails with Usage unless it is a connected socket.
   static Result<Caller> take(int descriptor);
 
   /// The next line. Waits without limit; fails with Closed at the end of the stream and with

@@ -17,7 +17,7 @@
 namespace elastrun::ctl {
 namespace {
 
-constexpr std::size_t kLongestEntry = 1 << 20;  // what is longer is no entry
+constexpr std::size_t kLongestEntry = 1 << 20;  // a longer line is not an entry
 constexpr std::size_t kEntryBytes = 256 << 10;
 constexpr std::string_view kBlank = " \t\r\n\v\f";
 

@@ -171,7 +171,7 @@ std::string given_id(const Record& record, std::string_view attribute) {
   return is_one ? id : std::string();
 }
 
-/// The ids of spans that nobody gave one.
+/// The ids of spans that came without one.
 class SpanIds {
  public:
   explicit SpanIds(const OtlpOptions& options) {

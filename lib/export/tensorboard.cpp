@@ -170,7 +170,7 @@ std::string tensorboard_values(WallTime when, std::int64_t step,
 
 std::string tensorboard_file_name(WallTime when, std::string_view host, int pid) {
   const auto seconds = std::chrono::floor<std::chrono::seconds>(when.time_since_epoch()).count();
-  // TensorBoard takes a file for one of its own by "tfevents" in the name, and reads those of a
+  // TensorBoard takes a file as its output by "tfevents" in the name, and reads those of a
   // folder in the order of their names: so the time comes first, with its zeros.
   return fmt::format("events.out.tfevents.{:010}.{}.{}.0", seconds, host, pid);
 }

@@ -20,7 +20,7 @@ constexpr Duration kTimeLimit = std::chrono::seconds(1);
 constexpr Duration kLoadLimit = std::chrono::seconds(60);  // in tests
 constexpr Duration kRefill = std::chrono::seconds(1);
 constexpr int kMostServers = 3;  // one after another, if they end or packages are installed
-constexpr std::string_view kArea = "process";
+constexpr std::string_view kForkArea = "process";
 
 /// All that the tests try is tried with a fork server then, from the first attempt on.
 bool is_under_test() {
@@ -56,7 +56,8 @@ std::unique_ptr<ForkServing> ForkServing::make(Parts parts) {
   std::unique_ptr<ForkServing> serving(new ForkServing(parts));
   if (spec.max_restarts == 0 && spec.max_nodes == 1 && !serving->serves_first_) return nullptr;
   if (spec.fork_server.empty()) {
-    log::warning(kArea, "No fork server: the Python package elastrun is not beside this program");
+    log::warning(kForkArea,
+                 "No fork server: the Python package elastrun is not beside this program");
     return nullptr;
   }
   auto* const self = serving.get();
@@ -133,7 +134,7 @@ std::optional<process::Spawned> ForkServing::serve(const process::LaunchRequest&
     say_not_served(taken.error().text);
     return std::nullopt;
   }
-  log::info(kArea, "Local rank {} is forked, as process {}", request.fork_slot, taken->pid);
+  log::info(kForkArea, "Local rank {} is forked, as process {}", request.fork_slot, taken->pid);
   return std::move(*taken);
 }
 
@@ -141,8 +142,8 @@ void ForkServing::say_not_served(const std::string& why) {
   if (why == said_) return;
   said_ = why;
   const auto text = fmt::format("Workers are started without the fork server: {}", why);
-  parts_.spec.start_method == "auto" ? log::info(kArea, "{}", text)
-                                     : log::warning(kArea, "{}", text);
+  parts_.spec.start_method == "auto" ? log::info(kForkArea, "{}", text)
+                                     : log::warning(kForkArea, "{}", text);
 }
 
 void ForkServing::ended(const JobResult&, const std::vector<workers::Worker>*) {

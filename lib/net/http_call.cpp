@@ -205,7 +205,7 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
     parser_.get().body().data = piece_.data();
     parser_.get().body().size = piece_.size();
     // All three again for each piece: buffer_body is moved on by what it is given, and says
-    // need_buffer when it is used up (which is no error here).
+    // need_buffer when it is used up (which is not an error here).
     parser_.get().body().more = true;
     http::async_read_some(stream_, buffer_, parser_,
                           [self = this->shared_from_this()](error_code error, auto) {

@@ -48,7 +48,7 @@ class ForkServer {
   /// it. `with_context`: it opens the accelerator of that number.
   void prepare(int slot, bool with_context);
   /// Makes the child of `request.fork_slot` its worker: in the state that spawn() would have put it
-  /// in, in its session and group. Fails with Spawn, and then there is no such process.
+  /// in, in its session and group. Fails with Spawn, and then no such process is left.
   Result<Spawned> take(const LaunchRequest& request, Duration limit);
 
   /// The server and the children that wait: not the job's.

@@ -298,7 +298,7 @@ class Loader {
 
 namespace {
 
-/// What to do about text that is no TOML, by the parser's words for it.
+/// What to do about text that is not TOML, by the parser's words for it.
 std::string_view hint_for(std::string_view problem) {
   if (problem.contains("redefine")) return "a key stands once in its section; keep one of the two";
   if (problem.contains("table header") || problem.contains("expected ']'") ||

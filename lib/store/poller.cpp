@@ -41,7 +41,7 @@ void Poller::State::turn() {
         ::epoll_wait(set.native_handle(), events.data(), static_cast<int>(events.size()), 0);
     if (count <= 0) return;
     on_ready({events.data(), static_cast<std::size_t>(count)});
-    // Fewer than asked for: there are no more.
+    // Fewer than asked for: these were all.
     if (static_cast<std::size_t>(count) < events.size()) return;
   }
 }

@@ -16,8 +16,8 @@ struct EnergyUse {
 };
 
 /// The energy counters of the processors (RAPL; those of AMD have the same files), as powercap
-/// shows them. The kernel lets only root read them unless somebody has changed that: then there is
-/// nothing to tell.
+/// shows them. The kernel lets only root read them unless the administrator has changed that: then
+/// there is nothing to tell.
 class CpuEnergy {
  public:
   explicit CpuEnergy(std::string folder) : folder_(std::move(folder)) {}

@@ -68,7 +68,7 @@ void add_rates(const std::vector<DeviceIo>& now, const std::vector<DeviceIo>& be
   for (const auto& device : now) {
     const auto old = std::ranges::find(before, device.name, &DeviceIo::name);
     // A device that has just come has counted since it was plugged in or the machine started: its
-    // total is no rate of this interval.
+    // total is not a rate of this interval.
     if (old == before.end()) continue;
     in += per_second(device.in, old->in, seconds);
     out += per_second(device.out, old->out, seconds);

@@ -240,7 +240,7 @@ void add_gpu_state(Points& points, const std::vector<GpuUse>& gpus) {
   }
 }
 
-/// Of processors since we watch; and what that is in carbon, if somebody has said what a kilowatt
+/// Of processors since we watch; and what that is in carbon, if the user has said what a kilowatt
 /// hour is: `intensity` in grams.
 void add_energy(Points& points, const MachineSample& sample, double intensity) {
   constexpr double kJoulesOfKilowattHour = 3.6e6;

@@ -22,7 +22,7 @@ Summary<double> Series::since(const Cursor& cursor, const Totals& totals) const 
     if (cursor.base.sketch) summary.sketch->subtract(*cursor.base.sketch);
   }
   summary.count = totals.count - cursor.base.count;
-  // Without values there is no least and no most: the range holds zeros that were never measured.
+  // Without values least and most do not exist: the range holds zeros that were never measured.
   if (summary.count == 0) return summary;
   summary.sum = totals.sum - cursor.base.sum;
   summary.min = cursor.range.min;

@@ -11,7 +11,7 @@
 /// agent of elastrun a worker needs neither: elastrun::worker::Expires tells it by itself.
 namespace elastrun::timer {
 
-/// Whom `Expires` talks to from now on, in all threads; null: nobody.
+/// Whom `Expires` talks to from now on, in all threads; null: no client.
 void configure(std::shared_ptr<TimerClient> client);
 
 /// Has this process reaped, as its client does that, unless this object has ended `after` seconds

@@ -705,7 +705,7 @@ class Span {
 
 namespace detail {
 /// How many samples this process may still tell one by one in this second: ELASTRUN_SAMPLES, where
-/// somebody wants to see them.
+/// a sink shows them.
 class Singles {
  public:
   bool wanted() const { return most_ > 0; }
@@ -798,7 +798,7 @@ class Sketch {
 }  // namespace detail
 
 /// Samples of one series, summed up in this process and told to the agent once a second, and one by
-/// one where somebody wants to see that; the last value is in the page at once. For all threads,
+/// one where a sink shows that; the last value is in the page at once. For all threads,
 /// and cheap enough for an inner loop:
 ///
 ///     static elastrun::worker::Metric loss("loss", "model");

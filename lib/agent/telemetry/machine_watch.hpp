@@ -36,7 +36,7 @@ class MachineWatch {
   /// `then` runs once, never inside this call. One look at a time; all who ask meanwhile get the
   /// same. Who has waited long enough gets the last one, while the thread goes on waiting.
   void look(Then then);
-  /// Hears each new sample, whoever asked for it.
+  /// Hears each new sample, for whichever part it was taken.
   void on_sample(Then hear) { hear_ = std::move(hear); }
   /// A sample as series; totals count from the time that this was made.
   std::vector<telemetry::Point> points_of(const system::MachineSample& sample) const;

@@ -32,7 +32,7 @@ constexpr std::size_t kBuckets = 16;
 std::string_view bucket_name(Bucket bucket);
 /// Where the reference's monitoring books it: "PROGRAM_STARTUP", "WASTED_PROGRESS", ...; of
 /// Checkpoint its saves. What it has no word for is "OTHER", and so is what workers did of whom no
-/// step is known. Not of Productive, which is no loss.
+/// step is known. Not of Productive, which is not a loss.
 std::string_view badput_source(Bucket bucket, bool steps_known);
 constexpr std::string_view kRestoreSource = "CHECKPOINT_RESTORE";
 

@@ -21,7 +21,7 @@ std::optional<std::int64_t> whole(const telemetry::Value* value) {
 }  // namespace
 
 void SaveTimes::take(const telemetry::Record& record) {
-  if (record.name == "job.started") last_.reset();  // a steady clock of its own
+  if (record.name == "job.started") last_.reset();  // each agent has another steady clock
   if (record.scope != kWorker) return;
   if (record.name == "step") {
     if (const auto number = whole(&record.value)) last_ = {*number, record.stamp.mono};

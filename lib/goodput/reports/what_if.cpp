@@ -125,7 +125,7 @@ Result<WhatIf> what_if(const Ledger::Summary& recorded, const WhatIfQuestion& qu
                     : to_seconds(recorded.elapsed - recorded.of(Bucket::Queued)) / work.failures;
   policy.save = *save;
   policy.restart = restart_time(recorded);
-  // Longer than the job is no interval of it: then one checkpoint, at the end, is best.
+  // An interval longer than the job cannot be kept: then one checkpoint, at the end, is best.
   const double best = std::clamp(nearest_whole(policy.best_interval() / answer.step_time), 1.0,
                                  std::max(static_cast<double>(answer.steps), 1.0));
   answer.best = outcome(answer, best);

@@ -568,7 +568,7 @@ class Watch:
                 if self._is_out() or not self._rank0:
                     return method(manager, step, *args, **kwargs)
                 number = self._done()
-                with contextlib.suppress(Exception):  # Orbax refuses what is no number
+                with contextlib.suppress(Exception):  # Orbax refuses what is not a number
                     number = channel.whole(step) if self._tells_steps() else number
                 with self._during(_SAVE, True) as told:
                     result = method(manager, step, *args, **kwargs)

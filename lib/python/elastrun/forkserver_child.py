@@ -146,7 +146,7 @@ def _set_environment(environment: dict[bytes, bytes]) -> None:
 
 
 def _restore_streams() -> None:
-    """Those of the server are of its own descriptors; what has taken sys.stderr at its import keeps
+    """Those of the server belong to its descriptors; what has taken sys.stderr at its import keeps
     that object.
     """
     encoding, errors = sys.stdin.encoding, sys.stdin.errors

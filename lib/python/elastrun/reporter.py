@@ -204,7 +204,7 @@ class Reporter:
             self._turn()
 
     def _put_single(self, key: Key, value: Any) -> None:
-        """As put, of a process whose samples somebody wants to see one by one."""
+        """As put, of a process whose samples a sink shows one by one."""
         if type(value) is not float:
             try:
                 value = float(value)
@@ -361,7 +361,7 @@ class Reporter:
                 if not channel.offer(self._packet(key, fields)):
                     return
                 del self._risen[key]
-            # After the sums, which matter more where there is no room for all.
+            # After the sums, which matter more where not all have room.
             if self._single or self._more:
                 self._tell_single()
 

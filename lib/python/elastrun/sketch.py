@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histograms with buckets that grow by 2^(1/32), as the agent has them: quantiles are within 1.09 %.
+"""Histograms with buckets that grow by 2^(1/32), as in the agent: quantiles are within 1.09 %.
 
 A bucket is known by the sign of its values (-1, 0, 1) and, but for zero, its index: bucket i of
 positive values holds those above 2^(i/32), up to 2^((i+1)/32).

@@ -3,7 +3,7 @@
 
 `python -m elastrun.install_torchrun` writes LINE into a .pth file, which Python runs at each start.
 The line imports nothing and costs some 50 microseconds: a function that looks at the names of
-modules. It calls `find_spec` below in two cases alone: somebody imports the module of torch in
+modules. It calls `find_spec` below in two cases alone: a program imports the module of torch in
 which every launcher ends, or torch is imported in the course of `python -m`. Standard library only.
 """
 from __future__ import annotations

@@ -39,7 +39,7 @@ void Job::report(Peer peer, FromAgent message) {
   } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
     state.succeed(peer, succeeded->round, now);
   } else if (const auto* leaving = std::get_if<Leaving>(&message)) {
-    // Before it leaves: then it is no member any more, and its reason is lost.
+    // Before it leaves: afterwards it is not a member any more, and its reason is lost.
     if (leaving->unable) state.cannot_start(peer, leaving->why, now);
     const auto kind = leaving->killed ? Cause::Kind::NodeLost : Cause::Kind::NodeLeft;
     state.leave(peer, leaving->why, now, leaving->grace, kind);

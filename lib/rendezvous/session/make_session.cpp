@@ -130,8 +130,8 @@ Result<std::unique_ptr<Session>> make_elected(Plan& plan,
 
 }  // namespace
 
-// A secret wins over MUNGE: a user has chosen it, and it also admits nodes outside the cluster and a
-// colleague's, whose credentials are another user's.
+// A secret wins over MUNGE: a user has chosen it, and it also admits nodes outside the cluster and
+// a colleague's, whose credentials are another user's.
 Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clock& clock,
                                               const SessionSettings& settings) {
   const RendezvousConfig& config = settings.config;

@@ -29,7 +29,7 @@ _ENDING = 60.0  # seconds beyond the time that workers have to end
 
 
 class AgentError(RuntimeError):
-    """The agent could not do its work: there is no program, or it has ended without a word."""
+    """The agent could not do its work: the program is missing, or it ended without a word."""
 
 
 def _program() -> str:

@@ -208,7 +208,7 @@ def send_value(channel: int, rank: int, function: str, value: Any, by_value: boo
 
 def receive_value(channel: socket.socket) -> tuple[int, int] | None:
     """In the caller: the rank of a worker and the descriptor of what it returned; None: nothing is
-    there. What is no such message is ignored.
+    there. Another message is ignored.
     """
     channel.setblocking(False)  # recv_fds does not pass its flags on, before Python 3.13
     while True:
