@@ -94,6 +94,8 @@ Result<std::int64_t> as_number(const Result<std::string>& bytes) {
 
 }  // namespace
 
+// Without delay: requests are small and wait for their answers, and Nagle's algorithm (RFC 896)
+// would hold each second one back until the peer's delayed acknowledgement, for 40 ms.
 void TcpClient::connect(boost::asio::io_context& loop, Clock& clock, Endpoint endpoint,
                         Duration timeout, OnConnected done) {
   auto connecting = std::make_shared<Connecting>(loop, clock);

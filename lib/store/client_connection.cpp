@@ -147,6 +147,7 @@ void TcpClient::Connection::cancel_wait() {
 }
 
 void TcpClient::Connection::finish(Result<std::string> result) {
+  // Taken out first: what it calls may ask again, or destroy the client.
   const Call call = std::move(in_flight_.front());
   in_flight_.pop_front();
   if (call.done) call.done(std::move(result));

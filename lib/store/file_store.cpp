@@ -39,6 +39,7 @@ class FileStore::Lock {
     // again.
     UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
     if (!fd) return std::unexpected(file_error(path, "open"));
+    // flock(2), because torch's store takes that: a lock of fcntl(2) would not exclude it.
     const int kind = purpose == For::Writing ? LOCK_EX : LOCK_SH;
     while (::flock(fd.get(), kind) != 0) {
       if (errno != EINTR) return std::unexpected(file_error(path, "lock"));
@@ -72,6 +73,8 @@ Result<std::unique_ptr<FileStore>> FileStore::open(boost::asio::io_context& loop
 
 FileStore::~FileStore() {
   if (path_.empty()) return;
+  // In this order: of two that leave at once, the one that finds no reference left must see both as
+  // finished. The other way round neither of them would remove the file.
   const auto finished = count(kFinished, 1);
   const auto references = count(kReferences, -1);
   // As torch: the last of all workers removes the file, or the next run would read its keys.
@@ -253,6 +256,7 @@ void FileStore::poll_later() {
 }
 
 void FileStore::poll() {
+  // Answers are posted, so nothing that they call can change this list meanwhile.
   std::erase_if(waiters_, [this](Waiter& waiter) {
     bool there = false;
     auto result = all_there(waiter.keys, there);

@@ -78,6 +78,7 @@ Result<Listening> open_endpoint(const Endpoint& endpoint) {
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   hand_down_options(socket.get());
   const bool both_families = family == AF_INET6 && endpoint.address().is_unspecified();
+  // Said aloud, because net.ipv6.bindv6only may make the other one the default (ipv6(7)).
   if (both_families) ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   if (::bind(socket.get(), endpoint.data(), static_cast<socklen_t>(endpoint.size())) != 0 ||
       ::listen(socket.get(), kBacklog) != 0) {

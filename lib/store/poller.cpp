@@ -55,6 +55,8 @@ Poller::~Poller() {
 }
 
 Result<std::unique_ptr<Poller>> Poller::make(boost::asio::io_context& loop, OnReady on_ready) {
+  // An epoll set is itself readable when one of its members is ready (epoll(7)): the loop watches
+  // one descriptor, however many workers are connected.
   const int fd = ::epoll_create1(EPOLL_CLOEXEC);
   if (fd < 0) return std::unexpected(errno_error(Code::Store, "cannot make an epoll set", errno));
   auto state = std::make_shared<State>(loop, fd, std::move(on_ready));

@@ -360,6 +360,8 @@ void TcpServer::cut_off(Peer peer) {
 
 void TcpServer::close(Peer peer) {
   Connection& connection = connections_[peer];
+  // Before the close: a child between clone and execve has a copy, which would keep the connection
+  // in the set (epoll(7)).
   poller_->remove(connection.fd.get());
   connection.fd.reset();
   exchange_->close(peer);
@@ -375,12 +377,15 @@ void TcpServer::start_afresh() {
   close_all();
   // With the keys of the round before, the barriers of the next one would be complete at once.
   earlier_requests_ += exchange_->requests();
+  // After the connections, whose close speaks to the old one. They keep their serials, by which a
+  // late event of the old round is told from one of the new, whose peers are numbered from 0 again.
   exchange_ = std::make_unique<Exchange>(settings_.on_join, settings_.on_change);
   if (settings_.awaits_peers && !gate_.is_shut()) hold_newcomers();
 }
 
 void TcpServer::allow_peers(std::vector<asio::ip::address> addresses) {
   const bool was_shut = gate_.is_shut();
+  // Before those that came early are adopted, which asks the gate.
   gate_.open(addresses);
   if (!was_shut) return;
   listen(true);

@@ -146,6 +146,7 @@ bool Table::erase(std::string_view key) {
   if (found == slots_.end() || !found->second.present) return false;
   Entry& entry = *found;
   Slot& slot = entry.second;
+  // Before the value goes, because watchers are told what it was.
   if (watched(entry)) tell(entry, ChangeKind::Deleted, std::string(slot.value.view()), {});
   slot.present = false;
   // Now, not with the entry: what waits for the key may keep that for long.

@@ -8,6 +8,7 @@ namespace elastrun::store {
 
 /// The key of this link has come. Ends its wait when that was the last; the link is gone then.
 void Table::satisfied(Link& link) {
+  // Even where others of the wait are missing: cancel() must not look for it in the list.
   link.entry = nullptr;
   Wait& wait = *link.wait;
   if (--wait.missing > 0) return;
@@ -50,6 +51,7 @@ bool Table::wait(Peer peer, std::span<const std::string_view> keys) {
   interests.waits.push_back(std::make_unique<Wait>());
   Wait& wait = *interests.waits.back();
   wait.peer = peer;
+  // Reserved, because the lists of the keys hold pointers to these links.
   wait.links.reserve(static_cast<std::size_t>(missing));
   for (const auto key : keys) {
     if (present(key)) continue;
@@ -137,6 +139,7 @@ void Table::cancel(Peer peer) {
   Interests& mine = *found->second;
   for (const auto& wait : mine.waits) {
     for (Link& link : wait->links) {
+      // This key has come already, so its list no longer holds the link.
       if (link.entry == nullptr) continue;
       link.entry->second.extra->remove(link);
       tidy(*link.entry);

@@ -134,6 +134,8 @@ class UnixChannel final : public Channel {
   Statistics statistics() const override { return statistics_; }
 
  private:
+  // A list, because completions hold iterators, which have to survive the coming and going of
+  // others.
   using Connections = std::list<Connection>;
 
   void await_connection() {
@@ -186,6 +188,8 @@ class UnixChannel final : public Channel {
   void add(UniqueFd fd) {
     ucred peer{};
     socklen_t size = sizeof peer;
+    // The kernel's word, of the moment of connect(2) (unix(7)): a process cannot claim another pid
+    // or user.
     const bool known = ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
     if (known && connections_.size() >= most_) return too_many();
     if (!known || peer.uid != ::geteuid()) {
@@ -306,6 +310,7 @@ Status listen_at(ChannelPlace& place) {
   if (!place.socket) return std::unexpected(errno_error(Code::Io, "cannot make a socket", errno));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
+  // 108 bytes on Linux (unix(7)). A longer path, cut, would name another file.
   if (place.path.size() >= sizeof address.sun_path) {
     return fail(Code::Io, fmt::format("{} is too long for a socket", place.path));
   }

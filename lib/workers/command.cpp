@@ -71,6 +71,8 @@ def elastrun_run_path():
 elastrun_run_path()
 )PY";
 
+// As Python's string.Template.safe_substitute(), by which torch fills it: `$$` is a dollar sign,
+// and placeholders of other names stay as they are.
 std::string fill_local_rank(std::string_view text, int local_rank) {
   std::string out;
   out.reserve(text.size());
@@ -96,6 +98,7 @@ std::vector<std::string> worker_command(const spec::JobSpec& spec, int local_ran
   argv.reserve(spec.script_args.size() + 4);
   switch (spec.mode) {
     case spec::Mode::Script:
+      // Unbuffered, as by torchrun: what a worker printed before it was killed is in its log.
       argv = {spec.interpreter, "-u", fill_local_rank(spec.script, local_rank)};
       break;
     case spec::Mode::Module:

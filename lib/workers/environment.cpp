@@ -140,7 +140,10 @@ Result<std::vector<std::string>> contract_variables(std::span<const std::string>
   out.list.reserve(32);
   add_ranks(out, facts, place, local_rank);
   add_elastic(out, facts, place, files);
+  // As torchrun's agent: a rank of NCCL that fails then ends its process instead of hanging in the
+  // next collective.
   if (!given(agent, facts, kNccl)) out.add(kNccl, "1");
+  // As torchrun: each worker would start a thread for every core otherwise.
   if (place.local_world_size > 1 && !given(agent, facts, kOmp)) out.add(kOmp, "1");
   if (facts.job.virtual_local_rank) {
     const auto device = visible_device(agent, facts, local_rank);
@@ -160,6 +163,7 @@ Result<std::vector<std::string>> worker_environment(std::span<const std::string>
                                                     int local_rank, const WorkerFiles& files) {
   auto contract = contract_variables(agent, facts, place, local_rank, files);
   if (!contract) return contract;
+  // Each name once in the result: of two entries getenv(3) takes the first, and a shell the last.
   std::vector<std::string_view> replaced;
   replaced.reserve(contract->size());
   for (const auto& entry : *contract) replaced.push_back(name_of(entry));

@@ -16,6 +16,8 @@ void ErrorFileReader::Request::answer() {
 }
 
 void ErrorFileReader::look_at(std::vector<std::string> paths, std::function<void()> then) {
+  // A file system that did not answer once is not waited for at the next failure; its late answer
+  // ends that.
   if (paths.empty() || overdue_) return then();
   if (!read_) {
     found(paths, read_error_files(paths));
@@ -43,6 +45,7 @@ void ErrorFileReader::found(const std::vector<std::string>& paths, Found files) 
   }
   alarm_->disarm();
   asking_ = overdue_ = false;
+  // Both taken before anything is called: what hears the answer may ask again.
   auto done = std::exchange(now_, {});
   if (!next_.paths.empty()) ask(std::exchange(next_, {}));
   done.answer();

@@ -119,6 +119,8 @@ void Group::release_returned() {
 
 void Group::emit(Event event) {
   const auto alive = lifetime_.token();
+  // Posted: the agent may destroy this group when it hears of it, and a child's call may be under
+  // way.
   parts_.post([this, alive, event] {
     if (alive) on_event_(event);
   });
@@ -156,6 +158,7 @@ void Group::kill() {
   asked_ = killed_ = true;
   begin_killing();
   send_signal(workers_, SIGKILL);
+  // With the groups, and not when they have ended: what has left them may start further processes.
   if (parts_.sweep) swept_ += parts_.sweep(Duration::zero()).killed;
   deadline_ = *given_up_at_;
   alarm_->arm(deadline_, [this] { deadline_passed(); });
@@ -407,6 +410,7 @@ bool Group::any_awaited() const {
 
 void Group::drain(Worker& worker) {
   if (worker.output != Worker::Output::Flowing) return;
+  // Before the call below, so that this overwrites no answer that comes within it.
   worker.output = Worker::Output::Draining;
   // The remaining holders of the pipe have left the job's groups: do not wait for them.
   worker.streams->drain(true, [this, alive = lifetime_.token(), &worker] {

@@ -103,6 +103,8 @@ Result<SharedPage> SharedPage::make() {
 }
 
 std::string SharedPage::path() const {
+  // A file in memory has no other name. It goes with its last user, so a crash leaves nothing
+  // behind.
   return fmt::format("/proc/{}/fd/{}", ::getpid(), file_.get());
 }
 
@@ -111,6 +113,8 @@ std::string SharedPage::bytes() const {
   for (int i = 0; i < kTries; ++i) {
     if (::pread(file_.get(), first.data(), kSize, 0) != static_cast<ssize_t>(kSize)) return {};
     if (::pread(file_.get(), second.data(), kSize, 0) != static_cast<ssize_t>(kSize)) return {};
+    // Two readings that have the same even locks enclose no write (a seqlock): the first one is
+    // whole.
     const auto locks = locks_of(first);
     const bool writing = std::ranges::any_of(locks, [](auto lock) { return lock % 2 != 0; });
     if (!writing && locks == locks_of(second)) return first;

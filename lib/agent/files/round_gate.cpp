@@ -46,6 +46,7 @@ void RoundGate::pass_on() {
       if (preparing_) return;
       if (!std::exchange(prepared_, false)) return prepare(ready->round);
     }
+    // Taken out first: what hears it may lead back here.
     auto push = std::move(held_.front());
     held_.pop_front();
     on_push_(std::move(push));

@@ -30,6 +30,7 @@ void StoreDrain::wait(RoundStore& store, Duration limit) {
   waiting_ = true;
   loop_.restart();
   alarm_->arm(since_, [this] { look(); });
+  // One at a time, because the end of this wait is a flag, which a signal may set as well.
   while (waiting_ && loop_.run_one() > 0) {
   }
   waiting_ = false;

@@ -190,6 +190,7 @@ void ExpirationTimers::have_expired(std::vector<timer::ExpiredWorker> workers) {
     hung.push_back({reason.pid, watchdog_.pidfd_of(reason.pid), parts_.offers.of(reason.pid)});
   }
   timer::log_debug_info_for_expired_timers(parts_.run_id, texts);
+  // First the stack, then the signal: of a process that has ended nothing can be told any more.
   hung_stacks_.take(std::move(hung), [this, reasons = std::move(reasons),
                                       group = group_](const HungStacks::Stacks& stacks) mutable {
     stacks_taken(std::move(reasons), stacks, group);
@@ -205,6 +206,8 @@ void ExpirationTimers::stacks_taken(std::vector<ExpiredTimer> timers,
     log_stack(timer);
     // A group that is being stopped meanwhile has its own grace.
     if (timer.signal > 0 && active_ && group == group_) reap(timer);
+    // The oldest goes: the report is about the end, and a timer that only tells may expire for
+    // days.
     if (expired_.size() == kMostKept) expired_.erase(expired_.begin());
     expired_.push_back(std::move(timer));
   }

@@ -190,6 +190,8 @@ void HangWatch::look_now() {
 }
 
 void HangWatch::child_signalled() {
+  // SIGCHLD comes at each end of a child, too, of which a job may have thousands: the cheap
+  // question first.
   if (!runs_ || (held_.empty() && !process::any_stopped_child())) return;
   if (looks_) return look();
   note_held();

@@ -67,6 +67,7 @@ void HungStacks::take(std::vector<Hung> hung, Then then) {
   const std::weak_ptr<Job> weak = job;
   job->then = std::move(then);
   job->alarm = clock_.make_alarm();
+  // Weak here and in all calls below: an answer after the limit finds nothing, and changes nothing.
   job->alarm->arm(clock_.now() + kLimit, [this, weak] { finish(weak); });
   jobs_.push_back(job);
   std::vector<pid_t> pids;
@@ -168,6 +169,7 @@ void HungStacks::done(const std::weak_ptr<Job>& job) {
 
 void HungStacks::finish(const std::weak_ptr<Job>& weak) {
   const auto job = weak.lock();
+  // The alarm and the last answer may both come; the first one tells.
   if (!job || std::erase(jobs_, job) == 0) return;
   Stacks stacks;
   for (auto* source : {&job->python, &job->threads}) {

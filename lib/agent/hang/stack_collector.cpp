@@ -86,6 +86,8 @@ void StackCollector::take(const rendezvous::TakeStacks& order) {
   const auto subjects = this->subjects();
   std::vector<HungStacks::Hung> hung;
   for (const auto& subject : subjects) {
+    // By a pidfd, and not by the number alone: that may be given to another process meanwhile,
+    // which the signal that asks for a stack would end.
     const auto pidfd = ::syscall(SYS_pidfd_open, subject.process, 0);
     hung.push_back(
         {subject.process, UniqueFd(static_cast<int>(pidfd)), parts_.offers.of(subject.process)});
@@ -120,6 +122,7 @@ void StackCollector::await_dumps(std::shared_ptr<Taking> taking) {
 
 /// Once, when all is there.
 void StackCollector::report(Taking& taking) {
+  // Called by the stacks, the dumps and the limit for these, in any order.
   if (!taking.stacks || !taking.dumps || std::exchange(taking.is_told, true)) return;
   std::vector<hangs::WorkerStack> all;
   for (const auto& subject : taking.subjects) {

@@ -24,6 +24,7 @@ std::optional<system::StackOffer> StackOffers::of(pid_t pid) const {
   const auto found = offers_.find(pid);
   if (found == offers_.end()) return std::nullopt;
   const auto process = process::read_process(pid);
+  // A number that was given away since: that process has no handler, and the signal would end it.
   if (!process || process->start_time != found->second.start_time) return std::nullopt;
   return found->second.how;
 }

@@ -52,6 +52,8 @@ Status AlertCommand::launch(const std::string& input) {
   if (::pipe2(ends, O_CLOEXEC) != 0) return fail(Code::Io, std::strerror(errno));
   const UniqueFd theirs(ends[0]);
   UniqueFd ours(ends[1]);
+  // Of our end alone, which has its flags for itself: a shell's read would fail with EAGAIN at the
+  // other one. An empty pipe takes 64 KiB (pipe(7)).
   if (::fcntl(ours.get(), F_SETFL, O_NONBLOCK) != 0 ||
       ::write(ours.get(), input.data(), input.size()) != static_cast<ssize_t>(input.size())) {
     return fail(Code::Io, std::strerror(errno));

@@ -159,6 +159,7 @@ void GoodputMonitor::worker_said(const workers::Worker& worker, const workers::M
 /// From the first round on, in which it is known who has rank 0.
 void GoodputMonitor::watch() {
   const bool told = parts_.host != nullptr && parts_.host->tells();
+  // Without a reader of it nothing ticks: an idle agent wakes no processor.
   if (!here_ || !(told || alert_) || std::exchange(watching_, true)) return;
   tick_->arm(parts_.clock.now() + options_.interval, [this] { tick(); });
 }

@@ -68,6 +68,8 @@ void NodeSeries::round_ready(const rendezvous::Round& round, Duration) {
   here_ = round.group_rank == 0;  // only there all entries are complete
   if (!here_) return;
   addresses_.clear();
+  // Those that have gone are told as 0 from now on, instead of not at all: people can write an
+  // alert on that.
   for (auto& [node, up] : up_) up = false;
   for (const auto& member : round.members) {
     // Another node says it: no longer than a host name may be, and text.

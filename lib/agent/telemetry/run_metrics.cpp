@@ -180,6 +180,7 @@ const std::vector<exporter::SinkAccount>& RunMetrics::end() {
   if (!*delivered) {
     ending_ = true;
     const auto limit = clock_.make_alarm();
+    // A loop that was stopped runs nothing until then (io_context::restart()).
     loop_.restart();
     // A collector that does not answer must not keep the job from ending.
     limit->arm(clock_.now() + kTimeLimit, [this] { loop_.stop(); });

@@ -64,6 +64,7 @@ TelemetryHost::TelemetryHost(Clock& clock, telemetry::Pipeline& pipeline,
       collector_(registry, pipeline) {}
 
 TelemetryHost::~TelemetryHost() {
+  // The pipeline outlives this object, and would go on to call its sinks.
   for (const auto route : routes_) pipeline_.unroute(route);
 }
 
@@ -197,6 +198,7 @@ void TelemetryHost::finish(std::function<void()> done) {
   }
   pull();
   const auto open = std::make_shared<std::size_t>(sinks_.size());
+  // Counted down by all sinks, in any order; the last one ends the wait.
   const auto one_done = [open, done = std::move(done)] {
     if (--*open == 0) done();
   };

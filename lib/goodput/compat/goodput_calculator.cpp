@@ -48,6 +48,8 @@ Shares shares_of(const MeasuredTimes& times, double total) {
 double round_half_even(double number) {
   constexpr double kAllWhole = 0x1p52;  // from here on doubles have no fractions
   const double size = std::abs(number);
+  // The sum has no room for a fraction, so the processor rounds it, to the even one (IEEE 754). It
+  // must not be simplified: -ffast-math would take both terms away.
   return size < kAllWhole ? std::copysign(size + kAllWhole - kAllWhole, number) : number;
 }
 

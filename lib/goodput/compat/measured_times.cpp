@@ -205,6 +205,7 @@ void Pass::add_checkpoints() {
     const auto type = std::get<0>(key) ? BadputType::CheckpointSave : BadputType::CheckpointRestore;
     times_.badput[type] += reports.sum / reports.count;
   }
+  // The original has counted the saves as parts of steps, since it knows only when steps begin.
   times_.productive -= times_.badput[BadputType::CheckpointSave];
 }
 

@@ -21,6 +21,8 @@ std::int64_t whole_or(const Value* value, std::int64_t otherwise) {
   if (value == nullptr) return otherwise;
   if (const auto* whole = std::get_if<std::int64_t>(value)) return *whole;
   if (const auto* real = std::get_if<double>(value)) {
+    // Below 2^53, up to which doubles name every whole number; beyond the range of the type the
+    // cast is undefined.
     if (*real > -9e15 && *real < 9e15) return static_cast<std::int64_t>(*real);
   }
   return otherwise;
@@ -44,6 +46,7 @@ Duration seconds_or_none(const Value* value) {
 
 Duration apart(Duration later, Duration earlier) {
   std::int64_t difference = 0;
+  // A journal may say any number, and the overflow of a signed one is undefined.
   if (__builtin_sub_overflow(later.count(), earlier.count(), &difference)) {
     return later > earlier ? kFarthestTime : -kFarthestTime;
   }
@@ -79,6 +82,8 @@ TimePoint JournalBooks::time_of(const Record& record) {
   const TimePoint time = after(
       book_start_, apart(record.stamp.mono.time_since_epoch(), mono_start_.time_since_epoch()));
   if (time < last_) ++misplaced_;
+  // A ledger books what passes between two facts, so a fact from before the last one counts as at
+  // the same time.
   last_ = std::max(last_, time);
   return last_;
 }

@@ -41,6 +41,8 @@ class Facts {
   Facts(std::span<const MeasurementEntry> entries, const MeasurementLog& log)
       : entries_(entries), log_(log) {
     for (const auto& entry : entries) take(entry);
+    // Stable: of facts of one moment and kind the order of the log says which phase is the inner
+    // one.
     std::ranges::stable_sort(others_, {}, &Fact::order);
   }
 
