@@ -119,8 +119,11 @@ double Sketch::middle(int index) const {
 std::optional<double> Sketch::quantile(double q) const {
   const std::uint64_t all = count();
   if (all == 0) return std::nullopt;
-  const double wanted = std::ceil(std::clamp(q, 0.0, 1.0) * static_cast<double>(all));
-  auto rank = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(wanted), 1, all);
+  // Rounded up by hand: std::ceil would bring libm into both programs.
+  const double wanted = std::clamp(q, 0.0, 1.0) * static_cast<double>(all);
+  auto rank = static_cast<std::uint64_t>(wanted);
+  if (static_cast<double>(rank) < wanted) ++rank;
+  rank = std::clamp<std::uint64_t>(rank, 1, all);
   for (std::size_t i = negative_.counts.size(); i-- > 0;) {
     if (rank <= negative_.counts[i]) return -middle(negative_.offset + static_cast<int>(i));
     rank -= negative_.counts[i];
