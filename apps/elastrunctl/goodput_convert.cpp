@@ -56,6 +56,7 @@ int run_goodput_convert(const ConvertOptions& options) {
   }
   std::error_code none;
   for (const auto& input : options.files) {
+    // What is written would replace what it was made of.
     if (!path.empty() && fs::equivalent(input, path, none)) {
       return report_error(fmt::format("{} is what is to be converted", path), kExitUsage);
     }

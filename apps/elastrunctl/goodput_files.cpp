@@ -262,6 +262,7 @@ Status read_into(GoodputReader& reader, std::vector<std::string> paths) {
     path = std::move(*journal);
   }
   // One alone may be a pipe, whose first line can be read once.
+  // Stable, so that files whose first lines do not say stay in the order in which they were given.
   if (paths.size() > 1) std::ranges::stable_sort(paths, {}, begins_at);
   for (const auto& submission : find_submissions(with_parts(paths))) {
     if (submission.journals.size() > 1) {

@@ -42,6 +42,8 @@ std::string html_text(std::string text) {
   std::string out;
   for (std::string_view rest = clean; !rest.empty();) {
     const std::string_view before = rest;
+    // Names and causes come from workers, and the page is opened by others: each text goes through
+    // here.
     if (turns_direction(take_code_point(rest))) continue;
     const auto character = before.substr(0, before.size() - rest.size());
     const auto instead = character.size() == 1 ? entity(character.front()) : std::string_view();
@@ -60,6 +62,8 @@ std::string filled(std::string_view page,
     const auto name = page.substr(open + kOpen.size(), close - open - kOpen.size());
     const auto piece = pieces.find(name);
     out += page.substr(0, open);
+    // A piece is not looked through again: what stands in it comes from journals, and may look like
+    // a mark.
     out += piece == pieces.end() ? page.substr(open, close + kClose.size() - open) : piece->second;
     page.remove_prefix(close + kClose.size());
   }

@@ -25,6 +25,8 @@ Result<std::unique_ptr<GoodputOutput>> GoodputOutput::open(const std::string& pa
     if (!output->device_) return output->refused(errno);
     return output;
   }
+  // Under another name until it is whole: an input that turns out to be wrong leaves what was
+  // there.
   output->draft_.emplace(AT_FDCWD, fmt::format("{}.{}", path, random_text(8)));
   if (const int number = output->draft_->open(0666); number != 0) return output->refused(number);
   return output;

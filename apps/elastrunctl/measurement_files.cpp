@@ -53,6 +53,7 @@ bool MeasurementFiles::replaced(const std::string& path, const File& file) {
 Result<bool> MeasurementFiles::read() {
   const bool again = std::ranges::any_of(
       files_, [](const auto& known) { return replaced(known.first, known.second); });
+  // What was read is in sums by now, from which nothing can be taken out: all begins again.
   if (again) {
     files_.clear();
     found_ = {};
@@ -97,6 +98,7 @@ Status MeasurementFiles::read_file(const std::string& path, File& file) {
     if (count < 0 && errno != EINTR) return failed();
     text.resize(kept + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
     const auto taken = take_lines(text, count == 0, file);
+    // Behind the last whole line: half of one is read again with the next question.
     file.offset += static_cast<off_t>(taken);
     text.erase(0, taken);
     if (count == 0) return {};

@@ -63,8 +63,6 @@ Result<std::string> make_private(const std::string& prefix,
     const int number = make_directory(path, 0700, true);
     if (number == 0) return path;
     // 36^8 names: several hits in a row mean something else than bad luck.
-    // Eight random letters meet an existing name once in many billions; ten in a row are a file
-    // system that answers EEXIST to everything.
     if (number != EEXIST || attempt == 10) return std::unexpected(cannot_make(path, number));
   }
 }

@@ -95,6 +95,7 @@ RecordView::RecordView(const Record& record) {
   const auto* const length = record.find("duration_ns");
   if (record.kind == Record::Kind::SpanEnd && length != nullptr &&
       std::holds_alternative<std::int64_t>(*length)) {
+    // A span is recorded when it ends, so its beginning is computed.
     view_.start_ns -= std::get<std::int64_t>(*length);
   }
   if (record.kind != Record::Kind::Window || record.window == nullptr) return;

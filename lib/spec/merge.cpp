@@ -14,6 +14,7 @@ namespace {
 std::optional<Refusal> check_variable(const OptionRow& option, const std::string& name,
                                       const std::string& text) {
   if (option.kind == Kind::Flag) {
+    // torchrun takes int() of it: "true" is an error there as well.
     if (parse_int(text)) return std::nullopt;
     return launcher_refusal(fmt::format("{}: {}", name, python_int_error(text)),
                             "0 turns the flag off, 1 turns it on");

@@ -278,6 +278,8 @@ constexpr bool in_order() {
 static_assert(in_order(), "the rows stand in the order of Opt");
 
 bool same_name(std::string_view name, std::string_view spelled) {
+  // All dashes or all underscores: these are the two names that torchrun gives argparse, and a
+  // mixture is not one of them.
   return std::equal(name.begin(), name.end(), spelled.begin(), spelled.end(),
                     [](char a, char b) { return a == b; }) ||
          std::equal(name.begin(), name.end(), spelled.begin(), spelled.end(),

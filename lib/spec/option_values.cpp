@@ -107,6 +107,7 @@ Answer<StdMap> parse_std_map(std::string_view text) {
   }
   for (const auto& part : split(text, ',')) {
     const auto colon = part.find(':');
+    // Six digits at most, since std::stoi() throws for what an int cannot hold.
     if (colon == std::string::npos || colon == 0 || colon > 6 ||
         !std::all_of(part.begin(), part.begin() + static_cast<std::ptrdiff_t>(colon), is_digit) ||
         !is_std(std::string_view(part).substr(colon + 1))) {
@@ -151,6 +152,7 @@ std::vector<std::string> split_filters(std::string_view text) {
 Answer<HostPort> parse_endpoint(std::string_view text) {
   const auto endpoint = parse_host_port(text);
   if (endpoint) return *endpoint;
+  // torchrun's words, although 65536 is not a port: tools look for them in its output.
   if (endpoint.error() == HostPortFault::Port) {
     return std::unexpected(
         launcher_refusal(fmt::format("The port number of the rendezvous endpoint '{}' must be an "

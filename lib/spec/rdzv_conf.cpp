@@ -88,6 +88,7 @@ std::string timedelta(std::int64_t seconds) {
 
 std::optional<bool> parse_boolean(std::string_view text) {
   const auto word = to_lower(text);
+  // The words of torchelastic's RendezvousParameters.get_as_bool().
   for (const std::string_view yes : {"1", "true", "t", "yes", "y"}) {
     if (word == yes) return true;
   }

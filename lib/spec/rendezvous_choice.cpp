@@ -57,6 +57,8 @@ class RendezvousChoice {
     values_.imply(Opt::RdzvBackend, std::string(backend::kC10d), why);
     // Port 0: the kernel chooses, so that jobs of one machine do not meet.
     values_.imply(Opt::RdzvEndpoint, "localhost:0", why);
+    // A UUID, as torchrun has it; under Slurm an id that a requeue gets again, so that what both
+    // have left behind belongs together.
     auto id = single_node_run_id(around_, command());
     if (!id.empty()) why += "; SLURM_JOB_ID, SLURM_STEP_ID";
     values_.imply(Opt::RdzvId, id.empty() ? around_.make_uuid() : id, why);

@@ -37,6 +37,8 @@ class Resolver {
   Resolver(const CommandLine& line, const HostEnvironment& around) : line_(line), around_(around) {}
 
   Answer<Resolved> run() {
+    // The order counts: the name comes before the scheduler, whose id would become it; nodes and
+    // workers are counted before ranks and backends are compared with them.
     for (const auto step :
          {&Resolver::collect, &Resolver::take_script, &Resolver::name, &Resolver::ask_scheduler,
           &Resolver::count_nodes, &Resolver::limit_restarts, &Resolver::count_workers,

@@ -333,6 +333,7 @@ class Finder {
   std::optional<Placement> pytorch_job() {
     const auto host = variable("MASTER_ADDR");
     const auto port = number("MASTER_PORT"), rank = number("RANK"), world = number("WORLD_SIZE");
+    // These names are common, and set by hand elsewhere: only in a pod are they an operator's word.
     if (!variable("KUBERNETES_SERVICE_HOST") || variable("JOB_COMPLETION_INDEX") || !host ||
         !port || !rank || !world || *world < 2) {
       return std::nullopt;
@@ -401,6 +402,7 @@ class Finder {
     const auto hosts = around_.read_file("/etc/hosts");
     if (!hosts) return {};
     const auto at = hosts->find(pod + ".");
+    // At the beginning of a name, or "job-1" would be found within "other-job-1".
     if (at == std::string::npos || at == 0 ||
         std::string_view(" \t").find((*hosts)[at - 1]) == std::string_view::npos) {
       return {};
@@ -435,6 +437,7 @@ std::string single_node_run_id(const HostEnvironment& around, std::string_view c
 std::string requeue_command(const HostEnvironment& around) {
   const auto job = around.variable("SLURM_JOB_ID");
   const auto number = job ? parse_int(*job) : std::nullopt;
+  // By the number, not the text: people paste this into a shell.
   return number ? fmt::format("scontrol requeue {}", *number) : "";
 }
 

@@ -50,6 +50,7 @@ std::vector<std::string> names() {
 
 /// What is wrong with an argument that is there; empty: nothing.
 std::string fault_of(SinkKind kind, std::string_view argument) {
+  // The kernel would end the name or command there, and another one would be used.
   if (argument.find('\0') != argument.npos) return "a zero byte is in it";
   if (kind == SinkKind::Otlp && !argument.starts_with("http://") &&
       !argument.starts_with("https://")) {

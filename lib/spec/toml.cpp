@@ -229,6 +229,7 @@ class Loader {
     if (option.kind == Kind::Flag) {
       const auto* flag = node.as_boolean();
       if (flag == nullptr) return wrong_type(node, option.toml, "true or false");
+      // As a PET_ variable has it, so that is_on() reads one form.
       given.text = flag->get() ? "1" : "0";
       return std::nullopt;
     }
@@ -266,6 +267,7 @@ class Loader {
 
   // [a, b], and for --rdzv-conf also { a = 1 }.
   Done read_list(const OptionRow& option, const toml::node& node, Override& given) {
+    // The items count from here on: joined by commas, a text with a comma in it would be two.
     given.listed = true;
     if (const auto* table = node.as_table(); table != nullptr && option.id == Opt::RdzvConf) {
       for (const auto& [key, value] : *table) {

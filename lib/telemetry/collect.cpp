@@ -56,6 +56,7 @@ Point Registry::point_of(const Family& family, const Entry& entry, Cursor& curso
   point.value = value_of(family.kind, entry.series->is_whole(), entry.totals, at.base, entry.range);
   point.summary = entry.series->since(at, entry.totals);
   point.no_data = family.kind == Kind::Gauge && entry.range.count == 0;
+  // A series that is younger than the last collection has counted since it was made, not before.
   point.start = delta ? std::max(cursor.start_, entry.start) : entry.start;
   point.changed = entry.changed;
   if (delta) at = {entry.totals, {}};

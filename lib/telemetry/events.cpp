@@ -157,6 +157,8 @@ ConsoleEventHandler::ConsoleEventHandler(std::function<void(std::string_view)> w
     : write_(std::move(write)) {
   if (write_) return;
   write_ = [](std::string_view line) {
+    // One write(2) for a line: up to PIPE_BUF those of several processes do not mix in a pipe
+    // (pipe(7)).
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
   };
 }

@@ -32,6 +32,8 @@ ConsoleMetricHandler::ConsoleMetricHandler(std::function<void(std::string_view)>
     : write_(std::move(write)) {
   if (write_) return;
   write_ = [](std::string_view line) {
+    // Past the buffer of stdout: a child that is forked with something in it would write that
+    // again.
     [[maybe_unused]] const auto written = ::write(STDOUT_FILENO, line.data(), line.size());
   };
 }

@@ -53,6 +53,8 @@ std::vector<Point> PointDeltas::since_last(std::vector<Point> points) {
     const auto before = last_.find(key);
     // The first total may hold the past of another run, so it is not a rise.
     const double rise = before == last_.end() ? 0 : total - before->second;
+    // A counter that falls has begun again from zero, say with a driver that was loaded again: by
+    // how much it has risen is not known.
     if (rise == 0 || (rise < 0 && point.kind == Kind::Counter)) return true;
     const bool whole = std::holds_alternative<std::int64_t>(point.value);
     point.value = whole ? Value(static_cast<std::int64_t>(rise)) : Value(rise);

@@ -17,6 +17,7 @@ std::string_view to_text(Severity severity) {
   constexpr std::array<std::string_view, 6> kNames = {"TRACE", "DEBUG", "INFO",
                                                       "WARN",  "ERROR", "FATAL"};
   const auto number = std::clamp<std::size_t>(static_cast<std::size_t>(severity), 1, 24);
+  // OpenTelemetry has four numbers for each name, from 1 to 24.
   return kNames[(number - 1) / 4];
 }
 
