@@ -47,6 +47,7 @@ int run_job(guardian::Agent& guardian, int argc, char** argv) {
   if (const auto refused = set_log_level()) return refuse(*refused, program);
   if (const auto caller = caller_descriptor(argc, argv)) return run_for_caller(guardian, *caller);
   const auto line =
+      // argc may be 0: Linux before 5.18 lets execve(2) start a program without any argument.
       parse_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   if (!line) return refuse(line.error(), program);
   const auto around = real_host_environment(argc > 0 ? argv[0] : "");

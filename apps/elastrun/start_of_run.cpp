@@ -52,6 +52,7 @@ std::optional<spec::Refusal> set_log_level() {
     return std::nullopt;
   }
   spec::Refusal refusal;
+  // The words of Python's logging, with which torchrun ends.
   refusal.text = fmt::format("Unknown level: '{}'", text);
   refusal.exit_code = kExitFailed;
   refusal.hint = "LOGLEVEL is one of DEBUG, INFO, WARNING, ERROR, CRITICAL";

@@ -162,6 +162,7 @@ json::object side_json(const Side& side) {
 }  // namespace
 
 int run_goodput_compare(const CompareOptions& options) {
+  // It can be read once.
   if (options.before == "-" && options.after == "-") {
     return report_error("standard input can be one of the two only", kExitUsage);
   }

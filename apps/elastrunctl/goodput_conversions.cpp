@@ -29,6 +29,8 @@ class ToChromeTrace final : public GoodputConversion {
   std::string begin() override { return std::string(exporter::kTraceBegin); }
 
   std::string record(telemetry::Record record, const GoodputInput& input) override {
+    // Each submission has a monotonic clock with a zero of another day; the time since the start of
+    // the job is one axis for all.
     record.stamp.mono = TimePoint() + input.journal.elapsed();
     return lines_.of(record);
   }

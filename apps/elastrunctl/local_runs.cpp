@@ -107,6 +107,7 @@ Result<std::vector<ListedRun>> runs_of(std::vector<ListedRun> all, const std::st
       },
       [](const RunEntry& run, const std::string& word) { return fmt::to_string(run.pid) == word; },
       [](const RunEntry& run, const std::string& word) {
+        // An empty word begins every name: without one, all jobs are meant.
         return run.name.starts_with(word) || run.run_id.starts_with(word);
       }};
   if (all.empty()) return fail(Code::Rendezvous, "no job of this user runs on this machine");

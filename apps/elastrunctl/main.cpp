@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 
 int main(int argc, char** argv) {
+  // First: with stdout closed, the next file that is opened would become descriptor 1, and the
+  // answer would be written into it.
   elastrun::open_standard_streams();
   const int code = elastrun::ctl::run_command(argc, argv);
   // Who reads an answer from a file must not take half of it for the whole.

@@ -121,6 +121,7 @@ Result<StacksReport> ask_coordinator(const StacksOptions& options, const std::st
 Result<StacksReport> ask(const StacksOptions& options, const std::string& secret) {
   const auto runs = runs_of(runs::list_runs(runs::registry_places()),
                             options.target.empty() ? options.job.run_id : options.target);
+  // Any agent of the job will do: each of them asks all nodes.
   if (runs) return ask_agent(runs->front().entry, from_seconds(options.timeout));
   const bool is_here = runs.error().code == Code::Usage;
   if (options.target.empty() || is_here) return std::unexpected(runs.error());

@@ -72,6 +72,7 @@ struct Library::Host {
 
 /// Never freed, but always reachable: leak checkers accept it.
 Library::Host* Library::new_host() {
+  // Each plug-in is loaded on a thread of its sink's.
   static std::mutex mutex;
   static auto* const all = new std::vector<std::unique_ptr<Host>>;
   const std::lock_guard lock(mutex);
@@ -82,6 +83,7 @@ Library::Library(const elastrun_plugin& table, Facts facts) : host_(new_host()) 
   // A table of an older header is shorter, and what it lacks stays null; of a newer one we know the
   // front.
   std::memcpy(&table_, &table, std::min<std::size_t>(table.size, sizeof(table_)));
+  // A text of foreign code, which is shown in logs and reports.
   if (table_.name != nullptr) name_ = printable(std::string(table_.name));
   host_->facts = std::move(facts);
   const auto& told = host_->facts;

@@ -137,6 +137,8 @@ class Reader {
   }
 
   std::optional<Refusal> take_option(Reading reading) {
+    // Letters may stand together, as in "-mr 3": each flag is taken by itself, and the first option
+    // among them that takes a value gets the rest of the word.
     while (reading.option->kind == Kind::Flag) {
       const OptionRow& flag = *reading.option;
       const bool more = reading.is_short && reading.value && !reading.value->empty();
@@ -145,6 +147,8 @@ class Reader {
         return wrong(flag, "ignored explicit argument " + in_quotes(*reading.value),
                      "a flag takes no value");
       }
+      // In full and with dashes, whatever was typed: parse_options() declares options by that
+      // spelling alone.
       plain_.options.push_back(spelling(flag));
       if (next == nullptr) return std::nullopt;
       std::string rest = reading.value->substr(1);
@@ -233,6 +237,8 @@ Refusal unrecognized(const std::vector<std::string>& words) {
   Refusal refusal{"unrecognized arguments: " + join(words, " "), 2, true, {}};
   for (const auto& word : words) {
     std::string name = word.substr(0, word.find('='));
+    // Underscores are as good as dashes, and must not count as faults when the nearest name is
+    // looked for.
     std::replace(name.begin(), name.end(), '_', '-');
     const auto near = nearest(name, names);
     if (!near) continue;

@@ -30,6 +30,7 @@ std::vector<std::string> read_pet_names() {
     const std::string_view entry(*one);
     if (entry.starts_with("PET_")) names.emplace_back(entry.substr(0, entry.find('=')));
   }
+  // environ(7) is in any order; the warnings come in one.
   std::ranges::sort(names);
   return names;
 }

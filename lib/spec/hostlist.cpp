@@ -18,6 +18,7 @@ std::unexpected<Error> bad(std::string_view text, std::string_view why) {
 }
 
 bool is_number(std::string_view text) {
+  // Eighteen digits always fit into 64 bits.
   return !text.empty() && text.size() <= 18 &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }

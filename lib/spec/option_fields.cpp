@@ -51,6 +51,7 @@ struct Filler {
     return std::nullopt;
   }
   Refused operator()(int JobSpec::*member) const {
+    // Never empty: check_text() or its like has looked at the text of each source.
     const std::int64_t value = *parse_int(given.text);
     if (value < 0) {
       return launcher_refusal(key() + " must be >= 0", fmt::format("see {}", spelling(option)));

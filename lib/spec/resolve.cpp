@@ -65,6 +65,7 @@ class Resolver {
   Refused collect() {
     for (const auto& given : line_.given) values().offer(given);
     const bool has_file =
+        // The variable is asked for here, because all of them are read only after these refusals.
         values().is_given(Opt::Config) || around_.variable("PET_CONFIG").has_value();
     // Before unknown words are told, as argparse does: it looks for required arguments first.
     if (!line_.script && !has_file) return missing_script();
@@ -115,6 +116,7 @@ class Resolver {
 
   // Only where nothing says how the nodes meet. A plain run on one node stays one.
   Refused ask_scheduler() {
+    // Before any return: a job whose nodes were given by hand can be requeued, too.
     job_.requeue_command = requeue_command(around_);
     ask_kubeflow();
     if (place_) return std::nullopt;
