@@ -50,6 +50,7 @@ WorkerState state_of(const Ending& ending) {
 }  // namespace
 
 std::string_view state_name(WorkerState state) {
+  // torch's WorkerState, in its order.
   constexpr std::array<std::string_view, 7> kNames = {
       "UNKNOWN", "INIT", "HEALTHY", "UNHEALTHY", "STOPPED", "SUCCEEDED", "FAILED"};
   return kNames[static_cast<std::size_t>(state)];

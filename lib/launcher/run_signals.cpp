@@ -28,6 +28,8 @@ RunSignals::RunSignals(Parts parts)
 
 void RunSignals::listen() {
   for (const auto& warning : handled_.warnings) log::warning(kArea, "{}", warning);
+  // Before we listen: the guardian stops itself at a terminal's signal that it has not been asked
+  // for.
   parts_.guardian.relay(handled_.numbers);
   source_ = std::make_unique<process::SignalSource>(
       parts_.loop, handled_.numbers, [this](const process::SignalEvent& event) {
@@ -89,6 +91,8 @@ void RunSignals::pass_on(int signal) const {
   std::vector<pid_t> pids;
   for (const auto& worker : group->workers()) pids.push_back(worker.pid);
   const auto found = workers::receivers(parts_.containment.processes(), pids, signal);
+  // By their pids and start times, as the table has them: a trainer may have ended since it was
+  // read.
   process::signal_each(found, signal);
   if (!found.empty()) return;
   log::warning(kArea, "{}: no worker handles it, so none got it", signal_name(signal));

@@ -90,6 +90,8 @@ std::vector<int> own_complex(const Topology& topology, int node, Place place) {
   // Stable: of equal size, the one with the lower CPU first.
   std::stable_sort(groups.begin(), groups.end(),
                    [](const auto& a, const auto& b) { return a.size() > b.size(); });
+  // Devices that are more than the complexes share them in turn: a worker without CPUs of a complex
+  // would not be bound at all.
   return groups[static_cast<std::size_t>(place.index) % groups.size()];
 }
 
@@ -168,6 +170,8 @@ std::string format_cpus(const std::vector<int>& cpus) {
 }
 
 Result<std::vector<int>> affinity_of(pid_t pid) {
+  // With the C library's set of 1024 the call fails with EINVAL where the kernel was built for more
+  // (sched_setaffinity(2)).
   constexpr int kMost = 8192;  // the kernel's own limit of CPUs
   const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(kMost),
                                                              [](cpu_set_t* one) { CPU_FREE(one); });
@@ -186,6 +190,8 @@ Result<std::vector<int>> affinity_of(pid_t pid) {
 Status check_binding(pid_t pid, const std::vector<int>& cpus) {
   const auto actual = affinity_of(pid);
   if (!actual) return std::unexpected(actual.error());
+  // The kernel narrows a mask to the cpuset of the process without an error (sched_setaffinity(2)),
+  // so the success of the call proves nothing.
   if (*actual == cpus) return {};
   return fail(Code::Spawn, fmt::format("process {} may run on CPUs {}, not on {} as asked", pid,
                                        format_cpus(*actual), format_cpus(cpus)));

@@ -36,6 +36,8 @@ bool await(pid_t child, ChildBound bound) {
   while (::waitpid(child, nullptr, WNOHANG) == 0) {
     if (Steady::now() >= until) return false;
     const auto left = until_spec(until);
+    // Our callers have these blocked: one that comes between waitpid(2) and here is pending, and
+    // not lost.
     const int signal = ::sigtimedwait(&awaited, nullptr, &left);
     if (signal > 0 && signal != SIGCHLD) until = std::min(until, began + bound.after_signal);
   }

@@ -83,6 +83,7 @@ void kill_one_by_one(const std::string& path) {
 
 // Directories alone: the files in one are the kernel's and go with it.
 bool remove_tree(const std::string& path) {
+  // From below: rmdir(2) refuses a cgroup that has children.
   for (const std::string& child : below(path)) remove_tree(child);
   return ::rmdir(path.c_str()) == 0 || errno == ENOENT;
 }
@@ -131,6 +132,7 @@ std::optional<std::string> own_cgroup_directory() {
 
 Result<Cgroup> Cgroup::make(const std::string& parent, const std::string& name) {
   const std::string path = parent + "/" + name;
+  // One that is there already holds processes of another run: an error, and not a find.
   if (::mkdir(path.c_str(), 0755) != 0) {
     return std::unexpected(errno_error(Code::Io, "cannot make the cgroup " + path, errno));
   }
@@ -172,6 +174,7 @@ bool is_populated(const std::string& path) {
 }
 
 void kill_cgroup(const std::string& path) {
+  // Linux 5.14. It also kills what is being forked at this moment, which no list of pids can.
   const UniqueFd file(::open((path + "/cgroup.kill").c_str(), O_WRONLY | O_CLOEXEC));
   if (file && ::write(file.get(), "1", 1) == 1) return;
   kill_one_by_one(path);

@@ -19,6 +19,7 @@ DescriptorLimit::DescriptorLimit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   const auto given = limit.rlim_cur;
+  // The soft limit may be raised up to the hard one without a privilege (getrlimit(2)).
   limit.rlim_cur = limit.rlim_max;
   if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) given_ = given;
 }

@@ -55,6 +55,8 @@ Gpu describe_gpu(const Library& nvml, NvmlDevice device) {
 }
 
 std::optional<std::vector<Gpu>> by_nvml(const std::string& name) {
+  // NVML and not CUDA, which would initialise the driver in this process to count devices. At run
+  // time, since machines without GPUs have neither.
   const Library nvml(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL), ::dlclose);
   if (!nvml) return {};
   const auto start = symbol<NvmlPlain>(nvml, "nvmlInit_v2");

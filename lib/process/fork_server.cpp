@@ -98,6 +98,7 @@ Result<UniqueFd> write_order(const LaunchRequest& request) {
   UniqueFd file(::memfd_create("elastrun-order", MFD_CLOEXEC));
   const int number = file ? write_all(file.get(), text) : errno;
   if (number != 0) return std::unexpected(errno_error(Code::Io, "memfd_create", number));
+  // The child gets our open file with its offset (unix(7)), and would read from the end.
   ::lseek(file.get(), 0, SEEK_SET);
   return file;
 }
@@ -212,6 +213,7 @@ Status ForkServer::wait_for_birth(Waiting& child, TimePoint until) {
   const auto said = await_packet(child.socket.get(), until);
   if (!said || !said->starts_with(kBorn)) return fail(Code::Spawn, "no child was forked in time");
   const auto pid = parse_int(std::string_view(*said).substr(kBorn.size()));
+  // To kill(2) 0 is our own group, 1 is init, and -1 is everybody.
   if (!pid || *pid <= 1 || *pid > INT32_MAX) return fail(Code::Spawn, "its child has no number");
   child.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(*pid), 0)));
   if (!child.pidfd) return fail(Code::Spawn, "its child has ended");
@@ -233,6 +235,7 @@ Status ForkServer::give_order(Waiting& child, const LaunchRequest& request, Time
   const auto said = await_packet(child.socket.get(), until);
   if (!said) return fail(Code::Spawn, "the child was not ready in time");
   if (*said != "ok") return fail(Code::Spawn, printable(*said));
+  // Before `go`, after which it runs the user's code and could not be replaced by an exec any more.
   if (!is_own_child(child.pidfd.get())) return fail(Code::Spawn, "the child is not ours");
   if (!send_with(child.socket.get(), "go", {})) return fail(Code::Spawn, "the child has ended");
   return {};

@@ -18,6 +18,8 @@ bool leaves_enough(int fd) {
 }
 
 bool arm(const UniqueFd& end, pid_t group) {
+  // A negative owner is a process group (fcntl(2)). O_ASYNC last: an event before the rest is set
+  // would come as SIGIO, or to no process.
   return ::fcntl(end.get(), F_SETSIG, SIGKILL) == 0 && ::fcntl(end.get(), F_SETOWN, -group) == 0 &&
          ::fcntl(end.get(), F_SETFL, O_ASYNC | O_NONBLOCK) == 0;
 }

@@ -77,6 +77,7 @@ class Relayed {
       // Unknown are the two real-time signals that the C library keeps for its threads.
       if (known && !ignored) ::sigaddset(&waited_, signal);
     }
+    // SIGKILL and SIGSTOP stay open, whatever a mask says (sigprocmask(2)).
     ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
   }
   /// Waits for one; its number.
@@ -130,6 +131,7 @@ void pass_on(const siginfo_t& info, pid_t agent, const Board* board) {
     copy.si_signo = passing_signal();
     copy.si_value.sival_int = info.si_signo;
   }
+  // The queue may be full (RLIMIT_SIGPENDING), for which a plain signal needs no room.
   if (::syscall(SYS_rt_sigqueueinfo, agent, copy.si_signo, &copy) != 0) {
     ::kill(agent, info.si_signo);
   }
@@ -255,6 +257,8 @@ void become_agent() {
   ::signal(SIGTTOU, SIG_IGN);  // our group is never the terminal's, and we write to it
   // `ulimit -f` is meant for the files of the job; a write of ours then fails with EFBIG.
   ::signal(SIGXFSZ, SIG_IGN);
+  // The guardian's mask has come along with fork(2); left as it is, SIGTERM would stay pending
+  // until the agent reads signals, which a start that hangs never does.
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -344,6 +348,7 @@ Agent split() {
   if (child > 0) {
     ::setpgid(child, child);  // here too: either process may run first
     const ExitStatus status = relay(child, signals, agent.board_);
+    // Without shared memory nothing was noted, and the processes of the job are ended all the same.
     Board nothing;
     clean_up(agent.board_ != nullptr ? *agent.board_ : nothing, status);
     end_as(status, modes);

@@ -76,6 +76,8 @@ class PosixChild final : public Child {
 
   ~PosixChild() override {
     lifetime_.end();
+    // Before the reaping: once the leader is reaped its number, which is that of the group as well,
+    // may be given to another process.
     signal_group(SIGKILL);
     stop_watching();
     reap();
@@ -144,6 +146,7 @@ class PosixChild final : public Child {
     family_->ended.at(pid_) = true;
     stop_watching();
     const Exit exit{status_of(info), clock_.now(), clock_.wall(), usage.ru_maxrss * 1024};
+    // Moved out first, because the call may destroy this object and the function in it.
     const auto on_exit = std::move(on_exit_);
     on_exit(exit);  // may destroy this object
   }

@@ -30,6 +30,8 @@ void work(const std::vector<std::string>& paths, void (*remove)(const std::strin
 std::vector<std::string> remove_once(const std::vector<std::string>& paths,
                                      void (*remove)(const std::string&)) {
   int ends[2];
+  // Not blocking: of a child that was given up, which hangs and holds its end, what it has told is
+  // read.
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return paths;
   const UniqueFd reports(ends[0]), report(ends[1]);
   const auto all = [&] { work(paths, remove, report.get()); };

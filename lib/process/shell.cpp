@@ -11,6 +11,8 @@ std::vector<std::string> shell_line(std::string line) {
 }
 
 std::vector<std::string> shell_exec(const std::vector<std::string>& words) {
+  // The words are parameters and no part of the line, so nothing in them is read as shell syntax.
+  // By exec, so that signals reach the program, and its end is that of the child.
   auto argv = shell_line(R"(exec "$0" "$@")");
   argv.insert(argv.end(), words.begin(), words.end());
   return argv;
@@ -22,6 +24,7 @@ LaunchRequest fed_program(std::vector<std::string> argv, std::vector<std::string
   request.argv = std::move(argv);
   request.environment = std::move(environment);
   request.stdin_fd = input;
+  // What it prints must not come among the workers' output, which others read from our stdout.
   request.stdout_fd = request.stderr_fd = STDERR_FILENO;
   return request;
 }

@@ -37,6 +37,7 @@ bool seems_stale(const std::string& name) {
 
 bool is_own(const UniqueFd& directory) {
   struct stat info {};
+  // By the descriptor that holds the lock: the path may lead to another one by now.
   return ::fstat(directory.get(), &info) == 0 && info.st_uid == ::geteuid();
 }
 

@@ -20,6 +20,8 @@ bool is_pipe(int fd) {
 /// The controlling terminal if this process is in its foreground.
 UniqueFd terminal_of_ours() {
   UniqueFd terminal(::open("/dev/tty", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+  // From the background tcsetattr(3) would stop us by SIGTTOU, and the modes would be the shell's
+  // by now.
   if (terminal && ::tcgetpgrp(terminal.get()) != ::getpgrp()) terminal.reset();
   return terminal;
 }
@@ -27,6 +29,8 @@ UniqueFd terminal_of_ours() {
 }  // namespace
 
 termios with_modes_of(const termios& before, termios now) {
+  // Modes are added and never taken away: what is on now, and was not, may be another program's
+  // choice.
   now.c_iflag |= before.c_iflag & (ICRNL | IXON | BRKINT);
   now.c_oflag |= before.c_oflag & (OPOST | ONLCR);
   now.c_lflag |= before.c_lflag & (ECHO | ECHOE | ECHOK | ICANON | ISIG | IEXTEN);

@@ -56,6 +56,7 @@ void become_python(const std::string& interpreter, const std::string& name, int 
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  // Where this returns, the child ends without an answer, which is told as such.
   ::execlp(interpreter.c_str(), interpreter.c_str(), "-c", kQuestion, name.c_str(), nullptr);
 }
 

@@ -71,6 +71,7 @@ void Conversation::execute_value(const Request& request) {
       return output_.put_number<std::int64_t>(erased ? 1 : 0);
     }
     case Query::CompareSet: {
+      // Good until the answer below: deliver() tells other conversations and changes no table.
       const Value* now = table.compare_set(request.key, request.value, request.desired);
       exchange_->deliver();
       // A missing key answers the expected value: a lie, but the one that clients are made for.
@@ -142,6 +143,7 @@ void Conversation::execute_list(const Request& request) {
     case Query::MultiGet:
       return answer(true, request.texts);
     case Query::MultiSet:
+      // All set before the first waiter is told, so that each of them finds all.
       for (std::size_t i = 0; i + 1 < request.texts.size(); i += 2) {
         table.set(request.texts[i], request.texts[i + 1]);
       }

@@ -118,6 +118,7 @@ Scanner::Progress Scanner::scan_text(std::string_view message, std::size_t limit
   if (length > limit) return too_long;
   // By what is announced, before it comes: what has come already would be in memory.
   if (at_ + 8 + length > kMaxMessage) return Progress::LongMessage;
+  // Nothing overflows here: the length is below its limit by now, and `at_` + 8 within the message.
   if (message.size() - at_ - 8 < length) return Progress::More;
   at_ += 8 + static_cast<std::size_t>(length);
   return Progress::Complete;
@@ -131,6 +132,7 @@ Scanner::Progress Scanner::scan_items(std::string_view message) {
     refused_ = count;
     if (count > kMaxItems) return Progress::LongList;
     at_ += 8;
+    // The limit above keeps it in 32 bits.
     items_left_ = static_cast<std::uint32_t>(count) * (pairs ? 2 : 1);
     in_list_ = true;
   }

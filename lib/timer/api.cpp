@@ -52,6 +52,8 @@ void TimerServer::run_watchdog() {
       log::error(kArea, "Error reaping worker=[{}]. Will retry on next watchdog.", worker);
     }
   }
+  // After the pass, and only of those that ended: the timers of others are what the next pass tries
+  // again by.
   clear_timers(reaped);
 }
 

@@ -33,6 +33,7 @@ std::vector<Request> NestedScopes::translate(const Request& request, TimePoint n
   std::vector<Request> out;
   const auto found = open_.try_emplace({request.worker, request.scope}).first;
   request.expiry ? begin(found->second, request, out) : end(found->second, request, now, out);
+  // Or a process with many scopes would count against kMost for as long as it lives.
   if (found->second.empty()) open_.erase(found);
   return out;
 }

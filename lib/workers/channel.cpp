@@ -123,6 +123,8 @@ class UnixChannel final : public Channel {
     for (Connection& one : connections_) {
       if (!std::exchange(one.asks, false)) continue;
       if (file) send_file(one.socket.native_handle(), file.get());
+      // By this the one that asked sees that nothing follows, and our wait on it that it is to be
+      // forgotten.
       ::shutdown(one.socket.native_handle(), SHUT_RDWR);
     }
   }

@@ -237,6 +237,8 @@ bool ended_by_watchdog(const Failure& failure) {
 }
 
 bool blames_a_peer(std::string_view text) {
+  // As gloo, NCCL and torch's store word the loss of a peer, in small letters: releases differ in
+  // those.
   constexpr std::array<std::string_view, 12> kSigns{"connection closed by peer",
                                                     "for recv operation to complete",
                                                     "timeout caused pair closure",

@@ -165,6 +165,7 @@ Result<std::string> read_some(const std::string& path, std::size_t most = kMaxFi
   }
   std::string text;
   std::size_t have = 0;
+  // One byte more than is allowed, by which the caller sees that the file is too large.
   while (have <= most) {
     text.resize(std::min(most + 1, have + kPiece));
     const auto got = ::read(fd.get(), text.data() + have, text.size() - have);
@@ -238,6 +239,8 @@ Result<std::string> copy_error_file(const std::string& from, const std::string& 
   auto* message =
       value && value->is_object() ? value->get_object().if_contains("message") : nullptr;
   if (exit_code != 0 && message != nullptr && message->is_object()) {
+    // As torch's ErrorHandler, which puts the exit code of the process into the file that it hands
+    // on.
     message->get_object()["errorCode"] = exit_code;
     *text = json::serialize(*value);
   }

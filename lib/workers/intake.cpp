@@ -37,6 +37,7 @@ bool Intake::admit(const Word& word, int rank, TimePoint now) {
   auto& bucket = words_.try_emplace({word.what, rank}, word.limit).first->second;
   if (bucket.take(now)) return true;
   ++statistics_.suppressed;
+  // Once for each kind, whichever rank: a flood of complaints would be another flood.
   if (said_words_.insert(word.what).second) {
     remark_ = fmt::format(
         "Rank {} reports more than {} {} a second: others count in the summary, "

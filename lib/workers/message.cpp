@@ -203,6 +203,7 @@ Result<Message> phase_from(const json::object& object) {
   const auto* at_most = object.if_contains("at_most");
   if (at_most == nullptr || at_most->is_null()) return phase;
   const auto seconds = number_of(at_most);
+  // Written so that NaN is refused as well.
   if (!seconds || !(*seconds > 0)) {
     return refuse("of kind phase has an `at_most` that is not a number of seconds above 0");
   }
@@ -218,6 +219,7 @@ Result<Message> parse_message(std::string_view packet) {
   json::parse_options options;
   options.max_depth = 8;
   auto value = json::parse(packet, error, {}, options);
+  // Only then, because the mending costs a copy and nearly all packets are sound.
   if (error) value = json::parse(with_whole_characters(packet), error, {}, options);
   if (error || !value.is_object()) return refuse("is not a JSON object");
   const auto& object = value.get_object();

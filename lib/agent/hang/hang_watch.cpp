@@ -104,6 +104,8 @@ void HangWatch::begin_looking() {
 }
 
 void HangWatch::heard(int rank, const workers::Message& message) {
+  // Before the group is known to run, because offers come while it starts. Who offers stacks has
+  // the library, with which it can report steps.
   if (std::holds_alternative<workers::StacksOffered>(message)) rule_.expect_steps();
   if (!rule_.is_running()) return;
   if (std::holds_alternative<workers::StepDone>(message)) {

@@ -51,6 +51,8 @@ std::optional<Bucket> worst_of(const WindowView& view) {
 std::optional<Duration> waited_before(TimePoint job_start, std::optional<WallTime> scheduled,
                                       const Clock& clock) {
   if (!scheduled) return std::nullopt;
+  // The start is counted back by the steady clock: the wall clock of that moment may have been set
+  // since.
   const auto waited = clock.wall() - (clock.now() - job_start) - *scheduled;
   const bool can_be = waited >= Duration::zero() && waited < std::chrono::days(366);
   return can_be ? std::optional<Duration>(waited) : std::nullopt;

@@ -42,6 +42,7 @@ void MachineWatch::answer() {
 
 void MachineWatch::look(Then then) {
   waiting_.push_back(std::move(then));
+  // One limit for all that wait: where the driver does not answer, they get the sample before.
   if (waiting_.size() == 1) limit_->arm(clock_.now() + kTimeLimit, [this] { answer(); });
   // A driver that hangs would otherwise hold one more thread with each look.
   if (looking_) return;

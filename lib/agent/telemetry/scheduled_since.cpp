@@ -27,6 +27,7 @@ std::optional<WallTime> at_second(std::int64_t seconds) {
 std::optional<WallTime> parse_utc(const std::string& text) {
   std::tm parts{};
   const char* rest = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  // timegm(3), since mktime(3) would take these parts for local time.
   return rest != nullptr && *rest == '\0' ? at_second(::timegm(&parts)) : std::nullopt;
 }
 
@@ -47,6 +48,7 @@ std::optional<WallTime> volume_made(const std::string& root) {
   const std::string path = root + std::string(kAccount);
   if (::statx(AT_FDCWD, path.c_str(), 0, STATX_BTIME | STATX_MTIME, &made) != 0)
     return std::nullopt;
+  // Not every file system keeps the time of birth: the mask says what was filled in (statx(2)).
   const bool birth = (made.stx_mask & STATX_BTIME) != 0;
   return at_second(birth ? made.stx_btime.tv_sec : made.stx_mtime.tv_sec);
 }

@@ -79,6 +79,7 @@ std::optional<Record> span_of(const Record& end) {
 void set_time(Record& record, std::optional<double> time) {
   if (!time) return;
   const WallTime wall(from_seconds(*time));
+  // Bounded, because the worker says it: a time of its choice must not put a record before the job.
   record.stamp.mono -= std::clamp<Duration>(record.stamp.wall - wall, {}, std::chrono::hours(1));
   record.stamp.wall = wall;
 }

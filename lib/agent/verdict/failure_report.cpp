@@ -89,6 +89,8 @@ std::string torchrun_report(const workers::Judgement& judgement, const std::stri
       others += (others.empty() ? "" : "\n") + text;
     }
   }
+  // As torch's ChildFailedError draws it: longer lines of a traceback stand out, and no border is
+  // wider.
   width = std::min(width, kWidest);
   if (others.empty()) others = "  <NO_OTHER_FAILURES>";
   const std::string border(width, '='), section(width, '-');

@@ -42,6 +42,7 @@ LoopBeat::LoopBeat(Clock& clock) : clock_(clock), last_(clock.now()), alarm_(clo
   alarm_->arm(last_ + kBeat, [this] { beat(); });
 }
 
+// An alarm of the loop itself: one that hangs cannot say that it does, but misses its beat.
 void LoopBeat::beat() {
   last_ = clock_.now();
   alarm_->arm(last_ + kBeat, [this] { beat(); });

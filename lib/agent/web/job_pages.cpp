@@ -140,6 +140,8 @@ void JobPages::serve_metrics(const http::Request& request, const http::Reply& re
 
 void JobPages::serve_events(const http::Reply& reply) {
   http::Answer answer{.type = "text/event-stream", .feed = feed_};
+  // The browser connects again after a second (HTML Standard, 9.2): the default is its own, and
+  // longer. All that is known comes first, because events only tell what changes.
   answer.body = "retry: 1000\n\n" +
                 http::event_text("status", json::serialize(parts_.view.status())) +
                 http::event_text("history", json::serialize(history_.text())) + output_event(true);

@@ -125,6 +125,8 @@ json::array JobView::metrics_json() const {
   for (const auto& [name, metric] : metrics_) {
     all.push_back({{"group", printable(name.first)},
                    {"name", printable(name.second)},
+                   // JSON has no NaN and no infinity (RFC 8259, section 6); a browser would refuse
+                   // the whole text.
                    {"value", std::isfinite(metric.value) ? json::value(metric.value) : nullptr},
                    {"rank", metric.counts ? json::value(nullptr) : json::value(metric.rank)}});
   }
@@ -199,6 +201,7 @@ void JobView::metric(int rank, const workers::MetricSample& sample) {
   if (sample.counts) {
     metric.value += sample.value;
   } else if (is_new || rank <= metric.rank) {
+    // Of several ranks that tell a gauge, the lowest one's value: the chart would jump otherwise.
     metric.value = sample.value;
     metric.rank = rank;
   }
@@ -254,6 +257,7 @@ void JobView::held(const std::map<int, std::string>& ranks) {
 
 void JobView::ended(const JobResult& result, const std::vector<workers::Worker>*) {
   succeeded_ = result.ending.kind == Ending::Kind::Succeeded;
+  // Now, because the group, of which later questions would read, goes with the run.
   last_workers_ = workers_json();
   tell();
 }

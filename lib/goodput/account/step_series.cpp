@@ -39,6 +39,7 @@ void StepSeries::add(std::int64_t number, Duration at, Duration time) {
     return append(points_.back(), one);
   }
   points_.push_back(one);
+  // At twice the number, so that a step costs a constant share of the halving.
   if (points_.size() <= 2 * kPoints) return;
   std::size_t kept = 0;
   for (std::size_t i = 0; i < points_.size(); i += 2) {

@@ -31,6 +31,7 @@ double book_customs(const TimeSpan& step, const CustomEvents& customs, bool cut,
 
 bool StepSegment::known(std::int64_t step) const {
   if (rising_) {
+    // As long as the numbers rise no set is kept beside them: a log may have a million steps.
     const auto place = std::ranges::lower_bound(steps_, step, {}, &Step::step);
     return place != steps_.end() && place->step == step;
   }

@@ -59,6 +59,7 @@ void keep_last_of_each(std::vector<StepSeconds>& steps) {
 
 double percentile(std::span<const double> values, double fraction) {
   std::vector<double> sorted(values.begin(), values.end());
+  // Linear between two neighbours, as numpy.percentile().
   const double place = static_cast<double>(sorted.size() - 1) * fraction;
   const auto low = static_cast<std::size_t>(place);
   const auto at_low = sorted.begin() + static_cast<std::ptrdiff_t>(low);

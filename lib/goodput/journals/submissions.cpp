@@ -167,6 +167,7 @@ class Submissions {
   }
 
   std::size_t root(std::size_t index) const {
+    // It ends, because unite() lets each one point to a lower index.
     while (first_[index] != index) index = first_[index];
     return index;
   }
