@@ -16,6 +16,7 @@ constexpr std::string_view kOmp = "OMP_NUM_THREADS";
 constexpr std::string_view kCuda = "CUDA_VISIBLE_DEVICES";
 constexpr std::string_view kNccl = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 constexpr std::string_view kServer = "TORCH_WORKER_SERVER_SOCKET";
+constexpr std::string_view kCalledBy = "ELASTRUN_CALLED_BY";
 
 constexpr int kSamplesOfSecond = 1000;  // that a process of a worker tells one by one
 
@@ -118,7 +119,15 @@ bool is_secret(std::string_view name, std::string_view value) {
 bool is_agent_variable(std::string_view name) {
   return name == "ELASTRUN_JOB" || name == "ELASTRUN_AGENT_ID" || name == "ELASTRUN_RUN_DIR" ||
          name == "ELASTRUN_CHANNEL" || name == "ELASTRUN_PAGE" || name == "ELASTRUN_GOODPUT" ||
-         name == "ELASTRUN_SAMPLES" || name == "ELASTRUN_AGGREGATIONS";
+         name == "ELASTRUN_SAMPLES" || name == "ELASTRUN_AGGREGATIONS" || name == kCalledBy;
+}
+
+/// The interpreter that became this agent (python -m elastrun) has named itself. A worker that
+/// launches with another one must not get this one.
+bool is_callers_interpreter(std::string_view entry, std::span<const std::string> agent) {
+  constexpr std::string_view kInterpreter = "PYTHON_EXEC=";
+  return entry.starts_with(kInterpreter) &&
+         find_variable(agent, kCalledBy) == entry.substr(kInterpreter.size());
 }
 
 }  // namespace
@@ -179,6 +188,7 @@ Result<std::vector<std::string>> worker_environment(std::span<const std::string>
         facts.job.worker_env.contains(std::string(name)))
       continue;
     if (is_secret(name, std::string_view(entry).substr(name.size()))) continue;
+    if (is_callers_interpreter(entry, agent)) continue;
     out.list.push_back(entry);
   }
   for (const auto& [name, value] : facts.job.worker_env) {

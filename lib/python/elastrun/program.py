@@ -57,7 +57,8 @@ def main() -> None:
     folder = os.path.dirname(sys.executable)
     beside = os.path.realpath(os.path.join(folder, "python3"))
     if sys.prefix == sys.base_prefix or beside != os.path.realpath(sys.executable):
-        os.environ.setdefault("PYTHON_EXEC", sys.executable)
+        if "PYTHON_EXEC" not in os.environ:  # workers do not inherit it then
+            os.environ["PYTHON_EXEC"] = os.environ["ELASTRUN_CALLED_BY"] = sys.executable
     os.execv(program, [os.path.join(folder, name), *sys.argv[1:]])
 
 

@@ -138,6 +138,17 @@ TEST_CASE("environment: what opens the rendezvous is not handed to workers") {
             .contains("PET_RDZV_CONF"));
 }
 
+TEST_CASE("environment: the interpreter that called the agent is not that of all below") {
+  const std::string caller = "ELASTRUN_CALLED_BY=/usr/bin/python3";
+  const auto environment = [&](const std::string& interpreter) {
+    const Entries agent{"PYTHON_EXEC=" + interpreter, caller};
+    return as_map(worker_environment(agent, {kAnyJob}, Placement{}, 0, {}));
+  };
+  CHECK_FALSE(environment("/usr/bin/python3").contains("PYTHON_EXEC"));
+  CHECK_FALSE(environment("/usr/bin/python3").contains("ELASTRUN_CALLED_BY"));
+  CHECK(environment("/opt/python3").at("PYTHON_EXEC") == "/opt/python3");
+}
+
 TEST_CASE("environment: variables of the job lie over the agent's and under the contract") {
   spec::JobSpec job;
   job.worker_env = {{"HOME", "/job"}, {"RANK", "99"}, {"NEW", "1"}};
