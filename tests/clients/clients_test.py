@@ -185,6 +185,7 @@ class Torch(Clients):
                     EXPECTED.remove(line.strip())
         self.assertEqual(process.wait(timeout=LIMIT), 0, process.stderr.read()[-3000:])
         self.assertEqual(EXPECTED, [])
+        self.assertEqual((self.folder / "kept.txt").read_text(), "whole")
 
     def test_what_cannot_be_pickled_is_torchs(self) -> None:
         script = self.folder / "local.py"
@@ -200,6 +201,14 @@ import os, signal, sys, time
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+class Kept:
+    def __init__(self):
+        self.itself, self.file = self, open("kept.txt", "w")
+        self.file.write("whole")
+
+    def __del__(self):  # in a cycle: by the last garbage collection
+        self.file.close()
 
 def work(factor):
     return factor * int(os.environ["RANK"]), "ELASTRUN_JOB" in os.environ
@@ -219,6 +228,7 @@ if __name__ == "__main__":
         elastic_launch(config(), "sh")("-c", "echo sleeping; exec sleep 300")
     except SignalException as error:
         print("signal", error.sigval.name, flush=True)
+    kept = Kept()
 """
 EXPECTED = ["returned {0: (0, True), 1: (10, True)}", "failed worker.py 1 1 3", "signal SIGTERM"]
 NOT_PICKLED = """

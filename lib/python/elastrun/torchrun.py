@@ -5,10 +5,8 @@ sees no other. What elastrun cannot take over, torch's launcher runs as ever, an
 """
 from __future__ import annotations
 
-import atexit
 import copy
 import functools
-import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -140,7 +138,6 @@ def _launch(torch: Torch, config: Any, entrypoint: Any, args: Any, more: tuple[A
     from elastrun.launcher import api as ours
 
     _hand_over(torch, config)
-    _end_quickly()
     _say(f"launches in place of torch.distributed.launcher {_HINT}")
     try:
         return ours.launch_agent(adapted, entrypoint, list(args))
@@ -149,13 +146,6 @@ def _launch(torch: Torch, config: Any, entrypoint: Any, args: Any, more: tuple[A
         if theirs is error:
             raise
         raise theirs from None
-
-
-@functools.lru_cache(maxsize=None)
-def _end_quickly() -> None:
-    """At the end of a process Python looks for garbage among all objects of torch, for a second and
-    more. One that has launched is done, and holds nothing that a garbage collection would save."""
-    atexit.register(gc.freeze)
 
 
 def _adapted(config: Any, entrypoint: Any) -> Any:
