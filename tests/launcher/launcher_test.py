@@ -145,6 +145,28 @@ if __name__ == "__main__":
         self.assertEqual(sorted(out.split("\n")), sorted(["", "0 of 2: 7", "1 of 2: 7",
                                                           "{0: None, 1: None}"]))
 
+    def test_a_caller_without_its_standard_streams(self) -> None:
+        """As a daemon, whose next files get their numbers."""
+        self.run_program("""
+import multiprocessing
+
+def rank(queue):
+    queue.put("heard")
+    return int(os.environ["RANK"])
+
+if __name__ == "__main__":
+    os.close(0)
+    queue = multiprocessing.get_context("spawn").SimpleQueue()  # which itself needs the others
+    os.close(1)
+    os.close(2)
+    returned = elastic_launch(alone(), rank)(queue), queue.get(), queue.get()
+    with open("returned", "w") as file:
+        file.write(str(returned))
+    os._exit(0)
+""")
+        self.assertEqual((self.folder / "returned").read_text(),
+                         "({0: 0, 1: 1}, 'heard', 'heard')")
+
     def test_the_customization_document(self) -> None:
         """Its agent, metrics handler and event handler, with torch's prefix replaced."""
         out = self.run_program("""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from elastrun.multiprocessing.api import SignalException
-from elastrun.multiprocessing.payload import receive_value
+from elastrun.multiprocessing.payload import receive_value, socket_pair
 from elastrun.program import find_program
 
 __all__ = ["AgentError", "AgentProcess"]
@@ -70,7 +70,7 @@ class AgentProcess:
         self._results = results
         self._ended: dict[str, Any] | None = None
         self._text = bytearray()
-        self._socket, theirs = socket.socketpair()
+        self._socket, theirs = socket_pair()
         try:
             with theirs:
                 self._child = subprocess.Popen(

@@ -9,6 +9,8 @@ import threading
 import uuid
 from typing import Any
 
+from elastrun.multiprocessing.payload import socket_pair
+
 __all__ = ["HandlerServer"]
 
 # By the names of the exceptions: a handler may raise torch's own.
@@ -74,7 +76,7 @@ class HandlerServer:
 
     def __init__(self, handler: Any) -> None:
         self._handler = handler
-        self._ours, self.theirs = socket.socketpair()
+        self._ours, self.theirs = socket_pair()
         self.failure: BaseException | None = None  # the last exception of next_rendezvous
         self._thread = threading.Thread(target=self._serve, name="elastrun-rendezvous", daemon=True)
         self._thread.start()

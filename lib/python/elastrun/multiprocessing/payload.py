@@ -22,12 +22,31 @@ from collections.abc import Callable
 from multiprocessing import context, reduction, resource_tracker, spawn
 from typing import Any
 
-__all__ = ["RETURN_LIMIT", "Payload", "load", "pack", "receive_value", "send_value", "value_in"]
+__all__ = ["RETURN_LIMIT", "Payload", "load", "pack", "receive_value", "send_value", "socket_pair",
+           "value_in"]
 
 RETURN_LIMIT = 1 << 30  # bytes of one return value
 _SEALS = getattr(fcntl, "F_SEAL_SEAL", 1) | getattr(fcntl, "F_SEAL_SHRINK", 2) | \
     getattr(fcntl, "F_SEAL_GROW", 4) | getattr(fcntl, "F_SEAL_WRITE", 8)
 _ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", 1033)  # since Python 3.9
+
+
+def _above_streams(fd: int) -> int:
+    """The same file, by a number that no standard stream has, which closes `fd`. A process without
+    its streams (a daemon) gets their numbers for new files, and a worker has its own there."""
+    if fd > 2:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
+
+
+def socket_pair(kind: int = socket.SOCK_STREAM) -> tuple[socket.socket, socket.socket]:
+    """As socket.socketpair(), with numbers above those of the standard streams."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+    return (socket.socket(fileno=_above_streams(ours.detach())),
+            socket.socket(fileno=_above_streams(theirs.detach())))
 
 
 def _shared_with_children() -> dict[type, Any]:
@@ -70,13 +89,20 @@ class Payload:
         # The one of multiprocessing, if it runs, knows the semaphores of a queue among the
         # arguments; started for this alone, it would be a process more, for nothing.
         running = getattr(resource_tracker._resource_tracker, "_fd", None)
-        self.tracker = -1 if running is None else running
         self._shared: list[int] = []
+        self._own: list[int] = []
+        self.tracker = -1 if running is None else self._above_streams(running)
 
     # multiprocessing asks these of what is starting a child.
     def duplicate_for_child(self, fd: int) -> int:
-        self._shared.append(fd)
-        return fd
+        self._shared.append(self._above_streams(fd))
+        return self._shared[-1]
+
+    def _above_streams(self, fd: int) -> int:
+        if fd > 2:
+            return fd
+        self._own.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
+        return self._own[-1]
 
     @property
     def descriptors(self) -> list[int]:
@@ -86,6 +112,8 @@ class Payload:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+        while self._own:
+            os.close(self._own.pop())
 
 
 class _Inherited:
@@ -100,7 +128,8 @@ class _Inherited:
 
 
 def _sealed(contents: memoryview | bytes) -> int:
-    fd = os.memfd_create("elastrun-pickle", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = _above_streams(os.memfd_create("elastrun-pickle",
+                                        os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     try:
         view = memoryview(contents)
         while view:

@@ -108,7 +108,7 @@ class LocalElasticAgent(ElasticAgent):
         try:
             if callable(spec.entrypoint):
                 payload = parcel.pack(spec.entrypoint, tuple(spec.args), self._goes_by_value())
-                results, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                results, theirs = parcel.socket_pair(socket.SOCK_SEQPACKET)
                 numbers = (payload.descriptor, payload.tracker, theirs.fileno())
                 inherited = sorted({*payload.descriptors, theirs.fileno()})
                 descriptors += inherited
