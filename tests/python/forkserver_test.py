@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import zipapp
 from pathlib import Path
@@ -330,6 +331,30 @@ class ForkServer(unittest.TestCase):
                 agent.order(child, [agent.python, "-u", probe.name], agent.environment, streams)
                 return pid
             self.assertEqual(run_and_collect(start)[0], "True\n")
+
+    def learn(self, **around):
+        """Where a first worker leaves its list, below the job's folder."""
+        text = self.write("pass").read_text()
+        with Agent(self.folder, "script", "train.py", **around) as agent:
+            self.assertEqual(agent.state(), "ready")
+            said, pid = self.served(agent, text)
+            self.assertEqual((said, wait_for(pid)), ("ok", 0))
+        return sorted(str(one.relative_to(self.folder)) for one in self.folder.rglob("imports-*"))
+
+    def test_lists_that_none_has_read_for_a_month_are_removed(self):
+        for name, age in (("imports-old", 40), ("imports-read", 20), ("other", 40)):
+            path = self.write("", f"cache/elastrun/{name}")
+            os.utime(path, (time.time() - age * 86400, time.time() - 50 * 86400))
+        learnt = self.learn()
+        self.assertEqual(len(learnt), 2)
+        self.assertEqual(learnt[-1], "cache/elastrun/imports-read")
+        self.assertTrue((self.folder / "cache/elastrun/other").exists())
+
+    def test_a_relative_cache_is_none_of_the_job_s_folder(self):
+        home = str(self.folder / "home")
+        [learnt] = self.learn(XDG_CACHE_HOME="cache", HOME=home)
+        self.assertTrue(learnt.startswith("home/.cache/elastrun/imports-"), learnt)
+        self.assertEqual(len(self.learn(XDG_CACHE_HOME="cache", HOME="elsewhere")), 1)
 
     def test_a_child_without_an_order_ends_with_the_agent_s_socket(self):
         self.write("")

@@ -17,6 +17,7 @@ import os
 import site
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator, MutableMapping
 
 _NOT_AHEAD = ("elastrun", "sitecustomize", "usercustomize", "__main__", "__mp_main__",
@@ -25,6 +26,8 @@ _NOT_AHEAD = ("elastrun", "sitecustomize", "usercustomize", "__main__", "__mp_ma
 _WITH_TORCH = ("torch._dynamo", "torch.distributed", "torch.nn.parallel")
 _MOST_FILES = 200  # of the script's own that are searched for imports
 _MOST_NAMES = 50_000
+_PREFIX = "imports-"  # of the files of what was learnt
+_KEPT_UNREAD = 30 * 24 * 3600.0  # seconds
 # What differs between two workers, or between two starts of one.
 _VARYING = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE",
             "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -44,7 +47,21 @@ def folders() -> list[str]:
 
 
 def _cache() -> str:
-    return os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    """"" without a home: a relative folder would lie in that of the job, for each a new one."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    found = named if os.path.isabs(named) else os.path.expanduser("~/.cache")
+    return os.path.join(found, "elastrun") if os.path.isabs(found) else ""
+
+
+def _remove_unused(folder: str) -> None:
+    """Lists that no job has read for a month: each script that was ever run has one."""
+    limit = time.time() - _KEPT_UNREAD
+    for one in os.scandir(folder):
+        if one.name.startswith(_PREFIX):
+            with contextlib.suppress(OSError):  # another job removes it, too
+                about = one.stat(follow_symlinks=False)
+                if max(about.st_atime, about.st_mtime) < limit:
+                    os.unlink(one.path)
 
 
 def _is_below(path: str, places: list[str]) -> bool:
@@ -163,8 +180,9 @@ class Plan:
         self._script, self._own = self._place(kind, script)
         key = f"{sys.version}\0{sys.executable}\0{kind}\0{script}\0{self._own}".encode(
             errors="surrogateescape")
-        name = "imports-" + hashlib.sha256(key).hexdigest()[:24]
-        self._file = "" if names else os.path.join(_cache(), "elastrun", name)
+        name = _PREFIX + hashlib.sha256(key).hexdigest()[:24]
+        folder = "" if names else _cache()
+        self._file = os.path.join(folder, name) if folder else ""
         self._learnt_at = 0
 
     @staticmethod
@@ -301,6 +319,7 @@ class Plan:
             with open(draft, "w", encoding="utf-8") as file:
                 file.write("\n".join([self._mark(), *names]))
             os.replace(draft, self._file)
+            _remove_unused(os.path.dirname(self._file))
 
     def learnt_more(self) -> bool:
         """Whether a child has; it is for load() then."""
