@@ -17,9 +17,12 @@ namespace {
 
 // Extensions rename the back end PrivateUse1 to theirs and put a module of that name into torch;
 // those that torch has itself have one, too. The answer is one line: a type and a number, or "!"
-// and why there is none. It goes where extensions, which like to print, do not reach.
+// and why there is none. It goes where extensions, which like to print, do not reach. A folder
+// named torch where the job was started is not asked: the scripts of workers do not import it.
 constexpr const char* kQuestion = R"(
 import os, sys
+if sys.path[:1] == [""]:
+    del sys.path[0]
 answer = os.dup(1)
 os.dup2(2, 1)
 def say(text):

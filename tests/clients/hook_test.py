@@ -5,6 +5,7 @@ that say when they run. What the hook does to released programs is clients_test.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -232,6 +233,12 @@ class Hook(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("error: Unsupported nproc_per_node value: gpus\n", done.stderr)
         self.assertIn("\n  torch 2.99 knows no accelerator", done.stderr)
+        shadow = self.folder / "torch"  # as where torch's source lies
+        shadow.mkdir()
+        self.addCleanup(shutil.rmtree, shadow)
+        (shadow / "__init__.py").write_text("raise ImportError('not built')\n")
+        done = launch("npu")
+        self.assertEqual(done.returncode, 0, done.stderr)
         (self.packages / "torch/__init__.py").rename(self.packages / "torch/init")
         self.addCleanup((self.packages / "torch/init").rename, self.packages / "torch/__init__.py")
         (self.packages / "torch/__init__.py").write_text("raise ImportError('no library')\n")
