@@ -122,6 +122,21 @@ class Hook(unittest.TestCase):
         done = self.python("-m", "torch.distributed.run", "train.py")
         self.assertEqual(done.stdout, "torch runs train.py\n")
 
+    def test_the_manual_s_way_back_once_elastrun_is_gone(self) -> None:
+        hook = self.packages / "elastrun-torchrun.pth"
+        self.addCleanup(self.install)
+        hook.write_text(hook.read_text().splitlines()[-1] + "\n")  # the package is not found
+        (self.place / "bin/elastrun").unlink()
+        self.addCleanup((self.place / "bin/elastrun").symlink_to, PROGRAM)
+        page = (ROOT / "man/elastrun-clients.7").read_text()
+        [way] = [line for line in page.splitlines() if line.startswith(".Ql mv ")]
+        subprocess.run(way.split()[1:], cwd=self.place / "bin", check=True)
+        done = subprocess.run([self.torchs_own], capture_output=True, text=True)
+        self.assertEqual((done.stdout, done.stderr), ("torch\n", ""))
+        done = self.python("-m", "torch.distributed.run", "train.py")
+        self.assertEqual((done.stdout, done.stderr), ("torch runs train.py\n",
+                                                      "torch is imported\n"))
+
     def test_a_torch_that_is_installed_again_is_kept_again(self) -> None:
         self.addCleanup(self.install)
         self.torchs_own.unlink()
