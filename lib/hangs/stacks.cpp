@@ -34,7 +34,10 @@ Lines in_order(const Lines& lines) {
     add(section.header);
     for (const auto& line : section.lines) add(line);
   };
+  // A dump of a form that we do not know is kept as it is.
   if (sections.empty()) std::ranges::for_each(lines, add);
+  // Once it stands first nothing else tells which one it was: faulthandler has the main thread
+  // last.
   if (main < sections.size()) add_section(sections[main]);
   for (std::size_t i = 0; i < sections.size(); ++i) {
     if (i != main) add_section(sections[i]);

@@ -54,6 +54,8 @@ std::unique_ptr<ForkServing> ForkServing::make(Parts parts) {
   const auto& spec = parts.spec;
   if (!is_asked_for(spec)) return nullptr;
   std::unique_ptr<ForkServing> serving(new ForkServing(parts));
+  // The workers of such a job are never started a second time: no failure and no node restarts
+  // them.
   if (spec.max_restarts == 0 && spec.max_nodes == 1 && !serving->serves_first_) return nullptr;
   if (spec.fork_server.empty()) {
     log::warning(kForkArea,
@@ -80,6 +82,8 @@ void ForkServing::plan(std::vector<workers::WorkerPlan>& plans) {
   if (!request_) {
     request_ = plans.front().request;
     request_->argv = command_of(parts_.spec);
+    // Ranks and addresses are those of one worker in one round: each fork gets its own with the
+    // order.
     workers::remove_placement(request_->environment);
     request_->cgroup_fd = -1;  // of an attempt, which the server outlives
     request_->cpus.clear();

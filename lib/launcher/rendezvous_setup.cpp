@@ -153,6 +153,8 @@ Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& 
   if (own.handler) return meet_by_handler(loop, clock, spec, self, std::move(own));
   if (is_alone(spec)) return make_standalone(loop, clock, spec, self);
   const char* secret = std::getenv("ELASTRUN_SECRET");
+  // The grace is what a group that is told to stop takes at most: --shutdown-timeout, and then
+  // SIGKILL with its bound. Others wait for it before they begin the next round.
   auto session = rendezvous::make_session(loop, clock,
                                           {.backend = spec.rdzv_backend,
                                            .endpoint = spec.rdzv_endpoint,

@@ -135,6 +135,8 @@ void RunRegistration::write() {
 void RunRegistration::written(const Status& written, const std::string& path) {
   writing_ = false;
   if (!written && !std::exchange(said_, true)) {
+    // Where a user has named the place, this is a mistake to be told; elsewhere a container without
+    // a writable /tmp is normal.
     const auto level = runs::is_place_named() ? log::Level::Warning : log::Level::Info;
     log::write(level, "runs", "elastrunctl cannot find this run: " + written.error().text);
   }

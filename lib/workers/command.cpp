@@ -118,6 +118,7 @@ std::vector<std::string> worker_command(const spec::JobSpec& spec, int local_ran
   return argv;
 }
 
+// With --run-path torchrun runs its function of this name, and shows it in log and report.
 std::string program_name(const spec::JobSpec& spec) {
   switch (spec.mode) {
     case spec::Mode::Program:

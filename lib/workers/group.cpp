@@ -34,6 +34,8 @@ Group::Group(Parts parts, Limits limits, std::function<void(Event)> on_event)
       limits_(limits),
       on_event_(std::move(on_event)),
       awake_(parts_.clock),
+      // With other nodes a pause of this machine counts: the coordinator begins the next round when
+      // the grace is over by its clock, and two groups must not be at work at once.
       clock_(limits_.with_pauses ? parts_.clock : awake_),
       error_files_(clock_, parts_.read_error_files),
       alarm_(clock_.make_alarm()) {}
@@ -322,6 +324,8 @@ void Group::look_again() {
 void Group::look_at_leftovers() {
   const auto now = clock_.now();
   const auto left = this->left();
+  // A process below sudo(8) takes no signal of ours (EPERM, kill(2)): to wait for it through the
+  // grace and the bound of SIGKILL would change nothing.
   if (asked_ && is_out_of_reach(left)) return sweep();
   if (summons_ && !killed_) {
     const bool late = ask_rest_at_ && now >= *ask_rest_at_;

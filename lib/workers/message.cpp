@@ -178,6 +178,7 @@ Result<Message> goodput_from(const json::object& object) {
       said.entries.push_back(std::move(**entry));
     }
   }
+  // To the account an entry that was refused is missing just as one that was lost.
   said.lost += said.refused;
   return said;
 }

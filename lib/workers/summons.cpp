@@ -101,6 +101,8 @@ ProcessTable Summons::waited_for(const ProcessTable& job, const LeavesTo& leaves
   ProcessTable found;
   for (const auto& one : job) {
     const auto* above = family.find(one.parent);
+    // A child of one that was asked, in its group: say an upload that the trainer has begun and
+    // waits for.
     const bool of_asked = above != nullptr && above->group == one.group && leads(one.group) &&
                           told_.contains(key_of(*above)) && !told_.contains(key_of(one));
     if (of_asked && !was_begun_since(one) && leaves_to(*above, one)) found.push_back(one);

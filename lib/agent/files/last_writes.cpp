@@ -40,6 +40,8 @@ void LastWrites::wait(bool console) {
       alarm_->arm(clock_.now() + kUnsaidWrite / 2, [this] { say(); });
     });
     if (until_) {
+      // The time that a signal has left may be over, and what comes last, as the report, has not
+      // been tried yet.
       until_ = std::max(*until_, clock_.now() + kUnsaidWrite);
       arm_limit();
     }

@@ -40,6 +40,8 @@ void LogFolders::prepare(const rendezvous::Round& round, std::function<void()> d
        first = !channel_tried_, channel = channel_]() mutable {
         auto folders = make_folders(layout, attempt, workers);
         std::optional<MaybePlace> place;
+        // Once more where a cleaner of temporary files has removed the name: by it no new worker
+        // can connect.
         const bool wanted = first || (!channel.empty() && workers::ChannelPlace::is_gone(channel));
         if (wanted && folders) place = workers::ChannelPlace::find(layout.run_directory());
         return Made{std::move(layout), std::move(folders), std::move(place)};

@@ -100,6 +100,7 @@ void AgentMetrics::started(const rendezvous::Round& round, const std::vector<wor
   starting_.add(to_seconds(took));
   attempt_ = round.attempt;
   span("start", now, took, {{"round", round.number}});
+  // Of the first start alone: what a restart takes is another series.
   if (!std::exchange(has_started_, true)) startup_.set(to_seconds(now - start_));
   if (restart_began_) restarting_.add(to_seconds(now - *restart_began_));
   restart_began_.reset();

@@ -131,6 +131,8 @@ void ElasticRecords::round_ready(const rendezvous::Round& round, Duration waited
   events::record(pipeline_, events::agent_event("ASSIGN_WORKER_RANKS", before, took));
   profile("_assign_worker_ranks", took);
   profile("_rendezvous", waited);
+  // torch's agent starts one for each group, ours serves all of them by one FIFO; readers expect
+  // the former.
   if (has_fifo_ && has_fifo_()) watchdog("watchdog started");
 }
 

@@ -128,6 +128,7 @@ void GoodputMonitor::phase(Phase phase, TimePoint) {
 
 void GoodputMonitor::restarting(const rendezvous::Restart& order) {
   const bool runs = phase_ != Phase::Joining;  // else the order is for others
+  // A job that grows was not disrupted.
   if (runs && order.cause.kind != rendezvous::Cause::Kind::NodeJoined) ++disruptions_;
   take();
 }

@@ -29,6 +29,7 @@ void add_exit(Attributes& attributes, const std::optional<process::Exit>& exit) 
   const bool exited = exit->status.how == process::ExitStatus::How::Exited;
   if (exited) attributes.emplace_back("exit_code", whole(exit->status.number));
   if (!exited) attributes.emplace_back("signal", process::signal_name(exit->status.number));
+  // The record is written when all of the group have gone, which may be a grace later.
   attributes.emplace_back("ended", to_seconds(exit->wall));
   attributes.emplace_back("peak_rss_bytes", exit->peak_rss_bytes);
 }
@@ -56,6 +57,8 @@ void JobRecords::tell(std::string_view name, Attributes attributes) {
 
 void JobRecords::begin(Duration since_start) {
   if (!pipeline_.wants(kScope)) return;
+  // With how long before this record the agent began: without that the account of a report would
+  // have a shorter start than the live one.
   tell("job.started", {{"format", whole(1)},
                        {"run_id", job_.run_id},
                        {"job_name", job_.name},
@@ -129,6 +132,8 @@ void JobRecords::failed(const workers::Judgement& judgement) {
 void JobRecords::restarting(const rendezvous::Restart& order) {
   if (!pipeline_.wants(kScope)) return;
   const auto& cause = order.cause;
+  // `failure` beside `attempt_spent`: a node that is lost counts as a failure in the account,
+  // though it costs no restart.
   Attributes attributes{{"cause", cause.text},
                         {"attempt_spent", order.attempt_spent},
                         {"failure", is_failure(cause)},

@@ -100,6 +100,7 @@ void RunObservations::observe_telemetry() {
         report(number(host.refused_samples()), {"series"});
         if (journal_) report(number(journal_->lost()), {"journal"});
         for (const auto& one : host.accounts()) {
+          // An account counts as lost what has not been delivered yet, and what waits may still be.
           report(number(one.lost - one.waiting), {one.sink});
         }
       });

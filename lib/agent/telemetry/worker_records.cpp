@@ -301,6 +301,7 @@ void WorkerRecords::tell_stat(const workers::Worker& worker, const workers::Work
     auto sample =
         record(Record::Kind::Sample, std::move(metric.group), std::move(metric.name), labels);
     sample.value = value;
+    // The number of values has not the unit of the values.
     sample.meaning = name.ends_with(".count") ? nullptr : meaning;
     pipeline_.emit(std::move(sample));
   }

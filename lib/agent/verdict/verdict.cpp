@@ -67,6 +67,8 @@ std::string quoted_lines(const workers::Failure& failure, const workers::Judgeme
   std::string text =
       failure.lines_are_mixed ? "  its last output:\n" : "  its last lines on stderr:\n";
   const std::size_t most = seen ? kShownAgain : kShownLines;
+  // Escape sequences go before a line is cut: half of one would leave the terminal in colours, or
+  // on its alternate screen.
   const std::size_t first = lines.size() > most ? lines.size() - most : 0;
   for (std::size_t i = first; i < lines.size(); ++i) {
     text += fmt::format("    | {}\n", cut(without_escapes(lines[i]), kShownWidth));
@@ -112,6 +114,8 @@ std::string next_step(const workers::Failure& failure) {
   if (!failure.out_of_memory.empty()) {
     return "use less memory (batch size, data loader workers) or raise the memory limit";
   }
+  // Before the signals: the watchdog ends its process by SIGABRT, and the Python stack of that says
+  // nothing about the rank that is missing.
   if (workers::ended_by_watchdog(failure)) {
     return "find the rank that did not take part in that operation: it hangs or went another way";
   }
@@ -122,6 +126,7 @@ std::string next_step(const workers::Failure& failure) {
     return "mostly an OOM killer (`dmesg`, the pod's events), the scheduler or an admin sends "
            "SIGKILL";
   }
+  // A shell's status for a command that it did not find (POSIX, Shell Command Language, 2.8.2).
   if (status.how == How::Exited && status.number == 127) {
     return "exit code 127 often means that a program was not found";
   }

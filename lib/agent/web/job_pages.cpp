@@ -202,6 +202,8 @@ std::string JobPages::output_event(bool all) {
     one["err"] = lines_json(worker.streams->last_lines(kLines));
     one["mixed"] = worker.streams->mixes_streams();
     auto text = json::serialize(one);
+    // Most workers have written nothing since the last look, and a page of hundreds would get all
+    // their lines each second.
     if (!all && text == output_[i]) continue;
     output_[i] = std::move(text);
     changed.push_back(std::move(one));

@@ -191,6 +191,8 @@ void JobAccount::checkpoint(std::int64_t rank, std::int64_t number, TimePoint no
 void JobAccount::joined(bool all, TimePoint now) {
   if (phase_ != NodePhase::Running || joining_ == Joining::Over) return;
   if (all) return end_joining(now);
+  // torch's ranks count in at the store that the agent serves: until the first one does, the
+  // workers import and set up.
   ledger_.rebook_running(Bucket::Preparation, now);
   joining_ = Joining::Some;
 }
@@ -234,6 +236,8 @@ void JobAccount::end_work(TimePoint now) {
 /// A step that is older than the end of a later one, which was told another way and heard sooner.
 bool JobAccount::is_late(const MeasurementEntry& entry, TimePoint at) const {
   const bool step = entry.kind == MeasurementKind::Step || entry.kind == MeasurementKind::StepEnd;
+  // A recorder's entries come together, every 50 ms, and elastrun.step() at once: taken as it
+  // comes, such a begin would pass for a resume, and the steps since for lost.
   return step && at < stepped_at_ && entry.step <= ledger_.last_step();
 }
 

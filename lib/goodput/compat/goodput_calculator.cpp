@@ -143,6 +143,7 @@ const std::vector<StepSeconds>& GoodputCalculator::step_deviations(double now,
 Result<JobGoodput> GoodputCalculator::job(double now, std::optional<double> ideal,
                                           std::optional<double> until) {
   std::vector<MeasurementEntry> room;
+  // What an earlier question has seen stays known, as with the original.
   until_ = std::max(until_, until.value_or(now));
   const auto entries = entries_until(until_, room);
   if (!measured_ || measured_entries_ != entries.size()) measure_again(entries);

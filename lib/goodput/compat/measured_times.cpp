@@ -179,6 +179,7 @@ void Pass::finish() {
   const double async = loads_ - times_.badput[BadputType::DataLoadingSync];
   times_.badput[BadputType::DataLoadingAsync] = std::max(0.0, async);
   if (how_.excluded == nullptr) add_checkpoints();
+  // Without steps the saves that were taken away would leave less than nothing.
   if (!any_step) times_.productive = 0;
   if (counts_elastic()) add_elastic();
 }
@@ -216,6 +217,7 @@ void Pass::add_elastic() {
     if (entry.kind != Kind::ElasticWaitEnd) continue;
     const auto span = waits[entry.detail].close_after(entry.time);
     if (!span) continue;
+    // Whatever the case of its letters, as in the original.
     const bool up = in_small_letters(log_.name(entry)).find("scale_up") != std::string::npos;
     times_.badput[up ? BadputType::ElasticScaleUp : BadputType::ElasticSliceDown] += span->length();
   }

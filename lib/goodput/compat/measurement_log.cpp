@@ -114,6 +114,7 @@ Status MeasurementLog::add(const json::value& payload, double log_time) {
   if (object == nullptr) return fail(Code::Protocol, "an entry is a JSON object");
   MeasurementEntry entry;
   if (const auto status = read(*object, entry); !status) return status;
+  // NaN, which equals nothing, stands for an entry whose log gave it no time.
   entry.log_time = log_time == log_time ? log_time : entry.time;
   entries_.push_back(entry);
   return {};
@@ -127,6 +128,7 @@ void MeasurementLog::add_step(std::int64_t step, double time, double log_time) {
 Status MeasurementLog::read(const json::object& payload, MeasurementEntry& entry) {
   entry.kind = checkpoint_kind(payload);
   if (entry.kind != MeasurementKind::Other) return read_checkpoint(payload, entry);
+  // An entry of the original has one of them; of a stranger's the first in this order decides.
   for (const auto& [name, kind] : kTimeMembers) {
     if (!payload.contains(name)) continue;
     const auto time = needed_number(payload, name);

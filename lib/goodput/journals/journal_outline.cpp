@@ -87,6 +87,8 @@ void JournalOutline::take_clock(const Record& record, TimePoint at) {
 }
 
 Duration JournalOutline::clock_error() const {
+  // A reading holds for up to ten minutes, in which two clocks may drift 60 ms apart: the error of
+  // the readings alone would promise too much.
   Duration most{};
   for (auto clock = clocks_.begin(); clock != clocks_.end(); ++clock) {
     const auto next = std::next(clock);

@@ -171,6 +171,7 @@ void Books::step(const Fact& fact) {
     ++misplaced;
     return;
   }
+  // Told once more, with a later time, as where several hosts record: the first begin counts.
   if (step_ == fact.step) return;
   if (step_ && fact.step < *step_) {
     break_off(fact.time);

@@ -24,6 +24,8 @@ void learn(Epochs& epochs, const std::vector<JournalOutline::Clock>& clocks) {
     auto& known = epochs[clock.epoch];
     const auto* one = std::exchange(before, &clock);
     if (one == nullptr || one->epoch >= clock.epoch) continue;
+    // The agent's steady clock lies between the two readings, so they tell the distance of the two
+    // coordinators' clocks; each of the readings may be wrong, and the clock between them drifts.
     const Ahead found{clock.offset - one->offset,
                       clock.error + one->error + drift_in(clock.at - one->at)};
     const auto [at, first] = known.try_emplace(one->epoch, found);

@@ -169,6 +169,7 @@ StitchedJournals::Verdict StitchedJournals::take(std::size_t index, telemetry::R
     catch_up_.missed(record, stretch.time_of(at));
     return Verdict::LeftOut;
   }
+  // The job has begun already, by the journal of another agent.
   if (started && index > 0) return Verdict::LeftOut;
   if (index + 1 < stretches_.size() && tells_end(record)) return Verdict::LeftOut;
   if (std::exchange(begun_, index) != index) {
