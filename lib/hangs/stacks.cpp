@@ -208,6 +208,7 @@ std::string hang_text(const JobStacks& stacks) {
   for (const auto& group : stacks.groups) {
     (is_any_of(group, culprits) ? odd : others).groups.push_back(group);
   }
+  // Nodes that do not answer are the culprits only where no group is.
   (odd.groups.empty() ? odd : others).silent = stacks.silent;
   if (culprits.empty() || (others.groups.empty() && others.silent.empty())) {
     return "the job hangs: " + stacks_text(stacks);

@@ -50,6 +50,8 @@ void StatusView::failed(const workers::Judgement& judgement) {
 }
 
 void StatusView::restarting(const rendezvous::Restart& order) {
+  // From what is left, which all nodes are told: one that has joined late has not seen the restarts
+  // before.
   if (status_.max_restarts) status_.restarts = *status_.max_restarts - order.restarts_left;
   status_.detail = order.cause.text;
 }

@@ -81,6 +81,8 @@ bool read_buckets(const json::value* value, bool negative, telemetry::Sketch& sk
     if (index == nullptr || count == nullptr || *index < -kMost || *index > kMost) return false;
     first = std::min(first, *index);
     last = std::max(last, *index);
+    // A sketch keeps all counts between its two ends, so two far ones could take as much memory as
+    // a worker likes.
     if (last - first >= kWidest || *count < 1 || *count > kMostCounted) return false;
     sketch.add_bucket(static_cast<int>(*index), static_cast<std::uint64_t>(*count), negative);
   }
@@ -110,6 +112,7 @@ std::optional<MetricSample::Batch> batch_of(const json::object& object) {
   if (!whole_batch || !std::isfinite(*sum) || !std::isfinite(*min) || !std::isfinite(*max)) {
     return std::nullopt;
   }
+  // Quantiles are clamped between these two, which is undefined if they are the wrong way round.
   if (*min > *max) return std::nullopt;
   return MetricSample::Batch{static_cast<std::uint64_t>(*count), *sum, *min, *max};
 }
@@ -185,6 +188,8 @@ Result<Message> metric_from(const json::object& object) {
   sample.meaning = std::move(*meaning);
   const auto type = text_in(object, "type").value_or("");
   if (type == "counter") {
+    // Written so that NaN is refused, too. Readers take a counter that falls for one that began
+    // again, as rate() of Prometheus does.
     if (!(*value >= 0) || std::isinf(*value)) {
       return refuse("of type counter needs a `value` that is finite and not below 0");
     }

@@ -135,6 +135,8 @@ std::vector<telemetry::Selector> MetricsSinks::selectors_of(const SinkChoice& si
 }
 
 std::string MetricsSinks::instance() const {
+  // No two agents may have the same: OpenTelemetry's conventions ask for that of
+  // service.instance.id, and a collector would mix their counters.
   return fmt::format("{}/{}/{}", spec_.run_id, host_name(), ::getpid());
 }
 
@@ -174,6 +176,7 @@ Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
     auto file = FileWriter::open(own, form);
     if (!file) return std::unexpected(file.error());
     const bool whole = goes_on && form.part_size == 0;
+    // Parts of an earlier run with --journal-size, which readers put behind all of the first file.
     const bool next = whole && ::access(files::part_path(own, 1).c_str(), F_OK) == 0;
     return Opened{{}, std::move(*file), next};
   };

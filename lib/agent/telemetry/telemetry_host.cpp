@@ -74,6 +74,8 @@ void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
   if (const auto temporality = sink->pulls()) {
     std::optional<telemetry::PointDeltas> deltas;
     if (*temporality == Temporality::Delta) deltas.emplace();
+    // A cursor for each: a collection of differences moves the cursor that it was asked with, and
+    // no other.
     pullers_.push_back({sink, selectors, open_cursor(*temporality), std::move(deltas)});
   }
   const auto told = selectors.size() == 1 ? std::shared_ptr<telemetry::Sink>(sink)

@@ -222,7 +222,9 @@ void JobView::progress(const std::string& text) {
 void JobView::round_ready(const rendezvous::Round& round, Duration waited) {
   round_ = round;
   waited_ = waited;
+  // A rank may be another process on another machine now, of whose pace nothing is known.
   steps_.clear();
+  // Counters go on: a total must not fall because workers were restarted.
   std::erase_if(metrics_, [](const auto& one) { return !one.second.counts; });
   progress_.clear();
   tell();

@@ -140,6 +140,8 @@ Status WebServices::open() {
   auto pages = JobPages::open(page_parts(), *parts_.spec.http);
   if (!pages) return std::unexpected(pages.error());
   pages_ = std::move(*pages);
+  // Only here, where a page may be asked for: from the first cursor on each sample of a worker is a
+  // series as well.
   cursor_ = parts_.metrics->host().open_cursor();
   return {};
 }

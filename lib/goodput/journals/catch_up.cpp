@@ -73,6 +73,8 @@ void CatchUp::missed(const Record& record, TimePoint at) {
 
 std::vector<Record> CatchUp::take() {
   std::vector<Record> untold;
+  // A group that joins, or starts, has had its order: the same one by another journal would be a
+  // second restart.
   const bool orders = !ordered_ && step_ < Step::Joining;
   for (auto& one : std::exchange(missed_, {})) {
     if (one.step ? *one.step > step_ : orders) untold.push_back(std::move(one.record));

@@ -20,6 +20,7 @@ constexpr std::size_t kCustomRows = 5;
 /// A bar of `share` of the width; what is not zero is at least a thin line.
 std::string bar(double share, bool unicode) {
   constexpr std::string_view kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  // In eighths of a column, for which Unicode has blocks (U+2588 to U+258F).
   const auto eighths = static_cast<std::size_t>(share * kBarWidth * 8 + 0.5);
   std::string text;
   std::size_t columns = eighths / 8;
