@@ -62,6 +62,7 @@ bool do_in_child(const std::function<void()>& work, ChildBound bound) {
     work();
     ::_exit(EXIT_SUCCESS);
   }
+  // Not waited for after that: what hangs in a file system does not end by SIGKILL either.
   if (child > 0 && !await(child, bound)) ::kill(child, SIGKILL);
   return child > 0;
 }

@@ -73,8 +73,8 @@ Result<std::unique_ptr<FileStore>> FileStore::open(boost::asio::io_context& loop
 
 FileStore::~FileStore() {
   if (path_.empty()) return;
-  // In this order: of two that leave at once, the one that finds no reference left must see both as
-  // finished. The other way round neither of them would remove the file.
+  // In torch's order: no user is counted out before it is counted as finished, so with the last
+  // reference gone the file has all of them as finished.
   const auto finished = count(kFinished, 1);
   const auto references = count(kReferences, -1);
   // As torch: the last of all workers removes the file, or the next run would read its keys.

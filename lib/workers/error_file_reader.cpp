@@ -23,6 +23,8 @@ void ErrorFileReader::look_at(std::vector<std::string> paths, std::function<void
     found(paths, read_error_files(paths));
     return then();
   }
+  // One question at a time, and one more for all that come meanwhile: each list names all workers
+  // that have not succeeded, so the last one serves all.
   Request& request = asking_ ? next_ : now_;
   request.paths = std::move(paths);
   request.then.push_back(std::move(then));

@@ -26,6 +26,7 @@ void PassingSignals::heard(const process::SignalEvent& event, TimePoint now) {
     (by_agent ? order->by_agent : order->by_guardian) = true;
     return;
   }
+  // A process may send as many signals as it likes, and each would be kept for ten seconds.
   if (orders_.size() >= kMostOrders) orders_.pop_front();
   orders_.push_back({event.number, event.sender_pid, now, by_agent, !by_agent});
 }

@@ -43,6 +43,8 @@ void RoundGate::prepare(const rendezvous::Round& round) {
 void RoundGate::pass_on() {
   while (!held_.empty()) {
     if (const auto* ready = std::get_if<rendezvous::RoundReady>(&held_.front())) {
+      // What was told after this round waits behind it: the agent hears all in the order of the
+      // coordinator.
       if (preparing_) return;
       if (!std::exchange(prepared_, false)) return prepare(ready->round);
     }

@@ -53,6 +53,8 @@ void RunFiles::finish(RoundStore& store, Duration store_needed) {
     last_writes_.lose({&parts_.lanes[Lane::Logs], &parts_.lanes[Lane::Syncs]});
   }
   last_writes_.wait(true);
+  // After our own files, which are complete then, whatever ends this wait for workers of other
+  // nodes. What it has logged itself is written by the wait that follows.
   store_drain_.wait(store, store_needed);
   last_writes_.wait(true);
 }

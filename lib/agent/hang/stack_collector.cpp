@@ -135,6 +135,7 @@ void StackCollector::report(Taking& taking) {
 }
 
 void StackCollector::reported(const rendezvous::StacksReport& report) {
+  // A report comes to all nodes, and clients wait on those that have asked.
   if (std::exchange(asked_at_, std::nullopt)) {
     parts_.answer(rendezvous::encode(rendezvous::FromCoordinator(rendezvous::Push(report))));
   }

@@ -124,6 +124,8 @@ Duration Ledger::hang_takes(Bucket from, Duration most) {
 
 void Ledger::hang(Duration standing, TimePoint now) {
   settle(now);
+  // Told twice, or when the group is being stopped already: the report of a hang waits for the
+  // stacks.
   if (hanging_ || !is_within_a_start(current_)) return;
   // What it does now, it does last.
   Duration taken = hang_takes(bucket_now(), standing);

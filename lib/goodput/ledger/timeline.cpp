@@ -56,6 +56,8 @@ void Timeline::move(Bucket from, Bucket to, Duration time, Duration until) {
   for (std::size_t i = spans_.size(); i-- > 0 && time > Duration::zero();) {
     if (spans_[i].from < until) time -= move_in(i, from, to, time, until);
   }
+  // What was not found before `until` was booked later than the fact says. From the end of all
+  // there is nothing later, so this goes one level deep.
   if (time > Duration::zero() && !spans_.empty() && until < spans_.back().to) {
     move(from, to, time, spans_.back().to);
   }
