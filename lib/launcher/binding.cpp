@@ -38,6 +38,7 @@ Result<std::vector<int>> Binding::cpus(int local_rank) {
     auto plan = make_plan(spec_);
     if (!plan) return std::unexpected(plan.error().context("cannot bind the workers"));
     if (!plan->note.empty()) log::warning("binding", "{}", plan->note);
+    // Kept over all attempts: a worker that is started again stays near its device.
     plan_ = std::move(plan->cpus);
   }
   return (*plan_)[static_cast<std::size_t>(local_rank)];

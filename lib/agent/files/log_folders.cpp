@@ -56,6 +56,8 @@ void LogFolders::answered(Made made) {
   said_->disarm();
   limit_->disarm();
   unanswered_ = false;
+  // Only now and here, on the loop: the thread has worked on a copy, since it may still hang when
+  // the run ends.
   parts_.layout = std::move(made.layout);
   parts_.layout.say_remark();
   folders_ = std::move(made.folders);

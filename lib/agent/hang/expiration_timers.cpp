@@ -241,6 +241,7 @@ std::optional<Duration> ExpirationTimers::overdue() const {
 void ExpirationTimers::explain(workers::Failure& failure) const {
   for (const auto& timer : expired_) {
     if (timer.worker_pid != failure.pid || !timer.reaped) continue;
+    // The worker has ended otherwise than by this signal: the timer does not explain its end.
     if (timer.pid == failure.pid && !failure.status.by_signal(timer.signal)) continue;
     failure.expired_timer = timer.sentence();
     failure.stack = timer.stack;

@@ -212,6 +212,7 @@ Made MetricsSinks::make_stream(const SinkChoice& sink) const {
 Made MetricsSinks::make_tensorboard(const SinkChoice& sink) const {
   const auto now = parts_.clock.wall();
   FileWriter::Form form{O_EXCL, 0644, exporter::tensorboard_version(now), {}, false};
+  // A file of each agent and start: TensorBoard reads all event files of a folder as one run.
   const auto name = exporter::tensorboard_file_name(now, host_name(), ::getpid());
   const auto open = [directory = path_of(sink), name,
                      form]() -> Result<std::shared_ptr<FileWriter::File>> {
@@ -282,6 +283,8 @@ Made MetricsSinks::make_kubeflow(const SinkChoice& sink) const {
   if (!target) return trouble(sink, target.error().context("KUBEFLOW_TRAINER_SERVER_URL"));
   exporter::KubeflowSink::Settings settings;
   settings.target = std::move(*target);
+  // The file and not its contents: Kubernetes renews the token of a service account while the pod
+  // runs.
   settings.token_file = variable(environment, "KUBEFLOW_TRAINER_SERVER_TOKEN");
   if (settings.token_file.empty()) {
     return trouble(sink, {Code::Usage, "KUBEFLOW_TRAINER_SERVER_TOKEN names no file"});

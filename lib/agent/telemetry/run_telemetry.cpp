@@ -75,6 +75,7 @@ void RunTelemetry::watch_goodput() {
 }
 
 std::vector<Observer*> RunTelemetry::observers() {
+  // First, so that all who ask the account afterwards find the same fact in it.
   std::vector<Observer*> all{&account_};
   if (monitor_) all.push_back(monitor_.get());  // looks at what the account has heard
   if (nodes_) all.push_back(nodes_.get());

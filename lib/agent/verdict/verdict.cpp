@@ -276,6 +276,7 @@ std::string verdict_sentence(const JobResult& result) {
 
 std::string hang_verdict(const JobResult& result, std::string_view told) {
   const auto last = static_cast<int>(result.attempts.size()) - 1;
+  // The job has got over a hang of an earlier attempt, so that explains no end.
   if (result.hangs.empty() || result.hangs.back().attempt != last) return {};
   const auto& hang = result.hangs.back();
   const auto what = hangs::hang_text(hang.stacks);
@@ -290,6 +291,7 @@ std::string verdict_text(const JobResult& result, const std::string& host,
                          const std::string& requeue_command) {
   if (result.succeeded() && result.ending.why.empty()) return {};
   std::string text = fmt::format("elastrun: {}\n", verdict_sentence(result));
+  // After a signal to the job the ends of its workers accuse no rank.
   if (result.judgement && !result.succeeded() && result.ending.kind != Ending::Kind::Signalled) {
     text += result.culprit && result.culprit->ours ? culprit_text(*result.judgement, host)
                                                    : distant_culprit_text(result);

@@ -257,6 +257,7 @@ std::unique_ptr<http::Server> open_health_check(boost::asio::io_context& loop, C
     log::warning(kPagesArea, "No health check server: {}={} is not a port", kPort, *port);
     return nullptr;
   }
+  // At all addresses below, because a kubelet probes from outside of the pod.
   const auto number = static_cast<std::uint16_t>(*port);
   auto server = http::Server::open(
       loop, clock, {.at = {"::", number}},

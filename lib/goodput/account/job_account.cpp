@@ -249,6 +249,7 @@ void JobAccount::recorded(const MeasurementEntry& entry, std::string_view name, 
     step_.reset();
     return step(entry.step, at);
   }
+  // A recorder tells this itself, and more exactly than ranks that count in at the store.
   if (entry.kind == MeasurementKind::AcceleratorInitStart && phase_ == NodePhase::Running) {
     ledger_.rebook_running(Bucket::Preparation, at);
     joining_ = Joining::Over;

@@ -244,6 +244,7 @@ std::optional<SliceEfficiency> GoodputCalculator::slices(std::span<const Measure
     const double from = std::max(counts[i].time, span.begin);
     const double until =
         i + 1 < counts.size() ? std::max(counts[i + 1].time, span.begin) : span.end;
+    // A share of no slices is NaN or infinite, and so would be the whole sum.
     if (slices.total == 0) continue;
     sums.stepping += slices.active / slices.total * (until - from);
     sums.available += slices.available / slices.total * (until - from);

@@ -166,6 +166,7 @@ void Advice::start() {
   if (share(all) < 2 * kWorthAHint) return;
   const auto& most = *std::ranges::max_element(kParts, {}, time);
   const int starts = summary_.restarts + 1;
+  // It promises no more than the largest part, which is what the remedy is about.
   add(HintKind::Start, share(all), share(time(most)),
       fmt::format("{} before the first step: {} {} in each of {} start{}: {}", percent(share(all)),
                   most.what, format_duration(time(most) / starts), starts, starts == 1 ? "" : "s",
@@ -202,6 +203,8 @@ void Advice::stop() {
   if (restarts_.size() < 2) return;
   Duration all{};
   for (const auto& path : restarts_) all += path.of(RestartStage::Stop);
+  // The log of restarts and the buckets are kept apart, and no hint may claim more than its bucket
+  // holds.
   const double stopping = std::min(share(all), share(Bucket::Restart));
   if (stopping < kWorthAHint) return;
   add(HintKind::Stop, stopping, stopping,
