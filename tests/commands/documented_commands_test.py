@@ -233,6 +233,8 @@ ELSEWHERE = {
     "cmake -B build && cmake --build build": "tests/install",
     "python3 config/examples/elastic/demo.py build/release/apps/elastrun": "the test elastic_demo",
     "python -m elastrun": "tests/system/called_test.py",
+    "python -m elastrun.install_torchrun": "tests/clients/hook_test.py",
+    "pip install 'elastrun[torchrun]'": "tests/install/wheel_test.py",
     "python -m pdb -m elastrun": "tests/install/wheel_test.py",
     "python $(which elastrun)": "tests/install/wheel_test.py",
     "pip install .": "tests/install/wheel_test.py",
