@@ -142,7 +142,7 @@ def main() -> None:
         shutil.copytree(EXAMPLE, folder)
         (folder / "out").mkdir()
         job = (folder / "job.toml").read_text()
-        more = f'sinks = [\n  "{url}",\n  "exec:cat > out/program",\n'
+        more = f'sinks = [\n  "{url}",\n  "exec:cat > out/program;window=0",\n'
         (folder / "job.toml").write_text(job.replace("sinks = [\n", more))
         environment = dict(os.environ, PYTHONPATH=str(ROOT / "lib/python"), OMP_NUM_THREADS="1")
         done = subprocess.run([elastrun, "--config", "job.toml", "--log-dir", "logs"], cwd=folder,

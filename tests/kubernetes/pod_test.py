@@ -129,7 +129,7 @@ class Trainer(Folder):
     def test_the_reason_is_shown(self) -> None:
         job = self.pod(1, "--dry-run", "--explain", "train.py")
         self.assertEqual(job.end(), 0, job.errors())
-        self.assertRegex(job.output(), r"rdzv-backend\s.*c10d.*PET_MASTER_ADDR.*Kubeflow")
+        self.assertRegex(job.output(), r"rdzv-backend\s+c10d\s+PET_MASTER_ADDR.*Kubeflow")
 
 
 class Controller(http.server.ThreadingHTTPServer):
