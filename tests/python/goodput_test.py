@@ -311,11 +311,12 @@ class Recorder(unittest.TestCase):
             self.assertTrue(400 <= lost <= 500, lost)
             held.forget()
             recorder.flush()
-        self.assertRegex("\n".join(said.output), f"{lost} entries about goodput are lost: they "
+        self.assertRegex("\n".join(said.output), r"\d+ entries about goodput are lost: they "
                          "came faster than they could be written, or had no valid")
         lines = self.lines(file)
-        self.assertEqual([one["lost_entries"] for one in lines if "lost_entries" in one], [lost])
-        self.assertEqual(len(lines), 2 + 10_500 - lost)
+        told = [one["lost_entries"] for one in lines if "lost_entries" in one]
+        self.assertEqual(sum(told), lost)  # in parts, where the thread looks while steps are put
+        self.assertEqual(len(lines), 1 + len(told) + 10_500 - lost)
 
     def test_a_signal_handler_may_record_and_flush_at_any_point_of_both(self) -> None:
         done = self.run_code("""
