@@ -94,7 +94,7 @@ class Wheel(unittest.TestCase):
         said = succeed(sys.executable, "-B", ROOT / "cmake/glibc/newest.py", "2.28", self.wheel)
         self.assertEqual(sorted(line.split()[0] for line in said.splitlines()),
                          ["elastrun", "elastrunctl"])
-        # 8 MB are aimed at; this is what the two programs have come to, to notice what makes it worse.
+        # 8 MB are the aim, and missed: this bound notices what makes it worse.
         self.assertLess(self.wheel.stat().st_size, 9_500_000)
 
     def test_the_command_runs_the_python_of_its_environment(self) -> None:
