@@ -139,6 +139,9 @@ class Hook(unittest.TestCase):
 
     def test_a_torch_that_is_installed_again_is_kept_again(self) -> None:
         self.addCleanup(self.install)
+        original = self.place / "bin/original"
+        shutil.copy(self.place / "bin/torchrun.torch", original)  # for the tests after this one
+        self.addCleanup(original.rename, self.torchs_own)
         self.torchs_own.unlink()
         self.torchs_own.write_text("newer")
         self.install()
