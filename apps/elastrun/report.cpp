@@ -26,7 +26,7 @@ std::string torchrun_part(const agent::JobResult& result, const spec::JobSpec& s
   }
   const bool own = ending.kind == Kind::WorkersFailed || ending.kind == Kind::JobFailed;
   if (!own || !result.judgement) return {};
-  // A worker that we have stopped is no cause; torchrun's sentence would blame it.
+  // A worker that we have stopped did not cause it; torchrun's sentence would blame it.
   if (result.judgement->failures[result.judgement->root].stopped_by_us) return {};
   const auto name = workers::entry_name(spec);
   return "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " +

@@ -263,7 +263,7 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
 std::string report_path(const agent::JobResult& result, const spec::JobSpec& spec) {
   const auto& path = spec.report_file;
   if (spec.max_nodes <= 1) return path;
-  // Without a round there is no rank: the name keeps nodes of one shared folder apart.
+  // Without a round the node has no rank: its name keeps nodes of one shared folder apart.
   if (!result.round) return files::with_word(path, host_name());
   // One node has the name that was asked for, so that what reads the report finds it.
   if (result.round->group_rank == 0) return path;

@@ -117,7 +117,7 @@ int run_store(const StoreOptions& options) {
   end_on(signals, loop, **host);
   fmt::print("elastrunctl: listening at {}\n",
              net::format_endpoint(endpoint->host, (*host)->port()));
-  // stdout is buffered where it is no terminal, and this program ends only by a signal: a script
+  // stdout is buffered unless it is a terminal, and this program ends only by a signal: a script
   // that waits for the line would wait for ever.
   std::fflush(stdout);
   loop.run();

@@ -89,7 +89,8 @@ class Finder {
   std::optional<int> number(const std::string& name) const {
     const auto text = variable(name);
     const auto value = text ? parse_int(*text) : std::nullopt;
-    // Anything may be in a variable: one that is no number of nodes or ports counts as missing.
+    // Anything may be in a variable: one that does not give a number of nodes or ports counts as
+    // missing.
     if (!value || *value < 0 || *value > 10'000'000) return std::nullopt;
     return static_cast<int>(*value);
   }

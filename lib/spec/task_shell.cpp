@@ -45,7 +45,7 @@ std::optional<Process> find_started(const HostEnvironment& around) {
 
 bool is_typed_in_shell(const HostEnvironment& around, std::int64_t task) {
   const auto started = find_started(around);
-  // A shell gives each command that is typed a process group of its own, and the task is the
+  // A shell gives each command that is typed a separate process group, and the task is the
   // shell's (credentials(7)); what srun starts itself stays in the task's group.
   return started && started->terminal != "0" && parse_int(started->group) != task;
 }
