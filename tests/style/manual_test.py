@@ -23,6 +23,7 @@ OTHERS = {
     # OpenBLAS's, which a forked worker heeds as OpenBLAS does.
     "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS",
     "ELASTRUN_FORKSERVER_SKIP",  # what a fork server tells the one that takes its place
+    "ELASTRUN_CALLED_BY",  # what python -m elastrun tells the program; workers do not get it
     "ELASTRUN_TEST_FORKSERVER",  # of our tests
     "PET_ROLE",             # an example of PET_NAME
     "STAT_EVENT",           # a name that elastrun.monitor exports
