@@ -9,6 +9,7 @@
 #include "logs/console.hpp"
 #include "report.hpp"
 #include "report_json.hpp"
+#include "requeue.hpp"
 
 #include <fmt/format.h>
 #include <optional>
@@ -81,6 +82,7 @@ int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent:
   // Last: from here on a signal could only turn the exit code of a job that is over into another
   // one.
   run.ignore_signals();
+  requeue(result, spec);
   return code;
 }
 

@@ -10,11 +10,15 @@ constexpr int kExitUsage = 2;
 /// EX_TEMPFAIL of sysexits.h: nothing is wrong with the job, start it again (requeue).
 constexpr int kExitRequeue = 75;
 
+/// Starting it again would end the same way: do not requeue.
+constexpr int kExitHopeless = 93;
+
 /// The table EXIT STATUS of elastrun(1). `of_worker`: --exit-code worker, the culprit's own code,
 /// 128 + signal if a signal ended it.
 inline int exit_code(const agent::JobResult& result, bool of_worker) {
   if (result.succeeded()) return 0;
   if (result.ending.requeue) return kExitRequeue;
+  if (result.ending.cause.hopeless) return kExitHopeless;
   if (!of_worker) return kExitFailed;
   const bool of_a_worker = result.culprit && result.culprit->is_worker();
   const int code = of_a_worker ? result.culprit->cause.exit_code : 0;

@@ -13,6 +13,8 @@
 #include "goodput/reports/start_table.hpp"
 #include "goodput/reports/summary.hpp"
 #include "hangs/stacks_report.hpp"
+#include "rendezvous/membership/restart_rule.hpp"
+#include "rendezvous/wire/policy_messages.hpp"
 #include "workers/command.hpp"
 
 #include <cerrno>
@@ -105,7 +107,14 @@ json::object cause_json(const rendezvous::Cause& cause) {
   out["node"] = text_or_null(cause.node);
   out["text"] = cause.text;
   out["time"] = cause.wall_seconds;
+  if (const auto what = rendezvous::class_of(cause)) {
+    out["class"] = spec::cause_class_name(*what);
+  }
+  if (!cause.rule.empty()) out["rule"] = cause.rule;
   if (cause.kind != rendezvous::Cause::Kind::WorkerFailed) return out;
+  out["fingerprint"] = text_or_null(cause.fingerprint);
+  out["step"] = cause.step >= 0 ? json::value(cause.step) : json::value(nullptr);
+  out["checkpoint"] = cause.checkpoint >= 0 ? json::value(cause.checkpoint) : json::value(nullptr);
   out["rank"] = cause.rank;
   out["local_rank"] = cause.local_rank;
   out["exit_code"] = cause.exit_code;
@@ -151,11 +160,38 @@ json::array attempts_json(const agent::JobResult& result) {
                    : last        ? culprit_json(result)
                                  : json::value(nullptr);
     row["restarted"] = !last;
+    row["delay_s"] = to_seconds(attempt.delay);
     row["expired_timers"] =
         expired_timers_json(result, static_cast<std::size_t>(&attempt - result.attempts.data()));
     out.push_back(std::move(row));
   }
   return out;
+}
+
+/// The ledger of the restart policy; null with torchrun's.
+json::value ledger_json(const agent::JobResult& result) {
+  if (!result.memory) return nullptr;
+  return rendezvous::write_memory(*result.memory);
+}
+
+json::value preemption_json(const agent::JobResult& result) {
+  if (!result.preemption) return nullptr;
+  const auto& preemption = *result.preemption;
+  const auto step = [](std::int64_t number) {
+    return number >= 0 ? json::value(number) : json::value(nullptr);
+  };
+  json::object out{{"why", preemption.why}, {"asked", to_seconds(preemption.asked)}};
+  out["saved"] = preemption.is_saved ? json::value(to_seconds(preemption.saved)) : nullptr;
+  out["saved_step"] = step(preemption.checkpoint);
+  out["last_step"] = step(preemption.step);
+  const auto lost = preemption.lost();
+  out["lost_steps"] = lost ? json::value(*lost) : json::value(nullptr);
+  return out;
+}
+
+void add_endings(json::object& out, const agent::JobResult& result) {
+  out["restart_ledger"] = ledger_json(result);
+  out["preemption"] = preemption_json(result);
 }
 
 json::array hangs_json(const agent::JobResult& result) {
@@ -248,6 +284,7 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
   out["culprit"] = culprit_json(result);
   out["failures"] = failures_json(result);
   out["attempts"] = attempts_json(result);
+  add_endings(out, result);
   out["hangs"] = hangs_json(result);
   out["workers"] = workers_json(result);
   out["goodput"] = nullptr;

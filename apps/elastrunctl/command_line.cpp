@@ -90,6 +90,18 @@ CLI::App* add_stacks(CLI::App& app, StacksOptions& options, std::string& conf) {
   return command;
 }
 
+CLI::App* add_preempt(CLI::App& app, PreemptOptions& options) {
+  auto* command = app.add_subcommand(
+      "preempt", "Have a running job save and end with exit code 75, on all of its nodes");
+  command->add_option("job", options.job, fmt::format("{}; not needed for the only one", kJob));
+  command
+      ->add_option("--deadline", options.deadline,
+                   "How long it may take; the job's own --preempt-timeout if left out")
+      ->check(CLI::Range(0.001, 1e7))
+      ->type_name("SECONDS");
+  return command;
+}
+
 CLI::App* add_logs(CLI::App& app, LogsOptions& options) {
   auto* command =
       app.add_subcommand("logs", "Show and follow what the workers on this machine write");
@@ -210,8 +222,8 @@ void add_watch(CLI::App& goodput, GoodputCommands& commands) {
 
 void add_what_if(CLI::App& goodput, GoodputCommands& commands) {
   auto& options = commands.what_if;
-  auto* what_if =
-      goodput.add_subcommand("what-if", "What another checkpoint interval would have given");
+  auto* what_if = goodput.add_subcommand(
+      "what-if", "What another checkpoint interval or restart policy would have given");
   what_if->add_option("files", options.files, "As of report")->required()->type_name("FILE");
   what_if->add_option("--mtbf", options.mtbf, "Seconds from a failure to the next, on average")
       ->type_name("SECONDS")
@@ -222,6 +234,19 @@ void add_what_if(CLI::App& goodput, GoodputCommands& commands) {
   what_if->add_option("--interval", options.interval, "Steps from a checkpoint to the next")
       ->type_name("STEPS")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000}));
+  what_if
+      ->add_option("--policy", options.policy,
+                   "What this restart policy would have decided at each recorded failure")
+      ->check(CLI::IsMember({"torchrun", "auto"}));
+  what_if
+      ->add_option("--restart-rule", options.restart_rules,
+                   "With --policy: as elastrun takes it; may be given several times")
+      ->type_name("CAUSE:ACTION")
+      ->allow_extra_args(false);
+  what_if
+      ->add_option("--max-restarts", options.max_restarts,
+                   "With --policy: instead of those of the job")
+      ->check(CLI::NonNegativeNumber);
   what_if->add_flag("--json", options.json, "Print the answer as one line of JSON");
   what_if->callback([&] { commands.run = [&] { return run_goodput_what_if(options); }; });
 }
@@ -338,6 +363,8 @@ int run_command(int argc, char** argv) try {
   std::string conf;
   const CLI::App* asks_status = add_status(app, status, conf);
   const CLI::App* asks_stacks = add_stacks(app, stacks, conf);
+  PreemptOptions preempt;
+  const CLI::App* preempts = add_preempt(app, preempt);
   const CLI::App* asks_logs = add_logs(app, logs);
   GoodputCommands goodput;
   const CLI::App* asks_goodput = add_goodput(app, goodput);
@@ -354,6 +381,7 @@ int run_command(int argc, char** argv) try {
                         kExitUsage);
   }
   if (asks_logs->parsed()) return run_logs(logs);
+  if (preempts->parsed()) return run_preempt(preempt);
   if (cleans->parsed()) return run_clean();
   if (asks_goodput->parsed()) return goodput.run();
   auto& job = asks_status->parsed() ? status.job : asks_stacks->parsed() ? stacks.job : store.job;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "agent_socket.hpp"
 #include "core/json.hpp"
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
@@ -15,7 +16,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 #include <utility>
 
@@ -65,29 +65,13 @@ std::string whole(const UniqueFd& file) {
   return text;
 }
 
-Result<UniqueFd> connect_to(const std::string& path) {
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  // 108 bytes with the final zero (unix(7)).
-  if (path.size() >= sizeof address.sun_path) {
-    return fail(Code::Io, fmt::format("{} is too long for a socket", path));
-  }
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  const auto* raw = reinterpret_cast<const sockaddr*>(&address);
-  if (!socket || ::connect(socket.get(), raw, sizeof address) != 0) {
-    return std::unexpected(errno_error(Code::Io, "cannot reach the agent at " + path, errno));
-  }
-  return socket;
-}
-
 /// Asks the agent of a run on this machine, which asks all nodes of its job.
 Result<StacksReport> ask_agent(const runs::RunEntry& run, Duration limit) {
   if (run.channel.empty() || run.workers.empty()) {
     return fail(Code::Rendezvous, fmt::format("no worker of the job \"{}\" runs here: it is {}",
                                               shown(run.name), run.phase));
   }
-  const auto socket = connect_to(run.channel);
+  const auto socket = connect_to_agent(run.channel);
   if (!socket) return std::unexpected(socket.error());
   constexpr std::string_view kQuestion = R"({"kind":"ask_stacks"})";
   if (::send(socket->get(), kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL) < 0) {

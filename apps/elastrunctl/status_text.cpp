@@ -86,6 +86,26 @@ std::string missing_text(const json::value& job) {
   return text;
 }
 
+/// What the restart policy decided last, and what it holds against nodes.
+std::string ledger_text(const json::value& job) {
+  const json::value* memory = find_member(job, "restarts");
+  if (memory == nullptr || !memory->is_object()) return "";
+  std::string text;
+  for (const json::value& entry : elements(*memory, "ledger")) {
+    const auto age = find_member(entry, "age");
+    const bool known = age != nullptr && age->is_number();
+    text +=
+        fmt::format("  {} ago: {} {} {}: {}\n",
+                    known ? format_duration(from_seconds(age->to_number<double>())) : "some time",
+                    text_of(entry, "class"), text_of(entry, "fingerprint"), text_of(entry, "place"),
+                    text_of(entry, "decision"));
+  }
+  for (const json::value& mark : elements(*memory, "marks")) {
+    text += fmt::format("  held against {}: {}\n", text_of(mark, "place"), text_of(mark, "why"));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string status_text(const json::value& status, const std::string& endpoint) {
@@ -95,7 +115,7 @@ std::string status_text(const json::value& status, const std::string& endpoint) 
   for (const json::value& job : jobs) {
     text += headline(job, endpoint);
     if (const std::string more = text_of(job, "text"); !more.empty()) text += "  " + more + "\n";
-    text += nodes_table(job) + held_text(job) + missing_text(job);
+    text += nodes_table(job) + held_text(job) + missing_text(job) + ledger_text(job);
   }
   return text;
 }

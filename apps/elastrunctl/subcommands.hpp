@@ -43,6 +43,13 @@ struct StacksOptions {
 };
 int run_stacks(const StacksOptions& options);
 
+/// `elastrunctl preempt`
+struct PreemptOptions {
+  std::string job;                 // as runs_of takes it; empty: the only one
+  std::optional<double> deadline;  // seconds; nothing: the job's own
+};
+int run_preempt(const PreemptOptions& options);
+
 /// `elastrunctl clean`
 int run_clean();
 
@@ -100,6 +107,10 @@ struct WhatIfOptions {
   std::optional<double> mtbf;            // seconds between two failures
   std::optional<double> save_time;       // seconds of a checkpoint
   std::optional<std::int64_t> interval;  // steps between two
+  // Another restart policy instead of another checkpoint interval.
+  std::string policy;  // torchrun or auto; empty: not asked for
+  std::vector<std::string> restart_rules;
+  std::optional<int> max_restarts;
   bool json = false;
 };
 int run_goodput_what_if(const WhatIfOptions& options);

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdlib>
 #include <functional>
 #include <unistd.h>
 #include <utility>
@@ -120,6 +121,15 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
 
 Status JobRun::meet(OwnRendezvous own) {
   self_ = own_node(spec_);
+  if (!spec_.restart_memory.empty()) {
+    using Memory = std::shared_ptr<const rendezvous::RestartMemory>;
+    const auto read = [path = spec_.restart_memory, now = clock_->wall()]() -> Result<Memory> {
+      return RestartMemoryFile::read(path, now);
+    };
+    auto memory = within_limit("--restart-memory " + spec_.restart_memory, read);
+    if (!memory) return std::unexpected(memory.error());
+    self_.memory = std::move(*memory);
+  }
   auto place =
       set_up_rendezvous(loop_, *clock_, spec_, self_, std::move(own), guardian_.guardian_pid());
   if (!place) return std::unexpected(place.error());
@@ -195,6 +205,18 @@ RunFiles::Parts JobRun::file_parts() {
 }
 
 void JobRun::make_agent() {
+  saving_.emplace(
+      Saving::Parts{.clock = *clock_,
+                    .report = std::bind_front(&rendezvous::Session::report, place_.session.get()),
+                    .pages = pages_,
+                    .counts_checkpoints = spec_.restart_policy_auto,
+                    .all = spec_.preempt_ack_all,
+                    .save_takes = [this](Duration time) {
+                      if (preemption_) preemption_->save_takes(time);
+                    }});
+  observers_.add(&*saving_);
+  memory_file_.emplace(spec_, *clock_, lanes_[Lane::Logs]);
+  observers_.add(&*memory_file_);
   observers_.add(&log_);
   for (auto* one : telemetry_->observers()) observers_.add(one);
   for (Observer* one : std::initializer_list<Observer*>{&status_, &waiting_, &binding_,
@@ -204,6 +226,11 @@ void JobRun::make_agent() {
   if (web_) observers_.add(&web_->view());
   forks_ = ForkServing::make({loop_, *clock_, spec_, *launcher_, containment_});
   if (forks_) observers_.add(forks_.get());
+  if (spec_.restart_policy_auto) {
+    check_.emplace(loop_.get_executor(), *clock_,
+                   std::vector<std::string>{spec_.log_dir, temporary_places().front()},
+                   static_cast<std::size_t>(spec_.nproc_per_node));
+  }
   plans_ = std::make_unique<WorkerPlans>(spec_, plan_parts());
   agent_ = std::make_unique<Agent>(agent_parts(), agent_settings(spec_, self_, place_.alone));
   messages_.emplace(
@@ -213,6 +240,7 @@ void JobRun::make_agent() {
                             .timers = hang_->timers(),
                             .hang = *hang_,
                             .returned = std::bind_front(&Agent::returned, agent_.get()),
+                            .preempt = std::bind_front(&JobRun::preempt, this),
                             .release = [this](pid_t sender) { channel_.release(sender); }});
 }
 
@@ -292,6 +320,10 @@ Agent::Parts JobRun::agent_parts() {
       .leaves_to = [](const auto& parent,
                       const auto& child) { return process::leaves_to(parent, child); },
       .read_error_files = workers::reader_by(lanes_[Lane::Diagnostics]),
+      .check = check_ ? std::function<void(RestartCheck::Then)>(
+                            std::bind_front(&RestartCheck::look, &*check_))
+                      : nullptr,
+      .saving = &*saving_,
   };
 }
 
@@ -329,11 +361,21 @@ void JobRun::signalled(const process::SignalEvent& event, process::Demand demand
     return files_->shorten();
   }
   if (files_->signalled(demand)) return;
+  const auto& asks = spec_.preempt_signals;
+  const auto name = process::signal_name(event.number);
+  if (demand == Demand::Stop && std::ranges::find(asks, name) != asks.end()) {
+    return preempt(name, {});
+  }
   if (demand != Demand::Nothing) {
     agent_->signal(event.number, demand == Demand::KillNow);
   } else if (event.route == process::Route::Kernel && event.number == SIGINT) {
     log::warning("signals", "The job is ending already; press Ctrl+C again to kill it now");
   }
+}
+
+void JobRun::preempt(const std::string& why, Duration deadline) {
+  const auto own = spec_.preempt_timeout.value_or(spec_.shutdown_timeout);
+  agent_->preempt(why, deadline > Duration::zero() ? deadline : own);
 }
 
 void JobRun::ignore_signals() {
@@ -364,6 +406,9 @@ void JobRun::end_with(const std::vector<int>& descriptors) {
 
 JobResult JobRun::run() {
   signals_ = RunSignals::start(signal_parts());
+  const char* end = std::getenv("SLURM_JOB_END_TIME");
+  preemption_.emplace(loop_, *clock_, spec_, end != nullptr ? end : "",
+                      std::bind_front(&JobRun::preempt, this));
   containment_.on_child_end([this] {
     agent_->child_ended();
     hang_->child_signalled();
@@ -377,6 +422,7 @@ JobResult JobRun::run() {
     loop_.stop();
   });
   loop_.run();
+  preemption_.reset();
   telemetry_->sum_up(*result);
   hang_->end(*result, lanes_[Lane::Folders]);
   // On this machine's own disk a removal takes less than a thread for it.

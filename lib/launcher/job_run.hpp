@@ -11,7 +11,10 @@
 #include "agent/web/web_services.hpp"
 #include "launcher/binding.hpp"
 #include "launcher/fork_serving.hpp"
+#include "launcher/preemption_sources.hpp"
 #include "launcher/rendezvous_setup.hpp"
+#include "launcher/restart_check.hpp"
+#include "launcher/restart_memory_file.hpp"
 #include "launcher/run_registration.hpp"
 #include "launcher/run_signals.hpp"
 #include "launcher/status_view.hpp"
@@ -81,6 +84,8 @@ class JobRun {
   const workers::Worker* worker_of(pid_t process) const { return agent_->worker_of(process); }
   void explain(workers::Failure& failure);
   void signalled(const process::SignalEvent& event, process::Demand demand);
+  /// `deadline` 0: what the job's options say.
+  void preempt(const std::string& why, Duration deadline);
   std::string channel_path();
   process::KillResult sweep(Duration limit);
   void end_all(const JobResult& result);
@@ -117,6 +122,10 @@ class JobRun {
   std::unique_ptr<ForkServing> forks_;  // null: all workers are started by exec
   RunRegistration registration_;
   std::unique_ptr<WebServices> web_;  // null: none asked for
+  std::optional<Saving> saving_;
+  std::optional<RestartMemoryFile> memory_file_;
+  std::optional<PreemptionSources> preemption_;
+  std::optional<RestartCheck> check_;  // none: the policy does not ask
   Observers observers_;
   std::optional<WorkerMessages> messages_;
   std::unique_ptr<RunFiles> files_;

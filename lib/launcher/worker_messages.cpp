@@ -66,7 +66,7 @@ constexpr std::array kTable = {
     row<workers::StacksOffered>(to_stacks), row<workers::PhaseEntered>(to_observers),
     row<workers::GoodputEntries>(to_observers),
     // Not from workers, who could have their neighbours asked again and again.
-    row<workers::StacksAsked>(to_nothing),
+    row<workers::StacksAsked>(to_nothing), row<workers::PreemptAsked>(to_nothing),
     // The channel keeps these for itself.
     row<workers::SentFrom>(to_nothing), row<workers::NotTold>(to_nothing),
     row<workers::SamplesTold>(to_records)};
@@ -87,6 +87,9 @@ void WorkerMessages::heard(workers::Channel::Sender from, workers::Message messa
     return kTable[message.index()].consumer(parts_, {from.process, *worker, message});
   }
   if (std::holds_alternative<workers::StacksAsked>(message)) return parts_.hang.asked();
+  if (const auto* ask = std::get_if<workers::PreemptAsked>(&message)) {
+    return parts_.preempt("elastrunctl preempt", ask->deadline);
+  }
   // An orphan of a worker that has ended: if it has returned, it waits for no other.
   parts_.release(from.process);
 }

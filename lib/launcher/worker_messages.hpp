@@ -21,7 +21,9 @@ class WorkerMessages {
     ExpirationTimers& timers;
     HangResponse& hang;
     std::function<void(pid_t worker)> returned;  // the script of that worker
-    std::function<void(pid_t sender)> release;   // what belongs to no worker
+    /// A tool on this machine asks for it; deadline 0: it says none.
+    std::function<void(const std::string& why, Duration deadline)> preempt;
+    std::function<void(pid_t sender)> release;  // what belongs to no worker
   };
   explicit WorkerMessages(Parts parts) : parts_(std::move(parts)) {}
 

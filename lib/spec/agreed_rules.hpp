@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/describe/class.hpp>
+#include <string>
 
 namespace elastrun::spec {
 
@@ -11,8 +12,13 @@ namespace elastrun::spec {
 struct AgreedRules {
   int min_nodes = 1, max_nodes = 1;
   int max_restarts = 0;
+  bool restart_policy_auto = false;
+  std::string restart_rule{};    // all of them, as parse_restart_rules reads them; checked
+  bool preempt_ack_all = false;  // a preempted job waits until every rank has saved
   bool operator==(const AgreedRules&) const = default;
 };
-BOOST_DESCRIBE_STRUCT(AgreedRules, (), (min_nodes, max_nodes, max_restarts))
+BOOST_DESCRIBE_STRUCT(AgreedRules, (),
+                      (min_nodes, max_nodes, max_restarts, restart_policy_auto, restart_rule,
+                       preempt_ack_all))
 
 }  // namespace elastrun::spec

@@ -76,11 +76,18 @@ struct JobSpec : AgreedRules {
   std::string requeue_command;  // which starts this job again, if the scheduler has one
 
   // Restarts and ending
+  std::string restart_memory;     // a file of what the restart policy knows; empty: none
   double monitor_interval = 0.1;  // accepted for compatibility: nothing here polls
   std::vector<std::string> signals_to_handle = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"};
   std::vector<std::string> forward_signals = {"SIGUSR1", "SIGUSR2"};  // none of those to handle
   std::string signals_text = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // for TORCHELASTIC_SIGNALS_TO_HANDLE
   Duration shutdown_timeout = std::chrono::seconds(30);
+  // Preemption: asks that are obeyed by saving, and exit code 75.
+  std::vector<std::string> preempt_signals;  // some of those to handle
+  std::string preempt_file;                  // which asks by being there; empty: none
+  std::optional<Duration> preempt_timeout;   // none: shutdown_timeout
+  bool requeues = false;                     // --on-preempt requeue: scontrol requeue
+  bool saves_when_preempted() const { return !preempt_signals.empty() || !preempt_file.empty(); }
   bool exit_code_of_worker = false;  // --exit-code worker
   Duration exit_barrier_timeout = std::chrono::seconds(300);
   bool hang_auto = false;              // --hang-timeout auto

@@ -52,10 +52,18 @@ enum class Opt {
   LocalAddr,
   // Restarts and ending
   MaxRestarts,
+  RestartPolicy,
+  RestartRule,
+  RestartMemory,
   MonitorInterval,
   SignalsToHandle,
   ForwardSignals,
   ShutdownTimeout,
+  PreemptSignals,
+  PreemptFile,
+  PreemptTimeout,
+  PreemptAck,
+  OnPreempt,
   ExitBarrierTimeout,
   ExitCode,
   HangTimeout,
@@ -144,7 +152,7 @@ const OptionRow* find_toml_key(std::string_view key);
 /// Whether each occurrence on the command line counts, not only the last one. Of a List; such a
 /// text is not divided at its commas.
 constexpr bool repeats(Opt id) {
-  return id == Opt::Metrics;
+  return id == Opt::Metrics || id == Opt::RestartRule;
 }
 
 /// "--rdzv-id": the spelling shown to people.

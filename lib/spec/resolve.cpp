@@ -8,6 +8,7 @@
 #include "spec/option_values.hpp"
 #include "spec/program.hpp"
 #include "spec/rendezvous_choice.hpp"
+#include "spec/restart_options.hpp"
 #include "spec/schedulers.hpp"
 #include "spec/toml.hpp"
 #include "spec/worker_library.hpp"
@@ -200,7 +201,7 @@ class Resolver {
     job_.signals_text = chosen ? values()[Opt::SignalsToHandle].text : join(handled, ",");
     job_.signals_to_handle = std::move(handled);
     job_.forward_signals = std::move(forwarded);
-    return std::nullopt;
+    return take_restart_options(job_, values(), out_.warnings);
   }
 
   Refused count_workers() {

@@ -362,6 +362,18 @@ class Page {
       std::memcpy(bytes_ + kPhase, shown.data(), shown.size());
     });
   }
+  /// Whether the agent has asked to save after that step; below 0: after any.
+  bool should_save(std::int64_t number) {
+    if (!mapped()) return false;
+    if (__atomic_load_n(word(kLooked), __ATOMIC_RELAXED) == 0) {
+      // From now on the agent sends no signal to make this process save.
+      const auto now = std::chrono::steady_clock::now().time_since_epoch();
+      put_word(kLooked, std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+    }
+    step(number);  // from which the agent knows a step that no rank has done yet
+    const auto order = __atomic_load_n(word(kSaveAt), __ATOMIC_RELAXED);
+    return order == 1 || (order > 1 && (number < 0 || number >= order - 2));
+  }
   /// Where the values of that series go: 0 if the page is full, or there is none.
   std::size_t series(std::string_view group, std::string_view name) {
     if (!mapped()) return 0;
@@ -386,8 +398,9 @@ class Page {
  private:
   // In bytes.
   static constexpr std::size_t kWriter = 16, kCount = 20, kLock = 24, kStep = 32, kStepAt = 40,
-                               kPhase = 48, kPhaseAt = 80, kSeries = 128, kPhaseSize = 32,
-                               kEntry = 128, kNameSize = 24, kName = 28;
+                               kPhase = 48, kPhaseAt = 80, kLooked = 96, kSaveAt = 104,
+                               kSeries = 128, kPhaseSize = 32, kEntry = 128, kNameSize = 24,
+                               kName = 28;
 
   std::int64_t* word(std::size_t at) { return reinterpret_cast<std::int64_t*>(bytes_ + at); }
   std::uint32_t* half(std::size_t at) { return reinterpret_cast<std::uint32_t*>(bytes_ + at); }
@@ -541,6 +554,12 @@ inline std::string time_now() {
   return std::to_string(now.tv_sec) + '.' + micro.substr(1);
 }
 }  // namespace detail
+
+/// Whether the job is to save now, because it will be ended: asked after each step, with its
+/// number, all ranks hear true at the same one. Save then, tell checkpoint_done(), and return.
+inline bool should_save(std::int64_t step = -1) {
+  return Page::instance().should_save(step);
+}
 
 /// Something countable (tokens, samples, retries) has grown by `amount`, which is not below 0: the
 /// agent adds it up, over restarts, and Prometheus and others see a counter. A packet for each.

@@ -212,6 +212,16 @@ Result<Message> phase_from(const json::object& object) {
   return phase;
 }
 
+Result<Message> preempt_from(const json::object& object) {
+  const auto* deadline = object.if_contains("deadline");
+  if (deadline == nullptr || deadline->is_null()) return PreemptAsked{};
+  const auto seconds = number_of(deadline);
+  if (!seconds || !(*seconds > 0)) {
+    return refuse("of kind preempt has a `deadline` that is not a number of seconds above 0");
+  }
+  return PreemptAsked{from_seconds(std::min(*seconds, kLongest))};
+}
+
 }  // namespace
 
 Result<Message> parse_message(std::string_view packet) {
@@ -238,6 +248,7 @@ Result<Message> parse_message(std::string_view packet) {
   if (*kind == "from") return sender_from(object);
   if (*kind == "lost") return lost_from(object);
   if (*kind == "ask_stacks") return StacksAsked{};
+  if (*kind == "preempt") return preempt_from(object);
   if (*kind == "returned") return Returned{};
   return refuse(fmt::format("has the unknown kind '{}'", *kind));
 }

@@ -117,12 +117,16 @@ struct NotTold {
 };
 /// The sender, which is not a worker, asks where the workers of the job stand.
 struct StacksAsked {};
+/// The sender, which is not a worker, asks that the job saves and ends.
+struct PreemptAsked {
+  Duration deadline{};  // 0: what the job's options say
+};
 using Message = std::variant<StepDone, CheckpointDone, MetricSample, WorkerEvent, Returned,
                              TimerSet, StacksOffered, PhaseEntered, GoodputEntries, StacksAsked,
-                             SentFrom, NotTold, SamplesTold>;
+                             PreemptAsked, SentFrom, NotTold, SamplesTold>;
 
 /// One packet of the worker channel: a JSON object with `kind` step, checkpoint, metric,
-/// samples, event, timer, stacks, phase, goodput, ask_stacks, from, lost or returned.
+/// samples, event, timer, stacks, phase, goodput, ask_stacks, preempt, from, lost or returned.
 /// Hostile until parsed: anything else fails with Protocol and one sentence. Pure.
 Result<Message> parse_message(std::string_view packet);
 

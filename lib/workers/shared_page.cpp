@@ -19,7 +19,7 @@ constexpr std::uint32_t kVersion = 1;
 // Offsets in bytes, see elastrun-protocol(7). The Python package and worker/elastrun.hpp have them,
 // too.
 constexpr std::size_t kWriter = 16, kCount = 20, kLock = 24, kStep = 32, kStepAt = 40, kPhase = 48,
-                      kPhaseAt = 80, kRefused = 88, kSeries = 128;
+                      kPhaseAt = 80, kRefused = 88, kLooked = 96, kSaveAt = 104, kSeries = 128;
 constexpr std::size_t kPhaseSize = 32;
 constexpr std::size_t kEntry = 128, kValue = 8, kValues = 16, kNameSize = 24, kName = 28;
 constexpr int kTries = 4;
@@ -74,6 +74,7 @@ PageContents parse_page(std::string_view bytes) {
   page.phase_at = time_at(bytes, kPhaseAt);
   const auto phase = bytes.substr(kPhase, kPhaseSize);
   page.phase = without_escapes(phase.substr(0, phase.find('\0')));
+  page.looks_for_save = at<std::int64_t>(bytes, kLooked) > 0;
   for (std::size_t i = 0; i < entries(bytes); ++i) {
     auto series = series_of(bytes.substr(kSeries + i * kEntry, kEntry));
     if (!series.name.empty() && series.count > 0) page.series.push_back(std::move(series));
@@ -106,6 +107,12 @@ std::string SharedPage::path() const {
   // A file in memory has no other name. It goes with its last user, so a crash leaves nothing
   // behind.
   return fmt::format("/proc/{}/fd/{}", ::getpid(), file_.get());
+}
+
+void SharedPage::tell_save(std::int64_t step) const {
+  // 0 is no order, 1 is at once, so that a page begins without one.
+  const std::int64_t word = step < 0 ? 1 : std::min(step, INT64_MAX - 2) + 2;
+  (void)::pwrite(file_.get(), &word, sizeof word, kSaveAt);
 }
 
 std::string SharedPage::bytes() const {

@@ -29,6 +29,7 @@ struct PageContents {
   std::string phase{};  // empty: none was entered
   TimePoint phase_at{};
   std::vector<Series> series{};
+  bool looks_for_save = false;  // it asks whether it is to save (elastrun.should_save)
 };
 
 /// Of the bytes of a page. Hostile until parsed: whatever they are, something comes of it. Pure.
@@ -45,6 +46,8 @@ class SharedPage {
   static Result<SharedPage> make();
   /// Where a process of the same user finds it, for as long as this process has it.
   std::string path() const;
+  /// Asks the worker to save after that step; -1: at once.
+  void tell_save(std::int64_t step) const;
   /// The bytes as they are, at a moment without a writer if one comes soon.
   std::string bytes() const;
   PageContents read() const { return parse_page(bytes()); }

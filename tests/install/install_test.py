@@ -30,6 +30,8 @@ share/man/man7/elastrun-python.7
 share/man/man7/elastrun-telemetry.7
 share/man/man7/elastrun-seeds.7
 share/man/man7/elastrun-timers.7
+share/man/man7/elastrun-restarts.7
+share/man/man7/elastrun-preemption.7
 share/bash-completion/completions/elastrun
 share/zsh/site-functions/_elastrun
 share/fish/vendor_completions.d/elastrun.fish

@@ -38,6 +38,23 @@ open(sys.argv[1] + '/' + os.environ['TORCHELASTIC_RUN_ID'] + '.runs', 'w').close
 while True: signal.pause()
 """
 
+# Trains, does not mind SIGUSR1, and saves when it is asked.
+SAVER = """
+import os, signal, sys, time
+import elastrun
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+rank = os.environ['RANK']
+open(f'{sys.argv[1]}/runs.{rank}', 'w').close()
+for step in range(1000000):
+    time.sleep(0.01)
+    if elastrun.should_save(step):
+        with open(f'{sys.argv[1]}/saved.{rank}', 'w') as file:
+            file.write(str(step))
+        time.sleep(0.5)
+        elastrun.checkpoint_done(step)
+        break
+"""
+
 
 class UnderSlurm(unittest.TestCase):
     slurm: cluster.Cluster
@@ -212,6 +229,51 @@ class UnderSlurm(unittest.TestCase):
             shown = self.slurm.run("scontrol", "show", "job", job).stdout
         self.slurm.run("scancel", job)
         self.assertIn("Restarts=1", shown, self.slurm.logs())
+
+    def saves(self, name: str, *options: str) -> tuple[str, Path]:
+        """A batch job on both nodes whose workers save when they are asked; its id and folder."""
+        folder = self.slurm.folder / name
+        folder.mkdir()
+        (folder / "train.py").write_text(SAVER)
+        (folder / "node").write_text(
+            f"exec {ELASTRUN} --worker-lib --on-preempt requeue --preempt-timeout 30 "
+            f"{' '.join(options)} {folder}/train.py {folder} 2> {folder}/log.$SLURM_NODEID\n")
+        script = folder / "batch"
+        # Slurm signals the batch shell alone (B:), and that its agents.
+        script.write_text(f"#!/bin/sh\nsrun -N2 -n2 sh {folder}/node &\n"
+                          "trap 'scancel --signal=USR1 $SLURM_JOB_ID.0' USR1\n"
+                          "wait; wait; sleep 100\n")
+        batch = self.slurm.run("sbatch", "--parsable", "-N2", "--requeue", "--time=30",
+                               "--signal=B:USR1@60", "-o", "/dev/null", str(script))
+        self.assertEqual(batch.returncode, 0, batch.stderr)
+        job, end = batch.stdout.strip(), time.monotonic() + 90
+        while len(list(folder.glob("runs.*"))) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+        return job, folder
+
+    def wait_for_requeue(self, job: str, folder: Path) -> None:
+        shown, end = "", time.monotonic() + 90
+        while "Restarts=1" not in shown and time.monotonic() < end:
+            time.sleep(0.1)
+            shown = self.slurm.run("scontrol", "show", "job", job).stdout
+        self.slurm.run("scancel", job)
+        logs = "".join(p.read_text() for p in folder.glob("log.*"))
+        self.assertIn("Restarts=1", shown, logs + self.slurm.logs())
+        saved = [p.read_text() for p in folder.glob("saved.*")]
+        self.assertEqual(len(saved), 2, logs)
+        self.assertEqual(len(set(saved)), 1, logs)  # both ranks at one step
+
+    def test_a_preempted_job_saves_and_is_requeued_once(self) -> None:
+        job, folder = self.saves("signalled", "--preempt-signals", "SIGUSR1")
+        self.slurm.run("scancel", "--signal=USR1", "--batch", job)
+        self.wait_for_requeue(job, folder)
+
+    def test_elastrunctl_preempts_a_job_of_slurm(self) -> None:
+        job, folder = self.saves("asked", "--preempt-signals", "SIGTERM", "--name", "asked")
+        asked = self.slurm.run("srun", "--overlap", f"--jobid={job}", "-N1", "-n1", CTL, "preempt",
+                               "asked")
+        self.assertEqual(asked.returncode, 0, asked.stderr)
+        self.wait_for_requeue(job, folder)
 
 
 def run_tests(folder: Path) -> int:

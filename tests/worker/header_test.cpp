@@ -363,6 +363,19 @@ struct SharedPage {
 
 }  // namespace
 
+TEST_CASE("worker header: should_save looks at the agent's order in the page") {
+  const SharedPage page;
+  const std::int64_t order = 12 + 2;
+  REQUIRE(::pwrite(page.fd, &order, sizeof order, 104) == sizeof order);
+  const int heard = page.in_worker([] {
+    return (worker::should_save(11) ? 1 : 0) | (worker::should_save(12) ? 2 : 0) |
+           (worker::should_save() ? 4 : 0);
+  });
+  CHECK(heard == (2 | 4));
+  CHECK(page.at<std::int64_t>(32) == 12);  // from which the agent knows how far it is
+  CHECK(page.at<std::int64_t>(96) > 0);    // and that it looks
+}
+
 TEST_CASE(
     "worker header: the page has the last step, phase and values of a process that was killed") {
   const SharedPage page;

@@ -325,6 +325,7 @@ rendezvous::Cause HangWatch::cause_of(const JobHang& hang) const {
   rendezvous::Cause cause;
   cause.kind = rendezvous::Cause::Kind::WorkerFailed;
   cause.text = hangs::hang_text(hang.stacks) + overdue_text();
+  cause.what = spec::CauseClass::Hang;
   cause.wall_seconds = to_seconds(hang.at);
   cause.final = parts_.spec.on_hang == spec::OnHang::Fail;
   const auto culprits = hangs::culprits_of(hang.stacks);

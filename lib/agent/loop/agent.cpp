@@ -23,7 +23,9 @@ constexpr int kFarthestAncestor = 32;  // of a process that speaks for a worker:
 std::string cost_text(const rendezvous::Restart& restart) {
   if (!restart.attempt_spent) return " (this spends no restart)";
   const int left = restart.restarts_left;
-  return fmt::format(", {} restart{} left", left, left == 1 ? "" : "s");
+  auto text = fmt::format(", {} restart{} left", left, left == 1 ? "" : "s");
+  if (restart.delay <= Duration::zero()) return text;
+  return text + ", the next start in " + format_duration(restart.delay);
 }
 
 /// Of those that were asked to end and had to be killed.
@@ -59,6 +61,7 @@ void Agent::run(std::function<void(JobResult)> on_end) {
   rendezvous::Session::OnPush on_push = [this](rendezvous::Push push) {
     post(Pushed{std::move(push)});
   };
+  memory_ = settings_.self.memory;
   parts_.session.open(parts_.before ? parts_.before(std::move(on_push)) : std::move(on_push));
   const auto actions = policy_.begin();
   tell_phase();
@@ -119,6 +122,12 @@ void Agent::observe(const Fact& fact) {
   if (const auto* one = std::get_if<TimerKilled>(&fact)) return observer.timer_killed(*one->timer);
   const auto* pushed = std::get_if<Pushed>(&fact);
   if (pushed == nullptr) return;
+  if (const auto* ask = std::get_if<rendezvous::AskReached>(&pushed->push)) {
+    if (parts_.saving != nullptr) parts_.saving->asked(ask->why);
+  }
+  if (const auto* done = std::get_if<rendezvous::Done>(&pushed->push)) {
+    if (done->memory) memory_ = done->memory;
+  }
   if (const auto* progress = std::get_if<rendezvous::Progress>(&pushed->push)) {
     log::info("rendezvous", "{}", progress->text);
     parts_.observer.progress(progress->text);
@@ -134,7 +143,8 @@ void Agent::observe(const Fact& fact) {
     // Not "restarting": where a scheduler ends the whole job, our own signal is on its way.
     log::warning(kArea, "{} the workers{}: {}", joining ? "Not starting" : "Stopping",
                  cost_text(*restart), restart->cause.text);
-    note_cause(restart->cause);
+    if (!restart->cause.rule.empty()) log::info(kArea, "By {}", restart->cause.rule);
+    note_cause(*restart);
     parts_.observer.restarting(*restart);
   }
 }
@@ -147,12 +157,23 @@ void Agent::perform(std::vector<Action> actions) {
 
 void Agent::perform(const Join&) {
   group_.reset();
+  const bool again = !result_.attempts.empty();
+  if (!again || !parts_.check) return join({});
+  parts_.check([this, alive = lifetime_.token()](std::string fault) {
+    // Meanwhile the job may have ended.
+    if (alive && policy_.phase() == Phase::Joining) join(std::move(fault));
+  });
+}
+
+void Agent::join(std::string fault) {
   // The port first, since the join tells it: the others learn it with the round.
   const auto port = parts_.store.prepare();
   if (!port) return post(StartFailed{port.error()});
   auto self = settings_.self;
   self.store_port = *port;
   self.grace = grace();
+  self.memory = memory_;
+  self.fault = std::move(fault);
   joined_at_ = parts_.clock.now();
   parts_.session.join(std::move(self));
 }
@@ -168,7 +189,7 @@ void Agent::perform(const StartGroup& action) {
   parts_.observer.round_ready(*round_, now - joined_at_);
   started_at_ = now;
   result_.attempts.push_back(
-      {round_->number, round_->attempt, wall, now - joined_at_, {}, {}, {}, {}});
+      {round_->number, round_->attempt, wall, now - joined_at_, {}, {}, {}, {}, {}});
   const auto started = start_group();
   if (!started) {
     group_.reset();
@@ -267,7 +288,7 @@ void Agent::begin_stop() {
 void Agent::perform(const StopGroup& action) {
   begin_stop();
   signal_wait_->disarm();
-  group_->stop(action.signal, settings_.job.shutdown_timeout);
+  group_->stop(action.signal, std::min(action.grace, settings_.job.shutdown_timeout));
   if (action.by_signal) tell_grace(action.signal);
 }
 
@@ -307,12 +328,15 @@ workers::Judgement Agent::judge_failures() const {
 }
 
 void Agent::perform(const TellFailed&) {
+  // Steps that they told before they failed.
+  if (parts_.saving != nullptr && parts_.catch_up) parts_.catch_up();
   const auto judgement = judge_failures();
   const auto& first = judgement.failures[judgement.root];
   log::info(kArea, "Rank {} {}", first.rank, workers::what_happened(first));
   parts_.observer.failed(judgement);
-  parts_.session.report(
-      rendezvous::Failed{round_->number, cause_of(judgement.first(), own_node())});
+  auto cause = cause_of(judgement.first(), own_node());
+  if (parts_.saving != nullptr) parts_.saving->describe(cause);
+  parts_.session.report(rendezvous::Failed{round_->number, std::move(cause)});
 }
 
 void Agent::perform(const TellSucceeded&) {
@@ -336,6 +360,8 @@ void Agent::perform(const End& action) {
   note_workers();
   result_.ending = action.ending;
   result_.round = round_;
+  result_.memory = memory_;
+  if (parts_.saving != nullptr) result_.preemption = parts_.saving->account();
   if (group_ && !group_->failures().empty()) result_.judgement = judge_failures();
   result_.culprit = choose_culprit(result_.ending, result_.judgement, result_.round);
   barrier_.disarm();
@@ -361,9 +387,11 @@ void Agent::finish(JobResult result) {
 }
 
 /// The first one counts: what comes later follows from it.
-void Agent::note_cause(const rendezvous::Cause& cause) {
+void Agent::note_cause(const rendezvous::Restart& restart) {
+  if (restart.memory) memory_ = restart.memory;
   if (!result_.attempts.empty() && !result_.attempts.back().cause) {
-    result_.attempts.back().cause = cause;
+    result_.attempts.back().cause = restart.cause;
+    result_.attempts.back().delay = restart.delay;
   }
 }
 

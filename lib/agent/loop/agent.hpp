@@ -7,6 +7,7 @@
 #include "agent/loop/node_policy.hpp"
 #include "agent/loop/observer.hpp"
 #include "agent/loop/round_store.hpp"
+#include "agent/loop/saving.hpp"
 #include "core/awake_clock.hpp"
 #include "core/lifetime.hpp"
 #include "rendezvous/session/session.hpp"
@@ -53,6 +54,9 @@ class Agent {
     workers::Summons::WrapperOf wrapper_of{};
     workers::Summons::LeavesTo leaves_to{};
     workers::ErrorFileReader::Read read_error_files{};
+    /// Answers with what is wrong with this node, before it joins again; empty: nothing looks.
+    std::function<void(std::function<void(std::string fault)>)> check{};
+    Saving* saving = nullptr;  // null: no step is known, and workers are told by signals
   };
   struct Settings {
     const spec::JobSpec& job;  // must outlive the agent
@@ -88,6 +92,8 @@ class Agent {
   Phase phase() const { return policy_.phase(); }
   /// Null: there is none.
   const workers::Group* group() const { return group_.get(); }
+  /// The job is to save and end.
+  void preempt(std::string why, Duration deadline) { post(PreemptCame{std::move(why), deadline}); }
   /// The worker of the group to which a process belongs, by its session or that of an ancestor;
   /// null if there is none.
   const workers::Worker* worker_of(pid_t process) const;
@@ -105,6 +111,7 @@ class Agent {
   void observe(const Fact& fact);
   void perform(std::vector<Action> actions);
   void perform(const Join&);
+  void join(std::string fault);
   void perform(const StartGroup& action);
   void perform(const ArmSettle&);
   void perform(const ArmLinger&);
@@ -117,6 +124,10 @@ class Agent {
   void perform(const TellLeaving& action);
   void perform(const ArmBarrier&);
   void perform(const StayForOthers&);
+  void perform(const TellPreempt& action);
+  void perform(const TellReached&);
+  void perform(const SaveGroup& action);
+  void perform(const TellSaved&);
   void perform(const End& action);
   void perform(const CutEnd&) { finish(std::move(result_)); }
   void tell_grace(int signal) const;
@@ -128,7 +139,7 @@ class Agent {
   void post_failure();
   const std::string& own_node() const;
   void begin_stop();
-  void note_cause(const rendezvous::Cause& cause);
+  void note_cause(const rendezvous::Restart& restart);
   void note_workers();
   workers::Judgement judge_failures() const;
   void watch_for_stuck();
@@ -144,6 +155,7 @@ class Agent {
   std::optional<rendezvous::Round> round_;
   std::unique_ptr<workers::Group> group_;
   JobResult result_;
+  std::shared_ptr<const rendezvous::RestartMemory> memory_;  // of the restart policy
   TimePoint joined_at_{}, started_at_{}, stop_at_{};
   AwakeClock awake_;  // for waits
   std::unique_ptr<Alarm> settle_, linger_, stuck_, signal_wait_;

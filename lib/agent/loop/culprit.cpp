@@ -2,6 +2,7 @@
 #include "agent/loop/culprit.hpp"
 
 #include "core/text.hpp"
+#include "workers/fingerprint.hpp"
 
 #include <fmt/format.h>
 
@@ -32,6 +33,9 @@ rendezvous::Cause cause_of(const workers::Failure& failure, const std::string& n
   cause.exit_code = failure.status.as_python();
   cause.text = fmt::format("rank {} {}", failure.rank, workers::what_happened(failure));
   cause.wall_seconds = to_seconds(failure.wall);
+  cause.what = workers::class_of(failure);
+  cause.fingerprint = workers::fingerprint_of(failure);
+  if (failure.page && failure.page->step) cause.step = *failure.page->step;
   return cause;
 }
 
@@ -40,7 +44,7 @@ std::optional<Culprit> choose_culprit(const Ending& ending,
                                       const std::optional<rendezvous::Round>& round) {
   using Kind = Ending::Kind;
   if (ending.kind == Kind::Succeeded || ending.kind == Kind::NotNeeded ||
-      ending.kind == Kind::Signalled) {
+      ending.kind == Kind::Signalled || ending.kind == Kind::Preempted) {
     return std::nullopt;
   }
   const auto* first = judgement ? &judgement->first() : nullptr;

@@ -50,6 +50,11 @@ struct SignalCame {
   int signal = 0;
   bool insisted = false;
 };
+/// The job is to save and end within `deadline`.
+struct PreemptCame {
+  std::string why;
+  Duration deadline{};
+};
 struct GuardianGone {};
 /// The kernel has not let a worker's main thread go for this long.
 struct WorkerStuck {
@@ -74,8 +79,8 @@ struct TimerKilled {
   std::shared_ptr<const ExpiredTimer> timer;
 };
 using Fact = std::variant<Pushed, GroupStarted, StartFailed, WorkerFailed, AllSucceeded, AllEnded,
-                          GroupGone, SettleOver, LingerOver, BarrierOver, SignalCame, GuardianGone,
-                          WorkerStuck, HangSeen, HeldSeen, TimerExpired, TimerKilled>;
+                          GroupGone, SettleOver, LingerOver, BarrierOver, SignalCame, PreemptCame,
+                          GuardianGone, WorkerStuck, HangSeen, HeldSeen, TimerExpired, TimerKilled>;
 using PostFact = std::function<void(Fact)>;
 
 /// How the job ended, as this agent sees it.
@@ -89,6 +94,7 @@ struct Ending {
     NoStart,         // the workers could not be started
     RendezvousLost,  // the coordinator is gone for good
     Stuck,           // a worker in uninterruptible sleep
+    Preempted,       // asked to save and end; see why
     GuardianLost,    // the process that the user started was killed
   } kind = Kind::Succeeded;
   std::string why;  // one sentence, if there is more to say than the kind

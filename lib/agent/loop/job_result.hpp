@@ -11,6 +11,7 @@
 #include "rendezvous/membership/round.hpp"
 #include "workers/diagnostics.hpp"
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ struct Attempt {
   Duration ran{};       // until a worker failed, all had ended, or they were told to stop
   Duration stopping{};  // from then until nothing of the group was left
   std::optional<rendezvous::Cause> cause;  // why another followed; none: see the ending
+  Duration delay{};                        // that the restart policy put before it
   std::vector<int> deaf;  // ranks that did not end in the time they had for it, and were killed
 };
 
@@ -51,6 +53,19 @@ struct JobHang {
   hangs::JobStacks stacks;
 };
 
+/// What came of a preemption on this node.
+struct PreemptionAccount {
+  std::string why;
+  WallTime asked, saved;  // saved: only if checkpoint is set, or is_saved
+  bool is_saved = false;
+  std::int64_t step = -1;        // the last that a worker here has done; -1: none told
+  std::int64_t checkpoint = -1;  // that was saved then; -1: not told
+  std::optional<std::int64_t> lost() const {
+    if (step < 0 || checkpoint < 0) return std::nullopt;
+    return step > checkpoint ? step - checkpoint : 0;
+  }
+};
+
 /// How one worker of the last group ended.
 struct WorkerEnd {
   int rank = 0, local_rank = 0;
@@ -73,7 +88,10 @@ struct JobResult {
   goodput::Ledger::Summary goodput;
   std::vector<goodput::RestartPath> restart_paths;  // where the time of each restart went
   std::vector<goodput::WorkersStart> starts;        // what came of each start of the workers
-  int restarts = 0;                                 // spent by the whole job
+  std::optional<PreemptionAccount> preemption;
+  /// The ledger of the restart policy; null with torchrun's.
+  std::shared_ptr<const rendezvous::RestartMemory> memory;
+  int restarts = 0;  // spent by the whole job
   int local_world_size = 0;
   WallTime started, finished;
   /// When the workers of other nodes have ended at the latest, which this node may serve.

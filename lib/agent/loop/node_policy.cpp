@@ -10,6 +10,12 @@
 #include <utility>
 
 namespace elastrun::agent {
+namespace {
+
+// For a worker that has saved and does not end by itself: to flush its output.
+constexpr Duration kAfterSave = std::chrono::seconds(2);
+
+}  // namespace
 
 std::string_view phase_text(Phase phase) {
   switch (phase) {
@@ -68,10 +74,18 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::Restart& push) {
   // Of a round of which it has never heard, because its directories were not made in time.
   if (phase_ == Phase::Joining) return {Join{}};
   order_ = push;
+  // Who was to end the job for all has gone, and this node must not run on.
+  Actions actions;
+  if (preempted_ && push.cause.kind == rendezvous::Cause::Kind::CoordinatorLost) {
+    actions.push_back(TellLeaving{"it was preempted"});
+    ending_ = Ending{.kind = Ending::Kind::Preempted, .why = "preempted (" + *preempted_ + ")"};
+    ending_->requeue = true;
+  }
   // What was done is to be done again: from here on, neither the barrier nor a lost coordinator may
   // make a success of it.
   succeeded_ = past_barrier_ = false;
-  return obey();
+  for (auto& action : obey()) actions.push_back(std::move(action));
+  return actions;
 }
 
 NodePolicy::Actions NodePolicy::ordered(const rendezvous::Done& push) {
@@ -104,7 +118,9 @@ NodePolicy::Actions NodePolicy::on(const GroupStarted&) {
   // Kept until now, since before this answer it is unknown whether there is a group to stop.
   if (hurried_ || ending_ || order_) return stop_new_group();
   phase_ = Phase::Running;
-  return {TellStarted{}};
+  if (!saving_) return {TellStarted{}};
+  if (saving_->by_signal) phase_ = Phase::Stopping;
+  return {TellStarted{}, SaveGroup{*saving_}};
 }
 
 // While it was being started, an order or the end of the job came.
@@ -128,6 +144,8 @@ NodePolicy::Actions NodePolicy::on(const StartFailed& fact) {
 
 NodePolicy::Actions NodePolicy::on(const WorkerFailed& fact) {
   if (phase_ != Phase::Running && phase_ != Phase::Settling) return {};
+  // The others may still be saving; one that ends by the signal that asked for it has not failed.
+  if (saving_) return fact.others_run ? Actions{} : have_saved();
   failed_ = true;
   // Settling would only delay a restart.
   if (fact.first_is_known || !fact.others_run) return fail_now();
@@ -145,7 +163,29 @@ NodePolicy::Actions NodePolicy::on(const LingerOver&) {
   return resolve();
 }
 
+NodePolicy::Actions NodePolicy::on(const PreemptCame& fact) {
+  const bool known = order_ && !std::holds_alternative<rendezvous::Restart>(*order_);
+  if (known || ending_ || preempted_) return {};
+  preempted_ = fact.why;
+  return {TellPreempt{fact.why, fact.deadline}};
+}
+
+NodePolicy::Actions NodePolicy::ordered(const rendezvous::SaveAt& push) {
+  if (saving_ || order_ || ending_) return {};
+  saving_ = push;
+  if (phase_ != Phase::Running && phase_ != Phase::Settling) return {};
+  phase_ = push.by_signal ? Phase::Stopping : Phase::Running;
+  return {SaveGroup{push}};
+}
+
+/// All workers have ended, while the others' may be saving: the coordinator ends the job for all.
+NodePolicy::Actions NodePolicy::have_saved() {
+  phase_ = Phase::Stopping;
+  return {FinishGroup{}};
+}
+
 NodePolicy::Actions NodePolicy::on(const AllEnded&) {
+  if (saving_ && phase_ == Phase::Running) return have_saved();
   return phase_ == Phase::Settling ? fail_now() : Actions{};
 }
 
@@ -163,6 +203,11 @@ NodePolicy::Actions NodePolicy::on(const AllSucceeded&) {
 
 NodePolicy::Actions NodePolicy::on(const GroupGone&) {
   gone_ = true;
+  const bool goes = saving_ || preempted_;
+  if (goes && !order_ && !ending_ && !succeeded_ && !std::exchange(told_saved_, true)) {
+    phase_ = Phase::Waiting;
+    return {TellSaved{}};
+  }
   return resolve();
 }
 
@@ -184,6 +229,11 @@ NodePolicy::Actions NodePolicy::ask_again(int signal) {
 }
 
 NodePolicy::Actions NodePolicy::on(const SignalCame& fact) {
+  // While the job saves, another signal is the same end; a repeated one does not want to wait.
+  if (preempted_ && !order_ && !ending_) {
+    if (fact.insisted) return kill();
+    if (saving_ || phase_ == Phase::Running) return {};
+  }
   const bool insisted = signalled_ && fact.insisted;
   if (std::exchange(signalled_, true)) return insisted ? kill() : ask_again(fact.signal);
   // A verdict stands: what comes later can only end sooner what is still going on.
@@ -242,7 +292,10 @@ NodePolicy::Actions NodePolicy::on(const WorkerStuck& fact) {
 NodePolicy::Actions NodePolicy::obey() {
   if (phase_ == Phase::Running || phase_ == Phase::Settling) {
     phase_ = Phase::Stopping;
-    return {StopGroup{SIGTERM}};
+    // They have saved, or had their time.
+    const auto* done = order_ ? std::get_if<rendezvous::Done>(&*order_) : nullptr;
+    const bool saved = done != nullptr && done->cause.kind == rendezvous::Cause::Kind::Preempted;
+    return {saved ? StopGroup{SIGTERM, false, kAfterSave} : StopGroup{SIGTERM}};
   }
   return resolve();
 }
@@ -282,7 +335,11 @@ NodePolicy::Actions NodePolicy::end(Ending ending) {
 Ending NodePolicy::ending_of(const rendezvous::Done& done) const {
   Ending ending;
   ending.cause = done.cause;
-  if (done.failed) {
+  if (done.failed && done.cause.kind == rendezvous::Cause::Kind::Preempted) {
+    ending.kind = Ending::Kind::Preempted;
+    ending.why = done.cause.text;
+    ending.requeue = true;
+  } else if (done.failed) {
     ending.kind = failed_ ? Ending::Kind::WorkersFailed : Ending::Kind::JobFailed;
     ending.why = done.cause.text;
     // Workers ran, then nodes went and none came in their place: nothing is wrong with the job.

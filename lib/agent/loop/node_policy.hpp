@@ -29,8 +29,22 @@ struct ArmSettle {};
 struct ArmLinger {};
 struct StopGroup {
   int signal = 0;
-  bool by_signal = false;  // it was sent to us, and may be repeated
+  bool by_signal = false;            // it was sent to us, and may be repeated
+  Duration grace = Duration::max();  // at most; as a rule that of the job
 };
+/// Tells the coordinator that the job is to save and end.
+struct TellPreempt {
+  std::string why;
+  Duration deadline{};
+};
+/// Tells it how far the workers are.
+struct TellReached {};
+/// Tells the workers to save: who does not ask for that gets a signal.
+struct SaveGroup {
+  rendezvous::SaveAt order;
+};
+/// Its workers have ended in a preemption, well or not.
+struct TellSaved {};
 struct FinishGroup {};  // all ended: clear up what they left
 struct KillGroup {};
 struct TellStarted {};
@@ -47,9 +61,10 @@ struct End {
   Ending ending;
 };
 struct CutEnd {};  // after End: wait for the goodbyes to other nodes no longer
-using Action = std::variant<Join, StartGroup, ArmSettle, ArmLinger, StopGroup, FinishGroup,
-                            KillGroup, TellStarted, TellFailed, TellSucceeded, TellLeaving,
-                            ArmBarrier, StayForOthers, End, CutEnd>;
+using Action =
+    std::variant<Join, StartGroup, ArmSettle, ArmLinger, StopGroup, FinishGroup, KillGroup,
+                 TellStarted, TellFailed, TellSucceeded, TellLeaving, ArmBarrier, StayForOthers,
+                 TellPreempt, TellReached, SaveGroup, TellSaved, End, CutEnd>;
 
 /// What one node does about each fact. Whether the job restarts is decided by the rendezvous, once
 /// for all nodes; this policy says what follows from that here, and never joins a new round or ends
@@ -83,6 +98,7 @@ class NodePolicy {
   Actions on(const BarrierOver&);
   Actions on(const SignalCame& fact);
   Actions ask_again(int signal);
+  Actions on(const PreemptCame& fact);
   Actions on(const GuardianGone&);
   Actions on(const WorkerStuck& fact);
   // For observers alone.
@@ -99,9 +115,12 @@ class NodePolicy {
   Actions ordered(const rendezvous::Progress& push);
   // Of the stacks of workers, which do not concern the policy.
   Actions ordered(const rendezvous::TakeStacks&) { return {}; }
+  Actions ordered(const rendezvous::AskReached&) { return {TellReached{}}; }
+  Actions ordered(const rendezvous::SaveAt& push);
   Actions ordered(const rendezvous::StacksReport&) { return {}; }
 
   Actions stop_new_group();
+  Actions have_saved();
   Actions fail_now();
   Actions kill();
   Actions obey();
@@ -122,6 +141,9 @@ class NodePolicy {
   bool hurried_ = false;  // to be killed as soon as it has started
   bool ran_ = false;      // at least one round was begun
   bool signalled_ = false;
+  std::optional<rendezvous::SaveAt> saving_;  // the workers end by themselves once they have saved
+  bool told_saved_ = false;
+  std::optional<std::string> preempted_;  // this node has asked for it, and why
   bool lingers_ = false;          // the coordinator has gone; waits for a signal that says why
   std::optional<Order> order_;    // told to us, to be obeyed once the group is gone
   std::optional<Ending> ending_;  // decided here, for then too; wins over orders

@@ -9,7 +9,8 @@
 
 namespace elastrun::agent {
 
-SharedPages::SharedPages(const spec::JobSpec& spec) : wanted_(spec.worker_lib) {}
+SharedPages::SharedPages(const spec::JobSpec& spec)
+    : wanted_(spec.worker_lib || spec.saves_when_preempted() || spec.restart_policy_auto) {}
 
 std::string SharedPages::make(int local_rank) {
   // First: what the worker of the last attempt left must not speak for its successor.
@@ -35,6 +36,11 @@ std::optional<workers::PageContents> SharedPages::read(int local_rank) const {
 void SharedPages::tell_refused(int local_rank, std::uint64_t count) const {
   const auto found = pages_.find(local_rank);
   if (found != pages_.end()) found->second.tell_refused(count);
+}
+
+void SharedPages::tell_save(int local_rank, std::int64_t step) const {
+  const auto found = pages_.find(local_rank);
+  if (found != pages_.end()) found->second.tell_save(step);
 }
 
 void SharedPages::explain(workers::Failure& failure) const {

@@ -26,6 +26,8 @@ class SharedPages {
   std::optional<workers::PageContents> read(int local_rank) const;
   /// As SharedPage: for the worker of that local rank, if it has one.
   void tell_refused(int local_rank, std::uint64_t count) const;
+  /// Tells it to save after that step; -1: at once. Without a page it hears nothing.
+  void tell_save(int local_rank, std::int64_t step) const;
   /// What it last wrote goes with its failure.
   void explain(workers::Failure& failure) const;
 

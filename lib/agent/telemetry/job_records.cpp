@@ -7,6 +7,7 @@
 #include "core/text.hpp"
 #include "goodput/account/node_phase.hpp"
 #include "goodput/journals/journal_outline.hpp"
+#include "rendezvous/membership/restart_rule.hpp"
 #include "workers/command.hpp"
 
 #include <fmt/format.h>
@@ -32,6 +33,19 @@ void add_exit(Attributes& attributes, const std::optional<process::Exit>& exit) 
   // The record is written when all of the group have gone, which may be a grace later.
   attributes.emplace_back("ended", to_seconds(exit->wall));
   attributes.emplace_back("peak_rss_bytes", exit->peak_rss_bytes);
+}
+
+/// What the restart policy went by, so that `elastrunctl goodput what-if --policy` can ask another.
+void add_policy(Attributes& attributes, const rendezvous::Cause& cause) {
+  if (const auto what = rendezvous::class_of(cause)) {
+    attributes.emplace_back("class", std::string(spec::cause_class_name(*what)));
+  }
+  if (!cause.fingerprint.empty()) attributes.emplace_back("fingerprint", cause.fingerprint);
+  if (cause.kind == rendezvous::Cause::Kind::WorkerFailed && cause.exit_code != 0)
+    attributes.emplace_back("exit_code", whole(cause.exit_code));
+  if (cause.step >= 0) attributes.emplace_back("step", cause.step);
+  if (cause.checkpoint >= 0) attributes.emplace_back("checkpoint", cause.checkpoint);
+  if (!cause.rule.empty()) attributes.emplace_back("rule", cause.rule);
 }
 
 Attributes worker_attributes(const workers::Worker& worker) {
@@ -140,6 +154,8 @@ void JobRecords::restarting(const rendezvous::Restart& order) {
                         {"restarts_left", whole(order.restarts_left)}};
   if (!cause.node.empty()) attributes.emplace_back("node", cause.node);
   if (cause.rank >= 0) attributes.emplace_back("rank", whole(cause.rank));
+  add_policy(attributes, cause);
+  if (order.delay > Duration::zero()) attributes.emplace_back("delay_s", to_seconds(order.delay));
   tell("restart", std::move(attributes));
 }
 
@@ -179,11 +195,18 @@ void JobRecords::hang(const JobHang& hang) {
 
 void JobRecords::ended(const JobResult& result, const std::vector<workers::Worker>*) {
   if (!pipeline_.wants(kScope)) return;
-  tell("job.ended", {{"ending", std::string(ending_name(result.ending.kind))},
-                     {"succeeded", result.succeeded()},
-                     {"verdict", verdict_sentence(result)},
-                     {"restarts", whole(result.restarts)},
-                     {"max_restarts", whole(job_.max_restarts)}});
+  Attributes attributes{{"ending", std::string(ending_name(result.ending.kind))},
+                        {"succeeded", result.succeeded()},
+                        {"verdict", verdict_sentence(result)},
+                        {"restarts", whole(result.restarts)},
+                        {"max_restarts", whole(job_.max_restarts)}};
+  if (result.culprit) {
+    attributes.emplace_back("cause", result.culprit->cause.text);
+    if (!result.culprit->cause.node.empty())
+      attributes.emplace_back("node", result.culprit->cause.node);
+    add_policy(attributes, result.culprit->cause);
+  }
+  tell("job.ended", std::move(attributes));
 }
 
 void JobRecords::summary(const goodput::Ledger::Summary& summary) {

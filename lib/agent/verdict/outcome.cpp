@@ -48,6 +48,8 @@ std::string causes_text(const JobResult& result) {
 std::string restarts_text(const JobResult& result, int max_restarts) {
   using Kind = Ending::Kind;
   const auto kind = result.ending.kind;
+  const auto& by = result.ending.cause.rule;
+  if (!result.succeeded() && !by.empty()) return "not restarted, by " + by;
   if (max_restarts > 0) {
     return fmt::format("{} of {} restarts used", result.restarts, max_restarts);
   }
@@ -86,6 +88,11 @@ std::string outcome_text(const JobResult& result, const spec::JobSpec& job, cons
   if (result.succeeded()) {
     return fmt::format("elastrun: succeeded after {}{}{}\n", elapsed, restarts.empty() ? "" : ", ",
                        restarts);
+  }
+  if (result.ending.kind == Ending::Kind::Preempted) {
+    const auto lost = result.preemption ? result.preemption->lost() : std::nullopt;
+    return fmt::format("elastrun: {} after {}{}\n", result.ending.why, elapsed,
+                       lost ? fmt::format(", {} steps lost", *lost) : "");
   }
   const bool missed = result.ending.cause.kind == rendezvous::Cause::Kind::Timeout;
   const auto place = missed ? " at " + job.rdzv_endpoint : std::string();

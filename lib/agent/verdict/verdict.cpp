@@ -242,6 +242,8 @@ std::string_view ending_name(Ending::Kind kind) {
       return "rendezvous_lost";
     case Kind::Stuck:
       return "worker_stuck";
+    case Kind::Preempted:
+      return "preempted";
     case Kind::GuardianLost:
       return "guardian_lost";
   }
@@ -267,6 +269,7 @@ std::string verdict_sentence(const JobResult& result) {
     case Kind::RendezvousLost:
       return "the rendezvous is lost: " + ending.why;
     case Kind::Stuck:
+    case Kind::Preempted:
       return ending.why;
     case Kind::GuardianLost:
       return "the elastrun process that was started by the user has been killed";
@@ -292,7 +295,9 @@ std::string verdict_text(const JobResult& result, const std::string& host,
   if (result.succeeded() && result.ending.why.empty()) return {};
   std::string text = fmt::format("elastrun: {}\n", verdict_sentence(result));
   // After a signal to the job the ends of its workers accuse no rank.
-  if (result.judgement && !result.succeeded() && result.ending.kind != Ending::Kind::Signalled) {
+  const bool by_request = result.ending.kind == Ending::Kind::Signalled ||
+                          result.ending.kind == Ending::Kind::Preempted;
+  if (result.judgement && !result.succeeded() && !by_request) {
     text += result.culprit && result.culprit->ours ? culprit_text(*result.judgement, host)
                                                    : distant_culprit_text(result);
   }

@@ -7,6 +7,7 @@
         train(batch)
         elastrun.step(step)                      # rank 0 is enough
     elastrun.checkpoint_done(step)               # from here on these steps cannot be lost
+    if elastrun.should_save(step): ...           # preempted: save, checkpoint_done, return
     elastrun.metric("loss", loss.item())
     elastrun.event("data.epoch", epoch=3)
 
@@ -43,6 +44,7 @@ import importlib
 from elastrun import timer
 from elastrun.channel import checkpoint_done, dropped, event, is_connected, metric, phase, step
 from elastrun.errors import record
+from elastrun.page import should_save
 from elastrun.stacks import offer_stacks
 
 TYPE_CHECKING = False  # the import of typing takes as long as that of all this
@@ -55,7 +57,8 @@ if TYPE_CHECKING:
 
 __all__ = ["bridge", "checkpoint_done", "control_plane", "dropped", "event", "events", "goodput",
            "is_connected", "measurement", "metric", "metrics", "monitor", "monitoring",
-           "notebook_launcher", "offer_stacks", "phase", "record", "step", "telemetry", "timer"]
+           "notebook_launcher", "offer_stacks", "phase", "record", "should_save", "step",
+           "telemetry", "timer"]
 
 
 def __getattr__(name: str) -> Any:

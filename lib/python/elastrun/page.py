@@ -22,6 +22,7 @@ _HEADER = struct.Struct("=8sIIII")  # magic, version, size, process, number of s
 _OWNER, _COUNT = 4, 5  # in words of 4 bytes
 # In words of 8 bytes: the lock of what follows, the step, when it was, then the phase and when.
 _LOCK, _STEP, _STEP_AT, _PHASE_AT, _REFUSED = 3, 4, 5, 10, 11
+_LOOKED, _SAVE_AT = 12, 13  # when should_save was first called; the agent's order
 _PHASE, _PHASE_END = 48, 80  # in bytes
 _MOST_REFUSED = 4096  # series that are known to have no place
 _SERIES, _ENTRY, _NAME = 128, 128, 28  # in bytes; the name, with its length before it, in an entry
@@ -104,6 +105,39 @@ def shown(key: tuple[Any, ...]) -> tuple[str, str]:
     return key[0], key[1] + "{" + ",".join(f"{one}={value}" for one, value in key[2]) + "}"
 
 
+def should_save(step: int | None = None) -> bool:
+    """Whether the job is to save now, because it will be ended (elastrun-preemption(7)).
+
+    Call it after each training step, with the number of that step, on every rank: all of them hear
+    True at the same step, one that none had done yet when the order came. Save then, tell
+    elastrun.checkpoint_done(step), and return. Without a number it is True as soon as the order is
+    here, which may be at different steps.
+    Costs no system call; False under another launcher.
+    """
+    own = _saves_by or _look()
+    if own is None:
+        return False
+    if step is not None:
+        own.step(step)  # from which the agent knows a step that no rank has done yet
+    order = own.words[_SAVE_AT]
+    if order == 0:
+        return False
+    return order == 1 or step is None or step >= order - 2
+
+
+_saves_by: Page | None = None  # once should_save has been called
+
+
+def _look() -> Page | None:
+    global _saves_by
+    own = page()
+    if own is not None:
+        # From now on the agent sends no signal to make this process save.
+        own.words[_LOOKED] = time.monotonic_ns()
+        _saves_by = own
+    return own
+
+
 def _open(path: str) -> Page | None:
     """None: there is none, or another process of this worker writes it."""
     try:
@@ -143,8 +177,8 @@ def page() -> Page | None:
 
 
 def _forget() -> None:
-    global _page, _looked
-    _page, _looked = None, True
+    global _page, _looked, _saves_by
+    _page, _looked, _saves_by = None, True, None
 
 
 if _path:

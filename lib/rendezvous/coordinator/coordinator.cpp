@@ -228,7 +228,7 @@ class LinkCoordinator final : public Coordinator {
     // agents tell.
     Welcome answer{hello.run_id, settings_.epoch, settings_.stand_alone, settings_.heartbeat,
                    settings_.heartbeats_missed};
-    answer.fences = answer.stacks = true;
+    answer.fences = answer.stacks = answer.saves = true;
     answer.clock = unset_.now();
     if (const auto job = book_.jobs.find(hello.run_id); job != book_.jobs.end()) {
       answer.world = job->second->state.last_world();

@@ -4,6 +4,7 @@
 #include "rendezvous/wire/message_parts.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <variant>
 
@@ -24,7 +25,8 @@ Job::Job(Rules rules, const Coordinator::Settings& settings, std::string run_id,
       leavers_changed_(settings.leavers_changed),
       remnant_changed_(settings.remnant_changed),
       before_deciding_(std::move(before_deciding)),
-      alarm_(clock.make_alarm()) {
+      alarm_(clock.make_alarm()),
+      preemption_(rules.preempt_ack_all) {
   state.set_epoch(settings.epoch);
   // With a register each new world waits until that has it (record_world).
   if (record_world_) state.require_acknowledgements();
@@ -46,7 +48,27 @@ void Job::report(Peer peer, FromAgent message) {
   } else if (const auto* stopping = std::get_if<Stopping>(&message)) {
     state.stopping(peer, stopping->left, now);
   }
+  tell_preemption(peer, message, now);
   tell_standstill(peer, std::move(message), now);
+}
+
+/// Also of a job without preemption: new checkpoints count for its restarts.
+void Job::tell_preemption(Peer peer, const FromAgent& message, TimePoint now) {
+  if (const auto* ask = std::get_if<AskPreempt>(&message)) {
+    preempt(ask->why, ask->deadline);
+  } else if (const auto* reached = std::get_if<Reached>(&message)) {
+    if (reached->checkpoint >= 0) state.saved(reached->checkpoint);
+    preemption_.says(peer, *reached, now);
+  } else if (std::holds_alternative<Leaving>(message)) {
+    preemption_.gone(peer, now);
+  }
+}
+
+void Job::preempt(const std::string& why, Duration deadline) {
+  const TimePoint now = clock_.now();
+  if (!preemption_.ask(why, deadline, now)) return;
+  Cause cause{.kind = Cause::Kind::Preempted, .text = "preempted (" + why + ")"};
+  state.preempting(std::move(cause), now);
 }
 
 /// After the state, which knows by then whether there still is a round that could hang.
@@ -85,12 +107,15 @@ void Job::lost(Peer peer, const std::string& why, Loss loss) {
   state.depart(peer, why, now, loss);
   look_at_round();
   standstill_.gone(peer, now);
+  preemption_.gone(peer, now);
 }
 
 void Job::deliver_stacks() {
   std::shared_ptr<const Push> shared;
   std::string text;
-  for (const auto& [peer, push] : standstill_.take()) {
+  auto all = standstill_.take();
+  std::ranges::move(preemption_.take(), std::back_inserter(all));
+  for (const auto& [peer, push] : all) {
     const auto member = links.find(peer);
     const auto asker = askers_.find(peer);
     const auto link = member != links.end()    ? member->second
@@ -105,8 +130,17 @@ void Job::deliver_stacks() {
   }
 }
 
+void Job::note_assigned(Peer peer, const Assigned& assigned) {
+  const auto at = static_cast<std::size_t>(assigned.group_rank);
+  const auto& world = *assigned.world;
+  standstill_.assigned(peer, world.id.round, world.members[at], world.ranks.of[at].rank,
+                       !without_stacks.contains(peer));
+  preemption_.assigned(peer, world.id.round, assigned.group_rank);
+}
+
 // A list of members is encoded once, since thousands of them get the same one.
 void Job::deliver() {
+  if (preemption_.take_over()) state.preempted(preemption_.text(), clock_.now());
   std::shared_ptr<const World> world;
   std::shared_ptr<const Push> shared;
   std::string members, text;
@@ -114,10 +148,7 @@ void Job::deliver() {
     const auto link = links.find(delivery.to);
     if (link == links.end()) continue;
     if (const auto* assigned = std::get_if<Assigned>(&delivery.notice)) {
-      const auto at = static_cast<std::size_t>(assigned->group_rank);
-      standstill_.assigned(delivery.to, assigned->world->id.round, assigned->world->members[at],
-                           assigned->world->ranks.of[at].rank,
-                           !without_stacks.contains(delivery.to));
+      note_assigned(delivery.to, *assigned);
       if (assigned->world != world) {
         world = assigned->world;
         members = encode_members(*world);
@@ -177,6 +208,7 @@ void Job::note_pause() {
 void Job::arm() {
   auto due = state.deadline();
   if (const auto asked = standstill_.deadline()) due = std::min(due.value_or(*asked), *asked);
+  if (const auto asked = preemption_.deadline()) due = std::min(due.value_or(*asked), *asked);
   // Each message leads here, and most change nothing: an alarm is not set again for the same time.
   if (due == armed_) return;
   armed_ = due;
@@ -190,6 +222,7 @@ void Job::arm() {
     state.tick(now);
     look_at_round();
     standstill_.tick(now);
+    preemption_.tick(now);
     deliver();
   });
 }

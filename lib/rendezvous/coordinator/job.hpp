@@ -5,6 +5,7 @@
 #include "core/lifetime.hpp"
 #include "net/link.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
+#include "rendezvous/membership/preemption.hpp"
 #include "rendezvous/membership/standstill.hpp"
 #include "rendezvous/membership/state.hpp"
 #include "rendezvous/wire/messages.hpp"
@@ -60,6 +61,9 @@ class Job {
   void record_world();
   void arm();
   void tell_standstill(Peer peer, FromAgent message, TimePoint now);
+  void tell_preemption(Peer peer, const FromAgent& message, TimePoint now);
+  void preempt(const std::string& why, Duration deadline);
+  void note_assigned(Peer peer, const Assigned& assigned);
   void look_at_round();
   void deliver_stacks();
 
@@ -75,6 +79,7 @@ class Job {
   bool recording_ = false, told_end_ = false;
   int leavers_ = 0, stopping_ = 0;
   Standstill standstill_;
+  Preemption preemption_;
   std::unordered_map<Peer, std::weak_ptr<net::Link>> askers_;
   // Answers of the register outlive the job; this tells them that it has gone.
   Lifetime lifetime_;

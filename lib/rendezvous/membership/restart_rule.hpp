@@ -1,41 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "rendezvous/membership/restart_memory.hpp"
 #include "rendezvous/membership/round.hpp"
-#include "spec/agreed_rules.hpp"
 
-#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace elastrun::rendezvous {
 
 /// Whether the job goes on after a round has broken up, and what that cost.
 struct RestartDecision {
   bool restarts = false;       // false: the job has failed
-  bool attempt_spent = false;  // it was one of --max-restarts
+  bool attempt_spent = false;  // it counts in TORCHELASTIC_RESTART_COUNT
   int restarts_left = 0;
+  Duration delay{};       // before the next round
+  bool hopeless = false;  // a requeue would not help either
+  std::string rule{};     // that decided, and why, for people; empty: as torchrun
+  bool excluded = false;  // the node of the cause is left out from now on
+};
+
+/// What a job asks for. `seed` spreads the delays of several jobs.
+struct RestartSettings {
+  int max_restarts = 0;
+  spec::RestartPolicy policy = spec::RestartPolicy::Torchrun;
+  std::vector<spec::RestartRuleLine> rules{};
+  std::uint64_t seed = 0;
+  bool is_plain() const { return policy == spec::RestartPolicy::Torchrun && rules.empty(); }
 };
 
 /// The one place that decides whether a job restarts: for the coordinator's State, for a session
-/// with a user's handler, and for a member that has lost its coordinator. As torchrun: one count
-/// for all nodes; a failure of workers spends a restart, changes of membership cost nothing. Pure.
+/// with a user's handler, and for a member that has lost its coordinator. By default as torchrun:
+/// one count for all nodes; a failure of workers spends a restart, changes of membership cost
+/// nothing. elastrun-restarts(7) has the other policy and the rules. Pure, of bounded memory; a
+/// decision takes microseconds however long the job has been running.
 class RestartRule {
  public:
-  explicit RestartRule(const spec::AgreedRules& rules, int spent = 0)
-      : rules_(rules), spent_(spent) {}
+  static constexpr Duration kBlameTime = std::chrono::hours(24);
+  static constexpr Duration kFirstDelay = std::chrono::seconds(1),
+                            kLongestDelay = std::chrono::seconds(60);
 
-  RestartDecision decide(const Cause& cause) {
-    const bool costs = cause.kind == Cause::Kind::WorkerFailed;
-    if (cause.final || (costs && spent_ >= rules_.max_restarts)) return {};
-    if (costs) ++spent_;
-    return {true, costs, std::max(rules_.max_restarts - spent_, 0)};
-  }
+  explicit RestartRule(int max_restarts, int spent = 0)
+      : RestartRule(RestartSettings{max_restarts}, spent) {}
+  explicit RestartRule(RestartSettings settings, int spent = 0)
+      : settings_(std::move(settings)),
+        times_(settings_.rules.size()),
+        spent_(spent),
+        used_(spent) {}
+
+  /// `place`, `role`: of the node that the cause names.
+  RestartDecision decide(const Cause& cause, TimePoint now = {}, const std::string& place = {},
+                         std::string_view role = {});
+  /// A checkpoint of that step is complete.
+  void saved(std::int64_t checkpoint);
+  /// Something is held against that node; twice within kBlameTime, and it is left out. One that
+  /// failed a check counts as twice.
+  void blame(const std::string& place, const std::string& why, TimePoint now, int times = 1);
+  /// Whether the node is to be left out, as long as enough others are there.
+  bool is_excluded(const std::string& place, TimePoint now) const;
+
   /// What a node remembers of the time before this coordinator.
-  void learn(int spent) { spent_ = std::max(spent_, spent); }
+  void learn(int spent);
+  void learn(const RestartMemory& memory, TimePoint now);
+  RestartMemory memory(TimePoint now) const;
   int spent() const { return spent_; }
+  bool is_plain() const { return settings_.is_plain(); }
 
  private:
-  spec::AgreedRules rules_;
-  int spent_;
+  struct Entry {
+    RestartEntry what;
+    TimePoint at;
+  };
+  struct Mark {
+    NodeMark what;
+    TimePoint at;
+  };
+
+  bool matches(const spec::RestartRuleLine& rule, const Cause& cause, spec::CauseClass what,
+               std::string_view role) const;
+  /// The node of a cause.
+  struct Where {
+    const std::string& place;
+    std::string_view role;
+    bool excluded;
+  };
+  RestartDecision judge(const Cause& cause, spec::CauseClass what, TimePoint now,
+                        const Where& where);
+  std::optional<RestartDecision> by_rule(std::size_t index, TimePoint now);
+  RestartDecision by_budget(bool costs);
+  RestartDecision by_progress(const Cause& cause, spec::CauseClass what, const Where& where);
+  bool is_deterministic(const Cause& cause, spec::CauseClass what, const Where& where) const;
+  Duration next_delay();
+  void enter(const Cause& cause, spec::CauseClass what, const std::string& place,
+             const RestartDecision& decision, TimePoint now);
+
+  RestartSettings settings_;
+  std::vector<std::vector<TimePoint>> times_;  // of the restarts of each rule
+  int spent_;                                  // never goes back
+  int used_;                                   // of the budget
+  int level_ = 0;
+  std::int64_t checkpoint_ = -1;
+  std::vector<Entry> entries_;
+  std::vector<Mark> marks_;
 };
+
+/// What it is to a rule; none: a change of membership that no rule is about.
+std::optional<spec::CauseClass> class_of(const Cause& cause);
 
 }  // namespace elastrun::rendezvous

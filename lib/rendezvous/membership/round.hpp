@@ -2,11 +2,14 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "rendezvous/membership/restart_memory.hpp"
 #include "rendezvous/membership/stack_reports.hpp"
 #include "rendezvous/membership/world_id.hpp"
+#include "spec/restart_rules.hpp"
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -40,6 +43,10 @@ struct Node {
   bool local = false;
   /// Why it cannot start its workers: it has come only to say that. Empty: it can.
   std::string unable{};
+  /// What its check before a restart found wrong (--restart-policy auto). Empty: nothing.
+  std::string fault{};
+  /// What earlier coordinators have decided; null: nothing is known. Only with a join.
+  std::shared_ptr<const RestartMemory> memory{};
   bool operator==(const Node&) const = default;
 };
 
@@ -51,6 +58,7 @@ struct Cause {
     NodeLeft,      // an agent said goodbye (preemption, signal)
     NodeJoined,    // a larger world is possible
     Closed,        // the job was closed by request
+    Preempted,     // it was asked to save and end, and has
     CoordinatorLost,
     Timeout,  // a bounded wait of the rendezvous ended
   } kind = Kind::WorkerFailed;
@@ -61,6 +69,13 @@ struct Cause {
   std::string text{};       // one sentence for a person
   double wall_seconds = 0;  // when, since the epoch, by that node's clock
   bool final = false;       // no restart would mend it
+  // What the restart policy goes by (RestartRule).
+  spec::CauseClass what = spec::CauseClass::Error;  // only with WorkerFailed
+  /// What is alike when the same happens again: "ValueError@train.py:7", "SIGSEGV"; may be empty.
+  std::string fingerprint{};
+  std::int64_t step = -1, checkpoint = -1;  // reached, saved; -1: not known
+  std::string rule{};                       // that decided what follows; empty: as torchrun
+  bool hopeless = false;                    // a requeue would not help either
   bool operator==(const Cause&) const = default;
 };
 
@@ -104,12 +119,29 @@ struct Leaving {
   bool unable = false;  // its workers could not be started
   bool killed = false;  // unrequested: to the others it is a node that was lost
 };
-using Report =
-    std::variant<Started, Failed, Succeeded, Leaving, ProgressReport, NodeStacks, AskStacks>;
-/// One of the last three, which not every release understands.
+/// How far its workers are: when that is asked, and at each new checkpoint where it counts.
+struct Reached {
+  std::int64_t round = 0;
+  std::int64_t step = -1, checkpoint = -1;  // the highest of a worker here; -1: none told
+  Duration pace{};                          // of a step; 0: not known
+  bool saved = false;                       // what SaveAt asked for is complete here
+  bool looks = false;                       // a worker here asks whether it is to save
+};
+/// The job is to save and end within `deadline`.
+struct AskPreempt {
+  std::string why;
+  Duration deadline{};
+};
+using Report = std::variant<Started, Failed, Succeeded, Leaving, ProgressReport, NodeStacks,
+                            AskStacks, Reached, AskPreempt>;
+/// One of those of stacks, which not every release understands.
 inline bool is_of_stacks(const Report& report) {
   return std::holds_alternative<ProgressReport>(report) ||
          std::holds_alternative<NodeStacks>(report) || std::holds_alternative<AskStacks>(report);
+}
+/// Nor does each release understand these.
+inline bool is_of_preemption(const Report& report) {
+  return std::holds_alternative<Reached>(report) || std::holds_alternative<AskPreempt>(report);
 }
 
 /// What an agent is told.
@@ -122,11 +154,15 @@ struct Restart {
   Cause cause;
   bool attempt_spent = false;
   int restarts_left = 0;
+  Duration delay{};  // before the next round
+  /// For the next coordinator; null with torchrun's policy.
+  std::shared_ptr<const RestartMemory> memory{};
 };
 /// The job is over. `failed`: by `cause`, which is the same on every node.
 struct Done {
   bool failed = false;
   Cause cause;
+  std::shared_ptr<const RestartMemory> memory{};  // as in Restart
 };
 /// Not needed in this world; stays connected, takes over when a member goes.
 struct Spare {
@@ -143,7 +179,18 @@ struct Progress {
   std::string text;
   int present = 0, wanted = 0;
 };
-using Push =
-    std::variant<RoundReady, Restart, Done, Spare, Lost, Progress, TakeStacks, StacksReport>;
+/// The job is to save and end: answer with Reached, once.
+struct AskReached {
+  std::string why;
+  Duration left{};  // until the end
+};
+/// All ranks save when they have done this step, which none has done yet.
+struct SaveAt {
+  std::int64_t step = -1;  // -1: none is known; at once
+  Duration left{};
+  bool by_signal = false;  // no worker of the job asks whether it is to save
+};
+using Push = std::variant<RoundReady, Restart, Done, Spare, Lost, Progress, TakeStacks,
+                          StacksReport, AskReached, SaveAt>;
 
 }  // namespace elastrun::rendezvous

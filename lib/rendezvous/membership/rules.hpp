@@ -4,6 +4,8 @@
 #include "core/clock.hpp"
 #include "spec/agreed_rules.hpp"
 
+#include <string>
+
 namespace elastrun::spec {
 struct JobSpec;
 }
@@ -39,5 +41,8 @@ BOOST_DESCRIBE_STRUCT(Rules, (spec::AgreedRules), (fixed_ranks, join_timeout, la
 
 /// Those of a job.
 Rules rules_of(const spec::JobSpec& job);
+
+struct RestartSettings;
+RestartSettings restart_settings(const spec::AgreedRules& rules, const std::string& run_id);
 
 }  // namespace elastrun::rendezvous

@@ -9,13 +9,12 @@
 #include <utility>
 
 namespace elastrun::rendezvous {
-
 State::State(Rules rules, std::string run_id, std::string master_addr, std::uint16_t master_port)
     : rules_(rules),
       run_id_(std::move(run_id)),
       master_addr_(std::move(master_addr)),
       master_port_(master_port),
-      restart_rule_(rules) {}
+      restart_rule_(restart_settings(rules, run_id_)) {}
 
 void State::tell(Peer peer, Push push) {
   deliveries_.push_back({peer, std::make_shared<const Push>(std::move(push))});
@@ -27,8 +26,16 @@ void State::tell_all(const std::vector<Member*>& whom, Push push) {
 }
 
 Quorum State::quorum() const {
-  return {roster_.returning(), roster_.count(MemberState::Waiting) - roster_.returning(),
-          roster_.count(MemberState::Stopping), past_.last_size(), past_.is_succession()};
+  Quorum all{roster_.returning(), roster_.count(MemberState::Waiting) - roster_.returning(),
+             roster_.count(MemberState::Stopping), past_.last_size(), past_.is_succession()};
+  Quorum kept = all;
+  for (const auto& [peer, member] : roster_.all()) {
+    if (restart_rule_.is_plain()) break;
+    if (member.state != MemberState::Waiting || !is_left_out(member, now_)) continue;
+    --(member.returning ? kept.returning : kept.fresh);
+  }
+  // Left out only where enough others are there, or are about to come back.
+  return kept.returning + kept.fresh + kept.stopping >= rules_.min_nodes ? kept : all;
 }
 
 // An agent that is there twice is one whose old connection has died without telling us: it keeps
@@ -72,7 +79,12 @@ void State::join(Peer peer, Node node, const PreviousWorld& previous, TimePoint 
   const bool is_new = roster_.find(node) == nullptr && roster_.find(peer) == nullptr;
   Member* member = meet(peer, node, previous, now);
   if (member == nullptr) return tell_unable(now);
-  if (!is_new) return come_back(*member, std::move(node), now);
+  if (!is_new) {
+    come_back(*member, std::move(node), now);
+    if (Member* back = roster_.find(peer)) take_memory(*back, now);
+    return;
+  }
+  take_memory(*member, now);
   const WorldId world = world_fence_.fence.world_of(agent_name(member->node), previous.id);
   if (phase_ == Phase::Joining && world.round > 0) {
     world_fence_.broken(world, agent_name(member->node));
@@ -208,9 +220,14 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool
     return finish_if_all_done(now);
   }
   if (phase_ != Phase::Running) return;
+  if (preempting_) {  // it has saved, or has been stopped by what asked for that
+    roster_.move(*member, MemberState::Failed, now);
+    return finish_if_all_done(now);
+  }
   // Whatever kind the sender names: a failure report spends a restart.
   cause.kind = Cause::Kind::WorkerFailed;
   if (restart(cause, now)) return;
+  cause.rule = decision_.rule, cause.hopeless = decision_.hopeless;
   roster_.move(*member, MemberState::Failed, now);
   verdict_ = {true, std::move(cause)};
   phase_ = Phase::Verdict;
@@ -276,6 +293,7 @@ void State::remove(const Member& member, const Cause& cause, TimePoint now) {
   gone_.push_back({member.node, cause.text, now});
   roster_.remove(member.peer);
   if (phase_ == Phase::Ended) return;
+  if (preempting_ && phase_ == Phase::Running) return finish_if_all_done(now);
   if (phase_ == Phase::Running && state == MemberState::Running) return void(restart(cause, now));
   // One that had finished has done its part, and was not the last: that one would have ended the
   // job.
@@ -374,6 +392,7 @@ std::optional<TimePoint> State::deadline() const {
     given_up = std::max(given_up, world_fence_.fence.limit().value_or(given_up));
     due = std::min(*limit, given_up);
   }
+  if (not_before_) due = *not_before_;
   if (world_fence_.held() || unacknowledged_)
     due = std::max(given_up, record_by_.value_or(given_up));
   return std::min(due, progress_at_);

@@ -35,6 +35,12 @@ class State {
   void started(Peer peer, std::int64_t round);
   void fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool goes_on = false);
   void succeed(Peer peer, std::int64_t round, TimePoint now);
+  /// A checkpoint of that step is complete.
+  void saved(std::int64_t checkpoint) { restart_rule_.saved(checkpoint); }
+  /// The job is to save and end: whatever its workers do from now on, it ends with this cause.
+  void preempting(Cause cause, TimePoint now);
+  /// They have saved, or their time is over.
+  void preempted(const std::string& text, TimePoint now);
   void cannot_start(Peer peer, const std::string& why, TimePoint now);  // and is about to leave
   /// It has heard that it is to stop, and its group ends within `left`.
   void stopping(Peer peer, Duration left, TimePoint now);
@@ -92,6 +98,7 @@ class State {
   const JoinPhase& join_phase() const { return join_phase_; }
   const WorldFence& world_fence() const { return world_fence_; }
   Quorum quorum() const;
+  RestartMemory restart_memory(TimePoint now) const { return restart_rule_.memory(now); }
   const std::vector<Gone>& gone() const { return gone_; }
   const Done& verdict() const { return verdict_; }                  // once Ended
   bool awaits_latecomers() const { return unable_.are_waiting(); }  // who are to hear of that
@@ -117,7 +124,12 @@ class State {
   void tell_spares();
   void remove(const Member& member, const Cause& cause, TimePoint now);
   void fence_off(const Member& member, TimePoint now, Loss loss);
-  bool restart(const Cause& cause, TimePoint now);
+  bool restart(Cause cause, TimePoint now);
+  RestartDecision decide_restart(const Cause& cause, TimePoint now);
+  int waiting_for_places() const;
+  void take_memory(Member& member, TimePoint now);
+  bool is_left_out(const Member& member, TimePoint now) const;
+  std::shared_ptr<const RestartMemory> memory(TimePoint now) const;
   void begin_join_phase(TimePoint now);
   void give_up_waiting(TimePoint now);
   void finish_if_all_done(TimePoint now);
@@ -144,6 +156,10 @@ class State {
   std::optional<TimePoint> growth_at_, verdict_at_, record_by_;
   TimePoint progress_at_;
   Done verdict_, conclusion_;
+  std::optional<Cause> preempting_;
+  std::optional<TimePoint> not_before_;  // no round is given out
+  RestartDecision decision_;             // the last one
+  TimePoint now_{};                      // of the last fact
   std::string reachable_;
   std::vector<Delivery> deliveries_;
 };

@@ -29,6 +29,7 @@ std::vector<std::string> names_of(const std::vector<Member*>& members) {
 }  // namespace
 
 void State::advance(TimePoint now) {
+  now_ = now;
   if (phase_ == Phase::Joining) {
     advance_join_phase(now);
   } else if (phase_ == Phase::Running) {
@@ -51,7 +52,8 @@ void State::advance_join_phase(TimePoint now) {
   const Quorum there = quorum();
   join_phase_.update(rules_, there, now);
   world_fence_.pass(now);
-  const bool cleared = !world_fence_.held() && !world_fence_.is_up(now);
+  if (not_before_ && now >= *not_before_) not_before_.reset();
+  const bool cleared = !world_fence_.held() && !world_fence_.is_up(now) && !not_before_;
   if (cleared && join_phase_.may_close(rules_, there, now)) {
     try_to_close_round(now);
     if (!unacknowledged_) return;
@@ -131,6 +133,12 @@ void State::cannot_start(Peer peer, const std::string& why, TimePoint now) {
 std::vector<Member*> State::choose_members() {
   std::vector<Member*> waiting = roster_.with(MemberState::Waiting);
   std::ranges::stable_partition(waiting, &Member::returning);
+  if (!restart_rule_.is_plain() && !rules_.fixed_ranks) {
+    const auto out = std::ranges::stable_partition(
+        waiting, [this](const Member* member) { return !is_left_out(*member, now_); });
+    const auto kept = waiting.size() - out.size();
+    if (static_cast<int>(kept) >= rules_.min_nodes) waiting.resize(kept);
+  }
   const auto places = static_cast<std::size_t>(rules_.max_nodes);
   if (waiting.size() > places) waiting.resize(places);
   return waiting;
@@ -194,12 +202,16 @@ void State::dismiss_stuck() {
 }
 
 void State::advance_running(TimePoint now) {
-  const int waiting = roster_.count(MemberState::Waiting);
-  if (waiting == 0) return growth_at_.reset();
+  const int waiting = waiting_for_places();
+  if (waiting == 0) {
+    growth_at_.reset();
+    return tell_spares();
+  }
   const int members = roster_.count(MemberState::Running) + roster_.count(MemberState::Finished);
   const bool grows =
       // Not while held: another leader may decide, and this one could not form the larger world.
-      members < rules_.max_nodes && !rules_.fixed_ranks && !ending_ && !world_fence_.held();
+      members < rules_.max_nodes && !rules_.fixed_ranks && !ending_ && !preempting_ &&
+      !world_fence_.held();
   if (!grows) {
     growth_at_.reset();
     return tell_spares();
@@ -223,9 +235,15 @@ void State::tell_spares() {
 }
 
 // Breaks the round up, if the job goes on after that; whether it does.
-bool State::restart(const Cause& cause, TimePoint now) {
-  const RestartDecision decision = restart_rule_.decide(cause);
-  if (!decision.restarts) return false;
+bool State::restart(Cause cause, TimePoint now) {
+  now_ = now;
+  const RestartDecision decision = decision_ = decide_restart(cause, now);
+  cause.rule = decision.rule, cause.hopeless = decision.hopeless;
+  if (!decision.restarts) {
+    if (cause.kind == Cause::Kind::WorkerFailed) return false;
+    end({true, std::move(cause)}, now);  // a rule is about nodes that go
+    return true;
+  }
   std::vector<Member*> members;
   for (auto& [peer, member] : roster_.all()) {
     if (member.state == MemberState::Running || member.state == MemberState::Finished)
@@ -236,9 +254,15 @@ bool State::restart(const Cause& cause, TimePoint now) {
     if (!member->knows_stop) member->stops_by = now + rules_.reaction + member->node.grace;
     roster_.move(*member, MemberState::Stopping, now);
   }
-  tell_all(members, Restart{cause, decision.attempt_spent, decision.restarts_left});
+  tell_all(members, Restart{cause, decision.attempt_spent, decision.restarts_left, decision.delay,
+                            memory(now)});
   ending_ = false;
   begin_join_phase(now);
+  not_before_.reset();
+  if (decision.delay > Duration::zero()) {
+    not_before_ = now + decision.delay;
+    join_phase_.stand_still(decision.delay);  // nothing is late meanwhile
+  }
   // Also those who came while this round ran, and may be saving for longer than its members.
   for (const auto& [peer, member] : roster_.all()) {
     if (member.state == MemberState::Stopping) join_phase_.extend(member.stops_by);
@@ -249,11 +273,13 @@ bool State::restart(const Cause& cause, TimePoint now) {
 
 void State::finish_if_all_done(TimePoint now) {
   if (roster_.count(MemberState::Running) > 0) return;
-  end(phase_ == Phase::Verdict ? verdict_ : Done{}, now);
+  if (phase_ == Phase::Verdict) return end(verdict_, now);
+  end(preempting_ ? Done{true, *preempting_} : Done{}, now);
 }
 
-void State::end(Done verdict, TimePoint) {
+void State::end(Done verdict, TimePoint now) {
   verdict_ = std::move(verdict);
+  verdict_.memory = memory(now);
   phase_ = Phase::Ended;
   growth_at_.reset(), verdict_at_.reset();
   unacknowledged_.reset(), record_by_.reset();  // no world of it is to be given out

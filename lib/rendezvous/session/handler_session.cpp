@@ -5,7 +5,9 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "files/blocking_calls.hpp"
+#include "rendezvous/membership/preemption.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
+#include "rendezvous/membership/rules.hpp"
 #include "rendezvous/membership/standstill.hpp"
 #include "rendezvous/session/agreement.hpp"
 
@@ -70,10 +72,12 @@ class UsersSession final : public HandlerSession {
         settings_(std::move(settings)),
         backend_(handler_->get_backend()),
         run_id_(handler_->get_run_id()),
-        restart_rule_(settings_.job),
+        restart_rule_(restart_settings(settings_.job, run_id_)),
+        preemption_(settings_.job.preempt_ack_all),
         poll_(clock.make_alarm()),
         deadline_(clock.make_alarm()),
         stacks_due_(clock.make_alarm()),
+        preempt_due_(clock.make_alarm()),
         // Refuse rather than call on the loop: a user's handler may wait for minutes.
         calls_(loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse) {}
   ~UsersSession() override { lifetime_.end(); }
@@ -81,6 +85,12 @@ class UsersSession final : public HandlerSession {
   void open(OnPush on_push) override { on_push_ = std::move(on_push); }
 
   void join(Node self) override {
+    if (const auto memory = std::exchange(self.memory, nullptr)) {
+      restart_rule_.learn(*memory, clock_.now());
+    }
+    if (clock_.now() < not_before_) {
+      return poll_->arm(not_before_, [this, self = std::move(self)] { join(self); });
+    }
     Contribution own{std::move(self), round_, restart_rule_.spent(), settings_.master};
     calls_.make(
         name(),
@@ -100,9 +110,12 @@ class UsersSession final : public HandlerSession {
     } else if (std::holds_alternative<Succeeded>(report)) {
       poll_->disarm();
       running_ = false;
+      if (preemption_.is_asked()) return end_preempted();
       await_others();
     } else if (std::holds_alternative<Leaving>(report)) {
       left_ = true;
+    } else if (is_of_preemption(report)) {
+      tell_preemption(report);
     } else {
       report_stacks(std::move(report));
     }
@@ -158,6 +171,7 @@ class UsersSession final : public HandlerSession {
     running_ = true;
     const auto& self = round.members[static_cast<std::size_t>(round.group_rank)];
     standstill_.assigned(kHandlerPeer, round.number, self, round.rank_base);
+    preemption_.assigned(kHandlerPeer, round.number, 0);
     push(RoundReady{round});
   }
 
@@ -182,14 +196,50 @@ class UsersSession final : public HandlerSession {
     // A poll may have ended this round already, for a node that waits: the workers that are stopped
     // for it are not a failure.
     if (!std::exchange(running_, false)) return;
+    if (preemption_.is_asked()) return end_preempted();
     cause.kind = Cause::Kind::WorkerFailed;
     restart(std::move(cause));
   }
 
   void restart(Cause cause) {
-    const RestartDecision decision = restart_rule_.decide(cause);
-    if (!decision.restarts) return push(Done{true, std::move(cause)});
-    push(Restart{std::move(cause), decision.attempt_spent, decision.restarts_left});
+    const TimePoint now = clock_.now();
+    const RestartDecision decision = restart_rule_.decide(cause, now);
+    cause.rule = decision.rule, cause.hopeless = decision.hopeless;
+    std::shared_ptr<const RestartMemory> memory;
+    if (!restart_rule_.is_plain())
+      memory = std::make_shared<const RestartMemory>(restart_rule_.memory(now));
+    if (!decision.restarts) return push(Done{true, std::move(cause), std::move(memory)});
+    not_before_ = now + decision.delay;
+    push(Restart{std::move(cause), decision.attempt_spent, decision.restarts_left, decision.delay,
+                 std::move(memory)});
+  }
+
+  /// Of this node alone, as the stacks: handlers carry no words to the others.
+  void tell_preemption(const Report& report) {
+    const TimePoint now = clock_.now();
+    if (const auto* ask = std::get_if<AskPreempt>(&report)) {
+      preemption_.ask(ask->why, ask->deadline, now);
+    } else if (const auto* reached = std::get_if<Reached>(&report)) {
+      restart_rule_.saved(reached->checkpoint);
+      preemption_.says(kHandlerPeer, *reached, now);
+    }
+    go_on_preempting();
+  }
+
+  void go_on_preempting() {
+    for (const auto& [peer, told] : preemption_.take()) push(*told);
+    if (preemption_.take_over()) return end_preempted();
+    const auto due = preemption_.deadline();
+    if (!due) return preempt_due_->disarm();
+    preempt_due_->arm(*due, [this] {
+      preemption_.tick(clock_.now());
+      go_on_preempting();
+    });
+  }
+
+  void end_preempted() {
+    running_ = false;
+    push(Done{true, {.kind = Cause::Kind::Preempted, .text = preemption_.text()}});
   }
 
   /// Handlers do not carry them to other nodes: the report is about this one alone.
@@ -292,7 +342,9 @@ class UsersSession final : public HandlerSession {
   bool left_ = false, closed_ = false;
   std::function<void()> on_closed_;
   Standstill standstill_;
-  std::unique_ptr<Alarm> poll_, deadline_, stacks_due_;
+  Preemption preemption_;
+  TimePoint not_before_{};  // no round is joined
+  std::unique_ptr<Alarm> poll_, deadline_, stacks_due_, preempt_due_;
   Lifetime lifetime_;
   files::BlockingCalls calls_;  // last: its answers use all of the above
 };

@@ -2,6 +2,7 @@
 #include "rendezvous/session/local_session.hpp"
 
 #include "core/lifetime.hpp"
+#include "rendezvous/membership/preemption.hpp"
 #include "rendezvous/membership/standstill.hpp"
 #include "rendezvous/membership/state.hpp"
 
@@ -28,7 +29,8 @@ class LocalSession final : public Session {
         clock_(clock),
         settings_(std::move(settings)),
         state_(for_one_node(settings_.rules), settings_.run_id, settings_.master_addr,
-               settings_.master_port) {}
+               settings_.master_port),
+        preemption_(settings_.rules.preempt_ack_all) {}
   ~LocalSession() override { lifetime_.end(); }
 
   void open(OnPush on_push) override { on_push_ = std::move(on_push); }
@@ -51,6 +53,7 @@ class LocalSession final : public Session {
     } else if (const auto* leaving = std::get_if<Leaving>(&report)) {
       state_.leave(kSelf, leaving->why, now);
     }
+    tell_preemption(report, now);
     tell_standstill(std::move(report), now);
     deliver();
   }
@@ -66,6 +69,19 @@ class LocalSession final : public Session {
   std::string run_id() const override { return settings_.run_id; }
 
  private:
+  void tell_preemption(const Report& report, TimePoint now) {
+    if (const auto* ask = std::get_if<AskPreempt>(&report)) {
+      if (!preemption_.ask(ask->why, ask->deadline, now)) return;
+      Cause cause{.kind = Cause::Kind::Preempted, .text = "preempted (" + ask->why + ")"};
+      state_.preempting(std::move(cause), now);
+    } else if (const auto* reached = std::get_if<Reached>(&report)) {
+      state_.saved(reached->checkpoint);
+      preemption_.says(kSelf, *reached, now);
+    } else if (std::holds_alternative<Leaving>(report)) {
+      preemption_.gone(kSelf, now);
+    }
+  }
+
   /// After the state, which knows by then whether there still is a round that could hang.
   void tell_standstill(Report report, TimePoint now) {
     look_at_round();
@@ -85,18 +101,22 @@ class LocalSession final : public Session {
   }
 
   void deliver() {
+    if (preemption_.take_over()) state_.preempted(preemption_.text(), clock_.now());
     for (Delivery& delivery : state_.take()) {
       auto told = to_push(delivery.notice);
       if (const auto* ready = std::get_if<RoundReady>(&told)) {
         const auto& round = ready->round;
         standstill_.assigned(kSelf, round.number, round.members.front(), round.rank_base);
+        preemption_.assigned(kSelf, round.number, round.group_rank);
       }
       push(std::move(told));
     }
     look_at_round();
     for (const auto& [peer, told] : standstill_.take()) push(*told);
+    for (const auto& [peer, told] : preemption_.take()) push(*told);
     auto due = state_.deadline();
     if (const auto asked = standstill_.deadline()) due = std::min(due.value_or(*asked), *asked);
+    if (const auto asked = preemption_.deadline()) due = std::min(due.value_or(*asked), *asked);
     if (!due) {
       if (alarm_) alarm_->disarm();
       return;
@@ -107,6 +127,7 @@ class LocalSession final : public Session {
       state_.tick(clock_.now());
       look_at_round();
       standstill_.tick(clock_.now());
+      preemption_.tick(clock_.now());
       deliver();
     });
   }
@@ -122,6 +143,7 @@ class LocalSession final : public Session {
   const LocalSettings settings_;
   State state_;
   Standstill standstill_;
+  Preemption preemption_;
   OnPush on_push_;
   std::unique_ptr<Alarm> alarm_;
   bool closed_ = false;

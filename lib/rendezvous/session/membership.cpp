@@ -46,7 +46,7 @@ Restart Membership::restart_after_loss(const std::string& why, const Rules& rule
   cause.text = fmt::format("the connection to the coordinator was lost ({})", why);
   // By the rule that the coordinator has, so that all nodes tell the same number of attempts left,
   // whichever end of the connection has noticed the loss.
-  const auto decision = RestartRule(rules, previous_.attempt).decide(cause);
+  const auto decision = RestartRule(rules.max_restarts, previous_.attempt).decide(cause);
   return {std::move(cause), decision.attempt_spent, decision.restarts_left};
 }
 

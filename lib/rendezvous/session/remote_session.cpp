@@ -112,6 +112,7 @@ class RemoteSession final : public Session {
     // A coordinator of an earlier release hangs up on a word that it does not know, which would end
     // the round.
     if (is_of_stacks(report) && !stacks_) return;
+    if (is_of_preemption(report) && !saves_) return;
     std::visit([this](auto& each) { send(FromAgent(std::move(each))); }, report);
   }
 
@@ -240,9 +241,9 @@ class RemoteSession final : public Session {
                                      welcome.epoch, epoch_)});
     }
     epoch_ = welcome.epoch;
-    // Both are false of an earlier release. It ignores unknown members of a message, but an unknown
+    // All are false of an earlier release. It ignores unknown members of a message, but an unknown
     // kind of message makes it hang up.
-    fences_ = welcome.fences, stacks_ = welcome.stacks;
+    fences_ = welcome.fences, stacks_ = welcome.stacks, saves_ = welcome.saves;
     membership_.learn(welcome.world);
     coordinator_clock_.welcomed(epoch_, greeted_at_, welcome.clock);
     welcomed_ = true;
@@ -442,6 +443,7 @@ class RemoteSession final : public Session {
   bool welcomed_ = false;
   bool fences_ = false;  // it waits for agents that say they are being stopped
   bool stacks_ = false;  // it wants to hear of workers that stand still
+  bool saves_ = false;   // it understands what a preemption says
   std::int64_t epoch_ = 0;
   TimePoint greeted_at_;
   HeartbeatLease heartbeat_lease_;

@@ -16,12 +16,13 @@
 namespace elastrun::rendezvous {
 namespace {
 
-constexpr std::array<std::pair<Cause::Kind, std::string_view>, 7> kCauseNames = {{
+constexpr std::array<std::pair<Cause::Kind, std::string_view>, 8> kCauseNames = {{
     {Cause::Kind::WorkerFailed, "worker_failed"},
     {Cause::Kind::NodeLost, "node_lost"},
     {Cause::Kind::NodeLeft, "node_left"},
     {Cause::Kind::NodeJoined, "node_joined"},
     {Cause::Kind::Closed, "closed"},
+    {Cause::Kind::Preempted, "preempted"},
     {Cause::Kind::CoordinatorLost, "coordinator_lost"},
     {Cause::Kind::Timeout, "timeout"},
 }};
@@ -203,9 +204,17 @@ Node read_node(const Reader& reader) {
 json::object write_cause(const Cause& cause) {
   const auto name =
       std::ranges::find(kCauseNames, cause.kind, &decltype(kCauseNames)::value_type::first);
-  return {{"kind", name->second},           {"node", cause.node},           {"rank", cause.rank},
-          {"local_rank", cause.local_rank}, {"exit_code", cause.exit_code}, {"text", cause.text},
-          {"wall", cause.wall_seconds},     {"final", cause.final}};
+  json::object out{{"kind", name->second},         {"node", cause.node},
+                   {"rank", cause.rank},           {"local_rank", cause.local_rank},
+                   {"exit_code", cause.exit_code}, {"text", cause.text},
+                   {"wall", cause.wall_seconds},   {"final", cause.final}};
+  if (cause.what != spec::CauseClass::Error) out["class"] = spec::cause_class_name(cause.what);
+  if (!cause.fingerprint.empty()) out["fingerprint"] = cause.fingerprint;
+  if (cause.step >= 0) out["step"] = cause.step;
+  if (cause.checkpoint >= 0) out["checkpoint"] = cause.checkpoint;
+  if (!cause.rule.empty()) out["rule"] = cause.rule;
+  if (cause.hopeless) out["hopeless"] = true;
+  return out;
 }
 
 Cause read_cause(const Reader& reader) {
@@ -222,6 +231,14 @@ Cause read_cause(const Reader& reader) {
   cause.text = reader.text("text");
   cause.wall_seconds = reader.number("wall", -9e9, 9e9, 0);
   cause.final = reader.flag("final");
+  // A class that a later release has is an error here.
+  const auto what = spec::find_cause_class(reader.text("class"));
+  cause.what = what.value_or(spec::CauseClass::Error);
+  cause.fingerprint = reader.text("fingerprint");
+  cause.step = reader.integer("step", -1, INT64_MAX, -1);
+  cause.checkpoint = reader.integer("checkpoint", -1, INT64_MAX, -1);
+  cause.rule = reader.text("rule");
+  cause.hopeless = reader.flag("hopeless");
   return cause;
 }
 
@@ -249,6 +266,8 @@ Rules read_rules(const Reader& reader) {
       value = from_seconds(reader.number(rule.name, 0, kYear, to_seconds(value)));
     } else if constexpr (std::is_same_v<Value, bool>) {
       value = reader.flag(rule.name);
+    } else if constexpr (std::is_same_v<Value, std::string>) {
+      value = reader.text(rule.name);
     } else {
       value = static_cast<Value>(reader.integer(rule.name, 0, kMaxCount, value));
     }

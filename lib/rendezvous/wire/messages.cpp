@@ -4,6 +4,7 @@
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "rendezvous/wire/message_parts.hpp"
+#include "rendezvous/wire/policy_messages.hpp"
 #include "rendezvous/wire/stack_messages.hpp"
 
 #include <algorithm>
@@ -42,6 +43,9 @@ object write_member(const Join& join) {
                 {"rules", write_rules(join.rules)},
                 {"grace", write_grace(join.node.grace)}};
   if (join.knows.id.round > 0) member["knows"] = write_previous(join.knows);
+  const auto& memory = join.node.memory;
+  if (memory && !memory->empty()) member["memory"] = write_memory(*memory);
+  if (!join.node.fault.empty()) member["fault"] = join.node.fault;
   return member;
 }
 
@@ -128,6 +132,7 @@ json::object write(const Welcome& welcome) {
           {"fences", welcome.fences},
           {"world", write_previous(welcome.world)},
           {"stacks", welcome.stacks},
+          {"saves", welcome.saves},
           {"clock", welcome.clock}};
 }
 json::object write(const Refusal& refusal) {
@@ -143,13 +148,18 @@ json::object write(const RoundReady& ready) {
   return write_round(ready.round);
 }
 json::object write(const Restart& restart) {
-  return {{"type", "restart"},
-          {"cause", write_cause(restart.cause)},
-          {"spent", restart.attempt_spent},
-          {"left", restart.restarts_left}};
+  object message{{"type", "restart"},
+                 {"cause", write_cause(restart.cause)},
+                 {"spent", restart.attempt_spent},
+                 {"left", restart.restarts_left}};
+  if (restart.delay > Duration::zero()) message["delay"] = write_grace(restart.delay);
+  if (restart.memory) message["memory"] = write_memory(*restart.memory);
+  return message;
 }
 json::object write(const Done& done) {
-  return {{"type", "done"}, {"failed", done.failed}, {"cause", write_cause(done.cause)}};
+  object message{{"type", "done"}, {"failed", done.failed}, {"cause", write_cause(done.cause)}};
+  if (done.memory) message["memory"] = write_memory(*done.memory);
+  return message;
 }
 json::object write(const Spare& spare) {
   return {{"type", "spare"}, {"ahead", spare.ahead}, {"world", write_previous(spare.world)}};
@@ -174,6 +184,8 @@ Join read_join(const Reader& reader) {
   join.rules = read_rules(reader.member("rules"));
   join.knows = read_previous(reader.member("knows"));
   join.node.grace = read_grace(reader, "grace", kUsualGrace);
+  join.node.memory = read_memory_of(reader);
+  join.node.fault = reader.text("fault");
   return join;
 }
 
@@ -202,7 +214,14 @@ Welcome read_welcome(const Reader& reader) {
           reader.flag("fences"),
           read_previous(reader.member("world")),
           reader.flag("stacks"),
+          reader.flag("saves"),
           reader.integer("clock")};
+}
+
+Restart read_restart(const Reader& reader) {
+  return {read_cause(reader.member("cause")), reader.flag("spent"),
+          static_cast<int>(reader.integer("left", 0, kMaxCount)), read_grace(reader, "delay"),
+          read_memory_of(reader)};
 }
 
 Heartbeat read_heartbeat(const Reader& reader) {
@@ -252,6 +271,10 @@ Result<FromAgent> decode_from_agent(std::string_view text) {
     message = read_node_stacks(reader);
   } else if (kind == "ask_stacks") {
     message = AskStacks{};
+  } else if (kind == "reached") {
+    message = read_reached(reader);
+  } else if (kind == "preempt") {
+    message = read_ask_preempt(reader);
   } else if (kind != "heartbeat") {
     return unknown_message(kind);
   }
@@ -271,10 +294,10 @@ Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
   } else if (kind == "round") {
     message = RoundReady{read_round(reader)};
   } else if (kind == "restart") {
-    message = Restart{read_cause(reader.member("cause")), reader.flag("spent"),
-                      static_cast<int>(reader.integer("left", 0, kMaxCount))};
+    message = read_restart(reader);
   } else if (kind == "done") {
-    message = Done{reader.flag("failed"), read_cause(reader.member("cause"))};
+    message =
+        Done{reader.flag("failed"), read_cause(reader.member("cause")), read_memory_of(reader)};
   } else if (kind == "spare") {
     message = Spare{static_cast<int>(reader.integer("ahead", 0, kMaxCount)),
                     read_previous(reader.member("world"))};
@@ -292,6 +315,8 @@ Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
     message = StatusText{reader.text("status", kLongestStatus)};
   } else if (auto stacks = read_stacks_push(kind, reader)) {
     message = std::move(*stacks);
+  } else if (auto preemption = read_preemption_push(kind, reader)) {
+    message = std::move(*preemption);
   } else if (kind != "heartbeat") {
     return unknown_message(kind);
   }

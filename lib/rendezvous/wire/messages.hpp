@@ -50,8 +50,9 @@ struct Heartbeat {
   std::int64_t sent = 0;   // nanoseconds of the asker's steady clock; 0: it does not ask
   std::int64_t clock = 0;  // 0: not told
 };
-using FromAgent = std::variant<Hello, Join, Started, Failed, Succeeded, Leaving, Stopping,
-                               Heartbeat, ProgressReport, NodeStacks, AskStacks>;
+using FromAgent =
+    std::variant<Hello, Join, Started, Failed, Succeeded, Leaving, Stopping, Heartbeat,
+                 ProgressReport, NodeStacks, AskStacks, Reached, AskPreempt>;
 
 /// The first answer.
 struct Welcome {
@@ -64,6 +65,7 @@ struct Welcome {
   bool fences = false;
   PreviousWorld world{};  // the last one that it knows of
   bool stacks = false;    // it understands ProgressReport, NodeStacks and AskStacks
+  bool saves = false;     // and Reached and AskPreempt
   /// Nanoseconds since the epoch, by a clock that is never set; 0: not told.
   std::int64_t clock = 0;
 };

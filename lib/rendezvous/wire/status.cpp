@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "rendezvous/membership/wording.hpp"
+#include "rendezvous/wire/policy_messages.hpp"
 
 #include <algorithm>
 #include <string>
@@ -109,6 +110,8 @@ json::object describe(const State& state, const std::map<int, std::string>& held
                    {"missing", std::max(rules.min_nodes - here, 0)},
                    {"nodes", std::move(nodes)}};
   if (auto gone = gone_nodes(state, now); !gone.empty()) job["gone"] = std::move(gone);
+  if (const auto memory = state.restart_memory(now); !memory.empty())
+    job["restarts"] = write_memory(memory);
   if (!held.empty()) job["held"] = held_workers(held);
   if (rules.fixed_ranks) job["missing_node_ranks"] = missing_ranks(state);
   if (state.phase() == Phase::Joining && here > 0) {

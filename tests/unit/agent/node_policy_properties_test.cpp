@@ -66,6 +66,7 @@ class RandomWorld {
         return;
       case 6:
         facts_.push_back(draw(2) == 0 ? Fact(SettleOver{}) : Pushed{rendezvous::Progress{}});
+        if (rarely() && draw(4) == 0) preempt();
         return;
       case 7:
         if (armed_ != 0) facts_.push_back(BarrierOver{std::exchange(armed_, 0), draw(2) == 0});
@@ -75,6 +76,11 @@ class RandomWorld {
     }
   }
 
+  void preempt() {
+    if (draw(2) == 0) facts_.push_back(PreemptCame{"x"});
+    if (draw(2) == 0) push(rendezvous::AskReached{});
+    push(rendezvous::SaveAt{3, {}, draw(2) == 0});
+  }
   // A session that has said how it ends gives no rounds any more, nor takes them.
   void say_last(rendezvous::Push word) {
     over_ = true;
@@ -166,6 +172,13 @@ class RandomWorld {
   void perform(const TellSucceeded&) { must(success_, "a success that is told has happened"); }
   void perform(const ArmBarrier&) { armed_ = round_; }
   void perform(const StayForOthers&) { must(success_, "who stays has done its part"); }
+  void perform(const TellPreempt&) {}
+  void perform(const TellReached&) {}
+  void perform(const SaveGroup& action) {
+    must(group_ == Group::Alive, "who is to save runs");
+    if (action.order.by_signal) ask();
+  }
+  void perform(const TellSaved&) { must(!runs(), "who has saved and ended does not run"); }
   void perform(const ArmSettle&) {}
   void perform(const ArmLinger&) { lingers_ = true; }
   void perform(const TellLeaving&) {}

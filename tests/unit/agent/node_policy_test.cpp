@@ -27,6 +27,10 @@ struct Wording {
   std::string operator()(const TellLeaving&) const { return "leaving!"; }
   std::string operator()(const ArmBarrier&) const { return "barrier"; }
   std::string operator()(const StayForOthers&) const { return "stay"; }
+  std::string operator()(const TellPreempt& one) const { return "preempt! " + one.why; }
+  std::string operator()(const TellReached&) const { return "reached!"; }
+  std::string operator()(const SaveGroup&) const { return "save"; }
+  std::string operator()(const TellSaved&) const { return "saved!"; }
   std::string operator()(const End&) const { return "end"; }
   std::string operator()(const CutEnd&) const { return "cut"; }
 };
@@ -462,6 +466,70 @@ TEST_CASE("policy: after the end nothing moves any more") {
   CHECK(node.push(rendezvous::RoundReady{}).empty());
   CHECK(node.on(SignalCame{SIGTERM}).empty());
   CHECK(node.on(GroupGone{}).empty());
+}
+
+rendezvous::Done preempted() {
+  rendezvous::Done done{true};
+  done.cause.kind = rendezvous::Cause::Kind::Preempted;
+  done.cause.text = "preempted (SIGTERM): saved at step 3";
+  return done;
+}
+
+TEST_CASE("policy: a preempted job tells, saves, and ends so that a requeue helps") {
+  PolicyNode node;
+  node.run();
+  CHECK(node.on(PreemptCame{"SIGTERM"}) == Words{"preempt! SIGTERM"});
+  CHECK(node.on(PreemptCame{"a file"}).empty());
+  CHECK(node.push(rendezvous::AskReached{}) == Words{"reached!"});
+  CHECK(node.push(rendezvous::SaveAt{4}) == Words{"save"});
+  CHECK(node.policy.phase() == Phase::Running);
+  CHECK(node.on(WorkerFailed{true, true}).empty());  // the others may be saving
+  CHECK(node.on(AllEnded{}) == Words{"finish"});
+  CHECK(node.on(GroupGone{}) == Words{"saved!"});
+  CHECK(node.push(preempted()) == Words{"end"});
+  CHECK(node.ended() == EndingKind::Preempted);
+  CHECK(node.ending->requeue);
+}
+
+TEST_CASE("policy: workers that do not look for it are asked by a signal, and have not failed") {
+  PolicyNode node;
+  node.run();
+  CHECK(node.push(rendezvous::SaveAt{-1, {}, true}) == Words{"save"});
+  CHECK(node.policy.phase() == Phase::Stopping);
+  CHECK(node.on(WorkerFailed{}).empty());
+  CHECK(node.on(GroupGone{}) == Words{"saved!"});
+  CHECK(node.push(preempted()) == Words{"end"});
+  CHECK(node.ended() == EndingKind::Preempted);
+}
+
+TEST_CASE("policy: once the checkpoint is there, workers that stay are stopped") {
+  PolicyNode node;
+  node.run();
+  node.push(rendezvous::SaveAt{4});
+  CHECK(node.push(preempted()) == Words{"stop"});
+  CHECK(node.on(GroupGone{}) == Words{"end"});
+  CHECK(node.ended() == EndingKind::Preempted);
+}
+
+TEST_CASE("policy: a signal while it saves is the same end, a repeated one kills") {
+  PolicyNode node;
+  node.run();
+  node.on(PreemptCame{"SIGUSR1"});
+  CHECK(node.on(SignalCame{SIGTERM}).empty());
+  CHECK(node.on(SignalCame{SIGTERM, true}) == Words{"kill"});
+  CHECK(node.on(GroupGone{}) == Words{"saved!"});
+}
+
+TEST_CASE("policy: preempted, and its coordinator goes: it ends by itself") {
+  PolicyNode node;
+  node.run();
+  node.on(PreemptCame{"SIGTERM"});
+  rendezvous::Restart lost;
+  lost.cause.kind = rendezvous::Cause::Kind::CoordinatorLost;
+  CHECK(node.push(lost) == Words{"leaving!", "stop"});
+  CHECK(node.on(GroupGone{}) == Words{"end"});
+  CHECK(node.ended() == EndingKind::Preempted);
+  CHECK(node.ending->requeue);
 }
 
 }  // namespace

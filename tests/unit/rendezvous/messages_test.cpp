@@ -5,6 +5,7 @@
 #include "unit/rendezvous/script.hpp"
 
 #include <doctest/doctest.h>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,35 @@ Cause a_cause() {
   cause.wall_seconds = 1234.5;
   cause.final = true;
   return cause;
+}
+
+/// As the restart policy goes by it.
+Cause a_judged_cause() {
+  Cause cause = a_cause();
+  cause.kind = Cause::Kind::WorkerFailed;
+  cause.what = spec::CauseClass::Gpu;
+  cause.fingerprint = "RuntimeError@train.py:7";
+  cause.step = 874, cause.checkpoint = 800;
+  cause.rule = "auto: 1 of 3 restarts";
+  cause.hopeless = true;
+  return cause;
+}
+
+std::shared_ptr<const RestartMemory> a_memory() {
+  RestartMemory memory{3, 2, 1, 800};
+  memory.entries = {{90s, spec::CauseClass::NodeLost, "", "n7 (10.0.0.7)", -1, 800, "restart: x"},
+                    {1s, spec::CauseClass::Error, "KeyError@a.py:1", "", 874, 800, "end: y"}};
+  memory.marks = {{"n7 (10.0.0.7)", 90s, "was lost"}};
+  return std::make_shared<const RestartMemory>(memory);
+}
+
+Join a_join_with_memory() {
+  Join join{make_node("a", 8), {{3, 4}, 2, 7}, make_rules(2, 5, 3)};
+  join.rules.restart_policy_auto = true;
+  join.rules.restart_rule = "gpu:2/1h,exclude";
+  join.node.memory = a_memory();
+  join.node.fault = "nothing can be written in /logs (no space left on device)";
+  return join;
 }
 
 Hello a_hello_with_processes() {
@@ -52,6 +82,10 @@ std::vector<std::string> from_agents() {
           ProgressReport{7, {hangs::NodeProgress::Kind::Excused, true}, 90s, {{3, "stopped"}}})),
       encode(FromAgent(NodeStacks{3, {{{0, 2}, {"thread 1 (x): running"}}}, {"/tmp/d0"}, true})),
       encode(FromAgent(AskStacks{})),
+      encode(FromAgent(a_join_with_memory())),
+      encode(FromAgent(Failed{3, a_judged_cause()})),
+      encode(FromAgent(Reached{7, 12, 10, 20ms, true, true})),
+      encode(FromAgent(AskPreempt{"SIGTERM", 120s})),
       encode(FromAgent(Heartbeat{})),
       encode(FromAgent(Heartbeat{1'234'567'890'123}))};
 }
@@ -77,6 +111,10 @@ std::vector<std::string> from_coordinators() {
       encode(FromCoordinator(Push(TakeStacks{4, true}))),
       encode(FromCoordinator(Push(StacksReport{
           {{{{0, 1, 5}, {"a", "b"}}, {{2}, {}}}, {{"n2", {3, 4}}}, {"/tmp/d0"}}, true, 31s, 8}))),
+      encode(FromCoordinator(Push(Restart{a_judged_cause(), true, 2, 4s, a_memory()}))),
+      encode(FromCoordinator(Push(Done{true, a_judged_cause(), a_memory()}))),
+      encode(FromCoordinator(Push(AskReached{"SIGTERM", 30s}))),
+      encode(FromCoordinator(Push(SaveAt{13, 29s, true}))),
       encode(FromCoordinator(Push(Lost{"gone", true}))),
       encode(FromCoordinator(Push(Progress{"two", 1, 2}))),
       encode(FromCoordinator(Heartbeat{})),

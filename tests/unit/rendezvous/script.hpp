@@ -50,6 +50,14 @@ struct Script {
     state.fail(peers[name], state.round_number(), cause, now);
     read();
   }
+  /// As a fault of a device of that node.
+  void fail_of_gpu(const std::string& name) {
+    Cause cause;
+    cause.node = name + "_1_0";
+    cause.what = spec::CauseClass::Gpu;
+    state.fail(peers[name], state.round_number(), cause, now);
+    read();
+  }
   void succeed(const std::string& name) {
     state.succeed(peers[name], state.round_number(), now);
     read();

@@ -43,6 +43,7 @@ class Simulation {
       rules.fixed_ranks = true;
       rules.min_nodes = rules.max_nodes;
     }
+    rules.restart_policy_auto = draw(2) == 0;
     rules.join_timeout = std::chrono::seconds(5 + draw(60));
     rules.last_call_timeout = std::chrono::seconds(1 + draw(10));
     return rules;
@@ -122,6 +123,10 @@ class Simulation {
     agent.doing = failed ? RandomAgent::Doing::Reported : RandomAgent::Doing::Finished;
     Cause cause;
     cause.node = agent.node.id;
+    // For the restart policy, which may leave nodes out, wait, or call it deterministic.
+    cause.what = static_cast<spec::CauseClass>(draw(9));
+    cause.fingerprint = "E" + std::to_string(draw(3));
+    cause.step = draw(6) - 1;
     if (failed) {
       state_.fail(peer, agent.round, cause, now_);
     } else {

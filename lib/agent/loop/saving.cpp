@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/loop/saving.hpp"
+
+#include "core/log.hpp"
+
+#include <algorithm>
+
+namespace elastrun::agent {
+namespace {
+
+constexpr Duration kPaceLook = std::chrono::milliseconds(30);
+
+}  // namespace
+
+void Saving::round_ready(const rendezvous::Round& round, Duration) {
+  round_ = round.number;
+  steps_.clear(), ranks_.clear(), saved_.clear();
+}
+
+void Saving::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
+                     Duration) {
+  for (const auto& worker : group) ranks_.emplace_back(worker.local_rank, worker.rank);
+}
+
+void Saving::worker_said(const workers::Worker& worker, const workers::Message& message) {
+  if (const auto* done = std::get_if<workers::CheckpointDone>(&message)) {
+    // -1: of everything so far; -2: of a step that is not known.
+    const auto known = steps_.find(worker.rank);
+    const auto so_far = known != steps_.end() ? known->second.last : -1;
+    return saved(worker.rank, done->step >= 0 ? done->step : so_far);
+  }
+  if (const auto step = workers::step_of(message)) heard_step(worker.rank, *step);
+}
+
+void Saving::heard_step(int rank, std::int64_t step) {
+  auto& known = steps_[rank];
+  const auto now = parts_.clock.now();
+  if (step == known.last) return;
+  if (known.last >= 0 && step > known.last) known.pace = (now - known.at) / (step - known.last);
+  known.last = step, known.at = now;
+}
+
+void Saving::saved(int rank, std::int64_t step) {
+  const auto& known = steps_[rank];
+  // A checkpoint of the last step was saved since that step; one of an earlier step beside others.
+  if (parts_.save_takes && known.last >= 0 && known.last == step) {
+    parts_.save_takes(parts_.clock.now() - known.at);
+  }
+  const bool is_new = step > checkpoint_;
+  checkpoint_ = std::max(checkpoint_, step);
+  if (order_) {
+    saved_.insert(rank);
+    const auto has_saved = [this](const auto& each) { return saved_.contains(each.second); };
+    const bool enough = parts_.all ? std::ranges::all_of(ranks_, has_saved) : saved_.contains(0);
+    if (!enough || account_->is_saved) return;
+    account_->is_saved = true;
+    account_->saved = parts_.clock.wall();
+    account_->checkpoint = step;
+    return tell();
+  }
+  if (is_new && parts_.counts_checkpoints) tell();
+}
+
+rendezvous::Reached Saving::reached() const {
+  rendezvous::Reached out{.round = round_, .checkpoint = checkpoint_};
+  for (const auto& [rank, steps] : steps_) {
+    out.step = std::max(out.step, steps.last);
+    if (steps.pace <= Duration::zero()) continue;
+    out.pace = out.pace == Duration::zero() ? steps.pace : std::min(out.pace, steps.pace);
+  }
+  out.saved = account_ && account_->is_saved;
+  out.looks = account_ && looks();
+  return out;
+}
+
+// Scripts that only call should_save tell their steps by their pages, which say nothing of how
+// quick they are.
+void Saving::look_at_pages() {
+  for (const auto& [local_rank, rank] : ranks_) {
+    const auto page = parts_.pages.read(local_rank);
+    if (page && page->step) heard_step(rank, *page->step);
+  }
+}
+
+void Saving::answer() {
+  look_at_pages();
+  const auto now = reached();
+  if (now.step < 0 || now.pace > Duration::zero()) return tell();
+  look_->arm(parts_.clock.now() + kPaceLook, [this] {
+    look_at_pages();
+    tell();
+  });
+}
+
+void Saving::asked(const std::string& why) {
+  if (account_) return;
+  account_.emplace();
+  account_->why = why;
+  account_->asked = parts_.clock.wall();
+}
+
+std::optional<PreemptionAccount> Saving::account() const {
+  auto account = account_;
+  if (account) account->step = reached().step;
+  return account;
+}
+
+bool Saving::looks() const {
+  return std::ranges::any_of(ranks_, [this](const auto& each) {
+    const auto page = parts_.pages.read(each.first);
+    return page && page->looks_for_save;
+  });
+}
+
+void Saving::order(const rendezvous::SaveAt& order) {
+  asked({});
+  look_at_pages();
+  order_ = order;
+  saved_.clear();
+  for (const auto& [local_rank, rank] : ranks_) parts_.pages.tell_save(local_rank, order.step);
+  const auto when = order.step < 0 ? std::string("now") : fmt::format("after step {}", order.step);
+  log::info("preempt", "The workers are to save {}, {}", when,
+            order.by_signal ? "and are asked by SIGTERM" : "which they ask for");
+}
+
+void Saving::describe(rendezvous::Cause& cause) const {
+  const auto known = steps_.find(cause.rank);
+  if (cause.step < 0 && known != steps_.end()) cause.step = known->second.last;
+  // Rank 0 is enough to tell steps: the others of its node are at the same.
+  if (cause.step < 0) cause.step = reached().step;
+  cause.checkpoint = checkpoint_;
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/job_result.hpp"
+#include "agent/loop/observer.hpp"
+#include "agent/loop/shared_pages.hpp"
+#include "core/clock.hpp"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// How far the workers of this node are, in steps and checkpoints, and what tells them to save:
+/// for the restart policy and for a preemption.
+class Saving final : public Observer {
+ public:
+  struct Parts {
+    Clock& clock;
+    std::function<void(rendezvous::Report)> report;
+    SharedPages& pages;
+    bool counts_checkpoints = false;  // each new one is told: the restart policy goes by them
+    bool all = false;                 // every rank is to save, not only rank 0
+    std::function<void(Duration)> save_takes{};  // hears how long a save took; may be empty
+  };
+  explicit Saving(Parts parts) : parts_(std::move(parts)), look_(parts_.clock.make_alarm()) {}
+
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+               Duration took) override;
+  void worker_said(const workers::Worker& worker, const workers::Message& message) override;
+
+  /// Adds to the cause of a failure at which step it was, and what was saved.
+  void describe(rendezvous::Cause& cause) const;
+  /// Tells the coordinator how far they are, after a moment if a pace has to be measured.
+  void answer();
+  /// A preemption has been asked for.
+  void asked(const std::string& why);
+  /// Writes into the pages of the workers when to save.
+  void order(const rendezvous::SaveAt& order);
+  /// Of a preemption; none was asked for.
+  std::optional<PreemptionAccount> account() const;
+
+ private:
+  struct Steps {
+    std::int64_t last = -1;
+    TimePoint at{};
+    Duration pace{};
+  };
+  rendezvous::Reached reached() const;
+  void look_at_pages();
+  bool looks() const;
+  void tell() { parts_.report(reached()); }
+  void saved(int rank, std::int64_t step);
+  void heard_step(int rank, std::int64_t step);
+
+  const Parts parts_;
+  std::int64_t round_ = 0;
+  std::map<int, Steps> steps_;              // by rank, of this attempt
+  std::vector<std::pair<int, int>> ranks_;  // local ranks and ranks of the group
+  std::int64_t checkpoint_ = -1;
+  std::optional<rendezvous::SaveAt> order_;
+  std::set<int> saved_;  // ranks, since the order
+  std::optional<PreemptionAccount> account_;
+  std::unique_ptr<Alarm> look_;
+};
+
+}  // namespace elastrun::agent

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/preemption_sources.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <cerrno>
+#include <cstring>
+#include <sys/inotify.h>
+#include <unistd.h>
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+constexpr std::string_view kPreemptArea = "preempt";
+
+std::string watched_folder(const std::string& path) {
+  const auto slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+}  // namespace
+
+Duration preemption_margin(std::optional<Duration> save) {
+  if (!save) return PreemptionSources::kUnknown;
+  return std::max<Duration>(2 * *save, PreemptionSources::kLeast);
+}
+
+PreemptionSources::PreemptionSources(boost::asio::io_context& loop, Clock& clock,
+                                     const spec::JobSpec& spec, const std::string& end,
+                                     Preempt preempt)
+    : clock_(clock),
+      file_(spec.preempt_file),
+      timeout_(spec.preempt_timeout.value_or(spec.shutdown_timeout)),
+      preempt_(std::move(preempt)),
+      alarm_(clock.make_alarm()) {
+  if (!spec.saves_when_preempted()) return;
+  if (!file_.empty()) watch_file(loop);
+  const auto seconds = parse_int(end);
+  if (!seconds || *seconds <= 0 || *seconds > 1LL << 33) return;
+  end_ = clock.now() + (WallTime(std::chrono::seconds(*seconds)) - clock.wall());
+  arm();
+}
+
+// A file on the pod's own file system: others would not tell of changes made elsewhere.
+void PreemptionSources::watch_file(boost::asio::io_context& loop) {
+  const int fd = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  const auto folder = watched_folder(file_);
+  if (fd < 0 ||
+      ::inotify_add_watch(fd, folder.c_str(), IN_CREATE | IN_MOVED_TO | IN_CLOSE_WRITE) < 0) {
+    log::warning(kPreemptArea, "--preempt-file {}: cannot watch {} ({}); make that directory first",
+                 file_, folder, std::strerror(errno));
+    if (fd >= 0) ::close(fd);
+    return;
+  }
+  events_ = std::make_unique<boost::asio::posix::stream_descriptor>(loop, fd);
+  // One that a last run has left says nothing of this one.
+  if (::access(file_.c_str(), F_OK) == 0 && ::unlink(file_.c_str()) == 0) {
+    log::info(kPreemptArea, "Removed {}, which was there before the job", file_);
+  }
+  await_event();
+}
+
+void PreemptionSources::await_event() {
+  events_->async_read_some(boost::asio::buffer(buffer_),
+                           [this, alive = lifetime_.token()](const auto& error, std::size_t) {
+                             if (!alive || error) return;
+                             look();
+                             await_event();
+                           });
+}
+
+void PreemptionSources::look() {
+  if (::access(file_.c_str(), F_OK) == 0) preempt_(file_ + " is there", timeout_);
+}
+
+void PreemptionSources::save_takes(Duration time) {
+  margin_ = preemption_margin(time);
+  if (end_) arm();
+}
+
+void PreemptionSources::arm() {
+  alarm_->arm(*end_ - margin_, [this] {
+    preempt_("the end of the Slurm job",
+             std::min(margin_, std::max(*end_ - clock_.now(), Duration::zero())));
+  });
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/lifetime.hpp"
+#include "core/unique_fd.hpp"
+#include "spec/job_spec.hpp"
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace elastrun::agent {
+
+/// What asks a job to save and end besides signals and elastrunctl: a file that appears
+/// (--preempt-file), and the end that Slurm has told for the job's allocation.
+class PreemptionSources {
+ public:
+  using Preempt = std::function<void(std::string why, Duration deadline)>;
+
+  /// The time to save in before an end that is known: twice what a save has taken, at least
+  /// kLeast; before any save is known kUnknown.
+  static constexpr Duration kLeast = std::chrono::seconds(10), kUnknown = std::chrono::seconds(60);
+
+  /// Does nothing for a job that has no preemption options. `end`: SLURM_JOB_END_TIME; empty: none.
+  PreemptionSources(boost::asio::io_context& loop, Clock& clock, const spec::JobSpec& spec,
+                    const std::string& end, Preempt preempt);
+  ~PreemptionSources() { lifetime_.end(); }
+
+  /// A save has taken so long.
+  void save_takes(Duration time);
+
+ private:
+  void watch_file(boost::asio::io_context& loop);
+  void await_event();
+  void look();
+  void arm();
+
+  Clock& clock_;
+  const std::string file_;
+  const Duration timeout_;
+  const Preempt preempt_;
+  std::optional<TimePoint> end_;
+  Duration margin_ = kUnknown;
+  std::unique_ptr<Alarm> alarm_;
+  std::unique_ptr<boost::asio::posix::stream_descriptor> events_;
+  std::array<char, 4096> buffer_{};
+  Lifetime lifetime_;
+};
+
+/// How long before the end that a scheduler has told a job begins to save. Pure.
+Duration preemption_margin(std::optional<Duration> save);
+
+}  // namespace elastrun::agent

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/restart_memory_file.hpp"
+
+#include "core/json.hpp"
+#include "core/log.hpp"
+#include "core/read_file.hpp"
+#include "core/text.hpp"
+#include "files/whole_file.hpp"
+#include "rendezvous/wire/policy_messages.hpp"
+
+#include <algorithm>
+#include <unistd.h>
+
+namespace elastrun::agent {
+namespace {
+
+constexpr std::size_t kLargestMemory = 256u << 10;
+
+}  // namespace
+
+std::shared_ptr<const rendezvous::RestartMemory> RestartMemoryFile::read(const std::string& path,
+                                                                         WallTime now) {
+  if (path.empty() || ::access(path.c_str(), F_OK) != 0) return nullptr;
+  const auto text = read_file(path, kLargestMemory);
+  const auto value = text ? parse_json(*text) : std::unexpected(text.error());
+  bool sound = value.has_value();
+  rendezvous::RestartMemory memory;
+  double saved = 0;
+  if (sound) {
+    const rendezvous::Reader reader(*value, sound);
+    memory = rendezvous::read_memory(reader);
+    saved = reader.number("saved", 0, 1e11, 0);
+  }
+  if (!sound) {
+    log::warning("restarts", "--restart-memory {}: not what elastrun writes; it begins anew", path);
+    return nullptr;
+  }
+  // Clocks of nodes differ a little: nothing is younger than it was.
+  const Duration since = std::max(from_seconds(to_seconds(now) - saved), Duration::zero());
+  for (auto& entry : memory.entries) entry.age += since;
+  for (auto& mark : memory.marks) mark.age += since;
+  memory.spent = memory.used = memory.level = 0;
+  return std::make_shared<const rendezvous::RestartMemory>(std::move(memory));
+}
+
+void RestartMemoryFile::round_ready(const rendezvous::Round& round, Duration) {
+  writes_ = round.group_rank == 0;
+}
+
+void RestartMemoryFile::restarting(const rendezvous::Restart& order) {
+  write(order.memory);
+}
+
+void RestartMemoryFile::ended(const JobResult& result, const std::vector<workers::Worker>*) {
+  write(result.memory);
+}
+
+void RestartMemoryFile::write(const std::shared_ptr<const rendezvous::RestartMemory>& memory) {
+  if (!writes_ || path_.empty() || !memory) return;
+  auto object = rendezvous::write_memory(*memory);
+  object["saved"] = to_seconds(clock_.wall());
+  thread_.make(
+      path_,
+      [path = path_, text = rendezvous::to_wire(std::move(object)) + "\n"] {
+        return files::put_file(path, text, 0644);
+      },
+      [](const Status& written) {
+        if (!written) log::warning("restarts", "--restart-memory: {}", written.error().text);
+      });
+}
+
+}  // namespace elastrun::agent

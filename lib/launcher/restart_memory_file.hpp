@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/observer.hpp"
+#include "core/clock.hpp"
+#include "files/blocking_calls.hpp"
+#include "spec/job_spec.hpp"
+
+#include <memory>
+#include <string>
+
+namespace elastrun::agent {
+
+/// The file of --restart-memory: what the restart policy knows of errors and bad nodes, for the
+/// next start of the job. Written by the agent of group rank 0, as a whole, on a thread.
+class RestartMemoryFile final : public Observer {
+ public:
+  RestartMemoryFile(const spec::JobSpec& spec, Clock& clock, files::BlockingCalls& thread)
+      : path_(spec.restart_memory), clock_(clock), thread_(thread) {}
+
+  /// What an earlier start has left; null: nothing. Its restarts are not those of this start. May
+  /// wait for the file system.
+  static std::shared_ptr<const rendezvous::RestartMemory> read(const std::string& path,
+                                                               WallTime now);
+
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void restarting(const rendezvous::Restart& order) override;
+  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+
+ private:
+  void write(const std::shared_ptr<const rendezvous::RestartMemory>& memory);
+
+  const std::string path_;
+  Clock& clock_;
+  files::BlockingCalls& thread_;
+  bool writes_ = false;
+};
+
+}  // namespace elastrun::agent

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "spec/restart_rules.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace elastrun::rendezvous {
+
+/// One decision, as the ledger keeps it.
+struct RestartEntry {
+  Duration age{};  // before now
+  spec::CauseClass cause = spec::CauseClass::Error;
+  std::string fingerprint{}, place{};
+  std::int64_t step = -1, checkpoint = -1;  // -1: not known
+  std::string decision{};                   // for people: what follows, and by which rule
+  bool operator==(const RestartEntry&) const = default;
+};
+
+/// A node that something is held against.
+struct NodeMark {
+  std::string place{};
+  Duration age{};
+  std::string why{};
+  bool operator==(const NodeMark&) const = default;
+};
+
+/// What a RestartRule knows, as plain data with ages instead of times: agents carry it to the next
+/// coordinator, and over a requeue. Empty where the policy is torchrun's. Bounded.
+struct RestartMemory {
+  static constexpr std::size_t kMostEntries = 16, kMostMarks = 64;
+  int spent = 0;  // restarts, of all the job
+  int used = 0;   // of the budget, since the last new checkpoint
+  int level = 0;  // restarts without progress
+  std::int64_t checkpoint = -1;
+  std::vector<RestartEntry> entries{};  // oldest first
+  std::vector<NodeMark> marks{};
+  bool empty() const { return spent == 0 && entries.empty() && marks.empty(); }
+  bool operator==(const RestartMemory&) const = default;
+};
+
+}  // namespace elastrun::rendezvous

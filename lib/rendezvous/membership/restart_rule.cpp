@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/membership/restart_rule.hpp"
+
+#include "core/text.hpp"
+#include "core/utf8.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+using spec::CauseClass;
+
+// SplitMix64: all that the jitter needs is that two jobs, and two restarts of one, differ.
+std::uint64_t scrambled(std::uint64_t number) {
+  number += 0x9e3779b97f4a7c15u;
+  number = (number ^ (number >> 30)) * 0xbf58476d1ce4e5b9u;
+  number = (number ^ (number >> 27)) * 0x94d049bb133111ebu;
+  return number ^ (number >> 31);
+}
+
+/// A program may do the same wrong thing again; a device, a network or a scheduler does not know
+/// at which step the job stands.
+bool is_of_the_program(CauseClass what) {
+  return what == CauseClass::Error || what == CauseClass::Crash || what == CauseClass::Oom ||
+         what == CauseClass::Timer;
+}
+
+bool is_of_the_node(CauseClass what) {
+  return what == CauseClass::Gpu || what == CauseClass::Crash || what == CauseClass::NodeLost;
+}
+
+template <class Row>
+void add_bounded(std::vector<Row>& rows, Row row, std::size_t most) {
+  if (rows.size() >= most) rows.erase(rows.begin());
+  rows.push_back(std::move(row));
+}
+
+std::string decision_text(const RestartDecision& decision) {
+  std::string text = decision.restarts ? "restart" : "end";
+  if (decision.delay > Duration::zero()) text += " after " + format_duration(decision.delay);
+  if (decision.excluded) text += " without this node";
+  return text + ": " + decision.rule;
+}
+
+}  // namespace
+
+std::optional<CauseClass> class_of(const Cause& cause) {
+  if (cause.kind == Cause::Kind::WorkerFailed) return cause.what;
+  if (cause.kind == Cause::Kind::NodeLost) return CauseClass::NodeLost;
+  if (cause.kind == Cause::Kind::NodeLeft) return CauseClass::Preempted;
+  return std::nullopt;
+}
+
+RestartDecision RestartRule::by_budget(bool costs) {
+  if (costs && used_ >= settings_.max_restarts) return {};
+  if (costs) ++spent_, ++used_;
+  return {true, costs, std::max(settings_.max_restarts - used_, 0)};
+}
+
+RestartDecision RestartRule::decide(const Cause& cause, TimePoint now, const std::string& place,
+                                    std::string_view role) {
+  if (cause.final) return {};
+  const auto what = class_of(cause);
+  if (settings_.is_plain() || !what) return by_budget(cause.kind == Cause::Kind::WorkerFailed);
+  const bool automatic = settings_.policy == spec::RestartPolicy::Auto;
+  if (automatic) saved(cause.checkpoint);
+  const bool was_excluded = is_excluded(place, now);
+  auto decision = judge(cause, *what, now, {place, role, was_excluded});
+  if (automatic && is_of_the_node(*what) && !decision.hopeless) blame(place, cause.text, now);
+  if (decision.excluded) blame(place, cause.text, now, 2);
+  decision.excluded = !was_excluded && is_excluded(place, now);
+  enter(cause, *what, place, decision, now);
+  return decision;
+}
+
+RestartDecision RestartRule::judge(const Cause& cause, CauseClass what, TimePoint now,
+                                   const Where& where) {
+  const auto& rules = settings_.rules;
+  const auto found = std::ranges::find_if(
+      rules, [&](const auto& rule) { return matches(rule, cause, what, where.role); });
+  std::optional<RestartDecision> decision;
+  if (found != rules.end())
+    decision = by_rule(static_cast<std::size_t>(found - rules.begin()), now);
+  const bool automatic = settings_.policy == spec::RestartPolicy::Auto;
+  if (!decision && automatic) decision = by_progress(cause, what, where);
+  if (!decision) {
+    decision = by_budget(cause.kind == Cause::Kind::WorkerFailed);
+    decision->rule = fmt::format("--max-restarts {}", settings_.max_restarts);
+  }
+  if (found != rules.end() && found->excludes) {
+    decision->excluded = decision->restarts;
+    decision->rule = fmt::format("--restart-rule {}", found->text);
+  }
+  if (automatic && decision->restarts && decision->attempt_spent) decision->delay = next_delay();
+  return *decision;
+}
+
+bool RestartRule::matches(const spec::RestartRuleLine& rule, const Cause& cause, CauseClass what,
+                          std::string_view role) const {
+  if (rule.cause && *rule.cause != what) return false;
+  if (rule.exit_code) {
+    const bool of_worker = cause.kind == Cause::Kind::WorkerFailed;
+    if (!of_worker || cause.exit_code != *rule.exit_code) return false;
+  }
+  if (!rule.exception.empty()) {
+    // "ValueError@train.py:7": the type, or its last part, as people say it.
+    const std::string_view type(cause.fingerprint.data(),
+                                cause.fingerprint.find('@') == std::string::npos
+                                    ? cause.fingerprint.size()
+                                    : cause.fingerprint.find('@'));
+    if (type != rule.exception && !type.ends_with("." + rule.exception)) return false;
+  }
+  return rule.role.empty() || rule.role == role;
+}
+
+// None: the rule says nothing of whether it restarts.
+std::optional<RestartDecision> RestartRule::by_rule(std::size_t index, TimePoint now) {
+  const auto& rule = settings_.rules[index];
+  const int budget = std::max(settings_.max_restarts - used_, 0);
+  RestartDecision decision{!rule.fails, false, budget, {}, rule.fails};
+  decision.rule = fmt::format("--restart-rule {}", rule.text);
+  if (rule.fails || rule.is_free) return decision;
+  if (!rule.at_most) return std::nullopt;
+  auto& times = times_[index];
+  if (rule.within) std::erase_if(times, [&](TimePoint at) { return now - at >= *rule.within; });
+  if (static_cast<int>(times.size()) >= *rule.at_most) {
+    decision.restarts = false;
+    decision.rule += fmt::format(" ({} spent)", times.size());
+    return decision;
+  }
+  times.push_back(now);
+  ++spent_;
+  decision.attempt_spent = true;
+  decision.restarts_left = *rule.at_most - static_cast<int>(times.size());
+  return decision;
+}
+
+RestartDecision RestartRule::by_progress(const Cause& cause, CauseClass what, const Where& where) {
+  const int left = std::max(settings_.max_restarts - used_, 0);
+  if (what == CauseClass::Preempted || what == CauseClass::NodeLost) {
+    return {true, false, left, {}, false, "auto: a node that goes spends nothing"};
+  }
+  if (is_deterministic(cause, what, where)) {
+    return {false,
+            false,
+            left,
+            {},
+            true,
+            fmt::format("auto: twice the same {} after step {}: restarting does not help",
+                        cause.fingerprint, cause.step)};
+  }
+  auto decision = by_budget(true);
+  const auto since = checkpoint_ < 0 ? "" : fmt::format(" since checkpoint {}", checkpoint_);
+  decision.rule = fmt::format("auto: {} of {} restarts{}", used_, settings_.max_restarts, since);
+  if (!decision.restarts) decision.rule += " spent";
+  return decision;
+}
+
+bool RestartRule::is_deterministic(const Cause& cause, CauseClass what, const Where& where) const {
+  // Without steps the same error is no proof: networks and disks fail in one place, too. The budget
+  // bounds what a verdict that is missed can cost; nothing bounds what a wrong one costs.
+  if (!is_of_the_program(what) || cause.fingerprint.empty() || cause.step < 0) return false;
+  // A crash may be the machine's: it has to come on another one, too, or on one that takes part
+  // although it is to be left out. Where there is one machine alone it has no place.
+  const bool may_be_the_node = is_of_the_node(what) && !where.place.empty() && !where.excluded;
+  return std::ranges::any_of(entries_, [&](const Entry& entry) {
+    return entry.what.step == cause.step && entry.what.fingerprint == cause.fingerprint &&
+           !(may_be_the_node && entry.what.place == where.place);
+  });
+}
+
+// The first restart is at once, and so is the first one after each new checkpoint.
+Duration RestartRule::next_delay() {
+  const int level = level_++;
+  if (level == 0) return {};
+  constexpr int kSteps = 6;  // 1 s << 6 is above the longest
+  const Duration base = kFirstDelay * (1 << std::min(level - 1, kSteps));
+  const auto random = scrambled(settings_.seed + static_cast<std::uint64_t>(spent_)) % 1000;
+  const double factor = 0.75 + 0.5 * static_cast<double>(random) / 1000;
+  return std::min<Duration>(from_seconds(to_seconds(base) * factor), kLongestDelay);
+}
+
+void RestartRule::saved(std::int64_t checkpoint) {
+  if (settings_.policy != spec::RestartPolicy::Auto || checkpoint <= checkpoint_) return;
+  checkpoint_ = checkpoint;
+  used_ = level_ = 0;
+  // A window in time refills by itself.
+  for (std::size_t i = 0; i < times_.size(); ++i) {
+    if (!settings_.rules[i].within) times_[i].clear();
+  }
+}
+
+void RestartRule::blame(const std::string& place, const std::string& why, TimePoint now,
+                        int times) {
+  if (place.empty() || settings_.is_plain()) return;
+  std::erase_if(marks_, [&](const Mark& mark) { return now - mark.at >= kBlameTime; });
+  for (int i = 0; i < times; ++i) {
+    add_bounded(marks_, Mark{{place, {}, std::string(cut(why, 200))}, now},
+                RestartMemory::kMostMarks);
+  }
+}
+
+bool RestartRule::is_excluded(const std::string& place, TimePoint now) const {
+  if (place.empty()) return false;
+  return std::ranges::count_if(marks_, [&](const Mark& mark) {
+           return mark.what.place == place && now - mark.at < kBlameTime;
+         }) >= 2;
+}
+
+void RestartRule::enter(const Cause& cause, CauseClass what, const std::string& place,
+                        const RestartDecision& decision, TimePoint now) {
+  RestartEntry entry{{}, what, cause.fingerprint, place, cause.step, checkpoint_};
+  entry.decision = decision_text(decision);
+  add_bounded(entries_, Entry{std::move(entry), now}, RestartMemory::kMostEntries);
+}
+
+void RestartRule::learn(int spent) {
+  if (spent <= spent_) return;
+  // Under a coordinator that has gone: part of the budget is spent with it. It may have been
+  // refilled there, which the memory of an agent tells.
+  used_ += spent - spent_;
+  spent_ = spent;
+}
+
+void RestartRule::learn(const RestartMemory& memory, TimePoint now) {
+  if (settings_.is_plain()) return;
+  const bool is_news = memory.spent > spent_ || (memory.spent == spent_ && entries_.empty());
+  if (is_news) {
+    spent_ = memory.spent, used_ = memory.used, level_ = memory.level;
+    checkpoint_ = std::max(checkpoint_, memory.checkpoint);
+    entries_.clear();
+    for (const auto& entry : memory.entries) {
+      add_bounded(entries_, Entry{entry, now - entry.age}, RestartMemory::kMostEntries);
+    }
+  }
+  for (const auto& mark : memory.marks) {
+    const auto at = now - mark.age;
+    const auto is_same = [&](const Mark& known) {
+      // Ages cross machines in seconds: the same mark comes back a little older or younger.
+      const Duration apart = known.at > at ? known.at - at : at - known.at;
+      return known.what.place == mark.place && known.what.why == mark.why &&
+             apart < std::chrono::seconds(2);
+    };
+    const auto ours = std::ranges::count_if(marks_, is_same);
+    const auto theirs = std::ranges::count(memory.marks, mark);
+    if (ours < theirs) add_bounded(marks_, Mark{mark, at}, RestartMemory::kMostMarks);
+  }
+}
+
+RestartMemory RestartRule::memory(TimePoint now) const {
+  if (settings_.is_plain()) return {};
+  RestartMemory out{spent_, used_, level_, checkpoint_};
+  for (const auto& entry : entries_) {
+    out.entries.push_back(entry.what);
+    out.entries.back().age = now - entry.at;
+  }
+  for (const auto& mark : marks_) {
+    out.marks.push_back(mark.what);
+    out.marks.back().age = now - mark.at;
+  }
+  return out;
+}
+
+}  // namespace elastrun::rendezvous

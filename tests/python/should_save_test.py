@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""elastrun.should_save: what a worker hears of the agent's order in its page, and what it writes."""
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import unittest
+
+from channel_test import PACKAGE
+from shared_page import SharedPage
+
+sys.path.insert(0, PACKAGE)
+sys.dont_write_bytecode = True
+from elastrun import page  # noqa: E402
+
+STEP, LOOKED, SAVE_AT = 4, 12, 13  # words of elastrun-protocol(7)
+
+
+class ShouldSave(unittest.TestCase):
+    def setUp(self) -> None:
+        self.shared = SharedPage()
+        self.addCleanup(self.shared.close)
+        page._page, page._saves_by = page._open(self.shared.path), None
+        page._looked = True
+        self.addCleanup(page._forget)
+
+    def order(self, word: int) -> None:
+        os.pwrite(self.shared.descriptor, struct.pack("=q", word), 8 * SAVE_AT)
+
+    def test_without_an_order_it_is_false_and_tells_the_agent_that_it_looks(self) -> None:
+        self.assertEqual(self.shared.words(LOOKED), (0,))
+        self.assertFalse(page.should_save(7))
+        step, looked = self.shared.words(STEP, LOOKED)
+        self.assertEqual(step, 7)
+        self.assertGreater(looked, 0)
+
+    def test_it_is_true_from_the_step_of_the_order_on(self) -> None:
+        self.order(12 + 2)
+        self.assertEqual([page.should_save(step) for step in (10, 11, 12, 13)],
+                         [False, False, True, True])
+        self.assertTrue(page.should_save())
+
+    def test_an_order_without_a_step_is_for_now(self) -> None:
+        self.order(1)
+        self.assertTrue(page.should_save(0))
+
+    def test_without_a_page_it_is_false(self) -> None:
+        page._forget()
+        self.assertFalse(page.should_save(1))
+
+    def test_a_forked_child_does_not_hear_it(self) -> None:
+        # A DataLoader's worker is no trainer.
+        self.order(1)
+        self.assertTrue(page.should_save(1))
+        child = os.fork()
+        if child == 0:
+            page._forget()  # what is registered where ELASTRUN_PAGE is set
+            os._exit(3 if page.should_save(1) else 0)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

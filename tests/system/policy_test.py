@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The restart policy and preemption, as a user meets them: real agents, signals and workers."""
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
+from pathlib import Path
+
+from harness import LIMIT, PROGRAM, Job, main, wait_until
+
+CTL = PROGRAM.with_name("elastrunctl")
+# Trains from the last checkpoint on; what happens on the way is said by the words behind it.
+TRAIN = """\
+import os, pathlib, signal, sys, time
+import elastrun
+RANK, ATTEMPT = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+words = dict(word.split("=") for word in sys.argv[1:])
+saved = pathlib.Path(words.get("file", "saved"))
+first = int(saved.read_text()) + 1 if saved.exists() else 0
+print(f"rank {RANK} attempt {ATTEMPT} from {first}", flush=True)
+
+def save(step):
+    time.sleep(float(words.get("save", 0)))
+    if RANK == 0:
+        saved.write_text(str(step))
+    elastrun.checkpoint_done(step)
+
+for step in range(first, int(words.get("steps", 20))):
+    time.sleep(float(words.get("pace", 0.002)))
+    if str(step) in words.get("bug", "").split(","):
+        raise ValueError("the same each time")
+    if str(step) == words.get("crash") and "BAD_NODE" in os.environ:
+        os.abort()
+    elastrun.step(step)
+    if "every" in words and step % int(words["every"]) == 0:
+        save(step)
+    if step == int(words.get("tell", -1)):
+        print(f"rank {RANK} is at {step}", flush=True)
+    if elastrun.should_save(step):
+        print(f"rank {RANK} saves at {step}", flush=True)
+        save(step)
+        time.sleep(float(words.get("stay", 0)))
+        break
+"""
+FILES = {"train.py": TRAIN}
+LONG = ("pace=0.01", "steps=100000", "tell=3")
+
+
+def run(*words: str, env: dict[str, str] | None = None) -> Job:
+    return Job("--worker-lib", "--report=report.json", *words, env=env, files=FILES)
+
+
+def report_of(job: Job) -> dict:
+    return json.loads((job.folder / "report.json").read_text())
+
+
+class Policy(unittest.TestCase):
+    def test_the_same_error_at_the_same_step_twice_ends_the_job_with_93(self) -> None:
+        with run("--max-restarts=9", "--restart-policy=auto", "train.py", "bug=5") as job:
+            self.assertEqual(job.end(), 93, job.errors())
+            self.assertEqual(len(job.lines("^rank 0 attempt")), 2)
+            self.assertIn("twice the same ValueError@train.py:", job.errors())
+            self.assertIn("after step 4: restarting does not help", job.errors())
+            report = report_of(job)
+            self.assertEqual(report["exit_code"], 93)
+            self.assertEqual([row["step"] for row in report["restart_ledger"]["ledger"]], [4, 4])
+            self.assertEqual(report["attempts"][0]["cause"]["class"], "error")
+
+    def test_without_the_policy_the_same_job_spends_all_its_restarts(self) -> None:
+        with run("--max-restarts=2", "train.py", "bug=5") as job:
+            self.assertEqual(job.end(), 1, job.errors())
+            self.assertEqual(len(job.lines("^rank 0 attempt")), 3)
+            self.assertIsNone(report_of(job)["restart_ledger"])
+
+    def test_new_checkpoints_give_the_restarts_back(self) -> None:
+        # Three failures with one restart: each comes after a new checkpoint, the last does not.
+        bugs = "bug=3,7,11"
+        script = ("train.py", "steps=14", "every=2", bugs)
+        with Job("--worker-lib", "--max-restarts=1", "--restart-policy=auto", *script,
+                 files={"train.py": TRAIN.replace(
+                     'raise ValueError("the same each time")',
+                     'p = pathlib.Path(f"done{step}")\n'
+                     '        if not p.exists(): p.touch(); raise ValueError(step)')}) as job:
+            self.assertEqual(job.end(), 0, job.errors())
+            self.assertEqual(len(job.lines("^rank 0 attempt")), 4)
+
+    def test_rules_come_before_the_policy(self) -> None:
+        for rule, code, starts in (("exception=ValueError:fail", 93, 1), ("exit=1:2", 1, 3),
+                                   ("crash:fail", 1, 1)):
+            with self.subTest(rule), run(f"--restart-rule={rule}", "train.py", "bug=0") as job:
+                self.assertEqual(job.end(), code, job.errors())
+                self.assertEqual(len(job.lines("^rank 0 attempt")), starts)
+                if code == 93 or starts > 1:
+                    self.assertIn(f"--restart-rule {rule}", job.errors())
+
+    def test_a_bad_rule_is_a_usage_error(self) -> None:
+        with run("--restart-rule=memory:1", "train.py") as job:
+            self.assertEqual(job.end(), 2)
+            self.assertIn("'memory' is not known here", job.errors())
+
+    def test_what_if_asks_another_policy_about_the_journal(self) -> None:
+        with run("--max-restarts=3", "--log-dir=logs", "train.py", "bug=5") as job:
+            self.assertEqual(job.end(), 1, job.errors())
+            logs = str(next((job.folder / "logs").iterdir()))
+            asked = subprocess.run([CTL, "goodput", "what-if", "--policy=auto", "--json", logs],
+                                   text=True, capture_output=True, timeout=LIMIT)
+            answer = json.loads(asked.stdout)
+            self.assertEqual(len(answer["failures"]), 2, asked.stdout + asked.stderr)
+            self.assertTrue(answer["failures"][1]["hopeless"])
+            self.assertEqual(answer["not_reached"], 2)
+
+    def test_a_bad_node_gives_its_place_to_the_spare(self) -> None:
+        port = str(20000 + os.getpid() % 9000)
+        common = ("--worker-lib", "--nnodes=1", "--max-restarts=5", "--restart-policy=auto",
+                  "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=bad")
+        with Job(*common, "--local-addr=127.0.0.1", "--restart-memory=memory", "train.py",
+                 "crash=3", files=FILES, env={"BAD_NODE": "1"}) as bad:
+            bad.wait_for("^rank 0 attempt 0")
+            with Job(*common, "--local-addr=127.0.0.2", "train.py", "crash=3", files=FILES) as good:
+                self.assertEqual(good.end(), 0, good.errors() + bad.errors())
+                self.assertEqual(bad.end(), 0, bad.errors())
+                self.assertEqual(len(good.lines("^rank 0 attempt")), 1)
+
+
+class Preemption(unittest.TestCase):
+    def check_saved(self, job: Job, why: str) -> None:
+        self.assertEqual(job.end(), 75, job.errors())
+        steps = job.lines(r"^rank \d saves at (\d+)")
+        self.assertEqual(len(set(steps)), 1, job.output())
+        preemption = report_of(job)["preemption"]
+        self.assertEqual(preemption["saved_step"], int(steps[0]))
+        self.assertEqual(preemption["lost_steps"], 0)
+        self.assertIn(why, preemption["why"])
+        self.assertIn(f"saved at step {steps[0]}", job.errors())
+        job.nothing_left()
+
+    def test_a_signal_saves_all_ranks_at_one_step(self) -> None:
+        with run("--nproc-per-node=2", "--preempt-signals=SIGTERM", "--preempt-ack=all",
+                 "--max-restarts=3", "train.py", *LONG) as job:
+            job.wait_for("is at 3", 2)
+            job.process.send_signal(signal.SIGTERM)
+            self.check_saved(job, "SIGTERM")
+            self.assertEqual(len(job.lines("saves at")), 2)
+            self.assertEqual(report_of(job)["restarts"], 0)
+
+    def test_elastrunctl_asks_and_the_save_of_rank_0_ends_the_wait(self) -> None:
+        with run("--nproc-per-node=2", "--name=asked-to-save", "--preempt-signals=SIGTERM",
+                 "train.py", *LONG, "stay=100") as job:
+            job.wait_for("is at 3", 2)
+            subprocess.run([CTL, "preempt", "asked-to-save"], check=True, timeout=LIMIT,
+                           env={**os.environ, "TMPDIR": str(job.temporary)})
+            self.check_saved(job, "elastrunctl")
+
+    def test_a_file_asks(self) -> None:
+        with run("--preempt-file=please", "train.py", *LONG) as job:
+            job.wait_for("is at 3")
+            (job.folder / "please").touch()
+            self.check_saved(job, "please")
+
+    def test_the_end_of_the_slurm_job_asks(self) -> None:
+        end = str(int(time.time()) + 62)  # it begins to save 60 s before
+        with run("--preempt-signals=SIGTERM", "train.py", *LONG,
+                 env={"SLURM_JOB_END_TIME": end}) as job:
+            self.check_saved(job, "Slurm")
+
+    def test_a_script_that_only_handles_sigterm_is_asked_by_it(self) -> None:
+        script = ("import signal, sys, time\n"
+                  "signal.signal(15, lambda *_: (print('saved', flush=True), sys.exit(0)))\n"
+                  "print('runs', flush=True)\n"
+                  "while True: time.sleep(0.01)\n")
+        with Job("--preempt-signals=SIGUSR1", "--nproc-per-node=2", "train.py",
+                 files={"train.py": script}) as job:
+            job.wait_for("^runs", 2)
+            job.process.send_signal(signal.SIGUSR1)
+            self.assertEqual(job.end(), 75, job.errors())
+            self.assertEqual(len(job.lines("^saved")), 2)
+
+    def test_a_job_that_does_not_save_ends_at_its_deadline(self) -> None:
+        script = "import elastrun, time\nprint('runs', flush=True)\nelastrun.should_save(1)\n" \
+                 "time.sleep(1000)\n"
+        with Job("--worker-lib", "--preempt-signals=SIGTERM", "--preempt-timeout=0.5", "train.py",
+                 files={"train.py": script}) as job:
+            job.wait_for("^runs")
+            job.process.send_signal(signal.SIGTERM)
+            self.assertEqual(job.end(), 75, job.errors())
+            self.assertIn("not saved in the time that it had", job.errors())
+
+    def test_two_agents_save_at_one_step(self) -> None:
+        port = str(29000 + os.getpid() % 900)
+        common = ("--worker-lib", "--nnodes=2", "--preempt-signals=SIGTERM", "--rdzv-backend=c10d",
+                  f"--rdzv-endpoint=127.0.0.1:{port}", "--report=report.json", "train.py", *LONG)
+        with Job(*common, files=FILES) as one, Job(*common, files=FILES) as other:
+            one.wait_for("is at 3"), other.wait_for("is at 3")
+            other.process.send_signal(signal.SIGTERM)
+            self.assertEqual((one.end(), other.end()), (75, 75), one.errors() + other.errors())
+            steps = one.lines(r"saves at (\d+)") + other.lines(r"saves at (\d+)")
+            self.assertEqual(len(set(steps)), 1)
+
+    def test_without_the_option_a_signal_ends_the_job_as_torchrun_does(self) -> None:
+        with run("train.py", *LONG) as job:
+            job.wait_for("is at 3")
+            job.process.send_signal(signal.SIGTERM)
+            self.assertEqual(job.end(), 1, job.errors())
+            self.assertIsNone(report_of(job)["preemption"])
+
+
+if __name__ == "__main__":
+    main()

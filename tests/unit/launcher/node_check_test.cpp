@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/node_check.hpp"
+
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <stdlib.h>
+
+namespace elastrun::agent {
+namespace {
+
+system::GpuUse gpu(std::optional<std::uint64_t> used, std::uint64_t xids = 0) {
+  system::GpuUse use;
+  use.index = 3;
+  use.uuid = "GPU-3";
+  use.memory_used = used;
+  use.xid_errors = xids;
+  use.last_xid = xids > 0 ? 79 : 0;
+  return use;
+}
+
+constexpr std::uint64_t kGiB = 1ull << 30;
+
+}  // namespace
+
+TEST_CASE("node check: memory that a GPU has not given back, and an Xid, are faults") {
+  CHECK(gpu_fault({gpu(0)}, {gpu(kGiB)}, true) ==
+        "GPU 3 still has 1024 MiB in use, 0 MiB before the job");
+  CHECK(gpu_fault({gpu(kGiB)}, {gpu(kGiB + (100 << 20))}, true).empty());
+  CHECK(gpu_fault({gpu(0)}, {gpu(0, 1)}, true) == "GPU 3 has had an Xid 79");
+}
+
+TEST_CASE("node check: what is not known, and what may be another job's, is no fault") {
+  CHECK(gpu_fault({gpu(0)}, {gpu(kGiB)}, false).empty());
+  CHECK(gpu_fault({gpu(0)}, {gpu(std::nullopt)}, true).empty());
+  CHECK(gpu_fault({}, {gpu(kGiB, 1)}, true).empty());
+}
+
+TEST_CASE("node check: memory may need a moment to come back") {
+  int looks = 0, waits = 0;
+  NodeCheck check(
+      {}, 1, [&]() -> std::vector<system::GpuUse> { return {gpu(++looks == 2 ? kGiB : 0)}; },
+      [&] { ++waits; });
+  check.begin();
+  CHECK(check.fault().empty());
+  CHECK(waits == 1);
+  NodeCheck never(
+      {}, 1, [&]() -> std::vector<system::GpuUse> { return {gpu(looks++ < 4 ? 0 : kGiB)}; }, [] {});
+  looks = 3;
+  never.begin();
+  CHECK(never.fault().contains("1024 MiB in use"));
+}
+
+TEST_CASE("node check: a directory that cannot be written to; one that is not there is no fault") {
+  std::string folder = "/tmp/check-XXXXXX";
+  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  CHECK(disk_fault(folder).empty());
+  CHECK(std::filesystem::is_empty(folder));  // nothing is left
+  std::filesystem::remove(folder);
+  CHECK(disk_fault(folder).empty());
+  CHECK(disk_fault("").empty());
+  // A full file system, of which the kernel has one.
+  CHECK(disk_fault("/proc/self").contains("nothing can be written in /proc/self"));
+}
+
+}  // namespace elastrun::agent

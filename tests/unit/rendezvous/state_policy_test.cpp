@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the restart policy and a preemption change in the rounds of a job.
+#include "rendezvous/membership/state.hpp"
+#include "unit/rendezvous/script.hpp"
+
+#include <doctest/doctest.h>
+#include <memory>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
+
+namespace {
+
+Rules automatic(int min_nodes, int max_nodes, int max_restarts) {
+  Rules rules = make_rules(min_nodes, max_nodes, max_restarts);
+  rules.restart_policy_auto = true;
+  return rules;
+}
+
+/// Nodes `all` stop and come back; the round after that is given out once a delay is over.
+void come_back(Script& job, const std::vector<std::string>& all) {
+  for (const auto& name : all) job.join(name, {{1, job.state.round_number()}, 0, 0});
+  job.pass(2s);
+}
+
+}  // namespace
+
+TEST_CASE("policy: a node that was to blame twice gives its place to a spare, and stays as one") {
+  Script job(automatic(1, 1, 9));
+  job.join("bad");
+  job.join("spare");
+  CHECK(job.assignment("bad") == "0/1#1");
+  job.fail_of_gpu("bad");
+  come_back(job, {"bad"});
+  CHECK(job.assignment("bad") == "0/1#2");
+  job.fail_of_gpu("bad");
+  come_back(job, {"bad"});
+  CHECK(job.assignment("spare") == "0/1#3");
+  CHECK(job.last<Spare>("bad") != nullptr);
+  job.pass(10s);  // no round begins for it
+  CHECK(job.state.round_number() == 3);
+  job.lose("spare");
+  CHECK(job.assignment("bad") == "0/1#4");
+}
+
+TEST_CASE("policy: without enough others a node that is to be left out takes part") {
+  Script job(automatic(2, 2, 9));
+  job.join("bad"), job.join("good");
+  for (int round = 1; round < 4; ++round) {
+    CHECK(job.state.round_number() == round);
+    job.fail_of_gpu("bad");
+    come_back(job, {"bad", "good"});
+    job.pass(10s);
+  }
+  CHECK(job.state.round_number() == 4);
+}
+
+TEST_CASE("policy: the second restart without progress waits, and nothing else is late for that") {
+  Script job(automatic(1, 1, 9));
+  job.join("a");
+  job.fail("a");
+  job.join("a", {{1, 1}, 0, 0});
+  CHECK(job.assignment("a") == "0/1#2");  // the first one is at once
+  job.fail("a");
+  job.join("a", {{1, 2}, 0, 0});
+  CHECK(job.assignment("a").empty());
+  REQUIRE(job.state.deadline().has_value());
+  CHECK(*job.state.deadline() <= job.now + 1250ms);
+  job.pass(1250ms);
+  CHECK(job.assignment("a") == "0/1#3");
+}
+
+TEST_CASE("policy: a deterministic error ends the job with its rule, and no requeue helps") {
+  Script job(automatic(1, 1, 9));
+  job.join("a");
+  Cause cause;
+  cause.node = "a_1_0", cause.fingerprint = "KeyError@a.py:3", cause.step = 7;
+  for (int i = 0; i < 2; ++i) {
+    job.state.fail(job.peers["a"], job.state.round_number(), cause, job.now);
+    job.read();
+    if (i == 0) come_back(job, {"a"});
+  }
+  job.pass(1s);
+  const auto* done = job.last<Done>("a");
+  REQUIRE(done != nullptr);
+  CHECK(done->cause.hopeless);
+  CHECK(done->cause.rule.starts_with("auto: twice the same KeyError@a.py:3"));
+  REQUIRE(done->memory);
+  CHECK(done->memory->entries.size() == 2);
+}
+
+TEST_CASE("policy: a rule about nodes that go can end the job") {
+  Rules rules = make_rules(1, 2);
+  rules.restart_rule = "node-lost:fail";
+  Script job(rules);
+  job.join("a"), job.join("b");
+  job.lose("b");
+  const auto* done = job.last<Done>("a");
+  REQUIRE(done != nullptr);
+  CHECK(done->cause.hopeless);
+}
+
+TEST_CASE("policy: what a node remembers counts for the coordinator after this one") {
+  Script first(automatic(1, 1, 2));
+  first.join("a");
+  first.fail_of_gpu("a");
+  const auto* told = first.last<Restart>("a");
+  REQUIRE(told != nullptr);
+  REQUIRE(told->memory);
+  Script next(automatic(1, 1, 2));
+  Node node = make_node("a");
+  node.memory = told->memory;
+  next.peers["a"] = 1;
+  next.state.join(1, node, {{1, 1}, 1, 1}, next.now);
+  next.read();
+  CHECK(next.state.restart_memory(next.now).entries.size() == 1);
+  CHECK(next.state.attempt() == 1);
+  const auto* ready = next.last<RoundReady>("a");
+  if (ready != nullptr) CHECK(ready->round.members.front().memory == nullptr);
+}
+
+TEST_CASE("policy: torchrun's has no memory, so that a message is as before") {
+  Script job(make_rules(1, 1, 2));
+  job.join("a");
+  job.fail("a");
+  REQUIRE(job.last<Restart>("a") != nullptr);
+  CHECK(job.last<Restart>("a")->memory == nullptr);
+  CHECK(job.last<Restart>("a")->delay == 0s);
+}
+
+TEST_CASE("preempted: however workers end, the job ends as preempted, without a restart") {
+  Script job(make_rules(2, 2, 5));
+  job.join("a"), job.join("b");
+  job.state.preempting({.kind = Cause::Kind::Preempted, .text = "preempted (x)"}, job.now);
+  job.fail("a", -15);
+  CHECK(job.last<Done>("a") == nullptr);
+  job.succeed("b");
+  for (const char* name : {"a", "b"}) {
+    const auto* done = job.last<Done>(name);
+    REQUIRE(done != nullptr);
+    CHECK(done->failed);
+    CHECK(done->cause.kind == Cause::Kind::Preempted);
+  }
+  CHECK(job.state.attempt() == 0);
+}
+
+TEST_CASE("preempted: a job that does not run ends at once, one that has saved at that moment") {
+  Script waiting(make_rules(2, 2));
+  waiting.join("a");
+  waiting.state.preempting({.kind = Cause::Kind::Preempted, .text = "x"}, waiting.now);
+  waiting.read();
+  CHECK(waiting.last<Done>("a") != nullptr);
+  Script running(make_rules(1, 1));
+  running.join("a");
+  running.state.preempting({.kind = Cause::Kind::Preempted, .text = "x"}, running.now);
+  running.state.preempted("saved at step 3", running.now);
+  running.read();
+  REQUIRE(running.last<Done>("a") != nullptr);
+  CHECK(running.last<Done>("a")->cause.text == "saved at step 3");
+}
