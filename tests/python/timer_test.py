@@ -331,6 +331,22 @@ class FileTimer(unittest.TestCase):
         self.assertEqual(len(logged.records), 4)
         self.assertEqual(list(self.server._timers), [(os.getpid(), "kept")])
 
+    def test_a_request_that_kill_would_take_for_others_ends_and_delays_nothing(self) -> None:
+        ended: list[int] = []
+        self.server._reap_worker = lambda pid, number: ended.append(pid) or True
+        self.server.start()
+        odd = [(-1, 0, 9), (0, 0, 9), (10**20, 0, 9), (os.getpid(), 0, 10**20),
+               (os.getpid(), "NaN", 9)]
+        with self.assertLogs("elastrun.timer", "WARNING") as logged:
+            with open(self.path, "w") as fifo:
+                for pid, time_, number in odd:
+                    fifo.write('{"version": 1, "pid": %d, "scope_id": "odd", "expiration_time": %s,'
+                               ' "signal": %d}\n' % (pid, time_, number))
+            timer.FileTimerClient(self.path)._send_request(self.request(os.getpid(), "due", -1))
+            self.server.run_once()
+        self.assertEqual(len(logged.records), len(odd))
+        self.assertEqual((ended, self.server._timers), ([os.getpid()], {}))
+
     def test_without_a_signal_it_is_only_told_and_the_first_with_one_counts(self) -> None:
         ended: list[tuple[int, int]] = []
         self.server._reap_worker = lambda pid, number: ended.append((pid, number)) or True

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import select
 import signal as signals
@@ -28,6 +29,7 @@ _log = logging.getLogger(__name__)
 _TRIES = 10  # as torch's, for a server that has not started yet
 _BETWEEN_TRIES = 0.1  # seconds
 _LONGEST_LINE = 65536  # bytes; more without a newline is not a request
+_PIDS = 1 << 22  # those of Linux are smaller, proc_sys_kernel(5)
 
 
 class FileTimerRequest(TimerRequest):
@@ -58,10 +60,17 @@ class FileTimerRequest(TimerRequest):
 
 
 def _parse(line: bytes) -> FileTimerRequest:
-    """Fails with ValueError, KeyError or TypeError on an invalid request."""
+    """Fails with ValueError, KeyError or TypeError on an invalid request: also one that kill(2)
+    would take for a group or for all processes, or not at all, and a time that never comes.
+    """
     fields = json.loads(line)
-    return FileTimerRequest(int(fields["pid"]), str(fields["scope_id"]),
-                            float(fields["expiration_time"]), int(fields["signal"]))
+    request = FileTimerRequest(int(fields["pid"]), str(fields["scope_id"]),
+                               float(fields["expiration_time"]), int(fields["signal"]))
+    if not 0 < request.worker_pid < _PIDS or request.signal > signals.SIGRTMAX:
+        raise ValueError("no process, or no signal")
+    if math.isnan(request.expiration_time):
+        raise ValueError("no time")
+    return request
 
 
 class FileTimerClient(TimerClient):
