@@ -94,6 +94,16 @@ one(torch.optim.SGD(model.parameters(), lr=0.1))
 """)
         self.assertEqual(self.steps(), [0])
 
+    def test_a_forked_child_tells_nothing_at_its_end(self) -> None:
+        self.run_script(MODEL + """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+one(optimizer)  # which is kept back, until it is known who tells of steps
+if os.fork() == 0: sys.exit(0)
+os.wait()
+one(optimizer)
+""")
+        self.assertEqual(self.steps(), [0, 1])
+
     def test_a_training_is_told_as_it_is(self) -> None:
         self.run_script(MODEL + """
 from torch.utils.data import DataLoader, Dataset

@@ -282,10 +282,24 @@ class ChannelTest(unittest.TestCase):
 
     def test_a_packet_that_is_too_large_costs_only_itself(self) -> None:
         listener = self.listen()
-        done = worker("elastrun.event('big', text='x' * 10_000_000)\nelastrun.step(1)\n"
+        done = worker("elastrun.event('x' * 10_000_000)\nelastrun.step(1)\n"
                       "print(elastrun.dropped())", listener.path)
         self.assertEqual((done.stdout, done.stderr), ("1\n", ""))
         self.assertEqual(listener.packets(), [[{"kind": "step", "step": 1}]])
+
+    def test_of_an_event_that_is_too_long_the_begins_of_its_texts_are_told(self) -> None:
+        listener = self.listen()
+        done = worker("elastrun.event('stack', text='x' * 10_000_000, rank=3, host='h')\n"
+                      "elastrun.event('many', **{f'k{i}': '\u6a21' * 900 for i in range(10)})\n"
+                      "elastrun.event('whole', text='x' * 16_000)\n"
+                      "elastrun.metric('m', 1, labels={'k': '\u6a21' * 200})\n"
+                      "print(elastrun.dropped())", listener.path)
+        self.assertEqual((done.stdout, done.stderr), ("0\n", ""))
+        stack, many, whole, metric = listener.packets()[0]
+        self.assertEqual(stack["attributes"], {"text": "x" * 4096, "rank": 3, "host": "h"})
+        self.assertEqual(many["attributes"], {f"k{i}": "\u6a21" * 85 for i in range(10)})
+        self.assertEqual(whole["attributes"], {"text": "x" * 16_000})
+        self.assertEqual(metric["labels"], {"k": "\u6a21" * 85})
 
     def test_values_that_are_no_numbers_are_dropped(self) -> None:
         listener = self.listen()

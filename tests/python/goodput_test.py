@@ -298,6 +298,44 @@ class Recorder(unittest.TestCase):
         self.assertEqual((done.stdout, done.stderr), ("True\n", ""))
         self.assertEqual([one["step_count"] for one in self.lines(self.folder / "f")], [1, 2])
 
+    def test_a_queue_that_the_script_replaces_later_is_what_the_thread_waits_at(self) -> None:
+        done = self.run_code(  # as gevent does; its greenlet would hold up all others at the first
+            "import queue\nfrom elastrun.goodput import GoodputRecorder\n"
+            "recorder = GoodputRecorder('j', 'l', True, path='f')\n"
+            "class Green(queue.SimpleQueue): pass\n"
+            "queue.SimpleQueue = Green\n"
+            "recorder.record_step_start_time(1)\n"
+            "print(type(recorder._journal._wake._queue).__name__)\n")
+        self.assertEqual((done.stdout, done.stderr), ("Green\n", ""))
+        self.assertEqual([one["step_count"] for one in self.lines(self.folder / "f")], [1])
+
+    def test_what_a_child_of_multiprocessing_records_last_is_written(self) -> None:
+        done = self.run_code(
+            "import multiprocessing\nfrom elastrun.goodput import GoodputRecorder\n"
+            "def train():\n"
+            "    recorder = GoodputRecorder('j', 'l', True, path='f')\n"
+            "    for step in range(5): recorder.record_step_start_time(step)\n"
+            "    recorder.record_job_end_time()\n"
+            "one = multiprocessing.get_context('fork').Process(target=train)\n"
+            "one.start()\none.join()\n")
+        self.assertEqual((done.stdout, done.stderr), ("", ""))
+        self.assertEqual(len(self.lines(self.folder / "f")), 6)
+
+    def test_a_process_that_connects_at_its_end_loses_nothing(self) -> None:
+        listener = Listener(str(self.folder))
+        self.addCleanup(listener.socket.close)
+        done = self.run_code(
+            "import os, sys\nfrom elastrun.goodput import GoodputRecorder\n"
+            "recorder = GoodputRecorder('j', 'l', True)\n"
+            "for step in range(15):\n"  # as many connections as the listener keeps
+            "    if os.fork() == 0:\n"
+            "        recorder.record_step_start_time(step)\n"
+            "        sys.exit()\n"
+            "    os.wait()\n", ELASTRUN_CHANNEL=listener.path)
+        self.assertEqual((done.stdout, done.stderr), ("", ""))
+        self.assertEqual([entry["step_count"] for packets in listener.packets()
+                          for one in packets for entry in one["entries"]], list(range(15)))
+
     def test_what_is_lost_is_counted_and_written(self) -> None:
         file = self.folder / "f"
         held = journal.File(str(file))

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -415,6 +416,77 @@ class Agent(unittest.TestCase):
                           "buckets": [[-319, 1], [-1, 1], [18, 1], [31, 1]]})
         self.assertEqual(sum(count for _, count in wide["buckets"]), 600)
         self.assertLess(wide["buckets"][-1][0] - wide["buckets"][0][0], 640)
+
+    def test_what_children_of_multiprocessing_tell_last_is_heard(self) -> None:
+        script = ("import datetime, multiprocessing\n"
+                  "monitor = elastrun.monitor\n"
+                  "loss = monitor.Stat('loss', [monitor.Aggregation.SUM],\n"
+                  "                    datetime.timedelta(hours=1))\n"
+                  "def load(n):\n"
+                  "    for i in range(50): elastrun.metrics.count_metric('samples', 1, 'data')\n"
+                  "    elastrun.metrics.put_metric('size', n, 'data')\n"
+                  "    loss.add(n)\n"
+                  "    if n == 2: raise SystemExit(0)\n"
+                  "context = multiprocessing.get_context('fork')\n"
+                  "loaders = [context.Process(target=load, args=(n,)) for n in (1, 2)]\n"
+                  "for one in loaders: one.start()\n"
+                  "for one in loaders: one.join()\n"
+                  "elastrun.metrics.put_metric('size', 3, 'data')\n")
+        packets = self.run_worker(script)
+        self.assertEqual(sum(one["value"] for one in packets if one["name"] == "samples"), 100)
+        self.assertEqual(sorted(one["value"] for one in packets if one["name"] == "size"),
+                         [1, 2, 3])
+        self.assertEqual(sorted(one["attributes"]["loss.sum"] for one in packets
+                                if one["kind"] == "event"), [1, 2])
+
+    def test_a_child_of_multiprocessing_that_imports_us_itself_is_heard(self) -> None:
+        env = dict(os.environ, PYTHONPATH=PACKAGE, ELASTRUN_CHANNEL=self.listener.path)
+        subprocess.run([sys.executable, "-c",
+                        "import multiprocessing\n"
+                        "def load():\n"
+                        "    from elastrun import metrics\n"
+                        "    for i in range(50): metrics.count_metric('samples', 1, 'data')\n"
+                        "one = multiprocessing.get_context('fork').Process(target=load)\n"
+                        "one.start()\none.join()\n"], env=env, check=True, timeout=60)
+        told = [one for packets in self.listener.packets() for one in packets]
+        self.assertEqual(sum(one["value"] for one in told), 50)
+
+    def test_a_signal_handler_may_wake_the_thread_wherever_that_is_woken(self) -> None:
+        self.run_worker(
+            "import faulthandler, sys\n"
+            "faulthandler.dump_traceback_later(30, exit=True)\n"
+            "reporter = elastrun.metrics.api._reporter\n"
+            "def interrupt(frame, what, argument):\n"  # what comes between any two lines
+            "    reporter.wake()\n"
+            "    return interrupt\n"
+            "for _ in range(3):\n"  # the first one starts the thread
+            "    sys.settrace(interrupt)\n    reporter.wake()\n    sys.settrace(None)\n"
+            "print('woken')")
+        self.assertEqual(self.said, "woken\n")
+
+    def test_long_labels_and_names_of_any_script_make_no_packet_too_long(self) -> None:
+        packets = self.run_worker(
+            HELD +
+            "    for i in range(40):\n"
+            "        elastrun.metrics.put_metric('\u6307\u6807' * 20 + str(i), i, 'g',\n"
+            "                                    labels={'layer': '\u5c42' * 200})\n",
+            ELASTRUN_SAMPLES="1000")
+        single = [one for one in packets if one["kind"] == "samples"]
+        self.assertEqual(sum(len(one["samples"]) for one in single), 40)
+        self.assertLess(max(len(json.dumps(one)) for one in single), 16_384)
+        labels = {value for one in packets for value in one.get("labels", {}).values()}
+        self.assertEqual(labels, {"\u5c42" * 85})  # 255 bytes
+
+    def test_a_histogram_of_nan_alone_takes_no_other_kinds_place(self) -> None:
+        packets = self.run_worker(
+            HELD +
+            "    for bad in ('nan', 'inf'):\n"
+            "        elastrun.metrics.observe_metric('h', float(bad), 'g')\n"
+            "elastrun.metrics.api._reporter.flush()\n"
+            "print(elastrun.dropped())\n"
+            "elastrun.metrics.observe_metric('h', 1, 'g')")
+        self.assertEqual([one["type"] for one in packets], ["histogram"])
+        self.assertEqual(self.said, "2\n")
 
     def test_a_step_goes_with_its_sample_only(self) -> None:
         packets = self.run_worker(

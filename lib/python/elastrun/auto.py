@@ -154,10 +154,12 @@ class Watch:
         self.off = True
 
     def _last_word(self) -> None:
+        if self.off:  # a forked child: what was kept back is its parent's to tell
+            return
         self._tell_first()
         self._evaluation.end()
         self._journal.flush(_GRACE)
-        if not self.off and self._rank0:
+        if self._rank0:
             self._checkpoints.flush(_GRACE)
 
     def _is_out(self) -> bool:

@@ -2,7 +2,6 @@
 """Worker to agent: one JSON object a packet, over the SOCK_SEQPACKET socket ELASTRUN_CHANNEL."""
 from __future__ import annotations
 
-import atexit
 import collections
 import contextlib
 import errno
@@ -13,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from elastrun.ending import at_end
 from elastrun.page import page
 
 TYPE_CHECKING = False
@@ -25,6 +25,10 @@ _RETRY_SECONDS = 1.0
 _OWED_SECONDS = 0.02  # between two tries of what must not be lost
 _LINGER_SECONDS = 1.0  # at the exit of a process, for an agent that is behind
 _LINGER_PAUSE = 0.002  # between two tries then
+_LONGEST = 256  # bytes of a name or a label, for the agent
+_LONGEST_PACKET = 16_384  # bytes, the same
+_LONGEST_TEXTS = (4096, 1024, 256)  # bytes of each, in an event that is too long with longer ones
+_LONGEST_ESCAPE = 6  # bytes of a character in JSON: \uXXXX
 
 
 def _packet(fields: dict[str, Any]) -> bytes:
@@ -43,7 +47,7 @@ class Channel:
         # A forked child (a data loader, a pool) gets another connection: the agent tells
         # senders apart by the credentials of the connecting process.
         os.register_at_fork(after_in_child=self._forget)
-        atexit.register(self.linger)
+        at_end(self.linger)
 
     def _forget(self) -> None:
         self._socket: socket.socket | None = None
@@ -122,8 +126,8 @@ class Channel:
 
     def _try_once(self, packet: bytes) -> int:
         connection = self._socket or self._connect()
-        if connection is None:
-            return errno.ENOTCONN
+        if connection is None:  # another thread may be at it at this moment
+            return errno.EAGAIN if self._connecting.locked() else errno.ENOTCONN
         try:
             connection.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             return 0
@@ -204,6 +208,11 @@ def text(value: object) -> str:
     """What a script calls text may hold lone surrogates, which JSON for others must not."""
     said = str(value)
     return said if said.isascii() else said.encode("utf-8", "replace").decode()
+
+
+def cut(said: str, most: int = _LONGEST) -> str:
+    """At most so many bytes of it."""
+    return said if len(said) * 4 <= most else said.encode()[:most].decode("utf-8", "ignore")
 
 
 def _plain(value: Any) -> Any:
@@ -311,7 +320,7 @@ def metric(name: str, value: Any, group: str = "worker", step: int | None = None
         fields: dict[str, Any] = {"kind": "metric", "name": key[1], "value": number,
                                   "group": key[0], "time": round(time.time(), 6)}
         if labels:
-            fields["labels"] = {text(one): text(other) for one, other in labels.items()}
+            fields["labels"] = {text(one): cut(text(other)) for one, other in labels.items()}
         if unit:
             fields["unit"] = text(unit)
         if help:
@@ -332,7 +341,6 @@ def event(name: str, /, **attributes: Any) -> None:
         send_event(name, attributes)
 
 
-_LONGEST_PHASE = 256  # bytes, for the agent
 _phase: tuple[str, float | None] = ("train", None)  # and until when it may last, time.monotonic()
 
 
@@ -348,8 +356,7 @@ def _enter(name: str, until: float | None) -> None:
     global _phase
     _phase = (name, until)
     if _channel is not None:
-        shown = name.encode()[:_LONGEST_PHASE].decode("utf-8", "ignore")
-        fields: dict[str, Any] = {"kind": "phase", "phase": shown}
+        fields: dict[str, Any] = {"kind": "phase", "phase": cut(name)}
         if until is not None:
             fields["at_most"] = _number(max(round(until - time.monotonic(), 3), 0.001))
         # One that is lost would make a hang of an evaluation, or hide one.
@@ -404,6 +411,13 @@ def send_event(name: str, attributes: Mapping[str, Any], at: float | None = None
             told[text(key)] = _plain(value)
         except Exception:
             refused()
+    # Longer ones the agent refuses: of a stack of 20 kB its beginning, rather than no event.
+    for most in _LONGEST_TEXTS:
+        texts = {key: value for key, value in told.items() if isinstance(value, str)}
+        if (sum(map(len, texts.values())) * _LONGEST_ESCAPE < _LONGEST_PACKET // 2
+                or len(_packet(fields)) <= _LONGEST_PACKET):
+            break
+        told.update({key: cut(value, most) for key, value in texts.items()})
     return send_object(fields)
 
 

@@ -9,7 +9,6 @@ nothing here waits for a lock.
 """
 from __future__ import annotations
 
-import atexit
 import collections
 import contextlib
 import errno
@@ -17,7 +16,6 @@ import fcntl
 import json
 import logging
 import os
-import queue
 import re
 import threading
 import time
@@ -25,6 +23,8 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from elastrun import channel
+from elastrun.ending import at_end
+from elastrun.wake import Wake
 
 _MOST = 10_000  # entries that wait
 _AT_ONCE = 100  # entries that go together
@@ -153,7 +153,7 @@ class Journal:
         self.at_each_pass: Callable[[], None] | None = None  # of the thread
         self._forget()
         os.register_at_fork(after_in_child=self._forget_all)
-        atexit.register(self._end)
+        at_end(self._end)
 
     def _forget(self) -> None:
         self.waiting: collections.deque[Entry | Task] = collections.deque()
@@ -164,8 +164,7 @@ class Journal:
         self._told = self.lost
         self._draining = threading.Lock()
         self._starting = threading.Lock()
-        # Its put() may interrupt itself, other than Event.set().
-        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wake = Wake()
         self.asleep = True
         self._passes = 0  # of the thread
         self._thread: threading.Thread | None = None
@@ -198,6 +197,7 @@ class Journal:
         if self._thread is None and self._starting.acquire(blocking=False):
             try:
                 if self._thread is None:
+                    self._wake = Wake()
                     thread = threading.Thread(target=self._run, name="elastrun-goodput",
                                               daemon=True)
                     thread.start()
@@ -207,7 +207,7 @@ class Journal:
                 return
             finally:
                 self._starting.release()
-        self._wake.put(None)
+        self._wake.set()
 
     def drain(self) -> bool:
         """Takes what waits further. False: something waits still, or another thread drains."""
@@ -284,10 +284,7 @@ class Journal:
                 self.asleep = True
                 seconds = 0 if mine or self.begun else None
                 in_vain = 0
-            with contextlib.suppress(queue.Empty):
-                wake.get(seconds != 0, seconds)
-                while True:
-                    wake.get(False)
+            wake.wait(seconds)
 
     def _unfinished(self) -> bool:
         return bool(self.waiting or self.begun or self._taken or self._task
@@ -305,11 +302,10 @@ class Journal:
         while self._unfinished() or self._draining.locked():
             if self._thread is None or not self._thread.is_alive():
                 return self.drain()
-            self._wake.put(None)
-            if self._target is None:
-                gone = not channel.is_connected()
-            else:
-                gone = self._target.refused and self._passes >= next_whole
+            self._wake.set()
+            # Before that the thread may be about to connect, or to open the file.
+            gone = self._passes >= next_whole and (
+                not channel.is_connected() if self._target is None else self._target.refused)
             if gone or time.monotonic() > end:
                 return False
             time.sleep(0.001)

@@ -32,7 +32,6 @@ ValueError; so is a window below 1 ms.
 """
 from __future__ import annotations
 
-import atexit
 import contextlib
 import importlib
 import json
@@ -50,6 +49,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from elastrun import reporter, sketch
 from elastrun.channel import is_configured, linger, send_event, send_object, text
+from elastrun.ending import at_end
 from elastrun.page import page
 
 if TYPE_CHECKING:
@@ -801,4 +801,4 @@ os.register_at_fork(after_in_child=_forget)
 _reporter = reporter.reporter()
 if _reporter is not None:
     _reporter.call(close_due)
-atexit.register(_finish_all)
+at_end(_finish_all)

@@ -4,7 +4,6 @@ each series, however many samples it had. The last values go into the page at on
 """
 from __future__ import annotations
 
-import atexit
 import json
 import math
 import os
@@ -14,6 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from elastrun import channel, page, sketch
+from elastrun.ending import at_end
+from elastrun.wake import Wake
 
 _INTERVAL = 1.0  # seconds
 _MOST_PENDING = 1024  # samples of a series that wait to be summed up
@@ -105,7 +106,7 @@ def labelled(group: str, name: str, labels: Any) -> Key:
     if len(labels) > _MOST_LABELS:
         raise ValueError("too many labels")
     return (group, name, tuple(sorted(
-        (_text(key), channel.text(value)[:_LONGEST]) for key, value in labels.items())))
+        (_text(key), channel.cut(channel.text(value))) for key, value in labels.items())))
 
 
 class Reporter:
@@ -122,7 +123,7 @@ class Reporter:
         self._due: list[Callable[[], float | None]] = []
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
-        atexit.register(self._finish)
+        at_end(self._finish)
         if single:
             self.put = self._put_single  # type: ignore[method-assign]
 
@@ -141,8 +142,9 @@ class Reporter:
         # In order: when, of which series, what, and of which step; and of each group how many more.
         self._single: list[tuple[float, Key, float, int | None]] = []
         self._more: dict[str, int] = {}
+        self._starting = threading.Lock()
         self._lock = threading.RLock()  # a signal handler may report, too
-        self._wake = threading.Event()
+        self._wake = Wake()
         self._asleep = True
         self._thread: threading.Thread | None = None
         self._page = page.page()
@@ -282,15 +284,18 @@ class Reporter:
 
     def wake(self) -> None:
         """Something is due later."""
-        if self._thread is None:
-            with self._lock:
+        if self._thread is None and self._starting.acquire(blocking=False):
+            try:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="elastrun-reporter",
-                                                    daemon=True)
-                    try:
-                        self._thread.start()
-                    except RuntimeError:  # no more threads, or the interpreter ends: then flush()
-                        self._thread = None
+                    self._wake = Wake()
+                    thread = threading.Thread(target=self._run, name="elastrun-reporter",
+                                              daemon=True)
+                    thread.start()
+                    self._thread = thread
+            except RuntimeError:  # no more threads, or the interpreter ends: then flush()
+                return
+            finally:
+                self._starting.release()
         self._wake.set()
 
     def _turn(self) -> None:
@@ -353,7 +358,10 @@ class Reporter:
         with self._lock:
             self._sum_up()
             for key in list(self._cells):
-                if not channel.offer(self._cell_packet(key, self._cells[key])):
+                cell = self._cells[key]
+                if cell.buckets == {}:  # NaN alone: no histogram, and another kind of its name
+                    channel.lost(cell.not_finite)
+                elif not channel.offer(self._cell_packet(key, cell)):
                     return  # it is behind; its socket holds what it has not read
                 del self._cells[key]
             for key in list(self._risen):
@@ -382,7 +390,7 @@ class Reporter:
                     except Exception:  # no name: counted where it was put
                         taken += 1
                         continue
-                    size += len(str(row)) + 40
+                    size += len(json.dumps(row)) + 40
                     series[key] = len(names)
                     names.append(row)
                 size += 60
@@ -414,7 +422,9 @@ class Reporter:
     def _finish(self) -> None:
         channel.linger()
         self.flush()
-        channel.lost(len(self._cells) + len(self._risen) + len(self._single))
+        with self._lock:
+            channel.lost(len(self._cells) + len(self._risen) + len(self._single))
+            self._cells, self._risen, self._single = {}, {}, []  # and counted once
 
     def _next_due(self) -> float | None:
         waits = []
@@ -444,7 +454,6 @@ class Reporter:
                     self._asleep = False  # or nothing slows this loop while the agent is behind
                     continue
                 wake.wait(due)
-                wake.clear()
             if not self._asleep:  # there are samples, and more may come
                 time.sleep(_INTERVAL if due is None else min(due, _INTERVAL))
 
