@@ -21,7 +21,7 @@ MOST_UNITS = 6  # programs; what is above them is for the whole of scripts/test
 PLACES = (
     ("lib/agent/hang|lib/hangs|hang", "system_hangs"),
     ("lib/agent/web|lib/http", "system_http"),
-    ("lib/agent/telemetry|lib/export|lib/telemetry", "system_metrics|oracle_"),
+    ("lib/agent/(?:telemetry|goodput)|lib/export|lib/telemetry", "system_metrics|oracle_"),
     ("lib/goodput|goodput", "system_goodput|goodput_vectors|elastrunctl_goodput$"),
     ("lib/rendezvous", "elastic_agreement"),
     ("lib/store", "tcpstore_vectors|hostile_test"),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dry_run.hpp"
 
-#include "agent/loop/worker_plans.hpp"
-#include "launcher/binding.hpp"
+#include "agent/round/worker_plans.hpp"
+#include "launcher/workers/binding.hpp"
 #include "logs/layout.hpp"
 #include "process/affinity.hpp"
 #include "workers/command.hpp"

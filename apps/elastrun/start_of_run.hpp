@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/loop/start_failure.hpp"
+#include "agent/round/start_failure.hpp"
 #include "spec/resolve.hpp"
 
 #include <optional>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/loop/round_store.hpp"
+#include "agent/round/round_store.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "rendezvous/session/handler.hpp"

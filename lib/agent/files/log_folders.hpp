@@ -2,7 +2,7 @@
 #pragma once
 
 #include "agent/files/last_writes.hpp"
-#include "agent/loop/worker_plans.hpp"
+#include "agent/round/worker_plans.hpp"
 #include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"

@@ -3,7 +3,7 @@
 
 #include "agent/loop/job_result.hpp"
 #include "agent/loop/observer.hpp"
-#include "agent/loop/shared_pages.hpp"
+#include "agent/round/shared_pages.hpp"
 #include "core/clock.hpp"
 
 #include <functional>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/telemetry/duty_cycle.hpp"
-#include "agent/telemetry/goodput_account.hpp"
+#include "agent/goodput/duty_cycle.hpp"
+#include "agent/goodput/goodput_account.hpp"
 #include "agent/telemetry/machine_watch.hpp"
 #include "agent/telemetry/telemetry_host.hpp"
 #include "core/json.hpp"

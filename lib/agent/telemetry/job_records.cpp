@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/telemetry/job_records.hpp"
 
-#include "agent/telemetry/goodput_account.hpp"
+#include "agent/goodput/goodput_account.hpp"
 #include "agent/verdict/verdict.hpp"
 #include "core/host_name.hpp"
 #include "core/text.hpp"

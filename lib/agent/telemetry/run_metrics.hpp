@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/loop/round_store.hpp"
-#include "agent/loop/start_failure.hpp"
-#include "agent/loop/worker_channel.hpp"
+#include "agent/round/round_store.hpp"
+#include "agent/round/start_failure.hpp"
+#include "agent/round/worker_channel.hpp"
 #include "agent/telemetry/agent_metrics.hpp"
 #include "agent/telemetry/machine_watch.hpp"
 #include "agent/telemetry/metrics_sinks.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/telemetry/run_telemetry.hpp"
 
-#include "agent/telemetry/scheduled_since.hpp"
+#include "agent/goodput/scheduled_since.hpp"
 #include "telemetry/events.hpp"
 #include "workers/environment.hpp"
 

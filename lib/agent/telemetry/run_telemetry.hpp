@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/telemetry/alert_command.hpp"
+#include "agent/goodput/alert_command.hpp"
+#include "agent/goodput/goodput_account.hpp"
 #include "agent/telemetry/elastic_records.hpp"
-#include "agent/telemetry/goodput_account.hpp"
 #include "agent/telemetry/goodput_monitor.hpp"
 #include "agent/telemetry/job_records.hpp"
 #include "agent/telemetry/node_series.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/verdict/verdict.hpp"
 
-#include "agent/loop/shared_pages.hpp"
+#include "agent/round/shared_pages.hpp"
 #include "core/escapes.hpp"
 #include "core/signal_names.hpp"
 #include "core/text.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/telemetry/alert_command.hpp"
+#include "agent/goodput/alert_command.hpp"
 
 #include "process/shell.hpp"
 #include "support/fake_clock.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/binding.hpp"
+#include "launcher/workers/binding.hpp"
 
 #include "core/log.hpp"
 #include "process/affinity.hpp"

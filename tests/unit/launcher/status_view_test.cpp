@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/status_view.hpp"
+#include "launcher/status/status_view.hpp"
 
 #include "unit/logs/plumbing.hpp"
 

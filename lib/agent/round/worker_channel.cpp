@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/loop/worker_channel.hpp"
+#include "agent/round/worker_channel.hpp"
 
 #include "core/log.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/loop/round_store.hpp"
+#include "agent/round/round_store.hpp"
 
 #include "core/log.hpp"
 #include "net/endpoint.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/run_registration.hpp"
+#include "launcher/status/run_registration.hpp"
 
 #include "core/log.hpp"
 #include "core/text.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/loop/worker_plans.hpp"
+#include "agent/round/worker_plans.hpp"
 
 #include "logs/line_splitter.hpp"
 #include "workers/command.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/worker_messages.hpp"
+#include "launcher/workers/worker_messages.hpp"
 
 #include <array>
 #include <cstddef>

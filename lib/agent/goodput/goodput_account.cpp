@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/telemetry/goodput_account.hpp"
+#include "agent/goodput/goodput_account.hpp"
 
 #include "goodput/journals/journal_books.hpp"
 

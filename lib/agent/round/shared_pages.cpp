@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/loop/shared_pages.hpp"
+#include "agent/round/shared_pages.hpp"
 
 #include "core/log.hpp"
 #include "core/text.hpp"

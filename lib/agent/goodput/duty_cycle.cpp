@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/telemetry/duty_cycle.hpp"
+#include "agent/goodput/duty_cycle.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/fork_serving.hpp"
+#include "launcher/workers/fork_serving.hpp"
 
 #include "core/log.hpp"
 #include "workers/command.hpp"

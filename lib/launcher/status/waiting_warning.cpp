@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/waiting_warning.hpp"
+#include "launcher/status/waiting_warning.hpp"
 
 #include "core/log.hpp"
 

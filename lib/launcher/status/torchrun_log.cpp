@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/torchrun_log.hpp"
+#include "launcher/status/torchrun_log.hpp"
 
 #include "core/log.hpp"
 #include "core/text.hpp"

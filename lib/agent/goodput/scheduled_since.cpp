@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/telemetry/scheduled_since.hpp"
+#include "agent/goodput/scheduled_since.hpp"
 
 #include "core/log.hpp"
 #include "core/text.hpp"
