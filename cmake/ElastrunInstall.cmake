@@ -72,8 +72,8 @@ install(DIRECTORY ${CMAKE_SOURCE_DIR}/config/observability/ COMPONENT program
 # For plug-ins and workers in C++, which need nothing else; libraries: ElastrunDevelopment.
 install(FILES ${CMAKE_SOURCE_DIR}/lib/plugin/elastrun_plugin.h COMPONENT program
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/elastrun/plugin)
-install(FILES ${CMAKE_SOURCE_DIR}/lib/worker/elastrun.hpp COMPONENT program
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/elastrun/worker)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/lib/worker/ COMPONENT program
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/elastrun/worker FILES_MATCHING PATTERN "*.hpp")
 
 foreach(section 1 5 7)
   file(GLOB pages CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/man/*.${section})

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::string_view kMagic = "elastrun";
 constexpr std::uint32_t kVersion = 1;
-// Offsets in bytes, see elastrun-protocol(7). The Python package and worker/elastrun.hpp have them,
-// too.
+// Offsets in bytes, see elastrun-protocol(7). The Python package and worker/written_page.hpp have
+// them, too.
 constexpr std::size_t kWriter = 16, kCount = 20, kLock = 24, kStep = 32, kStepAt = 40, kPhase = 48,
                       kPhaseAt = 80, kRefused = 88, kLooked = 96, kSaveAt = 104, kSeries = 128;
 constexpr std::size_t kPhaseSize = 32;

@@ -12,6 +12,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
 BUILD, CPACK = (sys.argv + ["", "cpack"])[1:3]
 BUILD = os.path.abspath(BUILD)
 EXPECTED = """
@@ -86,7 +87,8 @@ class Package(unittest.TestCase):
             r"^usr/local|\.a$|__pycache__|site-functions|\.[157]$", n)], [])
         headers = [n for n in names if n.startswith("usr/include/") and n.endswith((".h", ".hpp"))]
         self.assertEqual(sorted(headers), ["usr/include/elastrun/plugin/elastrun_plugin.h",
-                                           "usr/include/elastrun/worker/elastrun.hpp"])
+                                           *sorted(f"usr/include/elastrun/worker/{one.name}"
+                                                   for one in (ROOT / "lib/worker").iterdir())])
         unit = (self.root / "usr/lib/systemd/system/elastrun-store.service").read_text()
         self.assertIn("ExecStart=/usr/bin/elastrunctl ", unit)
 

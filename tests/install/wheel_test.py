@@ -81,7 +81,9 @@ class Wheel(unittest.TestCase):
                         self.wheel.name)
         names = zipfile.ZipFile(self.wheel).namelist()
         self.assertEqual(sorted(n.partition("/include/")[2] for n in names if "/include/" in n),
-                         ["elastrun/plugin/elastrun_plugin.h", "elastrun/worker/elastrun.hpp"])
+                         ["elastrun/plugin/elastrun_plugin.h",
+                          *sorted(f"elastrun/worker/{one.name}"
+                                  for one in (ROOT / "lib/worker").glob("*.hpp"))])
         for wrong in (".a", "cmake", "_test.py", "__pycache__", ".service"):
             self.assertEqual([n for n in names if wrong in n and "CMakeLists" not in n
                               and "data/share" not in n], [], wrong)

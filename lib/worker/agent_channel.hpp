@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "packet.hpp"
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <pthread.h>
+#include <sched.h>
+#include <string>
+#include <string_view>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace elastrun::worker {
+/// The connection of this process, made at the first packet. Safe to use from several threads and
+/// after fork(2): the child reconnects, because the agent knows senders by their credentials.
+class Channel {
+ public:
+  // A constant from the start: what is made at the first call can be half made in a forked child.
+  constexpr Channel() = default;
+  static Channel& instance();
+
+  /// Whether there may be an agent. The variable is looked at once in the life of the process.
+  bool configured() {
+    const Agent agent = agent_.load(std::memory_order_acquire);
+    return agent == Agent::Unknown ? look() : agent == Agent::Named;
+  }
+  std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
+
+  void send(std::string_view packet) {
+    const Turn turn(*this);
+    if (!turn || !deliver(packet)) count_lost();
+  }
+  /// As dropped: something that could not be told.
+  void count_lost() { dropped_.fetch_add(1, std::memory_order_relaxed); }
+  /// False: it is not with the agent, and not counted.
+  bool try_send(std::string_view packet) {
+    const Turn turn(*this);
+    return turn && deliver(packet);
+  }
+  /// For what must not be lost: where the agent is behind, it is tried again for a second, and then
+  /// before anything else is sent. While something is owed no call waits a second time.
+  void send_surely(std::string_view packet) {
+    const auto until = Clock::now() + std::chrono::seconds(1);
+    while (!offer(packet)) {
+      if (Clock::now() >= until || owes_.load(std::memory_order_relaxed)) return owe(packet);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// The right to use the descriptor, for one thread at a time: another one could close it in the
+  /// middle of a send, and the packet would go into whatever file gets its number next.
+  /// Not a mutex: the child of a fork(2) that happens while another thread holds one could never
+  /// take it. This one names its thread and process, so the child sees that its holder is gone.
+  class Turn {
+   public:
+    explicit Turn(Channel& channel) : holder_(channel.holder_) {
+      // Threads are at multiples of 64 at least, and pids below 2^22 (proc(5), pid_max).
+      constexpr std::uint64_t kPids = (1u << 22) - 1;
+      const std::uint64_t own = (std::uint64_t)::getpid() & kPids;
+      const std::uint64_t self = (((std::uint64_t)::pthread_self() >> 6) << 22) | own;
+      // What is done in a turn never waits, so a turn is short, unless its thread is not running:
+      // on a busy machine that takes some milliseconds.
+      for (int i = 0; i < 200 && !taken_; ++i) {
+        auto found = holder_.load(std::memory_order_relaxed);
+        interrupted_ = found == self;
+        if (interrupted_) return;
+        const bool free = found == 0 || (found & kPids) != own;
+        taken_ = free && holder_.compare_exchange_strong(found, self, std::memory_order_acquire);
+        const timespec moment{0, 100'000};
+        if (!taken_) i < 100 ? ::sched_yield() : ::nanosleep(&moment, nullptr);
+      }
+    }
+    ~Turn() {
+      if (taken_) holder_.store(0, std::memory_order_release);
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    explicit operator bool() const { return taken_; }
+    /// This thread has it: a signal handler has come in between, and cannot wait for it.
+    bool interrupted() const { return interrupted_; }
+
+   private:
+    std::atomic<std::uint64_t>& holder_;
+    bool taken_ = false, interrupted_ = false;
+  };
+
+  /// False: it may be tried again. Without an agent there is nothing to try.
+  bool offer(std::string_view packet) {
+    const Turn turn(*this);
+    if (!turn.interrupted()) return turn && (deliver(packet) || fd_ < 0);
+    count_lost();
+    return true;
+  }
+
+  static constexpr std::size_t kMostOwed = 4096;  // the agent knows no more timers of a process
+  enum class Agent { Unknown, None, Named };
+  using Path = decltype(sockaddr_un::sun_path);
+
+  bool look() {
+    const Turn turn(*this);
+    if (!turn) return true;  // who has the turn is looking
+    const char* path = std::getenv("ELASTRUN_CHANNEL");
+    const std::size_t size = path == nullptr ? 0 : std::strlen(path);
+    if (size < sizeof path_) std::memcpy(path_, path == nullptr ? "" : path, size + 1);
+    const bool named = size > 0;
+    const char* directory = std::getenv("ELASTRUN_RUN_DIR");
+    if (named && directory != nullptr) {
+      from_ = new std::string(R"({"kind":"from","directory":)" + quoted(directory) + '}');
+    }
+    agent_.store(named ? Agent::Named : Agent::None, std::memory_order_release);
+    return named;
+  }
+
+  void owe(std::string_view packet) {
+    const Turn turn(*this);
+    if (!turn) return count_lost();
+    if (deliver(packet) || fd_ < 0) return;
+    if (owed_ == nullptr) owed_ = new std::vector<std::string>;
+    if (owed_->size() == kMostOwed) return count_lost();
+    owed_->emplace_back(packet);
+    owes_.store(true, std::memory_order_relaxed);
+  }
+  /// What is owed goes first. True if nothing is any more; an agent that has gone is owed nothing.
+  bool pay() {
+    if (!owes_.load(std::memory_order_relaxed)) return true;
+    std::size_t paid = 0;
+    while (paid < owed_->size() && (push((*owed_)[paid]) || fd_ < 0)) ++paid;
+    owed_->erase(owed_->begin(), owed_->begin() + static_cast<std::ptrdiff_t>(paid));
+    owes_.store(!owed_->empty(), std::memory_order_relaxed);
+    return owed_->empty();
+  }
+
+  bool deliver(std::string_view packet) {
+    const bool delivered = connected() && pay() && push(packet);
+    if (delivered && dropped() != told_) tell_dropped();
+    return delivered;
+  }
+
+  /// The agent counts what it was not told.
+  void tell_dropped() {
+    const auto all = dropped();
+    if (push(R"({"kind":"lost","count":)" + std::to_string(all - told_) + '}')) told_ = all;
+  }
+
+  bool push(std::string_view packet) {
+    if (fd_ < 0) return false;
+    if (::send(fd_, packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
+    // A full queue, or a packet too large, costs this packet; anything else means the agent is
+    // gone.
+    const bool alive = errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == EMSGSIZE;
+    if (!alive) {
+      ::close(std::exchange(fd_, -1));
+      next_try_ = Clock::now() + std::chrono::seconds(1);
+    }
+    return false;
+  }
+
+  bool connected() {
+    if (owner_ != ::getpid()) {  // the descriptor is the parent's
+      if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+      owed_ = nullptr;  // the debts, too, in the middle of which it may have been forked
+      owes_.store(false, std::memory_order_relaxed);
+      told_ = dropped();  // by the parent
+      owner_ = ::getpid();
+      next_try_ = {};
+    }
+    if (fd_ < 0 && Clock::now() >= next_try_) connect();
+    return fd_ >= 0;
+  }
+
+  void connect() {
+    next_try_ = Clock::now() + std::chrono::seconds(1);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (path_[0] == '\0') return;  // that would be a socket without a file
+    std::memcpy(address.sun_path, path_, sizeof path_);
+    const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return;
+    if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+      ::close(fd);
+      return;
+    }
+    fd_ = fd;
+    if (from_ != nullptr) push(*from_);  // it may look whose we are when we have ended
+  }
+
+  std::atomic<Agent> agent_{Agent::Unknown};
+  std::atomic<std::uint64_t> holder_{0};  // the thread that has its turn, and its process
+  Path path_{};                           // empty, if it is too long for a socket
+  std::string* from_ = nullptr;           // the first packet of a connection; never freed
+  int fd_ = -1;                           // this and what follows: of the Turn's holder
+  pid_t owner_ = 0;
+  Clock::time_point next_try_{};
+  std::vector<std::string>* owed_ = nullptr;  // never freed: others say something at the very end
+  std::atomic<bool> owes_{false};
+  std::uint64_t told_ = 0;  // of dropped_, to the agent
+  std::atomic<std::uint64_t> dropped_{0};
+};
+
+namespace detail {
+inline Channel channel;
+}
+
+inline Channel& Channel::instance() {
+  return detail::channel;
+}
+
+/// Builds and sends a packet, but only where an agent may listen.
+template <class Make>
+void tell(Make make) {
+  if (Channel::instance().configured()) Channel::instance().send(make());
+}
+
+/// How many packets of this process were thrown away: no agent, or one that is behind.
+inline std::uint64_t dropped() {
+  return Channel::instance().dropped();
+}
+
+}  // namespace elastrun::worker

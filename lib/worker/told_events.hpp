@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent_channel.hpp"
+#include "packet.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace elastrun::worker {
+/// What an attribute of an event may be: text, a number, true or false.
+class Value {
+ public:
+  Value(std::string_view text) : json_(quoted(text)) {}
+  Value(const char* text) : Value(std::string_view(text)) {}
+  Value(const std::string& text) : Value(std::string_view(text)) {}
+  Value(bool value) : json_(value ? "true" : "false") {}
+  template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>>
+  Value(T value) {
+    if constexpr (std::is_integral_v<T>) {
+      json_ = std::to_string(value);
+    } else {
+      json_ = worker::number(static_cast<double>(value));
+    }
+  }
+  const std::string& json() const { return json_; }
+
+ private:
+  std::string json_;
+};
+using Attribute = std::pair<std::string_view, Value>;
+
+/// More of an event. `severity`: trace, debug, info, warn, error or fatal, by which routes select.
+/// `time`: when it happened, in seconds since the epoch; 0: now. `id`, `span` (the stretch it is
+/// from) and `parent` (that around it): 16 hexadecimal digits.
+struct EventFacts {
+  std::string_view severity{};
+  double time = 0;
+  std::string_view id{}, span{}, parent{};
+};
+
+namespace detail {
+/// The span that the code of this thread runs in, and the one around it.
+struct SpanPlace {
+  std::string span{}, parent{};
+};
+inline SpanPlace& span_place() {
+  thread_local SpanPlace place;
+  return place;
+}
+
+template <class Attributes>
+std::string event_packet(std::string_view name, const Attributes& attributes,
+                         const EventFacts& facts) {
+  std::string packet = R"({"kind":"event","name":)" + quoted(name);
+  if (facts.time > 0) packet += R"(,"time":)" + number(facts.time);
+  packet += R"(,"attributes":{)";
+  const auto add = [&](std::string_view key, const std::string& json) {
+    if (packet.back() != '{') packet += ',';
+    packet += quoted(key) + ':' + json;
+  };
+  for (const auto& [key, value] : attributes) add(key, value.json());
+  const auto& place = span_place();
+  const bool given = !facts.span.empty();
+  const auto text = [&](std::string_view key, std::string_view value) {
+    if (!value.empty()) add(key, quoted(value));
+  };
+  text("severity", facts.severity);
+  text("event.id", facts.id);
+  text("span.id", given ? facts.span : std::string_view(place.span));
+  text("span.parent", given ? facts.parent : std::string_view(place.parent));
+  return packet + "}}";
+}
+}  // namespace detail
+
+/// Something happened.
+inline void event(std::string_view name, std::initializer_list<Attribute> attributes = {},
+                  const EventFacts& facts = {}) {
+  tell([&] { return detail::event_packet(name, attributes, facts); });
+}
+
+/// Whether an agent may hear what is told: before something that is expensive to make.
+inline bool is_enabled() {
+  return Channel::instance().configured();
+}
+
+/// 16 hexadecimal digits, as ids of events and spans are.
+inline std::string new_id() {
+  static std::atomic<std::uint64_t> count{0};
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  // splitmix64 of what no other process has at this moment.
+  auto bits = (static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u +
+               static_cast<std::uint64_t>(now.tv_nsec)) ^
+              (static_cast<std::uint64_t>(::getpid()) << 40);
+  bits += (count.fetch_add(1, std::memory_order_relaxed) + 1) * 0x9e3779b97f4a7c15;
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
+  bits ^= bits >> 31;
+  std::string id;
+  for (int shift = 60; shift >= 0; shift -= 4) id += "0123456789abcdef"[(bits >> shift) & 15];
+  return id;
+}
+
+/// From here to the end of the block is a span: two events, its start and its end, of which the
+/// agent makes a span of OTLP and of Perfetto. Spans in it are below it, and events in it know it;
+/// one that an exception ends has failed. To be ended by its thread, the newest first.
+///
+///     elastrun::worker::Span epoch("epoch", {{"number", 3}});
+class Span {
+ public:
+  explicit Span(std::string name, std::initializer_list<Attribute> attributes = {})
+      : name_(std::move(name)), before_(detail::span_place()) {
+    for (const auto& [key, value] : attributes) attributes_.emplace_back(key, value);
+    detail::span_place() = {new_id(), before_.span};
+    tell_end("start");
+  }
+  ~Span() {
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin_;
+    attributes_.emplace_back("span.seconds", Value(took.count()));
+    if (std::uncaught_exceptions() > exceptions_) {
+      attributes_.emplace_back("span.error", Value("exception"));
+    }
+    tell_end("stop");
+    detail::span_place() = before_;
+  }
+  Span(const Span&) = delete;
+  Span& operator=(const Span&) = delete;
+  const std::string& id() const { return detail::span_place().span; }
+
+ private:
+  void tell_end(const char* phase) {
+    attributes_.emplace_back("span.phase", Value(phase));
+    tell([&] { return detail::event_packet(name_, attributes_, {}); });
+    attributes_.pop_back();
+  }
+  std::string name_;
+  std::vector<std::pair<std::string, Value>> attributes_;
+  const detail::SpanPlace before_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  const int exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace elastrun::worker
