@@ -119,7 +119,7 @@ class Channel {
     const bool named = size > 0;
     const char* directory = std::getenv("ELASTRUN_RUN_DIR");
     if (named && directory != nullptr) {
-      from_ = new std::string(R"({"kind":"from","directory":)" + quoted(directory) + '}');
+      from_ = new std::string(R"({"kind":"from","directory":)" + worker::quoted(directory) + '}');
     }
     agent_.store(named ? Agent::Named : Agent::None, std::memory_order_release);
     return named;

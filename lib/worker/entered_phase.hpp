@@ -49,7 +49,7 @@ inline EnteredPhase enter_phase(std::string_view name, EnteredPhase::Clock::time
   EnteredPhase before = last_phase.exchange(name, until);
   Page::instance().phase(name);
   if (!Channel::instance().configured()) return before;
-  std::string packet = R"({"kind":"phase","phase":)" + quoted(cut(name, 256));
+  std::string packet = R"({"kind":"phase","phase":)" + worker::quoted(cut(name, 256));
   if (until != EnteredPhase::Clock::time_point::max()) {
     const std::chrono::duration<double> left = until - EnteredPhase::Clock::now();
     packet += R"(,"at_most":)" + number(left.count() > 0.001 ? left.count() : 0.001);

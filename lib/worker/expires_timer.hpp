@@ -63,7 +63,8 @@ class Expires {
     return innermost;
   }
   std::string begin() const {
-    return R"({"kind":"timer","id":)" + std::to_string(number_) + R"(,"scope":)" + quoted(scope_);
+    return R"({"kind":"timer","id":)" + std::to_string(number_) + R"(,"scope":)" +
+           worker::quoted(scope_);
   }
   /// By the monotonic clock: a wall clock that is set neither ends nor spares anybody.
   void arm() const {

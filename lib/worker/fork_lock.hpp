@@ -14,12 +14,6 @@ namespace detail {
 /// from its parent.
 inline std::atomic<std::uint32_t> generation{1};
 
-inline void count_forks() {
-  static std::atomic<bool> counted{false};
-  if (counted.exchange(true)) return;
-  ::pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
-}
-
 /// Held for a few instructions, or a send(2) that waits for its turn alone. That of a thread which
 /// this process does not have, because it was forked meanwhile, counts as free.
 class Lock {
@@ -47,6 +41,41 @@ class Lock {
  private:
   std::atomic<std::uint64_t> holder_{0};  // its thread and generation, in one: both at once
   std::uint32_t last_ = 0;                // generation of the last one, who may have gone
+};
+
+/// For what threads share and seldom change: the list of Stats, sampling. fork(2) waits for it, so
+/// that a child finds these whole.
+inline Lock shared_lock;
+inline bool held_for_fork = false;
+
+inline void count_forks() {
+  static std::atomic<bool> counted{false};
+  if (counted.exchange(true)) return;
+  ::pthread_atfork([] { held_for_fork = shared_lock.lock() != Lock::Taken::Not; },
+                   [] {
+                     if (held_for_fork) shared_lock.unlock();
+                   },
+                   // In the child it counts as free, as its holder's generation has passed.
+                   [] { generation.fetch_add(1, std::memory_order_relaxed); });
+}
+
+/// Has that lock until the end of its block. False: this thread has it, as a signal handler has
+/// come in between.
+class Shared {
+ public:
+  Shared() {
+    count_forks();
+    taken_ = shared_lock.lock() != Lock::Taken::Not;
+  }
+  ~Shared() {
+    if (taken_) shared_lock.unlock();
+  }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  explicit operator bool() const { return taken_; }
+
+ private:
+  bool taken_ = false;
 };
 }  // namespace detail
 

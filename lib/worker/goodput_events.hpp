@@ -108,7 +108,7 @@ class Recorder {
       add(",");
     } else if (event == Event::StartCustom || event == Event::EndCustom) {
       add(R"("custom_badput_event_type":)");
-      add(quoted(name));
+      add(worker::quoted(name));
       add(",");
     }
     add("\"");

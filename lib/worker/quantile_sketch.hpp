@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace elastrun::worker {
 namespace detail {
@@ -19,7 +21,7 @@ class Sketch {
       return;
     }
     const double index = std::ceil(std::log2(std::fabs(value)) * kBuckets) - 1;
-    ++(value < 0 ? negative_ : positive_)[static_cast<int>(index)];
+    ++(value < 0 ? negative_ : positive_)[index < kLast ? static_cast<int>(index) : kLast];
   }
   double quantile(double rank) const {
     std::uint64_t all = zeros_;
@@ -35,6 +37,16 @@ class Sketch {
       if ((left -= static_cast<std::int64_t>(count)) <= 0) return middle(index);
     }
     return 0;
+  }
+  /// The end of each bucket that has values, away from zero, and how many; from the lowest.
+  std::vector<std::pair<double, std::uint64_t>> buckets() const {
+    std::vector<std::pair<double, std::uint64_t>> found;
+    for (auto one = negative_.rbegin(); one != negative_.rend(); ++one) {
+      found.emplace_back(-end_of(one->first), one->second);
+    }
+    if (zeros_ > 0) found.emplace_back(0, zeros_);
+    for (const auto& [index, count] : positive_) found.emplace_back(end_of(index), count);
+    return found;
   }
   /// As members of a packet of type histogram, with a comma before each. Where the buckets are too
   /// many, or too far apart, each two become one, and again.
@@ -52,9 +64,9 @@ class Sketch {
  private:
   using Counts = std::map<int, std::uint64_t>;
   static constexpr double kBuckets = 32;
-  static double middle(int index) {
-    return std::exp2((index + 1) / kBuckets) * (2 / (std::exp2(1 / kBuckets) + 1));
-  }
+  static constexpr int kLast = 1024 * 32 - 2;  // its end is a double still; also what is beyond
+  static double end_of(int index) { return std::exp2((index + 1) / kBuckets); }
+  static double middle(int index) { return end_of(index) * (2 / (std::exp2(1 / kBuckets) + 1)); }
   static bool is_large(const Counts& counts) {
     return counts.size() > 200 ||
            (!counts.empty() && counts.rbegin()->first - counts.begin()->first >= 640);

@@ -45,7 +45,7 @@ inline std::string labels_object(const About& about) {
   std::string object = "{";
   for (const auto& [key, value] : about.labels) {
     if (object.size() > 1) object += ',';
-    object += quoted(cut(key, 256)) + ':' + quoted(cut(value, 256));
+    object += worker::quoted(cut(key, 256)) + ':' + worker::quoted(cut(value, 256));
   }
   return object + '}';
 }
@@ -54,8 +54,8 @@ inline std::string labels_object(const About& about) {
 inline std::string about_members(const About& about) {
   std::string members;
   if (!about.labels.empty()) members += R"(,"labels":)" + labels_object(about);
-  if (!about.unit.empty()) members += R"(,"unit":)" + quoted(cut(about.unit, 64));
-  if (!about.help.empty()) members += R"(,"help":)" + quoted(cut(about.help, 1024));
+  if (!about.unit.empty()) members += R"(,"unit":)" + worker::quoted(cut(about.unit, 64));
+  if (!about.help.empty()) members += R"(,"help":)" + worker::quoted(cut(about.help, 1024));
   return members;
 }
 
@@ -72,8 +72,9 @@ inline bool should_save(std::int64_t step = -1) {
 inline void count(std::string_view name, double amount = 1, std::string_view group = "worker",
                   const About& about = {}) {
   tell([&] {
-    return R"({"kind":"metric","type":"counter","name":)" + quoted(name) + R"(,"value":)" +
-           number(amount) + R"(,"group":)" + quoted(group) + detail::about_members(about) + "}";
+    return R"({"kind":"metric","type":"counter","name":)" + worker::quoted(name) + R"(,"value":)" +
+           number(amount) + R"(,"group":)" + worker::quoted(group) + detail::about_members(about) +
+           "}";
   });
 }
 
@@ -88,8 +89,8 @@ inline void checkpoint_done(std::int64_t step = -1) {
 inline void metric(std::string_view name, double value, std::string_view group = "worker",
                    std::int64_t step = -1, const About& about = {}) {
   tell([&] {
-    return R"({"kind":"metric","name":)" + quoted(name) + R"(,"value":)" + number(value) +
-           R"(,"group":)" + quoted(group) + detail::step_member(step) +
+    return R"({"kind":"metric","name":)" + worker::quoted(name) + R"(,"value":)" + number(value) +
+           R"(,"group":)" + worker::quoted(group) + detail::step_member(step) +
            detail::about_members(about) + "}";
   });
   Page::instance().put(Page::instance().series(group, name), value);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "name_pattern.hpp"
+
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -27,18 +29,6 @@ namespace detail {
 constexpr const char* kAggregations[] = {"value", "mean",   "count",    "sum", "max",
                                          "min",   "stddev", "p50",      "p90", "p95",
                                          "p99",   "p999",   "histogram"};
-
-/// With `*` for any text.
-inline bool fits(std::string_view pattern, std::string_view name) {
-  if (pattern.empty()) return name.empty();
-  if (pattern[0] != '*') {
-    return !name.empty() && pattern[0] == name[0] && fits(pattern.substr(1), name.substr(1));
-  }
-  for (std::size_t i = 0; i <= name.size(); ++i) {
-    if (fits(pattern.substr(1), name.substr(i))) return true;
-  }
-  return false;
-}
 
 /// Those of --aggregations, PATTERN=NAME[+NAME...] with commas between them, or what was chosen.
 inline std::vector<Aggregation> chosen_for(std::string_view name, std::vector<Aggregation> chosen) {

@@ -140,8 +140,8 @@ class Metric {
     if (cell.count + cell.not_finite == 0) return;
     tell_single(cell);
     worker::tell([&] {
-      std::string packet = R"({"kind":"metric","name":)" + quoted(name_) + R"(,"value":)" +
-                           number(cell.last) + R"(,"group":)" + quoted(group_) +
+      std::string packet = R"({"kind":"metric","name":)" + worker::quoted(name_) + R"(,"value":)" +
+                           number(cell.last) + R"(,"group":)" + worker::quoted(group_) +
                            detail::step_member(-1) + detail::about_members(about_);
       if (cell.count > 1 || is_histogram_) {
         packet += R"(,"count":)" + std::to_string(cell.count) + R"(,"sum":)" + number(cell.sum) +
@@ -157,10 +157,10 @@ class Metric {
   }
   void tell_single(const Cell& cell) const {
     constexpr std::size_t kRows = 150;  // of a packet, which the agent takes up to 16 KiB
-    const auto begin = R"({"kind":"samples","series":[[)" + quoted(group_) + ',' + quoted(name_) +
-                       ',' + detail::labels_object(about_) + ',' +
-                       quoted(detail::cut(about_.unit, 64)) + ',' +
-                       quoted(detail::cut(about_.help, 1024)) + "]],\"samples\":[";
+    const auto begin = R"({"kind":"samples","series":[[)" + worker::quoted(group_) + ',' +
+                       worker::quoted(name_) + ',' + detail::labels_object(about_) + ',' +
+                       worker::quoted(detail::cut(about_.unit, 64)) + ',' +
+                       worker::quoted(detail::cut(about_.help, 1024)) + "]],\"samples\":[";
     for (std::size_t i = 0; i < cell.single.size() || (i == 0 && cell.suppressed > 0); i += kRows) {
       std::string packet = begin;
       for (std::size_t k = i; k < cell.single.size() && k < i + kRows; ++k) {
@@ -168,8 +168,8 @@ class Metric {
       }
       packet += ']';
       if (i == 0 && cell.suppressed > 0) {
-        packet +=
-            R"(,"suppressed":{)" + quoted(group_) + ':' + std::to_string(cell.suppressed) + '}';
+        packet += R"(,"suppressed":{)" + worker::quoted(group_) + ':' +
+                  std::to_string(cell.suppressed) + '}';
       }
       worker::tell([&] { return packet + '}'; });
     }

@@ -3,6 +3,7 @@
 
 #include "agent_channel.hpp"
 #include "packet.hpp"
+#include "sampling.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -22,7 +23,7 @@ namespace elastrun::worker {
 /// What an attribute of an event may be: text, a number, true or false.
 class Value {
  public:
-  Value(std::string_view text) : json_(quoted(text)) {}
+  Value(std::string_view text) : json_(worker::quoted(text)) {}
   Value(const char* text) : Value(std::string_view(text)) {}
   Value(const std::string& text) : Value(std::string_view(text)) {}
   Value(bool value) : json_(value ? "true" : "false") {}
@@ -63,18 +64,18 @@ inline SpanPlace& span_place() {
 template <class Attributes>
 std::string event_packet(std::string_view name, const Attributes& attributes,
                          const EventFacts& facts) {
-  std::string packet = R"({"kind":"event","name":)" + quoted(name);
+  std::string packet = R"({"kind":"event","name":)" + worker::quoted(name);
   if (facts.time > 0) packet += R"(,"time":)" + number(facts.time);
   packet += R"(,"attributes":{)";
   const auto add = [&](std::string_view key, const std::string& json) {
     if (packet.back() != '{') packet += ',';
-    packet += quoted(key) + ':' + json;
+    packet += worker::quoted(key) + ':' + json;
   };
   for (const auto& [key, value] : attributes) add(key, value.json());
   const auto& place = span_place();
   const bool given = !facts.span.empty();
   const auto text = [&](std::string_view key, std::string_view value) {
-    if (!value.empty()) add(key, quoted(value));
+    if (!value.empty()) add(key, worker::quoted(value));
   };
   text("severity", facts.severity);
   text("event.id", facts.id);
@@ -84,15 +85,17 @@ std::string event_packet(std::string_view name, const Attributes& attributes,
 }
 }  // namespace detail
 
+/// Whether an agent may hear what is told, and sample() lets events of that name pass: before one
+/// that is expensive to make.
+inline bool is_enabled(std::string_view name = {}) {
+  return Channel::instance().configured() && detail::sampling.wants(name);
+}
+
 /// Something happened.
 inline void event(std::string_view name, std::initializer_list<Attribute> attributes = {},
                   const EventFacts& facts = {}) {
-  tell([&] { return detail::event_packet(name, attributes, facts); });
-}
-
-/// Whether an agent may hear what is told: before something that is expensive to make.
-inline bool is_enabled() {
-  return Channel::instance().configured();
+  if (!is_enabled(name) || !detail::sampling.passes(name)) return;
+  Channel::instance().send(detail::event_packet(name, attributes, facts));
 }
 
 /// 16 hexadecimal digits, as ids of events and spans are.
@@ -121,7 +124,9 @@ inline std::string new_id() {
 class Span {
  public:
   explicit Span(std::string name, std::initializer_list<Attribute> attributes = {})
-      : name_(std::move(name)), before_(detail::span_place()) {
+      : name_(std::move(name)),
+        told_(is_enabled(name_) && detail::sampling.passes(name_)),
+        before_(detail::span_place()) {
     for (const auto& [key, value] : attributes) attributes_.emplace_back(key, value);
     detail::span_place() = {new_id(), before_.span};
     tell_end("start");
@@ -141,11 +146,13 @@ class Span {
 
  private:
   void tell_end(const char* phase) {
+    if (!told_) return;
     attributes_.emplace_back("span.phase", Value(phase));
-    tell([&] { return detail::event_packet(name_, attributes_, {}); });
+    Channel::instance().send(detail::event_packet(name_, attributes_, {}));
     attributes_.pop_back();
   }
-  std::string name_;
+  const std::string name_;
+  const bool told_;  // both ends, or neither
   std::vector<std::pair<std::string, Value>> attributes_;
   const detail::SpanPlace before_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

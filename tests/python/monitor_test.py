@@ -505,6 +505,12 @@ class Wishes(unittest.TestCase):
         self.assertTrue(monitor.is_enabled("data.write"))
         monitor.log_event(Event("data.read"))
         self.assertEqual(len(self.events), 10)
+        monitor.sample("span", 0.5)
+        for _ in range(3):
+            with monitor.span("span"):
+                pass
+        phases = [one.data["span.phase"] for one in self.events if one.name == "span"]
+        self.assertEqual(phases, ["start", "stop"] * 2)  # of the first and the third
         with self.assertRaisesRegex(ValueError, "must be between 0 and 1"):
             monitor.sample("a", 2)
         done = worker("print(elastrun.monitor.is_enabled('e'))", None)
@@ -515,13 +521,17 @@ class Wishes(unittest.TestCase):
         monitor._now = lambda: now[0]
         self.addCleanup(setattr, monitor, "_now", time.monotonic)
         kinds = ("skip", "zero", "no_data")
+        full = Stat("full", [A.SUM], timedelta(seconds=1), 1, on_empty="zero")
+        full.add(3)  # told, and its window with it
         made = {one: Stat(one, [A.SUM, A.MIN], timedelta(seconds=1),
                           on_empty=one) for one in kinds}
         for stat in made.values():
             stat.add(3)
         now[0] += 1
         monitor.close_due()
-        del self.events[:]
+        self.assertEqual([one.data for one in self.events if "full.sum" in one.data],
+                         [{"full.sum": 3.0}])
+        del self.events[:], full
         self.assertIsNotNone(monitor.close_due())
         now[0] += 1
         monitor.close_due()

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The header for C++ workers against a socket that the test listens on.
+#include "worker/agent_socket.hpp"
 #include "worker/elastrun.hpp"
 
 #include <algorithm>
@@ -12,58 +13,8 @@
 #include <thread>
 #include <vector>
 
-namespace {
-
-// The channel is looked up once per process, so each script runs in a child with its own variable.
-template <class Script>
-int in_worker(const std::string& channel, Script script) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::setenv("ELASTRUN_CHANNEL", channel.c_str(), 1);
-    ::_exit(script());
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-struct Listener {
-  std::filesystem::path folder = [] {
-    std::string name = (std::filesystem::temp_directory_path() / "worker_XXXXXX").string();
-    return std::string(::mkdtemp(name.data()));
-  }();
-  std::string path = folder / "channel";
-  int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-  Listener() {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    path.copy(address.sun_path, sizeof address.sun_path - 1);
-    REQUIRE(::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-    REQUIRE(::listen(fd, 8) == 0);
-  }
-  ~Listener() {
-    ::close(fd);
-    std::filesystem::remove_all(folder);
-  }
-  // The packets of the next connection; its sender has ended.
-  std::vector<std::string> packets() const {
-    std::vector<std::string> found;
-    const int connection = ::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC);
-    std::string buffer(65536, '\0');
-    while (connection >= 0) {
-      const auto size = ::recv(connection, buffer.data(), buffer.size(), 0);
-      if (size <= 0) break;
-      found.push_back(buffer.substr(0, static_cast<std::size_t>(size)));
-    }
-    if (connection >= 0) ::close(connection);
-    return found;
-  }
-};
-
-}  // namespace
-
 using namespace elastrun;
+using test::in_worker, test::Listener;
 
 TEST_CASE("worker header: each call is one packet of JSON") {
   const Listener listener;
@@ -457,72 +408,6 @@ TEST_CASE(
   CHECK(sum == 40'000);
   CHECK(packets.back().find("\"not_finite\":1") != std::string::npos);
   CHECK(listener.packets().empty());
-}
-
-TEST_CASE("worker header: a window of a Stat is one event, as torch.monitor's vectors say") {
-  using A = worker::Aggregation;
-  const Listener listener;
-  in_worker(listener.path, [] {
-    const worker::Stat::Clock::time_point start(std::chrono::hours(10));
-    worker::Stat d1("d1", {A::Sum, A::Count}, std::chrono::seconds(1), 3);
-    for (const int value : {1, 2, 3, 4}) d1.add(value, start);
-    d1.add(5, start + std::chrono::seconds(1));
-    const bool counted = d1.count() == 1;
-    worker::Stat d8("d8", {A::Min, A::Max, A::Mean, A::Value}, std::chrono::seconds(1));
-    d8.add(7, start);
-    d8.add(-7, start + std::chrono::seconds(5));
-    d8.add(std::nan(""), start + std::chrono::seconds(5));
-    worker::Stat("d7", {A::Sum}, std::chrono::seconds(1));
-    return counted ? 0 : 1;
-  });
-  const std::string begin = R"({"kind":"event","name":"torch.monitor.Stat","attributes":)";
-  CHECK(listener.packets() ==
-        std::vector<std::string>{begin + R"({"d1.sum":6,"d1.count":3}})",
-                                 begin + R"({"d8.min":7,"d8.max":7,"d8.mean":7,"d8.value":7}})",
-                                 begin + R"({"d8.min":-7,"d8.max":-7,"d8.mean":-7,"d8.value":-7}})",
-                                 begin + R"({"d1.sum":5,"d1.count":1}})"});
-}
-
-TEST_CASE("worker header: a Stat has count windows, quantiles, a histogram, unit and help") {
-  const Listener listener;
-  using A = worker::Aggregation;
-  in_worker(listener.path, [] {
-    ::setenv("ELASTRUN_AGGREGATIONS", "x=mean,over*=p99+max", 1);
-    worker::Stat stat("s", {A::Stddev, A::P50, A::Count, A::Histogram}, {{}, 4, "s", "A help."});
-    for (int i = 1; i <= 9; ++i) stat.add(i);  // two windows, and one that is left
-    stat.add(std::numeric_limits<double>::infinity());
-    worker::Stat over("over.it", {A::Sum}, {{}, 2, {}, {}});
-    over.add(1);
-    over.add(2);
-    worker::Stat timed("timed", {A::Count}, {{}, 1, {}, {}});
-    { const auto timing = timed.add_time(); }
-    worker::Stat asked("asked", {A::Value}, std::chrono::seconds(1));
-    const worker::Stat::Clock::time_point start(std::chrono::hours(10));
-    asked.observe([] { return 42.0; });
-    asked.close_due(start);
-    asked.close_due(start + std::chrono::seconds(1));
-    return static_cast<int>(stat.dropped());
-  });
-  const auto told = listener.packets();
-  const auto attributes = [](const std::string& members) {
-    return R"({"kind":"event","name":"torch.monitor.Stat","attributes":{)" + members + "}}";
-  };
-  const std::string about = R"(,"unit":"s","help":"A help."})";
-  REQUIRE(told.size() == 9);
-  CHECK(told[0].find(R"({"s.stddev":1.118033988749895,"s.p50":1.978)") != std::string::npos);
-  CHECK(told[0].find(R"("s.count":4,"stat.unit":"s","stat.help":"A help."}})") !=
-        std::string::npos);
-  CHECK(told[1] ==
-        R"({"kind":"metric","type":"histogram","group":"torch.monitor","name":"s","value":4,)"
-        R"("count":4,"sum":10,"min":1,"max":4,"scale":5,"zeros":0,)"
-        R"("buckets":[[-1,1],[31,1],[50,1],[63,1]],"negative":[])" +
-            about);
-  CHECK(told[3].find(R"("count":4,"sum":26)") != std::string::npos);
-  // Within 1.09 %, as quantiles are.
-  CHECK(told[4].find(R"({"over.it.max":2,"over.it.p99":1.978)") != std::string::npos);
-  CHECK(told[5] == attributes(R"("timed.count":1)"));
-  CHECK(told[6] == attributes(R"("asked.value":42)"));
-  CHECK(told[8].find(R"("count":1,"sum":9)") != std::string::npos);  // at its end
 }
 
 TEST_CASE("worker header: series have labels, a unit and a help, and may be histograms") {

@@ -165,8 +165,11 @@ def span(name: str, severity: str = "info", **data: data_value_t) -> Iterator[st
     mine, before = new_id(), _span.get()
     around = before[0]
     ends: dict[str, data_value_t] = {"span.phase": "stop"}
-    log_event(Event(name, data={**data, "span.phase": "start"}, severity=severity, span=mine,
-                    parent=around))
+    first = Event(name, data={**data, "span.phase": "start"}, severity=severity, span=mine,
+                  parent=around)
+    told = _passes(name)  # both ends, or neither
+    if told:
+        _hand_out(first)
     _span.set((mine, around))
     begin = time.monotonic()
     try:
@@ -178,7 +181,9 @@ def span(name: str, severity: str = "info", **data: data_value_t) -> Iterator[st
         ends["span.seconds"] = time.monotonic() - begin
         if _span.get()[0] == mine:  # a generator may be closed elsewhere, as asyncio does
             _span.set(before)
-        log_event(Event(name, data={**data, **ends}, severity=severity, span=mine, parent=around))
+        if told:
+            _hand_out(Event(name, data={**data, **ends}, severity=severity, span=mine,
+                            parent=around))
 
 
 class _Sampling:
@@ -201,9 +206,9 @@ _sampling: tuple[_Sampling, ...] = ()
 
 
 def sample(pattern: str, rate: float) -> None:
-    """Of the events that match `pattern` (with * and ?) that part passes from now on, in (0, 1];
-    0: none. Windows of a Stat always pass. Of several patterns the last one counts. Fails with
-    ValueError on another rate.
+    """Of the events and spans that match `pattern` (with * and ?) that part passes from now on, in
+    (0, 1]; 0: none. Windows of a Stat always pass. Of several patterns the last one counts. Fails
+    with ValueError on another rate.
     """
     global _sampling
     if not 0 <= rate <= 1:
@@ -261,13 +266,22 @@ def failures() -> int:
     return _failures
 
 
+def _passes(name: str) -> bool:
+    """Takes its turn, where such events are sampled."""
+    if not _sampling or name == STAT_EVENT or (found := _sampled(name)) is None:
+        return True
+    with _change:
+        return found.rate > 0 and found.passes()
+
+
 def log_event(event: Event) -> None:
     """Handlers get it now, in this thread; without any, and outside elastrun, nothing happens."""
+    if _passes(event.name):
+        _hand_out(event)
+
+
+def _hand_out(event: Event) -> None:
     global _failures
-    if _sampling and event.name != STAT_EVENT and (found := _sampled(event.name)) is not None:
-        with _change:
-            if found.rate == 0 or not found.passes():
-                return
     for handle in _handles:
         try:
             handle._handler(event)
@@ -471,11 +485,13 @@ class _Core:
         self.dropped = 0
 
     def _turn(self, to: int) -> _Window | None:
-        """Under the lock: the window that is over, if it had values."""
+        """Under the lock: the window that is over, if it had values, or is to be told without; one
+        that was full has been told.
+        """
         over, self._open = self._open, _Window(self._sketch, self._spread)
-        began, self._id = self._id, to
+        (began, self._id), (full, self._full) = (self._id, to), (self._full, False)
         if over.count == 0:
-            return over if self._tells_empty and began != 0 else None
+            return over if self._tells_empty and began != 0 and not full else None
         self._closed = over
         return over
 
@@ -484,7 +500,6 @@ class _Core:
         self._until = (number + 1) * self._window
         if number == self._id:
             return None
-        self._full = False
         return self._turn(number)
 
     def add(self, value: float) -> None:
