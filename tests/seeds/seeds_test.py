@@ -5,6 +5,8 @@ this Python has them. Timers over a FIFO are told by one library and kept by the
 from __future__ import annotations
 
 import contextlib
+import datetime
+import functools
 import importlib
 import importlib.util
 import io
@@ -22,8 +24,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve()
 PACKAGE = HERE.parents[2] / "lib" / "python"
+ORIGINALS = HERE.parents[2] / "build" / "originals"
+# Without what it talks to clouds with, for which there are stand-ins.
+GOODPUT_PACKAGES = ["ml-goodput-measurement==0.2.3", "numpy", "packaging", "protobuf", "scipy",
+                    "tensorboardX"]
 sys.path.insert(0, str(HERE.parent))
 import programs  # noqa: E402
+import readme  # noqa: E402
 
 REPLACED = (("torch.distributed.elastic", "elastrun"), ("torch.monitor", "elastrun.monitor"),
             ("ml_goodput_measurement", "elastrun"))
@@ -73,11 +80,58 @@ def stand_in_for_clouds() -> None:
             sys.modules[name] = unittest.mock.MagicMock()
 
 
+def keep_logs_here() -> None:
+    """The original's log in a cloud becomes a file in the working directory, whose entries are as
+    old as what they tell; there is no cloud to ask where this machine is.
+    """
+    theirs = importlib.import_module("ml_goodput_measurement.src.goodput")
+    tools = importlib.import_module("ml_goodput_measurement.src.goodput_utils")
+
+    class Log(theirs._CloudLogger):  # type: ignore[misc]
+        def __init__(self, job_name: str, log_name: str, *_: object, **more: object) -> None:
+            self.job_name, self.job_start_time = job_name, None
+            self.file = Path("logs." + log_name)
+
+        def write_cloud_logging_entry(self, entry: dict[str, object]) -> None:
+            if entry is not None and entry["job_name"] == self.job_name:
+                with self.file.open("a") as file:
+                    print(json.dumps(entry), file=file)
+
+        def flush(self) -> None:
+            pass
+
+        def read_cloud_logging_entries(self, start_time: object = None, end_time: object = None,
+                                       last_entry_info: tuple[object, str] | None = None) -> object:
+            lines = self.file.read_text().splitlines() if self.file.exists() else []
+            found = [json.loads(line) for line in lines]
+            begin = 0 if last_entry_info is None else int(last_entry_info[1]) + 1
+            told = [(number, one) for number, one in enumerate(found) if number >= begin
+                    and (end_time is None or self.time_of(one) <= end_time)]
+            payload = [one for _, one in told]
+            self._update_job_start_time(payload)
+            last = (self.time_of(payload[-1]), str(told[-1][0])) if told else (None, None)
+            return payload, last
+
+        @staticmethod
+        def time_of(entry: dict[str, object]) -> datetime.datetime:
+            return datetime.datetime.fromtimestamp(
+                max(value for key, value in entry.items() if key.endswith("_time")),
+                datetime.timezone.utc)
+
+    theirs._CloudLogger = Log
+    for module in [one for name, one in sys.modules.items() if name.startswith("ml_goodput")]:
+        if getattr(module, "_CloudLogger", None) is not None:
+            module._CloudLogger = Log
+    tools.get_gcp_metadata = lambda *_, **more: None
+    os.environ["ML_GOODPUT_CACHE_DIR"] = os.getcwd()
+
+
 def run_all(chosen: dict[str, str]) -> dict[str, str]:
     """In this process, which is a child: what each has printed, or its traceback."""
     said = {}
     if any("ml_goodput_measurement" in text for text in chosen.values()):
         stand_in_for_clouds()
+        keep_logs_here()
     for name, text in chosen.items():
         out = io.StringIO()
         try:
@@ -89,11 +143,34 @@ def run_all(chosen: dict[str, str]) -> dict[str, str]:
     return said
 
 
-def in_a_process(chosen: dict[str, str]) -> dict[str, str]:
+@functools.cache
+def python_with(original: str) -> str:
+    """This Python, or one of an environment that is made for it once; ImportError: why not."""
+    if importlib.util.find_spec(original) is not None:
+        return sys.executable
+    if original != "ml_goodput_measurement":
+        raise ImportError(f"no {original} in this Python")
+    python = ORIGINALS / "bin" / "python"
+    if not python.exists():
+        ORIGINALS.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=ORIGINALS.parent) as folder:
+            made = Path(folder, "made")
+            for words in ([sys.executable, "-m", "venv", made],
+                          [made / "bin/pip", "install", "-q", "--no-deps", "--retries=0",
+                           "--timeout=10", "--disable-pip-version-check", *GOODPUT_PACKAGES]):
+                done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+                if done.returncode != 0:
+                    raise ImportError(f"{original} cannot be installed: {done.stderr.strip()}")
+            with contextlib.suppress(OSError):  # another test has made it meanwhile
+                made.rename(ORIGINALS)
+    return str(python)
+
+
+def in_a_process(chosen: dict[str, str], python: str = sys.executable) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("ELASTRUN_")}
     env["PYTHONPATH"] = str(PACKAGE)
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([sys.executable, "-B", str(HERE), "run"], input=json.dumps(chosen),
+        done = subprocess.run([python, "-B", str(HERE), "run"], input=json.dumps(chosen),
                               text=True, capture_output=True, timeout=240, cwd=folder,
                               env=dict(env, TMPDIR=folder))
     if done.returncode != 0:
@@ -109,6 +186,8 @@ def replaced(text: str) -> str:
 
 
 class Seeds(unittest.TestCase):
+    maxDiff = None
+
     def test_programs_that_only_elastrun_can_run_do_what_the_documents_say(self) -> None:
         said = in_a_process(programs.OURS)
         self.assertEqual(said, programs.EXPECTED)
@@ -118,9 +197,12 @@ class Seeds(unittest.TestCase):
         for name, said in ours.items():
             self.assertNotIn("Traceback", said, name)
             self.assertNotEqual(said, "", name)
-        if importlib.util.find_spec(original) is None:
-            self.skipTest(f"they run; no {original} in this Python to compare with")
-        theirs = in_a_process(chosen)
+        try:
+            python = python_with(original)
+        except ImportError as error:
+            print(f"they run, and are compared with nothing: {error}", file=sys.stderr)
+            self.skipTest(str(error))
+        theirs = in_a_process(chosen, python)
         for name in chosen:
             with self.subTest(name):
                 self.assertEqual(ours[name], theirs[name])
@@ -131,13 +213,17 @@ class Seeds(unittest.TestCase):
     def test_programs_of_ml_goodput_measurement(self) -> None:
         self.compare("ml_goodput_measurement", programs.GOODPUT)
 
+    def test_examples_of_the_readme_of_ml_goodput_measurement(self) -> None:
+        self.compare("ml_goodput_measurement", readme.README)
+
     def test_under_elastrun_they_do_the_same_and_their_metrics_reach_its_sinks(self) -> None:
         """But that a timer needs no client, as the agent is there."""
         program = shutil.which("elastrun")
         if program is None:
             self.skipTest("no elastrun in PATH")
         chosen = {name: replaced(text) for name, text in
-                  {**programs.TORCH, **programs.GOODPUT, **programs.OURS}.items()}
+                  {**programs.TORCH, **programs.GOODPUT, **readme.README,
+                   **programs.OURS}.items()}
         expected = in_a_process(chosen)
         client = "timer: no client, and one of the user's"
         self.assertIn("RuntimeError\n", expected[client])

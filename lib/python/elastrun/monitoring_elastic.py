@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from elastrun.goodput_monitor import ElasticGoodputMonitor
+from elastrun.goodput_utils import GCPOptions
 
-__all__ = ["ElasticGoodputMonitor"]
+__all__ = ["ElasticGoodputMonitor", "GCPOptions"]
