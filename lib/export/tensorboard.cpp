@@ -5,6 +5,7 @@
 #include "core/utf8.hpp"
 #include "export/series_name.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -84,7 +85,9 @@ class Message {
 std::string histogram(const TensorBoardValue& value) {
   const Sketch& sketch = *value.sketch;
   std::vector<double> limits, counts;
+  double squares = 0;  // of the buckets: a sketch does not keep those of its values
   const auto add = [&](double limit, std::uint64_t count) {
+    squares += limit * limit * static_cast<double>(count);
     limits.push_back(limit);
     counts.push_back(static_cast<double>(count));
   };
@@ -103,7 +106,7 @@ std::string histogram(const TensorBoardValue& value) {
       .number(2, value.max)
       .number(3, static_cast<double>(sketch.count()))
       .number(4, value.sum)
-      .number(5, value.squares)
+      .number(5, squares)
       .packed(6, limits)
       .packed(7, counts)
       .text();
@@ -186,8 +189,16 @@ std::string TensorBoardRecords::window(const Record& record) {
   if (values.empty() && window.sketch == nullptr) return {};
   if (window.sketch != nullptr) {
     TensorBoardValue histogram{tag, 0, window.sketch.get()};
-    histogram.min = window.sketch->quantile(0).value_or(0);
-    histogram.max = window.sketch->quantile(1).value_or(0);
+    // The values' own where the window has them: a quantile is one of a bucket.
+    const auto own = [&](std::string_view name, double otherwise) {
+      const auto found = std::ranges::find(
+          window.aggregates, name, [](const auto& one) { return std::string_view(one.first); });
+      return found == window.aggregates.end() ? otherwise
+                                              : number_of(found->second).value_or(otherwise);
+    };
+    histogram.min = own("min", window.sketch->quantile(0).value_or(0));
+    histogram.max = own("max", window.sketch->quantile(1).value_or(0));
+    histogram.sum = own("sum", 0);
     values.push_back(histogram);
   }
   return tensorboard_values(record.stamp.wall, step_of(record, tag), values);

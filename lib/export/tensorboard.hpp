@@ -24,9 +24,9 @@ std::string tf_record(std::string_view payload);
 std::string tensorboard_version(WallTime when);
 struct TensorBoardValue {
   std::string tag;
-  double value = 0;                               // kept as float
-  const telemetry::Sketch* sketch = nullptr;      // a histogram instead
-  double min = 0, max = 0, sum = 0, squares = 0;  // of the values themselves
+  double value = 0;                           // kept as float
+  const telemetry::Sketch* sketch = nullptr;  // a histogram instead
+  double min = 0, max = 0, sum = 0;           // of the values themselves
 };
 /// Values of one moment and step.
 std::string tensorboard_values(WallTime when, std::int64_t step,

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import http.server
 import json
+import math
 import os
 import re
 import resource
 import shutil
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -28,6 +30,94 @@ metrics.count_metric("tokens", 2.5, "model")
 channel.metric("loss", 0.25 + int(os.environ["RANK"]), "model")
 channel.event("epoch", number=3)
 """
+
+
+VALUES = [-1.0, 0.0, 0.5, 0.5, 2.0, 64.0]
+DISTRIBUTION = f"""from elastrun import metrics, monitor
+batch = monitor.Stat("batch", [monitor.Aggregation.HISTOGRAM], max_samples=6, unit="s")
+for value in {VALUES}:
+    metrics.observe_metric("wait", value, "model", unit="s")
+    batch.add(value)
+"""
+
+
+def varint(data: bytes) -> tuple[int, bytes]:
+    value = shift = 0
+    for place, byte in enumerate(data):
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value, data[place + 1:]
+    raise ValueError("a number without an end")
+
+
+def fields(data: bytes) -> dict[int, Any]:
+    """Of a message of protobuf by number, what has a length as a list where it comes again."""
+    found: dict[int, Any] = {}
+    while data:
+        key, data = varint(data)
+        value: Any
+        if key & 7 == 0:
+            value, data = varint(data)
+        else:
+            size = {1: 8, 5: 4}.get(key & 7, 0)
+            if key & 7 == 2:
+                size, data = varint(data)
+            value, data = data[:size], data[size:]
+        if key >> 3 in found:
+            value = [*found[key >> 3], value] if isinstance(found[key >> 3], list) else \
+                [found[key >> 3], value]
+        found[key >> 3] = value
+    return found
+
+
+def histograms(data: bytes) -> dict[str, list[dict[int, Any]]]:
+    """The HistogramProtos of each tag in an event file: of a window each."""
+    found: dict[str, list[dict[int, Any]]] = {}
+    while data:
+        size = struct.unpack("<Q", data[:8])[0]
+        event, data = fields(data[12:12 + size]), data[16 + size:]
+        values = fields(event[5]).get(1, []) if 5 in event else []
+        for value in map(fields, values if isinstance(values, list) else [values]):
+            if 5 in value:
+                found.setdefault(value[1].decode(), []).append(fields(value[5]))
+    return found
+
+
+def doubles(data: bytes) -> list[float]:
+    return list(struct.unpack(f"<{len(data) // 8}d", data))
+
+
+def proto_buckets(proto: dict[int, Any]) -> list[tuple[float, float, int]]:
+    limits, counts = doubles(proto[6]), doubles(proto[7])
+    assert limits == sorted(limits), limits
+    return [(low, high, int(many)) for low, high, many
+            in zip([-math.inf, *limits], limits, counts, strict=False)]
+
+
+def otlp_buckets(point: dict[str, Any]) -> list[tuple[float, float, int]]:
+    """Lower and upper bound and count, of those on both sides of zero."""
+    base = 2 ** 2 ** -point["scale"]
+    found = []
+    for side, sign in (("negative", -1), ("positive", 1)):
+        part = point.get(side, {})
+        for place, count in enumerate(part.get("bucketCounts", [])):
+            index = part.get("offset", 0) + place
+            low, high = sorted((sign * base ** index, sign * base ** (index + 1)))
+            found.append((low, high, int(count)))
+    return found
+
+
+def counted(buckets: list[tuple[float, float, int]]) -> list[int]:
+    """How many values are in buckets narrowly around -1, 0.5, 2 and 64; the first one of a proto
+    has no lower bound."""
+    found = []
+    for value in (-1.0, 0.5, 2.0, 64.0):
+        near, edge = abs(value) * 0.025, abs(value) * 1e-9
+        found.append(sum(count for low, high, count in buckets
+                         if (low == -math.inf or value - near <= low) and low <= value + edge
+                         and value - edge <= high <= value + near))
+    return found
 
 
 class Collector(http.server.ThreadingHTTPServer):
@@ -271,6 +361,66 @@ class Together(unittest.TestCase):
                 stretches = {one["name"]: one for one in trace if one["ph"] == "X"}
                 self.assertLessEqual(stretches["epoch"]["ts"], stretches["step"]["ts"])
                 self.assertEqual(stretches["step"]["pid"], 1)
+
+    def test_a_histogram_of_a_worker_has_its_values_in_otlp_and_tensorboard(self) -> None:
+        with Collector(200) as collector:
+            with Job(*sinks(collector.url, "tensorboard:tb"), "worker.py",
+                     files={"worker.py": DISTRIBUTION}, env={"PYTHONPATH": str(LIBRARY)}) as job:
+                self.assertEqual(job.end(), 0, job.errors())
+                points: dict[str, list[dict[str, Any]]] = {"wait": [], "batch": []}
+                for body in collector.taken("/v1/metrics"):
+                    for scope in body["resourceMetrics"][0]["scopeMetrics"]:
+                        for one in scope["metrics"]:
+                            if "exponentialHistogram" in one and one["name"] in points:
+                                self.assertEqual(one["unit"], "s")
+                                points[one["name"]] = one["exponentialHistogram"]["dataPoints"]
+                (file,) = (job.folder / "tb").glob("events.out.tfevents.*")
+                shown = histograms(file.read_bytes())
+        for name, found in points.items():
+            with self.subTest(name):
+                (point,) = found  # of the last request, since the start of the job
+                self.assertEqual((point["count"], point["sum"]), ("6", sum(VALUES)))
+                self.assertEqual((point["min"], point["max"]), (min(VALUES), max(VALUES)))
+                self.assertEqual(point.get("zeroCount"), "1")
+                self.assertEqual(counted(otlp_buckets(point)), [1, 2, 1, 1])
+                windows = shown[f"{name}/rank_0"]
+                self.assertEqual(sum(doubles(one[3])[0] for one in windows), 6)
+                self.assertEqual(sum(doubles(one[4])[0] for one in windows), sum(VALUES))
+                self.assertEqual(min(doubles(one[1])[0] for one in windows), -1)
+                self.assertEqual(max(doubles(one[2])[0] for one in windows), 64)
+                squares = sum(doubles(one[5])[0] for one in windows)
+                self.assertAlmostEqual(squares / sum(one * one for one in VALUES), 1, delta=0.05)
+                self.assertEqual(counted([one for window in windows
+                                          for one in proto_buckets(window)]), [1, 2, 1, 1])
+
+    def test_what_the_agent_has_refused_is_read_by_the_worker_that_has_told_it(self) -> None:
+        """One has used the launcher's own group, in which it has nothing to say."""
+        worker = ("import os, time\n"
+                  "from elastrun import channel, telemetry\n"
+                  "def wait_for(is_so):\n"
+                  "    until = time.monotonic() + 60\n"
+                  "    while not is_so() and time.monotonic() < until:\n"
+                  "        time.sleep(0.01)\n"
+                  "if os.environ['RANK'] == '0':\n"
+                  "    for number in range(3):\n"
+                  "        channel.metric('mine', number, 'elastrun.made_up')\n"
+                  "    channel.metric('fine', 1, 'model')\n"
+                  "    wait_for(lambda: telemetry.losses()['agent'] >= 3)\n"
+                  "    open('over', 'w').close()\n"
+                  "else:\n"
+                  "    channel.metric('fine', 1, 'model')\n"
+                  "    wait_for(lambda: os.path.exists('over'))\n"
+                  "print('refused of', os.environ['RANK'], telemetry.losses()['agent'])\n")
+        with Job("--nproc-per-node=2", "--worker-lib", *sinks("prometheus:a.prom"), "worker.py",
+                 files={"worker.py": worker}) as job:
+            self.assertEqual(job.end(), 0, job.errors())
+            said = sorted(line for line in job.output().splitlines() if "refused of" in line)
+            self.assertEqual([line[line.index("refused"):] for line in said],
+                             ["refused of 0 3", "refused of 1 0"])
+            refused = [line.rsplit(" ", 1)[1]
+                       for line in (job.folder / "a.prom").read_text().splitlines()
+                       if line.startswith('elastrun_channel_dropped_total{reason="refused"')]
+            self.assertEqual(refused, ["3"])
 
     def test_the_machine_and_what_the_launcher_counts_reach_sinks_that_pull(self) -> None:
         datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

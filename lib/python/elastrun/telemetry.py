@@ -26,7 +26,8 @@ def losses() -> dict[str, int]:
     stat_values         of Stats that still exist: a full window, NaN, infinities
     goodput_entries     of recorders
     agent               of what reached the agent, this worker in all: beyond its limits, or in a
-                        separate group; 0 where this process has no page (a child of a worker)
+                        separate group; 0 where this process has no page (without --worker-lib,
+                        or a child of a worker)
 
     The agent tells in its log what it has refused first, and counts all in its metrics,
     elastrun-telemetry(7).
