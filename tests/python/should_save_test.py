@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""elastrun.should_save: what a worker hears of the agent's order in its page, and what it writes."""
+"""elastrun.should_save: what a worker hears of the order in its page, and what it writes."""
 from __future__ import annotations
 
 import os
 import struct
+import subprocess
 import sys
 import unittest
 
@@ -48,6 +49,21 @@ class ShouldSave(unittest.TestCase):
     def test_without_a_page_it_is_false(self) -> None:
         page._forget()
         self.assertFalse(page.should_save(1))
+
+    def test_what_is_no_step_is_none_and_does_not_raise(self) -> None:
+        for odd in (float("nan"), float("inf"), "x", [], 10**400):
+            self.assertFalse(page.should_save(odd))
+        self.order(12 + 2)
+        self.assertTrue(page.should_save(float("nan")))
+
+    def test_the_page_of_a_process_that_has_ended_is_taken_over(self) -> None:
+        self.assertEqual(self.shared.owner(), os.getpid())
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        for owner, is_free in ((1, False), (gone.pid, True), (os.getpid(), True)):
+            os.pwrite(self.shared.descriptor, struct.pack("=I", owner), 16)
+            self.assertEqual(page._open(self.shared.path) is not None, is_free, owner)
+        self.assertEqual(self.shared.owner(), os.getpid())
 
     def test_a_forked_child_does_not_hear_it(self) -> None:
         # A DataLoader's worker is no trainer.

@@ -2,8 +2,8 @@
 """The page that this worker shares with its agent (ELASTRUN_PAGE): the last step, phase and values.
 
 What is written here costs no system call, and the agent reads it also when this process hangs or
-has been killed. One process writes it, the first that has something to say; a forked child does
-not. The layout is described in elastrun-protocol(7).
+has been killed. One process writes it, the first that has something to say, and after its end
+another one that has; a forked child does not. The layout is described in elastrun-protocol(7).
 """
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ def should_save(step: int | None = None) -> bool:
     if own is None:
         return False
     if step is not None:
-        own.step(step)  # from which the agent knows a step that no rank has done yet
+        try:
+            own.step(step)  # from which the agent knows a step that no rank has done yet
+        except Exception:
+            step = None  # NaN, say: as without a number
     order = own.words[_SAVE_AT]
     if order == 0:
         return False
@@ -138,6 +141,17 @@ def _look() -> Page | None:
     return own
 
 
+def _has_ended(process: int) -> bool:
+    """A script that prepares data, say, before the training: that has to hear of should_save."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        pass
+    return False
+
+
 def _open(path: str) -> Page | None:
     """None: there is none, or another process of this worker writes it."""
     try:
@@ -155,7 +169,8 @@ def _open(path: str) -> Page | None:
     finally:
         os.close(descriptor)
     magic, version, said, owner, _ = _HEADER.unpack_from(mapping)
-    if (magic, version, said) != (_MAGIC, _VERSION, size) or owner not in (0, os.getpid()):
+    is_taken = owner not in (0, os.getpid()) and not _has_ended(owner)
+    if (magic, version, said) != (_MAGIC, _VERSION, size) or is_taken:
         mapping.close()
         return None
     struct.pack_into("=I", mapping, _OWNER * 4, os.getpid())
