@@ -42,7 +42,7 @@ class Channel {
     if (!turn || !deliver(packet)) count_lost();
   }
   /// As dropped: something that could not be told.
-  void count_lost() { dropped_.fetch_add(1, std::memory_order_relaxed); }
+  void count_lost(std::uint64_t count = 1) { dropped_.fetch_add(count, std::memory_order_relaxed); }
   /// False: it is not with the agent, and not counted.
   bool try_send(std::string_view packet) {
     const Turn turn(*this);
@@ -174,7 +174,7 @@ class Channel {
       if (fd_ >= 0) ::close(std::exchange(fd_, -1));
       owed_ = nullptr;  // the debts, too, in the middle of which it may have been forked
       owes_.store(false, std::memory_order_relaxed);
-      told_ = dropped();  // by the parent
+      if (owner_ != 0) told_ = dropped();  // by the parent
       owner_ = ::getpid();
       next_try_ = {};
     }

@@ -5,7 +5,9 @@
 #include "packet.hpp"
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -148,11 +150,16 @@ class Page {
     bytes_ = static_cast<char*>(made);
     const auto self = static_cast<std::uint32_t>(::getpid());
     std::uint32_t writer = 0;
+    const auto take = [&] {
+      return __atomic_compare_exchange_n(half(kWriter), &writer, self, false, __ATOMIC_ACQ_REL,
+                                         __ATOMIC_ACQUIRE);
+    };
+    // That of a process that has ended, a script before the training say, is free again.
+    const auto has_ended = [&] {
+      return ::kill(static_cast<pid_t>(writer), 0) != 0 && errno == ESRCH;
+    };
     const bool ours = std::memcmp(bytes_, "elastrun", 8) == 0 && *half(8) == 1 &&
-                      *half(12) == size_ &&
-                      (__atomic_compare_exchange_n(half(kWriter), &writer, self, false,
-                                                   __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
-                       writer == self);
+                      *half(12) == size_ && (take() || writer == self || (has_ended() && take()));
     if (ours) {
       *half(kCount) = 0;  // after exec(2) the same process starts over
     } else {

@@ -355,7 +355,7 @@ TEST_CASE(
   CHECK(page.at<std::uint64_t>(256) == 2000);
 }
 
-TEST_CASE("worker header: a page is left alone by forked children and by who finds it taken") {
+TEST_CASE("worker header: a page is left alone by forked children and while its writer lives") {
   const SharedPage page;
   page.in_worker([] {
     worker::step(1);
@@ -366,15 +366,59 @@ TEST_CASE("worker header: a page is left alone by forked children and by who fin
     return 0;
   });
   CHECK(page.at<std::int64_t>(32) == 2);
-  const auto writer = page.at<std::int32_t>(16);
-  page.in_worker([] {
-    worker::step(9);
-    worker::Metric("a").put(1);
+  const auto ended = page.at<std::int32_t>(16), alive = static_cast<std::int32_t>(::getpid());
+  const auto another = [&] {
+    page.in_worker([] {
+      worker::step(9);
+      worker::Metric("a").put(1);
+      return 0;
+    });
+  };
+  REQUIRE(::pwrite(page.fd, &alive, sizeof alive, 16) == sizeof alive);
+  another();
+  CHECK(page.at<std::int64_t>(32) == 2);
+  CHECK(page.at<std::int32_t>(16) == alive);
+  CHECK(page.at<std::uint32_t>(20) == 0);
+  REQUIRE(::pwrite(page.fd, &ended, sizeof ended, 16) == sizeof ended);
+  another();
+  CHECK(page.at<std::int64_t>(32) == 9);
+  CHECK(page.at<std::int32_t>(16) != ended);
+  CHECK(page.name(0) == "torchelastic/a");
+}
+
+TEST_CASE("worker header: a histogram of NaN alone takes no other kind's place, and is counted") {
+  const Listener listener;
+  const int dropped = in_worker(listener.path, [] {
+    worker::Histogram seconds("h", "g");
+    seconds.put(std::numeric_limits<double>::quiet_NaN());
+    seconds.put(std::numeric_limits<double>::infinity());
+    seconds.flush();
+    const auto lost = static_cast<int>(worker::dropped());
+    seconds.put(1);
+    return lost;
+  });
+  CHECK(dropped == 2);
+  const auto packets = listener.packets();
+  REQUIRE(packets.size() == 2);
+  CHECK(packets[0].find("histogram") != std::string::npos);
+  CHECK(packets[1] == R"({"kind":"lost","count":2})");
+}
+
+TEST_CASE("worker header: a forked child does not tell the window of its parent again") {
+  const Listener listener;
+  in_worker(listener.path, [] {
+    worker::Stat loss("loss", {worker::Aggregation::Sum}, std::chrono::hours(1));
+    loss.add(1);
+    const pid_t child = ::fork();
+    if (child == 0) loss.add(4);
+    if (child != 0) ::waitpid(child, nullptr, 0);
     return 0;
   });
-  CHECK(page.at<std::int64_t>(32) == 2);
-  CHECK(page.at<std::int32_t>(16) == writer);
-  CHECK(page.at<std::uint32_t>(20) == 0);
+  for (const char* sum : {R"("loss.sum":4)", R"("loss.sum":1)"}) {
+    const auto packets = listener.packets();
+    REQUIRE(packets.size() == 1);
+    CHECK(packets[0].find(sum) != std::string::npos);
+  }
 }
 
 TEST_CASE(
