@@ -135,10 +135,27 @@ std::vector<Label> labels_of(const std::vector<telemetry::Attribute>& attributes
   return labels;
 }
 
+/// For a label that a line has by itself: twice it would cost the whole page. A user's is renamed,
+/// as Prometheus renames one that its own would cover.
+void make_room(std::vector<Label>& labels, std::string_view key) {
+  const auto find = [&](std::string_view name) {
+    return std::ranges::find(labels, name, &Label::first);
+  };
+  const auto taken = find(key);
+  if (taken == labels.end()) return;
+  auto instead = "exported_" + std::string(key);
+  if (find(instead) == labels.end()) {
+    taken->first = std::move(instead);
+  } else {
+    labels.erase(taken);
+  }
+}
+
 void fill(Sample& sample, const Point& point, const Snapshot& snapshot,
           const FamilyOptions& options, LabelNames& names) {
   sample.labels = labels_of(point.labels, names);
   if (options.scope_labels && !point.spec->scope.empty()) {
+    make_room(sample.labels, "otel_scope_name");
     sample.labels.emplace_back("otel_scope_name", clean(point.spec->scope));
   }
   sample.value = point.value;
@@ -149,9 +166,9 @@ void fill(Sample& sample, const Point& point, const Snapshot& snapshot,
     const auto sketch = point.summary.sketch.value_or(telemetry::Sketch());
     sample.count = sketch.count();  // so that it is what the buckets add up to
     sample.buckets = buckets_of(sketch, sample.count, options.bounds);
-    // The buckets bring their own.
-    std::erase_if(sample.labels, [](const Label& label) { return label.first == "le"; });
+    make_room(sample.labels, "le");  // the buckets bring it
   }
+  if (point.kind == Kind::Stat) make_room(sample.labels, "quantile");
   // By the steady clock, so that setting the wall clock moves no start.
   sample.created = snapshot.at.wall - (snapshot.at.mono - point.start);
 }

@@ -112,8 +112,14 @@ void FileWriter::write(std::vector<std::string> batch, std::function<void(Writte
 void FileWriter::close(std::function<void()> done) {
   if (file_->tail.empty()) return done();
   calls_.make(
-      file_->path, [file = file_] { return file->put(file->tail); },
-      [done = std::move(done), alive = lifetime_.token()](const auto&) {
+      file_->path,
+      [file = file_] {
+        const auto [put, error] = file->put(file->tail);
+        // A trace can be read without its end, and not with half of it.
+        if (error != 0 && put > 0) file->tear(static_cast<off_t>(put));
+        return error;
+      },
+      [done = std::move(done), alive = lifetime_.token()](int) {
         if (alive) done();
       });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/sample_series.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
 #include <optional>
@@ -49,32 +50,39 @@ std::string instrument_name(std::string_view text) {
 
 namespace {
 
+/// What cannot be the key of a label is made one, as a name is: two of them stay two.
+std::vector<std::string> keys_of(const Record& record, bool ranked) {
+  std::vector<std::string> keys;
+  if (ranked) keys.emplace_back("rank");
+  if (!record.meaning) return keys;
+  for (const auto& label : record.meaning->labels) {
+    auto key = instrument_name(label.first);
+    while (std::ranges::find(keys, key) != keys.end()) key += '_';
+    keys.push_back(std::move(key));
+  }
+  return keys;
+}
+
 /// The values of the keys, in the order of the instrument; nothing if the names are others.
 std::optional<std::vector<std::string>> values_for(const Spec& spec, const Record& record,
                                                    const std::string& rank) {
   std::vector<std::string> values;
   if (!rank.empty()) values.push_back(rank);
-  std::vector<std::string> keys;
-  if (!rank.empty()) keys.emplace_back("rank");
   if (record.meaning) {
-    for (const auto& [key, value] : record.meaning->labels) {
-      keys.push_back(key);
-      values.push_back(value);
-    }
+    for (const auto& label : record.meaning->labels) values.push_back(label.second);
   }
   // The first record of a name fixes its labels; Prometheus and OpenTelemetry have one set of them
   // for each metric.
-  return keys == spec.label_keys ? std::optional(values) : std::nullopt;
+  return keys_of(record, !rank.empty()) == spec.label_keys ? std::optional(values) : std::nullopt;
 }
 
 Spec spec_of(const Record& record, bool ranked) {
   Spec spec{.name = instrument_name(record.name), .scope = record.scope};
   spec.views = {View{.aggregations = {}, .window = {}}};
-  if (ranked) spec.label_keys = {"rank"};
+  spec.label_keys = keys_of(record, ranked);
   if (!record.meaning) return spec;
   spec.unit = record.meaning->unit;
   spec.help = record.meaning->help;
-  for (const auto& label : record.meaning->labels) spec.label_keys.push_back(label.first);
   return spec;
 }
 

@@ -55,6 +55,30 @@ TEST_CASE("exposition: names and units by rule") {
         std::vector<Label>{{"a_b", "1;2"}, {"t", "true"}});
 }
 
+TEST_CASE("exposition: a label of the user's that a line has by itself is another one") {
+  telemetry::Snapshot snapshot;
+  auto& point = snapshot.points.emplace_back();
+  point.spec = std::make_shared<telemetry::Spec>(telemetry::Spec{.name = "n", .scope = "g"});
+  point.labels = {{"le", "1"}, {"otel.scope.name", "x"}, {"quantile", "two"}};
+  const auto shown = [&](telemetry::Kind kind) {
+    point.kind = kind;
+    std::string names;
+    const auto families = families_of(snapshot);
+    for (const auto& [key, value] : families.all.at(0).samples.at(0).labels) {
+      names += key + '=' + value + ' ';
+    }
+    return names;
+  };
+  CHECK(shown(telemetry::Kind::Gauge) ==
+        "le=1 exported_otel_scope_name=x quantile=two otel_scope_name=g ");
+  CHECK(shown(telemetry::Kind::Histogram) ==
+        "exported_le=1 exported_otel_scope_name=x quantile=two otel_scope_name=g ");
+  CHECK(shown(telemetry::Kind::Stat) ==
+        "le=1 exported_otel_scope_name=x exported_quantile=two otel_scope_name=g ");
+  point.labels = {{"otel_scope_name", "x"}, {"exported_otel_scope_name", "y"}};
+  CHECK(shown(telemetry::Kind::Gauge) == "exported_otel_scope_name=y otel_scope_name=g ");
+}
+
 TEST_CASE("exposition: series of one instrument may have different labels") {
   telemetry::Snapshot snapshot;
   const auto spec = std::make_shared<const telemetry::Spec>(telemetry::Spec{.name = "n"});

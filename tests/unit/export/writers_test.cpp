@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sys/resource.h>
 
 using namespace elastrun;
 using namespace elastrun::exporter;
@@ -97,6 +98,26 @@ TEST_CASE("file writer: a tail is what comes last") {
   place.loop.run_for(std::chrono::minutes(1));
   CHECK(closed);
   CHECK(place.text("a") == "[\n1\n]\n");
+}
+
+TEST_CASE("file writer: a tail for which there is no room leaves no half of it") {
+  Place place;
+  auto file =
+      FileWriter::open(place.path("a"), {.head = "[\n", .tail = "the end\n]\n", .lines = false});
+  REQUIRE(file.has_value());
+  FileWriter writer(place.calls, *file);
+  CHECK(place.write(writer, {"1,\n"}).pieces == 1);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  auto* const ignored = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit room{8, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &room) == 0);
+  writer.close([&] { place.loop.stop(); });
+  place.loop.restart();
+  place.loop.run_for(std::chrono::minutes(1));
+  CHECK(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  std::signal(SIGXFSZ, ignored);
+  CHECK(place.text("a") == "[\n1,\n");
 }
 
 TEST_CASE("file writer: a full device takes nothing and says why; no such folder fails at once") {

@@ -211,6 +211,22 @@ TEST_CASE("sample series: labels, unit and help are those of the first sample of
   CHECK(points[2].spec->help == "A help.");
 }
 
+TEST_CASE("sample series: a label whose key is no name of an instrument keeps its series") {
+  SeriesPlace place;
+  for (const char* layer : {"a", "b"}) {
+    Record record{Record::Kind::Sample, {}, "g", "norm", 1.0, {{"rank", std::int64_t{0}}}};
+    record.meaning = std::make_shared<const Meaning>(
+        Meaning{"", "", {{"0", "x"}, {"data set", "y"}, {"\u5c42", layer}, {"\u6a21", "z"}}});
+    place.series.consume(record);
+  }
+  CHECK(place.series.refused() == 0);
+  const auto points = place.all_points();
+  REQUIRE(points.size() == 4);
+  CHECK(points[1].labels ==
+        std::vector<Attribute>{
+            {"rank", "0"}, {"m_0", "x"}, {"data_set", "y"}, {"m____", "b"}, {"m_____", "z"}});
+}
+
 TEST_CASE("sample series: a sample with a sketch is a histogram, which stays small") {
   SeriesPlace place;
   const auto put = [&](const std::vector<double>& values) {
