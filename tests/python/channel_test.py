@@ -258,6 +258,15 @@ class ChannelTest(unittest.TestCase):
                       self.folder + "/absent")
         self.assertEqual((done.stdout, done.stderr), ("1\n", ""))
 
+    def test_without_faulthandler_as_in_a_subinterpreter_there_are_no_stacks(self) -> None:
+        listener = self.listen()
+        env = dict(os.environ, PYTHONPATH=PACKAGE, ELASTRUN_CHANNEL=listener.path)
+        subprocess.run([sys.executable, "-c",
+                        "import sys\nsys.modules['faulthandler'] = None\nimport elastrun\n"
+                        "elastrun.record(elastrun.step)(1)\nassert not elastrun.offer_stacks()"],
+                       env=env, check=True, timeout=60)
+        self.assertEqual(listener.packets(with_offers=True), [[{"kind": "step", "step": 1}]])
+
     def test_an_agent_that_vanishes_is_no_error(self) -> None:
         listener = self.listen()
         done = worker(

@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import random
+import resource
 import signal
 import struct
 import subprocess
@@ -25,7 +26,7 @@ from goodput_vectors import replay, when
 
 os.environ.pop("ELASTRUN_CHANNEL", None)
 from elastrun import calculator_program, goodput_calculator, metrics  # noqa: E402
-from elastrun.event_file import masked_crc32c  # noqa: E402
+from elastrun.event_file import EventFile, masked_crc32c  # noqa: E402
 from elastrun.goodput import (BadputType, ElasticGoodputCalculator,  # noqa: E402
                               ElasticGoodputMonitor, GoodputCalculator, GoodputMonitor,
                               GoodputRecorder, GoodputType, IntervalMetricType, MetricType)
@@ -605,6 +606,23 @@ class Monitor(InFolder):
         self.assertEqual(masked_crc32c(b"123456789"), 0xC78AB0E5)
         if importlib.util.find_spec("tensorboard") is not None:
             self.by_tensorboard(file)
+
+    def test_a_full_disk_leaves_no_half_record_in_an_event_file(self) -> None:
+        file = EventFile(str(self.folder))
+        size = os.path.getsize(file.path)
+        file.add_scalar("a", 1, 1)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
+            with self.assertRaises(OSError):
+                file.flush()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, ignored)
+        self.assertEqual(os.path.getsize(file.path), size)
+        file.flush()
+        self.assertGreater(os.path.getsize(file.path), size + 20)
 
     def by_tensorboard(self, file: Path) -> None:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -246,6 +246,20 @@ class Recorder(unittest.TestCase):
             self.assertEqual([one.get("step_count") for one in lines if one["job_name"] == job],
                              [*range(3000), *more])
 
+    def test_a_file_that_is_removed_or_renamed_is_made_again(self) -> None:
+        file = self.folder / "f"
+        recorder = GoodputRecorder("j", "l", True, path=file)
+        recorder.record_step_start_time(0)
+        recorder.flush()
+        file.rename(self.folder / "moved")
+        recorder.record_step_start_time(1)
+        recorder.flush()
+        file.unlink()
+        recorder.record_step_start_time(2)
+        recorder.flush()
+        self.assertEqual([one["step_count"] for one in self.lines(self.folder / "moved")], [0])
+        self.assertEqual([one["step_count"] for one in self.lines(file)], [2])
+
     def test_a_file_that_is_refused_holds_up_neither_flush_nor_the_end(self) -> None:
         done = self.run_code(
             "import time\nfrom elastrun.goodput import GoodputRecorder\n"

@@ -94,6 +94,11 @@ class Expires(unittest.TestCase):
         line = sys._getframe().f_lineno - 2
         self.assertEqual(client.calls[0], ("acquire", f"{__file__}#{line}"))
 
+    def test_a_time_that_is_no_number_fails(self) -> None:
+        for odd in (float("nan"), "nan", "soon", None):
+            with self.assertRaises((TypeError, ValueError)):
+                timer.expires(after=odd)
+
     def test_nested_blocks_without_a_scope_are_separate_timers(self) -> None:
         client = Armed()
         with timer.expires(after=60, client=client):

@@ -2,7 +2,6 @@
 """The error file by which a worker tells why it ended, as torch's `@record` writes it."""
 from __future__ import annotations
 
-import faulthandler
 import functools
 import os
 import time
@@ -75,8 +74,10 @@ def record(function: _Function) -> _Function:
     @functools.wraps(function)
     def recorded(*args: Any, **kwargs: Any) -> Any:
         try:
+            import faulthandler  # which not every subinterpreter has
+
             faulthandler.enable(all_threads=True)
-        except (OSError, RuntimeError, ValueError, AttributeError):
+        except (AttributeError, ImportError, OSError, RuntimeError, ValueError):
             pass  # stderr is closed or no real file
         try:
             return function(*args, **kwargs)

@@ -79,6 +79,12 @@ class EventFile:
             self._waiting += _event(b"\x10" + _varint(step) + _bytes(5, _bytes(1, one)))
 
     def flush(self) -> None:
-        with self._writing, open(self.path, "ab") as file:
-            file.write(self._waiting)
+        with self._writing, open(self.path, "ab", buffering=0) as file:
+            size, done = file.tell(), 0
+            try:
+                while done < len(self._waiting):
+                    done += file.write(self._waiting[done:])
+            except OSError:  # a full disk: readers would stop for good at half a record
+                file.truncate(size)
+                raise
             self._waiting = b""

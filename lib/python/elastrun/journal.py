@@ -113,6 +113,8 @@ class File:
         done = 0
         self.refused = False
         try:
+            if self._file >= 0 and self._is_elsewhere():
+                self._close()
             if self._file < 0:
                 self._file = self._open()
             if self._torn:
@@ -129,11 +131,21 @@ class File:
         whole = data.count(b"\n", 0, done) - len(told)
         return whole if whole >= 0 and done > 0 else None
 
-    def forget(self) -> None:
-        """In a forked child, which would keep the parent's lock for as long as it lives."""
+    def _is_elsewhere(self) -> bool:
+        """It was removed or renamed, and what is written into it is not found by its name."""
+        try:
+            return not os.path.samestat(os.stat(self._path), os.fstat(self._file))
+        except OSError as error:
+            return error.errno == errno.ENOENT
+
+    def _close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+    def forget(self) -> None:
+        """In a forked child, which would keep the parent's lock for as long as it lives."""
+        self._close()
         self._writing = threading.Lock()
 
 

@@ -10,7 +10,6 @@ crash the process.
 from __future__ import annotations
 
 import _thread
-import faulthandler
 import os
 import signal
 import sys
@@ -39,6 +38,8 @@ def _free_signal() -> int | None:
 
 def _stacks() -> bytes:
     """Of all threads but this one, as faulthandler writes them: the main thread is the last."""
+    import faulthandler  # see _make_offer()
+
     file = os.memfd_create("elastrun-stacks-now", os.MFD_CLOEXEC)
     try:
         faulthandler.dump_traceback(file, all_threads=True)
@@ -89,10 +90,12 @@ def _make_offer() -> dict[str, Any] | None:
     if number is None or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return None
     try:
+        import faulthandler  # which subinterpreters with a lock each refuse
+
         file = os.memfd_create("elastrun-stacks", os.MFD_CLOEXEC)
         faulthandler.register(number, file=file, all_threads=False, chain=False)
         thread = _start_answering(number, file)
-    except (AttributeError, OSError, RuntimeError, ValueError):
+    except (AttributeError, ImportError, OSError, RuntimeError, ValueError):
         return None
     return {"kind": "stacks", "signal": number, "descriptor": file, "thread": thread}
 

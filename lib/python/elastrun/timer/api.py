@@ -152,9 +152,12 @@ def expires(after: float, scope: str | None = None,
         caller = sys._getframe(1)
         scope = f"{caller.f_code.co_filename}#{caller.f_lineno}"
     chosen = _client if client is None else client
+    seconds = float(after)
+    if seconds != seconds:
+        raise ValueError(f"expires({after!r}): not a number of seconds")
     if isinstance(chosen, ChannelTimerClient):
-        return _expires_in_channel(float(after), scope, chosen)
-    return _expires(float(after), scope, chosen)
+        return _expires_in_channel(seconds, scope, chosen)
+    return _expires(seconds, scope, chosen)
 
 
 @contextlib.contextmanager
