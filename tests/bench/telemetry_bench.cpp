@@ -6,6 +6,7 @@
 #include "telemetry/event.hpp"
 #include "telemetry/instruments.hpp"
 #include "telemetry/metrics.hpp"
+#include "telemetry/sample_series.hpp"
 
 #include <barrier>
 #include <cstdlib>
@@ -102,17 +103,8 @@ double collection(int threads) {
   return best;
 }
 
-/// A page of 10,000 series, collected and written.
-double page() {
-  Registry registry(process_pipeline().clock());
-  std::vector<Counter<std::int64_t>> counters;
-  for (const char* name : {"a", "b", "c", "d", "e"}) {
-    const Counter<std::int64_t> all(
-        {.name = std::string("bench.") + name, .help = "Help.", .label_keys = {"rank", "host"}},
-        registry);
-    for (int i = 0; i < 2000; ++i) counters.push_back(all.with({std::to_string(i), "node-1"}));
-  }
-  for (const auto& counter : counters) counter.add(7);
+/// Collecting and writing a page.
+double page_of(Registry& registry) {
   Cursor cursor(registry);
   double best = 1e12;
   for (int round = 0; round < kRounds; ++round) {
@@ -123,6 +115,36 @@ double page() {
                     }));
   }
   return best;
+}
+
+/// 10,000 metrics of workers: a gauge each, and the count and the sum of what was put.
+double page_of_workers() {
+  Registry registry(process_pipeline().clock());
+  SampleSeries samples(registry);
+  for (int i = 0; i < 10'000; ++i) {
+    Record record;
+    record.kind = Record::Kind::Sample;
+    record.scope = "model";
+    record.name = std::string("bench.") + "abcde"[i % 5];
+    record.value = 0.125 * i;
+    record.attributes = {{"rank", std::int64_t{i / 5}}};
+    samples.consume(record);
+  }
+  return page_of(registry);
+}
+
+/// 10,000 series.
+double page() {
+  Registry registry(process_pipeline().clock());
+  std::vector<Counter<std::int64_t>> counters;
+  for (const char* name : {"a", "b", "c", "d", "e"}) {
+    const Counter<std::int64_t> all(
+        {.name = std::string("bench.") + name, .help = "Help.", .label_keys = {"rank", "host"}},
+        registry);
+    for (int i = 0; i < 2000; ++i) counters.push_back(all.with({std::to_string(i), "node-1"}));
+  }
+  for (const auto& counter : counters) counter.add(7);
+  return page_of(registry);
 }
 
 }  // namespace
@@ -155,5 +177,6 @@ int main() {
     results.add(fmt::format("collect_1000_series_{}", threads), collection(threads));
   }
   results.add("page_10000_series", page());
+  results.add("page_10000_metrics_of_workers", page_of_workers());
   results.print();
 }

@@ -90,7 +90,7 @@ class Goodput(unittest.TestCase):
         job = self.start("--log-dir=logs", "--nproc-per-node=2")
         job.wait_for("^eval$")
         wait_until(lambda: self.alerts(job)[-1:] and self.alerts(job)[-1]["state"] == "below" and
-                   self.alerts(job)[-1]["badput_source"] == "evaluation", "goodput has fallen")
+                   self.alerts(job)[-1]["bucket"] == "evaluation", "goodput has fallen")
         before = len(self.alerts(job))  # a slow machine falls at the start as well
         (job.folder / "go").touch()
         wait_until(lambda: len(self.alerts(job)) == before + 1, "goodput has recovered")
@@ -103,8 +103,9 @@ class Goodput(unittest.TestCase):
         self.assertEqual(fell["event"], "elastrun.goodput.alert")
         self.assertLess(fell["goodput"], 0.6)
         self.assertGreater(recovered["goodput"], 0.6)
-        self.assertEqual((fell["alert_below"], fell["window_s"], fell["badput_source"]),
+        self.assertEqual((fell["alert_below"], fell["window_s"], fell["bucket"]),
                          (0.6, 1, "evaluation"))
+        self.assertEqual(fell["badput_source"], "CUSTOM_BADPUT_EVENTS.EVALUATION")
         self.assertRegex(job.errors(), r"Goodput of the last 1.0 s is [\d.]+ %, below 60.0 %; most "
                                        r"of the rest: evaluation")
         self.assertEqual(job.errors().count("told\n"), len(alerts))

@@ -193,7 +193,8 @@ void GoodputMonitor::raise(goodput::GoodputAlert::Change change, const WindowVie
   std::string rest;
   if (worst) {
     const std::string name(goodput::bucket_name(*worst));
-    attributes.emplace_back("badput_source", name);
+    attributes.emplace_back("badput_source", labels_of(*worst).front());
+    attributes.emplace_back("bucket", name);
     attributes.emplace_back("badput_s", to_seconds(view.of(*worst)));
     rest = fmt::format("; most of the rest: {} ({})", name, format_duration(view.of(*worst)));
   }

@@ -306,7 +306,8 @@ TEST_CASE(
   CHECK(fell.name == "elastrun.goodput.alert");
   CHECK(fell.severity == telemetry::Severity::Warn);
   CHECK(*fell.find("state") == telemetry::Value("below"));
-  CHECK(*fell.find("badput_source") == telemetry::Value("stopping"));
+  CHECK(*fell.find("bucket") == telemetry::Value("stopping"));
+  CHECK(*fell.find("badput_source") == telemetry::Value("OTHER"));
   CHECK(*fell.find("window_s") == telemetry::Value(50.0));
   CHECK(std::get<double>(*fell.find("goodput")) < 0.6);
   CHECK(job.monitor->status().at("alert").at("raised").as_bool());

@@ -156,7 +156,9 @@ def count_metric(metric_name: str, amount: float = 1, metric_group: str = "torch
     counter (NAME_total). A handler gets the amount. `labels`, `unit`, `help`: as for put_metric.
     """
     if _reporter is not None:
-        key = _reporter.key(metric_group, metric_name, labels, unit, help)
+        plain = labels is None and not unit and not help
+        key = ((metric_group, metric_name) if plain
+               else _reporter.key(metric_group, metric_name, labels, unit, help))
         if key is not None:
             _reporter.count(key, amount)
     if _handled:
@@ -173,7 +175,9 @@ def observe_metric(metric_name: str, value: float, metric_group: str = "torchela
     `unit`, `help`: as for put_metric.
     """
     if _reporter is not None:
-        key = _reporter.key(metric_group, metric_name, labels, unit, help)
+        plain = labels is None and not unit and not help
+        key = ((metric_group, metric_name) if plain
+               else _reporter.key(metric_group, metric_name, labels, unit, help))
         if key is not None:
             _reporter.distribute(key, value)
     if _handled:
