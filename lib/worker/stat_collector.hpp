@@ -26,7 +26,7 @@ namespace elastrun::worker {
 /// Of the Stats whose name matches `pattern`, those that exist and those that are made later.
 /// `aggregations` by name or pattern take the place of a Stat's own; the first that matches counts.
 /// Another thread may ask it.
-class Collector : private detail::StatListener {
+class Collector final : private detail::StatListener {
  public:
   using Aggregations = std::vector<std::pair<std::string, std::vector<Aggregation>>>;
 
