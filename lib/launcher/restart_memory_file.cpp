@@ -37,10 +37,8 @@ std::shared_ptr<const rendezvous::RestartMemory> RestartMemoryFile::read(const s
   }
   // Clocks of nodes differ a little: nothing is younger than it was.
   const Duration since = std::max(from_seconds(to_seconds(now) - saved), Duration::zero());
-  for (auto& entry : memory.entries) entry.age += since;
-  for (auto& mark : memory.marks) mark.age += since;
   memory.spent = memory.used = memory.level = 0;
-  return std::make_shared<const rendezvous::RestartMemory>(std::move(memory));
+  return std::make_shared<const rendezvous::RestartMemory>(memory.aged(since));
 }
 
 void RestartMemoryFile::round_ready(const rendezvous::Round& round, Duration) {

@@ -61,7 +61,7 @@ void Agent::run(std::function<void(JobResult)> on_end) {
   rendezvous::Session::OnPush on_push = [this](rendezvous::Push push) {
     post(Pushed{std::move(push)});
   };
-  memory_ = settings_.self.memory;
+  memory_.keep(settings_.self.memory, parts_.clock.now());
   parts_.session.open(parts_.before ? parts_.before(std::move(on_push)) : std::move(on_push));
   const auto actions = policy_.begin();
   tell_phase();
@@ -126,7 +126,7 @@ void Agent::observe(const Fact& fact) {
     if (parts_.saving != nullptr) parts_.saving->asked(ask->why);
   }
   if (const auto* done = std::get_if<rendezvous::Done>(&pushed->push)) {
-    if (done->memory) memory_ = done->memory;
+    memory_.keep(done->memory, parts_.clock.now());
   }
   if (const auto* progress = std::get_if<rendezvous::Progress>(&pushed->push)) {
     log::info("rendezvous", "{}", progress->text);
@@ -172,7 +172,7 @@ void Agent::join(std::string fault) {
   auto self = settings_.self;
   self.store_port = *port;
   self.grace = grace();
-  self.memory = memory_;
+  self.memory = memory_.at(parts_.clock.now());
   self.fault = std::move(fault);
   joined_at_ = parts_.clock.now();
   parts_.session.join(std::move(self));
@@ -360,7 +360,7 @@ void Agent::perform(const End& action) {
   note_workers();
   result_.ending = action.ending;
   result_.round = round_;
-  result_.memory = memory_;
+  result_.memory = memory_.at(parts_.clock.now());
   if (parts_.saving != nullptr) result_.preemption = parts_.saving->account();
   if (group_ && !group_->failures().empty()) result_.judgement = judge_failures();
   result_.culprit = choose_culprit(result_.ending, result_.judgement, result_.round);
@@ -388,7 +388,7 @@ void Agent::finish(JobResult result) {
 
 /// The first one counts: what comes later follows from it.
 void Agent::note_cause(const rendezvous::Restart& restart) {
-  if (restart.memory) memory_ = restart.memory;
+  memory_.keep(restart.memory, parts_.clock.now());
   if (!result_.attempts.empty() && !result_.attempts.back().cause) {
     result_.attempts.back().cause = restart.cause;
     result_.attempts.back().delay = restart.delay;

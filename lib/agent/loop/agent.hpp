@@ -155,7 +155,7 @@ class Agent {
   std::optional<rendezvous::Round> round_;
   std::unique_ptr<workers::Group> group_;
   JobResult result_;
-  std::shared_ptr<const rendezvous::RestartMemory> memory_;  // of the restart policy
+  rendezvous::KeptMemory memory_;  // of the restart policy
   TimePoint joined_at_{}, started_at_{}, stop_at_{};
   AwakeClock awake_;  // for waits
   std::unique_ptr<Alarm> settle_, linger_, stuck_, signal_wait_;

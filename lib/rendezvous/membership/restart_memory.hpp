@@ -5,7 +5,9 @@
 #include "spec/restart_rules.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace elastrun::rendezvous {
@@ -40,6 +42,28 @@ struct RestartMemory {
   std::vector<NodeMark> marks{};
   bool empty() const { return spent == 0 && entries.empty() && marks.empty(); }
   bool operator==(const RestartMemory&) const = default;
+  /// The same after that time.
+  RestartMemory aged(Duration time) const {
+    RestartMemory later = *this;
+    for (auto& entry : later.entries) entry.age += time;
+    for (auto& mark : later.marks) mark.age += time;
+    return later;
+  }
+};
+
+/// What an agent was told last. It may carry it for days before another coordinator asks.
+class KeptMemory {
+ public:
+  void keep(std::shared_ptr<const RestartMemory> memory, TimePoint now) {
+    if (memory) memory_ = std::move(memory), at_ = now;
+  }
+  std::shared_ptr<const RestartMemory> at(TimePoint now) const {
+    return memory_ ? std::make_shared<const RestartMemory>(memory_->aged(now - at_)) : nullptr;
+  }
+
+ private:
+  std::shared_ptr<const RestartMemory> memory_;  // null: none
+  TimePoint at_{};
 };
 
 }  // namespace elastrun::rendezvous

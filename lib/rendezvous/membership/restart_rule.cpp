@@ -214,6 +214,7 @@ void RestartRule::enter(const Cause& cause, CauseClass what, const std::string& 
                         const RestartDecision& decision, TimePoint now) {
   RestartEntry entry{{}, what, cause.fingerprint, place, cause.step, checkpoint_};
   entry.decision = decision_text(decision);
+  untold_ = 0;  // from here on this ledger is the latest one
   add_bounded(entries_, Entry{std::move(entry), now}, RestartMemory::kMostEntries);
 }
 
@@ -221,32 +222,36 @@ void RestartRule::learn(int spent) {
   if (spent <= spent_) return;
   // Under a coordinator that has gone: part of the budget is spent with it. It may have been
   // refilled there, which the memory of an agent tells.
-  used_ += spent - spent_;
+  used_ += spent - spent_, untold_ += spent - spent_;
   spent_ = spent;
 }
 
 void RestartRule::learn(const RestartMemory& memory, TimePoint now) {
   if (settings_.is_plain()) return;
-  const bool is_news = memory.spent > spent_ || (memory.spent == spent_ && entries_.empty());
-  if (is_news) {
-    spent_ = memory.spent, used_ = memory.used, level_ = memory.level;
-    checkpoint_ = std::max(checkpoint_, memory.checkpoint);
-    entries_.clear();
-    for (const auto& entry : memory.entries) {
-      add_bounded(entries_, Entry{entry, now - entry.age}, RestartMemory::kMostEntries);
-    }
-  }
-  for (const auto& mark : memory.marks) {
-    const auto at = now - mark.age;
-    const auto is_same = [&](const Mark& known) {
-      // Ages cross machines in seconds: the same mark comes back a little older or younger.
-      const Duration apart = known.at > at ? known.at - at : at - known.at;
-      return known.what.place == mark.place && known.what.why == mark.why &&
-             apart < std::chrono::seconds(2);
+  // An agent that came late knows the number of the restarts, but not what they were for.
+  const int told = spent_ - untold_;
+  if (memory.spent > told || (memory.spent == told && entries_.empty())) adopt(memory, now);
+  for (auto mark = memory.marks.begin(); mark != memory.marks.end(); ++mark) {
+    if (mark->age >= kBlameTime) continue;
+    const auto is_same = [&](const NodeMark& one) {
+      return one.place == mark->place && one.why == mark->why;
     };
-    const auto ours = std::ranges::count_if(marks_, is_same);
-    const auto theirs = std::ranges::count(memory.marks, mark);
-    if (ours < theirs) add_bounded(marks_, Mark{mark, at}, RestartMemory::kMostMarks);
+    // By number and not by age: with each join the own ones come back, and between the order to
+    // stop and that join a group may have been saving for minutes.
+    const auto ours = std::ranges::count_if(marks_, is_same, &Mark::what);
+    const auto theirs = std::count_if(memory.marks.begin(), mark + 1, is_same);
+    if (ours < theirs) add_bounded(marks_, Mark{*mark, now - mark->age}, RestartMemory::kMostMarks);
+  }
+}
+
+void RestartRule::adopt(const RestartMemory& memory, TimePoint now) {
+  untold_ = std::max(spent_ - memory.spent, 0);
+  spent_ = std::max(spent_, memory.spent);
+  used_ = memory.used + untold_, level_ = memory.level;
+  checkpoint_ = std::max(checkpoint_, memory.checkpoint);
+  entries_.clear();
+  for (const auto& entry : memory.entries) {
+    add_bounded(entries_, Entry{entry, now - entry.age}, RestartMemory::kMostEntries);
   }
 }
 

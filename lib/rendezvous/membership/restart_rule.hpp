@@ -95,6 +95,7 @@ class RestartRule {
   RestartDecision by_progress(const Cause& cause, spec::CauseClass what, const Where& where);
   bool is_deterministic(const Cause& cause, spec::CauseClass what, const Where& where) const;
   Duration next_delay();
+  void adopt(const RestartMemory& memory, TimePoint now);
   void enter(const Cause& cause, spec::CauseClass what, const std::string& place,
              const RestartDecision& decision, TimePoint now);
 
@@ -102,6 +103,7 @@ class RestartRule {
   std::vector<std::vector<TimePoint>> times_;  // of the restarts of each rule
   int spent_;                                  // never goes back
   int used_;                                   // of the budget
+  int untold_ = 0;                             // of those spent: known by their number alone
   int level_ = 0;
   std::int64_t checkpoint_ = -1;
   std::vector<Entry> entries_;

@@ -244,6 +244,46 @@ TEST_CASE("restart memory: the next coordinator goes on where the last one stood
   CHECK(next.spent() == 3);
 }
 
+TEST_CASE("restart memory: what comes back with joins long after the order to stop is no news") {
+  RestartRule rule(automatic(3));
+  (void)rule.decide(failure(CauseClass::Gpu, 5), at(0s), "n1");
+  KeptMemory kept;  // of each agent
+  kept.keep(std::make_shared<const RestartMemory>(rule.memory(at(0s))), at(0s));
+  // The groups save for a minute; one agent says what it was told as it was told.
+  rule.learn(*kept.at(at(0s)), at(60s));
+  rule.learn(*kept.at(at(60s)), at(60s));
+  CHECK(rule.memory(at(60s)).marks.size() == 1);
+  CHECK_FALSE(rule.is_excluded("n1", at(60s)));
+  // A day later it counts no more, also for another coordinator.
+  RestartRule next(automatic(3));
+  next.learn(*kept.at(at(24h)), at(24h));
+  CHECK(next.memory(at(24h)).marks.empty());
+  CHECK(next.memory(at(24h)).entries.front().age == Duration(24h));
+  CHECK(KeptMemory().at(at(1s)) == nullptr);
+}
+
+TEST_CASE("restart memory: a node that came late and is heard first hides nothing of the others'") {
+  RestartRule first(automatic(3));
+  for (int i = 0; i < 3; ++i) {
+    first.saved(10 * i);
+    (void)first.decide(failure(CauseClass::Error, 10 * i + 5), at(0s), "n1");
+  }
+  const auto memory = first.memory(at(0s));
+  REQUIRE(memory.used == 1);
+  RestartMemory late;  // from --restart-memory
+  late.entries = {memory.entries.front()};
+  RestartRule next(automatic(3));
+  next.learn(first.spent()), next.learn(late, at(1s));
+  next.learn(first.spent()), next.learn(memory, at(1s));
+  CHECK(next.memory(at(1s)).used == 1);
+  CHECK(next.memory(at(1s)).entries.size() == 3);
+  // After a decision here the others' are older.
+  CHECK(next.decide(failure(CauseClass::Error, 30), at(2s)).restarts);
+  next.learn(memory, at(3s));
+  CHECK(next.memory(at(3s)).entries.size() == 4);
+  CHECK(next.spent() == 4);
+}
+
 TEST_CASE(
     "auto: whatever happens in whatever order, the budget holds, memory is bounded and it ends") {
   std::mt19937 random(24);
