@@ -44,7 +44,8 @@ Member* State::find_again(Peer peer, const Node& node, TimePoint now) {
   Member* known = roster_.find(node);
   if (known == nullptr || known->peer == peer) return roster_.find(peer);
   const std::string why = "came back over a new connection";
-  if (phase_ == Phase::Verdict || roster_.find(peer) != nullptr) {
+  // Nor is a job that saves and ends broken up: the others save without it.
+  if (phase_ == Phase::Verdict || preempting_ || roster_.find(peer) != nullptr) {
     depart(known->peer, why, now, Loss::Closed);
     return roster_.find(peer);
   }

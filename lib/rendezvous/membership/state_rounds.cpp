@@ -237,6 +237,10 @@ void State::tell_spares() {
 // Breaks the round up, if the job goes on after that; whether it does.
 bool State::restart(Cause cause, TimePoint now) {
   now_ = now;
+  if (preempting_) {  // what has broken it up has ended the saving, too
+    preempted(preempting_->text, now);
+    return true;
+  }
   const RestartDecision decision = decision_ = decide_restart(cause, now);
   cause.rule = decision.rule, cause.hopeless = decision.hopeless;
   if (!decision.restarts) {

@@ -159,3 +159,24 @@ TEST_CASE("preempted: a job that does not run ends at once, one that has saved a
   REQUIRE(running.last<Done>("a") != nullptr);
   CHECK(running.last<Done>("a")->cause.text == "saved at step 3");
 }
+
+TEST_CASE(
+    "preempted: a node whose connection breaks ends neither the others' save nor begins one") {
+  Script job(make_rules(2, 3, 5));
+  job.join("a"), job.join("b"), job.join("c");
+  job.state.preempting({.kind = Cause::Kind::Preempted, .text = "x"}, job.now);
+  job.peers["b"] = ++job.last_peer;  // over a new connection, while the old one seems to live
+  job.join("b", {{1, 1}, 0, 3});
+  CHECK(job.assignment("a") == "0/3#1");
+  job.succeed("a"), job.succeed("c");
+  for (const char* name : {"a", "b", "c"}) CHECK(job.last<Done>(name) != nullptr);
+
+  Script cut(make_rules(1, 2, 5));
+  cut.join("a"), cut.join("b");
+  cut.state.preempting({.kind = Cause::Kind::Preempted, .text = "x"}, cut.now);
+  cut.state.suspend("another one may be elected", cut.now);
+  cut.read();
+  REQUIRE(cut.last<Done>("a") != nullptr);
+  CHECK(cut.last<Done>("a")->cause.kind == Cause::Kind::Preempted);
+  CHECK(cut.state.attempt() == 0);
+}
