@@ -4,6 +4,7 @@
 #include "core/escapes.hpp"
 #include "core/signal_names.hpp"
 #include "core/text.hpp"
+#include "core/utf8.hpp"
 #include "workers/diagnostics.hpp"
 
 #include <algorithm>
@@ -16,6 +17,9 @@ namespace elastrun::workers {
 namespace {
 
 using spec::CauseClass;
+
+// elastrun-protocol(7): a memory's texts have 200 bytes.
+constexpr std::size_t kLongestFingerprint = 200, kLongestType = 120;
 
 /// "train.py:7" of a frame, as Python's tracebacks and faulthandler(3) write it, behind whatever a
 /// launcher or a logger put before it; empty for other lines.
@@ -102,8 +106,10 @@ std::string fingerprint_of(const Failure& failure) {
   } else {
     what = fmt::format("exit {}", failure.status.number);
   }
+  // Whole wherever it goes: what was cut on its way to the next coordinator would be another one.
   const auto place = failure_place(failure);
-  return place.empty() ? what : what + "@" + place;
+  if (!place.empty()) what = std::string(cut(what, kLongestType)) + "@" + place;
+  return std::string(cut(what, kLongestFingerprint));
 }
 
 }  // namespace elastrun::workers

@@ -28,6 +28,17 @@ Failure killed(int signal, std::vector<std::string> lines = {}) {
 
 }  // namespace
 
+TEST_CASE("fingerprint: one of a megabyte is as short here as for the next coordinator") {
+  const std::string long_name(1 << 20, 'E');
+  const auto mark = fingerprint_of(
+      raised(long_name, "",
+             {"Traceback (most recent call last):", R"(  File "/me/train.py", line 7, in f)"}));
+  CHECK(mark == long_name.substr(0, 120) + "@train.py:7");
+  CHECK(
+      fingerprint_of(raised("E", "", {R"(  File "/)" + long_name + R"(", line 7, in f)"})).size() ==
+      200);
+}
+
 TEST_CASE("fingerprint: the exception and the innermost line of the user's program") {
   const auto failure = raised(
       "ValueError", "at step 875 of 0x7f12",
