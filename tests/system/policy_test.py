@@ -146,6 +146,22 @@ class Preemption(unittest.TestCase):
             self.assertEqual(len(job.lines("saves at")), 2)
             self.assertEqual(report_of(job)["restarts"], 0)
 
+    def test_steps_that_waited_to_be_read_do_not_seem_quick(self) -> None:
+        # The agent stands still, as on a machine under load; then it hears several steps at once.
+        step = "    elastrun.step(step)\n"
+        writes = TRAIN.replace(step, step + "    saved.with_name('at').write_text(str(step))\n")
+        with Job("--worker-lib", "--preempt-signals=SIGTERM", "train.py", "pace=0.2", "steps=1000",
+                 files={"train.py": writes}) as job:
+            at = job.folder / "at"
+            wait_until(lambda: at.exists() and int(at.read_text() or 0) >= 1, "the worker runs")
+            agent = job.agent()
+            os.kill(agent, signal.SIGSTOP)
+            wait_until(lambda: int(at.read_text() or 0) >= 5, "the worker has gone on")
+            job.process.send_signal(signal.SIGTERM)
+            os.kill(agent, signal.SIGCONT)
+            self.assertEqual(job.end(), 75, job.errors())
+            self.assertRegex(job.errors(), r"preempted \(SIGTERM\): saved at step \d+ ")
+
     def test_elastrunctl_asks_and_the_save_of_rank_0_ends_the_wait(self) -> None:
         with run("--nproc-per-node=2", "--name=asked-to-save", "--preempt-signals=SIGTERM",
                  "train.py", *LONG, "stay=100") as job:

@@ -9,6 +9,8 @@ namespace elastrun::agent {
 namespace {
 
 constexpr Duration kPaceLook = std::chrono::milliseconds(30);
+// Over less, steps that waited to be read, and came at once, seem to be a thousand times as quick.
+constexpr Duration kPaceSpan = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -36,8 +38,21 @@ void Saving::heard_step(int rank, std::int64_t step) {
   auto& known = steps_[rank];
   const auto now = parts_.clock.now();
   if (step == known.last) return;
-  if (known.last >= 0 && step > known.last) known.pace = (now - known.at) / (step - known.last);
+  if (known.first < 0 || step < known.first) known.first = step, known.first_at = now;
   known.last = step, known.at = now;
+}
+
+// The shorter one of all so far, with what came between steps, and of the look in `answer`.
+Duration Saving::pace_of(const Steps& steps) const {
+  if (steps.first < 0) return {};
+  const auto span = steps.at - steps.first_at;
+  Duration pace{};
+  if (steps.last > steps.first && span >= kPaceSpan) pace = span / (steps.last - steps.first);
+  if (steps.looked < 0) return pace;
+  const bool goes_on = steps.last > steps.looked;
+  const Duration seen = goes_on ? kPaceLook / (steps.last - steps.looked) : kPaceLook;
+  if (pace == Duration::zero()) return seen;
+  return goes_on ? std::min(pace, seen) : pace;
 }
 
 void Saving::saved(int rank, std::int64_t step) {
@@ -65,16 +80,15 @@ rendezvous::Reached Saving::reached() const {
   rendezvous::Reached out{.round = round_, .checkpoint = checkpoint_};
   for (const auto& [rank, steps] : steps_) {
     out.step = std::max(out.step, steps.last);
-    if (steps.pace <= Duration::zero()) continue;
-    out.pace = out.pace == Duration::zero() ? steps.pace : std::min(out.pace, steps.pace);
+    const auto pace = pace_of(steps);
+    if (pace <= Duration::zero()) continue;
+    out.pace = out.pace == Duration::zero() ? pace : std::min(out.pace, pace);
   }
   out.saved = account_ && account_->is_saved;
   out.looks = account_ && looks();
   return out;
 }
 
-// Scripts that only call should_save tell their steps by their pages, which say nothing of how
-// quick they are.
 void Saving::look_at_pages() {
   for (const auto& [local_rank, rank] : ranks_) {
     const auto page = parts_.pages.read(local_rank);
@@ -84,8 +98,8 @@ void Saving::look_at_pages() {
 
 void Saving::answer() {
   look_at_pages();
-  const auto now = reached();
-  if (now.step < 0 || now.pace > Duration::zero()) return tell();
+  if (reached().step < 0) return tell();
+  for (auto& [rank, steps] : steps_) steps.looked = steps.last;
   look_->arm(parts_.clock.now() + kPaceLook, [this] {
     look_at_pages();
     tell();

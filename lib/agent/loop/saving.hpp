@@ -37,7 +37,7 @@ class Saving final : public Observer {
 
   /// Adds to the cause of a failure at which step it was, and what was saved.
   void describe(rendezvous::Cause& cause) const;
-  /// Tells the coordinator how far they are, after a moment if a pace has to be measured.
+  /// Tells the coordinator how far they are, after a moment in which it looks how quick they are.
   void answer();
   /// A preemption has been asked for.
   void asked(const std::string& why);
@@ -48,11 +48,12 @@ class Saving final : public Observer {
 
  private:
   struct Steps {
-    std::int64_t last = -1;
-    TimePoint at{};
-    Duration pace{};
+    std::int64_t first = -1, last = -1;
+    TimePoint first_at{}, at{};
+    std::int64_t looked = -1;  // the last one when a preemption asked; -1: none has
   };
   rendezvous::Reached reached() const;
+  Duration pace_of(const Steps& steps) const;
   void look_at_pages();
   bool looks() const;
   void tell() { parts_.report(reached()); }
