@@ -62,6 +62,8 @@ class RestartRule {
   void blame(const std::string& place, const std::string& why, TimePoint now, int times = 1);
   /// Whether the node is to be left out, as long as enough others are there.
   bool is_excluded(const std::string& place, TimePoint now) const;
+  /// Mostly not: a round of thousands of nodes is spared the question of each, after each word.
+  bool may_exclude() const { return marks_.size() >= 2; }
 
   /// What a node remembers of the time before this coordinator.
   void learn(int spent);

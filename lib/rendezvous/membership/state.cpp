@@ -30,7 +30,7 @@ Quorum State::quorum() const {
              roster_.count(MemberState::Stopping), past_.last_size(), past_.is_succession()};
   Quorum kept = all;
   for (const auto& [peer, member] : roster_.all()) {
-    if (restart_rule_.is_plain()) break;
+    if (!restart_rule_.may_exclude()) break;
     if (member.state != MemberState::Waiting || !is_left_out(member, now_)) continue;
     --(member.returning ? kept.returning : kept.fresh);
   }

@@ -128,6 +128,7 @@ class State {
   RestartDecision decide_restart(const Cause& cause, TimePoint now);
   int waiting_for_places() const;
   void take_memory(Member& member, TimePoint now);
+  std::string machine_of(const Node& node) const;
   bool is_left_out(const Member& member, TimePoint now) const;
   std::shared_ptr<const RestartMemory> memory(TimePoint now) const;
   void begin_join_phase(TimePoint now);

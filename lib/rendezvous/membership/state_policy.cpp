@@ -6,15 +6,13 @@
 #include <utility>
 
 namespace elastrun::rendezvous {
-namespace {
-
-/// By which a machine is known over requeues: ids have a process in them.
-std::string machine_of(const Node& node) {
-  if (node.host.empty()) return node.address;
-  return node.host + " (" + node.address + ")";
+/// By which a machine is known over requeues: ids have a process in them. Empty for the only one of
+/// a job. The coordinator's own has the address that its successor will see it under.
+std::string State::machine_of(const Node& node) const {
+  const bool is_own = is_loopback(node.address);
+  if (node.host.empty()) return is_own ? std::string() : node.address;
+  return node.host + " (" + (is_own && !reachable_.empty() ? reachable_ : node.address) + ")";
 }
-
-}  // namespace
 
 RestartDecision State::decide_restart(const Cause& cause, TimePoint now) {
   if (restart_rule_.is_plain()) return restart_rule_.decide(cause, now);
@@ -38,7 +36,7 @@ bool State::is_left_out(const Member& member, TimePoint now) const {
 // coordinator, and is taken again where others go.
 int State::waiting_for_places() const {
   const int waiting = roster_.count(MemberState::Waiting);
-  if (restart_rule_.is_plain() || waiting == 0) return waiting;
+  if (!restart_rule_.may_exclude() || waiting == 0) return waiting;
   return static_cast<int>(std::ranges::count_if(roster_.all(), [this](const auto& each) {
     return each.second.state == MemberState::Waiting && !is_left_out(each.second, now_);
   }));

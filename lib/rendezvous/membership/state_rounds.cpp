@@ -133,7 +133,7 @@ void State::cannot_start(Peer peer, const std::string& why, TimePoint now) {
 std::vector<Member*> State::choose_members() {
   std::vector<Member*> waiting = roster_.with(MemberState::Waiting);
   std::ranges::stable_partition(waiting, &Member::returning);
-  if (!restart_rule_.is_plain() && !rules_.fixed_ranks) {
+  if (restart_rule_.may_exclude() && !rules_.fixed_ranks) {
     const auto out = std::ranges::stable_partition(
         waiting, [this](const Member* member) { return !is_left_out(*member, now_); });
     const auto kept = waiting.size() - out.size();

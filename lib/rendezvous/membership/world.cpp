@@ -6,13 +6,9 @@
 
 namespace elastrun::rendezvous {
 
-namespace {
-
 bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1" || address == "localhost";
 }
-
-}  // namespace
 
 void replace_loopback(std::vector<Node>& members, const std::string& reachable) {
   if (reachable.empty()) return;

@@ -90,6 +90,38 @@ TEST_CASE("policy: a deterministic error ends the job with its rule, and no requ
   CHECK(done->memory->entries.size() == 2);
 }
 
+TEST_CASE("policy: a crash on the only machine of a job needs no other one to be deterministic") {
+  for (const bool alone : {true, false}) {
+    Rules rules = automatic(1, 1, 9);
+    State job(rules, "job");
+    Node node = make_node("a");
+    node.address = "127.0.0.1", node.host = alone ? "" : "here";
+    int starts = 0;
+    for (Duration time = 0s; job.phase() != Phase::Ended && time < 1h; time += 2min) {
+      job.join(1, node, {}, TimePoint(time));
+      job.tick(TimePoint(time + 1min)), ++starts;
+      Cause cause{.node = node.id, .fingerprint = "SIGSEGV"};
+      cause.what = spec::CauseClass::Crash, cause.step = 3;
+      job.fail(1, job.round_number(), cause, TimePoint(time + 1min));
+    }
+    CHECK(starts == (alone ? 2 : 3));
+  }
+}
+
+TEST_CASE("policy: the coordinator's own machine is held to account under its real address") {
+  State job(automatic(1, 2, 9), "job");
+  Node own = make_node("a"), other = make_node("b");
+  own.address = "127.0.0.1", own.host = "here";
+  other.address = "10.0.0.2", other.host = "there";
+  job.set_reachable("10.0.0.1");
+  job.join(1, own, {}, TimePoint()), job.join(2, other, {}, TimePoint());
+  Cause cause{.node = own.id};
+  cause.what = spec::CauseClass::Gpu;
+  job.fail(1, job.round_number(), cause, TimePoint());
+  REQUIRE(job.restart_memory(TimePoint()).marks.size() == 1);
+  CHECK(job.restart_memory(TimePoint()).marks.front().place == "here (10.0.0.1)");
+}
+
 TEST_CASE("policy: a rule about nodes that go can end the job") {
   Rules rules = make_rules(1, 2);
   rules.restart_rule = "node-lost:fail";
