@@ -741,6 +741,114 @@ if __name__ == "__main__":
         self.assertIn("interrupted\n", text)
 
 
+class Processes(Launcher):
+    """start_processes, without an agent."""
+
+    HEAD = """
+from elastrun.multiprocessing import DefaultLogsSpecs, Std, start_processes
+
+def start(entrypoint, *args, method="spawn", **logs):
+    return start_processes("w", entrypoint, dict(enumerate(args)), {r: {"LOCAL_RANK": r}
+                           for r in range(len(args))}, DefaultLogsSpecs(**logs),
+                           start_method=method)
+
+def share(total, count):
+    print("share of", os.environ["LOCAL_RANK"])
+    return total / count
+
+def fail_or_wait(fails):
+    if fails:
+        raise ValueError("no such data")
+    time.sleep(1000)
+"""
+
+    def test_functions_and_programs(self) -> None:
+        out = self.run_program(self.HEAD + """
+if __name__ == "__main__":
+    before = signal.getsignal(signal.SIGTERM)
+    for method in ("spawn", "fork"):
+        context = start(share, (8, 2), (9, 3), method=method, tee=Std.OUT, redirects={1: Std.ERR})
+        result = context.wait()
+        print(result.return_values, result.is_failed(), sorted(context.pids()) == [0, 1],
+              [os.path.basename(one) for one in result.stderrs.values()], flush=True)
+    result = start(fail_or_wait, (True,), (False,), method="fork", redirects=Std.ERR).wait()
+    [(rank, failure)] = result.failures.items()
+    print(rank, failure.exitcode, failure.message["message"], result.return_values,
+          "no such data" in open(result.stderrs[0]).read())
+    result = start("sh", ("-c", "echo $LOCAL_RANK; exit 3"), ("-c", "sleep 1000 & wait"),
+                   redirects=Std.OUT).wait()
+    print({rank: one.exitcode for rank, one in result.failures.items()},
+          open(result.stdouts[0]).read().strip())
+    print(signal.getsignal(signal.SIGTERM) is before)
+""").splitlines()
+        shown = [f"[w{rank}]:share of {rank}" for rank in (0, 1)]
+        good = "{0: 4.0, 1: 3.0} False True ['', 'stderr.log']"
+        self.assertEqual(sorted(out[:2]) + out[2:3] + sorted(out[3:5]) + out[5:],
+                         [*shown, good, *shown, good, "0 1 ValueError: no such data {} True",
+                          "{0: 3, 1: -15} 0", "True"])
+
+    def test_a_fork_has_what_its_parent_has(self) -> None:
+        out = self.run_program(self.HEAD + """
+import threading
+if __name__ == "__main__":
+    lock, table = threading.Lock(), list(range(1000))  # a closure, and what cannot be pickled
+    print(start(lambda row: (lock.locked(), table[row]), (7,), method="fork").wait().return_values)
+    go = threading.Event()
+    threading.Thread(target=go.wait, name="prefetch").start()
+    try:
+        start(share, (1, 1), method="fork")
+    except RuntimeError as error:
+        print(error)
+    go.set()
+    try:
+        start_processes("w", share, {0: ()}, {1: {}}, DefaultLogsSpecs())
+    except RuntimeError as error:
+        print(error)
+""").splitlines()
+        self.assertEqual([out[0], out[2]], [
+            "{0: (False, 7)}",
+            "envs, local rank mapping mismatch, expected: {0}, actual: {1}"])
+        self.assertIn("2 threads (prefetch)", out[1])
+
+    def test_its_own_end_and_close(self) -> None:
+        text = self.HEAD + """
+def stubborn():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1000")  # ends with its session
+    wait_for_end()
+
+if __name__ == "__main__":
+    os.environ["RANK"] = "0"
+    context = start(*{"close": (stubborn, ()), "signal": (wait_for_end, (), ()),
+                      "killed": ("sh", ("-c", "echo up; exec sleep 1000"))}[sys.argv[1]],
+                    method="fork")
+    print(context.wait(0), flush=True)
+    if sys.argv[1] == "close":
+        sys.stdin.readline()
+        context.close(timeout=0.1)
+    try:
+        context.wait()
+    except SignalException as error:
+        context.close(error.sigval)
+        print(error.sigval.name)
+"""
+        child = self.start(text, "close", stdin=subprocess.PIPE)
+        self.wait_for(child, "up")
+        child.stdin.write("\n")
+        child.stdin.close()
+        self.assertEqual(child.wait(LIMIT), 0)
+        self.nothing_left()
+        child = self.start(text, "signal")
+        self.wait_for(child, "up", 2)
+        child.terminate()
+        self.wait_for(child, "SIGTERM")
+        self.nothing_left()
+        child = self.start(text, "killed")
+        self.wait_for(child, "up")
+        child.kill()
+        self.nothing_left()
+
+
 class Torch(Launcher):
     """With torch's own objects, as programs have them that replace one prefix alone."""
 

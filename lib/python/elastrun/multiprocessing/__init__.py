@@ -12,9 +12,15 @@ if TYPE_CHECKING:
     from elastrun.multiprocessing.api import (DefaultLogsSpecs, LogsDest, LogsSpecs, RunProcsResult,
                                               SignalException, Std, to_map)
     from elastrun.multiprocessing.errors import ChildFailedError, ProcessFailure, record
+    from elastrun.multiprocessing.processes import (MultiprocessContext, PContext,
+                                                    SubprocessContext, start_processes)
 
-__all__ = ["ChildFailedError", "DefaultLogsSpecs", "LogsDest", "LogsSpecs", "ProcessFailure",
-           "RunProcsResult", "SignalException", "Std", "api", "errors", "record", "to_map"]
+__all__ = ["ChildFailedError", "DefaultLogsSpecs", "LogsDest", "LogsSpecs", "MultiprocessContext",
+           "PContext", "ProcessFailure", "RunProcsResult", "SignalException", "Std",
+           "SubprocessContext", "api", "errors", "record", "start_processes", "to_map"]
+_OF = {"ChildFailedError": "errors", "ProcessFailure": "errors", "record": "errors",
+       "MultiprocessContext": "processes", "PContext": "processes",
+       "SubprocessContext": "processes", "start_processes": "processes"}
 
 
 def __getattr__(name: str) -> Any:
@@ -22,7 +28,5 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"elastrun.multiprocessing.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'elastrun.multiprocessing' has no attribute '{name}'")
-    of_errors = name in ("ChildFailedError", "ProcessFailure", "record")
-    module = importlib.import_module(
-        "elastrun.multiprocessing." + ("errors" if of_errors else "api"))
+    module = importlib.import_module(f"elastrun.multiprocessing.{_OF.get(name, 'api')}")
     return getattr(module, name)

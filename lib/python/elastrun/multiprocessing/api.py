@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -84,7 +86,7 @@ class LogsSpecs(ABC):
 
     @abstractmethod
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Names the files. Not asked by elastrun's agent, which has its own layout of them."""
+        """Names the files of start_processes. The agent has its own layout of them."""
 
     @property
     @abstractmethod
@@ -105,20 +107,60 @@ class DefaultLogsSpecs(LogsSpecs):
                 raise NotADirectoryError(f"log_dir: {log_dir} is a file")
             os.makedirs(log_dir, exist_ok=True)
         super().__init__(log_dir, redirects, tee, local_ranks_filter)
+        self._run_log_dir: str | None = None
 
     @property
     def root_log_dir(self) -> str | None:
         return self._root_log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        raise NotImplementedError("the agent itself makes the files of its workers")
+        """For start_processes: makes the directories, and sets TORCHELASTIC_ERROR_FILE in `envs`.
+        With os.devnull as `log_dir` nothing is kept, and nothing shown by tee.
+        """
+        count = len(envs)
+        tee = to_map(self._tee, count)
+        files = {rank: std | tee[rank] for rank, std in to_map(self._redirects, count).items()}
+        folder = self._attempt_folder(envs.get(0, {}))
+        dest = LogsDest(filtered_stdout=os.path.join(folder, "filtered_stdout.log"),
+                        filtered_stderr=os.path.join(folder, "filtered_stderr.log"))
+        for rank in range(count):
+            kept = folder != os.devnull
+            if kept:
+                os.mkdir(os.path.join(folder, str(rank)))
+            dest.error_files[rank] = os.path.join(folder, str(rank), "error.json") if kept \
+                else os.devnull
+            envs[rank]["TORCHELASTIC_ERROR_FILE"] = dest.error_files[rank] if kept else ""
+            hidden = self._local_ranks_filter and rank not in self._local_ranks_filter
+            for std, name, paths, tees in (
+                    (Std.OUT, "stdout.log", dest.stdouts, dest.tee_stdouts),
+                    (Std.ERR, "stderr.log", dest.stderrs, dest.tee_stderrs)):
+                paths[rank] = os.path.join(folder, str(rank), name) if kept and files[rank] & std \
+                    else os.devnull if kept and hidden else ""
+                if not kept:
+                    tees[rank] = os.devnull
+                elif tee[rank] & std and not hidden:
+                    tees[rank] = paths[rank]
+        return dest
+
+    def _attempt_folder(self, env: Mapping[str, str]) -> str:
+        if self._root_log_dir == os.devnull:
+            return os.devnull
+        if self._run_log_dir is None:
+            base = self._root_log_dir or tempfile.mkdtemp(prefix="elastrun_")
+            run_id = env.get("TORCHELASTIC_RUN_ID", "run")
+            self._run_log_dir = tempfile.mkdtemp(prefix=f"{run_id}_", dir=base)
+        attempt = env.get("TORCHELASTIC_RESTART_COUNT", "0")
+        folder = os.path.join(self._run_log_dir, f"attempt_{attempt}")
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        return folder
 
     def __repr__(self) -> str:
         return (f"DefaultLogsSpecs(root_log_dir={self._root_log_dir}, redirects={self._redirects}, "
                 f"tee={self._tee}, local_ranks_filter={self._local_ranks_filter})")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, DefaultLogsSpecs) and self.__dict__ == other.__dict__
+        return isinstance(other, DefaultLogsSpecs) and repr(self) == repr(other)
 
     __hash__ = None  # type: ignore[assignment]
 
