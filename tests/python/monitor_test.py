@@ -300,6 +300,22 @@ class Windows(unittest.TestCase):
         for one, exact in ((A.P50, -1), (A.P99, 98), (A.P999, 100)):
             self.assertLessEqual(abs(values[one] - exact), abs(exact) * 0.0109, one)
 
+    def test_numbers_of_other_packages_and_bytes_are_data_as_with_torch(self) -> None:
+        class Whole:  # numpy.int64
+            def __index__(self) -> int:
+                return 3
+
+        class Real:  # numpy.float32; a tensor has both
+            def __index__(self) -> int:
+                raise TypeError
+
+            def __float__(self) -> float:
+                return 1.5
+
+        event = Event("e", data={"a": Whole(), "b": Real(), "c": b"x\xff", "d": True})
+        self.assertEqual(event.data, {"a": 3, "b": 1.5, "c": "x\ufffd", "d": True})
+        self.assertEqual([type(one) for one in event.data.values()], [int, float, str, bool])
+
     def test_data_of_other_types_is_refused(self) -> None:
         for bad in ({"a": None}, {"a": [1]}, {1: "a"}):
             with self.subTest(bad), self.assertRaisesRegex(TypeError, "event 'e'"):

@@ -79,6 +79,31 @@ def new_id() -> str:
     return os.urandom(8).hex()
 
 
+def _data_value(value: Any) -> data_value_t:
+    """Also of a number of numpy or torch, and of bytes, which torch's takes."""
+    if isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    try:
+        return int(value.__index__())
+    except Exception:
+        return float(value)
+
+
+def _data_of(name: str, data: Mapping[str, Any]) -> dict[str, data_value_t]:
+    found = {}
+    for key, value in data.items():
+        try:
+            if not isinstance(key, str):
+                raise TypeError
+            found[key] = _data_value(value)
+        except Exception:
+            raise TypeError(f"event '{name}': data must be text, number or bool by text, "
+                            f"not {key!r}: {value.__class__.__name__}") from None
+    return found
+
+
 class Event:
     """`name`: like the qualified name of a class. `timestamp`: None is now; or seconds since the
     epoch. RFC-0018 calls them `type`, and the data `metadata` and `message`. `severity`: trace,
@@ -106,14 +131,9 @@ class Event:
         if severity not in _SEVERITIES:
             raise ValueError(f"event '{name}': severity '{severity}' is none of "
                              f"{', '.join(_SEVERITIES)}")
-        data = {} if data is None else data
-        for key, value in data.items():
-            if not isinstance(key, str) or not isinstance(value, (str, int, float)):
-                raise TypeError(f"event '{name}': data must be text, number or bool by text, "
-                                f"not {key!r}: {value.__class__.__name__}")
         self.name = name
         self.timestamp = datetime.now() if timestamp is None else timestamp
-        self.data = dict(data)
+        self.data = _data_of(name, {} if data is None else data)
         self.severity = severity
         self._id = id
         self._meaning: dict[str, str] = {}  # of a Stat, for the agent
