@@ -25,7 +25,7 @@ constexpr std::int64_t kMostCounted = 1ll << 53;  // of one bucket in one packet
 bool is_ours(std::string_view label) {
   constexpr std::array<std::string_view, 6> kOurs = {"rank",    "local_rank", "role",
                                                      "attempt", "step",       "total"};
-  return label.empty() || std::ranges::find(kOurs, label) != kOurs.end();
+  return std::ranges::find(kOurs, label) != kOurs.end();
 }
 
 std::string label_text(const json::value& value) {
@@ -44,7 +44,10 @@ Result<std::vector<std::pair<std::string, std::string>>> labels_from(const json:
     if (key.size() > kMaxName || text.size() > kMaxName) {
       return refuse("has a label of more than 256 bytes");
     }
-    if (!is_ours(name)) labels.emplace_back(std::move(name), std::move(text));
+    if (name.empty()) continue;
+    // Renamed as Prometheus does: left out, {"role": "actor"} and "critic" would become one series.
+    if (is_ours(name)) name.insert(0, "exported_");
+    labels.emplace_back(std::move(name), std::move(text));
   }
   // In one order, whatever that of the sender: these are what tells series apart.
   std::ranges::sort(labels);

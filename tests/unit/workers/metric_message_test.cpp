@@ -30,8 +30,9 @@ TEST_CASE("metric message: labels, unit, help and the time of a sample are read"
                           R"("unit":"s","help":"A help.","time":1767323045.5,"each":true)");
   REQUIRE(one.meaning);
   using Labels = std::vector<std::pair<std::string, std::string>>;
-  // By name, and without what the agent says itself.
-  CHECK(one.meaning->labels == Labels{{"a", "b"}, {"flag", "true"}, {"layer", "3"}});
+  // By name; what the agent says itself is not the worker's to say.
+  CHECK(one.meaning->labels ==
+        Labels{{"a", "b"}, {"exported_rank", "9"}, {"flag", "true"}, {"layer", "3"}});
   CHECK(one.meaning->unit == "s");
   CHECK(one.meaning->help == "A help.");
   CHECK(one.time == 1767323045.5);
