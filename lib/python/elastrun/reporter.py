@@ -286,12 +286,14 @@ class Reporter:
         """Something is due later."""
         if self._thread is None and self._starting.acquire(blocking=False):
             try:
-                if self._thread is None:
-                    self._wake = Wake()
-                    thread = threading.Thread(target=self._run, name="elastrun-reporter",
-                                              daemon=True)
-                    thread.start()
-                    self._thread = thread
+                # Its first look waits until it is started: else the first sample goes alone.
+                with self._lock:
+                    if self._thread is None:
+                        self._wake = Wake()
+                        thread = threading.Thread(target=self._run, name="elastrun-reporter",
+                                                  daemon=True)
+                        thread.start()
+                        self._thread = thread
             except RuntimeError:  # no more threads, or the interpreter ends: then flush()
                 return
             finally:
