@@ -78,7 +78,8 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::Restart& push) {
   Actions actions;
   if (preempted_ && push.cause.kind == rendezvous::Cause::Kind::CoordinatorLost) {
     actions.push_back(TellLeaving{"it was preempted"});
-    ending_ = Ending{.kind = Ending::Kind::Preempted, .why = "preempted (" + *preempted_ + ")"};
+    ending_ = Ending{
+        .kind = Ending::Kind::Preempted, .why = "preempted (" + *preempted_ + ")", .cause = {}};
     ending_->requeue = true;
   }
   // What was done is to be done again: from here on, neither the barrier nor a lost coordinator may

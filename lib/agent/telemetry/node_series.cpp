@@ -27,6 +27,7 @@ std::optional<std::string_view> interruption(Cause::Kind kind) {
     case Cause::Kind::Closed:
     case Cause::Kind::CoordinatorLost:
     case Cause::Kind::Timeout:
+    case Cause::Kind::Preempted:  // ordered, not suffered
       break;
   }
   return std::nullopt;
