@@ -208,15 +208,19 @@ class Logs(InFolder):
         self.assertEqual(self.calculator().get_job_goodput()[2], 6)
         self.assertEqual(calculator.skipped, 0)
 
-    def test_the_journal_is_found_under_elastrun(self) -> None:
+    def test_the_journal_is_found_under_elastrun_where_it_keeps_one(self) -> None:
         code = ("from elastrun.goodput_calculator import default_path\n"
                 "import sys; sys.stdout.write(default_path('j'))")
+        run = self.folder / "night_x"
+        run.mkdir()
         env = {"PYTHONPATH": str(Path(goodput_calculator.__file__).parents[1]),
-               "ELASTRUN_CHANNEL": "/nowhere", "ELASTRUN_RUN_DIR": "/logs/night_x/attempt_0/1",
+               "ELASTRUN_CHANNEL": "/nowhere", "ELASTRUN_RUN_DIR": f"{run}/attempt_0/1",
                "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run([sys.executable, "-c", code], env=env, timeout=60,
-                                            capture_output=True, text=True)
-        self.assertEqual((done.stdout, done.stderr), ("/logs/night_x/journal.jsonl", ""))
+        for expected in ("j.goodput.jsonl", f"{run}/journal.jsonl"):
+            done = subprocess.run([sys.executable, "-c", code], env=env, timeout=60,
+                                  capture_output=True, text=True)
+            self.assertEqual((done.stdout, done.stderr), (expected, ""))
+            (run / "journal.jsonl").touch()
 
     def test_a_log_that_a_program_keeps_itself(self) -> None:
         class Kept:

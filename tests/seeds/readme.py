@@ -28,8 +28,19 @@ goodput_recorder = goodput.GoodputRecorder(
  logging_enabled=(jax.process_index() == 0)
  )
 
-def recorded():
+def settle():
+    "Until the end of the job is in the log, which an agent writes: its time passes no more."
     goodput_recorder.flush()
+    calculator, until, totals = None, time.monotonic() + 60, []
+    while (len(totals) < 2 or totals[-1] != totals[-2]) and time.monotonic() < until:
+        time.sleep(0.01)
+        calculator = calculator or goodput.GoodputCalculator(config.run_name, goodput_logger_name)
+        with contextlib.suppress(ValueError):
+            calculator.get_job_goodput()
+            totals.append(calculator.get_job_goodput_details()["total_elapsed_time"])
+
+def recorded():
+    settle()
     calculator = goodput.GoodputCalculator(config.run_name, goodput_logger_name)
     percent, badput, step = calculator.get_job_goodput(include_badput_breakdown=True)
     print(step, 0 <= percent <= 100, sorted(badput[goodput.BadputType.CUSTOM_BADPUT_EVENTS]))
@@ -102,7 +113,7 @@ def start(when, first, last):
 
 start(0, 0, 10)
 goodput_recorder.record_job_end_time(at(start(60, 8, 20)))
-goodput_recorder.flush()
+settle()
 """
 
 _BREAKDOWN = """
@@ -375,6 +386,7 @@ record_slice_state(recorder)
 recorder.record_step_start_time(3)
 recorder.record_job_end_time()
 recorder.flush()
+settle()
 calculator = goodput_elastic.ElasticGoodputCalculator(job_name, logger_name)
 percent, badput, last_step = calculator.get_job_goodput(include_badput_breakdown=True)
 print(0 <= percent <= 100, last_step, sorted(one.name for one in badput))

@@ -243,6 +243,30 @@ class Seeds(unittest.TestCase):
         self.assertLessEqual({("goodput", "badput_time"), ("goodput", "interval_goodput"),
                               ("torchelastic", "foobar.foo.success")}, told)
 
+    def test_without_a_log_directory_calculators_find_what_a_recorder_has_told(self) -> None:
+        """In the worker and after the run: with one they read the journal."""
+        program = shutil.which("elastrun")
+        if program is None:
+            self.skipTest("no elastrun in PATH")
+        ask = ("from elastrun import goodput\n"
+               "calculator = goodput.GoodputCalculator('seed', 'goodput_seed')\n"
+               "print('last', calculator.get_job_goodput()[2])\n")
+        train = ("from elastrun.measurement import Event, GoodputRecorder\n"
+                 "recorder = GoodputRecorder('seed', 'goodput_seed', logging_enabled=True)\n"
+                 "with recorder.record_event(Event.JOB):\n"
+                 "    for step in range(3):\n"
+                 "        with recorder.record_event(Event.STEP, step): pass\n"
+                 "recorder.flush()\n")
+        env = {k: v for k, v in os.environ.items() if not k.startswith("ELASTRUN_")}
+        env |= {"PYTHONPATH": str(PACKAGE), "PYTHON_EXEC": sys.executable}
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "train.py").write_text(train + ask)
+            Path(folder, "ask.py").write_text(ask)
+            for words in ([program, "--worker-lib", "train.py"], [sys.executable, "-B", "ask.py"]):
+                done = subprocess.run(words, cwd=folder, env=env, text=True, timeout=120,
+                                      capture_output=True)
+                self.assertIn("last 2\n", done.stdout, done.stderr)
+
     def test_timers_over_a_fifo_with_either_side_of_torch(self) -> None:
         torch, ours = "torch.distributed.elastic", "elastrun"
         pairs = [(ours, ours)]

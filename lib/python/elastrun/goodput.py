@@ -14,9 +14,10 @@
 or, with elastrun.measurement.Event, `with recorder.record_event(Event.STEP, step): train(step)`.
 
 Under elastrun the entries reach the agent: its summary, its journal, `elastrunctl goodput report`.
-Elsewhere they go into a file of JSON lines, which `elastrunctl goodput report FILE` reads too:
-`path`, or ELASTRUN_GOODPUT_FILE, or JOB_NAME.goodput.jsonl in the working directory. A job that
-starts again goes on with its file; one process at a time writes it.
+Where no agent keeps a journal (--log-dir), they go into a file of JSON lines, which
+`elastrunctl goodput report FILE` and calculators read: `path`, or ELASTRUN_GOODPUT_FILE, or
+JOB_NAME.goodput.jsonl in the working directory. A job that starts again goes on with its file; one
+process at a time writes it.
 
 A recorder's call costs about a microsecond and never waits. Up to 10,000 entries wait for an agent
 or a file that is behind; others are counted, `recorder.lost`, and the count is written and logged.

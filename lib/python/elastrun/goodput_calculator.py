@@ -13,11 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from elastrun import channel
 from elastrun.calculator_program import CalculatorProgram, Path
 from elastrun.goodput_utils import (BadputType, GoodputType, IntervalMetricType, MetricType,
                                     UnproductiveTimeDict, normalize_intervals)
-from elastrun.journal import own_file
+from elastrun.journal import of_agent, own_file
 
 __all__ = ["ElasticGoodputCalculator", "GoodputCalculator", "default_path"]
 
@@ -26,12 +25,10 @@ _log = logging.getLogger("elastrun.goodput")
 
 
 def default_path(job_name: str) -> str:
-    """Where a recorder of that job writes: the journal of this node under elastrun, else a file."""
-    folder = os.environ.get("ELASTRUN_RUN_DIR", "")
-    if channel.is_configured() and folder:
-        run = os.path.dirname(os.path.dirname(os.path.abspath(folder)))
-        return os.path.join(run, "journal.jsonl")
-    return own_file(job_name)
+    """Where a recorder of that job writes: the journal of this node, if its agent keeps one, else a
+    file.
+    """
+    return of_agent() or own_file(job_name)
 
 
 class _Answer(NamedTuple):

@@ -58,6 +58,19 @@ def to_agent(job: str) -> Write:
     return write
 
 
+def to_both(job: str, file: File) -> Write:
+    """What the agent has taken goes into the file as well, which may fail: that is said once."""
+    tell, keep = to_agent(job), file.of(job)
+
+    def write(entries: list[str], lost: int) -> int | None:
+        done = tell(entries, lost)
+        if done is not None:
+            keep(entries[:done], lost)
+        return done
+
+    return write
+
+
 class File:
     """JSON lines. One process writes them: it holds a lock on the file. Each write is whole lines;
     one that could not be ended is closed off by the next. Several jobs may share it.
@@ -155,6 +168,7 @@ class Journal:
     def __init__(self, write: Write, target: File | None = None) -> None:
         self.write = write
         self._target = target  # None: the agent
+        self.beside: File | None = None  # which has what the agent takes, too
         self.lost = 0
         # For hooks: whether there is a recorder, its open phases and all that it has told, the step
         # that has begun. What a recorder never tells of is told by hooks.
@@ -184,8 +198,9 @@ class Journal:
     def _forget_all(self) -> None:
         # What the parent has not told yet is the parent's to tell.
         self._forget()
-        if self._target is not None:
-            self._target.forget()
+        for file in (self._target, self.beside):
+            if file is not None:
+                file.forget()
 
     def put(self, entry: Entry | Task) -> None:
         if self.begun:
@@ -324,8 +339,17 @@ class Journal:
         return True
 
 
+def of_agent() -> str | None:
+    """The journal of this node's agent; empty: it keeps none, without --log-dir; None: no agent."""
+    folder = os.environ.get("ELASTRUN_RUN_DIR", "")
+    if not folder or not channel.is_configured():
+        return None
+    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(folder))), "journal.jsonl")
+    return path if os.path.exists(path) else ""
+
+
 def own_file(job: str) -> str:
-    """Where the entries of a job go outside elastrun."""
+    """Where the entries of a job go that no agent keeps."""
     safe = re.sub(r"[^\w.-]", "_", str(job)).lstrip(".") or "job"
     return os.environ.get("ELASTRUN_GOODPUT_FILE") or f"{safe[:128]}.goodput.jsonl"
 
@@ -345,8 +369,9 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def journal(job: str, path: str = "") -> Journal:
-    """That of a job: to the agent if there is one and no path is given, else into that file. The
-    first job takes over that of the hooks, so that the entries of both go in one order.
+    """That of a job: to the agent if there is one and no path is given, else into that file; into a
+    file, too, if the agent keeps no journal, so that a calculator finds them. The first job takes
+    over that of the hooks, so that the entries of both go in one order.
     """
     with _making:
         found = _journals.get((job, path))
@@ -358,5 +383,9 @@ def journal(job: str, path: str = "") -> Journal:
                 found = _journals.pop(("", ""), None) or Journal(to_agent(job))
                 found.drain()
                 found.write, found.recorded = to_agent(job), bool(job)
+                if job and of_agent() == "":
+                    own = own_file(job)
+                    found.beside = _files.setdefault(own, File(own))
+                    found.write = to_both(job, found.beside)
             _journals[job, path] = found
         return found
