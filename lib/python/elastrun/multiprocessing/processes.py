@@ -11,6 +11,7 @@ Each process is the first of a session of its own: with it, what it has started 
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import multiprocessing
 import os
@@ -87,6 +88,10 @@ def _refuse_fork() -> None:
                            "in a fork; use spawn, or start the processes before")
 
 
+def _has_any(words: list[str], line: str) -> bool:
+    return any(one in line for one in words)
+
+
 class PContext(ABC):
     """A group of processes. All but `nprocs` and `name` are by local rank; `stdouts`, `stderrs`:
     paths, "" for the streams of this process.
@@ -117,7 +122,7 @@ class PContext(ABC):
                 self._copies.append(open(path, "w", encoding="utf-8", errors="replace"))
                 self._tails.append(TailLog(
                     name, files, self._copies[-1], log_line_prefixes,
-                    log_line_filter=lambda line, words=words: any(one in line for one in words)))
+                    log_line_filter=functools.partial(_has_any, words)))
         self._before: dict[int, Any] = {}
 
     def start(self) -> None:
@@ -167,12 +172,12 @@ class PContext(ABC):
     def _end(self, number: signal.Signals, timeout: float) -> None:
         """A process that SIGKILL does not end is stuck in the kernel: it is told, and left."""
         self._signal(number)
-        for number, limit in ((signal.SIGKILL, timeout), (None, max(timeout, _LATE))):
+        for harder, limit in ((signal.SIGKILL, timeout), (None, max(timeout, _LATE))):
             until = time.monotonic() + limit
             while self._alive() and time.monotonic() < until:
                 wait_for_any([*self._alive().values()], until - time.monotonic())
-            if number is not None:
-                self._signal(number)
+            if harder is not None:
+                self._signal(harder)
         for rank in self._alive():
             _log.error("process %s (local rank %s) has not ended after SIGKILL; it may be stuck in "
                        "the kernel, on a device or a file system", self.pids()[rank], rank)
