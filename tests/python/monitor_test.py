@@ -426,6 +426,8 @@ class Wishes(unittest.TestCase):
             after.add(5)
         expected = {"c.a.count": 3, "c.a.mean": 2, "c.a.sum": 6, "c.b.count": 3, "c.b.p99": 5}
         self.assertEqual(collector.report(), expected)
+        self.assertEqual([count for _, count in collector.histogram("c.b")], [3])
+        self.assertEqual(collector.histogram("none"), [])
         collector.reset()
         before.add(7)
         self.assertEqual(collector.report(), {"c.a.count": 1, "c.a.mean": 7, "c.a.sum": 7,

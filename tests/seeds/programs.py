@@ -294,8 +294,15 @@ collector = Collector("training.*")
 for batch in range(3):
     with BATCH_LATENCY.add_time():
         pass
+class Writer:  # torch's takes numbers alone
+    def add_scalar(self, key, value):
+        float(value)
+tensorboard_writer = Writer()
 stats = collector.report()
-print(sorted(stats), stats["training.batch.latency.count"])
+for k, v in stats.items():
+    tensorboard_writer.add_scalar(k, v)
+print(sorted(stats), stats["training.batch.latency.count"],
+      sum(count for end, count in collector.histogram("training.batch.latency")))
 collector.reset()
 print(collector.report())
 """,
@@ -364,7 +371,7 @@ EXPECTED = {
     "goodput: the training loop, the monitor and the analysis": "True 3 True 1\n",
     "monitor: the RFC's counters and its collector":
         "['training.batch.latency.count', 'training.batch.latency.histogram', "
-        "'training.batch.latency.mean'] 3.0\n{'training.batch.latency.count': 0.0}\n",
+        "'training.batch.latency.mean'] 3.0 3\n{'training.batch.latency.count': 0.0}\n",
     "goodput: rolling windows and a span of time":
         "['interval_goodput.3600', 'interval_goodput.60', 'interval_goodput.3600']\nTrue True\n",
     "monitor: the RFC's words for events and counters":

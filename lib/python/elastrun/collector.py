@@ -54,20 +54,29 @@ class Collector:
     def _window(chosen: tuple[Aggregation, ...]) -> _Window:
         return monitor._Window(monitor.needs_sketch(chosen), Aggregation.STDDEV in chosen)
 
-    def report(self) -> dict[str, float | str]:
+    def report(self) -> dict[str, float]:
         """NAME.AGGREGATION of what was added since reset(). NAME.count is always there, and 0 where
-        nothing was added; then COUNT and SUM are all there is, as the others have no value.
+        nothing was added; then COUNT and SUM are all there is, as the others have no value. That of
+        HISTOGRAM is how many values there were, as all of it may go to a writer of scalars:
+        histogram() has the buckets.
         """
         for core in monitor.living():
             if core.name in self._seen:
                 core.observe()
-        told: dict[str, float | str] = {}
+        told: dict[str, float] = {}
         for name, (chosen, window) in sorted(self._seen.items()):
             told[f"{name}.count"] = float(window.count)
             for one in chosen:
                 if window.count or one is Aggregation.SUM:
-                    told[f"{name}.{one.value}"] = window.told(one)
+                    told[f"{name}.{one.value}"] = window.get(one)
         return told
+
+    def histogram(self, name: str) -> list[tuple[float, int]]:
+        """Of what was added to that Stat since reset(), if HISTOGRAM or a percentile is chosen: the
+        end of each bucket (2.2 % wide) and how many values are in it; empty for one unknown.
+        """
+        seen = self._seen.get(name)
+        return [] if seen is None else seen[1].buckets()
 
     def reset(self) -> None:
         """Forgets what was added, not which Stats there are."""
