@@ -50,7 +50,7 @@ inline bool held_for_fork = false;
 
 inline void count_forks() {
   static std::atomic<bool> counted{false};
-  if (counted.exchange(true)) return;
+  if (counted.load(std::memory_order_relaxed) || counted.exchange(true)) return;
   ::pthread_atfork([] { held_for_fork = shared_lock.lock() != Lock::Taken::Not; },
                    [] {
                      if (held_for_fork) shared_lock.unlock();

@@ -57,13 +57,16 @@ class StatBook {
     const Shared turn;
     if (!turn || cores_ == nullptr) return found;
     for (const auto& [name, core] : *cores_) {
-      auto one = core->weak_from_this().lock();  // none: it is about to end
-      if (one != nullptr && fits(pattern, name)) found.push_back(std::move(one));
+      if (!fits(pattern, name)) continue;
+      // None: it is about to end. The last owner of one must not be in here: its end takes the
+      // lock.
+      if (auto one = core->weak_from_this().lock()) found.push_back(std::move(one));
     }
     return found;
   }
   void remove(const StatCore& core) {
     const Shared turn;
+    if (!turn || cores_ == nullptr) return;
     const auto found = cores_->find(core.name);
     if (found != cores_->end() && found->second == &core) cores_->erase(found);
   }

@@ -189,6 +189,40 @@ class Recorder(unittest.TestCase):
         self.assertLess(len(connection), 100)
         self.assertEqual(list(self.folder.glob("*.jsonl")), [])
 
+    def test_an_agent_without_a_journal_has_all_and_so_has_a_file_unless_it_hangs(self) -> None:
+        """A FIFO with a full pipe stands for a file system that hangs."""
+        code = ("import fcntl, os, sys\n"
+                "hangs = sys.argv[1:] == ['hangs']\n"
+                "if hangs:\n"
+                "    os.mkfifo('j.goodput.jsonl')\n"
+                "    full = os.open('j.goodput.jsonl', os.O_RDWR | os.O_NONBLOCK)\n"
+                "    fcntl.fcntl(full, 1031, 4096)\n"  # F_SETPIPE_SZ, fcntl(2)
+                "    try:\n"
+                "        while True: os.write(full, b'x' * 4096)\n"
+                "    except BlockingIOError: pass\n"
+                "from elastrun.goodput import GoodputRecorder\n"
+                "recorder = GoodputRecorder('j', 'l', True)\n"
+                "for step in range(300): recorder.record_step_start_time(step)\n"
+                "recorder.flush()\n"
+                "os._exit(recorder.lost)\n")
+        for words in ([], ["hangs"]):
+            with self.subTest(words=words), tempfile.TemporaryDirectory() as folder:
+                listener = Listener(folder)
+                env = {k: v for k, v in os.environ.items() if not k.startswith("ELASTRUN_")}
+                env |= {"PYTHONPATH": PACKAGE, "ELASTRUN_CHANNEL": listener.path,
+                        "ELASTRUN_RUN_DIR": f"{folder}/run/attempt_0/0"}
+                done = subprocess.run([sys.executable, "-Bc", code, *words], env=env, timeout=120,
+                                      cwd=folder, capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                told = [entry for connection in listener.packets() for one in connection
+                        for entry in one.get("entries", [])]
+                listener.socket.close()
+                self.assertEqual([one["step_count"] for one in told], list(range(300)))
+                if not words:
+                    kept = Path(folder, "j.goodput.jsonl").read_text().splitlines()
+                    self.assertEqual([json.loads(one)["step_count"] for one in kept],
+                                     list(range(300)))
+
     def test_an_agent_that_has_gone_costs_the_entries_and_no_time(self) -> None:
         begin = time.monotonic()
         done = self.run_code(

@@ -58,19 +58,6 @@ def to_agent(job: str) -> Write:
     return write
 
 
-def to_both(job: str, file: File) -> Write:
-    """What the agent has taken goes into the file as well, which may fail: that is said once."""
-    tell, keep = to_agent(job), file.of(job)
-
-    def write(entries: list[str], lost: int) -> int | None:
-        done = tell(entries, lost)
-        if done is not None:
-            keep(entries[:done], lost)
-        return done
-
-    return write
-
-
 class File:
     """JSON lines. One process writes them: it holds a lock on the file. Each write is whole lines;
     one that could not be ended is closed off by the next. Several jobs may share it.
@@ -168,7 +155,7 @@ class Journal:
     def __init__(self, write: Write, target: File | None = None) -> None:
         self.write = write
         self._target = target  # None: the agent
-        self.beside: File | None = None  # which has what the agent takes, too
+        self.beside: Journal | None = None  # of a file, which gets what the agent has taken
         self.lost = 0
         # For hooks: whether there is a recorder, its open phases and all that it has told, the step
         # that has begun. What a recorder never tells of is told by hooks.
@@ -198,9 +185,8 @@ class Journal:
     def _forget_all(self) -> None:
         # What the parent has not told yet is the parent's to tell.
         self._forget()
-        for file in (self._target, self.beside):
-            if file is not None:
-                file.forget()
+        if self._target is not None:
+            self._target.forget()
 
     def put(self, entry: Entry | Task) -> None:
         if self.begun:
@@ -254,6 +240,10 @@ class Journal:
                 done = self.write(self._taken[:count], lost)
                 if done is None:
                     return False
+                if self.beside is not None:
+                    self.beside.lost += lost
+                    for text in self._taken[:done]:
+                        self.beside.put((text.replace("%", "%%"), ()))
                 if lost:
                     self._tell_of_losses(lost)
                 del self._taken[:done]
@@ -325,6 +315,10 @@ class Journal:
         hangs holds up no caller for longer, and one that refuses none at all.
         """
         end = time.monotonic() + seconds
+        out = self._flush_until(end)
+        return (self.beside is None or self.beside._flush_until(end)) and out
+
+    def _flush_until(self, end: float) -> bool:
         next_whole = self._passes + 2
         while self._unfinished() or self._draining.locked():
             if self._thread is None or not self._thread.is_alive():
@@ -385,7 +379,9 @@ def journal(job: str, path: str = "") -> Journal:
                 found.write, found.recorded = to_agent(job), bool(job)
                 if job and of_agent() == "":
                     own = own_file(job)
-                    found.beside = _files.setdefault(own, File(own))
-                    found.write = to_both(job, found.beside)
+                    file = _files.setdefault(own, File(own))
+                    # With a thread of its own: a file system that hangs keeps nothing from the
+                    # agent, which would take the job for one that hangs.
+                    found.beside = Journal(file.of(job), file)
             _journals[job, path] = found
         return found
