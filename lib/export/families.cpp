@@ -169,8 +169,7 @@ void fill(Sample& sample, const Point& point, const Snapshot& snapshot,
     make_room(sample.labels, "le");  // the buckets bring it
   }
   if (point.kind == Kind::Stat) make_room(sample.labels, "quantile");
-  // By the steady clock, so that setting the wall clock moves no start.
-  sample.created = snapshot.at.wall - (snapshot.at.mono - point.start);
+  sample.created = snapshot.start_of(point);
 }
 
 /// Keeps two families from writing samples of one name.

@@ -4,6 +4,7 @@
 #include "core/json.hpp"
 #include "core/utf8.hpp"
 
+#include <algorithm>
 #include <boost/uuid/name_generator_sha1.hpp>
 #include <boost/uuid/uuid.hpp>
 #include <cmath>
@@ -64,10 +65,11 @@ json::object buckets_of(const telemetry::Buckets& buckets) {
 
 /// What all data points have.
 json::object point_of(const Point& point, const Snapshot& snapshot) {
-  const auto start = snapshot.at.wall - (snapshot.at.mono - point.start);
+  const auto start = snapshot.start_of(point);
   json::object data;
   data["startTimeUnixNano"] = time_of(start);
-  data["timeUnixNano"] = time_of(snapshot.at.wall);
+  // Of one that began just now the start may be a moment later, by another look at the clocks.
+  data["timeUnixNano"] = time_of(std::max(snapshot.at.wall, start));
   data["attributes"] = attributes_of(point.labels);
   return data;
 }

@@ -31,6 +31,16 @@ Cursor::~Cursor() {
   std::erase(registry_.cursors_, this);
 }
 
+/// Kept from the first collection on. The two clocks are read one after the other, so what lies
+/// between them is never the same.
+Duration Cursor::ahead(const Stamp& at) {
+  constexpr Duration kLeast = std::chrono::milliseconds(100);
+  const Duration now = at.wall.time_since_epoch() - at.mono.time_since_epoch();
+  // Set back: what began since would begin in the future.
+  if (!ahead_ || *ahead_ - now > kLeast) ahead_ = now;
+  return *ahead_;
+}
+
 void Registry::harvest(Entry& entry, TimePoint now) {
   Range range;
   Totals totals = entry.series->harvest(range);
@@ -68,6 +78,7 @@ Snapshot Registry::collect(Cursor& cursor, std::string_view pattern) {
   run_observers();
   const std::lock_guard lock(mutex_);
   Snapshot snapshot{++tick_, {clock_.now(), clock_.wall()}, {}};
+  snapshot.ahead = cursor.ahead(snapshot.at);
   std::size_t series = 0;
   for (const auto& [key, family] : families_) series += family->entries.size();
   snapshot.points.reserve(series);

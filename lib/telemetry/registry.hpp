@@ -29,6 +29,15 @@ struct Snapshot {
   std::uint64_t tick = 0;  // one number for all series of one collection
   Stamp at;
   std::vector<Point> points;  // by scope, name and labels
+  /// By how much the wall clock is ahead of the steady one; none: as `at` says.
+  std::optional<Duration> ahead{};
+
+  /// When a point of it begins. The same in all collections with one cursor, as readers take a
+  /// start that moves for a counter that began again, unless the wall clock was set back.
+  WallTime start_of(const Point& point) const {
+    const auto now = at.wall.time_since_epoch() - at.mono.time_since_epoch();
+    return WallTime(point.start.time_since_epoch() + ahead.value_or(now));
+  }
 };
 
 /// A series that is registered, whether or not it has ever been touched.
@@ -55,9 +64,11 @@ class Cursor {
 
  private:
   friend class Registry;
+  Duration ahead(const Stamp& at);
   Registry& registry_;
   const Temporality temporality_;
   TimePoint start_;
+  std::optional<Duration> ahead_;  // of the wall clock, as starts are told
   std::unordered_map<const Series*, Series::Cursor> places_;
 };
 

@@ -12,6 +12,7 @@
 
 using namespace elastrun;
 using namespace elastrun::telemetry;
+using namespace std::chrono_literals;
 using A = Aggregation;
 
 namespace {
@@ -51,6 +52,36 @@ Value whole(std::int64_t number) {
 }
 
 }  // namespace
+
+TEST_CASE("registry: a start is the same each time, unless the clock is set back") {
+  SetClock clock;
+  Registry registry(clock);
+  Cursor cursor(registry);
+  const Counter<std::int64_t> counter({.name = "n"}, registry);
+  const auto start = [&] {
+    const auto snapshot = registry.collect(cursor);
+    return snapshot.start_of(snapshot.points.at(0));
+  };
+  const auto pass = [&](Duration mono, Duration wall) {
+    clock.mono += mono;
+    clock.wall_time += wall;
+  };
+  const auto first = start();
+  CHECK(first == clock.wall_time);
+  pass(10s, 10s + 70ns);  // the two are read one after the other
+  CHECK(start() == first);
+  pass(10s, 10s - 30ns);
+  CHECK(start() == first);
+  pass(1s, 3600s);  // slept, or set
+  CHECK(start() == first);
+  pass(1s, -7200s);
+  CHECK(start() == clock.wall_time - 22s);
+  telemetry::Snapshot plain;  // of no cursor
+  plain.at = {clock.mono, clock.wall_time};
+  telemetry::Point point;
+  point.start = clock.mono - 5s;
+  CHECK(plain.start_of(point) == clock.wall_time - 5s);
+}
 
 TEST_CASE("registry: what was never touched is listed, and off adds nothing") {
   Place place;
