@@ -119,12 +119,18 @@ void OtlpSink::send() {
   if (call_) return;
   const auto now = clock_.now();
   // Each signal has its own pace: a collector that answers 503 for metrics alone once got no event
-  // at all.
-  if (!metrics_.empty() && now >= metrics_pace_.not_before) return send_metrics();
-  bool more = !metrics_.empty();
-  for (auto& outbox : outboxes_) {
-    if (outbox.has_some() && now >= outbox.pace.not_before) return send_records(outbox);
-    more = more || outbox.has_some();
+  // at all. And its turn: one that takes longer for metrics than the pause between two collections
+  // would get nothing else.
+  constexpr std::size_t kSignals = std::tuple_size_v<decltype(outboxes_)> + 1;
+  bool more = false;
+  for (std::size_t i = 0; i < kSignals; ++i) {
+    const auto signal = (turn_ + i) % kSignals;
+    auto* const outbox = signal == 0 ? nullptr : &outboxes_[signal - 1];
+    if (outbox == nullptr ? metrics_.empty() : !outbox->has_some()) continue;
+    more = true;
+    if (now < (outbox == nullptr ? metrics_pace_ : outbox->pace).not_before) continue;
+    turn_ = signal + 1;
+    return outbox == nullptr ? send_metrics() : send_records(*outbox);
   }
   under_way_ = nullptr;
   if (more) return send_later();
@@ -249,6 +255,7 @@ void OtlpSink::finish(std::function<void()> done) {
   alarm_->disarm();
   metrics_pace_.not_before = {};
   for (auto& outbox : outboxes_) outbox.pace.not_before = {};
+  turn_ = 0;  // the last totals first
   send();
 }
 

@@ -96,8 +96,9 @@ class OtlpSink final : public MetricsSink {
   std::array<Outbox, 2> outboxes_{{{"/v1/logs", otlp_logs}, {"/v1/traces", otlp_traces}}};
   std::unique_ptr<net::HttpCall> call_, answered_call_;  // that may be on the stack still
   Pace* under_way_ = nullptr;                            // whose; null: nothing is
-  std::string metrics_;                                  // the newest body that has not been sent
-  std::string sending_;                                  // the one that is being sent
+  std::size_t turn_ = 0;  // whose it is to be sent: 0: metrics, else of the outboxes
+  std::string metrics_;   // the newest body that has not been sent
+  std::string sending_;   // the one that is being sent
   std::uint64_t delivered_ = 0, lost_ = 0;
   std::string trouble_;
   std::function<void()> finished_;

@@ -122,7 +122,8 @@ def counted(buckets: list[tuple[float, float, int]]) -> list[int]:
 
 class Collector(http.server.ThreadingHTTPServer):
     """Receives OTLP. `answers`: what to do with each request, the last one again and again: a
-    status, a status with seconds to come back after, "hang", or a dictionary with those by path."""
+    status, a status with seconds to come back after, seconds until 200, "hang", or a dictionary
+    with those by path."""
 
     daemon_threads = True
 
@@ -159,6 +160,9 @@ class Receive(http.server.BaseHTTPRequestHandler):
             self.server.requests.append((self.path, 0, body))
             self.server.over.wait(LIMIT)
             return
+        if isinstance(answer, float):
+            self.server.over.wait(answer)
+            answer = 200
         status, after = answer if isinstance(answer, tuple) else (answer, None)
         self.server.requests.append((self.path, status, body))
         self.send_response(status)
@@ -623,6 +627,33 @@ class Collectors(unittest.TestCase):
             wait_until(lambda: collector.taken("/v1/logs"), "the events of the start arrive")
             (job.folder / "end").touch()
             self.assertEqual(job.end(), 0, job.errors())
+
+    def test_one_that_takes_longer_than_the_interval_gets_all_signals(self) -> None:
+        with Collector(1.2) as collector, Job(
+                f"--metrics={collector.url}", "--metrics-interval=1", *stub("pid", "stay")) as job:
+            wait_until(lambda: len(collector.taken("/v1/metrics")) > 2 and all(
+                collector.taken(f"/v1/{signal}") for signal in ("logs", "traces")),
+                "each signal has its turn")
+            job.process.terminate()
+            job.end()
+
+    def test_starts_of_series_stay_where_they_are(self) -> None:
+        with Collector(200) as collector, Job(
+                f"--metrics={collector.url}", "--metrics-interval=1", *stub("pid", "stay")) as job:
+            wait_until(lambda: len(collector.taken("/v1/metrics")) > 3, "some collections")
+            job.process.terminate()
+            job.end()
+        starts: dict[str, set[str]] = {}
+        for body in collector.taken("/v1/metrics"):
+            for scope in body["resourceMetrics"][0]["scopeMetrics"]:
+                for metric in scope["metrics"]:
+                    for point in metric.get("sum", {}).get("dataPoints", []):
+                        self.assertLessEqual(int(point["startTimeUnixNano"]),
+                                             int(point["timeUnixNano"]))
+                        starts.setdefault(metric["name"] + str(point["attributes"]), set()).add(
+                            point["startTimeUnixNano"])
+        self.assertIn("elastrun.channel.messages[]", starts)
+        self.assertEqual({name for name, told in starts.items() if len(told) > 1}, set())
 
     def test_one_that_has_an_error_is_not_asked_again(self) -> None:
         _, otlp, _ = self.run_with(500)
