@@ -8,6 +8,7 @@
 #include <ctime>
 #include <fmt/format.h>
 #include <limits>
+#include <utility>
 
 namespace elastrun::exporter {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 using telemetry::Record;
 
 constexpr std::string_view kOfWorkers = "elastrun.worker", kUsualGroup = "worker";
+constexpr std::string_view kOfRecorders = "elastrun.goodput";
 
 /// At most `most` bytes, cut between characters.
 std::string cut(std::string text, std::size_t most) {
@@ -43,10 +45,12 @@ std::string utc(WallTime when) {
 }  // namespace
 
 bool KubeflowProgress::take(const Record& record) {
+  if (record.kind == Record::Kind::Event) return take_entry(record);
   if (record.kind != Record::Kind::Sample) return false;
   if (record.scope == kOfWorkers) {
     if (record.name != "step" || !number(&record.value)) return false;
-    take_step(record);
+    told_ = true;
+    take_end(static_cast<std::int64_t>(*number(&record.value)), record.stamp.mono);
     return true;
   }
   // All ranks report the same names; a status has room for one of each.
@@ -59,18 +63,51 @@ bool KubeflowProgress::take(const Record& record) {
   return true;
 }
 
-void KubeflowProgress::take_step(const Record& record) {
-  const auto at = static_cast<std::int64_t>(*number(&record.value));
+/// Of a recorder or the hooks of --goodput auto. A script that tells its steps, too, is heard once:
+/// entries come later.
+bool KubeflowProgress::take_entry(const Record& record) {
+  if (record.scope != kOfRecorders || told_) return false;
+  const TimePoint at = record.stamp.mono;
+  if (record.name == "job_end_time" && begun_) {  // so has its last step
+    take_end(*std::exchange(begun_, {}), at);
+    return true;
+  }
+  const auto* const step = record.find("step_count");
+  const auto* const told = step == nullptr ? nullptr : std::get_if<std::int64_t>(step);
+  if (told == nullptr) return false;
+  if (record.name == "step_end_time") {
+    take_end(*told, at);
+    return true;
+  }
+  if (record.name != "step_start_time") return false;
+  begun_ = *told;
+  from_zero_ = from_zero_ || *told == 0;
+  if (*told <= 0) return false;
+  take_step(*told - 1, at);  // its begin is the end of the one before
+  return true;
+}
+
+void KubeflowProgress::take_end(std::int64_t number, TimePoint at) {
+  from_zero_ = from_zero_ || number == 0;
+  take_step(number, at);
+}
+
+void KubeflowProgress::take_step(std::int64_t number, TimePoint at) {
   // Back behind the last one: the workers have started again, and the time before is not training.
-  if (!first_ || at < last_->number) first_ = {at, record.stamp.mono};
-  last_ = {at, record.stamp.mono};
+  if (!first_ || number < last_->number) first_ = {number, at};
+  last_ = {number, at};
+}
+
+/// How many: of those that are counted from 0 one more than the last number says.
+std::int64_t KubeflowProgress::done() const {
+  return last_->number + (from_zero_ ? 1 : 0);
 }
 
 std::optional<std::int64_t> KubeflowProgress::seconds_left() const {
   if (!steps_ || !last_ || last_->number <= first_->number) return std::nullopt;
   const double pace =
       to_seconds(last_->at - first_->at) / static_cast<double>(last_->number - first_->number);
-  const auto left = static_cast<double>(std::max<std::int64_t>(*steps_ - last_->number, 0));
+  const auto left = static_cast<double>(std::max<std::int64_t>(*steps_ - done(), 0));
   // What the field holds.
   constexpr double kMost = std::numeric_limits<std::int32_t>::max();
   const double seconds = std::clamp(pace * left, 0.0, kMost);
@@ -82,7 +119,7 @@ std::optional<std::int64_t> KubeflowProgress::seconds_left() const {
 std::string KubeflowProgress::body(WallTime now) const {
   json::object status;
   if (steps_ && last_) {
-    const double share = static_cast<double>(last_->number) / static_cast<double>(*steps_);
+    const double share = static_cast<double>(done()) / static_cast<double>(*steps_);
     status["progressPercentage"] = static_cast<std::int64_t>(std::clamp(share * 100, 0.0, 100.0));
   }
   if (const auto left = seconds_left()) status["estimatedRemainingSeconds"] = *left;

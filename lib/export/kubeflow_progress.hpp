@@ -29,11 +29,17 @@ class KubeflowProgress {
     std::int64_t number = 0;
     TimePoint at{};
   };
-  void take_step(const telemetry::Record& record);
+  bool take_entry(const telemetry::Record& record);
+  void take_end(std::int64_t number, TimePoint at);
+  void take_step(std::int64_t number, TimePoint at);
+  std::int64_t done() const;
   std::optional<std::int64_t> seconds_left() const;
 
   const std::optional<std::int64_t> steps_;
   std::optional<Step> first_, last_;           // since the workers' last start
+  bool told_ = false;                          // steps, as samples
+  std::optional<std::int64_t> begun_;          // of a recorder: the last one that has
+  bool from_zero_ = false;                     // and not from 1 steps are counted
   std::map<std::string, std::string> values_;  // by name
 };
 

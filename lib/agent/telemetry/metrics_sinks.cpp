@@ -21,6 +21,7 @@
 #include "files/bounded_call.hpp"
 #include "files/parts.hpp"
 #include "files/whole_file.hpp"
+#include "goodput/journals/journal_books.hpp"
 #include "logs/console.hpp"
 #include "telemetry/metrics.hpp"
 #include "workers/environment.hpp"
@@ -125,7 +126,14 @@ std::vector<telemetry::Selector> MetricsSinks::selectors_of(const SinkChoice& si
     one.scope = sink.argument.empty() ? telemetry::metrics::kDefaultGroup : sink.argument;
     one.kind = Record::Kind::Sample;
   }
-  if (sink.kind == Kind::Kubeflow) one.kind = Record::Kind::Sample;
+  if (sink.kind == Kind::Kubeflow) {
+    // Steps are either a sample each, or entries of a recorder or the hooks of --goodput auto.
+    telemetry::Selector entries = one;
+    entries.scope = goodput::kRecorderScope;
+    entries.kind = Record::Kind::Event;
+    one.kind = Record::Kind::Sample;
+    return {one, entries};
+  }
   if (sink.kind != Kind::Otlp) return {one};
   // Its metrics are pulled.
   auto spans = one;

@@ -21,6 +21,16 @@ telemetry::Record step(std::int64_t number, Duration at) {
   return record;
 }
 
+telemetry::Record entry(std::string name, std::int64_t number, Duration at) {
+  telemetry::Record record;
+  record.kind = telemetry::Record::Kind::Event;
+  record.scope = "elastrun.goodput";
+  record.name = std::move(name);
+  record.attributes = {{"job_name", "night"}, {"step_count", number}, {"rank", std::int64_t{0}}};
+  record.stamp.mono = TimePoint(at);
+  return record;
+}
+
 telemetry::Record metric(std::string scope, std::string name, double value, std::int64_t rank = 0) {
   telemetry::Record record;
   record.kind = telemetry::Record::Kind::Sample;
@@ -61,6 +71,42 @@ TEST_CASE("kubeflow progress: a start from a checkpoint begins the pace again") 
   CHECK(text(progress).contains(R"("estimatedRemainingSeconds":75)"));
   progress.take(step(300, 2011s));  // more than was said
   CHECK(text(progress).contains(R"("progressPercentage":100,"estimatedRemainingSeconds":0)"));
+}
+
+TEST_CASE("kubeflow progress: the last of the steps that are counted from 0 is all of them") {
+  KubeflowProgress progress(10);
+  for (int i = 0; i < 10; ++i) progress.take(step(i, i * 1s));
+  CHECK(text(progress).contains(R"("progressPercentage":100,"estimatedRemainingSeconds":0)"));
+  CHECK(text(progress).contains(R"({"name":"step","value":"9"})"));
+}
+
+TEST_CASE("kubeflow progress: hooks and recorders tell steps, too") {
+  KubeflowProgress hooks(4);
+  CHECK(hooks.take(entry("step_end_time", 0, 1s)));
+  CHECK(hooks.take(entry("step_end_time", 1, 2s)));
+  CHECK(text(hooks).contains(R"("progressPercentage":50,"estimatedRemainingSeconds":2)"));
+  CHECK(!hooks.take(entry("checkpoint_save_start_time", 1, 3s)));
+
+  KubeflowProgress recorder(4);
+  CHECK(!recorder.take(entry("step_start_time", 0, 0s)));
+  CHECK(recorder.take(entry("step_start_time", 1, 1s)));
+  CHECK(text(recorder).contains(R"("progressPercentage":25)"));
+  CHECK(recorder.take(entry("step_start_time", 3, 3s)));
+  CHECK(recorder.take(entry("job_end_time", 0, 4s)));
+  CHECK(text(recorder).contains(R"("progressPercentage":100)"));
+
+  KubeflowProgress from_one(4);
+  from_one.take(entry("step_start_time", 1, 0s));
+  CHECK(text(from_one).contains(R"("progressPercentage":0)"));
+  from_one.take(entry("step_start_time", 3, 2s));
+  CHECK(text(from_one).contains(R"("progressPercentage":50)"));
+
+  KubeflowProgress both(4);
+  CHECK(both.take(step(2, 2s)));
+  CHECK(!both.take(entry("step_start_time", 2, 2s)));  // heard later than its end
+  auto other = entry("step_end_time", 3, 3s);
+  other.scope = "worker";
+  CHECK(!KubeflowProgress(4).take(other));
 }
 
 TEST_CASE("kubeflow progress: without the number of steps there is no share") {
