@@ -112,6 +112,9 @@ void TelemetryHost::tell_refused(const Record& record, std::string_view why) {
 
 void TelemetryHost::round_began(int first, int count) {
   if (!samples_) return;
+  // What came since the last time goes with the series: for who takes differences it would be lost,
+  // and for all others the last values before a failure.
+  if (std::exchange(has_begun_, true)) pull();
   std::set<std::string> ranks;
   for (int rank = first; rank < first + count; ++rank) ranks.insert(std::to_string(rank));
   samples_->end_if([&](const telemetry::SampleSeries::Key& key) {

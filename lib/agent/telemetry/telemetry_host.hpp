@@ -118,6 +118,7 @@ class TelemetryHost {
   std::vector<std::shared_ptr<telemetry::Sink>> listeners_;  // hear of what is gathered
   std::unique_ptr<Alarm> window_end_, next_pull_;
   bool window_open_ = false, pull_due_ = false, pulled_ = false, finished_ = false;
+  bool has_begun_ = false;  // a round
   std::atomic<bool> said_refused_ = false;
   std::function<void(TakePoints)> gather_;
   std::vector<std::string> gathered_names_;

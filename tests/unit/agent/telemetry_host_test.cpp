@@ -26,6 +26,22 @@ struct HeardNames final : Sink {
   std::vector<std::string> names;
 };
 
+struct Puller final : exporter::MetricsSink {
+  explicit Puller(Cursor::Temporality which) : MetricsSink("puller"), temporality(which) {}
+  bool is_told() const override { return false; }
+  std::optional<Cursor::Temporality> pulls() const override { return temporality; }
+  void pull(const Snapshot& snapshot) override {
+    pulls_so_far += 1;
+    seen.clear();
+    for (const auto& point : snapshot.points) seen.emplace_back(point.spec->name, point.value);
+  }
+  void finish(std::function<void()> done) override { done(); }
+  exporter::SinkAccount account() const override { return {}; }
+  const Cursor::Temporality temporality;
+  std::vector<std::pair<std::string, Value>> seen;
+  int pulls_so_far = 0;
+};
+
 }  // namespace
 
 TEST_CASE("telemetry host: a job that asks for no metrics has none") {
@@ -95,22 +111,32 @@ TEST_CASE("telemetry host: gauges of workers end with their round, counters with
   CHECK(points.at(1).labels == std::vector<Attribute>{{"rank", "4"}});
 }
 
-TEST_CASE("telemetry host: who pulls gets what is gathered for it, at every interval") {
-  struct Puller final : exporter::MetricsSink {
-    explicit Puller(Cursor::Temporality which) : MetricsSink("puller"), temporality(which) {}
-    bool is_told() const override { return false; }
-    std::optional<Cursor::Temporality> pulls() const override { return temporality; }
-    void pull(const Snapshot& snapshot) override {
-      pulls_so_far += 1;
-      seen.clear();
-      for (const auto& point : snapshot.points) seen.emplace_back(point.spec->name, point.value);
-    }
-    void finish(std::function<void()> done) override { done(); }
-    exporter::SinkAccount account() const override { return {}; }
-    const Cursor::Temporality temporality;
-    std::vector<std::pair<std::string, Value>> seen;
-    int pulls_so_far = 0;
+TEST_CASE("telemetry host: what a round told last is pulled before the next one begins") {
+  Place place;
+  const auto differences = std::make_shared<Puller>(Cursor::Temporality::Delta);
+  place.host.add(differences, {{}});
+  const auto put = [&] {
+    Record record;
+    record.kind = Record::Kind::Sample;
+    record.scope = "group";
+    record.name = "loss";
+    record.value = 1.5;
+    record.attributes = {{"rank", std::int64_t{0}}};
+    place.pipeline.emit(std::move(record));
   };
+  place.host.round_began(0, 1);
+  CHECK(differences->pulls_so_far == 0);
+  put();
+  place.host.round_began(0, 1);
+  CHECK(differences->pulls_so_far == 1);
+  REQUIRE(differences->seen.size() == 3);  // with the counter of this place
+  CHECK(differences->seen[1] == std::pair(std::string("loss"), Value(1.5)));
+  CHECK(differences->seen[2].first == "loss.samples");
+  place.host.finish([] {});
+  CHECK(differences->seen.size() == 1);
+}
+
+TEST_CASE("telemetry host: who pulls gets what is gathered for it, at every interval") {
   using Seen = std::vector<std::pair<std::string, Value>>;
   Place place;
   const auto page = std::make_shared<Puller>(Cursor::Temporality::Cumulative);
