@@ -23,6 +23,7 @@ class GoodputAccount final : public Observer {
   void phase(Phase phase, TimePoint now) override { account_.phase(phase, phase_since_ = now); }
   void round_ready(const rendezvous::Round& round, Duration) override {
     account_.world(round.world_size);
+    first_rank_ = round.rank_base;
   }
   void joined(bool all) override { account_.joined(all, clock_.now()); }
   void failed(const workers::Judgement& judgement) override;
@@ -31,7 +32,8 @@ class GoodputAccount final : public Observer {
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
 
-  /// Steps, phases and recorders of rank 0, and checkpoints of all ranks of this node.
+  /// Steps, phases and recorders of rank 0, and checkpoints of all ranks of this node. Where rank 0
+  /// is on another node, those of the first rank of this one.
   void worker_said(const workers::Worker& worker, const workers::Message& message) override;
   void step(std::int64_t number) { account_.step(number, clock_.now()); }
   void checkpoint(std::int64_t number, std::int64_t rank = 0) {
@@ -46,6 +48,7 @@ class GoodputAccount final : public Observer {
   const bool hears_workers_;
   goodput::JobAccount account_;
   TimePoint phase_since_;
+  int first_rank_ = 0;  // of this node
 };
 
 }  // namespace elastrun::agent

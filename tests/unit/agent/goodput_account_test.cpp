@@ -109,6 +109,36 @@ TEST_CASE("account: ranks that never connect take nothing from what may be train
   CHECK(job.account.summary().goodput_at_most() > 0.6);
 }
 
+TEST_CASE("account: of a node that gets rank 0 later the steps before count, too") {
+  AccountedJob job(true);
+  rendezvous::Round round;
+  round.rank_base = 2;
+  const auto train = [&](int rank, std::int64_t first) {
+    job.account.phase(Phase::Starting, job.clock.now());
+    job.account.round_ready(round, {});
+    job.account.phase(Phase::Running, job.clock.now());
+    for (auto step = first; step < first + 20; ++step) {
+      job.clock.advance(1s);
+      for (int i : {rank, rank + 1}) {
+        workers::Worker worker;
+        worker.rank = i;
+        job.account.worker_said(worker, workers::StepDone{step});
+      }
+    }
+  };
+  train(2, 0);
+  CHECK(job.of(Bucket::Productive) == 20s);
+  rendezvous::Restart order;
+  order.cause.kind = rendezvous::Cause::Kind::NodeLost;
+  job.account.restarting(order);
+  job.account.stopped(group_of({kWell, kWell}), 0s);
+  round.rank_base = 0;
+  train(0, 15);
+  CHECK(job.of(Bucket::Productive) == 35s);
+  CHECK(job.of(Bucket::Lost) == 5s);
+  CHECK(job.account.summary().goodput());
+}
+
 TEST_CASE("account: recorders, steps and phases of rank 0 count, checkpoints of all that save") {
   AccountedJob job;
   job.started().in(Phase::Running, 1s);
