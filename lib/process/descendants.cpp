@@ -170,6 +170,9 @@ KillResult kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
     result.alive.clear();
     for (const ProcessEntry& victim : victims) counted.emplace(victim.pid, victim.start_time);
     result.killed = static_cast<int>(counted.size());
+    // The second look at an empty table is taken at once: nothing is there to be waited for, and a
+    // restart waits for us.
+    if (quiet > 0 && any_spared_alive) continue;
     await_deaths(kill_and_hold(victims), std::min<Duration>(time_limit, until - Steady::now()));
     time_limit = std::min<Duration>(time_limit * 2, kLongest);
   }
@@ -207,9 +210,8 @@ bool reap_adopted(const std::vector<pid_t>& known) {
 }
 
 void reap_adopted_by_table(const std::vector<pid_t>& known) {
-  const pid_t self = ::getpid();
-  for (const ProcessEntry& entry : read_all_processes()) {
-    if (entry.parent == self && entry.zombie() && !contains(known, entry.pid)) reap(entry.pid);
+  for (const ProcessEntry& entry : read_children(::getpid())) {
+    if (entry.zombie() && !contains(known, entry.pid)) reap(entry.pid);
   }
 }
 

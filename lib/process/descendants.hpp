@@ -54,7 +54,7 @@ ProcessTable kill_listed(const ProcessTable& table, Duration limit);
 /// kernel shows only the first that has ended, so it gives up, with false, when that one is in
 /// `known`, and some may be behind it.
 bool reap_adopted(const std::vector<pid_t>& known);
-/// The same without that limit, at the price of reading the process table.
+/// The same without that limit, at the price of reading the list of our children.
 void reap_adopted_by_table(const std::vector<pid_t>& known);
 
 }  // namespace elastrun::process

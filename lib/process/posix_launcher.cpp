@@ -40,7 +40,9 @@ struct Family {
   const ProcessTable& recent_table(TimePoint now) {
     constexpr Duration kRecent = std::chrono::milliseconds(2);
     if (table_read == TimePoint{} || now - table_read > kRecent) {
-      table = read_all_processes();
+      // All members were started by the leader or what is below it, and of a subreaper these stay
+      // descendants: a few files instead of one for each process of the machine.
+      table = is_subreaper() ? read_descendants(::getpid()) : read_all_processes();
       table_read = now;
     }
     return table;
