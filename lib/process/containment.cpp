@@ -11,6 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun::process {
 namespace {
@@ -18,7 +19,8 @@ namespace {
 using namespace std::chrono_literals;
 
 // How many ends of children may go by, while an ended worker hides the orphans behind it, before
-// the process table is read: a table costs about as much as a hundred of those signals.
+// the list of children is read: it costs about as much as some ten of those signals, and all
+// processes of the machine, where the kernel keeps no such list, as a hundred.
 constexpr int kHiddenOrphans = 64;
 
 // The loop stands still meanwhile, and the first round waits: a second at most.
@@ -29,10 +31,7 @@ std::vector<pid_t> present_children() {
   std::vector<pid_t> children;
   // Mostly there are none, and this one call says so.
   if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) != 0) return children;
-  const pid_t self = ::getpid();
-  for (const ProcessEntry& entry : read_descendants(self)) {
-    if (entry.parent == self) children.push_back(entry.pid);
-  }
+  for (const ProcessEntry& entry : read_children(::getpid())) children.push_back(entry.pid);
   return children;
 }
 
@@ -62,10 +61,20 @@ Containment::~Containment() {
 }
 
 void Containment::begin_attempt() {
-  if (cgroup_) drop_cgroup(launcher_.any_running() ? kLastLook : 1s);
+  drop(cgroup_, launcher_.any_running() ? kLastLook : 1s);
   // Of the attempt before: what SIGKILL could not end then is not waited for again.
   survivors_ = false;
-  if (!parent_cgroup_) return;
+  make_next();
+  cgroup_ = std::exchange(next_cgroup_, std::nullopt);
+}
+
+int Containment::next_cgroup_fd() {
+  make_next();
+  return next_cgroup_ ? next_cgroup_->fd() : -1;
+}
+
+void Containment::make_next() {
+  if (!parent_cgroup_ || next_cgroup_) return;
   if (made_ == 0) end_stale();
   auto made = make_own_cgroup(*parent_cgroup_, made_++);
   if (!made) {
@@ -74,8 +83,8 @@ void Containment::begin_attempt() {
     parent_cgroup_.reset();
     return;
   }
-  cgroup_ = std::move(*made);
-  if (guardian_ != nullptr) guardian_->remember_cgroup(cgroup_->path());
+  next_cgroup_ = std::move(*made);
+  if (guardian_ != nullptr) guardian_->remember_cgroup(next_cgroup_->path());
 }
 
 void Containment::end_stale() {
@@ -148,19 +157,21 @@ KillResult Containment::end_attempt(Duration limit) {
   if (launcher_.any_running()) kill_all();
   const KillResult result = sweep(limit);
   survivors_ = !result.alive.empty() || launcher_.any_running();
-  drop_cgroup(std::max<Duration>(until - std::chrono::steady_clock::now(), 10ms));
+  for (auto* const one : {&cgroup_, &next_cgroup_}) {
+    drop(*one, std::max<Duration>(until - std::chrono::steady_clock::now(), 10ms));
+  }
   return result;
 }
 
-void Containment::drop_cgroup(Duration limit) {
-  if (!cgroup_) return;
-  const std::string path = cgroup_->path();
+void Containment::drop(std::optional<Cgroup>& cgroup, Duration limit) {
+  if (!cgroup) return;
+  const std::string path = cgroup->path();
   if (destroy_cgroup(path, limit)) {
     if (guardian_ != nullptr) guardian_->forget(path);
   } else {
     log::warning("process", "cannot empty the cgroup {}; something in it cannot be killed", path);
   }
-  cgroup_.reset();
+  cgroup.reset();
 }
 
 void Containment::see_child_signal() {

@@ -43,6 +43,9 @@ class Containment {
   void begin_attempt();
   /// For LaunchRequest::cgroup_fd; -1 without cgroup.
   int cgroup_fd() const;
+  /// The same for the next attempt, made ahead: a process that is to become a worker of it may join
+  /// now, and one that a call of spare() names lives on in it.
+  int next_cgroup_fd();
   /// The directory of the attempt's cgroup, or "".
   std::string cgroup_path() const;
 
@@ -70,7 +73,8 @@ class Containment {
   std::vector<pid_t> not_to_touch() const;
   void see_child_signal();
   void end_stale();
-  void drop_cgroup(Duration limit);
+  void make_next();
+  void drop(std::optional<Cgroup>& cgroup, Duration limit);
 
   // Set at construction.
   const PosixLauncher& launcher_;
@@ -78,7 +82,7 @@ class Containment {
   const std::vector<pid_t> strangers_;  // children that are not the job's
   std::optional<std::string> parent_cgroup_;
   // Changes while running.
-  std::optional<Cgroup> cgroup_;
+  std::optional<Cgroup> cgroup_, next_cgroup_;
   int made_ = 0;
   bool survivors_ = false;  // of the end of the last attempt
   int hidden_orphans_ = 0;  // child signals since the process table was last read for zombies

@@ -73,16 +73,20 @@ Heard hear_packet(int socket, std::string& said) {
   return Heard::Packet;
 }
 
+/// Whether one of them has something to be read, or has ended, before `until`.
+bool await_words(int socket, int other, TimePoint until) {
+  std::array<pollfd, 2> waiting{pollfd{socket, POLLIN, 0}, pollfd{other, POLLIN, 0}};
+  const auto left = std::chrono::ceil<milliseconds>(until - Steady::now()).count();
+  return left > 0 && ::poll(waiting.data(), waiting.size(), static_cast<int>(left)) != 0;
+}
+
 /// Empty once `until` has passed, or if the other end has gone.
 std::optional<std::string> await_packet(int socket, TimePoint until) {
   while (true) {
     std::string said;
     const auto heard = hear_packet(socket, said);
     if (heard == Heard::Packet) return said;
-    if (heard == Heard::End) return std::nullopt;
-    const auto left = std::chrono::ceil<milliseconds>(until - Steady::now()).count();
-    pollfd waiting{socket, POLLIN, 0};
-    if (left <= 0 || ::poll(&waiting, 1, static_cast<int>(left)) == 0) return std::nullopt;
+    if (heard == Heard::End || !await_words(socket, -1, until)) return std::nullopt;
   }
 }
 
@@ -107,12 +111,18 @@ Result<UniqueFd> write_order(const LaunchRequest& request) {
 /// code of others.
 bool is_own_child(int pidfd) {
   siginfo_t info{};
-  return ::waitid(kOfPidfd, static_cast<id_t>(pidfd), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+  return pidfd >= 0 &&
+         ::waitid(kOfPidfd, static_cast<id_t>(pidfd), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+/// One that is not our child yet ends without its socket.
+void kill_child(int pidfd) {
+  if (is_own_child(pidfd)) ::syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0);
 }
 
 void kill_and_reap(int pidfd, bool wait) {
-  if (pidfd < 0) return;
-  ::syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0);
+  if (!is_own_child(pidfd)) return;
+  kill_child(pidfd);
   constexpr int kMoment = 1000;  // milliseconds; the sweep or the guardian reaps what takes longer
   pollfd waiting{pidfd, POLLIN, 0};
   if (wait) ::poll(&waiting, 1, kMoment);
@@ -137,7 +147,9 @@ Result<std::unique_ptr<ForkServer>> ForkServer::start(boost::asio::io_context& i
 
 ForkServer::~ForkServer() {
   // All get the signal before the first is waited for.
-  for (const pid_t pid : processes()) ::kill(pid, SIGKILL);
+  look();
+  kill_child(server_.pidfd.get());
+  for (auto& [slot, child] : waiting_) kill_child(child.pidfd.get());
   for (auto& [slot, child] : waiting_) kill_and_reap(child.pidfd.get(), true);
   kill_and_reap(server_.pidfd.get(), true);
 }
@@ -153,6 +165,8 @@ void ForkServer::give_up(std::string why) {
 
 void ForkServer::hear(const std::string& said) {
   constexpr std::string_view kRefused = "refused ", kStale = "stale: ";
+  imports_again_ = said == "loading" && state_ == State::Ready;
+  if (imports_again_) return;
   if (said == "ready") {
     state_ = State::Ready;
     return;
@@ -164,14 +178,18 @@ void ForkServer::hear(const std::string& said) {
 }
 
 void ForkServer::look() {
+  listen();
+  for (auto& [slot, child] : waiting_) {
+    if (child.pid == 0) (void)wait_for_birth(child, TimePoint());
+  }
+}
+
+void ForkServer::listen() {
   std::string said;
   while (control_) {
     const auto heard = hear_packet(control_.get(), said);
     if (heard == Heard::Nothing) break;
     heard == Heard::Packet ? hear(said) : give_up("it has ended");
-  }
-  for (auto& [slot, child] : waiting_) {
-    if (child.pid == 0) (void)wait_for_birth(child, TimePoint());
   }
 }
 
@@ -182,15 +200,12 @@ ForkServer::State ForkServer::state() {
 
 ForkServer::State ForkServer::wait_until_loaded(Duration limit) {
   const auto until = Steady::now() + limit;
-  while (state() == State::Loading) {
-    const auto left = std::chrono::ceil<milliseconds>(until - Steady::now()).count();
-    pollfd waiting{control_.get(), POLLIN, 0};
-    if (left <= 0 || ::poll(&waiting, 1, static_cast<int>(left)) == 0) break;
+  while (state() == State::Loading && await_words(control_.get(), -1, until)) {
   }
   return state_;
 }
 
-void ForkServer::prepare(int slot, bool with_context) {
+void ForkServer::prepare(int slot, bool with_context, int cgroup_fd) {
   // One that is still importing reads it later.
   if (state() != State::Ready && state_ != State::Loading) return;
   const auto found = waiting_.find(slot);
@@ -203,16 +218,25 @@ void ForkServer::prepare(int slot, bool with_context) {
   auto pair = make_pair();
   if (!pair) return;
   const auto order = fmt::format("fork {} {}", slot, with_context ? 1 : 0);
-  if (!send_with(control_.get(), order, {pair->theirs.get()})) return;
+  std::vector<int> descriptors{pair->theirs.get()};
+  if (cgroup_fd >= 0) descriptors.push_back(cgroup_fd);
+  if (!send_with(control_.get(), order, descriptors)) return;
   waiting_.emplace(slot, Waiting{std::move(pair->ours), 0, {}});
 }
 
 Status ForkServer::wait_for_birth(Waiting& child, TimePoint until) {
   constexpr std::string_view kBorn = "born ";
   if (child.pid != 0) return {};
-  const auto said = await_packet(child.socket.get(), until);
-  if (!said || !said->starts_with(kBorn)) return fail(Code::Spawn, "no child was forked in time");
-  const auto pid = parse_int(std::string_view(*said).substr(kBorn.size()));
+  std::string said;
+  // The server may end meanwhile, or say that it forks none for as long as imports take.
+  while (hear_packet(child.socket.get(), said) == Heard::Nothing) {
+    if (!control_) return fail(Code::Spawn, why_);
+    if (imports_again_) return fail(Code::Spawn, "it is importing what a worker has");
+    if (!await_words(child.socket.get(), control_.get(), until)) break;
+    listen();
+  }
+  if (!said.starts_with(kBorn)) return fail(Code::Spawn, "no child was forked in time");
+  const auto pid = parse_int(std::string_view(said).substr(kBorn.size()));
   // To kill(2) 0 is our own group, 1 is init, and -1 is everybody.
   if (!pid || *pid <= 1 || *pid > INT32_MAX) return fail(Code::Spawn, "its child has no number");
   child.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(*pid), 0)));
@@ -245,11 +269,9 @@ Result<Spawned> ForkServer::take(const LaunchRequest& request, Duration limit) {
   const auto until = Steady::now() + limit;
   if (!request.directory.empty()) return fail(Code::Spawn, "it forks in its own directory");
   if (state() == State::Loading) return fail(Code::Spawn, "it is still importing");
-  prepare(request.fork_slot, false);
+  prepare(request.fork_slot, false, request.cgroup_fd);
   const auto found = waiting_.find(request.fork_slot);
-  if (found == waiting_.end()) {
-    return fail(Code::Spawn, why_);
-  }
+  if (found == waiting_.end()) return fail(Code::Spawn, why_.empty() ? "it is busy" : why_);
   Waiting child = std::move(found->second);
   waiting_.erase(found);
   auto done = wait_for_birth(child, until);

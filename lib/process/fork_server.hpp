@@ -25,7 +25,7 @@ class ForkServer {
  public:
   enum class State {
     Loading,
-    Ready,
+    Ready,    // also while it imports again: children that wait need no server
     Refused,  // it may not fork what it has imported
     Gone,     // it has ended or is at fault: another one may do better
   };
@@ -45,10 +45,12 @@ class ForkServer {
   State wait_until_loaded(Duration limit);
 
   /// Has a child forked for that slot, a local rank, unless one waits already; does not wait for
-  /// it. `with_context`: it opens the accelerator of that number.
-  void prepare(int slot, bool with_context);
+  /// it. `with_context`: it opens the accelerator of that number. It joins the cgroup `cgroup_fd`
+  /// at once, unless that is -1.
+  void prepare(int slot, bool with_context, int cgroup_fd);
   /// Makes the child of `request.fork_slot` its worker: in the state that spawn() would have put it
-  /// in, in its session and group. Fails with Spawn, and then no such process is left.
+  /// in, in its session and group. Fails with Spawn, and then no such process is left; at once, if
+  /// none waits and the server is importing what a worker has taught it.
   Result<Spawned> take(const LaunchRequest& request, Duration limit);
 
   /// The server and the children that wait: not the job's.
@@ -64,6 +66,7 @@ class ForkServer {
   ForkServer(Spawned server, UniqueFd control)
       : server_(std::move(server)), control_(std::move(control)) {}
   void look();
+  void listen();
   void hear(const std::string& said);
   void give_up(std::string why);
   Status wait_for_birth(Waiting& child, TimePoint until);
@@ -72,6 +75,7 @@ class ForkServer {
   Spawned server_;
   UniqueFd control_;
   State state_ = State::Loading;
+  bool imports_again_ = false;
   std::string why_;
   std::map<int, Waiting> waiting_;
 };

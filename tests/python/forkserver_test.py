@@ -84,11 +84,12 @@ class Agent:
             self.server.kill()
 
     def state(self):
-        return self.control.recv(4096).decode()
+        said = self.control.recv(4096).decode()
+        return self.state() if said == "loading" else said
 
-    def fork(self, slot=0):
+    def fork(self, slot=0, cgroups=()):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        socket.send_fds(self.control, [b"fork %d 0" % slot], [theirs.fileno()])
+        socket.send_fds(self.control, [b"fork %d 0" % slot], [theirs.fileno(), *cgroups])
         theirs.close()
         ours.settimeout(BOUND)
         return ours, int(ours.recv(64).split()[1])
@@ -318,19 +319,27 @@ class ForkServer(unittest.TestCase):
         around = self.installed(late="")
         text = "def main():\n    import late, sys\n    print(sys.modules['late'])\nmain()"
         self.write(text)
+        probe = self.write("import sys; print('late' in sys.modules)", "probe.py")
+
+        def is_ahead(agent):
+            def start(streams):
+                child, pid = agent.fork()
+                agent.order(child, [agent.python, "-u", probe.name], agent.environment, streams)
+                child.close()
+                return pid
+            return run_and_collect(start)[0]
+
         with Agent(self.folder, "script", "train.py", **around) as agent:
             self.assertEqual(agent.state(), "ready")
             said, pid = self.served(agent, text)
             self.assertEqual((said, wait_for(pid)), ("ok", 0))
+            # The agent is told, so that no start waits for these imports.
+            self.assertEqual(agent.control.recv(64), b"loading")
+            self.assertEqual(agent.control.recv(64), b"ready")
+            self.assertEqual(is_ahead(agent), "True\n")
         with Agent(self.folder, "script", "train.py", **around) as agent:
             self.assertEqual(agent.state(), "ready")
-            probe = self.write("import sys; print('late' in sys.modules)", "probe.py")
-
-            def start(streams):
-                child, pid = agent.fork()
-                agent.order(child, [agent.python, "-u", probe.name], agent.environment, streams)
-                return pid
-            self.assertEqual(run_and_collect(start)[0], "True\n")
+            self.assertEqual(is_ahead(agent), "True\n")
 
     def learn(self, **around):
         """Where a first worker leaves its list, below the job's folder."""
@@ -365,29 +374,43 @@ class ForkServer(unittest.TestCase):
             self.assertEqual(os.waitstatus_to_exitcode(wait_for(pid)), 127)
         self.assertEqual(agent.server.returncode, 0)
 
-    def test_children_do_not_share_the_randomness_of_torch_and_numpy(self):
+    def test_torch_and_numpy_have_threads_as_by_exec_and_their_own_randomness(self):
         python = Path(__file__).resolve().parents[2] / ".venv" / "bin" / "python3"
         if not python.exists():
             self.skipTest("no torch here")
-        text = "import torch, numpy, random\nprint(torch.rand(1).item(), numpy.random.rand(), " \
-               "random.random(), torch.get_num_threads())"
-        self.write(text)
-        with Agent(self.folder, "script", "train.py", "torch", "numpy.random", python=str(python),
-                   OMP_NUM_THREADS="2") as agent:
+        self.write(r"""
+import ctypes, os, random, torch, numpy
+blas = {line.split()[-1] for line in open("/proc/self/maps") if "openblas" in line}
+def threads(path):
+    library = ctypes.CDLL(path)
+    names = [a + "openblas_get_num_threads" + b for a in ("", "scipy_") for b in ("", "64_")]
+    return next(getattr(library, one)() for one in names if hasattr(library, one))
+print(torch.get_num_threads(), torch.get_num_interop_threads(), *sorted(map(threads, blas)))
+print(torch.rand(1).item(), numpy.random.rand(), random.random())
+""")
+        cpus = min(os.sched_getaffinity(0))
+        argv = [str(python), "-u", "train.py"]
+        with Agent(self.folder, "script", "train.py", "torch", "numpy.random",
+                   python=str(python)) as agent:
             self.assertEqual(agent.state(), "ready")
-            drawn = []
+
+            def start(streams):
+                child, pid = agent.fork()
+                self.assertEqual(agent.order(child, argv, agent.environment, streams, str(cpus)),
+                                 "ok")
+                return pid
+            executed = subprocess.run(
+                argv, env=agent.environment, cwd=self.folder, capture_output=True, text=True,
+                check=True, timeout=BOUND,
+                preexec_fn=lambda: os.sched_setaffinity(0, {cpus})).stdout.splitlines()
+            drawn = [executed[1].split()]
             for _ in range(2):
-                def start(streams):
-                    child, pid = agent.fork()
-                    self.assertEqual(agent.order(child, [str(python), "-u", "train.py"],
-                                                 agent.environment, streams), "ok")
-                    return pid
                 out, errors, status = run_and_collect(start)
                 self.assertEqual((errors, status), ("", 0))
-                drawn.append(out.split())
-            for one, other in zip(drawn[0][:3], drawn[1][:3]):
-                self.assertNotEqual(one, other)
-            self.assertEqual([one[3] for one in drawn], ["2", "2"])
+                self.assertEqual(out.splitlines()[0], executed[0])
+                drawn.append(out.splitlines()[1].split())
+            for generator in zip(*drawn):
+                self.assertEqual(len(set(generator)), 3, generator)
 
 
 if __name__ == "__main__":

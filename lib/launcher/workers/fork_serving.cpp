@@ -105,7 +105,8 @@ void ForkServing::started(const rendezvous::Round&, const std::vector<workers::W
     const bool contexts = spec.warm_spares && !spec.virtual_local_rank;
     const int spares =
         std::min(spec.warm_spares.value_or(spec.nproc_per_node), spec.nproc_per_node);
-    for (int slot = 0; is_present() && slot < spares; ++slot) server_->prepare(slot, contexts);
+    for (int slot = 0; is_present() && slot < spares; ++slot)
+      server_->prepare(slot, contexts, parts_.containment.next_cgroup_fd());
   });
 }
 
@@ -127,7 +128,7 @@ void ForkServing::begin() {
 /// While the workers are stopped and the nodes meet.
 void ForkServing::restarting(const rendezvous::Restart&) {
   for (int slot = 0; is_present() && slot < parts_.spec.nproc_per_node; ++slot) {
-    server_->prepare(slot, false);
+    server_->prepare(slot, false, parts_.containment.next_cgroup_fd());
   }
 }
 

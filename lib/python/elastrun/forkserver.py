@@ -5,9 +5,11 @@
 
 The agent starts it beside the first workers, with their interpreter, flags, directory, limits and
 environment, but without what tells one worker from another. Descriptor 0 is a SOCK_SEQPACKET socket
-to the agent, which says `fork SLOT CONTEXT` and gives one end of another such socket: the child's.
-The server says `ready`, or `refused WHY` and ends: then workers are started by exec. A child is
-forked twice, so that it is the agent's (a subreaper), and waits for its order (forkserver_child).
+to the agent, which says `fork SLOT CONTEXT` and gives one end of another such socket, the child's,
+and the cgroup that it is to join, if any.
+The server says `ready`, or `refused WHY` and ends: then workers are started by exec; and `loading`,
+until `ready`, when a child has learnt what else to import. A child is forked twice, so that it is
+the agent's (a subreaper), and waits for its order (forkserver_child).
 KIND is script, module or command; the modules are the user's own list.
 Ends with the agent: by its death signal, and when the socket does.
 """
@@ -90,27 +92,26 @@ class Server:
 
     def serve(self) -> child.Order | None:
         """Returns in a child with its order, and in the server when the agent has gone."""
-        why = self.load()
-        self._control.send(f"refused {why}".encode()[:4096] if why else b"ready")
+        why = self._tell(self.load())
         while not why:
             self._reap()
             if not self._wait():
                 continue
             try:
-                said, descriptors, _, _ = socket.recv_fds(self._control, 4096, 1)
+                said, descriptors, _, _ = socket.recv_fds(self._control, 4096, 2)
             except OSError:
                 return None
             if not said:
                 return None
             why = self._plan.why_stale()
             if why:
-                self._control.send(f"refused {why}".encode())
+                self._tell(why)
                 return None
             slot, context = said.decode().split()[1:3]
-            if self._fork(descriptors[0]):
+            if self._fork(descriptors):
                 self._control.close()
-                return child.wait_for_order(descriptors[0], self._agent, int(slot),
-                                            context == "1", self._plan)
+                return child.wait_for_order(descriptors, self._agent, int(slot), context == "1",
+                                            self._plan)
         return None
 
     def _wait(self) -> bool:
@@ -120,24 +121,29 @@ class Server:
         if poll.poll(limit):
             return True
         if not self._forked and self._plan.learnt_more():
-            why = self.load()
-            if why:
-                self._control.send(f"refused {why}".encode()[:4096])
+            self._control.send(b"loading")
+            if self._tell(self.load()):
                 os._exit(0)
         return False
 
-    def _fork(self, end: int) -> bool:
+    def _tell(self, why: str) -> str:
+        """That it is ready, or why never."""
+        self._control.send(f"refused {why}".encode(errors="replace")[:4096] if why else b"ready")
+        return why
+
+    def _fork(self, descriptors: list[int]) -> bool:
         """True in the child of the child. What stands between tells the agent who that is before it
         ends: until then the child is below the server, which no sweep touches.
         """
         if os.fork() != 0:
-            os.close(end)
+            for one in descriptors:
+                os.close(one)
             self._forked += 1
             return False
         grandchild = os.fork()
         if grandchild != 0:
             try:
-                socket.socket(fileno=end).send(f"born {grandchild}".encode())
+                socket.socket(fileno=descriptors[0]).send(f"born {grandchild}".encode())
             finally:
                 os._exit(0)
         return True

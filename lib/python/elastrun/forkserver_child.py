@@ -29,6 +29,7 @@ _NO_LOAD = 4  # RTLD_NOLOAD
 _OPENBLAS = ("openblas_set_num_threads", "scipy_openblas_set_num_threads64_",
              "openblas_set_num_threads64_", "scipy_openblas_set_num_threads")
 _libc = ctypes.CDLL(None, use_errno=True)
+_ours: list[str] = []  # modules of the server itself
 
 
 class Order(NamedTuple):
@@ -40,6 +41,7 @@ class Order(NamedTuple):
 
 def tidy() -> None:
     """In the server: what was printed is not the children's to write; free memory goes back."""
+    _ours[:] = [one for one in sys.modules if one.partition(".")[0] == "elastrun"]
     sys.stdout.flush()
     _libc.fflush(None)
     with contextlib.suppress(AttributeError):
@@ -57,25 +59,29 @@ def _adopted_by(agent: int) -> bool:
     return os.getppid() == agent
 
 
-def wait_for_order(end: int, agent: int, slot: int, context: bool, plan: Plan) -> Order:
-    """Ends the process if none comes."""
+def wait_for_order(given: list[int], agent: int, slot: int, context: bool, plan: Plan) -> Order:
+    """Ends the process if none comes. `given`: the socket, and the cgroup to join, if any."""
     try:
-        return _wait(socket.socket(fileno=end), agent, slot, context, plan)
+        return _wait(socket.socket(fileno=given[0]), given[1:], agent, slot, context, plan)
     except BaseException:
         os._exit(127)
 
 
-def _wait(agent_end: socket.socket, agent: int, slot: int, context: bool, plan: Plan) -> Order:
+def _wait(agent_end: socket.socket, cgroups: list[int], agent: int, slot: int, context: bool,
+          plan: Plan) -> Order:
     if not _adopted_by(agent):
         os._exit(127)
     os.setsid()
     if context:
         _make_context(slot)
+    joined = _join(cgroups)
+    _forget_server()
+    _set_seeds()
     said, descriptors, _, _ = socket.recv_fds(agent_end, 64, 5)
     if said != b"order" or len(descriptors) < 4:
         os._exit(127)
     try:
-        order = _take(descriptors, plan, slot)
+        order = _take(descriptors, joined, plan, slot)
     except (OSError, ValueError) as error:
         agent_end.send(f"unfit {error}".encode(errors="replace")[:4096])
         os._exit(127)
@@ -86,7 +92,37 @@ def _wait(agent_end: socket.socket, agent: int, slot: int, context: bool, plan: 
     return order
 
 
-def _take(descriptors: list[int], plan: Plan, slot: int) -> Order:
+def _join(cgroups: list[int], joined: tuple[int, int] | None = None) -> tuple[int, int] | None:
+    """Which one it is in then. The sweep finds us without one, too.
+
+    Ahead, because the kernel may wait for 5 to 20 ms until it moves a process.
+    """
+    for cgroup in cgroups:
+        about = os.fstat(cgroup)
+        if (about.st_dev, about.st_ino) != joined:
+            with contextlib.suppress(OSError):
+                joining = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=cgroup)
+                try:
+                    os.write(joining, b"0")
+                    joined = about.st_dev, about.st_ino
+                finally:
+                    os.close(joining)
+        os.close(cgroup)
+    return joined
+
+
+def _forget_server() -> None:
+    """Whatever needs no order is done before it: a write to what is shared with the server costs a
+    copy of its page, and to look at the names of all modules alone costs 5 ms of such.
+    """
+    for name in _ours:
+        del sys.modules[name]  # the script may import the whole one
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={},
+                         __loader__=sys.modules["_frozen_importlib"].BuiltinImporter)
+
+
+def _take(descriptors: list[int], joined: tuple[int, int] | None, plan: Plan, slot: int) -> Order:
     with open(descriptors[0], "rb") as file:
         cpus, count, *rest = file.read().split(b"\0")[:-1]
     arguments = rest[:int(count)]
@@ -98,12 +134,7 @@ def _take(descriptors: list[int], plan: Plan, slot: int) -> Order:
     if unlike:
         raise ValueError(unlike)
     _check_script([os.fsdecode(one) for one in arguments[1:]])
-    for cgroup in descriptors[4:]:
-        with contextlib.suppress(OSError):  # the sweep finds us without one, too
-            joining = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=cgroup)
-            os.write(joining, b"0")
-            os.close(joining)
-        os.close(cgroup)
+    _join(descriptors[4:], joined)
     if cpus:
         for thread in os.listdir("/proc/self/task"):  # of an accelerator's driver
             os.sched_setaffinity(int(thread), {int(one) for one in cpus.split(b",")})
@@ -260,15 +291,9 @@ def become(order: Order) -> None:
     _set_title([os.fsencode(one) for one in order.arguments], order.environment)
     _restore_streams()
     _set_threads(order.plan.cpus)
-    _set_seeds()
     gc.enable()
-    for name in [one for one in sys.modules if one.partition(".")[0] == "elastrun"]:
-        del sys.modules[name]  # the script may import the whole one
     if hasattr(sys, "orig_argv"):  # Python 3.10
         sys.orig_argv[:] = order.arguments
-    main = sys.modules["__main__"] = ModuleType("__main__")
-    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={},
-                         __loader__=sys.modules["_frozen_importlib"].BuiltinImporter)
     options = list(order.arguments[1:])
     if options[0] == "-u":
         del options[0]

@@ -238,6 +238,44 @@ TEST_CASE("cgroup: each attempt has a fresh one, in which its workers are born")
   CHECK_FALSE(std::filesystem::exists(second));
 }
 
+TEST_CASE("cgroup: what has joined that of the next attempt outlives this one") {
+  Contained here;
+  Nursery others;
+  here.containment.begin_attempt();
+  const int ahead = here.containment.next_cgroup_fd();
+  if (ahead < 0) {
+    MESSAGE("skipped: this user may not make cgroups here");
+    return;
+  }
+  CHECK(here.containment.next_cgroup_fd() == ahead);
+  Ear spare_ear, ear;
+  auto request = others.stub({"say=up", "stay"}, spare_ear.mouth());
+  request.cgroup_fd = ahead;
+  const auto spare = others.start(request);
+  REQUIRE(spare);
+  const pid_t pid = (*spare)->child->pid();
+  here.containment.spare([pid] { return std::vector<pid_t>{pid}; });
+  CHECK(line_with(spare_ear, "up") == "up");
+  const auto worker = here.worker({"child=setsid", "exit=0"}, ear);
+  here.wait(*worker);
+  CHECK(here.containment.sweep(kLong).alive.empty());
+  ear.rest();
+  CHECK(any_live_child_in_group(pid));
+  const std::string first = here.containment.cgroup_path();
+  here.containment.begin_attempt();
+  CHECK_FALSE(std::filesystem::exists(first));
+  CHECK(here.containment.cgroup_fd() == ahead);
+  const std::string second = here.containment.cgroup_path();
+  CHECK(is_populated(second));
+  const int third = here.containment.next_cgroup_fd();
+  CHECK(third >= 0);
+  CHECK(third != ahead);
+  here.containment.end_attempt(kLong);  // with it the one that no attempt has had
+  CHECK(others.wait(**spare).status.by_signal(SIGKILL));
+  CHECK_FALSE(std::filesystem::exists(second));
+  CHECK(here.containment.cgroup_fd() == -1);
+}
+
 TEST_CASE(
     "cgroup: what an agent that was killed with its guardian has left ends at the next start") {
   {

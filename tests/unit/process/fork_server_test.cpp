@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/fork_server.hpp"
+
+#include "process/process_table.hpp"
+#include "support/children.hpp"
+
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <optional>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+using namespace elastrun;
+using namespace elastrun::process;
+using namespace elastrun::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto kLong = 60s;  // a limit that only a defect reaches
+constexpr auto kShort = 50ms;
+
+// What a server and its children may say and do: Python, like the real one, which forks twice.
+constexpr const char* kServer = R"(
+import os, signal, socket, sys, time
+control = socket.socket(fileno=0)
+agent = os.getppid()
+def say(text):
+    control.send(text.encode())
+def hear():
+    said, given, _, _ = socket.recv_fds(control, 4096, 2)
+    if not given:
+        os._exit(0)
+    return socket.socket(fileno=given[0])
+def fork(child):
+    if os.fork() == 0:
+        born = os.fork()
+        if born:
+            child.send(b"born %d" % born)
+            os._exit(0)
+        while os.getppid() != agent:
+            time.sleep(0.001)
+        return True
+    child.close()
+    return False
+def order(child):
+    global given
+    said, given, _, _ = socket.recv_fds(child, 64, 5)
+    return said
+)";
+
+struct Server {
+  Nursery nursery;
+  Ear ear;
+  std::unique_ptr<ForkServer> server;
+
+  explicit Server(const std::string& script) {
+    // Its children become ours, as the agent's.
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    LaunchRequest request;
+    request.argv = {"python3", "-ISc", kServer + script};
+    request.environment = {std::string("PATH=") + std::getenv("PATH")};
+    auto started = ForkServer::start(nursery.io, request);
+    REQUIRE(started);
+    server = std::move(*started);
+  }
+  ~Server() {
+    server.reset();
+    // What it has forked ends with it, or by the loss of its socket.
+    while (::waitpid(-1, nullptr, 0) > 0) {
+    }
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+  }
+
+  ForkServer::State load() { return server->wait_until_loaded(kLong); }
+  Result<Spawned> take(Duration limit = kLong) {
+    LaunchRequest request;
+    request.argv = {"python3", "train.py", "--lr=1"};
+    request.environment = {"RANK=3", "TEXT=a b"};
+    request.stdout_fd = ear.mouth();
+    request.fork_slot = 0;
+    return server->take(request, limit);
+  }
+};
+
+std::string serving(const std::string& what) {
+  return "say('ready')\nwhile True:\n    child = hear()\n    " + what + "\n";
+}
+
+}  // namespace
+
+TEST_CASE("fork server: a child gets its order and descriptors, and is the agent's") {
+  const int before = open_descriptors();
+  {
+    Server here(
+        serving("fork(child) and (order(child), child.send(b'ok'), child.recv(8), "
+                "os.dup2(given[2], 1), print(os.getppid(), os.read(given[0], 999), "
+                "flush=True), os._exit(3))"));
+    REQUIRE(here.load() == ForkServer::State::Ready);
+    const auto taken = here.take();
+    REQUIRE_MESSAGE(taken, (taken ? "" : taken.error().text));
+    CHECK(here.server->processes().size() == 1);  // the server; the child is a worker now
+    CHECK(here.ear.line() == std::to_string(::getpid()) +
+                                 " b'\\x003\\x00python3\\x00train.py\\x00--lr=1\\x00RANK=3\\x00"
+                                 "TEXT=a b\\x00'");
+    int status = 0;
+    CHECK(::waitpid(taken->pid, &status, 0) == taken->pid);
+    CHECK(WEXITSTATUS(status) == 3);
+    CHECK(here.server->state() == ForkServer::State::Ready);
+  }
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("fork server: whatever a server says of itself, it is known whether it can serve") {
+  using State = ForkServer::State;
+  struct Row {
+    const char* script;
+    State state;
+    const char* why;
+  };
+  for (const auto& [script, state, why] : std::initializer_list<Row>{
+           {"say('hello')\nhear()", State::Gone, "it said something without a meaning"},
+           {"control.send(b'')\nhear()", State::Gone, "it has ended"},
+           {"control.send(bytes(4096))\nhear()", State::Gone,
+            "it said something without a meaning"},
+           {"say('loading')\nhear()", State::Gone, "it said something without a meaning"},
+           {"pass", State::Gone, "it has ended"},
+           {"os.kill(os.getpid(), signal.SIGSEGV)", State::Gone, "it has ended"},
+           {"say('ready')\nsay('refused late')\nhear()", State::Refused, "late"},
+           {"say('refused \\x1b[2J a.b')\nhear()", State::Refused, "[2J a.b"},
+           {"say('refused stale: new packages')\nhear()", State::Gone, "stale: new packages"}}) {
+    CAPTURE(script);
+    Server here(script);
+    auto found = here.load();
+    while (found == State::Ready) {  // a second word is on its way
+      ::poll(nullptr, 0, 1);
+      found = here.server->state();
+    }
+    CHECK(found == state);
+    CHECK(here.server->why() == why);
+    CHECK_FALSE(here.take());
+    CHECK(here.server->processes().empty());
+  }
+}
+
+TEST_CASE("fork server: a child that cannot be used is no worker, and the server serves on") {
+  const std::string self = std::to_string(::getpid());
+  struct Row {
+    std::string child, why;
+  };
+  const std::string forked = "fork(child) and (order(child), ";
+  for (const auto& [child, why] : std::initializer_list<Row>{
+           {"child.close()", "no child was forked in time"},
+           {"child.send(b'unborn')", "no child was forked in time"},
+           {"child.send(b'born ')", "its child has no number"},
+           {"child.send(b'born x')", "its child has no number"},
+           {"child.send(b'born 0')", "its child has no number"},
+           {"child.send(b'born -1')", "its child has no number"},
+           {"child.send(b'born 1')", "its child has no number"},
+           {"child.send(b'born 99999999999')", "its child has no number"},
+           // Neither is the agent taken for a worker, nor killed for it.
+           {"child.send(b'born " + self + "'), order(child), child.send(b'ok'), child.recv(8)",
+            "the child is not ours"},
+           {forked + "os._exit(0))", "the child was not ready in time"},
+           {forked + "os.kill(os.getpid(), 9))", "the child was not ready in time"},
+           {forked + "child.send(b'unfit a\\x07b'), os._exit(127))", "unfit ab"},
+           {forked + "child.send(b'o'), child.recv(8), os._exit(0))", "o"}}) {
+    CAPTURE(child);
+    Server here(serving(child));
+    REQUIRE(here.load() == ForkServer::State::Ready);
+    for (int time = 0; time < 2; ++time) {
+      const auto taken = here.take();
+      REQUIRE_FALSE(taken);
+      CHECK(taken.error().text == why);
+      CHECK(here.server->state() == ForkServer::State::Ready);
+    }
+    CHECK(here.server->processes().size() == 1);
+  }
+}
+
+TEST_CASE("fork server: one that ends while something is asked of it costs no time") {
+  for (const char* what :
+       {"os._exit(0)",
+        // A process that is left holds the child's socket.
+        "os.fork() == 0 and (control.close(), order(child), os._exit(0)); os._exit(0)",
+        "fork(child) and (order(child), os._exit(0)); os.kill(os.getpid(), 9)"}) {
+    CAPTURE(what);
+    Server here(serving(what));
+    REQUIRE(here.load() == ForkServer::State::Ready);
+    CHECK_FALSE(here.take());
+    while (here.server->state() == ForkServer::State::Ready) ::poll(nullptr, 0, 1);
+    CHECK(here.server->state() == ForkServer::State::Gone);
+    CHECK(here.server->why() == "it has ended");
+  }
+}
+
+TEST_CASE("fork server: one that does not answer in time is killed with its children") {
+  for (const char* what : {"time.sleep(5)", "fork(child) and time.sleep(5)",
+                           "fork(child) and (order(child), time.sleep(5))",
+                           "os.fork() == 0 and os.kill(os.getpid(), signal.SIGSTOP); "
+                           "os.kill(os.getpid(), signal.SIGSTOP)"}) {
+    CAPTURE(what);
+    Server here(serving(what));
+    REQUIRE(here.load() == ForkServer::State::Ready);
+    CHECK_FALSE(here.take(kShort));
+    CHECK(here.server->state() == ForkServer::State::Gone);
+    CHECK(here.server->why() == "it did not answer in time");
+    for (const auto& left : read_children(::getpid())) ::kill(left.pid, SIGKILL);
+  }
+}
+
+TEST_CASE("fork server: a child that waits is taken, and replaced if it has ended") {
+  Server here(
+      serving("fork(child) and (order(child) or os._exit(0), child.send(b'ok'), "
+              "child.recv(8), os._exit(0))"));
+  REQUIRE(here.load() == ForkServer::State::Ready);
+  const auto spare = [&here] {
+    here.server->prepare(0, false, -1);
+    while (here.server->processes().size() < 2) ::poll(nullptr, 0, 1);
+    return here.server->processes().back();
+  };
+  const pid_t first = spare();
+  CHECK(spare() == first);
+  ::kill(first, SIGKILL);
+  siginfo_t info{};
+  ::waitid(P_PID, static_cast<id_t>(first), &info, WEXITED | WNOWAIT);
+  pid_t second = first;
+  while (second == first) second = spare();
+  const auto taken = here.take();
+  REQUIRE(taken);
+  CHECK(taken->pid == second);
+}
+
+TEST_CASE("fork server: while it imports what was learnt, a start waits for no import") {
+  for (const char* script : {"say('ready')\nsay('loading')\nkept = hear()\n",
+                             "say('ready')\nkept = hear()\nsay('loading')\n"}) {
+    CAPTURE(script);
+    // It goes on at the second fork that is asked of it.
+    Server here(std::string(script) + "kept = hear()\n" +
+                serving("fork(child) and (order(child) or os._exit(0), child.send(b'ok'), "
+                        "child.recv(8), os._exit(0))"));
+    REQUIRE(here.load() == ForkServer::State::Ready);
+    const auto first = here.take();
+    REQUIRE_FALSE(first);
+    CHECK(first.error().text == "it is importing what a worker has");
+    CHECK(here.server->state() == ForkServer::State::Ready);
+    auto taken = here.take();
+    while (!taken && taken.error().text == "it is importing what a worker has") taken = here.take();
+    CHECK_MESSAGE(taken, (taken ? "" : taken.error().text));
+  }
+}
