@@ -44,7 +44,7 @@ void Conversation::receive(std::string_view bytes) {
   const auto used = run(pending_);
   if (ended()) return;
   if (used == pending_.size()) {
-    pending_ = {};
+    std::string().swap(pending_);  // {} would be empty and keep its memory
   } else {
     pending_.erase(0, used);
   }
@@ -102,7 +102,7 @@ bool Conversation::open(std::string_view bytes) {
 void Conversation::end(std::string violation) {
   stage_ = Stage::Ended;
   violation_ = std::make_unique<std::string>(std::move(violation));
-  pending_ = {};
+  std::string().swap(pending_);
 }
 
 Peer Exchange::open() {

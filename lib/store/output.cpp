@@ -86,12 +86,13 @@ void Output::trim() {
 void Output::emptied() {
   own_sent_ = 0;
   first_piece_ = 0;
+  // By swap: what is assigned {} is empty and keeps its memory.
   if (own_.capacity() > kKeep) {
-    own_ = {};
+    std::string().swap(own_);
   } else {
     own_.clear();
   }
-  if (pieces_.capacity() > 0) pieces_ = {};
+  std::vector<Piece>().swap(pieces_);
 }
 
 std::string Output::take() {

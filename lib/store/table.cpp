@@ -5,13 +5,14 @@
 
 #include <array>
 #include <functional>
+#include <utility>
 
 namespace elastrun::store {
 
 void Value::assign(std::string_view bytes) {
   if (bytes.size() >= kShareFrom) {
     large_ = std::make_shared<std::string>(bytes);
-    small_ = {};
+    std::string().swap(small_);  // {} would be empty and keep its memory
   } else {
     small_.assign(bytes);
     large_.reset();
@@ -26,7 +27,7 @@ void Value::append(std::string_view bytes) {
   // Answers on their way may share the old bytes, so those are left as they are.
   if (!large_ || large_.use_count() > 1) large_ = std::make_shared<std::string>(view());
   large_->append(bytes);
-  small_ = {};
+  std::string().swap(small_);
 }
 
 Table::Table() = default;
@@ -150,7 +151,7 @@ bool Table::erase(std::string_view key) {
   if (watched(entry)) tell(entry, ChangeKind::Deleted, std::string(slot.value.view()), {});
   slot.present = false;
   // Now, not with the entry: what waits for the key may keep that for long.
-  slot.value = {};
+  (void)std::exchange(slot.value, {});
   --values_;
   if (slot.extra) {
     slot.extra->base = 0;

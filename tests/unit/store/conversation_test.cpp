@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <doctest/doctest.h>
+#include <malloc.h>
 
 using namespace elastrun;
 using namespace elastrun::store;
@@ -241,4 +242,33 @@ TEST_CASE("conversation: an answer that is larger than may pile up is made while
   CHECK(answered.substr(0, all.size()) == all);
   CHECK(answered.substr(all.size(), 9) == "\0"s + std::string("\xE9\3\0\0\0\0\0\0", 8));
   CHECK(!conversation.pending());
+}
+
+TEST_CASE("conversation: neither a request that came in pieces nor a value that has gone is kept") {
+  const auto used = [] {
+    const auto now = ::mallinfo2();  // zeros under a sanitizer
+    return now.uordblks + now.hblkhd;
+  };
+  Exchange exchange;
+  Client client(exchange);
+  const auto before = used();
+  for (int i = 0; i < 1000; ++i) {
+    for (const auto size : {kShareFrom - 1, kShareFrom}) {
+      client.ask(Query::Set, "/" + std::to_string(i), std::string(size, 's'));
+    }
+  }
+  CHECK(used() < before + 1000 * (kShareFrom + 1000));
+  {
+    Request request;
+    request.query = Query::Set;
+    request.key = "/large";
+    const std::string value(8 << 20, 'v');
+    request.value = value;
+    const auto bytes = client.message(request);
+    client.send(std::string_view(bytes).substr(0, bytes.size() / 2));
+    client.send(std::string_view(bytes).substr(bytes.size() / 2));
+  }
+  client.ask(Query::Delete, "/large");
+  client.answer();
+  CHECK(used() < before + 1000 * (kShareFrom + 1000));
 }

@@ -80,3 +80,12 @@ TEST_CASE("output: what was sent is given back, though there is always something
     REQUIRE(output.held() < 600'000);
   }
 }
+
+TEST_CASE("output: a peer that has everything keeps no buffer") {
+  Output output;
+  output.put_text(std::string(1 << 20, 't'));
+  for (int i = 0; i < 100; ++i) output.put_value(Value(std::string(kShareFrom, 'L')));
+  output.sent(output.size());
+  CHECK(output.empty());
+  CHECK(output.held() < 1024);
+}
