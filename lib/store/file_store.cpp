@@ -75,11 +75,13 @@ FileStore::~FileStore() {
   if (path_.empty()) return;
   // In torch's order: no user is counted out before it is counted as finished, so with the last
   // reference gone the file has all of them as finished.
-  const auto finished = count(kFinished, 1);
+  (void)count(kFinished, 1);
   const auto references = count(kReferences, -1);
-  // As torch: the last of all workers removes the file, or the next run would read its keys.
-  const bool last = references && *references == 0 && finished && *finished >= workers_;
-  if (last && workers_ >= 0) ::unlink(path_.c_str());
+  if (workers_ < 0 || !references || *references != 0) return;
+  // As torch: the last of all workers removes the file, or the next run would read its keys. Asked
+  // again, because of two that leave together the first to finish may be the last to go.
+  const auto finished = count(kFinished, 0);
+  if (finished && *finished >= workers_) ::unlink(path_.c_str());
 }
 
 template <class Done, class Answer>

@@ -9,10 +9,12 @@
 #include "store/server.hpp"
 
 #include <algorithm>
+#include <array>
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
+#include <sys/wait.h>
 #include <unistd.h>
 
 using namespace elastrun;
@@ -262,6 +264,31 @@ TEST_CASE("file store: the last of its users removes the file") {
   CHECK(!std::filesystem::exists(at.path));
   FileStore::open(at.loop, *at.clock, at.path, -1).value().reset();
   CHECK(std::filesystem::exists(at.path));
+}
+
+TEST_CASE("file store: of many that leave together one removes the file") {
+  constexpr int kUsers = 8;
+  const std::string path = fresh_path();
+  for (int time = 0; time < 50; ++time) {
+    std::array<int, 2> ready{}, go{};
+    REQUIRE(::pipe(ready.data()) == 0);
+    REQUIRE(::pipe(go.data()) == 0);
+    char word = 'x';
+    for (int i = 0; i < kUsers; ++i) {
+      if (::fork() != 0) continue;
+      ::close(go[1]);
+      asio::io_context loop;
+      const auto clock = make_system_clock(loop.get_executor());
+      auto store = FileStore::open(loop, *clock, path, kUsers).value();
+      if (::write(ready[1], &word, 1) == 1 && ::read(go[0], &word, 1) == 0) store.reset();
+      ::_exit(0);
+    }
+    for (int i = 0; i < kUsers; ++i) REQUIRE(::read(ready[0], &word, 1) == 1);
+    for (const int end : {ready[0], ready[1], go[0], go[1]}) ::close(end);
+    while (::wait(nullptr) > 0) {
+    }
+    REQUIRE_FALSE(std::filesystem::exists(path));
+  }
 }
 
 TEST_CASE("file store: a torn or foreign file is named, and where it is torn") {
