@@ -19,7 +19,7 @@ using telemetry::Record;
 using telemetry::Value;
 using Phase = TraceEvent::Phase;
 
-constexpr std::array<std::string_view, 8> kPhases = {"X", "i", "C", "b", "e", "s", "f", "M"};
+constexpr std::array<std::string_view, 4> kPhases = {"X", "i", "C", "M"};
 
 json::value plain(const Value& value) {
   const auto* const number = std::get_if<double>(&value);
@@ -54,9 +54,6 @@ std::string trace_line(const TraceEvent& event) {
   if (event.phase == Phase::Complete) line["dur"] = microseconds(event.length);
   line["pid"] = event.process;
   line["tid"] = event.thread;
-  if (event.phase >= Phase::AsyncBegin && event.phase <= Phase::FlowEnd) line["id"] = event.id;
-  // Binds the arrow to the slice around it, not to the next one.
-  if (event.phase == Phase::FlowEnd) line["bp"] = "e";
   // The scope of an instant: over all threads of its process, or on one.
   if (event.phase == Phase::Instant) line["s"] = event.thread == 0 ? "p" : "t";
   json::object& arguments = line["args"].emplace_object();
@@ -68,15 +65,14 @@ std::string trace_line(const TraceEvent& event) {
 
 std::string trace_process(std::int64_t process, std::string_view name, int place) {
   const auto line = [&](const char* what, Attribute argument) {
-    return trace_line({Phase::Metadata, what, "", {}, {}, process, 0, 0, {std::move(argument)}});
+    return trace_line({Phase::Metadata, what, "", {}, {}, process, 0, {std::move(argument)}});
   };
   return line("process_name", {"name", std::string(name)}) +
          line("process_sort_index", {"sort_index", std::int64_t{place}});
 }
 
 std::string trace_end() {
-  auto text =
-      trace_line({Phase::Metadata, "process_name", "", {}, {}, 0, 0, 0, {{"name", "agent"}}});
+  auto text = trace_line({Phase::Metadata, "process_name", "", {}, {}, 0, 0, {{"name", "agent"}}});
   text.resize(text.size() - 2);  // the comma and the newline
   return text + "\n]\n";
 }

@@ -13,24 +13,13 @@
 namespace elastrun::exporter {
 
 struct TraceEvent {
-  /// Begin and end of a phase are async, because phases of one process overlap.
-  enum class Phase {
-    Complete,
-    Instant,
-    Counter,
-    AsyncBegin,
-    AsyncEnd,
-    FlowStart,
-    FlowEnd,
-    Metadata
-  };
+  enum class Phase { Complete, Instant, Counter, Metadata };
   Phase phase = Phase::Instant;
   std::string name;
   std::string category{};
   Duration time{};                       // since any moment that all events share
   Duration length{};                     // of Complete
   std::int64_t process = 0, thread = 0;  // one process for each incarnation of a worker
-  std::uint64_t id = 0;                  // of async and flow events
   std::vector<telemetry::Attribute> arguments{};
 };
 

@@ -145,10 +145,10 @@ class Page {
   }
   std::string bound(double value) const { return open_ ? canonical(value) : number(value); }
   static std::string_view type_name(SeriesType type, bool open) {
-    constexpr std::string_view kOpen[] = {"counter", "gauge",    "histogram", "summary",
-                                          "info",    "stateset", "unknown"};
-    constexpr std::string_view kText[] = {"counter", "gauge", "histogram", "summary",
-                                          "gauge",   "gauge", "untyped"};
+    constexpr std::string_view kOpen[] = {"counter", "gauge", "histogram",
+                                          "summary", "info",  "unknown"};
+    constexpr std::string_view kText[] = {"counter", "gauge", "histogram",
+                                          "summary", "gauge", "untyped"};
     return (open ? kOpen : kText)[static_cast<std::size_t>(type)];
   }
   void metadata(const Family& family) {

@@ -244,19 +244,6 @@ std::vector<Label> prometheus_labels(const std::vector<telemetry::Attribute>& at
   return labels_of(attributes, names);
 }
 
-Family state_set(std::string name, std::string help, const std::vector<Label>& labels,
-                 const std::vector<std::pair<std::string, bool>>& states) {
-  Family family{prometheus_name(name), Type::StateSet, "", std::move(help), {}};
-  for (const auto& [state, holds] : states) {
-    Sample sample;
-    sample.labels = labels;
-    sample.labels.emplace_back(family.name, state);
-    sample.value = std::int64_t{holds};
-    family.samples.push_back(std::move(sample));
-  }
-  return family;
-}
-
 namespace {
 
 constexpr const char* kRefused = "elastrun_page_refused";

@@ -40,7 +40,7 @@ struct Sample {
 };
 
 struct Family {
-  enum class Type { Counter, Gauge, Histogram, Summary, Info, StateSet, Unknown };
+  enum class Type { Counter, Gauge, Histogram, Summary, Info, Unknown };
   std::string name;  // valid in both formats, with the unit, without _total
   Type type = Type::Unknown;
   std::string unit{};  // in words, and the end of the name: "seconds"
@@ -69,9 +69,6 @@ struct Families {
 /// Stats become summaries of count and sum, histograms histograms. A gauge without data has no
 /// sample. A counter that is not finite, too.
 Families families_of(const telemetry::Snapshot& snapshot, const FamilyOptions& options = {});
-/// A state set: one sample for each state, 1 for those that hold.
-Family state_set(std::string name, std::string help, const std::vector<Label>& labels,
-                 const std::vector<std::pair<std::string, bool>>& states);
 
 // Names, by OpenTelemetry's rules for Prometheus
 // -----------------------------------------------

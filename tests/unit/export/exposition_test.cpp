@@ -235,17 +235,6 @@ TEST_CASE("exposition: two instruments never write one sample") {
         "queue_length{otel_scope_name=\"other\"} 1\n");
 }
 
-TEST_CASE("exposition: a state set has one sample for each state") {
-  const auto page = openmetrics_text({state_set("elastrun.worker.state", "State.", {{"rank", "3"}},
-                                                {{"healthy", true}, {"failed", false}})});
-  CHECK(page ==
-        "# TYPE elastrun_worker_state stateset\n"
-        "# HELP elastrun_worker_state State.\n"
-        "elastrun_worker_state{rank=\"3\",elastrun_worker_state=\"healthy\"} 1\n"
-        "elastrun_worker_state{rank=\"3\",elastrun_worker_state=\"failed\"} 0\n"
-        "# EOF\n");
-}
-
 TEST_CASE("exposition: who asks for OpenMetrics gets it") {
   CHECK(wants_openmetrics("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"));
   CHECK(wants_openmetrics("text/plain, application/openmetrics-text; version=1.0.0; q=0.7"));
