@@ -12,7 +12,6 @@
 #include "workers/command.hpp"
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <functional>
@@ -38,15 +37,6 @@ auto last_is_to_go(guardian::Directories all) {
     all.remember(last = path);
   };
 }
-
-/// Hands every record of a run to the handlers of this process.
-class ToProcessPipeline final : public telemetry::Sink {
- public:
-  void consume(const telemetry::Record& record) override {
-    telemetry::process_pipeline().emit(record);
-  }
-  void flush(TimePoint deadline) override { telemetry::process_pipeline().flush(deadline); }
-};
 
 pid_t pid_of(const workers::Worker* worker) {
   return worker != nullptr ? worker->pid : 0;
@@ -84,7 +74,7 @@ Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardia
   run->files_ = RunFiles::make(run->file_parts());
   run->make_agent();
   if (const auto opened = run->open_records(); !opened) return std::unexpected(opened.error());
-  run->log_.launching();
+  run->status_.log().launching();
   return run;
 }
 
@@ -96,23 +86,24 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       lanes_(loop_.get_executor()),
       console_(loop_.get_executor()),
       layout_(std::move(layout)),
-      status_line_(*clock_, console_, shows_status(spec)),
+      status_({.loop = loop_.get_executor(),
+               .clock = *clock_,
+               .guardian = guardian,
+               .spec = spec,
+               .console = console_,
+               .shows_line = shows_status(spec),
+               .facts = {mark_of_this_agent(), keeps_output(spec) && !layout_.is_null(),
+                         [this] { return layout_.run_directory(); },
+                         [this] { return channel_.path(); }}}),
       streams_(loop_.get_executor(), *clock_, console_, lanes_[Lane::Logs],
-               status_line_.is_enabled()),
+               status_.line().is_enabled()),
       launcher_(process::make_posix_launcher(loop_, *clock_)),
       containment_(loop_, *launcher_, &guardian),
       channel_(loop_, guardian,
                [this](auto from, auto message) { messages_->heard(from, std::move(message)); },
                {[this](pid_t process) { return pid_of(worker_of(process)); },
                 [this](const auto& directory) { return pid_of(agent_->worker_in(directory)); }}),
-      status_(status_line_, spec),
-      waiting_(*clock_, spec, status_line_.is_enabled()),
-      log_(spec),
-      binding_(spec),
-      registration_(
-          loop_.get_executor(), *clock_, guardian, spec,
-          {mark_of_this_agent(), keeps_output(spec) && !layout_.is_null(),
-           [this] { return layout_.run_directory(); }, [this] { return channel_.path(); }}) {
+      binding_(spec) {
   console_.take_log_lines();
   console_.draw_status_while(
       [pid = guardian.guardian_pid()] { return logs::is_in_foreground(STDERR_FILENO, pid); });
@@ -217,12 +208,11 @@ void JobRun::make_agent() {
   observers_.add(&*saving_);
   memory_file_.emplace(spec_, *clock_, lanes_[Lane::Logs]);
   observers_.add(&*memory_file_);
-  observers_.add(&log_);
+  observers_.add(&status_.log());
   for (auto* one : telemetry_->observers()) observers_.add(one);
-  for (Observer* one : std::initializer_list<Observer*>{&status_, &waiting_, &binding_,
-                                                        &registration_, hang_.get()}) {
-    observers_.add(one);
-  }
+  for (auto* one : status_.observers()) observers_.add(one);
+  observers_.add(&binding_);
+  observers_.add(hang_.get());
   if (web_) observers_.add(&web_->view());
   forks_ = ForkServing::make({loop_, *clock_, spec_, *launcher_, containment_});
   if (forks_) observers_.add(forks_.get());
@@ -348,7 +338,7 @@ RunSignals::Parts JobRun::signal_parts() {
           .resized =
               [this] {
                 streams_.terminal_resized();
-                status_line_.redraw();
+                status_.line().redraw();
               },
           .guardian_gone = std::bind_front(&Agent::guardian_gone, agent_.get())};
 }
@@ -382,20 +372,10 @@ void JobRun::ignore_signals() {
   if (signals_) signals_->ignore_rest();
 }
 
-void JobRun::tell_process() {
-  using Kind = telemetry::Record::Kind;
-  const auto carried = [](Kind kind) { return telemetry::process_pipeline().carries(kind); };
-  // A route for nothing would have every record built, also those that no sink of the job wants.
-  if (!std::ranges::any_of(std::array{Kind::Event, Kind::Sample, Kind::Window, Kind::SpanEnd},
-                           carried)) {
-    return;
-  }
-  pipeline().route({}, std::make_shared<ToProcessPipeline>());
-}
-
 void JobRun::end_with(const std::vector<int>& descriptors) {
-  const auto gone = [this] {
-    if (std::exchange(caller_gone_, true)) return;
+  // Several of them end with the same process.
+  const auto gone = [this, told = std::make_shared<bool>(false)] {
+    if (std::exchange(*told, true)) return;
     log::warning("signals", "the process that started this job has gone: the job ends");
     signalled({.number = SIGTERM}, process::Demand::Stop);
   };
@@ -427,11 +407,11 @@ JobResult JobRun::run() {
   hang_->end(*result, lanes_[Lane::Folders]);
   // On this machine's own disk a removal takes less than a thread for it.
   channel_.end(files_are_near() ? nullptr : &lanes_[Lane::Folders]);
-  status_line_.hide();
+  status_.line().hide();
   pipeline().flush(clock_->now() + std::chrono::seconds(1));
   end_all(*result);
   result->run_dir = files_->settle(result->succeeded());
-  registration_.end();
+  status_.end();
   store_needed_until_ = result->store_needed_until;
   return std::move(*result);
 }

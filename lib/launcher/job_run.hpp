@@ -14,10 +14,7 @@
 #include "launcher/restart_check.hpp"
 #include "launcher/restart_memory_file.hpp"
 #include "launcher/run_signals.hpp"
-#include "launcher/status/run_registration.hpp"
-#include "launcher/status/status_view.hpp"
-#include "launcher/status/torchrun_log.hpp"
-#include "launcher/status/waiting_warning.hpp"
+#include "launcher/status/run_status.hpp"
 #include "launcher/workers/binding.hpp"
 #include "launcher/workers/fork_serving.hpp"
 #include "launcher/workers/worker_messages.hpp"
@@ -44,7 +41,7 @@ class JobRun {
 
   /// Before run(), of which the handlers of this process, if it has any by now, then hear, too:
   /// those of telemetry::metrics::configure, and its routes.
-  void tell_process();
+  void tell_process() { telemetry_->tell_process(); }
   /// Before run(), which then ends as by SIGTERM when one of these can be read from.
   void end_with(const std::vector<int>& descriptors);
   /// Runs the job to its end, and removes what was only temporary.
@@ -102,11 +99,10 @@ class JobRun {
   std::optional<logs::AgentLog> agent_log_;
   logs::Console console_;
   logs::Layout layout_;
-  logs::StatusLine status_line_;
+  RunStatus status_;
   logs::StreamFactory streams_;
   std::unique_ptr<process::PosixLauncher> launcher_;
   process::Containment containment_;
-  bool caller_gone_ = false;
   bool survivors_ = false;  // after all the time that SIGKILL may take
   WorkerChannel channel_;
   SharedPages pages_{spec_};
@@ -115,13 +111,9 @@ class JobRun {
   RendezvousSetup place_;
   std::unique_ptr<HangResponse> hang_;
   std::unique_ptr<RunTelemetry> telemetry_;
-  StatusView status_;
-  WaitingWarning waiting_;
-  TorchrunLog log_;
   Binding binding_;
   std::unique_ptr<ForkServing> forks_;  // null: all workers are started by exec
-  RunRegistration registration_;
-  std::unique_ptr<WebServices> web_;  // null: none asked for
+  std::unique_ptr<WebServices> web_;    // null: none asked for
   std::optional<Saving> saving_;
   std::optional<RestartMemoryFile> memory_file_;
   std::optional<PreemptionSources> preemption_;

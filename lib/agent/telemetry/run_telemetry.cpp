@@ -5,10 +5,24 @@
 #include "telemetry/events.hpp"
 #include "workers/environment.hpp"
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <utility>
 
 namespace elastrun::agent {
+namespace {
+
+/// Hands every record of a run to the handlers of this process.
+class ToProcessPipeline final : public telemetry::Sink {
+ public:
+  void consume(const telemetry::Record& record) override {
+    telemetry::process_pipeline().emit(record);
+  }
+  void flush(TimePoint deadline) override { telemetry::process_pipeline().flush(deadline); }
+};
+
+}  // namespace
 
 Started<std::unique_ptr<RunTelemetry>> RunTelemetry::make(Parts parts) {
   std::unique_ptr<RunTelemetry> made(new RunTelemetry(std::move(parts)));
@@ -72,6 +86,17 @@ void RunTelemetry::watch_goodput() {
     monitor.notify = [this](std::string json) { alert_command_->run(std::move(json)); };
   }
   monitor_ = std::make_unique<GoodputMonitor>(std::move(monitor), parts_.job_start, options);
+}
+
+void RunTelemetry::tell_process() {
+  using Kind = telemetry::Record::Kind;
+  const auto carried = [](Kind kind) { return telemetry::process_pipeline().carries(kind); };
+  // A route for nothing would have every record built, also those that no sink of the job wants.
+  if (!std::ranges::any_of(std::array{Kind::Event, Kind::Sample, Kind::Window, Kind::SpanEnd},
+                           carried)) {
+    return;
+  }
+  pipeline_.route({}, std::make_shared<ToProcessPipeline>());
 }
 
 std::vector<Observer*> RunTelemetry::observers() {

@@ -45,6 +45,8 @@ class RunTelemetry {
   /// In the order in which they are to hear what the agent does.
   std::vector<Observer*> observers();
   telemetry::Pipeline& pipeline() { return pipeline_; }
+  /// The handlers of this process, if it has any by now, hear every record, too.
+  void tell_process();
   WorkerRecords& worker_records() { return worker_records_; }
   /// Null: no metrics asked for.
   RunMetrics* metrics() { return metrics_.get(); }
