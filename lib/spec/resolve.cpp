@@ -42,9 +42,10 @@ class Resolver {
     // workers are counted before ranks and backends are compared with them.
     for (const auto step :
          {&Resolver::collect, &Resolver::take_script, &Resolver::name, &Resolver::ask_scheduler,
-          &Resolver::count_nodes, &Resolver::limit_restarts, &Resolver::count_workers,
-          &Resolver::meet, &Resolver::take_logs, &Resolver::take_reports, &Resolver::choose_mode,
-          &Resolver::take_fork_server, &Resolver::take_worker_library}) {
+          &Resolver::count_nodes, &Resolver::take_plain_fields, &Resolver::limit_hang,
+          &Resolver::take_signals, &Resolver::count_workers, &Resolver::meet, &Resolver::take_logs,
+          &Resolver::take_reports, &Resolver::choose_mode, &Resolver::take_fork_server,
+          &Resolver::take_worker_library}) {
       if (auto refusal = (this->*step)()) return std::unexpected(*refusal);
     }
     out_.notes.insert(out_.notes.begin(),
@@ -162,11 +163,8 @@ class Resolver {
     return std::nullopt;
   }
 
-  Refused limit_restarts() {
-    if (auto refusal = fill_fields(job_, values())) return refusal;
-    if (auto refusal = limit_hang()) return refusal;
-    return take_signals();
-  }
+  /// Of each option whose row in the table names the field that it fills.
+  Refused take_plain_fields() { return fill_fields(job_, values()); }
 
   Refused limit_hang() {
     const std::string& given = text(Opt::HangTimeout);
