@@ -4,13 +4,16 @@
 #include "core/text.hpp"
 #include "process/process_table.hpp"
 
-#include <filesystem>
+#include <dirent.h>
 #include <fmt/format.h>
+#include <memory>
 #include <sys/stat.h>
 #include <unistd.h>
 
 namespace elastrun::process {
 namespace {
+
+constexpr std::string_view kPrefix = "elastrun-";
 
 /// "elastrun-NAMESPACE-PID-START-": up to the number.
 std::string prefix_for(std::uint64_t pid_namespace, pid_t pid, std::uint64_t start_time) {
@@ -51,10 +54,14 @@ constexpr std::size_t kAtOnce = 64;  // each holds a descriptor; the next start 
 
 std::vector<Stale> take_stale(const std::string& parent) {
   std::vector<Stale> found;
-  std::error_code error;
-  std::filesystem::directory_iterator entry(parent, error);
-  for (; !error && entry != end(entry) && found.size() < kAtOnce; entry.increment(error)) {
-    Stale stale{entry->path().filename().string(), entry->path().string(), {}};
+  // Each start looks here, at some twenty files of the kernel's: by std::filesystem, which makes
+  // paths of all their names, that was a fifteenth of what a start computes.
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(parent.c_str()), ::closedir);
+  while (listing && found.size() < kAtOnce) {
+    const dirent* const entry = ::readdir(listing.get());
+    if (entry == nullptr) break;
+    if (!std::string_view(entry->d_name).starts_with(kPrefix)) continue;
+    Stale stale{entry->d_name, fmt::format("{}/{}", parent, entry->d_name), {}};
     if (!seems_stale(stale.name)) continue;
     stale.lock = lock_cgroup(stale.path);
     if (stale.lock && is_own(stale.lock)) found.push_back(std::move(stale));

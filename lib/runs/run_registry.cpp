@@ -176,6 +176,13 @@ bool is_place_named() {
   return chosen != nullptr && *chosen == '/';
 }
 
+bool are_places_near() {
+  // A home or a scratch directory of a site is often on a network file system.
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  const bool chosen = runtime != nullptr && *runtime == '/';
+  return !is_place_named() && (!chosen || std::string_view(runtime).starts_with("/run/user/"));
+}
+
 std::vector<std::string> registry_places() {
   if (is_place_named()) return {std::getenv("ELASTRUN_RUNTIME_DIR")};
   std::vector<std::string> places;

@@ -19,6 +19,8 @@ namespace elastrun::runs {
 std::vector<std::string> registry_places();
 /// Whether ELASTRUN_RUNTIME_DIR names the place: then people rely on it.
 bool is_place_named();
+/// Whether all places are the system's own, which are on this machine and answer.
+bool are_places_near();
 
 /// The numbers by which others tell this process from a later one with the same pid. Fails with Io
 /// where /proc cannot be read.

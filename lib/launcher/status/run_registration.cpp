@@ -155,6 +155,8 @@ void RunRegistration::remember(const std::string& path) {
 
 void RunRegistration::end_dead_runs() {
   const auto places = runs::registry_places();
+  // A look takes less than a thread that would bound it, and nearly every start ends here.
+  if (runs::are_places_near() && runs::list_runs(places, runs::Agents::Gone).empty()) return;
   const auto ended =
       files::result_within("the directory of runs, " + join(places, " or "), kNoAnswer,
                            [places] { return runs::end_dead_runs(places, kToEnd); });

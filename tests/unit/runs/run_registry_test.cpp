@@ -273,3 +273,20 @@ TEST_CASE("runs: what a killed agent had not put in its place yet is removed") {
   CHECK_FALSE(fs::exists(name(child)));
   CHECK(fs::exists(name(here.pid)));
 }
+
+TEST_CASE("runs: only the system's own places are sure to answer") {
+  const char* before = std::getenv("XDG_RUNTIME_DIR");
+  const std::string kept = before != nullptr ? before : "";
+  ::unsetenv("XDG_RUNTIME_DIR");
+  ::unsetenv("ELASTRUN_RUNTIME_DIR");
+  CHECK(runs::are_places_near());
+  ::setenv("XDG_RUNTIME_DIR", "/run/user/1000", 1);
+  CHECK(runs::are_places_near());
+  ::setenv("XDG_RUNTIME_DIR", "/home/ada/run", 1);
+  CHECK_FALSE(runs::are_places_near());
+  ::unsetenv("XDG_RUNTIME_DIR");
+  ::setenv("ELASTRUN_RUNTIME_DIR", "/run/user/1000", 1);
+  CHECK_FALSE(runs::are_places_near());
+  ::unsetenv("ELASTRUN_RUNTIME_DIR");
+  if (before != nullptr) ::setenv("XDG_RUNTIME_DIR", kept.c_str(), 1);
+}
