@@ -62,7 +62,7 @@ Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardia
   if (!layout) return std::unexpected(layout.error());
   std::unique_ptr<JobRun> run(new JobRun(spec, guardian, std::move(*layout)));
   if (const auto met = run->meet(std::move(own)); !met) return std::unexpected(met.error());
-  run->hang_ = HangResponse::make(run->hang_parts());
+  run->hang_ = HangServices::make(run->hang_parts());
   if (auto made = RunTelemetry::make(run->telemetry_parts())) {
     run->telemetry_ = std::move(*made);
     run->telemetry_->worker_records().on_refused(
@@ -129,7 +129,7 @@ Status JobRun::meet(OwnRendezvous own) {
   return {};
 }
 
-HangResponse::Parts JobRun::hang_parts() {
+HangServices::Parts JobRun::hang_parts() {
   return {
       .loop = loop_,
       .clock = *clock_,

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "agent/files/run_files.hpp"
-#include "agent/hang/hang_response.hpp"
+#include "agent/hang/hang_services.hpp"
 #include "agent/loop/agent.hpp"
 #include "agent/round/shared_pages.hpp"
 #include "agent/round/worker_channel.hpp"
@@ -71,7 +71,7 @@ class JobRun {
   void make_agent();
   Status open_records();
 
-  HangResponse::Parts hang_parts();
+  HangServices::Parts hang_parts();
   RunTelemetry::Parts telemetry_parts();
   RunFiles::Parts file_parts();
   WorkerPlans::Parts plan_parts();
@@ -109,7 +109,7 @@ class JobRun {
   system::OomKills oom_kills_;
   rendezvous::Node self_;
   RendezvousSetup place_;
-  std::unique_ptr<HangResponse> hang_;
+  std::unique_ptr<HangServices> hang_;
   std::unique_ptr<RunTelemetry> telemetry_;
   Binding binding_;
   std::unique_ptr<ForkServing> forks_;  // null: all workers are started by exec

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "agent/hang/expiration_timers.hpp"
-#include "agent/hang/hang_response.hpp"
+#include "agent/hang/hang_services.hpp"
 #include "agent/telemetry/worker_records.hpp"
 #include "workers/channel.hpp"
 
@@ -19,7 +19,7 @@ class WorkerMessages {
     Observer& observers;
     WorkerRecords& records;
     ExpirationTimers& timers;
-    HangResponse& hang;
+    HangServices& hang;
     std::function<void(pid_t worker)> returned;  // the script of that worker
     /// A tool on this machine asks for it; deadline 0: it says none.
     std::function<void(const std::string& why, Duration deadline)> preempt;

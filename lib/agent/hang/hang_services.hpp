@@ -18,7 +18,7 @@ namespace elastrun::agent {
 
 /// What a node has for workers that stand still: who offers stacks, the collector that takes them,
 /// the watch that tells of no progress, the expiration timers.
-class HangResponse final : public Observer {
+class HangServices final : public Observer {
  public:
   struct Parts {
     boost::asio::io_context& loop;
@@ -36,10 +36,10 @@ class HangResponse final : public Observer {
     std::function<std::vector<std::string>()> environment;
   };
   /// Opens the FIFO of the timers, if there is to be one.
-  static std::unique_ptr<HangResponse> make(Parts parts);
+  static std::unique_ptr<HangServices> make(Parts parts);
 
-  HangResponse(const HangResponse&) = delete;
-  HangResponse& operator=(const HangResponse&) = delete;
+  HangServices(const HangServices&) = delete;
+  HangServices& operator=(const HangServices&) = delete;
 
   ExpirationTimers& timers() { return timers_; }
   rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
@@ -61,7 +61,7 @@ class HangResponse final : public Observer {
   void worker_said(const workers::Worker& worker, const workers::Message& message) override;
 
  private:
-  explicit HangResponse(const Parts& parts);
+  explicit HangServices(const Parts& parts);
 
   guardian::Agent& guardian_;
   StackOffers offers_;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/hang/hang_response.hpp"
+#include "agent/hang/hang_services.hpp"
 
 #include <algorithm>
 #include <utility>
 
 namespace elastrun::agent {
 
-std::unique_ptr<HangResponse> HangResponse::make(Parts parts) {
-  std::unique_ptr<HangResponse> made(new HangResponse(parts));
+std::unique_ptr<HangServices> HangServices::make(Parts parts) {
+  std::unique_ptr<HangServices> made(new HangServices(parts));
   made->timers_.open_pipe();
   const auto folder = made->timers_.own_folder();
   if (!folder.empty()) made->guardian_.remember_directory(folder);
   return made;
 }
 
-HangResponse::HangResponse(const Parts& parts)
+HangServices::HangServices(const Parts& parts)
     : guardian_(parts.guardian),
       timers_({.loop = parts.loop,
                .clock = parts.clock,
@@ -50,7 +50,7 @@ HangResponse::HangResponse(const Parts& parts)
 
 /// What a node last said may be as old as its looks are apart: it looks again before all are held
 /// to have hung.
-rendezvous::Session::OnPush HangResponse::before(rendezvous::Session::OnPush on_push) {
+rendezvous::Session::OnPush HangServices::before(rendezvous::Session::OnPush on_push) {
   return [this, next = collector_.before(std::move(on_push))](rendezvous::Push push) {
     const auto* order = std::get_if<rendezvous::TakeStacks>(&push);
     if (order != nullptr && order->hang) watch_.look_now();
@@ -58,17 +58,17 @@ rendezvous::Session::OnPush HangResponse::before(rendezvous::Session::OnPush on_
   };
 }
 
-void HangResponse::offered(pid_t sender, const workers::Worker& worker,
+void HangServices::offered(pid_t sender, const workers::Worker& worker,
                            const workers::StacksOffered& offer) {
   offers_.heard(sender, offer);
   watch_.heard(worker.rank, offer);
 }
 
-void HangResponse::worker_said(const workers::Worker& worker, const workers::Message& message) {
+void HangServices::worker_said(const workers::Worker& worker, const workers::Message& message) {
   watch_.heard(worker.rank, message);
 }
 
-void HangResponse::end(JobResult& result, files::BlockingCalls& files) {
+void HangServices::end(JobResult& result, files::BlockingCalls& files) {
   result.expired_timers = timers_.expired();
   result.hangs = watch_.all();
   // The guardian removes the folder if its file system does not answer in time.
@@ -77,25 +77,25 @@ void HangResponse::end(JobResult& result, files::BlockingCalls& files) {
   });
 }
 
-void HangResponse::phase(Phase phase, TimePoint now) {
+void HangServices::phase(Phase phase, TimePoint now) {
   timers_.phase(phase, now);
   watch_.phase(phase, now);
 }
 
-void HangResponse::round_ready(const rendezvous::Round& round, Duration waited) {
+void HangServices::round_ready(const rendezvous::Round& round, Duration waited) {
   timers_.round_ready(round, waited);
   // Pids of the last group may be given away by now.
   offers_.forget();
   watch_.round_ready(round, waited);
 }
 
-void HangResponse::started(const rendezvous::Round& round,
+void HangServices::started(const rendezvous::Round& round,
                            const std::vector<workers::Worker>& group, Duration took) {
   collector_.started(round, group, took);
   watch_.started(round, group, took);
 }
 
-void HangResponse::stopped(const std::vector<workers::Worker>& group, Duration took) {
+void HangServices::stopped(const std::vector<workers::Worker>& group, Duration took) {
   collector_.stopped(group, took);
 }
 
