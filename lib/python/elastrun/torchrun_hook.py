@@ -18,12 +18,12 @@ API = "torch.distributed.launcher.api"
 # of what it takes. The module is looked for first: the package may have been removed and the .pth
 # file left, or a script or a folder of the same name may hide it, and torch must be importable.
 LINE = (
-    "import sys; f = lambda n, p=None, t=None, s=\""
+    "import sys; f = lambda n, *a: eval(\""
     "(n != 'torch' or __import__('sys').argv[:1] == ['-m']) and "
     "(lambda find: getattr(find('elastrun'), 'submodule_search_locations', 0) and "
     "find('elastrun.torchrun_hook'))(__import__('importlib.util', fromlist=['_']).find_spec) and "
-    "__import__('elastrun.torchrun_hook', fromlist=['_']).find_spec(n, p) or None\": "
-    "eval(s) if n in ('torch', 'torch.distributed.launcher.api') else None; "
+    "__import__('elastrun.torchrun_hook', fromlist=['_']).find_spec(n, *a[:1]) or None\") "
+    "if n in ('torch', 'torch.distributed.launcher.api') else None; "
     "f.find_spec = f; sys.meta_path.insert(0, f)\n")
 _RUNS = re.compile(r"(?:-[A-Za-z]*m)?(torch\.distributed\.(?:run|launch))")
 
