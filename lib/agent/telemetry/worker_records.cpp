@@ -75,6 +75,8 @@ std::optional<Record> span_of(const Record& end) {
   return span;
 }
 
+constexpr Duration kLongestUnderWay = std::chrono::minutes(1);  // a message of a worker
+
 /// When it was put, which is earlier than now: by both clocks.
 void set_time(Record& record, std::optional<double> time) {
   if (!time) return;
@@ -251,7 +253,11 @@ void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent eve
   if (event.name == telemetry::monitor::kStatEvent) tell_stat(worker, event, who);
   if (!pipeline_.wants("worker")) return;
   auto told = record(Record::Kind::Event, "worker", std::move(event.name), {});
-  if (event.time) told.stamp.wall = WallTime(from_seconds(*event.time));
+  // A trace is drawn by the steady clock, and a span that arrives late must not begin after those
+  // within it. What is older than a message can be has a time that the user gave.
+  const auto now = told.stamp.mono;
+  set_time(told, event.time);
+  if (now - told.stamp.mono > kLongestUnderWay) told.stamp.mono = now;
   told.attributes = std::move(event.attributes);
   if (const auto severity = severity_in(told.attributes)) {
     told.severity = *severity;

@@ -74,6 +74,10 @@ TEST_CASE("worker records: an event that tells when it happened keeps that time"
   job.heard_from(0, workers::WorkerEvent{"late", {}, 12.5});
   CHECK(job.last().stamp.wall == WallTime(std::chrono::milliseconds(12'500)));
   CHECK(job.last().stamp.mono == job.clock.now());
+  const auto wall = job.clock.wall() - 250ms;  // under way on a busy machine
+  job.heard_from(0, workers::WorkerEvent{"late", {}, to_seconds(wall.time_since_epoch())});
+  CHECK(to_seconds(job.clock.wall() - job.last().stamp.wall) == doctest::Approx(0.25));
+  CHECK(to_seconds(job.clock.now() - job.last().stamp.mono) == doctest::Approx(0.25));
 }
 
 TEST_CASE("worker records: samples that a worker has summed up are the last one and a window") {
