@@ -50,6 +50,8 @@ std::string overview(const std::vector<ListedRun>& runs, WallTime now) {
   std::vector<std::vector<std::string>> rows{
       {"JOB", "PHASE", "RESTARTS", "NODES", "WORKERS", "UP", "AGENT", "SCRIPT"}};
   for (const auto& [run, path] : runs) {
+    // By shown(): names and phases come from a file that others write, and a terminal would obey
+    // the escapes in them.
     rows.push_back({shown(run.name), shown(run.phase),
                     fmt::format("{} of {}", run.attempt, run.max_restarts), nodes_text(run),
                     fmt::format("{}", run.workers.size()), age(run.started, now),

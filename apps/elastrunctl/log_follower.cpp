@@ -177,6 +177,7 @@ void LogFollower::show() {
 }
 
 void LogFollower::finish() {
+  // Once more: a file that was made after the last look, by a worker that ended at once, is there.
   scan();
   for (auto& [name, attempt] : attempts_) {
     for (auto& [path, tail] : attempt.tails) tail.finish(write_out);

@@ -104,6 +104,7 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
                {[this](pid_t process) { return pid_of(worker_of(process)); },
                 [this](const auto& directory) { return pid_of(agent_->worker_in(directory)); }}),
       binding_(spec) {
+  // Before the other parts are made: what they log then is to keep its place among other lines.
   console_.take_log_lines();
   console_.draw_status_while(
       [pid = guardian.guardian_pid()] { return logs::is_in_foreground(STDERR_FILENO, pid); });
@@ -399,10 +400,12 @@ JobResult JobRun::run() {
   std::optional<JobResult> result;
   agent_->run([this, &result](JobResult ended) {
     result = std::move(ended);
+    // Not when it runs dry: alarms and sockets of parts that end below would keep it going.
     loop_.stop();
   });
   loop_.run();
   preemption_.reset();
+  // The account first: its last records are among those that are flushed below.
   telemetry_->sum_up(*result);
   hang_->end(*result, lanes_[Lane::Folders]);
   // On this machine's own disk a removal takes less than a thread for it.

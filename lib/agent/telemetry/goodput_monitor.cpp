@@ -169,9 +169,11 @@ void GoodputMonitor::watch() {
 
 void GoodputMonitor::tick() {
   watching_ = false;
+  // Rank 0 is on another node by now, whose agent goes on.
   if (!here_) return;
   take();
   if (alert_) look_at_alert();
+  // For on_sample(): how long accelerators are busy is known by looks, for which no sink may ask.
   if (parts_.machine != nullptr) parts_.machine->look([](const system::MachineSample&) {});
   if (parts_.host != nullptr) parts_.host->recorded();
   watch();

@@ -122,6 +122,7 @@ std::vector<telemetry::Selector> MetricsSinks::selectors_of(const SinkChoice& si
   if (!all.empty()) return all;
   telemetry::Selector one;
   one.each = sink.each;
+  // As torchelastic's console handler, which prints the samples of one group and no events.
   if (sink.kind == Kind::Console) {
     one.scope = sink.argument.empty() ? telemetry::metrics::kDefaultGroup : sink.argument;
     one.kind = Record::Kind::Sample;
@@ -316,6 +317,7 @@ Made MetricsSinks::make_program(const SinkChoice& sink) const {
 }
 
 Made MetricsSinks::make_plugin(const SinkChoice& sink) const {
+  // The first one: what is behind it is the plug-in's own, and may have more.
   const auto mark = sink.argument.find('?');
   const auto path = path_for_node(sink.argument.substr(0, mark), spec_.run_id);
   plugin::Facts facts{{}, ELASTRUN_VERSION, spec_.run_id, spec_.role, host_name()};

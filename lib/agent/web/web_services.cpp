@@ -15,6 +15,7 @@
 namespace elastrun::agent {
 namespace {
 
+/// null and not 0: what cannot be measured here is not idle.
 json::value maybe(const auto& value) {
   return value ? json::value(*value) : json::value(nullptr);
 }
@@ -48,10 +49,6 @@ json::array gpus_json(const std::vector<system::GpuUse>& gpus) {
   }
   return all;
 }
-
-}  // namespace
-
-namespace {
 
 json::object charts_json(const system::MachineSample& sample) {
   json::object charts{{"cpu", maybe(sample.cpu_utilization)},

@@ -90,6 +90,7 @@ json::array held_workers(const std::map<int, std::string>& held) {
 }  // namespace
 
 json::object describe(const State& state, const std::map<int, std::string>& held, TimePoint now) {
+  // Not by the roster's keys, which are numbers of connections and mean nothing to a reader.
   std::vector<const Member*> order;
   for (const auto& [peer, member] : state.roster().all()) order.push_back(&member);
   std::ranges::sort(order, [](const Member* left, const Member* right) {
