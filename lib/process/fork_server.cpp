@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,6 +29,7 @@ using std::chrono::milliseconds;
 constexpr idtype_t kOfPidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
 constexpr std::size_t kMostDescriptors = 5;
 constexpr std::size_t kLongestWord = 4096;  // what the server or a child may say at once
+constexpr int kMostWords = 100;             // of the server, since it was last asked
 
 struct Pair {
   UniqueFd ours, theirs;
@@ -105,6 +107,12 @@ Result<UniqueFd> write_order(const LaunchRequest& request) {
   // The child gets our open file with its offset (unix(7)), and would read from the end.
   ::lseek(file.get(), 0, SEEK_SET);
   return file;
+}
+
+/// 0 without one.
+std::uint64_t identity(int cgroup_fd) {
+  struct stat about {};
+  return cgroup_fd >= 0 && ::fstat(cgroup_fd, &about) == 0 ? about.st_ino : 0;
 }
 
 /// Whether it is a child of ours, running or a zombie: the number came from a process that has run
@@ -186,10 +194,12 @@ void ForkServer::look() {
 
 void ForkServer::listen() {
   std::string said;
-  while (control_) {
+  for (int words = 0; control_; ++words) {
     const auto heard = hear_packet(control_.get(), said);
     if (heard == Heard::Nothing) break;
-    heard == Heard::Packet ? hear(said) : give_up("it has ended");
+    if (heard == Heard::End) return give_up("it has ended");
+    if (words == kMostWords) return give_up("it talks without end");
+    hear(said);
   }
 }
 
@@ -211,7 +221,9 @@ void ForkServer::prepare(int slot, bool with_context, int cgroup_fd) {
   const auto found = waiting_.find(slot);
   if (found != waiting_.end()) {
     pollfd gone{found->second.socket.get(), 0, 0};
-    if (::poll(&gone, 1, 0) == 0) return;
+    // One that has joined another cgroup ends with that: it was forked for an attempt that was
+    // served by exec.
+    if (::poll(&gone, 1, 0) == 0 && found->second.cgroup == identity(cgroup_fd)) return;
     kill_and_reap(found->second.pidfd.get(), false);
     waiting_.erase(found);
   }
@@ -221,7 +233,7 @@ void ForkServer::prepare(int slot, bool with_context, int cgroup_fd) {
   std::vector<int> descriptors{pair->theirs.get()};
   if (cgroup_fd >= 0) descriptors.push_back(cgroup_fd);
   if (!send_with(control_.get(), order, descriptors)) return;
-  waiting_.emplace(slot, Waiting{std::move(pair->ours), 0, {}});
+  waiting_.emplace(slot, Waiting{std::move(pair->ours), identity(cgroup_fd), 0, {}});
 }
 
 Status ForkServer::wait_for_birth(Waiting& child, TimePoint until) {

@@ -8,6 +8,7 @@
 #include "process/spawn.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -46,7 +47,7 @@ class ForkServer {
 
   /// Has a child forked for that slot, a local rank, unless one waits already; does not wait for
   /// it. `with_context`: it opens the accelerator of that number. It joins the cgroup `cgroup_fd`
-  /// at once, unless that is -1.
+  /// at once, unless that is -1; one that has joined another is replaced.
   void prepare(int slot, bool with_context, int cgroup_fd);
   /// Makes the child of `request.fork_slot` its worker: in the state that spawn() would have put it
   /// in, in its session and group. Fails with Spawn, and then no such process is left; at once, if
@@ -59,6 +60,7 @@ class ForkServer {
  private:
   struct Waiting {
     UniqueFd socket;
+    std::uint64_t cgroup = 0;
     pid_t pid = 0;  // 0: not born yet
     UniqueFd pidfd;
   };

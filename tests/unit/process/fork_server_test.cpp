@@ -19,11 +19,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto kLong = 60s;  // a limit that only a defect reaches
-constexpr auto kShort = 50ms;
+constexpr auto kAnyTime = 60s;  // a limit that only a defect reaches
+constexpr auto kSoon = 50ms;
 
 // What a server and its children may say and do: Python, like the real one, which forks twice.
-constexpr const char* kServer = R"(
+constexpr const char* kServerStart = R"(
 import os, signal, socket, sys, time
 control = socket.socket(fileno=0)
 agent = os.getppid()
@@ -51,22 +51,22 @@ def order(child):
     return said
 )";
 
-struct Server {
+struct PlayedServer {
   Nursery nursery;
   Ear ear;
   std::unique_ptr<ForkServer> server;
 
-  explicit Server(const std::string& script) {
+  explicit PlayedServer(const std::string& script) {
     // Its children become ours, as the agent's.
     ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     LaunchRequest request;
-    request.argv = {"python3", "-ISc", kServer + script};
+    request.argv = {"python3", "-ISc", kServerStart + script};
     request.environment = {std::string("PATH=") + std::getenv("PATH")};
     auto started = ForkServer::start(nursery.io, request);
     REQUIRE(started);
     server = std::move(*started);
   }
-  ~Server() {
+  ~PlayedServer() {
     server.reset();
     // What it has forked ends with it, or by the loss of its socket.
     while (::waitpid(-1, nullptr, 0) > 0) {
@@ -74,8 +74,8 @@ struct Server {
     ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
   }
 
-  ForkServer::State load() { return server->wait_until_loaded(kLong); }
-  Result<Spawned> take(Duration limit = kLong) {
+  ForkServer::State load() { return server->wait_until_loaded(kAnyTime); }
+  Result<Spawned> take(Duration limit = kAnyTime) {
     LaunchRequest request;
     request.argv = {"python3", "train.py", "--lr=1"};
     request.environment = {"RANK=3", "TEXT=a b"};
@@ -94,7 +94,7 @@ std::string serving(const std::string& what) {
 TEST_CASE("fork server: a child gets its order and descriptors, and is the agent's") {
   const int before = open_descriptors();
   {
-    Server here(
+    PlayedServer here(
         serving("fork(child) and (order(child), child.send(b'ok'), child.recv(8), "
                 "os.dup2(given[2], 1), print(os.getppid(), os.read(given[0], 999), "
                 "flush=True), os._exit(3))"));
@@ -127,12 +127,13 @@ TEST_CASE("fork server: whatever a server says of itself, it is known whether it
             "it said something without a meaning"},
            {"say('loading')\nhear()", State::Gone, "it said something without a meaning"},
            {"pass", State::Gone, "it has ended"},
+           {"while True:\n    say('ready')", State::Gone, "it talks without end"},
            {"os.kill(os.getpid(), signal.SIGSEGV)", State::Gone, "it has ended"},
            {"say('ready')\nsay('refused late')\nhear()", State::Refused, "late"},
            {"say('refused \\x1b[2J a.b')\nhear()", State::Refused, "[2J a.b"},
            {"say('refused stale: new packages')\nhear()", State::Gone, "stale: new packages"}}) {
     CAPTURE(script);
-    Server here(script);
+    PlayedServer here(script);
     auto found = here.load();
     while (found == State::Ready) {  // a second word is on its way
       ::poll(nullptr, 0, 1);
@@ -168,7 +169,7 @@ TEST_CASE("fork server: a child that cannot be used is no worker, and the server
            {forked + "child.send(b'unfit a\\x07b'), os._exit(127))", "unfit ab"},
            {forked + "child.send(b'o'), child.recv(8), os._exit(0))", "o"}}) {
     CAPTURE(child);
-    Server here(serving(child));
+    PlayedServer here(serving(child));
     REQUIRE(here.load() == ForkServer::State::Ready);
     for (int time = 0; time < 2; ++time) {
       const auto taken = here.take();
@@ -187,7 +188,7 @@ TEST_CASE("fork server: one that ends while something is asked of it costs no ti
         "os.fork() == 0 and (control.close(), order(child), os._exit(0)); os._exit(0)",
         "fork(child) and (order(child), os._exit(0)); os.kill(os.getpid(), 9)"}) {
     CAPTURE(what);
-    Server here(serving(what));
+    PlayedServer here(serving(what));
     REQUIRE(here.load() == ForkServer::State::Ready);
     CHECK_FALSE(here.take());
     while (here.server->state() == ForkServer::State::Ready) ::poll(nullptr, 0, 1);
@@ -202,9 +203,9 @@ TEST_CASE("fork server: one that does not answer in time is killed with its chil
                            "os.fork() == 0 and os.kill(os.getpid(), signal.SIGSTOP); "
                            "os.kill(os.getpid(), signal.SIGSTOP)"}) {
     CAPTURE(what);
-    Server here(serving(what));
+    PlayedServer here(serving(what));
     REQUIRE(here.load() == ForkServer::State::Ready);
-    CHECK_FALSE(here.take(kShort));
+    CHECK_FALSE(here.take(kSoon));
     CHECK(here.server->state() == ForkServer::State::Gone);
     CHECK(here.server->why() == "it did not answer in time");
     for (const auto& left : read_children(::getpid())) ::kill(left.pid, SIGKILL);
@@ -212,12 +213,12 @@ TEST_CASE("fork server: one that does not answer in time is killed with its chil
 }
 
 TEST_CASE("fork server: a child that waits is taken, and replaced if it has ended") {
-  Server here(
+  PlayedServer here(
       serving("fork(child) and (order(child) or os._exit(0), child.send(b'ok'), "
               "child.recv(8), os._exit(0))"));
   REQUIRE(here.load() == ForkServer::State::Ready);
-  const auto spare = [&here] {
-    here.server->prepare(0, false, -1);
+  const auto spare = [&here](int cgroup = -1) {
+    here.server->prepare(0, false, cgroup);
     while (here.server->processes().size() < 2) ::poll(nullptr, 0, 1);
     return here.server->processes().back();
   };
@@ -228,9 +229,16 @@ TEST_CASE("fork server: a child that waits is taken, and replaced if it has ende
   ::waitid(P_PID, static_cast<id_t>(first), &info, WEXITED | WNOWAIT);
   pid_t second = first;
   while (second == first) second = spare();
+  // One that is in the cgroup of another attempt would end with that.
+  const UniqueFd cgroup(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const pid_t third = spare(cgroup.get());
+  CHECK(third != second);
+  CHECK(spare(cgroup.get()) == third);
+  const pid_t fourth = spare();
+  CHECK(fourth != third);
   const auto taken = here.take();
   REQUIRE(taken);
-  CHECK(taken->pid == second);
+  CHECK(taken->pid == fourth);
 }
 
 TEST_CASE("fork server: while it imports what was learnt, a start waits for no import") {
@@ -238,9 +246,9 @@ TEST_CASE("fork server: while it imports what was learnt, a start waits for no i
                              "say('ready')\nkept = hear()\nsay('loading')\n"}) {
     CAPTURE(script);
     // It goes on at the second fork that is asked of it.
-    Server here(std::string(script) + "kept = hear()\n" +
-                serving("fork(child) and (order(child) or os._exit(0), child.send(b'ok'), "
-                        "child.recv(8), os._exit(0))"));
+    PlayedServer here(std::string(script) + "kept = hear()\n" +
+                      serving("fork(child) and (order(child) or os._exit(0), child.send(b'ok'), "
+                              "child.recv(8), os._exit(0))"));
     REQUIRE(here.load() == ForkServer::State::Ready);
     const auto first = here.take();
     REQUIRE_FALSE(first);
