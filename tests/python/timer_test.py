@@ -449,22 +449,37 @@ class LocalTimer(unittest.TestCase):
             server._run_watchdog()
         self.assertEqual(server.get_expired_timers(time.time()), {})
 
+    def test_timers_of_a_worker_that_has_ended_are_forgotten(self) -> None:
+        """The next process of that pid has set none."""
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        server = timer.LocalTimerServer(self.queue, max_interval=0.01)
+        server.register_timers([timer.TimerRequest(worker, "a", time.time() + 600)
+                                for worker in (gone.pid, os.getpid())])
+        server._run_watchdog()
+        self.assertEqual([worker for worker, _ in server._timers], [os.getpid()])
+
     def test_v14_who_cannot_be_reaped_is_tried_again(self) -> None:
         tried: list[int] = []
+        one, two, three = (subprocess.Popen(["sleep", "600"]) for _ in range(3))
+        for process in (one, two, three):
+            self.addCleanup(process.wait)
+            self.addCleanup(process.kill)
 
         class Server(timer.LocalTimerServer):
             def _reap_worker(self, worker_id: int) -> bool:
                 tried.append(worker_id)
-                if worker_id == 1:
+                if worker_id == one.pid:
                     raise RuntimeError("on purpose")
-                return worker_id == 2
+                return worker_id == two.pid
 
         server = Server(self.queue, max_interval=0.01)
-        server.register_timers([timer.TimerRequest(worker, "a", 1) for worker in (1, 2, 3)])
+        server.register_timers([timer.TimerRequest(worker.pid, "a", 1)
+                                for worker in (one, two, three)])
         with self.assertLogs("elastrun.timer", "ERROR"):
             server._run_watchdog()
             server._run_watchdog()
-        self.assertEqual(tried, [1, 2, 3, 3])
+        self.assertEqual(tried, [one.pid, two.pid, three.pid, three.pid])
 
     def test_a_pass_that_fails_at_once_does_not_spin(self) -> None:
         waited: list[float] = []

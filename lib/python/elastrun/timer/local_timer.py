@@ -19,6 +19,18 @@ __all__ = ["LocalTimerClient", "LocalTimerServer", "MultiprocessingRequestQueue"
 _log = logging.getLogger(__name__)
 
 
+def _has_ended(worker_id: Any) -> bool:
+    if not isinstance(worker_id, int) or worker_id < 1:  # not a pid: of another server's choice
+        return False
+    try:
+        os.getpgid(worker_id)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        pass
+    return False
+
+
 class MultiprocessingRequestQueue(RequestQueue):
     def __init__(self, mp_queue: Queue[TimerRequest]) -> None:
         self._queue = mp_queue
@@ -68,8 +80,9 @@ class LocalTimerServer(TimerServer):
                 self._timers[key] = request
 
     def clear_timers(self, worker_ids: set[Any]) -> None:
+        """Those of these workers, and of all that have ended: another process may get the pid."""
         self._timers = {key: timer for key, timer in self._timers.items()
-                        if key[0] not in worker_ids}
+                        if key[0] not in worker_ids and not _has_ended(key[0])}
 
     def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
         expired: dict[Any, list[TimerRequest]] = {}
