@@ -8,12 +8,12 @@
 #include "files/bounded_call.hpp"
 #include "launcher/run_settings.hpp"
 #include "logs/foreground.hpp"
+#include "system/machine.hpp"
 #include "workers/apart.hpp"
 #include "workers/command.hpp"
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <functional>
 #include <unistd.h>
 #include <utility>
@@ -113,15 +113,9 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
 
 Status JobRun::meet(OwnRendezvous own) {
   self_ = own_node(spec_);
-  if (!spec_.restart_memory.empty()) {
-    using Memory = std::shared_ptr<const rendezvous::RestartMemory>;
-    const auto read = [path = spec_.restart_memory, now = clock_->wall()]() -> Result<Memory> {
-      return RestartMemoryFile::read(path, now);
-    };
-    auto memory = within_limit("--restart-memory " + spec_.restart_memory, read);
-    if (!memory) return std::unexpected(memory.error());
-    self_.memory = std::move(*memory);
-  }
+  auto memory = read_restart_memory(spec_, clock_->wall());
+  if (!memory) return std::unexpected(memory.error());
+  self_.memory = std::move(*memory);
   auto place =
       set_up_rendezvous(loop_, *clock_, spec_, self_, std::move(own), guardian_.guardian_pid());
   if (!place) return std::unexpected(place.error());
@@ -197,18 +191,10 @@ RunFiles::Parts JobRun::file_parts() {
 }
 
 void JobRun::make_agent() {
-  saving_.emplace(
-      Saving::Parts{.clock = *clock_,
-                    .report = std::bind_front(&rendezvous::Session::report, place_.session.get()),
-                    .pages = pages_,
-                    .counts_checkpoints = spec_.restart_policy_auto,
-                    .all = spec_.preempt_ack_all,
-                    .save_takes = [this](Duration time) {
-                      if (preemption_) preemption_->save_takes(time);
-                    }});
-  observers_.add(&*saving_);
-  memory_file_.emplace(spec_, *clock_, lanes_[Lane::Logs]);
-  observers_.add(&*memory_file_);
+  restarts_.emplace(
+      RestartParts::Parts{loop_, *clock_, spec_, pages_, lanes_[Lane::Logs],
+                          std::bind_front(&rendezvous::Session::report, place_.session.get())});
+  for (auto* one : restarts_->observers()) observers_.add(one);
   observers_.add(&status_.log());
   for (auto* one : telemetry_->observers()) observers_.add(one);
   for (auto* one : status_.observers()) observers_.add(one);
@@ -217,11 +203,6 @@ void JobRun::make_agent() {
   if (web_) observers_.add(&web_->view());
   forks_ = ForkServing::make({loop_, *clock_, spec_, *launcher_, containment_});
   if (forks_) observers_.add(forks_.get());
-  if (spec_.restart_policy_auto) {
-    check_.emplace(loop_.get_executor(), *clock_,
-                   std::vector<std::string>{spec_.log_dir, temporary_places().front()},
-                   static_cast<std::size_t>(spec_.nproc_per_node));
-  }
   plans_ = std::make_unique<WorkerPlans>(spec_, plan_parts());
   agent_ = std::make_unique<Agent>(agent_parts(), agent_settings(spec_, self_, place_.alone));
   messages_.emplace(
@@ -311,10 +292,9 @@ Agent::Parts JobRun::agent_parts() {
       .leaves_to = [](const auto& parent,
                       const auto& child) { return process::leaves_to(parent, child); },
       .read_error_files = workers::reader_by(lanes_[Lane::Diagnostics]),
-      .check = check_ ? std::function<void(RestartCheck::Then)>(
-                            std::bind_front(&RestartCheck::look, &*check_))
-                      : nullptr,
-      .saving = &*saving_,
+      .check = restarts_->check(),
+      .written = [processes] { return system::bytes_written(processes()); },
+      .saving = &restarts_->saving(),
   };
 }
 
@@ -387,9 +367,7 @@ void JobRun::end_with(const std::vector<int>& descriptors) {
 
 JobResult JobRun::run() {
   signals_ = RunSignals::start(signal_parts());
-  const char* end = std::getenv("SLURM_JOB_END_TIME");
-  preemption_.emplace(loop_, *clock_, spec_, end != nullptr ? end : "",
-                      std::bind_front(&JobRun::preempt, this));
+  restarts_->begin(std::bind_front(&JobRun::preempt, this));
   containment_.on_child_end([this] {
     agent_->child_ended();
     hang_->child_signalled();
@@ -404,7 +382,7 @@ JobResult JobRun::run() {
     loop_.stop();
   });
   loop_.run();
-  preemption_.reset();
+  restarts_->end();
   // The account first: its last records are among those that are flushed below.
   telemetry_->sum_up(*result);
   hang_->end(*result, lanes_[Lane::Folders]);

@@ -9,10 +9,8 @@
 #include "agent/round/worker_plans.hpp"
 #include "agent/telemetry/run_telemetry.hpp"
 #include "agent/web/web_services.hpp"
-#include "launcher/preemption_sources.hpp"
 #include "launcher/rendezvous_setup.hpp"
-#include "launcher/restart_check.hpp"
-#include "launcher/restart_memory_file.hpp"
+#include "launcher/restart_parts.hpp"
 #include "launcher/run_signals.hpp"
 #include "launcher/status/run_status.hpp"
 #include "launcher/workers/binding.hpp"
@@ -114,10 +112,7 @@ class JobRun {
   Binding binding_;
   std::unique_ptr<ForkServing> forks_;  // null: all workers are started by exec
   std::unique_ptr<WebServices> web_;    // null: none asked for
-  std::optional<Saving> saving_;
-  std::optional<RestartMemoryFile> memory_file_;
-  std::optional<PreemptionSources> preemption_;
-  std::optional<RestartCheck> check_;  // none: the policy does not ask
+  std::optional<RestartParts> restarts_;
   Observers observers_;
   std::optional<WorkerMessages> messages_;
   std::unique_ptr<RunFiles> files_;

@@ -226,4 +226,14 @@ MachineSample Machine::sample(TimePoint now, const std::vector<WatchedWorker>& w
   return sample;
 }
 
+std::uint64_t bytes_written(const process::ProcessTable& processes) {
+  std::uint64_t sum = 0;
+  for (const auto& process : processes) {
+    // Not write_bytes, which many network file systems and tmpfs do not count.
+    const auto io = read_kernel_file("/proc/" + std::to_string(process.pid) + "/io");
+    sum += value_in(io, "wchar").value_or(0);
+  }
+  return sum;
+}
+
 }  // namespace elastrun::system

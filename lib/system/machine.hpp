@@ -82,4 +82,8 @@ class Machine {
   std::optional<MachineSample> before_;
 };
 
+/// Bytes that these processes have written by system calls, to files of any kind; 0 where they may
+/// not be traced (ptrace(2)).
+std::uint64_t bytes_written(const process::ProcessTable& processes);
+
 }  // namespace elastrun::system

@@ -92,6 +92,13 @@ std::string aggregations_text(const spec::JobSpec& job) {
   return join(all, ",");
 }
 
+/// Not SIGTERM, by which workers are asked to end as well.
+std::string announcements_text(const spec::JobSpec& job) {
+  auto names = job.preempt_signals;
+  std::erase(names, "SIGTERM");
+  return join(names, ",");
+}
+
 void add_own(Entries& out, const JobFacts& facts, const WorkerFiles& files) {
   out.add("ELASTRUN_JOB", facts.job.run_id);
   if (!facts.agent_id.empty()) out.add("ELASTRUN_AGENT_ID", facts.agent_id);
@@ -101,6 +108,9 @@ void add_own(Entries& out, const JobFacts& facts, const WorkerFiles& files) {
   if (facts.job.goodput == spec::Goodput::Auto) out.add("ELASTRUN_GOODPUT", "auto");
   if (const auto text = aggregations_text(facts.job); !text.empty()) {
     out.add("ELASTRUN_AGGREGATIONS", text);
+  }
+  if (const auto text = announcements_text(facts.job); !text.empty()) {
+    out.add("ELASTRUN_PREEMPT_SIGNALS", text);
   }
   // Without a sink that shows them, single samples would be told for nothing.
   const bool each = std::ranges::any_of(facts.job.metrics, &spec::SinkChoice::each);
@@ -119,7 +129,8 @@ bool is_secret(std::string_view name, std::string_view value) {
 bool is_agent_variable(std::string_view name) {
   return name == "ELASTRUN_JOB" || name == "ELASTRUN_AGENT_ID" || name == "ELASTRUN_RUN_DIR" ||
          name == "ELASTRUN_CHANNEL" || name == "ELASTRUN_PAGE" || name == "ELASTRUN_GOODPUT" ||
-         name == "ELASTRUN_SAMPLES" || name == "ELASTRUN_AGGREGATIONS" || name == kCalledBy;
+         name == "ELASTRUN_SAMPLES" || name == "ELASTRUN_AGGREGATIONS" ||
+         name == "ELASTRUN_PREEMPT_SIGNALS" || name == kCalledBy;
 }
 
 /// The interpreter that became this agent (python -m elastrun) has named itself. A worker that

@@ -132,6 +132,43 @@ class Trainer(Folder):
         self.assertRegex(job.output(), r"rdzv-backend\s+c10d\s+PET_MASTER_ADDR.*Kubeflow")
 
 
+SAVES = """import os, sys, time
+import elastrun
+print("runs", flush=True)
+for step in range(100000):
+    time.sleep(0.01)
+    if elastrun.should_save(step):
+        with open(f"{sys.argv[1]}/saved.{os.environ['RANK']}", "w") as file:
+            file.write(str(step))
+        elastrun.checkpoint_done(step)
+        break
+"""
+
+
+@unittest.skipUnless(os.geteuid() == 0 and shutil.which("unshare"), "needs root and unshare(1)")
+class End(Folder):
+    def test_a_pod_that_is_deleted_saves_in_its_grace(self) -> None:
+        """The kubelet signals the first process of the container alone."""
+        (self.folder / "train.py").write_text(SAVES)
+        pod = subprocess.Popen(
+            ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", harness.PROGRAM,
+             "--worker-lib", "--nproc-per-node=2", "--preempt-signals=SIGTERM",
+             "--preempt-timeout=25", "train.py", self.folder],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.folder,
+            env={**os.environ, "PYTHON_EXEC": sys.executable})
+        self.addCleanup(pod.communicate)
+        self.addCleanup(pod.kill)
+        said = [pod.stdout.readline() for _ in range(2)]
+        self.assertEqual(said, ["runs\n"] * 2)
+        (first,) = Path(f"/proc/{pod.pid}/task/{pod.pid}/children").read_text().split()
+        os.kill(int(first), signal.SIGTERM)
+        out, _ = pod.communicate(timeout=harness.LIMIT)
+        self.assertEqual(pod.returncode, 75, out)
+        steps = {path.read_text() for path in self.folder.glob("saved.*")}
+        self.assertEqual(len(steps), 1, out)
+        self.assertIn(f"preempted (SIGTERM): saved at step {steps.pop()} after", out)
+
+
 class Controller(http.server.ThreadingHTTPServer):
     """Takes what a TrainJob tells of its progress. `status`: its answer."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -64,6 +65,16 @@ class ShouldSave(unittest.TestCase):
             os.pwrite(self.shared.descriptor, struct.pack("=I", owner), 16)
             self.assertEqual(page._open(self.shared.path) is not None, is_free, owner)
         self.assertEqual(self.shared.owner(), os.getpid())
+
+    def test_a_signal_that_announces_the_end_is_ignored_unless_it_is_handled(self) -> None:
+        numbers = (signal.SIGUSR1, signal.SIGUSR2)
+        before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
+        self.addCleanup(lambda: [signal.signal(*one) for one in zip(numbers, before)])
+        handler = signal.default_int_handler
+        signal.signal(signal.SIGUSR2, handler)
+        page._ignore("SIGUSR1,SIGUSR2,SIGKILL,SIGNONE")
+        self.assertEqual([signal.getsignal(number) for number in numbers],
+                         [signal.SIG_IGN, handler])
 
     def test_a_forked_child_does_not_hear_it(self) -> None:
         # A DataLoader's worker is no trainer.

@@ -38,18 +38,18 @@ open(sys.argv[1] + '/' + os.environ['TORCHELASTIC_RUN_ID'] + '.runs', 'w').close
 while True: signal.pause()
 """
 
-# Trains, does not mind SIGUSR1, and saves when it is asked.
+# Trains, does not mind the signals that Slurm sends to all, and saves when it is asked.
 SAVER = """
 import os, signal, sys, time
 import elastrun
-signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, lambda *_: None)
 rank = os.environ['RANK']
 open(f'{sys.argv[1]}/runs.{rank}', 'w').close()
 for step in range(1000000):
     time.sleep(0.01)
     if elastrun.should_save(step):
-        with open(f'{sys.argv[1]}/saved.{rank}', 'w') as file:
-            file.write(str(step))
+        with open(f'{sys.argv[1]}/saved.{rank}', 'a') as file:
+            file.write(f'{step}\\n')
         time.sleep(0.5)
         elastrun.checkpoint_done(step)
         break
@@ -236,8 +236,9 @@ class UnderSlurm(unittest.TestCase):
         folder.mkdir()
         (folder / "train.py").write_text(SAVER)
         (folder / "node").write_text(
-            f"exec {ELASTRUN} --worker-lib --on-preempt requeue --preempt-timeout 30 "
-            f"{' '.join(options)} {folder}/train.py {folder} 2> {folder}/log.$SLURM_NODEID\n")
+            f"trap : TERM USR1\n{ELASTRUN} --worker-lib --preempt-timeout 30 {' '.join(options)} "
+            f"{folder}/train.py {folder} 2> {folder}/log.$SLURM_NODEID\n"
+            f"echo $? > {folder}/code.$SLURM_NODEID\n")
         script = folder / "batch"
         # Slurm signals the batch shell alone (B:), and that its agents.
         script.write_text(f"#!/bin/sh\nsrun -N2 -n2 sh {folder}/node &\n"
@@ -259,17 +260,34 @@ class UnderSlurm(unittest.TestCase):
         self.slurm.run("scancel", job)
         logs = "".join(p.read_text() for p in folder.glob("log.*"))
         self.assertIn("Restarts=1", shown, logs + self.slurm.logs())
-        saved = [p.read_text() for p in folder.glob("saved.*")]
-        self.assertEqual(len(saved), 2, logs)
-        self.assertEqual(len(set(saved)), 1, logs)  # both ranks at one step
+        self.check_saved(folder)
+
+    def check_saved(self, folder: Path) -> None:
+        logs = "".join(p.read_text() for p in folder.glob("log.*"))
+        saved = [p.read_text().split() for p in folder.glob("saved.*")]
+        self.assertEqual([len(one) for one in saved], [1, 1], logs)
+        self.assertEqual(saved[0], saved[1], logs)  # both ranks at one step
+
+    def test_a_signal_to_every_process_of_a_step_saves_once(self) -> None:
+        job, folder = self.saves("all", "--preempt-signals", "SIGTERM")
+        self.slurm.run("scancel", "--signal=TERM", job)
+        end = time.monotonic() + 90
+        while len(list(folder.glob("code.*"))) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+        logs = "".join(p.read_text() for p in folder.glob("log.*"))
+        self.assertEqual([p.read_text() for p in folder.glob("code.*")], ["75\n"] * 2, logs)
+        self.slurm.run("scancel", job)
+        self.check_saved(folder)
 
     def test_a_preempted_job_saves_and_is_requeued_once(self) -> None:
-        job, folder = self.saves("signalled", "--preempt-signals", "SIGUSR1")
+        job, folder = self.saves("signalled", "--preempt-signals", "SIGUSR1", "--on-preempt",
+                                 "requeue")
         self.slurm.run("scancel", "--signal=USR1", "--batch", job)
         self.wait_for_requeue(job, folder)
 
     def test_elastrunctl_preempts_a_job_of_slurm(self) -> None:
-        job, folder = self.saves("asked", "--preempt-signals", "SIGTERM", "--name", "asked")
+        job, folder = self.saves("asked", "--preempt-signals", "SIGTERM", "--name", "asked",
+                                 "--on-preempt", "requeue")
         asked = self.slurm.run("srun", "--overlap", f"--jobid={job}", "-N1", "-n1", CTL, "preempt",
                                "asked")
         self.assertEqual(asked.returncode, 0, asked.stderr)

@@ -111,6 +111,26 @@ class Policy(unittest.TestCase):
             self.assertEqual(len(answer["failures"]), 2, asked.stdout + asked.stderr)
             self.assertTrue(answer["failures"][1]["hopeless"])
             self.assertEqual(answer["not_reached"], 2)
+            asked = subprocess.run([CTL, "goodput", "what-if", "--policy=torchrun",
+                                    "--restart-rule=exception=ValueError:fail", logs],
+                                   text=True, capture_output=True, timeout=LIMIT)
+            self.assertRegex(asked.stdout, r"(?m)^ .* m?s  restart +end, 93  rank 0 ")
+            self.assertIn("the last by --restart-rule exception=ValueError:fail\n", asked.stdout)
+            self.assertIn("with exit code 93: ", asked.stdout)
+
+    def test_the_memory_knows_at_the_next_start_what_failed_at_the_last(self) -> None:
+        auto, script = "--restart-policy=auto", ("train.py", "bug=5")
+        with run("--max-restarts=9", auto, "--restart-memory=memory", *script) as job:
+            self.assertEqual(job.end(), 93, job.errors())
+            memory = job.folder / "memory"
+            self.assertEqual(len(json.loads(memory.read_text())["ledger"]), 2)
+            with run("--max-restarts=9", auto, f"--restart-memory={memory}", *script) as again:
+                self.assertEqual(again.end(), 93, again.errors())
+                self.assertEqual(len(again.lines("^rank 0 attempt")), 1)
+            memory.write_text('{"ledger": 7')
+            with run(auto, f"--restart-memory={memory}", *script) as other:
+                self.assertEqual(other.end(), 1, other.errors())
+                self.assertIn("not what elastrun writes", other.errors())
 
     def test_a_bad_node_gives_its_place_to_the_spare(self) -> None:
         port = str(20000 + os.getpid() % 9000)
@@ -170,6 +190,20 @@ class Preemption(unittest.TestCase):
                            env={**os.environ, "TMPDIR": str(job.temporary)})
             self.check_saved(job, "elastrunctl")
 
+    def test_elastrunctl_needs_no_option_of_the_job(self) -> None:
+        with run("--name=plain", "train.py", "pace=1000") as job:
+            job.wait_for("^rank 0")
+            subprocess.run([CTL, "preempt", "plain", "--deadline=0.3"], check=True, timeout=LIMIT,
+                           env={**os.environ, "TMPDIR": str(job.temporary)})
+            self.assertEqual(job.end(), 75, job.errors())
+            self.assertIn("elastrunctl preempt", report_of(job)["preemption"]["why"])
+
+    def test_a_checkpoint_that_was_due_anyway_is_not_the_one_that_is_waited_for(self) -> None:
+        with run("--preempt-file=please", "train.py", *LONG, "every=1") as job:
+            job.wait_for("is at 3")
+            (job.folder / "please").touch()
+            self.check_saved(job, "please")
+
     def test_a_file_asks(self) -> None:
         with run("--preempt-file=please", "train.py", *LONG) as job:
             job.wait_for("is at 3")
@@ -178,9 +212,13 @@ class Preemption(unittest.TestCase):
 
     def test_the_end_of_the_slurm_job_asks(self) -> None:
         end = str(int(time.time()) + 62)  # it begins to save 60 s before
-        with run("--preempt-signals=SIGTERM", "train.py", *LONG,
+        # A shell, which runs long before that on any machine.
+        script = "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done"
+        with run("--preempt-signals=SIGTERM", "--no-python", "sh", "-c", script,
                  env={"SLURM_JOB_END_TIME": end}) as job:
-            self.check_saved(job, "Slurm")
+            self.assertEqual(job.end(), 75, job.errors())
+            self.assertEqual(job.lines("^saved"), ["saved"])
+            self.assertIn("Slurm", report_of(job)["preemption"]["why"])
 
     def test_a_script_that_only_handles_sigterm_is_asked_by_it(self) -> None:
         script = ("import signal, sys, time\n"

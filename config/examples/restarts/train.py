@@ -10,12 +10,14 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset
 
 # In a clone the worker library lies here; where it is installed, --worker-lib names its folder.
 sys.path.append(str(Path(__file__).resolve().parents[3] / "lib" / "python"))
@@ -29,6 +31,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--every", type=int, default=10, help="steps from a checkpoint to the next")
     parser.add_argument("--pace", type=float, default=0.01, help="seconds of a step, at least")
+    parser.add_argument("--loaders", type=int, default=0, help="DataLoader's worker processes")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
     parser.add_argument("--bug-at", type=int, help="a bug that shows at this step, each time")
     parser.add_argument("--bad-node", action="store_true",
@@ -46,6 +49,12 @@ def save(path: Path, model: nn.Module, step: int) -> None:
     dist.barrier()
 
 
+class Rows(IterableDataset):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while True:
+            yield torch.randn(8)
+
+
 def train(args: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -56,13 +65,14 @@ def train(args: argparse.Namespace) -> None:
         model.load_state_dict(state["model"])
         first = state["step"] + 1
     print(f"rank {RANK} begins at step {first}", flush=True)
+    batches = iter(DataLoader(Rows(), batch_size=4, num_workers=args.loaders))
     for step in range(first, args.steps):
         time.sleep(args.pace)
         if step == args.bug_at:
             raise ValueError(f"a bug at step {step}")
         if args.bad_node and step == 5 and "THIS_NODE_IS_BAD" in os.environ:
             os.abort()
-        loss = model(torch.randn(4, 8)).square().mean()
+        loss = model(next(batches)).square().mean()
         loss.backward()
         with torch.no_grad():
             for parameter in model.parameters():

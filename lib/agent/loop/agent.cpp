@@ -48,6 +48,8 @@ Agent::Agent(Parts parts, Settings settings)
       settle_(awake_.make_alarm()),
       linger_(awake_.make_alarm()),
       signal_wait_(awake_.make_alarm()),
+      unheard_(parts_.clock.make_alarm()),
+      leave_(parts_.clock, parts_.written, [this] { post(LeaveOver{}); }),
       barrier_(awake_, settings_.job.exit_barrier_timeout, [this](std::int64_t round) {
         post(BarrierOver{round, parts_.store.serves_others() || parts_.session.serves_others()});
       }) {}
@@ -367,6 +369,8 @@ void Agent::perform(const End& action) {
   barrier_.disarm();
   settle_->disarm();
   linger_->disarm();
+  unheard_->disarm();
+  leave_.end();
   // Where the whole job has succeeded, no worker is left anywhere.
   // From the end of this node, not of its session: other nodes may take their whole grace.
   result_.store_needed_until = parts_.clock.now();

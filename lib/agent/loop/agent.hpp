@@ -4,6 +4,7 @@
 #include "agent/loop/exit_barrier.hpp"
 #include "agent/loop/fact.hpp"
 #include "agent/loop/job_result.hpp"
+#include "agent/loop/leave_time.hpp"
 #include "agent/loop/node_policy.hpp"
 #include "agent/loop/observer.hpp"
 #include "agent/loop/saving.hpp"
@@ -56,6 +57,8 @@ class Agent {
     workers::ErrorFileReader::Read read_error_files{};
     /// Answers with what is wrong with this node, before it joins again; empty: nothing looks.
     std::function<void(std::function<void(std::string fault)>)> check{};
+    /// Bytes that the workers and what they have started have written; may be empty.
+    std::function<std::uint64_t()> written{};
     Saving* saving = nullptr;  // null: no step is known, and workers are told by signals
   };
   struct Settings {
@@ -128,6 +131,7 @@ class Agent {
   void perform(const TellReached&);
   void perform(const SaveGroup& action);
   void perform(const TellSaved&);
+  void perform(const ArmLeave&);
   void perform(const End& action);
   void perform(const CutEnd&) { finish(std::move(result_)); }
   void tell_grace(int signal) const;
@@ -158,7 +162,8 @@ class Agent {
   rendezvous::KeptMemory memory_;  // of the restart policy
   TimePoint joined_at_{}, started_at_{}, stop_at_{};
   AwakeClock awake_;  // for waits
-  std::unique_ptr<Alarm> settle_, linger_, stuck_, signal_wait_;
+  std::unique_ptr<Alarm> settle_, linger_, stuck_, signal_wait_, unheard_;
+  LeaveTime leave_;
   ExitBarrier barrier_;
   std::vector<std::optional<TimePoint>> stuck_since_;
   std::function<void(JobResult)> on_end_;

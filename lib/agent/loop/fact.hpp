@@ -55,6 +55,12 @@ struct PreemptCame {
   std::string why;
   Duration deadline{};
 };
+/// The coordinator has not answered to it: what is to be done here, then.
+struct PreemptUnheard {
+  rendezvous::SaveAt order;
+};
+/// The workers have had their time to save and to end by themselves.
+struct LeaveOver {};
 struct GuardianGone {};
 /// The kernel has not let a worker's main thread go for this long.
 struct WorkerStuck {
@@ -80,7 +86,8 @@ struct TimerKilled {
 };
 using Fact = std::variant<Pushed, GroupStarted, StartFailed, WorkerFailed, AllSucceeded, AllEnded,
                           GroupGone, SettleOver, LingerOver, BarrierOver, SignalCame, PreemptCame,
-                          GuardianGone, WorkerStuck, HangSeen, HeldSeen, TimerExpired, TimerKilled>;
+                          PreemptUnheard, LeaveOver, GuardianGone, WorkerStuck, HangSeen, HeldSeen,
+                          TimerExpired, TimerKilled>;
 using PostFact = std::function<void(Fact)>;
 
 /// How the job ended, as this agent sees it.

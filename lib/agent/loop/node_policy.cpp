@@ -74,13 +74,13 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::Restart& push) {
   // Of a round of which it has never heard, because its directories were not made in time.
   if (phase_ == Phase::Joining) return {Join{}};
   order_ = push;
-  // Who was to end the job for all has gone, and this node must not run on.
   Actions actions;
   if (preempted_ && push.cause.kind == rendezvous::Cause::Kind::CoordinatorLost) {
+    // What was to end the job for all has gone. Another coordinator knows nothing of it: in its
+    // round workers would save at once, and what then ends well would count as the job's success.
     actions.push_back(TellLeaving{"it was preempted"});
-    ending_ = Ending{
-        .kind = Ending::Kind::Preempted, .why = "preempted (" + *preempted_ + ")", .cause = {}};
-    ending_->requeue = true;
+    ending_ = preempted_ending();
+    if (saving_ && !gone_) return actions;  // LeaveOver comes with the end of their time
   }
   // What was done is to be done again: from here on, neither the barrier nor a lost coordinator may
   // make a success of it.
@@ -164,11 +164,37 @@ NodePolicy::Actions NodePolicy::on(const LingerOver&) {
   return resolve();
 }
 
+// Told again where the job is preempted already: less time may be left than the first one said.
 NodePolicy::Actions NodePolicy::on(const PreemptCame& fact) {
   const bool known = order_ && !std::holds_alternative<rendezvous::Restart>(*order_);
-  if (known || ending_ || preempted_) return {};
-  preempted_ = fact.why;
+  if (known || ending_) return {};
+  if (!preempted_) preempted_ = fact.why;
   return {TellPreempt{fact.why, fact.deadline}};
+}
+
+NodePolicy::Actions NodePolicy::ordered(const rendezvous::AskReached& push) {
+  if (!preempted_) preempted_ = push.why;
+  return {TellReached{}};
+}
+
+// The connection to the coordinator is lost, or it is of an earlier release: this node alone saves.
+NodePolicy::Actions NodePolicy::on(const PreemptUnheard& fact) {
+  if (saving_ || order_ || ending_) return {};
+  saving_ = fact.order;
+  ending_ = preempted_ending();
+  Actions actions{TellLeaving{"it was preempted"}};
+  if (phase_ == Phase::Running || phase_ == Phase::Settling) {
+    phase_ = fact.order.by_signal ? Phase::Stopping : Phase::Running;
+    actions.push_back(SaveGroup{fact.order});
+  }
+  for (auto& action : resolve()) actions.push_back(std::move(action));
+  return actions;
+}
+
+NodePolicy::Actions NodePolicy::on(const LeaveOver&) {
+  if (gone_ || phase_ == Phase::Starting) return {};
+  phase_ = Phase::Stopping;
+  return {StopGroup{SIGTERM, false, kAfterSave}};
 }
 
 NodePolicy::Actions NodePolicy::ordered(const rendezvous::SaveAt& push) {
@@ -182,7 +208,8 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::SaveAt& push) {
 /// All workers have ended, while the others' may be saving: the coordinator ends the job for all.
 NodePolicy::Actions NodePolicy::have_saved() {
   phase_ = Phase::Stopping;
-  return {FinishGroup{}};
+  if (order_ || ending_ || std::exchange(told_saved_, true)) return {FinishGroup{}};
+  return {TellSaved{}, FinishGroup{}};
 }
 
 NodePolicy::Actions NodePolicy::on(const AllEnded&) {
@@ -197,6 +224,7 @@ NodePolicy::Actions NodePolicy::fail_now() {
 
 NodePolicy::Actions NodePolicy::on(const AllSucceeded&) {
   if (phase_ != Phase::Running) return {};
+  if (saving_) return have_saved();
   succeeded_ = true;
   phase_ = Phase::Stopping;
   return {TellSucceeded{}, ArmBarrier{}, FinishGroup{}};
@@ -231,7 +259,8 @@ NodePolicy::Actions NodePolicy::ask_again(int signal) {
 
 NodePolicy::Actions NodePolicy::on(const SignalCame& fact) {
   // While the job saves, another signal is the same end; a repeated one does not want to wait.
-  if (preempted_ && !order_ && !ending_) {
+  const bool saves = ending_ ? ending_->kind == Ending::Kind::Preempted : !order_;
+  if (preempted_ && saves) {
     if (fact.insisted) return kill();
     if (saving_ || phase_ == Phase::Running) return {};
   }
@@ -291,11 +320,13 @@ NodePolicy::Actions NodePolicy::on(const WorkerStuck& fact) {
 
 /// An order has come: stop the group if it runs, follow the order if it is gone.
 NodePolicy::Actions NodePolicy::obey() {
+  const auto* done = order_ ? std::get_if<rendezvous::Done>(&*order_) : nullptr;
+  const bool saved = done != nullptr && done->cause.kind == rendezvous::Cause::Kind::Preempted;
+  // They have saved, or had their time. What a trainer does behind its save, as to leave its
+  // process group, is its own end and better than ours.
+  if (saved && saving_ && !gone_ && phase_ != Phase::Starting) return {ArmLeave{}};
   if (phase_ == Phase::Running || phase_ == Phase::Settling) {
     phase_ = Phase::Stopping;
-    // They have saved, or had their time.
-    const auto* done = order_ ? std::get_if<rendezvous::Done>(&*order_) : nullptr;
-    const bool saved = done != nullptr && done->cause.kind == rendezvous::Cause::Kind::Preempted;
     return {saved ? StopGroup{SIGTERM, false, kAfterSave} : StopGroup{SIGTERM}};
   }
   return resolve();
@@ -352,10 +383,19 @@ Ending NodePolicy::ending_of(const rendezvous::Done& done) const {
   return ending;
 }
 
+Ending NodePolicy::preempted_ending() const {
+  Ending ending;
+  ending.kind = Ending::Kind::Preempted;
+  ending.why = "preempted (" + *preempted_ + ")";
+  ending.requeue = true;
+  return ending;
+}
+
 Ending NodePolicy::ending_of(const rendezvous::Lost& lost) const {
   Ending ending;
   ending.why = lost.why;
   if (succeeded_) return ending;  // our part is done; no coordinator is left to tell about others
+  if (preempted_) return preempted_ending();
   ending.kind = failed_ ? Ending::Kind::WorkersFailed : Ending::Kind::RendezvousLost;
   ending.requeue = lost.requeue;
   return ending;

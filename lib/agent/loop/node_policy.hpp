@@ -45,6 +45,8 @@ struct SaveGroup {
 };
 /// Its workers have ended in a preemption, well or not.
 struct TellSaved {};
+/// They have saved, or had their time: a moment to end by themselves, then LeaveOver.
+struct ArmLeave {};
 struct FinishGroup {};  // all ended: clear up what they left
 struct KillGroup {};
 struct TellStarted {};
@@ -64,7 +66,7 @@ struct CutEnd {};  // after End: wait for the goodbyes to other nodes no longer
 using Action =
     std::variant<Join, StartGroup, ArmSettle, ArmLinger, StopGroup, FinishGroup, KillGroup,
                  TellStarted, TellFailed, TellSucceeded, TellLeaving, ArmBarrier, StayForOthers,
-                 TellPreempt, TellReached, SaveGroup, TellSaved, End, CutEnd>;
+                 TellPreempt, TellReached, SaveGroup, TellSaved, ArmLeave, End, CutEnd>;
 
 /// What one node does about each fact. Whether the job restarts is decided by the rendezvous, once
 /// for all nodes; this policy says what follows from that here, and never joins a new round or ends
@@ -99,6 +101,8 @@ class NodePolicy {
   Actions on(const SignalCame& fact);
   Actions ask_again(int signal);
   Actions on(const PreemptCame& fact);
+  Actions on(const PreemptUnheard& fact);
+  Actions on(const LeaveOver&);
   Actions on(const GuardianGone&);
   Actions on(const WorkerStuck& fact);
   // For observers alone.
@@ -115,12 +119,13 @@ class NodePolicy {
   Actions ordered(const rendezvous::Progress& push);
   // Of the stacks of workers, which do not concern the policy.
   Actions ordered(const rendezvous::TakeStacks&) { return {}; }
-  Actions ordered(const rendezvous::AskReached&) { return {TellReached{}}; }
+  Actions ordered(const rendezvous::AskReached& push);
   Actions ordered(const rendezvous::SaveAt& push);
   Actions ordered(const rendezvous::StacksReport&) { return {}; }
 
   Actions stop_new_group();
   Actions have_saved();
+  Ending preempted_ending() const;
   Actions fail_now();
   Actions kill();
   Actions obey();
@@ -143,7 +148,7 @@ class NodePolicy {
   bool signalled_ = false;
   std::optional<rendezvous::SaveAt> saving_;  // the workers end by themselves once they have saved
   bool told_saved_ = false;
-  std::optional<std::string> preempted_;  // this node has asked for it, and why
+  std::optional<std::string> preempted_;  // the job is to save and end, and why
   bool lingers_ = false;          // the coordinator has gone; waits for a signal that says why
   std::optional<Order> order_;    // told to us, to be obeyed once the group is gone
   std::optional<Ending> ending_;  // decided here, for then too; wins over orders

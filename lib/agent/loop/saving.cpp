@@ -64,6 +64,9 @@ void Saving::saved(int rank, std::int64_t step) {
   const bool is_new = step > checkpoint_;
   checkpoint_ = std::max(checkpoint_, step);
   if (order_) {
+    // One that was due anyway, on the way to the step of the order: what comes until there is not
+    // to be lost.
+    if (step >= 0 && step < order_->step) return;
     saved_.insert(rank);
     const auto has_saved = [this](const auto& each) { return saved_.contains(each.second); };
     const bool enough = parts_.all ? std::ranges::all_of(ranks_, has_saved) : saved_.contains(0);

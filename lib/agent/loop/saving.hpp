@@ -43,6 +43,8 @@ class Saving final : public Observer {
   void asked(const std::string& why);
   /// Writes into the pages of the workers when to save.
   void order(const rendezvous::SaveAt& order);
+  /// Whether a worker asks if it is to save.
+  bool looks() const;
   /// Of a preemption; none was asked for.
   std::optional<PreemptionAccount> account() const;
 
@@ -55,7 +57,6 @@ class Saving final : public Observer {
   rendezvous::Reached reached() const;
   Duration pace_of(const Steps& steps) const;
   void look_at_pages();
-  bool looks() const;
   void tell() { parts_.report(reached()); }
   void saved(int rank, std::int64_t step);
   void heard_step(int rank, std::int64_t step);

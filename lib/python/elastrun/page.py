@@ -198,3 +198,21 @@ def _forget() -> None:
 
 if _path:
     os.register_at_fork(after_in_child=_forget)
+
+
+def _ignore(names: str) -> None:
+    """Signals that have the job preempted, where the script does not handle them: Slurm sends them
+    to every process of a step, and this one is to hear of the end by should_save."""
+    import signal
+    for name in names.split(","):
+        number = getattr(signal, name, None)
+        if number is None or signal.getsignal(number) is not signal.SIG_DFL:
+            continue
+        try:
+            signal.signal(number, signal.SIG_IGN)
+        except (ValueError, OSError):  # imported by another thread; a signal that cannot be ignored
+            pass
+
+
+if os.environ.get("ELASTRUN_PREEMPT_SIGNALS"):
+    _ignore(os.environ["ELASTRUN_PREEMPT_SIGNALS"])

@@ -303,6 +303,7 @@ class LinkCoordinator final : public Coordinator {
     connection.job = &job;
     job.links[peer] = connection.link;
     if (!hellos_[peer].stacks) job.without_stacks.insert(peer);
+    if (!hellos_[peer].saves) job.without_saves.insert(peer);
     lost_contact_.came(), ++agents_;
   }
 

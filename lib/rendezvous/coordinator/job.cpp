@@ -102,7 +102,7 @@ void Job::ask_stacks(Peer peer, const std::shared_ptr<net::Link>& link) {
 void Job::lost(Peer peer, const std::string& why, Loss loss) {
   const TimePoint now = clock_.now();
   // The link first: what the state decides next is not for this peer any more.
-  links.erase(peer), without_stacks.erase(peer);
+  links.erase(peer), without_stacks.erase(peer), without_saves.erase(peer);
   askers_.erase(peer);
   state.depart(peer, why, now, loss);
   look_at_round();
@@ -135,7 +135,9 @@ void Job::note_assigned(Peer peer, const Assigned& assigned) {
   const auto& world = *assigned.world;
   standstill_.assigned(peer, world.id.round, world.members[at], world.ranks.of[at].rank,
                        !without_stacks.contains(peer));
-  preemption_.assigned(peer, world.id.round, assigned.group_rank);
+  // One that does not understand the question is not waited for; its workers go with the job.
+  if (!without_saves.contains(peer))
+    preemption_.assigned(peer, world.id.round, assigned.group_rank);
 }
 
 // A list of members is encoded once, since thousands of them get the same one.

@@ -54,8 +54,8 @@ class Job {
 
   State state;
   std::unordered_map<Peer, std::shared_ptr<net::Link>> links;
-  /// Agents of earlier releases, which end a connection over words of stacks.
-  std::unordered_set<Peer> without_stacks;
+  /// Agents of earlier releases, which end a connection over words of stacks, or of saving.
+  std::unordered_set<Peer> without_stacks, without_saves;
 
  private:
   void record_world();

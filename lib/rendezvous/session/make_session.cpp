@@ -24,10 +24,14 @@ bool is_loopback_host(const std::string& host) {
 }
 
 /// Where no other machine can connect: the address of this machine by which it is announced.
-std::string loopback_of(const std::string& host) {
-  const auto address = net::parse_address(host);
+/// Without
+/// --local-addr that is where its connection to the coordinator at `host` comes from.
+std::string loopback_of(const std::string& host, const std::string& local_addr) {
+  const auto own = net::parse_address(local_addr);
+  if (own.is_loopback()) return own.to_string();
+  const auto address = net::parse_address(local_addr.empty() ? host : local_addr);
   // A socket that is bound to ::1 takes no connection to 127.0.0.1, nor the other way round
-  // (ipv6(7)).
+  // (ipv6(7)); what connects to 127.0.0.2 comes from 127.0.0.1 all the same.
   return address.is_v6() && address.is_loopback() ? address.to_string() : "127.0.0.1";
 }
 
@@ -91,9 +95,7 @@ Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_po
       is_loopback_host(endpoint->host) &&
       (plan.settings.local_addr.empty() || is_loopback_host(plan.settings.local_addr));
   StorePlan& store = plan.remote.store_plan;
-  const std::string& known_as =
-      plan.settings.local_addr.empty() ? endpoint->host : plan.settings.local_addr;
-  store = store_plan(plan, alone ? loopback_of(known_as) : "");
+  store = store_plan(plan, alone ? loopback_of(endpoint->host, plan.settings.local_addr) : "");
   FixedLocatorSettings locator{*endpoint, plan.settings.config.is_host, plan.coordinator};
   if (fixed_ranks) {
     // As in torchrun's static rendezvous, where the node of rank 0 opens the store and nothing is

@@ -41,7 +41,7 @@ Hello own_hello(const std::string& run_id, const std::string& start, std::int64_
     if (user != nullptr && *user != '\0') hello.user = user;
   }
   hello.processes = own_processes(guardian);
-  hello.stacks = true;
+  hello.stacks = hello.saves = true;
   return hello;
 }
 

@@ -78,7 +78,8 @@ object write(const Hello& hello) {
                  {"start", hello.start},
                  {"host", hello.host},
                  {"user", hello.user},
-                 {"stacks", hello.stacks}};
+                 {"stacks", hello.stacks},
+                 {"saves", hello.saves}};
   if (hello.at_work) {
     object at_work = write_member(hello.at_work->member);
     at_work["left"] = write_grace(hello.at_work->left);
@@ -195,6 +196,7 @@ Hello read_hello(const Reader& reader) {
               reader.text("host"),     reader.text("user")};
   hello.wants_stacks = reader.text("who") == "stacks";
   hello.stacks = reader.flag("stacks");
+  hello.saves = reader.flag("saves");
   if (reader.has("processes")) hello.processes = read_processes(reader.member("processes"));
   if (!reader.has("at_work")) return hello;
   const Reader member = reader.member("at_work");
@@ -216,6 +218,10 @@ Welcome read_welcome(const Reader& reader) {
           reader.flag("stacks"),
           reader.flag("saves"),
           reader.integer("clock")};
+}
+
+Done read_done(const Reader& reader) {
+  return {reader.flag("failed"), read_cause(reader.member("cause")), read_memory_of(reader)};
 }
 
 Restart read_restart(const Reader& reader) {
@@ -296,8 +302,7 @@ Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
   } else if (kind == "restart") {
     message = read_restart(reader);
   } else if (kind == "done") {
-    message =
-        Done{reader.flag("failed"), read_cause(reader.member("cause")), read_memory_of(reader)};
+    message = read_done(reader);
   } else if (kind == "spare") {
     message = Spare{static_cast<int>(reader.integer("ahead", 0, kMaxCount)),
                     read_previous(reader.member("world"))};

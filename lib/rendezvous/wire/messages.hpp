@@ -40,6 +40,7 @@ struct Hello {
   std::optional<AgentProcesses> processes{};
   bool wants_stacks = false;  // only asks where the workers of that job stand
   bool stacks = false;        // it understands TakeStacks and StacksReport
+  bool saves = false;         // and AskReached and SaveAt
 };
 /// It was told to stop its group, and has begun to; this ends within `left`.
 struct Stopping {

@@ -98,7 +98,9 @@ class RandomWorld {
     place_ = Place::None;
     // One whose directories are not made by then is dropped.
     if (draw(4) == 0) std::erase_if(facts_, is_round);
-    push(rendezvous::Restart{{}, draw(2) == 0, 1});
+    rendezvous::Restart restart{{}, draw(2) == 0, 1};
+    if (draw(2) == 0) restart.cause.kind = rendezvous::Cause::Kind::CoordinatorLost;
+    push(std::move(restart));
   }
 
   void live_group() {
@@ -107,7 +109,9 @@ class RandomWorld {
     } else if (group_ == Group::Alive && !all_ended_) {
       const int how = draw(3);
       if (how == 0) facts_.push_back(AllSucceeded{});
-      if (how == 1) facts_.push_back(WorkerFailed{draw(2) == 0, draw(2) == 0});
+      const bool others_run = draw(2) == 0;
+      if (how == 1) facts_.push_back(WorkerFailed{draw(2) == 0, others_run});
+      none_run_ = none_run_ || (how == 1 && !others_run);
       if (how == 2 && failed_) facts_.push_back(AllEnded{});
       failed_ = failed_ || how == 1;
       all_ended_ = how == 0 || (how == 2 && failed_);
@@ -159,7 +163,7 @@ class RandomWorld {
   }
   void perform(const StartGroup&) {
     must(group_ == Group::None, "one group at a time");
-    failed_ = all_ended_ = false;
+    failed_ = all_ended_ = none_run_ = false;
     if (draw(40) == 0) return facts_.push_back(StartFailed{{Code::Spawn, "no such file"}});
     group_ = Group::Alive;
     facts_.push_back(GroupStarted{});
@@ -172,13 +176,18 @@ class RandomWorld {
   void perform(const TellSucceeded&) { must(success_, "a success that is told has happened"); }
   void perform(const ArmBarrier&) { armed_ = round_; }
   void perform(const StayForOthers&) { must(success_, "who stays has done its part"); }
-  void perform(const TellPreempt&) {}
+  void perform(const TellPreempt&) {
+    if (draw(2) == 0) facts_.push_back(PreemptUnheard{{.by_signal = draw(2) == 0}});
+  }
+  void perform(const ArmLeave&) { facts_.push_back(LeaveOver{}); }
   void perform(const TellReached&) {}
   void perform(const SaveGroup& action) {
     must(group_ == Group::Alive, "who is to save runs");
     if (action.order.by_signal) ask();
   }
-  void perform(const TellSaved&) { must(!runs(), "who has saved and ended does not run"); }
+  void perform(const TellSaved&) {
+    must(!runs() || all_ended_ || none_run_, "who has saved and ended does not run");
+  }
   void perform(const ArmSettle&) {}
   void perform(const ArmLinger&) { lingers_ = true; }
   void perform(const TellLeaving&) {}
@@ -202,8 +211,8 @@ class RandomWorld {
   Place place_ = Place::None;
   Group group_ = Group::None;
   std::int64_t round_ = 0, armed_ = 0;
-  bool failed_ = false, all_ended_ = false, success_ = false, over_ = false, ended_ = false;
-  bool lingers_ = false;
+  bool failed_ = false, all_ended_ = false, none_run_ = false, success_ = false, over_ = false;
+  bool ended_ = false, lingers_ = false;
 };
 
 TEST_CASE("policy: batches of facts leave no group behind, doubled or stopped twice, and no lie") {

@@ -31,6 +31,7 @@ struct Wording {
   std::string operator()(const TellReached&) const { return "reached!"; }
   std::string operator()(const SaveGroup&) const { return "save"; }
   std::string operator()(const TellSaved&) const { return "saved!"; }
+  std::string operator()(const ArmLeave&) const { return "leave"; }
   std::string operator()(const End&) const { return "end"; }
   std::string operator()(const CutEnd&) const { return "cut"; }
 };
@@ -469,7 +470,8 @@ TEST_CASE("policy: after the end nothing moves any more") {
 }
 
 rendezvous::Done preempted() {
-  rendezvous::Done done{true};
+  rendezvous::Done done;
+  done.failed = true;
   done.cause.kind = rendezvous::Cause::Kind::Preempted;
   done.cause.text = "preempted (SIGTERM): saved at step 3";
   return done;
@@ -479,13 +481,14 @@ TEST_CASE("policy: a preempted job tells, saves, and ends so that a requeue help
   PolicyNode node;
   node.run();
   CHECK(node.on(PreemptCame{"SIGTERM"}) == Words{"preempt! SIGTERM"});
-  CHECK(node.on(PreemptCame{"a file"}).empty());
+  // What comes second may leave less time.
+  CHECK(node.on(PreemptCame{"a file"}) == Words{"preempt! a file"});
   CHECK(node.push(rendezvous::AskReached{}) == Words{"reached!"});
   CHECK(node.push(rendezvous::SaveAt{4}) == Words{"save"});
   CHECK(node.policy.phase() == Phase::Running);
   CHECK(node.on(WorkerFailed{true, true}).empty());  // the others may be saving
-  CHECK(node.on(AllEnded{}) == Words{"finish"});
-  CHECK(node.on(GroupGone{}) == Words{"saved!"});
+  CHECK(node.on(AllEnded{}) == Words{"saved!", "finish"});
+  CHECK(node.on(GroupGone{}).empty());
   CHECK(node.push(preempted()) == Words{"end"});
   CHECK(node.ended() == EndingKind::Preempted);
   CHECK(node.ending->requeue);
@@ -502,11 +505,24 @@ TEST_CASE("policy: workers that do not look for it are asked by a signal, and ha
   CHECK(node.ended() == EndingKind::Preempted);
 }
 
+TEST_CASE("policy: once the checkpoint is there, workers leave by themselves") {
+  PolicyNode node;
+  node.run();
+  node.push(rendezvous::SaveAt{4});
+  CHECK(node.push(preempted()) == Words{"leave"});
+  CHECK(node.policy.phase() == Phase::Running);
+  CHECK(node.on(AllSucceeded{}) == Words{"finish"});
+  CHECK(node.on(GroupGone{}) == Words{"end"});
+  CHECK(node.on(LeaveOver{}).empty());
+  CHECK(node.ended() == EndingKind::Preempted);
+}
+
 TEST_CASE("policy: once the checkpoint is there, workers that stay are stopped") {
   PolicyNode node;
   node.run();
   node.push(rendezvous::SaveAt{4});
-  CHECK(node.push(preempted()) == Words{"stop"});
+  CHECK(node.push(preempted()) == Words{"leave"});
+  CHECK(node.on(LeaveOver{}) == Words{"stop"});
   CHECK(node.on(GroupGone{}) == Words{"end"});
   CHECK(node.ended() == EndingKind::Preempted);
 }
@@ -518,6 +534,42 @@ TEST_CASE("policy: a signal while it saves is the same end, a repeated one kills
   CHECK(node.on(SignalCame{SIGTERM}).empty());
   CHECK(node.on(SignalCame{SIGTERM, true}) == Words{"kill"});
   CHECK(node.on(GroupGone{}) == Words{"saved!"});
+}
+
+TEST_CASE("policy: the coordinator does not answer to a preemption: this node saves alone") {
+  PolicyNode node;
+  node.run();
+  node.on(PreemptCame{"SIGTERM"});
+  CHECK(node.on(PreemptUnheard{{.step = -1}}) == Words{"leaving!", "save"});
+  CHECK(node.on(SignalCame{SIGTERM}).empty());
+  CHECK(node.on(AllSucceeded{}) == Words{"finish"});
+  CHECK(node.on(GroupGone{}) == Words{"end"});
+  CHECK(node.ended() == EndingKind::Preempted);
+  CHECK(node.ending->requeue);
+}
+
+TEST_CASE("policy: its coordinator goes while it saves: it saves, and is no success") {
+  for (const bool finally : {false, true}) {
+    PolicyNode node;
+    node.run();
+    node.push(rendezvous::AskReached{"SIGTERM", {}});  // another node was asked to
+    node.push(rendezvous::SaveAt{4});
+    if (finally) {
+      CHECK(node.on(AllSucceeded{}) == Words{"saved!", "finish"});
+      node.push(rendezvous::Lost{"gone", true});
+      CHECK(node.on(GroupGone{}).empty());
+      CHECK(node.on(LingerOver{}) == Words{"end"});
+    } else {
+      rendezvous::Restart lost;
+      lost.cause.kind = rendezvous::Cause::Kind::CoordinatorLost;
+      CHECK(node.push(lost) == Words{"leaving!"});
+      CHECK(node.policy.phase() == Phase::Running);
+      CHECK(node.on(AllSucceeded{}) == Words{"finish"});
+      CHECK(node.on(GroupGone{}) == Words{"end"});
+    }
+    CHECK(node.ended() == EndingKind::Preempted);
+    CHECK(node.ending->requeue);
+  }
 }
 
 TEST_CASE("policy: preempted, and its coordinator goes: it ends by itself") {
