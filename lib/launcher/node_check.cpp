@@ -45,7 +45,7 @@ std::string disk_fault(const std::string& directory) {
   if (directory.empty() || ::stat(directory.c_str(), &info) != 0) return {};
   auto path = directory + "/.elastrun-check-XXXXXX";
   const UniqueFd file(::mkostemp(path.data(), O_CLOEXEC));
-  // A directory that was never ours to write is no disk that has failed.
+  // That a directory was never ours to write does not mean that a disk has failed.
   if (!file && (errno == EACCES || errno == EPERM)) return {};
   const bool written = file && ::write(file.get(), "elastrun", 8) == 8 && ::fsync(file.get()) == 0;
   const int why = errno;

@@ -138,7 +138,7 @@ class Metric {
   }
   void tell(const Cell& cell) const {
     if (cell.count + cell.not_finite == 0) return;
-    // NaN alone is no histogram, and would be told as another kind of metric of its name.
+    // NaN alone makes no histogram, and would be told as another kind of metric of its name.
     if (is_histogram_ && cell.count == 0) return Channel::instance().count_lost(cell.not_finite);
     tell_single(cell);
     worker::tell([&] {

@@ -110,7 +110,7 @@ std::string SharedPage::path() const {
 }
 
 void SharedPage::tell_save(std::int64_t step) const {
-  // 0 is no order, 1 is at once, so that a page begins without one.
+  // 0 means none, 1 means at once, so that a page begins without one.
   const std::int64_t word = step < 0 ? 1 : std::min(step, INT64_MAX - 2) + 2;
   (void)::pwrite(file_.get(), &word, sizeof word, kSaveAt);
 }

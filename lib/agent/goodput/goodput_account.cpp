@@ -30,8 +30,8 @@ void GoodputAccount::worker_said(const workers::Worker& worker, const workers::M
   if (const auto* one = std::get_if<workers::CheckpointDone>(&message))
     checkpoint(one->step, worker.rank);
   // The steps of one rank stand for all; a checkpoint counts once all ranks that save have it. It
-  // is rank 0, where that is here. Else nobody asks, until the node of rank 0 is lost: the account
-  // of the one that follows must not begin with hours in which nothing was done.
+  // is rank 0, where that is here. Else it is not asked for, until the node of rank 0 is lost: the
+  // account of the one that follows must not begin with hours in which nothing was done.
   if (worker.rank != first_rank_) return;
   if (const auto* one = std::get_if<workers::StepDone>(&message)) step(one->step);
   if (const auto* one = std::get_if<workers::PhaseEntered>(&message)) {

@@ -380,7 +380,7 @@ def journal(job: str, path: str = "") -> Journal:
                 if job and of_agent() == "":
                     own = own_file(job)
                     file = _files.setdefault(own, File(own))
-                    # With a thread of its own: a file system that hangs keeps nothing from the
+                    # By a separate thread: a file system that hangs keeps nothing from the
                     # agent, which would take the job for one that hangs.
                     found.beside = Journal(file.of(job), file)
             _journals[job, path] = found

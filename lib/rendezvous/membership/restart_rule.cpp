@@ -160,8 +160,8 @@ RestartDecision RestartRule::by_progress(const Cause& cause, CauseClass what, co
 }
 
 bool RestartRule::is_deterministic(const Cause& cause, CauseClass what, const Where& where) const {
-  // Without steps the same error is no proof: networks and disks fail in one place, too. The budget
-  // bounds what a verdict that is missed can cost; nothing bounds what a wrong one costs.
+  // Without steps the same error proves nothing: networks and disks fail in one place, too. The
+  // budget bounds what a verdict that is missed can cost; nothing bounds what a wrong one costs.
   if (!is_of_the_program(what) || cause.fingerprint.empty() || cause.step < 0) return false;
   // A crash may be the machine's: it has to come on another one, too, or on one that takes part
   // although it is to be left out. Where there is one machine alone it has no place.

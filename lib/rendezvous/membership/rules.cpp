@@ -26,7 +26,7 @@ Rules rules_of(const spec::JobSpec& job) {
 RestartSettings restart_settings(const spec::AgreedRules& rules, const std::string& run_id) {
   RestartSettings settings{rules.max_restarts};
   if (rules.restart_policy_auto) settings.policy = spec::RestartPolicy::Auto;
-  // Checked where the job was started; what another release has said otherwise is no rule here.
+  // Checked where the job was started; what another release has said otherwise does not count here.
   if (auto parsed = spec::parse_restart_rules(rules.restart_rule)) {
     settings.rules = std::move(*parsed);
   } else {

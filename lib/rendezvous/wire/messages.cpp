@@ -230,6 +230,11 @@ Restart read_restart(const Reader& reader) {
           read_memory_of(reader)};
 }
 
+Progress read_progress(const Reader& reader) {
+  return {reader.text("text"), static_cast<int>(reader.integer("present", 0, kMaxCount)),
+          static_cast<int>(reader.integer("wanted", 0, kMaxCount))};
+}
+
 Heartbeat read_heartbeat(const Reader& reader) {
   return {reader.integer("sent"), reader.integer("clock")};
 }
@@ -309,9 +314,7 @@ Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
   } else if (kind == "lost") {
     message = Lost{reader.text("why"), reader.flag("requeue")};
   } else if (kind == "progress") {
-    message =
-        Progress{reader.text("text"), static_cast<int>(reader.integer("present", 0, kMaxCount)),
-                 static_cast<int>(reader.integer("wanted", 0, kMaxCount))};
+    message = read_progress(reader);
   } else if (kind == "refuse") {
     message = Refusal{reader.text("text"), reader.flag("final")};
   } else if (kind == "epoch") {

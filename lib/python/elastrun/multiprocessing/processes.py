@@ -6,7 +6,7 @@ nodes, no restarts. torch.distributed.elastic.multiprocessing.start_processes.
                               logs_specs=DefaultLogsSpecs(tee=Std.ALL))
     result = context.wait()
 
-Each process is the first of a session of its own: with it, what it has started is ended.
+Each process is the first of a new session: with it, what it has started is ended.
 """
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ class MultiprocessContext(PContext):
         if self.start_method != "fork":
             self._start_each(None)
             return
-        # A signal that comes to a fork before it has handlers of its own would raise our
+        # A signal that comes to a fork before it has its handlers would raise our
         # exception where Python ignores exceptions, and be lost.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._before)
         try:
@@ -348,7 +348,7 @@ class MultiprocessContext(PContext):
 
 
 class SubprocessContext(PContext):
-    """Processes that run a program; what it is given and is no text becomes one."""
+    """Processes that run a program; arguments that are not text become text."""
 
     def __init__(self, name: str, entrypoint: str, args: dict[int, tuple[Any, ...]],
                  envs: dict[int, dict[str, str]], logs_specs: LogsSpecs,
