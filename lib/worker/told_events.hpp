@@ -137,7 +137,7 @@ class Span {
     if (std::uncaught_exceptions() > exceptions_) {
       attributes_.emplace_back("span.error", Value("exception"));
     }
-    tell_end("stop");
+    tell_end("stop", took.count());
     detail::span_place() = before_;
   }
   Span(const Span&) = delete;
@@ -145,16 +145,22 @@ class Span {
   const std::string& id() const { return detail::span_place().span; }
 
  private:
-  void tell_end(const char* phase) {
+  void tell_end(const char* phase, double after = 0) {
     if (!told_) return;
+    // The end is told by the start's time and what was measured: of the two a span is made, and
+    // what is in it must not seem to begin before it.
+    EventFacts facts;
+    facts.time = time_ + after;
     attributes_.emplace_back("span.phase", Value(phase));
-    Channel::instance().send(detail::event_packet(name_, attributes_, {}));
+    Channel::instance().send(detail::event_packet(name_, attributes_, facts));
     attributes_.pop_back();
   }
   const std::string name_;
   const bool told_;  // both ends, or neither
   std::vector<std::pair<std::string, Value>> attributes_;
   const detail::SpanPlace before_;
+  const double time_ =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   const int exceptions_ = std::uncaught_exceptions();
 };

@@ -486,6 +486,8 @@ class Wishes(unittest.TestCase):
                           ("epoch", "stop", outer, None), ("after", None, None, None)])
         last = self.events[4].data
         self.assertEqual((last["number"], last["span.error"]), (3, "KeyError"))
+        took = self.events[4].timestamp - self.events[0].timestamp  # what traces are made of
+        self.assertAlmostEqual(took.total_seconds(), last["span.seconds"], delta=2e-6)
         self.assertGreaterEqual(last["span.seconds"], self.events[3].data["span.seconds"])
 
     def test_a_span_that_ends_in_another_context_raises_nothing_and_changes_nothing_there(

@@ -530,6 +530,12 @@ TEST_CASE("worker header: spans are two events, which know what is around them")
                        step + R"(","span.parent":")" + epoch + R"("}})");
   CHECK(told[3].find(R"("span.error":"exception","span.phase":"stop","span.id":")" + step) !=
         std::string::npos);
+  // By the times of its ends and how long it took a trace has it: all fit.
+  const auto number_in = [](const std::string& packet, const std::string& key) {
+    return std::stod(packet.substr(packet.find('"' + key + "\":") + key.size() + 3));
+  };
+  const double took = number_in(told[5], "time") - number_in(told[0], "time");
+  CHECK(std::abs(took - number_in(told[5], "span.seconds")) < 2e-6);
   CHECK(told[4].find(R"({"span.id":"aa","span.parent":"bb"})") != std::string::npos);
 }
 

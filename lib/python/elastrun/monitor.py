@@ -198,12 +198,14 @@ def span(name: str, severity: str = "info", **data: data_value_t) -> Iterator[st
         ends["span.error"] = type(error).__name__
         raise
     finally:
-        ends["span.seconds"] = time.monotonic() - begin
+        ends["span.seconds"] = took = time.monotonic() - begin
         if _span.get()[0] == mine:  # a generator may be closed elsewhere, as asyncio does
             _span.set(before)
         if told:
-            _hand_out(Event(name, data={**data, **ends}, severity=severity, span=mine,
-                            parent=around))
+            # Its time is that of the start and what was measured: of the two a span is made, and
+            # what is in it must not seem to begin before it.
+            _hand_out(Event(name, first.timestamp + timedelta(seconds=took), {**data, **ends},
+                            severity=severity, span=mine, parent=around))
 
 
 class _Sampling:
