@@ -61,9 +61,22 @@ inline SpanPlace& span_place() {
   return place;
 }
 
+/// Of a JSON string with more, at most that many bytes between its quotes: whole characters and
+/// escapes.
+inline std::string cut_quoted(const std::string& json, std::size_t most) {
+  std::size_t end = 1;
+  for (std::size_t next = end; next <= most + 1;) {
+    end = next;
+    next += json[end] != '\\' ? 1 : json[end + 1] == 'u' ? 6 : 2;
+    while ((static_cast<unsigned char>(json[next]) & 0xc0) == 0x80) ++next;
+  }
+  return json.substr(0, end) + '"';
+}
+
+/// With texts of at most `longest` bytes.
 template <class Attributes>
 std::string event_packet(std::string_view name, const Attributes& attributes,
-                         const EventFacts& facts) {
+                         const EventFacts& facts, std::size_t longest) {
   std::string packet = R"({"kind":"event","name":)" + worker::quoted(name);
   if (facts.time > 0) packet += R"(,"time":)" + number(facts.time);
   packet += R"(,"attributes":{)";
@@ -71,7 +84,11 @@ std::string event_packet(std::string_view name, const Attributes& attributes,
     if (packet.back() != '{') packet += ',';
     packet += worker::quoted(key) + ':' + json;
   };
-  for (const auto& [key, value] : attributes) add(key, value.json());
+  for (const auto& [key, value] : attributes) {
+    const auto& json = value.json();
+    const bool cuts = json.size() > longest + 2 && json.front() == '"';
+    cuts ? add(key, cut_quoted(json, longest)) : add(key, json);
+  }
   const auto& place = span_place();
   const bool given = !facts.span.empty();
   const auto text = [&](std::string_view key, std::string_view value) {
@@ -82,6 +99,19 @@ std::string event_packet(std::string_view name, const Attributes& attributes,
   text("span.id", given ? facts.span : std::string_view(place.span));
   text("span.parent", given ? facts.parent : std::string_view(place.parent));
   return packet + "}}";
+}
+
+/// A longer one the agent refuses: of a stack of 20 kB it gets the beginning, rather than no event.
+template <class Attributes>
+std::string event_packet(std::string_view name, const Attributes& attributes,
+                         const EventFacts& facts) {
+  constexpr std::size_t kLongestPacket = 16u << 10;
+  auto packet = event_packet(name, attributes, facts, kLongestPacket);
+  for (const std::size_t longest : {4096u, 1024u, 256u}) {
+    if (packet.size() <= kLongestPacket) break;
+    packet = event_packet(name, attributes, facts, longest);
+  }
+  return packet;
 }
 }  // namespace detail
 

@@ -649,6 +649,30 @@ TEST_CASE("worker header: a name is cut between characters") {
   for (const auto& packet : packets) CHECK(packet.find(wanted) != std::string::npos);
 }
 
+TEST_CASE("worker header: of an event that is too long the begins of its texts are told") {
+  const Listener listener;
+  const int dropped = in_worker(listener.path, [] {
+    worker::event("stack", {{"trace", std::string(20000, 'x')}, {"number", 1}});
+    // Of many texts, and of bytes that become escapes, less: none of those is cut in the middle.
+    std::string text;
+    for (int i = 0; i < 5000; ++i) text += "\x01\u20ac\"";
+    worker::event("many", {{"a", text}, {"b", text}, {"c", text}, {"d", text}, {"e", text}});
+    worker::event("whole", {{"trace", std::string(16000, 'x')}});
+    return static_cast<int>(worker::dropped());
+  });
+  CHECK(dropped == 0);
+  const auto told = listener.packets();
+  REQUIRE(told.size() == 3);
+  CHECK(told[0] == R"({"kind":"event","name":"stack","attributes":{"trace":")" +
+                       std::string(4096, 'x') + R"(","number":1}})");
+  std::string part;
+  for (int i = 0; i < 93; ++i) part += "\\u0001\u20ac\\\"";  // 11 bytes each, of 1,024
+  const std::string a = R"("a":")" + part + R"(","b":")", e = R"("e":")" + part + R"("}})";
+  CHECK(told[1].find(a) != std::string::npos);
+  CHECK(told[1].substr(told[1].size() - e.size()) == e);
+  CHECK(told[2].size() > 16000);
+}
+
 TEST_CASE("worker header: what is no UTF-8 is replaced, and costs no packet") {
   CHECK(worker::quoted("a\xc3\xa9\xf0\x9f\x98\x80") == "\"a\xc3\xa9\xf0\x9f\x98\x80\"");
   for (const std::string bad :
