@@ -102,7 +102,8 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       channel_(loop_, guardian,
                [this](auto from, auto message) { messages_->heard(from, std::move(message)); },
                {[this](pid_t process) { return pid_of(worker_of(process)); },
-                [this](const auto& directory) { return pid_of(agent_->worker_in(directory)); }}),
+                [this](const auto& directory) { return pid_of(agent_->worker_in(directory)); },
+                [this](pid_t worker) { messages_->refused(worker); }}),
       binding_(spec) {
   // Before the other parts are made: what they log then is to keep its place among other lines.
   console_.take_log_lines();

@@ -261,6 +261,8 @@ class UnixChannel final : public Channel {
       return true;
     }
     ++statistics_.refused;
+    // Who has said it counts what was lost, and the log has the first one only.
+    if (one.sender.worker != 0 && workers_.refused) workers_.refused(one.sender.worker);
     if (++one.refused == 1) complain(one.sender.process, message.error().text);
     return one.heard || one.refused < kMaxRefused;
   }

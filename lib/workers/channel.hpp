@@ -66,10 +66,13 @@ class Channel {
     pid_t process = 0, worker = 0;
   };
   using OnMessage = std::function<void(Sender sender, Message message)>;
-  /// The worker to which a process belongs, or whose directory that is; 0: none.
+  /// What is known of workers, and what is to be known by them; each may be empty.
   struct Workers {
+    /// The worker to which a process belongs, or whose directory that is; 0: none.
     std::function<pid_t(pid_t process)> of;
     std::function<pid_t(const std::string& directory)> in;
+    /// A packet of that worker was refused.
+    std::function<void(pid_t worker)> refused;
   };
 
   static std::unique_ptr<Channel> open(boost::asio::io_context& loop,

@@ -398,7 +398,9 @@ class Together(unittest.TestCase):
                                           for one in proto_buckets(window)]), [1, 2, 1, 1])
 
     def test_what_the_agent_has_refused_is_read_by_the_worker_that_has_told_it(self) -> None:
-        """One has used the launcher's own group, in which it has nothing to say."""
+        """One has used the launcher's own group, in which it has nothing to say, and told events of
+        which the channel already takes none: of 70 attributes, of a name of 300 bytes.
+        """
         worker = ("import os, time\n"
                   "from elastrun import channel, telemetry\n"
                   "def wait_for(is_so):\n"
@@ -408,8 +410,10 @@ class Together(unittest.TestCase):
                   "if os.environ['RANK'] == '0':\n"
                   "    for number in range(3):\n"
                   "        channel.metric('mine', number, 'elastrun.made_up')\n"
+                  "    channel.event('wide', **{f'a{number}': 1 for number in range(70)})\n"
+                  "    channel.event('n' * 300)\n"
                   "    channel.metric('fine', 1, 'model')\n"
-                  "    wait_for(lambda: telemetry.losses()['agent'] >= 3)\n"
+                  "    wait_for(lambda: telemetry.losses()['agent'] >= 5)\n"
                   "    open('over', 'w').close()\n"
                   "else:\n"
                   "    channel.metric('fine', 1, 'model')\n"
@@ -420,11 +424,11 @@ class Together(unittest.TestCase):
             self.assertEqual(job.end(), 0, job.errors())
             said = sorted(line for line in job.output().splitlines() if "refused of" in line)
             self.assertEqual([line[line.index("refused"):] for line in said],
-                             ["refused of 0 3", "refused of 1 0"])
+                             ["refused of 0 5", "refused of 1 0"])
             refused = [line.rsplit(" ", 1)[1]
                        for line in (job.folder / "a.prom").read_text().splitlines()
                        if line.startswith('elastrun_channel_dropped_total{reason="refused"')]
-            self.assertEqual(refused, ["3"])
+            self.assertEqual(refused, ["5"])
 
     def test_the_machine_and_what_the_launcher_counts_reach_sinks_that_pull(self) -> None:
         datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

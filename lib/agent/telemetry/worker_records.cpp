@@ -93,17 +93,19 @@ void WorkerRecords::round_ready(const rendezvous::Round& round, Duration) {
   refused_.clear();
 }
 
+void WorkerRecords::refused(const workers::Worker& worker, std::uint64_t count) {
+  auto& all = refused_[worker.local_rank];
+  all += count;
+  if (tell_refused_) tell_refused_(worker.local_rank, all);
+}
+
 bool WorkerRecords::admits(const workers::Worker& worker, workers::Message& message) {
-  const auto refused = [this] {
+  const auto not_taken = [this] {
     return intake_.statistics().suppressed + intake_.statistics().refused;
   };
-  const auto before = refused();
+  const auto before = not_taken();
   const bool admitted = intake_.admit(worker.rank, message, pipeline_.clock().now());
-  if (const auto more = refused() - before; more > 0) {
-    auto& all = refused_[worker.local_rank];
-    all += more;
-    if (tell_refused_) tell_refused_(worker.local_rank, all);
-  }
+  if (const auto more = not_taken() - before; more > 0) refused(worker, more);
   if (const auto remark = intake_.take_remark(); !remark.empty()) {
     log::warning("channel", "{}", remark);
   }

@@ -33,6 +33,8 @@ class WorkerRecords final : public Observer {
   void on_refused(std::function<void(int local_rank, std::uint64_t count)> call) {
     tell_refused_ = std::move(call);
   }
+  /// The same, for what was refused before it came here.
+  void refused(const workers::Worker& worker, std::uint64_t count);
   void round_ready(const rendezvous::Round& round, Duration waited) override;
   /// What a worker said over its channel: of its training, and a sample that may sum up others, as
   /// an observer; else as the consumer of events and of samples one by one.

@@ -94,4 +94,8 @@ void WorkerMessages::heard(workers::Channel::Sender from, workers::Message messa
   parts_.release(from.process);
 }
 
+void WorkerMessages::refused(pid_t worker) const {
+  if (const auto* one = parts_.worker_of(worker)) parts_.records.refused(*one, 1);
+}
+
 }  // namespace elastrun::agent

@@ -28,6 +28,8 @@ class WorkerMessages {
   explicit WorkerMessages(Parts parts) : parts_(std::move(parts)) {}
 
   void heard(workers::Channel::Sender from, workers::Message message) const;
+  /// A packet of that worker, by the channel.
+  void refused(pid_t worker) const;
 
  private:
   const Parts parts_;

@@ -188,6 +188,10 @@ TEST_CASE("worker records: a worker can learn how much of what it says is not ta
   for (int i = 0; i < 1005; ++i) job.heard_from(3, workers::WorkerEvent{"flood", {}});
   job.heard_from(2, workers::MetricSample{"x", 1, "elastrun.agent"});
   CHECK(told == std::map<int, std::uint64_t>{{1, 5}, {0, 1}});
+  workers::Worker worker;
+  worker.local_rank = 1;
+  job.records.refused(worker, 2);
+  CHECK(told[1] == 7);
 }
 
 TEST_CASE("worker records: what a counter has come to is told, for each rank and over restarts") {

@@ -46,6 +46,7 @@ struct Hearing {
   boost::asio::io_context loop;
   std::vector<std::pair<pid_t, Message>> heard;
   std::vector<pid_t> workers;  // of the senders
+  std::vector<pid_t> refused;  // the same, of what was refused
   pid_t worker_of_all = 0;
   std::unique_ptr<Channel> channel;
 
@@ -57,7 +58,8 @@ struct Hearing {
                  workers.push_back(sender.worker);
                },
                {[this](pid_t) { return worker_of_all; },
-                [](const std::string& directory) { return directory == "/run/0/3" ? 33 : 0; }});
+                [](const std::string& directory) { return directory == "/run/0/3" ? 33 : 0; },
+                [this](pid_t worker) { refused.push_back(worker); }});
     REQUIRE(made.has_value());
     channel = std::move(*made);
   }
@@ -170,6 +172,20 @@ TEST_CASE("channel: a packet that is too long is refused, and the next one is he
   say(worker, R"({"kind":"step","step":3})");
   hearing.until_heard(1);
   CHECK(hearing.channel->statistics().refused == 1);
+}
+
+TEST_CASE("channel: whose packet is refused is told, of strangers it is not") {
+  Hearing hearing;
+  const auto stranger = connect_to(hearing.channel->path());
+  say(stranger, "nonsense");
+  hearing.until_refused(1);
+  CHECK(hearing.refused.empty());
+  hearing.worker_of_all = 21;
+  const auto worker = connect_to(hearing.channel->path());
+  say(worker, std::string(kMaxPacket + 1, 'x'));
+  say(worker, R"({"kind":"event","name":")" + std::string(300, 'n') + R"("})");
+  hearing.until_refused(3);
+  CHECK(hearing.refused == std::vector<pid_t>{21, 21});
 }
 
 TEST_CASE("channel: a worker that goes away is forgotten, others are heard") {
