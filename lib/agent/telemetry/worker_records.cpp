@@ -49,6 +49,18 @@ std::string text_in(const std::vector<telemetry::Attribute>& attributes, std::st
   return text == nullptr ? std::string() : *text;
 }
 
+/// Who it was is for us to say. What the worker calls so is kept by another name, as of labels.
+void make_room(std::vector<telemetry::Attribute>& attributes, const std::string& name) {
+  const auto find = [&](const std::string& one) {
+    return std::ranges::find(attributes, one, &telemetry::Attribute::first);
+  };
+  const auto taken = find(name);
+  if (taken == attributes.end()) return;
+  auto instead = "exported_" + name;
+  while (find(instead) != attributes.end()) instead.insert(0, "exported_");
+  taken->first = std::move(instead);
+}
+
 /// That of a Stat; null: it has none.
 std::shared_ptr<const telemetry::Meaning> meaning_in(
     const std::vector<telemetry::Attribute>& attributes) {
@@ -265,10 +277,7 @@ void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent eve
     told.severity = *severity;
     std::erase_if(told.attributes, is_severity);
   }
-  // Who it was is for us to say.
-  std::erase_if(told.attributes, [&](const telemetry::Attribute& given) {
-    return std::ranges::find(who, given.first, &telemetry::Attribute::first) != who.end();
-  });
+  for (const auto& one : who) make_room(told.attributes, one.first);
   told.attributes.insert(told.attributes.end(), who.begin(), who.end());
   auto span = span_of(told);
   pipeline_.emit(std::move(told));

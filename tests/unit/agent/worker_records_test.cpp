@@ -181,6 +181,21 @@ TEST_CASE("worker records: unit and help of a Stat go with its series") {
   CHECK(job.heard->records[1].meaning == nullptr);
 }
 
+TEST_CASE("worker records: attributes of an event that are called as ours are kept, renamed") {
+  TalkingJob job;
+  job.heard_from(1, workers::WorkerEvent{"e",
+                                         {{"rank", 7.0},
+                                          {"role", std::string("actor")},
+                                          {"exported_role", std::string("critic")},
+                                          {"loss", 0.5}}});
+  job.check_labels(job.last(), 1);
+  CHECK(attribute<double>(job.last(), "exported_rank") == 7);
+  CHECK(attribute<std::string>(job.last(), "exported_exported_role") == "actor");
+  CHECK(attribute<std::string>(job.last(), "exported_role") == "critic");
+  CHECK(attribute<double>(job.last(), "loss") == 0.5);
+  CHECK(job.last().attributes.size() == 8);
+}
+
 TEST_CASE("worker records: a worker can learn how much of what it says is not taken") {
   TalkingJob job;
   std::map<int, std::uint64_t> told;
@@ -257,7 +272,7 @@ TEST_CASE("worker records: windows of torch.monitor make no names without end") 
 TEST_CASE("worker records: a worker does not say who it is") {
   TalkingJob job;
   job.heard_from(1, workers::WorkerEvent{"e", {{"rank", Whole{INT64_MAX}}, {"number", Whole{4}}}});
-  CHECK(job.last().attributes.size() == 5);
+  CHECK(job.last().attributes.size() == 6);
   job.check_labels(job.last(), 1);
 }
 
