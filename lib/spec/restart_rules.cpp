@@ -23,6 +23,8 @@ std::unexpected<Error> refuse_rule(std::string_view rule, std::string_view part,
 
 // Each decision looks at all of them.
 constexpr std::size_t kMostRules = 64;
+// A longer text would be cut on its way to the coordinator, and then differ from its own.
+constexpr std::size_t kLongestRules = 2000;
 
 constexpr std::string_view kRuleMatches =
     "a rule begins with any, a class (error, crash, oom, gpu, hang, timer, node-lost, preempted, "
@@ -117,6 +119,10 @@ Result<RestartRuleLine> parse_restart_rule(std::string_view text) {
 }
 
 Result<std::vector<RestartRuleLine>> parse_restart_rules(std::string_view text) {
+  if (text.size() > kLongestRules) {
+    return fail(Code::Usage, fmt::format("--restart-rule: {} bytes of rules, at most {}",
+                                         text.size(), kLongestRules));
+  }
   // Several options, a list in a file and a variable all become one text with commas, which rules
   // have inside, too. Only a rule has a ':', so what has none goes on with the one before.
   std::vector<std::string> whole;

@@ -100,6 +100,9 @@ class Policy(unittest.TestCase):
         with run("--restart-rule=memory:1", "train.py") as job:
             self.assertEqual(job.end(), 2)
             self.assertIn("'memory' is not known here", job.errors())
+        with run(f"--restart-rule=exception={'E' * 2000}:fail", "train.py") as job:
+            self.assertEqual(job.end(), 2)
+            self.assertIn("at most 2000", job.errors())
 
     def test_what_if_asks_another_policy_about_the_journal(self) -> None:
         with run("--max-restarts=3", "--log-dir=logs", "train.py", "bug=5") as job:

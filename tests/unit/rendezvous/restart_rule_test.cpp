@@ -220,6 +220,12 @@ TEST_CASE("restart rules: what is wrong with one is said with what is allowed") 
     CHECK(rules.error().code == Code::Usage);
     CHECK(rules.error().text.starts_with("--restart-rule '"));
   }
+  std::string longest = "exception=:1";
+  longest.insert(10, 2000 - longest.size(), 'E');
+  CHECK(spec::parse_restart_rules(longest).has_value());
+  const auto longer = spec::parse_restart_rules(longest + "0");
+  REQUIRE_FALSE(longer.has_value());
+  CHECK(longer.error().text == "--restart-rule: 2001 bytes of rules, at most 2000");
   const auto several = spec::parse_restart_rules("gpu:2/1h,exclude,oom:1 any:free").value();
   REQUIRE(several.size() == 3);
   CHECK(several[0].text == "gpu:2/1h,exclude");
