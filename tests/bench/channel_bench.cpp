@@ -82,8 +82,8 @@ struct Listening {
       ++heard;
       records.heard(worker, std::move(message));
     };
-    workers::Channel::Workers all{[](pid_t process) { return process; },
-                                  [](const std::string&) { return pid_t{0}; }};
+    workers::Channel::Workers all{
+        [](pid_t process) { return process; }, [](const std::string&) { return pid_t{0}; }, {}};
     channel = workers::Channel::open(loop, std::move(*place), on_message, std::move(all));
   }
   /// CPU time of a packet, all of which a process sends as fast as it can.
