@@ -11,7 +11,13 @@ if(SKBUILD)  # a wheel: pip puts these folders into the environment
   set(CMAKE_INSTALL_INCLUDEDIR ${SKBUILD_DATA_DIR}/include)
 endif()
 
-install(TARGETS elastrun elastrunctl RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+install(TARGETS elastrun RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+if(ELASTRUN_ONE_PROGRAM)
+  install(PROGRAMS ${CMAKE_SOURCE_DIR}/apps/elastrunctl/elastrunctl.sh RENAME elastrunctl
+          DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+else()
+  install(TARGETS elastrunctl RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+endif()
 
 # At the end of the program, after strip(1): an archive with program.py, so that Python runs the
 # file as well (`python $(which torchrun)`). The program itself knows nothing of it.

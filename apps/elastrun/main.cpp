@@ -1,17 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "elastrunctl/main_program.hpp"
 #include "launch.hpp"
 #include "process/guardian.hpp"
 
 #include <malloc.h>
 #include <optional>
+#include <string_view>
 
 namespace {
 
 constinit std::optional<elastrun::guardian::Agent> agent;
 
+#ifdef ELASTRUN_ONE_PROGRAM
+bool is_elastrunctl(int argc, char** argv) {
+  return argc > 1 && std::string_view(argv[1]) == elastrun::ctl::kAsElastrunctl;
+}
+#endif
+
 // Before the program's own initialization: what that touches would stay with the guardian, which
 // needs none of it.
-[[gnu::constructor(101)]] void fork_guardian() {
+[[gnu::constructor(101)]] void fork_guardian([[maybe_unused]] int argc,
+                                             [[maybe_unused]] char** argv) {
+#ifdef ELASTRUN_ONE_PROGRAM
+  if (is_elastrunctl(argc, argv)) return;  // glibc gives constructors what main() gets
+#endif
   agent.emplace(elastrun::guardian::split());
 }
 
@@ -27,6 +39,12 @@ void take_memory_in_large_steps() {
 }  // namespace
 
 int main(int argc, char** argv) {
+#ifdef ELASTRUN_ONE_PROGRAM
+  if (is_elastrunctl(argc, argv)) {
+    argv[1] = argv[0];
+    return elastrun::ctl::run_program(argc - 1, argv + 1);
+  }
+#endif
   take_memory_in_large_steps();
   return elastrun::launch(*agent, argc, argv);
 }

@@ -31,10 +31,12 @@ def _candidates(name: str) -> Iterator[str]:
 
 
 def _is_program(path: str) -> bool:
-    """Whether it is the program itself, not a Python file of the same name (like this one)."""
+    """Whether it is the program itself, not a Python file of the same name (like this one). A
+    wheel's elastrunctl is a script of the shell that becomes the program."""
     try:
         with open(path, "rb") as file:
-            return file.read(4) == b"\x7fELF" and os.access(path, os.X_OK)
+            begin = file.read(9)
+            return (begin[:4] == b"\x7fELF" or begin == b"#!/bin/sh") and os.access(path, os.X_OK)
     except OSError:
         return False
 
