@@ -38,7 +38,33 @@ struct FileWriter::File {
     return {done, 0};
   }
 
+  /// Goes on under its name where that was removed or given to another file. False: all that is
+  /// written would be lost, errno says why.
+  bool is_in_place() {
+    struct stat mine {};
+    struct stat named {};
+    if (::fstat(fd.get(), &mine) != 0 || !S_ISREG(mine.st_mode)) return true;
+    const bool there = ::stat(parts.path().c_str(), &named) == 0;
+    if (there && mine.st_dev == named.st_dev && mine.st_ino == named.st_ino) return true;
+    if (!there && errno != ENOENT) return true;
+    // To open a FIFO could wait without end for its reader.
+    if (lines && (!there || S_ISREG(named.st_mode))) {
+      if (auto again = parts.open_again()) {
+        fd = std::move(again);
+        torn = ends_torn();
+        return true;
+      }
+    } else {
+      errno = ENOENT;
+    }
+    // Renamed, it is still to be found.
+    return mine.st_nlink > 0;
+  }
+
   Written write(const std::vector<std::string>& batch) {
+    if (!is_in_place()) {
+      return {0, fmt::format("{} was removed: {}", parts.path(), std::strerror(errno))};
+    }
     if (auto next = parts.open_next(fd.get())) {
       fd = std::move(next);
       torn = lines && ends_torn();

@@ -24,7 +24,8 @@ class FileWriter final : public PieceWriter {
     std::string head{};  // what comes before the first piece
     std::string tail{};  // and after the last one
     /// Pieces are lines: a torn one, of ours or of an earlier writer, is closed off before the
-    /// next. Else the file is ours alone, and a torn piece is cut off.
+    /// next. One that was removed or renamed is made again, as logrotate(8) expects. Else the file
+    /// is ours alone: a torn piece is cut off, and what comes after its removal is lost.
     bool lines = true;
     /// From this size on it goes on in the next part (files/parts.hpp); 0: one file.
     std::uint64_t part_size = 0;

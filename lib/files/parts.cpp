@@ -78,6 +78,12 @@ UniqueFd PartOpener::open_last() {
   return open(number_);
 }
 
+UniqueFd PartOpener::open_again() {
+  auto again = open(number_);
+  if (again) next_at_ = part_size_;
+  return again;
+}
+
 UniqueFd PartOpener::open_next(int current) {
   struct stat info {};
   if (part_size_ == 0 || ::fstat(current, &info) != 0 || !S_ISREG(info.st_mode)) return {};

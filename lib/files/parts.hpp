@@ -34,6 +34,10 @@ class PartOpener {
   /// The next one, if `current` is a regular file and large enough; else not open. Neither where it
   /// cannot be made: then it is tried again when `current` has grown by as much.
   UniqueFd open_next(int current);
+  /// The path of the part that is written.
+  std::string path() const { return part_path(path_, number_); }
+  /// That part again, under its name, which `current` has no more. Not open: errno says why.
+  UniqueFd open_again();
 
  private:
   UniqueFd open(std::uint64_t number) const;

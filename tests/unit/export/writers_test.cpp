@@ -69,6 +69,45 @@ TEST_CASE("file writer: in parts it goes on with the last one, and breaks no lin
   CHECK(place.text("run.3.jsonl") == "second\nthird\n");
 }
 
+TEST_CASE("file writer: lines go on under their name when the file is renamed or removed") {
+  Place place;
+  const auto path = place.path("run.jsonl");
+  auto file = FileWriter::open(path, {.part_size = 10});
+  REQUIRE(file.has_value());
+  FileWriter writer(place.calls, *file);
+  CHECK(place.write(writer, {"first\n"}).pieces == 1);
+  std::filesystem::rename(path, path + ".old");
+  CHECK(place.write(writer, {"second\n"}).trouble.empty());
+  CHECK(place.text("run.jsonl.old") == "first\n");
+  CHECK(place.text("run.jsonl") == "second\n");
+  std::ofstream(path + ".new") << "torn";
+  std::filesystem::rename(path + ".new", path);  // by its name it is another file
+  CHECK(place.write(writer, {"third\n"}).trouble.empty());
+  CHECK(place.text("run.jsonl") == "torn\nthird\n");
+  std::filesystem::remove(path);
+  CHECK(place.write(writer, {"fourth\n"}).pieces == 1);
+  CHECK(place.text("run.jsonl") == "fourth\n");
+  std::filesystem::remove_all(place.folder);
+  const auto written = place.write(writer, {"fifth\n"});
+  CHECK(written.pieces == 0);
+  CHECK(written.trouble == path + " was removed: No such file or directory");
+}
+
+TEST_CASE("file writer: a trace that is removed is told as lost, a renamed one goes on") {
+  Place place;
+  auto file = FileWriter::open(place.path("a"), {.head = "[\n", .lines = false});
+  REQUIRE(file.has_value());
+  FileWriter writer(place.calls, *file);
+  std::filesystem::rename(place.path("a"), place.path("b"));
+  CHECK(place.write(writer, {"1\n"}).pieces == 1);
+  CHECK(place.text("b") == "[\n1\n");
+  std::filesystem::remove(place.path("b"));
+  const auto written = place.write(writer, {"2\n"});
+  CHECK(written.pieces == 0);
+  CHECK(written.trouble == place.path("a") + " was removed: No such file or directory");
+  CHECK_FALSE(std::filesystem::exists(place.path("a")));
+}
+
 TEST_CASE("file writer: a head, then the pieces; half a line of somebody else is closed off") {
   Place place;
   std::ofstream(place.path("a")) << "torn";
