@@ -9,7 +9,8 @@
 #include "rendezvous/wire/policy_messages.hpp"
 
 #include <algorithm>
-#include <unistd.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
 
 namespace elastrun::agent {
 namespace {
@@ -18,9 +19,16 @@ constexpr std::size_t kLargestMemory = 256u << 10;
 
 }  // namespace
 
-std::shared_ptr<const rendezvous::RestartMemory> RestartMemoryFile::read(const std::string& path,
-                                                                         WallTime now) {
-  if (path.empty() || ::access(path.c_str(), F_OK) != 0) return nullptr;
+Result<std::shared_ptr<const rendezvous::RestartMemory>> RestartMemoryFile::read(
+    const std::string& path, WallTime now) {
+  struct stat found {};
+  if (path.empty() || ::stat(path.c_str(), &found) != 0) return nullptr;
+  // To open a pipe that none writes to would wait for a writer, and put_file would replace it.
+  if (!S_ISREG(found.st_mode)) {
+    return fail(Code::Io, fmt::format("--restart-memory {}: not a regular file; name one that "
+                                      "is, or that does not exist yet",
+                                      path));
+  }
   const auto text = read_file(path, kLargestMemory);
   const auto value = text ? parse_json(*text) : std::unexpected(text.error());
   bool sound = value.has_value();
@@ -38,6 +46,7 @@ std::shared_ptr<const rendezvous::RestartMemory> RestartMemoryFile::read(const s
   // Clocks of nodes differ a little: nothing is younger than it was.
   const Duration since = std::max(from_seconds(to_seconds(now) - saved), Duration::zero());
   memory.spent = memory.used = memory.level = 0;
+  memory.uses.clear();
   return std::make_shared<const rendezvous::RestartMemory>(memory.aged(since));
 }
 

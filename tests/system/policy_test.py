@@ -104,6 +104,14 @@ class Policy(unittest.TestCase):
             self.assertEqual(job.end(), 2)
             self.assertIn("at most 2000", job.errors())
 
+    def test_a_memory_that_is_no_regular_file_is_refused_at_once(self) -> None:
+        with run("--restart-policy=auto", "--restart-memory=.", "train.py") as job:
+            self.assertEqual(job.end(), 1, job.errors())
+        with Job("--worker-lib", "--restart-policy=auto", "--restart-memory=pipe", "train.py",
+                 files=FILES, before=lambda: os.mkfifo("pipe")) as job:
+            self.assertEqual(job.end(), 1, job.errors())
+            self.assertIn("--restart-memory pipe: not a regular file", job.errors())
+
     def test_what_if_asks_another_policy_about_the_journal(self) -> None:
         with run("--max-restarts=3", "--log-dir=logs", "train.py", "bug=5") as job:
             self.assertEqual(job.end(), 1, job.errors())

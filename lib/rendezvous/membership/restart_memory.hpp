@@ -30,16 +30,24 @@ struct NodeMark {
   bool operator==(const NodeMark&) const = default;
 };
 
+/// A restart that a rule with a number has allowed: the first, second, ... of --restart-rule.
+struct RuleUse {
+  int rule = 0;
+  Duration age{};
+  bool operator==(const RuleUse&) const = default;
+};
+
 /// What a RestartRule knows, as plain data with ages instead of times: agents carry it to the next
 /// coordinator, and over a requeue. Empty where the policy is torchrun's. Bounded.
 struct RestartMemory {
-  static constexpr std::size_t kMostEntries = 16, kMostMarks = 64;
+  static constexpr std::size_t kMostEntries = 16, kMostMarks = 64, kMostUses = 64;
   int spent = 0;  // restarts, of all the job
   int used = 0;   // of the budget, since the last new checkpoint
   int level = 0;  // restarts without progress
   std::int64_t checkpoint = -1;
   std::vector<RestartEntry> entries{};  // oldest first
   std::vector<NodeMark> marks{};
+  std::vector<RuleUse> uses{};  // the latest ones
   bool empty() const { return spent == 0 && entries.empty() && marks.empty(); }
   bool operator==(const RestartMemory&) const = default;
   /// The same after that time.
@@ -47,6 +55,7 @@ struct RestartMemory {
     RestartMemory later = *this;
     for (auto& entry : later.entries) entry.age += time;
     for (auto& mark : later.marks) mark.age += time;
+    for (auto& use : later.uses) use.age += time;
     return later;
   }
 };

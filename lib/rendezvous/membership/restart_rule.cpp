@@ -253,6 +253,12 @@ void RestartRule::adopt(const RestartMemory& memory, TimePoint now) {
   for (const auto& entry : memory.entries) {
     add_bounded(entries_, Entry{entry, now - entry.age}, RestartMemory::kMostEntries);
   }
+  for (auto& times : times_) times.clear();
+  // Of another agent's rules, of which it was warned, there may be more.
+  for (const auto& use : memory.uses) {
+    const auto rule = static_cast<std::size_t>(use.rule);
+    if (rule < times_.size()) times_[rule].push_back(now - use.age);
+  }
 }
 
 RestartMemory RestartRule::memory(TimePoint now) const {
@@ -265,6 +271,13 @@ RestartMemory RestartRule::memory(TimePoint now) const {
   for (const auto& mark : marks_) {
     out.marks.push_back(mark.what);
     out.marks.back().age = now - mark.at;
+  }
+  for (std::size_t rule = 0; rule < times_.size(); ++rule) {
+    for (const auto at : times_[rule]) out.uses.push_back({static_cast<int>(rule), now - at});
+  }
+  if (out.uses.size() > RestartMemory::kMostUses) {
+    std::ranges::sort(out.uses, {}, &RuleUse::age);
+    out.uses.resize(RestartMemory::kMostUses);
   }
   return out;
 }

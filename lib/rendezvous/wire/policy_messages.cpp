@@ -87,16 +87,19 @@ std::optional<Push> read_preemption_push(std::string_view type, const Reader& re
 }
 
 json::object write_memory(const RestartMemory& memory) {
-  json::array entries, marks;
+  json::array entries, marks, uses;
   for (const auto& entry : memory.entries) entries.emplace_back(write_entry(entry));
   for (const auto& mark : memory.marks) {
     marks.emplace_back(json::object{{"place", fit_text(mark.place, kLongestOfMemory)},
                                     {"age", age_seconds(mark.age)},
                                     {"why", fit_text(mark.why, kLongestOfMemory)}});
   }
+  for (const auto& use : memory.uses)
+    uses.emplace_back(json::object{{"rule", use.rule}, {"age", age_seconds(use.age)}});
   return {{"spent", memory.spent},        {"used", memory.used},
           {"level", memory.level},        {"checkpoint", memory.checkpoint},
-          {"ledger", std::move(entries)}, {"marks", std::move(marks)}};
+          {"ledger", std::move(entries)}, {"marks", std::move(marks)},
+          {"uses", std::move(uses)}};
 }
 
 RestartMemory read_memory(const Reader& reader) {
@@ -113,6 +116,12 @@ RestartMemory read_memory(const Reader& reader) {
     if (memory.marks.size() == RestartMemory::kMostMarks) break;
     const Reader mark(element, reader.sound());
     memory.marks.push_back({mark.text("place"), read_age(mark, "age"), mark.text("why")});
+  }
+  for (const json::value& element : reader.elements("uses")) {
+    if (memory.uses.size() == RestartMemory::kMostUses) break;
+    const Reader use(element, reader.sound());
+    memory.uses.push_back(
+        {static_cast<int>(use.integer("rule", 0, kMaxCount)), read_age(use, "age")});
   }
   return memory;
 }

@@ -45,6 +45,7 @@ std::shared_ptr<const RestartMemory> a_memory() {
   memory.entries = {{90s, spec::CauseClass::NodeLost, "", "n7 (10.0.0.7)", -1, 800, "restart: x"},
                     {1s, spec::CauseClass::Error, "KeyError@a.py:1", "", 874, 800, "end: y"}};
   memory.marks = {{"n7 (10.0.0.7)", 90s, "was lost"}};
+  memory.uses = {{2, 90s}};
   return std::make_shared<const RestartMemory>(memory);
 }
 

@@ -250,6 +250,31 @@ TEST_CASE("restart memory: the next coordinator goes on where the last one stood
   CHECK(next.spent() == 3);
 }
 
+TEST_CASE("restart memory: what a rule has allowed is spent for the next coordinator, too") {
+  RestartRule first(ruled(0, "exit=7:free oom:1 gpu:2/1h"));
+  CHECK(first.decide(failure(CauseClass::Oom, 1), at(0s)).restarts);
+  CHECK(first.decide(failure(CauseClass::Gpu, 2), at(0s)).restarts);
+  CHECK(first.decide(failure(CauseClass::Gpu, 3), at(30min)).restarts);
+  const auto memory = first.memory(at(40min));
+  RestartRule next(ruled(0, "exit=7:free oom:1 gpu:2/1h"));
+  next.learn(memory, at(50min));
+  next.learn(memory, at(50min));  // from each of the other nodes
+  CHECK(next.memory(at(50min)) == memory);
+  CHECK_FALSE(next.decide(failure(CauseClass::Oom, 4), at(50min)).restarts);
+  CHECK_FALSE(next.decide(failure(CauseClass::Gpu, 5), at(50min)).restarts);
+  CHECK(next.decide(failure(CauseClass::Gpu, 6), at(71min)).restarts);
+  // Of another agent's rules there are fewer.
+  RestartRule other(ruled(0, "any:2"));
+  other.learn(memory, at(50min));
+  CHECK(other.memory(at(50min)).uses.empty());
+  // Of thousands the latest ones.
+  RestartRule patient(ruled(0, "any:1000"));
+  for (int i = 0; i < 100; ++i) (void)patient.decide(failure(CauseClass::Error, i), at(i * 1s));
+  const auto latest = patient.memory(at(100s));
+  REQUIRE(latest.uses.size() == RestartMemory::kMostUses);
+  CHECK(latest.uses.back().age == Duration(64s));
+}
+
 TEST_CASE("restart memory: what comes back with joins long after the order to stop is no news") {
   RestartRule rule(automatic(3));
   (void)rule.decide(failure(CauseClass::Gpu, 5), at(0s), "n1");
