@@ -25,9 +25,10 @@ std::string watched_folder(const std::string& path) {
 
 }  // namespace
 
-Duration preemption_margin(std::optional<Duration> save) {
-  if (!save) return PreemptionSources::kUnknown;
-  return std::max<Duration>(2 * *save, PreemptionSources::kLeast);
+Duration preemption_margin(std::optional<Duration> save, Duration most) {
+  const Duration wanted =
+      save ? std::max<Duration>(2 * *save, PreemptionSources::kLeast) : PreemptionSources::kUnknown;
+  return std::min(wanted, most);
 }
 
 PreemptionSources::PreemptionSources(boost::asio::io_context& loop, Clock& clock,
@@ -42,7 +43,13 @@ PreemptionSources::PreemptionSources(boost::asio::io_context& loop, Clock& clock
   if (!file_.empty()) watch_file(loop);
   const auto seconds = parse_int(end);
   if (!seconds || *seconds <= 0 || *seconds > 1LL << 33) return;
-  end_ = clock.now() + (WallTime(std::chrono::seconds(*seconds)) - clock.wall());
+  const Duration left = WallTime(std::chrono::seconds(*seconds)) - clock.wall();
+  end_ = clock.now() + left;
+  // A save that seemed to take longer must not end each start behind its first checkpoint: a
+  // requeue would follow, and the next one.
+  most_ = std::clamp<Duration>(left / 2, Duration::zero(),
+                               spec.preempt_timeout.value_or(PreemptionSources::kMost));
+  margin_ = preemption_margin({}, most_);
   arm();
 }
 
@@ -79,7 +86,7 @@ void PreemptionSources::look() {
 }
 
 void PreemptionSources::save_takes(Duration time) {
-  margin_ = preemption_margin(time);
+  margin_ = preemption_margin(time, most_);
   if (end_) arm();
 }
 

@@ -23,8 +23,10 @@ class PreemptionSources {
   using Preempt = std::function<void(std::string why, Duration deadline)>;
 
   /// The time to save in before an end that is known: twice what a save has taken, at least
-  /// kLeast; before any save is known kUnknown.
-  static constexpr Duration kLeast = std::chrono::seconds(10), kUnknown = std::chrono::seconds(60);
+  /// kLeast; before any save is known kUnknown. At most --preempt-timeout, or kMost without it, and
+  /// half of the time that was left at the start.
+  static constexpr Duration kLeast = std::chrono::seconds(10), kUnknown = std::chrono::seconds(60),
+                            kMost = std::chrono::minutes(5);
 
   /// Does nothing for a job that has no preemption options. `end`: SLURM_JOB_END_TIME; empty: none.
   PreemptionSources(boost::asio::io_context& loop, Clock& clock, const spec::JobSpec& spec,
@@ -45,14 +47,14 @@ class PreemptionSources {
   const Duration timeout_;
   const Preempt preempt_;
   std::optional<TimePoint> end_;
-  Duration margin_ = kUnknown;
+  Duration most_ = kMost, margin_ = kUnknown;
   std::unique_ptr<Alarm> alarm_;
   std::unique_ptr<boost::asio::posix::stream_descriptor> events_;
   std::array<char, 4096> buffer_{};
   Lifetime lifetime_;
 };
 
-/// How long before the end that a scheduler has told a job begins to save. Pure.
-Duration preemption_margin(std::optional<Duration> save);
+/// How long before the end that a scheduler has told a job begins to save: at most `most`. Pure.
+Duration preemption_margin(std::optional<Duration> save, Duration most);
 
 }  // namespace elastrun::agent

@@ -222,7 +222,7 @@ class Preemption(unittest.TestCase):
             self.check_saved(job, "please")
 
     def test_the_end_of_the_slurm_job_asks(self) -> None:
-        end = str(int(time.time()) + 62)  # it begins to save 60 s before
+        end = str(int(time.time()) + 10)  # it begins to save in half of that
         # A shell, which runs long before that on any machine.
         script = "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done"
         with run("--preempt-signals=SIGTERM", "--no-python", "sh", "-c", script,

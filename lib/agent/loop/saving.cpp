@@ -2,6 +2,7 @@
 #include "agent/loop/saving.hpp"
 
 #include "core/log.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 
@@ -31,6 +32,7 @@ void Saving::worker_said(const workers::Worker& worker, const workers::Message& 
     const auto so_far = known != steps_.end() ? known->second.last : -1;
     return saved(worker.rank, done->step >= 0 ? done->step : so_far);
   }
+  time_save(worker.rank, message);
   if (const auto step = workers::step_of(message)) heard_step(worker.rank, *step);
 }
 
@@ -39,7 +41,25 @@ void Saving::heard_step(int rank, std::int64_t step) {
   const auto now = parts_.clock.now();
   if (step == known.last) return;
   if (known.first < 0 || step < known.first) known.first = step, known.first_at = now;
-  known.last = step, known.at = now;
+  known.last = step, known.at = known.save_from = now;
+}
+
+// What the script did between its last step and the save, as an evaluation, is none of it. That is
+// known from phases, and from the hooks of --goodput auto or a recorder.
+void Saving::time_save(int rank, const workers::Message& message) {
+  auto& known = steps_[rank];
+  if (std::holds_alternative<workers::PhaseEntered>(message)) known.save_from = parts_.clock.now();
+  const auto* said = std::get_if<workers::GoodputEntries>(&message);
+  // The first part of a save: the model, and after it the optimizer.
+  if (said == nullptr || known.save_from > known.at) return;
+  const auto is_begin = [](const workers::GoodputEntry& one) {
+    return one.entry.kind == goodput::MeasurementKind::SaveStart;
+  };
+  const auto begin = std::ranges::find_if(said->entries, is_begin);
+  if (begin == said->entries.end()) return;
+  const double ago = to_seconds(parts_.clock.wall()) - begin->entry.time;
+  const auto most = to_seconds(parts_.clock.now() - known.at);
+  if (ago >= 0 && ago < most) known.save_from = parts_.clock.now() - from_seconds(ago);
 }
 
 // The shorter one of all so far, with what came between steps, and of the look in `answer`.
@@ -59,7 +79,7 @@ void Saving::saved(int rank, std::int64_t step) {
   const auto& known = steps_[rank];
   // A checkpoint of the last step was saved since that step; one of an earlier step beside others.
   if (parts_.save_takes && known.last >= 0 && known.last == step) {
-    parts_.save_takes(parts_.clock.now() - known.at);
+    parts_.save_takes(parts_.clock.now() - known.save_from);
   }
   const bool is_new = step > checkpoint_;
   checkpoint_ = std::max(checkpoint_, step);

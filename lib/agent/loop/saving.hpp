@@ -52,6 +52,7 @@ class Saving final : public Observer {
   struct Steps {
     std::int64_t first = -1, last = -1;
     TimePoint first_at{}, at{};
+    TimePoint save_from{};     // of the last step, or what came behind it and is no save
     std::int64_t looked = -1;  // the last one when a preemption asked; -1: none has
   };
   rendezvous::Reached reached() const;
@@ -60,6 +61,7 @@ class Saving final : public Observer {
   void tell() { parts_.report(reached()); }
   void saved(int rank, std::int64_t step);
   void heard_step(int rank, std::int64_t step);
+  void time_save(int rank, const workers::Message& message);
 
   const Parts parts_;
   std::int64_t round_ = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/loop/saving.hpp"
 
+#include "core/text.hpp"
 #include "spec/job_spec.hpp"
 #include "support/fake_clock.hpp"
 
@@ -35,12 +36,14 @@ struct Told {
   spec::JobSpec spec;
   SharedPages pages{spec};
   std::vector<rendezvous::Reached> reached;
+  std::vector<Duration> saves;
   Saving saving{{.clock = clock,
                  .report =
                      [this](rendezvous::Report report) {
                        reached.push_back(std::get<rendezvous::Reached>(report));
                      },
-                 .pages = pages}};
+                 .pages = pages,
+                 .save_takes = [this](Duration time) { saves.push_back(time); }}};
   std::vector<workers::Worker> group{1};
 };
 
@@ -77,4 +80,41 @@ TEST_CASE("saving: what came between steps makes none of them slower than it is 
   REQUIRE(told.reached.size() == 1);
   CHECK(told.reached.back().step == 15);
   CHECK(told.pace() == 6ms);
+}
+
+TEST_CASE("saving: an evaluation between the last step and the save is no part of it") {
+  Told told;
+  const auto& rank = told.group.front();
+  const auto save = [&](Duration takes) {
+    told.clock.advance(takes);
+    told.saving.worker_said(rank, workers::CheckpointDone{});
+    return told.saves.back();
+  };
+  const auto hooks_tell_begin = [&] {
+    workers::GoodputEntries said;
+    said.by_hooks = true;
+    said.entries.resize(1);
+    said.entries.front().entry.kind = goodput::MeasurementKind::SaveStart;
+    said.entries.front().entry.time = to_seconds(told.clock.wall()) - 1;  // they tell it late
+    told.saving.worker_said(rank, said);
+  };
+  told.steps(0, 0, 1s);
+  CHECK(save(3s) == Duration(3s));
+  // As the hooks of --goodput auto tell it; the second part belongs to the same save.
+  told.steps(1, 1, 1s);
+  told.clock.advance(20s);
+  hooks_tell_begin();
+  told.clock.advance(5s);
+  hooks_tell_begin();
+  CHECK(std::chrono::round<std::chrono::milliseconds>(save(3s)) == Duration(9s));
+  // As the script does.
+  told.steps(2, 2, 1s);
+  told.saving.worker_said(rank, workers::PhaseEntered{"eval"});
+  told.clock.advance(20s);
+  told.saving.worker_said(rank, workers::PhaseEntered{"train"});
+  CHECK(save(3s) == Duration(3s));
+  // A begin that no step was before, or of a clock that is wrong, says nothing.
+  told.steps(3, 3, 0s);
+  hooks_tell_begin();
+  CHECK(save(3s) == Duration(3s));
 }
