@@ -52,7 +52,9 @@ Status run_briefly(std::vector<std::string> argv) {
 }  // namespace
 
 void requeue(const agent::JobResult& result, const spec::JobSpec& spec) {
-  const bool leads = result.round && result.round->group_rank == 0;
+  // A spare that goes alone is named: it may have led a round before, and the job runs on.
+  const bool alone = !result.ending.cause.node.empty();
+  const bool leads = result.round && result.round->group_rank == 0 && !alone;
   const bool preempted = result.ending.kind == agent::Ending::Kind::Preempted;
   if (!preempted || !spec.requeues || !leads) return;
   if (spec.requeue_command.empty()) {

@@ -264,6 +264,22 @@ class Preemption(unittest.TestCase):
             steps = one.lines(r"saves at (\d+)") + other.lines(r"saves at (\d+)")
             self.assertEqual(len(set(steps)), 1)
 
+    def test_a_spare_that_is_taken_away_goes_alone(self) -> None:
+        port = str(27000 + os.getpid() % 900)
+        common = ("--worker-lib", "--nnodes=1", "--preempt-signals=SIGTERM", "--rdzv-backend=c10d",
+                  f"--rdzv-endpoint=127.0.0.1:{port}", "train.py", *LONG)
+        with Job(*common, files=FILES) as one:
+            one.wait_for("is at 3")
+            with Job(*common, files=FILES, env={"LOGLEVEL": "INFO"}) as spare:
+                spare.wait_for("is a spare", 1, spare.err)
+                spare.process.send_signal(signal.SIGTERM)
+                self.assertEqual(spare.end(), 75, spare.errors())
+                self.assertIn("the job runs on", spare.errors())
+            self.assertEqual(one.lines("saves at"), [])
+            one.process.send_signal(signal.SIGTERM)
+            self.assertEqual(one.end(), 75, one.errors())
+            self.assertEqual(len(one.lines("saves at")), 1)
+
     def test_without_the_option_a_signal_ends_the_job_as_torchrun_does(self) -> None:
         with run("train.py", *LONG) as job:
             job.wait_for("is at 3")

@@ -55,7 +55,8 @@ void Job::report(Peer peer, FromAgent message) {
 /// Also of a job without preemption: new checkpoints count for its restarts.
 void Job::tell_preemption(Peer peer, const FromAgent& message, TimePoint now) {
   if (const auto* ask = std::get_if<AskPreempt>(&message)) {
-    preempt(ask->why, ask->deadline);
+    // Without its coordinator the round would end as well.
+    if (ask->hosts || !state.let_spare_go(peer, ask->why, now)) preempt(ask->why, ask->deadline);
   } else if (const auto* reached = std::get_if<Reached>(&message)) {
     if (reached->checkpoint >= 0) state.saved(reached->checkpoint);
     preemption_.says(peer, *reached, now);

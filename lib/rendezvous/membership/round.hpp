@@ -131,6 +131,7 @@ struct Reached {
 struct AskPreempt {
   std::string why;
   Duration deadline{};
+  bool hosts = false;  // the coordinator goes with the agent that asks; filled in by the session
 };
 using Report = std::variant<Started, Failed, Succeeded, Leaving, ProgressReport, NodeStacks,
                             AskStacks, Reached, AskPreempt>;

@@ -39,6 +39,8 @@ class State {
   void saved(std::int64_t checkpoint) { restart_rule_.saved(checkpoint); }
   /// The job is to save and end: whatever its workers do from now on, it ends with this cause.
   void preempting(Cause cause, TimePoint now);
+  /// A spare is to go: it goes alone, and the round runs on. False: it is not one.
+  bool let_spare_go(Peer peer, const std::string& why, TimePoint now);
   /// They have saved, or their time is over.
   void preempted(const std::string& text, TimePoint now);
   void cannot_start(Peer peer, const std::string& why, TimePoint now);  // and is about to leave

@@ -65,6 +65,17 @@ void State::preempting(Cause cause, TimePoint now) {
   growth_at_.reset();
 }
 
+bool State::let_spare_go(Peer peer, const std::string& why, TimePoint now) {
+  const Member* member = roster_.find(peer);
+  const bool waits = member != nullptr && member->state == MemberState::Waiting;
+  if (!waits || phase_ != Phase::Running) return false;
+  Cause cause{.kind = Cause::Kind::Preempted, .node = member->node.id};
+  cause.text = "preempted (" + why + "): a spare, without which the job runs on";
+  tell(peer, Done{true, std::move(cause)});
+  leave(peer, why, now);
+  return true;
+}
+
 void State::preempted(const std::string& text, TimePoint now) {
   if (!preempting_ || phase_ == Phase::Ended) return;
   preempting_->text = text;

@@ -113,6 +113,7 @@ class RemoteSession final : public Session {
     // the round.
     if (is_of_stacks(report) && !stacks_) return;
     if (is_of_preemption(report) && !saves_) return;
+    if (auto* ask = std::get_if<AskPreempt>(&report)) ask->hosts = serves_others();
     std::visit([this](auto& each) { send(FromAgent(std::move(each))); }, report);
   }
 

@@ -54,7 +54,10 @@ json::object write(const Reached& reached) {
           {"looks", reached.looks}};
 }
 json::object write(const AskPreempt& ask) {
-  return {{"type", "preempt"}, {"why", ask.why}, {"deadline", age_seconds(ask.deadline)}};
+  return {{"type", "preempt"},
+          {"why", ask.why},
+          {"deadline", age_seconds(ask.deadline)},
+          {"hosts", ask.hosts}};
 }
 json::object write(const AskReached& ask) {
   return {{"type", "ask_reached"}, {"why", ask.why}, {"left", age_seconds(ask.left)}};
@@ -75,7 +78,7 @@ Reached read_reached(const Reader& reader) {
           reader.flag("looks")};
 }
 AskPreempt read_ask_preempt(const Reader& reader) {
-  return {reader.text("why"), read_age(reader, "deadline")};
+  return {reader.text("why"), read_age(reader, "deadline"), reader.flag("hosts")};
 }
 std::optional<Push> read_preemption_push(std::string_view type, const Reader& reader) {
   if (type == "ask_reached") return AskReached{reader.text("why"), read_age(reader, "left")};

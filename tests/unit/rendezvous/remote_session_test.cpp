@@ -152,6 +152,60 @@ TEST_CASE("remote session: a coordinator that resigns sends the job back to the 
   run_until(town.network.loop, [&] { return retired; });
 }
 
+TEST_CASE("remote session: a spare that is preempted goes alone, and a member with all") {
+  Town town(rules_for(1, 1));
+  auto a = town.agent(), b = town.agent(), c = town.agent();
+  a->join(1, "a");
+  a->round();
+  b->join(1, "b");
+  b->hear<Spare>();
+  b->session->report(AskPreempt{"SIGTERM", 30s});
+  const auto done = b->hear<Done>();
+  CHECK(done.cause.kind == Cause::Kind::Preempted);
+  CHECK(done.cause.node == "b_1_0");
+  CHECK(done.cause.text == "preempted (SIGTERM): a spare, without which the job runs on");
+  b->close();
+  c->join(1, "c");
+  CHECK(c->hear<Spare>().ahead == 0);
+  CHECK(a->told.empty());
+  a->session->report(AskPreempt{"SIGTERM", 30s});
+  a->hear<AskReached>();
+  a->succeed();
+  for (auto* agent : {a.get(), c.get()}) {
+    const auto all = agent->hear<Done>();
+    CHECK(all.cause.kind == Cause::Kind::Preempted);
+    CHECK(all.cause.node.empty());
+  }
+}
+
+TEST_CASE("remote session: a spare that hosts the coordinator does not go without the job") {
+  Network network;
+  const auto sealer = net::make_sealer("s3cret");
+  const auto port = network.free_port();
+  const auto agent = [&](bool hosts) {
+    RemoteSettings settings;
+    settings.run_id = "job";
+    settings.rules = rules_for(1, 1);
+    Coordinator::Settings coordinator;
+    coordinator.run_id = "job";
+    coordinator.rules = settings.rules;
+    FixedLocatorSettings where{{"127.0.0.1", port}, hosts, coordinator};
+    auto locator = make_fixed_locator(network.loop, *network.clock, sealer, where);
+    return std::make_unique<TestAgent>(
+        network,
+        make_remote_session(network.loop, *network.clock, sealer, std::move(locator), settings));
+  };
+  auto host = agent(true), other = agent(false);
+  other->join(1, "other");
+  other->round();
+  host->join(1, "host");
+  host->hear<Spare>();
+  host->session->report(AskPreempt{"SIGTERM", 30s});
+  other->hear<AskReached>();
+  other->succeed();
+  CHECK(host->hear<Done>().cause.node.empty());
+}
+
 TEST_CASE("remote session: a coordinator whose host has died sends the job back to the scheduler") {
   Town town(rules_for(2, 2));
   auto a = town.agent(), b = town.agent();
