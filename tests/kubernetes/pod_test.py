@@ -155,7 +155,7 @@ class End(Folder):
              "--worker-lib", "--nproc-per-node=2", "--preempt-signals=SIGTERM",
              "--preempt-timeout=25", "train.py", self.folder],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.folder,
-            env={**os.environ, "PYTHON_EXEC": sys.executable})
+            env={**os.environ, "PYTHON_EXEC": sys.executable, "OMP_NUM_THREADS": "1"})
         self.addCleanup(pod.communicate)
         self.addCleanup(pod.kill)
         said = [pod.stdout.readline() for _ in range(2)]
