@@ -186,6 +186,11 @@ def with_a_page(shell: Shell, command: str) -> None:
     once(shell, command.replace("ADDRESS:PORT", "127.0.0.1:0") + " train.py")
 
 
+def as_a_plan(shell: Shell, command: str) -> None:
+    """Of a job that this machine is too small for: that all of it is understood."""
+    once(shell, command.replace("elastrun ", "elastrun --dry-run ", 1))
+
+
 def with_the_plugin(shell: Shell, command: str) -> None:
     """That of the example, which tests/install builds as its README says."""
     (shell.folder / "build").mkdir()
@@ -202,6 +207,8 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"[A-Z_]+=\w+ elastrun ", with_a_variable),
     (r"(/usr/bin/)?elastrunctl store ", as_a_service),
     (r"elastrunctl status node\d:29400$", beside_a_service),
+    (r"elastrunctl status host$",
+     lambda shell, command: beside_a_service(shell, command.replace("host", "node1:29400"))),
     (r"elastrunctl status$", once),
     (r"elastrunctl clean$", once),
     (r"elastrunctl logs .*\bnight\b", beside_a_job),
@@ -210,6 +217,8 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"elastrun .*--rdzv-backend etcd ", with_etcd),
     (r"elastrun .*--rdzv-conf is_host=0,secret_file=", on_two_nodes_and_a_service),
     (r"elastrun --nnodes 2:4 ", on_two_nodes),
+    (r"elastrun .*--restart-memory /shared/", as_a_plan),
+    (r'common="--', lambda shell, command: once(shell, command + ' && test -n "$common"')),
     (r"(srun|mpirun|pbsdsh) [^|;&]*\belastrun ", once),
     (r"(ln -s elastrun|openssl rand) ", once),
     (r"mkdir -p out && elastrun --config ", once),
@@ -241,6 +250,14 @@ ELSEWHERE = {
     "cpack --preset release": "tests/install/package_test.py",
     "apt install ./build/elastrun_*.deb": "tests/install/package_test.py",
     "pkill -9 elastrun": "tests/elastrunctl/local_test.py, by pid",
+    "pkill -TERM -o elastrun": "the test examples_restarts, by pid",
+    "echo $?": "the test examples_restarts",
+    "elastrun $common --local-addr 127.0.0.2 train.py --bad-node --steps 50":
+        "the test examples_restarts",
+    "elastrunctl preempt": "tests/system/policy_test.py",
+    "elastrunctl preempt --deadline seconds": "tests/system/policy_test.py",
+    "elastrunctl goodput what-if --policy auto journal": "tests/system/policy_test.py",
+    '[ $? = 75 ] && scontrol requeue "$SLURM_JOB_ID"': "tests/slurm, where elastrun asks for it",
 }
 
 
@@ -261,7 +278,8 @@ class Documented(unittest.TestCase):
                 if command in ELSEWHERE:
                     unused.discard(command)
                     program = next(word for word in command.split() if word != "python3")
-                    self.assertTrue((SOURCE / program).exists() or shutil.which(program))
+                    self.assertTrue((SOURCE / program).exists() or shutil.which(program)
+                                    or program in ("elastrun", "elastrunctl"))
                     print(f"\n  run by {ELSEWHERE[command]}: {command}", file=sys.stderr)
                     continue
                 pattern, how = next((one for one in HOW if re.match(one[0], command)), ("", None))
