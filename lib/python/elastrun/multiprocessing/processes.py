@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 _PR_SET_PDEATHSIG = 1
 _LATE = 1.0  # seconds until a process that can be killed has ended then
+_JOINED = 0.2  # seconds that a thread which has been joined may be seen by the kernel
 _libc = ctypes.CDLL(None)  # not in a fork, where it would be loaded
 
 
@@ -74,7 +75,10 @@ def _refuse_numa(options: Any) -> None:
 def _refuse_fork() -> None:
     """A fork has one thread, with the locks that others held, and an accelerator's context of
     which nothing works. Fails with RuntimeError that says which it is."""
-    threads = len(os.listdir("/proc/self/task"))
+    until = time.monotonic() + _JOINED
+    while (threads := len(os.listdir("/proc/self/task"))) > 1 \
+            and threading.active_count() == 1 and time.monotonic() < until:
+        time.sleep(0.001)
     if threads > 1:
         named = ", ".join(one.name for one in threading.enumerate()
                           if one is not threading.main_thread())
@@ -140,11 +144,12 @@ class PContext(ABC):
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
         """Waits `timeout` seconds, without end if that is negative, until all processes have ended
-        or one has failed; then ends the others. None: they run. An end is seen at once, whatever
-        `period` is. Fails with what unpickling a return value fails with.
+        or one has failed; then ends the others. None: they run. An end is seen at once, a signal
+        after `period` at the latest. Fails with what unpickling a return value fails with.
         """
         until = None if timeout < 0 else time.monotonic() + timeout
         while True:
+            before = self._alive()
             try:
                 result = self._poll()
             except Exception:
@@ -153,7 +158,10 @@ class PContext(ABC):
             left = None if until is None else until - time.monotonic()
             if result is not None or (left is not None and left <= 0):
                 return result
-            wait_for_any(self._awaited(), left)
+            alive = self._alive()
+            if alive.keys() == before.keys():  # else one has ended beside the look, or after it
+                # A signal that comes just before the call does not end it: its handler runs after.
+                wait_for_any(self._awaited(alive), period if left is None else min(left, period))
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
         """Sends `death_sig` (SIGTERM) to each session, and SIGKILL after `timeout` seconds."""
@@ -174,8 +182,8 @@ class PContext(ABC):
         self._signal(number)
         for harder, limit in ((signal.SIGKILL, timeout), (None, max(timeout, _LATE))):
             until = time.monotonic() + limit
-            while self._alive() and time.monotonic() < until:
-                wait_for_any([*self._alive().values()], until - time.monotonic())
+            while (alive := self._alive()) and time.monotonic() < until:
+                wait_for_any([*alive.values()], until - time.monotonic())
             if harder is not None:
                 self._signal(harder)
         for rank in self._alive():
@@ -202,8 +210,8 @@ class PContext(ABC):
     def _alive(self) -> dict[int, int]:
         """Those that have not ended: descriptors that become readable with their end."""
 
-    def _awaited(self) -> list[Any]:
-        return [*self._alive().values()]
+    def _awaited(self, alive: dict[int, int]) -> list[Any]:
+        return [*alive.values()]
 
     def _result(self, failures: dict[int, int], values: dict[int, Any]) -> RunProcsResult:
         pids = self.pids()
@@ -305,9 +313,9 @@ class MultiprocessContext(PContext):
     def _alive(self) -> dict[int, int]:
         return {rank: one.sentinel for rank, one in enumerate(self._processes) if one.is_alive()}
 
-    def _awaited(self) -> list[Any]:
+    def _awaited(self, alive: dict[int, int]) -> list[Any]:
         waiting = [pipe for rank, pipe in self._pipes.items() if rank not in self._values]
-        return [*waiting, *self._alive().values()]
+        return [*waiting, *alive.values()]
 
     def _poll(self) -> RunProcsResult | None:
         if self._done is not None:
