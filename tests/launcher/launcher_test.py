@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import uuid
@@ -46,7 +47,8 @@ def handler():
 # Workers that say so and wait until they are ended.
 WAITING = """
 def wait_for_end(*_):
-    print("up", os.environ["RANK"], os.getpid(), flush=True)
+    # One write: with PYTHONUNBUFFERED print() makes several, among which others' may come.
+    os.write(1, f"up {os.environ['RANK']} {os.getpid()}\\n".encode())
     time.sleep(1000)
 """
 
@@ -109,12 +111,17 @@ class Launcher(unittest.TestCase):
         self.nothing_left()
         return out
 
-    def wait_for(self, child: subprocess.Popen, beginning: str, count: int = 1) -> list[str]:
+    def wait_for(self, child: subprocess.Popen, beginning: "str | tuple[str, ...]",
+                 count: int = 1) -> list[str]:
         found = []
+        late = threading.Timer(LIMIT, child.kill)  # which ends its output
+        late.start()
+        self.addCleanup(late.cancel)
         for line in child.stdout:
             if line.startswith(beginning):
                 found.append(line.strip())
                 if len(found) == count:
+                    late.cancel()
                     return found
         self.fail(f"no {count} lines {beginning!r}: {found}\n{child.stderr.read()}")
 
@@ -822,7 +829,7 @@ if __name__ == "__main__":
     context = start(*{"close": (stubborn, ()), "signal": (wait_for_end, (), ()),
                       "killed": ("sh", ("-c", "echo up; exec sleep 1000"))}[sys.argv[1]],
                     method="fork")
-    print(context.wait(0), flush=True)
+    os.write(1, f"{context.wait(0)}\\n".encode())
     if sys.argv[1] == "close":
         sys.stdin.readline()
         context.close(timeout=0.1)
@@ -839,7 +846,7 @@ if __name__ == "__main__":
         self.assertEqual(child.wait(LIMIT), 0)
         self.nothing_left()
         child = self.start(text, "signal")
-        self.wait_for(child, "up", 2)
+        self.wait_for(child, ("up", "None"), 3)  # before that, start() would raise it
         child.terminate()
         self.wait_for(child, "SIGTERM")
         self.nothing_left()
