@@ -19,7 +19,7 @@ class RestartMemoryFile final : public Observer {
       : path_(spec.restart_memory), clock_(clock), thread_(thread) {}
 
   /// What an earlier start has left; null: nothing. Its restarts are not those of this start. May
-  /// wait for the file system. Fails with Io where it is no regular file.
+  /// wait for the file system. Fails with Io for what is not a regular file.
   static Result<std::shared_ptr<const rendezvous::RestartMemory>> read(const std::string& path,
                                                                        WallTime now);
 

@@ -52,7 +52,7 @@ class Saving final : public Observer {
   struct Steps {
     std::int64_t first = -1, last = -1;
     TimePoint first_at{}, at{};
-    TimePoint save_from{};     // of the last step, or what came behind it and is no save
+    TimePoint save_from{};     // of the last step, or what came after it but a save
     std::int64_t looked = -1;  // the last one when a preemption asked; -1: none has
   };
   rendezvous::Reached reached() const;
