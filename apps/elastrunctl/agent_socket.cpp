@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent_socket.hpp"
 
+#include "text_table.hpp"
+
 #include <cerrno>
 #include <cstring>
 #include <fmt/format.h>
@@ -8,8 +10,9 @@
 #include <sys/un.h>
 
 namespace elastrun::ctl {
+namespace {
 
-Result<UniqueFd> connect_to_agent(const std::string& channel) {
+Result<UniqueFd> connect_to(const std::string& channel) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -21,6 +24,20 @@ Result<UniqueFd> connect_to_agent(const std::string& channel) {
   const auto* raw = reinterpret_cast<const sockaddr*>(&address);
   if (!socket || ::connect(socket.get(), raw, sizeof address) != 0) {
     return std::unexpected(errno_error(Code::Io, "cannot reach the agent at " + channel, errno));
+  }
+  return socket;
+}
+
+}  // namespace
+
+Result<UniqueFd> ask_agent(const runs::RunEntry& run, std::string_view question) {
+  if (run.channel.empty() || run.workers.empty()) {
+    return fail(Code::Rendezvous, fmt::format("no worker of the job \"{}\" runs here: it is {}",
+                                              shown(run.name), run.phase));
+  }
+  auto socket = connect_to(run.channel);
+  if (socket && ::send(socket->get(), question.data(), question.size(), MSG_NOSIGNAL) < 0) {
+    return std::unexpected(errno_error(Code::Io, "cannot ask the agent", errno));
   }
   return socket;
 }

@@ -8,10 +8,8 @@
 #include "local_runs.hpp"
 #include "query.hpp"
 #include "subcommands.hpp"
-#include "text_table.hpp"
 
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <fmt/format.h>
 #include <poll.h>
@@ -30,7 +28,7 @@ constexpr std::size_t kMostLines = 1000;  // of one stack
 Result<StacksReport> stacks_in(Result<FromCoordinator> answer) {
   if (!answer) return std::unexpected(answer.error());
   const auto* push = std::get_if<rendezvous::Push>(&*answer);
-  const auto* report = push == nullptr ? nullptr : std::get_if<StacksReport>(push);
+  const auto* report = std::get_if<StacksReport>(push);
   if (report == nullptr) return fail(Code::Protocol, "the answer tells of no stacks");
   return *report;
 }
@@ -66,17 +64,9 @@ std::string whole(const UniqueFd& file) {
 }
 
 /// Asks the agent of a run on this machine, which asks all nodes of its job.
-Result<StacksReport> ask_agent(const runs::RunEntry& run, Duration limit) {
-  if (run.channel.empty() || run.workers.empty()) {
-    return fail(Code::Rendezvous, fmt::format("no worker of the job \"{}\" runs here: it is {}",
-                                              shown(run.name), run.phase));
-  }
-  const auto socket = connect_to_agent(run.channel);
+Result<StacksReport> stacks_by_agent(const runs::RunEntry& run, Duration limit) {
+  const auto socket = ask_agent(run, R"({"kind":"ask_stacks"})");
   if (!socket) return std::unexpected(socket.error());
-  constexpr std::string_view kQuestion = R"({"kind":"ask_stacks"})";
-  if (::send(socket->get(), kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL) < 0) {
-    return std::unexpected(errno_error(Code::Io, "cannot ask the agent", errno));
-  }
   pollfd readable{socket->get(), POLLIN, 0};
   const auto wait = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
   if (::poll(&readable, 1, static_cast<int>(wait)) <= 0) {
@@ -106,7 +96,7 @@ Result<StacksReport> ask(const StacksOptions& options, const std::string& secret
   const auto runs = runs_of(runs::list_runs(runs::registry_places()),
                             options.target.empty() ? options.job.run_id : options.target);
   // Any agent of the job will do: each of them asks all nodes.
-  if (runs) return ask_agent(runs->front().entry, from_seconds(options.timeout));
+  if (runs) return stacks_by_agent(runs->front().entry, from_seconds(options.timeout));
   const bool is_here = runs.error().code == Code::Usage;
   if (options.target.empty() || is_here) return std::unexpected(runs.error());
   auto answer = ask_coordinator(options, secret);
