@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/event.hpp"
 
+#include "core/mixed_bits.hpp"
 #include "telemetry/family.hpp"
 
 #include <random>
@@ -29,13 +30,6 @@ Record draft(std::string_view name, Severity severity) {
   record.name = std::string(name);
   record.severity = severity;
   return record;
-}
-
-/// A bijection that spreads neighbours (SplitMix64, G. Steele et al., OOPSLA 2014).
-std::uint64_t mixed(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
 }
 
 std::uint64_t fresh_nonce() {
@@ -125,7 +119,7 @@ std::uint64_t next_record_id() {
     owner.store(self, std::memory_order_relaxed);
   }
   const auto number = counter.fetch_add(1, std::memory_order_relaxed);
-  const auto id = mixed(nonce.load(std::memory_order_relaxed) + number);
+  const auto id = mixed_bits(nonce.load(std::memory_order_relaxed) + number);
   // 0 means "no id" in a record. A bijection gives it once in 2^64, so this does not go round
   // twice.
   return id == 0 ? next_record_id() : id;

@@ -68,8 +68,7 @@ void Job::tell_preemption(Peer peer, const FromAgent& message, TimePoint now) {
 void Job::preempt(const std::string& why, Duration deadline) {
   const TimePoint now = clock_.now();
   if (!preemption_.ask(why, deadline, now)) return;
-  Cause cause{.kind = Cause::Kind::Preempted, .text = "preempted (" + why + ")"};
-  state.preempting(std::move(cause), now);
+  state.preempting(preemption_.cause(), now);
 }
 
 /// After the state, which knows by then whether there still is a round that could hang.

@@ -94,8 +94,12 @@ std::optional<TimePoint> Preemption::deadline() const {
   return target_ ? until_ : std::min(until_, asked_at_ + kTimeToAnswer);
 }
 
+Cause Preemption::cause() const {
+  return {.kind = Cause::Kind::Preempted, .text = fmt::format("preempted ({})", why_)};
+}
+
 std::string Preemption::text() const {
-  std::string text = fmt::format("preempted ({})", why_);
+  std::string text = cause().text;
   if (!saved_) return text + ": not saved in the time that it had";
   if (checkpoint_ < 0) return text + ": saved";
   return text + fmt::format(": saved at step {}", checkpoint_);

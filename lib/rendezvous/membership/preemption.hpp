@@ -41,7 +41,8 @@ class Preemption {
   bool take_over() { return over_ && !std::exchange(told_over_, true); }
   /// "preempted (SIGTERM): saved at step 12"; what is not so is not said.
   std::string text() const;
-  const std::string& why() const { return why_; }
+  /// Of the end that it asks for: "preempted (SIGTERM)".
+  Cause cause() const;
   std::optional<TimePoint> deadline() const;  // of `tick`
   using Told = std::vector<std::pair<Peer, std::shared_ptr<const Push>>>;
   Told take() { return std::exchange(told_, {}); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/membership/restart_rule.hpp"
 
+#include "core/mixed_bits.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
 
@@ -13,13 +14,8 @@ namespace {
 
 using spec::CauseClass;
 
-// SplitMix64: all that the jitter needs is that two jobs, and two restarts of one, differ.
-std::uint64_t scrambled(std::uint64_t number) {
-  number += 0x9e3779b97f4a7c15u;
-  number = (number ^ (number >> 30)) * 0xbf58476d1ce4e5b9u;
-  number = (number ^ (number >> 27)) * 0x94d049bb133111ebu;
-  return number ^ (number >> 31);
-}
+constexpr std::uint64_t kSpread =
+    0x9e3779b97f4a7c15u;  // of SplitMix64, from one number to the next
 
 /// A program may do the same wrong thing again; a device, a network or a scheduler does not know
 /// at which step the job stands.
@@ -178,7 +174,9 @@ Duration RestartRule::next_delay() {
   if (level == 0) return {};
   constexpr int kSteps = 6;  // 1 s << 6 is above the longest
   const Duration base = kFirstDelay * (1 << std::min(level - 1, kSteps));
-  const auto random = scrambled(settings_.seed + static_cast<std::uint64_t>(spent_)) % 1000;
+  // All that the jitter needs is that two jobs, and two restarts of one, differ.
+  const auto number = settings_.seed + static_cast<std::uint64_t>(spent_) + kSpread;
+  const auto random = mixed_bits(number) % 1000;
   const double factor = 0.75 + 0.5 * static_cast<double>(random) / 1000;
   return std::min<Duration>(from_seconds(to_seconds(base) * factor), kLongestDelay);
 }

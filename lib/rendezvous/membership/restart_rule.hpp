@@ -5,6 +5,7 @@
 #include "rendezvous/membership/round.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -69,6 +70,10 @@ class RestartRule {
   void learn(int spent);
   void learn(const RestartMemory& memory, TimePoint now);
   RestartMemory memory(TimePoint now) const;
+  /// The same for agents to carry; null with torchrun's policy, which has none.
+  std::shared_ptr<const RestartMemory> carried_memory(TimePoint now) const {
+    return is_plain() ? nullptr : std::make_shared<const RestartMemory>(memory(now));
+  }
   int spent() const { return spent_; }
   bool is_plain() const { return settings_.is_plain(); }
 

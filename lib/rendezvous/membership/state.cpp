@@ -9,6 +9,7 @@
 #include <utility>
 
 namespace elastrun::rendezvous {
+
 State::State(Rules rules, std::string run_id, std::string master_addr, std::uint16_t master_port)
     : rules_(rules),
       run_id_(std::move(run_id)),

@@ -132,7 +132,6 @@ class State {
   void take_memory(Member& member, TimePoint now);
   std::string machine_of(const Node& node) const;
   bool is_left_out(const Member& member, TimePoint now) const;
-  std::shared_ptr<const RestartMemory> memory(TimePoint now) const;
   void begin_join_phase(TimePoint now);
   void give_up_waiting(TimePoint now);
   void finish_if_all_done(TimePoint now);

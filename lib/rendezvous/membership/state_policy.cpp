@@ -6,6 +6,7 @@
 #include <utility>
 
 namespace elastrun::rendezvous {
+
 /// By which a machine is known over requeues: ids have a process in them. Empty for the only one of
 /// a job. The coordinator's own has the address that its successor will see it under.
 std::string State::machine_of(const Node& node) const {
@@ -40,11 +41,6 @@ int State::waiting_for_places() const {
   return static_cast<int>(std::ranges::count_if(roster_.all(), [this](const auto& each) {
     return each.second.state == MemberState::Waiting && !is_left_out(each.second, now_);
   }));
-}
-
-std::shared_ptr<const RestartMemory> State::memory(TimePoint now) const {
-  if (restart_rule_.is_plain()) return nullptr;
-  return std::make_shared<const RestartMemory>(restart_rule_.memory(now));
 }
 
 // What it carries is taken once: nodes are copied into worlds.

@@ -259,7 +259,7 @@ bool State::restart(Cause cause, TimePoint now) {
     roster_.move(*member, MemberState::Stopping, now);
   }
   tell_all(members, Restart{cause, decision.attempt_spent, decision.restarts_left, decision.delay,
-                            memory(now)});
+                            restart_rule_.carried_memory(now)});
   ending_ = false;
   begin_join_phase(now);
   not_before_.reset();
@@ -283,7 +283,7 @@ void State::finish_if_all_done(TimePoint now) {
 
 void State::end(Done verdict, TimePoint now) {
   verdict_ = std::move(verdict);
-  verdict_.memory = memory(now);
+  verdict_.memory = restart_rule_.carried_memory(now);
   phase_ = Phase::Ended;
   growth_at_.reset(), verdict_at_.reset();
   unacknowledged_.reset(), record_by_.reset();  // no world of it is to be given out

@@ -205,9 +205,7 @@ class UsersSession final : public HandlerSession {
     const TimePoint now = clock_.now();
     const RestartDecision decision = restart_rule_.decide(cause, now);
     cause.rule = decision.rule, cause.hopeless = decision.hopeless;
-    std::shared_ptr<const RestartMemory> memory;
-    if (!restart_rule_.is_plain())
-      memory = std::make_shared<const RestartMemory>(restart_rule_.memory(now));
+    auto memory = restart_rule_.carried_memory(now);
     if (!decision.restarts) return push(Done{true, std::move(cause), std::move(memory)});
     not_before_ = now + decision.delay;
     push(Restart{std::move(cause), decision.attempt_spent, decision.restarts_left, decision.delay,

@@ -71,9 +71,9 @@ class LocalSession final : public Session {
  private:
   void tell_preemption(const Report& report, TimePoint now) {
     if (const auto* ask = std::get_if<AskPreempt>(&report)) {
-      if (!preemption_.ask(ask->why, ask->deadline, now)) return;
-      Cause cause{.kind = Cause::Kind::Preempted, .text = "preempted (" + ask->why + ")"};
-      state_.preempting(std::move(cause), now);
+      if (preemption_.ask(ask->why, ask->deadline, now)) {
+        state_.preempting(preemption_.cause(), now);
+      }
     } else if (const auto* reached = std::get_if<Reached>(&report)) {
       state_.saved(reached->checkpoint);
       preemption_.says(kSelf, *reached, now);

@@ -24,8 +24,7 @@ bool is_loopback_host(const std::string& host) {
 }
 
 /// Where no other machine can connect: the address of this machine by which it is announced.
-/// Without
-/// --local-addr that is where its connection to the coordinator at `host` comes from.
+/// Without --local-addr that is where its connection to the coordinator at `host` comes from.
 std::string loopback_of(const std::string& host, const std::string& local_addr) {
   const auto own = net::parse_address(local_addr);
   if (own.is_loopback()) return own.to_string();
