@@ -172,7 +172,7 @@ void GoodputReader::add(const telemetry::Record& record) {
   if (record.name == "job.started" && input.name.empty()) {
     const auto* name = record.find("job_name");
     if (name == nullptr) name = record.find("run_id");
-    const auto* text = name == nullptr ? nullptr : std::get_if<std::string>(name);
+    const auto* text = std::get_if<std::string>(name);
     if (text != nullptr) input.name = *text;
   }
   input.journal.take(record);

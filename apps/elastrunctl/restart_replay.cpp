@@ -15,20 +15,17 @@ using rendezvous::Cause;
 using telemetry::Record;
 
 std::string recorded_text(const Record& record, std::string_view name) {
-  const auto* value = record.find(name);
-  const auto* text = value != nullptr ? std::get_if<std::string>(value) : nullptr;
+  const auto* text = std::get_if<std::string>(record.find(name));
   return text != nullptr ? *text : std::string();
 }
 
 std::int64_t recorded_number(const Record& record, std::string_view name, std::int64_t otherwise) {
-  const auto* value = record.find(name);
-  const auto* number = value != nullptr ? std::get_if<std::int64_t>(value) : nullptr;
+  const auto* number = std::get_if<std::int64_t>(record.find(name));
   return number != nullptr ? *number : otherwise;
 }
 
 bool recorded_flag(const Record& record, std::string_view name) {
-  const auto* value = record.find(name);
-  const auto* flag = value != nullptr ? std::get_if<bool>(value) : nullptr;
+  const auto* flag = std::get_if<bool>(record.find(name));
   return flag != nullptr && *flag;
 }
 

@@ -37,8 +37,7 @@ bool is_number(const Value& value) {
 }
 
 std::optional<std::int64_t> whole(const Record& record, std::string_view attribute) {
-  const Value* const value = record.find(attribute);
-  const auto* const number = value == nullptr ? nullptr : std::get_if<std::int64_t>(value);
+  const auto* const number = std::get_if<std::int64_t>(record.find(attribute));
   return number == nullptr ? std::nullopt : std::optional(*number);
 }
 

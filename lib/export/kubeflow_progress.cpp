@@ -72,8 +72,7 @@ bool KubeflowProgress::take_entry(const Record& record) {
     take_end(*std::exchange(begun_, {}), at);
     return true;
   }
-  const auto* const step = record.find("step_count");
-  const auto* const told = step == nullptr ? nullptr : std::get_if<std::int64_t>(step);
+  const auto* const told = std::get_if<std::int64_t>(record.find("step_count"));
   if (told == nullptr) return false;
   if (record.name == "step_end_time") {
     take_end(*told, at);

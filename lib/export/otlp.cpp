@@ -154,14 +154,12 @@ std::string trace_id(const OtlpOptions& options) {
 }
 
 std::string text_of(const Record& record, std::string_view attribute) {
-  const auto* const value = record.find(attribute);
-  const auto* const found = value == nullptr ? nullptr : std::get_if<std::string>(value);
+  const auto* const found = std::get_if<std::string>(record.find(attribute));
   return found == nullptr ? std::string() : *found;
 }
 
 std::string number_of(const Record& record, std::string_view attribute) {
-  const auto* const value = record.find(attribute);
-  const auto* const found = value == nullptr ? nullptr : std::get_if<std::int64_t>(value);
+  const auto* const found = std::get_if<std::int64_t>(record.find(attribute));
   return found == nullptr ? std::string() : fmt::to_string(*found);
 }
 
@@ -245,8 +243,7 @@ json::object log_of(const Record& record, const std::string& trace) {
     if (attribute.first != "message") attributes.push_back(attribute);
   }
   log["timeUnixNano"] = time_of(record.stamp.wall);
-  const Value* const observed = record.find("observed");
-  const auto* const late = observed == nullptr ? nullptr : std::get_if<std::int64_t>(observed);
+  const auto* const late = std::get_if<std::int64_t>(record.find("observed"));
   log["observedTimeUnixNano"] = late == nullptr ? time_of(record.stamp.wall) : whole(*late);
   log["severityNumber"] = static_cast<int>(record.severity);
   log["severityText"] = std::string(to_text(record.severity));
@@ -324,8 +321,7 @@ std::string otlp_traces(std::span<const Record> records, const OtlpOptions& opti
   const SpanIds ids(options);
   const auto trace = trace_id(options);
   for (const auto& record : records) {
-    const auto* const length = record.find("duration_ns");
-    const auto* const time = length == nullptr ? nullptr : std::get_if<std::int64_t>(length);
+    const auto* const time = std::get_if<std::int64_t>(record.find("duration_ns"));
     // A worker says the length: below zero, the span would end before it begins.
     if (record.kind != Record::Kind::SpanEnd || time == nullptr || *time < 0) continue;
     all[record.scope].push_back(span_of(record, *time, ids, trace));

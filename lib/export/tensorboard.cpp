@@ -122,8 +122,7 @@ std::optional<double> number_of(const Value& value) {
 
 /// Values of ranks, and of other label values, are curves of their own.
 std::string tag_of(const Record& record) {
-  const auto* rank = record.find("rank");
-  const auto* number = rank == nullptr ? nullptr : std::get_if<std::int64_t>(rank);
+  const auto* number = std::get_if<std::int64_t>(record.find("rank"));
   const auto name = series_name(record);
   return number == nullptr ? name : fmt::format("{}/rank_{}", name, *number);
 }
@@ -205,8 +204,7 @@ std::string TensorBoardRecords::window(const Record& record) {
 }
 
 std::int64_t TensorBoardRecords::step_of(const Record& record, const std::string& tag) {
-  const Value* const given = record.find("step");
-  const auto* const step = given == nullptr ? nullptr : std::get_if<std::int64_t>(given);
+  const auto* const step = std::get_if<std::int64_t>(record.find("step"));
   // Without the script's step a curve counts its own values: after a restart that drifts from
   // training.
   return step == nullptr ? steps_[tag]++ : *step;

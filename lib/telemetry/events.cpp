@@ -28,8 +28,7 @@ json::value rank_or_null(const std::optional<int>& number) {
 
 template <class T>
 std::optional<T> found(const Record& record, std::string_view attribute) {
-  const Value* const value = record.find(attribute);
-  const T* const wanted = value == nullptr ? nullptr : std::get_if<T>(value);
+  const T* const wanted = std::get_if<T>(record.find(attribute));
   return wanted == nullptr ? std::nullopt : std::optional(*wanted);
 }
 

@@ -18,8 +18,7 @@ std::optional<double> number_of(const Value& value) {
 }
 
 std::string rank_of(const Record& record) {
-  const auto* rank = record.find("rank");
-  const auto* number = rank != nullptr ? std::get_if<std::int64_t>(rank) : nullptr;
+  const auto* number = std::get_if<std::int64_t>(record.find("rank"));
   return number != nullptr ? fmt::to_string(*number) : std::string();
 }
 

@@ -74,8 +74,7 @@ std::shared_ptr<const telemetry::Meaning> meaning_in(
 /// The stretch of which an event tells the end, for traces.
 std::optional<Record> span_of(const Record& end) {
   if (text_in(end.attributes, "span.phase") != "stop") return std::nullopt;
-  const auto* const value = end.find("span.seconds");
-  const auto* const seconds = value == nullptr ? nullptr : std::get_if<double>(value);
+  const auto* const seconds = std::get_if<double>(end.find("span.seconds"));
   constexpr double kLongest = 1e9;  // more does not fit its nanoseconds
   if (seconds == nullptr || !(*seconds >= 0 && *seconds < kLongest)) return std::nullopt;
   Record span = end;

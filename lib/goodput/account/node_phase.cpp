@@ -24,8 +24,7 @@ std::optional<NodePhase> phase_named(std::string_view name) {
 
 std::optional<NodePhase> phase_of(const telemetry::Record& record) {
   if (record.name != "phase") return std::nullopt;
-  const auto* value = record.find("phase");
-  const auto* name = value == nullptr ? nullptr : std::get_if<std::string>(value);
+  const auto* name = std::get_if<std::string>(record.find("phase"));
   return name == nullptr ? std::nullopt : phase_named(*name);
 }
 

@@ -29,7 +29,7 @@ std::int64_t whole_or(const Value* value, std::int64_t otherwise) {
 }
 
 std::string text_or(const Value* value, std::string otherwise) {
-  const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);
+  const auto* text = std::get_if<std::string>(value);
   return text == nullptr ? std::move(otherwise) : *text;
 }
 
@@ -38,8 +38,8 @@ constexpr Duration kFarthestTime = std::chrono::years(100);
 
 /// Zero for nonsense.
 Duration seconds_or_none(const Value* value) {
-  const auto* whole = value == nullptr ? nullptr : std::get_if<std::int64_t>(value);
-  const auto* real = value == nullptr ? nullptr : std::get_if<double>(value);
+  const auto* whole = std::get_if<std::int64_t>(value);
+  const auto* real = std::get_if<double>(value);
   const double seconds = whole != nullptr ? static_cast<double>(*whole) : real ? *real : 0;
   return seconds >= 0 && seconds <= to_seconds(kFarthestTime) ? from_seconds(seconds) : Duration();
 }
@@ -58,7 +58,7 @@ TimePoint after(TimePoint time, Duration passed) {
 }
 
 bool is_true(const Value* value) {
-  const auto* flag = value == nullptr ? nullptr : std::get_if<bool>(value);
+  const auto* flag = std::get_if<bool>(value);
   return flag != nullptr && *flag;
 }
 

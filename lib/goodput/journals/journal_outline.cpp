@@ -18,14 +18,12 @@ using telemetry::Record;
 constexpr std::size_t kMostClocks = 100'000, kMostRounds = 100'000;
 
 std::int64_t whole(const Record& record, std::string_view name) {
-  const auto* value = record.find(name);
-  const auto* number = value == nullptr ? nullptr : std::get_if<std::int64_t>(value);
+  const auto* number = std::get_if<std::int64_t>(record.find(name));
   return number == nullptr ? -1 : *number;
 }
 
 std::string text(const Record& record, std::string_view name) {
-  const auto* value = record.find(name);
-  const auto* found = value == nullptr ? nullptr : std::get_if<std::string>(value);
+  const auto* found = std::get_if<std::string>(record.find(name));
   return found == nullptr ? std::string() : *found;
 }
 
@@ -77,8 +75,7 @@ void JournalOutline::take(const Record& record) {
 }
 
 void JournalOutline::take_clock(const Record& record, TimePoint at) {
-  const auto* error = record.find(kClockError);
-  const auto* seconds = error == nullptr ? nullptr : std::get_if<double>(error);
+  const auto* seconds = std::get_if<double>(record.find(kClockError));
   const auto offset = whole(record, kClockOffset);
   if (offset <= 0 || seconds == nullptr || !(*seconds >= 0 && *seconds < 86'400)) return;
   if (clocks_.size() == kMostClocks) return;

@@ -43,8 +43,7 @@ Record begin_of_log(const std::string& job, WallTime wall) {
 
 bool is_begin_of_log(const Record& record) {
   if (record.name != kBegin || record.scope != "elastrun.agent") return false;
-  const auto* source = record.find("source");
-  const auto* text = source == nullptr ? nullptr : std::get_if<std::string>(source);
+  const auto* text = std::get_if<std::string>(record.find("source"));
   return text != nullptr && *text == kSource;
 }
 
@@ -71,8 +70,7 @@ Record lines_left_out(std::uint64_t count, WallTime wall) {
 
 std::uint64_t count_left_out(const Record& record) {
   if (record.scope != kRecorderScope || record.name != kLeftOut) return 0;
-  const auto* count = record.find("count");
-  const auto* whole = count == nullptr ? nullptr : std::get_if<std::int64_t>(count);
+  const auto* whole = std::get_if<std::int64_t>(record.find("count"));
   return whole == nullptr ? 0 : static_cast<std::uint64_t>(std::max<std::int64_t>(*whole, 0));
 }
 

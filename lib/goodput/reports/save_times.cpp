@@ -14,7 +14,7 @@ constexpr std::string_view kWorker = "elastrun.worker";
 constexpr double kShortestSave = 0.001;  // below it nothing was saved between the two
 
 std::optional<std::int64_t> whole(const telemetry::Value* value) {
-  const auto* number = value == nullptr ? nullptr : std::get_if<std::int64_t>(value);
+  const auto* number = std::get_if<std::int64_t>(value);
   return number == nullptr ? std::nullopt : std::optional(*number);
 }
 
