@@ -119,6 +119,20 @@ bool keep_only(const std::vector<int>& kept) {
   return true;
 }
 
+/// Linux 5.9. Asked with a range that is empty: it says the same and changes nothing.
+bool can_leave_table() {
+  static const bool can = ::syscall(SYS_close_range, ~0U, ~0U, 0) == 0;
+  return can;
+}
+
+/// Of the agent's descriptors the child keeps those that it is about to place or to inherit.
+bool leave_table(const VforkLauncher& launcher, const std::array<int, 3>& streams) {
+  if (!launcher.shares_descriptors) return true;
+  int highest = std::max(2, *std::ranges::max_element(streams));
+  if (!inherited().empty()) highest = std::max(highest, inherited().back());
+  return ::syscall(SYS_close_range, highest + 1, ~0U, CLOSE_RANGE_UNSHARE) == 0;
+}
+
 bool enter(const std::string& directory) {
   return directory.empty() || ::chdir(directory.c_str()) == 0;
 }
@@ -220,14 +234,17 @@ Step launch(VforkLauncher& launcher, boost::asio::io_context& io, boost::system:
   Prepared prepared(request);
   launcher.env = prepared.environment.data();
   launcher.cgroup_fd = request.cgroup_fd;
+  launcher.shares_descriptors = can_leave_table();
   Step failed = Step::Start;
   const auto in_child = [&failed](Step step, auto run) { return InChild(failed, step, run); };
   const std::array streams{request.stdin_fd, request.stdout_fd, request.stderr_fd};
-  // The cgroup before the affinity: who enters one with a cpuset gets that set as its mask. The
-  // streams before the rest is closed, of which they may be a part. The signals last: until then
-  // all are blocked, and none can end a child that has not said why it failed.
+  // Our own table before all that opens or closes. The cgroup before the affinity: who enters one
+  // with a cpuset gets that set as its mask. The streams before the rest is closed, of which they
+  // may be a part. The signals last: until then all are blocked, and none can end a child that has
+  // not said why it failed.
   auto process =
       launcher(io.get_executor(), error, path, prepared.argv.data(),
+               in_child(Step::Streams, [&] { return leave_table(launcher, streams); }),
                in_child(Step::Parent, [self = ::getpid()] { return lead_session(self); }),
                in_child(Step::Start, [&] { join_cgroup(launcher); }),
                in_child(Step::Affinity, [&] { return bind_to(prepared.cpus); }),

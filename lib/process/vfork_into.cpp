@@ -7,8 +7,8 @@
 
 namespace elastrun::process {
 
-CloneArguments::CloneArguments(int cgroup_fd, int& pidfd_of_child)
-    : flags(CLONE_VM | CLONE_VFORK | CLONE_PIDFD),
+CloneArguments::CloneArguments(int cgroup_fd, bool shares_descriptors, int& pidfd_of_child)
+    : flags(CLONE_VM | CLONE_VFORK | CLONE_PIDFD | (shares_descriptors ? CLONE_FILES : 0U)),
       pidfd(reinterpret_cast<std::uint64_t>(&pidfd_of_child)),
       exit_signal(SIGCHLD) {
   constexpr std::uint64_t kIntoCgroup = 0x200000000;  // CLONE_INTO_CGROUP, Linux 5.7

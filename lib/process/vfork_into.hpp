@@ -10,7 +10,8 @@ namespace elastrun::process {
 /// after vfork(2): it has our memory, and we stand still until it has left it.
 struct alignas(8) CloneArguments {
   /// `pidfd` gets the child's; it is born in the cgroup of `cgroup_fd`, or in ours if that is -1.
-  CloneArguments(int cgroup_fd, int& pidfd);
+  /// With `shares_descriptors` what the child opens and closes is ours, until it leaves the table.
+  CloneArguments(int cgroup_fd, bool shares_descriptors, int& pidfd);
   std::uint64_t flags, pidfd, child_tid = 0, parent_tid = 0, exit_signal;
   std::uint64_t stack = 0, stack_size = 0, tls = 0, set_tid = 0, set_tid_size = 0, cgroup = 0;
 };
