@@ -826,16 +826,17 @@ def stubborn():
 
 if __name__ == "__main__":
     os.environ["RANK"] = "0"
-    context = start(*{"close": (stubborn, ()), "signal": (wait_for_end, (), ()),
-                      "killed": ("sh", ("-c", "echo up; exec sleep 1000"))}[sys.argv[1]],
-                    method="fork")
-    os.write(1, f"{context.wait(0)}\\n".encode())
-    if sys.argv[1] == "close":
-        sys.stdin.readline()
-        context.close(timeout=0.1)
-    try:
+    context = start(*{"close": (stubborn, ()), "killed": ("sh", ("-c", "echo up; exec sleep 1000"))
+                      }.get(sys.argv[1], (wait_for_end, (), ())), method="fork")
+    try:  # from the first line on, which says that a signal may come
+        os.write(1, f"{context.wait(0)}\\n".encode())
+        if sys.argv[1] == "close":
+            sys.stdin.readline()
+            context.close(timeout=0.1)
         context.wait()
     except SignalException as error:
+        if sys.argv[1] == "not caught":
+            raise
         context.close(error.sigval)
         print(error.sigval.name)
 """
@@ -850,6 +851,12 @@ if __name__ == "__main__":
         child.terminate()
         self.wait_for(child, "SIGTERM")
         self.nothing_left()
+        child = self.start(text, "not caught")
+        self.wait_for(child, ("up", "None"), 3)
+        child.terminate()
+        code, shown = self.end_of(child)
+        self.assertEqual(code, 1)
+        self.assertIn("got signal", shown)
         child = self.start(text, "killed")
         self.wait_for(child, "up")
         child.kill()

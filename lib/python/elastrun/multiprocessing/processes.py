@@ -10,6 +10,7 @@ Each process is the first of a new session: with it, what it has started is ende
 """
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import logging
@@ -39,10 +40,15 @@ _PR_SET_PDEATHSIG = 1
 _LATE = 1.0  # seconds until a process that can be killed has ended then
 _JOINED = 0.2  # seconds that a thread which has been joined may be seen by the kernel
 _libc = ctypes.CDLL(None)  # not in a fork, where it would be loaded
+_open: set[PContext] = set()  # between start() and close()
 
 
 def _raise(number: int, _: object) -> None:
     name = signal.Signals(number)
+    # A program that does not catch this ends, and multiprocessing then waits for its children for
+    # as long as they run. What is registered last is called first.
+    for context in list(_open):
+        atexit.register(context.close, name)
     raise SignalException(f"Process {os.getpid()} got signal: {name}", name)
 
 
@@ -131,13 +137,15 @@ class PContext(ABC):
 
     def start(self) -> None:
         """From now on, until close(), the signals in TORCHELASTIC_SIGNALS_TO_HANDLE raise
-        SignalException, if this is the main thread.
+        SignalException, if this is the main thread; close() then comes at this program's exit at
+        the latest.
         """
         if threading.current_thread() is threading.main_thread():
             for name in os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", _SIGNALS).split(","):
                 number = getattr(signal, name.strip(), None)
                 if isinstance(number, signal.Signals):
                     self._before[number] = signal.signal(number, _raise)
+        _open.add(self)
         self._start()
         for tail in self._tails:
             tail.start()
@@ -168,6 +176,7 @@ class PContext(ABC):
         try:
             self._end(death_sig or signal.SIGTERM, timeout)
         finally:
+            _open.discard(self)
             for tail in self._tails:
                 tail.stop()
             for copy in self._copies:
