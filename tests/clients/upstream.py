@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the launcher tests of others in an environment in which torch's launcher is elastrun.
 
-    tests/clients/upstream.py ELASTRUN FOLDER [SUITE ...]      # launcher accelerate torchx nvrx
+    tests/clients/upstream.py ELASTRUN FOLDER [SUITE ...]      # launcher agent accelerate torchx nvrx
     tests/clients/upstream.py ELASTRUN FOLDER --original       # against torch's, to compare
 
 They are not in this repository: FOLDER holds checkouts, or parts of them, named pytorch,
@@ -32,12 +32,23 @@ class Suite(NamedTuple):
     inside: str  # where pytest is started
     files: tuple[str, ...]  # of each the first name that is there: they have been renamed
     chosen: str = ""  # pytest -k
+    imports: tuple[tuple[str, str], ...] = ()  # replaced, where the hook alone would change nothing
 
+
+# The hook replaces launch_agent; who builds an agent in Python imports ours. etcd's server of the
+# tests stays torch's.
+AGENT_IMPORTS = (("torch.distributed.elastic.agent", "elastrun.agent"),
+                 ("torch.distributed.elastic.multiprocessing", "elastrun.multiprocessing"),
+                 ("torch.distributed.elastic.rendezvous", "elastrun.rendezvous"),
+                 ("elastrun.rendezvous.etcd_server",
+                  "torch.distributed.elastic.rendezvous.etcd_server"))
 
 SUITES = {
     "launcher": Suite("pytorch", "test", (
         "distributed/launcher/api_test.py", "distributed/launcher/launch_test.py",
         "distributed/launcher/run_test.py|distributed/launcher/test_run.py")),
+    "agent": Suite("pytorch", "test/distributed/elastic/agent/server/test", (
+        "local_elastic_agent_test.py",), imports=AGENT_IMPORTS),
     "accelerate": Suite("accelerate", ".", ("tests/test_cli.py", "tests/test_launch.py"),
                         "AccelerateLauncherTester or LaunchArgTester or test_launch"),
     "torchx": Suite("torchx", ".", ("torchx/components/test/dist_test.py",)),
@@ -90,8 +101,19 @@ def environment(folder: Path, program: Path, original: bool) -> dict[str, str]:
     return env
 
 
-def run_suite(name: str, suite: Suite, folder: Path, env: dict[str, str]) -> tuple[int, int]:
-    """How many tests ended as they should, and how many did not."""
+def with_our_imports(file: Path, suite: Suite, scratch: Path) -> Path:
+    """A copy of this file with the imports of the suite replaced."""
+    text = file.read_text()
+    for old, new in suite.imports:
+        text = text.replace(old, new)
+    (scratch / file.name).write_text(text)
+    return scratch / file.name
+
+
+def run_suite(name: str, suite: Suite, folder: Path, env: dict[str, str],
+              scratch: Path | None) -> tuple[int, int]:
+    """How many tests ended as they should, and how many did not. `scratch`: where files with
+    replaced imports go; None: the imports stay."""
     good = bad = 0
     for names in suite.files:
         inside = folder / suite.checkout / suite.inside
@@ -99,6 +121,8 @@ def run_suite(name: str, suite: Suite, folder: Path, env: dict[str, str]) -> tup
         if file is None:
             print(f"{name}: left out, there is no {inside / names.split('|')[0]}")
             continue
+        if suite.imports and scratch is not None:
+            inside, file = scratch, with_our_imports(inside / file, suite, scratch).name
         done = subprocess.run(
             ["python3", "-m", "pytest", "-q", "-rA", "--no-header", "-p", "no:cacheprovider",
              "--tb=short", *(["-k", suite.chosen] if suite.chosen else []), file],
@@ -110,8 +134,9 @@ def run_suite(name: str, suite: Suite, folder: Path, env: dict[str, str]) -> tup
         told = [test for test, how in ends.items()
                 if how == "FAILED" and test.split("::", 1)[-1] in EXPECTED]
         passed = sum(how == "PASSED" for how in ends.values())
-        print(f"{name}: {file}: {passed} passed, {len(told)} differ as expected, "
-              f"{len(wrong)} do not pass", flush=True)
+        skipped = sum(how == "SKIPPED" for how in ends.values())
+        print(f"{name}: {file}: {passed} passed, {skipped} skipped, {len(told)} differ as "
+              f"expected, {len(wrong)} do not pass", flush=True)
         for test in told:
             print(f"  differs: {test}: {EXPECTED[test.split('::', 1)[-1]]}")
         if wrong or not ends:
@@ -184,8 +209,9 @@ def main() -> int:
     good = bad = 0
     with tempfile.TemporaryDirectory(prefix="upstream.") as scratch:
         env = environment(Path(scratch), args.elastrun.resolve(), args.original)
+        copies = None if args.original else Path(scratch)
         for name in chosen:
-            runs = [run_suite(name, SUITES[name], folder, env)] if name in SUITES else []
+            runs = [run_suite(name, SUITES[name], folder, env, copies)] if name in SUITES else []
             runs += [run_nvrx(folder, env)] if name == "nvrx" else []
             runs += [run_components(folder, env)] if name == "torchx" else []
             good += sum(one[0] for one in runs)

@@ -505,6 +505,20 @@ if __name__ == "__main__":
         self.assertTrue(list(self.folder.glob("logs/t_*/journal.jsonl")))
         self.assertTrue((self.folder / "metrics.jsonl").exists())
 
+    def test_arguments_that_go_by_no_option(self) -> None:
+        out = self.run_program("""
+class Server:
+    def stop(self):
+        print("stopped")
+
+if __name__ == "__main__":
+    spec = WorkerSpec("w", 1, handler(), entrypoint=os.getenv,
+                      args=("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",))
+    print(LocalElasticAgent(spec, uninterruptible_state_timeout=7.5,
+                            health_check_server=Server()).run().return_values)
+""")
+        self.assertEqual(out, "stopped\n{0: '7.5'}\n")
+
 
 class Ends(Launcher):
     """However the caller ends, nothing is left of the job."""

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from elastrun.multiprocessing.api import SignalException
@@ -58,11 +58,13 @@ class AgentProcess:
     """One run. `request`: see the manual; `descriptors`: what the agent inherits beside the socket.
     `on_line`: gets what the agent says but for the end; what it raises ends the job.
     `shutdown_timeout`: seconds that workers have to end. `stdout`: as subprocess.Popen's.
+    `variables`: for its environment, beside ours.
     """
 
     def __init__(self, request: dict[str, Any], descriptors: Iterable[int],
                  on_line: Callable[[dict[str, Any]], None], shutdown_timeout: float,
-                 results: socket.socket | None = None, stdout: int | None = None) -> None:
+                 results: socket.socket | None = None, stdout: int | None = None,
+                 variables: Mapping[str, str] | None = None) -> None:
         self.values: dict[int, int] = {}  # descriptors of what workers returned, by rank
         self.heard: signal.Signals | None = None  # the first signal that this process was sent
         self._on_line = on_line
@@ -75,7 +77,8 @@ class AgentProcess:
             with theirs:
                 self._child = subprocess.Popen(
                     [_program(), f"--caller={theirs.fileno()}"], stdout=stdout,
-                    pass_fds=(theirs.fileno(), *descriptors))
+                    pass_fds=(theirs.fileno(), *descriptors),
+                    env={**os.environ, **(variables or {})})
         except OSError as error:
             self._socket.close()
             raise AgentError(f"cannot start the agent: {error}") from error

@@ -22,8 +22,14 @@ from elastrun.rendezvous import (BuiltInHandler, RendezvousClosedError, Rendezvo
 from elastrun.agent.server.api import (DEFAULT_ROLE, ElasticAgent, RunResult, WorkerGroup,
                                        WorkerSpec, WorkerState)
 
-__all__ = ["LocalElasticAgent"]
+__all__ = ["LocalElasticAgent", "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT",
+           "TORCHELASTIC_TIMER_FILE", "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"]
 
+# Variables that the agent reads, by torch's names: see elastrun(1), ENVIRONMENT.
+TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
+TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
+TORCHELASTIC_TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
+TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 _WORKER = str(Path(__file__).resolve().parents[2] / "multiprocessing" / "worker.py")
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 _ERRORS: dict[str, type[Exception]] = {
@@ -119,13 +125,20 @@ class LocalElasticAgent(ElasticAgent):
                 request["rendezvous"]["asked_at"] = server.theirs.fileno()
                 descriptors.append(server.theirs.fileno())
             self._process = AgentProcess(request, descriptors, self._hear, self._shutdown_timeout,
-                                         results, stdout)
+                                         results, stdout, self._variables())
             return self._result(self._process.run(names), self._process, server)
         finally:
             for one in (theirs, results, server, payload, self._process):
                 if one is not None:
                     one.close()
             self._process = None
+            if self._health_check_server is not None:  # torch starts it in no release either
+                self._health_check_server.stop()
+
+    def _variables(self) -> dict[str, str]:
+        if self._stuck_limit is None:
+            return {}
+        return {TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT: str(self._stuck_limit)}
 
     def _goes_by_value(self) -> bool:
         """Workers are children of the agent, and no forks of this process: what people want "fork"
