@@ -21,12 +21,15 @@ from pathlib import Path
 
 LIMIT = 120
 SAVE = 1.0  # seconds
+# Ranks that train together are at the same step, as here by the clock: one that started later
+# joins at the step of the others.
 WORKER = f"""\
-import os, time
+import itertools, os, time
 import elastrun
 print("runs", flush=True)
-for step in range(1000000):
-    time.sleep(0.01)
+begun = float(os.environ["BEGUN"])
+for step in itertools.count(int((time.monotonic() - begun) / 0.01)):
+    time.sleep(max(0, begun + 0.01 * (step + 1) - time.monotonic()))
     elastrun.step(step)
     if elastrun.should_save(step):
         time.sleep({SAVE})
@@ -38,6 +41,7 @@ for step in range(1000000):
 def measure(elastrun: Path, folder: Path) -> dict[str, float]:
     (folder / "train.py").write_text(WORKER)
     agents = []
+    begun = str(time.monotonic())
     for number in range(2):
         report = folder / f"report{number}.json"
         agents.append(subprocess.Popen(
@@ -45,7 +49,7 @@ def measure(elastrun: Path, folder: Path) -> dict[str, float]:
              f"--rdzv-endpoint={folder}", "--rdzv-id=bench", "--preempt-signals=SIGTERM",
              "--preempt-ack=all", f"--report={report}", "--local-addr=127.0.0.1", "train.py"],
             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHON_EXEC": sys.executable}))
+            env={**os.environ, "PYTHON_EXEC": sys.executable, "BEGUN": begun}))
     for agent in agents:
         for _ in range(2):
             assert agent.stdout.readline() == "runs\n", agent.communicate()

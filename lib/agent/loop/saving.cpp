@@ -3,13 +3,14 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "rendezvous/membership/preemption.hpp"
 
 #include <algorithm>
 
 namespace elastrun::agent {
 namespace {
 
-constexpr Duration kPaceLook = std::chrono::milliseconds(30);
+constexpr Duration kPaceLook = rendezvous::Preemption::kPaceLook;
 // Over less, steps that waited to be read, and came at once, seem to be a thousand times as quick.
 constexpr Duration kPaceSpan = std::chrono::milliseconds(100);
 

@@ -61,7 +61,11 @@ void Preemption::choose(TimePoint now) {
   }
   target_ = -1;
   if (highest >= 0 && highest < INT64_MAX / 2) {
-    const std::int64_t meanwhile = pace > Duration::zero() ? (kNews + pace) / pace : 1;
+    // A network on which answers are slow delays the news, too; on a fast one each step more than
+    // is needed is time that the deadline may lack.
+    const Duration news = std::clamp<Duration>((now - asked_at_ - kPaceLook) * kTimesAnswer,
+                                               kShortestNews, kLongestNews);
+    const std::int64_t meanwhile = pace > Duration::zero() ? (news + pace) / pace : 1;
     target_ = highest + 1 + std::min<std::int64_t>(meanwhile, 1'000'000);
   }
   // Where one rank asks, a signal would end others before it has saved.

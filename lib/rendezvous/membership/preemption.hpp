@@ -22,8 +22,13 @@ class Preemption {
  public:
   /// For the answers of all nodes. Those that come later are not waited for.
   static constexpr Duration kTimeToAnswer = std::chrono::milliseconds(500);
-  /// How long news may be on the way to a worker; it must not do that step meanwhile.
-  static constexpr Duration kNews = std::chrono::milliseconds(100);
+  /// Of it a node looks for so long at the steps that its workers do now.
+  static constexpr Duration kPaceLook = std::chrono::milliseconds(20);
+  /// How long news may be on the way to a worker, which must not do that step meanwhile: so many
+  /// times what the answers took beyond that look, there and back, within these bounds.
+  static constexpr int kTimesAnswer = 4;
+  static constexpr Duration kShortestNews = std::chrono::milliseconds(30);
+  static constexpr Duration kLongestNews = std::chrono::seconds(1);
 
   /// `all`: every rank is to save, not only rank 0.
   explicit Preemption(bool all = false) : all_(all) {}

@@ -2,6 +2,7 @@
 #include "agent/loop/saving.hpp"
 
 #include "core/text.hpp"
+#include "rendezvous/membership/preemption.hpp"
 #include "spec/job_spec.hpp"
 #include "support/fake_clock.hpp"
 
@@ -65,7 +66,7 @@ TEST_CASE("saving: steps that were heard at once were not done at once") {
   begun.saving.answer();
   begun.clock.advance(30ms);
   REQUIRE(begun.reached.size() == 1);
-  CHECK(begun.pace() == 30ms);
+  CHECK(begun.pace() == rendezvous::Preemption::kPaceLook);
 }
 
 TEST_CASE("saving: what came between steps makes none of them slower than it is now") {
@@ -75,11 +76,11 @@ TEST_CASE("saving: what came between steps makes none of them slower than it is 
   told.steps(10, 10, 5ms);
   told.saving.answer();
   CHECK(told.reached.empty());
-  told.steps(11, 15, 5ms);
+  told.steps(11, 13, 5ms);
   told.clock.advance(5ms);
   REQUIRE(told.reached.size() == 1);
-  CHECK(told.reached.back().step == 15);
-  CHECK(told.pace() == 6ms);
+  CHECK(told.reached.back().step == 13);
+  CHECK(told.pace() == rendezvous::Preemption::kPaceLook / 3);
 }
 
 TEST_CASE("saving: an evaluation between the last step and the save is no part of it") {
