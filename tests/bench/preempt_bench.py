@@ -77,7 +77,7 @@ def main() -> int:
         for _ in range(args.reps):
             with tempfile.TemporaryDirectory() as folder:
                 rows.append(measure(args.elastrun.resolve(), Path(folder)))
-            out.write(json.dumps({"row": "preempt", **rows[-1]}) + "\n")
+            out.write(json.dumps({"row": "preempt", "launcher": "elastrun", **rows[-1]}) + "\n")
     ended = [row["ended_ms"] for row in rows]
     print(f"  preempt: {min(ended):.0f} / {statistics.median(ended):.0f} ms, "
           f"{max(row['lost'] for row in rows)} steps lost")

@@ -16,6 +16,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr int kDecisions = 1'000, kRounds = 7;
+constexpr std::int64_t kMostBefore = 100'000;
 
 double processor_us() {
   timespec time{};
@@ -47,7 +48,7 @@ void fail(RestartRule& rule, std::int64_t number, TimePoint now) {
 }  // namespace
 
 int main() {
-  for (const std::int64_t before : {0, 1'000, 100'000}) {
+  for (const std::int64_t before : {std::int64_t{0}, std::int64_t{1'000}, kMostBefore}) {
     auto rule = rule_of_a_large_job();
     TimePoint now{};
     std::int64_t number = 0;
@@ -65,8 +66,9 @@ int main() {
       with_memory = std::min(with_memory, (processor_us() - begin) / kDecisions);
     }
     std::printf(
-        "{\"what\": \"restart decision\", \"before\": %lld, \"cpu_us\": %.3f, "
+        "{\"row\": \"%s\", \"launcher\": \"elastrun\", \"before\": %lld, \"cpu_us\": %.3f, "
         "\"memory_us\": %.3f}\n",
-        static_cast<long long>(before), best, with_memory);
+        before == kMostBefore ? "decision" : "decision_before", static_cast<long long>(before),
+        best, with_memory);
   }
 }
