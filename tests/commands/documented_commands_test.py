@@ -207,13 +207,11 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"[A-Z_]+=\w+ elastrun ", with_a_variable),
     (r"(/usr/bin/)?elastrunctl store ", as_a_service),
     (r"elastrunctl status node\d:29400$", beside_a_service),
-    (r"elastrunctl status host$",
-     lambda shell, command: beside_a_service(shell, command.replace("host", "node1:29400"))),
     (r"elastrunctl status$", once),
     (r"elastrunctl clean$", once),
     (r"elastrunctl logs .*\bnight\b", beside_a_job),
     (r"elastrunctl stacks( night)?$", of_a_job),
-    (r"elastrunctl goodput report .*logs/night_", after_a_job),
+    (r"elastrunctl goodput (report|what-if) .*logs/night_", after_a_job),
     (r"elastrun .*--rdzv-backend etcd ", with_etcd),
     (r"elastrun .*--rdzv-conf is_host=0,secret_file=", on_two_nodes_and_a_service),
     (r"elastrun --nnodes 2:4 ", on_two_nodes),
@@ -256,7 +254,6 @@ ELSEWHERE = {
         "the test examples_restarts",
     "elastrunctl preempt": "tests/system/policy_test.py",
     "elastrunctl preempt --deadline seconds": "tests/system/policy_test.py",
-    "elastrunctl goodput what-if --policy auto journal": "tests/system/policy_test.py",
     '[ $? = 75 ] && scontrol requeue "$SLURM_JOB_ID"': "tests/slurm, where elastrun asks for it",
 }
 
