@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """clients_bench.py ELASTRUN [TIMES]: what the import hook costs a program that never launches, and
-`accelerate launch` of two workers that do nothing, with the hook and without it, in turns. Needs
-torch and accelerate in the Python of this script."""
+`accelerate launch` of two workers that do nothing, or that import torch, with the hook and without
+it, in turns. Needs torch and accelerate in the Python of this script."""
 from __future__ import annotations
 
 import os
@@ -27,7 +27,8 @@ print((time.perf_counter_ns() - begin) / 1e6)
 """
 LAUNCH = "import sys; from accelerate.commands.accelerate_cli import main; sys.exit(main())"
 WORDS = ("launch", "--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
-         "--dynamo_backend=no", "worker.py")
+         "--dynamo_backend=no")
+WORKERS = {"that do nothing": "", "that import torch": "import torch\n"}
 
 
 def shown(name: str, figures: list[float], unit: str) -> None:
@@ -47,7 +48,6 @@ def main() -> None:
             f"import site; site.addsitedir({base!r})\n{ROOT / 'lib/python'}\n")
         (packages / "another.pth").write_text("import sys\n")
         shutil.copy(program, place / "bin/elastrun")
-        (folder / "worker.py").write_text("")
         python = str(place / "bin/python3")
         subprocess.run([python, "-m", "elastrun.install_torchrun"], check=True,
                        stdout=subprocess.DEVNULL)
@@ -57,15 +57,20 @@ def main() -> None:
             [python, "-S", "-c", COST, packages], check=True, text=True,
             capture_output=True).stdout) for _ in range(20 * times)], "ms")
         env = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        figures: dict[str, list[float]] = {"0": [], "1": []}
-        for _ in range(times):
-            for switch, found in figures.items():
-                begin = time.monotonic()
-                subprocess.run([python, "-c", LAUNCH, *WORDS], cwd=folder, check=True,
-                               env=env | {"ELASTRUN_TORCHRUN": switch}, capture_output=True)
-                found.append(time.monotonic() - begin)
-        shown("accelerate launch, torch's launcher", figures["0"], "s")
-        shown("accelerate launch, elastrun", figures["1"], "s")
+        for what, text in WORKERS.items():
+            (folder / "worker.py").write_text(text)
+            figures: dict[str, list[float]] = {"0": [], "1": []}
+            for _ in range(times):
+                for switch, found in figures.items():
+                    begin = time.monotonic()
+                    subprocess.run([python, "-c", LAUNCH, *WORDS, "worker.py"], cwd=folder,
+                                   check=True, env=env | {"ELASTRUN_TORCHRUN": switch},
+                                   capture_output=True)
+                    found.append(time.monotonic() - begin)
+            shown(f"accelerate launch, 2 workers {what}, torch's launcher", figures["0"], "s")
+            shown(f"accelerate launch, 2 workers {what}, elastrun", figures["1"], "s")
+            shown("  saved by pairs", [theirs - ours for theirs, ours in zip(*figures.values())],
+                  "s")
 
 
 if __name__ == "__main__":

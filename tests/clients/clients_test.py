@@ -19,6 +19,7 @@ import sysconfig
 import tempfile
 import textwrap
 import unittest
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -320,7 +321,7 @@ class Ray(Clients):
     def test_a_task_of_ray_train_that_launches(self) -> None:
         (self.folder / "task.py").write_text(RAY)
         done = self.python("task.py", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
-                           RAY_USAGE_STATS_ENABLED="0")
+                           RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         self.assertIn("returned {0: (0, True), 1: (10, True)}", done.stdout + done.stderr)
 
@@ -339,6 +340,72 @@ def task():
     print("returned", elastic_launch(config, work)(10), flush=True)
 ray.init(num_cpus=3, include_dashboard=False)
 TorchTrainer(task, scaling_config=ScalingConfig(num_workers=1)).fit()
+"""
+
+
+@needs("kubeflow", "pip")
+class Kubeflow(Clients):
+    def wheel(self) -> Path:
+        """elastrun as pip installs it, without a compiler: the program and its package."""
+        path = self.folder / "elastrun-0.1.0-py3-none-any.whl"
+        info = "elastrun-0.1.0.dist-info"
+        package = ROOT / "lib/python"
+        files = {f"{info}/METADATA": b"Metadata-Version: 2.1\nName: elastrun\nVersion: 0.1.0\n",
+                 f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+                 "elastrun-0.1.0.data/scripts/elastrun": PROGRAM.read_bytes()}
+        files |= {str(one.relative_to(package)): one.read_bytes()
+                  for one in (package / "elastrun").rglob("*.py")}
+        files[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in files).encode()
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, text in files.items():
+                archive.writestr(name, text)
+        return path
+
+    def torch_alone(self) -> Path:
+        """A folder with what is installed beside torch, without pip, which the environment gets;
+        should it not, the one that it finds in PATH must not install into what others use."""
+        (self.place / "bin/pip").write_text("#!/bin/sh\nexit 9\n")
+        (self.place / "bin/pip").chmod(0o755)
+        folder = self.folder / "torch"
+        folder.mkdir()
+        for one in Path(importlib.util.find_spec("torch").origin).parents[1].iterdir():
+            if not one.name.startswith(("pip", "elastrun")):
+                (folder / one.name).symlink_to(one)
+        return folder
+
+    @long("it makes an environment with pip")
+    def test_the_local_backend(self) -> None:
+        (self.folder / "job.py").write_text(KUBEFLOW)
+        index = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.index-url"],
+                               text=True, capture_output=True).stdout.strip()
+        # Its environment gets torch from ours, and elastrun as `pip install elastrun[torchrun]`.
+        done = self.python("job.py", index or "https://pypi.org/simple", self.torch_alone(),
+                           f"elastrun @ {self.wheel().as_uri()}",
+                           f"elastrun-torchrun @ {(ROOT / 'cmake/torchrun').as_uri()}")
+        self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
+        for rank in (0, 1):
+            self.assertIn(f"worker {rank} of 2 sum 3.0 job True", done.stdout)
+        self.assertIn("Complete", done.stdout.splitlines()[-1])
+
+
+KUBEFLOW = """
+import os, sys
+from kubeflow.trainer import CustomTrainer, LocalProcessBackendConfig, TrainerClient
+def train():
+    import os, torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    total = torch.tensor([dist.get_rank() + 1.0])
+    dist.all_reduce(total)
+    os.write(1, f"worker {dist.get_rank()} of {dist.get_world_size()} sum {total.item()} "
+                f"job {'ELASTRUN_JOB' in os.environ}\\n".encode())
+index, torch, *packages = sys.argv[1:]
+client = TrainerClient(backend_config=LocalProcessBackendConfig())
+name = client.train(runtime="torch-distributed", trainer=CustomTrainer(
+    func=train, packages_to_install=packages, pip_index_urls=[index],
+    env=dict(os.environ, PYTHONPATH=torch, PET_NPROC_PER_NODE="2")))
+job = client.wait_for_job_status(name, status={"Complete", "Failed"}, timeout=280)
+print("".join(client.get_job_logs(name)))
+print(job.status)
 """
 
 if __name__ == "__main__":
