@@ -236,16 +236,16 @@ void add_what_if(CLI::App& goodput, GoodputCommands& commands) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000}));
   what_if
       ->add_option("--policy", options.policy,
-                   "What this restart policy would have decided at each recorded failure")
+                   "What this restart policy (else torchrun) would have decided at each failure")
       ->check(CLI::IsMember({"torchrun", "auto"}));
   what_if
       ->add_option("--restart-rule", options.restart_rules,
-                   "With --policy: as elastrun takes it; may be given several times")
+                   "With what rules, as elastrun takes them; may be given several times")
       ->type_name("CAUSE:ACTION")
       ->allow_extra_args(false);
   what_if
       ->add_option("--max-restarts", options.max_restarts,
-                   "With --policy: instead of those of the job")
+                   "With how many restarts, instead of those of the job")
       ->check(CLI::NonNegativeNumber);
   what_if->add_flag("--json", options.json, "Print the answer as one line of JSON");
   what_if->callback([&] { commands.run = [&] { return run_goodput_what_if(options); }; });

@@ -23,6 +23,7 @@ int replay_restarts(const WhatIfOptions& options) {
   reader.on_record = [&replay](const telemetry::Record& record) { replay.take(record); };
   const auto read = read_into(reader, options.files);
   if (!read) return report_error(read.error().text, kExitFailed);
+  replay.decide();
   if (options.json) {
     fmt::print("{}\n", python_json(replay.json()));
   } else {
@@ -34,7 +35,9 @@ int replay_restarts(const WhatIfOptions& options) {
 }  // namespace
 
 int run_goodput_what_if(const WhatIfOptions& options) {
-  if (!options.policy.empty()) return replay_restarts(options);
+  if (!options.policy.empty() || !options.restart_rules.empty() || options.max_restarts) {
+    return replay_restarts(options);
+  }
   GoodputReader reader;
   goodput::SaveTimes saves;
   reader.on_record = [&saves](const telemetry::Record& record) { saves.take(record); };

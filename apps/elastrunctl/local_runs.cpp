@@ -109,11 +109,11 @@ Result<std::vector<ListedRun>> runs_of(std::vector<ListedRun> all, const std::st
       },
       [](const RunEntry& run, const std::string& word) { return fmt::to_string(run.pid) == word; },
       [](const RunEntry& run, const std::string& word) {
-        // An empty word begins every name: without one, all jobs are meant.
         return run.name.starts_with(word) || run.run_id.starts_with(word);
       }};
   if (all.empty()) return fail(Code::Rendezvous, "no job of this user runs on this machine");
   std::vector<ListedRun> meant;
+  if (job.empty()) meant = all;  // not the one that has no name
   for (const auto is_meant : kWays) {
     // A whole name wins over one that begins so: "train" is not "train-2".
     if (!meant.empty()) break;

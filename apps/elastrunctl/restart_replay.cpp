@@ -55,6 +55,10 @@ std::string recorded_machine(const std::string& id) {
   return last == std::string::npos ? id : id.substr(0, id.rfind('_', last - 1));
 }
 
+std::string recorded_word(bool restarted) {
+  return restarted ? "restart" : "end";
+}
+
 std::string would_text(const rendezvous::RestartDecision& decision) {
   if (!decision.restarts) return decision.hopeless ? "end, 93" : "end, 1";
   std::string text = decision.delay > Duration::zero()
@@ -67,50 +71,99 @@ std::string would_text(const rendezvous::RestartDecision& decision) {
 }  // namespace
 
 void RestartReplay::take(const Record& record) {
-  if (!start_) start_ = record.stamp.wall;
-  last_ = std::max(last_, record.stamp.wall);
-  if (record.name == "job.started") {
-    recorded_max_ = static_cast<int>(
-        std::clamp<std::int64_t>(recorded_number(record, "max_restarts", 0), 0, 1'000'000));
-  } else if (record.name == "restart") {
-    decide(record, true);
-  } else if (record.name == "job.ended" && !recorded_flag(record, "succeeded")) {
-    decide(record, false);
+  if (record.name == "job.started" || taken_.empty()) {
+    const auto most =
+        std::clamp<std::int64_t>(recorded_number(record, "max_restarts", 0), 0, 1'000'000);
+    taken_.push_back({.run_id = recorded_text(record, "run_id"),
+                      .max_restarts = static_cast<int>(most),
+                      .begin = record.stamp.wall,
+                      .end = record.stamp.wall,
+                      .failures = {},
+                      .checkpoints = {}});
+  }
+  auto& start = taken_.back();
+  start.end = std::max(start.end, record.stamp.wall);
+  const bool restarted = record.name == "restart";
+  if (restarted || (record.name == "job.ended" && !recorded_flag(record, "succeeded"))) {
+    if (auto cause = recorded_cause(record)) {
+      start.failures.push_back({record.stamp.wall, std::move(*cause), restarted});
+    }
+  } else if (record.name == "checkpoint") {
+    start.checkpoints.emplace_back(record.stamp.wall, recorded_number(record, "step", -1));
   }
 }
 
-void RestartReplay::decide(const Record& record, bool restarted) {
-  const auto cause = recorded_cause(record);
-  if (!cause) return;
-  if (ended_at_) return void(++after_end_);
-  if (!rule_)
-    rule_.emplace(
-        rendezvous::RestartSettings{max_restarts_.value_or(recorded_max_), policy_, rules_});
-  Row row{record.stamp.wall - *start_, cause->text, restarted ? "restart" : "end", {}};
-  row.decision = rule_->decide(*cause, TimePoint(record.stamp.wall.time_since_epoch()),
-                               recorded_machine(cause->node));
-  if (!row.decision.restarts) ended_at_ = row.at;
-  rows_.push_back(std::move(row));
+// Each agent has recorded all restarts of its time: of those that ran together, the one that has
+// most of them speaks for all. Checkpoints are in the journal of the agent whose worker saved.
+std::vector<RestartReplay::Start> RestartReplay::starts() const {
+  auto agents = taken_;
+  std::ranges::stable_sort(agents, {}, &Start::begin);
+  std::vector<Start> starts;
+  for (auto& agent : agents) {
+    if (starts.empty() || agent.run_id != starts.back().run_id || agent.begin > starts.back().end) {
+      starts.push_back(std::move(agent));
+      continue;
+    }
+    auto& start = starts.back();
+    start.end = std::max(start.end, agent.end);
+    start.max_restarts = std::max(start.max_restarts, agent.max_restarts);
+    if (agent.failures.size() > start.failures.size()) start.failures.swap(agent.failures);
+    start.checkpoints.insert(start.checkpoints.end(), agent.checkpoints.begin(),
+                             agent.checkpoints.end());
+  }
+  return starts;
+}
+
+void RestartReplay::decide() {
+  for (const auto& start : starts()) decide(start, ++starts_);
+}
+
+void RestartReplay::decide(const Start& start, std::size_t number) {
+  rendezvous::RestartRule rule(
+      rendezvous::RestartSettings{max_restarts_.value_or(start.max_restarts), policy_, rules_});
+  bool ended = false;
+  for (const auto& failure : start.failures) {
+    if (ended) {
+      ++not_reached_;
+      restarts_less_ += failure.restarted;
+      continue;
+    }
+    auto cause = failure.cause;
+    for (const auto& [at, step] : start.checkpoints) {
+      // The end of a job does not name the last one.
+      if (at <= failure.at) cause.checkpoint = std::max(cause.checkpoint, step);
+    }
+    Row row{number, failure.at - start.begin, cause.text, failure.restarted, {}};
+    row.decision =
+        rule.decide(cause, TimePoint(failure.at.time_since_epoch()), recorded_machine(cause.node));
+    if (!row.decision.restarts) {
+      ended = true;
+      less_ += start.end - failure.at;
+      restarts_less_ += failure.restarted;
+      if (!ended_at_) ended_at_ = row.at, hopeless_ = row.decision.hopeless;
+    }
+    rows_.push_back(std::move(row));
+  }
 }
 
 std::string RestartReplay::total() const {
   if (rows_.empty()) return "no failure is recorded\n";
   if (!ended_at_) {
-    return rows_.back().recorded == "end" ? "it would have gone on; what then is not recorded\n"
-                                          : "it would not have ended the job\n";
+    return rows_.back().restarted ? "it would not have ended the job\n"
+                                  : "it would have gone on; what then is not recorded\n";
   }
-  const auto code = rows_.back().decision.hopeless ? 93 : 1;
   return fmt::format(
-      "it would have ended the job after {} with exit code {}: {} less, {} restart{} "
-      "less\n",
-      format_duration(*ended_at_), code, format_duration((last_ - *start_) - *ended_at_),
-      after_end_, after_end_ == 1 ? "" : "s");
+      "it would have ended the job after {} with exit code {}: {} less, {} restart{} less\n",
+      format_duration(*ended_at_), hopeless_ ? 93 : 1, format_duration(less_), restarts_less_,
+      restarts_less_ == 1 ? "" : "s");
 }
 
 std::string RestartReplay::text() const {
   std::vector<std::vector<std::string>> rows{{"AFTER", "RECORDED", "WOULD", "CAUSE"}};
   for (const auto& row : rows_) {
-    rows.push_back({format_duration(row.at), row.recorded, would_text(row.decision),
+    auto after = format_duration(row.at);
+    if (starts_ > 1) after += fmt::format(" of start {}", row.start);
+    rows.push_back({std::move(after), recorded_word(row.restarted), would_text(row.decision),
                     shown(std::string(cut(row.cause, 60)))});
   }
   std::string text = rows_.empty() ? "" : table(rows);
@@ -122,9 +175,10 @@ std::string RestartReplay::text() const {
 json::object RestartReplay::json() const {
   json::array rows;
   for (const auto& row : rows_) {
-    rows.emplace_back(json::object{{"after_s", to_seconds(row.at)},
+    rows.emplace_back(json::object{{"start", row.start},
+                                   {"after_s", to_seconds(row.at)},
                                    {"cause", row.cause},
-                                   {"recorded", row.recorded},
+                                   {"recorded", recorded_word(row.restarted)},
                                    {"restarts", row.decision.restarts},
                                    {"spent", row.decision.attempt_spent},
                                    {"delay_s", to_seconds(row.decision.delay)},
@@ -132,7 +186,9 @@ json::object RestartReplay::json() const {
                                    {"hopeless", row.decision.hopeless},
                                    {"rule", row.decision.rule}});
   }
-  json::object out{{"failures", std::move(rows)}, {"not_reached", after_end_}};
+  json::object out{{"failures", std::move(rows)},
+                   {"not_reached", not_reached_},
+                   {"restarts_less", restarts_less_}};
   out["ended_after_s"] = ended_at_ ? json::value(to_seconds(*ended_at_)) : json::value(nullptr);
   return out;
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,6 +125,13 @@ class Status(Case):
         code, _, text = self.ctl("status", "--rdzv-id", "week")
         self.assertEqual(code, 1)
         self.assertIn('no job "week" of this user runs on this machine', text)
+        # One without a name, as launchers in Python may start, is not what no word means.
+        path = next(path for path in self.registry.iterdir() if '"night-a"' in path.read_text())
+        path.write_text(re.sub('("name": *)"night-a"', r'\1""', path.read_text()))
+        for command in ("preempt", "stacks"):
+            code, _, text = self.ctl(command)
+            self.assertEqual(code, 1, text)
+            self.assertIn('several jobs run here, name one or its agent: "" (agent ', text)
 
     def test_a_job_of_one_node_has_a_name_which_others_may_share(self) -> None:
         named = self.job("--name", "night", "--tee", "3", "--log-dir", "logs")

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 from pathlib import Path
@@ -128,6 +129,49 @@ class Policy(unittest.TestCase):
             self.assertRegex(asked.stdout, r"(?m)^ .* m?s  restart +end, 93  rank 0 ")
             self.assertIn("the last by --restart-rule exception=ValueError:fail\n", asked.stdout)
             self.assertIn("with exit code 93: ", asked.stdout)
+
+    def test_what_if_asks_each_start_by_itself_and_its_agents_once(self) -> None:
+        def journal(run_id: str, begin: int, *events: tuple[str, dict]) -> None:
+            lines = [("job.started", {"run_id": run_id, "max_restarts": 2}), *events]
+            path = folder / f"{run_id}-{len(list(folder.iterdir()))}.jsonl"
+            with path.open("w") as file:
+                for number, (name, attributes) in enumerate(lines):
+                    record = {"time": begin + number, "mono_ns": number * 10**9, "kind": "event",
+                              "scope": "elastrun.agent", "name": name, "attributes": attributes}
+                    print(json.dumps(record), file=file)
+
+        def failure(name: str, **more: object) -> tuple[str, dict]:
+            return name, {"cause": "rank 0 ended with exit code 1", "failure": True,
+                          "class": "error", "exit_code": 1, "succeeded": False, "node": "n_1_0",
+                          **more}
+
+        def asked(*words: str) -> dict:
+            done = subprocess.run([CTL, "goodput", "what-if", "--json", *words,
+                                   *map(str, folder.iterdir())],
+                                  text=True, capture_output=True, timeout=LIMIT)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)
+
+        restart, end = failure("restart"), failure("job.ended")
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            journal("one", 1000, restart, restart, end)
+            journal("one", 1001, restart, end)  # another agent, which came later
+            journal("two", 2000, restart, restart, end)
+            self.assertIsNotNone(asked("--max-restarts=1")["ended_after_s"])
+            self.assertEqual([row["start"] for row in asked("--max-restarts=9")["failures"]],
+                             [1, 1, 1, 2, 2, 2])
+            answer = asked("--policy=torchrun")  # the recorded one
+            self.assertEqual((answer["not_reached"], answer["restarts_less"]), (0, 0))
+            answer = asked("--restart-rule=error:fail")
+            self.assertEqual((answer["not_reached"], answer["restarts_less"]), (4, 4))
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            saved = "checkpoint", {"step": 20, "rank": 0}
+            journal("one", 1000, failure("restart", step=12, checkpoint=10), saved,
+                    failure("job.ended", step=24))
+            answer = asked("--policy=auto", "--max-restarts=1")
+            self.assertIsNone(answer["ended_after_s"], "a checkpoint refills the budget")
 
     def test_the_memory_knows_at_the_next_start_what_failed_at_the_last(self) -> None:
         auto, script = "--restart-policy=auto", ("train.py", "bug=5")
