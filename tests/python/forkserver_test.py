@@ -303,6 +303,111 @@ class ForkServer(unittest.TestCase):
             self.assertEqual(agent.state(), "ready")
             self.assertNotIn("helper", self.loaded(agent))
 
+    def test_data_in_a_folder_with_a_module_s_name_hides_none(self):
+        # As wandb, datasets and others leave beside the script.
+        around = self.installed(calm="import beside", beside="")
+        self.write("import calm", "job/train.py")
+        self.write("", "job/beside/data.txt")
+        with Agent(self.folder, "script", "job/train.py", **around) as agent:
+            self.assertEqual(agent.state(), "ready")
+        self.write("", "job/beside/__init__.py")
+        with Agent(self.folder, "script", "job/train.py", **around) as agent:
+            self.assertEqual(agent.state(), "refused beside is a module beside the script, too")
+
+    def ran(self, agent, text, **more):
+        """What a forked worker wrote of that script."""
+        script = self.write(text)
+
+        def start(streams):
+            child, pid = agent.fork()
+            with child:
+                self.assertEqual(agent.order(child, [agent.python, "-u", script.name],
+                                             {**agent.environment, **more}, streams), "ok")
+            return pid
+        out, errors, status = run_and_collect(start)
+        self.assertEqual((errors, status), ("", 0))
+        return out
+
+    def refused(self, text, **around):
+        self.write(text)
+        with Agent(self.folder, "script", "train.py", **around) as agent:
+            return agent.state()
+
+    def test_what_a_module_does_at_its_import_is_so_in_the_workers(self):
+        around = self.installed(
+            sets="import os\nos.environ['SET'] = '1'\nos.environ.pop('GONE', None)",
+            streams="import sys\nclass Out:\n    write = sys.stdout.write\n"
+                    "    flush = sys.stdout.flush\nsys.stdout = Out()",
+            runs="import subprocess\nsubprocess.run(['true'])",
+            tells="import elastrun\ndef step():\n    print(elastrun.step.__name__)")
+        around["PYTHONPATH"] += f":{PACKAGE.parent}"
+        text = ("import os, sets, streams, runs, tells\n"
+                "print(os.environ.get('SET'), os.environ.get('GONE'))\ntells.step()")
+        self.write(text)
+        with Agent(self.folder, "script", "train.py", GONE="here", **around) as agent:
+            self.assertEqual(agent.state(), "ready")
+            self.assertEqual(self.ran(agent, text), "1 None\nstep\n")
+            self.assertIn("runs", self.ran(agent, "import sys\nprint(*sys.modules)"))
+
+    def test_what_must_not_be_had_in_common_is_left_to_the_workers(self):
+        around = self.installed(
+            calm="", lock="import multiprocessing\nlock = multiprocessing.Lock()",
+            helper="import subprocess\nhelper = subprocess.Popen(['sleep', '9'])",
+            inner="import os\nrank = os.environ.get('RANK')")
+        for name in ("a", "b", "c"):
+            self.write("", f"installed/deep/{name}.py")
+        self.write("import inner", "installed/deep/__init__.py")
+        self.write("")
+        with Agent(self.folder, "script", "train.py", "lock", "helper", "deep.a", "deep.b",
+                   "deep.c", "calm", **around) as agent:
+            self.assertEqual(agent.state(), "ready")
+            modules = self.loaded(agent)
+            self.assertIn("calm", modules)
+            for one in ("lock", "helper", "inner", "deep", "deep.c"):
+                self.assertNotIn(one, modules)
+
+    def test_a_variable_that_the_script_sets_is_set_when_a_module_reads_it(self):
+        around = self.installed(
+            calm="", home="import os\nhome = os.environ.get('MY_HOME', 'default')",
+            all="import os\nseen = [v for k, v in os.environ.items() if k.startswith('MY_')]")
+        text = ("import {0}\n{1}\nimport home, all, calm, sys\n"
+                "print(home.home, 'calm' in sys.modules)")
+        for number, (imported, line) in enumerate((
+                ("os", "os.environ['MY_HOME'] = 'x'"),
+                ("os", "os.environ.setdefault('MY_HOME', 'x')"),
+                ("os", "os.environ.update({'MY_HOME': 'x'})"),
+                ("own", "own.prepare()"))):
+            self.write("from os import environ\ndef prepare():\n    environ['MY_HOME'] = 'x'",
+                       "own.py")
+            script = self.write(text.format(imported, line))
+            with self.subTest(line), Agent(self.folder, "script", "train.py", **around) as agent:
+                self.assertEqual(agent.state(), "ready")
+                self.assertEqual(self.ran(agent, script.read_text()), "x True\n")
+                modules = self.ran(agent, script.read_text() + "\nprint(*sys.modules)") \
+                    if number == 0 else ""
+                self.assertEqual("all" in modules.split(), number == 0)
+        # It is changed while the server is there.
+        self.write("import home")
+        with Agent(self.folder, "script", "train.py", **around) as agent:
+            self.assertEqual(agent.state(), "ready")
+            said, pid = self.served(agent, "import os\nos.environ['MY_HOME'] = 'x'\nimport home")
+            self.assertEqual(said, "unfit train.py sets MY_HOME, which home reads when it is "
+                                   "imported")
+            wait_for(pid)
+
+    def test_a_module_that_the_script_finds_elsewhere_is_for_exec(self):
+        around = self.installed(moved="")
+        self.write("", "third/party/moved.py")
+        path = self.folder / "third" / "party"
+        for line in ("sys.path.insert(0, 'third/party')", "sys.path[:0] = ['third/party']",
+                     "sys.path = ['third/party', *sys.path]"):
+            with self.subTest(line):
+                self.assertEqual(
+                    self.refused(f"import sys\n{line}\nimport moved", **around),
+                    f"refused moved is a module in {path}, too, and train.py changes sys.path")
+        self.assertEqual(self.refused("import sys\nsys.path.append('third/party')\nimport moved",
+                                      **around), "ready")
+
     def test_a_package_installed_meanwhile_makes_it_stale(self):
         around = self.installed(calm="")
         self.write("")

@@ -32,6 +32,11 @@ if not getattr(sys.flags, "safe_path", False):
 from elastrun import forkserver_child as child  # noqa: E402
 from elastrun import forkserver_preload as preload  # noqa: E402
 
+# A package that imports elastrun is to find the workers' own: it reads a worker's variables then,
+# and is left to the workers.
+for _name in [one for one in sys.modules if one.partition(".")[0] == "elastrun"]:
+    del sys.modules[_name]
+
 _TRIES = 4  # of finding out which modules cannot be imported ahead
 _LOOK = 1.0  # seconds between two looks for what a child has learnt
 _SKIP = "ELASTRUN_FORKSERVER_SKIP"
@@ -86,9 +91,10 @@ class Server:
         """What is imported stays so: a new interpreter leaves these out."""
         os.setpriority(os.PRIO_PROCESS, 0, self._nice)
         os.dup2(self._control.fileno(), 0)
-        os.environ[_SKIP] = ",".join(skip)
-        flags = ["-u"] if getattr(sys.stdout, "write_through", False) else []
-        os.execv(sys.executable, [sys.executable, *flags, *sys.argv])
+        flags = ["-u"] if getattr(sys.__stdout__, "write_through", False) else []
+        # The environment of before the imports: what those have set is not the agent's.
+        os.execve(sys.executable, [sys.executable, *flags, *sys.argv],
+                  {**self._plan.environment, _SKIP: ",".join(skip)})
 
     def serve(self) -> child.Order | None:
         """Returns in a child with its order, and in the server when the agent has gone."""

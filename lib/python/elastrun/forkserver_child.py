@@ -29,7 +29,6 @@ _NO_LOAD = 4  # RTLD_NOLOAD
 _OPENBLAS = ("openblas_set_num_threads", "scipy_openblas_set_num_threads64_",
              "openblas_set_num_threads64_", "scipy_openblas_set_num_threads")
 _libc = ctypes.CDLL(None, use_errno=True)
-_ours: list[str] = []  # modules of the server itself
 
 
 class Order(NamedTuple):
@@ -41,7 +40,6 @@ class Order(NamedTuple):
 
 def tidy() -> None:
     """In the server: what was printed is not the children's to write; free memory goes back."""
-    _ours[:] = [one for one in sys.modules if one.partition(".")[0] == "elastrun"]
     sys.stdout.flush()
     _libc.fflush(None)
     with contextlib.suppress(AttributeError):
@@ -115,8 +113,6 @@ def _forget_server() -> None:
     """Whatever needs no order is done before it: a write to what is shared with the server costs a
     copy of its page, and to look at the names of all modules alone costs 5 ms of such.
     """
-    for name in _ours:
-        del sys.modules[name]  # the script may import the whole one
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={},
                          __loader__=sys.modules["_frozen_importlib"].BuiltinImporter)
@@ -168,26 +164,35 @@ def _make_context(device: int) -> None:
                 torch.cuda.synchronize()
 
 
-def _set_environment(environment: dict[bytes, bytes]) -> None:
+def _set_environment(environment: dict[bytes, bytes], changes: dict[str, str | None]) -> None:
+    """`changes`: what modules have set (None: removed) when they were imported, as they would."""
     for name in list(os.environb):
         del os.environb[name]
     for name, value in environment.items():
         if name:
             os.environb[name] = value
+    for changed, now in changes.items():
+        if now is None:
+            os.environ.pop(changed, None)
+        else:
+            os.environ[changed] = now
 
 
 def _restore_streams() -> None:
     """Those of the server belong to its descriptors; what has taken sys.stderr at its import keeps
     that object.
     """
-    encoding, errors = sys.stdin.encoding, sys.stdin.errors
+    given, out = sys.__stdin__, sys.__stdout__  # a module may have put others in their places
+    assert given is not None and out is not None
     raw = io.open(0, "rb", closefd=False)
     raw.raw.name = "<stdin>"  # type: ignore[attr-defined]
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(  # type: ignore[misc]
-        raw, encoding, errors, write_through=getattr(sys.stdout, "write_through", False))
-    sys.stdin.mode = "r"  # type: ignore[misc]
-    if not getattr(sys.stdout, "write_through", False):
-        sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
+    fresh = io.TextIOWrapper(raw, given.encoding, given.errors, write_through=out.write_through)
+    fresh.mode = "r"  # type: ignore[misc]
+    if sys.stdin is given:
+        sys.stdin = fresh
+    sys.__stdin__ = fresh  # type: ignore[misc]
+    if not out.write_through:
+        out.reconfigure(line_buffering=os.isatty(1))
 
 
 def _set_threads(before: int) -> None:
@@ -287,7 +292,7 @@ def _start_hooks() -> None:
 
 def become(order: Order) -> None:
     """Runs the command as the interpreter would have. Returns, or raises SystemExit, at its end."""
-    _set_environment(order.environment)
+    _set_environment(order.environment, order.plan.changes)
     _set_title([os.fsencode(one) for one in order.arguments], order.environment)
     _restore_streams()
     _set_threads(order.plan.cpus)

@@ -8,10 +8,10 @@ stand for it, and what torch is known to import when an optimizer first steps.
 """
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import hashlib
+import importlib.machinery
 import importlib.util
 import os
 import site
@@ -20,17 +20,25 @@ import sysconfig
 import time
 from collections.abc import Iterator, MutableMapping
 
+from elastrun.forkserver_text import Text, file_of, read_text
+
 _NOT_AHEAD = ("elastrun", "sitecustomize", "usercustomize", "__main__", "__mp_main__",
               "antigravity", "this")
-# What a first step imports, whatever the script does.
-_WITH_TORCH = ("torch._dynamo", "torch.distributed", "torch.nn.parallel")
-_MOST_FILES = 200  # of the script's own that are searched for imports
 _MOST_NAMES = 50_000
 _PREFIX = "imports-"  # of the files of what was learnt
 _KEPT_UNREAD = 30 * 24 * 3600.0  # seconds
 # What differs between two workers, or between two starts of one.
 _VARYING = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE",
             "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# What is read at an import where no name can be seen to be asked for: by native libraries, and by
+# modules that go through all variables.
+_UNSEEN = {
+    "OMP_": ("torch", "numpy"), "GOMP_": ("torch", "numpy"), "KMP_": ("torch", "numpy"),
+    "MKL_": ("torch", "numpy"), "OPENBLAS_": ("torch", "numpy"), "GOTO_": ("torch", "numpy"),
+    "BLIS_": ("torch", "numpy"), "PYTORCH_": ("torch",), "GRPC_": ("grpc",),
+    "TF_": ("tensorflow",), "XLA_": ("tensorflow", "jaxlib", "torch_xla"), "TQDM_": ("tqdm",),
+    "FSSPEC_": ("fsspec",)}
+_MOST_FOLDERS = 300  # near the script, that it may put on its path
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel", "/dev/davinci", "/dev/habana")
 
 
@@ -80,9 +88,16 @@ class _Environment(os._Environ):  # type: ignore[type-arg]
     reads: dict[str, str] = {}
 
     def __getitem__(self, key: str) -> str:
-        if key not in self.reads:
+        # subprocess looks for PATH as bytes, too. And what goes through items() is after some
+        # prefix (_UNSEEN), not after each variable that happens to be there.
+        if isinstance(key, str) and key not in self.reads and not _is_gone_through():
             self.reads[key] = _module_in_the_making()
         return super().__getitem__(key)  # type: ignore[no-any-return]
+
+
+def _is_gone_through() -> bool:
+    code = sys._getframe(2).f_code
+    return code.co_name == "__iter__" and "_collections_abc" in code.co_filename
 
 
 def _module_in_the_making() -> str:
@@ -121,44 +136,25 @@ def _reads_at_start() -> str:
     return ""
 
 
-def _imports_of(path: str) -> list[str]:
-    """As `module` or `module:name`; what functions import is left out: it may never be."""
-    with open(path, "rb") as text:
-        pending: list[ast.AST] = [ast.parse(text.read())]
-    found: list[str] = []
-    while pending:
-        node = pending.pop(0)
-        if isinstance(node, ast.Import):
-            found += [one.name for one in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found += [f"{node.module}:{one.name}" for one in node.names if one.name != "*"]
-        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            pending += ast.iter_child_nodes(node)
-    return found
+def _is_module(name: str, folder: str) -> bool:
+    """Not so a folder without an __init__.py, as wandb and datasets leave for their files."""
+    spec = importlib.machinery.PathFinder.find_spec(name, [folder])
+    return spec is not None and spec.origin is not None
 
 
-def _file_of(name: str, folder: str) -> str:
-    base = os.path.join(folder, *name.split("."))
-    tries = (base + ".py", os.path.join(base, "__init__.py"), os.path.join(base, "__main__.py"))
-    return next((one for one in tries if os.path.isfile(one)), "")
-
-
-def guess(path: str, folder: str) -> list[str]:
-    """From the text of a script and of the modules in its folder. Hostile text costs the guess."""
-    names: dict[str, None] = {}
-    files = [path]
-    for file in files:  # grows
-        with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
-            for name in _imports_of(file):
-                own = _file_of(name.partition(":")[0], folder)
-                if not own:
-                    names[name] = None
-                elif own not in files and len(files) < _MOST_FILES:
-                    files.append(own)
-    if any(one.partition(":")[0].split(".")[0] in ("torch", "lightning", "transformers")
-           for one in names):
-        names.update(dict.fromkeys(_WITH_TORCH))
-    return list(names)
+def _folders_near(own: str, but: list[str]) -> list[str]:
+    """Down to two below it, and beside it, as src and third_party are."""
+    found = [os.path.dirname(own), own]
+    for depth, start in ((1, found[0]), (2, own)):
+        level = [start]
+        for _ in range(depth):
+            below: list[str] = []
+            for one in level:
+                with contextlib.suppress(OSError):
+                    below += [entry.path for entry in os.scandir(one) if entry.is_dir()]
+            level = below[:_MOST_FOLDERS]
+            found += level
+    return [one for one in dict.fromkeys(found) if not _is_below(os.path.join(one, "x"), but)]
 
 
 class Plan:
@@ -167,17 +163,19 @@ class Plan:
     def __init__(self, kind: str, script: str, names: list[str], skip: list[str]) -> None:
         self.reads: dict[str, str] = {}
         self.environment: dict[str, str] = dict(os.environ)
+        self.changes: dict[str, str | None] = {}  # to it, by what was imported
         self.cpus = len(os.sched_getaffinity(0))
         self.may_learn = False
         self.learner = 0  # the process that learns, not its forks
         self._given = names
         self._skip = set(skip)
         self._bad: dict[str, str] = {}  # entries, with what is wrong with them
-        self._tasks = 1
+        self._held = _held()
         self._start = _reads_at_start()
         self._folders = folders()
         self._installed = self._packages()
         self._script, self._own = self._place(kind, script)
+        self._text = read_text(self._script, self._own)
         key = f"{sys.version}\0{sys.executable}\0{kind}\0{script}\0{self._own}".encode(
             errors="surrogateescape")
         name = _PREFIX + hashlib.sha256(key).hexdigest()[:24]
@@ -192,7 +190,7 @@ class Plan:
             real = os.path.realpath(script)
             return real, os.path.dirname(real)
         here = os.getcwd()
-        return (_file_of(script, here) if kind == "module" else os.path.realpath(script)), here
+        return (file_of(script, here) if kind == "module" else os.path.realpath(script)), here
 
     def _mark(self) -> str:
         """Of what the list was learnt from; another one is not for us."""
@@ -219,44 +217,67 @@ class Plan:
             if mark == self._mark():
                 return names[:_MOST_NAMES]
         self.may_learn = bool(self._file)
-        return guess(self._script, self._own)
+        return self._text.imports
 
     def load(self) -> str:
         """Imports all; "" or why nothing can be forked from this process."""
         if self._start:
             return self._start
         gc_was_on = _without_collections()
-        if os.environ.get("OMP_NUM_THREADS") != "1":
-            os.environ["OPENBLAS_NUM_THREADS"] = "1"  # it would start them at its import
-        with _noting_reads() as reads:
+        self._held = _held()
+        with _no_threads_of_openblas(), _noting_reads() as reads:
             self.reads = reads
             for name in self._names():
-                if name.isprintable() and name.partition(":")[0].split(".")[0] not in _NOT_AHEAD:
-                    self._load(name)
+                module, _, member = name.partition(":")
+                parts = module.split(".")
+                if not name.isprintable() or parts[0] in _NOT_AHEAD:
+                    continue
+                # One after the other, to see which of them to leave out, with all that is below.
+                for count in range(1, len(parts)):
+                    self._load(".".join(parts[:count]))
+                self._load(module, member)
+        now = dict(os.environ)
+        self.changes = {name: now.get(name) for name in {*now, *self.environment}
+                        if now.get(name) != self.environment.get(name)}
         if gc_was_on:
             import gc
             gc.enable()
-        return self.why_not() if not self._bad else ""
+        return self._hidden_by_path() or self.why_not() if not self._bad else ""
 
-    def _load(self, name: str) -> None:
-        module, _, member = name.partition(":")
-        if name in self._skip or module in self._skip or not self._is_installed(module):
+    def _load(self, module: str, member: str = "") -> None:
+        if module in sys.modules and (not member or hasattr(sys.modules[module], member)):
             return
-        before = len(self.reads)
+        if self._is_left_out(module) or not self._is_installed(module):
+            return
+        before, unset = len(self.reads), self._set_too_late(self._text)
         with contextlib.suppress(BaseException):  # the worker will say it, at its place
             imported = importlib.import_module(module)
             if member and not hasattr(imported, member):
                 importlib.import_module(f"{module}.{member}")
         wrong = [f"{who} reads {one} when it is imported"
                  for one, who in list(self.reads.items())[before:] if _varies(one)]
-        tasks = len(os.listdir("/proc/self/task"))
-        if tasks > self._tasks:
-            wrong.append(f"{module} starts threads when it is imported")
-        self._tasks = tasks
-        if _accelerators():
-            wrong.append(f"{module} opens an accelerator when it is imported")
+        held, self._held = self._held, _held()
+        wrong += [f"{module} {what} when it is imported"
+                  for what, count in self._held.items() if count > held[what]]
+        too_late = self._set_too_late(self._text)
+        if too_late != unset:
+            wrong.append(too_late)
         if wrong:
-            self._bad[name] = wrong[0]
+            self._bad[module] = wrong[0]
+
+    def _is_left_out(self, module: str) -> bool:
+        """What is below it would import it first."""
+        return any((module + ".").startswith(one + ".") for one in self._skip)
+
+    def _set_too_late(self, text: Text) -> str:
+        """By the script, because it has been read at an import here, if so."""
+        for variable, file in text.variables.items():
+            by = [one for prefix, tops in _UNSEEN.items() if variable.startswith(prefix)
+                  for one in tops if one in sys.modules]
+            if by or variable in self.reads:
+                return (f"{file} sets {variable}, which {(by or [self.reads[variable]])[0]} reads "
+                        "when it is imported")
+        return ""
 
     def _is_installed(self, name: str) -> bool:
         top = name.partition(".")[0]
@@ -282,11 +303,24 @@ class Plan:
         if _accelerators():
             return f"it has {_accelerators()} open"
         with contextlib.suppress(OSError):
-            for one in os.listdir(self._own):
-                name = one.partition(".")[0]
+            for name in {one.partition(".")[0] for one in os.listdir(self._own)}:
                 file = getattr(sys.modules.get(name), "__file__", None)
-                if file and one in (name, name + ".py") and not _is_below(file, [self._own]):
+                if file and not _is_below(file, [self._own]) and _is_module(name, self._own):
                     return f"{name} is a module beside the script, too"
+        return self._set_too_late(self._text)
+
+    def _hidden_by_path(self) -> str:
+        """Which folders a script puts on its path is not known before it runs: those near it."""
+        if not self._text.changes_path:
+            return ""
+        files = {name: getattr(one, "__file__", None) for name, one in list(sys.modules.items())}
+        for folder in _folders_near(self._own, self._folders):
+            with contextlib.suppress(OSError):
+                for name in {one.partition(".")[0] for one in os.listdir(folder)}:
+                    file = files.get(name)
+                    if file and not _is_below(file, [folder]) and _is_module(name, folder):
+                        return (f"{name} is a module in {folder}, too, and "
+                                f"{self._text.changes_path} changes sys.path")
         return ""
 
     def why_stale(self) -> str:
@@ -300,7 +334,12 @@ class Plan:
         for name, module in self.reads.items():
             if environment.get(name) != self.environment.get(name):
                 return f"{module or 'a module'} has read {name}"
-        return ""
+        if self._text.is_as_read():
+            return ""
+        text = read_text(self._script, self._own)
+        if text.changes_path and not self._text.changes_path:
+            return f"{text.changes_path} changes sys.path now"
+        return self._set_too_late(text)
 
     def learn(self) -> None:
         """In a child, at the end of its first step: what is there now, for those after it. Once."""
@@ -310,7 +349,7 @@ class Plan:
         names = []
         for name, module in list(sys.modules.items()):
             where = getattr(module, "__file__", None)
-            if name.split(".")[0] not in _NOT_AHEAD and (
+            if name.split(".")[0] not in _NOT_AHEAD and not self._is_left_out(name) and (
                     where is None or _is_below(where, self._folders)) and "\n" not in name:
                 names.append(name)
         with contextlib.suppress(OSError, UnicodeError):
@@ -330,11 +369,38 @@ class Plan:
         return False
 
 
+@contextlib.contextmanager
+def _no_threads_of_openblas() -> Iterator[None]:
+    """Which it would start at its import."""
+    name = "OPENBLAS_NUM_THREADS"
+    before, has_more = os.environ.get(name), os.environ.get("OMP_NUM_THREADS") != "1"
+    if has_more:
+        os.environ[name] = "1"
+    yield
+    if has_more and before is None:
+        os.environ.pop(name, None)
+    elif has_more and before is not None:
+        os.environ[name] = before
+
+
 def _without_collections() -> bool:
     import gc
     was_on = gc.isenabled()
     gc.disable()
     return was_on
+
+
+def _held() -> dict[str, int]:
+    """What a fork would not have, or have in common with others, by what is said of its cause."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        shared = sum(line.split(maxsplit=2)[1].startswith("rw-s") for line in maps)
+    has_child = True
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        has_child = False
+    return {"starts threads": len(os.listdir("/proc/self/task")), "starts a process": has_child,
+            "shares memory": shared, "opens an accelerator": bool(_accelerators())}
 
 
 def _accelerators() -> str:
