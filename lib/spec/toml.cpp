@@ -41,6 +41,11 @@ class Loader {
   explicit Loader(std::string_view path) : path_(path) {}
 
   Answer<TomlJob> load(const toml::table& root) {
+    if (root.contains("restart") && root.contains("restarts")) {
+      return std::unexpected(refuse(root["restarts"].node()->source(),
+                                    "[restarts] is the earlier name of [restart], which is there",
+                                    "keep one of the two"));
+    }
     for (const auto& [section, node] : root) {
       if (auto refusal = take_section(section, node)) return std::unexpected(*refusal);
     }
@@ -85,7 +90,8 @@ class Loader {
 
   Done take_section(const toml::key& name, const toml::node& node) {
     const auto known = sections();
-    const std::string text(name.str());
+    // Files of earlier releases have the second name.
+    const std::string text(name.str() == "restarts" ? "restart" : name.str());
     // An unknown key is an error and not a warning: a mistyped max_restarts would be found out when
     // the job fails for the first time.
     if (std::find(known.begin(), known.end(), text) == known.end()) {

@@ -17,7 +17,7 @@ constexpr const char* kRunUuid = "00000000-0000-4000-8000-000000000010";
 TEST_CASE("resolve: command line, variables, file and default win in this order") {
   FakeMachine machine;
   machine.files["job.toml"] =
-      "[job]\nrole = \"file\"\n[restarts]\nmax_restarts = 1\n"
+      "[job]\nrole = \"file\"\n[restart]\nmax_restarts = 1\n"
       "shutdown_timeout = 1\nsignals_to_handle = [\"SIGTERM\"]\n";
   machine.variables["PET_ROLE"] = "variable";
   machine.variables["PET_MAX_RESTARTS"] = " 2 ";

@@ -29,7 +29,7 @@ nnodes = "1:4"
 backend = "c10d"
 conf = { join_timeout = 60, is_host = true, secret_file = "/s" }
 
-[restarts]
+[restart]
 max_restarts = 3
 monitor_interval = 1
 signals_to_handle = ["SIGTERM", "SIGUSR1"]
@@ -84,14 +84,21 @@ TEST_CASE("toml: a wrong key is named with its place and the nearest right one")
                  "the keys of [reports] are status, summary, goodput, file"));
 }
 
+TEST_CASE("toml: the earlier name of [restart] is read, but not beside it") {
+  CHECK(problem("[restarts]\nmax_restarts = 3") == "accepted");
+  CHECK(problem("[restart]\npolicy = \"auto\"\n[restarts]\nmax_restarts = 3") ==
+        "job.toml:3:1: [restarts] is the earlier name of [restart], which is there / keep one of "
+        "the two");
+}
+
 TEST_CASE("toml: a wrong type is named with what was expected") {
   CHECK(problem("job = 1") == "job.toml:1:7: job is 1; expected a section, [job]");
-  CHECK(problem("[restarts]\nmax_restarts = \"3\"") ==
-        "job.toml:2:16: restarts.max_restarts is '3'; expected a whole number");
-  CHECK(problem("[restarts]\nmax_restarts = 1.5") ==
-        "job.toml:2:16: restarts.max_restarts is 1.5; expected a whole number");
-  CHECK(problem("[restarts]\nmonitor_interval = \"x\"") ==
-        "job.toml:2:20: restarts.monitor_interval is 'x'; expected a number");
+  CHECK(problem("[restart]\nmax_restarts = \"3\"") ==
+        "job.toml:2:16: restart.max_restarts is '3'; expected a whole number");
+  CHECK(problem("[restart]\nmax_restarts = 1.5") ==
+        "job.toml:2:16: restart.max_restarts is 1.5; expected a whole number");
+  CHECK(problem("[restart]\nmonitor_interval = \"x\"") ==
+        "job.toml:2:20: restart.monitor_interval is 'x'; expected a number");
   CHECK(problem("[job]\nmodule = 1") == "job.toml:2:10: job.module is 1; expected true or false");
   CHECK(problem("[job]\nrole = true") ==
         "job.toml:2:8: job.role is true; expected a text or a number");
