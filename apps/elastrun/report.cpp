@@ -47,7 +47,9 @@ std::string verdict_above(const std::string& outcome, const agent::JobResult& re
   const auto head = "elastrun: " + sentence + "\n";
   if (!text.starts_with(head) || !outcome.contains(": " + sentence)) return text;
   const bool more = text.size() > head.size();
-  return text.replace(0, head.size(), more ? "elastrun: why it failed\n" : "");
+  const bool preempted = result.ending.kind == agent::Ending::Kind::Preempted;
+  const auto* title = preempted ? "elastrun: preempted, not failed\n" : "elastrun: why it failed\n";
+  return text.replace(0, head.size(), more ? title : "");
 }
 
 void warn_of(const Result<std::string>& written) {

@@ -210,6 +210,8 @@ class Preemption(unittest.TestCase):
         self.assertEqual(preemption["lost_steps"], 0)
         self.assertIn(why, preemption["why"])
         self.assertIn(f"saved at step {steps[0]}", job.errors())
+        self.assertIn("\nelastrun: preempted, not failed\n", job.errors())
+        self.assertNotRegex(job.errors(), "(?i)why it failed|FAILED after")
         job.nothing_left()
 
     def test_a_signal_saves_all_ranks_at_one_step(self) -> None:
