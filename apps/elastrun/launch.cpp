@@ -16,6 +16,7 @@
 #include "rendezvous/session/handler.hpp"
 #include "spec/explain.hpp"
 #include "start_of_run.hpp"
+#include "system/nvml.hpp"
 #include "telemetry/events.hpp"
 
 #include <cstdlib>
@@ -32,6 +33,7 @@ spec::HostEnvironment real_host_environment(std::string called_as) {
                                               [] { return process::count_xpus(); });
   around.has_other_accelerators = [] { return process::has_other_accelerators(); };
   around.ask_torch = process::ask_torch;
+  around.nvlink_domain = [] { return system::nvlink_domain(std::chrono::seconds(10)); };
   around.called_as = std::move(called_as);
   around.rdzv_backends = rendezvous::registered_backends();
   around.event_handlers = telemetry::events::handler_names();

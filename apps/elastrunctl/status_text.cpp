@@ -46,6 +46,8 @@ std::string headline(const json::value& job, const std::string& endpoint) {
 std::string nodes_table(const json::value& job) {
   std::vector<std::vector<std::string>> rows{
       {"NODE", "ADDRESS", "ROLE", "WORKERS", "DOING", "FOR"}};
+  const bool by_topology = text_of(job, "rank_order") == "topology";
+  if (by_topology) rows[0].insert(rows[0].end(), {"RANK", "TOPOLOGY"});
   for (const json::value& node : elements(job, "nodes")) {
     std::string name = text_of(node, "id");
     if (find_member(node, "node_rank") != nullptr) {
@@ -54,6 +56,10 @@ std::string nodes_table(const json::value& job) {
     rows.push_back({name, text_of(node, "address"), text_of(node, "role"),
                     fmt::format("{}", member_int_or(node, "workers", 0)), text_of(node, "doing"),
                     duration_of(node)});
+    if (!by_topology) continue;
+    const auto rank = member_int_or(node, "group_rank", -1);
+    rows.back().push_back(rank < 0 ? "-" : fmt::to_string(rank));
+    rows.back().push_back(text_of(node, "topology"));
   }
   return rows.size() > 1 ? table(rows) : "";
 }

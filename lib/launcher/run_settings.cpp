@@ -50,6 +50,7 @@ rendezvous::Node own_node(const spec::JobSpec& spec) {
   node.role = spec.role;
   node.local_world_size = spec.nproc_per_node;
   node.unable = spec.cannot_start;
+  node.topology = spec.topology;
   return node;
 }
 

@@ -13,12 +13,13 @@ struct AgreedRules {
   int min_nodes = 1, max_nodes = 1;
   int max_restarts = 0;
   bool restart_policy_auto = false;
-  std::string restart_rule{};    // all of them, as parse_restart_rules reads them; checked
-  bool preempt_ack_all = false;  // a preempted job waits until every rank has saved
+  std::string restart_rule{};        // all of them, as parse_restart_rules reads them; checked
+  bool preempt_ack_all = false;      // a preempted job waits until every rank has saved
+  bool rank_order_topology = false;  // nodes that are near each other have neighbouring ranks
   bool operator==(const AgreedRules&) const = default;
 };
 BOOST_DESCRIBE_STRUCT(AgreedRules, (),
                       (min_nodes, max_nodes, max_restarts, restart_policy_auto, restart_rule,
-                       preempt_ack_all))
+                       preempt_ack_all, rank_order_topology))
 
 }  // namespace elastrun::spec

@@ -37,6 +37,8 @@ struct HostEnvironment {
   /// Devices that a worker would see; 0 where there are none.
   std::function<int()> count_gpus;
   std::function<int()> count_xpus;
+  /// "nvlink-CLUSTER-CLIQUE" of the GPUs; empty: there is none, or the driver does not tell.
+  std::function<std::string()> nvlink_domain = [] { return std::string(); };
   std::function<std::string()> make_uuid;
 
   /// The file of this program, with links resolved; empty if that is not known.

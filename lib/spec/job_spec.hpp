@@ -73,6 +73,7 @@ struct JobSpec : AgreedRules {
   std::string master_addr = "127.0.0.1";
   std::optional<int> master_port;
   std::string local_addr;       // empty: found out
+  std::string topology;         // where this node is, as "zone1.rack7"; empty: not known
   std::string requeue_command;  // which starts this job again, if the scheduler has one
 
   // Restarts and ending

@@ -91,6 +91,17 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
     {Opt::LocalAddr, "local-addr", 0, Kind::Text, Group::Nodes, kTorchrun, kPet,
      "rendezvous.local_addr", kNone, kNone, "HOST",
      "Address of this node as the others should see it", "Default: detected."},
+    {Opt::RankOrder, "rank-order", 0, Kind::Choice, Group::Nodes, kOurs, kPet,
+     "rendezvous.rank_order", "torchrun", "torchrun,topology", "ORDER",
+     "In which order the nodes get their ranks: as torchrun sorts them, or by the network",
+     "topology: nodes of one switch, block or NVLink domain are neighbours, and a spare of the "
+     "same "
+     "one replaces a node that is lost. See --topology.",
+     &JobSpec::rank_order_topology},
+    {Opt::Topology, "topology", 0, Kind::Text, Group::Nodes, kOurs, kPet, "rendezvous.topology",
+     kNone, kNone, "ADDR", "Where this node is in the network, outermost first: zone1.rack7",
+     "Default: Slurm's switches or block, then the NVLink domain of the GPUs; beside that, nodes "
+     "are ordered by their names."},
 
     {Opt::MaxRestarts, "max-restarts", 0, Kind::Int, Group::Restarts, kTorchrun, kPet,
      "restart.max_restarts", "0", kNone, "N",
@@ -103,8 +114,8 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "refills the restarts; without one they wait, up to 60 s; bad nodes are left out. See "
      "elastrun-restarts(7).",
      &JobSpec::restart_policy_auto},
-    {Opt::RestartRule, "restart-rule", 0, Kind::List, Group::Restarts, kOurs, kPet,
-     "restart.rules", kNone, kNone, "CAUSE:ACTION",
+    {Opt::RestartRule, "restart-rule", 0, Kind::List, Group::Restarts, kOurs, kPet, "restart.rules",
+     kNone, kNone, "CAUSE:ACTION",
      "What follows a cause, as exit=93:fail, oom:1, gpu:2/1h,exclude or preempted:free; may be "
      "given several times",
      "The first that matches decides, before the policy. See elastrun-restarts(7)."},
@@ -151,8 +162,8 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "How long a finished node waits for the others",
      "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT changes the default.", &JobSpec::exit_barrier_timeout,
      "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"},
-    {Opt::ExitCode, "exit-code", 0, Kind::Choice, Group::Restarts, kOurs, kPet,
-     "restart.exit_code", "torchrun", "torchrun,worker", "WHICH",
+    {Opt::ExitCode, "exit-code", 0, Kind::Choice, Group::Restarts, kOurs, kPet, "restart.exit_code",
+     "torchrun", "torchrun,worker", "WHICH",
      "Exit status of a failed job: always 1, or that of the worker that failed first", kNone,
      &JobSpec::exit_code_of_worker},
 

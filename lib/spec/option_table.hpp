@@ -50,6 +50,8 @@ enum class Opt {
   MasterAddr,
   MasterPort,
   LocalAddr,
+  RankOrder,
+  Topology,
   // Restarts and ending
   MaxRestarts,
   RestartPolicy,

@@ -11,6 +11,7 @@
 #include "spec/restart_options.hpp"
 #include "spec/schedulers.hpp"
 #include "spec/toml.hpp"
+#include "spec/topology_address.hpp"
 #include "spec/worker_library.hpp"
 
 #include <algorithm>
@@ -43,9 +44,9 @@ class Resolver {
     for (const auto step :
          {&Resolver::collect, &Resolver::take_script, &Resolver::name, &Resolver::ask_scheduler,
           &Resolver::count_nodes, &Resolver::take_plain_fields, &Resolver::limit_hang,
-          &Resolver::take_signals, &Resolver::count_workers, &Resolver::meet, &Resolver::take_logs,
-          &Resolver::take_reports, &Resolver::choose_mode, &Resolver::take_fork_server,
-          &Resolver::take_worker_library}) {
+          &Resolver::take_signals, &Resolver::count_workers, &Resolver::meet,
+          &Resolver::find_topology, &Resolver::take_logs, &Resolver::take_reports,
+          &Resolver::choose_mode, &Resolver::take_fork_server, &Resolver::take_worker_library}) {
       if (auto refusal = (this->*step)()) return std::unexpected(*refusal);
     }
     out_.notes.insert(out_.notes.begin(),
@@ -306,6 +307,10 @@ class Resolver {
   }
 
   Refused meet() { return choose_rendezvous(job_, values(), around_, place_, out_.warnings); }
+
+  Refused find_topology() {
+    return take_topology(job_, values(), around_, out_.warnings, out_.notes);
+  }
 
   Refused take_logs() {
     check_ranks_filter();

@@ -3,8 +3,16 @@
 // comes with CUDA, which the build must not need.
 #include "system/nvml.hpp"
 
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "core/thread.hpp"
+
+#include <algorithm>
 #include <array>
 #include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <future>
 #include <map>
 #include <utility>
 
@@ -24,6 +32,13 @@ struct Event {
   unsigned long long type, data;
   unsigned gpu_instance, compute_instance;
 };
+struct FabricInfo {
+  std::array<unsigned char, 16> cluster;
+  int status;
+  unsigned clique;
+  unsigned char state;
+};
+constexpr unsigned char kFabricCompleted = 3;  // the GPU has been registered with its fabric
 constexpr int kTemperatureGpu = 0, kClockSm = 1, kUncorrected = 1, kVolatile = 0;
 constexpr unsigned long long kEventXid = 8;
 
@@ -161,19 +176,50 @@ std::vector<std::string> throttle_reasons(std::uint64_t bits) {
 Nvml::Nvml(std::string library) : name_(std::move(library)) {}
 Nvml::~Nvml() = default;
 
+bool Nvml::is_open() {
+  if (library_) return true;
+  auto library = std::make_unique<Library>();
+  // Tried again with each question: the driver may be loaded after the agent has started.
+  if (!library->open(name_)) return false;
+  library_ = std::move(library);
+  return true;
+}
+
 std::vector<GpuUse> Nvml::sample() {
-  if (!library_) {
-    auto library = std::make_unique<Library>();
-    // Tried again with each sample: the driver may be loaded after the agent has started.
-    if (!library->open(name_)) return {};
-    library_ = std::move(library);
-  }
+  if (!is_open()) return {};
   library_->take_events();
   std::vector<GpuUse> all;
   for (std::size_t index = 0; index < library_->devices.size(); ++index) {
     all.push_back(library_->sample(index));
   }
   return all;
+}
+
+std::string Nvml::nvlink_domain() {
+  if (!is_open()) return {};
+  // All GPUs of a node are in one domain; the first that knows its own speaks for them.
+  for (Device device : library_->devices) {
+    FabricInfo info{};
+    if (device == nullptr || !library_->call("nvmlDeviceGetGpuFabricInfo", device, &info)) continue;
+    // A cluster of zeros: the switches of this machine alone, as of HGX.
+    const bool known = std::ranges::any_of(info.cluster, [](auto byte) { return byte != 0; });
+    if (info.state != kFabricCompleted || info.status != 0 || !known) continue;
+    return fmt::format("nvlink-{:02x}-{}", fmt::join(info.cluster, ""), info.clique);
+  }
+  return {};
+}
+
+std::string nvlink_domain(Duration limit, const std::string& library) {
+  const auto told = std::make_shared<std::promise<std::string>>();
+  auto answer = told->get_future();
+  // A driver without persistence mode takes seconds for each GPU, and one whose GPU has fallen off
+  // the bus may never answer: then the thread is left to itself.
+  if (!detach_thread([told, library] { told->set_value(Nvml(library).nvlink_domain()); }))
+    return {};
+  if (answer.wait_for(limit) == std::future_status::ready) return answer.get();
+  log::warning("system", "the driver of the GPUs has not told their NVLink domain within {}",
+               format_duration(limit));
+  return {};
 }
 
 }  // namespace elastrun::system

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -40,11 +42,20 @@ class Nvml {
 
   /// Empty without a driver, which the next call looks for again.
   std::vector<GpuUse> sample();
+  /// As of the function below; without a limit.
+  std::string nvlink_domain();
 
  private:
   struct Library;
+  bool is_open();
+
   std::string name_;
   std::unique_ptr<Library> library_;
 };
+
+/// "nvlink-CLUSTER-CLIQUE": which nodes reach each other's GPUs by NVLink, as of a rack of GB200;
+/// nvidia-smi -q calls both ClusterUUID and CliqueId. Empty: these GPUs reach no other node's,
+/// there are none, or the driver has not answered within `limit`, of which a warning tells.
+std::string nvlink_domain(Duration limit, const std::string& library = "libnvidia-ml.so.1");
 
 }  // namespace elastrun::system

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands for libnvidia-ml.so.1 in tests: three processors, of which the last does not answer, and
 // the second tells little, but has had an Xid error. FAKE_NVML_HANGS_AT_END: nor is
-// it ever closed.
+// it ever closed. FAKE_NVML_CLIQUE: the second has joined an NVLink domain, with that clique, or
+// "hangs": it is asked for without an end.
 #include <cstdlib>
 #include <cstring>
 #include <unistd.h>
@@ -99,6 +100,25 @@ int nvmlDeviceGetTotalEccErrors(void*, int, int, unsigned long long* errors) {
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons) {
   *reasons = 0x1 | 0x4 | 0x40;
+  return 0;
+}
+
+struct FakeFabric {
+  unsigned char cluster[16];
+  int status;
+  unsigned clique;
+  unsigned char state;
+};
+
+int nvmlDeviceGetGpuFabricInfo(void* device, FakeFabric* info) {
+  const char* clique = std::getenv("FAKE_NVML_CLIQUE");
+  if (clique == nullptr) return 3;  // NVML_ERROR_NOT_SUPPORTED
+  while (std::strcmp(clique, "hangs") == 0) ::pause();
+  *info = {};
+  info->state = index_of(device) == 0 ? 2 : 3;  // in progress, completed
+  info->cluster[0] = 0xab;
+  info->cluster[15] = 0x01;
+  info->clique = static_cast<unsigned>(std::atoi(clique));
   return 0;
 }
 

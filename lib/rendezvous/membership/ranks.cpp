@@ -2,6 +2,7 @@
 #include "rendezvous/membership/ranks.hpp"
 
 #include "core/text.hpp"
+#include "rendezvous/membership/topology_order.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -34,8 +35,9 @@ bool comes_before(const Node& left, const Node& right) {
   return key_of(left) < key_of(right);
 }
 
-void sort_members(std::vector<Node>& members, bool by_node_rank) {
-  if (by_node_rank) {
+void sort_members(std::vector<Node>& members, RankOrder rank_order) {
+  if (rank_order == RankOrder::Topology) return sort_by_topology(members);
+  if (rank_order == RankOrder::Fixed) {
     std::ranges::sort(members, {}, &Node::node_rank);
     return;
   }

@@ -25,9 +25,15 @@ struct Ranks {
 /// the instance). Ids of another form are ordered as text.
 bool comes_before(const Node& left, const Node& right);
 
-/// Puts members into the order of their group ranks: by `node_rank` where ranks are fixed (then
-/// they must be distinct), as torchrun sorts otherwise.
-void sort_members(std::vector<Node>& members, bool by_node_rank);
+/// By what members get their group ranks.
+enum class RankOrder {
+  Torchrun,  // comes_before
+  Fixed,     // node_rank, which must be distinct
+  Topology,  // sort_by_topology
+};
+
+/// Puts members into the order of their group ranks.
+void sort_members(std::vector<Node>& members, RankOrder order);
 
 /// Ranks of sorted members, whose sizes and roles may differ. Linear in their number.
 Ranks compute_ranks(const std::vector<Node>& members);

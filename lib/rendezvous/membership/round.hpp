@@ -37,10 +37,14 @@ struct Node {
   /// How long its workers may take to end, from when they are asked to: --shutdown-timeout and what
   /// SIGKILL may take. For the coordinator only.
   Duration grace{};
+  /// Where it is in the network, as --topology has it; empty: not known. For the coordinator only.
+  std::string topology{};
   /// Known to the coordinator only: the name of its host, as it says, and whether that is the
   /// coordinator's own machine.
   std::string host{};
   bool local = false;
+  /// Likewise: its group rank in the round that it was in last; -1: in none.
+  int last_rank = -1;
   /// Why it cannot start its workers: it has come only to say that. Empty: it can.
   std::string unable{};
   /// What its check before a restart found wrong (--restart-policy auto). Empty: nothing.

@@ -78,6 +78,7 @@ Member* State::meet(Peer peer, const Node& node, const PreviousWorld& previous, 
 
 void State::join(Peer peer, Node node, const PreviousWorld& previous, TimePoint now) {
   if (!node.unable.empty()) return hear_unable(peer, node, previous, now);
+  node.last_rank = previous.group_rank;
   const bool is_new = roster_.find(node) == nullptr && roster_.find(peer) == nullptr;
   Member* member = meet(peer, node, previous, now);
   if (member == nullptr) return tell_unable(now);

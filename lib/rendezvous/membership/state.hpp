@@ -13,6 +13,7 @@
 #include "rendezvous/membership/world_id.hpp"
 
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -122,6 +123,11 @@ class State {
   void await_record(TimePoint now);
   void give_out(const std::vector<Member*>& chosen, World world, TimePoint now);
   std::vector<Member*> choose_members();
+  void order_spares(std::span<Member* const> kept, std::span<Member*> spares);
+  RankOrder rank_order() const {
+    if (rules_.fixed_ranks) return RankOrder::Fixed;
+    return rules_.rank_order_topology ? RankOrder::Topology : RankOrder::Torchrun;
+  }
   void dismiss_stuck();
   void tell_spares();
   void remove(const Member& member, const Cause& cause, TimePoint now);
@@ -154,7 +160,8 @@ class State {
   RestartRule restart_rule_;
   std::int64_t epoch_ = 1;
   PastWorlds past_;
-  bool ending_ = false;  // a member of this round has finished
+  std::vector<Node> last_members_;  // of the last round, if spares are chosen by topology
+  bool ending_ = false;             // a member of this round has finished
   std::optional<TimePoint> growth_at_, verdict_at_, record_by_;
   TimePoint progress_at_;
   Done verdict_, conclusion_;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How rounds begin and end. Facts come in through state.cpp.
 #include "rendezvous/membership/state.hpp"
+#include "rendezvous/membership/topology_order.hpp"
 #include "rendezvous/membership/wording.hpp"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace elastrun::rendezvous {
@@ -129,28 +131,57 @@ void State::cannot_start(Peer peer, const std::string& why, TimePoint now) {
   if (round_number() == 1 && !enough) end({true, std::move(cause)}, now);
 }
 
-// Members of the round before keep their places; free places go to the others, first come first.
+// Members of the round before keep their places; free places go to the others, first come first,
+// or by topology.
 std::vector<Member*> State::choose_members() {
   std::vector<Member*> waiting = roster_.with(MemberState::Waiting);
   std::ranges::stable_partition(waiting, &Member::returning);
+  auto end = waiting.end();  // of those that are not left out
   if (restart_rule_.may_exclude() && !rules_.fixed_ranks) {
     const auto out = std::ranges::stable_partition(
         waiting, [this](const Member* member) { return !is_left_out(*member, now_); });
-    const auto kept = waiting.size() - out.size();
-    if (static_cast<int>(kept) >= rules_.min_nodes) waiting.resize(kept);
+    end = out.begin();
   }
+  const auto spares =
+      std::find_if(waiting.begin(), end, [](const Member* member) { return !member->returning; });
   const auto places = static_cast<std::size_t>(rules_.max_nodes);
+  const bool has_choice = static_cast<std::size_t>(end - waiting.begin()) > places;
+  if (rules_.rank_order_topology && has_choice)
+    order_spares({waiting.begin(), spares}, {spares, end});
+  // The others are needed where there are too few without them.
+  if (end - waiting.begin() >= rules_.min_nodes) waiting.erase(end, waiting.end());
   if (waiting.size() > places) waiting.resize(places);
   return waiting;
+}
+
+// A coordinator that has not given out the last round does not know whom it has lost: then those
+// come first that are near to the ones that are left.
+void State::order_spares(std::span<Member* const> kept, std::span<Member*> spares) {
+  std::vector<const Node*> stay, lost, offered;
+  std::set<std::string> names;
+  for (const Member* member : kept) {
+    stay.push_back(&member->node);
+    names.insert(agent_name(member->node));
+  }
+  for (const Node& node : last_members_) {
+    if (!names.contains(agent_name(node))) lost.push_back(&node);
+  }
+  for (const Member* member : spares) offered.push_back(&member->node);
+  const std::vector<Member*> arrived(spares.begin(), spares.end());
+  const auto order = nearest_first(lost.empty() ? stay : lost, offered);
+  for (std::size_t i = 0; i < order.size(); ++i) spares[i] = arrived[order[i]];
 }
 
 void State::try_to_close_round(TimePoint now) {
   const std::vector<Member*> chosen = choose_members();
   std::vector<Node> nodes;
   nodes.reserve(chosen.size());
-  for (const Member* member : chosen) nodes.push_back(member->node);
+  for (const Member* member : chosen) {
+    nodes.push_back(member->node);
+    if (!member->returning) nodes.back().last_rank = -1;  // of a round before the last one
+  }
   replace_loopback(nodes, reachable_);
-  World world = make_world(std::move(nodes), rules_.fixed_ranks, master_addr_, master_port_);
+  World world = make_world(std::move(nodes), rank_order(), master_addr_, master_port_);
   // Above all numbers that any agent has told of, so that late words of an old round fit no new
   // one.
   world.id = {epoch_, past_.highest() + 1};
@@ -179,9 +210,11 @@ void State::give_out(const std::vector<Member*>& chosen, World world, TimePoint 
   past_.formed(world.id, static_cast<int>(chosen.size()));
   const auto shared = std::make_shared<const World>(std::move(world));
   for (std::size_t i = 0; i < shared->members.size(); ++i) {
-    const Member* member = roster_.find(shared->members[i]);
+    Member* member = roster_.find(shared->members[i]);
+    member->node.last_rank = static_cast<int>(i);
     deliveries_.push_back({member->peer, Assigned{shared, static_cast<int>(i)}});
   }
+  if (rules_.rank_order_topology) last_members_ = shared->members;
   ending_ = false;
   roster_.forget_returning();
   unacknowledged_.reset(), record_by_.reset();

@@ -20,11 +20,11 @@ void replace_loopback(std::vector<Node>& members, const std::string& reachable) 
   }
 }
 
-World make_world(std::vector<Node> members, bool by_node_rank, std::string master_addr,
+World make_world(std::vector<Node> members, RankOrder order, std::string master_addr,
                  std::uint16_t master_port) {
   World world;
   world.members = std::move(members);
-  sort_members(world.members, by_node_rank);
+  sort_members(world.members, order);
   world.ranks = compute_ranks(world.members);
   world.master_addr = master_addr.empty() ? world.members.front().address : std::move(master_addr);
   world.master_port = master_port == 0 ? world.members.front().store_port : master_port;

@@ -32,7 +32,7 @@ void replace_loopback(std::vector<Node>& members, const std::string& reachable);
 
 /// Sorts the members and gives out ranks. The master is `master_addr` and `master_port` where these
 /// are set, and the address and store of group rank 0 otherwise.
-World make_world(std::vector<Node> members, bool by_node_rank, std::string master_addr,
+World make_world(std::vector<Node> members, RankOrder order, std::string master_addr,
                  std::uint16_t master_port);
 
 /// The round as the member with that group rank sees it.

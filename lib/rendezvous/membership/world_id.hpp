@@ -40,6 +40,7 @@ struct PreviousWorld {
   WorldId id;
   int attempt = 0;
   int nodes = 0;
+  int group_rank = -1;  // of the agent in it; -1: none, or not told
 };
 
 }  // namespace elastrun::rendezvous

@@ -110,7 +110,8 @@ Result<Round> agree_on_round(const RendezvousInfo& info, Contribution own) {
     own.attempt = std::max(own.attempt, one->attempt);
   }
   // All make the same world from the same list, so no message has to tell it.
-  World world = make_world(std::move(nodes), true, own.master.master_addr, own.master.master_port);
+  World world = make_world(std::move(nodes), RankOrder::Fixed, own.master.master_addr,
+                           own.master.master_port);
   world.id.round = own.round + 1;
   world.attempt = own.attempt;
   return round_of(world, info.rank);

@@ -34,7 +34,7 @@ class Membership {
     state_ = MemberState::Wanted;
   }
   void sit(const Round& round) {
-    previous_ = {round.id(), round.attempt, round.group_world_size()};
+    previous_ = {round.id(), round.attempt, round.group_world_size(), round.group_rank};
     state_ = MemberState::Held;
     stops_by_.reset();
   }

@@ -22,12 +22,16 @@ std::string nodes_text(const Rules& rules) {
              : fmt::format("--nnodes {}:{}", rules.min_nodes, rules.max_nodes);
 }
 
+/// As it is given: "--max-restarts 3". A flag is called after its option and the choice that it
+/// stands for: "restart_policy_auto".
 template <class Value>
-std::string value_text(const Value& value) {
-  if constexpr (std::is_same_v<Value, Duration>) {
-    return fmt::to_string(to_seconds(value));
+std::string given_text(std::string rule, const Value& value) {
+  std::ranges::replace(rule, '_', '-');
+  if constexpr (std::is_same_v<Value, bool>) {
+    rule[rule.rfind('-')] = ' ';
+    return (value ? "--" : "not --") + rule;
   } else {
-    return fmt::to_string(value);
+    return fmt::format("--{} {}", rule, value);
   }
 }
 
@@ -97,10 +101,8 @@ void warn_of_other_rules(const Join& join, const Rules& rules) {
   boost::mp11::mp_for_each<describe_members<spec::AgreedRules, mod_public>>([&](auto rule) {
     const auto &its = join.rules.*rule.pointer, &counts = rules.*rule.pointer;
     if (its == counts) return;
-    std::string option(rule.name);
-    std::ranges::replace(option, '_', '-');
-    log::warning("rendezvous", "{} was started with --{} {}, the coordinator's {} counts",
-                 join.node.id, option, value_text(its), value_text(counts));
+    log::warning("rendezvous", "{} was started with {}, the coordinator's {} counts", join.node.id,
+                 given_text(rule.name, its), given_text(rule.name, counts));
   });
 }
 

@@ -6,6 +6,7 @@
 #include "rendezvous/wire/message_parts.hpp"
 #include "rendezvous/wire/policy_messages.hpp"
 #include "rendezvous/wire/stack_messages.hpp"
+#include "spec/topology_address.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -22,13 +23,21 @@ constexpr Duration kUsualGrace = std::chrono::seconds(40);   // of an agent that
 PreviousWorld read_previous(const Reader& previous) {
   return {{previous.integer("epoch"), previous.integer("round", 0, kMostRounds)},
           static_cast<int>(previous.integer("attempt", 0, kMaxCount)),
-          static_cast<int>(previous.integer("nodes", 0, kMaxCount))};
+          static_cast<int>(previous.integer("nodes", 0, kMaxCount)),
+          static_cast<int>(previous.integer("group_rank", -1, kMaxCount, -1))};
 }
 object write_previous(const PreviousWorld& previous) {
-  return {{"epoch", previous.id.epoch},
-          {"round", previous.id.round},
-          {"attempt", previous.attempt},
-          {"nodes", previous.nodes}};
+  object world{{"epoch", previous.id.epoch},
+               {"round", previous.id.round},
+               {"attempt", previous.attempt},
+               {"nodes", previous.nodes}};
+  if (previous.group_rank >= 0) world["group_rank"] = previous.group_rank;
+  return world;
+}
+/// One that is no address is as one that is not known: a later release may have longer ones.
+std::string read_topology(const Reader& reader) {
+  auto address = reader.text("topology");
+  return spec::topology_problem(address).empty() ? address : std::string();
 }
 double write_grace(Duration grace) {
   return to_seconds(std::clamp<Duration>(grace, Duration::zero(), kLongestGrace));
@@ -46,6 +55,7 @@ object write_member(const Join& join) {
   const auto& memory = join.node.memory;
   if (memory && !memory->empty()) member["memory"] = write_memory(*memory);
   if (!join.node.fault.empty()) member["fault"] = join.node.fault;
+  if (!join.node.topology.empty()) member["topology"] = join.node.topology;
   return member;
 }
 
@@ -187,6 +197,7 @@ Join read_join(const Reader& reader) {
   join.node.grace = read_grace(reader, "grace", kUsualGrace);
   join.node.memory = read_memory_of(reader);
   join.node.fault = reader.text("fault");
+  join.node.topology = read_topology(reader);
   return join;
 }
 

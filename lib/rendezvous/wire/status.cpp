@@ -51,6 +51,11 @@ json::object describe(const Member& member, Phase phase, TimePoint now) {
                     {"doing", doing(member, phase)},
                     {"seconds", to_seconds(now - member.since)}};
   if (member.node.node_rank >= 0) node["node_rank"] = member.node.node_rank;
+  if (!member.node.topology.empty()) node["topology"] = member.node.topology;
+  const bool in_round = member.state == MemberState::Running ||
+                        member.state == MemberState::Finished ||
+                        member.state == MemberState::Failed;
+  if (in_round) node["group_rank"] = member.node.last_rank;
   return node;
 }
 
@@ -113,6 +118,7 @@ json::object describe(const State& state, const std::map<int, std::string>& held
   if (auto gone = gone_nodes(state, now); !gone.empty()) job["gone"] = std::move(gone);
   if (const auto memory = state.restart_memory(now); !memory.empty())
     job["restarts"] = write_memory(memory);
+  if (rules.rank_order_topology) job["rank_order"] = "topology";
   if (!held.empty()) job["held"] = held_workers(held);
   if (rules.fixed_ranks) job["missing_node_ranks"] = missing_ranks(state);
   if (state.phase() == Phase::Joining && here > 0) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/wire/admission.hpp"
 
+#include "support/logged_text.hpp"
 #include "unit/rendezvous/agents.hpp"
 
 #include <doctest/doctest.h>
@@ -27,6 +28,20 @@ TEST_CASE("admission: other numbers of nodes are refused, other restarts are not
   const auto text = refusal_of(rules_for(3, 3), rules_for(2, 4));
   CHECK(text.contains("--nnodes 2:4"));
   CHECK(text.contains("--nnodes 3"));
+}
+
+TEST_CASE("admission: a node with other options is named with them as they are given") {
+  Join join{{.id = "n7_1_0"}, {}, rules_for(2, 2, 3)};
+  join.rules.rank_order_topology = true;
+  const elastrun::test::LoggedText log;
+  warn_of_other_rules(join, rules_for(2, 2, 1));
+  const auto& text = log.text;
+  CHECK(
+      text.contains("n7_1_0 was started with --max-restarts 3, the coordinator's "
+                    "--max-restarts 1 counts"));
+  CHECK(
+      text.contains("was started with --rank-order topology, the coordinator's not --rank-order "
+                    "topology counts"));
 }
 
 TEST_CASE("admission: the log says who joins from where, without what steers a terminal") {

@@ -50,8 +50,9 @@ std::shared_ptr<const RestartMemory> a_memory() {
 }
 
 Join a_join_with_memory() {
-  Join join{make_node("a", 8), {{3, 4}, 2, 7}, make_rules(2, 5, 3)};
-  join.rules.restart_policy_auto = true;
+  Join join{make_node("a", 8), {{3, 4}, 2, 7, 6}, make_rules(2, 5, 3)};
+  join.rules.restart_policy_auto = join.rules.rank_order_topology = true;
+  join.node.topology = "s0.s[1-2].nvlink-ab-1";
   join.rules.restart_rule = "gpu:2/1h,exclude";
   join.node.memory = a_memory();
   join.node.fault = "nothing can be written in /logs (no space left on device)";
@@ -94,7 +95,7 @@ std::vector<std::string> from_agents() {
 World a_world(int nodes) {
   std::vector<Node> members;
   for (int i = 0; i < nodes; ++i) members.push_back(make_node("n" + std::to_string(1000 + i), 2));
-  World world = make_world(std::move(members), false, "", 0);
+  World world = make_world(std::move(members), RankOrder::Torchrun, "", 0);
   world.id = {3, 4};
   world.attempt = 1;
   return world;

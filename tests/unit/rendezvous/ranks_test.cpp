@@ -29,21 +29,21 @@ std::vector<std::string> ids(const std::vector<Node>& nodes) {
 TEST_CASE("ranks: nodes are ordered by the text of the address, then pid and serial as numbers") {
   std::vector<Node> nodes{node("10.0.0.2_9_0"), node("10.0.0.10_1_0"), node("10.0.0.2_10_0"),
                           node("10.0.0.2_9_11"), node("10.0.0.2_9_2")};
-  sort_members(nodes, false);
+  sort_members(nodes, RankOrder::Torchrun);
   CHECK(ids(nodes) == std::vector<std::string>{"10.0.0.10_1_0", "10.0.0.2_9_0", "10.0.0.2_9_2",
                                                "10.0.0.2_9_11", "10.0.0.2_10_0"});
 }
 
 TEST_CASE("ranks: an address may hold underscores, and an id of another form is ordered as text") {
   std::vector<Node> nodes{node("node"), node("gpu_b_7_0"), node("gpu_a_8_0"), node("_")};
-  sort_members(nodes, false);
+  sort_members(nodes, RankOrder::Torchrun);
   CHECK(ids(nodes) == std::vector<std::string>{"_", "gpu_a_8_0", "gpu_b_7_0", "node"});
 }
 
 TEST_CASE("ranks: where node ranks are fixed they alone decide") {
   std::vector<Node> nodes{node("a_1_0", 1, "default", 2), node("b_1_0", 1, "default", 0),
                           node("c_1_0", 1, "default", 1)};
-  sort_members(nodes, true);
+  sort_members(nodes, RankOrder::Fixed);
   CHECK(ids(nodes) == std::vector<std::string>{"b_1_0", "c_1_0", "a_1_0"});
 }
 

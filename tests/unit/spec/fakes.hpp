@@ -23,6 +23,7 @@ struct FakeMachine {
   std::set<std::string> existing = {"train.py"};
   std::set<std::string> programs = {"/usr/bin/python3"};
   int cpus = 6, gpus = 0, xpus = 0;
+  std::string nvlink;                         // domain
   std::map<std::string, Accelerators> torch;  // what it says of these names
   std::vector<std::string> backends, event_handlers, logs_specs;
   std::string called_as = "elastrun", program = "/opt/elastrun/bin/elastrun";
@@ -66,6 +67,7 @@ struct FakeMachine {
       if (found == torch.end()) return fail(Code::Usage, interpreter + " knows no " + name);
       return found->second;
     };
+    around.nvlink_domain = [this] { return nvlink; };
     around.make_uuid = [] { return std::string("00000000-0000-4000-8000-000000000010"); };
     around.rdzv_backends = backends;
     around.event_handlers = event_handlers;

@@ -235,3 +235,18 @@ TEST_CASE("machine: processors and their memory tell their energy, each once, al
   // 3.5 J at 360 g for 3.6 MJ.
   CHECK(number(points_of(sample, kStart, 360), "elastrun.carbon") == doctest::Approx(3.5e-4));
 }
+
+TEST_CASE(
+    "machine: the NVLink domain is that of a GPU whose fabric is complete, and not of zeros") {
+  const auto library =
+      (std::filesystem::path(test::stub_worker()).parent_path() / "libfake_nvml.so").string();
+  CHECK(nvlink_domain(std::chrono::seconds(60), library).empty());
+  ::setenv("FAKE_NVML_CLIQUE", "7", 1);
+  CHECK(nvlink_domain(std::chrono::seconds(60), library) ==
+        "nvlink-ab000000000000000000000000000001-7");
+  // A driver that does not answer delays a job for the limit, and no longer.
+  ::setenv("FAKE_NVML_CLIQUE", "hangs", 1);
+  CHECK(nvlink_domain(std::chrono::milliseconds(10), library).empty());
+  ::unsetenv("FAKE_NVML_CLIQUE");
+  CHECK(nvlink_domain(std::chrono::seconds(60), "libnone.so").empty());
+}
