@@ -194,7 +194,8 @@ RunFiles::Parts JobRun::file_parts() {
 void JobRun::make_agent() {
   restarts_.emplace(
       RestartParts::Parts{loop_, *clock_, spec_, pages_, lanes_[Lane::Logs],
-                          std::bind_front(&rendezvous::Session::report, place_.session.get())});
+                          std::bind_front(&rendezvous::Session::report, place_.session.get()),
+                          std::bind_front(&RoundStore::needs, place_.store.get())});
   for (auto* one : restarts_->observers()) observers_.add(one);
   observers_.add(&status_.log());
   for (auto* one : telemetry_->observers()) observers_.add(one);

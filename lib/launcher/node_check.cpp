@@ -2,6 +2,7 @@
 #include "launcher/node_check.hpp"
 
 #include "core/unique_fd.hpp"
+#include "store/listening.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -19,6 +20,9 @@ namespace {
 
 // What a driver keeps for itself, and for a monitor beside the job.
 constexpr std::uint64_t kKeptByDriver = 512ull << 20;
+
+constexpr int kMostPorts =
+    8;  // of a range that is looked at; each that is in use takes a look at /proc
 
 }  // namespace
 
@@ -54,6 +58,19 @@ std::string disk_fault(const std::string& directory) {
   return fmt::format("nothing can be written in {} ({})", directory, std::strerror(why));
 }
 
+std::string port_fault(const rendezvous::StorePlan& plan) {
+  std::string text;
+  if (plan.ports.last - plan.ports.first >= kMostPorts) return text;
+  for (int port = plan.ports.first; port <= plan.ports.last; ++port) {
+    const auto opened = store::open_listening(plan.bind_address, static_cast<std::uint16_t>(port));
+    if (opened) return {};
+    text = opened.error().text;
+    // For any other reason it could not be asked.
+    if (!text.contains("is in use")) return {};
+  }
+  return text;
+}
+
 NodeCheck::NodeCheck(std::vector<std::string> directories, std::size_t workers,
                      std::function<std::vector<system::GpuUse>()> sample,
                      std::function<void()> wait)
@@ -66,19 +83,27 @@ NodeCheck::NodeCheck(std::vector<std::string> directories, std::size_t workers,
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
       })) {}
 
-std::string NodeCheck::fault() {
+std::string NodeCheck::fault(const std::optional<rendezvous::StorePlan>& needs) {
   for (const auto& directory : directories_) {
     if (auto text = disk_fault(directory); !text.empty()) return text;
   }
   std::string text;
-  for (int look = 0; look < kLooks; ++look) {
-    const auto now = sample_();
-    text = gpu_fault(before_, now, now.size() <= workers_);
-    // An Xid does not go away; memory may need seconds.
+  // What drivers and /proc take comes on top of the waits; what is found after RestartCheck's limit
+  // would be told to no one.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  for (int look = 0; look < kLooks && std::chrono::steady_clock::now() < until; ++look) {
+    text = transient_fault(needs);
+    // An Xid does not go away; memory and ports may need seconds.
     if (text.empty() || text.contains("Xid")) return text;
     wait_();
   }
   return text;
+}
+
+std::string NodeCheck::transient_fault(const std::optional<rendezvous::StorePlan>& needs) {
+  const auto now = sample_();
+  auto text = gpu_fault(before_, now, now.size() <= workers_);
+  return text.empty() && needs ? port_fault(*needs) : text;
 }
 
 }  // namespace elastrun::agent

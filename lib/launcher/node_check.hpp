@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "rendezvous/session/session.hpp"
 #include "system/nvml.hpp"
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,11 +21,15 @@ std::string gpu_fault(const std::vector<system::GpuUse>& before,
 /// not there. May wait for the file system.
 std::string disk_fault(const std::string& directory);
 
+/// Why the store of the next round cannot listen: all of its ports are in use, by whom. Empty: it
+/// can, or there are so many that one will be free.
+std::string port_fault(const rendezvous::StorePlan& plan);
+
 /// Whether this machine can run workers again. For a thread: both file systems and drivers may
 /// not answer.
 class NodeCheck {
  public:
-  /// For what may need a moment after the end of a process: memory of a GPU.
+  /// For what may need a moment after the end of a process: memory of a GPU, ports.
   static constexpr int kLooks = 20;
 
   /// `directories` are written to. `sample`, `wait`: for tests; nothing: the driver, 200 ms.
@@ -33,10 +39,12 @@ class NodeCheck {
                      std::function<void()> wait = {});
   /// Before the workers are started for the first time.
   void begin() { before_ = sample_(); }
-  /// Sentence for people; empty: nothing is wrong.
-  std::string fault();
+  /// Sentence for people; empty: nothing is wrong. `needs`: as RoundStore::needs.
+  std::string fault(const std::optional<rendezvous::StorePlan>& needs = {});
 
  private:
+  std::string transient_fault(const std::optional<rendezvous::StorePlan>& needs);
+
   const std::vector<std::string> directories_;
   const std::size_t workers_;
   system::Nvml nvml_;

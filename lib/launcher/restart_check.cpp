@@ -8,8 +8,9 @@
 namespace elastrun::agent {
 
 RestartCheck::RestartCheck(const boost::asio::any_io_executor& loop, Clock& clock,
-                           std::vector<std::string> directories, std::size_t workers)
+                           std::vector<std::string> directories, std::size_t workers, Needs needs)
     : clock_(clock),
+      needs_(std::move(needs)),
       check_(std::make_shared<NodeCheck>(std::move(directories), workers)),
       calls_(loop, files::BlockingCalls::WithoutThread::Refuse),
       limit_(clock.make_alarm()) {
@@ -26,7 +27,7 @@ void RestartCheck::look(Then then) {
   });
   calls_.make(
       "the check of this node",
-      [check = check_]() -> Result<std::string> { return check->fault(); },
+      [check = check_, needs = needs_()]() -> Result<std::string> { return check->fault(needs); },
       [this, alive = lifetime_.token()](const Result<std::string>& fault) {
         if (alive) answer(fault.value_or(std::string()));
       });

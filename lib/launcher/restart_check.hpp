@@ -9,6 +9,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,11 @@ namespace elastrun::agent {
 class RestartCheck {
  public:
   using Then = std::function<void(std::string fault)>;
+  using Needs = std::function<std::optional<rendezvous::StorePlan>()>;
   static constexpr Duration kLimit = std::chrono::seconds(5);
 
   RestartCheck(const boost::asio::any_io_executor& loop, Clock& clock,
-               std::vector<std::string> directories, std::size_t workers);
+               std::vector<std::string> directories, std::size_t workers, Needs needs);
   ~RestartCheck() { lifetime_.end(); }
 
   /// `then` runs once, never inside this call; empty: nothing is wrong, or it could not be asked.
@@ -32,6 +34,7 @@ class RestartCheck {
   void answer(std::string fault);
 
   Clock& clock_;
+  const Needs needs_;
   std::shared_ptr<NodeCheck> check_;  // with a call
   files::BlockingCalls calls_;
   std::unique_ptr<Alarm> limit_;

@@ -27,7 +27,7 @@ RestartParts::RestartParts(Parts parts)
   if (!parts_.spec.restart_policy_auto) return;
   check_.emplace(parts_.loop.get_executor(), parts_.clock,
                  std::vector<std::string>{parts_.spec.log_dir, temporary_places().front()},
-                 static_cast<std::size_t>(parts_.spec.nproc_per_node));
+                 static_cast<std::size_t>(parts_.spec.nproc_per_node), parts_.needs);
 }
 
 std::function<void(RestartCheck::Then)> RestartParts::check() {

@@ -30,6 +30,7 @@ class RestartParts {
     SharedPages& pages;
     files::BlockingCalls& thread;
     std::function<void(rendezvous::Report)> report;
+    RestartCheck::Needs needs;  // of the store, before each restart
   };
   explicit RestartParts(Parts parts);
 

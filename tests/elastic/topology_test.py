@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks by topology, as a user of several nodes meets them: topology_test.py ELASTRUN STUB_WORKER."""
+"""Ranks by topology, as a user of several nodes meets them.
+topology_test.py ELASTRUN STUB_WORKER"""
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from jobs_test import CTL, Elastic  # noqa: E402
 from harness import STUB, Job, main  # noqa: E402
+from ports import free_port  # noqa: E402
 
 SAY = ["env=GROUP_RANK", "env=WORLD_SIZE"]
 INFO = {"LOGLEVEL": "INFO"}
@@ -20,8 +24,8 @@ TREE = "switch.switch.node"
 
 class Topology(Elastic):
     def member(self, nodes: str, *options: str, env: dict[str, str] | None = None) -> Job:
-        return self.agent(nodes, *SAY, f"wait={self.go}", options=("--rank-order=topology", *options),
-                          env=INFO | (env or {}))
+        return self.agent(nodes, *SAY, f"wait={self.go}", env=INFO | (env or {}),
+                          options=("--rank-order=topology", *options))
 
     def ranks(self, *jobs: Job) -> list[int]:
         return [int(job.lines(r"^GROUP_RANK=(\d+)")[-1]) for job in jobs]
@@ -67,17 +71,35 @@ class Topology(Elastic):
         library.symlink_to(Path(STUB).with_name("libfake_nvml.so"))
         gpus = {"LD_LIBRARY_PATH": str(self.folder)}
         places = [("s0.s2.n3", "2"), ("s0.s1.n9", "1"), ("s0.s1.n10", "1"), ("s0.s2.n1", "1")]
-        jobs = [self.member("4", env=gpus | {"FAKE_NVML_CLIQUE": clique, "SLURM_TOPOLOGY_ADDR": place,
-                                             "SLURM_TOPOLOGY_ADDR_PATTERN": TREE})
+        slurm = gpus | {"SLURM_TOPOLOGY_ADDR_PATTERN": TREE}
+        jobs = [self.member("4", env=slurm | {"FAKE_NVML_CLIQUE": clique,
+                                              "SLURM_TOPOLOGY_ADDR": place})
                 for place, clique in places]
         self.world(*jobs, size=4)
         ranks = self.ranks(*jobs)
         # n9 and n10 are one host here, and of one domain: which of both is first, pids decide.
         self.assertEqual((ranks[0], sorted(ranks[1:3]), ranks[3]), (3, [0, 1], 2))
-        self.assertRegex(jobs[0].errors(),
-                         r"address of this node is s0\.s2\.nvlink-ab0+1-2 \(SLURM_TOPOLOGY_ADDR, NVLink\)")
+        self.assertRegex(jobs[0].errors(), r"address of this node is s0\.s2\.nvlink-ab0+1-2 "
+                         r"\(SLURM_TOPOLOGY_ADDR, NVLink\)")
         self.go.touch()
         self.all_end(*jobs)
+
+    def test_a_node_whose_store_port_was_taken_says_by_whom(self) -> None:
+        # By topology, so that the first node serves the store, and the second gives its port back.
+        port, steps = free_port(), (*SAY, "attempt=0", f"wait={self.go}", "exit=3")
+        options = ("--rank-order=topology", "--restart-policy=auto", "--max-restarts=1")
+        host = self.host("1:2", *steps, options=(*options, "--topology=a"))
+        other = self.agent("1:2", *steps, options=(*options, "--topology=b"),
+                           conf=f"last_call_timeout=1,store_port={port}")
+        self.world(host, other, size=2)
+        self.assertEqual(self.ranks(host, other), [0, 1])
+        with socket.create_server(("127.0.0.1", port)):
+            self.go.touch()
+            self.assertEqual(other.end(), 1, other.errors())
+        self.assertRegex(other.errors(), "This node fails its check: cannot listen on "
+                         rf"\S+:{port}: the port is in use by process {os.getpid()} ")
+        self.all_end(host)
+        self.assertEqual(host.lines(r"^WORLD_SIZE=(\d)"), ["2", "1"])
 
 
 if __name__ == "__main__":

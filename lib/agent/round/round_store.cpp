@@ -41,6 +41,12 @@ class ServedStore final : public RoundStore {
     return next_->port();
   }
 
+  std::optional<rendezvous::StorePlan> needs() const override {
+    auto plan = plan_.value_or(session_.store_plan());
+    if (server_ || next_ || plan.ports.first == 0) return std::nullopt;
+    return plan;
+  }
+
   void begin(const rendezvous::Round& round) override {
     shared_ = round.group_rank == 0 && round.members.size() > 1;
     world_ = round.world_size;

@@ -26,6 +26,8 @@ class RoundStore {
   virtual ~RoundStore() = default;
   /// Before each join: the port to announce. Fails with Store (port in use, ...).
   virtual Result<std::uint16_t> prepare() = 0;
+  /// Of which ports prepare() needs one that is free; none: any will do, or it holds one.
+  virtual std::optional<rendezvous::StorePlan> needs() const { return std::nullopt; }
   /// The round is known, and no member of the one before is at work any more: serve its members, or
   /// close when another node has group rank 0.
   virtual void begin(const rendezvous::Round& round) = 0;

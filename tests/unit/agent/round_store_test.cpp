@@ -2,6 +2,7 @@
 #include "agent/round/round_store.hpp"
 
 #include "rendezvous/session/local_session.hpp"
+#include "store/listening.hpp"
 #include "support/fake_clock.hpp"
 #include "unit/store/raw_client.hpp"
 
@@ -185,4 +186,19 @@ TEST_CASE("round store: where all ports of its range are taken, it keeps the one
     return;
   }
   FAIL("no two ports are free that follow each other");
+}
+
+TEST_CASE("round store: a port is needed where fixed ones are given and none is held") {
+  StorePlace any;
+  CHECK(!any.store->needs());
+  const auto port = store::open_listening("127.0.0.1", 0)->port;
+  StorePlace fixed(port, port);
+  REQUIRE(fixed.store->needs().has_value());
+  CHECK(fixed.store->needs()->ports == spec::PortRange{port, port});
+  fixed.prepare();
+  CHECK(!fixed.store->needs());
+  fixed.store->begin(round_of_two(0));
+  CHECK(!fixed.store->needs());  // serves, and keeps it
+  fixed.store->begin(round_of_two(1));
+  CHECK(fixed.store->needs());  // another node serves
 }

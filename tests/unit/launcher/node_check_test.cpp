@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/node_check.hpp"
 
+#include "store/listening.hpp"
+
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <stdlib.h>
+#include <string>
+#include <unistd.h>
 
 namespace elastrun::agent {
 namespace {
@@ -48,6 +52,24 @@ TEST_CASE("node check: memory may need a moment to come back") {
   looks = 3;
   never.begin();
   CHECK(never.fault().contains("1024 MiB in use"));
+}
+
+TEST_CASE(
+    "node check: ports that are all in use are a fault, with the process that listens there") {
+  const auto held = store::open_listening("127.0.0.1", 0);
+  REQUIRE(held.has_value());
+  const rendezvous::StorePlan plan{.bind_address = "127.0.0.1", .ports = {held->port, held->port}};
+  const auto text = port_fault(plan);
+  CHECK(text.contains("the port is in use by process " + std::to_string(::getpid())));
+  int waits = 0;
+  NodeCheck check(
+      {}, 1, [] { return std::vector<system::GpuUse>(); }, [&] { ++waits; });
+  CHECK(check.fault(plan) == text);
+  CHECK(waits == NodeCheck::kLooks);
+  CHECK(check.fault({}).empty());
+  // Of a long range one is free; an address that is not ours could not be asked.
+  CHECK(port_fault({"127.0.0.1", {1, 65535}}).empty());
+  CHECK(port_fault({"192.0.2.1", {held->port, held->port}}).empty());
 }
 
 TEST_CASE("node check: a directory that cannot be written to; one that is not there is no fault") {
