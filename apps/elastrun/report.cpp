@@ -42,7 +42,12 @@ bool speaks_for_the_job(const agent::JobResult& result) {
 /// The verdict, above the last line: what that says already is not said twice.
 std::string verdict_above(const std::string& outcome, const agent::JobResult& result,
                           const spec::JobSpec& spec) {
-  auto text = agent::verdict_text(result, host_name(), spec.requeue_command);
+  // Else who reads it would requeue the job a second time.
+  const bool by_itself = spec.requeues && !spec.requeue_command.empty() &&
+                         result.ending.kind == agent::Ending::Kind::Preempted;
+  auto text =
+      agent::verdict_text(result, host_name(),
+                          (by_itself ? "elastrun asks Slurm itself, " : "") + spec.requeue_command);
   const auto sentence = agent::verdict_sentence(result);
   const auto head = "elastrun: " + sentence + "\n";
   if (!text.starts_with(head) || !outcome.contains(": " + sentence)) return text;

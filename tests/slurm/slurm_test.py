@@ -260,6 +260,7 @@ class UnderSlurm(unittest.TestCase):
         self.slurm.run("scancel", job)
         logs = "".join(p.read_text() for p in folder.glob("log.*"))
         self.assertIn("Restarts=1", shown, logs + self.slurm.logs())
+        self.assertIn("start the job again: elastrun asks Slurm itself, scontrol requeue ", logs)
         self.check_saved(folder)
 
     def check_saved(self, folder: Path) -> None:
