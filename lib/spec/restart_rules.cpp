@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 9> kClassNames = {
 std::unexpected<Error> refuse_rule(std::string_view rule, std::string_view part,
                                    std::string_view allowed) {
   return fail(Code::Usage,
-              fmt::format("--restart-rule '{}': '{}' is not known here; {}", rule, part, allowed));
+              fmt::format("--restart-rule '{}': '{}' does not fit; {}", rule, part, allowed));
 }
 
 // Each decision looks at all of them.
@@ -28,7 +28,8 @@ constexpr std::size_t kLongestRules = 2000;
 
 constexpr std::string_view kRuleMatches =
     "a rule begins with any, a class (error, crash, oom, gpu, hang, timer, node-lost, preempted, "
-    "start), exit=N, signal=NAME, exception=TYPE or role=NAME, several joined by '+'";
+    "start), exit=1 to 255, signal=NAME, exception=TYPE or role=NAME, several joined by '+', one "
+    "class at most";
 constexpr std::string_view kRuleActions =
     "after ':' a rule says fail, free, N (restarts at most), N/TIME (as 2/1h) or exclude";
 
@@ -53,6 +54,8 @@ bool take_rule_match(std::string_view part, RestartRuleLine& rule) {
   const auto equals = part.find('=');
   const auto name = part.substr(0, equals);
   if (equals == part.npos) {
+    // A failure has one class: a second one would never match, or hide the first.
+    if (rule.cause) return false;
     rule.cause = find_cause_class(name);
     return rule.cause || name == "any";
   }
@@ -104,7 +107,10 @@ std::optional<CauseClass> find_cause_class(std::string_view name) {
 Result<RestartRuleLine> parse_restart_rule(std::string_view text) {
   RestartRuleLine rule{std::string(text)};
   const auto colon = text.rfind(':');
-  if (colon == text.npos) return refuse_rule(text, text, kRuleActions);
+  if (colon == text.npos) {
+    return fail(Code::Usage,
+                fmt::format("--restart-rule '{}' does not say what to do; {}", text, kRuleActions));
+  }
   for (const auto& part : split(text.substr(0, colon), '+')) {
     if (!take_rule_match(part, rule)) return refuse_rule(text, part, kRuleMatches);
   }

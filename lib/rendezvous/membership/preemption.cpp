@@ -104,7 +104,7 @@ Cause Preemption::cause() const {
 
 std::string Preemption::text() const {
   std::string text = cause().text;
-  if (!saved_) return text + ": not saved in the time that it had";
+  if (!saved_) return text + " without a checkpoint";
   if (checkpoint_ < 0) return text + ": saved";
   return text + fmt::format(": saved at step {}", checkpoint_);
 }

@@ -94,7 +94,7 @@ TEST_CASE("preemption: rank 0's save ends the wait, or that of every rank, or th
     job.preemption.ask("again", 10s, kStart);
     job.preemption.tick(kStart + 10s);
     CHECK(job.preemption.take_over());
-    CHECK(job.preemption.text() == "preempted (SIGTERM): not saved in the time that it had");
+    CHECK(job.preemption.text() == "preempted (SIGTERM) without a checkpoint");
   }
 }
 

@@ -212,9 +212,10 @@ TEST_CASE("restart rules: by exception, signal and role; what no rule is about c
 }
 
 TEST_CASE("restart rules: what is wrong with one is said with what is allowed") {
-  for (const char* wrong : {"oom", "oom:", "memory:1", "exit=x:1", "exit=0:1", "oom:1/0h", "oom:-1",
-                            "oom:1,2", "oom:fail,free", "oom:fail,exclude", "oom:1/9y", ":1",
-                            "signal=NONE:1", "exit=300:1", "oom:1001"}) {
+  for (const char* wrong :
+       {"oom", "oom:", "memory:1", "crash+gpu:1", "oom+any:1", "exit=x:1", "exit=0:1", "oom:1/0h",
+        "oom:-1", "oom:1,2", "oom:fail,free", "oom:fail,exclude", "oom:1/9y", ":1", "signal=NONE:1",
+        "exit=300:1", "oom:1001"}) {
     const auto rules = spec::parse_restart_rules(wrong);
     REQUIRE_FALSE_MESSAGE(rules.has_value(), wrong);
     CHECK(rules.error().code == Code::Usage);
