@@ -73,14 +73,20 @@ std::string words_of(const Failure& failure) {
 }
 
 /// Of the device or its driver, and not of what a program asked of it: an assertion on the device
-/// or an access out of bounds are mostly the program's.
+/// or an access out of bounds are mostly the program's, and so is an unspecified launch failure
+/// (cudaErrorLaunchFailure of the CUDA runtime). NCCL's "unhandled system error" is a socket's.
 bool blames_the_gpu(std::string_view text) {
-  constexpr std::array<std::string_view, 8> kSigns{
+  constexpr std::array<std::string_view, 6> kSigns{
       "uncorrectable ecc",           "fallen off the bus",
-      "unspecified launch failure",  "cuda error: hardware",
-      "unhandled cuda error",        "unhandled system error",
+      "cuda error: hardware",        "unhandled cuda error",
       "cudaerrordevicesunavailable", "all cuda-capable devices are busy or unavailable"};
   return std::ranges::any_of(kSigns, [&](auto sign) { return text.contains(sign); });
+}
+
+/// As torch says it, and as NCCL passes it on.
+bool is_out_of_memory(std::string_view text) {
+  return text.contains("outofmemoryerror") || text.contains("cuda out of memory") ||
+         (text.contains("cuda failure") && text.contains("'out of memory'"));
 }
 
 }  // namespace
@@ -90,8 +96,7 @@ CauseClass class_of(const Failure& failure) {
   if (!failure.out_of_memory.empty()) return CauseClass::Oom;
   if (ended_by_watchdog(failure)) return CauseClass::Hang;
   const auto text = words_of(failure);
-  if (text.contains("outofmemoryerror") || text.contains("cuda out of memory"))
-    return CauseClass::Oom;
+  if (is_out_of_memory(text)) return CauseClass::Oom;
   if (blames_the_gpu(text)) return CauseClass::Gpu;
   const bool by_signal = failure.status.how == process::ExitStatus::How::Signaled;
   return by_signal ? CauseClass::Crash : CauseClass::Error;

@@ -90,7 +90,11 @@ RestartDecision RestartRule::judge(const Cause& cause, CauseClass what, TimePoin
     decision->excluded = decision->restarts;
     decision->rule = fmt::format("--restart-rule {}", found->text);
   }
-  if (automatic && decision->restarts && decision->attempt_spent) decision->delay = next_delay();
+  // Also of one that a rule gives for nothing: else a worker that fails as it starts would start a
+  // hundred times a second.
+  const bool of_worker = cause.kind == Cause::Kind::WorkerFailed;
+  if (automatic && decision->restarts && (decision->attempt_spent || of_worker))
+    decision->delay = next_delay();
   return *decision;
 }
 

@@ -122,6 +122,14 @@ TEST_CASE("auto: the first restart is at once, the next ones wait 1 s, 2 s, .. 6
   CHECK(*std::ranges::max_element(delays) <= 60);
 }
 
+TEST_CASE("auto: a worker's restarts that a rule gives for nothing are delayed, too") {
+  RestartRule rule(automatic(1, "error:free preempted:free"));
+  CHECK(rule.decide(failure(), at(0s)).delay == 0s);
+  CHECK(rule.decide(failure(), at(1s)).delay > 500ms);
+  CHECK(rule.decide({.kind = Kind::NodeLeft}, at(2s)).delay == 0s);
+  CHECK(rule.decide(failure(), at(3s)).restarts);
+}
+
 TEST_CASE("auto: a new checkpoint refills the budget and ends the delays; an old one does not") {
   RestartRule rule(automatic(2));
   CHECK(rule.decide(failure(), at(1s)).restarts_left == 1);

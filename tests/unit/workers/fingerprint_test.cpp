@@ -88,6 +88,18 @@ TEST_CASE("cause classes: what ended a worker, for the restart policy") {
         CauseClass::Gpu);
   CHECK(class_of(raised("RuntimeError", "CUDA error: device-side assert triggered")) ==
         CauseClass::Error);
+  CHECK(class_of(raised("RuntimeError", "CUDA error: unspecified launch failure")) ==
+        CauseClass::Error);
+  const std::string nccl = "NCCL error in: x.cpp:1, unhandled ";
+  CHECK(class_of(raised("torch.distributed.DistBackendError",
+                        nccl + "system error, Last error: socketStartConnect: Connect to "
+                               "10.0.0.2<42171> failed : Connection refused")) ==
+        CauseClass::Error);
+  CHECK(class_of(raised("torch.distributed.DistBackendError",
+                        nccl + "cuda error, Last error: Cuda failure 2 'out of memory'")) ==
+        CauseClass::Oom);
+  CHECK(class_of(raised("torch.distributed.DistBackendError",
+                        nccl + "cuda error, Last error: Cuda failure 719 'x'")) == CauseClass::Gpu);
   CHECK(class_of(killed(SIGSEGV)) == CauseClass::Crash);
   CHECK(class_of(killed(SIGABRT, {"Watchdog caught collective operation timeout: x"})) ==
         CauseClass::Hang);
