@@ -58,8 +58,11 @@ class LinkCoordinator final : public Coordinator {
     handlers.on_frame = [this, peer](const std::string& payload) { hear(peer, payload); };
     handlers.on_end = [this, peer](const Error& error) { lose(peer, error); };
     link->start(std::move(handlers), std::move(first_bytes));
+    // Two intervals more than the count of missed heartbeats, which is to find the loss and say
+    // why.
     link->bear_silence(settings_.heartbeat * (settings_.heartbeats_missed + 2));
     connections_[peer].link = std::move(link);
+    // Only while there are connections: a coordinator without any never wakes up.
     if (connections_.size() == 1) watch_heartbeats();
   }
 
@@ -132,6 +135,7 @@ class LinkCoordinator final : public Coordinator {
     for (auto& [peer, connection] : connections_) {
       // Lost would end an agent that a successor will take in; the end of its connection makes it
       // look for that one.
+      // An ended job has told its agents the verdict.
       const bool told = connection.job != nullptr && connection.job->state.phase() == Phase::Ended;
       if (connection.job != nullptr && !told && !another_follows) connection.link->send(text);
       connection.link->close();
@@ -140,6 +144,7 @@ class LinkCoordinator final : public Coordinator {
     book_.jobs.clear();
     heartbeat_.disarm();
     agents_ = 0;
+    // No leaver is left to wait for, so this ends the wait of await_leavers().
     leave_.look(book_.jobs);
   }
 
@@ -274,6 +279,7 @@ class LinkCoordinator final : public Coordinator {
                               : settings_.stand_alone ? nullptr
                                                       : &settings_.rules) {
         if (const auto refusal = refusal_of(join.rules, *rules); !refusal.empty()) {
+          // Final: the rules of a job do not change, and another coordinator would refuse as well.
           dismiss(peer, refusal, true);
           return false;
         }
@@ -294,6 +300,7 @@ class LinkCoordinator final : public Coordinator {
   // One that has not joined since it was told to stop goes: its group is at work still.
   void attend(Peer peer, Connection& connection) {
     if (connection.job != nullptr) return;
+    // A store that knows no such job has nothing to wait for.
     if (settings_.stand_alone && !book_.jobs.contains(hellos_[peer].run_id)) return;
     enter(peer, connection, settings_.rules);
   }
@@ -317,6 +324,7 @@ class LinkCoordinator final : public Coordinator {
 
   void lose(Peer peer, const Error& error) {
     const auto found = connections_.find(peer);
+    // It was removed before; its link still tells that it has ended.
     if (found == connections_.end()) return;
     const bool broken = error.code == Code::Closed || error.code == Code::Io;
     if (!found->second.greeted && !broken) {
@@ -351,6 +359,7 @@ class LinkCoordinator final : public Coordinator {
     check_entitlement();  // `cut_off` may have given the lease back
     job->lost(peer, why, loss);
     job->deliver();
+    // Not while leavers are awaited: `leave_` asks the job how long they may take.
     if (job->links.empty() && !leave_.is_awaited()) book_.forget(*job);
     leave_.look(book_.jobs, true);
     if (agents_ != 0 || !on_deserted_) return;

@@ -21,6 +21,7 @@ Result<std::unique_ptr<Host>> Host::open(boost::asio::io_context& loop, Clock& c
   std::unique_ptr<Host> host(new Host(loop, clock));
   host->coordinator_ = Coordinator::make(loop, clock, std::move(sealer), std::move(coordinator));
   net::Listener::Takers takers;
+  // A raw pointer, since the listener is a part of the host.
   takers.agent = [host = host.get()](tcp::socket socket, std::string first_bytes) {
     host->coordinator_->serve(std::move(socket), std::move(first_bytes));
   };

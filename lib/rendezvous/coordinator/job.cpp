@@ -117,6 +117,7 @@ void Job::deliver_stacks() {
   std::ranges::move(preemption_.take(), std::back_inserter(all));
   for (const auto& [peer, push] : all) {
     const auto member = links.find(peer);
+    // It may be a client such as elastrunctl, which is not a member.
     const auto asker = askers_.find(peer);
     const auto link = member != links.end()    ? member->second
                       : asker != askers_.end() ? asker->second.lock()
@@ -126,6 +127,7 @@ void Job::deliver_stacks() {
       text = encode(FromCoordinator(*push));
     }
     if (link) link->send(text);
+    // Each question gets one answer.
     if (asker != askers_.end()) askers_.erase(asker);
   }
 }
@@ -142,6 +144,7 @@ void Job::note_assigned(Peer peer, const Assigned& assigned) {
 
 // A list of members is encoded once, since thousands of them get the same one.
 void Job::deliver() {
+  // First, so that what this makes the state say goes out below.
   if (preemption_.take_over()) state.preempted(preemption_.text(), clock_.now());
   std::shared_ptr<const World> world;
   std::shared_ptr<const Push> shared;
@@ -182,6 +185,7 @@ void Job::deliver() {
 
 void Job::note_reachable(const net::Link& link) {
   const auto address = link.local_address();
+  // A connection within this machine does not show by which address other machines reach it.
   if (!address.is_loopback() && !link.remote_address().is_loopback() &&
       link.remote_address() != address) {
     state.set_reachable(address.to_string());
@@ -204,6 +208,7 @@ void Job::record_world() {
 
 void Job::note_pause() {
   const TimePoint now = clock_.now();
+  // `expected_` moves on, so that no pause is counted twice.
   if (armed_ && now - expected_ > kPause) state.stand_still(now - std::exchange(expected_, now));
 }
 
@@ -215,8 +220,10 @@ void Job::arm() {
   if (due == armed_) return;
   armed_ = due;
   if (!due) return alarm_->disarm();
+  // A time that has passed already rings now; that delay is not a pause.
   expected_ = std::max(*due, clock_.now());
   alarm_->arm(*due, [this] {
+    // Before `armed_` is reset, without which no pause is seen.
     note_pause();
     armed_.reset();
     before_deciding_();

@@ -14,6 +14,7 @@ namespace {
 Duration reaction_of(const Coordinator::Settings& settings) {
   return settings.heartbeat * 2 + settings.heartbeat * settings.heartbeats_missed / 4;
 }
+// As long as the links of both sides bear it, and the same quarter.
 Duration silence_of(const Coordinator::Settings& settings) {
   return settings.heartbeat * (settings.heartbeats_missed + 2) * 5 / 4;
 }
@@ -73,6 +74,7 @@ void JobBook::forget(const Job& job) {
     // Members that were out of reach come late.
     if (!settings_.run_id.empty()) over_ = {state.past().last(), state.verdict()};
   }
+  // A copy: the job goes with its name.
   const std::string run_id = state.run_id();
   const bool at_work = state.world_fence().is_up(clock_.now());
   fenced_jobs_.keep(state, clock_.now());

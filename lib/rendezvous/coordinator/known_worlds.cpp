@@ -19,12 +19,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// Hundreds of thousands of jobs; what is larger is another file.
 constexpr std::size_t kMaxFile = 64 << 20;
 constexpr auto kMode = 0600;
 constexpr std::int64_t kHighest = std::int64_t{1} << 53;  // another one can always follow
 constexpr auto kTimeToWrite = std::chrono::seconds(5);
 
 Result<std::string> read_if_there(const std::string& path) {
+  // ENOENT alone: a file that cannot be read for another reason must not pass for none.
   if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return "";
   auto text = read_file(path, kMaxFile);
   if (!text) return fail(Code::Io, "cannot read " + text.error().text);
@@ -65,6 +67,7 @@ Status KnownWorlds::read() {
   }
   for (const json::value& each : worlds->as_array()) {
     Coordinator::KnownWorld world = world_of(each);
+    // A job without a round has no world to be fenced.
     if (world.id.round > 0) worlds_[world.run_id] = std::move(world);
   }
   return {};
@@ -90,6 +93,8 @@ void KnownWorlds::write(std::function<void()> written) {
                      {"epoch", world.id.epoch},
                      {"round", world.id.round},
                      {"nodes", world.nodes},
+                     // Rounded up: a store that begins again with too short a time lets a second
+                     // world begin.
                      {"at_work_ms", std::chrono::ceil<milliseconds>(world.at_work).count()}});
   }
   const auto put = [path = path_,

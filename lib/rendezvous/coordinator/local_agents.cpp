@@ -12,6 +12,7 @@ void LocalAgents::note(Peer peer, const AgentProcesses& processes) {
 }
 
 bool LocalAgents::is_here(Peer peer, const boost::asio::ip::address& from) const {
+  // The hello is only a claim: the connection has to come from this machine as well.
   return here_.contains(peer) && (from.is_loopback() || net::is_own_address(from));
 }
 

@@ -148,6 +148,7 @@ class ElectedLocator final : public Locator {
   bool leads() const { return election_.role() == Election::Role::Leader; }
 
   void step() {
+    // Until none is left: to obey one, as OpenCoordinator, may give others.
     for (auto orders = election_.take(); !orders.empty(); orders = election_.take()) {
       for (const Election::Order& order : orders) {
         std::visit([this](const auto& each) { obey(each); }, order);
@@ -438,6 +439,7 @@ class ElectedLocator final : public Locator {
 }  // namespace
 
 Duration effective_isolation(const ElectedLocatorSettings& settings) {
+  // More than the twentieth that isolated_at() takes off, so a world always has the time to stop.
   return std::max<Duration>(settings.isolation, time_to_stop(settings) * 11 / 10);
 }
 

@@ -19,10 +19,13 @@ void Election::look(TimePoint at) {
   // Its own entry is what a leader must look at, and that is a renewal.
   if (role_ == Role::Leader) {
     if (yielding_)
+      // Not `renew_at_`, which ends the pause: earlier, this node would campaign against the
+      // successor that it makes way for.
       verify_at_ = at;
     else
       renew_at_ = std::min(renew_at_, at);
   } else if (role_ == Role::Follower) {
+    // A candidate needs no look: the answer to its campaign tells who leads.
     look_at_ = look_at_ ? std::min(*look_at_, at) : at;
   }
 }
@@ -38,6 +41,7 @@ void Election::hear_of(std::int64_t epoch) {
 }
 
 void Election::record() {
+  // The register takes records from the owner of the entry alone.
   if (role_ == Role::Leader && !retired_) record_at_ = TimePoint::min();
 }
 
@@ -49,6 +53,7 @@ void Election::cannot_campaign(const Error& why) {
 void Election::step_down(const std::string& why) {
   role_ = Role::Follower;
   lapsed_ = raise_ = yielding_ = false;
+  // The record is of a world about which another leader decides from now on.
   record_at_.reset(), verify_at_.reset(), pause_.reset();
   // A session that asked while this node led still waits for an answer.
   if (wanted_) look_at_ = TimePoint::min();
@@ -67,6 +72,7 @@ void Election::yield(Duration pause, TimePoint now) {
 void Election::retire() {
   retired_ = true;
   cancel();
+  // A last word, if there is one, comes with resign().
   record_at_.reset(), verify_at_.reset(), pause_.reset();
   // Not the request under way: its answer still comes, and a campaign that was won must be given
   // back, or the job's next start waits for that entry to expire.
@@ -81,6 +87,7 @@ void Election::resign(bool with_record) {
 
 std::optional<Election::Request> Election::send(Request request, TimePoint now) {
   under_way_ = request;
+  // The lease counts from here: the register can have renewed it no earlier.
   asked_ = now;
   return request;
 }
@@ -97,6 +104,7 @@ std::optional<Election::Request> Election::next(TimePoint now) {
   }
   if (retired_) return std::nullopt;
   if (role_ == Role::Leader) return next_of_leader(now);
+  // Its coordinator is open by now: orders are carried out before this is asked.
   if (role_ == Role::Candidate) return send(Request::Campaign, now);
   if (!look_at_ || now < *look_at_) return std::nullopt;
   look_at_.reset();
@@ -104,6 +112,7 @@ std::optional<Election::Request> Election::next(TimePoint now) {
 }
 
 std::optional<Election::Request> Election::next_of_leader(TimePoint now) {
+  // Before all else: until the entry is given back this node stays in the way of what it waits for.
   if (raise_ || pause_) return send(Request::Resign, now);
   if (lapsed_) return next_without_lease(now);
   // Before the record, which an entry that has lapsed would refuse.
@@ -127,6 +136,8 @@ std::optional<Election::Request> Election::next_without_lease(TimePoint now) {
 }
 
 std::optional<TimePoint> Election::due() const {
+  // Case by case as in `next`: a time at which that sends nothing would ring the alarm again at
+  // once, for ever.
   if (under_way_) return std::nullopt;
   if (resign_) return record_at_;
   if (retired_) return std::nullopt;
@@ -137,6 +148,7 @@ std::optional<TimePoint> Election::due() const {
 }
 
 void Election::read(Result<std::optional<LeaderLease::Leader>> found, TimePoint now) {
+  // First in all answers: whatever this one means, the next request may go out.
   under_way_.reset();
   if (retired_) return;
   if (role_ == Role::Leader) return read_as_leader(found, now);
@@ -207,6 +219,7 @@ void Election::campaigned_too_late(bool ours) {
 void Election::campaigned_as_candidate(Result<LeaderLease::Leader> entry, bool ours) {
   if (entry && ours) return lead(std::move(*entry), false);
   role_ = Role::Follower;
+  // Another one was elected: agents must not find two places to join.
   orders_.emplace_back(CloseCoordinator{});
   if (!wanted_) return;
   if (!entry) return answer_with(Fail{entry.error()});
@@ -216,6 +229,7 @@ void Election::campaigned_as_candidate(Result<LeaderLease::Leader> entry, bool o
 void Election::campaigned_as_leader(const Result<LeaderLease::Leader>& entry, bool ours,
                                     bool strange, TimePoint now) {
   if (!entry) {
+    // Still a leader: the world keeps to this node until another one is known to lead.
     renew_at_ = now + retry_pause();
     if (wanted_) answer_with(Fail{entry.error()});
   } else if (!ours) {
@@ -240,9 +254,11 @@ void Election::lead(LeaderLease::Leader entry, bool again) {
   // From the request on, since the answer may have taken any part of the time since. A twentieth is
   // for clocks that run at different speeds: others count the whole time from when they saw it.
   lease_end_ = asked_ + lease_ * 19 / 20;
+  // A third, so that a renewal that fails is tried several times more before the lease ends.
   renew_at_ = asked_ + lease_ / 3;
   // A record that the last entry could not take any more is due at once under this one.
   if (record_at_) record();
+  // Lead answers that question as well.
   wanted_ = false;
   orders_.emplace_back(Lead{std::move(entry), again});
 }
@@ -287,6 +303,8 @@ void Election::recorded(const Result<bool>& still, TimePoint now) {
 // Those who are out of reach learn from nothing else that the job is over: it is tried as long as
 // the entry is ours for certain.
 void Election::recorded_last_word(const Result<bool>& still, TimePoint now) {
+  // resign() has set it since: this answer is about an earlier record, and the last word is still
+  // to come.
   const bool under_way_before = record_at_.has_value();
   // Beyond the lease the entry may be another leader's, whose record must stay.
   if (still || under_way_before || now + kRecordPause >= lease_end_) return;
@@ -298,6 +316,8 @@ void Election::resigned(TimePoint now) {
   resign_ = false;
   orders_.emplace_back(Resigned{});
   const auto pause = std::exchange(pause_, std::nullopt);
+  // Not the end for these two: the entry was given back to be taken again, above the epochs that
+  // members know or after the pause.
   if (!std::exchange(raise_, false) && !pause) return;
   lapsed_ = true;
   renew_at_ = now + pause.value_or(Duration::zero());

@@ -14,6 +14,7 @@ namespace {
 // A worker's failure without the worker says no more than that the job is over.
 Cause::Kind kind_of(const json::value& record) {
   bool sound = true;
+  // By the reader of the wire, so that the names of causes stand in one place.
   const json::value kind = json::object{{"kind", member_text_or(record, "kind", "")}};
   const Cause cause = read_cause(Reader(kind, sound));
   return cause.kind == Cause::Kind::WorkerFailed ? Cause::Kind::Closed : cause.kind;
@@ -84,6 +85,8 @@ std::string encode_record(const RecordedWorld& recorded) {
                       {"nodes", recorded.world.nodes},    {"address", recorded.world.address},
                       {"port", recorded.world.port},      {"by", recorded.by},
                       {"network", recorded.network}};
+  // Rounded up, like all times of a record: a successor that waits too short a time forms a world
+  // beside this one.
   record["at_work_ms"] =
       std::chrono::ceil<std::chrono::milliseconds>(recorded.world.at_work).count();
   record["local"] = recorded.world.local;

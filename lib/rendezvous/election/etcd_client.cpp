@@ -15,6 +15,8 @@ namespace {
 
 // One event of one small key; far below what a mistaken server could send without end.
 constexpr std::size_t kMaxLine = 1u << 20;
+// Between tries of the watch: another member mostly takes over at once, and a cluster that is down
+// must not be flooded.
 constexpr Duration kFirstPause = std::chrono::milliseconds(50);
 constexpr Duration kLongestPause = std::chrono::seconds(2);
 
@@ -44,6 +46,7 @@ net::HttpCall::Settings EtcdClient::settings(std::size_t endpoint) const {
 void EtcdClient::ask(std::string target, std::string body, Answer answer) {
   Question question{std::move(target), std::move(body), std::move(answer)};
   question.endpoint = good_;
+  // A list, because handlers keep the place of their question while others come and go.
   questions_.push_back(std::move(question));
   const Place place = std::prev(questions_.end());
   // Logging in first saves the refusal; a refusal tells that a token has expired.
@@ -56,9 +59,11 @@ void EtcdClient::send(Place question) {
   if (!token_.empty()) request.headers.emplace_back("Authorization", token_);
   auto response = std::make_shared<net::HttpResponse>();
   net::HttpCall::Handlers handlers;
+  // The address by which this machine goes out is one by which others mostly reach it.
   handlers.on_connect = [this](const auto& own) { own_ = own; };
   handlers.on_head = [response](int status) { response->status = status; };
   handlers.on_piece = [response](std::string_view piece) {
+    // Cut, not refused: what is left does not parse, and is reported as that.
     if (response->body.size() < kMaxLine) response->body += piece;
   };
   handlers.on_end = [this, question, response](const Status& status) {
@@ -90,6 +95,7 @@ void EtcdClient::answered(Place question, Result<net::HttpResponse> response) {
 void EtcdClient::next_endpoint(Place question, Error error) {
   question->troubles.push_back(error.text);
   if (++question->tried >= access_.endpoints.size()) {
+    // All of them: a user has to see which endpoint fails in which way.
     error.text = join(question->troubles, "; ");
     return finish(question, std::unexpected(std::move(error)));
   }
@@ -107,6 +113,7 @@ void EtcdClient::finish(Place question, Result<std::string> result) {
 }
 
 void EtcdClient::log_in(Place question) {
+  // Once per question: what is refused right after a login is not for want of a fresh token.
   question->logged_in = true;
   token_.clear();
   Question login{
@@ -123,6 +130,7 @@ void EtcdClient::log_in(Place question) {
         send(question);
       }};
   login.endpoint = question->endpoint;
+  // A refused login must not lead to another login.
   login.logged_in = true;
   questions_.push_back(std::move(login));
   send(std::prev(questions_.end()));
@@ -164,6 +172,7 @@ void EtcdClient::open_watch() {
 
 void EtcdClient::read_stream(std::string_view piece) {
   unread_ += piece;
+  // A line may lead to unwatch(), which empties `changed_`.
   for (auto end = unread_.find('\n'); end != std::string::npos && changed_;
        end = unread_.find('\n')) {
     const std::string line = unread_.substr(0, end);
@@ -185,9 +194,11 @@ void EtcdClient::read_line(std::string_view line) {
     return watch_ended("compacted");
   }
   if (answer->canceled) return watch_ended("the server cancelled the watch");
+  // This member is well, so the next loss begins with short pauses.
   pause_ = kFirstPause;
   if (answer->events == 0) return;
   from_revision_ = std::max(from_revision_, answer->revision + 1);
+  // A copy: it may call unwatch(), which destroys the function that runs.
   const auto changed = changed_;
   changed();
 }

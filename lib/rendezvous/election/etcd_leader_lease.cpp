@@ -40,6 +40,7 @@ class EtcdLeaderLease final : public LeaderLease {
   }
 
   void claim(const std::string& value, std::function<void(Result<Leader>)> answer) override {
+    // The lease first: an entry without one would outlive its leader.
     client_.ask("/v3/lease/grant", etcd::grant_request(whole_seconds(settings_.ttl)),
                 [this, value, answer = std::move(answer)](const Result<std::string>& text) {
                   const auto lease = understand(text, etcd::read_lease);
@@ -77,6 +78,7 @@ class EtcdLeaderLease final : public LeaderLease {
 
   void release(bool forget, std::function<void()> done) override {
     if (lease_ == 0) return boost::asio::post(loop_, std::move(done));
+    // From here on nothing renews it, also if the answer is lost.
     const auto give_back = [this, lease = std::exchange(lease_, 0), done = std::move(done)] {
       revoke(lease, done);
     };
@@ -89,6 +91,7 @@ class EtcdLeaderLease final : public LeaderLease {
   }
 
   void watch(std::function<void()> changed) override {
+    // From the last look on, or a change between look and watch would be missed.
     client_.watch(settings_.key, seen_revision_ + 1, std::move(changed));
   }
   void unwatch() override { client_.unwatch(); }

@@ -34,6 +34,7 @@ Result<std::optional<Entry>> first_entry(const json::value& range) {
   if (entries == nullptr) return std::nullopt;
   if (!entries->is_array()) return not_understood("\"kvs\" is not a list");
   if (entries->get_array().empty()) return std::nullopt;
+  // The range is one key, so there is one entry at most.
   const json::value& first = entries->get_array().front();
   const auto value = net::decode_base64(member_text_or(first, "value", ""));
   if (!value) return not_understood("a value is not base64");
@@ -57,6 +58,7 @@ const json::value* first_response(const json::value& answer) {
 
 // The condition of a transaction; revision 0: there is none.
 object same_entry(std::string_view key, std::int64_t create_revision) {
+  // By its revision and not by its value: that is the epoch, which fences late writers.
   return {{"key", net::encode_base64(key)},
           {"target", "CREATE"},
           {"result", "EQUAL"},
@@ -69,10 +71,12 @@ Result<json::value> unwrap(std::string_view text) {
   if (!value) return std::unexpected(value.error().context("etcd's answer"));
   if (!value->is_object()) return not_understood("it is not an object");
   if (const json::value* error = find_member(*value, "error")) {
+    // A text, or in a stream an object that has one.
     const std::string said = error->is_string() ? std::string(error->get_string())
                                                 : member_text_or(*error, "message", "no reason");
     return fail(Code::Io, fmt::format("etcd: {}", said));
   }
+  // Each answer of a stream is within it.
   if (const json::value* result = find_member(*value, "result")) return json::value(*result);
   return value;
 }
@@ -87,6 +91,7 @@ std::string create_request(std::string_view key, std::string_view value, std::in
   const std::string name = net::encode_base64(key);
   object put{{"key", name}, {"value", net::encode_base64(value)}, {"lease", std::to_string(lease)}};
   object range{{"key", name}};
+  // A create revision of 0 is that of a key that does not exist.
   return json::serialize(object{{"compare", json::array{same_entry(key, 0)}},
                                 {"success", json::array{object{{"request_put", put}}}},
                                 {"failure", json::array{object{{"request_range", range}}}}});
@@ -139,6 +144,8 @@ Result<RangeAnswer> read_create(std::string_view text, std::string_view value) {
   if (!answer) return std::unexpected(answer.error());
   const std::int64_t revision = revision_of(*answer);
   if (has_succeeded(*answer)) {
+    // etcd does not repeat what it has put: the key was created in the revision of this
+    // transaction.
     if (revision <= 0) return not_understood("no revision");
     return RangeAnswer{revision, Entry{std::string(value), revision}};
   }

@@ -17,8 +17,10 @@
 namespace elastrun::rendezvous {
 namespace {
 
+// A leader that is alive renews three times in one: nothing that slow is a leader any more.
 constexpr int kManyTtls = 10;
 
+// Not the loop's Clock, which its thread alone may ask.
 TimePoint now() {
   return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
 }
@@ -51,6 +53,7 @@ class FileEntry {
     // Live is what has changed under this process's own clock: by wall clocks, a healthy leader on
     // a machine 100 s behind once looked ten TTLs old.
     if (is_live(*record)) return Leader{record->value, record->epoch};
+    // With the last record: who leads next has to know that world.
     LeaseRecord next{value, record->epoch + 1, 0, wall_seconds(), record->record};
     // So old an entry is left over from an earlier job, and no world of its record can still run.
     if (age(*held) > kManyTtls * ttl_ + record_life_) next.record.clear();
@@ -66,6 +69,7 @@ class FileEntry {
     if (!held) return std::unexpected(held.error());
     const auto record = file_.read_locked();
     if (!record) return std::unexpected(record.error());
+    // Lost for good: what this node claims later is another entry.
     if (!is_ours(*record)) {
       mine_.reset();
       return false;
@@ -184,6 +188,8 @@ class FileLeaderLease final : public LeaderLease {
   }
 
   void release(bool forget, std::function<void()> done) override {
+    // The answer and the deadline both come here, and the thread may answer long after the
+    // deadline.
     const auto once = std::make_shared<std::function<void()>>(std::move(done));
     const auto tell = [this, once] {
       deadline_->disarm();
@@ -222,6 +228,7 @@ class FileLeaderLease final : public LeaderLease {
           found && *found && (*found)->epoch == told_.epoch && (*found)->value == told_.value;
       told_ = found && *found ? **found : Leader{};
       look_later();
+      // A copy: it may call unwatch().
       const auto changed = changed_;
       if (!same && found) changed();
     });
@@ -259,6 +266,8 @@ std::string lease_file(const std::string& path, std::string_view run_id) {
   if (!directory) return path;
   std::string name;
   for (const char c : run_id) {
+    // '%' is encoded as well, so two jobs never share a file; '/' and '.' are, so none leaves the
+    // directory.
     const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_';
     name += plain ? std::string(1, c) : fmt::format("%{:02x}", static_cast<unsigned char>(c));
   }

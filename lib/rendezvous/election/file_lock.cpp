@@ -24,6 +24,7 @@ std::string leader_of(int fd) {
       trim(std::string_view(text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)))),
       ' ');
   if (words.size() != 2 || !parse_int(words[1])) return "another process";
+  // Others can write this file, and what stands there goes into a message.
   const bool plain = std::ranges::all_of(words[0], [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
   });

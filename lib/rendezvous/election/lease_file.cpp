@@ -71,6 +71,8 @@ std::optional<Stored> parse_slot(std::string_view slot) {
   auto parsed = parse_json(trim(slot));
   if (!parsed || !parsed->is_object()) return std::nullopt;
   const std::string sum = member_text_or(*parsed, "sum", "");
+  // "sum" is the last member: erase() fills a gap with the last one, and the checksum depends on
+  // the order.
   parsed->as_object().erase("sum");
   if (sum != checksum(parsed->as_object())) return std::nullopt;
   return stored_of(*parsed, slot.size());
@@ -101,6 +103,7 @@ Result<Stored> read_stored(const std::string& path, Cached cached) {
     if (text->size() <= kMaxLeaseFile) {
       if (auto plain = parse_plain(*text)) return *std::move(plain);
     }
+    // Both forms begin so. Any other file is a user's, which a leader must not overwrite.
     if (!text->starts_with(R"({"value":)")) {
       return fail(Code::Usage, fmt::format("{} is not a rendezvous file; give --rdzv-endpoint a "
                                            "directory or another file",
@@ -157,6 +160,7 @@ Status LeaseFile::write(const LeaseRecord& record) {
   const std::size_t least = (slot.size() / kBlock + 1) * kBlock;
   // In place, over blocks that the file has already: a full disk or a quota must not end a lease.
   const bool fits = least <= slot_size_;
+  // Of the size of the slot that it covers, or the rest of that would follow it.
   slot.resize(fits ? slot_size_ - 1 : least - 1, ' ');
   slot += '\n';
   return fits ? write_in_place(slot) : replace(slot);

@@ -32,6 +32,7 @@ Result<Servers> read_servers(const std::string& text, bool tls) {
     for (const std::string_view scheme : {"http://", "https://"}) {
       if (!starts_with_ignoring_case(rest, scheme)) continue;
       rest.remove_prefix(scheme.size());
+      // One of them with TLS means all, since a request may go to each.
       servers.tls = servers.tls || scheme == "https://";
     }
     if (rest.ends_with('/')) rest.remove_suffix(1);
@@ -89,6 +90,7 @@ Result<std::unique_ptr<LeaderLease>> make_etcd_lease(boost::asio::io_context& lo
   }
   if (auto read = read_login(config, settings.access); !read) return std::unexpected(read.error());
   std::string prefix = config.etcd_prefix;
+  // A part without a name would make another key than that of nodes without the slash.
   while (prefix.ends_with('/')) prefix.pop_back();
   settings.key = fmt::format("{}/{}/coordinator", prefix, run_id);
   settings.record_key = fmt::format("{}/{}/world", prefix, run_id);
@@ -119,6 +121,7 @@ Result<std::unique_ptr<LeaderLease>> make_file_lease(boost::asio::io_context& lo
   const std::string file = lease_file(path, run_id);
   const auto parent = std::filesystem::path(file).parent_path();
   struct stat status {};
+  // Said now: later it would pass for a register that does not answer.
   if (!parent.empty() && (::stat(parent.c_str(), &status) != 0 || !S_ISDIR(status.st_mode))) {
     return fail(Code::Usage,
                 fmt::format("the rendezvous file {} cannot exist: {} is not a directory that "

@@ -23,6 +23,7 @@ Result<std::string> read_secret(const std::string& file, const std::string& give
                  file);
   }
   const std::string secret(trim(*text));
+  // Elsewhere an empty one means that the job has none.
   if (secret.empty()) {
     return fail(Code::Usage, fmt::format("the secret of the job (secret_file={}) is empty", file));
   }

@@ -10,6 +10,8 @@ constexpr std::int64_t kFarthest = 7'000'000'000'000'000'000;  // the year 2191
 
 std::optional<ClockReading> ClockOffset::take(TimePoint sent, std::int64_t clock,
                                               TimePoint received) {
+  // As in NTP: the other clock was read somewhere within the round trip, so half of that bounds the
+  // error.
   const Duration half = (received - sent) / 2;
   if (clock <= 0 || clock > kFarthest || half < Duration::zero()) return std::nullopt;
   const Taken taken{{Duration(clock) - (sent + half).time_since_epoch(), half}, received};

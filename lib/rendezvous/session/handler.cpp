@@ -64,6 +64,7 @@ Result<std::optional<bool>> RendezvousParameters::get_as_bool(const std::string&
   if (found == conf.end()) return std::nullopt;
   const std::string text = to_lower(found->second);
   const auto is = [&text](std::string_view word) { return text == word; };
+  // The words that RendezvousParameters.get_as_bool of torch takes.
   if (std::ranges::any_of(std::array{"1", "true", "t", "yes", "y"}, is)) return true;
   if (std::ranges::any_of(std::array{"0", "false", "f", "no", "n"}, is)) return false;
   return no_valid(key, "boolean");
@@ -99,6 +100,7 @@ Result<Handler> get_rendezvous_handler(const RendezvousParameters& parameters) {
   if (const auto sound = parameters.check(); !sound) return std::unexpected(sound.error());
   auto handler = create(parameters);
   if (!handler) return std::unexpected(handler.error());
+  // As torch: a creator that was registered may return anything.
   if (!*handler || (*handler)->get_backend() != parameters.backend) {
     return fail(Code::Internal,
                 fmt::format("The rendezvous backend '{}' does not match the "

@@ -34,6 +34,7 @@ struct Assignment {
 /// Calls into the user's code, from which exceptions may come.
 template <class Call>
 auto guarded(const Handler& handler, Call call) -> decltype(call(*handler)) {
+  // The handler is a user's: what it throws on this thread would end the agent.
   try {
     return call(*handler);
   } catch (const std::exception& thrown) {
@@ -88,6 +89,7 @@ class UsersSession final : public HandlerSession {
     if (const auto memory = std::exchange(self.memory, nullptr)) {
       restart_rule_.learn(*memory, clock_.now());
     }
+    // The restart rule's delay. The alarm of the polls is free: no round runs.
     if (clock_.now() < not_before_) {
       return poll_->arm(not_before_, [this, self = std::move(self)] { join(self); });
     }
@@ -178,6 +180,8 @@ class UsersSession final : public HandlerSession {
   void refused(const Error& error) {
     const std::string text = fmt::format("{}: {}", name(), error.text);
     Cause cause{.kind = Cause::Kind::Closed, .text = text};
+    // They stand for torch's RendezvousTimeoutError, RendezvousClosedError and
+    // RendezvousGracefulExitError; all others are faults of the handler.
     switch (error.code) {
       case Code::Timeout:
         cause.kind = Cause::Kind::Timeout;
@@ -290,6 +294,7 @@ class UsersSession final : public HandlerSession {
   }
 
   void poll_later() {
+    // As torchrun, which asks num_nodes_waiting() at each look at its workers.
     poll_->arm(clock_.now() + from_seconds(settings_.job.monitor_interval), [this] { poll(); });
   }
 

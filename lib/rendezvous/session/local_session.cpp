@@ -51,6 +51,7 @@ class LocalSession final : public Session {
     } else if (const auto* succeeded = std::get_if<Succeeded>(&report)) {
       state_.succeed(kSelf, succeeded->round, now);
     } else if (const auto* leaving = std::get_if<Leaving>(&report)) {
+      // Without a grace: no other node has to wait for this group.
       state_.leave(kSelf, leaving->why, now);
     }
     tell_preemption(report, now);
@@ -101,6 +102,7 @@ class LocalSession final : public Session {
   }
 
   void deliver() {
+    // First, so that what this makes the state say goes out below.
     if (preemption_.take_over()) state_.preempted(preemption_.text(), clock_.now());
     for (Delivery& delivery : state_.take()) {
       auto told = to_push(delivery.notice);

@@ -90,6 +90,8 @@ Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_po
   const auto endpoint = net::parse_endpoint(plan.settings.endpoint, default_port);
   if (!endpoint) return std::unexpected(endpoint.error());
   const bool fixed_ranks = plan.settings.backend == spec::backend::kStatic;
+  // Only where both ends are loopback: then no other machine can take part, and the store listens
+  // for this one alone.
   const bool alone =
       is_loopback_host(endpoint->host) &&
       (plan.settings.local_addr.empty() || is_loopback_host(plan.settings.local_addr));

@@ -36,6 +36,7 @@ Join Membership::describe(const std::string& address, const Rules& rules, int no
   // A worker's packets may leave by any of them (rails, container bridges), and the store of a
   // round lets in only addresses that it knows.
   node.alternates = alternate_addresses(node.address, net::own_addresses());
+  // As torch names nodes: address, process, number within the process.
   if (node.id.empty()) node.id = fmt::format("{}_{}_0", node.address, ::getpid());
   id_ = node.id;
   return join;

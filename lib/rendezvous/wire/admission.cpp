@@ -45,6 +45,7 @@ Hello own_hello(const std::string& run_id, const std::string& start, std::int64_
     if (user != nullptr && *user != '\0') hello.user = user;
   }
   hello.processes = own_processes(guardian);
+  // An agent of an older release says neither, and is not asked for it.
   hello.stacks = hello.saves = true;
   return hello;
 }
@@ -56,6 +57,7 @@ bool may_be_same_start(std::string_view one, std::string_view other) {
   const auto time_of = [](std::string_view start) { return start.substr(0, start.find('/')); };
   const auto time = time_of(one), other_time = time_of(other);
   const bool known = !time.empty() && !other_time.empty();
+  // Without a time on one side the number of requeues decides alone.
   return known ? one == other : one.substr(time.size()) == other.substr(other_time.size());
 }
 

@@ -20,7 +20,10 @@ ProcessMark mark_of(pid_t pid) {
 bool is_gone(const ProcessMark& mark) {
   if (mark.pid <= 0) return true;
   const auto entry = process::read_process(mark.pid);
+  // The start time tells a process from a later one with its number; a zombie runs nothing more.
   if (entry) return entry->zombie() || entry->start_time != mark.start_time;
+  // /proc may hide processes of others (hidepid in proc(5)), so only kill(2) can say that one has
+  // gone.
   return ::kill(mark.pid, 0) != 0 && errno == ESRCH;
 }
 
@@ -48,6 +51,7 @@ AgentProcesses own_processes(pid_t guardian) {
 
 bool are_ours(const AgentProcesses& processes) {
   const AgentProcesses& own = this_machine();
+  // Numbers of processes mean something within one boot and one pid namespace only.
   return !own.boot.empty() && own.namespace_ != 0 && processes.boot == own.boot &&
          processes.namespace_ == own.namespace_ && processes.agent.pid > 0;
 }

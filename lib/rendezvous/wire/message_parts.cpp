@@ -89,6 +89,7 @@ std::string fit_text(std::string_view text, std::size_t longest) {
   constexpr std::size_t kLongestCharacter = 4;
   const auto beginning = text.substr(0, longest + kLongestCharacter);
   std::string fit(cut(valid_utf8(beginning), longest));
+  // JSON makes some characters longer: this bounds what goes over the wire.
   fit.resize(cut(fit, bytes_within(fit, 2 * longest)).size());
   return fit;
 }
@@ -137,6 +138,7 @@ double Reader::number(std::string_view name, double low, double high, double oth
 }
 
 Reader Reader::member(std::string_view name) const {
+  // Static, because the reader keeps a pointer.
   static const json::value kEmpty = json::object();
   const json::value* found = find_member(*value_, name);
   return {found == nullptr ? kEmpty : *found, *sound_};
@@ -164,6 +166,7 @@ void add_source_address(Node& node, const boost::asio::ip::address& seen) {
   const std::string text = seen.to_string();
   if (node.address == text || std::ranges::find(node.alternates, text) != node.alternates.end())
     return;
+  // Of too many, the one that has carried this connection stays.
   if (node.alternates.size() >= kMaxAlternateAddresses) node.alternates.pop_back();
   node.alternates.push_back(text);
 }
@@ -203,6 +206,7 @@ Node read_node(const Reader& reader) {
 }
 
 json::object write_cause(const Cause& cause) {
+  // Said as "closed" with a flag: earlier releases hang up over a new kind (kCauseNames).
   const bool preempted = cause.kind == Cause::Kind::Preempted;
   const auto name = std::ranges::find(kCauseNames, preempted ? Cause::Kind::Closed : cause.kind,
                                       &decltype(kCauseNames)::value_type::first);
@@ -262,6 +266,7 @@ json::object write_rules(const Rules& rules) {
 
 /// A rule that an agent of another version does not know is at its default.
 Rules read_rules(const Reader& reader) {
+  // No rule needs longer, and such a time fits into nanoseconds.
   constexpr double kYear = 366.0 * 86400;
   Rules rules;
   for_each_rule([&](auto rule) {
@@ -322,6 +327,8 @@ Round read_round(const Reader& reader) {
   if (round.group_rank >= static_cast<int>(nodes) || round.members.size() > nodes) {
     reader.sound() = false;
   }
+  // In a large world only group rank 0 gets the list (encode_assignment); the others need its
+  // length.
   if (reader.sound()) round.members.resize(nodes);
   return round;
 }

@@ -34,12 +34,13 @@ object write_previous(const PreviousWorld& previous) {
   if (previous.group_rank >= 0) world["group_rank"] = previous.group_rank;
   return world;
 }
-/// One that is no address is as one that is not known: a later release may have longer ones.
+/// What is not an address counts as not known: a later release may have longer ones.
 std::string read_topology(const Reader& reader) {
   auto address = reader.text("topology");
   return spec::topology_problem(address).empty() ? address : std::string();
 }
 double write_grace(Duration grace) {
+  // The reader takes a longer one for a message of the wrong kind, and hangs up.
   return to_seconds(std::clamp<Duration>(grace, Duration::zero(), kLongestGrace));
 }
 Duration read_grace(const Reader& reader, std::string_view name, Duration otherwise = {}) {
@@ -300,6 +301,7 @@ Result<FromAgent> decode_from_agent(std::string_view text) {
   } else if (kind != "heartbeat") {
     return unknown_message(kind);
   }
+  // One look for all members: the reader has noted any of the wrong kind.
   if (!sound) return unsound_message(kind);
   return message;
 }

@@ -14,6 +14,7 @@ constexpr double kLongestAge = 366.0 * 86400;  // age_seconds
 constexpr std::size_t kLongestOfMemory = 200;
 
 double age_seconds(Duration time) {
+  // Ages travel, not times, because the clocks of machines are never compared.
   return std::clamp(to_seconds(time), 0.0, kLongestAge);
 }
 Duration read_age(const Reader& reader, std::string_view name) {
@@ -33,6 +34,7 @@ json::object write_entry(const RestartEntry& entry) {
 RestartEntry read_entry(const Reader& reader) {
   RestartEntry entry{read_age(reader, "age")};
   const auto cause = spec::find_cause_class(reader.text("class"));
+  // A later release may know further classes.
   entry.cause = cause.value_or(spec::CauseClass::Error);
   entry.fingerprint = reader.text("fingerprint");
   entry.place = reader.text("place");
@@ -112,6 +114,7 @@ RestartMemory read_memory(const Reader& reader) {
   RestartMemory memory{count("spent"), count("used"), count("level"),
                        reader.integer("checkpoint", -1, INT64_MAX, -1)};
   for (const json::value& element : reader.elements("ledger")) {
+    // What is more than this release keeps is cut, not refused: later ones may keep more.
     if (memory.entries.size() == RestartMemory::kMostEntries) break;
     memory.entries.push_back(read_entry(Reader(element, reader.sound())));
   }

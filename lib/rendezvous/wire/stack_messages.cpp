@@ -14,8 +14,10 @@ namespace {
 using json::object;
 using Kind = hangs::NodeProgress::Kind;
 
+// In the order of hangs::NodeProgress::Kind, by which write() and the reader index it.
 constexpr std::array<std::string_view, 3> kKinds = {"moves", "stands", "excused"};
 constexpr double kLongest = 1e9;  // seconds
+// Limits of what one node may bring: the coordinator keeps it for tens of thousands of them.
 constexpr std::size_t kMostDumps = 64;
 constexpr std::size_t kMostHeld = 64;  // of a node that are named
 constexpr std::size_t kLongestHeld = 256;
@@ -104,6 +106,7 @@ std::vector<hangs::StackGroup> read_groups(const Reader& reader, std::int64_t& r
 json::array write_held(const std::map<int, std::string>& held) {
   json::array list;
   for (const auto& [rank, by] : held | std::views::take(kMostHeld)) {
+    // `by` has names of processes in it, which may hold any bytes.
     list.emplace_back(object{{"rank", rank}, {"by", fit_text(by, kLongestHeld)}});
   }
   return list;
@@ -126,6 +129,7 @@ double seconds(Duration duration) {
 
 StacksReport read_stacks_report(const Reader& reader) {
   auto ranks_left = kMostRanks;
+  // The dumps of all nodes together, hence not kMostDumps.
   StacksReport report{{read_groups(reader, ranks_left), {}, read_texts(reader, "dumps", kMaxCount)},
                       reader.flag("hang"),
                       from_seconds(reader.number("standing", 0, kLongest, 0)),
@@ -186,6 +190,7 @@ ProgressReport read_progress_report(const Reader& reader) {
 }
 
 NodeStacks read_node_stacks(const Reader& reader) {
+  // One node's: no more ranks than it has workers.
   auto ranks_left = kMostWorkers;
   return {reader.integer("id"), read_groups(reader, ranks_left),
           read_texts(reader, "dumps", kMostDumps), reader.flag("last")};

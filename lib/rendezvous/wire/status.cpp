@@ -63,6 +63,7 @@ json::object describe(const Member& member, Phase phase, TimePoint now) {
 json::array missing_ranks(const State& state) {
   std::vector<bool> there(static_cast<std::size_t>(state.rules().max_nodes));
   for (const auto& [peer, member] : state.roster().all()) {
+    // State::admit() has refused what is outside of the range.
     there.at(static_cast<std::size_t>(member.node.node_rank)) = true;
   }
   json::array missing;
