@@ -22,6 +22,7 @@ std::string shown(const Endpoint& endpoint) {
 struct Message {
   explicit Message(Query query) { request.query = query; }
   Message& key(const std::string& name) {
+    // As TCPStore of torch, whose clients share the keys.
     slashed = "/" + name;
     request.key = slashed;
     return *this;
@@ -65,16 +66,19 @@ struct Connecting : std::enable_shared_from_this<Connecting> {
   Duration pause = std::chrono::milliseconds(50);
   std::string last_error = "it does not answer";
   TcpClient::OnConnected done;
+  // With itself as an argument: captured, it would hold the object that holds this function.
   std::function<void(std::shared_ptr<Connecting>)> try_once;
   std::function<void()> drop;  // the connection of the present attempt
   std::unique_ptr<Alarm> limit, next;
 };
 
 void Connecting::end(Result<std::unique_ptr<TcpClient>> result) {
+  // Their functions hold this object: it would never go while they are armed.
   limit.reset();
   next.reset();
   if (!result && drop) drop();
   drop = nullptr;
+  // Once: an answer may come in the turn in which the limit rings.
   if (const auto call = std::exchange(done, nullptr)) call(std::move(result));
 }
 
@@ -155,6 +159,7 @@ void TcpClient::set(std::string key, std::string value, OnDone done) {
 }
 
 void TcpClient::get(std::string key, Duration timeout, OnValue done) {
+  // Weak: the connection holds this call, and the two would keep each other.
   wait({key}, timeout, [connection = std::weak_ptr(connection_), key, done](Status there) {
     const auto alive = connection.lock();
     if (!there || !alive) return done(std::unexpected(there.error()));

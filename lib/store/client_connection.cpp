@@ -158,6 +158,7 @@ void TcpClient::Connection::lose(Error error) {
   lost_ = std::move(error);
   deadline_->disarm();
   const auto self = shared_from_this();
+  // Both do run empty: what a callback asks from now on is answered later, by call().
   for (auto* calls : {&in_flight_, &queued_}) {
     while (!calls->empty()) {
       const Call call = std::move(calls->front());
@@ -169,6 +170,7 @@ void TcpClient::Connection::lose(Error error) {
 
 void TcpClient::Connection::abandon() {
   lost_ = Error{Code::Closed, "the client was closed"};
+  // Without their callbacks: what those use may be going together with the client.
   in_flight_.clear();
   queued_.clear();
   deadline_.reset();

@@ -169,6 +169,7 @@ void Conversation::answer(bool values, std::span<const std::string_view> keys) {
 
 void Conversation::go_on() {
   Rest& rest = *rest_;
+  // The rest once there is room: a client that does not read must not fill our memory.
   while (rest.next < rest.keys.size() && !stalled()) put_item(rest.values, rest.keys[rest.next++]);
   if (rest.next < rest.keys.size()) return;
   output_.put(rest.after.take());

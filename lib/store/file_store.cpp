@@ -129,6 +129,7 @@ Status FileStore::take_record(std::string_view& rest) {
                             "or it is not a store file; remove it",
                             path_, offset_));
   }
+  // An erased key, as torch's FileStore writes it: its file has no gaps.
   if (key->starts_with('-')) {
     cache_.erase(std::string(key->substr(1)));
   } else {
@@ -168,6 +169,7 @@ Result<std::int64_t> FileStore::count(const std::string& full_key, std::int64_t 
   if (!lock) return std::unexpected(lock.error());
   if (const auto read = catch_up(lock->fd()); !read) return std::unexpected(read.error());
   const auto found = cache_.find(full_key);
+  // What others have appended is read, and the lock keeps them from more: the sum is exact.
   const auto number = found == cache_.end() ? 0 : parse_counter(found->second);
   if (!number) return fail(Code::Store, "the value of the key " + full_key + " is not a number");
   const auto sum = wrapping_add(*number, delta);
@@ -198,6 +200,7 @@ void FileStore::compare_set(std::string key, std::string expected, std::string d
     if (const auto read = catch_up(lock->fd()); !read) return std::unexpected(read.error());
     const auto found = cache_.find(full(key));
     const bool missing = found == cache_.end();
+    // As torch: an empty expected value stands for a key that is missing.
     const bool stores = missing ? expected.empty() : found->second == expected;
     if (!stores) return missing ? expected : found->second;
     const auto written = append(lock->fd(), full(key), desired);

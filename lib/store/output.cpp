@@ -33,6 +33,7 @@ std::size_t Output::gather(std::span<iovec> parts) const {
   std::size_t used = 0;
   std::size_t place = own_sent_;
   std::size_t skip = piece_sent_;
+  // Two parts at most for each piece: the own bytes before it, and itself.
   for (std::size_t i = first_piece_; i < pieces_.size() && used + 2 <= parts.size(); ++i) {
     const Piece& piece = pieces_[i];
     if (piece.after > place) {
@@ -63,6 +64,7 @@ void Output::sent(std::size_t count) {
     shared_ -= shared;
     count -= shared;
     if (piece_sent_ == pieces_[first_piece_].bytes->size()) {
+      // A value that was replaced meanwhile goes from memory once its last peer has it.
       pieces_[first_piece_++].bytes.reset();
       piece_sent_ = 0;
     }

@@ -23,8 +23,10 @@ namespace {
 namespace asio = boost::asio;
 using Endpoint = asio::ip::tcp::endpoint;
 
+// No tag of a peer is that large.
 constexpr std::uint64_t kListenerTag = ~std::uint64_t{0};
 constexpr std::size_t kReadSize = 256u << 10;
+// Then those who are connected have their turn: thousands may come at once.
 constexpr int kAcceptsPerTurn = 256;
 // What one peer may send before the others have their turn.
 constexpr std::size_t kReadPerTurn = 4u << 20;
@@ -120,6 +122,7 @@ void TcpServer::ready(std::span<const epoll_event> events) {
   for (const auto& event : events) {
     const auto peer = static_cast<Peer>(event.data.u64);
     if (event.data.u64 == kListenerTag) {
+      // This event may be from before the gate was shut.
       if (!gate_.is_shut()) accept_some();
       continue;
     }
@@ -135,6 +138,7 @@ void TcpServer::ready(std::span<const epoll_event> events) {
 /// Of all that a peer can cause, only the lack of memory throws; it costs that peer alone.
 template <class Work>
 void TcpServer::guard(Peer peer, Work work) {
+  // A peer that asks for more memory than there is costs its connection, and not the agent.
   try {
     work();
   } catch (const std::bad_alloc&) {
@@ -147,6 +151,7 @@ void TcpServer::guard(Peer peer, Work work) {
 }
 
 void TcpServer::ready(Peer peer, std::uint32_t events) {
+  // First: requests that stalled for want of room were sent before what is unread.
   if ((events & EPOLLOUT) != 0) flush(peer);
   if (!exchange_->is_open(peer)) return;
   // Sent all it had to say, and now it does not even listen any more.
@@ -204,6 +209,7 @@ Peer TcpServer::add(UniqueFd fd) {
   const Peer peer = exchange_->open();
   if (peer >= connections_.size()) connections_.resize(peer + 1);
   Connection& connection = connections_[peer];
+  // The number may have been another connection's, whose late events have an older serial (tag()).
   connection = {.fd = std::move(fd), .serial = connection.serial + 1, .events = EPOLLIN};
   ++statistics_.accepted;
   ++statistics_.connections;
@@ -240,6 +246,7 @@ void TcpServer::read(Peer peer, bool to_the_end) {
   while (size == kReadSize || to_the_end) {
     if (connections_[peer].finished) return;
     if (exchange_->at(peer).stalled() || total >= kReadPerTurn) {
+      // With EPOLLET nothing tells of the rest again: watch() asks for it.
       connections_[peer].unread = true;
       return watch(peer);
     }
@@ -347,6 +354,7 @@ void TcpServer::watch(Peer peer) {
   if (reads) connection.unread = false;
   connection.unsent = false;
   connection.events = wanted;
+  // Also where nothing differs: epoll_ctl(2) then looks at what is there already.
   poller_->modify(connection.fd.get(), wanted | kEdge, tag(peer));
 }
 

@@ -56,6 +56,7 @@ Table::Extra& Table::extra(Entry& entry) {
 void Table::tidy(Entry& entry) {
   Slot& slot = entry.second;
   if (slot.extra && slot.extra->empty()) slot.extra.reset();
+  // By its place: a key that is part of the entry would be read while it is destroyed.
   if (!slot.present && !slot.extra) slots_.erase(slots_.find(entry.first));
 }
 

@@ -12,6 +12,7 @@ void Table::satisfied(Link& link) {
   link.entry = nullptr;
   Wait& wait = *link.wait;
   if (--wait.missing > 0) return;
+  // First: end() destroys the wait.
   notices_.push_back({wait.peer, nullptr});
   end(wait);
 }
