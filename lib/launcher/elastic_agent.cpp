@@ -49,6 +49,7 @@ Result<RunResult> LocalElasticAgent::run() {
   process::let_children_inherit(spec_.inherited_fds);
   guardian::Agent no_guardian;
   OwnRendezvous own;
+  // A built-in handler only holds parameters, and job_of() has read them.
   if (dynamic_cast<rendezvous::BuiltInHandler*>(spec_.rdzv_handler.get()) == nullptr) {
     own = {spec_.rdzv_handler, {spec_.master_addr, spec_.master_port}};
   }

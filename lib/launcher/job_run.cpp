@@ -62,6 +62,7 @@ Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardia
   if (!layout) return std::unexpected(layout.error());
   std::unique_ptr<JobRun> run(new JobRun(spec, guardian, std::move(*layout)));
   if (const auto met = run->meet(std::move(own)); !met) return std::unexpected(met.error());
+  // In the order of their needs: a part holds those before it, and reaches later ones by a call.
   run->hang_ = HangServices::make(run->hang_parts());
   if (auto made = RunTelemetry::make(run->telemetry_parts())) {
     run->telemetry_ = std::move(*made);
@@ -221,6 +222,7 @@ void JobRun::make_agent() {
 /// Only where it will be found: a temporary directory that will be removed costs time for nothing.
 Status JobRun::open_records() {
   if (!keeps_records()) return {};
+  // On a copy: a call that was given up goes on to use it.
   const auto make = [layout = layout_]() mutable -> Result<logs::Layout> {
     if (auto made = layout.make_run(); !made) return std::unexpected(made.error());
     return layout;
@@ -271,6 +273,7 @@ Agent::Parts JobRun::agent_parts() {
       .observer = observers_,
       .plan =
           [this](const rendezvous::Round& round) {
+            // Before the workers: what the kernel killed earlier is not theirs.
             oom_kills_.begin();
             containment_.begin_attempt();
             auto plans = plans_->make(round);
@@ -391,8 +394,10 @@ JobResult JobRun::run() {
   // On this machine's own disk a removal takes less than a thread for it.
   channel_.end(files_are_near() ? nullptr : &lanes_[Lane::Folders]);
   status_.line().hide();
+  // Bounded: a sink that does not answer must not hold the verdict back.
   pipeline().flush(clock_->now() + std::chrono::seconds(1));
   end_all(*result);
+  // After the processes: one that lives would write into what is removed here.
   result->run_dir = files_->settle(result->succeeded());
   status_.end();
   store_needed_until_ = result->store_needed_until;

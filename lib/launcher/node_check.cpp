@@ -102,6 +102,7 @@ std::string NodeCheck::fault(const std::optional<rendezvous::StorePlan>& needs) 
 
 std::string NodeCheck::transient_fault(const std::optional<rendezvous::StorePlan>& needs) {
   const auto now = sample_();
+  // With a worker for each GPU the node is this job's alone, and so is all memory in use.
   auto text = gpu_fault(before_, now, now.size() <= workers_);
   return text.empty() && needs ? port_fault(*needs) : text;
 }

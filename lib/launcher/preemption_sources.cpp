@@ -42,6 +42,7 @@ PreemptionSources::PreemptionSources(boost::asio::io_context& loop, Clock& clock
   if (!spec.saves_when_preempted()) return;
   if (!file_.empty()) watch_file(loop);
   const auto seconds = parse_int(end);
+  // 2^33 s: nanoseconds of much more do not fit into 64 bits.
   if (!seconds || *seconds <= 0 || *seconds > 1LL << 33) return;
   const Duration left = WallTime(std::chrono::seconds(*seconds)) - clock.wall();
   end_ = clock.now() + left;

@@ -71,6 +71,7 @@ Result<RunResult> run_result(const JobResult& result) {
   }
   if (out.state != WorkerState::Succeeded || !result.round) return out;
   for (int local_rank = 0; local_rank < result.local_world_size; ++local_rank) {
+    // A program returns its exit code alone, and a success has 0.
     out.return_values[result.round->rank_base + local_rank] = 0;
   }
   return out;

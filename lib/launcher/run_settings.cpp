@@ -83,6 +83,7 @@ std::string lasting_report(const spec::JobSpec& spec, const logs::Layout& layout
 }
 
 bool needs_all_output(const spec::JobSpec& spec) {
+  // The page shows it, and to the watch for hangs it is a sign of life.
   return spec.http || spec.hang_limit;
 }
 

@@ -46,9 +46,11 @@ void RunSignals::listen_to_passing() {
     held.insert(number);
     alarms_.emplace(number, parts_.clock.make_alarm());
   }
+  // These end the job or ask for a save: listen() has them.
   for (const int one : handled_.numbers) held.erase(one);
   std::vector<int> numbers(held.begin(), held.end());
   parts_.guardian.tell_apart(numbers);
+  // As this one the guardian passes them on.
   if (!numbers.empty()) numbers.push_back(guardian::passing_signal());
   passing_source_ = std::make_unique<process::SignalSource>(
       parts_.loop, numbers, [this](const process::SignalEvent& event) { heard_passing(event); });

@@ -23,6 +23,7 @@ Status check(const WorkerSpec& spec) {
     return wrong(
         fmt::format("WorkerSpec::max_restarts must be at least 0, not {}", spec.max_restarts));
   }
+  // Those up to 2 are streams, which each worker gets from the launcher.
   for (const int fd : spec.inherited_fds) {
     if (fd > 2) continue;
     return wrong(fmt::format("WorkerSpec::inherited_fds must be above 2, where {} is not", fd));

@@ -32,6 +32,7 @@ void LastWrites::wait(bool console) {
   with_console_ = console;
   waiting_ = true;
   over_ = false;
+  // It has run out of work or was stopped when the job ended, and would return at once.
   loop_.restart();
   look();
   if (!over_) {
@@ -74,6 +75,7 @@ bool LastWrites::ask_files() {
     if (queue.given_up || queue.left_out || queue.calls->idle()) continue;
     done = false;
     if (std::exchange(queue.marked, true)) continue;
+    // `queue` stays where it is: the list is complete since the constructor.
     queue.calls->make(
         "the end", [] { return 0; },
         [this, &queue](int) {

@@ -35,6 +35,7 @@ void RoundGate::prepare(const rendezvous::Round& round) {
   prepare_(round, [this, alive = lifetime_.token()] {
     if (!alive) return;
     preparing_ = false;
+    // What ended the round meanwhile has dropped it.
     prepared_ = !std::exchange(dropped_, false);
     pass_on();
   });

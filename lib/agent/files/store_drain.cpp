@@ -11,7 +11,9 @@ namespace elastrun::agent {
 namespace {
 
 constexpr std::string_view kDrainArea = "agent";
+// Polled, because the store tells of workers that come and not of those that go.
 constexpr Duration kDrainLook = std::chrono::milliseconds(20);
+// Workers of other nodes mostly end within it, which needs no words.
 constexpr Duration kLong = std::chrono::seconds(1);
 
 std::size_t visitors_of(const RoundStore& store) {

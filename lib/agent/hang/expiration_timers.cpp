@@ -21,6 +21,7 @@ namespace {
 constexpr std::string_view kTimerArea = "timer";
 constexpr std::string_view kSwitch = "TORCHELASTIC_ENABLE_FILE_TIMER";
 constexpr std::string_view kFile = "TORCHELASTIC_TIMER_FILE";
+// Before the loop runs: the start of a job does not wait longer for the file system of a FIFO.
 constexpr Duration kTimeLimit = std::chrono::seconds(10);
 constexpr double kLongest = 10 * 365.0 * 86400;  // years; a deadline must fit into nanoseconds
 constexpr double kLate = 0.25;                   // seconds until a request is heard
@@ -78,6 +79,7 @@ ExpirationTimers::ExpirationTimers(Parts parts)
       hung_stacks_(parts_.loop, parts_.clock, parts_.launcher, parts_.environment) {}
 
 void ExpirationTimers::open_pipe() {
+  // The messages are torch's, which people and tools look for.
   if (workers::find_variable(parts_.environment, kSwitch) != "1") {
     log::info(kTimerArea, "Environment variable '{}' not found. Do not start FileTimerServer.",
               kSwitch);
@@ -97,6 +99,7 @@ void ExpirationTimers::open_pipe() {
 void ExpirationTimers::close_pipe(files::BlockingCalls& files, std::function<void()> removed) {
   if (!pipe_) return;
   const auto place = pipe_->take_place();
+  // Now; only the removal may wait for a file system.
   pipe_.reset();
   const auto what = place->path;
   const auto remove = [removal = place->take_removal()] { return removal(), true; };
@@ -126,6 +129,7 @@ void ExpirationTimers::heard(pid_t sender, const workers::TimerSet& timer) {
   if (timer.deadline) {
     const double now = to_seconds(parts_.clock.now().time_since_epoch());
     const double after = std::clamp(timer.after, 0.0, kLongest);
+    // What waited so long for this agent gets its whole time from now on.
     const bool late = now + after - *timer.deadline > kLate;
     const double left = late ? after : std::clamp(*timer.deadline - now, 0.0, kLongest);
     request.expiry = awake_.now() + from_seconds(left);

@@ -10,6 +10,7 @@ std::unique_ptr<HangServices> HangServices::make(Parts parts) {
   std::unique_ptr<HangServices> made(new HangServices(parts));
   made->timers_.open_pipe();
   const auto folder = made->timers_.own_folder();
+  // The guardian removes it if this agent is killed.
   if (!folder.empty()) made->guardian_.remember_directory(folder);
   return made;
 }

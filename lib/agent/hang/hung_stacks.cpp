@@ -137,6 +137,7 @@ void HungStacks::find_spy(const std::shared_ptr<Job>& job, std::vector<pid_t> pi
 }
 
 void HungStacks::spy(const std::shared_ptr<Job>& job, const std::string& path, pid_t pid) {
+  // Memory instead of a pipe, which is full at 64 KiB and would have to be read meanwhile.
   const auto output = std::make_shared<UniqueFd>(::memfd_create("py-spy", MFD_CLOEXEC));
   const UniqueFd nowhere(::open("/dev/null", O_RDWR | O_CLOEXEC));
   process::LaunchRequest request;

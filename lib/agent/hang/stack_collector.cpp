@@ -14,6 +14,7 @@
 namespace elastrun::agent {
 namespace {
 
+// The coordinator reports after kTimeToAnswer at the latest; as much again is for the way.
 constexpr Duration kLost = 2 * rendezvous::Standstill::kTimeToAnswer;
 constexpr Duration kDumpsLimit = std::chrono::milliseconds(500);
 
@@ -60,6 +61,7 @@ std::vector<StackCollector::Subject> StackCollector::subjects() const {
                              ? subjects.end()
                              : std::ranges::find(subjects, worker->pid, &Subject::worker);
     if (subject == subjects.end() || parts_.offers.of(subject->process)) continue;
+    // The worker itself may be a wrapper such as a shell.
     if (parts_.offers.of(process)) subject->process = process;
   }
   return subjects;

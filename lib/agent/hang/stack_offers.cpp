@@ -7,8 +7,10 @@ namespace elastrun::agent {
 void StackOffers::heard(pid_t sender, const workers::StacksOffered& offer) {
   const auto process = process::read_process(sender);
   if (!process) return;
+  // A script may fork without end: only processes that live keep their places.
   if (offers_.size() >= most_ && !offers_.contains(sender)) forget_ended();
   if (offers_.size() >= most_ && !offers_.contains(sender)) return;
+  // With the start time: by then the number may be another process's.
   offers_.insert_or_assign(
       sender, Offer{{offer.signal, offer.descriptor, offer.thread}, process->start_time});
 }

@@ -48,6 +48,7 @@ Agent::Agent(Parts parts, Settings settings)
       settle_(awake_.make_alarm()),
       linger_(awake_.make_alarm()),
       signal_wait_(awake_.make_alarm()),
+      // By the real clock: the time that a preemption leaves goes on in a pause.
       unheard_(parts_.clock.make_alarm()),
       leave_(parts_.clock, parts_.written, [this] { post(LeaveOver{}); }),
       barrier_(awake_, settings_.job.exit_barrier_timeout, [this](std::int64_t round) {
@@ -140,6 +141,7 @@ void Agent::observe(const Fact& fact) {
     // While it joins, a round that this node never started has ended.
     const bool joining = policy_.phase() == Phase::Joining;
     if (restart->attempt_spent) {
+      // By the round's attempt, not by counting: a node that came later has missed restarts.
       result_.restarts = (joining || !round_ ? result_.restarts : round_->attempt) + 1;
     }
     // Not "restarting": where a scheduler ends the whole job, our own signal is on its way.
@@ -238,6 +240,7 @@ void Agent::group_event(workers::Group::Event event) {
       return post(AllEnded{});
     case Event::Gone:
       result_.attempts.back().stopping = parts_.clock.now() - stop_at_;
+      // Only after the whole grace: a user who insists kills workers that would still have ended.
       if (result_.attempts.back().stopping >= settings_.job.shutdown_timeout) {
         result_.attempts.back().deaf = killed_ranks(group_->workers());
       }
@@ -346,6 +349,7 @@ void Agent::perform(const TellSucceeded&) {
 }
 
 void Agent::perform(const TellLeaving& action) {
+  // Without workers no new round has to wait for this node.
   parts_.session.report(rendezvous::Leaving{action.why, group_ ? grace() : Duration::zero(), false,
                                             action.unable, action.killed});
 }
@@ -359,11 +363,13 @@ void Agent::perform(const StayForOthers&) {
 }
 
 void Agent::perform(const End& action) {
+  // Now, since the group goes before the result is told.
   note_workers();
   result_.ending = action.ending;
   result_.round = round_;
   result_.memory = memory_.at(parts_.clock.now());
   if (parts_.saving != nullptr) result_.preemption = parts_.saving->account();
+  // Once more: workers that have ended since the failure was told may be the ones to blame.
   if (group_ && !group_->failures().empty()) result_.judgement = judge_failures();
   result_.culprit = choose_culprit(result_.ending, result_.judgement, result_.round);
   barrier_.disarm();

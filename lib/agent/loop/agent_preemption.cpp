@@ -23,6 +23,7 @@ void Agent::perform(const TellPreempt& action) {
   const auto until = parts_.clock.now() + action.deadline;
   unheard_->arm(std::min(parts_.clock.now() + kTimeToHear, until), [this, until] {
     const auto left = std::max(until - parts_.clock.now(), Duration::zero());
+    // A script that never looks at its page hears of the save by a signal alone.
     const bool looks = parts_.saving != nullptr && parts_.saving->looks();
     post(PreemptUnheard{{.step = -1, .left = left, .by_signal = !looks}});
   });
@@ -43,6 +44,7 @@ void Agent::perform(const TellSaved&) {
 void Agent::perform(const SaveGroup& action) {
   if (parts_.saving != nullptr) parts_.saving->order(action.order);
   leave_.begin(action.order.left);
+  // The workers read the order from their pages.
   if (!action.order.by_signal) return;
   begin_stop();
   group_->stop(SIGTERM, action.order.left);

@@ -46,6 +46,7 @@ std::vector<Action> NodePolicy::begin() {
 std::vector<Action> NodePolicy::step(const Fact& fact) {
   if (phase_ == Phase::Ended) {
     const auto* signal = std::get_if<SignalCame>(&fact);
+    // A user who insists ends the wait for the other nodes; all else comes too late.
     return signal != nullptr && signal->insisted ? Actions{CutEnd{}} : Actions{};
   }
   return std::visit([this](const auto& one) { return on(one); }, fact);
@@ -119,6 +120,7 @@ NodePolicy::Actions NodePolicy::on(const GroupStarted&) {
   // Kept until now, since before this answer it is unknown whether there is a group to stop.
   if (hurried_ || ending_ || order_) return stop_new_group();
   phase_ = Phase::Running;
+  // The order to save may have come while the group was being started.
   if (!saving_) return {TellStarted{}};
   if (saving_->by_signal) phase_ = Phase::Stopping;
   return {TellStarted{}, SaveGroup{*saving_}};
@@ -180,6 +182,7 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::AskReached& push) {
 // The connection to the coordinator is lost, or it is of an earlier release: this node alone saves.
 NodePolicy::Actions NodePolicy::on(const PreemptUnheard& fact) {
   if (saving_ || order_ || ending_) return {};
+  // By itself: the coordinator did not answer, and the time to save in runs out.
   saving_ = fact.order;
   ending_ = preempted_ending();
   Actions actions{TellLeaving{"it was preempted"}};
@@ -192,6 +195,7 @@ NodePolicy::Actions NodePolicy::on(const PreemptUnheard& fact) {
 }
 
 NodePolicy::Actions NodePolicy::on(const LeaveOver&) {
+  // While workers start there is nothing to stop; GroupStarted looks at what has come meanwhile.
   if (gone_ || phase_ == Phase::Starting) return {};
   phase_ = Phase::Stopping;
   return {StopGroup{SIGTERM, false, kAfterSave}};
@@ -200,6 +204,7 @@ NodePolicy::Actions NodePolicy::on(const LeaveOver&) {
 NodePolicy::Actions NodePolicy::ordered(const rendezvous::SaveAt& push) {
   if (saving_ || order_ || ending_) return {};
   saving_ = push;
+  // GroupStarted takes the order up.
   if (phase_ != Phase::Running && phase_ != Phase::Settling) return {};
   phase_ = push.by_signal ? Phase::Stopping : Phase::Running;
   return {SaveGroup{push}};
@@ -214,6 +219,7 @@ NodePolicy::Actions NodePolicy::have_saved() {
 
 NodePolicy::Actions NodePolicy::on(const AllEnded&) {
   if (saving_ && phase_ == Phase::Running) return have_saved();
+  // No culprit can come any more.
   return phase_ == Phase::Settling ? fail_now() : Actions{};
 }
 
@@ -227,11 +233,14 @@ NodePolicy::Actions NodePolicy::on(const AllSucceeded&) {
   if (saving_) return have_saved();
   succeeded_ = true;
   phase_ = Phase::Stopping;
+  // Told first: the others wait for it at their barriers while this group is finished.
   return {TellSucceeded{}, ArmBarrier{}, FinishGroup{}};
 }
 
 NodePolicy::Actions NodePolicy::on(const GroupGone&) {
   gone_ = true;
+  // In a preemption the coordinator waits for the save of each node: one whose workers have gone
+  // must say so.
   const bool goes = saving_ || preempted_;
   if (goes && !order_ && !ending_ && !succeeded_ && !std::exchange(told_saved_, true)) {
     phase_ = Phase::Waiting;
@@ -252,6 +261,7 @@ NodePolicy::Actions NodePolicy::on(const BarrierOver& fact) {
 /// After a signal that only announced the end, and at which the workers may have gone on.
 NodePolicy::Actions NodePolicy::ask_again(int signal) {
   if (!ending_ || !process::only_announces_end(ending_->signal)) return {};
+  // The group will be stopped with it as soon as it has been started.
   if (phase_ == Phase::Starting) ending_->signal = signal;
   if (phase_ != Phase::Stopping || gone_) return {};
   return {StopGroup{signal, true}};
@@ -287,6 +297,7 @@ NodePolicy::Actions NodePolicy::on(const SignalCame& fact) {
 NodePolicy::Actions NodePolicy::on(const GuardianGone&) {
   Ending ending;
   ending.kind = Ending::Kind::GuardianLost;
+  // The others know then, or the verdict has come.
   const bool known = ending_ || (order_ && std::holds_alternative<rendezvous::Done>(*order_));
   ending_ = ending;
   Actions actions;
@@ -309,6 +320,7 @@ NodePolicy::Actions NodePolicy::kill() {
 NodePolicy::Actions NodePolicy::on(const WorkerStuck& fact) {
   if (phase_ != Phase::Running) return {};
   Ending ending;
+  // Such a worker cannot be killed, so this node cannot put another one in its place.
   ending.kind = Ending::Kind::Stuck;
   ending.why =
       fmt::format("the worker with local rank {} (pid {}) has been in uninterruptible sleep for {}",
@@ -334,6 +346,7 @@ NodePolicy::Actions NodePolicy::obey() {
 
 NodePolicy::Actions NodePolicy::resolve() {
   if (!gone_) return {};
+  // What this node has decided wins over orders that came meanwhile.
   if (ending_) return end(*ending_);
   if (order_ && !unable_.empty()) {
     Ending ending;
@@ -387,6 +400,7 @@ Ending NodePolicy::preempted_ending() const {
   Ending ending;
   ending.kind = Ending::Kind::Preempted;
   ending.why = "preempted (" + *preempted_ + ")";
+  // The job goes on elsewhere: the exit code asks the scheduler for that (elastrun-preemption(7)).
   ending.requeue = true;
   return ending;
 }

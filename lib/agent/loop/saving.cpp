@@ -40,7 +40,9 @@ void Saving::worker_said(const workers::Worker& worker, const workers::Message& 
 void Saving::heard_step(int rank, std::int64_t step) {
   auto& known = steps_[rank];
   const auto now = parts_.clock.now();
+  // Page and channel tell the same step; its time is that of the first news.
   if (step == known.last) return;
+  // Below the first one the script has resumed, and its pace begins there.
   if (known.first < 0 || step < known.first) known.first = step, known.first_at = now;
   known.last = step, known.at = known.save_from = now;
 }
@@ -90,6 +92,7 @@ void Saving::saved(int rank, std::int64_t step) {
     if (step >= 0 && step < order_->step) return;
     saved_.insert(rank);
     const auto has_saved = [this](const auto& each) { return saved_.contains(each.second); };
+    // Without --preempt-ack-all rank 0 speaks for all: as a rule it is the one that writes.
     const bool enough = parts_.all ? std::ranges::all_of(ranks_, has_saved) : saved_.contains(0);
     if (!enough || account_->is_saved) return;
     account_->is_saved = true;
@@ -106,6 +109,7 @@ rendezvous::Reached Saving::reached() const {
     out.step = std::max(out.step, steps.last);
     const auto pace = pace_of(steps);
     if (pace <= Duration::zero()) continue;
+    // The fastest rank's: the step to save at must not lie behind it when the order comes.
     out.pace = out.pace == Duration::zero() ? pace : std::min(out.pace, pace);
   }
   out.saved = account_ && account_->is_saved;
@@ -123,6 +127,7 @@ void Saving::look_at_pages() {
 void Saving::answer() {
   look_at_pages();
   if (reached().step < 0) return tell();
+  // The second look may show a faster pace than the mean so far, see pace_of().
   for (auto& [rank, steps] : steps_) steps.looked = steps.last;
   look_->arm(parts_.clock.now() + kPaceLook, [this] {
     look_at_pages();
@@ -154,6 +159,7 @@ void Saving::order(const rendezvous::SaveAt& order) {
   asked({});
   look_at_pages();
   order_ = order;
+  // Saves from before the order hold less than is asked for.
   saved_.clear();
   for (const auto& [local_rank, rank] : ranks_) parts_.pages.tell_save(local_rank, order.step);
   const auto when = order.step < 0 ? std::string("now") : fmt::format("after step {}", order.step);

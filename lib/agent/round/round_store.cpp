@@ -26,6 +26,7 @@ class ServedStore final : public RoundStore {
   ~ServedStore() override { close(); }
 
   Result<std::uint16_t> prepare() override {
+    // A look-up that still runs would open the gate for visitors of the last round.
     resolver_.cancel();
     drop_next();
     const auto plan = plan_.value_or(session_.store_plan());
@@ -133,6 +134,7 @@ class ServedStore final : public RoundStore {
   }
   Result<Server> try_port(const std::string& address, int port) {
     store::Server::Settings settings;
+    // Until it is known whose workers may come: those of an earlier round must find it shut.
     settings.awaits_peers = true;
     settings.on_join = [this](std::int64_t ranks) { joined(ranks); };
     settings.on_change = [this] { last_change_ = clock_.now(); };

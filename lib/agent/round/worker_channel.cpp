@@ -65,6 +65,7 @@ workers::Channel::Statistics WorkerChannel::statistics() const {
 
 std::unique_ptr<workers::ChannelPlace> WorkerChannel::close() {
   if (!channel_) return nullptr;
+  // The counts outlive the channel: totals of metrics must not fall.
   earlier_ = statistics();
   auto place = channel_->take_place();
   channel_.reset();

@@ -118,6 +118,7 @@ void AgentMetrics::stopped(const std::vector<workers::Worker>& group, Duration t
   stopping_.add(to_seconds(took));
   span("stop", host_.pipeline().clock().now(), took);
   for (const auto& worker : group) {
+    // One that could not be ended has none, and is left behind.
     if (!worker.exit) continue;
     const auto& status = worker.exit->status;
     const bool exited = status.how == process::ExitStatus::How::Exited;
@@ -126,6 +127,7 @@ void AgentMetrics::stopped(const std::vector<workers::Worker>& group, Duration t
                exited ? "" : process::signal_name(status.number),
                worker.stopped_by_us ? "true" : "false"})
         .add();
+    // Of a group whose start failed started() was never told.
     if (!group_began_) continue;
     span("worker", worker.exit->at, worker.exit->at - *group_began_,
          {{"rank", std::int64_t{worker.rank}},

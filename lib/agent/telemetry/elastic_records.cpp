@@ -19,6 +19,7 @@ namespace events = telemetry::events;
 
 constexpr std::string_view kSimple = "SimpleElasticAgent";
 constexpr std::string_view kLocal = "LocalElasticAgent";
+// A --monitor-interval of nearly zero would keep the agent busy with looks.
 constexpr Duration kShortestInterval = std::chrono::milliseconds(10);
 
 /// torchelastic's error data of a failed worker, as JSON text.

@@ -307,10 +307,12 @@ void GoodputMonitor::tell_badput(const Report& report) const {
   for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
     const auto bucket = static_cast<Bucket>(i);
     if (bucket == Bucket::Productive || bucket == Bucket::Checkpoint) continue;
+    // Told by name below.
     if (bucket == Bucket::Custom && !now().custom.empty()) continue;
     tell(now().of(bucket), labels_of(bucket));
   }
   for (const auto& [name, time] : now().custom) {
+    // A page with a byte that is not UTF-8 is refused as a whole.
     const auto valid = valid_utf8(name);
     tell(time, {"CUSTOM_BADPUT_EVENTS." + in_capitals(valid), "custom." + valid});
   }

@@ -243,6 +243,7 @@ Made MetricsSinks::make_page(const SinkChoice& sink) const {
       sink.kind == Kind::Prometheus ? PageSink::Form::Prometheus : PageSink::Form::OpenMetrics;
   const auto put = [path = path_of(sink), shared = may_share(sink), form]() -> Result<std::string> {
     auto own = own_file(path, shared);
+    // So that a place that cannot be written is told before any worker runs.
     if (auto done = PageSink::put_empty(own, form); !done) return std::unexpected(done.error());
     return own;
   };

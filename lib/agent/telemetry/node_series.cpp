@@ -12,6 +12,7 @@ namespace {
 
 using rendezvous::Cause;
 
+// The longest name that DNS has (RFC 1035, without the length bytes).
 constexpr std::size_t kLongestName = 253;
 
 /// None: nothing that a node has done to the others.
@@ -77,6 +78,7 @@ void NodeSeries::round_ready(const rendezvous::Round& round, Duration) {
     const auto& said = member.address.empty() ? member.id : member.address;
     const auto address = valid_utf8(cut(said, kLongestName));
     addresses_[member.id] = address;
+    // On spot machines a long job meets ever new ones.
     if (up_.size() < kMost || up_.contains(address)) up_[address] = true;
   }
 }

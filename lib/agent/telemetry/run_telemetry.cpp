@@ -78,6 +78,7 @@ void RunTelemetry::watch_goodput() {
                                 .notify = {}};
   if (options.alert && !options.alert->command.empty()) {
     programs_ = process::make_posix_launcher(parts_.loop, parts_.clock);
+    // The command may outlive a group of workers, and is not among its leftovers.
     parts_.containment.spare([programs = programs_.get(), alive = lifetime_.token()] {
       return alive ? programs->children() : std::vector<pid_t>();
     });

@@ -130,6 +130,7 @@ bool TelemetryHost::tells() const {
 }
 
 void TelemetryHost::recorded() {
+  // By what is recorded, so that a job that tells nothing wakes nothing.
   if (!pull_due_ && !(pullers_.empty() && listeners_.empty())) arm_pull();
   if (window_open_ || !pipeline_.carries(Record::Kind::Window)) return;
   const auto due = registry_.due();

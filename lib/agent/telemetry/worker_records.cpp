@@ -114,6 +114,7 @@ bool WorkerRecords::admits(const workers::Worker& worker, workers::Message& mess
   const auto not_taken = [this] {
     return intake_.statistics().suppressed + intake_.statistics().refused;
   };
+  // By the difference, because of one message some parts may be taken and others not.
   const auto before = not_taken();
   const bool admitted = intake_.admit(worker.rank, message, pipeline_.clock().now());
   if (const auto more = not_taken() - before; more > 0) refused(worker, more);

@@ -8,6 +8,7 @@
 namespace elastrun::agent {
 namespace {
 
+// A small part of kHealthLimit, so that a single late beat does not make a node unhealthy.
 constexpr Duration kBeat = std::chrono::seconds(5);
 
 }  // namespace

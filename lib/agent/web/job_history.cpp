@@ -25,6 +25,7 @@ json::value shown(double value) {
 std::size_t JobHistory::index_of(const std::string& name) {
   const auto found = std::ranges::find(names_, name);
   if (found != names_.end()) return static_cast<std::size_t>(found - names_.begin());
+  // The names are the workers', and a script may invent one at each step.
   if (names_.size() == kSeries) return kSeries;
   names_.push_back(name);
   return names_.size() - 1;
@@ -42,6 +43,7 @@ void JobHistory::add(TimePoint now, WallTime at, const Values& values) {
   }
   points_.push_back(std::move(point));
   if (points_.size() <= kPoints) return;
+  // Each second point goes: a job of weeks fits, and the chart still begins where the job does.
   std::deque<Point> half;
   for (std::size_t i = 0; i < points_.size(); i += 2) half.push_back(std::move(points_[i]));
   points_ = std::move(half);

@@ -109,6 +109,7 @@ Result<std::unique_ptr<JobPages>> JobPages::open(Parts parts, const spec::Listen
   auto pages = std::make_unique<JobPages>(std::move(parts));
   auto server = http::Server::open(
       loop, clock, {.at = {at.address, at.port}},
+      // The server is a part of the pages and goes with them.
       [self = pages.get()](const auto& request, auto reply) { self->serve(request, reply); });
   if (!server) {
     auto error = with_owner(server.error().context("--http"), at.port);
@@ -222,6 +223,7 @@ void JobPages::tell_system() {
     if (!alive) return;
     sampling_ = false;
     const auto values = chart_values(parts_.view.status(), sample);
+    // Also without a reader: a page that is opened later begins with it.
     history_.add(parts_.clock.now(), parts_.clock.wall(), values);
     if (!feed_->has_listeners()) return;
     json::object text = sample;

@@ -194,6 +194,7 @@ void JobView::step(int rank, std::int64_t number) {
 
 void JobView::metric(int rank, const workers::MetricSample& sample) {
   const std::pair name(sample.group, sample.name);
+  // The names are the workers': their number must not grow with the job.
   if (metrics_.size() >= kKeptMetrics && !metrics_.contains(name)) return;
   auto [place, is_new] = metrics_.try_emplace(name);
   auto& metric = place->second;

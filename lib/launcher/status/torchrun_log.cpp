@@ -8,6 +8,7 @@
 namespace elastrun::agent {
 namespace {
 
+// Area and sentences are those of torchrun, in whose output tools look for them.
 constexpr std::string_view kApiArea = "api";
 
 std::string numbers(int from, int count) {

@@ -8,7 +8,9 @@
 namespace elastrun::agent {
 namespace {
 
+// Nodes that are started together come within a few seconds of each other.
 constexpr Duration kFirstWarning = std::chrono::seconds(10);
+// A job may wait for days: its log must not fill up meanwhile.
 constexpr Duration kLongestPause = std::chrono::minutes(10);
 
 }  // namespace

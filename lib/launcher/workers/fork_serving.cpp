@@ -18,6 +18,8 @@ using State = process::ForkServer::State;
 // costs no more than the exec that replaces it.
 constexpr Duration kTimeLimit = std::chrono::seconds(1);
 constexpr Duration kLoadLimit = std::chrono::seconds(60);  // in tests
+// By then forked workers are past their first steps, which a preparation beside them would slow
+// down.
 constexpr Duration kRefill = std::chrono::seconds(1);
 constexpr int kMostServers = 3;  // one after another, if they end or packages are installed
 constexpr std::string_view kForkArea = "process";
@@ -105,6 +107,7 @@ void ForkServing::started(const rendezvous::Round&, const std::vector<workers::W
     const bool contexts = spec.warm_spares && !spec.virtual_local_rank;
     const int spares =
         std::min(spec.warm_spares.value_or(spec.nproc_per_node), spec.nproc_per_node);
+    // Each preparation may find that the server has ended.
     for (int slot = 0; is_present() && slot < spares; ++slot)
       server_->prepare(slot, contexts, parts_.containment.next_cgroup_fd());
   });
@@ -144,6 +147,7 @@ std::optional<process::Spawned> ForkServing::serve(const process::LaunchRequest&
 }
 
 void ForkServing::say_not_served(const std::string& why) {
+  // Once for a reason: each worker of each round would say it again.
   if (why == said_) return;
   said_ = why;
   const auto text = fmt::format("Workers are started without the fork server: {}", why);
