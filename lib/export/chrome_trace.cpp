@@ -19,6 +19,7 @@ using telemetry::Record;
 using telemetry::Value;
 using Phase = TraceEvent::Phase;
 
+// The format's letters, in the order of TraceEvent::Phase.
 constexpr std::array<std::string_view, 4> kPhases = {"X", "i", "C", "M"};
 
 json::value plain(const Value& value) {

@@ -97,6 +97,7 @@ std::string braces(const std::vector<Label>& labels) {
 
 std::size_t characters(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    // OpenMetrics counts characters: a byte 10xxxxxx goes on with one.
     return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
   }));
 }

@@ -32,6 +32,7 @@ struct FileWriter::File {
     while (done < text.size()) {
       const ssize_t wrote = ::write(fd.get(), text.data() + done, text.size() - done);
       if (wrote < 0 && errno == EINTR) continue;
+      // After 0 errno says nothing, and to try again could take for ever.
       if (wrote <= 0) return {done, wrote < 0 ? errno : ENOSPC};
       done += static_cast<std::size_t>(wrote);
     }

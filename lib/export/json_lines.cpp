@@ -12,6 +12,7 @@ namespace {
 
 using telemetry::Record;
 
+// Events are written at once; samples together, for a write(2) each would cost more than they do.
 constexpr std::size_t kBatch = 64 << 10;
 constexpr std::size_t kForAgent = 1 << 20;  // of the bytes that may wait
 constexpr std::string_view kAgent = "elastrun.agent";

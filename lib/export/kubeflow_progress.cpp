@@ -58,6 +58,7 @@ bool KubeflowProgress::take(const Record& record) {
   if (!value || number(record.find("rank")) != 0.0 || record.name.empty()) return false;
   const auto name =
       cut(record.scope == kUsualGroup ? record.name : record.scope + "/" + record.name, kText);
+  // One place is the step's, see body().
   if (!values_.contains(name) && values_.size() + 1 >= kMetrics) return false;
   values_[name] = fmt::format("{:.6g}", *value);
   return true;

@@ -50,6 +50,7 @@ void KubeflowSink::send() {
   if (!finished_ && clock_.now() < not_before_) {
     return alarm_->arm(not_before_, [this] { send(); });
   }
+  // With the token as it is now: the kubelet replaces it before it expires.
   sending_ = true;
   files_.make(
       settings_.token_file, [path = settings_.token_file] { return read_token(path); },

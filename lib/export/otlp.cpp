@@ -118,6 +118,7 @@ json::array& make_metric(json::object& metric, const Point& point, int temporali
                           : point.kind == Kind::Histogram ? "exponentialHistogram"
                                                           : "sum";
   json::object& data = metric[key].emplace_object();
+  // OTLP's Gauge has none.
   if (point.kind != Kind::Gauge) data["aggregationTemporality"] = temporality;
   if (point.kind == Kind::Counter || point.kind == Kind::UpDown) {
     data["isMonotonic"] = point.kind == Kind::Counter;

@@ -45,6 +45,7 @@ std::uint64_t rejected(const std::string& body, std::string& why) {
   if (partial == nullptr) return 0;
   why = member_text_or(*partial, "errorMessage", "rejected in part");
   for (const char* key : {"rejectedLogRecords", "rejectedDataPoints", "rejectedSpans"}) {
+    // protobuf's JSON has 64 bits as a text; a number is taken, too.
     const auto text = member_text_or(*partial, key, "");
     const auto count = text.empty() ? member_int_or(*partial, key, 0) : parse_int(text).value_or(0);
     if (count > 0) return static_cast<std::uint64_t>(count);

@@ -174,6 +174,7 @@ std::uint64_t ProgramWriter::unread_in(int pipe) const {
 void ProgramWriter::forget_read() {
   int left = 0;
   if (!input_.is_open() || ::ioctl(input_.native_handle(), FIONREAD, &left) != 0) return;
+  // Else the list would grow by each piece for the whole job.
   while (!in_pipe_.empty() &&
          in_pipe_bytes_ - in_pipe_.front() >= static_cast<std::size_t>(std::max(left, 0))) {
     in_pipe_bytes_ -= in_pipe_.front();

@@ -22,6 +22,7 @@ StatsdSink::StatsdSink(boost::asio::io_context& loop, Clock& clock, std::string 
 }
 
 void StatsdSink::look_up() {
+  // The end of a job may wait for it, see finish().
   constexpr Duration kLimit = std::chrono::seconds(5);
   looking_up_ = true;
   resolver_.resolve(endpoint_.host, kLimit, [this](const Result<net::Addresses>& found) {

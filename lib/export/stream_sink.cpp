@@ -47,6 +47,7 @@ void StreamSink::written(PieceWriter::Written written) {
   delivered_ += written.pieces;
   lost_ += std::exchange(writing_, 0) - written.pieces;
   if (trouble_.empty()) trouble_ = std::move(written.trouble);
+  // Not pausing: the pause has ended during the write, and has left its pieces to this place.
   if (finished_ || queue_.bytes() >= kBatch || !pausing_) write_out();
 }
 

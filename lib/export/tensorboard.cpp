@@ -66,6 +66,7 @@ class Message {
   const std::string& text() const { return text_; }
 
  private:
+  // The wire types of protobuf: 0 a varint, 1 of 64 bits, 2 with its length, 5 of 32 bits.
   Message& key(int field, int type) {
     return varint(static_cast<std::uint64_t>(field << 3 | type));
   }
@@ -143,6 +144,7 @@ std::uint32_t masked_crc32c(std::string_view bytes) {
 }
 
 std::string tf_record(std::string_view payload) {
+  // With a checksum by itself: a reader relies on it before the payload has come.
   const std::string size = little_endian(std::uint64_t{payload.size()});
   return size + little_endian(masked_crc32c(size)) + std::string(payload) +
          little_endian(masked_crc32c(payload));
@@ -158,6 +160,7 @@ std::string tensorboard_values(WallTime when, std::int64_t step,
   Message summary;
   for (const auto& one : values) {
     Message value;
+    // Parsers of protobuf refuse a whole message for a string that is not UTF-8.
     value.bytes(1, valid_utf8(one.tag));
     if (one.sketch == nullptr) {
       value.small(2, one.value);

@@ -12,6 +12,7 @@ Duration Excuses::learnt(const std::string& what) const {
 }
 
 void Excuses::learn(const Excuse& excuse, TimePoint now) {
+  // The names are the workers', who may invent one after the other.
   if (longest_.size() >= kMostNames && !longest_.contains(excuse.what)) return;
   auto& longest = longest_[excuse.what];
   longest = std::max(longest, now - excuse.since);
@@ -19,6 +20,7 @@ void Excuses::learn(const Excuse& excuse, TimePoint now) {
 
 void Excuses::phase(int rank, const std::string& what, std::optional<Duration> at_most,
                     TimePoint now) {
+  // The phase before ends with it, and its time is learnt.
   train(rank, now);
   phases_.insert_or_assign(rank, Excuse{rank, what, now, at_most.value_or(learnt(what))});
 }

@@ -9,6 +9,7 @@ namespace elastrun::hangs {
 namespace {
 
 constexpr Duration kLongestLook = std::chrono::seconds(15);
+// A limit of milliseconds must not make the looks a busy loop.
 constexpr Duration kShortestLook = std::chrono::milliseconds(50);
 
 }  // namespace

@@ -43,6 +43,7 @@ constexpr std::array kBetween{"wrapper"sv,          "inner"sv,      "_fn"sv,
 /// all_gather_into_tensor, reduce_scatter_tensor, broadcast_object_list, ...
 bool is_wait(std::string_view function) {
   return std::ranges::any_of(kWaits, [&](std::string_view name) {
+    // Not of these two, with which functions of users begin as well.
     return function == name || (function.starts_with(name) && function[name.size()] == '_' &&
                                 name != "wait"sv && name != "send"sv);
   });

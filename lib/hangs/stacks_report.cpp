@@ -11,6 +11,7 @@ namespace elastrun::hangs {
 namespace {
 
 constexpr std::size_t kWidth = 300;  // of one line
+// What people read in a log or a terminal; JSON has all groups.
 constexpr std::size_t kShownGroups = 16;
 constexpr std::size_t kShownDumps = 8;
 

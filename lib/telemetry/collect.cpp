@@ -154,6 +154,7 @@ void Registry::close_view(const Family& family, Entry& entry, ViewState& state, 
   const bool early = index <= state.index;
   if (early && closing == Closing::InTime) return;
   auto summary = entry.series->since(state.cursor, entry.totals);
+  // The last window of all, in which nothing came: there is nothing to tell.
   if (early && summary.count == 0 && summary.not_finite == 0) return;
   Window window{TimePoint(period * state.index), early ? now : TimePoint(period * index),
                 early ? state.index : index - 1};

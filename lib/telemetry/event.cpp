@@ -91,6 +91,7 @@ std::size_t enable_events(std::string_view pattern, bool on) {
       count += 1;
     }
   }
+  // Outside of the lock, which it takes itself.
   refresh_event_types(process_pipeline());
   return count;
 }

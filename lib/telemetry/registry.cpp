@@ -139,6 +139,7 @@ Result<Observation> Registry::observe(Kind kind, Spec spec, Observer observer,
 
 void Registry::end_observation(Family& family) {
   Observer ended;  // goes when no lock is held any more
+  // In the order of run_observer(): the other way round two threads would wait for each other.
   const std::lock_guard asking(family.asking);
   const std::lock_guard lock(mutex_);
   ended.swap(family.observer);

@@ -58,6 +58,7 @@ RouteId Pipeline::route(Selector selector, std::shared_ptr<Sink> sink) {
     routes.push_back(std::make_shared<Route>(id, std::move(selector), std::move(sink)));
     replace(std::move(routes));
   }
+  // Outside of the lock, since it may ask this pipeline.
   if (changed_) changed_();
   return id;
 }

@@ -85,9 +85,11 @@ Totals StatSeries::harvest(Range& range) {
     const auto fold = [&](const StatReading::Tick& tick, std::uint64_t end) {
       if (end > seen_[place]) range.merge({end - seen_[place], tick.min, tick.max, now.last});
     };
+    // What came before the tick that runs now and was not counted yet.
     fold(now.previous, now.current.count_before);
     const bool next_has_begun = now.current.number > ended;
     if (!next_has_begun) fold(now.current, now.count);
+    // Values of the next tick are left to the next harvest.
     seen_[place] = next_has_begun ? now.current.count_before : now.count;
     totals.count += seen_[place];
     totals.sum += next_has_begun ? now.current.sum_before : now.sum;

@@ -76,6 +76,7 @@ void Sketch::add(double value, std::uint64_t count) {
     zeros_ += count;
     return;
   }
+  // Each scale down halves the index, see halve(); the shift rounds down below zero as well.
   const int index = bucket_of(std::abs(value)) >> (kSketchScale - scale_);
   add_bucket(index, count, value < 0);
 }
@@ -141,6 +142,7 @@ std::uint64_t Sketch::count_up_to(double bound) const {
   std::uint64_t below = bound >= 0 ? zeros_ : 0;
   for (std::size_t i = 0; i < positive_.counts.size(); ++i) {
     const int index = positive_.offset + static_cast<int>(i);
+    // A bucket that the bound cuts counts as a whole, by its middle.
     if (middle(index) <= bound) below += positive_.counts[i];
   }
   for (std::size_t i = 0; i < negative_.counts.size(); ++i) {

@@ -34,6 +34,7 @@ std::optional<Event> event_of(const Record& record) {
 }
 
 void Monitor::log_event(Event event) {
+  // First: an event that has no reader should cost next to nothing.
   if (!pipeline_.wants(kScope)) return;
   Record record;
   record.stamp = {pipeline_.clock().now(), event.timestamp};
@@ -112,6 +113,7 @@ class StatCore final : public AnyStat {
   ~StatCore() override {
     Closed closed;
     // As torch: a Stat that goes tells the window that is open.
+    // Without the lock: no other owner is left.
     windows_.finish(pipeline_.clock().now(), closed);
     tell(closed);
   }

@@ -49,6 +49,7 @@ void JobAccount::phase(NodePhase phase, TimePoint now) {
     case NodePhase::Settling:
     case NodePhase::Stopping:
     case NodePhase::Waiting:
+      // A restart that was ordered books this time itself.
       if (!restarting_) stopping(now);
       break;
     case NodePhase::Barrier:  // waiting for the others does not belong to a restart that may follow
@@ -118,6 +119,7 @@ void JobAccount::step(std::int64_t number, TimePoint now) {
   // not be told again by the begin of the next, after that one's end. It would pass for a resume.
   if (step_ && *step_ <= number) step_.reset();
   ledger_.resume(number, now);
+  // Between the two, or what the resume takes back would be set off against this step.
   starts_.settle(ledger_.productive());
   ledger_.step(number, now);
   starts_.regain(ledger_.take_regained());

@@ -82,6 +82,7 @@ void RestartLog::noticed_after(Duration time) {
 }
 
 void RestartLog::restarting(std::string cause, TimePoint now) {
+  // Nothing has failed on this node: its way begins with the stop.
   if (!next_) begin(RestartStage::Stop, now);
   next_->cause = std::move(cause);
 }

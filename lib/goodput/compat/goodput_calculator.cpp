@@ -31,6 +31,7 @@ Shares shares_of(const MeasuredTimes& times, double total) {
   };
   for (double& seconds : shares.seconds.seconds) zero_if_impossible(seconds);
   for (auto& [name, seconds] : shares.seconds.custom) zero_if_impossible(seconds);
+  // What is loaded beside the steps takes nothing from the total; the sum below adds it again.
   double known = times.productive - shares.seconds[BadputType::DataLoadingAsync];
   for (const double seconds : shares.seconds.seconds) known += seconds;
   for (const auto& [name, seconds] : shares.seconds.custom) known += seconds;
@@ -63,6 +64,7 @@ std::vector<StepSeconds> step_durations(std::span<const MeasurementEntry> entrie
   const MeasurementEntry* last = nullptr;
   for (const auto& entry : entries) {
     if (entry.kind != EntryKind::Step) continue;
+    // Between other numbers lies more than one step.
     if (last != nullptr && entry.step == last->step + 1) {
       durations.push_back({last->step, entry.time - last->time});
     }
@@ -224,6 +226,7 @@ Result<ExcludedGoodput> GoodputCalculator::job_without(std::vector<TimeSpan> spa
   answer.productive_seconds = times.productive;
   answer.badput_seconds = std::move(shares.seconds);
   keep_last_of_each(times.steps);
+  // As deviate() leaves it, which would otherwise replace these deviations at the next question.
   deviations_.steps = std::ranges::count(entries, EntryKind::Step, &MeasurementEntry::kind);
   deviate_from(ideal, std::move(times.steps));
   return answer;

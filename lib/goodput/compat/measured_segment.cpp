@@ -74,6 +74,7 @@ StepSegment::Closed StepSegment::close(std::int64_t cut, const CustomEvents& cus
       badput[BadputType::WastedProgress] += excluded == nullptr ? lost : std::max(0.0, lost);
       continue;
     }
+    // Across a gap the time of one step is not known.
     if (steps_[i].step != number + 1) continue;
     const double customs_in = book_customs(span, customs, excluded != nullptr, badput);
     const double seconds = std::max(0.0, span.length() - customs_in - cut_out);

@@ -117,6 +117,7 @@ void Pass::end_load(double time) {
 void Pass::close_segment(std::int64_t cut) {
   const auto found = segment_.close(cut, customs_, how_.excluded, times_);
   times_.productive += found.productive;
+  // Without exclusions only the last part counts, as there.
   times_.max_productive_step = how_.excluded == nullptr
                                    ? found.max_step
                                    : std::max(times_.max_productive_step, found.max_step);

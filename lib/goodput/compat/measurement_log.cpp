@@ -179,6 +179,7 @@ Status MeasurementLog::read_checkpoint(const json::object& payload, MeasurementE
                                                     ? "checkpoint_manager_blocking_start_time"
                                                     : "checkpoint_manager_start_time"));
   checkpoints_.push_back(
+      // The original takes what lies in a bucket for persistent, and all else for local.
       {directory->get_string().starts_with("gs://"), *seconds, begin.value_or(entry.time)});
   return {};
 }

@@ -7,6 +7,7 @@
 namespace elastrun::goodput {
 namespace {
 
+// The numbers of the original, whose answers these have to be.
 constexpr double kShortest = 1.0;
 constexpr double kSpread = 3.0;  // in median absolute deviations, not scaled
 constexpr std::size_t kRecent = 100;

@@ -157,6 +157,7 @@ void JournalBooks::take_entry(const Record& record, TimePoint now) {
         static_cast<std::uint64_t>(std::max<std::int64_t>(whole_or(record.find("count"), 0), 0));
     return;
   }
+  // As live: the entries of rank 0 stand for all.
   if (whole_or(record.find("rank"), 0) != 0) return;
   const auto read = read_measurement(entry_of(record));
   if (!read) return;

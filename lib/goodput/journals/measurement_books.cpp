@@ -179,6 +179,7 @@ void Books::step(const Fact& fact) {
   } else if (step_) {
     ledger_.step(*step_, at(fact.time));
     known_time_ += fact.time - step_start_;
+    // A log may leave steps out.
     known_steps_ += static_cast<double>(fact.step - *step_);
     steps_.end(fact.step - 1, since_start(fact.time));
   }

@@ -149,6 +149,7 @@ std::vector<Stretch> stitch(const std::vector<JournalOutline>& journals) {
     const auto& before = journals[stitcher.stretches.back().journal];
     stitcher.go_on(turn.journal, border(before, journals[turn.journal], turn.round));
   }
+  // No round was ever complete: any of them knows as much as the others.
   if (turns.empty()) stitcher.begin(0);
   const auto& last = journals[stitcher.stretches.back().journal];
   if (const auto heir = heir_of(last, journals)) {

@@ -24,9 +24,11 @@ class Submissions {
  public:
   explicit Submissions(const std::vector<JournalOutline>& journals)
       : journals_(journals), first_(journals.size()) {
+    // Each journal is a group by itself until something unites it with another.
     std::iota(first_.begin(), first_.end(), std::size_t{0});
     for (const auto& journal : journals_) run_ids_.push_back(journal.run_id());
     for (std::size_t index = 0; index < journals_.size(); ++index) {
+      // The line that says it may be torn.
       if (run_ids_[index].empty()) run_ids_[index] = run_id_beside(index);
     }
   }
@@ -37,10 +39,12 @@ class Submissions {
     std::map<Key, std::vector<std::pair<std::size_t, std::int64_t>>> members;
     for (std::size_t index = 0; index < journals_.size(); ++index) {
       const auto& journal = journals_[index];
+      // What several submissions have written belongs to none of them alone.
       if (!journal.is_of_one_submission()) continue;
       for (const auto& round : journal.rounds()) {
         auto& others = members[{run_ids_[index], round.epoch, round.number, round.master}];
         for (const auto& [other, rank] : others) {
+          // Two with the same place in a round are of two jobs.
           if (rank == round.group_rank || !meet(index, other, {})) continue;
           unite(index, other);
           break;
@@ -65,6 +69,7 @@ class Submissions {
         if (!may_be_one(groups[one], groups[later])) continue;
         unite(groups[one].front(), groups[later].front());
         groups[one].insert(groups[one].end(), groups[later].begin(), groups[later].end());
+        // Emptied and not erased, since both loops go by the index.
         groups[later].clear();
         break;
       }

@@ -62,6 +62,7 @@ Duration KeptSteps::take_back(std::int64_t step) {
   Duration taken{};
   for (auto& marks : widths_) {
     for (; !marks.empty(); marks.pop_back()) {
+      // From the newest one back: within a width, and from one to the next, marks get older.
       const Mark mark = marks.back();
       if (mark.last < step) return taken;
       taken += mark.done.time;

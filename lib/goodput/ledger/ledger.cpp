@@ -11,6 +11,7 @@ namespace {
 
 /// Whether workers go on after it where they were.
 bool is_within_a_start(Bucket bucket) {
+  // By their order: the phases of a script are the last ones.
   return bucket == Bucket::Running || bucket == Bucket::Checkpoint ||
          bucket >= Bucket::Initialization;
 }
@@ -39,6 +40,7 @@ Bucket Ledger::bucket_now() const {
 
 /// Books the time since the last fact.
 void Ledger::settle(TimePoint now) {
+  // `last_` never goes back, though facts may be told with earlier times.
   const Duration passed = std::max(now - last_, Duration::zero());
   last_ += passed;
   const Bucket bucket = bucket_now();
@@ -208,6 +210,7 @@ void Ledger::step(std::int64_t step, TimePoint now) {
   if (!std::exchange(stepped_, true)) {
     first_step(step);
   } else if (step == kept_.last()) {
+    // The same step, told by another way: the time since is a part of it.
     kept_.prolong(std::exchange(unmarked_, {}));
   } else {
     next_step(step);
@@ -362,6 +365,7 @@ void Ledger::failed(TimePoint now, Bucket then) {
   current_ = then;
   progressed();
   broken_at_ = last_;
+  // Only where something was done that may have to be done again.
   broken_ = broken_ || kept_.last() || uncovered_ > Duration::zero();
   break_off(then);
   running_ = {};
@@ -373,6 +377,7 @@ void Ledger::failed(TimePoint now, Bucket then) {
 void Ledger::end_steps(Bucket to, TimePoint now) {
   settle(now);
   end_first_step();
+  // What came after the last step led to no other one.
   const Duration idle = std::min(std::exchange(since_step_, {}), of(Bucket::Productive));
   move(Bucket::Productive, to, idle, last_);
   unmarked_ -= std::min(idle, unmarked_);
@@ -386,6 +391,7 @@ void Ledger::rebook(Bucket from, Bucket to, Duration time, TimePoint now) {
 
 void Ledger::rebook_running(Bucket to, TimePoint now) {
   settle(now);
+  // From its first step on a start says itself what led there.
   if (steps_seen_ || stepped_ || begun_) return;
   uncovered_ -= std::min(running_, uncovered_);
   move(Bucket::Running, to, std::exchange(running_, {}), last_);

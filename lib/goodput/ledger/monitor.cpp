@@ -81,6 +81,7 @@ void Monitor::Track::take(const Sample& now) {
   // of samples however often it is fed.
   if (close) samples.pop_back();
   samples.push_back(now);
+  // One from before the window stays: the window begins on the line from there to the next one.
   while (samples.size() > 1 && samples[1].at <= now.at - size) samples.pop_front();
 }
 

@@ -35,6 +35,7 @@ Number StepNumbers::of_step(Number told, std::optional<Number> last, std::option
                             Number stride) {
   const bool first = !std::exchange(begun_, true);
   if (!base_) base_ = told;
+  // The numbers are a worker's: no sum of them may overflow.
   if (is_far(told) || (last && is_far(*last))) return told;
   if (!last) {  // none is kept
     if (first) ahead_ = ahead_before_ = 0;
@@ -50,6 +51,7 @@ Number StepNumbers::of_step(Number told, std::optional<Number> last, std::option
 
 /// A number above the first one of all was not counted from the beginning: the job knows it.
 Number StepNumbers::first_of_start(Number told, Number last, std::optional<Number> safe) {
+  // With what was added before, then with nothing: a number that the job itself knows fits one.
   if (told + ahead_ > last + 1) ahead_ = ahead_before_;
   if (told + ahead_ > last + 1) ahead_ = ahead_before_ = 0;
   const Number number = told + ahead_;

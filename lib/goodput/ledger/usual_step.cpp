@@ -9,6 +9,7 @@ namespace {
 // Steps of other lengths, or with some work in between, do not count as stalled.
 constexpr int kTimesLonger = 5;
 constexpr Duration kLeast = std::chrono::milliseconds(500);
+// A median of fewer moves with each step.
 constexpr std::size_t kEnough = 8;
 constexpr int kRush = 5;  // times shorter
 

@@ -38,6 +38,7 @@ void WorkCounter::failed() {
 }
 
 void WorkCounter::passed(Bucket bucket, Duration time) {
+  // What comes before the first step of a start says nothing about the pace.
   if (!last_step_) return;
   if (bucket == Bucket::Running || bucket == Bucket::DataLoading) since_step_ += time;
   if (bucket == Bucket::Checkpoint) counts_.saving += time;

@@ -18,6 +18,7 @@ double CheckpointPolicy::best_interval() const {
 
 double CheckpointPolicy::goodput(double interval) const {
   if (!(interval > 0)) return 0;
+  // Daly (2006), per second of work: M e^(R/M) (e^((interval + save)/M) - 1) / interval.
   const double wall =
       mtbf * (1 + exp_minus_1(restart / mtbf)) * exp_minus_1((interval + save) / mtbf) / interval;
   return std::isfinite(wall) ? 1 / wall : 0;

@@ -84,6 +84,7 @@ class Advice {
 };
 
 void Advice::interval() {
+  // A mean of fewer would be another one after the next failure.
   if (work_.failures < kFailuresForMtbf || work_.saves < kSavesForMean) return;
   if (work_.steps < kStepsForMean || !summary_.loss_known || work_.stepping <= Duration::zero() ||
       work_.saving <= Duration::zero()) {
@@ -128,6 +129,7 @@ void Advice::lost_work() {
   const auto every = work_.checkpoint_interval();
   // A save of unknown cost, or a large one: more of them may cost more than they keep.
   if (!every || work_.saves == 0 || 4 * share(work_.saving) > lost) return;
+  // At half the distance half as much is lost, on average.
   add(HintKind::LostWork, lost, lost / 2,
       fmt::format(
           "lost work {}, {}: save more often than every {} steps, in the background if that "

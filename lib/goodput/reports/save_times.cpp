@@ -37,6 +37,7 @@ void SaveTimes::take(const telemetry::Record& record) {
 
 std::optional<double> SaveTimes::usual() const {
   if (seconds_.size() < kFewest) return std::nullopt;
+  // The median: one save while the file system was slow does not speak for all.
   auto sorted = seconds_;
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
   std::ranges::nth_element(sorted, middle);

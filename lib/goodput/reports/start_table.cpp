@@ -25,6 +25,7 @@ std::string steps_text(const WorkersStart& start) {
 
 std::string start_table(const std::vector<WorkersStart>& starts, std::size_t most,
                         std::size_t columns) {
+  // Of a single start the account says the same.
   if (starts.size() < 2) return {};
   constexpr std::string_view kRow = "  {:>7}{:>9}{:>9} {:>13}{:>8}  ";
   std::string text = fmt::format(kRow, "attempt", "at", "ran", "steps", "goodput") + "ended\n";

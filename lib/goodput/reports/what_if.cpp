@@ -13,6 +13,7 @@
 namespace elastrun::goodput {
 namespace {
 
+// So many courses of the job are played: failures are few, and a single course would be chance.
 constexpr int kJobs = 20;
 // Fixed: the same question has the same answer.
 constexpr std::uint64_t kSeed = 1974;
@@ -27,6 +28,7 @@ class Failures {
   double next() {
     // By hand: the distributions of the library differ from one to the other.
     const double uniform = (static_cast<double>(random_() >> 11) + 0.5) * 0x1p-53;
+    // The half keeps it above 0, which has no logarithm.
     return -mtbf_ * natural_log(uniform);
   }
 
