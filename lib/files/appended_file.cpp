@@ -276,6 +276,7 @@ void AppendedFile::write(const std::vector<Backlog::Piece>& buffers) {
       const auto taken = state_->backlog.add(buffer);
       if (taken < buffer->size()) state_->lose(ENOBUFS, std::string_view(*buffer).substr(taken));
     }
+    // The turn that waits takes these along.
     if (std::exchange(state_->scheduled, true)) return;
   }
   schedule();

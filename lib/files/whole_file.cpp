@@ -35,6 +35,8 @@ Status check_owner(const struct stat& there, const std::filesystem::path& path) 
   struct stat place {};
   if (there.st_uid == ::geteuid()) return {};
   if (::stat(folder.c_str(), &place) != 0) return refused(path, errno);
+  // The rule of fs.protected_regular (proc_sys_fs(5)), by which open(2) would fail without a
+  // reason.
   if ((place.st_mode & kEverybodys) != kEverybodys || place.st_uid == there.st_uid) return {};
   return fail(Code::Io,
               fmt::format("cannot write {}: it belongs to user {}, and everybody may put files "
@@ -80,7 +82,7 @@ Status write_in_place(const std::string& path, std::string_view text) {
   if (!fd) return refused(path, errno);
   if (const auto allowed = check_owner(fd, path); !allowed) return allowed;
   int number = ::ftruncate(fd.get(), 0) == 0 ? write_all(fd.get(), text) : errno;
-  // There is no other copy: until it is on the disk, a crash leaves the old text emptied and the
+  // This is the only copy: until it is on the disk, a crash leaves the old text emptied and the
   // new one unwritten.
   if (number == 0 && ::fsync(fd.get()) != 0) number = errno;
   if (::close(fd.release()) != 0 && number == 0) number = errno;

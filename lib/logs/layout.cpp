@@ -20,6 +20,7 @@
 namespace elastrun::logs {
 namespace {
 
+// 36^8 names: runs that begin at the same moment do not meet.
 constexpr std::size_t kRandomLetters = 8;
 
 Error cannot_make(const std::string& path, int number) {

@@ -161,6 +161,7 @@ std::string line_prefix(std::string_view form, std::string_view role, int rank, 
     } else if (name == "local_rank") {
       prefix += fmt::to_string(local_rank);
     } else {
+      // As Template.safe_substitute() of Python, which torch takes: others stay.
       used = std::max<std::size_t>(size, 1);
       prefix += form.substr(0, used);
     }

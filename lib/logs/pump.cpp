@@ -175,6 +175,7 @@ void Pump::hand_over() {
 }
 
 void Pump::pass_raw(std::string_view bytes) {
+  // Whole lines at once; those of a progress bar end by CR.
   const auto last = bytes.find_last_of("\n\r");
   if (last != std::string_view::npos) {
     flush_unfinished();

@@ -20,6 +20,7 @@ using Show = PumpRoute::Show;
 
 constexpr int kLargestPipe = 1 << 20;   // pipe(7): the limit for everybody
 constexpr int kKernelsPipe = 64 << 10;  // pipe(7), too
+// Of lines for a report or a page; what goes to files is whole.
 constexpr std::size_t kLongestLine = 2000;
 
 /// What all pipes of this user may hold together; 0: unlimited.

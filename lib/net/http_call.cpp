@@ -286,6 +286,7 @@ class DialledCall final : public HttpCall {
     if (!stream) return dial(std::move(handlers));
     std::visit(
         [&](auto& kept) {
+          // The server may have closed it meanwhile: then a new one is dialled.
           exchange(std::move(kept), clock_.now() + settings_.limit, std::move(handlers),
                    [this](Handlers theirs) { dial(std::move(theirs)); });
         },

@@ -21,6 +21,7 @@ namespace {
 using boost::asio::ip::tcp;
 using boost::system::error_code;
 
+// What a peer may be behind: a round of a large world, and no more where it has stopped reading.
 constexpr std::size_t kMaxBacklog = 16u << 20;
 
 std::string refusal_payload(std::string_view text) {
@@ -55,6 +56,7 @@ void Link::start(Handlers handlers, std::string first_bytes) {
   out_ += encode_greeting(own_);
   flush();
   if (in_.empty()) return wait_readable();
+  // Not inside this call, whose caller is still setting up.
   boost::asio::post(socket_.get_executor(), [self = shared_from_this()] {
     if (self->ended_ || self->closing_) return;
     self->digest();

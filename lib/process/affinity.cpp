@@ -71,11 +71,13 @@ Result<std::vector<int>> own_cores(const Topology& topology, int node, Place pla
                             "node {} has {} for {}; use --numa-binding node or fewer workers",
                             node, count, place.count));
   }
+  // As torchrun deals them out: the first devices get one core more.
   const int share = count / place.count, left_over = count % place.count;
   const int first = place.index * share + std::min(place.index, left_over);
   const int last = first + share + (place.index < left_over ? 1 : 0);
   std::vector<int> cpus;
   int index = 0;
+  // A core with all of its threads, so that two workers never share one.
   for (const auto& [core, members] : cores) {
     if (index >= first && index < last) cpus.insert(cpus.end(), members.begin(), members.end());
     ++index;

@@ -58,8 +58,10 @@ bool do_in_child(const std::function<void()>& work, ChildBound bound) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    // The parent may have died before that call; the signal then never comes (prctl(2)).
     if (::getppid() != self) ::_exit(EXIT_FAILURE);
     work();
+    // Not exit(3): buffers and handlers are the parent's.
     ::_exit(EXIT_SUCCESS);
   }
   // Not waited for after that: what hangs in a file system does not end by SIGKILL either.

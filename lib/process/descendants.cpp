@@ -95,6 +95,7 @@ Victims find_victims(const std::vector<pid_t>& spared) {
   for (const ProcessEntry& entry : victims.table) pids.insert(entry.pid);
   for (const ProcessEntry& entry : all) {
     if (!entry.zombie() && contains(spared, entry.pid)) victims.any_spared_alive = true;
+    // What is below a spared process is spared as well.
     if (!pids.contains(entry.pid)) victims.spared_sessions.insert(entry.session);
   }
   return victims;

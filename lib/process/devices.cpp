@@ -49,6 +49,7 @@ Gpu describe_gpu(const Library& nvml, NvmlDevice device) {
   NvmlPciInfo pci{};
   const auto ask_pci = symbol<NvmlPci>(nvml, "nvmlDeviceGetPciInfo_v3");
   if (ask_pci != nullptr && ask_pci(device, &pci) == 0) {
+    // As sysfs writes it; NVML's text has eight digits for the domain.
     gpu.pci_address = fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
   }
   return gpu;
@@ -83,6 +84,7 @@ std::vector<std::string> entries(const std::string& directory) {
   for (const auto& entry : fs::directory_iterator(directory, error)) {
     names.push_back(entry.path().filename().string());
   }
+  // readdir(3) has no order, and a device is known by its place.
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -27,6 +27,7 @@ using Steady = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr idtype_t kOfPidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
+// The order, three streams and a cgroup (give_order()); send_with() has room for no more.
 constexpr std::size_t kMostDescriptors = 5;
 constexpr std::size_t kLongestWord = 4096;  // what the server or a child may say at once
 constexpr int kMostWords = 100;             // of the server, since it was last asked
@@ -181,6 +182,7 @@ void ForkServer::hear(const std::string& said) {
   }
   if (!said.starts_with(kRefused)) return give_up("it said something without a meaning");
   why_ = printable(said.substr(kRefused.size()));
+  // Another server imports what has changed since; any other refusal it would repeat.
   if (!why_.starts_with(kStale)) state_ = State::Refused;
   give_up({});
 }

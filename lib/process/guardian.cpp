@@ -323,6 +323,7 @@ void Directories::forget(std::string_view path) const {
   if (board_ == nullptr) return;
   for (Entry& entry : board_->entries) {
     const auto kind = entry.kind.load();
+    // Of one that is taken the path may be half written.
     if (kind == Kind::Nothing || kind == Kind::Taken) continue;
     if (path == entry.path.data()) entry.kind = Kind::Nothing;
   }

@@ -38,6 +38,7 @@ struct Family {
   TimePoint table_read{};
 
   const ProcessTable& recent_table(TimePoint now) {
+    // Long enough for all groups of one look, too short for a process to matter that came since.
     constexpr Duration kRecent = std::chrono::milliseconds(2);
     if (table_read == TimePoint{} || now - table_read > kRecent) {
       // All members were started by the leader or what is below it, and of a subreaper these stay
@@ -147,6 +148,7 @@ class PosixChild final : public Child {
     ended_ = true;
     family_->ended.at(pid_) = true;
     stop_watching();
+    // ru_maxrss is in kilobytes (getrusage(2)).
     const Exit exit{status_of(info), clock_.now(), clock_.wall(), usage.ru_maxrss * 1024};
     // Moved out first, because the call may destroy this object and the function in it.
     const auto on_exit = std::move(on_exit_);
@@ -241,6 +243,7 @@ class RealLauncher final : public PosixLauncher {
  private:
   Result<Spawned> begin(const LaunchRequest& request) {
     if (serve_ && request.fork_slot >= 0) {
+      // Otherwise by exec: the server only saves time.
       if (auto served = serve_(request)) return std::move(*served);
     }
     return spawn(io_, request);

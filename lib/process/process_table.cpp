@@ -172,6 +172,7 @@ ProcessTable read_descendants(pid_t ancestor, const std::string& proc) {
   if (!is_ours(proc) || !lists_children(ancestor, proc))
     return descendants(read_all_processes(proc), ancestor);
   ProcessTable found;
+  // Files are read one after the other: with a pid that was used again they could make a loop.
   std::unordered_set<pid_t> seen{ancestor};
   std::vector<pid_t> open{ancestor};
   while (!open.empty()) {
@@ -232,6 +233,7 @@ bool any_live_child_in_group(pid_t group) {
 }
 
 bool waits_for_child(const ProcessEntry& process, const std::string& proc, bool unless_hidden) {
+  // wait4(2) sleeps interruptibly, which is S.
   if (process.state != 'S') return false;
   const std::string file = proc + "/" + std::to_string(process.pid) + "/wchan";
   const std::string text = read_kernel_file(file);

@@ -42,6 +42,7 @@ int refusal(const std::string& path) {
 
 // The interpreter of a script's first line, or nothing.
 std::string interpreter_of(const std::string& path) {
+  // As much as the kernel looks at (BINPRM_BUF_SIZE).
   const auto start = read_file(path, 256).value_or("");
   std::string_view line = start;
   if (!line.starts_with("#!")) return {};
@@ -54,6 +55,7 @@ std::string explain_size(const std::vector<std::string>& argv,
                          const std::vector<std::string>& environment) {
   const auto total = [](const std::vector<std::string>& texts) {
     std::size_t bytes = 0;
+    // The kernel counts the pointers, too (bprm_stack_limits() in fs/exec.c).
     for (const std::string& text : texts) bytes += text.size() + 1 + sizeof(char*);
     return bytes;
   };

@@ -154,6 +154,7 @@ void SignalSource::read_all() {
     SignalEvent event;
     event.number = static_cast<int>(info.ssi_signo);
     event.route = route_of(info);
+    // By kill(2) it has code 0, and carries no number.
     if (event.number == guardian::passing_signal() && info.ssi_code < 0)
       event.number = info.ssi_int;
     if (event.route != Route::Kernel) {

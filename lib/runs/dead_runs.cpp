@@ -74,6 +74,7 @@ class Sessions {
 
 Leftovers leftovers_in(const Sessions& sessions, const RunEntry& entry, const std::string& proc) {
   Leftovers left;
+  // Without it nothing proves whose processes they are.
   if (entry.agent_id.empty()) return left;
   for (const RunWorker& worker : entry.workers) {
     for (const auto* const one : sessions.of(worker)) {

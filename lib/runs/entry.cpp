@@ -108,6 +108,7 @@ Result<RunEntry> decode(std::string_view text) {
   entry.name = member_text_or(*value, "name", entry.run_id);
   entry.pid = small_number(*value, "pid", 0);
   entry.start_time = static_cast<std::uint64_t>(member_int_or(*value, "start_time", 0));
+  // Without these a process that got the number later would pass for the agent.
   if (entry.run_id.empty() || entry.pid <= 0 || entry.start_time == 0) {
     return fail(Code::Protocol, "not the entry of a run: run_id, pid or start_time is missing");
   }

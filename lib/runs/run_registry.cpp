@@ -39,6 +39,7 @@ Result<UniqueFd> open_private(const std::string& place) {
   if (::fstat(directory.get(), &info) != 0) {
     return std::unexpected(errno_error(Code::Io, place, errno));
   }
+  // Entries name processes that may be killed: no other user may write them.
   if (info.st_uid != ::geteuid() || (info.st_mode & 077) != 0) {
     return fail(Code::Io, fmt::format("{} is not this user's alone (mode 0700)", place));
   }
@@ -73,6 +74,7 @@ Result<UniqueFd> write_at(int directory, const std::string& name, std::string_vi
 Result<std::string> read_at(int directory, const std::string& name) {
   const UniqueFd file(::openat(directory, name.c_str(), kReading));
   if (!file) {
+    // Closed: that run has ended since the directory was read.
     return std::unexpected(errno_error(errno == ENOENT ? Code::Closed : Code::Io, name, errno));
   }
   std::string text;

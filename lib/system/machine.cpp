@@ -198,6 +198,7 @@ void Machine::add_up_energy(MachineSample& sample) const {
   for (const auto& gpu : sample.gpus) {
     const auto old = std::ranges::find(before_->gpus, gpu.uuid, &GpuUse::uuid);
     if (old == before_->gpus.end() || !gpu.energy || !old->energy) continue;
+    // The counter begins at 0 with its driver, and a total must not fall.
     sample.joules += std::max(0.0, *gpu.energy - *old->energy);
   }
   for (const auto& one : sample.energy) {

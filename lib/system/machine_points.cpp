@@ -71,6 +71,7 @@ void add_node(Points& points, const MachineSample& sample) {
   if (const auto& memory = sample.memory) {
     points.metric(Kind::Gauge, "system.memory.usage", "By", "Memory by what it is used for.");
     const auto cache = memory->cached + memory->buffers;
+    // Bounded, because it is taken from an unsigned number.
     const auto given = std::min(memory->total, memory->free + cache);
     points.add(memory->total - given, {{"system.memory.state", "used"}});
     points.add(memory->free, {{"system.memory.state", "free"}});

@@ -18,6 +18,7 @@
 namespace elastrun::system {
 namespace {
 
+// The newest lines are kept: what the kernel has logged since its start may be far more.
 constexpr std::size_t kMaxKernelLog = 1u << 20;
 
 /// Contents of a file of our memory cgroup. Inside a container the path that /proc tells may lie

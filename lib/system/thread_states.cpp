@@ -55,6 +55,7 @@ constexpr std::array kCalls{
     Call{SYS_munmap, "munmap"},
     Call{SYS_madvise, "madvise"},
     Call{SYS_exit_group, "exit_group"},
+// arm64 has none of these, only the newer calls.
 #ifdef SYS_poll
     Call{SYS_poll, "poll"},
     Call{SYS_select, "select"},
@@ -135,6 +136,7 @@ std::vector<ThreadState> read_threads(pid_t pid, std::size_t most, const std::st
   const auto tasks = fmt::format("{}/{}/task", proc, pid);
   std::error_code error;
   std::filesystem::directory_iterator entries(tasks, error);
+  // By increment(), since ++ throws where the process has ended meanwhile.
   for (; !error && entries != std::filesystem::directory_iterator() && threads.size() < most;
        entries.increment(error)) {
     const auto folder = entries->path().string();

@@ -14,6 +14,7 @@
 namespace elastrun::timer {
 namespace {
 
+// Far beyond FILE#LINE; a packet has one size for all.
 constexpr std::size_t kLongestScope = 4096;
 
 /// A packet: this, then the scope. Both ends are the same program.

@@ -40,6 +40,7 @@ constexpr int kMaxRefused = 8;           // packets without meaning before a str
 constexpr int kPacketsAtOnce = 64;       // then others have their turn
 constexpr int kPacketsToCatchUp = 4096;  // more than the kernel holds of one sender
 constexpr std::uint64_t kMostNotTold = 1ull << 40;  // at once: a worker may say anything
+// The kernel takes net.core.somaxconn where that is less (listen(2)).
 constexpr int kBacklog = 256;
 
 /// One connected process.
@@ -77,6 +78,7 @@ UniqueFd file_of(const std::string& text) {
 
 /// Its descriptor, which has no size, so that a peer that does not read delays no other.
 void send_file(int socket, int file) {
+  // A packet without a byte would read as the end of the connection (recv(2)).
   char nothing = 0;
   iovec data{&nothing, 1};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof file)> control{};

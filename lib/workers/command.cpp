@@ -105,6 +105,7 @@ std::vector<std::string> worker_command(const spec::JobSpec& spec, int local_ran
       argv = {spec.interpreter, "-u", "-m", fill_local_rank(spec.script, local_rank)};
       break;
     case spec::Mode::Program:
+      // As torch, which fills in arguments alone: the program is not one of them.
       argv = {spec.script};
       break;
     case spec::Mode::RunPath:

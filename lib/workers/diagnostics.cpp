@@ -221,6 +221,7 @@ std::optional<PythonException> exception_of(const Failure& failure) {
     const auto first_line = std::string_view(message).substr(0, message.find('\n'));
     if (auto found = exception_line(first_line)) {
       const auto printed = exception_in(failure.last_lines, failure.lines_are_all);
+      // The error file has no place. The traceback has one, if it is of the same exception.
       if (printed && printed->type == found->type) found->place = printed->place;
       return found;
     }
@@ -276,9 +277,11 @@ bool is_first_known(const std::vector<Failure>& failures, const std::vector<Fail
         return began_before(one, other, ended_first);
       });
   const bool somebody_else = std::ranges::any_of(running, [&](const Failure& suspect) {
+    // It has written why it fails, and has merely not ended yet.
     if (suspect.error_file) return true;
     return evident_at(suspect) < suspect.at && began_before(suspect, *began_first, ended_first);
   });
+  // Where all blame others, the one to blame has not ended yet.
   return !somebody_else && !std::ranges::all_of(failures, blames_others);
 }
 

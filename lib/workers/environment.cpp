@@ -61,6 +61,7 @@ struct Entries {
 
 void add_ranks(Entries& out, const JobFacts& facts, const Placement& place, int local_rank) {
   out.add("RANK", place.rank_of(local_rank));
+  // With one visible device for each worker, that is device 0.
   out.add("LOCAL_RANK", facts.job.virtual_local_rank ? 0 : local_rank);
   out.add("GROUP_RANK", place.group_rank);
   out.add("ROLE_RANK", place.role_rank_base + local_rank);

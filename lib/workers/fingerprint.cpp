@@ -92,6 +92,7 @@ bool is_out_of_memory(std::string_view text) {
 }  // namespace
 
 CauseClass class_of(const Failure& failure) {
+  // What this agent knows for sure comes before what the output says.
   if (!failure.expired_timer.empty()) return CauseClass::Timer;
   if (!failure.out_of_memory.empty()) return CauseClass::Oom;
   if (ended_by_watchdog(failure)) return CauseClass::Hang;

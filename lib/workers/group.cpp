@@ -12,6 +12,7 @@
 namespace elastrun::workers {
 namespace {
 
+// How long one look may hold the loop, for which other nodes may be waiting.
 constexpr Duration kLongestLook = std::chrono::milliseconds(20);
 // A worker that has not ended so long after its signal saves something, or waits for its children.
 constexpr Duration kMoment = std::chrono::milliseconds(250);
@@ -96,6 +97,7 @@ void Group::ended(std::size_t index, const process::Exit& exit) {
   if (summons_ && exit.status.how == process::ExitStatus::How::Signaled) {
     summons_->died_by_signal(worker.pid);
   }
+  // What ended may leave a trainer below it that has not been asked yet.
   if (stage_ == Stage::Asking && any_awaited() && worker.child->group_alive()) ask_next();
   release_returned();
   advance();
@@ -448,6 +450,7 @@ void Group::emit_with_diagnostics(Event event) {
   }
   error_files_.look_at(std::move(paths), [this, event] {
     if (event == Event::Gone) stage_ = Stage::Gone;
+    // An order to stop that came meanwhile ends in Gone, which tells of all.
     if (event == Event::Gone || stage_ == Stage::Running) emit(event);
   });
 }

@@ -9,6 +9,7 @@
 namespace elastrun::workers {
 namespace {
 
+// Per second, and at once (elastrun-protocol(7)): one worker must not fill the disk.
 constexpr telemetry::TokenBucket::Limit kSamples{50'000, 100'000}, kEntries{2'000, 20'000},
     kSingle{1'000, 5'000};
 

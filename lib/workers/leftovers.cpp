@@ -45,6 +45,7 @@ Leftovers::Orders Leftovers::look(TimePoint now, const Left& left) {
   }
   if (now >= until_) {
     orders.ask_groups = true;
+    // Set first: asked() takes the earlier of the two.
     asked(until_ = now + last_grace_);
   }
   // What has left the groups has had no signal yet. It gets one when no process of the groups is

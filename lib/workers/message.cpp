@@ -137,6 +137,7 @@ Result<Message> stacks_from(const json::object& object) {
   const auto signal = whole(object, "signal");
   const auto descriptor = whole(object, "descriptor");
   const bool exists = signal && *signal > 0 && *signal <= SIGRTMAX;
+  // Neither can have a handler (signal(7)).
   if (!exists || *signal == SIGKILL || *signal == SIGSTOP) {
     return refuse("of kind stacks needs a `signal` that can be handled");
   }
@@ -167,6 +168,7 @@ Result<Message> goodput_from(const json::object& object) {
   const auto* hooks = object.if_contains("hooks");
   said.by_hooks = hooks != nullptr && hooks->is_bool() && hooks->get_bool();
   said.lost =
+      // A negative number would become a huge one.
       static_cast<std::uint64_t>(std::max<std::int64_t>(whole(object, "lost").value_or(0), 0));
   const auto* entries = object.if_contains("entries");
   if (entries == nullptr || !entries->is_array()) return refuse("of kind goodput needs `entries`");
@@ -216,6 +218,7 @@ Result<Message> preempt_from(const json::object& object) {
   const auto* deadline = object.if_contains("deadline");
   if (deadline == nullptr || deadline->is_null()) return PreemptAsked{};
   const auto seconds = number_of(deadline);
+  // Refuses NaN as well, as above.
   if (!seconds || !(*seconds > 0)) {
     return refuse("of kind preempt has a `deadline` that is not a number of seconds above 0");
   }

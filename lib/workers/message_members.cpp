@@ -37,6 +37,7 @@ std::optional<double> number_of(const json::value* value) {
 
 std::optional<double> time_of(const json::value* value) {
   const auto seconds = number_of(value);
+  // Nanoseconds of more would not fit into 64 bits.
   return seconds && *seconds > 0 && *seconds < 9e9 ? seconds : std::nullopt;
 }
 

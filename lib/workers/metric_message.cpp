@@ -72,6 +72,7 @@ Result<MeaningPointer> meaning_from(const json::value* labels, std::optional<std
 /// [[index, count], ...]; false: it is something else. An index beyond the numbers of a double is
 /// none, and a wide range would take memory for what lies between.
 bool read_buckets(const json::value* value, bool negative, telemetry::Sketch& sketch) {
+  // Exponents of a double end at 1024 above and at -1074 below: an index beyond is a mistake.
   constexpr std::int64_t kMost = 1100ll << telemetry::kSketchScale, kWidest = 2048;
   if (value == nullptr) return true;
   if (!value->is_array()) return false;
@@ -95,6 +96,7 @@ bool read_buckets(const json::value* value, bool negative, telemetry::Sketch& sk
 /// Of a metric of type histogram; nothing if it is not one that can be read.
 std::shared_ptr<const telemetry::Sketch> sketch_of(const json::object& object) {
   const auto scale = whole(object, "scale").value_or(telemetry::kSketchScale);
+  // At -8 one bucket spans 256 doublings already, and a finer scale than ours is not kept.
   if (scale < -8 || scale > telemetry::kSketchScale) return nullptr;
   telemetry::Sketch sketch;
   sketch.downscale(static_cast<int>(scale));

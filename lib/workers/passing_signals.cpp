@@ -43,6 +43,7 @@ bool PassingSignals::is_for_workers(int number, TimePoint now) {
   for (auto& one : orders_) {
     if (one.number != number || !one.waits || now < one.since + kWait) continue;
     one.waits = false;
+    // Where both have it every process was signalled, and the workers have theirs.
     is_for_them = is_for_them || !(one.by_agent && one.by_guardian);
   }
   return is_for_them;

@@ -22,6 +22,7 @@ constexpr std::size_t kWriter = 16, kCount = 20, kLock = 24, kStep = 32, kStepAt
                       kPhaseAt = 80, kRefused = 88, kLooked = 96, kSaveAt = 104, kSeries = 128;
 constexpr std::size_t kPhaseSize = 32;
 constexpr std::size_t kEntry = 128, kValue = 8, kValues = 16, kNameSize = 24, kName = 28;
+// A worker that writes in each reading writes all the time, and a fifth would meet it again.
 constexpr int kTries = 4;
 
 template <class T>
@@ -36,6 +37,7 @@ TimePoint time_at(std::string_view bytes, std::size_t offset) {
 }
 
 std::size_t entries(std::string_view bytes) {
+  // The number is the worker's word, so it counts for what the page has room for.
   const std::size_t most = (bytes.size() - kSeries) / kEntry;
   return std::min<std::size_t>(at<std::uint32_t>(bytes, kCount), most);
 }
