@@ -14,6 +14,7 @@ namespace {
 
 // What a caller may be behind: its handlers run between two reads of it.
 constexpr std::size_t kBacklog = 4U << 20;
+// Its handlers run before it reads again, and one that hangs must not hold the agent for ever.
 constexpr int kPatienceMs = 60'000;
 
 }  // namespace

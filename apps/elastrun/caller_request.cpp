@@ -116,6 +116,7 @@ Status take_rendezvous(const json::value& text, CallerRequest& request) {
   if (const auto sound = fields.end(); !sound) return sound;
   request.backend = parameters.backend;
   request.run_id = parameters.run_id;
+  // That handler is the caller's, asked over a socket that the caller gives us.
   if (request.asked_at) return {};
   auto handler = rendezvous::get_rendezvous_handler(parameters);
   if (!handler) return std::unexpected(handler.error());

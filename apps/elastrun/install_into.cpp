@@ -21,6 +21,7 @@ Status put(const fs::path& to, Make make) {
   fs::path draft = to;
   draft += fmt::format(".{}", ::getpid());
   std::error_code error, ignored;
+  // One that was killed may have had this number.
   fs::remove(draft, ignored);
   make(draft, error);
   // In one step; to write into a program that runs fails with ETXTBSY (open(2)).
@@ -59,6 +60,7 @@ Status copy_package(const fs::path& from, const fs::path& to) {
   if (auto done = make_folder(to); !done) return done;
   for (const auto& entry : fs::directory_iterator(from, error)) {
     const auto name = entry.path().filename();
+    // Bytecode is of the Python that wrote it, and each writes it anyway.
     if (name == "__pycache__") continue;
     const auto done = entry.is_directory() ? copy_package(entry.path(), to / name)
                                            : put_copy(entry.path(), to / name);

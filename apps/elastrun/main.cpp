@@ -9,6 +9,7 @@
 
 namespace {
 
+// constinit, because it is set before dynamic initialization, which would empty it again.
 constinit std::optional<elastrun::guardian::Agent> agent;
 
 #ifdef ELASTRUN_ONE_PROGRAM

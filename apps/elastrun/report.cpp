@@ -78,6 +78,7 @@ std::string report_text(const agent::JobResult& result, const spec::JobSpec& spe
 }
 
 void hand_error_on(const agent::JobResult& result, files::BlockingCalls& files) {
+  // Of a launcher around this one, which reads there why this program has failed.
   const char* own = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (result.succeeded() || own == nullptr || *own == '\0') return;
   const std::string to = own;

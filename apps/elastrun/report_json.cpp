@@ -156,6 +156,7 @@ json::array attempts_json(const agent::JobResult& result) {
     row["stopping_s"] = to_seconds(attempt.stopping);
     row["ended"] = to_seconds(attempt.started + (attempt.ran + attempt.stopping));
     const bool last = &attempt == &result.attempts.back();
+    // The last one was ended by what ended the job.
     row["cause"] = attempt.cause ? json::value(cause_json(*attempt.cause))
                    : last        ? culprit_json(result)
                                  : json::value(nullptr);
@@ -229,6 +230,7 @@ json::array sinks_json(const std::vector<exporter::SinkAccount>& sinks) {
   json::array out;
   for (const auto& sink : sinks) {
     json::object row;
+    // As the user has typed it, which may be no UTF-8.
     row["sink"] = valid_utf8(sink.sink);
     row["delivered"] = sink.delivered;
     row["lost"] = sink.lost;

@@ -39,6 +39,7 @@ Status run_briefly(std::vector<std::string> argv) {
   if (failed != 0) return std::unexpected(errno_error(Code::Spawn, argv.front(), failed));
   const UniqueFd ended(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   pollfd end{ended.get(), POLLIN, 0};
+  // Without a pidfd (kernels before 5.3) the program is waited for without a limit.
   if (ended && ::poll(&end, 1, kBriefLimit) == 0) ::kill(pid, SIGKILL);
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {

@@ -21,6 +21,7 @@ namespace {
 int terminal_columns() {
   winsize size{};
   const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  // Without a terminal what argparse takes, too.
   return known ? size.ws_col : 80;
 }
 

@@ -19,6 +19,7 @@ std::vector<std::string> words_of(const Choice& option) {
 }
 
 /// A line for each job of this machine, for bash and zsh.
+// By sed, because not every machine has jq.
 constexpr std::string_view kJobs =
     R"~(elastrunctl status --json 2>/dev/null | sed 's/"name": *"/\n&/g' | )~"
     R"~(sed -n 's/^"name": *"\([^"]*\)".*/\1/p')~";

@@ -32,6 +32,7 @@ class Lines {
     std::string line;
     while (true) {
       if (stream_.is_open() && std::getline(stream_, line)) return line;
+      // Not fail(), which the end of a file sets as well.
       if (stream_.bad()) failed_ = files_[next_ - 1];
       if (!failed_.empty() || next_ == files_.size()) return std::nullopt;
       stream_ = std::ifstream(files_[next_++], std::ios::binary);
@@ -77,6 +78,7 @@ class Stitching {
   Status take_all() {
     Status status;
     for (std::size_t i = 0; status && i < stitched_.stretches().size(); ++i) status = take(i);
+    // It refers to variables of take(), which are gone.
     reader_.before_record = {};
     for (const auto& steps : steps_) reader_.input.agents.clock_steps += steps.count();
     return status;
@@ -141,6 +143,7 @@ Status read_agents(GoodputReader& reader, const Submission& submission) {
   for (const auto& stretch : stretches) telling.insert(stretch.journal);
   auto& agents = reader.input.agents;
   agents.journals = std::max(agents.journals, outlines.size());
+  // All stretches are by one clock.
   if (telling.size() == 1) return {};
   for (const auto index : telling) {
     agents.without_clock += outlines[index].knows_clock() ? 0 : 1;

@@ -174,6 +174,7 @@ class Questions {
       }
       text_.erase(0, begin_);
       begin_ = 0;
+      // The search goes on from here: a long line comes in many reads.
       looked_ = text_.size();
       if (!more()) return false;
     }

@@ -76,6 +76,7 @@ std::vector<JournalFiles> with_parts(const std::vector<std::string>& paths) {
 Status read_one(GoodputReader& reader, const std::string& path) {
   if (path == "-") {
     ::fcntl(STDIN_FILENO, F_SETPIPE_SZ, kPipe);  // fails on other files
+    // A copy: the buffer closes what it is given.
     __gnu_cxx::stdio_filebuf<char> input(::dup(STDIN_FILENO), std::ios::in | std::ios::binary,
                                          kAtOnce);
     std::istream stream(&input);
@@ -112,6 +113,7 @@ Status GoodputReader::take(const std::string& line) {
   if (line.size() <= kLongestLine && exporter::read_plain_record(line, plain_)) {
     return take_record(plain_);
   }
+  // Who asks for entries wants all of each, which the quick way leaves out.
   if (const auto step = on_entry ? std::nullopt : read_plain_step(line)) return take_step(*step);
   const auto value = line.size() > kLongestLine ? fail(Code::Protocol, "") : parse_json(line);
   if (!value || !value->is_object()) {
@@ -162,6 +164,7 @@ void GoodputReader::begin_at(const telemetry::Record& record) {
     start.attributes.emplace_back("max_nodes", std::int64_t{2});  // or more
   }
   add(start);
+  // It is not a line of the file.
   --input.records;
 }
 
@@ -194,6 +197,7 @@ Status GoodputReader::take_logged(const telemetry::Record& record) {
 
 Status GoodputReader::take_entry(const json::value& payload, double log_time) {
   const auto job = member_text_or(payload, "job_name", "");
+  // The first one decides which job this account is of.
   if (input.job.empty()) input.job = job;
   const auto pass_on = [&] {
     if (on_entry && payload.is_object()) on_entry(payload.get_object(), log_time);

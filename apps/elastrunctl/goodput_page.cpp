@@ -203,6 +203,7 @@ GoodputPage goodput_page_of(const GoodputInput& input, const GoodputAnswer& answ
   if (answer.measured) {
     page.history = answer.measured->history;
     page.started = WallTime() + from_seconds(answer.measured->first);
+    // Such a log is not a journal: of restarts and submissions it says nothing.
     return page;
   }
   page.started = input.journal.first_wall();

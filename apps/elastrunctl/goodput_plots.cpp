@@ -17,6 +17,7 @@ using goodput::bucket_name;
 using Span = goodput::Timeline::Span;
 
 constexpr double kHeight = 60;
+// About the pixels of a narrow window: what is thinner is not seen anyway.
 constexpr int kColumns = 500;
 constexpr double kMarkEvery = 4;  // per cent of the width, for a label
 
@@ -113,6 +114,7 @@ std::string plot_marks(const std::vector<PlotMark>& marks, Duration elapsed, dou
 }
 
 std::string plot_axis(Duration elapsed) {
+  // Screen readers have the tables, which say the same.
   std::string text = "<div class=\"axis\" aria-hidden=\"true\">";
   for (int quarter = 0; quarter <= 4; ++quarter) {
     text +=

@@ -129,6 +129,7 @@ std::string curves(const std::vector<Point>& points, const StepScale& scale, Dur
       const char* const move = i == first ? "M" : "L";
       mean += fmt::format("{}{:.2f} {:.2f}", move, x, scale.y(points[i].mean()));
       above += fmt::format("{}{:.2f} {:.2f}", move, x, scale.y(points[i].max));
+      // From the end: an area is drawn along its upper edge and back along its lower one.
       below.insert(0, fmt::format("L{:.2f} {:.2f}", x, scale.y(points[i].min)));
     }
     // A path of one point draws nothing.
@@ -168,6 +169,7 @@ std::string step_rows(const GoodputPage& page) {
     Point row = points[i];
     std::size_t next = i + 1;
     for (; next < std::min(points.size(), i + together); ++next) {
+      // Steps that were done again: a row does not reach over a restart.
       if (points[next].last <= row.last) break;
       row.at = points[next].at;
       row.last = points[next].last;

@@ -57,6 +57,7 @@ Result<Source> source_of(const std::string& target) {
     if (!journal) return std::unexpected(journal.error());
     Source source{*journal, {}};
     for (auto& run : runs) {
+      // By the directory and not by its name, of which there may be several.
       if (fs::equivalent(run.entry.run_directory, fs::absolute(*journal).parent_path(), none)) {
         source.run = std::move(run);
       }

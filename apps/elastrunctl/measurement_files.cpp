@@ -28,6 +28,7 @@ double time_or_nan(const json::value* value) {
 std::uint64_t count_of(const json::object& object, std::string_view name) {
   const auto* value = object.if_contains(name);
   const double count = time_or_nan(value);
+  // Below 2^53, up to which doubles name every whole number.
   constexpr double kMost = 9.0e15;
   return count >= 1 && count <= kMost ? static_cast<std::uint64_t>(count) : 0;
 }

@@ -105,6 +105,7 @@ std::shared_ptr<const net::Sealer> sealer_for(boost::asio::io_context& loop,
   Result<std::shared_ptr<const rendezvous::Munge>> munge = fail(Code::Usage, "a secret is given");
   if (secret.empty()) munge = rendezvous::load_munge();
   if (!munge) return net::make_sealer(secret);
+  // Not required: a coordinator may run where MUNGE does not.
   return net::make_exchanging_sealer(rendezvous::make_munge_exchange(loop, *munge, false));
 }
 

@@ -72,6 +72,7 @@ std::string would_text(const rendezvous::RestartDecision& decision) {
 
 void RestartReplay::take(const Record& record) {
   if (record.name == "job.started" || taken_.empty()) {
+    // Within bounds, because a journal is a file that others may have written.
     const auto most =
         std::clamp<std::int64_t>(recorded_number(record, "max_restarts", 0), 0, 1'000'000);
     taken_.push_back({.run_id = recorded_text(record, "run_id"),

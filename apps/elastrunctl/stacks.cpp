@@ -35,6 +35,7 @@ Result<StacksReport> stacks_in(Result<FromCoordinator> answer) {
 
 /// The file whose descriptor comes over the socket.
 Result<UniqueFd> receive_file(int socket) {
+  // The agent sends a byte with the descriptor, see send_file().
   char nothing = 0;
   iovec data{&nothing, 1};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};

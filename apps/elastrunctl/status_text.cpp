@@ -22,6 +22,7 @@ std::string duration_of(const json::value& value) {
 }
 
 const json::array& elements(const json::value& value, std::string_view name) {
+  // Returned by reference, so it outlives the call.
   static const json::array kNone;
   const json::value* found = find_member(value, name);
   return found != nullptr && found->is_array() ? found->get_array() : kNone;
@@ -85,6 +86,7 @@ std::string missing_text(const json::value& job) {
   }
   if (!ranks.empty()) return text + fmt::format("  missing: node rank {}\n", join(ranks, ", "));
   const auto missing = member_int_or(job, "missing", 0);
+  // The coordinator counts who is missing in an ended job as well.
   if (missing > 0 && text_of(job, "phase") != "ended") {
     text +=
         fmt::format("  missing: {} more node{} for a round\n", missing, missing == 1 ? "" : "s");

@@ -18,6 +18,7 @@
 namespace elastrun::ctl {
 namespace {
 
+// Agents whose job is over go by themselves; the others are cut off then.
 constexpr auto kLastWords = std::chrono::seconds(5);
 
 /// A descriptor for each agent and each store client: as many as the hard limit allows.

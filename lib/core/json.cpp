@@ -12,6 +12,7 @@
 namespace elastrun {
 namespace {
 
+// What comes over a wire may be nested without end, and those who read it recurse.
 constexpr std::size_t kDeepest = 64;
 
 void append_escaped(std::string& out, char32_t point) {
@@ -40,6 +41,7 @@ void append_escaped(std::string& out, char32_t point) {
     default:
       break;
   }
+  // As json.dumps() of Python, which by default writes ASCII alone.
   if (point >= 0x20 && point < 0x7F) {
     out += static_cast<char>(point);
   } else if (point < 0x10000) {
@@ -127,6 +129,7 @@ Result<json::value> parse_json(std::string_view text) {
   json::stream_parser parser({}, options);
   json::error_code error;
   std::size_t used = parser.write_some(text, error);
+  // write_some() stops behind the first value.
   if (!error && used < text.size()) error = json::make_error_code(json::error::extra_data);
   if (!error) parser.finish(error);
   if (error) {
@@ -149,6 +152,7 @@ std::string python_json_string(std::string_view text) {
 
 std::string python_float(double value) {
   std::string text = fmt::format("{}", value);
+  // Python writes a float that is whole with a point.
   if (text.find_first_not_of("-0123456789") == std::string::npos) text += ".0";
   return text;
 }

@@ -28,6 +28,7 @@ spdlog::level::level_enum level_of(Level level) {
 class SeverityLetter final : public spdlog::custom_flag_formatter {
  public:
   void format(const log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    // By the number of spdlog's level, from trace on.
     constexpr std::string_view kLetters = "VVIWECC";
     out.push_back(kLetters[static_cast<std::size_t>(message.level)]);
   }
@@ -65,6 +66,7 @@ class JsonObjects final : public spdlog::formatter {
                                                           "ERROR", "CRITICAL", "CRITICAL"};
     spdlog::memory_buf_t time;
     time_.format(message, time);
+    // What a message quotes, as a path, may be any bytes; JSON is UTF-8.
     const json::value object = {
         {"time", std::string_view(time.data(), time.size())},
         {"severity", kSeverities[static_cast<std::size_t>(message.level)]},

@@ -9,6 +9,7 @@ namespace elastrun {
 
 void open_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd) {
+    // open(2) takes the lowest free number, which is this one: those below it are open by now.
     if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
   }
 }

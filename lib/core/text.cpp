@@ -114,6 +114,7 @@ std::optional<std::int64_t> parse_int(std::string_view text) {
   if (!plain || plain->empty()) return std::nullopt;
   const char* first = plain->data();
   const char* last = first + plain->size();
+  // from_chars() takes no plus sign, as Python's int() does.
   if (*first == '+' && plain->size() > 1 && is_digit(first[1])) ++first;
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(first, last, value);
@@ -126,6 +127,7 @@ std::optional<double> parse_float(std::string_view text) {
   if (!plain || plain->empty()) return std::nullopt;
   const char* first = plain->data();
   const char* last = first + plain->size();
+  // As above. What follows the plus must not be a sign, which from_chars() would take.
   if (*first == '+' && plain->size() > 1 && first[1] != '-' && first[1] != '+') ++first;
   double value = 0;
   const auto [end, error] = std::from_chars(first, last, value);

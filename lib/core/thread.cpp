@@ -12,6 +12,7 @@ namespace elastrun {
 Status detach_thread(std::function<void()> body) {
   Status made;
   sigset_t all, before;
+  // A thread begins with the mask of its maker, and signals are for the loop's thread alone.
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   try {

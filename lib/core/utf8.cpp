@@ -10,6 +10,7 @@ namespace elastrun {
 char32_t take_code_point(std::string_view& text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
+  // 0xC0 and 0xC1 could only begin overlong forms, 0xF5 what is beyond U+10FFFF (RFC 3629).
   const std::size_t size = first < 0x80   ? 1
                            : first < 0xC2 ? 0
                            : first < 0xE0 ? 2
@@ -22,6 +23,7 @@ char32_t take_code_point(std::string_view& text) {
     good = (byte(i) & 0xC0) == 0x80;
     point = (point << 6) | (byte(i) & 0x3Fu);
   }
+  // Neither overlong forms nor halves of surrogate pairs are UTF-8 (RFC 3629).
   constexpr char32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
   good =
       good && point >= kSmallest[size] && point <= 0x10FFFF && (point < 0xD800 || point > 0xDFFF);
@@ -43,6 +45,7 @@ std::string valid_utf8(std::string_view text) {
 namespace {
 
 bool is_control(char32_t point) {
+  // With the marks that turn the direction of text or break a line: no name may redraw a terminal.
   return point < 0x20 || (point >= 0x7F && point < 0xA0) || point == 0x061C || point == 0x200E ||
          point == 0x200F || (point >= 0x2028 && point <= 0x202E) ||
          (point >= 0x2066 && point <= 0x2069);
@@ -74,6 +77,7 @@ std::string_view cut(std::string_view text, std::size_t size) {
 }
 
 bool locale_is_utf8() {
+  // In the order of setlocale(3).
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(name);
     if (value == nullptr || *value == '\0') continue;

@@ -52,6 +52,7 @@ std::string explain_text(const Resolved& job) {
   }
   std::optional<Group> current;
   for (const auto& option : options()) {
+    // The others of that group ask for something else than a run, and have no value in it.
     if (option.group == Group::Launch && option.id != Opt::Config) continue;
     if (option.group != current) out += fmt::format("{}\n", title(option.group));
     current = option.group;

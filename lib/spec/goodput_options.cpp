@@ -11,6 +11,7 @@
 namespace elastrun::spec {
 namespace {
 
+// Each adds a series for every bucket to the page.
 constexpr std::size_t kMostWindows = 8;
 constexpr std::size_t kLongestPrefix = 100;
 constexpr std::int64_t kMostSeconds = 366 * 86'400;

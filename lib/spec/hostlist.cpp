@@ -9,6 +9,7 @@
 namespace elastrun::spec {
 namespace {
 
+// More than any cluster has; ranges and brackets multiply, and a slip would fill the memory.
 constexpr std::size_t kMostHosts = 1'000'000;
 
 using Names = std::vector<std::string>;
@@ -69,6 +70,7 @@ Result<std::vector<std::string>> expand_hostlist(std::string_view text) {
   for (std::size_t i = 0; i <= text.size(); ++i) {
     if (i < text.size() && text[i] == '[') ++depth;
     if (i < text.size() && text[i] == ']') --depth;
+    // Slurm's brackets do not nest.
     if (depth < 0 || depth > 1) return bad(text, "has brackets that do not match");
     if (i < text.size() && (text[i] != ',' || depth > 0)) continue;
     const auto name = trim(text.substr(start, i - start));

@@ -35,6 +35,7 @@ std::optional<Refusal> name_job(JobSpec& job, Values& values) {
   job.named = !job.name.empty();
   if (job.named) return std::nullopt;
   const auto& id = values[Opt::RdzvId];
+  // Its default, given in full, names no job.
   const bool has_id = values.is_given(id.id) && !id.text.empty() && id.text != row(id.id).fallback;
   if (has_id) {
     job.name = id.text;

@@ -148,6 +148,7 @@ std::optional<Refusal> check_number(const Key& key, const std::string& value) {
   if (!number) return not_a(key.name, "integer");
   if (*number > 0) return std::nullopt;
   if (key.check == Check::PositiveSeconds) {
+    // torch's sentence has the name without that ending.
     std::string name(key.name.substr(0, key.name.rfind("_timeout")));
     return launcher_refusal(
         fmt::format("The {} timeout ({}) must be positive.", name, timedelta(*number)),
@@ -238,6 +239,7 @@ Answer<RdzvConf> parse_rdzv_conf(std::string_view text) {
 
 std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view backend,
                                        std::vector<std::string>& warnings) {
+  // torchrun hands these on as arguments with names, and Python refuses a second one.
   for (const std::string_view taken :
        {"backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr"}) {
     if (conf.find(std::string(taken)) == conf.end()) continue;

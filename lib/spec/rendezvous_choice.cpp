@@ -23,6 +23,7 @@ class RendezvousChoice {
       : job_(job), values_(values), around_(around), place_(place), warnings_(warnings) {}
 
   std::optional<Refusal> decide() {
+    // In this order: the backend says which keys count, and one of the keys what an endpoint is.
     if (auto refusal = apply_single_node_rules()) return refusal;
     copy_values();
     if (auto refusal = check_backend()) return refusal;
@@ -240,6 +241,7 @@ class RendezvousChoice {
                       job_.max_nodes - 1));
     }
     job_.node_rank = static_cast<int>(rank);
+    // As torchrun hands it to its static handler.
     job_.rdzv_conf["rank"] = fmt::to_string(rank);
     return std::nullopt;
   }

@@ -171,6 +171,7 @@ class Resolver {
     const std::string& given = text(Opt::HangTimeout);
     const auto seconds = parse_float(given);
     job_.hang_auto = given == "auto";
+    // Bounded and finite: it becomes a time in nanoseconds.
     if (seconds && *seconds > 0 && std::isfinite(*seconds)) {
       job_.hang_limit = from_seconds(std::min(*seconds, kLongest));
     } else if (given != "auto" && given != "off") {
@@ -269,6 +270,7 @@ class Resolver {
     if (!is_name || !around_.ask_torch) {
       return unknown({});
     }
+    // That of the workers: another one may have another torch.
     if (auto refusal = find_interpreter(job_, around_)) return unknown("\n" + refusal->text);
     const auto there = around_.ask_torch(job_.interpreter, given);
     if (!there) return unknown("\n" + there.error().text);

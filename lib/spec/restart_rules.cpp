@@ -46,6 +46,7 @@ std::optional<Duration> window_of(std::string_view text) {
     break;
   }
   const auto number = parse_int(text);
+  // Divided, since the product could overflow.
   if (!number || *number < 1 || *number > kLongestWindow / unit) return std::nullopt;
   return std::chrono::seconds(*number * unit);
 }
@@ -63,6 +64,7 @@ bool take_rule_match(std::string_view part, RestartRuleLine& rule) {
   if (value.empty()) return false;
   if (name == "exit") {
     const auto number = parse_int(value);
+    // wait(2) tells eight bits, and 0 is a success.
     if (!number || *number < 1 || *number > 255) return false;
     rule.exit_code = static_cast<int>(*number);
   } else if (name == "signal") {
@@ -106,6 +108,7 @@ std::optional<CauseClass> find_cause_class(std::string_view name) {
 
 Result<RestartRuleLine> parse_restart_rule(std::string_view text) {
   RestartRuleLine rule{std::string(text)};
+  // The last one: what a rule matches may have colons in it, what it does has none.
   const auto colon = text.rfind(':');
   if (colon == text.npos) {
     return fail(Code::Usage,

@@ -124,6 +124,7 @@ class Finder {
                              Origin::Scheduler,
                              fmt::format("{} ({})", from, facts.scheduler)});
     };
+    // JobSet and indexed jobs do not tell it: there the user has.
     if (facts.nodes > 0) give(Opt::Nnodes, fmt::to_string(facts.nodes), facts.nodes_from);
     give(Opt::RdzvBackend, std::string(backend::kC10d), facts.endpoint_from);
     give(Opt::RdzvEndpoint, facts.endpoint, facts.endpoint_from);
@@ -369,6 +370,7 @@ class Finder {
     const auto host = variable("MASTER_ADDR").value_or(fmt::format("{0}-{1}-0-0.{0}", set, group));
     facts.endpoint = endpoint(host, number("MASTER_PORT").value_or(kFirstPort));
     facts.is_host = job == 0 && pod == 0;
+    // A pod's index counts within its job alone: of several jobs the ranks would repeat.
     if (!variable("JOB_INDEX")) {
       facts.rank = pod;
       facts.rank_from = "JOB_COMPLETION_INDEX";
