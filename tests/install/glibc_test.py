@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""glibc_test.py COMPILER: programs that are linked as those of a wheel, for an older glibc.
+"""glibc_test.py COMPILER [EMULATOR...]: programs that are linked as those of a wheel, for an older
+glibc. With an emulator they are those of another machine, for which COMPILER cross-compiles.
 ELASTRUN_OLD_ROOTS names folders with systems of an older glibc, in which root runs them, too."""
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 GLIBC = ROOT / "cmake/glibc"
 COMPILER = (sys.argv + ["c++"])[1]
-ROOTS = [Path(name) for name in os.environ.get("ELASTRUN_OLD_ROOTS", "").split(":") if name]
+EMULATOR = sys.argv[2:]
+ROOTS = [Path(name) for name in os.environ.get("ELASTRUN_OLD_ROOTS", "").split(":")
+         if name and not EMULATOR]
 PROGRAM = r"""
 #include <chrono>
 #include <condition_variable>
@@ -112,7 +115,8 @@ class OlderGlibc(unittest.TestCase):
                 linked = self.link(name, PROGRAM, *how)
                 self.assertEqual(linked.returncode, 0, linked.stderr)
                 succeed(sys.executable, "-B", GLIBC / "newest.py", "2.28", self.folder / name)
-                self.assertEqual(succeed(self.folder / name, "argument").splitlines(), SAID)
+                said = succeed(*EMULATOR, self.folder / name, "argument")
+                self.assertEqual(said.splitlines(), SAID)
                 for root in ROOTS:
                     placed = root / "tmp" / f"glibc-test-{os.getpid()}"
                     shutil.copy(self.folder / name, placed)

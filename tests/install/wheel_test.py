@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""wheel_test.py COMPILER: `pip install .` in a new virtual environment, and what is there then."""
+"""wheel_test.py COMPILER: `pip install .` in a new virtual environment, and what is there then.
+ELASTRUN_OLD_ROOTS names folders with systems of another age, with Python and pip, where root
+installs the same wheel and runs a job of two workers."""
 from __future__ import annotations
 
 import os
@@ -15,9 +17,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = (sys.argv + ["c++"])[1]
+ROOTS = [Path(name) for name in os.environ.get("ELASTRUN_OLD_ROOTS", "").split(":") if name]
 ENVIRONMENT = {k: v for k, v in os.environ.items()
                if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHON_EXEC")}
 WORKER = "import elastrun, sys\nprint(sys.executable, elastrun.is_connected())\n"
+# In a root, in a separate mount namespace: rank 1 fails once, and both are started again.
+IN_ROOT = r"""
+set -e
+mount -t proc proc /proc
+cd "$(dirname "$0")"
+python3 -m pip install --no-index --no-deps --prefix "$PWD/there" elastrun-*.whl >&2
+PATH=$PWD/there/bin:$PWD/there/local/bin:$PATH
+elastrun --nproc-per-node 2 --max-restarts 1 --worker-lib worker.py
+elastrunctl --version >&2
+"""
+TWICE = """
+import elastrun, os, sys
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+print(rank + " of " + os.environ["WORLD_SIZE"], attempt, elastrun.is_connected(), flush=True)
+sys.exit(rank + attempt == "10")
+"""
 IN_ENVIRONMENT = """
 share/man/man1/elastrun.1
 share/man/man5/elastrun.toml.5
@@ -96,6 +115,17 @@ class Wheel(unittest.TestCase):
         said = succeed(sys.executable, "-B", ROOT / "cmake/glibc/newest.py", "2.28", self.wheel)
         self.assertEqual([line.split()[0] for line in said.splitlines()], ["elastrun"])
         self.assertLess(self.wheel.stat().st_size, 8_000_000)
+
+    @unittest.skipUnless(ROOTS, "ELASTRUN_OLD_ROOTS is not set")
+    def test_it_is_installed_and_runs_on_systems_of_another_age(self) -> None:
+        for root in ROOTS:
+            with self.subTest(root.name), tempfile.TemporaryDirectory(dir=root / "tmp") as place:
+                shutil.copy(self.wheel, place)
+                (Path(place) / "worker.py").write_text(TWICE)
+                (Path(place) / "try").write_text(IN_ROOT)
+                said = succeed("unshare", "-m", "chroot", root, "sh",
+                               f"/tmp/{Path(place).name}/try")
+                self.assertLessEqual({"0 of 2 1 True", "1 of 2 1 True"}, set(said.splitlines()))
 
     def test_elastrunctl_is_a_script_that_is_found_by_links_and_by_python(self) -> None:
         link = self.folder / "control"
