@@ -60,6 +60,12 @@ EXPECTED = {
         "it looks for lines of --tee in sys.stdout; the agent writes them to the descriptor",
     "ElasticLaunchTest::test_launch_elastic_multiple_agents":
         "on a busy machine: its second agent has 30 s to import torch, or the first runs alone",
+    **{f"LocalElasticAgentTest::test_{what}_{backend}": why
+       for backend in ("c10d", "etcd", "etcd_v2") for what, why in (
+           ("barrier_failed", "it replaces torch's barrier, which the agent has in its process"),
+           ("shutdown_called", "it replaces torch's start_processes, which ours does not call"),
+           ("run_bipolar_function", "it looks at private fields of torch's agent"),
+           ("check_master_addr_port_override", "WorkerSpec's master_addr is for static alone"))},
     "ElasticLaunchTest::test_nproc_gpu_launch_configurations":
         "fails with torch's launcher as well: auto asks torch.accelerator, which is not replaced",
 }

@@ -512,12 +512,13 @@ class Server:
         print("stopped")
 
 if __name__ == "__main__":
-    spec = WorkerSpec("w", 1, handler(), entrypoint=os.getenv,
+    spec = WorkerSpec("w", 1, handler(), entrypoint=os.getenv, master_addr="there",
                       args=("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",))
     print(LocalElasticAgent(spec, uninterruptible_state_timeout=7.5,
                             health_check_server=Server()).run().return_values)
 """)
         self.assertEqual(out, "stopped\n{0: '7.5'}\n")
+        self.assertIn("master_addr and master_port have no effect with c10d", self.err)
 
 
 class Ends(Launcher):
