@@ -63,8 +63,12 @@ int print_answer(const StatusOptions& options, const net::Endpoint& endpoint,
   Query query(loop, *clock, endpoint, sealer_for(loop, secret));
   const rendezvous::Hello question{options.job.run_id, true, 0};
   const auto said = query.ask(question, from_seconds(options.timeout));
-  auto answer = said ? parse_json(std::get<rendezvous::StatusText>(*said).json)
-                     : Result<json::value>(std::unexpected(said.error()));
+  // It may have answered with anything.
+  const auto* status = said ? std::get_if<rendezvous::StatusText>(&*said) : nullptr;
+  Result<json::value> answer =
+      status ? parse_json(status->json)
+      : said ? Result<json::value>(fail(Code::Protocol, "an answer that is no status"))
+             : Result<json::value>(std::unexpected(said.error()));
   if (answer) answer = only(std::move(*answer), options.job.run_id);
   if (!answer) return report_error(not_here + answer.error().text, kExitFailed);
   const std::string where = net::format_endpoint(endpoint.host, endpoint.port);

@@ -161,8 +161,9 @@ void TcpClient::set(std::string key, std::string value, OnDone done) {
 void TcpClient::get(std::string key, Duration timeout, OnValue done) {
   // Weak: the connection holds this call, and the two would keep each other.
   wait({key}, timeout, [connection = std::weak_ptr(connection_), key, done](Status there) {
+    if (!there) return done(std::unexpected(there.error()));
     const auto alive = connection.lock();
-    if (!there || !alive) return done(std::unexpected(there.error()));
+    if (!alive) return done(fail(Code::Closed, "the client of the store has gone"));
     // Before whatever was asked after this get.
     alive->call_next(
         {Message(Query::Get).key(key).bytes(), Connection::Answer::Bytes, done, {}, {}});
