@@ -254,16 +254,20 @@ class TorchTest(unittest.TestCase):
         (self.folder / "train.py").write_text(SAVES_WHEN_ASKED)
         env = dict(os.environ, TMPDIR=str(self.folder / "tmp"), OMP_NUM_THREADS="1",
                    PYTHONDONTWRITEBYTECODE="1")
-        job = subprocess.Popen(
-            [ELASTRUN, "--nproc-per-node=2", "--shutdown-timeout=300", "train.py"], env=env,
-            cwd=self.folder, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE)
-        self.addCleanup(job.kill)
-        for _ in range(2):
-            self.assertRegex(job.stdout.readline(), "rank . trains")
-        job.terminate()
-        out, err = job.communicate(timeout=280)
-        self.assertEqual(sorted(out.splitlines()), ["rank 0 saved", "rank 1 saved"], err)
+        # By the signal alone, and as a preemption of a script that never asks should_save().
+        for options in (["--shutdown-timeout=300"],
+                        ["--preempt-signals=SIGTERM", "--preempt-timeout=300"]):
+            job = subprocess.Popen(
+                [ELASTRUN, "--nproc-per-node=2", *options, "train.py"], env=env,
+                cwd=self.folder, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE)
+            self.addCleanup(job.kill)
+            for _ in range(2):
+                self.assertRegex(job.stdout.readline(), "rank . trains")
+            job.terminate()
+            out, err = job.communicate(timeout=280)
+            self.assertEqual(sorted(out.splitlines()), ["rank 0 saved", "rank 1 saved"], err)
+            self.assertEqual(job.returncode == 75, len(options) == 2, err)
 
     def start_hanging(self, *options: str) -> list[subprocess.Popen[str]]:
         """Two agents with two workers each."""
