@@ -35,11 +35,9 @@ class Topology(Elastic):
         spare.wait_for("is a spare", 1, spare.err)
         return spare
 
-    def status(self) -> dict[str, object]:
-        endpoint = self.where[1].split("=")[1]
-        told = subprocess.run([CTL, "status", "--json", endpoint], capture_output=True, text=True,
-                              timeout=60, check=True)
-        return json.loads(told.stdout)["jobs"][0]
+    def status(self, *options: str) -> str:
+        return subprocess.run([CTL, "status", *options, self.where[1].split("=")[1]], text=True,
+                              capture_output=True, timeout=60, check=True).stdout
 
     def test_given_addresses_and_a_spare_of_the_lost_nodes_rack(self) -> None:
         first = self.host("4", *SAY, f"wait={self.go}", env=INFO,
@@ -57,7 +55,8 @@ class Topology(Elastic):
         for job in (first, *others[:2]):
             job.wait_for(r"^WORLD_SIZE=4", 2)
         self.assertEqual(self.ranks(first, *others[:2], near), [2, 1, 3, 0])
-        told = self.status()
+        self.assertRegex(self.status(), r"(?m) 0 +rack9\.node7 *$")
+        told = json.loads(self.status("--json"))["jobs"][0]
         self.assertEqual(told["rank_order"], "topology")
         self.assertEqual({node["topology"]: node.get("group_rank") for node in told["nodes"]},
                          {"rack9.node7": 0, "rack9.node2": 1, "rack10.node1": 2, "rack10.node2": 3,
