@@ -78,7 +78,7 @@ class AgentProcess:
                 self._child = subprocess.Popen(
                     [_program(), f"--caller={theirs.fileno()}"], stdout=stdout,
                     pass_fds=(theirs.fileno(), *descriptors),
-                    env={**os.environ, **(variables or {})})
+                    env={**os.environ, **variables} if variables else None)
         except OSError as error:
             self._socket.close()
             raise AgentError(f"cannot start the agent: {error}") from error
