@@ -19,6 +19,7 @@ inline int exit_code(const agent::JobResult& result, bool of_worker) {
   if (result.succeeded()) return 0;
   if (result.ending.requeue) return kExitRequeue;
   if (result.ending.cause.hopeless) return kExitHopeless;
+  if (result.ending.cause.misuse) return kExitUsage;
   if (!of_worker) return kExitFailed;
   const bool of_a_worker = result.culprit && result.culprit->is_worker();
   const int code = of_a_worker ? result.culprit->cause.exit_code : 0;

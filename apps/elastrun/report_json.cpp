@@ -169,6 +169,18 @@ json::array attempts_json(const agent::JobResult& result) {
   return out;
 }
 
+/// Those of other roles, through which this node went on.
+json::array role_restarts_json(const agent::JobResult& result) {
+  json::array rows;
+  for (const auto& one : result.role_restarts) {
+    rows.push_back({{"role", one.role},
+                    {"time", to_seconds(one.at)},
+                    {"node", one.cause.node},
+                    {"cause", one.cause.text}});
+  }
+  return rows;
+}
+
 /// The ledger of the restart policy; null with torchrun's.
 json::value ledger_json(const agent::JobResult& result) {
   if (!result.memory) return nullptr;
@@ -191,6 +203,7 @@ json::value preemption_json(const agent::JobResult& result) {
 }
 
 void add_endings(json::object& out, const agent::JobResult& result) {
+  out["role_restarts"] = role_restarts_json(result);
   out["restart_ledger"] = ledger_json(result);
   out["preemption"] = preemption_json(result);
 }

@@ -186,6 +186,7 @@ RunFiles::Parts JobRun::file_parts() {
           .lanes = lanes_,
           .layout = layout_,
           .workers = spec_.nproc_per_node,
+          .role = spec_.role,
           .near = files_are_near(),
           .keeps_output = keeps_output(spec_),
           .shutdown_timeout = spec_.shutdown_timeout,

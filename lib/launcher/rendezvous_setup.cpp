@@ -150,6 +150,11 @@ Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& 
     if (!made) return std::unexpected(made.error());
     own.handler = std::move(*made);
   }
+  if (own.handler && !spec.role_restart.empty()) {
+    return fail(Code::Usage,
+                "a role that restarts alone (--role-restart) needs a built-in rendezvous: with a "
+                "handler each node decides by itself");
+  }
   if (own.handler) return meet_by_handler(loop, clock, spec, self, std::move(own));
   if (is_alone(spec)) return make_standalone(loop, clock, spec, self);
   const char* secret = std::getenv("ELASTRUN_SECRET");

@@ -58,6 +58,10 @@ void RestartMemoryFile::restarting(const rendezvous::Restart& order) {
   write(order.memory);
 }
 
+void RestartMemoryFile::role_restarting(const rendezvous::Restart& order) {
+  write(order.memory);
+}
+
 void RestartMemoryFile::ended(const JobResult& result, const std::vector<workers::Worker>*) {
   write(result.memory);
 }

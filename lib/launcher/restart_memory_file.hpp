@@ -25,6 +25,7 @@ class RestartMemoryFile final : public Observer {
 
   void round_ready(const rendezvous::Round& round, Duration waited) override;
   void restarting(const rendezvous::Restart& order) override;
+  void role_restarting(const rendezvous::Restart& order) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
 
  private:

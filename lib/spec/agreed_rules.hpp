@@ -16,10 +16,12 @@ struct AgreedRules {
   std::string restart_rule{};        // all of them, as parse_restart_rules reads them; checked
   bool preempt_ack_all = false;      // a preempted job waits until every rank has saved
   bool rank_order_topology = false;  // nodes that are near each other have neighbouring ranks
+  /// Roles that restart alone: names in order, with commas between them.
+  std::string role_restart{};
   bool operator==(const AgreedRules&) const = default;
 };
 BOOST_DESCRIBE_STRUCT(AgreedRules, (),
                       (min_nodes, max_nodes, max_restarts, restart_policy_auto, restart_rule,
-                       preempt_ack_all, rank_order_topology))
+                       preempt_ack_all, rank_order_topology, role_restart))
 
 }  // namespace elastrun::spec

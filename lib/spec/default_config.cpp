@@ -77,6 +77,12 @@ std::string default_config() {
       "least severity: { sink = \"jsonl:errors.jsonl\", severity = \"error\" }, or "
       "[[metrics.route]] sections. Several of one sink add up.");
   out += "# route = []\n\n";
+  out += "[role.NAME]\n";
+  append_comment(
+      out,
+      "Whom a failure in that role restarts: \"own\", the agents with --role NAME alone, "
+      "or \"all\". See elastrun-restarts(7).");
+  out += "# restart = \"all\"\n\n";
   out += "[env]\n";
   append_comment(out, "Variables for the workers, over those that the launcher has itself.");
   out += "# OMP_NUM_THREADS = \"4\"\n";

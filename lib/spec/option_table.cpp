@@ -119,6 +119,12 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "What follows a cause, as exit=93:fail, oom:1, gpu:2/1h,exclude or preempted:free; may be "
      "given several times",
      "The first that matches decides, before the policy. See elastrun-restarts(7)."},
+    {Opt::RoleRestart, "role-restart", 0, Kind::List, Group::Restarts, kOurs, kPet, kNone, kNone,
+     kNone, "ROLE=own|all",
+     "Whom a failure in that role restarts: the agents with --role ROLE alone, or all; may be "
+     "given "
+     "several times",
+     kNone},
     {Opt::RestartMemory, "restart-memory", 0, Kind::Text, Group::Restarts, kOurs, kPet,
      "restart.memory", kNone, kNone, "FILE",
      "Keep the ledger of the restarts and the bad nodes here, over requeues",

@@ -56,6 +56,7 @@ enum class Opt {
   MaxRestarts,
   RestartPolicy,
   RestartRule,
+  RoleRestart,
   RestartMemory,
   MonitorInterval,
   SignalsToHandle,
@@ -154,7 +155,7 @@ const OptionRow* find_toml_key(std::string_view key);
 /// Whether each occurrence on the command line counts, not only the last one. Of a List; such a
 /// text is not divided at its commas.
 constexpr bool repeats(Opt id) {
-  return id == Opt::Metrics || id == Opt::RestartRule;
+  return id == Opt::Metrics || id == Opt::RestartRule || id == Opt::RoleRestart;
 }
 
 /// "--rdzv-id": the spelling shown to people.

@@ -30,6 +30,7 @@ class RendezvousChoice {
     if (auto refusal = read_conf()) return refusal;
     if (auto refusal = decide_endpoint()) return refusal;
     if (auto refusal = check_node_rank()) return refusal;
+    if (auto refusal = check_role_restarts()) return refusal;
     replace_empty_id();
     return std::nullopt;
   }
@@ -98,6 +99,18 @@ class RendezvousChoice {
     job_.master_addr = text(Opt::MasterAddr);
     job_.local_addr = text(Opt::LocalAddr);
     job_.node_rank_given = values_.is_given(Opt::NodeRank);
+  }
+
+  /// Each role that restarts alone needs a store, for which others give out neither a place nor a
+  /// port.
+  std::optional<Refusal> check_role_restarts() {
+    if (job_.role_restart.empty() || job_.standalone) return std::nullopt;
+    const bool fits =
+        job_.rdzv_backend != backend::kStatic && contains(backend::kBuiltIn, job_.rdzv_backend);
+    if (fits) return std::nullopt;
+    return Refusal{fmt::format("a role that restarts alone ({}) needs another rendezvous than {}",
+                               values_[Opt::RoleRestart].source, job_.rdzv_backend),
+                   2, false, "use --rdzv-backend c10d, etcd or file"};
   }
 
   std::optional<Refusal> check_backend() {

@@ -49,6 +49,8 @@ class Loader {
     for (const auto& [section, node] : root) {
       if (auto refusal = take_section(section, node)) return std::unexpected(*refusal);
     }
+    roles_.text = join(roles_.items, ",");
+    if (!roles_.items.empty()) job_.given.push_back(std::move(roles_));
     return std::move(job_);
   }
 
@@ -68,7 +70,7 @@ class Loader {
   }
 
   static std::vector<std::string> sections() {
-    std::vector<std::string> names = {"env"};
+    std::vector<std::string> names = {"env", "role"};
     for (const auto& option : options()) {
       const auto name = std::string(option.toml.substr(0, option.toml.find('.')));
       if (!name.empty() && names.back() != name) names.push_back(name);
@@ -94,14 +96,17 @@ class Loader {
     const std::string text(name.str() == "restarts" ? "restart" : name.str());
     // An unknown key is an error and not a warning: a mistyped max_restarts would be found out when
     // the job fails for the first time.
-    if (std::find(known.begin(), known.end(), text) == known.end()) {
+    const bool is_key = text == "role" && !node.is_table();  // of [job]
+    if (is_key || std::find(known.begin(), known.end(), text) == known.end()) {
       return refuse(name.source(), fmt::format("unknown section or key '{}'", text),
                     section_hint(text, known));
     }
     const auto* table = node.as_table();
     if (table == nullptr) return wrong_type(node, text, fmt::format("a section, [{}]", text));
     for (const auto& [key, value] : *table) {
-      auto refusal = text == "env" ? take_variable(key, value) : take_key(text, key, value);
+      auto refusal = text == "env"    ? take_variable(key, value)
+                     : text == "role" ? take_role(key, value)
+                                      : take_key(text, key, value);
       if (refusal) return refusal;
     }
     return std::nullopt;
@@ -208,6 +213,27 @@ class Loader {
     return std::nullopt;
   }
 
+  /// [role.NAME]
+  Done take_role(const toml::key& name, const toml::node& node) {
+    const auto section = fmt::format("role.{}", name.str());
+    const auto* table = node.as_table();
+    if (table == nullptr) return wrong_type(node, section, fmt::format("a section, [{}]", section));
+    for (const auto& [key, value] : *table) {
+      if (key.str() != "restart") {
+        return refuse(key.source(), fmt::format("unknown key '{}' in [{}]", key.str(), section),
+                      "the only key is restart");
+      }
+      const auto* whom = value.as_string();
+      if (whom == nullptr || (whom->get() != "own" && whom->get() != "all")) {
+        return wrong_type(value, section + ".restart", "\"own\" or \"all\"");
+      }
+      if (whom->get() == "all") continue;  // as if it did not stand there
+      roles_.items.push_back(fmt::format("{}=own", name.str()));
+      if (roles_.source.empty()) roles_.source = source(value);
+    }
+    return std::nullopt;
+  }
+
   Done take_variable(const toml::key& key, const toml::node& node) {
     const std::string name(key.str());
     // environ(7) has NAME=value: such a name would set another variable than it says.
@@ -300,6 +326,7 @@ class Loader {
 
   std::string path_;
   TomlJob job_;
+  Override roles_{Opt::RoleRestart, {}, {}, true, Origin::File, {}};  // of all [role.NAME]
 };
 
 }  // namespace

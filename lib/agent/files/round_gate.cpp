@@ -10,8 +10,9 @@ bool is_round(const rendezvous::Push& push) {
   return std::holds_alternative<rendezvous::RoundReady>(push);
 }
 
-bool ends_round(const rendezvous::Push& push) {
-  return std::holds_alternative<rendezvous::Restart>(push) ||
+bool ends_round(const rendezvous::Push& push, const std::string& role) {
+  const auto* restart = std::get_if<rendezvous::Restart>(&push);
+  return (restart != nullptr && restart->is_for(role)) ||
          std::holds_alternative<rendezvous::Done>(push) ||
          std::holds_alternative<rendezvous::Lost>(push);
 }
@@ -25,7 +26,7 @@ rendezvous::Session::OnPush RoundGate::before(rendezvous::Session::OnPush on_pus
 
 void RoundGate::hear(rendezvous::Push push) {
   // The agent never hears of a round that ended before its directories were made.
-  if (ends_round(push) && std::erase_if(held_, is_round) > 0) dropped_ = preparing_;
+  if (ends_round(push, role_) && std::erase_if(held_, is_round) > 0) dropped_ = preparing_;
   held_.push_back(std::move(push));
   pass_on();
 }

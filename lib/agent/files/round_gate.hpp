@@ -7,6 +7,8 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 
 namespace elastrun::agent {
 
@@ -18,7 +20,9 @@ class RoundGate {
  public:
   /// `prepare` calls `done` once, inside or later on the loop; it is not called again before.
   using Prepare = std::function<void(const rendezvous::Round&, std::function<void()> done)>;
-  explicit RoundGate(Prepare prepare) : prepare_(std::move(prepare)) {}
+  /// `role`: of this node.
+  explicit RoundGate(Prepare prepare, std::string role = {})
+      : prepare_(std::move(prepare)), role_(std::move(role)) {}
 
   /// What to give to Session::open for an agent that wants `on_push`. Borrows this object.
   rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
@@ -29,6 +33,7 @@ class RoundGate {
   void pass_on();
 
   const Prepare prepare_;
+  const std::string role_;
   rendezvous::Session::OnPush on_push_;
   std::deque<rendezvous::Push> held_;
   bool preparing_ = false;

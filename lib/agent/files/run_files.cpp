@@ -16,7 +16,7 @@ RunFiles::RunFiles(Parts parts)
     : parts_(std::move(parts)),
       folders_({parts_.lanes[Lane::Folders], parts_.clock, parts_.layout, parts_.workers,
                 parts_.near, parts_.channel_found}),
-      gate_(std::bind_front(&LogFolders::prepare, &folders_)),
+      gate_(std::bind_front(&LogFolders::prepare, &folders_), parts_.role),
       last_writes_(
           parts_.loop, parts_.clock, parts_.console,
           {&parts_.lanes[Lane::Logs], &parts_.lanes[Lane::Syncs], &parts_.lanes[Lane::Reports],

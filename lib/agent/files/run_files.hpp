@@ -26,6 +26,7 @@ class RunFiles {
     files::Lanes& lanes;
     logs::Layout& layout;
     int workers = 1;  // of this node
+    std::string role{};
     bool near = true;
     bool keeps_output = false;
     Duration shutdown_timeout{};  // what a signal leaves

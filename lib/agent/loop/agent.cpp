@@ -20,14 +20,6 @@ constexpr std::string_view kArea = "agent";
 constexpr Duration kStuckLook = std::chrono::milliseconds(100);  // torchrun's monitor interval
 constexpr int kFarthestAncestor = 32;  // of a process that speaks for a worker: scripts in scripts
 
-std::string cost_text(const rendezvous::Restart& restart) {
-  if (!restart.attempt_spent) return " (this spends no restart)";
-  const int left = restart.restarts_left;
-  auto text = fmt::format(", {} restart{} left", left, left == 1 ? "" : "s");
-  if (restart.delay <= Duration::zero()) return text;
-  return text + ", the next start in " + format_duration(restart.delay);
-}
-
 /// Of those that were asked to end and had to be killed.
 std::vector<int> killed_ranks(const std::vector<workers::Worker>& group) {
   std::vector<int> ranks;
@@ -43,7 +35,7 @@ std::vector<int> killed_ranks(const std::vector<workers::Worker>& group) {
 Agent::Agent(Parts parts, Settings settings)
     : parts_(std::move(parts)),
       settings_(std::move(settings)),
-      policy_(settings_.self.unable),
+      policy_(settings_.self.unable, settings_.self.role),
       awake_(parts_.clock),
       settle_(awake_.make_alarm()),
       linger_(awake_.make_alarm()),
@@ -138,18 +130,7 @@ void Agent::observe(const Fact& fact) {
     log::info("rendezvous", "This node is a spare: {} before it", spare->ahead);
     parts_.observer.progress("spare node, takes over when another one goes");
   } else if (const auto* restart = std::get_if<rendezvous::Restart>(&pushed->push)) {
-    // While it joins, a round that this node never started has ended.
-    const bool joining = policy_.phase() == Phase::Joining;
-    if (restart->attempt_spent) {
-      // By the round's attempt, not by counting: a node that came later has missed restarts.
-      result_.restarts = (joining || !round_ ? result_.restarts : round_->attempt) + 1;
-    }
-    // Not "restarting": where a scheduler ends the whole job, our own signal is on its way.
-    log::warning(kArea, "{} the workers{}: {}", joining ? "Not starting" : "Stopping",
-                 cost_text(*restart), restart->cause.text);
-    if (!restart->cause.rule.empty()) log::info(kArea, "By {}", restart->cause.rule);
-    note_cause(*restart);
-    parts_.observer.restarting(*restart);
+    observe(*restart);
   }
 }
 
@@ -186,7 +167,7 @@ void Agent::perform(const StartGroup& action) {
   const auto now = parts_.clock.now();
   const auto wall = parts_.clock.wall();
   round_ = action.round;
-  result_.restarts = round_->attempt;
+  result_.restarts = round_->restarts();
   if (!result_.attempts.empty()) log::warning(kArea, "Restarting the workers");
   // Before the workers, which connect to it at once.
   parts_.store.begin(*round_);
@@ -394,15 +375,6 @@ void Agent::finish(JobResult result) {
   parts_.observer.ended(result, group_ ? &group_->workers() : nullptr);
   group_.reset();
   std::exchange(on_end_, {})(std::move(result));
-}
-
-/// The first one counts: what comes later follows from it.
-void Agent::note_cause(const rendezvous::Restart& restart) {
-  memory_.keep(restart.memory, parts_.clock.now());
-  if (!result_.attempts.empty() && !result_.attempts.back().cause) {
-    result_.attempts.back().cause = restart.cause;
-    result_.attempts.back().delay = restart.delay;
-  }
 }
 
 void Agent::note_workers() {

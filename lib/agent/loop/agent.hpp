@@ -112,6 +112,7 @@ class Agent {
   void tell_phase();
   void tell_signal(const SignalCame& fact) const;
   void observe(const Fact& fact);
+  void observe(const rendezvous::Restart& restart);
   void perform(std::vector<Action> actions);
   void perform(const Join&);
   void join(std::string fault);

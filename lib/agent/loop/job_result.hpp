@@ -31,6 +31,13 @@ struct Attempt {
   std::vector<int> deaf;  // ranks that did not end in the time they had for it, and were killed
 };
 
+/// A restart of another role alone, which this node went on through.
+struct RoleRestart {
+  std::string role;
+  WallTime at;
+  rendezvous::Cause cause;
+};
+
 /// A timer of a worker that expired.
 struct ExpiredTimer {
   int attempt = 0;  // index of the row in `attempts`
@@ -92,6 +99,12 @@ struct JobResult {
   /// The ledger of the restart policy; null with torchrun's.
   std::shared_ptr<const rendezvous::RestartMemory> memory;
   int restarts = 0;  // spent by the whole job
+  static constexpr std::size_t kMostRoleRestarts = 64;
+  std::vector<RoleRestart> role_restarts;  // the last ones
+  void note_role_restart(RoleRestart one) {
+    if (role_restarts.size() == kMostRoleRestarts) role_restarts.erase(role_restarts.begin());
+    role_restarts.push_back(std::move(one));
+  }
   int local_world_size = 0;
   WallTime started, finished;
   /// When the workers of other nodes have ended at the latest, which this node may serve.

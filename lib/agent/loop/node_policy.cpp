@@ -70,6 +70,8 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::RoundReady& push) {
 }
 
 NodePolicy::Actions NodePolicy::ordered(const rendezvous::Restart& push) {
+  // Another role restarts alone: the round goes on here.
+  if (!push.is_for(role_)) return {};
   // The first order counts: the group already stops for it.
   if (order_) return {};
   // Of a round of which it has never heard, because its directories were not made in time.
@@ -408,6 +410,7 @@ Ending NodePolicy::preempted_ending() const {
 Ending NodePolicy::ending_of(const rendezvous::Lost& lost) const {
   Ending ending;
   ending.why = lost.why;
+  ending.cause.misuse = lost.misuse;
   if (succeeded_) return ending;  // our part is done; no coordinator is left to tell about others
   if (preempted_) return preempted_ending();
   ending.kind = failed_ ? Ending::Kind::WorkersFailed : Ending::Kind::RendezvousLost;

@@ -78,8 +78,9 @@ using Action =
 class NodePolicy {
  public:
   /// `unable`: why its workers cannot be started, known before the first round: it tells that, and
-  /// takes no part. Empty: they can.
-  explicit NodePolicy(std::string unable = {}) : unable_(std::move(unable)) {}
+  /// takes no part. Empty: they can. `role`: of its workers, which may restart alone.
+  explicit NodePolicy(std::string unable = {}, std::string role = {})
+      : unable_(std::move(unable)), role_(std::move(role)) {}
 
   /// The first actions of all.
   std::vector<Action> begin();
@@ -136,7 +137,7 @@ class NodePolicy {
 
   using Order = std::variant<rendezvous::Restart, rendezvous::Done, rendezvous::Lost>;
 
-  const std::string unable_;
+  const std::string unable_, role_;
   Phase phase_ = Phase::Joining;
   std::int64_t round_ = 0;  // of the last group
   bool gone_ = true;        // no group exists, or is being started

@@ -26,6 +26,9 @@ void Observers::failed(const workers::Judgement& judgement) {
 void Observers::restarting(const rendezvous::Restart& order) {
   for (auto* one : all_) one->restarting(order);
 }
+void Observers::role_restarting(const rendezvous::Restart& order) {
+  for (auto* one : all_) one->role_restarting(order);
+}
 void Observers::stopped(const std::vector<workers::Worker>& group, Duration took) {
   for (auto* one : all_) one->stopped(group, took);
 }

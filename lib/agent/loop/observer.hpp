@@ -37,6 +37,8 @@ class Observer {
   virtual void failed(const workers::Judgement& judgement) { (void)judgement; }
   /// The group is stopped for this cause and will be started again.
   virtual void restarting(const rendezvous::Restart& order) { (void)order; }
+  /// The same of the nodes of another role alone; those here go on.
+  virtual void role_restarting(const rendezvous::Restart& order) { (void)order; }
   /// The group is gone.
   virtual void stopped(const std::vector<workers::Worker>& group, Duration took) {
     (void)group, (void)took;
@@ -70,6 +72,7 @@ class Observers final : public Observer {
   void joined(bool all) override;
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
+  void role_restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
   void timer_expired(const ExpiredTimer& timer) override;
   void timer_killed(const ExpiredTimer& timer) override;

@@ -49,10 +49,11 @@ class ServedStore final : public RoundStore {
   }
 
   void begin(const rendezvous::Round& round) override {
-    shared_ = round.group_rank == 0 && round.members.size() > 1;
-    world_ = round.world_size;
+    const auto nodes = round.is_divided() ? round.store_nodes : round.group_world_size();
+    shared_ = round.serves_store() && nodes > 1;
+    world_ = round.is_divided() ? round.store_workers : round.world_size;
     // Only now: until the round is known, members of the last one may save with the old store.
-    if (round.group_rank != 0) return close();
+    if (!round.serves_store()) return close();
     if (next_) {
       end_server();
       server_ = std::move(next_);
@@ -177,8 +178,8 @@ class WorkersStore final : public RoundStore {
     return held_->number();
   }
   void begin(const rendezvous::Round& round) override {
-    // Rank 0, which serves the store, is on another node.
-    if (round.group_rank != 0) held_.reset();
+    // The rank that serves the store is on another node.
+    if (!round.serves_store()) held_.reset();
   }
   bool serves_workers() const override { return false; }
 

@@ -17,7 +17,8 @@
 
 namespace elastrun::agent {
 
-/// The store that this node would serve to the workers of a round, if it got group rank 0. It
+/// The store that this node would serve to the workers of a round, if it got group rank 0, or were
+/// the first of a role that restarts alone. It
 /// listens before the node joins, so the announced port cannot be taken by anybody else; each round
 /// gets a fresh one. That of the round before goes on until the new one begins: when this node asks
 /// for a new round, workers of others may still be saving, with the help of the store.
@@ -29,7 +30,7 @@ class RoundStore {
   /// Of which ports prepare() needs one that is free; none: any will do, or it holds one.
   virtual std::optional<rendezvous::StorePlan> needs() const { return std::nullopt; }
   /// The round is known, and no member of the one before is at work any more: serve its members, or
-  /// close when another node has group rank 0.
+  /// close when another node does that.
   virtual void begin(const rendezvous::Round& round) = 0;
   /// False when workers are to host the store themselves (TORCH_DISABLE_SHARE_RDZV_TCP_STORE).
   virtual bool serves_workers() const = 0;

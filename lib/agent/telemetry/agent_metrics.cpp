@@ -89,7 +89,7 @@ void AgentMetrics::round_ready(const rendezvous::Round& round, Duration waited) 
   const auto& self = round.members[static_cast<std::size_t>(round.group_rank)];
   host_.round_began(round.rank_base, self.local_world_size);
   rendezvous_.add(to_seconds(waited));
-  restarts_left_.set(max_restarts_ - round.attempt);
+  restarts_left_.set(max_restarts_ - round.restarts());
   span("rendezvous", host_.pipeline().clock().now(), waited, {{"round", round.number}});
   host_.recorded();
 }

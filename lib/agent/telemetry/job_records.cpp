@@ -144,6 +144,15 @@ void JobRecords::failed(const workers::Judgement& judgement) {
 }
 
 void JobRecords::restarting(const rendezvous::Restart& order) {
+  tell_restart("restart", order);
+}
+
+// By another name: this node has no downtime, which readers of a journal take from `restart`.
+void JobRecords::role_restarting(const rendezvous::Restart& order) {
+  tell_restart("role.restart", order);
+}
+
+void JobRecords::tell_restart(std::string_view name, const rendezvous::Restart& order) {
   if (!pipeline_.wants(kScope)) return;
   const auto& cause = order.cause;
   // `failure` beside `attempt_spent`: a node that is lost counts as a failure in the account,
@@ -152,11 +161,12 @@ void JobRecords::restarting(const rendezvous::Restart& order) {
                         {"attempt_spent", order.attempt_spent},
                         {"failure", is_failure(cause)},
                         {"restarts_left", whole(order.restarts_left)}};
+  if (!order.role.empty()) attributes.emplace_back("role", order.role);
   if (!cause.node.empty()) attributes.emplace_back("node", cause.node);
   if (cause.rank >= 0) attributes.emplace_back("rank", whole(cause.rank));
   add_policy(attributes, cause);
   if (order.delay > Duration::zero()) attributes.emplace_back("delay_s", to_seconds(order.delay));
-  tell("restart", std::move(attributes));
+  tell(name, std::move(attributes));
 }
 
 void JobRecords::stopped(const std::vector<workers::Worker>& group, Duration took) {

@@ -36,6 +36,7 @@ class JobRecords final : public Observer {
   void joined(bool all) override;
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
+  void role_restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
   void timer_expired(const ExpiredTimer& timer) override;
   void timer_killed(const ExpiredTimer& timer) override;
@@ -47,6 +48,7 @@ class JobRecords final : public Observer {
  private:
   using Attributes = std::vector<telemetry::Attribute>;
   void tell(std::string_view name, Attributes attributes);
+  void tell_restart(std::string_view name, const rendezvous::Restart& order);
 
   telemetry::Pipeline& pipeline_;
   const spec::JobSpec& job_;

@@ -24,6 +24,7 @@ class NodeSeries final : public Observer {
 
   void round_ready(const rendezvous::Round& round, Duration waited) override;
   void restarting(const rendezvous::Restart& order) override;
+  void role_restarting(const rendezvous::Restart& order) override { restarting(order); }
 
  private:
   using Report = telemetry::Registry::Report;

@@ -37,6 +37,13 @@ std::string causes_text(const JobResult& result) {
         fmt::format("  restarted after {}: {}\n", format_duration(at), cut(told, kShownCause)));
     at += attempt.stopping;
   }
+  if (const auto count = result.role_restarts.size(); count > 0) {
+    const auto& last = result.role_restarts.back();
+    lines.push_back(fmt::format("  went on through {} of other roles alone, at last of {}: {}\n",
+                                count == 1 ? "a restart" : fmt::format("{} restarts", count),
+                                printable(last.role),
+                                cut(with_node(last.cause.text, last.cause.node), kShownCause)));
+  }
   const auto left_out = lines.size() - std::min(lines.size(), kShownRestarts);
   std::string text;
   if (left_out > 0) text = fmt::format("  restarted {} times before that\n", left_out);

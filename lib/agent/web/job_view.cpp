@@ -114,6 +114,7 @@ json::object JobView::restarts_json() const {
     text["at"] = to_seconds(one.at);
     text["round"] = one.round;
     text["spent"] = one.spent;
+    if (!one.role.empty()) text["role"] = one.role;
     latest.push_back(std::move(text));
   }
   restarts["latest"] = std::move(latest);
@@ -248,7 +249,7 @@ void JobView::restarting(const rendezvous::Restart& order) {
   ++restart_count_;
   if (order.attempt_spent) ++spent_;
   restarts_.push_back(
-      {clock_.wall(), round_ ? round_->number : 0, order.cause, order.attempt_spent});
+      {clock_.wall(), round_ ? round_->number : 0, order.cause, order.attempt_spent, order.role});
   if (restarts_.size() > kKeptRestarts) restarts_.pop_front();
   tell();
 }

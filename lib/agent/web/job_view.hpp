@@ -50,6 +50,7 @@ class JobView final : public Observer {
                Duration took) override;
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
+  void role_restarting(const rendezvous::Restart& order) override { restarting(order); }
   void worker_said(const workers::Worker& worker, const workers::Message& message) override;
   void held(const std::map<int, std::string>& ranks) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
@@ -67,6 +68,7 @@ class JobView final : public Observer {
     std::int64_t round = 0;
     rendezvous::Cause cause;
     bool spent = false;
+    std::string role{};  // that alone restarted; empty: all
   };
   struct Metric {
     double value = 0;

@@ -69,7 +69,7 @@ void RunRegistration::phase(Phase phase, TimePoint) {
 }
 
 void RunRegistration::round_ready(const rendezvous::Round& round, Duration) {
-  entry_.attempt = round.attempt;
+  entry_.attempt = round.restarts();
   changed();
 }
 

@@ -34,7 +34,7 @@ void StatusView::progress(const std::string& text) {
 
 void StatusView::round_ready(const rendezvous::Round& round, Duration) {
   status_.nodes = round.group_world_size();
-  status_.restarts = round.attempt;
+  status_.restarts = round.restarts();
   status_.detail.clear();
 }
 

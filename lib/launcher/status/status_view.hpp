@@ -19,6 +19,7 @@ class StatusView final : public Observer {
                Duration took) override;
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
+  void role_restarting(const rendezvous::Restart& order) override { restarting(order); }
   void hang(const JobHang& hang) override;
   void worker_said(const workers::Worker& worker, const workers::Message& message) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;

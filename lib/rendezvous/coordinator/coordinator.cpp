@@ -280,7 +280,7 @@ class LinkCoordinator final : public Coordinator {
                                                       : &settings_.rules) {
         if (const auto refusal = refusal_of(join.rules, *rules); !refusal.empty()) {
           // Final: the rules of a job do not change, and another coordinator would refuse as well.
-          dismiss(peer, refusal, true);
+          dismiss(peer, Refusal{refusal, true, is_misuse(join.rules, *rules)});
           return false;
         }
       }
@@ -314,12 +314,13 @@ class LinkCoordinator final : public Coordinator {
     lost_contact_.came(), ++agents_;
   }
 
-  void dismiss(Peer peer, const std::string& text, bool final = false) {
+  void dismiss(Peer peer, const std::string& text) { dismiss(peer, Refusal{text}); }
+  void dismiss(Peer peer, const Refusal& refusal) {
     const auto found = connections_.find(peer);
-    refusals_.add("refused {}: {}", found->second.link->remote_address().to_string(), text);
+    refusals_.add("refused {}: {}", found->second.link->remote_address().to_string(), refusal.text);
     // Wrapped like any message, so that the other side can tell it from a broken connection.
-    found->second.link->send(encode(FromCoordinator(Refusal{text, final})));
-    remove(peer, text, Loss::Broken);
+    found->second.link->send(encode(FromCoordinator(refusal)));
+    remove(peer, refusal.text, Loss::Broken);
   }
 
   void lose(Peer peer, const Error& error) {

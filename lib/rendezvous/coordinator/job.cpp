@@ -142,6 +142,13 @@ void Job::note_assigned(Peer peer, const Assigned& assigned) {
     preemption_.assigned(peer, world.id.round, assigned.group_rank);
 }
 
+// Until its role runs again it neither hangs nor saves, and is not waited for.
+void Job::note_renewing(Peer peer) {
+  if (!state.is_renewing(peer)) return;
+  standstill_.renews(peer);
+  preemption_.gone(peer, clock_.now());
+}
+
 // A list of members is encoded once, since thousands of them get the same one.
 void Job::deliver() {
   // First, so that what this makes the state say goes out below.
@@ -166,6 +173,7 @@ void Job::deliver() {
       shared = push;
       text = encode(FromCoordinator(*push));
     }
+    if (std::holds_alternative<Restart>(*push)) note_renewing(delivery.to);
     link->second->send(text);
   }
   look_at_round();

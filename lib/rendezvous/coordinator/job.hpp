@@ -64,6 +64,7 @@ class Job {
   void tell_preemption(Peer peer, const FromAgent& message, TimePoint now);
   void preempt(const std::string& why, Duration deadline);
   void note_assigned(Peer peer, const Assigned& assigned);
+  void note_renewing(Peer peer);
   void look_at_round();
   void deliver_stacks();
 

@@ -67,6 +67,8 @@ class MemberFence {
   void watch(const WorldId& world) { expect(world, 0, 0); }
   /// The group of that member of it has ended.
   void ended(const std::string& member, const WorldId& world);
+  /// It runs again in the same world.
+  void resumed(const std::string& member) { ended_.erase(member); }
   /// It was cut off whole: its members are waited for, from when the first one is back, but for
   /// those that had ended before.
   void expect_rest(const WorldId& world, int members);

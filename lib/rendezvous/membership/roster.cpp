@@ -38,6 +38,8 @@ std::string_view member_state_name(MemberState state) {
       return "failed";
     case MemberState::Stopping:
       return "stopping";
+    case MemberState::Renewing:
+      return "renewing";
   }
   return "unknown";
 }

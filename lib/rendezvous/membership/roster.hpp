@@ -24,8 +24,9 @@ enum class MemberState {
   Finished,  // member of the round, all of its workers have succeeded
   Failed,    // member of the round, a worker has failed and the job is about to end
   Stopping,  // was a member, was told to stop, has not joined again; its place is kept
+  Renewing,  // member of the round, in which its role alone starts again
 };
-constexpr std::size_t kMemberStates = 5;
+constexpr std::size_t kMemberStates = 6;
 std::string_view member_state_name(MemberState state);
 
 /// By which an agent is known again, over whichever connection and under whichever address it
@@ -41,9 +42,10 @@ struct Member {
   int told_ahead = -1;     // its place among the spares, as it was told last; -1: not at all
   bool started = false;    // its workers run
   WorldId world;           // it was in last
-  // Stopping: it knows that; by when its group has ended, by its own word if it knows.
+  // Stopping, Renewing: it knows that; by when its group has ended, by its own word if it knows.
   bool knows_stop = false;
   TimePoint stops_by;
+  bool back = false;  // Renewing: it has joined again
   std::uint64_t arrival = 0;
   TimePoint since;  // of this state
 };

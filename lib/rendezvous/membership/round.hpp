@@ -2,15 +2,16 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "rendezvous/membership/cause.hpp"
 #include "rendezvous/membership/restart_memory.hpp"
 #include "rendezvous/membership/stack_reports.hpp"
 #include "rendezvous/membership/world_id.hpp"
-#include "spec/restart_rules.hpp"
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -54,40 +55,14 @@ struct Node {
   bool operator==(const Node&) const = default;
 };
 
-/// Why a group is stopped, a job given up: named alike on every node.
-struct Cause {
-  enum class Kind {
-    WorkerFailed,  // a worker ended badly
-    NodeLost,      // an agent's connection broke or fell silent
-    NodeLeft,      // an agent said goodbye (preemption, signal)
-    NodeJoined,    // a larger world is possible
-    Closed,        // the job was closed by request
-    Preempted,     // it was asked to save and end, and has
-    CoordinatorLost,
-    Timeout,  // a bounded wait of the rendezvous ended
-  } kind = Kind::WorkerFailed;
-  std::string node{};  // id of the node it happened on
-  int rank = -1;       // global rank of the culprit, if a worker
-  int local_rank = -1;
-  int exit_code = 0;        // torchrun's number: negative is a signal; only with WorkerFailed
-  std::string text{};       // one sentence for a person
-  double wall_seconds = 0;  // when, since the epoch, by that node's clock
-  bool final = false;       // no restart would mend it
-  // What the restart policy goes by (RestartRule).
-  spec::CauseClass what = spec::CauseClass::Error;  // only with WorkerFailed
-  /// What is alike when the same happens again: "ValueError@train.py:7", "SIGSEGV"; may be empty.
-  std::string fingerprint{};
-  std::int64_t step = -1, checkpoint = -1;  // reached, saved; -1: not known
-  std::string rule{};                       // that decided what follows; empty: as torchrun
-  bool hopeless = false;                    // a requeue would not help either
-  bool operator==(const Cause&) const = default;
-};
-
 /// A complete round, as one node sees it. Members and sizes are the same on every node.
 struct Round {
   std::int64_t epoch = 0;   // of the coordinator
   std::int64_t number = 0;  // counts every round, never goes back
-  int attempt = 0;          // restarts spent so far, by the whole job: TORCHELASTIC_RESTART_COUNT
+  /// TORCHELASTIC_RESTART_COUNT: restarts that the whole job had spent when the round began, and of
+  /// a role that restarts alone (RoleRestarts) also its own ones since.
+  int attempt = 0;
+  int spent = 0;  // by the whole job; 0: no more than `attempt`
   /// By group rank. Complete at group rank 0, which admits the others' addresses to its store, and
   /// in worlds of up to 64 nodes. In larger ones the others' entries are blank: only their number
   /// counts, and a list of everybody for everybody would be quadratic.
@@ -97,7 +72,15 @@ struct Round {
   int role_rank_base = 0, role_world_size = 1;  // of workers of this node's role
   std::string master_addr;
   std::uint16_t master_port = 0;
+  int store_rank = 0;  // group rank of the node that serves master_port
+  /// How many nodes and workers meet there, where roles that restart alone have stores apart; 0:
+  /// all.
+  int store_nodes = 0, store_workers = 0;
+  bool again = false;  // a round that runs: the role of this node alone starts again in it
   WorldId id() const { return {epoch, number}; }
+  int restarts() const { return attempt > spent ? attempt : spent; }
+  bool serves_store() const { return group_rank == store_rank; }
+  bool is_divided() const { return store_nodes > 0; }
   int group_world_size() const { return static_cast<int>(members.size()); }
 };
 
@@ -162,6 +145,9 @@ struct Restart {
   Duration delay{};  // before the next round
   /// For the next coordinator; null with torchrun's policy.
   std::shared_ptr<const RestartMemory> memory{};
+  /// Only nodes with this role stop, and join again; the round goes on. Empty: all.
+  std::string role{};
+  bool is_for(std::string_view own_role) const { return role.empty() || role == own_role; }
 };
 /// The job is over. `failed`: by `cause`, which is the same on every node.
 struct Done {
@@ -178,6 +164,7 @@ struct Spare {
 struct Lost {
   std::string why;
   bool requeue = false;
+  bool misuse = false;  // what was asked for cannot be: exit code 2
 };
 /// Something a person waiting would like to know: who is missing, how long the last call lasts.
 struct Progress {

@@ -36,16 +36,30 @@ void Standstill::tally(const Watched& member, int sign) {
 
 void Standstill::started(Peer peer, std::int64_t round, TimePoint now) {
   const auto member = watched_.find(peer);
-  if (member == watched_.end() || round != round_) return;
+  if (member == watched_.end() || round != round_ || member->second.renews) return;
   tally(member->second, -1);
   member->second.started = true;
   tally(member->second, +1);
   decide(now);
 }
 
+void Standstill::renews(Peer peer) {
+  const auto found = watched_.find(peer);
+  if (found == watched_.end()) return;
+  Watched& member = found->second;
+  tally(member, -1);
+  member.started = member.finished = false;
+  member.progress.reset();
+  member.renews = true;
+  tally(member, +1);
+  // Others wait for its workers.
+  hangs_ = false;
+  forget_hang();
+}
+
 void Standstill::finished(Peer peer, TimePoint now) {
   const auto member = watched_.find(peer);
-  if (member == watched_.end()) return;
+  if (member == watched_.end() || member->second.renews) return;
   tally(member->second, -1);
   member->second.finished = true;
   decide(now);
@@ -91,7 +105,7 @@ void Standstill::add_silent(const Watched& member, const std::vector<bool>& told
 
 void Standstill::says(Peer peer, const ProgressReport& progress, TimePoint now) {
   const auto member = watched_.find(peer);
-  if (member == watched_.end() || progress.round != round_) return;
+  if (member == watched_.end() || progress.round != round_ || member->second.renews) return;
   tally(member->second, -1);
   member->second.progress = progress;
   member->second.started = true;

@@ -37,6 +37,9 @@ class Standstill {
                 bool understands = true);
   /// Its workers run; any message about them implies it, too.
   void started(Peer peer, std::int64_t round, TimePoint now);
+  /// Its workers are stopped, and start again in the same round: it is `assigned` once more. What
+  /// it says until then is of those that go.
+  void renews(Peer peer);
   /// All of its workers have succeeded.
   void finished(Peer peer, TimePoint now);
   void gone(Peer peer, TimePoint now);
@@ -67,6 +70,7 @@ class Standstill {
     std::optional<ProgressReport> progress;
     bool started = false, finished = false;
     bool understands = true;
+    bool renews = false;
   };
   /// What a member may still add to the answer: it reports each of its workers once.
   struct Allowance {

@@ -15,7 +15,8 @@ State::State(Rules rules, std::string run_id, std::string master_addr, std::uint
       run_id_(std::move(run_id)),
       master_addr_(std::move(master_addr)),
       master_port_(master_port),
-      restart_rule_(restart_settings(rules, run_id_)) {}
+      restart_rule_(restart_settings(rules, run_id_)),
+      roles_(rules.role_restart) {}
 
 void State::tell(Peer peer, Push push) {
   deliveries_.push_back({peer, std::make_shared<const Push>(std::move(push))});
@@ -51,7 +52,8 @@ Member* State::find_again(Peer peer, const Node& node, TimePoint now) {
     return roster_.find(peer);
   }
   if (phase_ == Phase::Running &&
-      (known->state == MemberState::Running || known->state == MemberState::Finished)) {
+      (known->state == MemberState::Running || known->state == MemberState::Finished ||
+       known->state == MemberState::Renewing)) {
     const auto kind = Cause::Kind::NodeLost;
     restart({.kind = kind, .node = node.id, .text = departed_text(*known, kind, why)}, now);
   }
@@ -82,6 +84,9 @@ void State::join(Peer peer, Node node, const PreviousWorld& previous, TimePoint 
   const bool is_new = roster_.find(node) == nullptr && roster_.find(peer) == nullptr;
   Member* member = meet(peer, node, previous, now);
   if (member == nullptr) return tell_unable(now);
+  if (member->state == MemberState::Renewing) {
+    return come_back_in_role(*member, std::move(node), now);
+  }
   if (!is_new) {
     come_back(*member, std::move(node), now);
     if (Member* back = roster_.find(peer)) take_memory(*back, now);
@@ -115,9 +120,12 @@ void State::hear_of(const PreviousWorld& world, Duration grace, TimePoint now) {
 
 void State::stopping(Peer peer, Duration left, TimePoint now) {
   Member* member = roster_.find(peer);
-  if (member == nullptr || member->state != MemberState::Stopping) return;
+  if (member == nullptr) return;
+  const bool renews = member->state == MemberState::Renewing && !member->back;
+  if (member->state != MemberState::Stopping && !renews) return;
   member->knows_stop = true;
   member->stops_by = now + left;
+  if (renews) return roles_.extend(member->node.role, member->stops_by + rules_.join_timeout);
   join_phase_.extend(member->stops_by);
 }
 
@@ -213,10 +221,12 @@ void State::started(Peer peer, std::int64_t round) {
 void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool goes_on) {
   Member* member = roster_.find(peer);
   if (member == nullptr || round != round_number() || member->state != MemberState::Running) return;
+  const Member* alone = may_restart_alone(*member, goes_on);
   if (!goes_on) {  // the others of its group are being stopped
     member->knows_stop = true;
     member->stops_by = now + member->node.grace;
-    world_fence_.lost_member(member->world, member->stops_by);
+    // Where its role alone stops the world is at work.
+    if (alone == nullptr) world_fence_.lost_member(member->world, member->stops_by);
   }
   if (phase_ == Phase::Verdict) {
     roster_.move(*member, MemberState::Failed, now);
@@ -229,7 +239,7 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool
   }
   // Whatever kind the sender names: a failure report spends a restart.
   cause.kind = Cause::Kind::WorkerFailed;
-  if (restart(cause, now)) return;
+  if (restart(cause, now, alone)) return;
   cause.rule = decision_.rule, cause.hopeless = decision_.hopeless;
   roster_.move(*member, MemberState::Failed, now);
   verdict_ = {true, std::move(cause)};
@@ -241,7 +251,12 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool
 void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
   Member* member = roster_.find(peer);
   if (member == nullptr || round != round_number() || member->state != MemberState::Running) return;
-  world_fence_.broken(member->world, agent_name(member->node));
+  if (roles_.world() && roles_.world()->is_divided()) {
+    // What has ended is its role's; the others are at work.
+    world_fence_.fence.ended(agent_name(member->node), member->world);
+  } else {
+    world_fence_.broken(member->world, agent_name(member->node));
+  }
   roster_.move(*member, MemberState::Finished, now);
   ending_ = true;  // a job that is ending is not stopped for newcomers
   growth_at_.reset();
@@ -297,7 +312,8 @@ void State::remove(const Member& member, const Cause& cause, TimePoint now) {
   roster_.remove(member.peer);
   if (phase_ == Phase::Ended) return;
   if (preempting_ && phase_ == Phase::Running) return finish_if_all_done(now);
-  if (phase_ == Phase::Running && state == MemberState::Running) return void(restart(cause, now));
+  const bool runs = state == MemberState::Running || state == MemberState::Renewing;
+  if (phase_ == Phase::Running && runs) return void(restart(cause, now));
   // One that had finished has done its part, and was not the last: that one would have ended the
   // job.
   if (phase_ == Phase::Verdict) return finish_if_all_done(now);
@@ -307,7 +323,7 @@ void State::remove(const Member& member, const Cause& cause, TimePoint now) {
 // For how long the group of a member that was lost may be at work.
 void State::fence_off(const Member& member, TimePoint now, Loss loss) {
   if (member.state == MemberState::Waiting) return;
-  if (member.state == MemberState::Finished || loss == Loss::Ended) {
+  if (member.state == MemberState::Finished || loss == Loss::Ended || member.back) {
     return world_fence_.broken(member.world, agent_name(member.node));
   }
   const TimePoint back_by = now + kTimeToReturn;
@@ -315,6 +331,9 @@ void State::fence_off(const Member& member, TimePoint now, Loss loss) {
       member.world, loss == Loss::Closed ? back_by : now + rules_.reaction + member.node.grace);
   std::optional<TimePoint> until;
   if (loss != Loss::Silent) until = back_by;
+  // The others that come back tell of their own roles alone.
+  if (loss != Loss::Closed && !has_companion(member))
+    until = now + rules_.reaction + member.node.grace;
   // It was told to stop, and has heard that: it may be saving for as long as it has said.
   if (loss != Loss::Closed && member.knows_stop) until = std::max(until, {member.stops_by});
   if (!until) return;
@@ -364,7 +383,9 @@ Remnant State::remnant(TimePoint now) const {
   for (const auto& [peer, member] : roster_.all()) {
     if (member.state == MemberState::Waiting && !member.returning) continue;
     ++left.members;
-    const bool stopping = member.state == MemberState::Stopping;
+    if (member.back) continue;
+    const bool stopping =
+        member.state == MemberState::Stopping || member.state == MemberState::Renewing;
     if (!stopping && member.state != MemberState::Running) continue;
     const bool knows = stopping && member.knows_stop;  // the others find out when we are silent
     left.at_work.add({1, knows ? member.stops_by : now + rules_.silence + member.node.grace});
@@ -385,7 +406,10 @@ void State::tick(TimePoint now) {
 
 std::optional<TimePoint> State::deadline() const {
   if (phase_ == Phase::Verdict) return verdict_at_;
-  if (phase_ == Phase::Running) return growth_at_;
+  if (phase_ == Phase::Running) {
+    const auto due = preempting_ ? std::nullopt : roles_.deadline(world_fence_.held());
+    return due && growth_at_ ? std::min(due, growth_at_) : due ? due : growth_at_;
+  }
   if (phase_ == Phase::Ended) return unable_.until();
   if (roster_.empty()) return std::nullopt;
   TimePoint given_up = join_phase_.given_up(rules_, quorum());

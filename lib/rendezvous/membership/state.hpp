@@ -7,6 +7,7 @@
 #include "rendezvous/membership/phase.hpp"
 #include "rendezvous/membership/rank_claims.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
+#include "rendezvous/membership/role_restarts.hpp"
 #include "rendezvous/membership/unable_nodes.hpp"
 #include "rendezvous/membership/world.hpp"
 #include "rendezvous/membership/world_fence.hpp"
@@ -61,7 +62,7 @@ class State {
   void depart(Peer peer, const std::string& why, TimePoint now, Loss loss = Loss::Ended);
   void close(const std::string& why, TimePoint now);  // the job, for everybody
   void tick(TimePoint now);                           // time has passed
-  void stand_still(Duration time) { join_phase_.stand_still(time); }
+  void stand_still(Duration time);                    // all did: nothing is late for that
   bool hear(Peer peer, TimePoint now);  // it has said something; whether anybody is told by that
   /// A coordinator that cannot prove that it is still the elected one forms no rounds.
   void hold(bool held, TimePoint now);
@@ -100,6 +101,9 @@ class State {
   const Roster& roster() const { return roster_; }
   const JoinPhase& join_phase() const { return join_phase_; }
   const WorldFence& world_fence() const { return world_fence_; }
+  const RoleRestarts& roles() const { return roles_; }
+  /// Its role alone is starting again.
+  bool is_renewing(Peer peer) const;
   Quorum quorum() const;
   RestartMemory restart_memory(TimePoint now) const { return restart_rule_.memory(now); }
   const std::vector<Gone>& gone() const { return gone_; }
@@ -119,20 +123,27 @@ class State {
   void advance(TimePoint now);
   void advance_join_phase(TimePoint now);
   void advance_running(TimePoint now);
+  void advance_roles(TimePoint now);
   void try_to_close_round(TimePoint now);
   void await_record(TimePoint now);
   void give_out(const std::vector<Member*>& chosen, World world, TimePoint now);
   std::vector<Member*> choose_members();
   void order_spares(std::span<Member* const> kept, std::span<Member*> spares);
-  RankOrder rank_order() const {
-    if (rules_.fixed_ranks) return RankOrder::Fixed;
-    return rules_.rank_order_topology ? RankOrder::Topology : RankOrder::Torchrun;
-  }
+  RankOrder rank_order() const;
   void dismiss_stuck();
   void tell_spares();
   void remove(const Member& member, const Cause& cause, TimePoint now);
   void fence_off(const Member& member, TimePoint now, Loss loss);
-  bool restart(Cause cause, TimePoint now);
+  bool restart(Cause cause, TimePoint now, const Member* alone = nullptr);
+  void break_up(Cause cause, const RestartDecision& decision, TimePoint now);
+  const Member* may_restart_alone(const Member& member, bool goes_on) const;
+  void restart_role(const Member& first, Cause cause, const RestartDecision& decision,
+                    TimePoint now);
+  void come_back_in_role(Member& member, Node node, TimePoint now);
+  void start_role_again(const std::string& role, TimePoint now);
+  void give_role_up(const std::string& role, TimePoint now);
+  bool misses_role(const World& world, TimePoint now);
+  bool has_companion(const Member& member) const;
   RestartDecision decide_restart(const Cause& cause, TimePoint now);
   int waiting_for_places() const;
   void take_memory(Member& member, TimePoint now);
@@ -158,6 +169,7 @@ class State {
   WorldFence world_fence_;
   std::optional<WorldRecord> unacknowledged_;
   RestartRule restart_rule_;
+  RoleRestarts roles_;
   std::int64_t epoch_ = 1;
   PastWorlds past_;
   std::vector<Node> last_members_;  // of the last round, if spares are chosen by topology

@@ -172,6 +172,11 @@ void State::order_spares(std::span<Member* const> kept, std::span<Member*> spare
   for (std::size_t i = 0; i < order.size(); ++i) spares[i] = arrived[order[i]];
 }
 
+RankOrder State::rank_order() const {
+  if (rules_.fixed_ranks) return RankOrder::Fixed;
+  return rules_.rank_order_topology ? RankOrder::Topology : RankOrder::Torchrun;
+}
+
 void State::try_to_close_round(TimePoint now) {
   const std::vector<Member*> chosen = choose_members();
   std::vector<Node> nodes;
@@ -181,13 +186,15 @@ void State::try_to_close_round(TimePoint now) {
     if (!member->returning) nodes.back().last_rank = -1;  // of a round before the last one
   }
   replace_loopback(nodes, reachable_);
-  World world = make_world(std::move(nodes), rank_order(), master_addr_, master_port_);
+  World world =
+      make_world(std::move(nodes), rank_order(), master_addr_, master_port_, roles_.own());
+  if (misses_role(world, now)) return;
   // Above all numbers that any agent has told of, so that late words of an old round fit no new
   // one.
   world.id = {epoch_, past_.highest() + 1};
-  world.attempt = restart_rule_.spent();
-  WorldRecord record{world.id, static_cast<int>(chosen.size()), world.master_addr,
-                     world.master_port};
+  world.spent = world.all.attempt = restart_rule_.spent();
+  for (auto& [role, meeting] : world.own) meeting.attempt = world.spent;
+  WorldRecord record{world.id, static_cast<int>(chosen.size()), world.all.address, world.all.port};
   record.members = names_of(chosen);
   record.local = std::ranges::all_of(chosen, [](const Member* each) { return each->node.local; });
   for (const Member* member : chosen)
@@ -203,7 +210,7 @@ void State::try_to_close_round(TimePoint now) {
 void State::give_out(const std::vector<Member*>& chosen, World world, TimePoint now) {
   for (Member* member : chosen) {
     roster_.move(*member, MemberState::Running, now);
-    member->started = member->knows_stop = false;
+    member->started = member->knows_stop = member->back = false;
     member->world = world.id;
   }
   for (Member* spare : roster_.with(MemberState::Waiting)) spare->told_ahead = -1;  // of this world
@@ -215,6 +222,7 @@ void State::give_out(const std::vector<Member*>& chosen, World world, TimePoint 
     deliveries_.push_back({member->peer, Assigned{shared, static_cast<int>(i)}});
   }
   if (rules_.rank_order_topology) last_members_ = shared->members;
+  if (roles_.are_any()) roles_.formed(shared);
   ending_ = false;
   roster_.forget_returning();
   unacknowledged_.reset(), record_by_.reset();
@@ -235,12 +243,16 @@ void State::dismiss_stuck() {
 }
 
 void State::advance_running(TimePoint now) {
+  // A job that saves and ends starts nothing.
+  if (roles_.deadline(false) && !preempting_) advance_roles(now);
+  if (phase_ != Phase::Running) return;
   const int waiting = waiting_for_places();
   if (waiting == 0) {
     growth_at_.reset();
     return tell_spares();
   }
-  const int members = roster_.count(MemberState::Running) + roster_.count(MemberState::Finished);
+  const int members = roster_.count(MemberState::Running) + roster_.count(MemberState::Finished) +
+                      roster_.count(MemberState::Renewing);
   const bool grows =
       // Not while held: another leader may decide, and this one could not form the larger world.
       members < rules_.max_nodes && !rules_.fixed_ranks && !ending_ && !preempting_ &&
@@ -267,8 +279,9 @@ void State::tell_spares() {
   }
 }
 
-// Breaks the round up, if the job goes on after that; whether it does.
-bool State::restart(Cause cause, TimePoint now) {
+// Breaks the round up, if the job goes on after that; whether it does. `alone`: its role stops, and
+// the round goes on.
+bool State::restart(Cause cause, TimePoint now, const Member* alone) {
   now_ = now;
   if (preempting_) {  // what has broken it up has ended the saving, too
     preempted(preempting_->text, now);
@@ -281,11 +294,26 @@ bool State::restart(Cause cause, TimePoint now) {
     end({true, std::move(cause)}, now);  // a rule is about nodes that go
     return true;
   }
+  // A node that is left out from now on gives its place to another one.
+  if (alone != nullptr && !decision.excluded) {
+    restart_role(*alone, std::move(cause), decision, now);
+  } else {
+    break_up(std::move(cause), decision, now);
+  }
+  return true;
+}
+
+void State::break_up(Cause cause, const RestartDecision& decision, TimePoint now) {
   std::vector<Member*> members;
   for (auto& [peer, member] : roster_.all()) {
     if (member.state == MemberState::Running || member.state == MemberState::Finished)
       members.push_back(&member);
+    if (member.state != MemberState::Renewing) continue;
+    // It has been told to stop and to join: that will do, whenever this join comes, or came.
+    const bool back = std::exchange(member.back, false);
+    roster_.move(member, back ? MemberState::Waiting : MemberState::Stopping, now);
   }
+  roles_.broken_up();
   for (Member* member : members) {
     // One that has failed stops already, and has said for how long.
     if (!member->knows_stop) member->stops_by = now + rules_.reaction + member->node.grace;
@@ -305,11 +333,12 @@ bool State::restart(Cause cause, TimePoint now) {
     if (member.state == MemberState::Stopping) join_phase_.extend(member.stops_by);
   }
   advance(now);
-  return true;
 }
 
 void State::finish_if_all_done(TimePoint now) {
   if (roster_.count(MemberState::Running) > 0) return;
+  const bool goes_on = phase_ == Phase::Running && !preempting_;
+  if (goes_on && roster_.count(MemberState::Renewing) > 0) return;
   if (phase_ == Phase::Verdict) return end(verdict_, now);
   end(preempting_ ? Done{true, *preempting_} : Done{}, now);
 }

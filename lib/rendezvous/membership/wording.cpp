@@ -86,6 +86,20 @@ std::string stuck_text(const Rules& rules) {
       format_duration(rules.join_timeout));
 }
 
+std::string role_timeout_text(const std::string& role, const Rules& rules) {
+  return fmt::format(
+      "the nodes with the role {} did not all stop their workers and come back within {} "
+      "(join_timeout)",
+      role, format_duration(rules.join_timeout));
+}
+
+std::string missing_role_text(const std::string& role, const std::vector<std::string>& there) {
+  return fmt::format(
+      "--role-restart {}=own: no agent of this job has that role, only {}; start agents with "
+      "--role {}, or correct the name",
+      printable(role), printable(join(there, ", ")), printable(role));
+}
+
 std::string join_timeout_text(const Rules& rules, const Quorum& there,
                               const WorldFence& world_fence, const std::string& hosts,
                               TimePoint now) {

@@ -6,6 +6,7 @@
 #include "rendezvous/membership/world_fence.hpp"
 
 #include <string>
+#include <vector>
 
 /// The sentences that people read about a rendezvous. Pure.
 namespace elastrun::rendezvous {
@@ -25,6 +26,10 @@ std::string rejoined_text(const Node& node);
 std::string joined_text(const Node& first, int newcomers);
 std::string departed_text(const Member& member, Cause::Kind kind, const std::string& why);
 std::string stuck_text(const Rules& rules);
+/// Of a role that was to restart alone.
+std::string role_timeout_text(const std::string& role, const Rules& rules);
+/// No agent has that role; `there` are those of the agents.
+std::string missing_role_text(const std::string& role, const std::vector<std::string>& there);
 /// The hosts of the nodes that wait, " (node1, node2)"; of many the first. Empty if none is known.
 std::string waiting_hosts_text(Roster& roster);
 /// `hosts`: as waiting_hosts_text has them.

@@ -6,23 +6,39 @@
 #include "rendezvous/membership/round.hpp"
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
 
 namespace elastrun::rendezvous {
 
+/// Where workers that form process groups with each other meet, and how often they have started.
+struct Meeting {
+  int attempt = 0;
+  std::string address;
+  std::uint16_t port = 0;
+  int store_rank = 0;          // group rank of the node that serves it
+  int nodes = 0, workers = 0;  // that meet there
+  bool again = false;          // in a round that ran already
+};
+
 /// A complete round, computed once and shared by all of its members: what differs between them is
 /// only the group rank. Never changed after it was made.
 struct World {
   WorldId id;
-  int attempt = 0;
+  int spent = 0;              // restarts, by the whole job
   std::vector<Node> members;  // by group rank
   Ranks ranks;
-  std::string master_addr;
-  std::uint16_t master_port = 0;
+  Meeting all{};  // of all roles that are not in `own`
+  /// Of each role that restarts alone. Empty where no other role is there.
+  std::map<std::string, Meeting> own{};
+  const Meeting& meeting_of(const std::string& role) const;
+  bool is_divided() const { return !own.empty(); }
 };
+using OwnRoles = std::set<std::string>;
 
 /// Means nothing to other machines.
 bool is_loopback(const std::string& address);
@@ -31,9 +47,14 @@ bool is_loopback(const std::string& address);
 void replace_loopback(std::vector<Node>& members, const std::string& reachable);
 
 /// Sorts the members and gives out ranks. The master is `master_addr` and `master_port` where these
-/// are set, and the address and store of group rank 0 otherwise.
+/// are set, and the address and store of group rank 0 otherwise. Each role of `own`, which restarts
+/// alone, meets at the store of its first node instead, and the others at that of their first one.
 World make_world(std::vector<Node> members, RankOrder order, std::string master_addr,
-                 std::uint16_t master_port);
+                 std::uint16_t master_port, const OwnRoles& own = {});
+/// The same world, in which `role` starts again: its nodes are described by `members`, which has
+/// all of the world in its order.
+World start_again(const World& world, const std::string& role, std::vector<Node> members,
+                  bool attempt_spent, int spent);
 
 /// The round as the member with that group rank sees it.
 Round round_of(const World& world, int group_rank);

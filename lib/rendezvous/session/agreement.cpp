@@ -113,7 +113,7 @@ Result<Round> agree_on_round(const RendezvousInfo& info, Contribution own) {
   World world = make_world(std::move(nodes), RankOrder::Fixed, own.master.master_addr,
                            own.master.master_port);
   world.id.round = own.round + 1;
-  world.attempt = own.attempt;
+  world.all.attempt = world.spent = own.attempt;
   return round_of(world, info.rank);
 }
 

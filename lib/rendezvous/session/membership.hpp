@@ -34,19 +34,29 @@ class Membership {
     state_ = MemberState::Wanted;
   }
   void sit(const Round& round) {
-    previous_ = {round.id(), round.attempt, round.group_world_size(), round.group_rank};
+    previous_ = {round.id(), round.restarts(), round.group_world_size(), round.group_rank};
     state_ = MemberState::Held;
+    renews_ = false;
     stops_by_.reset();
   }
   /// A worker has failed: the group is being stopped, although it is a member.
   void fail(TimePoint now) { stops_by_ = now + self_.grace; }
-  /// Its group has to stop; false: it was not a member.
-  bool give_up(TimePoint now, bool attempt_spent) {
+  /// Its group has to stop; false: it was not a member. `renews`: its role alone starts again.
+  bool give_up(TimePoint now, bool attempt_spent, bool renews = false) {
     if (state_ != MemberState::Held) return false;
     state_ = MemberState::None;
-    if (attempt_spent) ++previous_.attempt;
+    renews_ = renews;
+    count(attempt_spent);
     if (!stops_by_) fail(now);
     return true;
+  }
+  /// A restart of others has been spent, or none.
+  void count(bool attempt_spent) {
+    if (attempt_spent) ++previous_.attempt;
+  }
+  /// Whether that is the round that it was in, in which its role starts again.
+  bool is_started_again(const Round& round) const {
+    return renews_ && round.again && wants_membership() && round.id() == previous_.id;
   }
   /// It goes for good, and its group ends within `grace`; 0: it has none.
   void leave(TimePoint now, Duration grace) {
@@ -60,6 +70,7 @@ class Membership {
 
   bool wants_membership() const { return state_ == MemberState::Wanted; }
   const PreviousWorld& previous() const { return previous_; }
+  const std::string& role() const { return self_.role; }
   /// How long its group may be at work, which is being stopped; none if it is not.
   std::optional<Duration> at_work(TimePoint now) const {
     if ((state_ != MemberState::None && !leaves_) || previous_.id.round == 0) return std::nullopt;
@@ -83,6 +94,7 @@ class Membership {
   enum class MemberState { None, Wanted, Held } state_ = MemberState::None;
   std::optional<TimePoint> stops_by_;
   bool leaves_ = false;
+  bool renews_ = false;
 };
 
 }  // namespace elastrun::rendezvous

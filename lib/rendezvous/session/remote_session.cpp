@@ -15,6 +15,7 @@
 #include "rendezvous/wire/messages.hpp"
 #include "store/port_owner.hpp"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 #include <optional>
@@ -286,7 +287,8 @@ class RemoteSession final : public Session {
     const bool final = !locator_->elects() || (refusal.final && (welcomed_ || is_final()));
     hang_up();
     if (!final) return disconnected({Code::Closed, refusal.text});
-    declare_lost(fmt::format("{} refuses this node: {}", search_.where(), refusal.text), false);
+    declare_lost(fmt::format("{} refuses this node: {}", search_.where(), refusal.text), false,
+                 refusal.misuse);
   }
 
   // Of one who has not taken us in: whether that is our job's coordinator all the same.
@@ -312,16 +314,20 @@ class RemoteSession final : public Session {
       // Fences late words of a coordinator that was succeeded, or rounds of another life of it. It
       // must hear that, or it takes us for a member at work: our next hello and join say why.
       const auto epoch = ready->round.epoch, number = ready->round.number;
-      if (epoch < epoch_ || number <= membership_.previous().id.round) {
+      const bool old = epoch < epoch_ || number <= membership_.previous().id.round;
+      if (old && !membership_.is_started_again(ready->round)) {
         return abandon(
             {Code::Closed, fmt::format("it gave out round {} of epoch {} after {} of {}", number,
                                        epoch, membership_.previous().id.round, epoch_)});
       }
-      epoch_ = epoch;
+      epoch_ = std::max(epoch_, epoch);
       membership_.sit(ready->round);
+    } else if (const auto* other = order_for_others(told)) {
+      membership_.count(other->attempt_spent);
     } else if (const auto* restart = std::get_if<Restart>(&told)) {
       // Its group may have stopped before, when another connection was lost.
-      if (!membership_.give_up(clock_.now(), restart->attempt_spent)) return;
+      if (!membership_.give_up(clock_.now(), restart->attempt_spent, !restart->role.empty()))
+        return;
       if (fences_) send(Stopping{*membership_.at_work(clock_.now())});
     } else if (const auto* spare = std::get_if<Spare>(&told)) {
       membership_.learn(spare->world);
@@ -330,6 +336,12 @@ class RemoteSession final : public Session {
       over_ = true;
     }
     push(std::move(told));
+  }
+
+  /// A restart of a role that is not this node's, or null.
+  const Restart* order_for_others(const Push& told) const {
+    const auto* restart = std::get_if<Restart>(&told);
+    return restart != nullptr && !restart->is_for(membership_.role()) ? restart : nullptr;
   }
 
   // Losing it
@@ -385,10 +397,10 @@ class RemoteSession final : public Session {
     return over_ || closed_ || (leaving_ && !comes_back);
   }
 
-  void declare_lost(const std::string& why, bool requeue) {
+  void declare_lost(const std::string& why, bool requeue, bool misuse = false) {
     over_ = true;
     // A node that leaves has given its reason already, and its report shows that one.
-    if (!leaving_) push(Lost{why, requeue});
+    if (!leaving_) push(Lost{why, requeue, misuse});
   }
 
   void watch_heartbeats() {

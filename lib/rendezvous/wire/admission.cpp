@@ -22,6 +22,12 @@ std::string nodes_text(const Rules& rules) {
              : fmt::format("--nnodes {}:{}", rules.min_nodes, rules.max_nodes);
 }
 
+std::string alone_text(const Rules& rules) {
+  return rules.role_restart.empty()
+             ? "no role restarts alone"
+             : fmt::format("these roles restart alone: {}", printable(rules.role_restart));
+}
+
 /// As it is given: "--max-restarts 3". A flag is called after its option and the choice that it
 /// stands for: "restart_policy_auto".
 template <class Value>
@@ -80,6 +86,13 @@ std::string refusal_of(const Hello& hello, const std::string& run_id, const std:
 }
 
 std::string refusal_of(const Rules& its, const Rules& rules) {
+  // Who stops whom has to be told alike everywhere, as a group that goes on alone would hang.
+  if (its.role_restart != rules.role_restart) {
+    return fmt::format(
+        "in the job that meets here {}, for this node {} (--role-restart): start all of its agents "
+        "with the same",
+        alone_text(rules), alone_text(its));
+  }
   if (its.min_nodes == rules.min_nodes && its.max_nodes == rules.max_nodes) return {};
   return fmt::format(
       "the job that meets here was started with {}, this node with {}: use the same "

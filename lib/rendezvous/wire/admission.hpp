@@ -20,6 +20,10 @@ Hello own_hello(const std::string& run_id, const std::string& start, std::int64_
 std::string refusal_of(const Hello& hello, const std::string& run_id, const std::string& start);
 /// Why an agent with these rules cannot be of the job with those; empty if it can.
 std::string refusal_of(const Rules& its, const Rules& rules);
+/// Whether that is a mistake of who has started them, which no other coordinator would mend.
+inline bool is_misuse(const Rules& its, const Rules& rules) {
+  return its.role_restart != rules.role_restart;
+}
 
 /// The refusal for a secret that differs from that of the job `run_id` (empty: any).
 std::string secret_refusal_of(const std::string& run_id);

@@ -61,20 +61,32 @@ json::array write_members(const std::vector<Node>& members) {
   return list;
 }
 
+const Meeting& meeting_of(const World& world, int group_rank) {
+  return world.meeting_of(world.members[static_cast<std::size_t>(group_rank)].role);
+}
+
 json::object write_place(const World& world, int group_rank) {
   const Bases& bases = world.ranks.of[static_cast<std::size_t>(group_rank)];
-  return {{"type", "round"},
-          {"epoch", world.id.epoch},
-          {"number", world.id.round},
-          {"attempt", world.attempt},
-          {"nodes", world.members.size()},
-          {"group_rank", group_rank},
-          {"rank_base", bases.rank},
-          {"world_size", world.ranks.world_size},
-          {"role_rank_base", bases.role_rank},
-          {"role_world_size", bases.role_world_size},
-          {"master_addr", world.master_addr},
-          {"master_port", world.master_port}};
+  const Meeting& meeting = meeting_of(world, group_rank);
+  json::object place{{"type", "round"},
+                     {"epoch", world.id.epoch},
+                     {"number", world.id.round},
+                     {"attempt", meeting.attempt},
+                     {"nodes", world.members.size()},
+                     {"group_rank", group_rank},
+                     {"rank_base", bases.rank},
+                     {"world_size", world.ranks.world_size},
+                     {"role_rank_base", bases.role_rank},
+                     {"role_world_size", bases.role_world_size},
+                     {"master_addr", meeting.address},
+                     {"master_port", meeting.port}};
+  if (!world.is_divided()) return place;
+  place["spent"] = world.spent;
+  place["store_rank"] = meeting.store_rank;
+  place["store_nodes"] = meeting.nodes;
+  place["store_workers"] = meeting.workers;
+  if (meeting.again) place["again"] = true;
+  return place;
 }
 
 void for_each_rule(auto&& call) {
@@ -221,6 +233,7 @@ json::object write_cause(const Cause& cause) {
   if (!cause.rule.empty()) out["rule"] = cause.rule;
   if (cause.hopeless) out["hopeless"] = true;
   if (preempted) out["preempted"] = true;
+  if (cause.misuse) out["misuse"] = true;
   return out;
 }
 
@@ -248,6 +261,7 @@ Cause read_cause(const Reader& reader) {
   cause.checkpoint = reader.integer("checkpoint", -1, INT64_MAX, -1);
   cause.rule = reader.text("rule");
   cause.hopeless = reader.flag("hopeless");
+  cause.misuse = reader.flag("misuse");
   return cause;
 }
 
@@ -289,19 +303,27 @@ Rules read_rules(const Reader& reader) {
 }
 
 json::object write_round(const Round& round) {
-  return {{"type", "round"},
-          {"epoch", round.epoch},
-          {"number", round.number},
-          {"attempt", round.attempt},
-          {"nodes", round.members.size()},
-          {"group_rank", round.group_rank},
-          {"rank_base", round.rank_base},
-          {"world_size", round.world_size},
-          {"role_rank_base", round.role_rank_base},
-          {"role_world_size", round.role_world_size},
-          {"master_addr", round.master_addr},
-          {"master_port", round.master_port},
-          {"members", write_members(round.members)}};
+  json::object out{{"type", "round"},
+                   {"epoch", round.epoch},
+                   {"number", round.number},
+                   {"attempt", round.attempt},
+                   {"nodes", round.members.size()},
+                   {"group_rank", round.group_rank},
+                   {"rank_base", round.rank_base},
+                   {"world_size", round.world_size},
+                   {"role_rank_base", round.role_rank_base},
+                   {"role_world_size", round.role_world_size},
+                   {"master_addr", round.master_addr},
+                   {"master_port", round.master_port}};
+  if (round.is_divided()) {
+    out["spent"] = round.spent;
+    out["store_rank"] = round.store_rank;
+    out["store_nodes"] = round.store_nodes;
+    out["store_workers"] = round.store_workers;
+    if (round.again) out["again"] = true;
+  }
+  out["members"] = write_members(round.members);
+  return out;
 }
 
 Round read_round(const Reader& reader) {
@@ -319,12 +341,18 @@ Round read_round(const Reader& reader) {
   round.role_world_size = count("role_world_size");
   round.master_addr = reader.text("master_addr");
   round.master_port = static_cast<std::uint16_t>(reader.integer("master_port", 0, 65535));
+  round.spent = count("spent");
+  round.store_rank = count("store_rank");
+  round.store_nodes = count("store_nodes");
+  round.store_workers = count("store_workers");
+  round.again = reader.flag("again");
   // The number of nodes sizes a vector: bounded by the most agents that one coordinator can serve.
   const auto nodes = static_cast<std::size_t>(reader.integer("nodes", 1, 100'000));
   for (const json::value& element : reader.elements("members")) {
     round.members.push_back(read_node(Reader(element, reader.sound())));
   }
-  if (round.group_rank >= static_cast<int>(nodes) || round.members.size() > nodes) {
+  const int last = static_cast<int>(nodes) - 1;
+  if (round.group_rank > last || round.store_rank > last || round.members.size() > nodes) {
     reader.sound() = false;
   }
   // In a large world only group rank 0 gets the list (encode_assignment); the others need its
@@ -339,7 +367,8 @@ std::string encode_members(const World& world) {
 
 std::string encode_assignment(const World& world, int group_rank, const std::string& members) {
   std::string text = to_wire(write_place(world, group_rank));
-  if (group_rank != 0 && world.members.size() > kFullWorld) return text;
+  const bool serves = group_rank == 0 || group_rank == meeting_of(world, group_rank).store_rank;
+  if (!serves && world.members.size() > kFullWorld) return text;
   // The list is the largest part and the same for all: serialised once, put in as text.
   text.pop_back();
   return text + ",\"members\":" + members + "}";

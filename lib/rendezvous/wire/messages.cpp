@@ -148,7 +148,9 @@ json::object write(const Welcome& welcome) {
           {"clock", welcome.clock}};
 }
 json::object write(const Refusal& refusal) {
-  return {{"type", "refuse"}, {"text", refusal.text}, {"final", refusal.final}};
+  object message{{"type", "refuse"}, {"text", refusal.text}, {"final", refusal.final}};
+  if (refusal.misuse) message["misuse"] = true;
+  return message;
 }
 json::object write(const NewEpoch& epoch) {
   return {{"type", "epoch"}, {"epoch", epoch.epoch}};
@@ -166,6 +168,7 @@ json::object write(const Restart& restart) {
                  {"left", restart.restarts_left}};
   if (restart.delay > Duration::zero()) message["delay"] = write_grace(restart.delay);
   if (restart.memory) message["memory"] = write_memory(*restart.memory);
+  if (!restart.role.empty()) message["role"] = restart.role;
   return message;
 }
 json::object write(const Done& done) {
@@ -177,7 +180,9 @@ json::object write(const Spare& spare) {
   return {{"type", "spare"}, {"ahead", spare.ahead}, {"world", write_previous(spare.world)}};
 }
 json::object write(const Lost& lost) {
-  return {{"type", "lost"}, {"why", lost.why}, {"requeue", lost.requeue}};
+  object message{{"type", "lost"}, {"why", lost.why}, {"requeue", lost.requeue}};
+  if (lost.misuse) message["misuse"] = true;
+  return message;
 }
 json::object write(const Progress& progress) {
   return {{"type", "progress"},
@@ -237,9 +242,12 @@ Done read_done(const Reader& reader) {
 }
 
 Restart read_restart(const Reader& reader) {
-  return {read_cause(reader.member("cause")), reader.flag("spent"),
-          static_cast<int>(reader.integer("left", 0, kMaxCount)), read_grace(reader, "delay"),
-          read_memory_of(reader)};
+  return {read_cause(reader.member("cause")),
+          reader.flag("spent"),
+          static_cast<int>(reader.integer("left", 0, kMaxCount)),
+          read_grace(reader, "delay"),
+          read_memory_of(reader),
+          reader.text("role")};
 }
 
 Progress read_progress(const Reader& reader) {
@@ -325,11 +333,11 @@ Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
     message = Spare{static_cast<int>(reader.integer("ahead", 0, kMaxCount)),
                     read_previous(reader.member("world"))};
   } else if (kind == "lost") {
-    message = Lost{reader.text("why"), reader.flag("requeue")};
+    message = Lost{reader.text("why"), reader.flag("requeue"), reader.flag("misuse")};
   } else if (kind == "progress") {
     message = read_progress(reader);
   } else if (kind == "refuse") {
-    message = Refusal{reader.text("text"), reader.flag("final")};
+    message = Refusal{reader.text("text"), reader.flag("final"), reader.flag("misuse")};
   } else if (kind == "epoch") {
     message = NewEpoch{reader.integer("epoch")};
   } else if (kind == "status") {

@@ -72,7 +72,8 @@ struct Welcome {
 };
 struct Refusal {
   std::string text;
-  bool final = false;  // another coordinator of this job would say the same
+  bool final = false;   // another coordinator of this job would say the same
+  bool misuse = false;  // what was asked for cannot be: exit code 2
 };
 /// The coordinator was elected again and stays the same.
 struct NewEpoch {

@@ -38,6 +38,9 @@ std::string_view doing(const Member& member, Phase phase) {
       return "failed";
     case MemberState::Stopping:
       return "stopping its workers";
+    case MemberState::Renewing:
+      return member.back ? "waiting for the others of its role, which restarts"
+                         : "stopping its workers, as its role restarts";
   }
   return "unknown";
 }
@@ -57,6 +60,24 @@ json::object describe(const Member& member, Phase phase, TimePoint now) {
                         member.state == MemberState::Failed;
   if (in_round) node["group_rank"] = member.node.last_rank;
   return node;
+}
+
+json::array member_nodes(const State& state, TimePoint now) {
+  // Not by the roster's keys, which are numbers of connections and mean nothing to a reader.
+  std::vector<const Member*> order;
+  for (const auto& [peer, member] : state.roster().all()) order.push_back(&member);
+  std::ranges::sort(order, [](const Member* left, const Member* right) {
+    return comes_before(left->node, right->node);
+  });
+  json::array nodes;
+  const auto& world = state.roles().world();
+  for (const Member* member : order) {
+    auto node = describe(*member, state.phase(), now);
+    // Of one that restarts alone it is not the job's.
+    if (world) node["attempt"] = world->meeting_of(member->node.role).attempt;
+    nodes.emplace_back(std::move(node));
+  }
+  return nodes;
 }
 
 // With fixed ranks the missing have a name: their rank.
@@ -96,14 +117,6 @@ json::array held_workers(const std::map<int, std::string>& held) {
 }  // namespace
 
 json::object describe(const State& state, const std::map<int, std::string>& held, TimePoint now) {
-  // Not by the roster's keys, which are numbers of connections and mean nothing to a reader.
-  std::vector<const Member*> order;
-  for (const auto& [peer, member] : state.roster().all()) order.push_back(&member);
-  std::ranges::sort(order, [](const Member* left, const Member* right) {
-    return comes_before(left->node, right->node);
-  });
-  json::array nodes;
-  for (const Member* member : order) nodes.emplace_back(describe(*member, state.phase(), now));
   const Rules& rules = state.rules();
   const int here = state.roster().size();
   json::object job{{"run_id", state.run_id()},
@@ -115,7 +128,7 @@ json::object describe(const State& state, const std::map<int, std::string>& held
                    {"min_nodes", rules.min_nodes},
                    {"max_nodes", rules.max_nodes},
                    {"missing", std::max(rules.min_nodes - here, 0)},
-                   {"nodes", std::move(nodes)}};
+                   {"nodes", member_nodes(state, now)}};
   if (auto gone = gone_nodes(state, now); !gone.empty()) job["gone"] = std::move(gone);
   if (const auto memory = state.restart_memory(now); !memory.empty())
     job["restarts"] = write_memory(memory);

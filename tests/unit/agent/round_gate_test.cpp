@@ -57,6 +57,18 @@ TEST_CASE("round gate: the end of the job waits for no directories, and its roun
   }
 }
 
+TEST_CASE("round gate: a restart of another role waits behind the round, which goes on") {
+  SlowFiles files;
+  auto round = ready(1);
+  files.push(round);
+  rendezvous::Restart restart;
+  restart.role = "another";
+  files.push(restart);
+  CHECK(files.heard == "");
+  files.answer();
+  CHECK(files.heard == "1R");
+}
+
 TEST_CASE("round gate: a round that breaks up before it is prepared is dropped for the next one") {
   SlowFiles files;
   files.push(ready(1));

@@ -25,6 +25,13 @@ TEST_CASE("admission: another job and another start of it are refused by name") 
 
 TEST_CASE("admission: other numbers of nodes are refused, other restarts are not") {
   CHECK(refusal_of(rules_for(2, 4, 1), rules_for(2, 4, 3)).empty());
+  Rules alone = rules_for(2, 4);
+  alone.role_restart = "eval,generator";
+  CHECK(refusal_of(alone, alone).empty());
+  CHECK(refusal_of(rules_for(2, 4), alone)
+            .contains("these roles restart alone: eval,generator, for "
+                      "this node no role restarts alone"));
+  CHECK(is_misuse(rules_for(2, 4), alone));
   const auto text = refusal_of(rules_for(3, 3), rules_for(2, 4));
   CHECK(text.contains("--nnodes 2:4"));
   CHECK(text.contains("--nnodes 3"));

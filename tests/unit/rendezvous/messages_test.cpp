@@ -97,8 +97,18 @@ World a_world(int nodes) {
   for (int i = 0; i < nodes; ++i) members.push_back(make_node("n" + std::to_string(1000 + i), 2));
   World world = make_world(std::move(members), RankOrder::Torchrun, "", 0);
   world.id = {3, 4};
-  world.attempt = 1;
+  world.spent = world.all.attempt = 1;
   return world;
+}
+
+/// Its second node has a role that restarts alone, and has.
+World a_divided_world() {
+  auto members = a_world(3).members;
+  members[1].role = "reader";
+  World world = make_world(members, RankOrder::Torchrun, "", 0, {"reader"});
+  world.id = {3, 4};
+  members[1].store_port = 29500;
+  return start_again(world, "reader", std::move(members), true, 1);
 }
 
 std::vector<std::string> from_coordinators() {
@@ -107,7 +117,9 @@ std::vector<std::string> from_coordinators() {
       encode(FromCoordinator(Refusal{"no", true})),
       encode(FromCoordinator(NewEpoch{8})),
       encode(FromCoordinator(Push(RoundReady{round_of(a_world(3), 1)}))),
+      encode(FromCoordinator(Push(RoundReady{round_of(a_divided_world(), 1)}))),
       encode(FromCoordinator(Push(Restart{a_cause(), true, 2}))),
+      encode(FromCoordinator(Push(Restart{a_cause(), true, 2, {}, nullptr, "reader"}))),
       encode(FromCoordinator(Push(Done{true, a_cause()}))),
       encode(FromCoordinator(Push(Spare{2, {{3, 4}, 1, 2}}))),
       encode(FromCoordinator(Push(TakeStacks{4, true}))),

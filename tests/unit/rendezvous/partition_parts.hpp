@@ -139,8 +139,8 @@ class History {
   /// A coordinator has formed a round. `elected`: by the register's own judgement.
   void closed(const World& world, const Rules& rules, bool elected) {
     must(elected, "only who is elected forms a round");
-    must(world.attempt <= rules.max_restarts, "no more restarts than there are");
-    must(world.attempt <= static_cast<int>(failed_.size()), "a failure is counted once");
+    must(world.spent <= rules.max_restarts, "no more restarts than there are");
+    must(world.spent <= static_cast<int>(failed_.size()), "a failure is counted once");
     const Key key{world.id.epoch, world.id.round};
     must(is_next(key), "rounds come in order");
     for (const Node& node : world.members) worlds_[key].insert(node.address);

@@ -141,6 +141,20 @@ TEST_CASE("standstill: nobody hangs who waits for a node that has not started it
   }
 }
 
+TEST_CASE("standstill: nobody hangs while a role starts again, whose last words say nothing") {
+  Nodes nodes(2);
+  nodes.standstill.renews(Nodes::peer(1));
+  nodes.say(0, Kind::Stands);
+  nodes.say(1, Kind::Stands);  // was on its way
+  nodes.standstill.started(Nodes::peer(1), 1, nodes.now);
+  nodes.standstill.finished(Nodes::peer(1), nodes.now);
+  CHECK(nodes.asked() == 0);
+  nodes.standstill.assigned(Nodes::peer(1), 1, {.id = "n1", .local_world_size = 2}, 2);
+  CHECK(nodes.asked() == 0);
+  nodes.standstill.started(Nodes::peer(1), 1, nodes.now);
+  CHECK(nodes.asked() == 2);
+}
+
 TEST_CASE("standstill: workers of whom their node knows nothing are named as silent") {
   Nodes nodes(3);
   nodes.standstill.asks(99, nodes.now);

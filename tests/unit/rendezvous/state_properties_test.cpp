@@ -44,6 +44,7 @@ class Simulation {
       rules.min_nodes = rules.max_nodes;
     }
     rules.restart_policy_auto = draw(2) == 0;
+    if (!rules.fixed_ranks && draw(2) == 0) rules.role_restart = "reader";
     rules.join_timeout = std::chrono::seconds(5 + draw(60));
     rules.last_call_timeout = std::chrono::seconds(1 + draw(10));
     return rules;
@@ -224,6 +225,7 @@ class Simulation {
   void read() {
     std::map<std::int64_t, std::set<int>> group_ranks;
     std::shared_ptr<const World> closed;
+    std::shared_ptr<const Push> restart;
     for (const Delivery& delivery : state_.take()) {
       if (const auto* assigned = std::get_if<Assigned>(&delivery.notice)) {
         REQUIRE_MESSAGE((!closed || closed == assigned->world), "one view of the round for all");
@@ -231,7 +233,11 @@ class Simulation {
         REQUIRE(group_ranks[closed->id.round].insert(assigned->group_rank).second);
         sit(delivery.to, *assigned);
       } else {
-        obey(delivery.to, to_push(delivery.notice));
+        const auto& push = std::get<std::shared_ptr<const Push>>(delivery.notice);
+        const auto* one = std::get_if<Restart>(&*push);
+        if (one != nullptr && one->attempt_spent && push != restart) ++spent_;
+        if (one != nullptr) restart = push;
+        obey(delivery.to, *push);
       }
     }
     if (closed) check_world(*closed, group_ranks[closed->id.round]);
@@ -243,14 +249,15 @@ class Simulation {
     RandomAgent& agent = agents_.at(peer);
     REQUIRE_MESSAGE(agent.doing == RandomAgent::Doing::Waiting, "only who waits gets a place");
     agent.doing = RandomAgent::Doing::Working;
-    REQUIRE(assigned.world->id.round > agent.round);
+    const bool again = assigned.world->meeting_of(agent.node.role).again;
+    REQUIRE((again ? agent.round == last_number_ : assigned.world->id.round > agent.round));
     agent.round = assigned.world->id.round;
   }
 
   void obey(Peer peer, const Push& push) {
     if (const auto* restart = std::get_if<Restart>(&push)) {
-      if (restart->attempt_spent) spent_rounds_.insert(last_number_);
       if (!agents_.contains(peer) || peer == unasked_) return;
+      if (!restart->is_for(agents_.at(peer).node.role)) return;
       REQUIRE(agents_.at(peer).doing != RandomAgent::Doing::Waiting);
       agents_.at(peer).doing = RandomAgent::Doing::Stopping;
       return;
@@ -282,17 +289,33 @@ class Simulation {
     }
     REQUIRE(nodes >= rules_.min_nodes);
     REQUIRE(nodes <= rules_.max_nodes);
+    REQUIRE(world.spent <= rules_.max_restarts);
+    REQUIRE_MESSAGE(world.spent == spent_, "each failure costs one restart, nothing else does");
+    check_ranks(world);
+    const Node& one = world.members[static_cast<std::size_t>(*group_ranks.begin())];
+    if (world.meeting_of(one.role).again) return check_role(world, one.role, group_ranks);
     REQUIRE(world.id.round > last_number_);
-    REQUIRE(world.attempt >= last_attempt_);
-    REQUIRE(world.attempt <= rules_.max_restarts);
-    REQUIRE_MESSAGE(world.attempt == static_cast<int>(spent_rounds_.size()),
-                    "each failed round costs one restart, nothing else does");
+    REQUIRE(world.all.attempt == spent_);
     REQUIRE(static_cast<int>(group_ranks.size()) == nodes);
     REQUIRE(*group_ranks.begin() == 0);
     REQUIRE(*group_ranks.rbegin() == nodes - 1);
     last_number_ = world.id.round;
-    last_attempt_ = world.attempt;
-    check_ranks(world);
+    role_attempt_ = world.spent;
+  }
+
+  // A role that starts again does so as a whole, alone, and in the round that runs.
+  void check_role(const World& world, const std::string& role, const std::set<int>& group_ranks) {
+    REQUIRE(role == rules_.role_restart);
+    REQUIRE(world.id.round == last_number_);
+    std::set<int> all;
+    for (std::size_t i = 0; i < world.members.size(); ++i) {
+      if (world.members[i].role == role) all.insert(static_cast<int>(i));
+    }
+    REQUIRE(group_ranks == all);
+    REQUIRE(all.size() < world.members.size());
+    const int attempt = world.meeting_of(role).attempt;
+    REQUIRE((attempt == role_attempt_ || attempt == role_attempt_ + 1));
+    role_attempt_ = attempt;
   }
 
   void check_ranks(const World& world) {
@@ -333,8 +356,7 @@ class Simulation {
   std::set<std::string> leaving_;      // the names of all that ever were
   Peer last_peer_ = 0, unasked_ = 0;
   std::int64_t last_number_ = 0;
-  int last_attempt_ = 0;
-  std::set<std::int64_t> spent_rounds_;
+  int spent_ = 0, role_attempt_ = 0;
   bool over_ = false, failed_ = false, held_ = false;
 };
 

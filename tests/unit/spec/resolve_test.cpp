@@ -47,6 +47,32 @@ TEST_CASE("resolve: the file may be named by PET_CONFIG and may hold the script"
   CHECK(other.spec.script_args.empty());
 }
 
+TEST_CASE("resolve: roles that restart alone are named alike, whoever names them") {
+  FakeMachine machine;
+  machine.files["j"] =
+      "[role.eval]\nrestart = \"own\"\n[role.a]\nrestart = \"own\"\n"
+      "[role.t]\nrestart = \"all\"";
+  const Words c10d{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h"};
+  const auto with = [&c10d](Words words) {
+    words.insert(words.end(), c10d.begin(), c10d.end());
+    words.push_back("train.py");
+    return words;
+  };
+  CHECK(machine.job(with({"--config=j"})).spec.role_restart == "a,eval");
+  const auto job = machine.job(with({"--role-restart=eval=own", "--role-restart", "a=own"}));
+  CHECK(job.spec.role_restart == "a,eval");
+  CHECK(machine.job(with({"--config=j", "--role-restart=a=all"})).spec.role_restart.empty());
+  machine.variables["PET_ROLE_RESTART"] = "a=own,b=c=own";
+  CHECK(machine.job(with({})).spec.role_restart == "a,b=c");
+  machine.variables.clear();
+  for (const char* wrong : {"a", "=own", "a=", "a=Own", "a=own=x"}) {
+    CAPTURE(wrong);
+    CHECK(machine.refusal(with({std::string("--role-restart=") + wrong})).starts_with("2: "));
+  }
+  CHECK(machine.refusal({"--nnodes=2", "--role-restart=a=own", "train.py"}).starts_with("2: "));
+  CHECK(machine.job({"--role-restart=a=own", "train.py"}).spec.standalone);
+}
+
 TEST_CASE("resolve: a missing script, file or option is a usage error") {
   FakeMachine machine;
   const std::string missing =
