@@ -2,6 +2,7 @@
 #include "spec/topology_address.hpp"
 
 #include "core/text.hpp"
+#include "spec/argument_words.hpp"
 #include "spec/option_values.hpp"
 
 #include <algorithm>
@@ -10,11 +11,6 @@
 
 namespace elastrun::spec {
 namespace {
-
-// It travels with each join, and is printed.
-constexpr std::size_t kLongestTopology = 256;
-// The deepest fabrics have five. Each costs the coordinator a look at all nodes.
-constexpr std::size_t kMostLevels = 16;
 
 struct Found {
   std::string address, source;
@@ -64,19 +60,6 @@ bool orders_nodes(const JobSpec& job, std::vector<std::string>& warnings) {
 }
 
 }  // namespace
-
-std::string topology_problem(std::string_view address) {
-  if (address.size() > kLongestTopology) {
-    return fmt::format("it has {} bytes, more than {}", address.size(), kLongestTopology);
-  }
-  // Printable ASCII without spaces: what switches, racks and Kubernetes's labels are called.
-  const auto bad = std::ranges::find_if(address, [](char one) { return one <= ' ' || one > '~'; });
-  if (bad != address.end()) return "it has a byte that is not printable ASCII, or a space";
-  const auto levels = split(address, '.');
-  if (levels.size() > kMostLevels)
-    return fmt::format("it has {} levels, more than {}", levels.size(), kMostLevels);
-  return std::ranges::find(levels, "") == levels.end() ? "" : "one of its levels is empty";
-}
 
 std::optional<Refusal> take_topology(JobSpec& job, Values& values, const HostEnvironment& around,
                                      std::vector<std::string>& warnings,

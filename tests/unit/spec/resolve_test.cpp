@@ -112,7 +112,7 @@ TEST_CASE("resolve: variables have torchrun's types and its errors") {
   CHECK(machine.refusal({"train.py"}).starts_with("2: argument --status: invalid choice: 'bogus'"));
 }
 
-TEST_CASE("resolve: the shutdown timeout has a variable of its own") {
+TEST_CASE("resolve: the timeouts of the end have variables of torch") {
   FakeMachine machine;
   using std::chrono::seconds;
   machine.variables["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = "7";
@@ -127,6 +127,9 @@ TEST_CASE("resolve: the shutdown timeout has a variable of its own") {
   CHECK(contains(machine.refusal({"train.py"}), "invalid literal for int() with base 10: ''"));
   CHECK(machine.refusal({"--shutdown-timeout=-5", "train.py"}) ==
         "1: shutdown_timeout must be non-negative, got -5");
+  machine.variables.erase("TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+  machine.variables["TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"] = "9";
+  CHECK(machine.job({"train.py"}).spec.exit_barrier_timeout == seconds(9));
 }
 
 TEST_CASE("resolve: workers are counted by number, CPUs or devices") {
