@@ -67,7 +67,7 @@ int print_answer(const StatusOptions& options, const net::Endpoint& endpoint,
   const auto* status = said ? std::get_if<rendezvous::StatusText>(&*said) : nullptr;
   Result<json::value> answer =
       status ? parse_json(status->json)
-      : said ? Result<json::value>(fail(Code::Protocol, "an answer that is no status"))
+      : said ? Result<json::value>(fail(Code::Protocol, "another answer than a status"))
              : Result<json::value>(std::unexpected(said.error()));
   if (answer) answer = only(std::move(*answer), options.job.run_id);
   if (!answer) return report_error(not_here + answer.error().text, kExitFailed);

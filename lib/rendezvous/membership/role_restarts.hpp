@@ -43,7 +43,7 @@ class RoleRestarts {
   /// One of them that is not among the roles that are there.
   std::optional<std::string> missing_in(const std::set<std::string>& there) const;
 
-  /// A round has been given out, or a role in it anew.
+  /// A round has been given out, or a role in it again.
   void formed(std::shared_ptr<const World> world) { world_ = std::move(world); }
   const std::shared_ptr<const World>& world() const { return world_; }
   /// It has broken up.
