@@ -40,7 +40,8 @@ Result<std::shared_ptr<const rendezvous::RestartMemory>> RestartMemoryFile::read
     saved = reader.number("saved", 0, 1e11, 0);
   }
   if (!sound) {
-    log::warning("restarts", "--restart-memory {}: not what elastrun writes; it begins again", path);
+    log::warning("restarts", "--restart-memory {}: not what elastrun writes; a new one begins",
+                 path);
     return nullptr;
   }
   // Clocks of nodes differ a little: nothing is younger than it was.
