@@ -24,18 +24,20 @@ import sys
 from types import ModuleType
 
 # The package itself looks at the environment of a worker when it is imported, and there is none.
-_package = sys.modules["elastrun"] = ModuleType("elastrun")
-_package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
-if not getattr(sys.flags, "safe_path", False):
-    del sys.path[0]  # this folder, of which the modules are none of the worker's
+if __name__ == "__main__":
+    _package = sys.modules["elastrun"] = ModuleType("elastrun")
+    _package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # this folder, of which the modules are none of the worker's
 
 from elastrun import forkserver_child as child  # noqa: E402
 from elastrun import forkserver_preload as preload  # noqa: E402
 
 # A package that imports elastrun is to find the workers' own: it reads a worker's variables then,
 # and is left to the workers.
-for _name in [one for one in sys.modules if one.partition(".")[0] == "elastrun"]:
-    del sys.modules[_name]
+if __name__ == "__main__":
+    for _name in [one for one in sys.modules if one.partition(".")[0] == "elastrun"]:
+        del sys.modules[_name]
 
 _TRIES = 4  # of finding out which modules cannot be imported ahead
 _LOOK = 1.0  # seconds between two looks for what a child has learnt
