@@ -42,9 +42,9 @@ bool speaks_for_the_job(const agent::JobResult& result) {
 /// The verdict, above the last line: what that says already is not said twice.
 std::string verdict_above(const std::string& outcome, const agent::JobResult& result,
                           const spec::JobSpec& spec) {
+  const bool preempted = result.ending.kind == agent::Ending::Kind::Preempted;
   // Else who reads it would requeue the job a second time.
-  const bool by_itself = spec.requeues && !spec.requeue_command.empty() &&
-                         result.ending.kind == agent::Ending::Kind::Preempted;
+  const bool by_itself = preempted && spec.requeues && !spec.requeue_command.empty();
   auto text =
       agent::verdict_text(result, host_name(),
                           (by_itself ? "elastrun asks Slurm itself, " : "") + spec.requeue_command);
@@ -52,7 +52,6 @@ std::string verdict_above(const std::string& outcome, const agent::JobResult& re
   const auto head = "elastrun: " + sentence + "\n";
   if (!text.starts_with(head) || !outcome.contains(": " + sentence)) return text;
   const bool more = text.size() > head.size();
-  const bool preempted = result.ending.kind == agent::Ending::Kind::Preempted;
   const auto* title = preempted ? "elastrun: preempted, not failed\n" : "elastrun: why it failed\n";
   return text.replace(0, head.size(), more ? title : "");
 }

@@ -21,8 +21,8 @@ namespace {
 // What a driver keeps for itself, and for a monitor beside the job.
 constexpr std::uint64_t kKeptByDriver = 512ull << 20;
 
-constexpr int kMostPorts =
-    8;  // of a range that is looked at; each that is in use takes a look at /proc
+// Of a range that is looked at: each that is in use takes a look at /proc.
+constexpr int kMostPorts = 8;
 
 }  // namespace
 

@@ -142,6 +142,16 @@ def _is_module(name: str, folder: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
+def _hidden_by(folder: str) -> str:
+    """A module that has been imported from elsewhere, and is in that folder, too; or ""."""
+    with contextlib.suppress(OSError):
+        for name in {one.partition(".")[0] for one in os.listdir(folder)}:
+            file = getattr(sys.modules.get(name), "__file__", None)
+            if file and not _is_below(file, [folder]) and _is_module(name, folder):
+                return name
+    return ""
+
+
 def _folders_near(own: str, but: list[str]) -> list[str]:
     """Down to two below it, and beside it, as src and third_party are."""
     found = [os.path.dirname(own), own]
@@ -302,25 +312,20 @@ class Plan:
             return "it has more than one thread"
         if _accelerators():
             return f"it has {_accelerators()} open"
-        with contextlib.suppress(OSError):
-            for name in {one.partition(".")[0] for one in os.listdir(self._own)}:
-                file = getattr(sys.modules.get(name), "__file__", None)
-                if file and not _is_below(file, [self._own]) and _is_module(name, self._own):
-                    return f"{name} is a module beside the script, too"
+        name = _hidden_by(self._own)
+        if name:
+            return f"{name} is a module beside the script, too"
         return self._set_too_late(self._text)
 
     def _hidden_by_path(self) -> str:
         """Which folders a script puts on its path is not known before it runs: those near it."""
         if not self._text.changes_path:
             return ""
-        files = {name: getattr(one, "__file__", None) for name, one in list(sys.modules.items())}
         for folder in _folders_near(self._own, self._folders):
-            with contextlib.suppress(OSError):
-                for name in {one.partition(".")[0] for one in os.listdir(folder)}:
-                    file = files.get(name)
-                    if file and not _is_below(file, [folder]) and _is_module(name, folder):
-                        return (f"{name} is a module in {folder}, too, and "
-                                f"{self._text.changes_path} changes sys.path")
+            name = _hidden_by(folder)
+            if name:
+                return (f"{name} is a module in {folder}, too, and "
+                        f"{self._text.changes_path} changes sys.path")
         return ""
 
     def why_stale(self) -> str:

@@ -14,8 +14,8 @@ namespace {
 
 using spec::CauseClass;
 
-constexpr std::uint64_t kSpread =
-    0x9e3779b97f4a7c15u;  // of SplitMix64, from one number to the next
+// Of SplitMix64, from one number to the next.
+constexpr std::uint64_t kSpread = 0x9e3779b97f4a7c15u;
 
 /// A program may do the same wrong thing again; a device, a network or a scheduler does not know
 /// at which step the job stands.

@@ -26,6 +26,11 @@ bool Roster::SameAgent::operator()(const Member* member, const Node& node) const
   return is_same_agent(node, member->node);
 }
 
+bool takes_part(MemberState state) {
+  return state == MemberState::Running || state == MemberState::Finished ||
+         state == MemberState::Renewing;
+}
+
 std::string_view member_state_name(MemberState state) {
   switch (state) {
     case MemberState::Waiting:

@@ -28,6 +28,8 @@ enum class MemberState {
 };
 constexpr std::size_t kMemberStates = 6;
 std::string_view member_state_name(MemberState state);
+/// In a round that no failure has ended: a restart of it concerns such members.
+bool takes_part(MemberState state);
 
 /// By which an agent is known again, over whichever connection and under whichever address it
 /// comes.

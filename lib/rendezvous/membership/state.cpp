@@ -51,9 +51,7 @@ Member* State::find_again(Peer peer, const Node& node, TimePoint now) {
     depart(known->peer, why, now, Loss::Closed);
     return roster_.find(peer);
   }
-  if (phase_ == Phase::Running &&
-      (known->state == MemberState::Running || known->state == MemberState::Finished ||
-       known->state == MemberState::Renewing)) {
+  if (phase_ == Phase::Running && takes_part(known->state)) {
     const auto kind = Cause::Kind::NodeLost;
     restart({.kind = kind, .node = node.id, .text = departed_text(*known, kind, why)}, now);
   }

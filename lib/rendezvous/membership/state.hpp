@@ -141,7 +141,7 @@ class State {
                     TimePoint now);
   void come_back_in_role(Member& member, Node node, TimePoint now);
   void start_role_again(const std::string& role, TimePoint now);
-  void give_role_up(const std::string& role, TimePoint now);
+  void give_role_up(const std::string& role, Cause cause, TimePoint now);
   bool misses_role(const World& world, TimePoint now);
   bool has_companion(const Member& member) const;
   RestartDecision decide_restart(const Cause& cause, TimePoint now);

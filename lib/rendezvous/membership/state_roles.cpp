@@ -37,10 +37,7 @@ void State::restart_role(const Member& first, Cause cause, const RestartDecision
   RoleRestarts::Renewal renewal{cause, decision, 0, now + decision.delay, now};
   std::vector<Member*> all;
   for (auto& [peer, member] : roster_.all()) {
-    if (member.state != MemberState::Running && member.state != MemberState::Finished &&
-        member.state != MemberState::Renewing) {
-      continue;
-    }
+    if (!takes_part(member.state)) continue;
     all.push_back(&member);
     if (member.node.role != role) continue;
     if (!member.knows_stop) member.stops_by = now + rules_.reaction + member.node.grace;
@@ -79,18 +76,20 @@ void State::advance_roles(TimePoint now) {
   for (;;) {
     const auto [step, role] = roles_.next(now, world_fence_.held());
     if (step == RoleRestarts::Step::Wait) return;
-    if (step == RoleRestarts::Step::GiveUp) return give_role_up(role, now);
+    if (step == RoleRestarts::Step::GiveUp) {
+      Cause late{.kind = Cause::Kind::Timeout};
+      late.text = role_timeout_text(role, rules_);
+      return give_role_up(role, std::move(late), now);
+    }
     start_role_again(role, now);
     if (phase_ != Phase::Running) return;
   }
 }
 
 // The restart that was decided becomes one of all, and costs nothing more.
-void State::give_role_up(const std::string& role, TimePoint now) {
+void State::give_role_up(const std::string& role, Cause cause, TimePoint now) {
   RestartDecision decision = roles_.find(role)->decision;
   decision.attempt_spent = false, decision.delay = {};
-  Cause cause{.kind = Cause::Kind::Timeout};
-  cause.text = role_timeout_text(role, rules_);
   break_up(std::move(cause), decision, now);
 }
 
@@ -103,11 +102,7 @@ void State::start_role_again(const std::string& role, TimePoint now) {
     Member* member = roster_.find(nodes[i]);
     const bool there = member != nullptr && member->state == MemberState::Renewing;
     // Its check has failed, or it is none of the round's: another one has to take its place.
-    if (!there || is_left_out(*member, now)) {
-      RestartDecision decision = renewal.decision;
-      decision.attempt_spent = false, decision.delay = {};
-      return break_up(renewal.cause, decision, now);
-    }
+    if (!there || is_left_out(*member, now)) return give_role_up(role, renewal.cause, now);
     nodes[i] = member->node;
     members.emplace_back(member, static_cast<int>(i));
   }

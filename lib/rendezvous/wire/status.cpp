@@ -55,9 +55,7 @@ json::object describe(const Member& member, Phase phase, TimePoint now) {
                     {"seconds", to_seconds(now - member.since)}};
   if (member.node.node_rank >= 0) node["node_rank"] = member.node.node_rank;
   if (!member.node.topology.empty()) node["topology"] = member.node.topology;
-  const bool in_round =
-      member.state == MemberState::Running || member.state == MemberState::Finished ||
-      member.state == MemberState::Failed || member.state == MemberState::Renewing;
+  const bool in_round = takes_part(member.state) || member.state == MemberState::Failed;
   if (in_round) node["group_rank"] = member.node.last_rank;
   return node;
 }
