@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from channel_test import PACKAGE, Listener  # noqa: E402
+from torch_runs import Runner  # noqa: E402
 
 MODEL = """
 import os, sys, time, torch
@@ -25,6 +26,12 @@ def one(optimizer):
 
 
 class Auto(unittest.TestCase):
+    with_torch = Runner()
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.with_torch.close()
+
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -33,15 +40,20 @@ class Auto(unittest.TestCase):
         self.listener = Listener(folder.name)
         self.addCleanup(self.listener.socket.close)
 
-    def run_script(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
+    def run_script(self, script: str, fresh: bool = False,
+                   **env: str) -> subprocess.CompletedProcess[str]:
+        """`fresh`: in a new interpreter, which imports torch after us; others have it already."""
         (self.folder / "train.py").write_text(script)
         kept = {k: v for k, v in os.environ.items() if not k.startswith("ELASTRUN_")}
         kept |= {"PYTHONPATH": f"{PACKAGE}/elastrun/start:{PACKAGE}", "RANK": "0",
                  "ELASTRUN_CHANNEL": self.listener.path, "ELASTRUN_GOODPUT": "auto",
                  "ELASTRUN_RUN_DIR": f"{self.folder}/attempt_0/0", "PYTHONDONTWRITEBYTECODE": "1",
                  "PYTHONWARNINGS": "ignore"} | env
-        done = subprocess.run([sys.executable, "train.py"], env=kept, cwd=self.folder, text=True,
-                              capture_output=True, timeout=550)
+        if fresh:
+            done = subprocess.run([sys.executable, "train.py"], env=kept, cwd=self.folder,
+                                  text=True, capture_output=True, timeout=550)
+        else:
+            done = self.with_torch.run(self.folder / "train.py", kept)
         self.assertEqual((done.stderr, done.returncode), ("", 0))
         return done
 
@@ -69,10 +81,11 @@ class Auto(unittest.TestCase):
         path = f"{PACKAGE}/elastrun/start:{other}:{PACKAGE}"
         script = ("import sys\nprint(mine, 'torch' in sys.modules, sys.modules['sitecustomize']"
                   ".__file__, [one for one in sys.path if one.endswith('start')])\n")
-        done = self.run_script(script, PYTHONPATH=path)
+        done = self.run_script(script, fresh=True, PYTHONPATH=path)
         self.assertEqual(done.stdout, f"7 False {other}/sitecustomize.py []\n")
         script = "import sys\nprint('elastrun' in sys.modules, hasattr(sys, 'x'))\n"
-        self.assertEqual(self.run_script(script, ELASTRUN_GOODPUT="").stdout.split()[1], "False")
+        without = self.run_script(script, fresh=True, ELASTRUN_GOODPUT="").stdout
+        self.assertEqual(without.split()[1], "False")
         (other / "sitecustomize.py").write_text("import nothing_of_that_name\n")
         (self.folder / "train.py").write_text("print('goes on')\n")
         done2 = subprocess.run([sys.executable, "train.py"], cwd=self.folder, text=True,
@@ -91,7 +104,7 @@ if len(sys.argv) == 1:
         os._exit(0)
     os.wait()
 one(torch.optim.SGD(model.parameters(), lr=0.1))
-""")
+""", fresh=True)
         self.assertEqual(self.steps(), [0])
 
     def test_a_forked_child_tells_nothing_at_its_end(self) -> None:
@@ -122,7 +135,7 @@ os.replace("checkpoint.tmp", "checkpoint.pt")
 import io
 torch.save({"a": 1}, io.BytesIO())         # nothing that lasts
 for batch in DataLoader([torch.ones(4)] * 50, batch_size=1): optimizer.step()   # fast
-""")
+""", fresh=True)
         said = self.said()
         names = self.names(said)
         first = names.index("step_end_time")
@@ -331,8 +344,8 @@ counters = torch._dynamo.utils.counters
 print(dict(counters["graph_break"]), dict(counters["stats"]), [str(one.message) for one in said])
 one(optimizer)
 """
-        alone = self.run_script(script, ELASTRUN_GOODPUT="").stdout
-        self.assertEqual(self.run_script(script).stdout, alone)
+        alone = self.run_script(script, fresh=True, ELASTRUN_GOODPUT="").stdout
+        self.assertEqual(self.run_script(script, fresh=True).stdout, alone)
         self.assertEqual(self.steps(), [0])  # those that are compiled cannot be seen
 
     def test_a_loop_within_a_compiled_function_is_traced_as_without_us(self) -> None:
@@ -354,8 +367,8 @@ with warnings.catch_warnings(record=True) as said:
 counters = torch._dynamo.utils.counters
 print(dict(counters["graph_break"]), dict(counters["stats"]), {str(one.message) for one in said})
 """
-        alone = self.run_script(script, ELASTRUN_GOODPUT="", PYTHONHASHSEED="1").stdout
-        self.assertEqual(self.run_script(script, PYTHONHASHSEED="1").stdout, alone)
+        alone = self.run_script(script, fresh=True, ELASTRUN_GOODPUT="", PYTHONHASHSEED="1").stdout
+        self.assertEqual(self.run_script(script, fresh=True, PYTHONHASHSEED="1").stdout, alone)
         names = self.names(self.said())
         self.assertEqual((names.count("checkpoint_save_end_time"), names.count("step_end_time")),
                          (2, 0))  # steps that are compiled cannot be seen, nor then checkpoints
@@ -489,7 +502,7 @@ one(optimizer), one(optimizer)
 save(model.state_dict(), "a.pt")
 print(kept == [pickle.dumps(one) for one in things],
       all(pickle.loads(text) is one for text, one in zip(kept, things)))
-""")
+""", fresh=True)
         self.assertEqual(done.stdout, "True True\n")
         self.assertEqual(self.names(self.said()), ["step", "step", "checkpoint_save_start_time",
                                                    "checkpoint_save_end_time", "checkpoint"])
@@ -901,7 +914,7 @@ try: dist.init_process_group("no such backend", store=dist.HashStore(), rank=0, 
 except Exception: pass  # which one depends on the version of torch
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.destroy_process_group()
-""")
+""", fresh=True)
         self.assertEqual(self.names(self.said()),
                          2 * ["tpu_init_start_time", "tpu_init_end_time"])
 
