@@ -139,6 +139,7 @@ Result<CallerRequest> request_of(Caller& caller) {
   auto options = read_options(request->options);
   if (!options) return std::unexpected(options.error());
   request->spec.options = std::move(*options);
+  request->spec.options.fork_socket = request->fork_socket.value_or(-1);
   if (!request->asked_at) return request;
   auto asked = Caller::take(*request->asked_at);
   if (!asked) return std::unexpected(asked.error());

@@ -172,6 +172,9 @@ Result<CallerRequest> read_caller_request(const json::value& text) {
   fields.take("metrics", request.wants_metrics);
   fields.take("events", request.wants_events);
   fields.take("options", request.options);
+  fields.take("fork_socket", request.fork_socket);
+  // Up to 2 are the streams of the job.
+  if (request.fork_socket.value_or(3) < 3) fields.refuse("fork_socket", "has to be above 2");
   const auto* rendezvous = fields.find("rendezvous");
   if (const auto sound = fields.end(); !sound) return std::unexpected(sound.error());
   if (rendezvous == nullptr) return fail(Code::Usage, "rendezvous is missing");

@@ -15,6 +15,7 @@ struct CallerRequest {
   agent::WorkerSpec spec{};  // without its handler if that is the caller's own
   bool wants_metrics = false, wants_events = false;
   std::optional<int> asked_at;       // the socket at which the caller's own handler is asked
+  std::optional<int> fork_socket;    // to the copy of the caller that forks the workers
   std::string backend, run_id;       // of that handler
   std::vector<std::string> options;  // words of a command line, for what has no field
 };

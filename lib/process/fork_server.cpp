@@ -116,6 +116,22 @@ std::uint64_t identity(int cgroup_fd) {
   return cgroup_fd >= 0 && ::fstat(cgroup_fd, &about) == 0 ? about.st_ino : 0;
 }
 
+/// The process of "born PID", which may not be our child yet.
+Result<Spawned> hold_born(std::string_view said) {
+  constexpr std::string_view kBorn = "born ", kUnborn = "unborn ";
+  if (said.starts_with(kUnborn)) {
+    return fail(Code::Spawn,
+                "no child was forked: " + printable(std::string(said.substr(kUnborn.size()))));
+  }
+  if (!said.starts_with(kBorn)) return fail(Code::Spawn, "no child was forked in time");
+  const auto pid = parse_int(said.substr(kBorn.size()));
+  // To kill(2) 0 is our own group, 1 is init, and -1 is everybody.
+  if (!pid || *pid <= 1 || *pid > INT32_MAX) return fail(Code::Spawn, "its child has no number");
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(*pid), 0)));
+  if (!pidfd) return fail(Code::Spawn, "its child has ended");
+  return Spawned{static_cast<pid_t>(*pid), std::move(pidfd)};
+}
+
 /// Whether it is a child of ours, running or a zombie: the number came from a process that has run
 /// code of others.
 bool is_own_child(int pidfd) {
@@ -152,6 +168,24 @@ Result<std::unique_ptr<ForkServer>> ForkServer::start(boost::asio::io_context& i
   auto server = spawn(io, request);
   if (!server) return std::unexpected(server.error());
   return std::unique_ptr<ForkServer>(new ForkServer(std::move(*server), std::move(pair->ours)));
+}
+
+Result<std::unique_ptr<ForkServer>> ForkServer::adopt(UniqueFd control, Duration limit) {
+  int type = 0;
+  socklen_t size = sizeof type;
+  if (::getsockopt(control.get(), SOL_SOCKET, SO_TYPE, &type, &size) != 0 ||
+      type != SOCK_SEQPACKET) {
+    return fail(Code::Spawn, fmt::format("descriptor {} is no socket of packets", control.get()));
+  }
+  ::fcntl(control.get(), F_SETFD, FD_CLOEXEC);
+  const auto said = await_packet(control.get(), Steady::now() + limit);
+  if (!said) return fail(Code::Spawn, "it has ended");
+  auto server = hold_born(*said);
+  if (!server || !is_own_child(server->pidfd.get()))
+    return fail(Code::Spawn, "it is not our child");
+  std::unique_ptr<ForkServer> adopted(new ForkServer(std::move(*server), std::move(control)));
+  adopted->state_ = State::Ready;
+  return adopted;
 }
 
 ForkServer::~ForkServer() {
@@ -239,7 +273,6 @@ void ForkServer::prepare(int slot, bool with_context, int cgroup_fd) {
 }
 
 Status ForkServer::wait_for_birth(Waiting& child, TimePoint until) {
-  constexpr std::string_view kBorn = "born ";
   if (child.pid != 0) return {};
   std::string said;
   // The server may end meanwhile, or say that it forks none for as long as imports take.
@@ -249,13 +282,10 @@ Status ForkServer::wait_for_birth(Waiting& child, TimePoint until) {
     if (!await_words(child.socket.get(), control_.get(), until)) break;
     listen();
   }
-  if (!said.starts_with(kBorn)) return fail(Code::Spawn, "no child was forked in time");
-  const auto pid = parse_int(std::string_view(said).substr(kBorn.size()));
-  // To kill(2) 0 is our own group, 1 is init, and -1 is everybody.
-  if (!pid || *pid <= 1 || *pid > INT32_MAX) return fail(Code::Spawn, "its child has no number");
-  child.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(*pid), 0)));
-  if (!child.pidfd) return fail(Code::Spawn, "its child has ended");
-  child.pid = static_cast<pid_t>(*pid);
+  auto born = hold_born(said);
+  if (!born) return std::unexpected(born.error());
+  child.pid = born->pid;
+  child.pidfd = std::move(born->pidfd);
   return {};
 }
 

@@ -34,6 +34,9 @@ class ForkServer {
   /// Starts it with descriptor 0 as its socket. `io` must outlive it. Fails with Spawn or Io.
   static Result<std::unique_ptr<ForkServer>> start(boost::asio::io_context& io,
                                                    LaunchRequest request);
+  /// One that is a child of ours already, at the other end of `control`, and says its number within
+  /// `limit`: Ready from the start. Fails with Spawn.
+  static Result<std::unique_ptr<ForkServer>> adopt(UniqueFd control, Duration limit);
   /// Kills the server and the children that wait, and reaps them.
   ~ForkServer();
   ForkServer(const ForkServer&) = delete;

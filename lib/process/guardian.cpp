@@ -15,8 +15,11 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <optional>
@@ -264,11 +267,57 @@ void become_agent() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-Board* make_board() {
+/// Two processes that were forked for this, before they executed this program: see kPair.
+struct ForkedPair {
+  UniqueFd board;
+  pid_t guardian = 0, agent = 0;
+};
+
+/// Nothing, unless this process is one of the two: the variable may be left over, or a joke.
+std::optional<ForkedPair> take_pair() {
+  const char* const given = std::getenv(kPair);
+  if (given == nullptr) return std::nullopt;
+  const std::string text = given;
+  ::unsetenv(kPair);  // not for the workers
+  std::array<int, 3> numbers{};
+  const char* at = text.data();
+  for (int& number : numbers) {
+    while (*at == ' ') ++at;
+    at = std::from_chars(at, text.data() + text.size(), number).ptr;
+  }
+  const auto [board, guardian, agent] = numbers;
+  siginfo_t info{};
+  const bool guards =
+      guardian == ::getpid() && agent > 1 &&
+      ::waitid(P_PID, static_cast<id_t>(agent), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+  const bool serves = agent == ::getpid() && guardian > 0 && guardian != agent;
+  if (!guards && !serves) return std::nullopt;
+  // One that has no seals is no memory file, but something that is not ours to change.
+  const bool usable = board > STDERR_FILENO && ::fcntl(board, F_GET_SEALS) >= 0;
+  return ForkedPair{UniqueFd(usable ? board : -1), guardian, agent};
+}
+
+/// `file`: -1, or the memory file that both of a pair have.
+Board* make_board(int file) {
+  if (file >= 0 && ::ftruncate(file, sizeof(Board)) != 0) return nullptr;
   // Shared memory, not a pipe: what the agent has noted is there however it ended.
-  void* const memory =
-      ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return memory == MAP_FAILED ? nullptr : new (memory) Board;
+  const int flags = file >= 0 ? MAP_SHARED : MAP_SHARED | MAP_ANONYMOUS;
+  void* const memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, flags, file, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  // Of a file the other one may have begun to use it: its zeros are an empty board already.
+  static_assert(static_cast<int>(Kind::Nothing) == 0);
+  return file >= 0 ? static_cast<Board*>(memory) : new (memory) Board;
+}
+
+/// What the guardian does until its end.
+[[noreturn]] void guard(pid_t agent, Relayed& signals, Board* board,
+                        const process::TerminalModes& modes) {
+  ::setpgid(agent, agent);  // here too: either process may run first
+  const ExitStatus status = relay(agent, signals, board);
+  // Without shared memory nothing was noted, and the processes of the job are ended all the same.
+  Board nothing;
+  clean_up(board != nullptr ? *board : nothing, status);
+  end_as(status, modes);
 }
 
 bool remember(Board* board, std::string_view path, Kind kind) {
@@ -337,29 +386,28 @@ Agent split() {
   // A daemon may start us without them: the first files opened would become stdout and stderr.
   open_standard_streams();
   ::signal(SIGCHLD, SIG_DFL);  // ignored, as a parent may leave it, it would reap the agent for us
-  Relayed signals;             // blocks them: what comes between here and the wait is not lost
-  const auto modes = process::TerminalModes::now();
+  const auto pair = take_pair();
   Agent agent;
-  agent.board_ = make_board();
-  if (has_children()) leave_old_children_behind(signals, agent.board_, modes);
-  // Before there is anybody whose orphans could go elsewhere.
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-  const pid_t guardian = ::getpid();
-  const pid_t child = ::fork();
-  if (child > 0) {
-    ::setpgid(child, child);  // here too: either process may run first
-    const ExitStatus status = relay(child, signals, agent.board_);
-    // Without shared memory nothing was noted, and the processes of the job are ended all the same.
-    Board nothing;
-    clean_up(agent.board_ != nullptr ? *agent.board_ : nothing, status);
-    end_as(status, modes);
+  agent.board_ = make_board(pair ? pair->board.get() : -1);
+  agent.guardian_pid_ = pair ? pair->guardian : 0;
+  if (!pair || pair->guardian == ::getpid()) {
+    Relayed signals;  // blocks them: what comes between here and the wait is not lost
+    const auto modes = process::TerminalModes::now();
+    // Who was forked for this has no children but the agent.
+    if (!pair && has_children()) leave_old_children_behind(signals, agent.board_, modes);
+    // Before there is anybody whose orphans could go elsewhere.
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    const pid_t guardian = ::getpid();
+    const pid_t child = pair ? pair->agent : ::fork();
+    if (child > 0) guard(child, signals, agent.board_, modes);
+    // Where fork(2) has failed: better a job without a guardian than none.
+    if (child == 0) agent.guardian_pid_ = guardian;
   }
-  if (child == 0) {
-    agent.guardian_pid_ = guardian;
+  if (const pid_t guardian = agent.guardian_pid_; guardian > 0) {
     agent.guardian_.reset(static_cast<int>(::syscall(SYS_pidfd_open, guardian, 0)));
     if (::getppid() != guardian) ::_exit(EXIT_FAILURE);  // it was killed before we held it
   }
-  become_agent();  // also where fork(2) has failed: better a job without a guardian than none
+  become_agent();
   return agent;
 }
 

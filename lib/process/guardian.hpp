@@ -77,7 +77,14 @@ class Agent {
   Board* board_ = nullptr;
 };
 
-/// Divides this process in two. Returns in the agent only; the guardian exits in here.
+/// The variable of a pair that exists already: "BOARD GUARDIAN AGENT", an inherited memory file for
+/// what they share, or -1, and two process numbers, of which the second is a child of the first
+/// (elastrun-protocol(7)). A caller that forks its workers has made both: the agent is to be an
+/// ancestor of the process that has the caller's memory, to which no program leads back.
+inline constexpr const char* kPair = "ELASTRUN_PAIR";
+
+/// Divides this process in two, or takes its place in a pair (kPair). Returns in the agent only;
+/// the guardian exits in here.
 ///
 /// To be called first in main, or before it, while nothing is allocated and no thread exists. In
 /// the agent then: own process group, descriptors 0-2 open (on /dev/null where they were closed),

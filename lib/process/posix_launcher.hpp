@@ -22,8 +22,8 @@ class PosixLauncher : public Launcher {
   /// Whether one of them has not been seen to end.
   virtual bool any_running() const = 0;
   virtual bool owns(pid_t pid) const = 0;
-  /// Asked first for a request with a `fork_slot`; where it has no process, exec makes one.
-  using Serve = std::function<std::optional<Spawned>(const LaunchRequest&)>;
+  /// Asked first for a request with a `fork_slot`; where it has nothing to say, exec makes one.
+  using Serve = std::function<std::optional<Result<Spawned>>(const LaunchRequest&)>;
   virtual void serve_by(Serve serve) = 0;
 };
 

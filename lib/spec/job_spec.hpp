@@ -132,6 +132,7 @@ struct JobSpec : AgreedRules {
   std::optional<std::vector<std::string>> preload;  // none: what it finds
   std::optional<int> warm_spares;                   // its children that are forked ahead
   std::string fork_server;                          // its file; empty: there is none
+  int fork_socket = -1;  // to a copy of the caller that forks all workers; -1: there is none
 };
 
 }  // namespace elastrun::spec

@@ -17,6 +17,8 @@ using State = process::ForkServer::State;
 // An import of torch takes longer than this, a fork a hundredth of it: a server that is at fault
 // costs no more than the exec that replaces it.
 constexpr Duration kTimeLimit = std::chrono::seconds(1);
+// No exec replaces a copy of the caller, and one of 100 GB has tables of pages to be copied.
+constexpr Duration kCopyLimit = std::chrono::seconds(60);
 constexpr Duration kLoadLimit = std::chrono::seconds(60);  // in tests
 // By then forked workers are past their first steps, which a preparation beside them would slow
 // down.
@@ -54,8 +56,13 @@ std::vector<std::string> command_of(const spec::JobSpec& spec) {
 
 std::unique_ptr<ForkServing> ForkServing::make(Parts parts) {
   const auto& spec = parts.spec;
-  if (!is_asked_for(spec)) return nullptr;
+  if (spec.fork_socket < 0 && !is_asked_for(spec)) return nullptr;
   std::unique_ptr<ForkServing> serving(new ForkServing(parts));
+  if (spec.fork_socket >= 0) {
+    serving->adopt();
+    serving->attach();
+    return serving;
+  }
   // The workers of such a job are never started a second time: no failure and no node restarts
   // them.
   if (spec.max_restarts == 0 && spec.max_nodes == 1 && !serving->serves_first_) return nullptr;
@@ -64,16 +71,28 @@ std::unique_ptr<ForkServing> ForkServing::make(Parts parts) {
                  "No fork server: the Python package elastrun is not beside this program");
     return nullptr;
   }
-  auto* const self = serving.get();
-  parts.launcher.serve_by([self, alive = self->lifetime_.token()](const auto& request) {
-    return alive ? self->serve(request) : std::nullopt;
+  serving->attach();
+  return serving;
+}
+
+void ForkServing::attach() {
+  parts_.launcher.serve_by([this, alive = lifetime_.token()](const auto& request) {
+    return alive ? serve(request) : std::nullopt;
   });
   // The sweep after an attempt kills all other descendants, and would take the server that is to
   // serve the next one.
-  parts.containment.spare([self, alive = self->lifetime_.token()]() -> std::vector<pid_t> {
-    return alive && self->server_ ? self->server_->processes() : std::vector<pid_t>();
+  parts_.containment.spare([this, alive = lifetime_.token()]() -> std::vector<pid_t> {
+    return alive && server_ ? server_->processes() : std::vector<pid_t>();
   });
-  return serving;
+}
+
+void ForkServing::adopt() {
+  auto adopted = process::ForkServer::adopt(UniqueFd(parts_.spec.fork_socket), kCopyLimit);
+  if (adopted) {
+    server_ = std::move(*adopted);
+  } else {
+    said_ = adopted.error().text;  // each start says it
+  }
 }
 
 ForkServing::ForkServing(Parts parts)
@@ -81,6 +100,14 @@ ForkServing::ForkServing(Parts parts)
 
 void ForkServing::plan(std::vector<workers::WorkerPlan>& plans) {
   if (plans.empty()) return;
+  if (is_copy()) {
+    for (auto& plan : plans) {
+      plan.request.fork_slot = plan.local_rank;
+      // All at once, since each takes its time in a large caller.
+      if (server_) server_->prepare(plan.local_rank, false, plan.request.cgroup_fd);
+    }
+    return;
+  }
   if (!request_) {
     request_ = plans.front().request;
     request_->argv = command_of(parts_.spec);
@@ -100,6 +127,7 @@ void ForkServing::plan(std::vector<workers::WorkerPlan>& plans) {
 
 /// After the workers, not to delay them: those that were forked are about to take a first step.
 void ForkServing::started(const rendezvous::Round&, const std::vector<workers::Worker>&, Duration) {
+  if (is_copy()) return;
   refill_->arm(parts_.clock.now() + (starts_ > 1 ? kRefill : Duration::zero()), [this] {
     if (!request_) return;
     begin();
@@ -135,15 +163,22 @@ void ForkServing::restarting(const rendezvous::Restart&) {
   }
 }
 
-std::optional<process::Spawned> ForkServing::serve(const process::LaunchRequest& request) {
+std::optional<Result<process::Spawned>> ForkServing::serve(const process::LaunchRequest& request) {
+  // A program that exec starts would not have what the function is to find.
+  const auto refuse = [](std::string_view why) {
+    return fail(Code::Spawn,
+                fmt::format("the copy of the calling process cannot fork a worker: {}", why));
+  };
+  if (!server_ && is_copy()) return refuse(said_);
   if (!server_) return std::nullopt;
-  auto taken = server_->take(request, kTimeLimit);
+  auto taken = server_->take(request, is_copy() ? kCopyLimit : kTimeLimit);
+  if (!taken && is_copy()) return refuse(taken.error().text);
   if (!taken) {
     say_not_served(taken.error().text);
     return std::nullopt;
   }
   log::info(kForkArea, "Local rank {} is forked, as process {}", request.fork_slot, taken->pid);
-  return std::move(*taken);
+  return taken;
 }
 
 void ForkServing::say_not_served(const std::string& why) {

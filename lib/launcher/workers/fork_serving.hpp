@@ -21,6 +21,9 @@ namespace elastrun::agent {
 /// auto, --warm-spares). The server is started when the first workers have been, has its children
 /// forked when a restart is ordered, or ahead, and ends with the job. A start that it cannot serve
 /// is an exec, and the log says why.
+///
+/// Where the caller has left a copy of itself (JobSpec::fork_socket), that one forks all workers,
+/// the first ones, too: what it cannot fork does not start, and another one is never made.
 class ForkServing final : public Observer {
  public:
   struct Parts {
@@ -30,7 +33,7 @@ class ForkServing final : public Observer {
     process::PosixLauncher& launcher;
     process::Containment& containment;
   };
-  /// Null for a job whose workers are never started again, or not by a fork server.
+  /// Null for a job of which no start is served.
   static std::unique_ptr<ForkServing> make(Parts parts);
 
   /// Before a start of the workers: what of it the server may serve.
@@ -43,8 +46,11 @@ class ForkServing final : public Observer {
 
  private:
   explicit ForkServing(Parts parts);
+  void attach();
+  void adopt();
   void begin();
-  std::optional<process::Spawned> serve(const process::LaunchRequest& request);
+  bool is_copy() const { return parts_.spec.fork_socket >= 0; }
+  std::optional<Result<process::Spawned>> serve(const process::LaunchRequest& request);
   void say_not_served(const std::string& why);
   bool is_present();
 
@@ -53,7 +59,7 @@ class ForkServing final : public Observer {
   std::unique_ptr<Alarm> refill_;
   std::optional<process::LaunchRequest> request_;  // for the server
   std::unique_ptr<process::ForkServer> server_;
-  std::string said_;  // why not, last
+  std::string said_;  // why not, last; of a copy: why there is none
   int begun_ = 0, starts_ = 0;
   Lifetime lifetime_;
 };

@@ -64,6 +64,14 @@ TEST_CASE("a caller's own rendezvous needs no handler of ours") {
   CHECK(request->asked_at == 9);
   CHECK(request->backend == "m");
   CHECK_FALSE(request->spec.rdzv_handler);
+  CHECK_FALSE(request->fork_socket);
+}
+
+TEST_CASE("a caller that forks its workers names the socket of its copy") {
+  const auto request = read(
+      R"({"entrypoint": "x", "fork_socket": 12, "rendezvous": {"backend": "m", "asked_at": 9}})");
+  REQUIRE(request);
+  CHECK(request->fork_socket == 12);
 }
 
 TEST_CASE("a faulty request is refused by the name of its field") {
@@ -79,6 +87,8 @@ TEST_CASE("a faulty request is refused by the name of its field") {
   CHECK(with(R"("tee": {"0": 4})").starts_with("tee has to be 0, 1, 2 or 3"));
   CHECK(with(R"("redirects": 9)").starts_with("redirects has to be 0, 1, 2 or 3"));
   CHECK(with(R"("numa_binding": "all")").starts_with("numa_binding has to be node"));
+  CHECK(with(R"("fork_socket": 2)") == "fork_socket has to be above 2");
+  CHECK(with(R"("fork_socket": "x")").starts_with("fork_socket is of another type"));
   CHECK(with(R"("speed": 1)") == "speed is not known to this elastrun");
   CHECK(refusal(R"({"rendezvous": {"backend": "c10d", "nodes": 1}})") ==
         "rendezvous.nodes is not known to this elastrun");

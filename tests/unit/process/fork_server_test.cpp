@@ -4,18 +4,21 @@
 #include "process/process_table.hpp"
 #include "support/children.hpp"
 
+#include <array>
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <optional>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 using namespace elastrun;
 using namespace elastrun::process;
 using namespace elastrun::test;
 using namespace std::chrono_literals;
+using namespace std::string_literals;
 
 namespace {
 
@@ -56,14 +59,14 @@ struct PlayedServer {
   Ear ear;
   std::unique_ptr<ForkServer> server;
 
-  explicit PlayedServer(const std::string& script) {
+  explicit PlayedServer(const std::string& script, bool adopts = false) {
     // Its children become ours, as the agent's.
     ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     LaunchRequest request;
     request.argv = {"python3", "-ISc", kServerStart + script};
     request.environment = {std::string("PATH=") + std::getenv("PATH")};
-    auto started = ForkServer::start(nursery.io, request);
-    REQUIRE(started);
+    auto started = adopts ? adopt(request) : ForkServer::start(nursery.io, request);
+    REQUIRE_MESSAGE(started, (started ? "" : started.error().text));
     server = std::move(*started);
   }
   ~PlayedServer() {
@@ -74,6 +77,14 @@ struct PlayedServer {
     ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
   }
 
+  Result<std::unique_ptr<ForkServer>> adopt(LaunchRequest request) {
+    std::array<int, 2> ends{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
+    const UniqueFd theirs(ends[1]);
+    request.stdin_fd = theirs.get();
+    REQUIRE(spawn(nursery.io, request));
+    return ForkServer::adopt(UniqueFd(ends[0]), kAnyTime);
+  }
   ForkServer::State load() { return server->wait_until_loaded(kAnyTime); }
   Result<Spawned> take(Duration limit = kAnyTime) {
     LaunchRequest request;
@@ -239,6 +250,47 @@ TEST_CASE("fork server: a child that waits is taken, and replaced if it has ende
   const auto taken = here.take();
   REQUIRE(taken);
   CHECK(taken->pid == fourth);
+}
+
+TEST_CASE("fork server: a child of ours that serves already is adopted, and ready at once") {
+  const int before = open_descriptors();
+  {
+    PlayedServer here(
+        "say('born %d' % os.getpid())\n"
+        "child = hear()\n"
+        "fork(child) and (order(child), child.send(b'ok'), child.recv(8), os._exit(3))\n"
+        "child = hear()\nchild.send(b'unborn [Errno 12] No \x1bmemory')\nhear()",
+        true);
+    CHECK(here.server->state() == ForkServer::State::Ready);
+    CHECK(here.server->processes().size() == 1);
+    const auto taken = here.take();
+    REQUIRE_MESSAGE(taken, (taken ? "" : taken.error().text));
+    int status = 0;
+    CHECK(::waitpid(taken->pid, &status, 0) == taken->pid);
+    CHECK(WEXITSTATUS(status) == 3);
+    const auto refused = here.take();
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().text == "no child was forked: [Errno 12] No memory");
+  }
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("fork server: what is no child of ours is not adopted") {
+  const auto refusal = [](int type, const std::string& says) {
+    std::array<int, 2> ends{};
+    REQUIRE(::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends.data()) == 0);
+    const UniqueFd theirs(ends[1]);
+    if (!says.empty()) REQUIRE(::write(theirs.get(), says.data(), says.size()) > 0);
+    const auto adopted = ForkServer::adopt(UniqueFd(ends[0]), says.empty() ? kSoon : kAnyTime);
+    return adopted ? "" : adopted.error().text;
+  };
+  CHECK(refusal(SOCK_STREAM, "born 5").ends_with("is no socket of packets"));
+  CHECK(refusal(SOCK_SEQPACKET, "") == "it has ended");
+  for (const std::string& said :
+       {"born 0"s, "born x"s, "ready"s, "born 1"s, "born " + std::to_string(::getpid())}) {
+    CAPTURE(said);
+    CHECK(refusal(SOCK_SEQPACKET, said) == "it is not our child");
+  }
 }
 
 TEST_CASE("fork server: while it imports what was learnt, a start waits for no import") {

@@ -4,13 +4,16 @@
 #include "process/descendants.hpp"
 #include "support/children.hpp"
 
+#include <cstdlib>
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <filesystem>
 #include <functional>
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -33,6 +36,27 @@ pid_t play(
     before();
     auto agent = guardian::split();
     ::_exit(part(agent));
+  }
+  return pid;
+}
+
+// The same with two processes that were forked for it, as a caller does that forks its workers.
+pid_t play_pair(const std::function<int(guardian::Agent&)>& part) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    for (const int signal : {SIGINT, SIGSEGV, SIGTERM, SIGABRT}) ::signal(signal, SIG_DFL);
+    sigset_t all;
+    ::sigfillset(&all);
+    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    const int board = ::memfd_create("board", 0);
+    const pid_t guardian = ::getpid();
+    const pid_t forked = ::fork();
+    const pid_t agent = forked == 0 ? ::getpid() : forked;
+    const auto pair = std::to_string(board) + " " + std::to_string(guardian) + " ";
+    ::setenv(guardian::kPair, (pair + std::to_string(agent)).c_str(), 1);
+    auto mine = guardian::split();
+    const bool kept = ::fcntl(board, F_GETFD) >= 0 || std::getenv(guardian::kPair) != nullptr;
+    ::_exit(forked == 0 && !kept ? part(mine) : 99);
   }
   return pid;
 }
@@ -271,6 +295,51 @@ TEST_CASE("guardian: what the agent asked to be removed is removed after its dea
   CHECK(std::filesystem::exists(root / "forgotten"));
   CHECK(std::filesystem::exists(root / "linked"));
   std::filesystem::remove_all(root);
+}
+
+TEST_CASE("guardian: two that were forked ahead take their places") {
+  Ear ear;
+  const pid_t pid = play_pair([&](auto&) { return write_down_signals(ear.mouth()); });
+  CHECK(ear.line() == "ready");
+  ::kill(pid, SIGUSR1);
+  CHECK(ear.line() == "SIGUSR1 from " + std::to_string(::getpid()));
+  ::kill(pid, SIGTERM);
+  CHECK(ear.rest().starts_with("SIGTERM from "));
+  CHECK(wait_for(pid) == ExitStatus::exited(0));
+  std::string name = std::filesystem::temp_directory_path() / "elastrun-guard-XXXXXX";
+  const std::filesystem::path root = ::mkdtemp(name.data());
+  const pid_t other = play_pair([&](guardian::Agent& agent) {
+    sigset_t mask;
+    ::sigprocmask(SIG_SETMASK, nullptr, &mask);
+    const bool sound = agent.guardian_pid() == ::getppid() && agent.guardian_fd() >= 0 &&
+                       ::getpgrp() == ::getpid() && ::sigisemptyset(&mask) == 1;
+    // Nothing of an orphan's has to be told to the guardian: it is an ancestor.
+    if (::fork() == 0) ::setsid(), ::pause();
+    if (sound && agent.remember_directory(root.native())) ::kill(::getpid(), SIGABRT);
+    return 1;
+  });
+  CHECK(wait_for(other).by_signal(SIGABRT));
+  CHECK_FALSE(std::filesystem::exists(root));
+}
+
+TEST_CASE("guardian: a variable that names no pair of ours is as none") {
+  for (const char* value : {"", "x", "-1", "3 4", "3 1 1", "-1 99999999999 2", "0 0 0", "4 P P",
+                            "4 P 1", "4 0 P", "1 -1 -1"}) {
+    CAPTURE(value);
+    const pid_t pid = play(
+        [](guardian::Agent& agent) {
+          const bool normal = agent.guardian_pid() == ::getppid();
+          return normal && std::getenv(guardian::kPair) == nullptr ? 0 : 1;
+        },
+        [value] {
+          std::string text = value;
+          for (auto at = text.find('P'); at != std::string::npos; at = text.find('P')) {
+            text.replace(at, 1, std::to_string(::getpid()));
+          }
+          ::setenv(guardian::kPair, text.c_str(), 1);
+        });
+    CHECK(wait_for(pid) == ExitStatus::exited(0));
+  }
 }
 
 TEST_CASE("guardian: at most eight paths are remembered, and a forgotten one makes room") {
