@@ -5,7 +5,8 @@
     functions_bench.py ELASTRUN [--workers 2] [--reps 20] [--torch]
 
 The workers' interpreters start at once, on as many processors as there are: so the floor is as many
-interpreters that import the same and end. --torch: torch's elastic_launch, too.
+interpreters that import the same and end. Forks (fork_*) are none. --torch: this process imports
+torch first, and torch's elastic_launch is measured, too.
 """
 from __future__ import annotations
 
@@ -52,8 +53,9 @@ def interpreters(workers: int) -> None:
         one.wait()
 
 
-def config(module: object, workers: int) -> object:
+def config(module: object, workers: int, start_method: str = "spawn") -> object:
     return module.LaunchConfig(  # type: ignore[attr-defined]
+        start_method=start_method,
         min_nodes=1, max_nodes=1, nproc_per_node=workers, run_id="bench", rdzv_backend="c10d",
         rdzv_endpoint="localhost:0", max_restarts=0)
 
@@ -74,8 +76,9 @@ def main() -> None:
            "import_ms": round((time.perf_counter() - begin) * 1000, 1)}
     launch = launcher.elastic_launch(config(launcher, args.workers), nothing)
     assert launch() == dict.fromkeys(range(args.workers), 1)
+    fork = launcher.elastic_launch(config(launcher, args.workers, "fork"), nothing)
     works: dict[str, Callable[[], object]] = {
-        "interpreters": lambda: interpreters(args.workers), "elastrun": launch}
+        "interpreters": lambda: interpreters(args.workers), "elastrun": launch, "fork": fork}
     if args.torch:
         from torch.distributed import launcher as torchs
 

@@ -150,8 +150,7 @@ class Accelerate(Clients):
             self.check(subprocess.CompletedProcess((), node.returncode, out, err), 4,
                        ranks=range(2 * rank, 2 * rank + 2))
 
-    @needs("cloudpickle")
-    @long("its workers import torch")
+    @long("it trains")
     def test_accelerate_notebook_launcher(self) -> None:
         script = self.folder / "cell.py"
         script.write_text(f"import os\nfrom accelerate import notebook_launcher\n"
@@ -188,6 +187,16 @@ class Torch(Clients):
         self.assertEqual(EXPECTED, [])
         self.assertEqual((self.folder / "kept.txt").read_text(), "whole")
 
+    def test_a_fork_has_what_the_program_has(self) -> None:
+        """And no other import of torch: its random numbers go on from where the program was."""
+        script = self.folder / "forks.py"
+        script.write_text(FORKS)
+        done = self.python(script)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        self.assertIn("{0: ([3.0, 3.0], True, True), 1: ([3.0, 3.0], True, True)}\n", done.stdout)
+        self.assertEqual(done.stderr.count("elastrun: launches in place of"), 1, done.stderr)
+        self.assertNotIn("no forks", done.stderr)
+
     def test_what_cannot_be_pickled_is_torchs(self) -> None:
         script = self.folder / "local.py"
         script.write_text(NOT_PICKLED)
@@ -195,6 +204,7 @@ class Torch(Clients):
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         self.assertIn("{0: 7}", done.stdout)
         self.assertIn("elastrun: torch's own launcher runs: ", done.stderr)
+        self.assertIn("; this process has 2 threads (prefetch), whose locks", done.stderr)
 
 
 LAUNCHER = """
@@ -231,12 +241,30 @@ if __name__ == "__main__":
         print("signal", error.sigval.name, flush=True)
     kept = Kept()
 """
+FORKS = """
+import os, threading, torch, torch.distributed as dist
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+LOCK, SEED = threading.Lock(), torch.initial_seed()
+
+def main(here):
+    def work():
+        dist.init_process_group("gloo")
+        mine = torch.ones(2) * (int(os.environ["RANK"]) + 1)
+        dist.all_reduce(mine)
+        dist.destroy_process_group()
+        return mine.tolist(), torch.initial_seed() == SEED, LOCK is here
+    print(elastic_launch(LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=2, rdzv_backend="c10d", run_id="one",
+        rdzv_endpoint="localhost:0", start_method="fork", max_restarts=0), work)())
+main(LOCK)
+"""
 EXPECTED = ["returned {0: (0, True), 1: (10, True)}", "failed worker.py 1 1 3", "signal SIGTERM"]
 NOT_PICKLED = """
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 import threading
 LOCK = threading.Lock()
 local = lambda: 7
+threading.Thread(target=threading.Event().wait, name="prefetch", daemon=True).start()
 print(elastic_launch(LaunchConfig(
     min_nodes=1, max_nodes=1, nproc_per_node=1, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
     run_id="one", start_method="fork", max_restarts=0), lambda: LOCK and local())())

@@ -38,6 +38,7 @@ from elastrun.rendezvous import RendezvousParameters, get_rendezvous_handler
 
 def alone(workers=2, **more):
     more.setdefault("max_restarts", 0)
+    more.setdefault("start_method", os.environ.get("TEST_START_METHOD", "spawn"))
     return LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=workers, run_id="t",
                         rdzv_backend="c10d", rdzv_endpoint="localhost:0", **more)
 
@@ -51,6 +52,10 @@ def wait_for_end(*_):
     os.write(1, f"up {os.environ['RANK']} {os.getpid()}\\n".encode())
     time.sleep(1000)
 """
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class Launcher(unittest.TestCase):
@@ -110,6 +115,12 @@ class Launcher(unittest.TestCase):
         self.err = err
         self.nothing_left()
         return out
+
+    def agent_of(self, launcher: int) -> int:
+        [guardian] = children_of(launcher)
+        [agent] = children_of(guardian)
+        self.assertEqual(os.path.realpath(f"/proc/{agent}/exe"), os.path.realpath(ELASTRUN))
+        return agent
 
     def wait_for(self, child: subprocess.Popen, beginning: "str | tuple[str, ...]",
                  count: int = 1) -> list[str]:
@@ -674,12 +685,19 @@ if __name__ == "__main__":
         print("raised", type(error).__name__, error)
 """)
         self.wait_for(child, "up", 2)
-        agents = [pid for pid in self.alive()
-                  if os.path.realpath(f"/proc/{pid}/exe") == os.path.realpath(ELASTRUN)]
-        os.kill(max(agents), signal.SIGKILL)
+        os.kill(self.agent_of(child.pid), signal.SIGKILL)
         code, text = self.end_of(child)
         self.assertEqual(code, 0, text)
         self.assertRegex(text, "raised AgentError the agent has ended without a word: SIGKILL")
+
+    def test_the_guardian_is_killed(self) -> None:
+        child = self.start(self.TEXT.replace("SignalException as error", "Exception as error")
+                           .replace("error.sigval.name", "type(error).__name__"))
+        self.wait_for(child, "up", 2)
+        [guardian] = children_of(child.pid)
+        os.kill(guardian, signal.SIGKILL)
+        code, text = self.end_of(child)
+        self.assertEqual(code, 9, text)
 
     def test_handlers_are_as_before(self) -> None:
         out = self.run_program("""
@@ -691,6 +709,163 @@ if __name__ == "__main__":
     print(len(os.listdir("/proc/self/fd")) < 8)
 """)
         self.assertEqual(out, "True\nTrue\n")
+
+
+class EndsOfForks(Ends):
+    def setUp(self) -> None:
+        super().setUp()
+        self.environment["TEST_START_METHOD"] = "fork"
+
+    # In these the caller has threads, beside which it cannot be forked.
+    test_a_thread_of_the_caller = test_sigkill_of_the_caller_that_has_forked = None
+
+
+class Forks(Launcher):
+    """start_method="fork": forks of the calling process, below an agent."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.environment["TEST_START_METHOD"] = "fork"
+
+    test_of_a_caller_without_streams = Runs.test_a_caller_without_its_standard_streams
+    test_of_what_a_failed_worker_left = Runs.test_what_a_failed_worker_left
+    test_of_restarts = Runs.test_restarts_give_the_values_of_the_last_start
+    test_of_a_handler_of_ones_own = Runs.test_a_handler_of_ones_own
+
+    def test_a_fork_has_what_the_caller_has(self) -> None:
+        """A closure, arguments that no pickle can hold, data that is not copied: as at the launch
+        at each start. What the caller has buffered and registered for its end stays its own.
+        """
+        out = self.run_program("""
+import atexit, elastrun, threading
+lock, table, starts = threading.Lock(), {"rows": list(range(1000))}, []
+file = open("notes", "w+")
+file.write("of the caller, ")                        # in its buffer
+atexit.register(lambda: print("the caller's end"))
+signal.signal(signal.SIGUSR1, lambda *_: None)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
+
+def main(scale):
+    def train(generator, place):
+        starts.append(1)
+        atexit.register(lambda: os.write(1, b"a worker's end\\n"))
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            table.clear()
+            sys.exit(3)
+        elastrun.step(5)
+        with open(f"seen{os.environ['RANK']}", "w") as seen:
+            print(lock.locked(), len(table["rows"]), len(starts), scale, next(generator),
+                  place == id(table), sys.argv, os.getpid() == os.getsid(0),
+                  signal.pthread_sigmask(signal.SIG_BLOCK, ()) == {signal.SIGWINCH},
+                  callable(signal.getsignal(signal.SIGUSR1)), elastrun.is_connected(),
+                  elastrun.dropped(), "bash" not in os.readlink("/proc/self/exe"),
+                  "LAUNCHER_TEST" in os.environ, file=seen)
+        print("half a line", end="")
+        return os.getppid()
+    before = len(os.listdir("/proc/self/fd"))
+    returned = elastic_launch(alone(max_restarts=1), train)((n for n in "ab"), id(table))
+    print(len(set(returned.values())), returned[0] != os.getpid(), starts, len(table["rows"]),
+          len(os.listdir("/proc/self/fd")) == before)
+print("once")                                        # buffered, since this is a pipe
+main(7)                                              # without a guard: nothing is imported
+""")
+        seen = ("False 1000 1 7 a True ['launch.py'] True True True True 0 True True\n")
+        self.assertEqual([(self.folder / f"seen{rank}").read_text() for rank in (0, 1)], [seen] * 2)
+        self.assertEqual((self.folder / "notes").read_text(), "of the caller, ")
+        self.assertEqual(out.count("once\n"), 1, out)
+        self.assertGreaterEqual(out.count("a worker's end\n"), 3, out)  # one may be stopped first
+        self.assertEqual(out.count("half a line"), 2, out)
+        self.assertTrue(out.endswith("1 True [] 1000 True\nthe caller's end\n"), out)
+
+    def test_where_a_fork_is_refused(self) -> None:
+        """Threads are named; those of OpenBLAS, which end before a fork, are no obstacle."""
+        out = self.run_program("""
+import threading
+from elastrun.multiprocessing import fork
+go = threading.Event()
+scale = 3
+def three():
+    return scale
+if __name__ == "__main__":
+    thread = threading.Thread(target=go.wait, name="prefetch")
+    thread.start()
+    try:
+        elastic_launch(alone(), three)()
+    except RuntimeError as error:
+        print(error)
+    print(elastic_launch(alone(1, start_method="spawn"), three)())
+    go.set()
+    thread.join()
+    scale = 4                                        # which a module that is imported has not
+    print(elastic_launch(alone(1), three)())
+    os.mkdir("dev")
+    file = open("dev/nvidia-uvm", "w")
+    fork._DEVICES = (os.path.abspath("dev/nvidia"),)
+    try:
+        elastic_launch(alone(), three)()
+    except RuntimeError as error:
+        print(error)
+""").splitlines()
+        self.assertIn("start_method 'fork': this process has 2 threads (prefetch)", out[0])
+        self.assertEqual(out[1:3], ["{0: 3}", "{0: 4}"])
+        self.assertRegex(out[3], "this process has used .*/dev/nvidia-uvm, which does not work in")
+
+    def test_a_copy_that_is_killed(self) -> None:
+        """Workers go on without it; another start of theirs fails, and says why."""
+        out = self.run_program("""
+def children(pid):
+    return [int(one) for one in open(f"/proc/{pid}/task/{pid}/children").read().split()]
+
+def kill_copy(then):
+    [copy] = set(children(os.getppid())) - {os.getpid()}
+    os.kill(copy, signal.SIGKILL)
+    sys.exit(then)
+
+if __name__ == "__main__":
+    print(elastic_launch(alone(1), kill_copy)(0))
+    try:
+        elastic_launch(alone(1, max_restarts=1), kill_copy)(3)
+    except Exception as error:
+        print(type(error).__name__, error)
+""").splitlines()
+        self.assertEqual(out[0], "{0: None}")
+        self.assertRegex(out[1], "^AgentError .*the copy of the calling process cannot fork a "
+                                 "worker: it has ended")
+
+    def test_an_agent_that_cannot_start(self) -> None:
+        (self.folder / "text").write_text("no program")
+        (self.folder / "text").chmod(0o755)
+        out = self.run_program("""
+if __name__ == "__main__":
+    for os.environ["ELASTRUN_BINARY"] in ("./none", "./text", "true"):
+        try:
+            elastic_launch(alone(), print)()
+        except RuntimeError as error:
+            print(type(error).__name__, error)
+    print(len(os.listdir("/proc/self/fd")) < 8)
+""").splitlines()
+        self.assertRegex(out[0], "^AgentError cannot start the agent: .*'./none'")
+        self.assertRegex(out[1], "^AgentError cannot start the agent: .*Exec format error")
+        self.assertRegex(out[2], "^AgentError the agent has ended without a word: exit code 0")
+        self.assertEqual(out[3:], ["True"])
+
+    def test_children_of_multiprocessing_in_a_worker(self) -> None:
+        out = self.run_program("""
+import multiprocessing as mp
+queue = mp.get_context("fork").SimpleQueue()
+
+def double(value):
+    return 2 * value
+
+def train():
+    queue.put(mp.current_process().name)
+    with mp.get_context("fork").Pool(2) as pool:
+        return pool.map(double, [1, 2]), mp.parent_process()
+
+if __name__ == "__main__":
+    print(elastic_launch(alone(1), train)(), queue.get())
+""")
+        self.assertEqual(out, "{0: ([2, 4], None)} train\n")
 
 
 class Notebook(Launcher):
@@ -713,6 +888,8 @@ except TypeError as error:
 """
         out = self.run_program(f"""
 import types, io, contextlib
+import threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()  # as a kernel of Jupyter
 main = types.ModuleType("__main__")
 sys.modules["__main__"] = main
 exec(compile({cell!r}, "<cell 1>", "exec"), main.__dict__)
@@ -722,8 +899,20 @@ exec(compile({cell!r}, "<cell 1>", "exec"), main.__dict__)
         else:
             self.assertEqual(out, "rank 0 of a cell\n{0: 1, 1: 11} True\n")
 
+    def test_a_function_of_an_interpreter_without_threads(self) -> None:
+        """Its workers are forks, for which cloudpickle is not needed."""
+        out = self.run_program("""
+import elastrun, io
+file = open("launch.py")
+def train(first):
+    print("rank", os.environ["RANK"], "of", file.name)
+    return first + int(os.environ["RANK"])
+print(elastrun.notebook_launcher(train, (1,), num_processes=2))
+""")
+        self.assertEqual(out, "rank 0 of launch.py\n{0: 1, 1: 2}\n")
+
     def test_a_closure(self) -> None:
-        """As torch's start method fork takes one; a queue among the arguments, too."""
+        """By value, as by a fork; a queue among the arguments, too."""
         out = self.run_program("""
 import multiprocessing as mp
 queue = mp.get_context("spawn").Queue()
@@ -732,7 +921,8 @@ def main(scale):
         results.put(scale)
         return lambda: scale + 1
     try:
-        returned = elastic_launch(alone(1, start_method="fork"), train)(queue)
+        returned = elastic_launch(alone(1, start_method="fork", elastrun={"by_value": True}),
+                                  train)(queue)
         print(returned[0](), queue.get())
     except TypeError as error:
         print("TypeError:", error)

@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import importlib
 from elastrun import timer
+from elastrun.beginning import at_begin
 from elastrun.channel import checkpoint_done, dropped, event, is_connected, metric, phase, step
 from elastrun.errors import record
 from elastrun.page import should_save
@@ -71,4 +72,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'elastrun' has no attribute '{name}'")
 
 
-offer_stacks()
+at_begin(offer_stacks)

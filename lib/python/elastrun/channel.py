@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from elastrun.beginning import at_begin
 from elastrun.ending import at_end
 from elastrun.page import page
 
@@ -240,10 +241,17 @@ def refused() -> None:
 
 
 _ONLY_THIS_PACKET = {errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM}
-_path = os.environ.get("ELASTRUN_CHANNEL", "")
-_directory = os.environ.get("ELASTRUN_RUN_DIR", "")
-_from = _packet({"kind": "from", "directory": _directory}) if _directory else b""
-_channel = Channel(_path) if _path else None
+_from = b""
+_channel: Channel | None = None
+
+
+def _begin() -> None:
+    global _from, _channel, _step, _phase
+    directory = os.environ.get("ELASTRUN_RUN_DIR", "")
+    _from = _packet({"kind": "from", "directory": directory}) if directory else b""
+    path = os.environ.get("ELASTRUN_CHANNEL", "")
+    _channel = Channel(path) if path else None
+    _step, _phase = None, ("train", None)
 
 
 # Of the hooks of --goodput auto, which do not tell what the script says itself: "step" or
@@ -445,3 +453,6 @@ def is_connected() -> bool:
 def dropped() -> int:
     """How many messages of this process were thrown away: no agent, or one that is behind."""
     return 0 if _channel is None else _channel.dropped
+
+
+at_begin(_begin)

@@ -42,7 +42,6 @@ if __name__ == "__main__":
 _TRIES = 4  # of finding out which modules cannot be imported ahead
 _LOOK = 1.0  # seconds between two looks for what a child has learnt
 _SKIP = "ELASTRUN_FORKSERVER_SKIP"
-_REAP = 50  # milliseconds until children that have forked theirs are waited for
 
 
 def _be_last() -> int:
@@ -69,7 +68,7 @@ class Server:
         self._control = control
         self._plan = plan
         self._agent = os.getppid()
-        self._forked = 0  # children of ours that end at once
+        self._forker = child.Forker()
         self._nice = _be_last()
 
     def load(self) -> str:
@@ -102,7 +101,7 @@ class Server:
         """Returns in a child with its order, and in the server when the agent has gone."""
         why = self._tell(self.load())
         while not why:
-            self._reap()
+            self._forker.reap()
             if not self._wait():
                 continue
             try:
@@ -116,7 +115,7 @@ class Server:
                 self._tell(why)
                 return None
             slot, context = said.decode().split()[1:3]
-            if self._fork(descriptors):
+            if self._forker.fork(descriptors):
                 self._control.close()
                 return child.wait_for_order(descriptors, self._agent, int(slot), context == "1",
                                             self._plan)
@@ -125,10 +124,11 @@ class Server:
     def _wait(self) -> bool:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
-        limit = _REAP if self._forked else _LOOK * 1000 if self._plan.may_learn else None
+        forked = self._forker.forked
+        limit = child.REAP if forked else _LOOK * 1000 if self._plan.may_learn else None
         if poll.poll(limit):
             return True
-        if not self._forked and self._plan.learnt_more():
+        if not forked and self._plan.learnt_more():
             self._control.send(b"loading")
             if self._tell(self.load()):
                 os._exit(0)
@@ -138,28 +138,6 @@ class Server:
         """That it is ready, or why never."""
         self._control.send(f"refused {why}".encode(errors="replace")[:4096] if why else b"ready")
         return why
-
-    def _fork(self, descriptors: list[int]) -> bool:
-        """True in the child of the child. What stands between tells the agent who that is before it
-        ends: until then the child is below the server, which no sweep touches.
-        """
-        if os.fork() != 0:
-            for one in descriptors:
-                os.close(one)
-            self._forked += 1
-            return False
-        grandchild = os.fork()
-        if grandchild != 0:
-            try:
-                socket.socket(fileno=descriptors[0]).send(f"born {grandchild}".encode())
-            finally:
-                os._exit(0)
-        return True
-
-    def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
-            while self._forked and os.waitpid(-1, os.WNOHANG)[0]:
-                self._forked -= 1
 
 
 def _serve() -> child.Order | None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from elastrun.forkserver_preload import Plan
 
+REAP = 50  # milliseconds until children that have forked theirs are waited for
 _ADOPTED_WITHIN = 10.0  # seconds, for what stands between us and the agent to end
 _PR_SET_PDEATHSIG, _PR_SET_MM, _PR_SET_MM_MAP = 1, 35, 14
 _NO_LOAD = 4  # RTLD_NOLOAD
@@ -34,8 +35,50 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Order(NamedTuple):
     arguments: list[str]
     environment: dict[bytes, bytes]
-    plan: Plan
+    plan: Plan | None
     slot: int
+
+
+class Forker:
+    """Forks children for a server, twice each, so that they are the agent's, a subreaper's."""
+
+    def __init__(self) -> None:
+        self.forked = 0  # children of ours that end at once
+
+    def fork(self, descriptors: list[int]) -> bool:
+        """True in the child of the child. `descriptors`: of which the first is its socket."""
+        try:
+            between = os.fork()
+            if between == 0:
+                return self._fork_again(descriptors[0])
+            self.forked += 1
+        except OSError as error:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptors[0])) as one:
+                one.send(f"unborn {error}".encode())
+        for fd in descriptors:
+            os.close(fd)
+        return False
+
+    @staticmethod
+    def _fork_again(answer: int) -> bool:
+        """What stands between tells the agent who the child is before it ends: until then that is
+        below the server, which no sweep touches."""
+        try:
+            born = os.fork()
+            if born == 0:
+                return True
+            said = f"born {born}"
+        except OSError as error:
+            said = f"unborn {error}"
+        try:
+            socket.socket(fileno=answer).send(said.encode())
+        finally:
+            os._exit(0)
+
+    def reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while self.forked and os.waitpid(-1, os.WNOHANG)[0]:
+                self.forked -= 1
 
 
 def tidy() -> None:
@@ -57,8 +100,11 @@ def _adopted_by(agent: int) -> bool:
     return os.getppid() == agent
 
 
-def wait_for_order(given: list[int], agent: int, slot: int, context: bool, plan: Plan) -> Order:
-    """Ends the process if none comes. `given`: the socket, and the cgroup to join, if any."""
+def wait_for_order(given: list[int], agent: int, slot: int, context: bool, plan: Plan | None
+                   ) -> Order:
+    """Ends the process if none comes. `given`: the socket, and the cgroup to join, if any. `plan`:
+    None in a fork of a launcher, which keeps all that it has.
+    """
     try:
         return _wait(socket.socket(fileno=given[0]), given[1:], agent, slot, context, plan)
     except BaseException:
@@ -66,15 +112,16 @@ def wait_for_order(given: list[int], agent: int, slot: int, context: bool, plan:
 
 
 def _wait(agent_end: socket.socket, cgroups: list[int], agent: int, slot: int, context: bool,
-          plan: Plan) -> Order:
+          plan: Plan | None) -> Order:
     if not _adopted_by(agent):
         os._exit(127)
     os.setsid()
     if context:
         _make_context(slot)
     joined = _join(cgroups)
-    _forget_server()
-    _set_seeds()
+    if plan is not None:
+        _forget_server()
+        _set_seeds()
     said, descriptors, _, _ = socket.recv_fds(agent_end, 64, 5)
     if said != b"order" or len(descriptors) < 4:
         os._exit(127)
@@ -118,7 +165,8 @@ def _forget_server() -> None:
                          __loader__=sys.modules["_frozen_importlib"].BuiltinImporter)
 
 
-def _take(descriptors: list[int], joined: tuple[int, int] | None, plan: Plan, slot: int) -> Order:
+def _take(descriptors: list[int], joined: tuple[int, int] | None, plan: Plan | None, slot: int
+          ) -> Order:
     with open(descriptors[0], "rb") as file:
         cpus, count, *rest = file.read().split(b"\0")[:-1]
     arguments = rest[:int(count)]
@@ -126,10 +174,11 @@ def _take(descriptors: list[int], joined: tuple[int, int] | None, plan: Plan, sl
     for one in rest[int(count):]:
         name, _, value = one.partition(b"=")
         environment.setdefault(name, value)  # as getenv(3)
-    unlike = plan.unlike({os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()})
-    if unlike:
-        raise ValueError(unlike)
-    _check_script([os.fsdecode(one) for one in arguments[1:]])
+    if plan is not None:
+        unlike = plan.unlike({os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()})
+        if unlike:
+            raise ValueError(unlike)
+        _check_script([os.fsdecode(one) for one in arguments[1:]])
     _join(descriptors[4:], joined)
     if cpus:
         for thread in os.listdir("/proc/self/task"):  # of an accelerator's driver
@@ -183,31 +232,35 @@ def _restore_streams() -> None:
     that object.
     """
     given, out = sys.__stdin__, sys.__stdout__  # a module may have put others in their places
-    assert given is not None and out is not None
-    raw = io.open(0, "rb", closefd=False)
-    raw.raw.name = "<stdin>"  # type: ignore[attr-defined]
-    fresh = io.TextIOWrapper(raw, given.encoding, given.errors, write_through=out.write_through)
-    fresh.mode = "r"  # type: ignore[misc]
-    if sys.stdin is given:
-        sys.stdin = fresh
-    sys.__stdin__ = fresh  # type: ignore[misc]
-    if not out.write_through:
+    if given is not None:  # else it began without them, as a daemon does
+        raw = io.open(0, "rb", closefd=False)
+        raw.raw.name = "<stdin>"  # type: ignore[attr-defined]
+        fresh = io.TextIOWrapper(raw, given.encoding, given.errors,
+                                 write_through=out is not None and out.write_through)
+        fresh.mode = "r"  # type: ignore[misc]
+        if sys.stdin is given:
+            sys.stdin = fresh
+        sys.__stdin__ = fresh  # type: ignore[misc]
+    if out is not None and not out.write_through:
         out.reconfigure(line_buffering=os.isatty(1))
 
 
-def _set_threads(before: int) -> None:
+def _set_threads(before: int, given_before: str) -> None:
     """As many as the libraries would take now; they have looked at their start."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     count = len(os.sched_getaffinity(0))
+    threads = count if not given and count != before else 0
+    if given != given_before and given.isdigit():
+        threads = int(given)
     blas = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("GOTO_NUM_THREADS") or given
-    if given and blas == "1":  # the server has no more of them
+    if not threads and given and blas == "1":  # the server has no more of them
         return
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if ".so" in line}
     for path in paths:
         name = os.path.basename(path)
-        if not given and count != before and name.startswith(("libgomp", "libomp", "libiomp5")):
-            _call(path, ("omp_set_num_threads",), count)
+        if threads and name.startswith(("libgomp", "libomp", "libiomp5")):
+            _call(path, ("omp_set_num_threads",), threads)
         elif "openblas" in name:
             _call(path, _OPENBLAS, min(int(blas), count) if blas.isdigit() else count)
 
@@ -268,21 +321,22 @@ def _set_title(arguments: list[bytes], environment: dict[bytes, bytes]) -> None:
 
 def _start_learning(order: Order) -> None:
     """Local rank 0 tells at the end of its first step what it has imported, or at its own end."""
-    if order.slot != 0 or not order.plan.may_learn:
+    plan = order.plan
+    if plan is None or order.slot != 0 or not plan.may_learn:
         return
     import atexit
-    order.plan.learner = os.getpid()
-    atexit.register(order.plan.learn)
+    plan.learner = os.getpid()
+    atexit.register(plan.learn)
     optimizer = sys.modules.get("torch.optim.optimizer")
     if hasattr(optimizer, "register_optimizer_step_post_hook"):
         def stepped(*_: object) -> None:
             handle.remove()
-            order.plan.learn()
+            plan.learn()
 
         handle = optimizer.register_optimizer_step_post_hook(stepped)  # type: ignore[union-attr]
 
 
-def _start_hooks() -> None:
+def start_hooks() -> None:
     """What sitecustomize does at the start of an interpreter (--goodput auto)."""
     if os.environ.get("ELASTRUN_GOODPUT") == "auto":
         with contextlib.suppress(Exception):
@@ -290,19 +344,27 @@ def _start_hooks() -> None:
             auto.start()
 
 
+def take_place(order: Order, title: list[bytes], changes: dict[str, str | None], cpus: int) -> None:
+    """What a worker has of its order, beside its command. `cpus`: of the server."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    _set_environment(order.environment, changes)
+    _set_title(title, order.environment)
+    _restore_streams()
+    _set_threads(cpus, threads)
+
+
 def become(order: Order) -> None:
     """Runs the command as the interpreter would have. Returns, or raises SystemExit, at its end."""
-    _set_environment(order.environment, order.plan.changes)
-    _set_title([os.fsencode(one) for one in order.arguments], order.environment)
-    _restore_streams()
-    _set_threads(order.plan.cpus)
+    assert order.plan is not None
+    take_place(order, [os.fsencode(one) for one in order.arguments], order.plan.changes,
+               order.plan.cpus)
     gc.enable()
     if hasattr(sys, "orig_argv"):  # Python 3.10
         sys.orig_argv[:] = order.arguments
     options = list(order.arguments[1:])
     if options[0] == "-u":
         del options[0]
-    _start_hooks()
+    start_hooks()
     _start_learning(order)
     _run(options)
 

@@ -48,6 +48,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Union
 
 from elastrun import reporter, sketch
+from elastrun.beginning import at_begin
 from elastrun.channel import is_configured, linger, send_event, send_object, text
 from elastrun.ending import at_end
 from elastrun.page import page
@@ -474,7 +475,7 @@ def _overrides() -> tuple[tuple[str, tuple[Aggregation, ...]], ...]:
     return tuple(found)
 
 
-_overridden = _overrides()
+_overridden: tuple[tuple[str, tuple[Aggregation, ...]], ...] = ()
 
 
 def _overriding(name: str) -> Sequence[Aggregation] | None:
@@ -835,7 +836,16 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
-_reporter = reporter.reporter()
-if _reporter is not None:
-    _reporter.call(close_due)
+_reporter: reporter.Reporter | None = None
+
+
+def _begin() -> None:
+    global _overridden, _reporter
+    _overridden = _overrides()
+    _reporter = reporter.reporter()
+    if _reporter is not None:
+        _reporter.call(close_due)
+
+
+at_begin(_begin)
 at_end(_finish_all)

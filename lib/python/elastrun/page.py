@@ -12,6 +12,8 @@ import os
 import struct
 import time
 
+from elastrun.beginning import at_begin
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -177,9 +179,9 @@ def _open(path: str) -> Page | None:
     return Page(mapping)
 
 
-_path = os.environ.get("ELASTRUN_PAGE", "")
+_path = ""
 _page: Page | None = None
-_looked = not _path
+_looked = True
 
 
 def page() -> Page | None:
@@ -196,8 +198,14 @@ def _forget() -> None:
     _page, _looked, _saves_by = None, True, None
 
 
-if _path:
-    os.register_at_fork(after_in_child=_forget)
+def _begin() -> None:
+    global _path, _page, _looked, _saves_by
+    _path = os.environ.get("ELASTRUN_PAGE", "")
+    _page, _looked, _saves_by = None, not _path, None
+    if _path:
+        os.register_at_fork(after_in_child=_forget)
+    if os.environ.get("ELASTRUN_PREEMPT_SIGNALS"):
+        _ignore(os.environ["ELASTRUN_PREEMPT_SIGNALS"])
 
 
 def _ignore(names: str) -> None:
@@ -214,5 +222,4 @@ def _ignore(names: str) -> None:
             pass
 
 
-if os.environ.get("ELASTRUN_PREEMPT_SIGNALS"):
-    _ignore(os.environ["ELASTRUN_PREEMPT_SIGNALS"])
+at_begin(_begin)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elastrun import channel, page, sketch
+from elastrun.beginning import at_begin
 from elastrun.ending import at_end
 from elastrun.wake import Wake
 
@@ -470,7 +471,15 @@ def _single_of_second() -> int:
         return 0
 
 
-_reporter = Reporter(_single_of_second()) if os.environ.get("ELASTRUN_CHANNEL") else None
+_reporter: Reporter | None = None
+
+
+def _begin() -> None:
+    global _reporter
+    _reporter = Reporter(_single_of_second()) if os.environ.get("ELASTRUN_CHANNEL") else None
+
+
+at_begin(_begin)
 
 
 def reporter() -> Reporter | None:

@@ -130,15 +130,18 @@ def _launch(torch: Torch, config: Any, entrypoint: Any, args: Any, more: tuple[A
         _say(f"torch's own launcher runs: {why} {_HINT}")
         return torch.launch_agent(config, entrypoint, args, *more, **named)
 
-    adapted = _adapted(config, entrypoint)
-    why = (_obstacle(torch, config, entrypoint, [*more, *named.values()])
-           or _not_pickled(adapted, entrypoint, args))
+    why = _obstacle(torch, config, entrypoint, [*more, *named.values()])
     if why is not None:
         return by_torch(why)
+    adapted, no_fork = _adapted(config, entrypoint)
+    why = _not_pickled(adapted, entrypoint, args)
+    if why is not None:
+        return by_torch(f"{why}; {no_fork}" if no_fork else why)
     from elastrun.launcher import api as ours
 
     _hand_over(torch, config)
-    _say(f"launches in place of torch.distributed.launcher {_HINT}")
+    said = f"launches in place of torch.distributed.launcher {_HINT}"
+    _say(f"{said}; the workers are no forks: {no_fork}" if no_fork else said)
     try:
         return ours.launch_agent(adapted, entrypoint, list(args))
     except Exception as error:
@@ -148,15 +151,25 @@ def _launch(torch: Torch, config: Any, entrypoint: Any, args: Any, more: tuple[A
         raise theirs from None
 
 
-def _adapted(config: Any, entrypoint: Any) -> Any:
-    """Functions of forked workers need not be importable: they go by value, and the caller's main
-    module is not imported again, which may not expect that."""
+def _adapted(config: Any, entrypoint: Any) -> tuple[Any, str | None]:
+    """Functions of forked workers need not be importable: where this process cannot be forked, they
+    go by value, and the caller's main module is not imported again, which may not expect that. The
+    second is the reason then."""
     if not callable(entrypoint) or config.start_method != "fork":
-        return config
+        return config, None
+    from elastrun.multiprocessing.fork import obstacle
+    from elastrun.rendezvous import rendezvous_handler_registry as ours
+
+    if config.rdzv_backend in getattr(ours, "_registry", {}):
+        why = obstacle()
+    else:
+        why = f"the program has its own rendezvous handler {config.rdzv_backend}, which has threads"
+    if why is None:
+        return config, None
     config = copy.copy(config)
     config.start_method = "spawn"
     config.elastrun = {"by_value": True}
-    return config
+    return config, why
 
 
 def _obstacle(torch: Torch, config: Any, entrypoint: Any, more: Sequence[Any]) -> str | None:
@@ -174,7 +187,7 @@ def _obstacle(torch: Torch, config: Any, entrypoint: Any, more: Sequence[Any]) -
 
 
 def _not_pickled(adapted: Any, entrypoint: Any, args: Sequence[Any]) -> str | None:
-    if not callable(entrypoint):
+    if not callable(entrypoint) or adapted.start_method == "fork":
         return None
     from elastrun.multiprocessing import payload
 

@@ -16,11 +16,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elastrun.multiprocessing.api import SignalException
 from elastrun.multiprocessing.payload import receive_value, socket_pair
 from elastrun.program import find_program
+
+if TYPE_CHECKING:
+    from elastrun.agent.caller_copy import CallerCopy, Forked
 
 __all__ = ["AgentError", "AgentProcess"]
 
@@ -58,13 +61,14 @@ class AgentProcess:
     """One run. `request`: see the manual; `descriptors`: what the agent inherits beside the socket.
     `on_line`: gets what the agent says but for the end; what it raises ends the job.
     `shutdown_timeout`: seconds that workers have to end. `stdout`: as subprocess.Popen's.
-    `variables`: for its environment, beside ours.
+    `variables`: for its environment, beside ours. `copy`: forks the workers, of this process.
     """
 
     def __init__(self, request: dict[str, Any], descriptors: Iterable[int],
                  on_line: Callable[[dict[str, Any]], None], shutdown_timeout: float,
                  results: socket.socket | None = None, stdout: int | None = None,
-                 variables: Mapping[str, str] | None = None) -> None:
+                 variables: Mapping[str, str] | None = None,
+                 copy: CallerCopy | None = None) -> None:
         self.values: dict[int, int] = {}  # descriptors of what workers returned, by rank
         self.heard: signal.Signals | None = None  # the first signal that this process was sent
         self._on_line = on_line
@@ -73,12 +77,20 @@ class AgentProcess:
         self._ended: dict[str, Any] | None = None
         self._text = bytearray()
         self._socket, theirs = socket_pair()
+        self._child: subprocess.Popen[bytes] | Forked
         try:
             with theirs:
-                self._child = subprocess.Popen(
-                    [_program(), f"--caller={theirs.fileno()}"], stdout=stdout,
-                    pass_fds=(theirs.fileno(), *descriptors),
-                    env={**os.environ, **variables} if variables else None)
+                words = [_program(), f"--caller={theirs.fileno()}"]
+                environment = {**os.environ, **(variables or {})}
+                if copy is None:
+                    self._child = subprocess.Popen(
+                        words, stdout=stdout, pass_fds=(theirs.fileno(), *descriptors),
+                        env=environment if variables else None)
+                else:
+                    from elastrun.agent.caller_copy import Forked
+
+                    self._child = Forked(words, environment, theirs, self._socket, descriptors,
+                                         stdout, copy)
         except OSError as error:
             self._socket.close()
             raise AgentError(f"cannot start the agent: {error}") from error
@@ -205,8 +217,8 @@ def _readable(watched: list[socket.socket], limit: float | None) -> list[socket.
     return [one for one in watched if one.fileno() in found]
 
 
-def _how(code: int) -> str:
-    if code >= 0:
+def _how(code: int | None) -> str:
+    if code is None or code >= 0:
         return f"exit code {code}"
     try:
         return signal.Signals(-code).name

@@ -76,14 +76,16 @@ class HandlerServer:
 
     def __init__(self, handler: Any) -> None:
         self._handler = handler
-        self._ours, self.theirs = socket_pair()
+        self.ours, self.theirs = socket_pair()
         self.failure: BaseException | None = None  # the last exception of next_rendezvous
-        self._thread = threading.Thread(target=self._serve, name="elastrun-rendezvous", daemon=True)
-        self._thread.start()
+
+    def start(self) -> None:
+        """Once this process has been forked, where it is: that has to have one thread."""
+        threading.Thread(target=self._serve, name="elastrun-rendezvous", daemon=True).start()
 
     def _serve(self) -> None:
         try:
-            with self._ours.makefile("rwb") as stream:
+            with self.ours.makefile("rwb") as stream:
                 for line in stream:
                     answer = self._answer(json.loads(line)["call"])
                     stream.write(json.dumps(answer).encode() + b"\n")
@@ -107,8 +109,8 @@ class HandlerServer:
     def close(self) -> None:
         self.theirs.close()
         try:
-            self._ours.shutdown(socket.SHUT_RDWR)
+            self.ours.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
         # Not waited for: the handler may be in a call that never returns.
-        self._ours.close()
+        self.ours.close()

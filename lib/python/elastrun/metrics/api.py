@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional, TypeVar, overload
 
 from elastrun import reporter
+from elastrun.beginning import at_begin
 
 __all__ = ["ConsoleMetricHandler", "ConsoleMetricsHandler", "MetricData", "MetricHandler",
            "MetricStream", "MetricsConfig", "NullMetricHandler", "NullMetricsHandler", "configure",
@@ -75,8 +76,17 @@ class NullMetricHandler(MetricHandler):
 ConsoleMetricsHandler = ConsoleMetricHandler
 NullMetricsHandler = NullMetricHandler
 
-_reporter = reporter.reporter()
-_tell = None if _reporter is None else _reporter.put
+_reporter: reporter.Reporter | None = None
+_tell: Callable[[reporter.Key, Any], object] | None = None
+
+
+def _begin() -> None:
+    global _reporter, _tell
+    _reporter = reporter.reporter()
+    _tell = None if _reporter is None else _reporter.put
+
+
+at_begin(_begin)
 _default: MetricHandler = NullMetricHandler()
 _of_group: dict[str, MetricHandler] = {}
 _handled = False  # whether any handler is not the null one

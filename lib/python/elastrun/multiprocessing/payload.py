@@ -31,7 +31,7 @@ _SEALS = getattr(fcntl, "F_SEAL_SEAL", 1) | getattr(fcntl, "F_SEAL_SHRINK", 2) |
 _ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", 1033)  # since Python 3.9
 
 
-def _above_streams(fd: int) -> int:
+def above_streams(fd: int) -> int:
     """The same file, by a number that no standard stream has, which closes `fd`. A process without
     its streams (a daemon) gets their numbers for new files, and a worker has its own there."""
     if fd > 2:
@@ -45,8 +45,8 @@ def _above_streams(fd: int) -> int:
 def socket_pair(kind: int = socket.SOCK_STREAM) -> tuple[socket.socket, socket.socket]:
     """As socket.socketpair(), with numbers above those of the standard streams."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
-    return (socket.socket(fileno=_above_streams(ours.detach())),
-            socket.socket(fileno=_above_streams(theirs.detach())))
+    return (socket.socket(fileno=above_streams(ours.detach())),
+            socket.socket(fileno=above_streams(theirs.detach())))
 
 
 def _shared_with_children() -> dict[type, Any]:
@@ -128,7 +128,7 @@ class _Inherited:
 
 
 def _sealed(contents: memoryview | bytes) -> int:
-    fd = _above_streams(os.memfd_create("elastrun-pickle",
+    fd = above_streams(os.memfd_create("elastrun-pickle",
                                         os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     try:
         view = memoryview(contents)

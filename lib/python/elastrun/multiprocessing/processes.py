@@ -30,6 +30,7 @@ from typing import Any, TextIO
 from elastrun import errors
 from elastrun.multiprocessing.api import LogsSpecs, RunProcsResult, SignalException
 from elastrun.multiprocessing.errors import ProcessFailure
+from elastrun.multiprocessing.fork import refuse_fork
 from elastrun.multiprocessing.tail_log import TailLog
 
 __all__ = ["MultiprocessContext", "PContext", "SubprocessContext", "start_processes"]
@@ -38,7 +39,6 @@ _log = logging.getLogger(__name__)
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 _PR_SET_PDEATHSIG = 1
 _LATE = 1.0  # seconds until a process that can be killed has ended then
-_JOINED = 0.2  # seconds that a thread which has been joined may be seen by the kernel
 _libc = ctypes.CDLL(None)  # not in a fork, where it would be loaded
 _open: set[PContext] = set()  # between start() and close()
 
@@ -76,26 +76,6 @@ def _refuse_numa(options: Any) -> None:
     if options is not None:
         raise ValueError("numa_options: the agent binds workers to NUMA nodes "
                          "(LocalElasticAgent), start_processes does not")
-
-
-def _refuse_fork() -> None:
-    """A fork has one thread, with the locks that others held, and an accelerator's context of
-    which nothing works. Fails with RuntimeError that says which it is."""
-    until = time.monotonic() + _JOINED
-    while (threads := len(os.listdir("/proc/self/task"))) > 1 \
-            and threading.active_count() == 1 and time.monotonic() < until:
-        time.sleep(0.001)
-    if threads > 1:
-        named = ", ".join(one.name for one in threading.enumerate()
-                          if one is not threading.main_thread())
-        raise RuntimeError(
-            f"start_method 'fork': this process has {threads} threads "
-            f"({named or 'of libraries'}), whose locks a fork may wait for without end; use spawn, "
-            "or start the processes before the threads")
-    cuda = sys.modules.get("torch.cuda")
-    if cuda is not None and cuda.is_initialized():
-        raise RuntimeError("start_method 'fork': this process has used CUDA, which does not work "
-                           "in a fork; use spawn, or start the processes before")
 
 
 def _has_any(words: list[str], line: str) -> bool:
@@ -291,7 +271,7 @@ class MultiprocessContext(PContext):
         if self._processes:
             raise ValueError("these processes have been started already")
         if self.start_method == "fork":
-            _refuse_fork()
+            refuse_fork()
         if self.start_method != "fork":
             self._start_each(None)
             return

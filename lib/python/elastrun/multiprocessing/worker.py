@@ -14,35 +14,13 @@ if _ROOT not in sys.path:
     sys.path.append(_ROOT)
 
 
-def _wait_for_the_others() -> None:
-    """As torch's: a worker that ends early takes down what others still use. The agent ends the
-    connection when the functions of all workers of this node have returned.
-    """
-    import socket
-
-    channel = os.environ.get("ELASTRUN_CHANNEL")
-    if not channel:
-        return
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
-            agent.connect(os.path.abspath(channel))
-            agent.send(b'{"kind":"returned"}')
-            agent.recv(1)
-    except OSError:
-        pass
-
-
 def _run(payload: int, tracker: int, results: int) -> None:
     from elastrun.multiprocessing import payload as parcel
+    from elastrun.multiprocessing.function import run_function
 
-    worker, rank = os.getpid(), int(os.environ["RANK"])  # before others can change that
+    rank = int(os.environ["RANK"])  # before what is loaded can change that
     function, args, by_value = parcel.load(payload, tracker)
-    value = function(*args)
-    if os.getpid() != worker:  # a child that it forked, and that came back
-        return
-    name = getattr(function, "__qualname__", repr(function))
-    parcel.send_value(results, rank, name, value, by_value)
-    _wait_for_the_others()
+    run_function(function, args, results, by_value, rank)
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+from elastrun.beginning import at_begin
 from elastrun.channel import is_configured, is_connected, send_object
 from elastrun.stacks import offer_stacks
 
@@ -106,7 +107,12 @@ def _short(scope: str) -> str:
     return scope.encode("utf-8", "replace")[-_LONGEST_SCOPE:].decode("utf-8", "ignore")
 
 
-_client: TimerClient | None = ChannelTimerClient() if is_configured() else None
+_client: TimerClient | None = None
+
+
+def _begin() -> None:
+    if _client is None:  # not what a launcher has configured for its forks
+        configure()
 
 
 def configure(timer_client: TimerClient | None = None) -> None:
@@ -117,6 +123,9 @@ def configure(timer_client: TimerClient | None = None) -> None:
     _client = timer_client
     if timer_client is None and is_configured():
         _client = ChannelTimerClient()
+
+
+at_begin(_begin)
 
 
 class _Block:

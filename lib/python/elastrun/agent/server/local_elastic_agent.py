@@ -7,9 +7,9 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elastrun import events
 from elastrun.agent.connection import AgentError, AgentProcess, signal_exception
@@ -22,6 +22,9 @@ from elastrun.rendezvous import (BuiltInHandler, RendezvousClosedError, Rendezvo
 
 from elastrun.agent.server.api import (DEFAULT_ROLE, ElasticAgent, RunResult, WorkerGroup,
                                        WorkerSpec, WorkerState)
+
+if TYPE_CHECKING:
+    from elastrun.agent.caller_copy import CallerCopy
 
 __all__ = ["LocalElasticAgent", "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT",
            "TORCHELASTIC_TIMER_FILE", "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"]
@@ -42,7 +45,7 @@ class LocalElasticAgent(ElasticAgent):
     """Starts the workers of this node, watches them, starts them again, and ends all of them.
 
     `logs_specs`: where their output goes; torch's own will do. `start_method`: a function runs in a
-    new interpreter in any case; with "fork" it goes there by value. `exit_barrier_timeout`,
+    new interpreter, or, with "fork", in a fork of this process. `exit_barrier_timeout`,
     `shutdown_timeout`: seconds that finished nodes wait for the others, and that workers have to
     end after a signal. `log_line_prefix_template`: of lines that tee shows. `by_value`: the workers
     get the function as cloudpickle has it, for one that they cannot import. `options`: those of the
@@ -80,14 +83,16 @@ class LocalElasticAgent(ElasticAgent):
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Fails with SignalException, the errors of elastrun.rendezvous, ValueError for a spec with
-        which nothing can start, TypeError for a function or a value that cannot be pickled, and
-        AgentError, a RuntimeError.
+        which nothing can start, TypeError for a function or a value that cannot be pickled,
+        RuntimeError where this process may not be forked, and AgentError, a RuntimeError.
         """
         return self._run(None)
 
-    def run_with_output(self, stdout: int) -> RunResult:
-        """As run(), with a descriptor of this process as the workers' standard output."""
-        return self._run(stdout)
+    def run_with_output(self, stdout: int, started: Callable[[], None]) -> RunResult:
+        """As run(), with a descriptor of this process as the workers' standard output. `started` is
+        called once the agent has been: this process may have threads from then on.
+        """
+        return self._run(stdout, started)
 
     async def arun(self, role: str = DEFAULT_ROLE) -> RunResult:
         """The same without keeping the event loop. Cancelled, it ends the workers first."""
@@ -103,33 +108,46 @@ class LocalElasticAgent(ElasticAgent):
             await asyncio.gather(running, return_exceptions=True)
             raise
 
-    def _run(self, stdout: int | None) -> RunResult:
+    def _run(self, stdout: int | None, started: Callable[[], None] | None = None) -> RunResult:
         spec = self._spec
         names = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", _SIGNALS).split(",")
         request = self._request(names)
         server = None
         payload = None
+        copy: CallerCopy | None = None
         results: socket.socket | None = None
         descriptors: list[int] = []
         theirs: socket.socket | None = None
         try:
-            if callable(spec.entrypoint):
-                payload = parcel.pack(spec.entrypoint, tuple(spec.args), self._goes_by_value())
-                results, theirs = parcel.socket_pair(socket.SOCK_SEQPACKET)
-                numbers = (payload.descriptor, payload.tracker, theirs.fileno())
-                inherited = sorted({*payload.descriptors, theirs.fileno()})
-                descriptors += inherited
-                request |= {"entrypoint": sys.executable, "inherited_fds": inherited,
-                            "args": [*_interpreter_flags(), "-u", _WORKER, *map(str, numbers)]}
             if not isinstance(spec.rdzv_handler, BuiltInHandler):
                 server = HandlerServer(spec.rdzv_handler)
                 request["rendezvous"]["asked_at"] = server.theirs.fileno()
                 descriptors.append(server.theirs.fileno())
+            if callable(spec.entrypoint):
+                results, theirs = parcel.socket_pair(socket.SOCK_SEQPACKET)
+                if self._forks():
+                    from elastrun.agent.caller_copy import CallerCopy
+
+                    copy = CallerCopy(spec.entrypoint, tuple(spec.args), theirs, [
+                        results, *((server.ours, server.theirs) if server is not None else ())])
+                    descriptors.append(copy.theirs.fileno())
+                    request |= {"entrypoint": copy.name, "fork_socket": copy.theirs.fileno()}
+                else:
+                    payload = parcel.pack(spec.entrypoint, tuple(spec.args), self._by_value)
+                    numbers = (payload.descriptor, payload.tracker, theirs.fileno())
+                    inherited = sorted({*payload.descriptors, theirs.fileno()})
+                    descriptors += inherited
+                    request |= {"entrypoint": sys.executable, "inherited_fds": inherited,
+                                "args": [*_interpreter_flags(), "-u", _WORKER, *map(str, numbers)]}
             self._process = AgentProcess(request, descriptors, self._hear, self._shutdown_timeout,
-                                         results, stdout, self._variables())
+                                         results, stdout, self._variables(), copy)
+            if server is not None:
+                server.start()
+            if started is not None:
+                started()
             return self._result(self._process.run(names), self._process, server)
         finally:
-            for one in (theirs, results, server, payload, self._process):
+            for one in (theirs, results, server, payload, copy, self._process):
                 if one is not None:
                     one.close()
             self._process = None
@@ -141,14 +159,11 @@ class LocalElasticAgent(ElasticAgent):
             return {}
         return {TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT: str(self._stuck_limit)}
 
-    def _goes_by_value(self) -> bool:
-        """Workers are children of the agent, and no forks of this process: what people want "fork"
-        for, a function that cannot be imported, they get by value.
-        """
+    def _forks(self) -> bool:
         if self._start_method not in ("spawn", "forkserver", "fork"):
             raise ValueError(f"cannot find context for {self._start_method!r}: the start methods "
                              "are spawn, forkserver and fork")
-        return self._by_value or self._start_method == "fork"
+        return self._start_method == "fork" and not self._by_value
 
     def _request(self, names: list[str]) -> dict[str, Any]:
         spec = self._spec

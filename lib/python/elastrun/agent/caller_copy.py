@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The start method "fork": workers that are forks of the process that launches them.
+
+Workers have to be children of the agent, which reaps and contains them, and forks of the caller,
+which is no program that an agent could start. So the caller forks the guardian, that one the agent,
+and the agent a copy of the caller, which stays what it is and forks the workers, twice each, while
+the other two execute the program elastrun (elastrun-design(7), "The fork server").
+"""
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import json
+import multiprocessing
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing import process, util
+from typing import Any, NoReturn
+
+from elastrun import forkserver_child as child
+from elastrun.beginning import begin_again
+from elastrun.errors import record
+from elastrun.multiprocessing.fork import refuse_fork
+from elastrun.multiprocessing.function import run_function
+from elastrun.multiprocessing.payload import above_streams, socket_pair
+
+__all__ = ["CallerCopy", "Forked"]
+
+_PAIR = "ELASTRUN_PAIR"
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)  # not in a fork, where it would be loaded
+
+
+def _flush() -> None:
+    """What is buffered is not the forks' to write."""
+    with contextlib.suppress(OSError, ValueError):
+        util._flush_std_streams()  # type: ignore[attr-defined]
+    _libc.fflush(None)
+
+
+class CallerCopy:
+    """What the copy is to do: fork workers that run `function(*args)` and send what that returned
+    to `results`. `apart`: sockets of the caller, of which a copy would hide its end. Fails with
+    RuntimeError where this process may not be forked.
+    """
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], results: socket.socket,
+                 apart: Iterable[socket.socket]) -> None:
+        refuse_fork()
+        self._function = function
+        self._args = args
+        self._results = results
+        self._apart = list(apart)
+        self.name = str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+        self._ours, self.theirs = socket_pair(socket.SOCK_SEQPACKET)
+
+    def close(self) -> None:
+        """In the caller, which has no part in it once it has been forked."""
+        self._ours.close()
+        self.theirs.close()
+
+    def begin(self, agent: int, mask: set[int], apart: Iterable[socket.socket],
+              collects: bool) -> NoReturn:
+        """In the copy, a child of `agent`, with all signals blocked. `mask`: those that were."""
+        try:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != agent:
+                os._exit(127)
+            os.setsid()  # a terminal's Ctrl+C is not for us
+            for one in (*self._apart, *apart, self.theirs):
+                one.close()
+            _open_streams()
+            order = self._serve(agent)
+        except BaseException:
+            os._exit(127)  # the agent says that it has ended
+        try:
+            self._work(order, mask, collects)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _serve(self, agent: int) -> child.Order:
+        """Returns in a worker."""
+        forker = child.Forker()
+        poll = select.poll()
+        poll.register(self._ours, select.POLLIN)
+        self._ours.send(f"born {os.getpid()}".encode())
+        while True:
+            forker.reap()
+            if not poll.poll(child.REAP if forker.forked else None):
+                continue
+            said, descriptors, _, _ = socket.recv_fds(self._ours, 4096, 2)
+            if not said:
+                os._exit(0)
+            if forker.fork(descriptors):
+                self._ours.close()
+                return child.wait_for_order(descriptors, agent, int(said.split()[1]), False, None)
+
+    def _work(self, order: child.Order, mask: set[int], collects: bool) -> NoReturn:
+        """As a child of multiprocessing, with the streams and the environment of a worker."""
+        with open("/proc/self/cmdline", "rb") as file:
+            title = file.read().split(b"\0")[:-1]
+        child.take_place(order, title, {}, len(os.sched_getaffinity(0)))
+        _write_lines()
+        if collects:
+            gc.enable()
+        atexit._clear()  # what the caller has registered is for its own end
+        atexit.register(util._exit_function)  # type: ignore[attr-defined]
+        signal.set_wakeup_fd(-1)  # of the caller's event loop
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        stdin, sys.stdin = sys.stdin, None  # else it is replaced
+        one = multiprocessing.Process(target=self._run, args=(stdin,), name=self.name,
+                                      daemon=False)
+        try:
+            code = one._bootstrap()  # type: ignore[attr-defined]
+        finally:
+            atexit._run_exitfuncs()
+        _flush()
+        os._exit(code)
+
+    def _run(self, stdin: Any) -> None:
+        sys.stdin = stdin
+        process._parent_process = None  # type: ignore[attr-defined]  # the agent is none of those
+        begin_again()
+        child.start_hooks()
+        rank = int(os.environ["RANK"])
+        record(run_function)(self._function, self._args, self._results.fileno(), False, rank)
+
+
+def _open_streams() -> None:
+    """Their numbers are not for what comes from the agent, where a daemon has none open."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
+def _write_lines() -> None:
+    """What a worker printed before it was killed is in its log: as python -u, but for half lines.
+    """
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is None:
+            stream = open(fd, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+            setattr(sys, name, stream)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+
+
+class Forked:
+    """The guardian of an agent, and that agent, forked from this process; as subprocess.Popen where
+    AgentProcess uses it. `caller`: the agent's end of the connection to this process, `apart` ours;
+    `kept`: descriptors that the agent inherits, too. Fails with OSError.
+    """
+
+    def __init__(self, words: list[str], environment: Mapping[str, str], caller: socket.socket,
+                 apart: socket.socket, kept: Iterable[int], stdout: int | None,
+                 copy: CallerCopy) -> None:
+        self.returncode: int | None = None
+        if shutil.which(words[0]) is None:
+            raise FileNotFoundError(2, os.strerror(2), words[0])
+        self._words = words
+        self._environment = environment
+        self._caller = caller
+        self._apart = apart
+        self._kept = {caller.fileno(), *kept}
+        self._stdout = stdout
+        self._copy = copy
+        self._board = above_streams(os.memfd_create("elastrun-board", os.MFD_CLOEXEC))
+        try:
+            self.pid = self._fork()
+        finally:
+            os.close(self._board)
+            copy.close()
+        self._pidfd = os.pidfd_open(self.pid)
+
+    def _fork(self) -> int:
+        _flush()
+        self._collects = gc.isenabled()
+        gc.disable()  # what it finds has finalizers, which are the caller's to run
+        # Signals wait until the one that they are for can take them.
+        self._mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._begin()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            if self._collects:
+                gc.enable()
+        return pid
+
+    def _begin(self) -> NoReturn:
+        """In the guardian."""
+        try:
+            guardian, agent = os.getpid(), os.fork()
+            kept = {self._board}
+            if agent == 0:
+                kept |= self._kept
+                agent = os.getpid()
+                os.setpgid(0, 0)  # a terminal signals the guardian alone
+                if os.fork() == 0:
+                    os.close(self._board)
+                    self._copy.begin(agent, {int(one) for one in self._mask},
+                                     (self._caller, self._apart), self._collects)
+            self._execute(f"{self._board} {guardian} {agent}", kept)
+        except OSError as error:  # the last words of an agent; one without the other ends by itself
+            text = f"cannot start the agent: {error}"
+            said = {"ended": {"error": {"kind": "spawn", "text": text}}}
+            self._caller.send(json.dumps(said).encode() + b"\n")
+        finally:
+            os._exit(127)
+
+    def _execute(self, pair: str, kept: set[int]) -> NoReturn:
+        if self._stdout is not None:
+            os.dup2(self._stdout, 1)
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2:
+                with contextlib.suppress(OSError):  # of the list itself
+                    os.set_inheritable(int(name), int(name) in kept)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)  # Python has them ignored
+        os.execvpe(self._words[0], self._words, {**self._environment, _PAIR: pair})
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                pid, status = self.pid, 0  # another one has waited for all children
+            if pid == self.pid:
+                self.returncode = -os.WTERMSIG(status) if os.WIFSIGNALED(status) \
+                    else os.WEXITSTATUS(status)
+                os.close(self._pidfd)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            poll.poll(None if timeout is None else timeout * 1000)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(self._words, timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether this process may be forked: a fork has one thread, with the locks that others held, and
+an accelerator's context of which nothing works.
+"""
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+
+__all__ = ["obstacle", "refuse_fork"]
+
+_JOINED = 0.2  # seconds that a thread which has been joined may be seen by the kernel
+# What is open while a driver is in use; a look by NVML leaves other files open.
+_DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/render", "/dev/accel", "/dev/davinci",
+            "/dev/habana")
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _end_pools() -> None:
+    """Those of libraries that are prepared for a fork, as OpenBLAS is, which numpy brings along:
+    they end before one, and begin again when they are next used."""
+    with warnings.catch_warnings():  # Python 3.12 warns of a fork beside threads
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.kill(pid, signal.SIGKILL)  # whatever a library does there
+    os.waitpid(pid, 0)
+
+
+def _count_threads() -> int:
+    """Those that a fork would not have, and this one."""
+    if _threads() > 1 and threading.active_count() == 1:
+        _end_pools()
+    until = time.monotonic() + _JOINED
+    while _threads() > 1 and threading.active_count() == 1 and time.monotonic() < until:
+        time.sleep(0.001)
+    return _threads()
+
+
+def _used_device() -> str | None:
+    cuda = sys.modules.get("torch.cuda")
+    if cuda is not None and cuda.is_initialized():
+        return "CUDA"
+    for one in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{one}")
+        except OSError:
+            continue  # of the list itself
+        if target.startswith(_DEVICES):
+            return target
+    return None
+
+
+def obstacle() -> str | None:
+    """What is against a fork of this process, and what to do; None: nothing is."""
+    threads = _count_threads()
+    if threads > 1:
+        named = ", ".join(one.name for one in threading.enumerate()
+                          if one is not threading.main_thread())
+        return (f"this process has {threads} threads ({named or 'of libraries'}), whose locks a "
+                "fork may wait for without end; use spawn, or start the processes before the "
+                "threads")
+    device = _used_device()
+    if device is not None:
+        return (f"this process has used {device}, which does not work in a fork; use spawn, or "
+                "start the processes before")
+    return None
+
+
+def refuse_fork() -> None:
+    """Fails with RuntimeError that says what is against it."""
+    why = obstacle()
+    if why is not None:
+        raise RuntimeError(f"start_method 'fork': {why}")
