@@ -159,18 +159,16 @@ void stop_by(int signal) {
 /// Relays until `child` has ended, and reaps it. As pid 1 it also inherits orphans from outside the
 /// job (`docker exec`), and reaps those that end.
 ExitStatus relay(pid_t child, Relayed& signals, const Board* board) {
-  process::reap_adopted({child});  // who ended before we took the signals
   while (true) {
-    siginfo_t info{};
-    const int signal = signals.wait(info);
-    if (signal != SIGCHLD) {
-      is_relayed(board, signal) ? pass_on(info, child, board) : stop_by(signal);
-      continue;
-    }
-    // One SIGCHLD may stand for several ends, of which the agent's is one, whatever it names.
+    // One SIGCHLD may stand for several ends, of which the agent's is one, whatever it names; and
+    // of an end before our time there may be none: it was discarded with SIG_DFL.
     process::reap_adopted({child});
     int status = 0;
     if (::waitpid(child, &status, WNOHANG) == child) return ExitStatus::from_wait(status);
+    siginfo_t info{};
+    const int signal = signals.wait(info);
+    if (signal == SIGCHLD) continue;
+    is_relayed(board, signal) ? pass_on(info, child, board) : stop_by(signal);
   }
 }
 

@@ -41,7 +41,8 @@ pid_t play(
 }
 
 // The same with two processes that were forked for it, as a caller does that forks its workers.
-pid_t play_pair(const std::function<int(guardian::Agent&)>& part) {
+// `late`: the guardian's part begins when the agent has ended.
+pid_t play_pair(const std::function<int(guardian::Agent&)>& part, bool late = false) {
   const pid_t pid = ::fork();
   if (pid == 0) {
     for (const int signal : {SIGINT, SIGSEGV, SIGTERM, SIGABRT}) ::signal(signal, SIG_DFL);
@@ -52,6 +53,8 @@ pid_t play_pair(const std::function<int(guardian::Agent&)>& part) {
     const pid_t guardian = ::getpid();
     const pid_t forked = ::fork();
     const pid_t agent = forked == 0 ? ::getpid() : forked;
+    siginfo_t info{};
+    if (late && forked > 0) ::waitid(P_PID, static_cast<id_t>(forked), &info, WEXITED | WNOWAIT);
     const auto pair = std::to_string(board) + " " + std::to_string(guardian) + " ";
     ::setenv(guardian::kPair, (pair + std::to_string(agent)).c_str(), 1);
     auto mine = guardian::split();
@@ -319,6 +322,7 @@ TEST_CASE("guardian: two that were forked ahead take their places") {
     return 1;
   });
   CHECK(wait_for(other).by_signal(SIGABRT));
+  CHECK(wait_for(play_pair([](auto&) { return 4; }, true)) == ExitStatus::exited(4));
   CHECK_FALSE(std::filesystem::exists(root));
 }
 

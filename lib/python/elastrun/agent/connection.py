@@ -124,6 +124,8 @@ class AgentProcess:
             raise
         finally:
             self._socket.close()
+        if self._ended is None and self.heard is not None:
+            raise signal_exception(self.heard)  # before the agent could say that it has ended by it
         if self._ended is None:
             raise AgentError(f"the agent has ended without a word: {_how(self._child.returncode)}")
         return self._ended
