@@ -19,13 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 # site.addpackage reads and runs one .pth file; another was read before, as in every environment.
 COST = """
 import site, sys, time
-folder = sys.argv[1]
+folder, name = sys.argv[1:]
 site.addpackage(folder, "another.pth", set())
 begin = time.perf_counter_ns()
-site.addpackage(folder, "elastrun-torchrun.pth", set())
+site.addpackage(folder, name, set())
 print((time.perf_counter_ns() - begin) / 1e6)
 """
-LAUNCH = "import sys; from accelerate.commands.accelerate_cli import main; sys.exit(main())"
+COMMAND = "import sys\nfrom accelerate.commands.accelerate_cli import main\nsys.exit(main())\n"
 WORDS = ("launch", "--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
          "--dynamo_backend=no")
 WORKERS = {"that do nothing": "", "that import torch": "import torch\n"}
@@ -44,6 +44,19 @@ def measured(words: list[str], folder: Path, env: dict[str, str]) -> tuple[float
     return wall, sum(after[2:4]) - sum(before[2:4])
 
 
+def hook_costs(python: str, packages: Path, times: int) -> None:
+    (packages / "another.pth").write_text("import sys\n")
+    (packages / "empty.pth").write_text("\n")
+    hook = packages / "elastrun-torchrun.pth"
+    hook.write_text(hook.read_text().splitlines()[-1] + "\n")
+    found = [[float(subprocess.run([python, "-S", "-c", COST, packages, name], check=True,
+                                   text=True, capture_output=True).stdout)
+              for name in ("empty.pth", hook.name)] for _ in range(times)]
+    shown("hook in a program that never launches, in all", [one[1] for one in found], "ms")
+    shown("  an empty .pth file", [one[0] for one in found], "ms")
+    shown("  beyond that, by pairs", [one[1] - one[0] for one in found], "ms")
+
+
 def main() -> None:
     program, times = Path(sys.argv[1]).resolve(), int((sys.argv[2:] or ["5"])[0])
     with tempfile.TemporaryDirectory() as name:
@@ -53,17 +66,18 @@ def main() -> None:
         [packages] = place.glob("lib/python*/site-packages")
         base = sysconfig.get_path("purelib")
         (packages / "base.pth").write_text(
-            f"import site; site.addsitedir({base!r})\n{ROOT / 'lib/python'}\n")
-        (packages / "another.pth").write_text("import sys\n")
+            f"import site; site.addsitedir({base!r})\n")
+        # In the environment and compiled, as pip leaves it.
+        shutil.copytree(ROOT / "lib/python/elastrun", packages / "elastrun")
+        subprocess.run([sys.executable, "-m", "compileall", "-q", packages / "elastrun"],
+                       check=True)
         shutil.copy(program, place / "bin/elastrun")
         python = str(place / "bin/python3")
         subprocess.run([python, "-m", "elastrun.install_torchrun"], check=True,
                        stdout=subprocess.DEVNULL)
-        hook = packages / "elastrun-torchrun.pth"
-        hook.write_text(hook.read_text().splitlines()[-1] + "\n")
-        shown("hook in a program that never launches", [float(subprocess.run(
-            [python, "-S", "-c", COST, packages], check=True, text=True,
-            capture_output=True).stdout) for _ in range(20 * times)], "ms")
+        hook_costs(python, packages, 20 * times)
+        command = place / "bin/accelerate"
+        command.write_text(COMMAND)
         env = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         for what, text in WORKERS.items():
             (folder / "worker.py").write_text(text)
@@ -71,7 +85,7 @@ def main() -> None:
             for _ in range(times):
                 for switch, found in figures.items():
                     found.append(measured(
-                        [python, "-c", LAUNCH, *WORDS, "worker.py"], folder,
+                        [python, str(command), *WORDS, "worker.py"], folder,
                         env | {"ELASTRUN_TORCHRUN": switch}))
             for at, unit in enumerate(("s", "s of CPU time")):
                 theirs, ours = ([one[at] for one in found] for found in figures.values())

@@ -113,9 +113,13 @@ class Clients(unittest.TestCase):
 
 @needs("accelerate")
 class Accelerate(Clients):
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        (cls.place / "bin/accelerate").write_text(ACCELERATE)
+
     def launch(self, *words: object) -> tuple[str, ...]:
-        return (*self.command("accelerate.commands.accelerate_cli"), "launch",
-                *map(str, words))
+        return (str(self.place / "bin/accelerate"), "launch", *map(str, words))
 
     CONFIG = """
         compute_environment: LOCAL_MACHINE
@@ -137,6 +141,11 @@ class Accelerate(Clients):
         self.assertIn("torch.distributed.elastic.multiprocessing.errors.ChildFailedError",
                       done.stderr)
         self.assertRegex(done.stderr, r"exitcode  : 3 \(pid: \d+\)")
+
+    def test_the_launch_command_alone_says_what_the_whole_command_says(self) -> None:
+        done = self.python("-c", LAUNCH_ALONE)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        self.assertEqual(done.stdout, "equal 0\nequal 2\nequal 2\nequal ValueError\n")
 
     @long("two machines take two launchers")
     def test_accelerate_launch_on_two_machines(self) -> None:
@@ -161,6 +170,44 @@ class Accelerate(Clients):
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         self.assertEqual(sorted(one for one in done.stdout.splitlines() if "worker" in one),
                          [f"worker {rank} 3.0 0.5 True" for rank in (0, 1)], done.stderr[-3000:])
+
+
+# The script that pip writes for the command, and one process for what takes two each time.
+ACCELERATE = """
+import re
+import sys
+from accelerate.commands.accelerate_cli import main
+if __name__ == '__main__':
+    sys.argv[0] = re.sub(r'(-script\\.pyw|\\.exe)?$', '', sys.argv[0])
+    sys.exit(main())
+"""
+LAUNCH_ALONE = """
+import contextlib, importlib, io, os, sys
+NAME = "accelerate.commands.accelerate_cli"
+
+def said(words, switch):
+    os.environ["ELASTRUN_TORCHRUN"] = switch
+    sys.modules.pop(NAME, None)
+    sys.argv = ["/bin/accelerate", "launch", *words]
+    out, err, end = io.StringIO(), io.StringIO(), None
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            importlib.import_module(NAME).main()
+        except SystemExit as error:
+            end = error.code
+        except Exception as error:
+            end = f"{type(error).__name__} {error}"
+    return out.getvalue(), err.getvalue(), end
+
+CASES = (["--help"], [], ["--no-such-option", "train.py"],
+         ["--cpu", "--multi_gpu", "--num_processes=2", "train.py"])
+alone = [said(words, "1") for words in CASES]
+assert "accelerate.commands.estimate" not in sys.modules
+for words, one in zip(CASES, alone):
+    whole = said(words, "0")
+    assert "accelerate.commands.estimate" in sys.modules
+    print("equal" if one == whole else (one, whole), str(one[2]).split()[0])
+"""
 
 
 class Torch(Clients):

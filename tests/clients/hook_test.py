@@ -41,11 +41,54 @@ def launch_agent(config, entrypoint, args, health_check_server=None):
     return 'torch launches'
 """,
 }
+# As in its releases, in a few lines. The last import stands for what another release may have.
+ACCELERATE = {
+    "__init__.py": "",
+    "commands/__init__.py": "",
+    "commands/accelerate_cli.py": """
+from accelerate.commands.env import env_command_parser
+from accelerate.commands.launch import launch_command_parser
+from accelerate.commands.tpu import tpu_command_parser
+from accelerate.commands.utils import CustomArgumentParser
+
+
+def main():
+    parser = CustomArgumentParser("tool", usage="accelerate <command> [<args>]", allow_abbrev=False)
+    subparsers = parser.add_subparsers()
+    env_command_parser(subparsers=subparsers)
+    launch_command_parser(subparsers=subparsers)
+    tpu_command_parser(subparsers=subparsers).set_defaults(quota=1)
+    args = parser.parse_args()
+    args.func(args)
+
+
+if __name__ == "__main__":
+    main()
+""",
+    "commands/utils.py": "from argparse import ArgumentParser as CustomArgumentParser\n",
+    **{f"commands/{name}.py": f"""
+import inspect, sys
+print('imports {name}')
+def {name}_command_parser(subparsers):
+    parser = subparsers.add_parser('{name}')
+    parser.add_argument('--steps', type=int)
+    parser.set_defaults(func=run)
+    return parser
+def run(args):
+    line = inspect.getframeinfo(sys._getframe(1)).code_context[0].strip()
+    print('{name} runs', args.steps, line)
+""" for name in ("env", "launch", "tpu")},
+}
 # In one write: print() makes one for each word, and those of two workers may mingle.
 WORKER = """
 import os, sys
 words = [os.environ["RANK"], os.environ["WORLD_SIZE"], *sys.argv[1:]]
 sys.stdout.write(" ".join(words) + "\\n")
+"""
+COMMAND = """
+import sys
+from accelerate.commands.accelerate_cli import main
+sys.exit(main())
 """
 OWN_AGENT = """
 from types import SimpleNamespace
@@ -70,10 +113,13 @@ class Hook(unittest.TestCase):
         cls.place = cls.folder / "env"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", cls.place], check=True)
         [cls.packages] = cls.place.glob("lib/python*/site-packages")
-        for name, text in TORCH.items():
-            path = cls.packages / "torch" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+        for package, files in (("torch", TORCH), ("accelerate", ACCELERATE)):
+            for name, text in files.items():
+                path = cls.packages / package / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+        cls.accelerate = cls.place / "bin/accelerate"
+        cls.accelerate.write_text(COMMAND)
         (cls.place / "bin/elastrun").symlink_to(PROGRAM)
         (cls.folder / "worker.py").write_text(WORKER)
         cls.torchs_own = cls.place / "bin/torchrun"
@@ -202,6 +248,48 @@ class Hook(unittest.TestCase):
         done = self.python("-c", "from torch.distributed.launcher import api\n"
                            "print(api.launch_agent(1, 2, 3))", ELASTRUN_TORCHRUN="0")
         self.assertEqual(done.stdout, "torch launches\n", done.stderr)
+
+    def accelerates(self, *words: object, **env: str) -> list[str]:
+        done = self.python(*words, **env)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.splitlines()
+
+    def test_accelerate_launch_imports_no_command_but_its_own(self) -> None:
+        module = ("-m", "accelerate.commands.accelerate_cli")
+        ran = "launch runs 3 args.func(args)"
+        for command in ((self.accelerate,), module):
+            self.assertEqual(self.accelerates(*command, "launch", "--steps=3"),
+                             ["imports launch", "imports tpu", ran])
+            self.assertEqual(
+                self.accelerates(*command, "launch", "--steps=3", ELASTRUN_TORCHRUN="0"),
+                ["imports env", "imports launch", "imports tpu", ran])
+            self.assertEqual(
+                self.accelerates(*command, "env"), ["imports env", "imports launch", "imports tpu",
+                                                    "env runs None args.func(args)"])
+        mine = self.folder / "of_a_user.py"
+        mine.write_text("import accelerate.commands.accelerate_cli\n")
+        self.assertEqual(self.accelerates(mine, "launch"),
+                         ["imports env", "imports launch", "imports tpu"])
+
+    def test_a_release_of_accelerate_that_looks_otherwise_is_left_alone(self) -> None:
+        program = self.packages / "accelerate/commands/accelerate_cli.py"
+        text = program.read_text()
+        self.addCleanup(program.write_text, text)
+        whole = ["imports env", "imports launch", "imports tpu", "launch runs 3 "]
+        for old, new in (("import env_command_parser", "import env_command_parser as other"),
+                         ("    env_command_parser(subparsers=subparsers)", "    env_command_parser("
+                          "\n        subparsers)"),
+                         ("    args =", "    print(end=env_command_parser and '')\n    args =")):
+            changed = text.replace(old, new)
+            if " as other" in new:
+                changed = changed.replace("    env_command_parser(", "    other(")
+            self.assertNotEqual(changed, text)
+            program.write_text(changed)
+            said = self.accelerates(self.accelerate, "launch", "--steps=3")
+            self.assertEqual([*said[:-1], said[-1][:14]], whole, new)
+        program.write_text("raise ImportError('a release that is broken')\n")
+        done = self.python(self.accelerate, "launch")
+        self.assertIn("a release that is broken", done.stderr)
 
     def test_other_modules_that_import_torch_are_left_alone(self) -> None:
         (self.folder / "mine.py").write_text("import sys, torch\nprint(*sys.argv[1:])\n")

@@ -3,8 +3,9 @@
 
 `python -m elastrun.install_torchrun` writes LINE into a .pth file, which Python runs at each start.
 The line imports nothing and costs some 50 microseconds: a function that looks at the names of
-modules. It calls `find_spec` below in two cases alone: a program imports the module of torch in
-which every launcher ends, or torch is imported in the course of `python -m`. Standard library only.
+modules. It calls `find_spec` below in three cases alone: a program imports the module of torch in
+which every launcher ends, torch is imported in the course of `python -m`, or accelerate's command
+is imported, most of which `accelerate launch` does not need. Standard library only.
 """
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import sys
 from typing import Any
 
 API = "torch.distributed.launcher.api"
+ACCELERATE = "accelerate.commands.accelerate_cli"
 # What it does then is a text, which costs nothing until it is evaluated: compiling the line is most
 # of what it takes. The module is looked for first: the package may have been removed and the .pth
 # file left, or a script or a folder of the same name may hide it, and torch must be importable.
@@ -23,47 +25,87 @@ LINE = (
     "(lambda find: getattr(find('elastrun'), 'submodule_search_locations', 0) and "
     "find('elastrun.torchrun_hook'))(__import__('importlib.util', fromlist=['_']).find_spec) and "
     "__import__('elastrun.torchrun_hook', fromlist=['_']).find_spec(n, *a[:1]) or None\") "
-    "if n in ('torch', 'torch.distributed.launcher.api') else None; "
-    "f.find_spec = f; sys.meta_path.insert(0, f)\n")
-_RUNS = re.compile(r"(?:-[A-Za-z]*m)?(torch\.distributed\.(?:run|launch))")
+    "if n in ('torch', 'torch.distributed.launcher.api', 'accelerate.commands.accelerate_cli') "
+    "else None; f.find_spec = f; sys.meta_path.insert(0, f)\n")
+_WORD = re.compile(r"(?:-[A-Za-z]*m)?([\w.]+)")
+_COMMAND = re.compile(r"^from accelerate\.commands\.(?!launch )[\w.]+ import (\w+)$", re.MULTILINE)
 
 
 def find_spec(name: str, path: Any = None) -> Any:
-    """None, or the module with launch_agent replaced. Does not return where this interpreter was
-    started to be torch's launcher: it becomes elastrun, before torch is imported."""
+    """None, or the module with launch_agent replaced, or the command accelerate without what its
+    launch does not need. Does not return where this interpreter was started to be torch's launcher:
+    it becomes elastrun, before torch is imported."""
     if os.environ.get("ELASTRUN_TORCHRUN") == "0":
         return None
     if name == API:
         return _replacing(name, path)
+    if name == ACCELERATE:
+        return _launch_alone(name, path) if _is_accelerate_launch() else None
     module = _called_module()
-    if module is not None:
+    if module in ("torch.distributed.run", "torch.distributed.launch"):
         from elastrun import torchrun
         torchrun.become_launcher(module, sys.argv[1:])
     return None
 
 
 def _called_module() -> str | None:
-    """torch.distributed.run or .launch, if that is what `python -m` was asked for. While it looks
-    for the module, sys.argv is "-m" and what follows the name."""
+    """What `python -m` was asked for. While it looks for the module, sys.argv is "-m" and what
+    follows the name."""
     words = getattr(sys, "orig_argv", None)  # since Python 3.10
     if words is None:
         with open("/proc/self/cmdline", "rb") as file:
             words = [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
-    found = _RUNS.fullmatch(words[-len(sys.argv)]) if len(sys.argv) <= len(words) else None
+    found = _WORD.fullmatch(words[-len(sys.argv)]) if len(sys.argv) <= len(words) else None
     return found[1] if found else None
 
 
-def _replacing(name: str, path: Any) -> Any:
+def _is_accelerate_launch() -> bool:
+    program, command = (*sys.argv, "", "")[:2]
+    return command == "launch" and (os.path.basename(program) == "accelerate"
+                                    or program == "-m" and _called_module() == ACCELERATE)
+
+
+def _launch_alone(name: str, path: Any) -> Any:
+    """The command accelerate imports those of all its commands first, which takes as long as torch.
+    This is its own program without the others; what does not look as expected stays in it."""
+    spec = _found(name, path)
+    try:
+        text = spec.loader.get_source(name)
+        shorter = without_other_commands(text)
+        if shorter != text:
+            spec.loader = _Short(spec.loader, compile(shorter, spec.origin, "exec",
+                                                       dont_inherit=True))
+    except Exception:  # a release, or a loader, that has not been seen yet
+        pass
+    return spec
+
+
+def without_other_commands(text: str) -> str:
+    """The program of the command accelerate without the import and the registration, one line each,
+    of every command but launch. Lines keep their numbers."""
+    for name in _COMMAND.findall(text):
+        uses = re.compile(rf"^(?:from .* import {name}$|(    ){name}\(subparsers=subparsers\)$)",
+                          re.MULTILINE)
+        if len(uses.findall(text)) == 2 == len(re.findall(rf"\b{name}\b", text)):
+            text = uses.sub(lambda use: "    pass" if use[1] else "", text)
+    return text
+
+
+def _found(name: str, path: Any) -> Any:
+    """What the finders after LINE's find."""
     for finder in list(sys.meta_path):
         find = getattr(finder, "find_spec", None)
-        if find is None or find is finder:  # the latter is LINE's
-            continue
-        spec = find(name, path)
+        spec = find(name, path) if find not in (None, finder) else None  # the latter is LINE's
         if spec is not None:
-            if hasattr(spec.loader, "exec_module"):
-                spec.loader = _Loader(spec.loader)
             return spec
     return None
+
+
+def _replacing(name: str, path: Any) -> Any:
+    spec = _found(name, path)
+    if hasattr(getattr(spec, "loader", None), "exec_module"):
+        spec.loader = _Loader(spec.loader)
+    return spec
 
 
 class _Loader:
@@ -83,3 +125,18 @@ class _Loader:
         self._found.exec_module(module)
         from elastrun import torchrun
         torchrun.replace_launch_agent(module)
+
+
+class _Short(_Loader):
+    """Loads another code in place of the module's."""
+
+    def __init__(self, found: Any, code: Any) -> None:
+        super().__init__(found)
+        self._code = code
+
+    def get_code(self, name: str) -> Any:
+        return self._code
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self._found
+        exec(self._code, module.__dict__)
