@@ -48,10 +48,10 @@ Result<RunResult> LocalElasticAgent::run() {
   const ProcessState process_state;
   process::let_children_inherit(spec_.inherited_fds);
   guardian::Agent no_guardian;
-  OwnRendezvous own;
+  OwnRendezvous own{.handler = {}, .master = {spec_.master_addr, spec_.master_port}};
   // A built-in handler only holds parameters, and job_of() has read them.
   if (dynamic_cast<rendezvous::BuiltInHandler*>(spec_.rdzv_handler.get()) == nullptr) {
-    own = {spec_.rdzv_handler, {spec_.master_addr, spec_.master_port}};
+    own.handler = spec_.rdzv_handler;
   }
   auto run = JobRun::make(*job, guardian_ != nullptr ? *guardian_ : no_guardian, std::move(own));
   if (!run) return std::unexpected(run.error().error);

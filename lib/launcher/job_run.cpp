@@ -263,6 +263,11 @@ bool JobRun::files_are_near() const {
   return !keeps_records() && layout_.is_local();
 }
 
+rendezvous::Session::OnPush JobRun::before(rendezvous::Session::OnPush on_push) {
+  // First of all the caller's master: what is logged of a round is what its workers get.
+  return meeting_at(place_.master, hang_->before(files_->before(std::move(on_push))));
+}
+
 Agent::Parts JobRun::agent_parts() {
   const auto processes = std::bind_front(&process::Containment::processes, &containment_);
   return {
@@ -287,7 +292,7 @@ Agent::Parts JobRun::agent_parts() {
       .release = [this] { channel_.release(); },
       .catch_up = std::bind_front(&WorkerChannel::catch_up, &channel_),
       .explain = std::bind_front(&JobRun::explain, this),
-      .before = [this](auto push) { return hang_->before(files_->before(std::move(push))); },
+      .before = std::bind_front(&JobRun::before, this),
       .apart =
           [processes](const auto& workers) {
             const auto waits = [](const auto& one) { return process::waits_for_child(one); };

@@ -74,6 +74,7 @@ class JobRun {
   RunFiles::Parts file_parts();
   WorkerPlans::Parts plan_parts();
   Agent::Parts agent_parts();
+  rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
   RunSignals::Parts signal_parts();
   const workers::Group* group() const { return agent_ ? agent_->group() : nullptr; }
   const workers::Worker* worker_of(pid_t process) const { return agent_->worker_of(process); }

@@ -20,7 +20,12 @@ namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
 
-bool workers_serve_store(const spec::JobSpec& spec) {
+/// `port`: that of the workers' store, where the caller fixes it; 0: the round announces one.
+bool workers_serve_store(const spec::JobSpec& spec, std::uint16_t port) {
+  // Our store is not at a port of the caller's. Torch's handler for etcd leaves the store to worker
+  // 0 in any case; with the other back ends its workers expect the agent, or a server of the
+  // caller's, there.
+  if (port != 0 && spec.rdzv_backend == spec::backend::kEtcd) return true;
   const char* text = std::getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
   return spec.rdzv_backend != spec::backend::kStatic && text != nullptr &&
          std::string_view(text) == "1";
@@ -47,7 +52,8 @@ std::string own_id() {
 }
 
 Result<RendezvousSetup> make_standalone(boost::asio::io_context& loop, Clock& clock,
-                                        const spec::JobSpec& spec, rendezvous::Node& self) {
+                                        const spec::JobSpec& spec, rendezvous::Node& self,
+                                        const rendezvous::BootstrapStoreInfo& master) {
   rendezvous::LocalSettings settings;
   settings.run_id = spec.run_id;
   settings.backend = spec.rdzv_backend;
@@ -63,9 +69,9 @@ Result<RendezvousSetup> make_standalone(boost::asio::io_context& loop, Clock& cl
   self.id = own_id();
   rendezvous::StorePlan plan{.bind_address = listening_address(settings.master_addr),
                              .ports = {settings.master_port, settings.master_port}};
-  RendezvousSetup place{.session = {}, .store = {}, .alone = true};
+  RendezvousSetup place{.session = {}, .store = {}, .alone = true, .master = master};
   place.session = rendezvous::make_local_session(loop, clock, std::move(settings));
-  place.store = workers_serve_store(spec)
+  place.store = workers_serve_store(spec, master.master_port)
                     ? make_workers_store()
                     : make_served_store(loop, clock, *place.session, std::move(plan));
   return place;
@@ -156,7 +162,7 @@ Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& 
                 "handler each node decides by itself");
   }
   if (own.handler) return meet_by_handler(loop, clock, spec, self, std::move(own));
-  if (is_alone(spec)) return make_standalone(loop, clock, spec, self);
+  if (is_alone(spec)) return make_standalone(loop, clock, spec, self, own.master);
   const char* secret = std::getenv("ELASTRUN_SECRET");
   // The grace is what a group that is told to stop takes at most: --shutdown-timeout, and then
   // SIGKILL with its bound. Others wait for it before they begin the next round.
@@ -176,10 +182,24 @@ Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& 
   if (!session) return std::unexpected(session.error());
   RendezvousSetup place;
   place.session = std::move(*session);
-  place.store = workers_serve_store(spec)
+  place.store = workers_serve_store(spec, own.master.master_port)
                     ? make_workers_store()
                     : make_served_store(loop, clock, *place.session, std::nullopt);
+  place.master = std::move(own.master);
   return place;
+}
+
+rendezvous::Session::OnPush meeting_at(const rendezvous::BootstrapStoreInfo& master,
+                                       rendezvous::Session::OnPush on_push) {
+  if (master.master_addr.empty() && master.master_port == 0) return on_push;
+  return [master, on_push = std::move(on_push)](rendezvous::Push push) {
+    if (auto* ready = std::get_if<rendezvous::RoundReady>(&push)) {
+      auto& round = ready->round;
+      if (!master.master_addr.empty()) round.master_addr = master.master_addr;
+      if (master.master_port != 0) round.master_port = master.master_port;
+    }
+    on_push(std::move(push));
+  };
 }
 
 }  // namespace elastrun::agent

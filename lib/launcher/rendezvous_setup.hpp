@@ -19,12 +19,14 @@ struct RendezvousSetup {
   std::unique_ptr<rendezvous::Session> session;
   std::unique_ptr<RoundStore> store;
   bool alone = false;  // no other node can ever take part
+  /// Where the workers of this node meet instead of where the rounds say; empty and 0: there.
+  rendezvous::BootstrapStoreInfo master{};
 };
 
 /// A rendezvous that the launcher brings along, instead of the back end that the job names.
 struct OwnRendezvous {
   rendezvous::Handler handler{};  // null: none
-  /// Where the workers are to meet, over what the handler says; empty and 0: not fixed.
+  /// Where the workers are to meet, over what rounds and handler say; empty and 0: not fixed.
   rendezvous::BootstrapStoreInfo master{};
 };
 
@@ -36,5 +38,9 @@ struct OwnRendezvous {
 Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& clock,
                                           const spec::JobSpec& spec, rendezvous::Node& self,
                                           OwnRendezvous own = {}, pid_t guardian = 0);
+
+/// `on_push`, told of rounds whose workers meet at `master`, address and port apart.
+rendezvous::Session::OnPush meeting_at(const rendezvous::BootstrapStoreInfo& master,
+                                       rendezvous::Session::OnPush on_push);
 
 }  // namespace elastrun::agent

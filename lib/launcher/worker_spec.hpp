@@ -35,8 +35,8 @@ struct WorkerSpec {
   /// Deaths are seen at once; this is how often a handler of your own is asked for waiting nodes,
   /// and twice the time in which failed workers may still say why.
   Duration monitor_interval = std::chrono::milliseconds(100);
-  /// Fixes where the workers meet, over what a handler of your own says; with a built-in one other
-  /// than static they have no effect, because every round announces its own.
+  /// Fixes where the workers of this node meet, over what the rounds announce and what a handler of
+  /// your own says. At another port than theirs, you serve the store (with etcd, worker 0 does).
   std::string master_addr{};
   std::uint16_t master_port = 0;
   std::string local_addr{};                  // by which other nodes reach this one

@@ -523,13 +523,34 @@ class Server:
         print("stopped")
 
 if __name__ == "__main__":
-    spec = WorkerSpec("w", 1, handler(), entrypoint=os.getenv, master_addr="there",
+    spec = WorkerSpec("w", 1, handler(), entrypoint=os.getenv,
                       args=("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",))
     print(LocalElasticAgent(spec, uninterruptible_state_timeout=7.5,
                             health_check_server=Server()).run().return_values)
 """)
         self.assertEqual(out, "stopped\n{0: '7.5'}\n")
-        self.assertIn("master_addr and master_port have no effect with c10d", self.err)
+
+    def test_a_caller_says_where_the_workers_meet(self) -> None:
+        out = self.run_program("""
+def place():
+    names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
+    return [os.environ[name] for name in names]
+
+def meet():
+    import socket
+    host, port, _ = place()
+    socket.create_connection((host, int(port))).close()  # the agent's store has another name
+    return host
+
+def run(entrypoint, **master):
+    spec = WorkerSpec("w", 1, handler(), entrypoint=entrypoint, **master)
+    return LocalElasticAgent(spec).run().return_values
+
+if __name__ == "__main__":
+    print(run(place, master_addr="there", master_port=42), run(meet, master_addr="localhost"),
+          run(place, master_port=43)[0][1:])
+""")
+        self.assertEqual(out, "{0: ['there', '42', 'True']} {0: 'localhost'} ['43', 'True']\n")
 
 
 class Ends(Launcher):

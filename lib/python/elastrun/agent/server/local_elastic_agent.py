@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -200,10 +199,6 @@ class LocalElasticAgent(ElasticAgent):
         if not isinstance(handler, BuiltInHandler):
             return {"backend": handler.get_backend(), "run_id": str(handler.get_run_id())}
         given = handler.parameters
-        if given.backend != "static" and (self._spec.master_addr or self._spec.master_port):
-            warnings.warn(f"master_addr and master_port have no effect with {given.backend}: the "
-                          "nodes agree on them; the back end static takes them, and so does a "
-                          "handler of your own", stacklevel=5)
         conf = {key: str(value) for key, value in given.config.items() if value is not None}
         rank = given.get_as_int("rank", None)
         out: dict[str, Any] = {
