@@ -758,7 +758,7 @@ class Forks(Launcher):
         at each start. What the caller has buffered and registered for its end stays its own.
         """
         out = self.run_program("""
-import atexit, elastrun, threading
+import atexit, elastrun, elastrun.metrics, threading
 lock, table, starts = threading.Lock(), {"rows": list(range(1000))}, []
 file = open("notes", "w+")
 file.write("of the caller, ")                        # in its buffer
@@ -774,6 +774,7 @@ def main(scale):
             table.clear()
             sys.exit(3)
         elastrun.step(5)
+        elastrun.metrics.put_metric("loss", 0.5)     # imported where no agent listened
         with open(f"seen{os.environ['RANK']}", "w") as seen:
             print(lock.locked(), len(table["rows"]), len(starts), scale, next(generator),
                   place == id(table), sys.argv, os.getpid() == os.getsid(0),
@@ -784,7 +785,8 @@ def main(scale):
         print("half a line", end="")
         return os.getppid()
     before = len(os.listdir("/proc/self/fd"))
-    returned = elastic_launch(alone(max_restarts=1), train)((n for n in "ab"), id(table))
+    config = alone(max_restarts=1, elastrun={"metrics": ["jsonl:metrics.jsonl"]})
+    returned = elastic_launch(config, train)((n for n in "ab"), id(table))
     print(len(set(returned.values())), returned[0] != os.getpid(), starts, len(table["rows"]),
           len(os.listdir("/proc/self/fd")) == before)
 print("once")                                        # buffered, since this is a pipe
@@ -793,6 +795,7 @@ main(7)                                              # without a guard: nothing 
         seen = ("False 1000 1 7 a True ['launch.py'] True True True True 0 True True\n")
         self.assertEqual([(self.folder / f"seen{rank}").read_text() for rank in (0, 1)], [seen] * 2)
         self.assertEqual((self.folder / "notes").read_text(), "of the caller, ")
+        self.assertIn('"loss"', (self.folder / "metrics.jsonl").read_text())
         self.assertEqual(out.count("once\n"), 1, out)
         self.assertGreaterEqual(out.count("a worker's end\n"), 3, out)  # one may be stopped first
         self.assertEqual(out.count("half a line"), 2, out)

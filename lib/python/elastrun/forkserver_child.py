@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from elastrun.forkserver_preload import Plan
 
 REAP = 50  # milliseconds until children that have forked theirs are waited for
-_ADOPTED_WITHIN = 10.0  # seconds, for what stands between us and the agent to end
+_ADOPTED_WITHIN = 60.0  # seconds, for what stands between us and the agent to end; it may be large
 _PR_SET_PDEATHSIG, _PR_SET_MM, _PR_SET_MM_MAP = 1, 35, 14
 _NO_LOAD = 4  # RTLD_NOLOAD
 _OPENBLAS = ("openblas_set_num_threads", "scipy_openblas_set_num_threads64_",

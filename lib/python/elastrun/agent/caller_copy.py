@@ -134,7 +134,7 @@ class CallerCopy:
         begin_again()
         child.start_hooks()
         rank = int(os.environ["RANK"])
-        record(run_function)(self._function, self._args, self._results.fileno(), False, rank)
+        record(run_function)(self._function, self._args, self._results.detach(), False, rank)
 
 
 def _open_streams() -> None:
