@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
-from harness import Job, lives, main, stub, wait_until  # noqa: E402
+from harness import Job, lives, main_side_by_side, stub, wait_until  # noqa: E402
 from ports import free_port, listens  # noqa: E402
 
 REQUEUE = 75
@@ -919,4 +919,4 @@ class Etcd(Elected):
 
 
 if __name__ == "__main__":
-    main()
+    main_side_by_side(3)

@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "system")]
 import lan  # noqa: E402
-from harness import Job, lives, main, stub, wait_until  # noqa: E402
+from harness import Job, lives, main_side_by_side, stub, wait_until  # noqa: E402
 
 REQUEUE = 75
 PORT = 29400
@@ -458,4 +458,4 @@ if __name__ == "__main__":
     if TROUBLE:
         print(f"SKIP: {TROUBLE}")
         sys.exit(77)
-    main()
+    main_side_by_side(4)

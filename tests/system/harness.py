@@ -7,6 +7,7 @@ they said, and only such are ever signalled.
 """
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import re
 import signal
@@ -26,6 +27,30 @@ PROGRAM, STUB = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
 def main() -> None:
     """Runs the tests of the calling file: FILE ELASTRUN STUB_WORKER [unittest's arguments]."""
     unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+
+
+def main_side_by_side(count: int) -> None:
+    """As main(), but so many cases at a time, each in a process: for those that wait most of the
+    time, and share nothing."""
+    if len(sys.argv) > 3:
+        main()
+
+    def names(suite: unittest.TestSuite) -> list[str]:
+        return [name for one in suite for name in (
+            names(one) if isinstance(one, unittest.TestSuite)
+            else [one.id().partition(".")[2]])]
+
+    def run(name: str) -> bool:
+        done = subprocess.run([sys.executable, "-B", *sys.argv, name], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        print(done.stdout, flush=True)
+        return done.returncode == 0
+
+    cases = names(unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"]))
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        passed = list(pool.map(run, cases))
+    print(f"{sum(passed)} of {len(cases)} cases passed")
+    sys.exit(not cases or not all(passed))
 
 
 def wait_until(condition: Callable[[], object], what: str,

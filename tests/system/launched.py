@@ -14,15 +14,13 @@ import unittest
 import uuid
 from pathlib import Path
 
+from harness import main, main_side_by_side  # noqa: F401  # for the tests, as the rest
+
 ELASTRUN, STUB = (os.path.abspath(word) for word in sys.argv[1:3])
 LIMIT = 120
 ENVIRONMENT = {k: v for k, v in os.environ.items()
                if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC", "LOGLEVEL",
                                     "NOTIFY_SOCKET"))} | {"OMP_NUM_THREADS": "1"}
-
-
-def main() -> None:
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=1)
 
 
 def state_of(pid: int) -> str:

@@ -14,7 +14,7 @@ import unittest
 import urllib.request
 from pathlib import Path
 
-from harness import LIMIT, STUB, Job, main, stat_of, stub, wait_until
+from harness import LIMIT, STUB, Job, main_side_by_side, stat_of, stub, wait_until
 from ports import free_port
 
 STUCK_WRITE = STUB.parent / "libstuck_write.so"
@@ -521,4 +521,4 @@ class UnfinishedLines(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    main()
+    main_side_by_side(3)

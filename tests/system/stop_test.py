@@ -11,7 +11,7 @@ import time
 import unittest
 from pathlib import Path
 
-from launched import ELASTRUN, LIMIT, STUB, Case, main, state_of
+from launched import ELASTRUN, LIMIT, STUB, Case, main_side_by_side, state_of
 from ports import free_port, listens
 from screen import OnTerminal
 
@@ -536,4 +536,4 @@ class Leavings(Files):
 
 
 if __name__ == "__main__":
-    main()
+    main_side_by_side(3)
