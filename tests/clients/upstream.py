@@ -16,6 +16,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 1800  # seconds for one file
+LIMIT = 1800  # seconds for one file, unless --limit says otherwise
 
 
 class Suite(NamedTuple):
@@ -122,10 +123,27 @@ def with_our_imports(file: Path, suite: Suite, scratch: Path) -> Path:
     return scratch / file.name
 
 
+def run_pytest(words: list[str], inside: Path, env: dict[str, str], limit: float
+               ) -> tuple[str, str, bool]:
+    """Output, errors, and whether it came to its end. Else it is interrupted, as by Ctrl+C: it then
+    tells what has ended so far, and what the tests have started ends with it."""
+    process = subprocess.Popen(words, cwd=inside, env=env, text=True, start_new_session=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        return *process.communicate(timeout=limit), True
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    try:
+        return *process.communicate(timeout=60), False
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return *process.communicate(), False
+
+
 def run_suite(name: str, suite: Suite, folder: Path, env: dict[str, str],
-              scratch: Path | None, only: str) -> tuple[int, int]:
+              scratch: Path | None, only: str, limit: float) -> tuple[int, int]:
     """How many tests ended as they should, and how many did not. `scratch`: where files with
-    replaced imports go; None: the imports stay. `only`: pytest -k"""
+    replaced imports go; None: the imports stay. `only`: pytest -k. `limit`: seconds for a file."""
     good = bad = 0
     for names in suite.files:
         inside = folder / suite.checkout / suite.inside
@@ -136,12 +154,11 @@ def run_suite(name: str, suite: Suite, folder: Path, env: dict[str, str],
         if suite.imports and scratch is not None:
             inside, file = scratch, with_our_imports(inside / file, suite, scratch).name
         chosen = " and ".join(f"({one})" for one in (suite.chosen, only) if one)
-        done = subprocess.run(
+        out, err, whole = run_pytest(
             ["python3", "-m", "pytest", "-q", "-rA", "--no-header", "-p", "no:cacheprovider",
-             "--tb=short", *(["-k", chosen] if chosen else []), file],
-            cwd=inside, env=env, text=True, capture_output=True, timeout=LIMIT)
+             "--tb=short", *(["-k", chosen] if chosen else []), file], inside, env, limit)
         ends = dict((test, how) for how, test in re.findall(
-            r"^(PASSED|FAILED|ERROR|SKIPPED) (?:\[\d+\] )?(\S+)", done.stdout, re.M))
+            r"^(PASSED|FAILED|ERROR|SKIPPED) (?:\[\d+\] )?(\S+)", out, re.M))
         wrong = [test for test, how in ends.items()
                  if how in ("FAILED", "ERROR") and test.split("::", 1)[-1] not in EXPECTED]
         told = [test for test, how in ends.items()
@@ -152,9 +169,11 @@ def run_suite(name: str, suite: Suite, folder: Path, env: dict[str, str],
               f"expected, {len(wrong)} do not pass", flush=True)
         for test in told:
             print(f"  differs: {test}: {EXPECTED[test.split('::', 1)[-1]]}")
+        if not whole:
+            print(f"  not whole: interrupted after {limit:.0f} s")
         if wrong or not ends:
-            print(done.stdout[-20000:], done.stderr[-3000:], sep="\n")
-        good, bad = good + passed + len(told), bad + len(wrong) + (not ends)
+            print(out[-20000:], err[-3000:], sep="\n")
+        good, bad = good + passed + len(told), bad + len(wrong) + (not ends or not whole)
     return good, bad
 
 
@@ -216,6 +235,8 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("suite", nargs="*", choices=[*SUITES, "nvrx", []], default=[])
     parser.add_argument("--original", action="store_true", help="with torch's own launcher")
+    parser.add_argument("--limit", type=float, default=LIMIT, metavar="SECONDS",
+                        help="for one file")
     parser.add_argument("-k", default="", metavar="EXPRESSION", help="of their tests, as pytest's")
     args = parser.parse_args()
     chosen = args.suite or [*SUITES, "nvrx"]
@@ -225,7 +246,7 @@ def main() -> int:
         env = environment(Path(scratch), args.elastrun.resolve(), args.original)
         copies = None if args.original else Path(scratch)
         for name in chosen:
-            runs = [run_suite(name, SUITES[name], folder, env, copies, args.k)] \
+            runs = [run_suite(name, SUITES[name], folder, env, copies, args.k, args.limit)] \
                 if name in SUITES else []
             runs += [run_nvrx(folder, env)] if name == "nvrx" else []
             runs += [run_components(folder, env)] if name == "torchx" else []
