@@ -199,6 +199,40 @@ class Hook(unittest.TestCase):
         self.assertFalse((self.place / "bin/torchrun.torch").exists())
         self.torchs_own.write_text("#!/bin/sh\necho torch\n")
 
+    def test_a_user_s_package_goes_into_the_folders_of_the_user(self) -> None:
+        home = self.folder / "home"
+        env = {"HOME": str(home), "PYTHONNOUSERSITE": ""}
+        python = sys.executable if sys.prefix == sys.base_prefix else os.path.realpath(
+            Path(sys.base_prefix) / "bin/python3")
+        def run(*words: object) -> subprocess.CompletedProcess[str]:
+            return subprocess.run([python, *map(str, words)], capture_output=True, text=True,
+                                  cwd=self.folder, env=PLAIN | env, timeout=120)
+        users = Path(run("-m", "site", "--user-site").stdout.strip())
+        self.assertTrue(users.is_relative_to(home), users)
+        users.mkdir(parents=True)
+        (users / "elastrun").symlink_to(ROOT / "lib/python/elastrun")
+        (home / ".local/bin").mkdir()
+        env["PATH"] = f"{self.place / 'bin'}:{PLAIN['PATH']}"
+        text = "from elastrun import install_torchrun as it; it.__file__ = {!r}; it.main()".format(
+            str(users / "elastrun/install_torchrun.py"))
+        said = run("-c", text)
+        self.assertIn(f"{users}/elastrun-torchrun.pth: ", said.stdout, said.stderr)
+        self.assertTrue((home / ".local/bin/torchrun").is_symlink())
+        said = run("-c", f"import sys; sys.argv.append('--remove'); {text}")
+        self.assertIn(f"{home}/.local/bin/torchrun: removed", said.stdout, said.stderr)
+
+    def test_what_pip_has_installed_is_left_to_pip(self) -> None:
+        info = self.packages / "elastrun_torchrun-0.1.0.dist-info"
+        info.mkdir()
+        self.addCleanup(shutil.rmtree, info)
+        (info / "METADATA").write_text("Name: elastrun-torchrun\nVersion: 0.1.0\n")
+        (info / "RECORD").write_text("elastrun-torchrun.pth,,\n../../../bin/torchrun,,\n")
+        self.assertIn("nothing is left to do", self.install())
+        done = self.python("-m", "elastrun.install_torchrun", "--remove")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("pip uninstall elastrun-torchrun", done.stderr)
+        self.assertTrue((self.packages / "elastrun-torchrun.pth").exists())
+
     def test_a_folder_that_cannot_be_written_to_is_named(self) -> None:
         (self.packages / "elastrun-torchrun.pth").unlink()
         (self.packages / "elastrun-torchrun.pth").mkdir()
@@ -227,6 +261,26 @@ class Hook(unittest.TestCase):
         # As the operator of PyTorchJob gives it to the launcher.
         self.assertEqual(self.workers("-m", "torch.distributed.run", *words, RANK="1",
                                       WORLD_SIZE="9"), expected)
+
+    def test_a_torch_that_is_installed_later_brings_a_command_that_is_recognised(self) -> None:
+        self.addCleanup(self.install)
+        self.addCleanup(shutil.copy, self.torchs_own.with_suffix(".torch"), self.torchs_own)
+        self.addCleanup(self.torchs_own.unlink)
+        self.torchs_own.unlink()  # a link to the program
+        torchs = (f"#!{self.place}/bin/python3\nimport sys\n"
+                  "from torch.distributed.run import main\nmain()\n")
+        self.torchs_own.write_text(torchs)
+        words = (self.torchs_own, "--nproc-per-node=2", "worker.py", "--lr=1")
+        self.assertEqual(self.workers(*words), ["0 2 --lr=1", "1 2 --lr=1"])
+        done = self.python(*words, ELASTRUN_TORCHRUN="0")
+        self.assertTrue(done.stdout.startswith("torch runs --nproc"), done.stderr)
+        # Another program of that name, and a process of multiprocessing with the arguments of its
+        # parent, may import torch.
+        self.torchs_own.write_text("import torch\nprint('of a user')\n")
+        self.assertEqual(self.python(*words).stdout, "of a user\n")
+        self.torchs_own.write_text(torchs)
+        spawned = f"import sys; sys.argv = {list(map(str, words))}; import torch; print('spawned')"
+        self.assertEqual(self.python("-c", spawned).stdout, "spawned\n")
 
     def test_the_old_module_gives_the_local_rank(self) -> None:
         old = ("-m", "torch.distributed.launch")

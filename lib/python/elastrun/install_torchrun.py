@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import site
 import sys
 import sysconfig
 
@@ -16,6 +17,7 @@ from elastrun.program import find_program
 from elastrun.torchrun_hook import LINE
 
 HOOK = "elastrun-torchrun.pth"
+PACKAGE = "elastrun-torchrun"  # cmake/torchrun, of which the hook may be, too
 KEPT = "torchrun.torch"  # torch's own command, while ours has its name
 
 
@@ -89,6 +91,26 @@ def remove(packages: str, programs: str) -> list[str]:
     return done or ["nothing was installed here"]
 
 
+def _folders() -> tuple[str, str]:
+    """Of modules and of commands, in which pip would put this package: those of the environment, or
+    of the user where it is installed with --user."""
+    here = os.path.realpath(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if site.ENABLE_USER_SITE and here == os.path.realpath(site.getusersitepackages()):
+        return (sysconfig.get_path("purelib", f"{os.name}_user"),
+                sysconfig.get_path("scripts", f"{os.name}_user"))
+    return sysconfig.get_path("purelib"), sysconfig.get_path("scripts")
+
+
+def _is_pips(packages: str) -> bool:
+    """Whether the hook there belongs to that package."""
+    import importlib.metadata  # takes longer than all else
+
+    files = []
+    for one in importlib.metadata.distributions(name=PACKAGE, path=[packages]):
+        files += [file.name for file in one.files or ()]
+    return HOOK in files
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m elastrun.install_torchrun",
@@ -96,7 +118,15 @@ def main() -> None:
                     "torchrun, python -m torch.distributed.run, accelerate, fabric and others.")
     parser.add_argument("--remove", action="store_true", help="undo it")
     asked = parser.parse_args()
-    packages, programs = sysconfig.get_path("purelib"), sysconfig.get_path("scripts")
+    packages, programs = _folders()
+    if _is_pips(packages):
+        if asked.remove:
+            sys.exit("install_torchrun: error: pip has installed the hook, with the package "
+                     f"{PACKAGE}\n  expected one that this module has installed; pip uninstall "
+                     f"{PACKAGE} removes it, with the command torchrun. Torch's own comes back "
+                     "with pip install --force-reinstall --no-deps torch")
+        print(f"pip has installed the hook, with the package {PACKAGE}: nothing is left to do")
+        return
     try:
         done = remove(packages, programs) if asked.remove else install(packages, programs)
     except OSError as error:

@@ -4,8 +4,9 @@
 `python -m elastrun.install_torchrun` writes LINE into a .pth file, which Python runs at each start.
 The line imports nothing and costs some 50 microseconds: a function that looks at the names of
 modules. It calls `find_spec` below in three cases alone: a program imports the module of torch in
-which every launcher ends, torch is imported in the course of `python -m`, or accelerate's command
-is imported, most of which `accelerate launch` does not need. Standard library only.
+which every launcher ends, torch is imported in the course of `python -m` or by a command of the
+name torchrun, or accelerate's command is imported, most of which `accelerate launch` does not need.
+Standard library only.
 """
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ ACCELERATE = "accelerate.commands.accelerate_cli"
 # file left, or a script or a folder of the same name may hide it, and torch must be importable.
 LINE = (
     "import sys; f = lambda n, *a: eval(\""
-    "(n != 'torch' or __import__('sys').argv[:1] == ['-m']) and "
+    "(n != 'torch' or ''.join(__import__('sys').argv[:1])[-8:] in ('-m', 'torchrun')) and "
     "(lambda find: getattr(find('elastrun'), 'submodule_search_locations', 0) and "
     "find('elastrun.torchrun_hook'))(__import__('importlib.util', fromlist=['_']).find_spec) and "
     "__import__('elastrun.torchrun_hook', fromlist=['_']).find_spec(n, *a[:1]) or None\") "
@@ -41,22 +42,36 @@ def find_spec(name: str, path: Any = None) -> Any:
         return _replacing(name, path)
     if name == ACCELERATE:
         return _launch_alone(name, path) if _is_accelerate_launch() else None
-    module = _called_module()
+    module = "torch.distributed.run" if _is_torchs_command() else _called_module()
     if module in ("torch.distributed.run", "torch.distributed.launch"):
         from elastrun import torchrun
         torchrun.become_launcher(module, sys.argv[1:])
     return None
 
 
-def _called_module() -> str | None:
-    """What `python -m` was asked for. While it looks for the module, sys.argv is "-m" and what
-    follows the name."""
+def _called() -> str:
+    """The word before the arguments, as this interpreter was given it: -m's module, a script."""
     words = getattr(sys, "orig_argv", None)  # since Python 3.10
     if words is None:
         with open("/proc/self/cmdline", "rb") as file:
             words = [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
-    found = _WORD.fullmatch(words[-len(sys.argv)]) if len(sys.argv) <= len(words) else None
-    return found[1] if found else None
+    return words[-len(sys.argv)] if len(sys.argv) <= len(words) else ""
+
+
+def _called_module() -> str | None:
+    """What `python -m` was asked for. While it looks for the module, sys.argv is "-m" and what
+    follows the name."""
+    found = _WORD.fullmatch(_called())
+    return found[1] if found and sys.argv[0] == "-m" else None
+
+
+def _is_torchs_command() -> bool:
+    """Whether the script of this interpreter is the torchrun that torch brings: it is there when
+    torch was installed after us. Processes started by multiprocessing have sys.argv of others."""
+    if os.path.basename(sys.argv[0]) != "torchrun" or _called() != sys.argv[0]:
+        return False
+    with open(sys.argv[0], "rb") as file:
+        return b"from torch.distributed.run import main" in file.read(4096)
 
 
 def _is_accelerate_launch() -> bool:
