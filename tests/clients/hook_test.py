@@ -279,6 +279,10 @@ class Hook(unittest.TestCase):
         self.torchs_own.write_text("import torch\nprint('of a user')\n")
         self.assertEqual(self.python(*words).stdout, "of a user\n")
         self.torchs_own.write_text(torchs)
+        elsewhere = "import os, sys; os.chdir('/'); sys.argv[0] = __import__('pathlib').Path({!r})"
+        self.torchs_own.write_text(elsewhere.format("torchrun") + "; import torch; print('fine')\n")
+        self.assertEqual(self.python(*words).stdout, "fine\n")
+        self.torchs_own.write_text(torchs)
         spawned = f"import sys; sys.argv = {list(map(str, words))}; import torch; print('spawned')"
         self.assertEqual(self.python("-c", spawned).stdout, "spawned\n")
 

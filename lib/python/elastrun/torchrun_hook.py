@@ -22,7 +22,7 @@ ACCELERATE = "accelerate.commands.accelerate_cli"
 # file left, or a script or a folder of the same name may hide it, and torch must be importable.
 LINE = (
     "import sys; f = lambda n, *a: eval(\""
-    "(n != 'torch' or ''.join(__import__('sys').argv[:1])[-8:] in ('-m', 'torchrun')) and "
+    "(n != 'torch' or str(*__import__('sys').argv[:1])[-8:] in ('-m', 'torchrun')) and "
     "(lambda find: getattr(find('elastrun'), 'submodule_search_locations', 0) and "
     "find('elastrun.torchrun_hook'))(__import__('importlib.util', fromlist=['_']).find_spec) and "
     "__import__('elastrun.torchrun_hook', fromlist=['_']).find_spec(n, *a[:1]) or None\") "
@@ -68,15 +68,19 @@ def _called_module() -> str | None:
 def _is_torchs_command() -> bool:
     """Whether the script of this interpreter is the torchrun that torch brings: it is there when
     torch was installed after us. Processes started by multiprocessing have sys.argv of others."""
-    if os.path.basename(sys.argv[0]) != "torchrun" or _called() != sys.argv[0]:
+    program = str(sys.argv[0])
+    if os.path.basename(program) != "torchrun" or _called() != program:
         return False
-    with open(sys.argv[0], "rb") as file:
-        return b"from torch.distributed.run import main" in file.read(4096)
+    try:
+        with open(program, "rb") as file:
+            return b"from torch.distributed.run import main" in file.read(4096)
+    except OSError:  # a relative name, and the program has gone elsewhere
+        return False
 
 
 def _is_accelerate_launch() -> bool:
     program, command = (*sys.argv, "", "")[:2]
-    return command == "launch" and (os.path.basename(program) == "accelerate"
+    return command == "launch" and (os.path.basename(str(program)) == "accelerate"
                                     or program == "-m" and _called_module() == ACCELERATE)
 
 
