@@ -115,7 +115,7 @@ class Server:
                 self._tell(why)
                 return None
             slot, context = said.decode().split()[1:3]
-            if self._forker.fork(descriptors):
+            if self._forker.fork([descriptors]) == 0:
                 self._control.close()
                 return child.wait_for_order(descriptors, self._agent, int(slot), context == "1",
                                             self._plan)

@@ -39,41 +39,54 @@ class Order(NamedTuple):
     slot: int
 
 
+def _tell(answer: int, text: str) -> None:
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(answer)) as one:
+        one.send(text.encode())
+
+
 class Forker:
-    """Forks children for a server, twice each, so that they are the agent's, a subreaper's."""
+    """Forks children for a server by a process that then ends, so that they are the agent's, a
+    subreaper's."""
 
     def __init__(self) -> None:
         self.forked = 0  # children of ours that end at once
 
-    def fork(self, descriptors: list[int]) -> bool:
-        """True in the child of the child. `descriptors`: of which the first is its socket."""
+    def fork(self, children: list[list[int]]) -> int:
+        """In a child its place in `children`, the descriptors of each, of which the first is its
+        socket; -1 in the server."""
         try:
             between = os.fork()
             if between == 0:
-                return self._fork_again(descriptors[0])
+                return self._fork_each(children)
             self.forked += 1
         except OSError as error:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptors[0])) as one:
-                one.send(f"unborn {error}".encode())
-        for fd in descriptors:
-            os.close(fd)
-        return False
+            for given in children:
+                _tell(given[0], f"unborn {error}")
+        for given in children:
+            for fd in given:
+                os.close(fd)
+        return -1
 
     @staticmethod
-    def _fork_again(answer: int) -> bool:
+    def _fork_each(children: list[list[int]]) -> int:
         """What stands between tells the agent who the child is before it ends: until then that is
         below the server, which no sweep touches."""
         try:
-            born = os.fork()
-            if born == 0:
-                return True
-            said = f"born {born}"
-        except OSError as error:
-            said = f"unborn {error}"
-        try:
-            socket.socket(fileno=answer).send(said.encode())
-        finally:
-            os._exit(0)
+            for place, given in enumerate(children):
+                try:
+                    born = os.fork()
+                    if born == 0:
+                        for fd in [fd for other in children[place + 1:] for fd in other]:
+                            os.close(fd)
+                        return place
+                    _tell(given[0], f"born {born}")
+                except OSError as error:
+                    _tell(given[0], f"unborn {error}")
+                for fd in given:
+                    os.close(fd)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
 
     def reap(self) -> None:
         with contextlib.suppress(ChildProcessError):

@@ -99,12 +99,17 @@ class CallerCopy:
             forker.reap()
             if not poll.poll(child.REAP if forker.forked else None):
                 continue
-            said, descriptors, _, _ = socket.recv_fds(self._ours, 4096, 2)
-            if not said:
-                os._exit(0)
-            if forker.fork(descriptors):
+            asked: list[tuple[int, list[int]]] = []
+            while not asked or poll.poll(0):  # all at once: each fork copies all tables of pages
+                said, descriptors, _, _ = socket.recv_fds(self._ours, 4096, 2)
+                if not said:
+                    os._exit(0)
+                asked.append((int(said.split()[1]), descriptors))
+            place = forker.fork([given for _, given in asked])
+            if place >= 0:
                 self._ours.close()
-                return child.wait_for_order(descriptors, agent, int(said.split()[1]), False, None)
+                slot, descriptors = asked[place]
+                return child.wait_for_order(descriptors, agent, slot, False, None)
 
     def _work(self, order: child.Order, mask: set[int], collects: bool) -> NoReturn:
         """As a child of multiprocessing, with the streams and the environment of a worker."""
