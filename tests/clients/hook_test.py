@@ -247,7 +247,8 @@ class Hook(unittest.TestCase):
 
     def test_programs_that_never_launch_import_nothing_more(self) -> None:
         names = "import sys\n{}print(sorted(sys.modules))"
-        for program in (names.format(""), names.format("import torch\n")):
+        for program in (names.format(""), names.format("import torch\n"), names.format(
+                "import accelerate.commands, torch.distributed\n")):
             self.assertEqual(self.python("-c", program).stdout,
                              self.python("-S", "-c", f"import sys, site\nsys.path += "
                                          f"[{str(self.packages)!r}]\n" + program).stdout)
