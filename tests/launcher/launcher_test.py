@@ -821,6 +821,10 @@ if __name__ == "__main__":
     go.set()
     thread.join()
     scale = 4                                        # which a module that is imported has not
+    try:
+        import numpy
+    except ImportError:
+        pass
     print(elastic_launch(alone(1), three)())
     os.mkdir("dev")
     file = open("dev/nvidia-uvm", "w")
@@ -829,10 +833,16 @@ if __name__ == "__main__":
         elastic_launch(alone(), three)()
     except RuntimeError as error:
         print(error)
+    file.close()
+    try:
+        elastic_launch(alone(shutdown_timeout=1e10), three)()
+    except ValueError as error:                      # of the agent, and the copy ends
+        print(error)
 """).splitlines()
         self.assertIn("start_method 'fork': this process has 2 threads (prefetch)", out[0])
         self.assertEqual(out[1:3], ["{0: 3}", "{0: 4}"])
         self.assertRegex(out[3], "this process has used .*/dev/nvidia-uvm, which does not work in")
+        self.assertRegex(out[4], "^shutdown_timeout has to be a number of seconds")
 
     def test_a_copy_that_is_killed(self) -> None:
         """Workers go on without it; another start of theirs fails, and says why."""
