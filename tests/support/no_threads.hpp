@@ -15,7 +15,7 @@ class NoThreads {
     ::pthread_getattr_default_np(&before_);
     pthread_attr_t huge;
     ::pthread_attr_init(&huge);
-    REQUIRE(::pthread_attr_setstacksize(&huge, std::size_t{1} << 46) == 0);
+    REQUIRE(::pthread_attr_setstacksize(&huge, std::size_t{1} << 60) == 0);
     REQUIRE(::pthread_setattr_default_np(&huge) == 0);
     ::pthread_attr_destroy(&huge);
   }
