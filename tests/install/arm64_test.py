@@ -12,8 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ELASTRUN, COMPILER, *EMULATOR = sys.argv[1:]
-# qemu-user has no clone3(2), and a kernel that has it refuses the flags: what shows here is that the
-# call arrives, with its number and arguments, and that its error comes back.
+# qemu-user has no clone3(2), and a kernel that has it refuses the flags: what shows here is that
+# the call arrives, with its number and arguments, and that its error comes back.
 STARTS = r"""
 #include "process/vfork_into.hpp"
 #include <cerrno>
@@ -51,7 +51,8 @@ class Arm64(unittest.TestCase):
         return self.folder / name
 
     def test_two_workers_tell_their_agent_of_steps_and_a_checkpoint(self) -> None:
-        worker = self.compile("worker", "-std=c++17", ROOT / "config/examples/cpp_worker/worker.cpp")
+        worker = self.compile("worker", "-std=c++17",
+                              ROOT / "config/examples/cpp_worker/worker.cpp")
         run(ELASTRUN, "--nproc-per-node=2", "--worker-lib", f"--report={self.folder}/report.json",
             "--no-python", *EMULATOR, worker)
         report = json.loads((self.folder / "report.json").read_text())
