@@ -866,6 +866,50 @@ if __name__ == "__main__":
         self.assertRegex(out[1], "^AgentError .*the copy of the calling process cannot fork a "
                                  "worker: it has ended")
 
+    def test_what_a_caller_may_have_done(self) -> None:
+        """Ignored SIGCHLD, closed its stdout; it gets a Ctrl+C while it forks, and has a worker
+        that launches."""
+        out = self.run_program("""
+import gc, elastrun
+from elastrun.multiprocessing import fork
+
+def read(path):
+    with open(f"/proc/{path}") as file:
+        return file.read()
+
+def idle():
+    agent = os.getppid()
+    [copy] = set(read(f"{agent}/task/{agent}/children").split()) - {str(os.getpid())}
+    before, deadline = "", time.monotonic() + 20
+    while (now := read(f"{copy}/status").split("ctxt_switches")[1]) != before:
+        if time.monotonic() > deadline:
+            return "it wakes up without end"
+        before = now
+        time.sleep(0.3)                              # six of its intervals
+    return "idle"
+
+def nested():
+    return elastic_launch(alone(1), os.getppid)()[0] != os.getppid()
+
+if __name__ == "__main__":
+    caller = os.getpid()
+    interrupts = [os.kill]
+    os.register_at_fork(before=lambda: os.getpid() == caller and interrupts and
+                        interrupts.pop()(caller, signal.SIGINT))
+    try:
+        elastic_launch(alone(), nested)()
+    except KeyboardInterrupt:
+        print(gc.isenabled(), signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+              read(f"self/task/{caller}/children"))
+    print(elastic_launch(alone(1), nested)())
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    fork._end_pools()
+    out = os.fdopen(os.dup(1), "w")
+    sys.stdout.close()
+    print(elastic_launch(alone(1), idle)(), file=out)
+""")
+        self.assertEqual(out, "True set() \n{0: True}\n{0: 'idle'}\n")
+
     def test_an_agent_that_cannot_start(self) -> None:
         (self.folder / "text").write_text("no program")
         (self.folder / "text").chmod(0o755)

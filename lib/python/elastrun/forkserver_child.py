@@ -89,9 +89,11 @@ class Forker:
         os._exit(0)
 
     def reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
+        try:
             while self.forked and os.waitpid(-1, os.WNOHANG)[0]:
                 self.forked -= 1
+        except ChildProcessError:  # the kernel reaps those of a caller that ignores SIGCHLD
+            self.forked = 0
 
 
 def tidy() -> None:
@@ -255,7 +257,8 @@ def _restore_streams() -> None:
             sys.stdin = fresh
         sys.__stdin__ = fresh  # type: ignore[misc]
     if out is not None and not out.write_through:
-        out.reconfigure(line_buffering=os.isatty(1))
+        with contextlib.suppress(ValueError):  # a caller has closed it
+            out.reconfigure(line_buffering=os.isatty(1))
 
 
 def _set_threads(before: int, given_before: str) -> None:

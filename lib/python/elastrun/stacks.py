@@ -100,6 +100,11 @@ def _make_offer() -> dict[str, Any] | None:
     return {"kind": "stacks", "signal": number, "descriptor": file, "thread": thread}
 
 
+def own_thread() -> int:
+    """The kernel's number of the thread that this process has for that; 0: none."""
+    return _offer["thread"] if _offer is not None and _made_by == os.getpid() else 0
+
+
 def offer_stacks() -> bool:
     """From now on the agent can get the stacks of all threads of this process; also while it hangs
     in C, then of the main thread alone if that holds the interpreter lock. They are written to a

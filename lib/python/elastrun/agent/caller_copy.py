@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 from elastrun import forkserver_child as child
 from elastrun.beginning import begin_again
 from elastrun.errors import record
-from elastrun.multiprocessing.fork import refuse_fork
+from elastrun.multiprocessing.fork import kill_and_reap, refuse_fork
 from elastrun.multiprocessing.function import run_function
 from elastrun.multiprocessing.payload import above_streams, socket_pair
 
@@ -158,7 +158,8 @@ def _write_lines() -> None:
             stream = open(fd, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
             setattr(sys, name, stream)
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(line_buffering=True)
+            with contextlib.suppress(ValueError):  # the caller has closed it
+                stream.reconfigure(line_buffering=True)
 
 
 class Forked:
@@ -181,28 +182,34 @@ class Forked:
         self._stdout = stdout
         self._copy = copy
         self._board = above_streams(os.memfd_create("elastrun-board", os.MFD_CLOEXEC))
+        self.pid = 0
         try:
-            self.pid = self._fork()
+            self._fork()
+            self._pidfd = os.pidfd_open(self.pid)
+        except BaseException:  # a Ctrl+C meanwhile: nothing has begun that has to be ended first
+            if self.pid:
+                kill_and_reap(self.pid)
+            raise
         finally:
             os.close(self._board)
             copy.close()
-        self._pidfd = os.pidfd_open(self.pid)
 
-    def _fork(self) -> int:
+    def _fork(self) -> None:
         _flush()
         self._collects = gc.isenabled()
-        gc.disable()  # what it finds has finalizers, which are the caller's to run
-        # Signals wait until the one that they are for can take them.
-        self._mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
-            pid = os.fork()
-            if pid == 0:
+            gc.disable()  # what it finds has finalizers, which are the caller's to run
+            # Signals wait until the one that they are for can take them.
+            signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+            self.pid = os.fork()
+            if self.pid == 0:
                 self._begin()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             if self._collects:
                 gc.enable()
-        return pid
+            # Last: the handler of one that has come meanwhile may raise.
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def _begin(self) -> NoReturn:
         """In the guardian."""
@@ -243,9 +250,10 @@ class Forked:
             except ChildProcessError:
                 pid, status = self.pid, 0  # another one has waited for all children
             if pid == self.pid:
-                self.returncode = -os.WTERMSIG(status) if os.WIFSIGNALED(status) \
-                    else os.WEXITSTATUS(status)
-                os.close(self._pidfd)
+                code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                if self.returncode is None:  # else a signal handler has asked meanwhile
+                    self.returncode = code
+                    os.close(self._pidfd)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:

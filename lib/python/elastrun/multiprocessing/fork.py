@@ -4,6 +4,7 @@ an accelerator's context of which nothing works.
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -11,7 +12,9 @@ import threading
 import time
 import warnings
 
-__all__ = ["obstacle", "refuse_fork"]
+from elastrun import stacks
+
+__all__ = ["kill_and_reap", "obstacle", "refuse_fork"]
 
 _JOINED = 0.2  # seconds that a thread which has been joined may be seen by the kernel
 # What is open while a driver is in use; a look by NVML leaves other files open.
@@ -19,8 +22,17 @@ _DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/render", "/dev/accel", "/de
             "/dev/habana")
 
 
+def kill_and_reap(pid: int) -> None:
+    """A child, whose status another one may have taken: the kernel where SIGCHLD is ignored, a
+    handler that waits for all children."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
 def _threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+    """Without the one that a worker has for its stacks: it waits, and holds no lock."""
+    return len(set(os.listdir("/proc/self/task")) - {str(stacks.own_thread())})
 
 
 def _end_pools() -> None:
@@ -31,8 +43,7 @@ def _end_pools() -> None:
         pid = os.fork()
     if pid == 0:
         os._exit(0)
-    os.kill(pid, signal.SIGKILL)  # whatever a library does there
-    os.waitpid(pid, 0)
+    kill_and_reap(pid)  # whatever a library does there
 
 
 def _count_threads() -> int:
