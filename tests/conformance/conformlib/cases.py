@@ -96,7 +96,8 @@ def _case(table: dict[str, Any], path: Path) -> Case:
         cpus=table.get("cpus"),
         needs_torch=table.get("needs_torch", False),
         needs_port=table.get("needs_port"),
-        timeout=float(table.get("timeout", 60)),
+        # It ends what hangs. Four imports of torch, on processors that others use, take a minute.
+        timeout=float(table.get("timeout", 180 if table.get("needs_torch") else 60)),
         files=table.get("files", {}),
     )
 
