@@ -204,8 +204,9 @@ void clean_up(Board& board, const ExitStatus& status) {
   const auto ended =
       process::kill_descendants({}, board.gave_up ? process::kLastLook : process::kKillBound);
   if (status.how == ExitStatus::How::Signaled && ended.killed > 0) {
-    say(fmt::format("the agent was ended by {}; {} process{} of the job that it left were killed",
-                    status.text(), ended.killed, ended.killed == 1 ? "" : "es"));
+    const bool one = ended.killed == 1;
+    say(fmt::format("the agent was ended by {}; {} process{} of the job that it left {} killed",
+                    status.text(), ended.killed, one ? "" : "es", one ? "was" : "were"));
   }
   if (!ended.alive.empty()) {
     say(fmt::format("cannot end these processes of the job: {}", ended.survivors()));
