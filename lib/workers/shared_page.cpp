@@ -122,11 +122,12 @@ std::string SharedPage::bytes() const {
   for (int i = 0; i < kTries; ++i) {
     if (::pread(file_.get(), first.data(), kSize, 0) != static_cast<ssize_t>(kSize)) return {};
     if (::pread(file_.get(), second.data(), kSize, 0) != static_cast<ssize_t>(kSize)) return {};
-    // Two readings that have the same even locks enclose no write (a seqlock): the first one is
-    // whole.
+    // Two equal readings whose locks are even enclose no write (a seqlock): the page is whole. The
+    // same locks would not do where, as on ARM64, the processor may put off what a worker in Python
+    // has written before them.
     const auto locks = locks_of(first);
     const bool writing = std::ranges::any_of(locks, [](auto lock) { return lock % 2 != 0; });
-    if (!writing && locks == locks_of(second)) return first;
+    if (!writing && first == second) return first;
   }
   // A worker writes all the time, or was killed in the middle: each number by itself is whole.
   return first;
