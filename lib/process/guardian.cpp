@@ -291,7 +291,7 @@ std::optional<ForkedPair> take_pair() {
       ::waitid(P_PID, static_cast<id_t>(agent), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
   const bool serves = agent == ::getpid() && guardian > 0 && guardian != agent;
   if (!guards && !serves) return std::nullopt;
-  // One that has no seals is no memory file, but something that is not ours to change.
+  // A file without seals is something else than a memory file, and not ours to change.
   const bool usable = board > STDERR_FILENO && ::fcntl(board, F_GET_SEALS) >= 0;
   return ForkedPair{UniqueFd(usable ? board : -1), guardian, agent};
 }

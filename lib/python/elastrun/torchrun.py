@@ -141,7 +141,7 @@ def _launch(torch: Torch, config: Any, entrypoint: Any, args: Any, more: tuple[A
 
     _hand_over(torch, config)
     said = f"launches in place of torch.distributed.launcher {_HINT}"
-    _say(f"{said}; the workers are no forks: {no_fork}" if no_fork else said)
+    _say(f"{said}; without forks: {no_fork}" if no_fork else said)
     try:
         return ours.launch_agent(adapted, entrypoint, list(args))
     except Exception as error:

@@ -284,7 +284,7 @@ TEST_CASE("fork server: what is no child of ours is not adopted") {
     const auto adopted = ForkServer::adopt(UniqueFd(ends[0]), says.empty() ? kSoon : kAnyTime);
     return adopted ? "" : adopted.error().text;
   };
-  CHECK(refusal(SOCK_STREAM, "born 5").ends_with("is no socket of packets"));
+  CHECK(refusal(SOCK_STREAM, "born 5").ends_with("is not a socket of packets"));
   CHECK(refusal(SOCK_SEQPACKET, "") == "it has ended");
   for (const std::string& said :
        {"born 0"s, "born x"s, "ready"s, "born 1"s, "born " + std::to_string(::getpid())}) {

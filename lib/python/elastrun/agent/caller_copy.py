@@ -2,7 +2,7 @@
 """The start method "fork": workers that are forks of the process that launches them.
 
 Workers have to be children of the agent, which reaps and contains them, and forks of the caller,
-which is no program that an agent could start. So the caller forks the guardian, that one the agent,
+which an agent cannot start as a program. So the caller forks the guardian, that one the agent,
 and the agent a copy of the caller, which stays what it is and forks the workers, twice each, while
 the other two execute the program elastrun (elastrun-design(7), "The fork server").
 """
