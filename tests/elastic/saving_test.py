@@ -70,7 +70,8 @@ class Saving(unittest.TestCase):
     def goes_on(self, *jobs: Job) -> None:
         for job in jobs:
             wait_until(lambda j=job: j.process.poll() is not None or j.lines(
-                f"^WORLD_SIZE={len(jobs)}"), f"a world of {len(jobs)}:", job.errors)
+                f"^WORLD_SIZE={len(jobs)}"), f"a world of {len(jobs)}:",
+                       lambda: "\n".join(one.errors() for one in jobs))
         (self.folder / "go").touch()
         for job in jobs:
             self.assertEqual(job.end(), 0, job.errors())

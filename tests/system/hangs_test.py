@@ -13,7 +13,7 @@ import unittest
 import urllib.request
 from pathlib import Path
 
-from harness import PROGRAM, Job, main_side_by_side, wait_until
+from harness import PROGRAM, Job, main, wait_until
 from ports import free_port
 
 PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")
@@ -457,4 +457,4 @@ def listens_at(pid: int, port: int) -> bool:
 
 
 if __name__ == "__main__":
-    main_side_by_side(3)
+    main()
