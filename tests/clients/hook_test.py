@@ -252,7 +252,8 @@ class Hook(unittest.TestCase):
             self.assertEqual(self.python("-c", program).stdout,
                              self.python("-S", "-c", "import sys, site\n"
                                          "site.execsitecustomize()\n"  # Debian has one
-                                         f"sys.path += [{str(self.packages)!r}]\n" + program).stdout)
+                                         f"sys.path += [{str(self.packages)!r}]\n"
+                                         + program).stdout)
 
     def test_the_module_is_recognised_before_torch_is_imported(self) -> None:
         words = ("--nproc-per-node=2", "worker.py", "-m", "torch.distributed.run", "--lr=1")
