@@ -116,8 +116,10 @@ bool JobBook::is_over_for(const Hello& hello) const {
   // One of another start is refused before: this one is merely late.
   if (!settings_.start.empty() && !hello.start.empty()) return false;
   const auto job = jobs.find(hello.run_id);
-  return job != jobs.end() && job->second->state.phase() == Phase::Ended &&
-         job->second->state.verdict().failed && !job->second->state.awaits_latecomers();
+  // All have left, and the agent that hosts us is about to: one that we took in would be lost.
+  if (job == jobs.end()) return !settings_.stand_alone && ended_ && ended_->failed;
+  return job->second->state.phase() == Phase::Ended && job->second->state.verdict().failed &&
+         !job->second->state.awaits_latecomers();
 }
 
 bool JobBook::is_needed() const {

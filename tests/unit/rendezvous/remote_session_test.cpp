@@ -737,6 +737,29 @@ TEST_CASE("make_session: the next start of a job does not hear the verdict on th
   CHECK(last->round().number == 1);
 }
 
+TEST_CASE("make_session: a host whose job has ended sends new nodes away") {
+  Network network;
+  const std::uint16_t port = network.free_port();
+  auto host = c10d_agent(network, port), member = c10d_agent(network, port);
+  host->join(), member->join();
+  host->round(), member->round();
+  member->fail(3);
+  CHECK(host->hear<Done>().failed);
+  CHECK(member->hear<Done>().failed);
+  // The agent of the host lives on for a moment after its last word to the rendezvous.
+  member->close();
+  host->close();
+  auto next = c10d_agent(network, port);
+  next->join();
+  run_until(network.loop,
+            [&] { return next->progress.text.find("just ending") != std::string::npos; });
+  host.reset();
+  auto last = c10d_agent(network, port);
+  last->join();
+  CHECK(next->round().world_size == 2);
+  CHECK(last->round().number == 1);
+}
+
 TEST_CASE("make_session: a node that is late hears the verdict on the start that it is of") {
   Network network;
   const std::uint16_t port = network.free_port();
