@@ -175,7 +175,8 @@ Result<std::unique_ptr<ForkServer>> ForkServer::adopt(UniqueFd control, Duration
   socklen_t size = sizeof type;
   if (::getsockopt(control.get(), SOL_SOCKET, SO_TYPE, &type, &size) != 0 ||
       type != SOCK_SEQPACKET) {
-    return fail(Code::Spawn, fmt::format("descriptor {} is not a socket of packets", control.get()));
+    return fail(Code::Spawn,
+                fmt::format("descriptor {} is not a socket of packets", control.get()));
   }
   ::fcntl(control.get(), F_SETFD, FD_CLOEXEC);
   const auto said = await_packet(control.get(), Steady::now() + limit);
