@@ -242,7 +242,7 @@ class Torch(Clients):
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         self.assertIn("{0: ([3.0, 3.0], True, True), 1: ([3.0, 3.0], True, True)}\n", done.stdout)
         self.assertEqual(done.stderr.count("elastrun: launches in place of"), 1, done.stderr)
-        self.assertNotIn("no forks", done.stderr)
+        self.assertNotIn("without forks", done.stderr)
 
     def test_what_cannot_be_pickled_is_torchs(self) -> None:
         script = self.folder / "local.py"

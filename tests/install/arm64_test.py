@@ -3,12 +3,15 @@
 this machine, and the part of it that is written in assembler. scripts/cross has all of it."""
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+from commands import succeed
 
 ROOT = Path(__file__).resolve().parents[2]
 ELASTRUN, COMPILER, *EMULATOR = sys.argv[1:]
@@ -28,12 +31,7 @@ int main() {
 """
 
 
-def run(*words: object) -> str:
-    done = subprocess.run([str(w) for w in words], stdout=subprocess.PIPE, text=True,
-                          stderr=subprocess.STDOUT, timeout=900)
-    if done.returncode != 0:
-        raise AssertionError(f"{words} ended with {done.returncode}:\n{done.stdout}")
-    return done.stdout
+run = functools.partial(succeed, stderr=subprocess.STDOUT, timeout=900)
 
 
 class Arm64(unittest.TestCase):

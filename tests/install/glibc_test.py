@@ -12,6 +12,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from commands import succeed
+
 ROOT = Path(__file__).resolve().parents[2]
 GLIBC = ROOT / "cmake/glibc"
 COMPILER = (sys.argv + ["c++"])[1]
@@ -77,13 +79,6 @@ SAID = ["m" * 40 + "ade before main", "caught in a thread", "waited", "random", 
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(w) for w in words], capture_output=True, text=True)
-
-
-def succeed(*words: object) -> str:
-    done = run(*words)
-    if done.returncode != 0:
-        raise AssertionError(f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 class OlderGlibc(unittest.TestCase):

@@ -12,6 +12,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from commands import succeed as run
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD, CMAKE, COMPILER, GENERATOR = (sys.argv + ["", "", "", ""])[1:5]
 EXPECTED = """
@@ -58,13 +60,6 @@ if rank == "1" and attempt == "0":
     sys.exit(9)
 sys.stdout.write(f"rank {rank} of {os.environ['TORCHELASTIC_RUN_ID']}, attempt {attempt}\\n")
 """
-
-
-def run(*words: object, **more: object) -> str:
-    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, **more)
-    if done.returncode != 0:
-        raise AssertionError(f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 class InstallTest(unittest.TestCase):

@@ -4,6 +4,7 @@ ELASTRUN_OLD_ROOTS names folders with systems of another age, with Python and pi
 installs the same wheel and runs a job of two workers."""
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import shutil
@@ -14,6 +15,8 @@ import tempfile
 import unittest
 import zipfile
 from pathlib import Path
+
+import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = (sys.argv + ["c++"])[1]
@@ -58,11 +61,7 @@ def run(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
                           **{"env": ENVIRONMENT, "timeout": 1500, **more})
 
 
-def succeed(*words: object, **more: object) -> str:
-    done = run(*words, **more)
-    if done.returncode != 0:
-        raise AssertionError(f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout
+succeed = functools.partial(commands.succeed, env=ENVIRONMENT, timeout=1500)
 
 
 class Wheel(unittest.TestCase):

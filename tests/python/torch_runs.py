@@ -75,5 +75,5 @@ if __name__ == "__main__":
             _code = compile(_file.read(), sys.argv[0], "exec")
         for _name in [one for one in globals() if not one.startswith("__") and one != "_code"]:
             del globals()[_name]
-        __file__ = "train.py"
+        __file__ = sys.argv[0]
         exec(_code)

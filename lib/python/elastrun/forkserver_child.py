@@ -110,9 +110,13 @@ def _adopted_by(agent: int) -> bool:
         if time.monotonic() > until:
             return False
         time.sleep(0.0001)
-    # Only now: the signal comes at the death of the parent that there is.
+    return die_with(agent)  # only now: the signal comes at the death of the parent that there is
+
+
+def die_with(parent: int) -> bool:
+    """False if it has died already."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    return os.getppid() == agent
+    return os.getppid() == parent
 
 
 def wait_for_order(given: list[int], agent: int, slot: int, context: bool, plan: Plan | None

@@ -3,8 +3,9 @@
 
 Workers have to be children of the agent, which reaps and contains them, and forks of the caller,
 which an agent cannot start as a program. So the caller forks the guardian, that one the agent,
-and the agent a copy of the caller, which stays what it is and forks the workers, twice each, while
-the other two execute the program elastrun (elastrun-design(7), "The fork server").
+and the agent a copy of the caller, which stays what it is and forks the workers (those of one start
+by one process in between), while the other two execute the program elastrun (elastrun-design(7),
+"The fork server").
 """
 from __future__ import annotations
 
@@ -36,7 +37,6 @@ from elastrun.multiprocessing.payload import above_streams, socket_pair
 __all__ = ["CallerCopy", "Forked"]
 
 _PAIR = "ELASTRUN_PAIR"
-_PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)  # not in a fork, where it would be loaded
 
 
@@ -72,8 +72,7 @@ class CallerCopy:
               collects: bool) -> NoReturn:
         """In the copy, a child of `agent`, with all signals blocked. `mask`: those that were."""
         try:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != agent:
+            if not child.die_with(agent):
                 os._exit(127)
             os.setsid()  # a terminal's Ctrl+C is not for us
             for one in (*self._apart, *apart, self.theirs):

@@ -129,7 +129,7 @@ class _Inherited:
 
 def _sealed(contents: memoryview | bytes) -> int:
     fd = above_streams(os.memfd_create("elastrun-pickle",
-                                        os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+                                       os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     try:
         view = memoryview(contents)
         while view:
