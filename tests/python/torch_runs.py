@@ -73,7 +73,7 @@ if __name__ == "__main__":
         _become(**_request)  # type: ignore[arg-type]
         with open(sys.argv[0], "rb") as _file:
             _code = compile(_file.read(), sys.argv[0], "exec")
+        __file__ = sys.argv[0]
         for _name in [one for one in globals() if not one.startswith("__") and one != "_code"]:
             del globals()[_name]
-        __file__ = sys.argv[0]
         exec(_code)
