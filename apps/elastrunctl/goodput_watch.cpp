@@ -33,6 +33,7 @@ constexpr int kTickMilliseconds = 1000;
 constexpr std::size_t kWatchedRestarts = 5;
 constexpr std::size_t kLongestPending = (1 << 20) + 1;  // a longer line is not a record
 constexpr auto kSilence = std::chrono::seconds(10);     // beyond it people are told
+constexpr auto kLate = std::chrono::seconds(5);         // steps come by then, if there were any
 
 struct Source {
   std::string journal;
@@ -162,9 +163,10 @@ std::string_view WatchedJob::now() const {
   const auto& journal = reader_.input.journal;
   if (over_ || journal.is_over()) return "ended";
   // Which bucket grows when a second passes is what goes on now; the journal has no other word for
-  // it.
-  const auto before = journal.summary(silence());
-  const auto after = journal.summary(silence() + std::chrono::seconds(1));
+  // it. A silence that steps on their way here explain is none: it would make a stall of them.
+  const Duration silent = silence() > kLate ? silence() : Duration::zero();
+  const auto before = journal.summary(silent);
+  const auto after = journal.summary(silent + std::chrono::seconds(1));
   for (std::size_t i = 0; before && i < goodput::kBuckets; ++i) {
     if (after->buckets[i] > before->buckets[i]) return bucket_name(static_cast<Bucket>(i));
   }

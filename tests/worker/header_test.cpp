@@ -4,7 +4,9 @@
 #include "worker/elastrun.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <ctime>
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <limits>
@@ -454,6 +456,18 @@ TEST_CASE(
   CHECK(listener.packets().empty());
 }
 
+/// Of the clock by which series are told once a second.
+void begin_second() {
+  const auto seconds = [] {
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return now.tv_sec;
+  };
+  for (const auto first = seconds(); seconds() == first;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 TEST_CASE("worker header: series have labels, a unit and a help, and may be histograms") {
   const Listener listener;
   in_worker(listener.path, [] {
@@ -462,6 +476,7 @@ TEST_CASE("worker header: series have labels, a unit and a help, and may be hist
     worker::count("b", 2, "g", about);
     worker::Metric("c", "g", about).put(1);
     worker::Histogram wait("d", "g", about);
+    begin_second();  // in which all go together
     for (const double value : {0.0, 2.0, -1.0, std::nan("")}) wait.put(value);
     return 0;
   });
