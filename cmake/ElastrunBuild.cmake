@@ -9,14 +9,14 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
-# Whole builds compile eight files of a module as one: headers that neighbours share take most of
+# Whole builds compile sixteen files of a module as one: headers that neighbours share take most of
 # the time. The quick build (preset dev) keeps them apart and compiles what changed.
 if(NOT CMAKE_BUILD_TYPE STREQUAL Debug OR ELASTRUN_SANITIZE)
   set(together ON)
 endif()
 option(ELASTRUN_TOGETHER "Compile files of a module together" ${together})
 set(CMAKE_UNITY_BUILD ${ELASTRUN_TOGETHER})
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
 
 find_program(ELASTRUN_CCACHE ccache)
 if(ELASTRUN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-elastrun_fuzz_target(journal SOURCES tests/fuzz/journal_fuzz.cpp
+elastrun_fuzz_target(journal SOURCES
   lib/export/record_line.cpp lib/telemetry/record.cpp lib/telemetry/value.cpp
   lib/goodput/ledger/bucket.cpp lib/goodput/reports/checkpoint_interval.cpp
   lib/goodput/reports/hints.cpp lib/goodput/account/job_account.cpp

@@ -2,7 +2,7 @@
 # Causes and rules of restarts travel in messages.
 set(policy_sources lib/rendezvous/wire/policy_messages.cpp lib/spec/restart_rules.cpp
   lib/core/signal_names.cpp)
-elastrun_fuzz_target(rendezvous_frame SOURCES tests/fuzz/rendezvous_frame_fuzz.cpp
+elastrun_fuzz_target(rendezvous_frame SOURCES
   ${policy_sources}
   lib/net/frame.cpp lib/net/seal.cpp lib/net/bytes.cpp lib/rendezvous/wire/messages.cpp
   lib/rendezvous/wire/message_parts.cpp lib/rendezvous/wire/stack_messages.cpp
@@ -10,11 +10,11 @@ elastrun_fuzz_target(rendezvous_frame SOURCES tests/fuzz/rendezvous_frame_fuzz.c
   lib/spec/topology_problem.cpp
   lib/rendezvous/membership/world.cpp lib/rendezvous/membership/roster.cpp
   lib/rendezvous/membership/join_phase.cpp lib/core/asio.cpp lib/core/json.cpp lib/core/text.cpp
-  lib/core/utf8.cpp lib/core/error.cpp lib/core/fmt.cpp LINKS -lcrypto)
-elastrun_fuzz_target(etcd_reader SOURCES tests/fuzz/etcd_reader_fuzz.cpp
+  lib/core/utf8.cpp lib/core/error.cpp lib/core/fmt.cpp)
+elastrun_fuzz_target(etcd_reader SOURCES
   ${policy_sources}
   lib/rendezvous/election/etcd_reader.cpp lib/rendezvous/election/election_entry.cpp
   lib/rendezvous/wire/message_parts.cpp lib/rendezvous/membership/world.cpp
   lib/rendezvous/membership/ranks.cpp lib/rendezvous/membership/topology_order.cpp
   lib/net/base64.cpp lib/core/asio.cpp lib/core/json.cpp
-  lib/core/text.cpp lib/core/utf8.cpp lib/core/error.cpp lib/core/fmt.cpp LINKS -lcrypto)
+  lib/core/text.cpp lib/core/utf8.cpp lib/core/error.cpp lib/core/fmt.cpp)
