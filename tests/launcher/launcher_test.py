@@ -58,6 +58,11 @@ def children_of(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
 class Launcher(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="launcher.")))
@@ -438,8 +443,7 @@ if __name__ == "__main__":
                                             "shut down", "closed: enough"])
 
     def test_two_nodes(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+        port = free_port()
         text = f"""
 def train(node):
     return node + os.environ["RANK"] + "/" + os.environ["WORLD_SIZE"]
@@ -506,6 +510,81 @@ if __name__ == "__main__":
     asyncio.run(main())
 """)
         self.assertEqual(out, "{0: '0', 1: '1'} True\ncancelled\n")
+
+    def test_await_that_is_cancelled_while_it_starts(self) -> None:
+        """Before its thread has come to the agent, or just when it has."""
+        out = self.run_program("""
+import asyncio
+from elastrun.agent.server import local_elastic_agent as module
+
+async def main(running, gates):
+    for gate in gates:
+        task = asyncio.create_task(LocalElasticAgent(spec).arun())
+        begun = asyncio.get_running_loop().create_future()
+        go = threading.Event()
+        running.append((gate, asyncio.get_running_loop(), begun, go))
+        await begun
+        task.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        try:
+            await task
+        except asyncio.CancelledError:
+            print("cancelled", gate)
+
+def pause(at):
+    if running and running[-1][0] == at:
+        _, loop, begun, go = running.pop()
+        loop.call_soon_threadsafe(begun.set_result, None)
+        go.wait()
+
+class Agent(module.AgentProcess):
+    def __init__(self, *given):
+        print("starts", flush=True)
+        super().__init__(*given)
+        pause("after")
+
+def binding(options):
+    pause("before")
+
+if __name__ == "__main__":
+    import threading
+    running = []
+    module.AgentProcess, module._binding = Agent, binding
+    spec = WorkerSpec("w", 1, handler(), entrypoint=wait_for_end)
+    asyncio.run(main(running, ("before", "after")))
+""")
+        self.assertEqual(out, "cancelled before\nstarts\ncancelled after\n")
+
+    def test_await_of_more_nodes_than_a_loop_has_threads(self) -> None:
+        out = self.run_program("""
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+async def main():
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    both = LaunchConfig(min_nodes=2, max_nodes=2, nproc_per_node=1, run_id="t", max_restarts=0,
+                        rdzv_backend="c10d", rdzv_endpoint=f"127.0.0.1:{sys.argv[1]}",
+                        local_addr="127.0.0.1", rdzv_configs={"join_timeout": 60})
+    nodes = [elastic_launch(both, os.getenv).arun("GROUP_WORLD_SIZE") for _ in range(2)]
+    print(sorted(value for one in await asyncio.gather(*nodes) for value in one.items()))
+
+if __name__ == "__main__":
+    asyncio.run(main())
+""", str(free_port()))
+        self.assertEqual(out, "[(0, '2'), (1, '2')]\n")
+
+    def test_the_interpreter_that_multiprocessing_was_told(self) -> None:
+        wrapper = self.folder / "wrapper"
+        wrapper.write_text(f'#!/bin/sh\nexport WRAPPED=yes\nexec {sys.executable} "$@"\n')
+        wrapper.chmod(0o755)
+        out = self.run_program("""
+import multiprocessing
+if __name__ == "__main__":
+    multiprocessing.set_executable(os.path.abspath("wrapper"))
+    print(elastic_launch(alone(1), os.getenv)("WRAPPED"))
+""")
+        self.assertEqual(out, "{0: 'yes'}\n")
 
     def test_options_that_torch_has_not(self) -> None:
         self.run_program("""
@@ -713,12 +792,13 @@ if __name__ == "__main__":
 
     def test_the_guardian_is_killed(self) -> None:
         child = self.start(self.TEXT.replace("SignalException as error", "Exception as error")
-                           .replace("error.sigval.name", "type(error).__name__"))
+                           .replace("error.sigval.name", "type(error).__name__, error"))
         self.wait_for(child, "up", 2)
         [guardian] = children_of(child.pid)
         os.kill(guardian, signal.SIGKILL)
         code, text = self.end_of(child)
         self.assertEqual(code, 9, text)
+        self.assertRegex(text, "ended by AgentError .*guardian has been killed by SIGKILL")
 
     def test_handlers_are_as_before(self) -> None:
         out = self.run_program("""
@@ -1171,8 +1251,7 @@ if __name__ == "__main__":
 
     def test_its_rendezvous_of_two_nodes(self) -> None:
         """A TCPStore below prefixes that torch does not tell."""
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+        port = free_port()
         text = f"""
 def train():
     return os.environ["RANK"] + "/" + os.environ["WORLD_SIZE"]

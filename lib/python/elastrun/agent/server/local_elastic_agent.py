@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping
+from multiprocessing import spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,7 @@ class LocalElasticAgent(ElasticAgent):
         self._options = dict(options or {})
         self._worker_group = WorkerGroup(spec)
         self._process: AgentProcess | None = None
+        self._cancelled = False
         self.report: dict[str, Any] = {}
         """After a run, all that is known of it: the fields of --report, see elastrun(1)."""
 
@@ -96,14 +97,21 @@ class LocalElasticAgent(ElasticAgent):
     async def arun(self, role: str = DEFAULT_ROLE) -> RunResult:
         """The same without keeping the event loop. Cancelled, it ends the workers first."""
         import asyncio  # which takes as long as all else
+        from concurrent.futures import ThreadPoolExecutor
 
-        loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(None, self._run, None)
+        self._cancelled = False
+        # A thread for each run: the loop's pool has few, and nodes that wait for one another in
+        # one process would wait for its next free one.
+        pool = ThreadPoolExecutor(1, "elastrun-agent")
+        running = asyncio.get_running_loop().run_in_executor(pool, self._run, None)
+        pool.shutdown(wait=False)  # its thread ends with the run
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            if self._process is not None:
-                self._process.send(signal.SIGTERM)
+            self._cancelled = True  # first: _run looks at it once it has set the process
+            process = self._process
+            if process is not None:
+                process.send(signal.SIGTERM)
             await asyncio.gather(running, return_exceptions=True)
             raise
 
@@ -136,10 +144,13 @@ class LocalElasticAgent(ElasticAgent):
                     numbers = (payload.descriptor, payload.tracker, theirs.fileno())
                     inherited = sorted({*payload.descriptors, theirs.fileno()})
                     descriptors += inherited
-                    request |= {"entrypoint": sys.executable, "inherited_fds": inherited,
+                    executable = os.fsdecode(spawn.get_executable())  # what set_executable() named
+                    request |= {"entrypoint": executable, "inherited_fds": inherited,
                                 "args": [*_interpreter_flags(), "-u", _WORKER, *map(str, numbers)]}
+            self._refuse_cancelled()
             self._process = AgentProcess(request, descriptors, self._hear, self._shutdown_timeout,
                                          results, stdout, self._variables(), copy)
+            self._refuse_cancelled()
             if server is not None:
                 server.start()
             if started is not None:
@@ -152,6 +163,10 @@ class LocalElasticAgent(ElasticAgent):
             self._process = None
             if self._health_check_server is not None:  # torch starts it in no release either
                 self._health_check_server.stop()
+
+    def _refuse_cancelled(self) -> None:
+        if self._cancelled:
+            raise AgentError("the run has been cancelled")
 
     def _variables(self) -> dict[str, str]:
         if self._stuck_limit is None:
@@ -240,6 +255,10 @@ class LocalElasticAgent(ElasticAgent):
     def _exception(self, error: dict[str, Any], ended: dict[str, Any], process: AgentProcess,
                    server: HandlerServer | None) -> BaseException:
         if error["kind"] == "signal":
+            # By the guardian's death the agent ends as by SIGTERM, which the caller was not sent.
+            if process.heard is None and process._child.returncode == -signal.SIGKILL:
+                return AgentError("the agent's guardian has been killed by SIGKILL, and the job "
+                                  "ended with it")
             number = process.heard or ended.get("signal") or signal.SIGTERM
             return signal_exception(int(number))
         if server is not None and isinstance(server.failure, Exception):
