@@ -245,6 +245,29 @@ class Hook(unittest.TestCase):
         self.assertEqual([one for one in os.listdir(self.packages) if one.startswith("elastrun-")],
                          ["elastrun-torchrun.pth"])
 
+    def test_a_failure_half_way_changes_nothing(self) -> None:
+        place = self.folder / "half"
+        (place / "bin").mkdir(parents=True)
+        (place / "bin/torchrun").write_text("torch's")
+        for folder in (place / "gone", place):
+            done = self.python("-c", f"""
+import errno, os
+from elastrun import install_torchrun
+def refuse(*_):
+    raise OSError(errno.ENOSPC, "no space")
+if {folder == place}:
+    os.symlink = refuse
+try:
+    install_torchrun.install({str(folder)!r}, {str(place / "bin")!r})
+except OSError as error:
+    print(errno.errorcode[error.errno])
+""", PYTHONPATH=str(ROOT / "lib/python"), PATH=f"{self.place / 'bin'}:{PLAIN['PATH']}")
+            expected = "ENOSPC\n" if folder == place else "ENOENT\n"
+            self.assertEqual(done.stdout, expected, done.stderr)
+            self.assertEqual([str(one.relative_to(place)) for one in place.rglob("*")],
+                             ["bin", "bin/torchrun"])
+            self.assertEqual((place / "bin/torchrun").read_text(), "torch's")
+
     def test_programs_that_never_launch_import_nothing_more(self) -> None:
         names = "import sys\n{}print(sorted(sys.modules))"
         for program in (names.format(""), names.format("import torch\n"), names.format(

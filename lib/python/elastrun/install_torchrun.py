@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import shutil
 import site
 import sys
 import sysconfig
+from collections.abc import Callable
 
 from elastrun.program import find_program
 from elastrun.torchrun_hook import LINE
@@ -34,21 +36,25 @@ def _hook_text(packages: str) -> str:
     return LINE if os.path.realpath(here) == os.path.realpath(packages) else f"{here}\n{LINE}"
 
 
-def _replace(path: str, make: str, what: str) -> None:
-    """Makes a file with this text, or a link to it, in one step: a program that starts meanwhile
-    sees the old one or the new one."""
-    draft = f"{path}.{os.getpid()}"
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _replace(files: dict[str, Callable[[str], object]]) -> None:
+    """Makes each of these files, by what is to make it under a path. First all of them beside their
+    places, so that a full disk or a folder that cannot be written to changes nothing; then each
+    gets its place in one step: a program that starts meanwhile sees the old one or the new one."""
+    drafts = {path: f"{path}.{os.getpid()}" for path in files}
     try:
-        if make == "link":
-            os.symlink(what, draft)
-        else:
-            with open(draft, "w", encoding="utf-8") as file:
-                file.write(what)
-        os.replace(draft, path)
-    except BaseException:
-        if os.path.lexists(draft):
-            os.unlink(draft)
-        raise
+        for path, make in files.items():
+            make(drafts[path])
+        for path, draft in drafts.items():
+            os.replace(draft, path)
+    finally:
+        for draft in drafts.values():
+            if os.path.lexists(draft):
+                os.unlink(draft)
 
 
 def _is_ours(path: str) -> bool:
@@ -58,17 +64,24 @@ def _is_ours(path: str) -> bool:
 
 def install(packages: str, programs: str) -> list[str]:
     """Into these two folders, of modules and of commands. Returns what was done, as sentences.
-    OSError where a folder cannot be written to, or the program elastrun is missing."""
+    OSError where a folder cannot be written to, or the program elastrun is missing: then all is as
+    it was."""
     program = _program()
     hook, command = os.path.join(packages, HOOK), os.path.join(programs, "torchrun")
-    _replace(hook, "file", _hook_text(packages))
-    done = [f"{hook}: torch's launcher is replaced when it is imported"]
+    kept = os.path.join(programs, KEPT)
+    files: dict[str, Callable[[str], object]] = {}
+    done = []
     if os.path.lexists(command) and not _is_ours(command):
-        os.replace(command, os.path.join(programs, KEPT))
-        done.append(f"{os.path.join(programs, KEPT)}: torch's own command")
+        # A copy, so that a command has that name all the time. Not a hard link, which the kernel
+        # refuses for the files of another user.
+        files[kept] = lambda draft: shutil.copy2(command, draft, follow_symlinks=False)
+        done.append(f"{kept}: torch's own command")
     beside = os.path.dirname(program) == os.path.realpath(programs)
-    _replace(command, "link", "elastrun" if beside else program)
-    return [*done, f"{command}: elastrun"]
+    files[command] = lambda draft: os.symlink("elastrun" if beside else program, draft)
+    files[hook] = lambda draft: _write(draft, _hook_text(packages))
+    _replace(files)
+    return [*done, f"{command}: elastrun", f"{hook}: torch's launcher is replaced when it is "
+            "imported"]
 
 
 def remove(packages: str, programs: str) -> list[str]:
