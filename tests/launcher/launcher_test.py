@@ -442,6 +442,43 @@ if __name__ == "__main__":
         self.assertEqual(out.splitlines(), ["round 1", "round 2", "shut down", "{0: 'second'}",
                                             "shut down", "closed: enough"])
 
+    def test_launch_after_launch_with_a_handler_of_ones_own(self) -> None:
+        """Its thread has ended when a launch returns, so that the next one may fork; one that the
+        handler keeps does not keep the launch."""
+        out = self.run_program("""
+import threading
+from elastrun.rendezvous import RendezvousHandler, RendezvousInfo
+
+class Mine(RendezvousHandler):
+    def get_backend(self): return "mine"
+    def get_run_id(self): return "run-8"
+    def next_rendezvous(self): return RendezvousInfo(None, 0, 1, None)
+    def is_closed(self): return False
+    def set_closed(self): pass
+    def num_nodes_waiting(self): return 0
+    def shutdown(self): return True
+
+class Stuck(Mine):
+    def next_rendezvous(self):
+        os.kill(os.getpid(), signal.SIGALRM)
+        threading.Event().wait()
+
+def stop(*_):
+    raise TimeoutError("stuck")
+
+if __name__ == "__main__":
+    method = os.environ.get("TEST_START_METHOD", "spawn")
+    for kind in (Mine, Mine, Mine, Stuck):
+        spec = WorkerSpec("r", 1, kind(), entrypoint=os.getenv, args=("RANK",))
+        signal.signal(signal.SIGALRM, stop)
+        try:
+            print(LocalElasticAgent(spec, start_method=method).run().return_values,
+                  threading.active_count())
+        except TimeoutError as error:
+            print(error)
+""")
+        self.assertEqual(out.splitlines(), [*["{0: '0'} 1"] * 3, "stuck"])
+
     def test_two_nodes(self) -> None:
         port = free_port()
         text = f"""
@@ -832,6 +869,7 @@ class Forks(Launcher):
     test_of_what_a_failed_worker_left = Runs.test_what_a_failed_worker_left
     test_of_restarts = Runs.test_restarts_give_the_values_of_the_last_start
     test_of_a_handler_of_ones_own = Runs.test_a_handler_of_ones_own
+    test_of_launches_with_one = Runs.test_launch_after_launch_with_a_handler_of_ones_own
 
     def test_a_fork_has_what_the_caller_has(self) -> None:
         """A closure, arguments that no pickle can hold, data that is not copied: as at the launch

@@ -13,6 +13,7 @@ from elastrun.multiprocessing.payload import socket_pair
 
 __all__ = ["HandlerServer"]
 
+_LEAVING = 0.5  # seconds that close() waits for the thread
 # By the names of the exceptions: a handler may raise torch's own.
 _KINDS = {"RendezvousClosedError": "closed", "RendezvousTimeoutError": "timeout",
           "RendezvousGracefulExitError": "graceful_exit"}
@@ -78,10 +79,11 @@ class HandlerServer:
         self._handler = handler
         self.ours, self.theirs = socket_pair()
         self.failure: BaseException | None = None  # the last exception of next_rendezvous
+        self._thread = threading.Thread(target=self._serve, name="elastrun-rendezvous", daemon=True)
 
     def start(self) -> None:
         """Once this process has been forked, where it is: that has to have one thread."""
-        threading.Thread(target=self._serve, name="elastrun-rendezvous", daemon=True).start()
+        self._thread.start()
 
     def _serve(self) -> None:
         try:
@@ -112,5 +114,8 @@ class HandlerServer:
             self.ours.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
-        # Not waited for: the handler may be in a call that never returns.
         self.ours.close()
+        if self._thread.ident is not None:
+            # The next launch may fork this process, which has to have one thread then. No longer
+            # than this: the handler may be in a call that never returns.
+            self._thread.join(_LEAVING)
