@@ -1218,6 +1218,22 @@ if __name__ == "__main__":
             "envs, local rank mapping mismatch, expected: {0}, actual: {1}"])
         self.assertIn("2 threads (prefetch)", out[1])
 
+    def test_a_process_that_is_killed_while_it_returns(self) -> None:
+        out = self.run_program(self.HEAD + """
+from multiprocessing.connection import Connection
+
+def die_half_way(pipe, value):
+    os.write(pipe.fileno(), b"\\0\\0\\0\\x64half of 100 bytes")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def train():
+    Connection._send_bytes = die_half_way
+
+if __name__ == "__main__":
+    print(start(train, (), method="fork").wait().failures[0].message)
+""")
+        self.assertRegex(out, r"^Signal 9 \(SIGKILL\) received by PID \d+\n$")
+
     def test_its_own_end_and_close(self) -> None:
         text = self.HEAD + """
 def stubborn():

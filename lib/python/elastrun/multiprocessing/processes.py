@@ -16,6 +16,7 @@ import functools
 import logging
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -330,10 +331,12 @@ class MultiprocessContext(PContext):
     def _take_values(self) -> None:
         for rank, pipe in list(self._pipes.items()):
             try:
-                if rank not in self._values and pipe.poll():
-                    self._values[rank] = pipe.recv()
-            except (EOFError, ConnectionResetError):
+                said = pipe.recv_bytes() if rank not in self._values and pipe.poll() else None
+            except (EOFError, OSError):  # also in the midst of a value
                 self._pipes.pop(rank).close()  # how it ended says the rest
+                continue
+            if said is not None:
+                self._values[rank] = pickle.loads(said)
 
     def _let_go(self) -> None:
         """All have returned: they may end, however long that takes, as with torch."""
