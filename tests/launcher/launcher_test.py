@@ -280,6 +280,36 @@ if __name__ == "__main__":
 """)
         self.assertRegex(out, r"^-11 SIGSEGV Signal 11 \(SIGSEGV\) received by PID \d+\n$")
 
+    def test_an_error_file_with_the_time_of_no_clock(self) -> None:
+        """In ms, in ns, without end, in words: the message counts, and the time of the report."""
+        out = self.run_program("""
+from elastrun.multiprocessing.errors import ProcessFailure
+def train(said):
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+        file.write('{"message": {"message": "boom", "extraInfo": {"timestamp": %s}}}' % said)
+    os._exit(3)
+
+if __name__ == "__main__":
+    now = int(time.time())
+    try:
+        elastic_launch(alone(1), train)(now * 1000)
+    except ChildFailedError as error:
+        failure = error.failures[0]
+        print(failure.message["message"], now <= failure.timestamp <= time.time(),
+              "traceback : boom" in str(error))
+    os.environ["TORCHELASTIC_ERROR_FILE"] = path = "error.json"
+    for said in (f"{now}.5", now * 10**9, -now * 10**9, "Infinity", "NaN", '"noon"', "[" * 10**5):
+        if os.fork() == 0:
+            train(said)
+        os.wait()
+        failure = ProcessFailure(0, 1, 3, path)
+        print(failure.timestamp_isoformat() > "2020", failure.timestamp - now < 60, failure.message)
+""").splitlines()
+        self.assertEqual(out[0], "boom True True")
+        for line in out[1:7]:
+            self.assertTrue(line.startswith("True True {'message': 'boom', 'extraInfo'"), line)
+        self.assertTrue(out[7].startswith("True True To enable traceback see"), out)
+
     def test_restarts_give_the_values_of_the_last_start(self) -> None:
         out = self.run_program("""
 def train(values):

@@ -21,6 +21,16 @@ _NOT_AVAILABLE = "<N/A>"
 _ADVICE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 
 
+def _seconds(said: Any) -> int:
+    """As given, or now where it is none that has a date, such as a time in ms."""
+    try:
+        seconds = int(said)
+        datetime.fromtimestamp(seconds)
+    except (OSError, OverflowError, ValueError):
+        return int(time.time())
+    return seconds
+
+
 @dataclass
 class ProcessFailure:
     """A worker that failed. What it left in `error_file` is read at once; `timestamp` is in seconds
@@ -61,8 +71,8 @@ class ProcessFailure:
             message = data["message"]
             said = data.get("timestamp", 0) if isinstance(message, str) else \
                 message["extraInfo"]["timestamp"]
-            self.error_file_data, self.message, self.timestamp = data, message, int(said)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            self.error_file_data, self.message, self.timestamp = data, message, _seconds(said)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return False
         return True
 
