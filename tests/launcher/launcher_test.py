@@ -10,6 +10,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -1124,6 +1125,37 @@ exec(compile({cell!r}, "<cell 1>", "exec"), main.__dict__)
             self.assertIn("needs the package cloudpickle: pip install cloudpickle", out)
         else:
             self.assertEqual(out, "rank 0 of a cell\n{0: 1, 1: 11} True\n")
+
+    def test_a_partial_and_an_object_of_a_cell(self) -> None:
+        """They are of the notebook, too, and have no name with which to tell their failure."""
+        out = self.run_program("""
+import elastrun, functools, threading
+del sys.modules["__main__"].__file__                 # as in a notebook
+
+def fails(why):
+    raise ValueError(why)
+class Fails:
+    def __call__(self):
+        fails("an object")
+
+def tell(function):
+    try:
+        elastrun.notebook_launcher(function)
+    except ChildFailedError as error:
+        print(error.name, error.failures[0].message["message"])
+    except TypeError as error:
+        print("needs the package cloudpickle" in str(error))
+
+for _ in ("as forks", "by value"):
+    tell(functools.partial(functools.partial(fails), "a partial"))
+    tell(Fails())
+    if threading.active_count() == 1:
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+""").splitlines()
+        failures = ["functools.partial(<function fails at 0x>, 'a partial') ValueError: a partial",
+                    "<__main__.Fails object at 0x> ValueError: an object"]
+        values = ["True"] * 2 if importlib.util.find_spec("cloudpickle") is None else failures
+        self.assertEqual([re.sub("0x[0-9a-f]+", "0x", line) for line in out], failures + values)
 
     def test_a_function_of_an_interpreter_without_threads(self) -> None:
         """Its workers are forks, for which cloudpickle is not needed."""

@@ -24,9 +24,11 @@ from collections.abc import Callable
 from typing import Any
 
 from elastrun.agent.server import LocalElasticAgent, WorkerSpec
+from elastrun.launcher.api import entrypoint_name
 from elastrun.multiprocessing.api import DefaultLogsSpecs, SignalException
 from elastrun.multiprocessing.errors import ChildFailedError
 from elastrun.multiprocessing.fork import obstacle
+from elastrun.multiprocessing.payload import is_of_main
 from elastrun.rendezvous import RendezvousParameters, get_rendezvous_handler
 
 __all__ = ["notebook_launcher"]
@@ -51,7 +53,7 @@ def notebook_launcher(function: Callable[..., Any], args: tuple[Any, ...] = (),
     """
     start_method = "spawn"
     if by_value is None:
-        by_value = getattr(function, "__module__", "") == "__main__"
+        by_value = is_of_main(function)
         if by_value and obstacle() is None:
             by_value, start_method = False, "fork"
     handler = get_rendezvous_handler(RendezvousParameters(
@@ -73,5 +75,5 @@ def notebook_launcher(function: Callable[..., Any], args: tuple[Any, ...] = (),
         else:
             shown.join(5)  # a process that has left the job may keep the pipe
     if result.is_failed():
-        raise ChildFailedError(function.__name__, result.failures)
+        raise ChildFailedError(entrypoint_name(function, []), result.failures)
     return result.return_values

@@ -85,7 +85,7 @@ class elastic_launch:
         return _returned(await agent.arun(), name)
 
 
-def _entrypoint_name(entrypoint: Any, args: list[Any]) -> str:
+def entrypoint_name(entrypoint: Any, args: list[Any]) -> str:
     """As torch's: of a script, the script and not the interpreter."""
     if callable(entrypoint):
         return getattr(entrypoint, "__name__", repr(entrypoint))
@@ -136,7 +136,7 @@ def _agent(config: Any, entrypoint: Any, args: list[Any], health_check_server: A
         shutdown_timeout=30 if shutdown_timeout is None else shutdown_timeout,
         health_check_server=health_check_server, by_value=bool(own.pop("by_value", False)),
         options=own)
-    return agent, _entrypoint_name(entrypoint, args)
+    return agent, entrypoint_name(entrypoint, args)
 
 
 def _returned(result: Any, name: str) -> dict[int, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copyreg
 import fcntl
+import functools
 import importlib
 import io
 import mmap
@@ -22,8 +23,8 @@ from collections.abc import Callable
 from multiprocessing import context, reduction, resource_tracker, spawn
 from typing import Any
 
-__all__ = ["RETURN_LIMIT", "Payload", "load", "pack", "receive_value", "send_value", "socket_pair",
-           "value_in"]
+__all__ = ["RETURN_LIMIT", "Payload", "is_of_main", "load", "pack", "receive_value", "send_value",
+           "socket_pair", "value_in"]
 
 RETURN_LIMIT = 1 << 30  # bytes of one return value
 _SEALS = getattr(fcntl, "F_SEAL_SEAL", 1) | getattr(fcntl, "F_SEAL_SHRINK", 2) | \
@@ -148,13 +149,19 @@ def _main_is_importable() -> bool:
     return named or (path is not None and os.path.isfile(path))
 
 
+def is_of_main(function: Callable[..., Any]) -> bool:
+    """Whether the main module defines it, or what it is a functools.partial of."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__module__", "") == "__main__"
+
+
 def pack(function: Callable[..., Any], args: tuple[Any, ...], by_value: bool = False) -> Payload:
     """Pickles them once. Fails with TypeError that says what cannot be pickled, and what to do, and
     with RuntimeError in a worker that imports a main module without its guard.
     """
     name = getattr(function, "__qualname__", repr(function))
-    if not by_value and getattr(function, "__module__", "") == "__main__" \
-            and not _main_is_importable():
+    if not by_value and is_of_main(function) and not _main_is_importable():
         raise TypeError(
             f"{name} is defined in a notebook or an interactive session, which workers cannot "
             "import: put it into a module, or give it by value (elastrun.notebook_launcher, or "
