@@ -580,14 +580,14 @@ if __name__ == "__main__":
         self.assertEqual(out, "{0: '0', 1: '1'} True\ncancelled\n")
 
     def test_await_that_is_cancelled_while_it_starts(self) -> None:
-        """Before its thread has come to the agent, or just when it has."""
+        """Before its thread has come to the agent, or just when it has. Another run can come."""
         out = self.run_program("""
 import asyncio
 from elastrun.agent.server import local_elastic_agent as module
 
 async def main(running, gates):
     for gate in gates:
-        task = asyncio.create_task(LocalElasticAgent(spec).arun())
+        task = asyncio.create_task(agent.arun())
         begun = asyncio.get_running_loop().create_future()
         go = threading.Event()
         running.append((gate, asyncio.get_running_loop(), begun, go))
@@ -598,7 +598,7 @@ async def main(running, gates):
         try:
             await task
         except asyncio.CancelledError:
-            print("cancelled", gate)
+            print("cancelled", gate, flush=True)
 
 def pause(at):
     if running and running[-1][0] == at:
@@ -619,10 +619,11 @@ if __name__ == "__main__":
     import threading
     running = []
     module.AgentProcess, module._binding = Agent, binding
-    spec = WorkerSpec("w", 1, handler(), entrypoint=wait_for_end)
+    agent = LocalElasticAgent(WorkerSpec("w", 1, handler(), entrypoint=print, args=("worker",)))
     asyncio.run(main(running, ("before", "after")))
+    agent.run()
 """)
-        self.assertEqual(out, "cancelled before\nstarts\ncancelled after\n")
+        self.assertEqual(out, "cancelled before\nstarts\ncancelled after\nstarts\nworker\n")
 
     def test_await_of_more_nodes_than_a_loop_has_threads(self) -> None:
         out = self.run_program("""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from multiprocessing import spawn
 from pathlib import Path
@@ -74,7 +75,6 @@ class LocalElasticAgent(ElasticAgent):
         self._options = dict(options or {})
         self._worker_group = WorkerGroup(spec)
         self._process: AgentProcess | None = None
-        self._cancelled = False
         self.report: dict[str, Any] = {}
         """After a run, all that is known of it: the fields of --report, see elastrun(1)."""
 
@@ -99,23 +99,25 @@ class LocalElasticAgent(ElasticAgent):
         import asyncio  # which takes as long as all else
         from concurrent.futures import ThreadPoolExecutor
 
-        self._cancelled = False
+        cancelled = threading.Event()
         # A thread for each run: the loop's pool has few, and nodes that wait for one another in
         # one process would wait for its next free one.
         pool = ThreadPoolExecutor(1, "elastrun-agent")
-        running = asyncio.get_running_loop().run_in_executor(pool, self._run, None)
+        running = asyncio.get_running_loop().run_in_executor(pool, self._run, None, None,
+                                                             cancelled)
         pool.shutdown(wait=False)  # its thread ends with the run
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            self._cancelled = True  # first: _run looks at it once it has set the process
+            cancelled.set()  # first: _run looks at it once it has set the process
             process = self._process
             if process is not None:
                 process.send(signal.SIGTERM)
             await asyncio.gather(running, return_exceptions=True)
             raise
 
-    def _run(self, stdout: int | None, started: Callable[[], None] | None = None) -> RunResult:
+    def _run(self, stdout: int | None, started: Callable[[], None] | None = None,
+             cancelled: threading.Event | None = None) -> RunResult:
         spec = self._spec
         names = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", _SIGNALS).split(",")
         request = self._request(names)
@@ -147,10 +149,10 @@ class LocalElasticAgent(ElasticAgent):
                     executable = os.fsdecode(spawn.get_executable())  # what set_executable() named
                     request |= {"entrypoint": executable, "inherited_fds": inherited,
                                 "args": [*_interpreter_flags(), "-u", _WORKER, *map(str, numbers)]}
-            self._refuse_cancelled()
+            _refuse(cancelled)
             self._process = AgentProcess(request, descriptors, self._hear, self._shutdown_timeout,
                                          results, stdout, self._variables(), copy)
-            self._refuse_cancelled()
+            _refuse(cancelled)
             if server is not None:
                 server.start()
             if started is not None:
@@ -163,10 +165,6 @@ class LocalElasticAgent(ElasticAgent):
             self._process = None
             if self._health_check_server is not None:  # torch starts it in no release either
                 self._health_check_server.stop()
-
-    def _refuse_cancelled(self) -> None:
-        if self._cancelled:
-            raise AgentError("the run has been cancelled")
 
     def _variables(self) -> dict[str, str]:
         if self._stuck_limit is None:
@@ -286,6 +284,11 @@ class LocalElasticAgent(ElasticAgent):
             worker = group.workers[row["local_rank"]]
             worker.id, worker.global_rank = row["pid"], row["rank"]
             worker.world_size = self.report.get("world_size", -1)
+
+
+def _refuse(cancelled: threading.Event | None) -> None:
+    if cancelled is not None and cancelled.is_set():
+        raise AgentError("the run has been cancelled")
 
 
 def _interpreter_flags() -> list[str]:
