@@ -225,10 +225,16 @@ class Hangs(unittest.TestCase):
         self.assertEqual(job.end(), 0, job.errors())
 
     def test_a_phase_whose_time_is_over_hides_no_hang(self) -> None:
-        script = TRAINS + ("import elastrun\nelastrun.step(1)\n"
+        # The last progress is the phase's begin, also where rank 0 begins later.
+        script = TRAINS + ("import elastrun\n"
                            "if RANK == 1 and FIRST:\n"
+                           "    wait_for('stepped')\n"
+                           "    elastrun.step(1)\n"
                            "    with elastrun.phase('eval', at_most=2): load()\n"
-                           "elif FIRST: all_reduce()\n")
+                           "elif FIRST:\n"
+                           "    elastrun.step(1)\n"
+                           "    open('stepped', 'w').close()\n"
+                           "    all_reduce()\n")
         job = self.start(script, "--nproc-per-node=2", "--hang-timeout=1", "--on-hang=restart",
                          "--max-restarts=1")
         self.assertEqual(job.end(), 0, job.errors())
