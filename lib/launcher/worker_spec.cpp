@@ -3,8 +3,11 @@
 
 #include "core/text.hpp"
 #include "net/endpoint.hpp"
+#include "spec/worker_count.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
+#include <ranges>
 
 namespace elastrun::agent {
 namespace {
@@ -15,9 +18,16 @@ Status check(const WorkerSpec& spec) {
   if (!spec.rdzv_handler) {
     return wrong("WorkerSpec::rdzv_handler is missing: see rendezvous::get_rendezvous_handler");
   }
-  if (spec.local_world_size < 1) {
-    return wrong(fmt::format("WorkerSpec::local_world_size must be at least 1, not {}",
-                             spec.local_world_size));
+  if (spec.local_world_size < 1 || spec.local_world_size > spec::kMostWorkers) {
+    return wrong(fmt::format("WorkerSpec::local_world_size must be from 1 to {}, not {}",
+                             spec::kMostWorkers, spec.local_world_size));
+  }
+  const auto ends_early = [](const std::string& word) { return word.find('\0') != word.npos; };
+  if (ends_early(spec.entrypoint) || std::ranges::any_of(spec.args, ends_early) ||
+      std::ranges::any_of(spec.env | std::views::values, ends_early)) {
+    return wrong(
+        "WorkerSpec: entrypoint, args and env must not have a null character, where "
+        "execve(2) would cut them off");
   }
   if (spec.max_restarts < 0) {
     return wrong(

@@ -12,13 +12,13 @@
 #include "spec/schedulers.hpp"
 #include "spec/toml.hpp"
 #include "spec/topology_address.hpp"
+#include "spec/worker_count.hpp"
 #include "spec/worker_library.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <fmt/format.h>
-#include <limits>
 #include <string_view>
 
 namespace elastrun::spec {
@@ -59,11 +59,6 @@ class Resolver {
   const std::string& text(Opt id) { return out_.values[id].text; }
   bool is_on(Opt id) { return out_.values.is_on(id); }
   void warn(std::string warning) { out_.warnings.push_back(std::move(warning)); }
-
-  static int clamped(std::int64_t value) {
-    return static_cast<int>(std::clamp<std::int64_t>(value, std::numeric_limits<int>::min(),
-                                                     std::numeric_limits<int>::max()));
-  }
 
   Refused collect() {
     for (const auto& given : line_.given) values().offer(given);
@@ -207,12 +202,15 @@ class Resolver {
   Refused count_workers() {
     const std::string& given = text(Opt::NprocPerNode);
     if (const auto count = parse_int(given)) {
-      if (*count <= 0) {
-        return placed(launcher_refusal(fmt::format("nproc_per_node must be > 0, got {}", *count),
-                                       "see --nproc-per-node"),
-                      values()[Opt::NprocPerNode]);
+      // A slip of the finger would keep the agent busy with folders, deaf to signals.
+      if (*count <= 0 || *count > kMostWorkers) {
+        const auto bound = *count <= 0 ? "> 0" : fmt::format("<= {}", kMostWorkers);
+        return placed(
+            launcher_refusal(fmt::format("nproc_per_node must be {}, got {}", bound, *count),
+                             "see --nproc-per-node"),
+            values()[Opt::NprocPerNode]);
       }
-      job_.nproc_per_node = clamped(*count);
+      job_.nproc_per_node = static_cast<int>(*count);
     } else if (auto refusal = count_devices(given)) {
       return placed(std::move(*refusal), values()[Opt::NprocPerNode]);
     }

@@ -20,6 +20,7 @@ OPTIONS: tuple[tuple[str, int, str], ...] = (
     ("--nnodes 0 ok.py", 1, "min_nodes must be > 0"),
     ("--nnodes a ok.py", 1, "--nnodes: invalid literal"),
     ("--nproc-per-node 0 ok.py", 1, "nproc_per_node must be > 0, got 0"),
+    ("--nproc-per-node 99999999 ok.py", 1, "nproc_per_node must be <= 20000, got 99999999"),
     ("--nproc-per-node two ok.py", 1, "Unsupported nproc_per_node value: two"),
     ("--nproc-per-node gpus ok.py", 1, "Unsupported nproc_per_node value: gpus"),
     ("--max-restarts -1 ok.py", 1, "max_restarts must be >= 0"),

@@ -6,6 +6,7 @@
 #include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "rendezvous/membership/world.hpp"
+#include "spec/worker_count.hpp"
 
 #include <boost/asio/ip/address.hpp>
 #include <cstdint>
@@ -18,8 +19,7 @@
 namespace elastrun::rendezvous {
 
 constexpr std::int64_t kMaxCount = 100'000'000;
-/// Of one node: those of as many nodes as a round has at most are still a number.
-constexpr std::int64_t kMostWorkers = 20'000;
+using spec::kMostWorkers;
 /// Machines have an address for each rail of each network: eight of them, twice, with IPv4 and
 /// IPv6, and those of container bridges. All of them are within the frame that a coordinator takes,
 /// and those of five thousand nodes within the 16 MiB of a round.

@@ -164,6 +164,11 @@ TEST_CASE("resolve: workers are counted by number, CPUs or devices") {
   CHECK(machine.refusal({"--nproc-per-node=0", "train.py"}) ==
         "1: nproc_per_node must be > 0, got 0");
   CHECK(machine.refusal({"--nproc-per-node=-3", "train.py"}).starts_with("1: "));
+  CHECK(count("20000") == 20000);
+  for (const std::string most : {"20001", "9223372036854775807"}) {
+    CHECK(machine.refusal({"--nproc-per-node=" + most, "train.py"}) ==
+          "1: nproc_per_node must be <= 20000, got " + most);
+  }
 }
 
 TEST_CASE("resolve: several workers without OMP_NUM_THREADS are limited to one thread") {
