@@ -78,6 +78,8 @@ JOB_FILES: tuple[tuple[str, str], ...] = (
     ('[job]\nrole = "a"\nrole = "b"', "job.toml:3:8: .*\n.*keep one of the two"),
     ("[jobs]\n", r"job.toml:1:2: .*\n.*did you mean \[job\]\?"),
     ("[job]\nnproc_per_node = true", "job.toml:2:18: .* expected a text or a number"),
+    ("[.a]\n", "job.toml:1:2: Error while parsing key: expected bare key starting character"),
+    ("\n[[[job]]]\n", "job.toml:2:3: Error while parsing key: expected bare key starting"),
     ("[job]\nnproc_per_node = -3", "job.toml:2: nproc_per_node must be > 0, got -3"),
     ('[job]\nnproc_per_node = "gpus"', "job.toml:2: Unsupported nproc_per_node value: gpus"),
     ('[rendezvous]\nnnodes = "2:1"', "job.toml:2: .*min_nodes=2, max_nodes=1"),
