@@ -113,6 +113,9 @@ Result<spec::JobSpec> read_options(std::vector<std::string> words) {
   around.pet_variables = [] { return std::vector<std::string>(); };
   auto job = spec::resolve(*line, around);
   if (!job) return fail(Code::Usage, job.error().text);
+  if (job->spec.dry_run || job->spec.explain) {
+    return fail(Code::Usage, "options have to be of a run, which dry_run and explain are not");
+  }
   for (const auto& warning : job->warnings) log::warning("run", "{}", warning);
   return std::move(job->spec);
 }

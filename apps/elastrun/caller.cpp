@@ -2,6 +2,7 @@
 #include "caller.hpp"
 
 #include <array>
+#include <boost/json/parse.hpp>
 #include <cerrno>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,6 +12,16 @@
 
 namespace elastrun {
 namespace {
+
+/// Words of a command line and names of files are bytes, and need not be UTF-8.
+Result<json::value> parse_request(std::string_view line) {
+  json::parse_options options;
+  options.allow_invalid_utf8 = true;
+  json::error_code error;
+  auto value = json::parse(line, error, {}, options);
+  if (error) return fail(Code::Protocol, "no valid JSON: " + error.message());
+  return value;
+}
 
 // What a caller may be behind: its handlers run between two reads of it.
 constexpr std::size_t kBacklog = 4U << 20;
@@ -54,7 +65,7 @@ Result<json::value> Caller::hear() {
   }
   const auto line = heard_.substr(0, end);
   heard_.erase(0, end + 1);
-  return parse_json(line);
+  return parse_request(line);
 }
 
 bool Caller::write_some(bool waits) {

@@ -104,12 +104,14 @@ class Launcher(unittest.TestCase):
         (self.folder / name).write_text(HEAD + WAITING + text)
         return name
 
-    def start(self, text: str, *words: str, name: str = "launch.py", **more) -> subprocess.Popen:
+    def start(self, text: str, *words: str, name: str = "launch.py", text_errors: str = "strict",
+              **more) -> subprocess.Popen:
         more.setdefault("env", self.environment)
         more.setdefault("stdin", subprocess.DEVNULL)
         child = subprocess.Popen(
             [sys.executable, self.write(text, name), *words], cwd=self.folder, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, **more)
+            errors=text_errors, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True, **more)
         self.addCleanup(lambda: (child.stdout.close(), child.stderr.close(), child.wait(LIMIT)))
         self.addCleanup(self.end_the_rest)
         return child
@@ -324,6 +326,69 @@ if __name__ == "__main__":
     print(elastic_launch(alone(max_restarts=2), train)([7]))
 """)
         self.assertEqual(out, "{0: [7, 2], 1: [7, 2]}\n")
+
+    def test_a_start_that_ends_without_a_value_has_none(self) -> None:
+        out = self.run_program("""
+def train():
+    if os.environ["RANK"] == "0":
+        return "of the first" if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else os._exit(0)
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        time.sleep(1)                # until rank 0 has returned
+        sys.exit(3)
+    return "of the second"
+
+if __name__ == "__main__":
+    for method in "spawn", "fork":
+        print(elastic_launch(alone(max_restarts=1, start_method=method), train)())
+""")
+        self.assertEqual(out, "{0: None, 1: 'of the second'}\n" * 2)
+
+    def test_no_descriptor_is_left_for_values(self) -> None:
+        out = self.run_program("""
+import resource
+
+if __name__ == "__main__":
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 7, most))
+    try:
+        print(elastic_launch(alone(8), os.getpid)())
+    except OSError as error:
+        print(error)
+""")
+        self.assertRegex(out, "no descriptor is left for what a worker has returned; ulimit -n")
+
+    def test_a_fork_that_keeps_the_connection_does_not_hold_the_caller(self) -> None:
+        out = self.run_program("""
+from elastrun.agent import connection
+make = connection.socket_pair
+
+def forked_meanwhile(*kind):
+    pair = make(*kind)
+    if os.fork() == 0:           # as another thread may do it in this moment
+        time.sleep(1000)
+    return pair
+
+if __name__ == "__main__":
+    connection.socket_pair = forked_meanwhile
+    print(elastic_launch(alone(1), "true")(), flush=True)
+    connection.socket_pair = make
+    import subprocess
+    subprocess.run(["pkill", "-KILL", "-P", str(os.getpid())])
+""")
+        self.assertEqual(out, "{0: None}\n")
+
+    def test_words_that_are_no_text_or_cannot_be_words(self) -> None:
+        out = self.run_program("""
+if __name__ == "__main__":
+    elastic_launch(alone(1), "printf")("%s\\n", "a\\udcffb")
+    for word, more in ("a\\0b", {}), ("a", {"elastrun": {"dry_run": True}}):
+        try:
+            elastic_launch(alone(1, **more), "echo")(word)
+        except Exception as error:
+            print(error)
+""", text_errors="surrogateescape")
+        self.assertRegex(out, "^a\udcffb\n.* must not have a null character.*\n"
+                              ".*of a run, which dry_run and explain are not\n$")
 
     def test_large_values(self) -> None:
         out = self.run_program("""
@@ -868,6 +933,24 @@ if __name__ == "__main__":
         code, text = self.end_of(child)
         self.assertEqual(code, 9, text)
         self.assertRegex(text, "ended by AgentError .*guardian has been killed by SIGKILL")
+
+    def test_a_signal_that_comes_too_late_for_the_job_is_the_callers(self) -> None:
+        out = self.run_program("""
+from elastrun.agent import connection
+
+class Late(connection.AgentProcess):
+    def _hear(self, said):
+        super()._hear(said)
+        if "ended" in said:          # while the guardian cleans up
+            os.kill(os.getpid(), signal.SIGTERM)
+
+if __name__ == "__main__":
+    from elastrun.agent.server import local_elastic_agent
+    local_elastic_agent.AgentProcess = Late
+    signal.signal(signal.SIGTERM, lambda *_: print("heard"))
+    print(elastic_launch(alone(1), "true")())
+""")
+        self.assertEqual(out, "heard\n{0: None}\n")
 
     def test_handlers_are_as_before(self) -> None:
         out = self.run_program("""

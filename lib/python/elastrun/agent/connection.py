@@ -70,6 +70,7 @@ class AgentProcess:
                  variables: Mapping[str, str] | None = None,
                  copy: CallerCopy | None = None) -> None:
         self.values: dict[int, int] = {}  # descriptors of what workers returned, by rank
+        self._returned_by: dict[int, int] = {}  # their process numbers, by rank
         self.heard: signal.Signals | None = None  # the first signal that this process was sent
         self._on_line = on_line
         self._patience = shutdown_timeout + _ENDING
@@ -98,10 +99,16 @@ class AgentProcess:
             self._socket.close()
             raise
         self._request = request
+        self._end_of_child = _end_of(self._child.pid)
 
     @property
     def pid(self) -> int:
         return self._child.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """As subprocess.Popen's; of the guardian, which ends last."""
+        return self._child.returncode
 
     def send(self, number: int) -> None:
         """A signal, as from a terminal or a batch system."""
@@ -110,8 +117,9 @@ class AgentProcess:
 
     def run(self, signals: Iterable[str]) -> dict[str, Any]:
         """Waits for the end of the job; what the agent says of it. In the main thread, `signals`
-        are passed on meanwhile; in others, they do what they do. Fails with AgentError. An
-        exception ends the job first, and passes on then.
+        are passed on meanwhile; in others, they do what they do. One that came too late to end the
+        job does here what it does without us. Fails with AgentError. An exception ends the job
+        first, and passes on then.
         """
         try:
             with _PassedOn(self, signals):
@@ -128,32 +136,35 @@ class AgentProcess:
             raise signal_exception(self.heard)  # before the agent could say that it has ended by it
         if self._ended is None:
             raise AgentError(f"the agent has ended without a word: {_how(self._child.returncode)}")
+        self._forget_stale()
+        if self.heard is not None and _ended_by_itself(self._ended):
+            signal.raise_signal(self.heard)
         return self._ended
 
     def _say(self) -> None:
-        line = json.dumps(self._request).encode() + b"\n"
+        # Arguments and file names that are not UTF-8 go as the bytes that they are.
+        text = json.dumps(self._request, ensure_ascii=False)
+        line = text.encode("utf-8", "surrogateescape") + b"\n"
         try:
             self._socket.sendall(line)
         except (BrokenPipeError, ConnectionResetError):
             pass  # it has ended, and what it said can be read
 
     def _step(self, limit: float | None) -> bool:
-        """Waits for something of the agent, and takes it; False at the end of the connection."""
-        watched: list[socket.socket] = [self._socket]
-        if self._results is not None:
-            watched.append(self._results)
-        readable = _readable(watched, limit)
-        if self._results is not None:
-            self._take_values()
-        if self._socket not in readable:
-            return True
+        """Waits for something of the agent, and takes it; False at the end of the connection, or
+        when the agent has said how the job ended and is gone."""
+        ours, child = self._socket.fileno(), -1 if self._ended is None else self._end_of_child
+        results = self._results.fileno() if self._results is not None else -1
+        readable = _readable([ours, child, results], limit)
+        self._take_values()
+        if ours not in readable:
+            return child not in readable
         try:
             some = self._socket.recv(1 << 16)
         except ConnectionResetError:
             some = b""
         if not some:
-            if self._results is not None:
-                self._take_values()
+            self._take_values()
             return False
         self._text += some
         *lines, rest = self._text.split(b"\n")
@@ -172,16 +183,26 @@ class AgentProcess:
             self._on_line(said)
 
     def _take_values(self) -> None:
-        assert self._results is not None
-        while True:
+        while self._results is not None:
             got = receive_value(self._results)
             if got is None:
                 return
-            rank, descriptor = got
-            before = self.values.pop(rank, None)  # of an earlier start of the workers
-            if before is not None:
-                os.close(before)
-            self.values[rank] = descriptor
+            rank, pid, descriptor = got
+            self._forget(rank)  # of an earlier start of the workers
+            self.values[rank], self._returned_by[rank] = descriptor, pid
+
+    def _forget(self, rank: int) -> None:
+        descriptor = self.values.pop(rank, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _forget_stale(self) -> None:
+        """Values of ranks that returned in an earlier start of the workers, and ended without one
+        in the last."""
+        assert self._ended is not None
+        for worker in self._ended.get("report", {}).get("workers", ()):
+            if self._returned_by.get(worker["rank"]) != worker["pid"]:
+                self._forget(worker["rank"])
 
     def _end(self) -> None:
         """As a launcher that is told to end: the workers have their time. Told again, less."""
@@ -206,17 +227,34 @@ class AgentProcess:
         """Lets go of what was returned and not taken; ends a job that run() was not called for."""
         if self._child.poll() is None:
             self._end()
-        for descriptor in self.values.values():
-            os.close(descriptor)
-        self.values.clear()
+        for rank in list(self.values):
+            self._forget(rank)
+        if self._end_of_child >= 0:
+            os.close(self._end_of_child)
+            self._end_of_child = -1
 
 
-def _readable(watched: list[socket.socket], limit: float | None) -> list[socket.socket]:
+def _end_of(pid: int) -> int:
+    """A descriptor that tells of it, beside the connection: where a fork of another thread has
+    inherited the agent's end of that, it stays open beyond the agent. -1: the child is gone."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return -1
+
+
+def _readable(watched: list[int], limit: float | None) -> set[int]:
     poll = select.poll()
     for one in watched:
-        poll.register(one, select.POLLIN)
-    found = {fd for fd, _ in poll.poll(None if limit is None else limit * 1000)}
-    return [one for one in watched if one.fileno() in found]
+        if one >= 0:
+            poll.register(one, select.POLLIN)
+    return {fd for fd, _ in poll.poll(None if limit is None else limit * 1000)}
+
+
+def _ended_by_itself(ended: dict[str, Any]) -> bool:
+    """No signal has ended the job, nor asked it to save and end."""
+    return (ended.get("error") is None and not ended.get("signal")
+            and not ended.get("report", {}).get("preemption"))
 
 
 def _how(code: int | None) -> str:

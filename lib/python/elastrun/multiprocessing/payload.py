@@ -8,6 +8,7 @@ it has inherited, so a large value costs no copy through a pipe and cannot block
 from __future__ import annotations
 
 import copyreg
+import errno
 import fcntl
 import functools
 import importlib
@@ -235,29 +236,34 @@ def send_value(channel: int, rank: int, function: str, value: Any, by_value: boo
         fd = _sealed(contents)
         try:
             try:
-                socket.send_fds(out, [struct.pack("=q", rank)], [fd])
+                socket.send_fds(out, [struct.pack("=qq", rank, os.getpid())], [fd])
             except BrokenPipeError:
                 pass  # the caller has gone; the agent ends this job
         finally:
             os.close(fd)
 
 
-def receive_value(channel: socket.socket) -> tuple[int, int] | None:
-    """In the caller: the rank of a worker and the descriptor of what it returned; None: nothing is
-    there. Another message is ignored.
+def receive_value(channel: socket.socket) -> tuple[int, int, int] | None:
+    """In the caller: the rank of a worker, its process number and the descriptor of what it
+    returned; None: nothing is there. Another message is ignored. Fails with OSError where this
+    process can have no descriptor more.
     """
     channel.setblocking(False)  # recv_fds does not pass its flags on, before Python 3.13
     while True:
         try:
-            said, descriptors, _, _ = socket.recv_fds(channel, 64, 1)
+            said, descriptors, flags, _ = socket.recv_fds(channel, 64, 1)
         except (BlockingIOError, InterruptedError):
             return None
         if not said and not descriptors:
             return None
         for fd in descriptors:
             os.set_inheritable(fd, False)
-        if len(said) == 8 and len(descriptors) == 1:
-            return int(struct.unpack("=q", said)[0]), descriptors[0]
+        if len(said) == 16 and len(descriptors) == 1:
+            rank, pid = struct.unpack("=qq", said)
+            return int(rank), int(pid), descriptors[0]
+        if len(said) == 16 and flags & socket.MSG_CTRUNC:
+            raise OSError(errno.EMFILE, "no descriptor is left for what a worker has returned; "
+                          "ulimit -n shows how many this process may have, and raises it")
         for fd in descriptors:
             os.close(fd)
 

@@ -254,7 +254,7 @@ class LocalElasticAgent(ElasticAgent):
                    server: HandlerServer | None) -> BaseException:
         if error["kind"] == "signal":
             # By the guardian's death the agent ends as by SIGTERM, which the caller was not sent.
-            if process.heard is None and process._child.returncode == -signal.SIGKILL:
+            if process.heard is None and process.returncode == -signal.SIGKILL:
                 return AgentError("the agent's guardian has been killed by SIGKILL, and the job "
                                   "ended with it")
             number = process.heard or ended.get("signal") or signal.SIGTERM
