@@ -6,6 +6,7 @@
 #include "core/log.hpp"
 #include "dry_run.hpp"
 #include "end_of_run.hpp"
+#include "exit_code.hpp"
 #include "install_into.hpp"
 #include "launcher/job_run.hpp"
 #include "plugin/library.hpp"
@@ -60,7 +61,7 @@ int run_job(guardian::Agent& guardian, int argc, char** argv) {
   if (line->action != spec::Action::Run) return answer(*line, program);
   const auto job = spec::resolve(*line, around);
   if (!job) return refuse(job.error(), program);
-  if (job->spec.explain) print(spec::explain_text(*job));
+  if (job->spec.explain && print(spec::explain_text(*job)) != 0) return kExitFailed;
   // Before the first line of this run: what parses the log gets no other form in between.
   if (job->spec.json_log) log::set_format(log::Format::Json);
   say_warnings(*job);

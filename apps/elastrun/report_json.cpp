@@ -342,9 +342,10 @@ std::string trouble_with_report(const std::string& path) {
         path, folder);
   }
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  const int why = errno;
   if (::access(path.c_str(), W_OK) == 0) return {};  // it will be written in place
   return fmt::format("--report {}: no file can be made in {} ({}); there will be no report", path,
-                     folder, std::strerror(errno));
+                     folder, std::strerror(why));
 }
 
 }  // namespace elastrun

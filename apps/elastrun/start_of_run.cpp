@@ -10,7 +10,10 @@
 #include "report_json.hpp"
 
 #include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include <utility>
@@ -60,8 +63,12 @@ std::optional<spec::Refusal> set_log_level() {
   return refusal;
 }
 
-void print(std::string_view text) {
-  write_all(STDOUT_FILENO, text);
+int print(std::string_view text) {
+  const int failed = write_all(STDOUT_FILENO, text);
+  if (failed == 0 || failed == EPIPE) return 0;  // a reader may have seen enough (head(1))
+  write_all(STDERR_FILENO,
+            fmt::format("elastrun: error: cannot write to stdout: {}\n", std::strerror(failed)));
+  return kExitFailed;
 }
 
 void say_refusal(const spec::Refusal& refusal, const std::string& program) {
@@ -79,15 +86,13 @@ int refuse(const spec::Refusal& refusal, const std::string& program) {
 }
 
 int answer(const spec::CommandLine& line, const std::string& program) {
-  print(answer_to(line, program, terminal_columns()));
-  return 0;
+  return print(answer_to(line, program, terminal_columns()));
 }
 
 int print_plan(const spec::JobSpec& spec, const std::string& program) {
   const auto text = dry_run_text(spec);
   if (!text) return give_up(text.error(), program);
-  print(*text);
-  return 0;
+  return print(*text);
 }
 
 int give_up(const agent::StartFailure& failure, const std::string& program) {

@@ -14,11 +14,11 @@ namespace elastrun {
 std::string program_name(int argc, char** argv);
 /// From LOGLEVEL, as torchrun reads it; refuses an unknown level.
 std::optional<spec::Refusal> set_log_level();
-/// Writes to stdout.
-void print(std::string_view text);
 
 // Each gives the exit code.
 
+/// Writes to stdout, and says where it cannot.
+int print(std::string_view text);
 /// Says on stderr why the job cannot be run.
 int refuse(const spec::Refusal& refusal, const std::string& program);
 /// Help, version, completion script or default file.

@@ -73,7 +73,12 @@ Result<Source> source_of(const std::string& target) {
                                          "journal; ask again in a moment",
                                          printable(run.entry.name)));
   }
-  return Source{run.entry.run_directory + "/journal.jsonl", std::move(run)};
+  Source source{run.entry.run_directory + "/journal.jsonl", std::move(run)};
+  if (!fs::exists(source.journal, none)) {
+    return fail(Code::Usage, fmt::format("the job \"{}\" keeps no journal; start it with --log-dir",
+                                         printable(source.run->entry.name)));
+  }
+  return source;
 }
 
 /// A journal that grows, and the account of what it holds.

@@ -203,6 +203,13 @@ class Watch(unittest.TestCase):
                 watch = self.start(CTL, "goodput", "watch", *words)
                 self.assertIn(said, watch.stderr.read())
                 self.assertEqual(watch.wait(LIMIT), 1)
+        self.start(ELASTRUN, "--no-python", "sleep", "60")
+        while not list(self.folder.glob("registry/*.json")):
+            time.sleep(0.02)
+        watch = self.start(CTL, "goodput", "watch")
+        self.assertIn('the job "sleep" keeps no journal; start it with --log-dir',
+                      watch.stderr.read())
+        self.assertEqual(watch.wait(LIMIT), 1)
 
 
 if __name__ == "__main__":

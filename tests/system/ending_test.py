@@ -107,6 +107,15 @@ class Outputs(Case):
         self.assertEqual((done.returncode, (self.folder / "done").read_text()), (0, "yes"))
         self.assertIn("cannot write to stdout", done.stderr)
 
+    def test_an_answer_that_cannot_be_written_is_no_success(self) -> None:
+        for words in (["--print-config"], ["--version"], ["--dry-run", "--no-python", "true"],
+                      ["--explain", "--no-python", "true"]):
+            with self.subTest(words=words), open("/dev/full", "w", encoding="ascii") as full:
+                done = self.run_elastrun(*words, capture_output=False, stdout=full,
+                                         stderr=subprocess.PIPE)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("cannot write to stdout: No space left on device", done.stderr)
+
     def test_a_full_disk_does_not_end_the_job(self) -> None:
         if not can_mount():
             self.skipTest("mounting a small file system in a namespace needs root")
