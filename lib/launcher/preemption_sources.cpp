@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <sys/inotify.h>
 #include <unistd.h>
@@ -16,6 +17,9 @@ namespace elastrun::agent {
 namespace {
 
 constexpr std::string_view kPreemptArea = "preempt";
+// Of the file, and of the end of its folder.
+constexpr std::uint32_t kEvents =
+    IN_CREATE | IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF;
 
 std::string watched_folder(const std::string& path) {
   const auto slash = path.rfind('/');
@@ -58,8 +62,7 @@ PreemptionSources::PreemptionSources(boost::asio::io_context& loop, Clock& clock
 void PreemptionSources::watch_file(boost::asio::io_context& loop) {
   const int fd = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
   const auto folder = watched_folder(file_);
-  if (fd < 0 ||
-      ::inotify_add_watch(fd, folder.c_str(), IN_CREATE | IN_MOVED_TO | IN_CLOSE_WRITE) < 0) {
+  if (fd < 0 || ::inotify_add_watch(fd, folder.c_str(), kEvents) < 0) {
     log::warning(kPreemptArea, "--preempt-file {}: cannot watch {} ({}); make that directory first",
                  file_, folder, std::strerror(errno));
     if (fd >= 0) ::close(fd);
@@ -67,8 +70,16 @@ void PreemptionSources::watch_file(boost::asio::io_context& loop) {
   }
   events_ = std::make_unique<boost::asio::posix::stream_descriptor>(loop, fd);
   // One that a last run has left says nothing of this one.
-  if (::access(file_.c_str(), F_OK) == 0 && ::unlink(file_.c_str()) == 0) {
-    log::info(kPreemptArea, "Removed {}, which was there before the job", file_);
+  if (::access(file_.c_str(), F_OK) == 0) {
+    is_old_ = ::unlink(file_.c_str()) != 0;
+    if (is_old_) {
+      log::warning(kPreemptArea,
+                   "--preempt-file {} is there and cannot be removed ({}): it asks for "
+                   "nothing until it goes and comes again",
+                   file_, std::strerror(errno));
+    } else {
+      log::info(kPreemptArea, "Removed {}, which was there before the job", file_);
+    }
   }
   await_event();
 }
@@ -76,14 +87,23 @@ void PreemptionSources::watch_file(boost::asio::io_context& loop) {
 void PreemptionSources::await_event() {
   events_->async_read_some(boost::asio::buffer(buffer_),
                            [this, alive = lifetime_.token()](const auto& error, std::size_t) {
-                             if (!alive || error) return;
-                             look();
-                             await_event();
+                             if (alive && !error && !look()) await_event();
                            });
 }
 
-void PreemptionSources::look() {
-  if (::access(file_.c_str(), F_OK) == 0) preempt_(file_ + " is there", timeout_);
+// Of the folder there are other events, and of the file several: it asks once.
+bool PreemptionSources::look() {
+  // The same watch, or that of a folder which was made in the place of the last.
+  if (::inotify_add_watch(events_->native_handle(), watched_folder(file_).c_str(), kEvents) < 0) {
+    log::warning(kPreemptArea, "--preempt-file {}: its directory is gone, and is watched no more",
+                 file_);
+    return true;
+  }
+  const bool there = ::access(file_.c_str(), F_OK) == 0;
+  is_old_ = is_old_ && there;
+  if (!there || is_old_) return false;
+  preempt_(file_ + " is there", timeout_);
+  return true;
 }
 
 void PreemptionSources::save_takes(Duration time) {

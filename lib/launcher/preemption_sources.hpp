@@ -39,7 +39,7 @@ class PreemptionSources {
  private:
   void watch_file(boost::asio::io_context& loop);
   void await_event();
-  void look();
+  bool look();  // whether there is nothing more to wait for
   void arm();
 
   Clock& clock_;
@@ -51,6 +51,7 @@ class PreemptionSources {
   std::unique_ptr<Alarm> alarm_;
   std::unique_ptr<boost::asio::posix::stream_descriptor> events_;
   std::array<char, 4096> buffer_{};
+  bool is_old_ = false;  // it was there before the job, and could not be removed
   Lifetime lifetime_;
 };
 

@@ -267,6 +267,31 @@ class Preemption(unittest.TestCase):
             (job.folder / "please").touch()
             self.check_saved(job, "please")
 
+    def test_a_file_that_is_old_asks_only_once_it_comes_again(self) -> None:
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="preempt.")))
+        file = folder / "please"
+        file.mkdir()  # which unlink(2) does not remove
+        with run(f"--preempt-file={file}", "train.py", *LONG) as job:
+            job.wait_for("please is there and cannot be removed", path=job.err)
+            job.wait_for("is at 3")
+            (folder / "other").touch()
+            time.sleep(0.3)
+            self.assertNotIn("Preempted", job.errors())
+            file.rmdir()
+            file.touch()
+            self.check_saved(job, "please")
+            self.assertEqual(job.errors().count("Preempted ("), 1)
+
+    def test_a_file_asks_in_a_folder_that_was_made_again(self) -> None:
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="preempt."))) / "one"
+        folder.mkdir()
+        with run(f"--preempt-file={folder}/please", "train.py", *LONG) as job:
+            job.wait_for("is at 3")
+            folder.rmdir()
+            folder.mkdir()
+            (folder / "please").touch()
+            self.check_saved(job, "please")
+
     def test_the_end_of_the_slurm_job_asks(self) -> None:
         end = str(int(time.time()) + 10)  # it begins to save in half of that
         # A shell, which runs long before that on any machine.
