@@ -89,6 +89,14 @@ double restart_time(const Ledger::Summary& summary) {
          to_seconds(of_starts) / (summary.restarts + 1);
 }
 
+/// Of the steps whose time is known: those that were done again are no work of the job.
+std::int64_t kept_steps(const Ledger::Summary& recorded) {
+  const double kept = to_seconds(recorded.of(Bucket::Productive));
+  const double done = kept + to_seconds(recorded.of(Bucket::Lost));
+  const auto steps = static_cast<double>(recorded.work.steps);
+  return done > 0 ? std::llround(steps * kept / done) : recorded.work.steps;
+}
+
 json::object outcome_json(const IntervalOutcome& one) {
   return {{"steps", one.steps},
           {"goodput", one.goodput},
@@ -107,7 +115,7 @@ Result<WhatIf> what_if(const Ledger::Summary& recorded, const WhatIfQuestion& qu
         "not known");
   }
   WhatIf answer;
-  answer.steps = work.steps;
+  answer.steps = kept_steps(recorded);
   answer.step_time = to_seconds(work.stepping) / static_cast<double>(work.steps);
   answer.restart_recorded = recorded.restarts > 0;
   if (!question.mtbf && work.failures == 0) {

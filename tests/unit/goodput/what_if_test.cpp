@@ -96,6 +96,16 @@ TEST_CASE("what if: people get lines of at most 80 columns") {
   CHECK(text.contains("  recorded     100 steps"));
 }
 
+TEST_CASE("what if: steps that were done again are no work of the job") {
+  auto summary = recorded();
+  summary.buckets[static_cast<std::size_t>(Bucket::Lost)] = 2500s;
+  summary.work.steps = 12'500;
+  summary.work.stepping = 12'500s;
+  const auto answer = what_if(summary, {}).value();
+  CHECK(answer.steps == 10'000);
+  CHECK(answer.recorded->seconds == doctest::Approx(10'000 / answer.recorded->goodput));
+}
+
 TEST_CASE("what if: the best interval is none that is longer than the job") {
   auto summary = recorded();
   summary.work.steps = 50;
