@@ -20,6 +20,7 @@ constexpr std::string_view kPreemptArea = "preempt";
 // Of the file, and of the end of its folder.
 constexpr std::uint32_t kEvents =
     IN_CREATE | IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF;
+constexpr Duration kAgain = std::chrono::seconds(1);
 
 std::string watched_folder(const std::string& path) {
   const auto slash = path.rfind('/');
@@ -42,7 +43,8 @@ PreemptionSources::PreemptionSources(boost::asio::io_context& loop, Clock& clock
       file_(spec.preempt_file),
       timeout_(spec.preempt_timeout.value_or(spec.shutdown_timeout)),
       preempt_(std::move(preempt)),
-      alarm_(clock.make_alarm()) {
+      alarm_(clock.make_alarm()),
+      again_(clock.make_alarm()) {
   if (!spec.saves_when_preempted()) return;
   if (!file_.empty()) watch_file(loop);
   const auto seconds = parse_int(end);
@@ -87,23 +89,26 @@ void PreemptionSources::watch_file(boost::asio::io_context& loop) {
 void PreemptionSources::await_event() {
   events_->async_read_some(boost::asio::buffer(buffer_),
                            [this, alive = lifetime_.token()](const auto& error, std::size_t) {
-                             if (alive && !error && !look()) await_event();
+                             if (alive && !error) look();
                            });
 }
 
 // Of the folder there are other events, and of the file several: it asks once.
-bool PreemptionSources::look() {
+void PreemptionSources::look() {
+  const auto folder = watched_folder(file_);
   // The same watch, or that of a folder which was made in the place of the last.
-  if (::inotify_add_watch(events_->native_handle(), watched_folder(file_).c_str(), kEvents) < 0) {
-    log::warning(kPreemptArea, "--preempt-file {}: its directory is gone, and is watched no more",
-                 file_);
-    return true;
+  if (::inotify_add_watch(events_->native_handle(), folder.c_str(), kEvents) < 0) {
+    if (!std::exchange(is_gone_, true)) {
+      log::warning(kPreemptArea, "--preempt-file {}: {} is gone, and is looked for each second",
+                   file_, folder);
+    }
+    return again_->arm(clock_.now() + kAgain, [this] { look(); });
   }
+  is_gone_ = false;
   const bool there = ::access(file_.c_str(), F_OK) == 0;
   is_old_ = is_old_ && there;
-  if (!there || is_old_) return false;
-  preempt_(file_ + " is there", timeout_);
-  return true;
+  if (there && !is_old_) return preempt_(file_ + " is there", timeout_);
+  await_event();
 }
 
 void PreemptionSources::save_takes(Duration time) {

@@ -39,7 +39,7 @@ class PreemptionSources {
  private:
   void watch_file(boost::asio::io_context& loop);
   void await_event();
-  bool look();  // whether there is nothing more to wait for
+  void look();
   void arm();
 
   Clock& clock_;
@@ -48,10 +48,11 @@ class PreemptionSources {
   const Preempt preempt_;
   std::optional<TimePoint> end_;
   Duration most_ = kMost, margin_ = kUnknown;
-  std::unique_ptr<Alarm> alarm_;
+  std::unique_ptr<Alarm> alarm_, again_;
   std::unique_ptr<boost::asio::posix::stream_descriptor> events_;
   std::array<char, 4096> buffer_{};
-  bool is_old_ = false;  // it was there before the job, and could not be removed
+  bool is_old_ = false;   // it was there before the job, and could not be removed
+  bool is_gone_ = false;  // its folder
   Lifetime lifetime_;
 };
 

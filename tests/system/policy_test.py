@@ -58,6 +58,14 @@ def report_of(job: Job) -> dict:
     return json.loads((job.folder / "report.json").read_text())
 
 
+def ask(job: Job, *words: str) -> None:
+    """By elastrunctl preempt, once the run is registered: a moment after its workers run."""
+    def asked() -> bool:
+        return subprocess.run([CTL, "preempt", *words], timeout=LIMIT, check=False,
+                              env={**os.environ, "TMPDIR": str(job.temporary)}).returncode == 0
+    wait_until(asked, "the run is registered")
+
+
 class Policy(unittest.TestCase):
     def test_the_same_error_at_the_same_step_twice_ends_the_job_with_93(self) -> None:
         with run("--max-restarts=9", "--restart-policy=auto", "train.py", "bug=5") as job:
@@ -243,15 +251,13 @@ class Preemption(unittest.TestCase):
         with run("--nproc-per-node=2", "--name=asked-to-save", "--preempt-signals=SIGTERM",
                  "train.py", *LONG, "stay=100") as job:
             job.wait_for("is at 3", 2)
-            subprocess.run([CTL, "preempt", "asked-to-save"], check=True, timeout=LIMIT,
-                           env={**os.environ, "TMPDIR": str(job.temporary)})
+            ask(job, "asked-to-save")
             self.check_saved(job, "elastrunctl")
 
     def test_elastrunctl_needs_no_option_of_the_job(self) -> None:
         with run("--name=plain", "train.py", "pace=1000") as job:
             job.wait_for("^rank 0")
-            subprocess.run([CTL, "preempt", "plain", "--deadline=0.3"], check=True, timeout=LIMIT,
-                           env={**os.environ, "TMPDIR": str(job.temporary)})
+            ask(job, "plain", "--deadline=0.3")
             self.assertEqual(job.end(), 75, job.errors())
             self.assertIn("elastrunctl preempt", report_of(job)["preemption"]["why"])
 
@@ -288,6 +294,9 @@ class Preemption(unittest.TestCase):
         with run(f"--preempt-file={folder}/please", "train.py", *LONG) as job:
             job.wait_for("is at 3")
             folder.rmdir()
+            folder.mkdir()  # at once, or too late for the job to look
+            folder.rmdir()
+            job.wait_for("is gone, and is looked for each second", path=job.err)
             folder.mkdir()
             (folder / "please").touch()
             self.check_saved(job, "please")
