@@ -41,8 +41,12 @@ def main_side_by_side(count: int) -> None:
             else [one.id().partition(".")[2]])]
 
     def run(name: str) -> bool:
-        done = subprocess.run([sys.executable, "-B", *sys.argv, name], text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            done = subprocess.run([sys.executable, "-B", *sys.argv, name], text=True, timeout=300,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        except subprocess.TimeoutExpired as late:
+            print(f"{name} hangs: {late.output!r}", flush=True)
+            return False
         print(done.stdout, flush=True)
         return done.returncode == 0
 

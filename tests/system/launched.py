@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 import uuid
 from pathlib import Path
@@ -86,10 +87,19 @@ class Case(unittest.TestCase):
         child.poll()
 
     def line_with(self, stream, text: str) -> str:
-        """Reads until a line has this text; the end of the stream is a failure."""
-        for line in stream:
-            if text in line:
-                return line.rstrip("\n")
+        """Reads until a line has this text; the end of the stream is a failure, as is a line that
+        does not come in time."""
+        late = [threading.Timer(LIMIT, child.kill) for child in self.children
+                if child.stdout is stream or child.stderr is stream]
+        for timer in late:
+            timer.start()
+        try:
+            for line in stream:
+                if text in line:
+                    return line.rstrip("\n")
+        finally:
+            for timer in late:
+                timer.cancel()
         said = [child.communicate(timeout=LIMIT)[1] for child in self.children
                 if child.stdout is stream and child.stderr is not None]
         self.fail(f"the stream ended without a line that has {text!r}\n{''.join(said)}")
