@@ -169,7 +169,7 @@ std::string_view WatchedJob::now() const {
   if (over_ || journal.is_over()) return "ended";
   // Which bucket grows when a second passes is what goes on now; the journal has no other word for
   // it. A silence that steps on their way here explain is none: it would make a stall of them.
-  const Duration silent = silence() > kLate ? silence() : Duration::zero();
+  const Duration since = silence(), silent = since > kLate ? since : Duration::zero();
   const auto before = journal.summary(silent);
   const auto after = journal.summary(silent + std::chrono::seconds(1));
   for (std::size_t i = 0; before && i < goodput::kBuckets; ++i) {

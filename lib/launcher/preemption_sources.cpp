@@ -43,8 +43,7 @@ PreemptionSources::PreemptionSources(boost::asio::io_context& loop, Clock& clock
       file_(spec.preempt_file),
       timeout_(spec.preempt_timeout.value_or(spec.shutdown_timeout)),
       preempt_(std::move(preempt)),
-      alarm_(clock.make_alarm()),
-      again_(clock.make_alarm()) {
+      alarm_(clock.make_alarm()) {
   if (!spec.saves_when_preempted()) return;
   if (!file_.empty()) watch_file(loop);
   const auto seconds = parse_int(end);
@@ -71,6 +70,7 @@ void PreemptionSources::watch_file(boost::asio::io_context& loop) {
     return;
   }
   events_ = std::make_unique<boost::asio::posix::stream_descriptor>(loop, fd);
+  again_ = clock_.make_alarm();
   // One that a last run has left says nothing of this one.
   if (::access(file_.c_str(), F_OK) == 0) {
     is_old_ = ::unlink(file_.c_str()) != 0;

@@ -8,11 +8,11 @@
 
 #include <fmt/format.h>
 
-// Results and not exceptions, as everywhere here.
 // Its parser asserts that a section's name begins as one does, before it looks: with "[.a]" that
 // ended the program. What follows the assertion refuses such a name with its place.
 #undef NDEBUG  // with which it would be taken for granted
 #define TOML_ASSERT(expression) static_cast<void>(0)
+// Results and not exceptions, as everywhere here.
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
 #define TOML_ENABLE_FORMATTERS 0

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,9 @@ import time
 import unittest
 import uuid
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
+from ports import free_port  # noqa: E402
 
 ELASTRUN = os.path.abspath(sys.argv[1])
 PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python"
@@ -57,11 +59,6 @@ def wait_for_end(*_):
 
 def children_of(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 class Launcher(unittest.TestCase):
