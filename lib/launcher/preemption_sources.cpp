@@ -28,6 +28,22 @@ std::string watched_folder(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+/// Whether inotify(7) tells that a file of this name came, or that its folder went. `events`:
+/// whole.
+bool tell_of_another(std::string_view events, std::string_view name) {
+  while (events.size() >= sizeof(inotify_event)) {
+    inotify_event event{};
+    std::memcpy(&event, events.data(), sizeof event);
+    events.remove_prefix(sizeof event);
+    const auto its = events.substr(0, event.len);  // padded with zeros
+    events.remove_prefix(its.size());
+    if ((event.mask & (IN_DELETE_SELF | IN_MOVE_SELF)) != 0) return true;
+    const bool came = (event.mask & (IN_CREATE | IN_MOVED_TO)) != 0;
+    if (came && its.substr(0, its.find('\0')) == name) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Duration preemption_margin(std::optional<Duration> save, Duration most) {
@@ -88,8 +104,12 @@ void PreemptionSources::watch_file(boost::asio::io_context& loop) {
 
 void PreemptionSources::await_event() {
   events_->async_read_some(boost::asio::buffer(buffer_),
-                           [this, alive = lifetime_.token()](const auto& error, std::size_t) {
-                             if (alive && !error) look();
+                           [this, alive = lifetime_.token()](const auto& error, std::size_t size) {
+                             if (!alive || error) return;
+                             const auto name = std::string_view(file_).substr(file_.rfind('/') + 1);
+                             // By the events: it may have gone and come before we look.
+                             if (tell_of_another({buffer_.data(), size}, name)) is_old_ = false;
+                             look();
                            });
 }
 

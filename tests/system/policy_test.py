@@ -283,8 +283,11 @@ class Preemption(unittest.TestCase):
             (folder / "other").touch()
             time.sleep(0.3)
             self.assertNotIn("Preempted", job.errors())
+            agent = job.agent()
+            os.kill(agent, signal.SIGSTOP)  # it hears that the file went and came at once
             file.rmdir()
             file.touch()
+            os.kill(agent, signal.SIGCONT)
             self.check_saved(job, "please")
             self.assertEqual(job.errors().count("Preempted ("), 1)
 
