@@ -37,7 +37,8 @@ class Failures {
   std::mt19937_64 random_{kSeed};
 };
 
-/// Of what is not negative; beyond 1e15 that. std::round would bring libm into both programs.
+/// Of what is not negative; beyond 1e15 that. std::round and llround would bring libm into both
+/// programs.
 double nearest_whole(double number) {
   return number < 1e15 ? static_cast<double>(static_cast<std::int64_t>(number + 0.5)) : 1e15;
 }
@@ -94,7 +95,8 @@ std::int64_t kept_steps(const Ledger::Summary& recorded) {
   const double kept = to_seconds(recorded.of(Bucket::Productive));
   const double done = kept + to_seconds(recorded.of(Bucket::Lost));
   const auto steps = static_cast<double>(recorded.work.steps);
-  return done > 0 ? std::llround(steps * kept / done) : recorded.work.steps;
+  if (done <= 0) return recorded.work.steps;
+  return static_cast<std::int64_t>(nearest_whole(steps * kept / done));
 }
 
 json::object outcome_json(const IntervalOutcome& one) {
