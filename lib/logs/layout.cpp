@@ -4,6 +4,7 @@
 #include "core/log.hpp"
 #include "core/temporary_places.hpp"
 #include "core/text.hpp"
+#include "core/utf8.hpp"
 
 #include <algorithm>
 #include <array>
@@ -230,7 +231,7 @@ std::string error_file(const std::string& rank_directory) {
 
 std::string file_name_of(std::string_view run_id) {
   constexpr std::size_t kLongest = 200;  // NAME_MAX is 255, and a random ending follows
-  std::string name(run_id.substr(0, kLongest));
+  std::string name(cut(run_id, kLongest));
   for (char& c : name) {
     // A slash would lead elsewhere, and control characters do harm in a terminal that lists them.
     if (c == '/' || static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '_';

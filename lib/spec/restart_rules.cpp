@@ -68,7 +68,8 @@ bool take_rule_match(std::string_view part, RestartRuleLine& rule) {
     if (!number || *number < 1 || *number > 255) return false;
     rule.exit_code = static_cast<int>(*number);
   } else if (name == "signal") {
-    const int number = signal_number(std::string(value));
+    const int whole = signal_number(value);
+    const int number = whole != 0 ? whole : signal_number(fmt::format("SIG{}", value));
     if (number <= 0) return false;
     rule.exit_code = -number;
   } else if (name == "exception") {

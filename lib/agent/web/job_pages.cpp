@@ -249,10 +249,11 @@ std::unique_ptr<http::Server> open_health_check(boost::asio::io_context& loop, C
   log::info(kPagesArea, "Found healthcheck port {}: {}", kPort, printable(std::string(*text)));
   const auto port = parse_int(*text);
   if (!port) {
-    log::info(kPagesArea,
-              "Invalid healthcheck port value: '{}', expecting integer. Not starting healthcheck "
-              "server.",
-              printable(std::string(*text)));
+    log::warning(
+        kPagesArea,
+        "Invalid healthcheck port value: '{}', expecting integer. Not starting healthcheck "
+        "server.",
+        printable(std::string(*text)));
     return nullptr;
   }
   if (*port < 0 || *port > 65535) {

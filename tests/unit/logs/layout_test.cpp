@@ -112,6 +112,8 @@ TEST_CASE("layout: a directory that cannot be made is named with the reason") {
 TEST_CASE("layout: a run id is made safe as a file name") {
   CHECK(file_name_of("a/b\nc..") == "a_b_c..");
   CHECK(file_name_of(std::string(1000, 'x')).size() == 200);
+  const std::string whole(199, 'x');
+  CHECK(file_name_of(whole + "\u00e4") == whole);
   const LayoutFolder scratch;
   auto layout = Layout::plan(scratch.path.string(), "../" + std::string(300, 'y')).value();
   REQUIRE(layout.make_run());

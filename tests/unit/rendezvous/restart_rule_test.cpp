@@ -208,7 +208,7 @@ TEST_CASE("restart rules: a number in a time refills by itself, and a node is le
 }
 
 TEST_CASE("restart rules: by exception, signal and role; what no rule is about counts as before") {
-  RestartRule rule(ruled(1, "exception=KeyError:free signal=SIGSEGV:fail role=actor:free"));
+  RestartRule rule(ruled(1, "exception=KeyError:free signal=SEGV:fail role=actor:free"));
   CHECK_FALSE(
       rule.decide(failure(CauseClass::Error, 1, "my.KeyError@a.py:3"), at(0s)).attempt_spent);
   auto crash = failure(CauseClass::Crash, 1, "SIGSEGV");
