@@ -107,12 +107,14 @@ class CheckTest(unittest.TestCase):
         for name, includes, line in (("a", "#include <string>\n\n", "std::string a();"),
                                      ("b", "", "std::string b();"),
                                      ("c", '#include "core/a.hpp"\n\n', "std::string c();"),
-                                     ("d", "", "std::string d();")):
+                                     ("d", "", "std::string d();"),
+                                     ("e", "#include <string>\n\n", "struct E {};"),
+                                     ("f", "#include <string>\n\n", "std::string f(E);")):
             (self.root / f"lib/core/{name}.hpp").write_text(text.format(includes, line))
         subprocess.run(["git", "add", "lib"], cwd=self.root, check=True)
         done = subprocess.run([".ci/check"], cwd=self.root, capture_output=True, text=True)
         found = [line.strip()[:16] for line in done.stdout.splitlines() if "alone" in line]
-        self.assertEqual(found, ["lib/core/b.hpp:1", "lib/core/d.hpp:1"], done.stdout)
+        self.assertEqual(found, [f"lib/core/{name}.hpp:1" for name in "bdf"], done.stdout)
 
     def test_manual_pages_are_linted(self) -> None:
         page = '.\\" SPDX-License-Identifier: Apache-2.0\n.Dd May 1, 2026\n.Dt A 7\n.Os\n{}'
