@@ -17,6 +17,9 @@ endif()
 option(ELASTRUN_TOGETHER "Compile files of a module together" ${together})
 set(CMAKE_UNITY_BUILD ${ELASTRUN_TOGETHER})
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
+if(CMAKE_BUILD_TYPE STREQUAL Debug AND NOT ELASTRUN_SANITIZE)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)  # all: without optimisation headers take nearly all of it
+endif()
 
 find_program(ELASTRUN_CCACHE ccache)
 if(ELASTRUN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

@@ -16,14 +16,14 @@ constexpr Duration kDrainLook = std::chrono::milliseconds(20);
 // Workers of other nodes mostly end within it, which needs no words.
 constexpr Duration kLong = std::chrono::seconds(1);
 
-std::size_t visitors_of(const RoundStore& store) {
+std::size_t visitors_at(const RoundStore& store) {
   return store.serves_others() ? store.visitors() : 0;
 }
 
 }  // namespace
 
 void StoreDrain::wait(RoundStore& store, Duration limit) {
-  if (limit <= Duration::zero() || visitors_of(store) == 0) return;
+  if (limit <= Duration::zero() || visitors_at(store) == 0) return;
   // From here on dead peers are looked for: this stay ends before a scheduler sends SIGKILL.
   store.rounds_are_over();
   store_ = &store;
@@ -41,7 +41,7 @@ void StoreDrain::wait(RoundStore& store, Duration limit) {
 
 void StoreDrain::look() {
   const TimePoint now = clock_.now();
-  const auto visitors = visitors_of(*store_);
+  const auto visitors = visitors_at(*store_);
   if (visitors == 0 || now >= until_) {
     waiting_ = false;
     return;
@@ -65,7 +65,7 @@ void StoreDrain::hear_signal(bool insisted) {
   log::warning(kDrainArea,
                "the job has ended here; this node serves {} connections of workers on other nodes, "
                "for {} at most; once more ends that at once",
-               visitors_of(*store_), format_duration(until_ - clock_.now()));
+               visitors_at(*store_), format_duration(until_ - clock_.now()));
 }
 
 }  // namespace elastrun::agent
