@@ -20,8 +20,7 @@ using boost::system::error_code;
 class PortServer final : public Server {
  public:
   PortServer(boost::asio::io_context& loop, Clock& clock, Connection::Rules rules)
-      : loop_(loop),
-        clock_(clock),
+      : clock_(clock),
         rules_(std::move(rules)),
         at_(rules_.settings.at),
         acceptor_(loop),
@@ -109,7 +108,6 @@ class PortServer final : public Server {
     return true;
   }
 
-  boost::asio::io_context& loop_;
   Clock& clock_;
   Connection::Rules rules_;
   net::Endpoint at_;

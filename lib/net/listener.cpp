@@ -22,8 +22,7 @@ using boost::system::error_code;
 class PortListener final : public Listener {
  public:
   PortListener(boost::asio::io_context& loop, Clock& clock, Settings settings, Takers takers)
-      : loop_(loop),
-        clock_(clock),
+      : clock_(clock),
         settings_(std::move(settings)),
         takers_(std::move(takers)),
         acceptor_(loop),
@@ -157,7 +156,6 @@ class PortListener final : public Listener {
     });
   }
 
-  boost::asio::io_context& loop_;
   Clock& clock_;
   const Settings settings_;
   Takers takers_;

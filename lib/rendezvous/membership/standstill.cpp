@@ -157,7 +157,7 @@ void Standstill::asks(Peer peer, TimePoint now) {
 /// One at a time: a client that asks meanwhile gets the same answer.
 void Standstill::call(TimePoint now, bool hang) {
   if (call_) return;
-  call_.emplace();
+  call_ = Call{};  // emplace() wants the class complete, says clang
   call_->id = ++last_call_;
   call_->until = now + kTimeToAnswer;
   const auto order = std::make_shared<const Push>(TakeStacks{call_->id, hang});
