@@ -166,6 +166,7 @@ class Scripts(unittest.TestCase):
         (self.folder / ".ci" / "check").symlink_to("/bin/true")
         self.play("ninja", "exit 0")
         self.play("ctest", 'echo "$*" >>"$MARK"')
+        self.play("../scripts/cross", "exit 0")
         for word, parts in (("", [("build/release", "bench"), ("build/debug", "|sources|system")]),
                             ("release", [("build/release", "bench")]),
                             ("debug", [("build/debug", "|install|netns")])):
@@ -178,6 +179,24 @@ class Scripts(unittest.TestCase):
             for line, (build, left_out) in zip(lines, parts):
                 self.assertIn(f"--test-dir {build} ", line)
                 self.assertTrue(line.endswith(left_out), line)
+
+    def test_all_of_it_has_arm64_where_its_libraries_can_be_fetched(self) -> None:
+        (self.folder / ".ci").mkdir()
+        (self.folder / ".ci" / "check").symlink_to("/bin/true")
+        self.play("ninja", "exit 0")
+        self.play("ctest", "exit 0")
+        for code, expected, said in ((0, 0, "ok      ARM64, "), (1, 1, "FAILED  ARM64, "),
+                                     (3, 0, "SKIPPED ARM64: this machine's package servers")):
+            self.play("../scripts/cross", f'echo "cross $*" >"$MARK"; exit {code}')
+            done = self.run_in_folder("bash", "scripts/test", more=":/usr/bin:/bin")
+            self.assertEqual((done.returncode, self.marks()), (expected, "cross quick\n"))
+            self.assertIn(said, done.stdout)
+
+    def test_arm64_without_its_packages_says_so(self) -> None:
+        self.play("apt-get", "exit 100")
+        done = self.run_in_folder("bash", "scripts/cross", "quick", more=":/usr/bin:/bin")
+        self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"fetch libraries of ARM64 +failed")
 
     def test_quick_runs_what_the_change_can_break(self) -> None:
         (self.folder / ".ci").mkdir()
