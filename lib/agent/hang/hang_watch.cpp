@@ -42,7 +42,7 @@ constexpr std::array kPairs{
 
 /// When it was, of an entry that has come now: entries wait a moment for each other, which belongs
 /// to a hang that follows. An older time is one that the script has chosen, and tells of now.
-TimePoint time_of_entry(const goodput::MeasurementEntry& entry, TimePoint now, WallTime wall) {
+TimePoint moment_of(const goodput::MeasurementEntry& entry, TimePoint now, WallTime wall) {
   const TimePoint at = goodput::time_of_entry(entry.time, now, wall);
   return now - at > kLatestEntry ? now : at;
 }
@@ -138,7 +138,7 @@ void HangWatch::heard_goodput(int rank, const workers::GoodputEntries& said) {
   if (said.lost > 0) rule_.closed_all(rank, now);
   for (const auto& [entry, name, members] : said.entries) {
     const auto kind = entry.kind;
-    const auto at = time_of_entry(entry, now, wall);
+    const auto at = moment_of(entry, now, wall);
     if (kind == Entry::SliceCounts) continue;  // a thread tells that again and again
     const auto pair = std::ranges::find_if(
         kPairs, [kind](const Pair& one) { return one.begin == kind || one.end == kind; });
