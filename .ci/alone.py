@@ -8,12 +8,11 @@ missing.
 """
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 Names = frozenset[str]
 
@@ -50,14 +49,12 @@ def words_of(text: str) -> Names:
     return Names(re.findall(r"\b[A-Za-z_]\w*\b", code))
 
 
-def declared_in(paths: list[str], root: Path) -> dict[str, set[str]]:
-    """By header: the names that it brings into its namespace, and its macros."""
-    names = {path: set(re.findall(r"\b(?:class|struct) (\w+);", (root / path).read_text()))
-             for path in paths}
-    said = subprocess.run(["ctags", "--languages=C++", "--kinds-C++=cdefgpstuvxN", "--fields=+nsK",
-                           "--output-format=json", "-o", "-", *paths], cwd=root,
-                          capture_output=True, text=True, check=True)
-    for tag in map(json.loads, said.stdout.splitlines()):
+def declared_in(paths: Iterable[str], tags: Iterable[dict[str, Any]],
+                read: Callable[[str], str]) -> dict[str, set[str]]:
+    """By header: the names that it brings into its namespace, and its macros. `tags`: of these
+    headers, by ctags, which leaves out classes that are declared alone."""
+    names = {path: set(re.findall(r"\b(?:class|struct) (\w+);", read(path))) for path in paths}
+    for tag in tags:
         if tag.get("scopeKind", "namespace") in ("namespace", "enum"):
             names[tag["path"]].add(tag["name"])
     return names

@@ -59,6 +59,11 @@ class Scripts(unittest.TestCase):
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
 
+    def play_checks_and_builds(self) -> None:
+        (self.folder / ".ci").mkdir()
+        (self.folder / ".ci" / "check").symlink_to("/bin/true")
+        self.play("ninja", "exit 0")
+
     def run_in_folder(self, *words: str, more: str = "") -> subprocess.CompletedProcess[str]:
         env = {"PATH": f"{self.folder}/bin{more}", "MARK": f"{self.folder}/mark",
                "FOLDER": str(self.folder)}
@@ -162,9 +167,7 @@ class Scripts(unittest.TestCase):
         self.assertIn("Failed: release tests", done.stderr)
 
     def test_each_build_runs_the_tests_that_tell_most_there(self) -> None:
-        (self.folder / ".ci").mkdir()
-        (self.folder / ".ci" / "check").symlink_to("/bin/true")
-        self.play("ninja", "exit 0")
+        self.play_checks_and_builds()
         self.play("ctest", 'echo "$*" >>"$MARK"')
         self.play("../scripts/cross", "exit 0")
         for word, parts in (("", [("build/release", "bench"), ("build/debug", "|sources|system")]),
@@ -181,9 +184,7 @@ class Scripts(unittest.TestCase):
                 self.assertTrue(line.endswith(left_out), line)
 
     def test_all_of_it_has_arm64_where_its_libraries_can_be_fetched(self) -> None:
-        (self.folder / ".ci").mkdir()
-        (self.folder / ".ci" / "check").symlink_to("/bin/true")
-        self.play("ninja", "exit 0")
+        self.play_checks_and_builds()
         self.play("ctest", "exit 0")
         for code, expected, said in ((0, 0, "ok      ARM64, "), (1, 1, "FAILED  ARM64, "),
                                      (3, 0, "SKIPPED ARM64: this machine's package servers")):
