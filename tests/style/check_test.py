@@ -18,7 +18,7 @@ class CheckTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name)
         (self.root / ".ci").mkdir()
-        for name in (".ci/check", ".ci/alone.py", ".ci/layers", ".clang-format"):
+        for name in (".ci/check", ".ci/alone.py", ".ci/layers", ".ci/size", ".clang-format"):
             shutil.copy(ROOT / name, self.root / name)
         subprocess.run(["git", "init", "-q", self.root], check=True)
 
@@ -79,17 +79,54 @@ class CheckTest(unittest.TestCase):
                             (SPDX + '// "/ro' + 'ot/x"\n', "one machine")):
             self.assertIn(words, self.check("lib/core/a.cpp", text))
 
-    def test_budgets(self) -> None:
-        lines = "int a();\n"
-        comments = "\n" + "// Why it is so.\n" * 20
-        for path, most in (("lib/core/a.hpp", 150), ("lib/core/a.cpp", 400)):
-            self.assertEqual(self.check(path, SPDX + comments + lines * most), "")
-            self.assertIn(f"{most + 1} lines of code, at most {most}",
-                          self.check(path, SPDX + comments + lines * (most + 1)))
-        body = "  g();\n"
-        for size, allowed in ((38, True), (39, False)):
-            said = self.check("lib/core/a.cpp", SPDX + "void f() {\n" + body * size + "}\n")
-            self.assertEqual("at most 40" not in said, allowed, said)
+    def house(self, files: dict[str, str], lines: int = 1000) -> str:
+        """What is said of a house of these files."""
+        for path, text in files.items():
+            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / path).write_text(text)
+        subprocess.run(["git", "add", "-f", *files], cwd=self.root, check=True)
+        (self.root / ".ci/size").write_text(f"{lines}\n")
+        return self.check("lib/core/other.cpp", SPDX)
+
+    def test_the_house_may_only_shrink(self) -> None:
+        files = {"lib/core/a.cpp": SPDX + "int a();\n" * 8, "lib/python/b.py": "b = 1\n"}
+        self.assertEqual(self.house(files, 11), "")
+        self.assertIn("lib and apps have 11 lines, at most 10", self.house(files, 10))
+
+    def test_components_in_a_circle_are_counted(self) -> None:
+        files = {}
+        for i in range(16):  # a source and its header are one: only together they make a circle
+            a, b = f"a{i}", f"b{i}"
+            files |= {f"lib/core/{a}.hpp": SPDX, f"lib/core/{b}.hpp": SPDX,
+                      f"lib/core/{a}.cpp": SPDX + f'#include "core/{b}.hpp"\n',
+                      f"lib/core/{b}.cpp": SPDX + f'#include "core/{a}.hpp"\n'}
+        self.assertIn("a circle of components: lib/core/a0, lib/core/b0", self.house(files))
+        files["lib/core/b0.cpp"] = SPDX
+        self.assertEqual(self.house(files), "")
+
+    def test_circles_in_python_are_counted_too(self) -> None:
+        files = {"lib/python/e/__init__.py": ""}
+        for i in range(3):
+            files |= {f"lib/python/e/a{i}.py": f"from . import b{i}\n",
+                      f"lib/python/e/b{i}.py": f"def f():\n    from .a{i} import g\n"}
+        self.assertIn("a circle of components: e.a0, e.b0", self.house(files))
+        files["lib/python/e/b0.py"] = ""
+        self.assertEqual(self.house(files), "")
+
+    def test_small_headers_with_one_user_are_counted(self) -> None:
+        files = {f"lib/core/a{i}.hpp": SPDX for i in range(136)}
+        self.assertIn("a small header for tests alone", self.house(files))
+        files |= {f"lib/core/{user}.cpp": SPDX + '#include "core/a0.hpp"\n' for user in "bc"}
+        self.assertEqual(self.house(files), "")
+
+    def test_functions_of_one_name_are_counted(self) -> None:
+        files = {f"lib/core/{user}.cpp": SPDX + "namespace {\n" + "".join(
+            f"int f{i}({'int ' * (user == 'b')}{'char ' * (user == 'c')}) {{ return 1; }}\n"
+            for i in range(18)) + "}  // namespace\n" for user in "abc"}
+        self.house(files)
+        done = subprocess.run([".ci/check", "--fast"], cwd=self.root, capture_output=True,
+                              text=True, check=False)
+        self.assertIn("f0 stands in 3 files", done.stdout)
 
     def test_names_that_say_nothing(self) -> None:
         self.assertIn("names nothing", self.check("lib/core/utils.cpp", SPDX))
