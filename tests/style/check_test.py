@@ -106,7 +106,7 @@ class CheckTest(unittest.TestCase):
 
     def test_circles_in_python_are_counted_too(self) -> None:
         files = {"lib/python/e/__init__.py": ""}
-        for i in range(3):
+        for i in range(4):
             files |= {f"lib/python/e/a{i}.py": f"from . import b{i}\n",
                       f"lib/python/e/b{i}.py": f"def f():\n    from .a{i} import g\n"}
         self.assertIn("a circle of components: e.a0, e.b0", self.house(files))
