@@ -2,6 +2,7 @@
 #include "export/kubeflow_progress.hpp"
 
 #include "core/json.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <array>
