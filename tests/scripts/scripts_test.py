@@ -140,6 +140,19 @@ class Scripts(unittest.TestCase):
         self.assertIn("apt-get install --no-install-recommends g++ cmake", done.stderr)
         self.assertEqual(self.marks(), "")
 
+    def test_each_script_installs_what_it_builds(self) -> None:
+        self.play("dpkg-query", "exit 1")
+        self.play("id", "echo 0")
+        self.play("apt-get", 'echo "$*" >>"$MARK"; [ "$1" != install ]')
+        for name, builds_tests in (("quickstart", False), ("bench", True), ("cross", True),
+                                   ("test", True)):
+            (self.folder / "mark").unlink(missing_ok=True)
+            done = self.run_in_folder("bash", f"scripts/{name}", more=":/usr/bin:/bin")
+            self.assertNotEqual(done.returncode, 0, name)
+            self.assertIn(" libboost1.81-dev ", self.marks(), done.stdout + done.stderr)
+            # CMakeLists.txt leaves all of tests out where there is no doctest.
+            self.assertEqual(" doctest-dev" in self.marks(), builds_tests, name)
+
     def test_the_next_steps_are_those_of_this_machine(self) -> None:
         program = self.folder / "build/release/apps/elastrun"
         program.parent.mkdir(parents=True)
