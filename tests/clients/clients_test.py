@@ -12,7 +12,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -23,6 +22,9 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/system"))
+from ports import free_port  # noqa: E402
+
 PROGRAM = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path("elastrun")
 ALL = "--all" in sys.argv
 BASE = Path(sysconfig.get_path("purelib"))
@@ -53,11 +55,6 @@ def needs(*modules: str) -> object:
 
 def long(what: str) -> object:
     return unittest.skipUnless(ALL, f"{what}; --all runs it")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 @needs("torch")

@@ -6,13 +6,15 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
+from ports import free_port  # noqa: E402
 
 ELASTRUN = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else Path("elastrun")
 TRAIN = Path(__file__).resolve().parents[2] / "config/examples/restarts/train.py"
@@ -64,10 +66,8 @@ class Restarts(unittest.TestCase):
         self.assertIn("twice the same ValueError@train.py:", out)
 
     def test_the_spare_takes_the_place_of_a_bad_node(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
         common = ("--nnodes=1", "--max-restarts=5", "--restart-policy=auto", "--rdzv-backend=c10d",
-                  f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=bad-node")
+                  f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=bad-node")
         script = (str(TRAIN), "--bad-node", "--steps=20", "--every=100")
         bad = self.start("--local-addr=127.0.0.1", *common, *script, THIS_NODE_IS_BAD="1")
         assert bad.stdout is not None

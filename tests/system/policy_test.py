@@ -11,6 +11,7 @@ import unittest
 from pathlib import Path
 
 from harness import LIMIT, PROGRAM, Job, main, wait_until
+from ports import free_port
 
 CTL = PROGRAM.with_name("elastrunctl")
 # Trains from the last checkpoint on; what happens on the way is said by the words behind it.
@@ -196,7 +197,7 @@ class Policy(unittest.TestCase):
                 self.assertIn("not what elastrun writes", other.errors())
 
     def test_a_bad_node_gives_its_place_to_the_spare(self) -> None:
-        port = str(20000 + os.getpid() % 9000)
+        port = str(free_port())
         common = ("--worker-lib", "--nnodes=1", "--max-restarts=5", "--restart-policy=auto",
                   "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=bad")
         with Job(*common, "--local-addr=127.0.0.1", "--restart-memory=memory", "train.py",
@@ -337,9 +338,8 @@ class Preemption(unittest.TestCase):
             self.assertIn("preempted (SIGTERM) without a checkpoint after ", job.errors())
 
     def test_two_agents_save_at_one_step(self) -> None:
-        port = str(29000 + os.getpid() % 900)
         common = ("--worker-lib", "--nnodes=2", "--preempt-signals=SIGTERM", "--rdzv-backend=c10d",
-                  f"--rdzv-endpoint=127.0.0.1:{port}", "--report=report.json", "train.py", *LONG)
+                  f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--report=report.json", "train.py", *LONG)
         with Job(*common, files=FILES) as one, Job(*common, files=FILES) as other:
             one.wait_for("is at 3"), other.wait_for("is at 3")
             other.process.send_signal(signal.SIGTERM)
@@ -348,7 +348,7 @@ class Preemption(unittest.TestCase):
             self.assertEqual(len(set(steps)), 1)
 
     def test_a_spare_that_is_taken_away_goes_alone(self) -> None:
-        port = str(27000 + os.getpid() % 900)
+        port = str(free_port())
         common = ("--worker-lib", "--nnodes=1", "--preempt-signals=SIGTERM", "--rdzv-backend=c10d",
                   f"--rdzv-endpoint=127.0.0.1:{port}", "train.py", *LONG)
         with Job(*common, files=FILES) as one:

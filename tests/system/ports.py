@@ -2,15 +2,32 @@
 """Ports of this machine's loopback, for tests and benchmarks."""
 from __future__ import annotations
 
+import random
 import socket
+
+_held: list[socket.socket] = []
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """One that was free a moment ago."""
+    """A free port that belongs to this process until it ends: no other test gets it, and the kernel
+    gives it to nobody. bind(2) with port 0 holds a port only until it is closed: the next
+    connection of any process may have it before the program that is tested can listen there."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
+    # Below those that the kernel hands out by itself (ip_local_port_range in ip(7)), and below the
+    # default ports of rendezvous and stores.
+    for port in random.sample(range(10000, 29000), 1000):
+        holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        with socket.socket(family) as probe:
+            try:
+                # A name without a file, as unit tests and conformance take it; see unix(7).
+                holder.bind(f"\0elastrun test port {port}")
+                probe.bind((address, port))
+                _held.append(holder)
+                return port
+            except OSError as error:
+                holder.close()
+                failure = error
+    raise failure
 
 
 def listens(port: int) -> bool:

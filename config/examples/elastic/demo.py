@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -28,10 +29,15 @@ LIMIT = 240.0  # seconds for each wait: a training that stands still ends the de
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
+    """Below those that Linux gives to other connections before our programs have taken them."""
+    ports: list[int] = []
+    while len(ports) < count:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port := random.randrange(10000, 29000)))
+                ports += [port] * (port not in ports)
+            except OSError:
+                continue
     return ports
 
 

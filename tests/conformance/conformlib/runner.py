@@ -74,17 +74,25 @@ class ActionFailed(Exception):
 
 _active: set[str] = set()  # the runs in progress
 _port_lock = threading.Lock()
-_ports_taken: set[int] = set()
+_ports_held: list[socket.socket] = []
 
 
 def reserve_port() -> int:
-    """A port nobody listens on, below the range from which systems hand out ports."""
+    """A port nobody listens on, below the range from which systems hand out ports. It belongs to
+    this process until it ends, by a name that other tests take as well (tests/system/ports.py)."""
     with _port_lock:
         while True:
             port = random.randrange(20000, 29000)
-            if port not in _ports_taken and port_is_free(port):
-                _ports_taken.add(port)
+            holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                holder.bind(f"\0elastrun test port {port}")
+            except OSError:
+                holder.close()
+                continue
+            if port_is_free(port):
+                _ports_held.append(holder)
                 return port
+            holder.close()
 
 
 def abort_all() -> None:

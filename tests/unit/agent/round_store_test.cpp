@@ -4,6 +4,7 @@
 #include "rendezvous/session/local_session.hpp"
 #include "store/listening.hpp"
 #include "support/fake_clock.hpp"
+#include "support/free_port.hpp"
 #include "unit/store/raw_client.hpp"
 
 #include <algorithm>
@@ -156,7 +157,7 @@ TEST_CASE("round store: it serves those who save until the next round begins") {
 }
 
 TEST_CASE("round store: on its only port, it serves those who are there until the next round") {
-  const auto port = StorePlace().prepare();
+  const auto port = elastrun::test::free_port();
   StorePlace at(port, port);
   CHECK(at.prepare() == port);
   at.store->begin(round_of_two(0));
@@ -191,7 +192,7 @@ TEST_CASE("round store: where all ports of its range are taken, it keeps the one
 TEST_CASE("round store: a port is needed where fixed ones are given and none is held") {
   StorePlace any;
   CHECK(!any.store->needs());
-  const auto port = store::open_listening("127.0.0.1", 0)->port;
+  const auto port = elastrun::test::free_port();
   StorePlace fixed(port, port);
   REQUIRE(fixed.store->needs().has_value());
   CHECK(fixed.store->needs()->ports == spec::PortRange{port, port});

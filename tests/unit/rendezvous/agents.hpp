@@ -5,6 +5,7 @@
 #include "rendezvous/coordinator/host.hpp"
 #include "rendezvous/discovery/fixed_locator.hpp"
 #include "rendezvous/session/remote_session.hpp"
+#include "support/free_port.hpp"
 #include "support/loop.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -19,19 +20,13 @@
 /// Agents of a job in one process, over real loopback sockets, on one loop.
 namespace elastrun::rendezvous::test {
 
+using elastrun::test::free_port;
 using elastrun::test::run_until;
 using namespace std::chrono_literals;
 
 struct Network {
   boost::asio::io_context loop;
   std::unique_ptr<Clock> clock = make_system_clock(loop.get_executor());
-
-  /// A port that was free a moment ago.
-  std::uint16_t free_port() {
-    return boost::asio::ip::tcp::acceptor(loop, {boost::asio::ip::address_v4::loopback(), 0})
-        .local_endpoint()
-        .port();
-  }
 };
 
 /// What one agent does with its session: it obeys, when the test says so.

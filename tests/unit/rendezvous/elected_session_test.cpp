@@ -282,7 +282,7 @@ TEST_CASE("elected session: a register that answers no more holds up no end") {
 
 TEST_CASE("elected session: a leader that does not answer is looked for less and less often") {
   Parish parish;
-  const auto port = parish.network.free_port();
+  const auto port = free_port();
   parish.shared.leader = {encode_entry({"127.0.0.1", port, 0}, "of one that is gone"), 5};
   auto a = parish.agent(rules_for(1, 1), 30ms);
   a->join(1, "a");

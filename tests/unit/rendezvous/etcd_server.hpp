@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "support/free_port.hpp"
+
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdlib>
@@ -30,7 +32,8 @@ class EtcdServer {
     std::string pattern = (std::filesystem::temp_directory_path() / "etcd.XXXXXX").string();
     REQUIRE(::mkdtemp(pattern.data()) != nullptr);
     folder_ = pattern;
-    for (int i = 0; i < members; ++i) members_.push_back({free_port(), free_port(), 0});
+    for (int i = 0; i < members; ++i)
+      members_.push_back({elastrun::test::free_port(), elastrun::test::free_port(), 0});
     for (int i = 0; i < members; ++i) start(i);
   }
   ~EtcdServer() {
@@ -104,12 +107,6 @@ class EtcdServer {
     pid_t pid;
   };
   static std::string url(std::uint16_t port) { return "http://127.0.0.1:" + std::to_string(port); }
-  static std::uint16_t free_port() {
-    boost::asio::io_context loop;
-    return boost::asio::ip::tcp::acceptor(loop, {boost::asio::ip::address_v4::loopback(), 0})
-        .local_endpoint()
-        .port();
-  }
 
   std::string folder_;
   std::vector<Member> members_;

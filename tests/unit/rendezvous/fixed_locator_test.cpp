@@ -36,7 +36,7 @@ extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo
 TEST_CASE("fixed locator: a name that becomes one of this machine later makes it the host") {
   Network network;
   FixedLocatorSettings settings;
-  settings.endpoint = {"host0.test", network.free_port()};
+  settings.endpoint = {"host0.test", free_port()};
   const auto locator =
       make_fixed_locator(network.loop, *network.clock, net::make_sealer(""), settings);
   const auto locate = [&] {

@@ -357,7 +357,7 @@ TEST_CASE("leader lease: the loss of one member of three, and a restart of all, 
 
 TEST_CASE("leader lease: an etcd that is not there is an error that names it") {
   Network network;
-  const auto port = std::to_string(network.free_port());
+  const auto port = std::to_string(free_port());
   auto lease = make_etcd_lease(network.loop, *network.clock, "127.0.0.1:" + port, "job",
                                spec::RendezvousConfig{});
   REQUIRE(lease.has_value());

@@ -181,7 +181,7 @@ TEST_CASE("remote session: a spare that is preempted goes alone, and a member wi
 TEST_CASE("remote session: a spare that hosts the coordinator does not go without the job") {
   Network network;
   const auto sealer = net::make_sealer("s3cret");
-  const auto port = network.free_port();
+  const auto port = free_port();
   const auto agent = [&](bool hosts) {
     RemoteSettings settings;
     settings.run_id = "job";
@@ -541,7 +541,7 @@ TEST_CASE("remote session: a pause of the machine is no part of join_timeout") {
   RemoteSettings settings;
   settings.rules.join_timeout = 600s;
   auto sealer = net::make_sealer("");
-  FixedLocatorSettings where{{"127.0.0.1", network.free_port()}, false, {}};
+  FixedLocatorSettings where{{"127.0.0.1", free_port()}, false, {}};
   TestAgent agent(network, make_remote_session(
                                network.loop, *network.clock, sealer,
                                make_fixed_locator(network.loop, *clock, sealer, where), settings));
@@ -584,7 +584,7 @@ TEST_CASE("coordinator: what came during the pause does not end the wait either"
 
 TEST_CASE("remote session: nobody at the endpoint is reported with what was tried") {
   Network network;
-  const std::uint16_t port = network.free_port();
+  const std::uint16_t port = free_port();
   RemoteSettings settings;
   settings.rules.join_timeout = 100ms;
   auto sealer = net::make_sealer("");
@@ -658,7 +658,7 @@ std::unique_ptr<TestAgent> c10d_agent(Network& network, std::uint16_t port,
 
 TEST_CASE("make_session: of two agents at their own address the first one hosts") {
   Network network;
-  const std::uint16_t port = network.free_port();
+  const std::uint16_t port = free_port();
   auto a = c10d_agent(network, port), b = c10d_agent(network, port);
   a->join(), b->join();
   CHECK(a->round().group_world_size() == 2);
@@ -676,7 +676,7 @@ TEST_CASE("make_session: of two agents at their own address the first one hosts"
 
 TEST_CASE("make_session: an agent that came second hosts when the first one is gone") {
   Network network;
-  const std::uint16_t port = network.free_port();
+  const std::uint16_t port = free_port();
   boost::asio::ip::tcp::acceptor first(network.loop);
   first.open(boost::asio::ip::tcp::v4());
   first.set_option(boost::asio::ip::tcp::acceptor::reuse_address(true));
@@ -697,7 +697,7 @@ TEST_CASE("make_session: an agent that came second hosts when the first one is g
 
 TEST_CASE("make_session: a client waits for a host that comes later") {
   Network network;
-  const std::uint16_t port = network.free_port();
+  const std::uint16_t port = free_port();
   auto a = c10d_agent(network, port, false);
   a->join();
   for (int i = 0; i < 5; ++i) network.loop.run_one();
@@ -718,7 +718,7 @@ TEST_CASE("make_session: a host whose port is taken says so") {
 
 TEST_CASE("make_session: the next start of a job does not hear the verdict on the one before") {
   Network network;
-  const std::uint16_t port = network.free_port();
+  const std::uint16_t port = free_port();
   auto host = c10d_agent(network, port), straggler = c10d_agent(network, port);
   host->join(), straggler->join();
   host->round(), straggler->round();
@@ -739,7 +739,7 @@ TEST_CASE("make_session: the next start of a job does not hear the verdict on th
 
 TEST_CASE("make_session: a host whose job has ended sends new nodes away") {
   Network network;
-  const std::uint16_t port = network.free_port();
+  const std::uint16_t port = free_port();
   auto host = c10d_agent(network, port), member = c10d_agent(network, port);
   host->join(), member->join();
   host->round(), member->round();
@@ -762,7 +762,7 @@ TEST_CASE("make_session: a host whose job has ended sends new nodes away") {
 
 TEST_CASE("make_session: a node that is late hears the verdict on the start that it is of") {
   Network network;
-  const std::uint16_t port = network.free_port();
+  const std::uint16_t port = free_port();
   const auto agent = [&](const char* start) { return c10d_agent(network, port, {}, start); };
   auto host = agent("1700000000/1"), straggler = agent("1700000000/1");
   host->join(), straggler->join();
@@ -776,7 +776,7 @@ TEST_CASE("make_session: a node that is late hears the verdict on the start that
 
 TEST_CASE("make_session: a host that leaves tells the others") {
   Network network;
-  const std::uint16_t port = network.free_port();
+  const std::uint16_t port = free_port();
   auto a = c10d_agent(network, port), b = c10d_agent(network, port);
   a->join(), b->join();
   a->round(), b->round();
@@ -787,7 +787,7 @@ TEST_CASE("make_session: a host that leaves tells the others") {
 
 TEST_CASE("make_session: a host that cannot start its workers goes when all know why") {
   Network network;
-  const std::uint16_t port = network.free_port();
+  const std::uint16_t port = free_port();
   auto a = c10d_agent(network, port), b = c10d_agent(network, port);
   a->join(), b->join();
   a->round(), b->round();
@@ -801,7 +801,7 @@ TEST_CASE("make_session: a host that cannot start its workers goes when all know
 
 TEST_CASE("make_session: static nodes are ranked by their node rank at the given master") {
   Network network;
-  const std::uint16_t port = network.free_port();
+  const std::uint16_t port = free_port();
   std::vector<std::unique_ptr<TestAgent>> agents;
   for (int rank : {1, 0}) {
     SessionSettings settings;
