@@ -2,6 +2,7 @@
 #include "caller_request.hpp"
 
 #include "core/clock.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <boost/json/value_to.hpp>
