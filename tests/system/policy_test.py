@@ -339,7 +339,8 @@ class Preemption(unittest.TestCase):
 
     def test_two_agents_save_at_one_step(self) -> None:
         common = ("--worker-lib", "--nnodes=2", "--preempt-signals=SIGTERM", "--rdzv-backend=c10d",
-                  f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--report=report.json", "train.py", *LONG)
+                  f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--report=report.json", "train.py",
+                  *LONG)
         with Job(*common, files=FILES) as one, Job(*common, files=FILES) as other:
             one.wait_for("is at 3"), other.wait_for("is at 3")
             other.process.send_signal(signal.SIGTERM)
