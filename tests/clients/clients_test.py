@@ -241,6 +241,17 @@ class Torch(Clients):
         self.assertEqual(done.stderr.count("elastrun: launches in place of"), 1, done.stderr)
         self.assertNotIn("without forks", done.stderr)
 
+    def test_a_program_that_is_not_there_is_told_as_by_torch(self) -> None:
+        text = ("from torch.distributed.launcher.api import LaunchConfig, elastic_launch\n"
+                "config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=1, run_id='one',\n"
+                "                      rdzv_backend='c10d', rdzv_endpoint='localhost:0')\n"
+                "try:\n    elastic_launch(config, 'no-such-program')()\n"
+                "except FileNotFoundError as error:\n    print(error)\n")
+        ours, theirs = (self.python("-c", text, ELASTRUN_TORCHRUN=one) for one in "10")
+        self.assertIn("elastrun: launches in place of", ours.stderr)
+        self.assertEqual(ours.stdout, theirs.stdout, ours.stderr[-3000:])
+        self.assertIn("no-such-program", ours.stdout)
+
     def test_what_cannot_be_pickled_is_torchs(self) -> None:
         script = self.folder / "local.py"
         script.write_text(NOT_PICKLED)

@@ -33,7 +33,54 @@ class hpu:
     "distributed/run.py": RUN,
     "distributed/launch.py": RUN,
     "distributed/launcher/__init__.py": "from .api import launch_agent\n",
+    "distributed/elastic/__init__.py": "",
+    "distributed/elastic/multiprocessing/__init__.py": "",
+    "distributed/elastic/multiprocessing/errors.py": """
+class ChildFailedError(Exception):
+    def __init__(self, name, failures):
+        self.name, self.failures = name, failures
+class ProcessFailure:
+    def __init__(self, local_rank, pid, exitcode, error_file):
+        self.local_rank, self.exitcode = local_rank, exitcode
+""",
+    "distributed/elastic/rendezvous/__init__.py": "",
+    "distributed/elastic/rendezvous/api.py": "class RendezvousError(Exception): ...\n",
+    "distributed/elastic/metrics/__init__.py": "",
+    "distributed/elastic/metrics/api.py": """
+class NullMetricHandler: ...
+_default_metrics_handler, _metrics_map = NullMetricHandler(), {}
+""",
     "distributed/launcher/api.py": """
+from dataclasses import dataclass, field
+from typing import Any, Dict, Optional
+
+class DefaultLogsSpecs:  # as in 2.4, the attributes that an agent reads
+    _root_log_dir, _redirects, _tee, _local_ranks_filter = None, 0, 0, None
+
+@dataclass
+class LaunchConfig:  # the fields of 2.4 to 2.8; later ones append theirs
+    min_nodes: int
+    max_nodes: int
+    nproc_per_node: int
+    logs_specs: Optional[DefaultLogsSpecs] = None
+    run_id: str = ""
+    role: str = "default_role"
+    rdzv_endpoint: str = ""
+    rdzv_backend: str = "etcd"
+    rdzv_configs: Dict[str, Any] = field(default_factory=dict)
+    rdzv_timeout: int = -1
+    max_restarts: int = 3
+    monitor_interval: float = 0.1
+    start_method: str = "spawn"
+    log_line_prefix_template: Optional[str] = None
+    metrics_cfg: Dict[str, str] = field(default_factory=dict)
+    local_addr: Optional[str] = None
+
+    def __post_init__(self):
+        self.rdzv_configs["timeout"] = 900
+        if self.logs_specs is None:
+            self.logs_specs = DefaultLogsSpecs()
+
 class LocalElasticAgent:
     def run(self): ...
 def launch_agent(config, entrypoint, args, health_check_server=None):
@@ -89,6 +136,30 @@ COMMAND = """
 import sys
 from accelerate.commands.accelerate_cli import main
 sys.exit(main())
+"""
+OLDER = """
+import sys
+from dataclasses import dataclass
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher import api
+def config(made=api.LaunchConfig, **more):
+    return made(min_nodes=1, max_nodes=1, nproc_per_node=2, rdzv_backend="c10d", max_restarts=0,
+                rdzv_endpoint="localhost:0", run_id="old", **more)
+print(api.launch_agent(config(), sys.executable, ["worker.py", "--lr=1"]), flush=True)
+try:
+    api.launch_agent(config(), "sh", ["-c", "exit 3"])
+except ChildFailedError as error:
+    print(*sorted(failure.exitcode for failure in error.failures.values()))
+try:
+    api.launch_agent(config(), "no-such-program", [])
+except FileNotFoundError as error:
+    print("missing", error.filename, flush=True)
+@dataclass
+class Newer(api.LaunchConfig):
+    teleport: str = "off"
+print(api.launch_agent(config(Newer), sys.executable, ["worker.py"]), flush=True)
+for _ in range(2):
+    print(api.launch_agent(config(Newer, teleport="on"), sys.executable, ["worker.py"]))
 """
 OWN_AGENT = """
 from types import SimpleNamespace
@@ -435,6 +506,19 @@ except OSError as error:
         done = launch("npu")
         self.assertEqual(done.returncode, 1)
         self.assertIn("cannot import torch: no library", done.stderr)
+
+    def test_a_config_of_another_release_has_defaults_for_what_it_lacks(self) -> None:
+        """What it has that elastrun does not know goes to torch's own launcher, said once."""
+        done = self.python("-c", OLDER)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        out = done.stdout.splitlines()
+        self.assertEqual(sorted(out[:2]), ["0 2 --lr=1", "1 2 --lr=1"])
+        self.assertEqual(out[2:5], ["{0: None, 1: None}", "3", "missing no-such-program"])
+        self.assertEqual(sorted(out[5:7]), ["0 2", "1 2"])
+        self.assertEqual(out[7:], ["{0: None, 1: None}", "torch launches", "torch launches"])
+        self.assertEqual(done.stderr.count("elastrun: torch's own launcher runs: elastrun does not "
+                                           "know LaunchConfig.teleport of this torch"), 1)
+        self.assertEqual(done.stderr.count("elastrun: launches in place of"), 1, done.stderr)
 
     def test_a_program_with_an_agent_of_its_own_gets_torchs_launcher(self) -> None:
         done = self.python("-c", OWN_AGENT)

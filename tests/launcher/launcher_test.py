@@ -280,6 +280,36 @@ if __name__ == "__main__":
 """)
         self.assertRegex(out, r"^-11 SIGSEGV Signal 11 \(SIGSEGV\) received by PID \d+\n$")
 
+    def test_error_handlers_have_torch_s_modules_and_hooks(self) -> None:
+        out = self.run_program("""
+from elastrun.multiprocessing import errors
+from elastrun.multiprocessing.errors import error_handler, handlers
+assert handlers.get_error_handler is errors.get_error_handler
+assert isinstance(handlers.get_error_handler(), error_handler.ErrorHandler)
+
+class Knowing(error_handler.ErrorHandler):
+    def maybe_enrich_signal_failure_message(self, message, error_file):
+        if error_file != "<N/A>":
+            raise ValueError("which is only logged")
+        return message + ", and the device has seen a fault"
+
+errors.get_error_handler = Knowing
+died = errors.ProcessFailure(0, 1, -11, "none.json")
+print("Signal 11 (SIGSEGV) received by PID 1, and the device" in str(
+    ChildFailedError("train", {0: died})))
+died.error_file = "left.json"
+print(", and" in str(ChildFailedError("train", {0: died})))
+print(", and" in str(ChildFailedError("train", {0: errors.ProcessFailure(0, 1, 3, "none")})))
+
+with open("left.json", "w") as file:
+    file.write('{"message": {"message": "boom", "extraInfo": {}}}')
+os.environ["TORCHELASTIC_ERROR_FILE"] = "own.json"
+handlers.get_error_handler().dump_error_file("left.json", 7)
+print(open("own.json").read())
+""")
+        self.assertEqual(out, 'True\nFalse\nFalse\n{"message": {"message": "boom", '
+                              '"extraInfo": {}, "errorCode": 7}}\n')
+
     def test_an_error_file_with_the_time_of_no_clock(self) -> None:
         """In ms, in ns, without end, in words: the message counts, and the time of the report."""
         out = self.run_program("""
@@ -453,10 +483,12 @@ if __name__ == "__main__":
     tell(shutdown_timeout=1e10)
     tell(elastrun={"no_such_option": 1})
     tell(start_method="dance")
-    try:
-        elastic_launch(alone(), "./no-such-program")()
-    except Exception as error:
-        print(type(error).__name__, error)
+    open("no-program", "w").close()
+    for program in ("./no-such-program", "./no-program"):
+        try:
+            elastic_launch(alone(), program)()
+        except Exception as error:
+            print(type(error).__name__, error, error.filename)
 """)
         lines = out.splitlines()
         self.assertEqual(lines[0], "ValueError local_ranks_filter is of another type than it has "
@@ -464,7 +496,11 @@ if __name__ == "__main__":
         self.assertRegex(lines[1], "^KeyError .*'mine'")
         self.assertRegex(lines[2], "^ValueError shutdown_timeout has to be a number of seconds")
         self.assertRegex(lines[3], "^ValueError .*unrecognized arguments: --no-such-option")
-        self.assertRegex(lines[-1], "^AgentError .*no-such-program")
+        # As subprocess.Popen, by which torch starts a program.
+        self.assertEqual(lines[-2:], [
+            "FileNotFoundError [Errno 2] No such file or directory: './no-such-program' "
+            "./no-such-program",
+            "PermissionError [Errno 13] Permission denied: './no-program' ./no-program"])
 
     def test_queues_and_a_timer_server_beside_the_agent(self) -> None:
         """The timers document: a worker that overstays its time is ended, and started again."""

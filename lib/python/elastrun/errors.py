@@ -16,28 +16,30 @@ if TYPE_CHECKING:
 
 def _of_worker(error: BaseException) -> dict[str, Any]:
     """What the worker left for which a launcher fails by ChildFailedError; nothing of others."""
-    import json
-
     first = getattr(error, "get_first_failure", None)
     if first is None:
         return {}
     failure = first()[1]
     try:
-        with open(failure.error_file, encoding="utf-8") as file:
-            left: dict[str, Any] = json.load(file)
+        return _left_in(failure.error_file, failure.exitcode)
     except (OSError, ValueError):
         return {}
-    if failure.exitcode and isinstance(left.get("message"), dict):
-        left["message"]["errorCode"] = failure.exitcode  # of a signal, it could not write itself
+
+
+def _left_in(path: str, exit_code: int) -> dict[str, Any]:
+    import json
+
+    with open(path, encoding="utf-8") as file:
+        left: dict[str, Any] = json.load(file)
+    if exit_code and isinstance(left.get("message"), dict):
+        left["message"]["errorCode"] = exit_code  # of a signal, it could not write itself
     return left
 
 
-def _write(error: BaseException, path: str) -> None:
-    import json  # which take as long as all else, and are seldom needed
-    import traceback
+def _told(error: BaseException) -> dict[str, Any]:
+    import traceback  # which takes as long as all else, and is seldom needed
 
-    handed_on = _of_worker(error)
-    said = handed_on or {"message": {
+    return _of_worker(error) or {"message": {
         "message": f"{type(error).__name__}: {error}",
         "extraInfo": {
             # With three arguments: the only form before Python 3.10.
@@ -46,6 +48,15 @@ def _write(error: BaseException, path: str) -> None:
             "timestamp": str(int(time.time())),
         },
     }}
+
+
+def _write(tell: Callable[[], dict[str, Any]]) -> None:
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    if not path:
+        return
+    import json
+
+    said = tell()
     # Whole or not at all: a worker that is killed while it writes must not leave half a file.
     unfinished = f"{path}.{os.getpid()}"
     with open(unfinished, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -55,12 +66,25 @@ def _write(error: BaseException, path: str) -> None:
 
 def write_error_file(error: BaseException) -> None:
     """To TORCHELASTIC_ERROR_FILE, if that is set. Never fails."""
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     try:
-        if path:
-            _write(error, path)
+        _write(lambda: _told(error))
     except Exception:
         pass  # the exception itself matters more than its file, whatever its str() does
+
+
+def copy_error_file(path: str, exit_code: int) -> None:
+    """That of a worker to TORCHELASTIC_ERROR_FILE, if that is set. Fails with OSError, and with
+    ValueError for a file without JSON."""
+    _write(lambda: _left_in(path, exit_code))
+
+
+def enable_faulthandler() -> None:
+    try:
+        import faulthandler  # which not every subinterpreter has
+
+        faulthandler.enable(all_threads=True)
+    except (AttributeError, ImportError, OSError, RuntimeError, ValueError):
+        pass  # stderr is closed or no real file
 
 
 def record(function: _Function) -> _Function:
@@ -73,12 +97,7 @@ def record(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        try:
-            import faulthandler  # which not every subinterpreter has
-
-            faulthandler.enable(all_threads=True)
-        except (AttributeError, ImportError, OSError, RuntimeError, ValueError):
-            pass  # stderr is closed or no real file
+        enable_faulthandler()
         try:
             return function(*args, **kwargs)
         except SystemExit as end:

@@ -5,7 +5,6 @@ sees no other. What elastrun cannot take over, torch's launcher runs as ever, an
 """
 from __future__ import annotations
 
-import copy
 import functools
 import importlib
 import sys
@@ -130,16 +129,16 @@ def _launch(torch: Torch, config: Any, entrypoint: Any, args: Any, more: tuple[A
         _say(f"torch's own launcher runs: {why} {_HINT}")
         return torch.launch_agent(config, entrypoint, args, *more, **named)
 
+    from elastrun.launcher import api as ours
+
     why = _obstacle(torch, config, entrypoint, [*more, *named.values()])
     if why is not None:
         return by_torch(why)
-    adapted, no_fork = _adapted(config, entrypoint)
+    adapted, no_fork = _adapted(ours.completed(config), entrypoint)
     why = _not_pickled(adapted, entrypoint, args)
     if why is not None:
         return by_torch(f"{why}; {no_fork}" if no_fork else why)
-    from elastrun.launcher import api as ours
-
-    _hand_over(torch, config)
+    _hand_over(torch, adapted)
     said = f"launches in place of torch.distributed.launcher {_HINT}"
     _say(f"{said}; without forks: {no_fork}" if no_fork else said)
     try:
@@ -166,7 +165,6 @@ def _adapted(config: Any, entrypoint: Any) -> tuple[Any, str | None]:
         why = f"the program has its own rendezvous handler {config.rdzv_backend}, which has threads"
     if why is None:
         return config, None
-    config = copy.copy(config)
     config.start_method = "spawn"
     config.elastrun = {"by_value": True}
     return config, why
@@ -174,13 +172,19 @@ def _adapted(config: Any, entrypoint: Any) -> tuple[Any, str | None]:
 
 def _obstacle(torch: Torch, config: Any, entrypoint: Any, more: Sequence[Any]) -> str | None:
     """Why elastrun cannot run this; None: it can."""
+    from elastrun.launcher.api import LaunchConfig
+
     name = torch.replaced()
     if name is not None:
         return f"the program has its own {name}"
     if any(one is not None for one in more):
         return "the program has its own health check server"
-    if type(config.logs_specs).__name__ != "DefaultLogsSpecs":
-        return f"the program has its own {type(config.logs_specs).__name__}"
+    logs_specs = type(getattr(config, "logs_specs", None)).__name__
+    if logs_specs not in ("DefaultLogsSpecs", "NoneType"):
+        return f"the program has its own {logs_specs}"
+    for name, one in getattr(config, "__dataclass_fields__", {}).items():
+        if name not in LaunchConfig.__dataclass_fields__ and getattr(config, name) != one.default:
+            return f"elastrun does not know LaunchConfig.{name} of this torch"
     if program.find_program("elastrun") is None:
         return "the program elastrun is missing"
     return None
@@ -191,9 +195,8 @@ def _not_pickled(adapted: Any, entrypoint: Any, args: Sequence[Any]) -> str | No
         return None
     from elastrun.multiprocessing import payload
 
-    by_value = bool(getattr(adapted, "elastrun", {}))
     try:
-        payload.pack(entrypoint, tuple(args), by_value).close()
+        payload.pack(entrypoint, tuple(args), bool(adapted.elastrun)).close()
     except TypeError as error:
         return str(error)
     return None

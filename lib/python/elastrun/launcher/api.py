@@ -2,12 +2,13 @@
 """The names, fields and defaults of torch.distributed.launcher.api."""
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import sys
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from elastrun.agent.server import LocalElasticAgent, WorkerSpec
@@ -65,6 +66,16 @@ class LaunchConfig:
             raise ValueError(f"shutdown_timeout must be non-negative, got {self.shutdown_timeout}")
 
 
+def completed(config: Any) -> Any:
+    """A copy with the default of each field that an older torch's LaunchConfig does not have."""
+    config = copy.copy(config)
+    for one in fields(LaunchConfig):
+        if not hasattr(config, one.name):
+            made = one.default_factory
+            setattr(config, one.name, one.default if made is MISSING else made())
+    return config
+
+
 class elastic_launch:
     """`elastic_launch(config, entrypoint)(*args)` runs a function, or a program with its words, in
     every worker, and gives what the functions returned, by global rank. See launch_agent.
@@ -113,6 +124,7 @@ def _agent(config: Any, entrypoint: Any, args: list[Any], health_check_server: A
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
         _log.warning("config has no run_id, generated a random run_id: %s", config.run_id)
+    config = completed(config)
     master_addr, master_port = _static_place(config)
     parameters = RendezvousParameters(
         backend=config.rdzv_backend, endpoint=config.rdzv_endpoint, run_id=config.run_id,
@@ -127,13 +139,12 @@ def _agent(config: Any, entrypoint: Any, args: list[Any], health_check_server: A
         event_log_handler=config.event_log_handler, numa_options=config.numa_options,
         duplicate_stdout_filters=config.duplicate_stdout_filters,
         duplicate_stderr_filters=config.duplicate_stderr_filters,
-        virtual_local_rank=getattr(config, "virtual_local_rank", False))
-    own = dict(getattr(config, "elastrun", None) or {})
-    shutdown_timeout = getattr(config, "shutdown_timeout", None)
+        virtual_local_rank=config.virtual_local_rank)
+    own = dict(config.elastrun)
     agent = LocalElasticAgent(
         spec, config.logs_specs, config.start_method,
         log_line_prefix_template=config.log_line_prefix_template,
-        shutdown_timeout=30 if shutdown_timeout is None else shutdown_timeout,
+        shutdown_timeout=30 if config.shutdown_timeout is None else config.shutdown_timeout,
         health_check_server=health_check_server, by_value=bool(own.pop("by_value", False)),
         options=own)
     return agent, entrypoint_name(entrypoint, args)

@@ -2,6 +2,7 @@
 """The agent of one node: torch.distributed.elastic.agent.server.local_elastic_agent."""
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -84,7 +85,8 @@ class LocalElasticAgent(ElasticAgent):
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Fails with SignalException, the errors of elastrun.rendezvous, ValueError for a spec with
         which nothing can start, TypeError for a function or a value that cannot be pickled,
-        RuntimeError where this process may not be forked, and AgentError, a RuntimeError.
+        RuntimeError where this process may not be forked, OSError for a program that cannot be
+        started (FileNotFoundError), and AgentError, a RuntimeError.
         """
         return self._run(None)
 
@@ -261,6 +263,11 @@ class LocalElasticAgent(ElasticAgent):
             return signal_exception(int(number))
         if server is not None and isinstance(server.failure, Exception):
             return server.failure
+        program = self._spec.entrypoint
+        if isinstance(program, str) and error["kind"] == "spawn" and program in error["text"]:
+            for number in (errno.ENOENT, errno.EACCES, errno.ENOEXEC):
+                if os.strerror(number) in error["text"]:  # as torch, by Popen
+                    return OSError(number, os.strerror(number), program)
         return _ERRORS.get(error["kind"], AgentError)(error["text"])
 
     def _with_culprit(self, failures: dict[int, ProcessFailure]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import signal
 import socket
 import time
@@ -13,11 +14,14 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from elastrun import errors
+from elastrun.multiprocessing.errors.error_handler import ErrorHandler
+from elastrun.multiprocessing.errors.handlers import get_error_handler
 
 __all__ = ["ChildFailedError", "ErrorHandler", "ProcessFailure", "get_error_handler", "record"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _NOT_AVAILABLE = "<N/A>"
+_log = logging.getLogger(__name__)
 _ADVICE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 
 
@@ -133,6 +137,12 @@ def _block(index: int, rank: int, failure: ProcessFailure) -> str:
         extra = message.get("extraInfo", {})
         message = extra.get("py_callstack", message.get("message", _NOT_AVAILABLE))
         message = str(message).replace("\n", "\n  ")
+    if failure.exitcode < 0:
+        try:
+            message = get_error_handler().maybe_enrich_signal_failure_message(message,
+                                                                              failure.error_file)
+        except Exception:
+            _log.warning("Failed to enrich signal failure message", exc_info=True)
     name = failure.signal_name()
     return "\n".join([
         f"[{index}]:",
@@ -143,21 +153,6 @@ def _block(index: int, rank: int, failure: ProcessFailure) -> str:
         + (f" ({name})" if name != _NOT_AVAILABLE else ""),
         f"  error_file: {failure.error_file}",
         f"  traceback : {message}"])
-
-
-class ErrorHandler:
-    """What @record does with an exception. Derive from it for what else is to be done."""
-
-    def initialize(self) -> None:
-        """Before the function runs."""
-
-    def record_exception(self, e: BaseException) -> None:
-        """Writes it to TORCHELASTIC_ERROR_FILE, if that is set. Never fails."""
-        errors.write_error_file(e)
-
-
-def get_error_handler() -> ErrorHandler:
-    return ErrorHandler()
 
 
 def record(fn: _Function, error_handler: ErrorHandler | None = None) -> _Function:
