@@ -140,7 +140,6 @@ CLI::App* add_store(CLI::App& app, StoreOptions& options, std::string& conf) {
 /// What comes after `goodput`; `run` is the one that was chosen.
 struct GoodputCommands {
   GoodputOptions report;
-  CompareOptions compare;
   ConvertOptions convert;
   CalculateOptions calculate;
   WatchOptions watch;
@@ -165,16 +164,6 @@ void add_report(CLI::App& goodput, GoodputCommands& commands) {
       ->excludes("--json")
       ->excludes("--compatible");
   report->callback([&] { commands.run = [&] { return run_goodput_report(options); }; });
-}
-
-void add_compare(CLI::App& goodput, GoodputCommands& commands) {
-  auto& options = commands.compare;
-  auto* compare = goodput.add_subcommand("compare", "Two jobs, or two runs of one, side by side");
-  constexpr const char* kWhat = "As a file of report";
-  compare->add_option("before", options.before, kWhat)->required()->type_name("FILE");
-  compare->add_option("after", options.after, kWhat)->required()->type_name("FILE");
-  compare->add_flag("--json", options.json, "Print both accounts and what differs as JSON");
-  compare->callback([&] { commands.run = [&] { return run_goodput_compare(options); }; });
 }
 
 void add_convert(CLI::App& goodput, GoodputCommands& commands) {
@@ -222,18 +211,9 @@ void add_watch(CLI::App& goodput, GoodputCommands& commands) {
 
 void add_what_if(CLI::App& goodput, GoodputCommands& commands) {
   auto& options = commands.what_if;
-  auto* what_if = goodput.add_subcommand(
-      "what-if", "What another checkpoint interval or restart policy would have given");
+  auto* what_if =
+      goodput.add_subcommand("what-if", "What another restart policy would have decided");
   what_if->add_option("files", options.files, "As of report")->required()->type_name("FILE");
-  what_if->add_option("--mtbf", options.mtbf, "Seconds from a failure to the next, on average")
-      ->type_name("SECONDS")
-      ->check(seconds(0.001, 1e9));
-  what_if->add_option("--save-time", options.save_time, "Seconds that a checkpoint takes")
-      ->type_name("SECONDS")
-      ->check(seconds(0, 1e9));
-  what_if->add_option("--interval", options.interval, "Steps from a checkpoint to the next")
-      ->type_name("STEPS")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000}));
   what_if
       ->add_option("--policy", options.policy,
                    "What this restart policy (else torchrun) would have decided at each failure")
@@ -255,7 +235,6 @@ CLI::App* add_goodput(CLI::App& app, GoodputCommands& commands) {
   auto* command = app.add_subcommand("goodput", "Where every second of a job went, from its files");
   command->require_subcommand(1);
   add_report(*command, commands);
-  add_compare(*command, commands);
   add_convert(*command, commands);
   add_what_if(*command, commands);
   add_calculate(*command, commands);

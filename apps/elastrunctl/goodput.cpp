@@ -57,10 +57,8 @@ void print_account(const goodput::Ledger::Summary& summary, const goodput::Journ
              goodput::start_table(journal.starts(), kShownStarts));
 }
 
-}  // namespace
-
-int run_goodput_report(const GoodputOptions& options) {
-  const auto input = read_goodput_files(options.files, !options.html.empty());
+int report_job(const std::vector<std::string>& files, const GoodputOptions& options) {
+  const auto input = read_goodput_files(files, !options.html.empty());
   if (!input) return report_error(input.error().text, kExitFailed);
   const auto answer = answer_of(*input, options.compatible);
   if (!answer) return report_error(answer.error().text, kExitFailed);
@@ -78,6 +76,21 @@ int run_goodput_report(const GoodputOptions& options) {
   fmt::print("{}\n", job_line(*input, *answer));
   print_account(answer->summary, input->journal);
   if (answer->compatible) fmt::print("\n{}", compatible_text(*answer->compatible));
+  return kExitDone;
+}
+
+}  // namespace
+
+int run_goodput_report(const GoodputOptions& options) {
+  const auto jobs = files_by_job(options.files);
+  if (!jobs) return report_error(jobs.error().text, kExitFailed);
+  if (jobs->size() > 1 && !options.html.empty()) {
+    return report_error("--html takes the files of one job; these are of several", kExitUsage);
+  }
+  for (const auto& files : *jobs) {
+    if (&files != &jobs->front() && !options.json) fmt::print("\n");
+    if (const int code = report_job(files, options); code != kExitDone) return code;
+  }
   return kExitDone;
 }
 

@@ -30,27 +30,21 @@ double last_time(const goodput::MeasurementLog& log) {
   return last;
 }
 
-/// Of how many agents the journals are, and what their clocks cost.
+/// Of how many agents the journals are, and how often their clocks were set.
 json::value agents_json(const GoodputInput& input) {
   const auto& agents = input.agents;
   json::object object;
   object["journals"] = agents.journals;
-  object["without_clock"] = agents.without_clock;
-  object["clock_error_s"] = to_seconds(agents.clock_error);
   object["clock_steps"] = agents.clock_steps + input.clocks.count();
   return object;
 }
 
-/// ", from 3 agents whose clocks are known within 0.0004 s".
+/// ", from 3 agents by their wall clocks".
 std::string agents_text(const GoodputInput& input) {
   const auto& agents = input.agents;
   std::string text;
-  if (agents.journals > 1) text += fmt::format(", from {} agents", agents.journals);
-  if (agents.clock_error > Duration::zero()) {
-    text += fmt::format(" whose clocks are known within {:.4f} s", to_seconds(agents.clock_error));
-  }
-  if (agents.without_clock > 0) {
-    text += fmt::format(", {} with a clock that is not known", agents.without_clock);
+  if (agents.journals > 1) {
+    text += fmt::format(", from {} agents by their wall clocks", agents.journals);
   }
   const auto steps = agents.clock_steps + input.clocks.count();
   if (steps > 0) text += fmt::format(", clock set {} time{}", steps, steps == 1 ? "" : "s");

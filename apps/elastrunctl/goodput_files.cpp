@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput_files.hpp"
 
+#include "core/host_name.hpp"
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
 #include "export/record_line.hpp"
 #include "files/parts.hpp"
+#include "goodput/journals/agent_journals.hpp"
 #include "goodput/journals/measurement_journal.hpp"
-#include "goodput_agents.hpp"
 #include "plain_step.hpp"
+#include "runs/run_registry.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -39,18 +41,31 @@ double number_or(const json::value& object, std::string_view name, double otherw
   return value != nullptr && value->is_number() ? value->to_number<double>() : otherwise;
 }
 
-/// When the first record of a file was written, so that files can be put in order; infinity if its
-/// first lines do not say.
-double begins_at(const std::string& path) {
+/// What the first lines of a file tell.
+struct Beginning {
+  double time = std::numeric_limits<double>::infinity();  // of its first record
+  std::string job;                                        // its run id or job name
+};
+
+Beginning beginning_of(const std::string& path) {
   constexpr int kTorn = 3;  // lines that may be torn
   std::ifstream file(path == "-" ? std::string() : path);
   std::string line;
   for (int i = 0; i < kTorn && std::getline(file, line); ++i) {
     const auto value = line.size() > kLongestLine ? fail(Code::Protocol, "") : parse_json(line);
-    if (value) return number_or(*value, "time", number_or(*value, "log_time", 0));
+    if (!value) continue;
+    const auto* attributes = find_member(*value, "attributes");
+    const auto* payload = find_member(*value, "payload");
+    const auto job = attributes != nullptr
+                         ? member_text_or(*attributes, "run_id", "")
+                         : member_text_or(payload ? *payload : *value, "job_name", "");
+    return {number_or(*value, "time", number_or(*value, "log_time", 0)), job};
   }
-  return std::numeric_limits<double>::infinity();
+  return {};
 }
+
+/// A journal, with its parts in order.
+using JournalFiles = std::vector<std::string>;
 
 /// A pattern of the shell names parts, too: each file once, where the first of its parts stands.
 std::vector<JournalFiles> with_parts(const std::vector<std::string>& paths) {
@@ -93,6 +108,85 @@ Status read_one(GoodputReader& reader, const std::string& path) {
   const auto status = reader.read(file);
   if (file.bad()) return fail(Code::Io, fmt::format("cannot read {} to its end", path));
   return status;
+}
+
+/// The lines of a journal, file by file.
+class Lines {
+ public:
+  explicit Lines(JournalFiles files) : files_(std::move(files)) {}
+
+  /// None: the end, or a file that cannot be read; then failed() has its name.
+  std::optional<std::string> next() {
+    if (held_) return std::exchange(held_, {});
+    std::string line;
+    while (true) {
+      if (stream_.is_open() && std::getline(stream_, line)) return line;
+      // Not fail(), which the end of a file sets as well.
+      if (stream_.bad()) failed_ = files_[next_ - 1];
+      if (!failed_.empty() || next_ == files_.size()) return std::nullopt;
+      stream_ = std::ifstream(files_[next_++], std::ios::binary);
+      if (!stream_.is_open()) failed_ = files_[next_ - 1];
+    }
+  }
+  /// Is the next one again.
+  void hold(std::string line) { held_ = std::move(line); }
+  const std::string& failed() const { return failed_; }
+
+ private:
+  const JournalFiles files_;
+  std::size_t next_ = 0;
+  std::ifstream stream_;
+  std::optional<std::string> held_;
+  std::string failed_;
+};
+
+goodput::JournalOutline outline_of(const JournalFiles& files) {
+  goodput::JournalOutline outline;
+  if (files.front() == "-") return outline;  // what comes through a pipe comes once
+  Lines lines(files);
+  telemetry::Record record;
+  while (const auto line = lines.next()) {
+    if (exporter::read_plain_record(*line, record)) {
+      outline.take(record);
+    } else if (goodput::JournalOutline::concerns(*line)) {
+      if (const auto read = exporter::from_json_line(*line)) outline.take(*read);
+    }
+  }
+  return outline;
+}
+
+/// Lets `reader` take several journals of one submission as one.
+Status read_agents(GoodputReader& reader, const std::vector<JournalFiles>& all,
+                   const std::vector<goodput::JournalOutline>& outlines) {
+  using Verdict = goodput::AgentJournals::Verdict;
+  goodput::AgentJournals agents(outlines);
+  std::vector<Lines> journals(all.begin(), all.end());
+  std::vector<goodput::ClockSteps> steps(all.size());
+  for (std::size_t i = 0; i < agents.stretches().size(); ++i) {
+    const auto journal = agents.stretches()[i].journal;
+    bool over = false;
+    reader.before_record = [&](telemetry::Record& record) {
+      const auto stamp = record.stamp;
+      const auto verdict = agents.take(i, record);
+      over = verdict == Verdict::Over;
+      if (!over) steps[journal].take(record, stamp);
+      return verdict == Verdict::Taken;
+    };
+    while (!over) {
+      auto line = journals[journal].next();
+      if (!line) break;
+      if (auto status = reader.take(*line); !status) return status;
+      // The line that ended this stretch is the first of a later one of the same journal.
+      if (over) journals[journal].hold(std::move(*line));
+    }
+    const auto& failed = journals[journal].failed();
+    if (!failed.empty()) return fail(Code::Io, fmt::format("cannot read {} to its end", failed));
+  }
+  // It refers to variables of this function.
+  reader.before_record = {};
+  for (const auto& one : steps) reader.input.agents.clock_steps += one.count();
+  reader.input.agents.journals = std::max(reader.input.agents.journals, all.size());
+  return {};
 }
 
 }  // namespace
@@ -139,11 +233,18 @@ Status GoodputReader::take_record(telemetry::Record& record) {
   if (begins_log || record.name == "job.started") logged_ = begins_log;
   if (begins_log) return {};
   if (logged_) return take_logged(record);
+  if (record.name == "job.started") note_writer(record);
   if (before_record && !before_record(record)) return {};
   if (lacks_start(record)) begin_at(record);
   if (!before_record) input.clocks.take(record);
   add(record);
   return both();
+}
+
+void GoodputReader::note_writer(const telemetry::Record& record) {
+  const auto* host = std::get_if<std::string>(record.find("host"));
+  const auto* pid = std::get_if<std::int64_t>(record.find("pid"));
+  if (host != nullptr && pid != nullptr && *host == host_name()) input.pids.insert(*pid);
 }
 
 /// Of a journal whose first line is torn, the job began with what comes first.
@@ -159,10 +260,8 @@ void GoodputReader::begin_at(const telemetry::Record& record) {
   start.stamp = record.stamp;
   start.scope = record.scope;
   start.name = "job.started";
-  if (before_record) {  // of several agents, whose axis is the coordinator's clock
-    start.stamp.wall = WallTime(start.stamp.mono.time_since_epoch());
-    start.attributes.emplace_back("max_nodes", std::int64_t{2});  // or more
-  }
+  // Of several agents.
+  if (before_record) start.attributes.emplace_back("max_nodes", std::int64_t{2});
   add(start);
   // It is not a line of the file.
   --input.records;
@@ -267,17 +366,54 @@ Status read_into(GoodputReader& reader, std::vector<std::string> paths) {
   }
   // One alone may be a pipe, whose first line can be read once.
   // Stable, so that files whose first lines do not say stay in the order in which they were given.
-  if (paths.size() > 1) std::ranges::stable_sort(paths, {}, begins_at);
-  for (const auto& submission : find_submissions(with_parts(paths))) {
-    if (submission.journals.size() > 1) {
-      if (auto status = read_agents(reader, submission); !status) return status;
+  if (paths.size() > 1) {
+    std::ranges::stable_sort(paths, {}, [](const auto& path) { return beginning_of(path).time; });
+  }
+  const auto all = with_parts(paths);
+  std::vector<goodput::JournalOutline> outlines(all.size());
+  // One alone is read once, and may be a pipe.
+  for (std::size_t i = 0; all.size() > 1 && i < all.size(); ++i) outlines[i] = outline_of(all[i]);
+  for (const auto& members : goodput::submissions_of(outlines)) {
+    if (members.size() > 1) {
+      std::vector<JournalFiles> files;
+      std::vector<goodput::JournalOutline> theirs;
+      for (const auto index : members) {
+        files.push_back(all[index]);
+        theirs.push_back(outlines[index]);
+      }
+      if (auto status = read_agents(reader, files, theirs); !status) return status;
       continue;
     }
-    for (const auto& path : submission.journals.front()) {
+    for (const auto& path : all[members.front()]) {
       if (auto status = read_one(reader, path); !status) return status;
     }
   }
+  const auto runs = runs::list_runs(runs::registry_places());
+  const auto writes = [&](const runs::ListedRun& run) {
+    return reader.input.pids.contains(run.entry.pid);
+  };
+  if (std::ranges::none_of(runs, writes)) reader.input.journal.close();
   return {};
+}
+
+Result<std::vector<std::vector<std::string>>> files_by_job(const std::vector<std::string>& paths) {
+  std::vector<std::vector<std::string>> jobs;
+  std::vector<std::string> names;
+  for (const auto& path : paths) {
+    auto journal = journal_at(path);
+    if (!journal) return std::unexpected(journal.error());
+    const auto name = paths.size() > 1 ? beginning_of(*journal).job : std::string();
+    const auto is_it = [&](const std::string& known) { return known == name || known.empty(); };
+    auto place = std::ranges::find_if(names, is_it);
+    if (place == names.end() && name.empty() && !names.empty()) place = std::prev(names.end());
+    if (place == names.end()) {
+      jobs.emplace_back();
+      place = names.insert(place, name);
+    }
+    if (place->empty()) *place = name;
+    jobs[static_cast<std::size_t>(place - names.begin())].push_back(std::move(*journal));
+  }
+  return jobs;
 }
 
 Result<GoodputInput> read_goodput_files(std::vector<std::string> paths, bool history) {

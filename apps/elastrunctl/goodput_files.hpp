@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,11 @@ struct GoodputInput {
   std::uint64_t other_jobs = 0;  // entries with another job_name
   std::uint64_t lost = 0;        // entries that a recorder could not write into its own file
   WallTime last_wall{};          // of the last record of a journal
+  std::set<std::int64_t> pids;   // of the agents of this host that wrote journals
   goodput::ClockSteps clocks;    // of the machines of journals that were read one after the other
   /// Of journals that were put together: those of one submission, at most.
   struct Agents {
     std::size_t journals = 1;
-    std::size_t without_clock = 0;  // that tell some of the time, and not how their clock goes
-    Duration clock_error{};         // the most that it may be wrong where one follows another
     std::uint64_t clock_steps = 0;
   } agents;
 };
@@ -61,6 +61,7 @@ class GoodputReader {
  private:
   Status take_other_record(const std::string& line);
   Status take_record(telemetry::Record& record);
+  void note_writer(const telemetry::Record& record);
   Status take_logged(const telemetry::Record& record);
   Status take_entry(const json::value& payload, double log_time);
   Status take_step(const PlainStep& step);
@@ -78,9 +79,14 @@ class GoodputReader {
 /// journal; anything else as it is. Usage: none there, or several runs, which the error names.
 Result<std::string> journal_at(const std::string& path);
 
+/// The files of each job, as far as their first lines tell which it is; a file that does not tell
+/// is of the job before it. Fails as journal_at().
+Result<std::vector<std::vector<std::string>>> files_by_job(const std::vector<std::string>& paths);
+
 /// Lets it take files in the order in which they begin, each with its further parts
 /// (files/parts.hpp), and journals of agents of one submission as one; of a directory its journal,
-/// see journal_at(). As read_goodput_files().
+/// see journal_at(). A journal that does not tell its end, and that no agent of this machine goes
+/// on with, ends with the death of that agent. As read_goodput_files().
 Status read_into(GoodputReader& reader, std::vector<std::string> paths);
 
 /// Reads JSON lines: records of our journal, or entries of ml-goodput-measurement, bare or as

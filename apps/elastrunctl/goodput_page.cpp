@@ -62,12 +62,7 @@ bool is_empty(const GoodputPage& page) {
 
 std::string tiles(const GoodputPage& page) {
   const auto& summary = page.summary;
-  const Bucket good = summary.steps_known() ? Bucket::Productive : Bucket::Running;
-  std::string text = tile(summary.goodput() ? "goodput" : "goodput, at most",
-                          is_empty(page) ? "–" : goodput::bucket_share(good, summary));
-  if (!summary.goodput() && summary.goodput_at_least() > 0) {
-    text += tile("goodput, at least", fmt::format("{:.1f} %", summary.goodput_at_least() * 100));
-  }
+  std::string text = tile("goodput", is_empty(page) ? "–" : goodput::goodput_text(summary.share()));
   text += tile("elapsed", is_empty(page) ? "0 s" : format_duration(summary.elapsed));
   text += tile(page.submissions > 1 ? "restarts, with submissions" : "restarts",
                fmt::format("{}", summary.restarts));

@@ -155,6 +155,7 @@ Status WatchedJob::advance() {
   // With --goodput off the journal has no last word: then its end, and a tick without another line.
   over_ = gone || journal.is_over() || (journal.has_ended() && ended_before_ && !more);
   ended_before_ = journal.has_ended();
+  if (gone) reader_.input.journal.close();
   return {};
 }
 

@@ -71,13 +71,6 @@ struct GoodputOptions {
 };
 int run_goodput_report(const GoodputOptions& options);
 
-/// `elastrunctl goodput compare`
-struct CompareOptions {
-  std::string before, after;  // each a file as of `report`, or the directory of a run
-  bool json = false;
-};
-int run_goodput_compare(const CompareOptions& options);
-
 /// `elastrunctl goodput convert`
 struct ConvertOptions {
   std::vector<std::string> files;  // as those of `report`
@@ -101,16 +94,12 @@ struct WatchOptions {
 };
 int run_goodput_watch(const WatchOptions& options);
 
-/// `elastrunctl goodput what-if`; what is not given is what was recorded.
+/// `elastrunctl goodput what-if`
 struct WhatIfOptions {
-  std::vector<std::string> files;        // as of `report`
-  std::optional<double> mtbf;            // seconds between two failures
-  std::optional<double> save_time;       // seconds of a checkpoint
-  std::optional<std::int64_t> interval;  // steps between two
-  // Another restart policy instead of another checkpoint interval.
-  std::string policy;  // torchrun or auto; empty: not asked for
+  std::vector<std::string> files;  // as of `report`
+  std::string policy;              // torchrun or auto; empty: torchrun
   std::vector<std::string> restart_rules;
-  std::optional<int> max_restarts;
+  std::optional<int> max_restarts;  // none: as recorded
   bool json = false;
 };
 int run_goodput_what_if(const WhatIfOptions& options);

@@ -270,6 +270,12 @@ TimePoint evident_at(const Failure& failure) {
   return earliest;
 }
 
+std::optional<Duration> exit_time(const Failure& failure) {
+  const auto time = failure.at - evident_at(failure);
+  const bool killed = failure.status.how == process::ExitStatus::How::Signaled;
+  return killed || time > Duration::zero() ? std::optional(time) : std::nullopt;
+}
+
 bool is_first_known(const std::vector<Failure>& failures, const std::vector<Failure>& running) {
   const auto& ended_first = *std::ranges::min_element(failures, {}, &Failure::at);
   const auto began_first =

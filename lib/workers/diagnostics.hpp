@@ -32,6 +32,10 @@ bool ended_by_watchdog(const Failure& failure);
 /// alone may name the wrong one.
 TimePoint evident_at(const Failure& failure);
 
+/// How long it took from there to its end: a traceback, destructors, the interpreter. Zero of one
+/// that a signal killed; none of another one that did not tell when it began to fail.
+std::optional<Duration> exit_time(const Failure& failure);
+
 /// Whether the worker that failed first is among `failures` (not empty), so that waiting for more
 /// reports is needless. Not if all of them blame a peer, if the traceback of a worker that still
 /// runs is older, or if such a worker has left its error file, and so is ending too. `running` are

@@ -31,7 +31,7 @@ OFFERS = [
     (["elastrunctl", "status", "--js"], {"--json"}),
     (["elastrunctl", "logs", "--no"], {"--no-follow"}),
     (["elastrunctl", "store", "--co"], {"--coordinator-only"}),
-    (["elastrunctl", "goodput", ""], {"report", "compare", "convert", "watch", "what-if"}),
+    (["elastrunctl", "goodput", ""], {"report", "convert", "watch", "what-if"}),
     (["elastrunctl", "goodput", "report", "--ht"], {"--html"}),
     (["elastrunctl", "goodput", "--to", ""], {"chrome-trace", "tensorboard"}),
     (["elastrunctl", "store", "--secret-file", "tr"], {"train.py"}),

@@ -89,21 +89,24 @@ class Agents(unittest.TestCase):
         (started,) = [one for one in self.records(journal) if one["name"] == "job.started"]
         os.kill(started["attributes"]["pid"], number)
 
-    def test_agents_learn_the_clock_and_two_journals_are_one_job(self) -> None:
+    def are_alike(self, one: dict, other: dict) -> None:
+        """All but what the first of two agents does before the other one begins."""
+        for known in ("submissions", "restarts", "last_step", "last_checkpoint", "misplaced"):
+            self.assertEqual(one[known], other[known], known)
+        for bucket, seconds in one["buckets_s"].items():
+            self.assertAlmostEqual(seconds, other["buckets_s"][bucket], delta=0.3, msg=bucket)
+
+    def test_two_journals_are_one_job(self) -> None:
         agents = [self.agent(name, "2") for name in ("a", "b")]
         self.assertEqual([agent.wait(LIMIT) for agent in agents], [0, 0])
         journals = self.journals()
-        for journal in journals:
-            told = [one for one in self.records(journal) if one["name"] == "clock.offset"]
-            self.assertGreater(len(told), 0)
-            for one in told:  # on one machine it is the wall clock
-                wrong = one["attributes"]["offset_ns"] / 1e9 + one["mono_ns"] / 1e9 - one["time"]
-                self.assertLess(abs(wrong), one["attributes"]["error_s"] + 0.05)
         both, alone = self.report(*journals), self.report(journals[0])
         self.assertEqual(both["submissions"], 1)
-        agents_of = both.pop("agents")
-        self.assertEqual((agents_of["journals"], alone.pop("agents")["journals"]), (2, 1))
-        self.assertEqual(both, alone)
+        self.assertEqual((both["agents"]["journals"], alone["agents"]["journals"]), (2, 1))
+        self.are_alike(both, alone)
+        text = subprocess.run([CTL, "goodput", "report", *journals], text=True, check=True,
+                              capture_output=True, timeout=60, env=ENVIRONMENT).stdout
+        self.assertIn(", from 2 agents by their wall clocks", text)
         self.assertEqual(self.report(*reversed(journals))["buckets_s"], both["buckets_s"])
         for journal in journals:  # the first line of either one is torn: one record is missing
             whole = journal.read_text()
@@ -130,9 +133,8 @@ class Agents(unittest.TestCase):
         self.assertEqual([member.wait(LIMIT), spare.wait(LIMIT)], [0, 0])
         member_tells, spare_tells = self.journals()
         both, alone = self.report(spare_tells, member_tells), self.report(member_tells)
-        self.assertEqual(both.pop("agents")["journals"], 2)
-        alone.pop("agents")
-        self.assertEqual(both, alone)
+        self.assertEqual(both["agents"]["journals"], 2)
+        self.are_alike(both, alone)
 
     def test_where_the_agent_of_rank_0_dies_the_next_one_goes_on(self) -> None:
         agents = [self.agent(name, "1:2", WAIT="") for name in ("a", "b")]
@@ -147,14 +149,9 @@ class Agents(unittest.TestCase):
                          (1, 1, 6))
         self.assertEqual([(one["first_step"], one["last_step"])
                           for one in account["goodput_attempts"]], [(1, 4), (3, 6)])
-        clocks = account["agents"]
-        self.assertEqual((clocks["journals"], clocks["without_clock"]), (2, 0))
-        self.assertGreater(clocks["clock_error_s"], 0)
+        self.assertEqual(account["agents"]["journals"], 2)
         self.assertGreater(account["buckets_s"]["lost"], 0.09)  # steps 3 and 4
         self.assertGreater(account["elapsed_s"], self.report(first)["elapsed_s"])
-        text = subprocess.run([CTL, "goodput", "report", first, second], text=True, check=True,
-                              capture_output=True, timeout=60, env=ENVIRONMENT).stdout
-        self.assertRegex(text, r"from 2 agents whose clocks are known within \d+\.\d+ s")
 
     def test_where_the_agent_of_rank_0_leaves_the_other_one_waits_for_a_round(self) -> None:
         agents = [self.agent(name, "2", WAIT="") for name in ("a", "b")]

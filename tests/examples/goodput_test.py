@@ -30,7 +30,7 @@ FETCH, SAVE, LOAD = ("fetch", "fetched"), ("save", "saved"), ("load", "loaded")
 EVALUATION = ("evaluate", "evaluated")
 BUCKETS = ("startup", "rendezvous", "running", "productive", "lost", "checkpoint", "restart",
            "stopping", "queued", "device_init", "preparation", "data_loading", "custom", "hang",
-           "evaluation", "stalled")
+           "evaluation", "stalled", "unexplained")
 
 
 class Clock:

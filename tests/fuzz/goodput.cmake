@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 elastrun_fuzz_target(journal SOURCES
   lib/export/record_line.cpp lib/telemetry/record.cpp lib/telemetry/value.cpp
-  lib/goodput/ledger/bucket.cpp lib/goodput/reports/checkpoint_interval.cpp
+  lib/goodput/ledger/bucket.cpp
   lib/goodput/reports/hints.cpp lib/goodput/account/job_account.cpp
-  lib/goodput/journals/journal_books.cpp lib/goodput/journals/catch_up.cpp
-  lib/goodput/journals/journal_outline.cpp lib/goodput/journals/one_clock.cpp
-  lib/goodput/journals/stitched_journals.cpp lib/goodput/journals/submissions.cpp
+  lib/goodput/journals/journal_books.cpp lib/goodput/journals/agent_journals.cpp
   lib/goodput/ledger/custom_times.cpp lib/goodput/ledger/kept_steps.cpp
   lib/goodput/ledger/phase_bucket.cpp
   lib/goodput/ledger/step_numbers.cpp

@@ -14,7 +14,8 @@ bool is_failure(const rendezvous::Cause& cause) {
 
 void GoodputAccount::failed(const workers::Judgement& judgement) {
   const auto& first = judgement.first();
-  account_.noticed_after(phase_since_ - first.at, cause_of(first, {}).text);
+  account_.noticed_after(phase_since_ - first.at, workers::exit_time(first),
+                         cause_of(first, {}).text);
 }
 
 void GoodputAccount::restarting(const rendezvous::Restart& order) {
@@ -47,7 +48,12 @@ void GoodputAccount::worker_said(const workers::Worker& worker, const workers::M
 }
 
 void GoodputAccount::ended(const JobResult& result, const std::vector<workers::Worker>*) {
-  account_.ended(result.succeeded(), clock_.now());
+  using Kind = Ending::Kind;
+  const auto kind = result.ending.kind;
+  account_.ended(result.succeeded(), clock_.now(),
+                 kind == Kind::Preempted   ? "preempted"
+                 : kind == Kind::Signalled ? "signalled"
+                                           : "stopped");
 }
 
 void GoodputAccount::tell(JobResult& result) const {

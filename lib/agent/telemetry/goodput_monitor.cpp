@@ -78,10 +78,10 @@ json::object window_json(const WindowView& view) {
     buckets[goodput::bucket_name(static_cast<Bucket>(i))] = to_seconds(view.buckets[i]);
   }
   json::object object{{"size_s", to_seconds(view.size)}, {"covered_s", to_seconds(view.covered)}};
-  const auto known = view.goodput();
-  object["goodput"] = known ? json::value(*known) : nullptr;
-  object["goodput_at_most"] = view.goodput_at_most();
-  object["goodput_at_least"] = view.goodput_at_least();
+  const auto share = view.share();
+  object["goodput"] = share.is_known() ? json::value(share.least()) : nullptr;
+  object["goodput_at_most"] = share.most();
+  object["goodput_at_least"] = share.least();
   object["buckets_s"] = std::move(buckets);
   return object;
 }
@@ -186,7 +186,7 @@ void GoodputMonitor::look_at_alert() {
 
 void GoodputMonitor::raise(goodput::GoodputAlert::Change change, const WindowView& view) {
   const bool fell = change == goodput::GoodputAlert::Change::Fell;
-  const double share = view.goodput_at_most();
+  const double share = view.share().headline();
   const auto worst = worst_of(view);
   std::vector<telemetry::Attribute> attributes{{"state", fell ? "below" : "recovered"},
                                                {"goodput", share},
@@ -291,7 +291,7 @@ void GoodputMonitor::observe(Kind kind, std::string name, std::string unit, std:
 
 void GoodputMonitor::tell_goodput(const Report& report) const {
   if (!now().steps_known()) return;
-  report(to_seconds(now().of(Bucket::Productive)), {"TOTAL"});
+  report(to_seconds(now().of(Bucket::Productive) - now().doubtful), {"TOTAL"});
 }
 
 /// The reference's words for where time went, and the bucket, of which there are more.
@@ -374,7 +374,8 @@ void GoodputMonitor::tell_proxy_runtime(const Report& report) const {
 void GoodputMonitor::tell_interval_goodput(const Report& report) const {
   for (std::size_t i = 0; i < monitor_.windows(); ++i) {
     const auto view = monitor_.view(i, now());
-    if (const auto share = view.goodput()) report(*share * 100, {size_label(view.size), "TOTAL"});
+    if (!view.share().is_bounded()) continue;
+    report(view.share().least() * 100, {size_label(view.size), "TOTAL"});
   }
 }
 

@@ -6,7 +6,6 @@
 #include "core/host_name.hpp"
 #include "core/text.hpp"
 #include "goodput/account/node_phase.hpp"
-#include "goodput/journals/journal_outline.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "workers/command.hpp"
 
@@ -88,13 +87,6 @@ void JobRecords::begin(Duration since_start) {
                        {"since_start_s", to_seconds(since_start)}});
 }
 
-void JobRecords::clock(const rendezvous::ClockReading& reading) {
-  if (!pipeline_.wants(kScope)) return;
-  tell(goodput::kClockRecord, {{std::string(goodput::kClockOffset), whole(reading.offset.count())},
-                               {std::string(goodput::kClockError), to_seconds(reading.error)},
-                               {std::string(goodput::kClockEpoch), whole(reading.epoch)}});
-}
-
 void JobRecords::phase(Phase phase, TimePoint now) {
   phase_since_ = now;
   if (pipeline_.wants(kScope)) tell("phase", {{"phase", std::string(goodput::phase_name(phase))}});
@@ -135,12 +127,16 @@ void JobRecords::joined(bool all) {
 void JobRecords::failed(const workers::Judgement& judgement) {
   if (!pipeline_.wants(kScope)) return;
   const auto& first = judgement.first();
-  tell("group.failed", {{"rank", whole(first.rank)},
+  Attributes attributes{{"rank", whole(first.rank)},
                         {"local_rank", whole(first.local_rank)},
                         {"pid", whole(first.pid)},
                         {"what", workers::what_happened(first)},
                         {"failures", whole(static_cast<std::int64_t>(judgement.failures.size()))},
-                        {"noticed_after_s", to_seconds(phase_since_ - first.at)}});
+                        {"noticed_after_s", to_seconds(phase_since_ - first.at)}};
+  if (const auto exit = workers::exit_time(first)) {
+    attributes.emplace_back("exit_s", to_seconds(*exit));
+  }
+  tell("group.failed", std::move(attributes));
 }
 
 void JobRecords::restarting(const rendezvous::Restart& order) {

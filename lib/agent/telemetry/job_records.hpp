@@ -2,7 +2,6 @@
 #pragma once
 
 #include "agent/loop/observer.hpp"
-#include "rendezvous/session/clock_offset.hpp"
 #include "spec/job_spec.hpp"
 #include "telemetry/route.hpp"
 
@@ -25,9 +24,6 @@ class JobRecords final : public Observer {
 
   /// First of all: what the job is. `since_start`: so long ago its agent began.
   void begin(Duration since_start);
-  /// How far the coordinator's clock is ahead, for readers that join the journals of several
-  /// agents.
-  void clock(const rendezvous::ClockReading& reading);
   void phase(Phase phase, TimePoint now) override;
   void progress(const std::string& text) override;
   void round_ready(const rendezvous::Round& round, Duration waited) override;

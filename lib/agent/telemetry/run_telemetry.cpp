@@ -29,7 +29,6 @@ Started<std::unique_ptr<RunTelemetry>> RunTelemetry::make(Parts parts) {
   if (const auto done = made->attach_event_handler(); !done) return std::unexpected(done.error());
   if (const auto done = made->open_sinks(); !done) return std::unexpected(done.error());
   made->watch_goodput();
-  made->parts_.session.on_clock(std::bind_front(&JobRecords::clock, &made->job_records_));
   return made;
 }
 

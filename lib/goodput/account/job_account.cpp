@@ -36,6 +36,10 @@ void JobAccount::phase(NodePhase phase, TimePoint now) {
       joining_ = Joining::None;
       forget_phases();
       step_.reset();
+      job_end_.reset();
+      ending_ = Duration::zero();
+      unnoticed_ = {};
+      noticed_ = false;
       ledger_.enter(ran_ ? Bucket::Restart : Bucket::Startup, now);
       break;
     case NodePhase::Running:
@@ -72,7 +76,11 @@ void JobAccount::stopping(TimePoint now) {
 /// The order comes some time after the failure; all since then was on the way to the next start.
 void JobAccount::restarting(std::string cause, bool failure, TimePoint now) {
   if (phase_ == NodePhase::Joining) return;  // it was not running: the order is for the others
-  if (failure) ledger_.count_failure();
+  if (failure) {
+    ledger_.count_failure();
+    // A worker of another node, which tells nothing of its end here.
+    if (!noticed_) ending_.reset();
+  }
   starts_.why(cause, true);
   restarts_.restarting(std::move(cause), now);
   restarting_ = true;
@@ -80,36 +88,50 @@ void JobAccount::restarting(std::string cause, bool failure, TimePoint now) {
     ledger_.rebook(Bucket::Stopping, Bucket::Restart, now - *stopping_since_, now);
   }
   stopping_since_.reset();
-  if (gone_) return lose_uncovered(Bucket::Restart, now);  // also where all had succeeded here
+  if (gone_)
+    return lose_uncovered(Bucket::Restart, now, ending_);  // also where all had succeeded here
   ledger_.enter(Bucket::Restart, now);
 }
 
-void JobAccount::noticed_after(Duration time, std::string what) {
+void JobAccount::noticed_after(Duration time, std::optional<Duration> ending, std::string what) {
   ledger_.count_failure();
-  restarts_.noticed_after(time);
+  noticed_ = true;
+  unnoticed_ = restarts_.noticed_after(time);
+  ending_ = ending;
   starts_.why(what.empty() ? "failed" : std::move(what));
 }
 
 /// Not before: workers that are told to stop may save a last checkpoint.
 void JobAccount::stopped(bool failed, TimePoint now) {
   gone_ = true;
-  if (restarting_ || failed) lose_uncovered(restarting_ ? Bucket::Restart : Bucket::Stopping, now);
+  if (restarting_ || failed) {
+    lose_uncovered(restarting_ ? Bucket::Restart : Bucket::Stopping, now, ending_);
+  }
   starts_.end(now, ledger_.productive());
 }
 
-void JobAccount::ended(bool succeeded, TimePoint now) {
+void JobAccount::ended(bool succeeded, TimePoint now, std::string_view ending) {
+  const bool preempted = ending == "preempted";
+  // Workers that have saved and return take their time for it.
+  if (preempted) ending_.reset();
   if (succeeded) {
     end_work(now);
   } else {
-    lose_uncovered(Bucket::Stopping, now);
+    lose_uncovered(Bucket::Stopping, now, ending_);
   }
   starts_.end(now, ledger_.productive());
-  starts_.why(succeeded ? "succeeded" : "stopped");
+  const bool signalled = ending == "signalled";
+  starts_.why(succeeded   ? "succeeded"
+              : preempted ? "preempted"
+              : signalled ? "stopped by a signal"
+                          : "stopped",
+              preempted);
 }
 
 void JobAccount::died(TimePoint now) {
   ledger_.count_failure();
   starts_.why("agent or machine died");
+  ending_ = Duration::zero();
   ended(false, now);
 }
 
@@ -225,12 +247,22 @@ void JobAccount::end_phase(TimePoint at) {
 }
 
 void JobAccount::end_step(TimePoint at) {
+  job_end_.reset();
   if (step_) step(*step_, at);
   step_.reset();
 }
 
+/// What followed the end of the job that a recorder told was the end of the workers.
+Duration JobAccount::take_job_end(Bucket to, TimePoint at) {
+  if (!job_end_) return {};
+  const Duration since = ledger_.spent(Bucket::Preparation) - *std::exchange(job_end_, {});
+  ledger_.rebook(Bucket::Preparation, to, since, at);
+  return std::max(since, Duration::zero());
+}
+
 /// The workers have succeeded.
 void JobAccount::end_work(TimePoint now) {
+  take_job_end(Bucket::Stopping, now);
   end_step(now);
   ledger_.end_steps(Bucket::Stopping, now);
 }
@@ -246,7 +278,13 @@ bool JobAccount::is_late(const MeasurementEntry& entry, TimePoint at) const {
 void JobAccount::recorded(const MeasurementEntry& entry, std::string_view name, TimePoint at) {
   if (is_late(entry, at)) return;
   if (entry.kind == MeasurementKind::Step) return begin_step(entry.step, at);
-  if (entry.kind == MeasurementKind::JobEnd) return end_step(at);
+  if (entry.kind == MeasurementKind::JobEnd) {
+    // An exception may have ended the job, and the step with it: what comes next says so.
+    doing_ = {Bucket::Preparation, ""};
+    show(at);
+    job_end_ = ledger_.spent(Bucket::Preparation);
+    return;
+  }
   if (entry.kind == MeasurementKind::StepEnd) {
     step_.reset();
     return step(entry.step, at);
@@ -267,8 +305,13 @@ void JobAccount::recorded(const MeasurementEntry& entry, std::string_view name, 
   }
 }
 
-void JobAccount::lose_uncovered(Bucket next, TimePoint now) {
-  ledger_.failed(now, next);
+void JobAccount::lose_uncovered(Bucket next, TimePoint now, std::optional<Duration> ending) {
+  if (ending) *ending += unnoticed_;
+  if (job_end_) ending = Duration::zero();
+  const Duration since_end = take_job_end(next, now);
+  const Duration exit = ledger_.failed(now, next, ending) + since_end - unnoticed_;
+  restarts_.exited_in(std::max(exit, Duration::zero()));
+  unnoticed_ = {};
   ledger_.enter(next, now);
 }
 

@@ -35,13 +35,15 @@ class JobAccount {
   /// The order to stop and join again has come; why, for people. `failure`: not because a node came
   /// or left.
   void restarting(std::string cause, bool failure, TimePoint now);
-  /// A worker of this node failed, which had ended that long before the group was stopped.
-  void noticed_after(Duration time, std::string what);
+  /// A worker of this node failed, which had ended that long before the group was stopped, so long
+  /// after its error; none if it did not tell when that was.
+  void noticed_after(Duration time, std::optional<Duration> ending, std::string what);
   /// No worker of the job has made progress for `standing`.
   void hang(Duration standing, TimePoint now) { ledger_.hang(standing, now); }
   /// The group has gone; `failed`: a worker of it did not succeed.
   void stopped(bool failed, TimePoint now);
-  void ended(bool succeeded, TimePoint now);
+  /// `ending`: its name, as agents write it.
+  void ended(bool succeeded, TimePoint now, std::string_view ending = "stopped");
   /// Agent or machine died at `now`, and could say nothing.
   void died(TimePoint now);
   /// The agent has gone. What follows until submitted_again() is Queued.
@@ -88,12 +90,13 @@ class JobAccount {
   bool is_late(const MeasurementEntry& entry, TimePoint at) const;
   void begin_step(std::int64_t number, TimePoint at);
   void end_step(TimePoint at);
+  Duration take_job_end(Bucket to, TimePoint at);
   void end_phase(TimePoint at);
   void forget_phases();
   void show(TimePoint at);
   void end_joining(TimePoint now);
   void end_work(TimePoint now);
-  void lose_uncovered(Bucket next, TimePoint now);
+  void lose_uncovered(Bucket next, TimePoint now, std::optional<Duration> ending = std::nullopt);
 
   const TimePoint job_start_;
   Ledger ledger_;
@@ -108,7 +111,14 @@ class JobAccount {
   std::vector<Open> open_;           // the innermost last
   Open doing_;                       // what the worker says, beside them
   SafeStep safe_;
-  std::optional<std::int64_t> step_;         // that has begun, as far as recorders tell
+  std::optional<std::int64_t> step_;  // that has begun, as far as recorders tell
+  // What Preparation held when a recorder told the end of the job: that step ended, or broke off.
+  std::optional<Duration> job_end_;
+  // How long the workers of this start took to end; none: that is not known, as nobody told when
+  // the error was. And of that, before the agent noticed.
+  std::optional<Duration> ending_ = Duration::zero();
+  Duration unnoticed_{};
+  bool noticed_ = false;                     // a worker of this node failed
   TimePoint stepped_at_ = TimePoint::min();  // the end of the last step
   std::optional<StepSeries> steps_;          // if the history is kept
   std::optional<TimePoint> stopping_since_;  // as long as it is not known what comes after

@@ -9,7 +9,7 @@ namespace elastrun::goodput {
 
 std::string_view stage_name(RestartStage stage) {
   constexpr std::array<std::string_view, kRestartStages> kNames = {
-      "detect", "stop", "rendezvous", "spawn", "first_step", "redo"};
+      "exit", "detect", "stop", "rendezvous", "spawn", "first_step", "redo"};
   return kNames[static_cast<std::size_t>(stage)];
 }
 
@@ -74,11 +74,20 @@ void RestartLog::phase(NodePhase phase, TimePoint now) {
   }
 }
 
-void RestartLog::noticed_after(Duration time) {
-  if (!next_ || time <= next_->of(RestartStage::Detect)) return;
+Duration RestartLog::noticed_after(Duration time) {
+  if (!next_) return {};
+  const Duration before = std::max(time - next_->of(RestartStage::Detect), Duration::zero());
   // The failure was before the news of it.
-  next_->at -= time - next_->of(RestartStage::Detect);
-  next_->stages[static_cast<std::size_t>(RestartStage::Detect)] = time;
+  next_->at -= before;
+  next_->stages[static_cast<std::size_t>(RestartStage::Detect)] += before;
+  return before;
+}
+
+void RestartLog::exited_in(Duration time) {
+  auto* path = going_on();
+  if (path == nullptr || path->of(RestartStage::Exit) > Duration::zero()) return;
+  path->at -= time;
+  path->stages[static_cast<std::size_t>(RestartStage::Exit)] = time;
 }
 
 void RestartLog::restarting(std::string cause, TimePoint now) {

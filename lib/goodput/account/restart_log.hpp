@@ -15,6 +15,7 @@ namespace elastrun::goodput {
 
 /// What a restart consists of, in this order.
 enum class RestartStage {
+  Exit,        // from the error of the worker that failed, or what was its last step, to its end
   Detect,      // from the end of the worker that failed until the agent stops the others
   Stop,        // until the group is gone
   Rendezvous,  // until all nodes have met again
@@ -22,8 +23,8 @@ enum class RestartStage {
   FirstStep,   // imports, initialisation, loading: until the first step is done
   Redo,        // until the step is done that was the last one before
 };
-constexpr std::size_t kRestartStages = 6;
-/// "detect", "stop", ...: as in the report.
+constexpr std::size_t kRestartStages = 7;
+/// "exit", "detect", ...: as in the report.
 std::string_view stage_name(RestartStage stage);
 
 /// One restart, from its cause to where the job stood before it.
@@ -47,8 +48,11 @@ class RestartLog {
   explicit RestartLog(TimePoint job_start) : job_start_(job_start) {}
 
   void phase(NodePhase phase, TimePoint now);
-  /// The worker that failed first had ended that long before the group was stopped.
-  void noticed_after(Duration time);
+  /// The worker that failed first had ended that long before the group was stopped. How much of
+  /// that lies before this restart was seen to begin.
+  Duration noticed_after(Duration time);
+  /// The failing worker took so long to end.
+  void exited_in(Duration time);
   void restarting(std::string cause, TimePoint now);
   void step(std::int64_t number, TimePoint now);
 

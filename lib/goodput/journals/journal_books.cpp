@@ -151,6 +151,12 @@ void JournalBooks::take(const Record& record) {
   }
 }
 
+void JournalBooks::close() {
+  if (!account_ || over_ || ended_) return;
+  account_->died(last_);
+  ended_ = true;
+}
+
 void JournalBooks::take_entry(const Record& record, TimePoint now) {
   if (record.name == "lost") {
     lost_ +=
@@ -181,7 +187,9 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
   } else if (record.name == "group.failed") {
     const auto what = printable(text_or(record.find("what"), ""));
     const auto rank = whole_or(record.find("rank"), 0);
+    const auto* exit = record.find("exit_s");
     account_->noticed_after(seconds_or_none(record.find("noticed_after_s")),
+                            exit ? std::optional(seconds_or_none(exit)) : std::nullopt,
                             what.empty() ? what : fmt::format("rank {} {}", rank, what));
   } else if (record.name == "job.hang") {
     account_->hang(seconds_or_none(record.find("standing_s")), now);
@@ -191,7 +199,7 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
     account_->stopped(failed_group_, now);
   } else if (record.name == "job.ended") {
     const bool succeeded = is_true(record.find("succeeded"));
-    account_->ended(succeeded, now);
+    account_->ended(succeeded, now, text_or(record.find("ending"), "stopped"));
     ended_ = true;
     if (submissions_ <= static_cast<int>(Submission::kMost)) {
       submitted_.back().end = now - TimePoint();

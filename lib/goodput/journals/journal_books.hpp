@@ -21,6 +21,10 @@ class JournalBooks {
   /// Records of other scopes and names count and change nothing.
   void take(const telemetry::Record& record);
 
+  /// No record follows, and no agent runs that could write one: if the last one has not told its
+  /// end, it died with its last record.
+  void close();
+
   /// One submission of the job; times since the start of the first.
   struct Submission {
     static constexpr std::size_t kMost = 256;  // later ones are only counted

@@ -7,7 +7,7 @@ std::string_view bucket_name(Bucket bucket) {
   constexpr std::string_view kNames[kBuckets] = {
       "startup", "rendezvous", "running",    "productive",  "lost",        "checkpoint",
       "restart", "stopping",   "queued",     "device_init", "preparation", "data_loading",
-      "custom",  "hang",       "evaluation", "stalled"};
+      "custom",  "hang",       "evaluation", "stalled",     "unexplained"};
   return kNames[static_cast<std::size_t>(bucket)];
 }
 
@@ -39,6 +39,7 @@ std::string_view badput_source(Bucket bucket, bool steps_known) {
     case Bucket::Stopping:
     case Bucket::Hang:
     case Bucket::Stalled:
+    case Bucket::Unexplained:
       break;
   }
   return "OTHER";

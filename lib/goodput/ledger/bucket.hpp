@@ -25,9 +25,10 @@ enum class Bucket {
   Custom,          // events with names of their own: logging
   Hang,            // no progress for longer than --hang-timeout, from the last step on
   Evaluation,
-  Stalled,  // by how much a step was longer than is usual, where it was far longer
+  Stalled,      // by how much a step that never came lasted beyond the usual time of one
+  Unexplained,  // by how much a step was far longer than usual: work, or something not told
 };
-constexpr std::size_t kBuckets = 16;
+constexpr std::size_t kBuckets = 17;
 /// "startup", "device_init", ...: as in reports.
 std::string_view bucket_name(Bucket bucket);
 /// Where the reference's monitoring books it: "PROGRAM_STARTUP", "WASTED_PROGRESS", ...; of

@@ -17,13 +17,13 @@ class GoodputAlert {
   explicit GoodputAlert(double below) : below_(below) {}
 
   enum class Change { Fell, Recovered };
-  /// Nothing before the window is full. It has fallen if it cannot be more than the limit, whatever
-  /// is not known; and has recovered if that is known.
+  /// Nothing before the window is full. Time that is not explained counts against goodput; a job
+  /// without steps has fallen if it cannot be above the limit, and never recovers.
   std::optional<Change> take(const WindowView& view) {
     if (!view.is_full()) return std::nullopt;
-    const auto known = view.goodput();
-    const bool change = is_raised_ ? known && *known >= recovers_at() :  //
-                            view.goodput_at_most() < below_;
+    const auto share = view.share();
+    const bool change = is_raised_ ? share.is_bounded() && share.least() >= recovers_at()
+                                   : share.headline() < below_;
     if (!change) return std::nullopt;
     is_raised_ = !is_raised_;
     return is_raised_ ? Change::Fell : Change::Recovered;

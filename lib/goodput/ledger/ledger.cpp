@@ -18,8 +18,8 @@ bool is_within_a_start(Bucket bucket) {
 
 // A number that jumps further does not count steps that were done.
 constexpr double kFarthest = 1 << 20;
-// Of a worker that has failed: from its last step on, with a traceback, destructors, a core dump.
-constexpr Duration kLongestExit = std::chrono::seconds(10);
+// Below it nothing was saved between a step and its checkpoint.
+constexpr Duration kShortestSave = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -93,11 +93,11 @@ void Ledger::enter(Bucket bucket, TimePoint now, std::string_view name) {
   if (!is_within_a_start(bucket)) return progressed();
   // A phase of the script, not another start of the workers.
   if (is_within_a_start(before)) return;
-  break_off(Bucket::Restart);
+  break_off(Bucket::Restart, std::nullopt);
   // What the first start took would have been needed anyway; all later ones are repeated.
   if (ran_ && restarts_ == 0) before_restarts_ = until_first_steps(buckets_);
   restarts_ += std::exchange(ran_, true) ? 1 : 0;
-  steps_seen_ = stepped_ = false;
+  steps_seen_ = stepped_ = under_way_ = resting_ = false;
   safe_before_ = safe_step_.value_or(0);
   first_steps_.clear();
   running_ = lead_ = {};
@@ -149,6 +149,9 @@ void Ledger::begin_step(std::int64_t step, TimePoint now) {
   settle(now);
   step = numbers_.of_step(step, kept_.last(), safe_step_, stride_);
   progressed();
+  under_way_ = true;
+  resting_ = false;
+  saved_ = {};
   if (!stepped_) {
     resume_at(step);
     begun_ = true;
@@ -163,10 +166,11 @@ void Ledger::begin_step(std::int64_t step, TimePoint now) {
 Duration Ledger::go_back(std::int64_t step, TimePoint until) {
   const Duration lost = kept_.take_back(step);
   move(Bucket::Productive, Bucket::Lost, lost, until);
+  move(Bucket::Unexplained, Bucket::Lost, gaps_.take_back(step), until);
   if (safe_step_ >= step) safe_step_ = step - 1;  // that checkpoint is done again, too
   if (first_ && step <= first_->step) first_.reset();
   if (undone_ && step < undone_->first) undone_.reset();  // what it would restore is lost as well
-  exposed_ = stalled_ = {};
+  exposed_ = late_ = saved_ = {};
   usual_.interrupt();
   broken_ = false;
   return lost;
@@ -206,6 +210,7 @@ void Ledger::step(std::int64_t step, TimePoint now) {
   settle(now);
   step = numbers_.of_step(step, kept_.last(), safe_step_, stride_);
   progressed();
+  under_way_ = resting_ = false;
   if (is_within_a_start(current_)) steps_seen_ = true;
   if (!std::exchange(stepped_, true)) {
     first_step(step);
@@ -218,7 +223,7 @@ void Ledger::step(std::int64_t step, TimePoint now) {
   counter_.step(step);
   last_step_ = step;
   stepped_at_ = last_;
-  since_step_ = {};
+  since_step_ = saved_ = {};
 }
 
 void Ledger::first_step(std::int64_t step) {
@@ -226,6 +231,8 @@ void Ledger::first_step(std::int64_t step) {
   const auto before = std::max({kept_.last().value_or(0), safe_before_, std::int64_t{0}});
   kept_.add(step, {1, std::exchange(unmarked_, {})}, ranks_);
   first_ = {.step = step, .before = before, .most = lead_, .credited = {}, .at = last_};
+  // All of it is the step's, and what it takes beyond others compiles and warms up.
+  if (begun_) move(Bucket::Running, Bucket::Preparation, lead_, last_);
   credit_first(usual_.time());
 }
 
@@ -241,8 +248,9 @@ void Ledger::credit_first(std::optional<Duration> usual) {
   if (!kept_.prolong(first_->step, more, steps - first_->steps)) return first_.reset();
   first_->credited += more;
   first_->steps = steps;
-  if (more > Duration::zero()) move(Bucket::Running, Bucket::Productive, more, first_->at);
-  if (more < Duration::zero()) move(Bucket::Productive, Bucket::Running, -more, first_->at);
+  const auto rest = begun_ ? Bucket::Preparation : Bucket::Running;
+  if (more > Duration::zero()) move(rest, Bucket::Productive, more, first_->at);
+  if (more < Duration::zero()) move(Bucket::Productive, rest, -more, first_->at);
 }
 
 /// No second one follows, which would say what is usual: of the only step that the job told, all
@@ -265,68 +273,117 @@ void Ledger::next_step(std::int64_t step) {
     apart = static_cast<double>(step - kept_.last().value_or(step - 1));
   }
   const auto steps = stride_ = apart <= kFarthest ? static_cast<std::int64_t>(apart) : 1;
-  if (const Duration stall = usual_.stall(time, steps); stall > Duration::zero()) {
-    move(Bucket::Productive, Bucket::Stalled, stall, last_);
-    counter_.stalled(stall);
-    stalled_ = usual_.in_bursts() ? Duration::zero() : stall;
-    kept_.add(step, {steps, time - stall}, ranks_);
-    // A stall is among the usual steps as well: where all become slow, that is the new pace.
-    usual_.add({step, steps, time + covered, stall});
-    return explain_stalls();
+  take_back_save(time, covered, steps);
+  if (const Duration gap = usual_.excess(time, steps); gap > Duration::zero()) {
+    move(Bucket::Productive, Bucket::Unexplained, gap, last_);
+    gaps_.add(step, {1, gap});
+    counter_.unexplained(gap);
+    late_ = gap;
+    kept_.add(step, {steps, time - gap}, ranks_);
+    // Among the usual steps as well: if all become slow, that is the new pace.
+    usual_.add({step, steps, time + covered, gap});
+    return correct_excesses();
   }
   // With what a checkpoint covered of this step: of steps that are saved in the middle only the
   // rest is new, and a median of such rests says nothing about the pace.
   const Duration all = time + covered;
-  if (covered > Duration::zero()) stalled_ = {};
+  if (covered > Duration::zero()) late_ = {};
   catch_up(time, steps);
   kept_.add(step, {steps, time}, ranks_);
-  const bool late = stalled_ > Duration::zero();
+  const bool late = late_ > Duration::zero();
   usual_.add({.last = step, .count = steps, .time = all, .late = late});
+  correct_excesses();
   if (late) return;
   if (first_steps_.size() == kFirstSteps) return first_.reset();
   first_steps_.add(all / steps);
   credit_first(first_steps_.nth((first_steps_.size() - 1) / 2));
 }
 
-/// What was taken for stalls, and was the pace of a script that runs ahead of its devices.
-void Ledger::explain_stalls() {
-  for (const auto& [step, time] : usual_.take_explained()) {
-    move(Bucket::Stalled, Bucket::Productive, time, last_);
-    if (!kept_.prolong(step, time)) kept_.prolong(time);
-    counter_.made_up(time);
-    stalled_ = {};
+/// What was taken for a gap and is the pace by now; or for a step, before there was a measure.
+void Ledger::correct_excesses() {
+  for (const auto& [step, more] : usual_.take_corrections()) {
+    if (!kept_.prolong(step, -more)) continue;
+    if (more > Duration::zero()) {
+      move(Bucket::Productive, Bucket::Unexplained, more, last_);
+      gaps_.add(step, {1, more});
+      counter_.unexplained(more);
+    } else {
+      gaps_.prolong(step, more);
+      move(Bucket::Unexplained, Bucket::Productive, -more, last_);
+      counter_.made_up(-more);
+      late_ = {};
+    }
   }
 }
 
-/// Steps that come in a rush after a stall were done in it, and told late.
+/// Steps that come in a rush after a gap were done in it, and told late.
 void Ledger::catch_up(Duration& time, std::int64_t steps) {
-  if (stalled_ <= Duration::zero()) return;
+  if (late_ <= Duration::zero()) return;
   const Duration usual = *usual_.time(steps);
   // A step that was done now, not one that is told late.
   if (time >= usual / 2) {
-    stalled_ = {};
+    late_ = {};
     return;
   }
-  const Duration made_up = std::min(stalled_, usual - time);
-  move(Bucket::Stalled, Bucket::Productive, made_up, last_);
-  stalled_ -= made_up;
+  const Duration made_up = std::min(late_, usual - time);
+  move(Bucket::Unexplained, Bucket::Productive, made_up, last_);
+  gaps_.prolong(-made_up);
+  late_ -= made_up;
   time += made_up;
   usual_.made_up(made_up);
   counter_.made_up(made_up);
 }
 
+void Ledger::save_ended(std::int64_t step, TimePoint now) {
+  settle(now);
+  if (!stepped_ || !last_step_) return;
+  if (step >= 0) step = numbers_.of_checkpoint(step, kept_.last());
+  // One that a background thread has saved, of a step that is long over.
+  if (step >= 0 && step < last_step_) return;
+  // What a phase says of it is in its bucket already.
+  if (since_progress_[static_cast<std::size_t>(Bucket::Checkpoint)] > Duration::zero()) return;
+  // The checkpoint may be told before the end of its step, or where only some steps are told.
+  auto under_way = step > *last_step_ ? step - *last_step_ : std::int64_t{under_way_ ? 1 : 0};
+  if (step < 0) under_way = std::max(under_way, stride_ - 1);
+  const auto work = under_way > 0 ? usual_.time(under_way) : std::optional(Duration::zero());
+  if (!work) return;
+  const Duration save = std::min(unmarked_, since_step_) - *work;
+  if (save < kShortestSave) return;
+  checkpoints_.enter("save", of(Bucket::Checkpoint));
+  move(Bucket::Productive, Bucket::Checkpoint, save, last_);
+  unmarked_ -= save;
+  since_step_ -= save;
+  saved_ += save;
+  counter_.saved(save);
+}
+
+/// The save went on in the background if the step after it took no time beyond that, or half of it
+/// at most.
+void Ledger::take_back_save(Duration& time, Duration covered, std::int64_t steps) {
+  const auto saved = std::exchange(saved_, {});
+  const auto usual = usual_.time(steps);
+  if (saved <= Duration::zero() || !usual || time + covered >= *usual) return;
+  if (time + covered > *usual / 2 && time + covered + saved > *usual + *usual / 10) return;
+  const auto back = std::min({saved, *usual - time - covered, of(Bucket::Checkpoint)});
+  move(Bucket::Checkpoint, Bucket::Productive, back, last_);
+  counter_.took_back_save(back);
+  time += back;
+}
+
 void Ledger::checkpoint(std::int64_t step, TimePoint now) {
   settle(now);
-  progressed();
   checkpoint_seen_ = true;
   uncovered_ = {};
   undone_.reset();
+  save_ended(step, now);
+  progressed();
   if (step >= 0) step = numbers_.of_checkpoint(step, kept_.last());
   const auto covered = step >= 0 ? std::optional(step) : last_step_;
   if (covered) last_checkpoint_ = covered;
   counter_.checkpoint(covered);
   if (!covered) return;
   safe_step_ = std::max(safe_step_, covered);
+  resting_ = covered >= last_step_ && !under_way_;
   if ((step >= 0 && covered <= last_step_) || !stepped_) return;
   // The step under way is told after its checkpoint; its pace is that of the whole.
   if (step >= 0) covered_ += unmarked_;
@@ -340,38 +397,47 @@ void Ledger::untold_checkpoint(TimePoint now) {
   numbers_.untold(kept_.last());
 }
 
-/// The step that was under way is done again. What lies beyond its usual time was no step, but the
-/// end of the workers, or, where that would be very long, they stood still.
-void Ledger::break_off(Bucket then) {
+/// The step that was under way is done again, as far as one was; what of the time since the last
+/// step or checkpoint the workers took to end.
+Duration Ledger::break_off(Bucket then, std::optional<Duration> ending) {
   end_first_step();
   Duration lost = std::exchange(unmarked_, {});
-  covered_ = {};
-  if (const auto due = usual_.due(stride_)) {
-    const Duration rest = std::max(lost - *due, Duration::zero());
-    const bool stood = rest > kLongestExit && usual_.stall(lost, stride_) > Duration::zero();
-    move(Bucket::Productive, stood ? Bucket::Stalled : then, rest, last_);
-    lost -= rest;
+  Duration exit = std::clamp(ending.value_or(Duration::zero()), Duration::zero(), lost);
+  lost -= exit;
+  const auto due = usual_.time(stride_);
+  // With all saved, and no begin of a step told, there is a step only if it took some time.
+  if (resting_ && (!ending || (due && lost < *due / 10))) {
+    exit += std::exchange(lost, {});
+  } else if (due && lost > *due && !ending) {
+    exit += lost - *due;
+    lost = *due;
+  } else if (const Duration stall = usual_.excess(lost, stride_); stall > Duration::zero()) {
+    move(Bucket::Productive, Bucket::Stalled, stall, last_);
+    lost -= stall;
   }
+  move(Bucket::Productive, then, exit, last_);
   move(Bucket::Productive, Bucket::Lost, lost, last_);
-  since_step_ = stalled_ = {};
+  covered_ = since_step_ = late_ = saved_ = {};
   usual_.interrupt();
   first_.reset();
   undone_.reset();
-  begun_ = false;
+  begun_ = under_way_ = false;
+  return exit;
 }
 
-void Ledger::failed(TimePoint now, Bucket then) {
+Duration Ledger::failed(TimePoint now, Bucket then, std::optional<Duration> ending) {
   settle(now);
   current_ = then;
   progressed();
   broken_at_ = last_;
   // Only where something was done that may have to be done again.
   broken_ = broken_ || kept_.last() || uncovered_ > Duration::zero();
-  break_off(then);
+  const Duration exit = break_off(then, ending);
   running_ = {};
   // Without steps it is unknown where the next start resumes: all since the last checkpoint may be
   // lost.
   exposed_ += std::exchange(uncovered_, {});
+  return exit;
 }
 
 void Ledger::end_steps(Bucket to, TimePoint now) {
@@ -381,6 +447,7 @@ void Ledger::end_steps(Bucket to, TimePoint now) {
   const Duration idle = std::min(std::exchange(since_step_, {}), of(Bucket::Productive));
   move(Bucket::Productive, to, idle, last_);
   unmarked_ -= std::min(idle, unmarked_);
+  saved_ = {};
   since_progress_[static_cast<std::size_t>(Bucket::Productive)] = {};
 }
 

@@ -22,6 +22,33 @@
 
 namespace elastrun::goodput {
 
+/// Zero of a whole that is not positive.
+double to_share(Duration part, Duration whole);
+
+/// Which share of a time was training, from where that time went.
+struct Share {
+  Duration whole{};
+  const std::array<Duration, kBuckets>& buckets;
+  Duration doubtful{};  // of Productive
+  bool steps_known = false, loss_known = true;
+  Duration of(Bucket bucket) const { return buckets[static_cast<std::size_t>(bucket)]; }
+
+  /// Whether it is one number: steps were reported, and so was what failures cost, and no time
+  /// between steps is unexplained that would change the first digit after the point.
+  bool is_known() const;
+  std::optional<double> known() const { return is_known() ? std::optional(least()) : std::nullopt; }
+  /// The most that it can have been. Where steps are reported, what lies before the first one is
+  /// not training; without any, all the time in which workers ran may have been.
+  double most() const;
+  /// The least: without what is doubtful or unexplained; zero if nothing is known of steps or
+  /// losses.
+  double least() const;
+  /// Whether anything says what the least is.
+  bool is_bounded() const { return steps_known && (loss_known || doubtful > Duration::zero()); }
+  /// The number to show where there is room for one: the least, if that is known.
+  double headline() const { return is_bounded() ? least() : most(); }
+};
+
 /// The time ledger of one job, pure: stepped with facts and their time, asked for a summary at any
 /// time. The buckets always add up to the elapsed time, to the nanosecond. O(1) a fact.
 /// Facts older than the last one are taken as if they had happened with it (clocks of workers).
@@ -38,24 +65,30 @@ class Ledger {
   void enter(Bucket bucket, TimePoint now, std::string_view name = {});
   /// Rank 0's training step `step` ended. Running time is Productive from the end of the first step
   /// of this start of workers on. That step counts with the usual time of a step, as soon as it is
-  /// known; what it took beyond that (compilation), and what lies before it, stays Running. A later
-  /// one that is far longer than usual was Stalled for the rest.
+  /// known; what it took beyond that (compilation) is Preparation if its begin was told, and what
+  /// lies before it stays Running. What a later one takes far beyond the usual time is Unexplained:
+  /// the work of a long step, or something that the script did not tell.
   /// The same number again is the same step. One that was done before, in whatever start, says that
   /// the job has resumed there: that step and all after it are lost, also what a checkpoint covers.
   /// But the first number of all, told by workers that go on, begins another epoch (StepNumbers).
   void step(std::int64_t step, TimePoint now);
   /// A checkpoint of `step` is complete (-1: of everything so far): it is kept with what lies
-  /// before, as long as the job does not do it again.
+  /// before, as long as the job does not do it again. As save_ended(), too.
   void checkpoint(std::int64_t step, TimePoint now);
+  /// A rank has saved `step`, as checkpoint() has it. The time since the last step was that save,
+  /// unless a phase was told for it; a step that is under way keeps the usual time of one.
+  void save_ended(std::int64_t step, TimePoint now);
   /// A checkpoint was saved, or is loaded where there was no step in this start yet, of a step that
   /// cannot be told: what failures cost has bounds, then.
   void untold_checkpoint(TimePoint now);
   /// The group failed; the step that was under way is lost. What else is kept is known with the
   /// next first step. Until then, or if none comes, steps after the last checkpoint count as lost,
   /// if one was ever reported; of a job that tells no steps, what ran since then. Seconds go to
-  /// `then` from here: Restart or Stopping. So does what followed the last step for longer than a
-  /// step takes.
-  void failed(TimePoint now, Bucket then = Bucket::Restart);
+  /// `then` from here: Restart or Stopping. So does what of the time since the last step the
+  /// workers took to end, and that is the answer. `ending`: so much, if it is known; then a step
+  /// that lasted far beyond its usual time was Stalled. If it is not known: all beyond that time.
+  Duration failed(TimePoint now, Bucket then = Bucket::Restart,
+                  std::optional<Duration> ending = std::nullopt);
   /// The workers have ended well: what followed their last step (a barrier, the interpreter's end)
   /// was no training, and goes from Productive to `to`. So does what followed a later checkpoint,
   /// if that holds a step beyond the last one that was told.
@@ -102,23 +135,22 @@ class Ledger {
     Duration repeated{};   // of the buckets: what starts but the first took until their first step
     Duration of(Bucket bucket) const { return buckets[static_cast<std::size_t>(bucket)]; }
     bool steps_known() const { return last_step.has_value(); }
-    /// Productive / elapsed, if that is known: steps were reported, and so was what failures cost.
-    std::optional<double> goodput() const;
-    /// The most that it can have been. Where steps are reported, what lies before the first one is
-    /// not training; without any, all the time in which workers ran may have been.
-    double goodput_at_most() const;
-    /// The least: without what is doubtful; zero if nothing is known of steps or losses.
-    double goodput_at_least() const;
+    Share share() const { return {elapsed, buckets, doubtful, steps_known(), loss_known}; }
+    std::optional<double> goodput() const { return share().known(); }
+    double goodput_at_most() const { return share().most(); }
+    double goodput_at_least() const { return share().least(); }
   };
   Summary summary(TimePoint now) const;
   /// What is Productive so far, failures not counted whose cost is not known yet.
-  Duration productive() const { return buckets_[static_cast<std::size_t>(Bucket::Productive)]; }
+  Duration productive() const { return spent(Bucket::Productive); }
 
   /// Of what counts as Productive, the time of steps of earlier starts that had counted as Lost:
   /// each once. A start that warms up before it loads its checkpoint looks begun from nothing.
   Duration take_regained() { return std::exchange(regained_, {}); }
 
   std::optional<std::int64_t> last_step() const { return last_step_; }
+  /// As facts have booked it so far.
+  Duration spent(Bucket bucket) const { return buckets_[static_cast<std::size_t>(bucket)]; }
 
   /// Keeps when it was, too. To be called before any fact.
   void keep_timeline() { timeline_.emplace(); }
@@ -126,6 +158,8 @@ class Ledger {
   std::vector<Timeline::Span> timeline(TimePoint now) const;
 
  private:
+  void correct_excesses();
+  void take_back_save(Duration& time, Duration covered, std::int64_t steps);
   static Duration until_first_steps(const std::array<Duration, kBuckets>& buckets);
   Duration& of(Bucket bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
   Bucket bucket_now() const;
@@ -139,15 +173,15 @@ class Ledger {
   void first_step(std::int64_t step);
   void credit_first(std::optional<Duration> usual);
   void catch_up(Duration& time, std::int64_t steps);
-  void explain_stalls();
-  void break_off(Bucket then);
+  Duration break_off(Bucket then, std::optional<Duration> ending);
   void end_first_step();
   std::optional<Duration> at_full_pace() const;
   void move(Bucket from, Bucket to, Duration time, TimePoint until);
   std::optional<std::int64_t> resumes_after() const;
   Duration lost_at_the_end() const;
+  Duration gaps_lost_at_the_end() const;
   Duration doubtful() const;
-  Duration stands_still(Duration passed) const;
+  Duration excess_so_far(Duration passed) const;
   /// Where Lost comes from at the end: of a job that tells no steps, from what ran.
   Bucket work() const { return last_step_ ? Bucket::Productive : Bucket::Running; }
 
@@ -156,6 +190,7 @@ class Ledger {
   std::array<Duration, kBuckets> buckets_{};
   StepNumbers numbers_;
   KeptSteps kept_;
+  KeptSteps gaps_;  // Unexplained, by the step that ended it
   UsualStep usual_;
   // Of a start, after which the time of its first one is settled.
   static constexpr std::size_t kFirstSteps = 8;
@@ -174,13 +209,16 @@ class Ledger {
   };
   std::optional<Undone> undone_;  // by the first step of this start, until it saves or fails
   Duration regained_{};
-  bool begun_ = false;  // the begin of the first step was told
-  Duration lead_{};     // Running since then, or in one piece until its end
+  bool begun_ = false;      // the begin of the first step was told
+  bool under_way_ = false;  // so was that of a step that has not ended
+  bool resting_ = false;    // all steps are in a checkpoint, and no other has begun
+  Duration lead_{};         // Running since then, or in one piece until its end
   std::int64_t ranks_ = 0;
   bool several_worlds_ = false;
   std::int64_t stride_ = 1;           // how many steps were told at once, the last time
   std::int64_t safe_before_ = 0;      // in a checkpoint, before this start
-  Duration stalled_{};                // of the last stall, as long as steps may make up for it
+  Duration late_{};                   // of the last gap, as long as steps may make up for it
+  Duration saved_{};                  // save_ended() since the last step
   Duration before_restarts_{};        // until_first_steps() of the first start
   Duration unmarked_{};               // Productive, and of no step that has ended
   Duration covered_{};                // of the step under way, before a checkpoint that holds it

@@ -8,21 +8,25 @@
 
 namespace elastrun::goodput {
 
-std::optional<double> Ledger::Summary::goodput() const {
-  return steps_known() && loss_known ? std::optional(goodput_at_most()) : std::nullopt;
+double to_share(Duration part, Duration whole) {
+  if (whole <= Duration::zero()) return 0;
+  return static_cast<double>(part.count()) / static_cast<double>(whole.count());
 }
 
-double Ledger::Summary::goodput_at_most() const {
-  if (elapsed <= Duration::zero()) return 0;
-  const auto good = of(steps_known() ? Bucket::Productive : Bucket::Running);
-  return static_cast<double>(good.count()) / static_cast<double>(elapsed.count());
+bool Share::is_known() const {
+  constexpr std::int64_t kThousandth = 1000;
+  return steps_known && loss_known && of(Bucket::Unexplained) * kThousandth <= whole;
 }
 
-double Ledger::Summary::goodput_at_least() const {
-  if (!steps_known() || elapsed <= Duration::zero()) return 0;
-  if (!loss_known && doubtful <= Duration::zero()) return 0;
-  const auto sure = std::max(of(Bucket::Productive) - doubtful, Duration::zero());
-  return static_cast<double>(sure.count()) / static_cast<double>(elapsed.count());
+double Share::most() const {
+  const auto good =
+      steps_known ? of(Bucket::Productive) + of(Bucket::Unexplained) : of(Bucket::Running);
+  return to_share(good, whole);
+}
+
+double Share::least() const {
+  if (!is_bounded()) return 0;
+  return to_share(std::max(of(Bucket::Productive) - doubtful, Duration::zero()), whole);
 }
 
 /// The step after which it resumes at best, as long as nothing says otherwise: of the last
@@ -38,6 +42,12 @@ Duration Ledger::lost_at_the_end() const {
   return safe ? kept_.above(*safe) : Duration::zero();
 }
 
+/// As lost_at_the_end(), of what is Unexplained: it ended with steps that are lost.
+Duration Ledger::gaps_lost_at_the_end() const {
+  const auto safe = resumes_after();
+  return safe ? gaps_.above(*safe) : Duration::zero();
+}
+
 /// Of what counts as kept: where the job resumed, or could, is not known.
 Duration Ledger::doubtful() const {
   constexpr auto kFirst = std::numeric_limits<std::int64_t>::min();
@@ -48,9 +58,9 @@ Duration Ledger::doubtful() const {
   return std::max(time, kept_.above(safe_step_.value_or(kFirst)) - kept_.above(*saved));
 }
 
-/// How long the step that is under way has stood still, `passed` after the last fact.
-Duration Ledger::stands_still(Duration passed) const {
-  return stepped_ ? usual_.stall(unmarked_ + passed, stride_) : Duration::zero();
+/// How far the step that is under way is beyond its usual time, `passed` after the last fact.
+Duration Ledger::excess_so_far(Duration passed) const {
+  return stepped_ ? usual_.excess(unmarked_ + passed, stride_) : Duration::zero();
 }
 
 std::optional<Duration> Ledger::at_full_pace() const {
@@ -97,15 +107,17 @@ Ledger::Summary Ledger::summary(TimePoint now) const {
   summary.elapsed += passed;
   in(bucket) += passed;
   const auto lost = lost_at_the_end();
+  const auto gaps = gaps_lost_at_the_end();
   in(work()) -= lost;
-  in(Bucket::Lost) += lost;
+  in(Bucket::Unexplained) -= gaps;
+  in(Bucket::Lost) += lost + gaps;
   summary.custom = custom_.times(summary.of(Bucket::Custom));
   const auto checkpoints = checkpoints_.times(summary.of(Bucket::Checkpoint));
   const auto loading = checkpoints.find(std::string(kLoading));
   if (loading != checkpoints.end()) summary.restoring = loading->second;
-  const auto stalls = stands_still(bucket == Bucket::Productive ? passed : Duration::zero());
-  in(Bucket::Productive) -= stalls;
-  in(Bucket::Stalled) += stalls;
+  const auto excess = excess_so_far(bucket == Bucket::Productive ? passed : Duration::zero());
+  in(Bucket::Productive) -= excess;
+  in(Bucket::Unexplained) += excess;
   if (restarts_ > 0 && last_step_) {
     const auto all = until_first_steps(summary.buckets);
     summary.repeated = std::max(all - before_restarts_, Duration::zero());
@@ -117,7 +129,8 @@ std::vector<Timeline::Span> Ledger::timeline(TimePoint now) const {
   if (!timeline_) return {};
   Ledger copy = *this;
   copy.settle(now);
-  copy.move(Bucket::Productive, Bucket::Stalled, copy.stands_still({}), copy.last_);
+  copy.move(Bucket::Productive, Bucket::Unexplained, copy.excess_so_far({}), copy.last_);
+  copy.move(Bucket::Unexplained, Bucket::Lost, gaps_lost_at_the_end(), broken_at_);
   copy.move(work(), Bucket::Lost, lost_at_the_end(), broken_at_);
   return copy.timeline_->spans();
 }

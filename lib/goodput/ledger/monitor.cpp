@@ -11,28 +11,7 @@ constexpr std::size_t place_of(Bucket bucket) {
   return static_cast<std::size_t>(bucket);
 }
 
-double to_share(Duration part, Duration whole) {
-  return static_cast<double>(part.count()) / static_cast<double>(whole.count());
-}
-
 }  // namespace
-
-std::optional<double> WindowView::goodput() const {
-  return steps_known && loss_known ? std::optional(goodput_at_most()) : std::nullopt;
-}
-
-double WindowView::goodput_at_most() const {
-  if (covered <= Duration::zero()) return 0;
-  const auto good = of(steps_known ? Bucket::Productive : Bucket::Running);
-  return static_cast<double>(good.count()) / static_cast<double>(covered.count());
-}
-
-double WindowView::goodput_at_least() const {
-  if (!steps_known || covered <= Duration::zero()) return 0;
-  if (!loss_known && doubtful <= Duration::zero()) return 0;
-  const auto sure = std::max(of(Bucket::Productive) - doubtful, Duration::zero());
-  return static_cast<double>(sure.count()) / static_cast<double>(covered.count());
-}
 
 Monitor::Monitor(std::vector<Duration> sizes) {
   std::ranges::sort(sizes);

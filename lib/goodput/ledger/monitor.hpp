@@ -17,12 +17,7 @@ struct WindowView {
   Duration restoring{};  // of Checkpoint
   Duration of(Bucket bucket) const { return buckets[static_cast<std::size_t>(bucket)]; }
   bool is_full() const { return covered >= size; }
-  /// Productive / covered, if that is known.
-  std::optional<double> goodput() const;
-  /// The most that it can have been: as Ledger::Summary::goodput_at_most().
-  double goodput_at_most() const;
-  /// The least: as Ledger::Summary::goodput_at_least().
-  double goodput_at_least() const;
+  Share share() const { return {covered, buckets, doubtful, steps_known, loss_known}; }
 };
 
 /// The books of a job over rolling windows, several at once, from cumulative summaries of its

@@ -36,8 +36,19 @@ class WorkCounter {
   void passed(Bucket bucket, Duration time);
   /// The step that is under way hangs, and is not timed.
   void hangs() { hangs_ = true; }
-  /// So much of the time since the last step was no part of one.
-  void stalled(Duration time) { since_step_ -= std::min(time, since_step_); }
+  /// So much of the time since the step before was perhaps no part of one.
+  void unexplained(Duration time) { since_step_ -= std::min(time, since_step_); }
+  /// So much of the time since the last step was a save, which no phase told.
+  void saved(Duration time) {
+    save_begins();
+    counts_.saving += time;
+    unexplained(time);
+  }
+  /// So much of that was the time of the step that ends now.
+  void took_back_save(Duration time) {
+    counts_.saving -= std::min(time, counts_.saving);
+    since_step_ += time;
+  }
   /// So much of what was told as such was the time of steps.
   void made_up(Duration time) { counts_.stepping += time; }
   void save_begins();

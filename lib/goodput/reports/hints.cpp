@@ -2,7 +2,7 @@
 #include "goodput/reports/hints.hpp"
 
 #include "core/text.hpp"
-#include "goodput/reports/checkpoint_interval.hpp"
+#include "telemetry/powers.hpp"
 
 #include <algorithm>
 #include <array>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kColumns = 80;
 
-/// To the nearest one, of what fits; without libm (see exponential.hpp).
+/// To the nearest one, of what fits; without libm.
 std::int64_t rounded(double number) {
   return static_cast<std::int64_t>(number + 0.5);
 }
@@ -93,27 +93,29 @@ void Advice::interval() {
   judged_ = true;
   const double step = to_seconds(work_.stepping) / static_cast<double>(work_.steps);
   const double every = *work_.checkpoint_interval();
-  const CheckpointPolicy policy{to_seconds(training()) / work_.failures,
-                                to_seconds(*work_.mean_save()), 0};
-  const double best = policy.best_interval();
+  const double mtbf = to_seconds(training()) / work_.failures;
+  const double save = to_seconds(*work_.mean_save());
+  // J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9),
+  // 1974: each interval pays for a save, and a failure for half an interval.
+  const auto best = static_cast<double>(telemetry::square_root(2 * save * mtbf));
+  const auto share_of = [&](double interval) { return save / interval + interval / (2 * mtbf); };
   const double factor = best / (every * step);
   // The cost is flat around the best interval: a near one needs no change.
   if (factor < kOtherInterval && factor > 1 / kOtherInterval) return;
   const double trained = share(training());
   const double cost = share(work_.saving) + share(Bucket::Lost);
-  const double then = trained * (1 - policy.goodput(best));
-  const double modelled = trained * (policy.goodput(best) - policy.goodput(every * step));
+  const double then = trained * share_of(best);
+  const double modelled = trained * (share_of(every * step) - share_of(best));
   // Two estimates, from what was measured and from the model alone: the smaller one is told.
   const double saved = std::min(cost - then, modelled);
   const bool often = factor > 1;
   const double own = often ? share(work_.saving) : share(Bucket::Lost);
   if (saved < kWorthASaving || own < kWorthASaving) return;
   add(often ? HintKind::CheckpointInterval : HintKind::LostWork, own, saved,
-      fmt::format(
-          "{} {}: a checkpoint every {} steps instead of {} would cost {} with the work "
-          "lost, not {} (Young/Daly, {}; elastrunctl goodput what-if shows other intervals)",
-          often ? "checkpoints took" : "lost work", percent(own), two_digits(best / step),
-          two_digits(every), percent(cost - saved), percent(cost), failures()));
+      fmt::format("{} {}: a checkpoint every {} steps instead of {} would cost {} with the work "
+                  "lost, not {} (Young's formula, {})",
+                  often ? "checkpoints took" : "lost work", percent(own), two_digits(best / step),
+                  two_digits(every), percent(cost - saved), percent(cost), failures()));
 }
 
 void Advice::lost_work() {

@@ -33,23 +33,23 @@ std::string brief(Duration duration) {
   // The bounds are those of the rounded text: never "1000 ms" or "100.0 s".
   if (seconds < 0.9995) return fmt::format("{:.{}f} ms", seconds * 1e3, seconds < 0.00995 ? 1 : 0);
   if (seconds < 99.95) return fmt::format("{:.1f} s", seconds);
-  if (seconds < 5997) return fmt::format("{:.1f} min", seconds / 60);
+  if (seconds < 597) return fmt::format("{:.1f} min", seconds / 60);
+  if (seconds < 5970) return fmt::format("{:.0f} min", seconds / 60);
   return fmt::format("{:.1f} h", seconds / 3600);
 }
 
 std::string restart_table(const std::vector<RestartPath>& paths, std::size_t most, bool causes) {
   if (paths.empty()) return {};
   const auto first = paths.size() > most ? paths.size() - most : 0;
-  std::string text =
-      fmt::format("  {:>10}{:>9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}\n", "restart at", "detect", "stop",
-                  "rendezvous", "spawn", "1st step", "redo", "total");
+  constexpr std::string_view kRow = "  {:>10}{:>8}{:>8}{:>8}{:>11}{:>8}{:>9}{:>8}{:>8}\n";
+  std::string text = fmt::format(kRow, "restart at", "exit", "detect", "stop", "rendezvous",
+                                 "spawn", "1st step", "redo", "total");
   for (const auto& path : std::span(paths).subspan(first)) {
     const auto stage = [&](RestartStage which) { return brief(path.of(which)); };
-    text +=
-        fmt::format("  {:>10}{:>9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}\n", brief(path.at),
-                    stage(RestartStage::Detect), stage(RestartStage::Stop),
-                    stage(RestartStage::Rendezvous), stage(RestartStage::Spawn),
-                    stage(RestartStage::FirstStep), stage(RestartStage::Redo), brief(path.total()));
+    text += fmt::format(
+        kRow, brief(path.at), stage(RestartStage::Exit), stage(RestartStage::Detect),
+        stage(RestartStage::Stop), stage(RestartStage::Rendezvous), stage(RestartStage::Spawn),
+        stage(RestartStage::FirstStep), stage(RestartStage::Redo), brief(path.total()));
     if (causes && !path.cause.empty()) {
       text += fmt::format("             {}\n", cut_words(printable(path.cause), kCauseWidth));
     }

@@ -36,11 +36,12 @@ std::string bar(double share, bool unicode) {
   return text.append(kBarWidth - std::min(kBarWidth, columns), ' ');
 }
 
-/// Never 100.0 % or 0.0 % for something that only nearly is.
-std::string percent(int thousandths, Duration part, Duration whole) {
-  if (thousandths == 0 && part > Duration::zero()) return "<0.1 %";
-  if (thousandths == 1000 && part < whole) return ">99.9 %";
-  return fmt::format("{}.{} %", thousandths / 10, thousandths % 10);
+/// Never 100.0 % or 0.0 % for something that only nearly is; of two that are as near the lower one.
+std::string share_text(double share) {
+  const auto text = fmt::format("{:.1f}", std::max(share * 100 - 1e-9, 0.0));
+  if (text == "0.0" && share > 0) return "<0.1 %";
+  if (text == "100.0" && share < 1) return ">99.9 %";
+  return text + " %";
 }
 
 json::value seconds_or_null(const std::optional<Duration>& duration) {
@@ -50,16 +51,10 @@ json::value seconds_or_null(const std::optional<Duration>& duration) {
 /// Where it is another tenth of a percent.
 std::string full_pace_text(const Ledger::Summary& summary) {
   const auto share = at_full_pace(summary);
-  if (!share || summary.goodput_at_most() - *share < 0.001) return {};
-  return fmt::format("  {:.1f} % at the pace of all ranks: fewer did a part of the steps\n",
-                     *share * 100);
-}
-
-std::string bounds_text(const Ledger::Summary& summary) {
-  if (!summary.steps_known()) return "between 0 and ";
-  if (summary.loss_known) return {};
-  if (summary.doubtful <= Duration::zero()) return "at most ";
-  return fmt::format("between {:.1f} % and ", summary.goodput_at_least() * 100);
+  if (!share || to_share(summary.of(Bucket::Productive), summary.elapsed) - *share < 0.001)
+    return {};
+  return fmt::format("  {} at the pace of all ranks: fewer did a part of the steps\n",
+                     share_text(*share));
 }
 
 std::string remarks_text(const Ledger::Summary& summary) {
@@ -71,6 +66,12 @@ std::string remarks_text(const Ledger::Summary& summary) {
                               summary.untold_saves, summary.untold_saves == 1 ? "" : "s");
   } else if (!summary.loss_known) {
     text += "  No checkpoint or later step was reported: what failures cost is not known.\n";
+  }
+  if (!summary.share().is_known() && summary.of(Bucket::Unexplained) > Duration::zero()) {
+    text += fmt::format(
+        "  {} between steps were not explained: work or not. elastrun.phase(...) or\n"
+        "  --goodput auto tells.\n",
+        format_duration(summary.of(Bucket::Unexplained)));
   }
   if (summary.begun_again > 0) {
     text += fmt::format("  Step numbers began again {} time{}: as epochs they count on.\n",
@@ -106,24 +107,15 @@ json::object work_json(const WorkCounts& work) {
 
 std::optional<double> at_full_pace(const Ledger::Summary& summary) {
   if (!summary.at_full_pace || summary.elapsed <= Duration::zero()) return std::nullopt;
-  return to_seconds(*summary.at_full_pace) / to_seconds(summary.elapsed);
+  return to_share(*summary.at_full_pace, summary.elapsed);
 }
 
-std::array<int, kBuckets> thousandths(const Ledger::Summary& summary) {
-  std::array<int, kBuckets> shares{};
-  if (summary.elapsed <= Duration::zero()) return shares;
-  std::array<std::pair<double, std::size_t>, kBuckets> remainders;
-  // By the largest remainders, so that the shares add up to 100.0 % as they are shown.
-  int rest = 1000;
-  for (std::size_t i = 0; i < kBuckets; ++i) {
-    const double exact = to_seconds(summary.buckets[i]) / to_seconds(summary.elapsed) * 1000;
-    shares[i] = static_cast<int>(exact);
-    rest -= shares[i];
-    remainders[i] = {shares[i] - exact, i};  // the largest first, then the first bucket
-  }
-  std::ranges::sort(remainders);
-  for (std::size_t i = 0; rest > 0; i = (i + 1) % kBuckets, --rest) ++shares[remainders[i].second];
-  return shares;
+std::string goodput_text(const Share& share) {
+  const auto most = share_text(share.most());
+  if (!share.steps_known) return "between 0 and " + most;
+  if (share.is_known()) return share_text(share.least());
+  if (!share.is_bounded()) return "at most " + most;
+  return fmt::format("between {} and {}", share_text(share.least()), most);
 }
 
 std::vector<Bucket> filled_buckets(const Ledger::Summary& summary) {
@@ -154,21 +146,18 @@ std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary) {
                                                     "events that scripts name",
                                                     "no step beyond the limit",
                                                     "evaluating the model",
-                                                    "steps far beyond their pace"};
+                                                    "a step that did not come",
+                                                    "long steps, or what was not told"};
   return kMeanings[static_cast<std::size_t>(bucket)];
 }
 
 std::string bucket_share(Bucket bucket, const Ledger::Summary& summary) {
-  const int share = thousandths(summary)[static_cast<std::size_t>(bucket)];
-  return percent(share, summary.of(bucket), summary.elapsed);
+  return share_text(to_share(summary.of(bucket), summary.elapsed));
 }
 
 std::string summary_text(const Ledger::Summary& summary, bool unicode) {
-  const auto bounds = bounds_text(summary);
-  std::string text = fmt::format(
-      "goodput {}{} of {}", bounds,
-      bucket_share(summary.steps_known() ? Bucket::Productive : Bucket::Running, summary),
-      format_duration(summary.elapsed));
+  std::string text = fmt::format("goodput {} of {}", goodput_text(summary.share()),
+                                 format_duration(summary.elapsed));
   if (summary.restarts > 0) {
     text += fmt::format(", {} restart{}", summary.restarts, summary.restarts == 1 ? "" : "s");
   }

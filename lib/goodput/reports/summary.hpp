@@ -12,19 +12,14 @@
 
 namespace elastrun::goodput {
 
-/// The share of each bucket in thousandths of the elapsed time, which add up to 1000 (largest
-/// remainder); all zero if nothing elapsed. Pure.
-std::array<int, kBuckets> thousandths(const Ledger::Summary& summary);
-
 /// The share of the time that its kept steps would have taken with as many ranks as ever; none
 /// where all were done with as many.
 std::optional<double> at_full_pace(const Ledger::Summary& summary);
 
 /// Where the time of the job went, for people: a headline, then one line with a bar for each bucket
 /// that is not empty, in the order of the time they took, and remarks where steps or losses are not
-/// known. The shares shown add up to 100.0 %. At most 80 columns, ends with a newline. `unicode`:
-/// bars of block characters, else of
-/// `#`.
+/// known. Shares are rounded each by itself. At most 80 columns, ends with a newline. `unicode`:
+/// bars of block characters, else of `#`.
 std::string summary_text(const Ledger::Summary& summary, bool unicode = true);
 
 /// The same for machines: seconds by bucket, which add up to "elapsed_s", and the share.
@@ -35,5 +30,7 @@ json::object summary_json(const Ledger::Summary& summary);
 std::vector<Bucket> filled_buckets(const Ledger::Summary& summary);
 std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary);
 std::string bucket_share(Bucket bucket, const Ledger::Summary& summary);
+/// The headline's: "45.2 %", "between 40.0 % and 82.1 %".
+std::string goodput_text(const Share& share);
 
 }  // namespace elastrun::goodput

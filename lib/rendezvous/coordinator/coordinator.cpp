@@ -11,7 +11,6 @@
 #include "rendezvous/coordinator/leave_taking.hpp"
 #include "rendezvous/coordinator/local_agents.hpp"
 #include "rendezvous/coordinator/lost_contact.hpp"
-#include "rendezvous/coordinator/unset_clock.hpp"
 #include "rendezvous/membership/wording.hpp"
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/message_parts.hpp"
@@ -179,8 +178,8 @@ class LinkCoordinator final : public Coordinator {
     if (auto* hello = std::get_if<Hello>(&*message)) return welcome(peer, connection, *hello);
     if (!connection.greeted) return dismiss(peer, "the first message must be \"hello\"");
     note_life(peer, connection, *message);
-    if (const auto* asked = std::get_if<Heartbeat>(&*message)) {
-      return connection.link->send(encode(FromCoordinator(Heartbeat{asked->sent, unset_.now()})));
+    if (std::holds_alternative<Heartbeat>(*message)) {
+      return connection.link->send(encode(FromCoordinator(Heartbeat{})));
     }
     const auto* leaving = std::get_if<Leaving>(&*message);
     if (leaving != nullptr && leaving->grace > Duration::zero()) attend(peer, connection);
@@ -234,7 +233,6 @@ class LinkCoordinator final : public Coordinator {
     Welcome answer{hello.run_id, settings_.epoch, settings_.stand_alone, settings_.heartbeat,
                    settings_.heartbeats_missed};
     answer.fences = answer.stacks = answer.saves = true;
-    answer.clock = unset_.now();
     if (const auto job = book_.jobs.find(hello.run_id); job != book_.jobs.end()) {
       answer.world = job->second->state.last_world();
     }
@@ -421,7 +419,6 @@ class LinkCoordinator final : public Coordinator {
   LostContact lost_contact_;
   std::size_t agents_ = 0;
   bool held_ = false;
-  const UnsetClock unset_{clock_};
   Lifetime lifetime_;  // posted reactions outlive it
 };
 

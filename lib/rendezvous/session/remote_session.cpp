@@ -75,7 +75,6 @@ class RemoteSession final : public Session {
         settings_(std::move(settings)),
         search_(loop, clock, *locator_, search_limits(settings_)),
         heartbeat_(clock.make_alarm()),
-        coordinator_clock_(clock),
         // Random, because two agents in containers may share both host name and pid.
         membership_(random_text(12)) {}
 
@@ -133,9 +132,6 @@ class RemoteSession final : public Session {
 
   StorePlan store_plan() const override { return settings_.store_plan; }
   void share_store(const store::Stores& stores) override { locator_->share_store(stores); }
-  void on_clock(std::function<void(const ClockReading&)> tell) override {
-    coordinator_clock_.on_reading(std::move(tell));
-  }
   bool serves_others() const override { return !over_ && locator_->serves_others(); }
   std::string backend() const override { return settings_.backend; }
   std::string run_id() const override { return settings_.run_id; }
@@ -192,10 +188,7 @@ class RemoteSession final : public Session {
     if (const auto* epoch = std::get_if<NewEpoch>(&*message)) {
       // Never backwards: the epoch fences the words of coordinators that were succeeded.
       epoch_ = std::max(epoch_, epoch->epoch);
-    } else if (const auto* heartbeat = std::get_if<Heartbeat>(&*message)) {
-      // The answer carries our own time of asking, so a delay shows as a longer round trip and not
-      // as another offset.
-      coordinator_clock_.heard(TimePoint(Duration(heartbeat->sent)), heartbeat->clock);
+    } else if (std::holds_alternative<Heartbeat>(*message)) {
       heartbeat_lease_.answered();
       if (!heartbeat_lease_.is_over(clock_.now())) obey_put_off();
     } else if (auto* told = std::get_if<Push>(&*message)) {
@@ -247,7 +240,6 @@ class RemoteSession final : public Session {
     // kind of message makes it hang up.
     fences_ = welcome.fences, stacks_ = welcome.stacks, saves_ = welcome.saves;
     membership_.learn(welcome.world);
-    coordinator_clock_.welcomed(epoch_, greeted_at_, welcome.clock);
     welcomed_ = true;
     search_.taken_in(welcome.stand_alone);
     refusals_.forget();
@@ -412,7 +404,7 @@ class RemoteSession final : public Session {
   }
 
   void send_heartbeat() {
-    send(Heartbeat{clock_.now().time_since_epoch().count()});
+    send(Heartbeat{});
     heartbeat_lease_.sent(clock_.now());
   }
 
@@ -447,7 +439,6 @@ class RemoteSession final : public Session {
   const RemoteSettings settings_;
   CoordinatorSearch search_;
   const std::unique_ptr<Alarm> heartbeat_;
-  CoordinatorClock coordinator_clock_;
   OnPush on_push_;
 
   // The coordinator

@@ -3,7 +3,6 @@
 
 #include "core/error.hpp"
 #include "rendezvous/membership/round.hpp"
-#include "rendezvous/session/clock_offset.hpp"
 #include "spec/rendezvous_config.hpp"
 #include "store/server.hpp"
 
@@ -55,10 +54,6 @@ class Session {
   /// Whether agents of other nodes depend on this process: were it closed now, their groups would
   /// be stopped.
   virtual bool serves_others() const { return false; }
-
-  /// `tell` gets what is learnt of the coordinator's clock, from before the first round on. Set
-  /// before open(); without a coordinator on a connection it is not called.
-  virtual void on_clock(std::function<void(const ClockReading&)>) {}
 
   /// "static", "c10d", ...: as RendezvousHandler.get_backend.
   virtual std::string backend() const = 0;

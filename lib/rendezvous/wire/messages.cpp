@@ -127,11 +127,8 @@ json::object write(const Leaving& leaving) {
 json::object write(const AskStacks&) {
   return {{"type", "ask_stacks"}};
 }
-json::object write(const Heartbeat& heartbeat) {
-  object message{{"type", "heartbeat"}};
-  if (heartbeat.sent > 0) message["sent"] = heartbeat.sent;
-  if (heartbeat.clock > 0) message["clock"] = heartbeat.clock;
-  return message;
+json::object write(const Heartbeat&) {
+  return {{"type", "heartbeat"}};
 }
 
 json::object write(const Welcome& welcome) {
@@ -144,8 +141,7 @@ json::object write(const Welcome& welcome) {
           {"fences", welcome.fences},
           {"world", write_previous(welcome.world)},
           {"stacks", welcome.stacks},
-          {"saves", welcome.saves},
-          {"clock", welcome.clock}};
+          {"saves", welcome.saves}};
 }
 json::object write(const Refusal& refusal) {
   object message{{"type", "refuse"}, {"text", refusal.text}, {"final", refusal.final}};
@@ -233,8 +229,7 @@ Welcome read_welcome(const Reader& reader) {
           reader.flag("fences"),
           read_previous(reader.member("world")),
           reader.flag("stacks"),
-          reader.flag("saves"),
-          reader.integer("clock")};
+          reader.flag("saves")};
 }
 
 Done read_done(const Reader& reader) {
@@ -253,10 +248,6 @@ Restart read_restart(const Reader& reader) {
 Progress read_progress(const Reader& reader) {
   return {reader.text("text"), static_cast<int>(reader.integer("present", 0, kMaxCount)),
           static_cast<int>(reader.integer("wanted", 0, kMaxCount))};
-}
-
-Heartbeat read_heartbeat(const Reader& reader) {
-  return {reader.integer("sent"), reader.integer("clock")};
 }
 
 }  // namespace
@@ -279,7 +270,7 @@ Result<FromAgent> decode_from_agent(std::string_view text) {
   bool sound = true;
   const Reader reader(*value, sound);
   const std::string kind = reader.text("type");
-  FromAgent message = kind == "heartbeat" ? read_heartbeat(reader) : Heartbeat{};
+  FromAgent message = Heartbeat{};
   if (kind == "hello") {
     message = read_hello(reader);
   } else if (kind == "join") {
@@ -320,7 +311,7 @@ Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
   bool sound = true;
   const Reader reader(*value, sound);
   const std::string kind = reader.text("type");
-  FromCoordinator message = kind == "heartbeat" ? read_heartbeat(reader) : Heartbeat{};
+  FromCoordinator message = Heartbeat{};
   if (kind == "welcome") {
     message = read_welcome(reader);
   } else if (kind == "round") {

@@ -46,11 +46,8 @@ struct Hello {
 struct Stopping {
   Duration left{};
 };
-/// Both ways. The answer has `sent` as it was asked, and when that was by the clock of Welcome.
-struct Heartbeat {
-  std::int64_t sent = 0;   // nanoseconds of the asker's steady clock; 0: it does not ask
-  std::int64_t clock = 0;  // 0: not told
-};
+/// Both ways.
+struct Heartbeat {};
 using FromAgent =
     std::variant<Hello, Join, Started, Failed, Succeeded, Leaving, Stopping, Heartbeat,
                  ProgressReport, NodeStacks, AskStacks, Reached, AskPreempt>;
@@ -67,8 +64,6 @@ struct Welcome {
   PreviousWorld world{};  // the last one that it knows of
   bool stacks = false;    // it understands ProgressReport, NodeStacks and AskStacks
   bool saves = false;     // and Reached and AskPreempt
-  /// Nanoseconds since the epoch, by a clock that is never set; 0: not told.
-  std::int64_t clock = 0;
 };
 struct Refusal {
   std::string text;

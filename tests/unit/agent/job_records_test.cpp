@@ -90,6 +90,7 @@ TEST_CASE("job records: a failure and the restart that follows name the culprit"
   job.records.failed(workers::judge({failure_of(1, ExitStatus::exited(3))}));
   CHECK(attribute<Whole>(job.last(), "rank") == 5);
   CHECK(attribute<Text>(job.last(), "what") == "ended with exit code 3");
+  CHECK_FALSE(carries(job.last(), "exit_s"));
   rendezvous::Restart order;
   order.cause.text = "rank 5 ended with exit code 3";
   order.cause.node = "node1";

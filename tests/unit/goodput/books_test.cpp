@@ -246,6 +246,7 @@ TEST_CASE("journal books: what a recorder has told is where it says, whenever it
   journal.entry(40s, 39s, "job_end_time");
   journal.entry(40s, 39s, "lost", {{"count", std::int64_t{3}}});
   journal.phase(41s, "stopping");
+  journal.agent(41s, "job.ended", {{"succeeded", true}});
   const auto summary = journal.books.summary().value();
   CHECK(closed(summary));
   CHECK(summary.of(Bucket::Initialization) == 3s);
@@ -256,7 +257,8 @@ TEST_CASE("journal books: what a recorder has told is where it says, whenever it
   CHECK(summary.of(Bucket::Checkpoint) == 1s);
   CHECK(summary.of(Bucket::Preparation) == 1s);  // 2 to 3
   CHECK(summary.of(Bucket::Running) == 3s);      // 6 to 7, 8 to 10
-  CHECK(summary.of(Bucket::Productive) == 26s);  // from 10 to 41 but for 5
+  CHECK(summary.of(Bucket::Productive) == 24s);  // from 10 to 39 but for 5
+  CHECK(summary.of(Bucket::Stopping) == 2s);
   CHECK(summary.last_step == 1);
   CHECK(summary.restarts == 0);
   CHECK(journal.books.lost() == 3);
@@ -433,6 +435,30 @@ TEST_CASE("journal books: records of another job are counted and left out") {
   journal.phase(3s, "stopping");
   CHECK(journal.books.other_jobs() == 2);
   CHECK(journal.books.run_id() == "night");
+}
+
+TEST_CASE("journal books: a journal that ends without a word is that of an agent that died") {
+  Journal journal;
+  journal.start(0s);
+  journal.phase(1s, "running");
+  for (int step = 1; step <= 30; ++step) journal.step(1s + step * 1s, step);
+  journal.worker(31s, "checkpoint", {{"step", std::int64_t{20}}});
+  CHECK(journal.books.summary()->of(Bucket::Lost) == 0s);
+  journal.books.close();
+  journal.books.close();
+  const auto summary = journal.books.summary().value();
+  CHECK(summary.of(Bucket::Lost) == 10s);
+  CHECK(summary.elapsed == 31s);
+  CHECK(summary.last_kept == 20);
+  CHECK(journal.books.has_ended());
+  CHECK(journal.books.starts().front().ended == "agent or machine died");
+  Journal over;
+  over.start(0s);
+  over.phase(1s, "running");
+  over.step(2s, 1);
+  over.agent(3s, "job.ended", {{"succeeded", true}});
+  over.books.close();
+  CHECK(over.books.starts().front().ended == "succeeded");
 }
 
 }  // namespace elastrun::goodput

@@ -152,3 +152,78 @@ TEST_CASE("custom times: names are bounded, and a hang takes from them") {
   for (const auto& [name, time] : times.times(40s)) left += time;
   CHECK(left == 40s);
 }
+
+TEST_CASE("job account: the end of a job that an exception told ended no step") {
+  for (const bool fails : {false, true}) {
+    JobAccount account(kStart, false, kStart);
+    account.phase(NodePhase::Starting, at(1s));
+    account.phase(NodePhase::Running, at(2s));
+    for (int step = 1; step <= 5; ++step) account.recorded(begin_of(step), "", at(step * 2s));
+    account.recorded(entry(MeasurementKind::JobEnd), "", at(11s));
+    account.phase(NodePhase::Stopping, at(14s));
+    if (fails) account.noticed_after(0s, 3s, "rank 0 raised ValueError");
+    account.stopped(fails, at(15s));
+    account.ended(!fails, at(15s), fails ? "workers_failed" : "succeeded");
+    const auto summary = account.summary(at(15s));
+    CHECK(summary.last_step == (fails ? 4 : 5));
+    CHECK(summary.of(Bucket::Lost) == (fails ? 1s : 0s));
+    CHECK(summary.of(Bucket::Productive) == (fails ? 8s : 9s));
+    CHECK(summary.of(Bucket::Stopping) == 4s);
+    CHECK(summary.of(Bucket::Preparation) == 0s);
+  }
+}
+
+TEST_CASE(
+    "job account: the end of the failing worker is in the row and the bucket of its restart") {
+  for (const auto exit : {1s, 12s}) {
+    for (const bool told : {true, false}) {
+      CAPTURE(told);
+      JobAccount account(kStart, false, kStart);
+      account.phase(NodePhase::Starting, at(0s));
+      account.phase(NodePhase::Running, at(0s));
+      for (int step = 1; step <= 20; ++step) account.step(step, at(step * 100ms));
+      account.checkpoint(0, 20, at(2s));
+      account.step(21, at(2100ms));
+      auto now = at(2100ms + 40ms + exit);  // of the next step 40 ms, then an error
+      account.phase(NodePhase::Settling, now += 30ms);
+      account.phase(NodePhase::Stopping, now += 20ms);
+      account.noticed_after(50ms, told ? std::optional<Duration>(exit) : std::nullopt,
+                            "rank 0 failed");
+      account.restarting("rank 0 failed", true, now);
+      account.stopped(true, now += 500ms);
+      account.phase(NodePhase::Joining, now);
+      account.phase(NodePhase::Starting, now += 10ms);
+      account.phase(NodePhase::Running, now += 10ms);
+      const auto summary = account.summary(now);
+      REQUIRE(account.restarts().paths().size() == 1);
+      const auto& path = account.restarts().paths().front();
+      const Duration lost = told ? 40ms : 100ms;
+      CHECK(path.of(RestartStage::Exit) == exit + 40ms - lost);
+      CHECK(path.of(RestartStage::Detect) == 50ms);
+      CHECK(path.at == 2100ms + lost);
+      CHECK(path.total() == summary.of(Bucket::Restart));
+      CHECK(summary.of(Bucket::Lost) == lost + 100ms);
+      CHECK(summary.of(Bucket::Stalled) == 0s);
+    }
+  }
+}
+
+TEST_CASE("job account: how a start ended is said of those that were preempted or killed, too") {
+  JobAccount account(kStart, false, kStart);
+  account.phase(NodePhase::Starting, at(0s));
+  account.phase(NodePhase::Running, at(0s));
+  for (int step = 1; step <= 20; ++step) account.step(step, at(step * 100ms));
+  SUBCASE("preempted") {
+    account.checkpoint(0, 20, at(2500ms));
+    account.phase(NodePhase::Stopping, at(2560ms));
+    account.stopped(false, at(2600ms));
+    account.ended(false, at(2600ms), "preempted");
+    CHECK(account.summary(at(2600ms)).of(Bucket::Lost) == 0s);
+    CHECK(account.summary(at(2600ms)).of(Bucket::Checkpoint) == 500ms);
+    CHECK(account.starts(at(3s)).front().ended == "preempted");
+  }
+  SUBCASE("with its agent") {
+    account.died(at(2s));
+    CHECK(account.starts(at(3s)).front().ended == "agent or machine died");
+  }
+}

@@ -55,14 +55,15 @@ TEST_CASE("ledger: what ran since the last checkpoint is lost with the group") {
   Ledger ledger = running();
   ledger.step(1, at(20s));
   ledger.step(2, at(30s));
-  ledger.checkpoint(-1, at(32s));
-  ledger.step(3, at(40s));
-  ledger.failed(at(45s));
-  ledger.enter(Bucket::Running, at(50s));
-  const auto summary = ledger.summary(at(60s));
-  CHECK(summary.of(Bucket::Running) == 12s);     // but 8 s of the first step, as usual
-  CHECK(summary.of(Bucket::Productive) == 20s);  // these, and 20 to 32
-  CHECK(summary.of(Bucket::Lost) == 13s);        // 32 to 45
+  ledger.checkpoint(-1, at(35s));
+  ledger.step(3, at(45s));
+  ledger.failed(at(50s));
+  ledger.enter(Bucket::Running, at(55s));
+  const auto summary = ledger.summary(at(65s));
+  CHECK(summary.of(Bucket::Running) == 10s);
+  CHECK(summary.of(Bucket::Productive) == 20s);
+  CHECK(summary.of(Bucket::Checkpoint) == 5s);
+  CHECK(summary.of(Bucket::Lost) == 15s);
   CHECK(summary.of(Bucket::Restart) == 5s);
   CHECK(summary.last_step == 3);
   CHECK(summary.last_checkpoint == 2);
@@ -194,11 +195,11 @@ TEST_CASE("ledger: a checkpoint that is told before the end of its step says not
     ledger.begin_step(step, at(step * 10s));
     const auto end = at(10s + step * 10s);
     if (step % 2 == 0) ledger.checkpoint(step, end);
-    CHECK(ledger.summary(end).of(Bucket::Stalled) == 0s);
+    CHECK(ledger.summary(end).of(Bucket::Unexplained) == 0s);
     ledger.step(step, end);
   }
   CHECK(ledger.summary(at(410s)).of(Bucket::Productive) == 400s);
-  CHECK(ledger.summary(at(470s)).of(Bucket::Stalled) == 50s);
+  CHECK(ledger.summary(at(470s)).of(Bucket::Unexplained) == 50s);
 }
 
 TEST_CASE("ledger: the pace of all ranks is known once a step of theirs has a time") {
@@ -251,22 +252,23 @@ TEST_CASE("ledger: what follows the last step of workers that end well is no tra
   Ledger ledger = running();
   ledger.step(1, at(20s));
   ledger.step(2, at(30s));
+  Duration saved{};
   SUBCASE("") {}
   SUBCASE("with a checkpoint of it or without") {
-    ledger.enter(Bucket::Checkpoint, at(30s));
-    ledger.enter(Bucket::Running, at(30s));
+    saved = 2s;
     ledger.checkpoint(2, at(32s));
   }
   ledger.end_steps(Bucket::Stopping, at(35s));
   ledger.end_steps(Bucket::Stopping, at(36s));  // what is over is over
   CHECK(ledger.summary(at(36s)).of(Bucket::Productive) == 20s);
-  CHECK(ledger.summary(at(36s)).of(Bucket::Stopping) == 6s);
+  CHECK(ledger.summary(at(36s)).of(Bucket::Stopping) == 6s - saved);
+  CHECK(ledger.summary(at(36s)).of(Bucket::Checkpoint) == saved);
   ledger.failed(at(36s));  // on another node: this one has to do it again
   ledger.enter(Bucket::Running, at(40s));
   ledger.step(2, at(50s));
   const auto summary = ledger.summary(at(50s));
   CHECK(sum(summary) == summary.elapsed);
-  CHECK(summary.of(Bucket::Stopping) == 6s);
+  CHECK(summary.of(Bucket::Stopping) == 6s - saved);
 }
 
 TEST_CASE("ledger: a checkpoint beyond the last step that was told shows training until then") {
@@ -341,14 +343,14 @@ TEST_CASE(
 TEST_CASE("summary: people see each bucket that is not empty, largest first, in 80 columns") {
   Ledger ledger = running();
   ledger.step(41, at(20s));
-  ledger.checkpoint(-1, at(100s));
-  ledger.failed(at(110s));
+  ledger.checkpoint(42, at(100s));  // its step is not told
+  ledger.failed(at(110s), Bucket::Restart, 0s);
   ledger.enter(Bucket::Running, at(110s + 2ms));
-  ledger.step(42, at(111s));
+  ledger.step(43, at(111s));
   ledger.enter(Bucket::Stopping, at(125s));
   const std::string text = summary_text(ledger.summary(at(125s + 10us)), false);
   CHECK(text ==
-        "goodput 75.2 % of 2 min 05 s, 1 restart, last step 42, checkpoint 41\n"
+        "goodput 75.2 % of 2 min 05 s, 1 restart, last step 43, checkpoint 42\n"
         "  productive   1 min 34 s  75.2 %  ############     training steps\n"
         "  running          11.0 s   8.8 %  #                before their first step\n"
         "  startup          10.0 s   8.0 %  #                until the workers first ran\n"

@@ -60,7 +60,7 @@ TEST_CASE("monitor: a young job has what there is of it, in the order of sizes, 
   CHECK(job.view(1).of(Bucket::Startup) == 4s);
   CHECK(!job.view(1).is_full());
   CHECK(job.view(1).size == 60s);
-  CHECK(!job.view(1).goodput());
+  CHECK(!job.view(1).share().known());
 }
 
 TEST_CASE("monitor: a window has what happened in it, and a hang lowers its goodput") {
@@ -68,11 +68,11 @@ TEST_CASE("monitor: a window has what happened in it, and a hang lowers its good
   job.pass(10s).enter(Bucket::Running).pass(10s).step(1).steps(2, 101, 1s);
   CHECK(job.view().is_full());
   CHECK(job.view().of(Bucket::Productive) == 100s);
-  CHECK(job.view().goodput() == 1.0);
+  CHECK(job.view().share().known() == 1.0);
   job.enter(Bucket::Checkpoint).pass(25s);  // nobody tells anything
   CHECK(job.view().of(Bucket::Checkpoint) == 25s);
   CHECK(job.view().of(Bucket::Productive) == 75s);
-  CHECK(job.view().goodput() == doctest::Approx(0.75));
+  CHECK(job.view().share().known() == doctest::Approx(0.75));
   job.pass(1h);
   CHECK(job.view().of(Bucket::Checkpoint) == 100s);
 }
@@ -80,8 +80,8 @@ TEST_CASE("monitor: a window has what happened in it, and a hang lowers its good
 TEST_CASE("monitor: where nobody reports steps the goodput of a window is not known") {
   MonitoredJob job({10s});
   job.enter(Bucket::Running).pass(30s);
-  CHECK(!job.view().goodput());
-  CHECK(job.view().goodput_at_most() == 1.0);
+  CHECK(!job.view().share().known());
+  CHECK(job.view().share().most() == 1.0);
 }
 
 TEST_CASE("monitor: lost work is lost where it was done") {

@@ -97,6 +97,7 @@ class RandomJob {
   }
 
   void one_step(std::int64_t step, bool first, std::vector<Duration>& here) {
+    resting_ = false;
     if (begins_) ledger.begin_step(step, now);
     const Duration time = between(800ms, 1200ms);
     now += time + (first ? between(2s, 30s) : 0s);
@@ -125,17 +126,19 @@ class RandomJob {
     ledger.enter(Bucket::Running, now += between(1ms, 3s));
     ledger.checkpoint(step, now);
     safe_ = std::max(safe_, std::optional(step));
+    resting_ = true;
   }
 
   void crash() {
     const Duration broken_off = between(0s, 3s);
     const Duration most = usual_.empty() ? broken_off : median(usual_);
-    lost += std::min(broken_off, most);
+    // Right after a checkpoint no step had begun.
+    if (!resting_) lost += std::min(broken_off, most);
     ledger.failed(now += broken_off);
   }
 
   std::mt19937_64 random_;
-  bool begins_;
+  bool begins_, resting_ = false;
   std::vector<Done> kept_;
   std::vector<Duration> usual_;
   std::int64_t first_ = -1;
@@ -153,7 +156,7 @@ TEST_CASE("random jobs: productive is the time of the steps that are kept, lost 
     REQUIRE(sum(summary) == summary.elapsed);
     REQUIRE(summary.of(Bucket::Productive) == job.productive());
     REQUIRE(summary.of(Bucket::Lost) == job.lost);
-    REQUIRE(summary.of(Bucket::Stalled) == 0s);
+    REQUIRE(summary.of(Bucket::Unexplained) == 0s);
   }
 }
 
@@ -276,8 +279,8 @@ TEST_CASE("ledger: steps of different length hide no stall") {
       training += took;
       ledger.step(step, now += took + (step % 100 == 99 ? 25s : 0s));
     }
-    CHECK(ledger.summary(now).of(Bucket::Stalled) >= 240s);
-    CHECK(ledger.summary(now).of(Bucket::Stalled) <= 251s);
+    CHECK(ledger.summary(now).of(Bucket::Unexplained) >= 240s);
+    CHECK(ledger.summary(now).of(Bucket::Unexplained) <= 251s);
   }
 }
 
@@ -321,7 +324,7 @@ TEST_CASE("ledger: where only each so manieth step is told, all of them are trai
     const auto summary = ledger.summary(now);
     CHECK(summary.of(Bucket::Productive) >= 91s - 100ms * apart);
     CHECK(summary.of(Bucket::Productive) <= 92s);
-    CHECK(summary.of(Bucket::Stalled) == 0s);
+    CHECK(summary.of(Bucket::Unexplained) == 0s);
   }
   Ledger epochs(TimePoint(0s));
   TimePoint now(0s);
@@ -331,19 +334,25 @@ TEST_CASE("ledger: where only each so manieth step is told, all of them are trai
     if (i % 50 % 10 == 9) epochs.step(i % 50, now);
   }
   CHECK(epochs.summary(now).last_step == 299);
-  CHECK(epochs.summary(now).of(Bucket::Stalled) == 0s);
+  CHECK(epochs.summary(now).of(Bucket::Unexplained) == 0s);
   CHECK(epochs.summary(now).of(Bucket::Productive) >= 29s);
 }
 
-TEST_CASE("ledger: the exit of a worker that failed is no stall, unless it lasts") {
-  for (const auto exit : {Duration(1400ms), Duration(60s)}) {
+TEST_CASE("ledger: the exit of a worker that failed is no stall, however long it lasts") {
+  for (const auto exit : {Duration(1400ms), Duration(12s), Duration(60s)}) {
     Ledger ledger(TimePoint(0s));
     TimePoint now(0s);
     ledger.enter(Bucket::Running, now);
     for (int step = 0; step < 50; ++step) ledger.step(step, now += 100ms);
-    ledger.failed(now += exit);
-    const auto summary = ledger.summary(now);
-    CHECK(summary.of(exit < 10s ? Bucket::Restart : Bucket::Stalled) == exit - 100ms);
+    auto told = ledger, killed = ledger;
+    CHECK(ledger.failed(now += exit) == exit - 100ms);
+    CHECK(ledger.summary(now).of(Bucket::Restart) == exit - 100ms);
+    CHECK(told.failed(now, Bucket::Restart, exit - 70ms) == exit - 70ms);
+    CHECK(told.summary(now).of(Bucket::Restart) == exit - 70ms);
+    CHECK(told.summary(now).of(Bucket::Lost) == 70ms);
+    CHECK(killed.failed(now, Bucket::Restart, 0s) == 0s);  // it had waited for something
+    CHECK(killed.summary(now).of(Bucket::Stalled) == exit - 100ms);
+    CHECK(killed.summary(now).of(Bucket::Lost) == 100ms);
   }
 }
 
@@ -429,7 +438,8 @@ TEST_CASE(
     for (int step = 3; step <= 10; ++step) ledger.step(step, TimePoint(105s + step * 1s));
     const auto summary = ledger.summary(TimePoint(115s));
     CHECK(summary.of(Bucket::Productive) == 11s);  // of 2 s the second one, and all others 1 s
-    CHECK(summary.of(Bucket::Running) == 104s);
+    CHECK(summary.of(Bucket::Running) == (begins ? 5s : 104s));
+    CHECK(summary.of(Bucket::Running) + summary.of(Bucket::Preparation) == 104s);
     ledger.failed(TimePoint(115s));
     ledger.enter(Bucket::Running, TimePoint(120s));
     ledger.step(11, TimePoint(150s));
@@ -438,115 +448,157 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("ledger: a stall within a step is no work, while it lasts and after it") {
+TEST_CASE("ledger: what a step takes far beyond its pace is not explained, live and after it") {
   Ledger ledger(TimePoint(0s));
   ledger.enter(Bucket::Running, TimePoint(0s));
   for (int step = 1; step <= 50; ++step) ledger.step(step, TimePoint(step * 1s));
-  CHECK(ledger.summary(TimePoint(54s)).of(Bucket::Stalled) == 0s);
-  CHECK(ledger.summary(TimePoint(90s)).of(Bucket::Stalled) == 39s);
+  CHECK(ledger.summary(TimePoint(52s)).of(Bucket::Unexplained) == 0s);
+  CHECK(ledger.summary(TimePoint(90s)).of(Bucket::Unexplained) == 39s);
+  CHECK(ledger.summary(TimePoint(90s)).of(Bucket::Stalled) == 0s);
   auto late = ledger;
   ledger.step(51, TimePoint(151s));
   for (int step = 52; step <= 100; ++step) ledger.step(step, TimePoint(100s + step * 1s));
-  CHECK(ledger.summary(TimePoint(200s)).of(Bucket::Stalled) == 100s);
-  CHECK(ledger.summary(TimePoint(200s)).of(Bucket::Productive) == 100s);
+  const auto summary = ledger.summary(TimePoint(200s));
+  CHECK(summary.of(Bucket::Unexplained) == 100s);
+  CHECK(summary.of(Bucket::Productive) == 100s);
+  CHECK_FALSE(summary.goodput().has_value());
+  CHECK(summary.goodput_at_least() == 0.5);
+  CHECK(summary.goodput_at_most() == 1.0);
+  const auto text = summary_text(summary, false);
+  CHECK(text.starts_with("goodput between 50.0 % and 100.0 % of 3 min 20 s"));
+  CHECK(text.contains("  1 min 40 s between steps were not explained"));
   for (int step = 51; step <= 150; ++step) late.step(step, TimePoint(150s));
-  CHECK_MESSAGE(late.summary(TimePoint(150s)).of(Bucket::Stalled) == 0s, "they were told late");
+  CHECK_MESSAGE(late.summary(TimePoint(150s)).of(Bucket::Unexplained) == 0s, "they were told late");
+  ledger.failed(TimePoint(200s));
+  ledger.enter(Bucket::Running, TimePoint(200s));
+  ledger.begin_step(1, TimePoint(200s));
+  CHECK_MESSAGE(ledger.summary(TimePoint(200s)).of(Bucket::Unexplained) == 0s,
+                "lost with its step");
+  CHECK(ledger.summary(TimePoint(200s)).of(Bucket::Lost) == 200s);
 }
 
 namespace {
 
-/// What a job stalls whose steps take these times, a second each on average.
-double stalled(const std::vector<double>& steps, Duration* productive = nullptr) {
+Ledger::Summary summary_of(const std::vector<double>& steps) {
   Ledger ledger(TimePoint(0s));
   TimePoint now(0s);
   ledger.enter(Bucket::Running, now);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     ledger.step(static_cast<std::int64_t>(i), now += from_seconds(steps[i]));
+    if (i % 50 == 0) REQUIRE(sum(ledger.summary(now)) == now.time_since_epoch());
   }
   const auto summary = ledger.summary(now);
   CHECK(std::ranges::min(summary.buckets) >= 0s);
   CHECK(sum(summary) == summary.elapsed);
-  if (productive != nullptr) *productive = summary.of(Bucket::Productive);
-  return to_seconds(summary.of(Bucket::Stalled));
-}
-
-/// Bursts of `count` steps of which the first ones take `quick`, then the devices have done them.
-std::vector<double> bursts(int number, int count, double quick, int device_paced = 0) {
-  std::vector<double> steps;
-  for (int i = 0; i < number; ++i) {
-    steps.insert(steps.end(), static_cast<std::size_t>(count - 1), quick);
-    steps.insert(steps.end(), static_cast<std::size_t>(device_paced), 1.0);
-    steps.push_back(count - (count - 1) * quick);
-  }
-  return steps;
+  return summary;
 }
 
 }  // namespace
 
-TEST_CASE("ledger: steps of a script that runs ahead of its devices are no stalls") {
-  for (const int count : {4, 10, 50, 200}) {
-    CAPTURE(count);
-    for (const double quick : {0.002, 0.05, 0.3}) {
-      CAPTURE(quick);
-      const auto steps = bursts(4000 / count, count, quick);
-      Duration productive;
-      CHECK(stalled(steps, &productive) <= (count < 8 ? count : 0));  // the first one, if so short
-      CHECK(to_seconds(productive) >= 3999 - 2 * count);
-      auto reversed = steps;
-      std::ranges::reverse(reversed);
-      CHECK(stalled(reversed) <= count);
+TEST_CASE("ledger: a longer untold gap between steps never raises goodput") {
+  for (const int apart : {5, 10, 20}) {
+    double last = 1;
+    for (const double gap : {0.2, 0.4, 0.9, 1.3, 1.5, 3.0, 10.0}) {
+      CAPTURE(apart);
+      CAPTURE(gap);
+      std::vector<double> steps;
+      for (int i = 0; i < 20 * apart; ++i) steps.push_back(0.05 + (i % apart == 0 && i > 0) * gap);
+      const auto summary = summary_of(steps);
+      const double all = 20 * apart * 0.05, truth = all / (all + 19 * gap);
+      CHECK(summary.share().headline() == doctest::Approx(truth).epsilon(0.02));
+      CHECK(summary.goodput_at_most() > 0.98);
+      CHECK(summary.share().headline() < last);
+      last = summary.share().headline();
     }
-  }
-  CHECK_MESSAGE(stalled(bursts(40, 20, 0.01, 79)) <= 0.02 * 4000, "until their queue is full");
-}
-
-TEST_CASE("ledger: bursts of any length at the same mean pace are none, and a stall is one") {
-  for (unsigned seed = 0; seed < 200; ++seed) {
-    CAPTURE(seed);
-    std::mt19937 random(seed);
-    std::vector<double> steps;
-    double due = 0;
-    while (steps.size() < 3000) {
-      const auto count = 2 + random() % 30;
-      for (std::size_t i = 1; i < count; ++i) {
-        steps.push_back(0.001 * static_cast<double>(1 + random() % 40));
-        due += 1 - steps.back();
-      }
-      steps.push_back(1 + std::exchange(due, 0.0));
-    }
-    CHECK(stalled(steps) <= 0.02 * 3000);
-    const auto some = std::ranges::find_if(steps.begin() + 1500, steps.end(),
-                                           [](double time) { return time > 5; });
-    *some += 100;
-    CHECK(stalled(steps) >= 98);
-    CHECK(stalled(steps) <= 100 + 0.02 * 3000);
   }
 }
 
-TEST_CASE("ledger: stalls far apart in steady steps stay stalls, also at the same distance") {
+TEST_CASE("ledger: long steps are a range that holds the truth, and a new pace is one") {
   std::vector<double> steps(1000, 1.0);
-  for (std::size_t at = 100; at < steps.size(); at += 100) steps[at] = 31;
-  CHECK(stalled(steps) == doctest::Approx(270));
+  for (std::size_t at = 16; at < steps.size(); at += 16) steps[at] = 12;
+  CHECK(summary_of(steps).goodput_at_most() > 0.99);
+  CHECK(summary_of(steps).goodput_at_least() == doctest::Approx(1000.0 / 1682).epsilon(0.01));
+  for (std::size_t at = 0; at < steps.size(); ++at) steps[at] = at % 5 == 4 ? 8 : 1;
+  CHECK(summary_of(steps).goodput_at_most() > 0.99);
   for (std::size_t at = 0; at < steps.size(); ++at) steps[at] = at < 500 ? 1.0 : 8.0;
-  CHECK_MESSAGE(stalled(steps) <= 7 * 16, "another pace is usual soon");
+  CHECK_MESSAGE(summary_of(steps).goodput_at_least() > 0.99, "another pace is usual soon");
+  CHECK(summary_of(steps).of(Bucket::Unexplained) == 0s);
 }
 
-TEST_CASE(
-    "ledger: after a failure what lies beyond the usual time of a step was the workers' end") {
+TEST_CASE("ledger: the time from a step to its checkpoint is the save, whoever tells it how") {
+  enum class How { Number, SoFar, BeforeItsEnd, Begins, Phase };
+  for (const auto how : {How::Number, How::SoFar, How::BeforeItsEnd, How::Begins, How::Phase}) {
+    CAPTURE(static_cast<int>(how));
+    Ledger ledger(TimePoint(0s));
+    TimePoint now(0s);
+    ledger.keep_timeline();
+    ledger.enter(Bucket::Running, now);
+    for (int step = 1; step <= 50; ++step) {
+      if (how == How::Begins) ledger.begin_step(step, now);
+      now += 100ms;
+      const bool saves = step % 10 == 0;
+      if (how != How::BeforeItsEnd) ledger.step(step, now);
+      if (how == How::Phase && saves) ledger.enter(Bucket::Checkpoint, now, "save");
+      if (saves) ledger.checkpoint(how == How::SoFar ? -1 : step, now += 1500ms);
+      if (how == How::Phase && saves) ledger.enter(Bucket::Running, now);
+      if (how == How::BeforeItsEnd) ledger.step(step, now);
+    }
+    const auto summary = ledger.summary(now);
+    CHECK(summary.of(Bucket::Checkpoint) == 7500ms);
+    CHECK(summary.restoring == 0s);
+    CHECK(summary.of(Bucket::Productive) + summary.of(Bucket::Running) +
+              summary.of(Bucket::Preparation) ==
+          5s);
+    CHECK(summary.goodput() == doctest::Approx(5.0 / 12.5).epsilon(0.01));
+    CHECK(*summary.work.mean_save() == 1500ms);
+    CHECK(*summary.work.mean_step() == 100ms);
+    Duration saved{};
+    for (const auto& span : ledger.timeline(now)) saved += span.of(Bucket::Checkpoint);
+    CHECK(saved == 7500ms);
+  }
+}
+
+TEST_CASE("ledger: a save in the background takes none of the time of a step") {
   Ledger ledger(TimePoint(0s));
-  ledger.enter(Bucket::Running, TimePoint(0s));
-  for (int step = 1; step <= 50; ++step) ledger.step(step, TimePoint(step * 1s));
-  SUBCASE("in a moment") {
-    ledger.failed(TimePoint(53s));
-    CHECK(ledger.summary(TimePoint(53s)).of(Bucket::Restart) == 2s);
+  TimePoint now(0s);
+  ledger.enter(Bucket::Running, now);
+  for (int step = 1; step <= 100; ++step) {
+    ledger.step(step, now += 100ms);
+    if (step % 10 == 5) ledger.checkpoint(step, now + 60ms);      // within the next step
+    if (step % 10 == 8) ledger.checkpoint(step - 3, now + 60ms);  // or later
   }
-  SUBCASE("or a stall") {
-    ledger.failed(TimePoint(80s));
-    CHECK(ledger.summary(TimePoint(80s)).of(Bucket::Stalled) == 29s);
+  CHECK(ledger.summary(now).of(Bucket::Checkpoint) == 0s);
+  CHECK(ledger.summary(now).of(Bucket::Productive) == 10s);
+}
+
+TEST_CASE("ledger: no step is lost that had not begun") {
+  Ledger ledger(TimePoint(0s));
+  TimePoint now(0s);
+  ledger.enter(Bucket::Running, now);
+  for (int step = 1; step <= 20; ++step) ledger.step(step, now += 50ms);
+  ledger.checkpoint(20, now += 1s);
+  SUBCASE("it exits, and does not tell since when") {
+    CHECK(ledger.failed(now += 30ms) == 30ms);
   }
-  ledger.enter(Bucket::Running, TimePoint(90s));
-  ledger.step(51, TimePoint(100s));
-  CHECK(ledger.summary(TimePoint(100s)).of(Bucket::Lost) == 1s);
+  SUBCASE("or it tells") {
+    CHECK(ledger.failed(now += 700ms, Bucket::Stopping, 698ms) == 700ms);
+  }
+  CHECK(ledger.summary(now).of(Bucket::Lost) == 0s);
+  CHECK(ledger.summary(now).of(Bucket::Checkpoint) == 1s);
+  CHECK(ledger.summary(now).of(Bucket::Productive) == 1s);
+}
+
+TEST_CASE("ledger: what the first step takes beyond others is preparation if its begin was told") {
+  for (const bool begins : {false, true}) {
+    Ledger ledger(TimePoint(0s));
+    ledger.enter(Bucket::Running, TimePoint(0s));
+    if (begins) ledger.begin_step(1, TimePoint(5s));
+    for (int step = 1; step <= 50; ++step) ledger.step(step, TimePoint(64s + step * 1s));
+    const auto summary = ledger.summary(TimePoint(114s));
+    CHECK(summary.of(Bucket::Running) == (begins ? 5s : 64s));
+    CHECK(summary.of(Bucket::Preparation) == (begins ? 59s : 0s));
+    CHECK(summary.of(Bucket::Productive) == 50s);
+  }
 }
 
 TEST_CASE("ledger: half of the ranks, twice the time: the second figure shows what is missing") {

@@ -44,7 +44,8 @@ TEST_CASE("restart log: the stages of a restart, to the step that was the last b
   Story story;  // step 9 is done after 14 s
   story.now += 500ms;
   story.log.phase(NodePhase::Stopping, story.now);
-  story.log.noticed_after(200ms);
+  CHECK(story.log.noticed_after(200ms) == 200ms);
+  story.log.exited_in(700ms);
   story.log.restarting("rank 1 died", story.now);
   story.log.phase(NodePhase::Waiting, story.now + 1s);
   story.log.phase(NodePhase::Joining, story.now + 2s);
@@ -56,19 +57,19 @@ TEST_CASE("restart log: the stages of a restart, to the step that was the last b
   REQUIRE(story.log.paths().size() == 1);
   const auto& path = story.log.paths().front();
   CHECK(path.cause == "rank 1 died");
-  CHECK(path.at == 14s + 300ms);
-  CHECK(path.stages == Stages{200ms, 1s, 3s, 3s, 4s, 3s});
+  CHECK(path.at == 14s - 400ms);
+  CHECK(path.stages == Stages{700ms, 200ms, 1s, 3s, 3s, 4s, 3s});
   CHECK(path.last_step == 9);
   CHECK(path.first_step == 6);
   CHECK(path.caught_up);
-  CHECK(path.total() == 14s + 200ms);
+  CHECK(path.total() == 14s + 900ms);
 }
 
 TEST_CASE("restart log: one that resumes where the job stood has nothing to do again") {
   Story story;
   story.restart();
   story.steps(10, 12);
-  CHECK(story.log.paths().front().stages == Stages{0s, 1s, 1s, 1s, 1s, 0s});
+  CHECK(story.log.paths().front().stages == Stages{0s, 0s, 1s, 1s, 1s, 1s, 0s});
   CHECK(story.log.paths().front().caught_up);
 }
 
@@ -82,9 +83,9 @@ TEST_CASE("restart log: a failure that comes before it has caught up cuts a rest
   story.steps(4, 12);
   const auto& paths = story.log.paths();
   REQUIRE(paths.size() == 3);
-  CHECK(paths[0].stages == Stages{0s, 1s, 1s, 1s, 1s, 2s});
+  CHECK(paths[0].stages == Stages{0s, 0s, 1s, 1s, 1s, 1s, 2s});
   CHECK_FALSE(paths[0].caught_up);
-  CHECK(paths[1].stages == Stages{0s, 1s, 1s, 1s, 3s, 0s});
+  CHECK(paths[1].stages == Stages{0s, 0s, 1s, 1s, 1s, 3s, 0s});
   CHECK_FALSE(paths[1].first_step.has_value());
   CHECK(paths[2].last_step == 6);
   CHECK(paths[2].caught_up);
@@ -102,7 +103,7 @@ TEST_CASE("restart log: without steps what follows the start of the workers is n
   log.phase(NodePhase::Stopping, kBegin + 100s);
   log.phase(NodePhase::Ended, kBegin + 101s);
   REQUIRE(log.paths().size() == 1);  // the end of the job is no restart
-  CHECK(log.paths().front().stages == Stages{1s, 1s, 1s, 1s, 0s, 0s});
+  CHECK(log.paths().front().stages == Stages{0s, 1s, 1s, 1s, 1s, 0s, 0s});
 }
 
 TEST_CASE("restart log: of very many restarts the last ones are kept") {
@@ -117,14 +118,14 @@ TEST_CASE("restart table: a line each within 80 columns, with the cause where as
   RestartPath path;
   path.cause = "rank 1 ended with exit code 3\x1b[31m";
   path.at = 59999s;
-  path.stages = {2700us, 664ms, 95s + 100ms, 5990s, 99h, 0s};
+  path.stages = {20ms, 2700us, 664ms, 95s + 100ms, 5960s, 99h, 0s};
   const std::vector<RestartPath> paths(7, path);
   const auto text = restart_table(paths, 2, true);
   CHECK(text ==
-        "  restart at   detect     stop rendezvous    spawn 1st step     redo    total\n"
-        "      16.7 h   2.7 ms   664 ms     95.1 s 99.8 min   99.0 h        -  100.7 h\n"
+        "  restart at    exit  detect    stop rendezvous   spawn 1st step    redo   total\n"
+        "      16.7 h   20 ms  2.7 ms  664 ms     95.1 s  99 min   99.0 h       - 100.7 h\n"
         "             rank 1 ended with exit code 3[31m\n"
-        "      16.7 h   2.7 ms   664 ms     95.1 s 99.8 min   99.0 h        -  100.7 h\n"
+        "      16.7 h   20 ms  2.7 ms  664 ms     95.1 s  99 min   99.0 h       - 100.7 h\n"
         "             rank 1 ended with exit code 3[31m\n"
         "  and 5 before these\n");
   CHECK(restart_table({}, 2, true).empty());

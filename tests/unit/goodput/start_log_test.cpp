@@ -29,7 +29,7 @@ struct StartedJob {
   }
   void fail(const char* cause) {
     account.phase(NodePhase::Stopping, now);
-    account.noticed_after({}, "rank 0 was slow");
+    account.noticed_after({}, {}, "rank 0 was slow");
     account.stopped(true, now += 1s);
     account.restarting(cause, true, now);
     account.phase(NodePhase::Joining, now);
@@ -83,7 +83,7 @@ class RandomStarts {
     switch (random_() % 5) {
       case 0:  // a worker of this node
         account.phase(NodePhase::Stopping, now);
-        account.noticed_after({}, "rank 0 was slow");
+        account.noticed_after({}, {}, "rank 0 was slow");
         account.stopped(true, now += 1s);
         account.restarting("failed", true, now);
         break;
