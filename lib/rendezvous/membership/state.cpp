@@ -124,7 +124,10 @@ void State::stopping(Peer peer, Duration left, TimePoint now) {
   member->knows_stop = true;
   member->stops_by = now + left;
   if (renews) return roles_.extend(member->node.role, member->stops_by + rules_.join_timeout);
-  join_phase_.extend(member->stops_by);
+  if (world_fence_.is_last(member->world)) return join_phase_.extend(member->stops_by);
+  // Of a world that was not given out here: no round begins beside it, but those who wait have no
+  // more time for that.
+  world_fence_.fence.hold(agent_name(member->node), peer, member->stops_by, false);
 }
 
 // A former member hears how its job has ended; a new node, that it has come too late.
@@ -322,6 +325,7 @@ void State::remove(const Member& member, const Cause& cause, TimePoint now) {
 void State::fence_off(const Member& member, TimePoint now, Loss loss) {
   if (member.state == MemberState::Waiting) return;
   if (member.state == MemberState::Finished || loss == Loss::Ended || member.back) {
+    world_fence_.fence.release(agent_name(member.node));
     return world_fence_.broken(member.world, agent_name(member.node));
   }
   const TimePoint back_by = now + kTimeToReturn;
@@ -410,11 +414,13 @@ std::optional<TimePoint> State::deadline() const {
   }
   if (phase_ == Phase::Ended) return unable_.until();
   if (roster_.empty()) return std::nullopt;
-  TimePoint given_up = join_phase_.given_up(rules_, quorum());
+  const Quorum there = quorum();
+  TimePoint given_up = join_phase_.given_up(rules_, there);
   // What is overdue must not wake us again and again while something else is waited for.
-  TimePoint due = join_phase_.deadline(rules_, quorum());
+  TimePoint due = join_phase_.deadline(rules_, there);
   if (const auto limit = world_fence_.limit()) {
-    given_up = std::max(given_up, world_fence_.fence.limit().value_or(given_up));
+    if (there.returning + there.fresh >= rules_.min_nodes)
+      given_up = std::max(given_up, world_fence_.fence.limit().value_or(given_up));
     due = std::min(*limit, given_up);
   }
   if (not_before_) due = *not_before_;

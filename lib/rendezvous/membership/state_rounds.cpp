@@ -63,8 +63,10 @@ void State::advance_join_phase(TimePoint now) {
   } else {
     record_by_.reset();
   }
-  if (join_phase_.timed_out(rules_, there, now) && !world_fence_.fence_limit(now) &&
-      now >= record_by_.value_or(now)) {
+  // Those who are too few gain nothing from the end of another world.
+  const bool fenced = there.returning + there.fresh >= rules_.min_nodes &&
+                      world_fence_.fence_limit(now).has_value();
+  if (join_phase_.timed_out(rules_, there, now) && !fenced && now >= record_by_.value_or(now)) {
     return give_up_waiting(now);
   }
   if (now >= progress_at_) push_progress(now);

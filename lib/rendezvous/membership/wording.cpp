@@ -145,8 +145,11 @@ std::string progress_text(const Rules& rules, const Quorum& there, const JoinPha
                           const WorldFence& world_fence, const std::string& hosts, TimePoint now) {
   const int here = there.returning + there.fresh;
   if (there.stopping > 0) {
-    return fmt::format("{} here; waiting for {} to stop their workers", nodes_text(here),
-                       there.stopping);
+    auto end = join_phase.given_up(rules, there);
+    if (here >= rules.min_nodes) end = std::max(end, world_fence.fence_limit(now).value_or(end));
+    return fmt::format("{} here; waiting for {} to stop their workers, at most {}",
+                       nodes_text(here), there.stopping,
+                       format_duration(std::max<Duration>(end - now, Duration::zero())));
   }
   if (here >= rules.min_nodes && world_fence.held()) {
     return fmt::format("{} here, enough to start; the coordinator cannot renew its election",

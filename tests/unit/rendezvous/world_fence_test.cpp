@@ -490,6 +490,58 @@ TEST_CASE("world fence: join_timeout ends this wait too, and says for whom it wa
         "none of the 2 nodes of the last round came within 30.0 s (join_timeout)");
 }
 
+TEST_CASE("world fence: who claims to be at work in an unknown world does not prolong the wait") {
+  Rules rules = make_rules(2, 2);
+  rules.join_timeout = 8s;
+  Script job(rules);
+  job.join("a");
+  job.pass(1s);  // the first word
+  job.pass(4s);
+  job.arrive_stopping("odd", {{1, 7}, 0, 3}, 30s);
+  job.pass(1s);  // the second one
+  REQUIRE(job.last<Progress>("a") != nullptr);
+  CHECK(job.last<Progress>("a")->text ==
+        "1 node here; waiting for 1 to stop their workers, at most 2.0 s");
+  SUBCASE("while it is there") {}
+  SUBCASE("nor once it is gone") {
+    job.lose("odd", Loss::Silent);
+  }
+  SUBCASE("nor once it has said goodbye") {
+    job.leave("odd");
+  }
+  CHECK(*job.state.deadline() <= job.now + 2s);
+  job.pass(1900ms);
+  CHECK(job.last<Done>("a") == nullptr);
+  job.pass(100ms);
+  REQUIRE(job.last<Done>("a") != nullptr);
+  CHECK(job.last<Done>("a")->cause.text.ends_with("within 8.0 s (join_timeout)"));
+}
+
+TEST_CASE("world fence: no round begins beside a world that was not given out here") {
+  Rules rules = make_rules(2, 3);
+  rules.join_timeout = 8s;
+  Script job(rules);
+  job.join("a");
+  job.arrive_stopping("odd", {{1, 7}, 0, 3}, 30s);
+  job.join("b");
+  job.pass(20s);
+  CHECK(job.assignment("a") == "");
+  REQUIRE(job.last<Progress>("a") != nullptr);
+  CHECK(job.last<Progress>("a")->text.ends_with("at most 10.0 s"));
+  SUBCASE("until its time is over") {
+    job.pass(10s);
+    CHECK(job.assignment("a") == "0/2#8");
+  }
+  SUBCASE("or its group has ended") {
+    job.lose("odd");
+    CHECK(job.assignment("a") == "0/2#8");
+  }
+  SUBCASE("or it joins") {
+    job.join("odd", {{1, 7}, 0, 3});
+    CHECK(job.assignment("a") == "0/3#8");
+  }
+}
+
 TEST_CASE("world fence: a round is given out when the register has noted it, as it then is") {
   Script job(make_rules(2, 2));
   job.state.require_acknowledgements();
