@@ -4,6 +4,7 @@
 #include "core/host_name.hpp"
 #include "core/text.hpp"
 #include "net/endpoint.hpp"
+#include "net/outward.hpp"
 #include "process/descendants.hpp"
 #include "rendezvous/session/handler_session.hpp"
 #include "rendezvous/session/local_session.hpp"
@@ -34,8 +35,8 @@ bool workers_serve_store(const spec::JobSpec& spec, std::uint16_t port) {
 /// Where to listen so that the workers reach `host`: there if it is a loopback address, otherwise
 /// everywhere, because a name or an address of a bridge may not be one that we can bind.
 std::string listening_address(const std::string& host) {
-  if (host == "localhost") return kLoopback;
-  return net::parse_address(host).is_loopback() ? host : "";
+  if (!net::is_loopback_host(host)) return "";
+  return host == "localhost" ? kLoopback : host;
 }
 
 /// Whether no other node can ever take part: then no socket is needed for a standalone rendezvous.

@@ -29,6 +29,15 @@ bool is_of_use(const std::string& interface, const ip::address& address) {
 
 }  // namespace
 
+bool is_wildcard(const std::string& host) {
+  boost::system::error_code error;
+  return ip::make_address(host, error).is_unspecified() && !error;
+}
+
+bool is_loopback_host(const std::string& host) {
+  return host == "localhost" || parse_address(host).is_loopback();
+}
+
 std::vector<OwnAddress> reachable_addresses() {
   std::vector<OwnAddress> found;
   ifaddrs* first = nullptr;

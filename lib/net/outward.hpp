@@ -10,6 +10,11 @@
 /// Under which address other machines reach this one, as far as it can know that by itself.
 namespace elastrun::net {
 
+/// Every address of the machine that asks: "0.0.0.0", "::".
+bool is_wildcard(const std::string& host);
+/// Leads to the machine that asks: "localhost", "127.0.0.1", "::1".
+bool is_loopback_host(const std::string& host);
+
 struct OwnAddress {
   std::string interface;
   boost::asio::ip::address address;

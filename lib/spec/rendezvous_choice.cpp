@@ -30,6 +30,7 @@ class RendezvousChoice {
     if (auto refusal = read_conf()) return refusal;
     if (auto refusal = decide_endpoint()) return refusal;
     if (auto refusal = check_node_rank()) return refusal;
+    if (auto refusal = check_meeting_place()) return refusal;
     if (auto refusal = check_role_restarts()) return refusal;
     replace_empty_id();
     return std::nullopt;
@@ -154,7 +155,21 @@ class RendezvousChoice {
     return std::nullopt;
   }
 
+  /// An unset shell variable, as a rule.
+  std::optional<Refusal> check_empty_place() const {
+    const bool by_master = job_.rdzv_backend == backend::kStatic && job_.rdzv_endpoint.empty() &&
+                           values_.is_given(Opt::MasterAddr);
+    const Opt id = by_master ? Opt::MasterAddr : Opt::RdzvEndpoint;
+    const bool matters =
+        by_master || (job_.max_nodes > 1 && contains(backend::kBuiltIn, job_.rdzv_backend));
+    if (!matters || !values_.is_given(id) || !trim(text(id)).empty()) return std::nullopt;
+    return Refusal{
+        fmt::format("{} is empty: the nodes need an address to meet at", spelling(row(id))), 2,
+        false, fmt::format("it comes from {}; is a shell variable not set?", values_[id].source)};
+  }
+
   std::optional<Refusal> decide_endpoint() {
+    if (auto refusal = check_empty_place()) return refusal;
     if (job_.rdzv_backend == backend::kStatic) return decide_static();
     if (values_.is_given(Opt::MasterAddr) && text(Opt::RdzvEndpoint).empty()) {
       warnings_.push_back(
@@ -256,6 +271,39 @@ class RendezvousChoice {
     job_.node_rank = static_cast<int>(rank);
     // As torchrun hands it to its static handler.
     job_.rdzv_conf["rank"] = fmt::to_string(rank);
+    return std::nullopt;
+  }
+
+  /// Nodes that may be on several machines need a place that all of them reach.
+  std::optional<Refusal> check_meeting_place() {
+    const bool fixed_ranks = job_.rdzv_backend == backend::kStatic;
+    const auto config = read_rendezvous_config(job_.rdzv_conf);
+    const bool in_c10d = job_.rdzv_backend == backend::kC10d && !config.meets_in_file;
+    if (!fixed_ranks && !in_c10d) return std::nullopt;
+    const bool hosts = fixed_ranks ? job_.node_rank == 0 : config.is_host.value_or(true);
+    const auto host = parse_endpoint(job_.rdzv_endpoint)->host;
+    // "0.0.0.0", "::"
+    if (!hosts && host.find_first_not_of("0.:") == host.npos) {
+      return named(
+          {fmt::format("'{}' means this node, but {}", job_.rdzv_endpoint,
+                       fixed_ranks ? fmt::format("--node-rank {} is not the one that hosts "
+                                                 "the rendezvous",
+                                                 job_.node_rank)
+                                   : "is_host=0 says that it does not host the rendezvous"),
+           2, false, "give the address of the node that does"});
+    }
+    if (job_.max_nodes == 1 || values_.is_given(Opt::RdzvEndpoint)) return std::nullopt;
+    if (fixed_ranks && values_.is_given(Opt::MasterAddr)) return std::nullopt;
+    const auto where = fixed_ranks ? job_.rdzv_endpoint : fmt::format("localhost:{}", kC10dPort);
+    const std::string what = fixed_ranks ? "--master-addr" : "--rdzv-endpoint";
+    warnings_.push_back(
+        hosts
+            ? fmt::format("{} is not given: this node waits for the others at {}, which other "
+                          "machines cannot reach; nodes there need {} with the address of {}",
+                          what, where, what, fixed_ranks ? "this one" : "one node, the same on all")
+            : fmt::format("{} is not given: node 0 is looked for at {}, on this machine; if it is "
+                          "another one, give its address",
+                          what, where));
     return std::nullopt;
   }
 

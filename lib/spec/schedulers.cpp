@@ -48,9 +48,8 @@ class Finder {
   std::optional<Placement> kubeflow() const {
     const auto host = variable("PET_MASTER_ADDR");
     const auto port = number("PET_MASTER_PORT"), rank = number("PET_NODE_RANK");
-    // Masters of older operators were told "localhost", which the other pods do not share.
     if (!variable("KUBERNETES_SERVICE_HOST") || variable("TORCHELASTIC_RUN_ID") || !host || !port ||
-        !rank || *host == "localhost" || host->starts_with("127.")) {
+        !rank) {
       return std::nullopt;
     }
     return placement({.scheduler = "Kubeflow",
@@ -58,7 +57,7 @@ class Finder {
                       .rank_from = "PET_NODE_RANK",
                       .endpoint = endpoint(*host, *port),
                       .endpoint_from = "PET_MASTER_ADDR, PET_MASTER_PORT",
-                      .id = plain(host->substr(0, host->find('.'))),
+                      .id = id_of_master(*host),
                       .id_from = "PET_MASTER_ADDR",
                       .is_host = *rank == 0});
   }
@@ -79,6 +78,17 @@ class Finder {
     std::uint32_t sum = 2166136261U;
     for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 16777619U;
     return sum;
+  }
+
+  /// "JOB-master-0", of the master's service, and so the job's. Older operators tell the master
+  /// itself "localhost"; its pod is called as its service. A number names no job.
+  std::string id_of_master(std::string host) const {
+    if (host == "localhost" || host.starts_with("127.")) {
+      const auto pod = variable("HOSTNAME").value_or("");
+      host = pod.contains("-master-") ? pod : "";
+    }
+    const bool number = host.find_first_not_of("0123456789.") == host.npos || host.contains(':');
+    return number ? "pytorchjob" : plain(host.substr(0, host.find('.')));
   }
 
   Text variable(const std::string& name) const {
@@ -334,10 +344,10 @@ class Finder {
 
   std::optional<Placement> pytorch_job() {
     const auto host = variable("MASTER_ADDR");
-    const auto port = number("MASTER_PORT"), rank = number("RANK"), world = number("WORLD_SIZE");
+    const auto rank = number("RANK"), world = number("WORLD_SIZE");
     // These names are common, and set by hand elsewhere: only in a pod are they an operator's word.
     if (!variable("KUBERNETES_SERVICE_HOST") || variable("JOB_COMPLETION_INDEX") || !host ||
-        !port || !rank || !world || *world < 2) {
+        !rank || !world || *world < 2) {
       return std::nullopt;
     }
     Facts facts{"PyTorchJob",
@@ -345,13 +355,11 @@ class Finder {
                 "WORLD_SIZE",
                 *rank,
                 "RANK",
-                endpoint(*host, *port),
+                endpoint(*host, number("MASTER_PORT").value_or(kFirstPort)),
                 "MASTER_ADDR, MASTER_PORT",
-                {},
+                id_of_master(*host),
                 "MASTER_ADDR",
                 *rank == 0};
-    // Of the master's service, and so the job's: "JOB-master-0".
-    facts.id = plain(host->substr(0, host->find('.')));
     return placement(facts);
   }
 

@@ -41,7 +41,7 @@ std::optional<Placement> find_placement(const HostEnvironment& around, int nodes
 /// The place of a pod of Kubeflow (Trainer, PyTorchJob), whose operator names node 0 and the rank
 /// of this one by PET_MASTER_ADDR, PET_MASTER_PORT and PET_NODE_RANK, as torchrun's static backend
 /// wants them: c10d at that address, where a pod that is created again joins. Nothing outside of a
-/// pod, and where that address is the pod's own loopback.
+/// pod.
 std::optional<Placement> find_kubeflow_placement(const HostEnvironment& around);
 
 /// The run id of a job of one node within Slurm, by which its requeues belong together:

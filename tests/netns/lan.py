@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000
 PR_SET_PDEATHSIG = 1
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK = 0x8913, 0x8914, 0x8916, 0x891C
@@ -37,6 +38,16 @@ def call(name: str, *words: int) -> None:
     if getattr(LIBC, name)(*words) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
+
+
+def replace_file(own: str | os.PathLike[str], path: str) -> None:
+    """For a child: from then on it finds the content of `own` at that path; others do not."""
+    call("unshare", CLONE_NEWNS)
+    for source, target, flags in ((None, "/", MS_REC | MS_PRIVATE), (own, path, MS_BIND)):
+        words = (None if source is None else os.fsencode(source), os.fsencode(target), None)
+        if LIBC.mount(*words, ctypes.c_ulong(flags), None) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, f"mount: {os.strerror(code)}", target)
 
 
 def set_up(name: str, address: str = "", six: str = "") -> None:

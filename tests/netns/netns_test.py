@@ -5,6 +5,7 @@ namespaces. netns_test.py ELASTRUN STUB_WORKER"""
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import shutil
@@ -452,6 +453,179 @@ class TwoInterfaces(RendezvousChoice):
         self.assertIn(self.master(*jobs)[0], [lan.address(host) for host in range(2)])
         self.go.touch()
         self.all_end(*jobs)
+
+
+class Starts(RendezvousChoice):
+    """Two nodes that name the first one differently, as torchrun lets them: a job that starts."""
+
+    HOSTS = 3
+    TWO_INTERFACES = True
+    HEAD, OTHER = lan.address(0), (f"--master-addr={lan.address(0)}", "--node-rank=1")
+
+    def node(self, host: int, *options: str, env: dict[str, str] | None = None,
+             worker: list[str | Path] | None = None, hosts: str = "",
+             secret: str = "of the test", nodes: str = "2") -> Job:
+        words = [*(("--nnodes", nodes) if nodes else ()), *options, *(worker or self.meet())]
+        enter, file = self.lan.enter(host), self.folder / "hosts"
+        if hosts:
+            file.write_text(hosts)
+
+        def before() -> None:
+            enter()
+            if hosts:
+                lan.replace_file(file, "/etc/hosts")
+        env = {"LOGLEVEL": "INFO", "ELASTRUN_SECRET": secret} | (env or {})
+        return self.stack.enter_context(Job(*words, env=env, before=before))
+
+    def meets(self, head: Job, other: Job) -> tuple[list[str], list[str]]:
+        """What each one's worker has for the address and the port of the store that both reach."""
+        for job in (head, other):
+            job.wait_for("^met 2$")
+        found = tuple(job.lines(r"^MASTER_(?:ADDR|PORT)=(.*)") for job in (head, other))
+        self.go.touch()
+        self.all_end(head, other)
+        return found  # type: ignore[return-value]
+
+    def static(self, *head: str, hosts: str = "", other: tuple[str, ...] = OTHER,
+               ) -> tuple[list[str], list[str]]:
+        return self.meets(self.node(0, *head, hosts=hosts), self.node(1, *other))
+
+    def test_node_0_without_an_address(self) -> None:
+        # As torch's own documents have it.
+        self.assertEqual(self.static(), ([self.HEAD, "29500"], [self.HEAD, "29500"]))
+
+    def test_localhost(self) -> None:
+        self.assertEqual(self.static("--master-addr=localhost")[0], [self.HEAD, "29500"])
+
+    def test_loopback_and_a_local_address(self) -> None:
+        self.assertEqual(self.static("--master-addr=127.0.0.1", f"--local-addr={self.HEAD}"),
+                         ([self.HEAD, "29500"], [self.HEAD, "29500"]))
+
+    def test_all_addresses(self) -> None:
+        self.assertEqual(self.static("--master-addr=0.0.0.0")[0], [self.HEAD, "29500"])
+
+    @unittest.skipUnless(lan.has_six(), "this kernel has no IPv6")
+    def test_all_addresses_of_six(self) -> None:
+        self.assertEqual(self.static("--master-addr=::")[0], [self.HEAD, "29500"])
+
+    def test_a_name_that_its_own_file_of_hosts_knows(self) -> None:
+        for address in (self.HEAD, "127.0.1.1"):
+            with self.subTest(address):
+                self.go.unlink(missing_ok=True)
+                told = self.static("--master-addr=head", hosts=f"{address} head\n")
+                self.assertEqual(told, (["head", "29500"], [self.HEAD, "29500"]))
+
+    def test_its_second_interface(self) -> None:
+        second = lan.second_address(0)
+        self.assertEqual(self.static(f"--master-addr={second}"),
+                         ([second, "29500"], [self.HEAD, "29500"]))
+
+    def test_a_port_that_is_forwarded_by_the_head(self) -> None:
+        self.forward(0, self.HEAD, 31000)
+        told = self.static(f"--master-addr={self.HEAD}", other=(*self.OTHER, "--master-port=31000"))
+        self.assertEqual(told, ([self.HEAD, "29500"], [self.HEAD, "31000"]))
+
+    def test_a_tunnel(self) -> None:
+        self.forward(1, "127.0.0.1", 31000)
+        told = self.static(f"--master-addr={self.HEAD}", other=(
+            "--node-rank=1", "--master-addr=localhost", "--master-port=31000"))
+        self.assertEqual(told, ([self.HEAD, "29500"], ["localhost", "31000"]))
+
+    def forward(self, host: int, address: str, port: int) -> None:
+        """Connections to that port of that host go to the store's on the head."""
+        forwarder = subprocess.Popen(
+            [sys.executable, str(HERE / "forward.py"), address, str(port), self.HEAD, "29500"],
+            stdout=subprocess.PIPE, preexec_fn=self.lan.enter(host))
+        self.stack.callback(forwarder.wait)
+        self.stack.callback(forwarder.kill)
+        assert forwarder.stdout is not None
+        self.stack.callback(forwarder.stdout.close)
+        self.assertEqual(forwarder.stdout.readline(), b"ready\n")
+
+    def pods(self, *variables: dict[str, str]) -> None:
+        """A pod each, with what its operator has set."""
+        jobs = [self.node(host, nodes="", env={"KUBERNETES_SERVICE_HOST": "10.0.0.1"} | own)
+                for host, own in enumerate(variables)]
+        for told in self.meets(*jobs):
+            self.assertIn(told[0], [lan.address(host) for host in range(2)])
+
+    def test_an_operator_that_tells_the_master_localhost(self) -> None:
+        world = {"WORLD_SIZE": "2", "MASTER_PORT": "23456"}
+        self.pods(world | {"MASTER_ADDR": "localhost", "RANK": "0", "HOSTNAME": "machine7"},
+                  world | {"MASTER_ADDR": self.HEAD, "RANK": "1"})
+
+    def test_an_operator_that_tells_torchruns_master_localhost(self) -> None:
+        world = {"PET_NNODES": "2", "PET_MASTER_PORT": "23456"}
+        self.pods(world | {"PET_MASTER_ADDR": "localhost", "PET_NODE_RANK": "0", "HOSTNAME": "m"},
+                  world | {"PET_MASTER_ADDR": self.HEAD, "PET_NODE_RANK": "1"})
+
+    def test_address_rank_and_size_alone(self) -> None:
+        self.pods(*({"MASTER_ADDR": self.HEAD, "RANK": rank, "WORLD_SIZE": "2"} for rank in "01"))
+
+    def c10d(self, head: str, *options: str) -> None:
+        jobs = [self.node(host, "--rdzv-backend=c10d", f"--rdzv-endpoint={at}:{PORT}", *own)
+                for host, at, own in ((0, head, options), (1, self.HEAD, ()))]
+        head_s, others = self.meets(*jobs)
+        self.assertEqual(head_s, others)
+        self.assertIn(others[0], [lan.address(host) for host in range(2)])
+
+    def test_c10d_at_localhost(self) -> None:
+        self.c10d("localhost")
+
+    def test_c10d_at_localhost_that_is_told_to_host(self) -> None:
+        self.c10d("localhost", "--rdzv-conf=is_host=1")
+
+    def test_c10d_at_loopback(self) -> None:
+        self.c10d("127.0.0.1")
+
+    def test_c10d_at_all_addresses(self) -> None:
+        self.c10d("0.0.0.0")
+
+    @unittest.skipUnless(lan.has_six(), "this kernel has no IPv6")
+    def test_c10d_at_all_addresses_of_six(self) -> None:
+        self.c10d("[::]", "--rdzv-conf=is_host=1")
+
+    def trains(self, head: tuple[str, ...], other: tuple[str, ...]) -> None:
+        if importlib.util.find_spec("torch") is None:
+            self.skipTest("no torch for this Python")
+        worker = ["--no-python", sys.executable, "-u", HERE / "ddp.py"]
+        jobs = [self.node(host, *own, worker=worker, env={"GLOO_SOCKET_IFNAME": "eth0"})
+                for host, own in enumerate((head, other))]
+        for job in jobs:
+            job.wait_for("^trained 2$")
+        self.all_end(*jobs)
+
+    def test_ddp_and_node_0_without_an_address(self) -> None:
+        self.trains((), self.OTHER)
+
+    def test_ddp_and_c10d_at_localhost(self) -> None:
+        self.trains(("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{PORT}"),
+                    ("--rdzv-backend=c10d", f"--rdzv-endpoint={self.HEAD}:{PORT}"))
+
+    def test_one_node_stays_on_loopback(self) -> None:
+        job = self.node(0, "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{PORT}", nodes="1")
+        job.wait_for("^met 1$")
+        at = {"127.0.0.1": 0, self.HEAD: 1}
+        for address, expected in at.items():
+            tried = subprocess.run([sys.executable, "-c", STRANGER, address, str(PORT)],
+                                   capture_output=True, preexec_fn=self.lan.enter(0))
+            self.assertEqual(tried.returncode, expected, address)
+        self.go.touch()
+        self.all_end(job)
+
+    def test_who_waits_on_loopback_is_told_what_the_others_need(self) -> None:
+        waits = self.node(0)
+        wait_until(lambda: "which other machines cannot reach: " in waits.errors(), "the hint",
+                   waits.errors)
+        for address in (self.HEAD, lan.second_address(0)):
+            self.assertIn(f"--master-addr {address} --master-port 29500", waits.errors())
+        self.assertIn("--master-addr is not given", waits.errors())
+        self.meets(waits, self.node(1, *self.OTHER))
+
+    def test_without_a_secret_the_warning_names_the_port(self) -> None:
+        jobs = self.node(0, secret=""), self.node(1, *self.OTHER, secret="")
+        self.meets(*jobs)
+        self.assertIn("anyone who reaches port 29500 of this machine", jobs[0].errors())
 
 
 if __name__ == "__main__":

@@ -27,7 +27,16 @@ Error with_limit(Error error, int workers) {
 
 }  // namespace
 
-workers::Placement placement_of(const rendezvous::Round& round, bool use_agent_store) {
+net::Endpoint meeting_place(const spec::JobSpec& spec, const rendezvous::Round& round) {
+  // What node 0 was told is in the round, unless it means nothing to others.
+  const bool told = spec.rdzv_backend == spec::backend::kStatic && round.group_rank != 0 &&
+                    !spec.master_addr.empty();
+  if (told) return {spec.master_addr, static_cast<std::uint16_t>(spec.master_port.value_or(0))};
+  return {round.master_addr, round.master_port};
+}
+
+workers::Placement placement_of(const spec::JobSpec& spec, const rendezvous::Round& round,
+                                bool use_agent_store) {
   const auto& self = round.members[static_cast<std::size_t>(round.group_rank)];
   workers::Placement place;
   place.attempt = round.attempt;
@@ -39,8 +48,9 @@ workers::Placement placement_of(const rendezvous::Round& round, bool use_agent_s
   place.role_rank_base = round.role_rank_base;
   place.role_world_size = round.role_world_size;
   place.role = self.role;
-  place.master_addr = round.master_addr;
-  place.master_port = round.master_port;
+  const auto meeting = meeting_place(spec, round);
+  place.master_addr = meeting.host;
+  place.master_port = meeting.port;
   place.use_agent_store = use_agent_store;
   return place;
 }
@@ -58,7 +68,7 @@ Result<Folders> make_folders(logs::Layout& layout, int attempt, int workers) {
 }
 
 Result<std::vector<workers::WorkerPlan>> WorkerPlans::make(const rendezvous::Round& round) {
-  const auto place = placement_of(round, parts_.use_agent_store());
+  const auto place = placement_of(spec_, round, parts_.use_agent_store());
   // Where a file system may be slow they are made already: the round is held back for them.
   const auto folders = parts_.folders(round);
   if (!folders) return std::unexpected(folders.error());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/status/torchrun_log.hpp"
 
+#include "agent/round/worker_plans.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "workers/command.hpp"
@@ -57,6 +58,7 @@ void TorchrunLog::phase(Phase phase, TimePoint) {
 void TorchrunLog::round_ready(const rendezvous::Round& round, Duration) {
   if (!log::is_on(log::Level::Info)) return;
   const int count = round.members[static_cast<std::size_t>(round.group_rank)].local_world_size;
+  const auto meeting = meeting_place(spec_, round);
   log::info(kApiArea, "[{}] starting workers for entrypoint: {}", spec_.role,
             workers::program_base_name(spec_));
   log::info(kApiArea,
@@ -64,7 +66,7 @@ void TorchrunLog::round_ready(const rendezvous::Round& round, Duration) {
             "  restart_count={}\n  master_addr={}\n  master_port={}\n  group_rank={}\n"
             "  group_world_size={}\n  local_ranks={}\n  role_ranks={}\n  global_ranks={}\n"
             "  role_world_sizes={}\n  global_world_sizes={}\n  event_log_handler={}\n",
-            spec_.role, round.attempt, round.master_addr, round.master_port, round.group_rank,
+            spec_.role, round.attempt, meeting.host, meeting.port, round.group_rank,
             round.group_world_size(), numbers(0, count), numbers(round.role_rank_base, count),
             numbers(round.rank_base, count), repeated(round.role_world_size, count),
             repeated(round.world_size, count), spec_.event_log_handler);

@@ -15,7 +15,8 @@ namespace elastrun::agent {
 /// wait has failed.
 class WaitingWarning final : public Observer {
  public:
-  /// Borrows both. `is_seen`: a status line says so all the time.
+  /// Borrows the clock. `is_seen`: a status line says so all the time, but not what to do where
+  /// the nodes are to meet at a loopback address.
   WaitingWarning(Clock& clock, const spec::JobSpec& job, bool is_seen);
 
   void phase(Phase phase, TimePoint now) override;
@@ -25,6 +26,7 @@ class WaitingWarning final : public Observer {
   void warn();
 
   Clock& clock_;
+  const std::string unreachable_;
   const bool wanted_;
   const std::string endpoint_;
   std::string text_;              // what was last heard of the wait

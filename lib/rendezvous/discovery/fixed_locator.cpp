@@ -3,6 +3,7 @@
 
 #include "core/host_name.hpp"
 #include "core/lifetime.hpp"
+#include "net/outward.hpp"
 #include "net/resolver.hpp"
 #include "rendezvous/coordinator/host.hpp"
 
@@ -28,10 +29,11 @@ class FixedLocator final : public Locator {
   void locate(Answer answer) override {
     answer_ = std::move(answer);
     if (host_ || settings_.is_host == false || decided_) return give(place());
-    // The own name needs no look-up, which may lead to loopback or nowhere (Debian's 127.0.1.1).
-    if (settings_.is_host == true || settings_.endpoint.host == host_name()) {
-      return host_on(wildcard());
-    }
+    // The own name needs no look-up, which may lead to loopback or nowhere (Debian's 127.0.1.1);
+    // nor does "0.0.0.0", which says "here".
+    const std::string& host = settings_.endpoint.host;
+    if (settings_.is_host == true || host == host_name() || net::is_wildcard(host))
+      return host_here();
     resolver_.resolve(settings_.endpoint.host, std::chrono::seconds(30),
                       [this](const Result<net::Addresses>& found) { decide(found); });
   }
@@ -60,7 +62,7 @@ class FixedLocator final : public Locator {
  private:
   Place place() const {
     net::Endpoint endpoint = settings_.endpoint;
-    if (host_) endpoint = {bound_, host_->port()};
+    if (host_) endpoint = {own_, host_->port()};
     return {std::move(endpoint), 0, host_ != nullptr};
   }
 
@@ -81,30 +83,25 @@ class FixedLocator final : public Locator {
     const auto outward =
         std::ranges::find_if(*found, [](const auto& address) { return !address.is_loopback(); });
     if (outward != found->end()) own_ = outward->to_string();
-    const bool loopback =
-        std::ranges::all_of(*found, [](const auto& address) { return address.is_loopback(); });
-    const bool number = !net::parse_address(settings_.endpoint.host).is_unspecified();
-    if (number) return host_on(found->front().to_string());
-    // "localhost" means this machine alone. A name of our own may lead to loopback here and to
-    // another address elsewhere (Debian's 127.0.1.1): listen everywhere.
-    host_on(loopback && settings_.endpoint.host == "localhost" ? "127.0.0.1" : wildcard());
+    host_here();
   }
 
-  // Where nothing is known about the address. One that is a number and ours says where exactly.
-  std::string wildcard() const {
+  void host_here() {
     const auto address = net::parse_address(settings_.endpoint.host);
-    if (settings_.endpoint.host == "localhost") return "127.0.0.1";
-    if (!address.is_unspecified() && net::is_own_address(address)) return address.to_string();
-    return "::";
-  }
-
-  void host_on(const std::string& address) {
-    net::Listener::Settings listener{.address = address, .port = settings_.endpoint.port};
+    const bool number = !address.is_unspecified() && net::is_own_address(address);
+    if (number) own_ = address.to_string();
+    // The others may know this node by another name or address than it knows itself by. A node that
+    // is alone stays where it was told; a name of our own may lead to loopback here and to another
+    // address elsewhere.
+    std::string at = "::";
+    const bool alone = settings_.coordinator.rules.max_nodes == 1;
+    if (alone && (number || settings_.endpoint.host == "localhost")) at = own_;
     // bind(2) decides among the agents of one machine: the kernel gives the port to one of them.
-    auto opened = Host::open(loop_, clock_, sealer_, listener, settings_.coordinator);
+    auto opened = open(at);
+    // Another program may have the port at another address alone.
+    if (!opened && number && at != own_) opened = open(own_);
     if (opened) {
       host_ = std::move(*opened);
-      bound_ = address == "::" ? own_ : address;
       host_->share_store(stores_);
       return give(place());
     }
@@ -119,6 +116,11 @@ class FixedLocator final : public Locator {
     give(place());
   }
 
+  Result<std::unique_ptr<Host>> open(const std::string& address) {
+    return Host::open(loop_, clock_, sealer_, {.address = address, .port = settings_.endpoint.port},
+                      settings_.coordinator);
+  }
+
   boost::asio::io_context& loop_;
   Clock& clock_;
   const std::shared_ptr<const net::Sealer> sealer_;
@@ -127,7 +129,6 @@ class FixedLocator final : public Locator {
   Answer answer_;
   bool decided_ = false;           // that another process hosts
   std::string own_ = "127.0.0.1";  // how this node calls on its own host
-  std::string bound_;
   std::unique_ptr<Host> host_;
   store::Stores stores_;
   Lifetime lifetime_;

@@ -57,7 +57,10 @@ World make_world(std::vector<Node> members, RankOrder order, std::string master_
   world.ranks = compute_ranks(world.members);
   const Node& first = world.members.front();
   const bool given = !master_addr.empty() || master_port != 0;
-  world.all.address = master_addr.empty() ? first.address : std::move(master_addr);
+  // Loopback is one machine's own: it does where all others are on that one, too.
+  const bool ours =
+      master_addr.empty() || (is_loopback(master_addr) && !is_loopback(first.address));
+  world.all.address = ours ? first.address : std::move(master_addr);
   world.all.port = master_port == 0 ? first.store_port : master_port;
   if (!own.empty() && !given) divide(world, own);
   return world;

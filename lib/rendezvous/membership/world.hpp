@@ -47,8 +47,8 @@ bool is_loopback(const std::string& address);
 void replace_loopback(std::vector<Node>& members, const std::string& reachable);
 
 /// Sorts the members and gives out ranks. The master is `master_addr` and `master_port` where these
-/// are set, and the address and store of group rank 0 otherwise. Each role of `own`, which restarts
-/// alone, meets at the store of its first node instead, and the others at that of their first one.
+/// are set (loopback: if group rank 0 is there, too), else address and store of group rank 0. Each
+/// role of `own`, which restarts alone, meets at its first node's store, all others at theirs.
 World make_world(std::vector<Node> members, RankOrder order, std::string master_addr,
                  std::uint16_t master_port, const OwnRoles& own = {});
 /// The same world, in which `role` starts again: its nodes are described by `members`, which has

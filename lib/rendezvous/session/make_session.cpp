@@ -4,6 +4,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "net/endpoint.hpp"
+#include "net/outward.hpp"
 #include "rendezvous/discovery/elected_locator.hpp"
 #include "rendezvous/discovery/fixed_locator.hpp"
 #include "rendezvous/election/make_elected.hpp"
@@ -17,11 +18,8 @@
 namespace elastrun::rendezvous {
 namespace {
 
+using net::is_loopback_host;
 using spec::RendezvousConfig;
-
-bool is_loopback_host(const std::string& host) {
-  return host == "localhost" || net::parse_address(host).is_loopback();
-}
 
 /// Where no other machine can connect: the address of this machine by which it is announced.
 /// Without --local-addr that is where its connection to the coordinator at `host` comes from.
@@ -74,12 +72,11 @@ std::shared_ptr<const net::Sealer> munge_sealer(boost::asio::io_context& loop,
       make_munge_exchange(loop, std::move(*munge), !settings.start.empty()));
 }
 
-void warn_of_openness(const SessionSettings& settings, const std::string& host) {
-  if (is_loopback_host(host)) return;
+void warn_of_openness(const SessionSettings& settings, const std::string& place) {
   log::warning("rendezvous",
                "the job \"{}\" has no secret: anyone who reaches {} can join or stop it. Set "
                "ELASTRUN_SECRET, or secret_file in --rdzv-conf, to the same text on all nodes",
-               settings.run_id, host);
+               settings.run_id, place);
 }
 
 StorePlan store_plan(const Plan& plan, std::string bind_address) {
@@ -90,10 +87,10 @@ Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_po
   const auto endpoint = net::parse_endpoint(plan.settings.endpoint, default_port);
   if (!endpoint) return std::unexpected(endpoint.error());
   const bool fixed_ranks = plan.settings.backend == spec::backend::kStatic;
-  // Only where both ends are loopback: then no other machine can take part, and the store listens
-  // for this one alone.
+  // Only where both ends are loopback, and no other node can come: then the store listens for this
+  // machine alone.
   const bool alone =
-      is_loopback_host(endpoint->host) &&
+      plan.settings.rules.max_nodes == 1 && is_loopback_host(endpoint->host) &&
       (plan.settings.local_addr.empty() || is_loopback_host(plan.settings.local_addr));
   StorePlan& store = plan.remote.store_plan;
   store = store_plan(plan, alone ? loopback_of(endpoint->host, plan.settings.local_addr) : "");
@@ -102,7 +99,7 @@ Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_po
     // As in torchrun's static rendezvous, where the node of rank 0 opens the store and nothing is
     // voted on.
     locator.is_host = plan.settings.node_rank == 0;
-    locator.coordinator.master_addr = endpoint->host;
+    locator.coordinator.master_addr = net::is_wildcard(endpoint->host) ? "" : endpoint->host;
     locator.coordinator.master_port = endpoint->port;
     // Agents and workers all come to MASTER_PORT of node 0.
     store = {.bind_address = "127.0.0.1", .lent_port = plan.settings.node_rank == 0};
@@ -167,7 +164,13 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
                                               effective_isolation(elected_settings(plan))));
   }
   const auto endpoint = net::parse_endpoint(where, spec::kC10dPort);
-  if (open) warn_of_openness(settings, endpoint ? endpoint->host : where);
+  if (open && endpoint) {
+    const bool loopback = is_loopback_host(endpoint->host);
+    const auto port = fmt::format("port {} of this machine", endpoint->port);
+    if (!loopback || settings.rules.max_nodes > 1)
+      warn_of_openness(settings,
+                       loopback || net::is_wildcard(endpoint->host) ? port : endpoint->host);
+  }
   if (settings.backend == spec::backend::kStatic) return make_fixed(plan, spec::kStaticPort);
   if (settings.backend == spec::backend::kC10d) return make_fixed(plan, spec::kC10dPort);
   return fail(Code::Usage,

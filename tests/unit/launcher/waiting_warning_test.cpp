@@ -43,6 +43,28 @@ TEST_CASE(
   CHECK(clock.armed() == 0);
 }
 
+TEST_CASE("waiting: who waits at a loopback address hears what other machines need") {
+  test::LoggedText log;
+  plumbing::ManualClock clock;
+  auto job = nodes_of(2);
+  job.rdzv_backend = "static";
+  job.rdzv_endpoint = "127.0.0.1:29500";
+  WaitingWarning first(clock, job, true);
+  job.node_rank = 1;
+  WaitingWarning second(clock, job, false);
+  job.rdzv_backend = "c10d", job.rdzv_endpoint = "localhost";
+  WaitingWarning third(clock, job, false);
+  for (auto* one : {&first, &second, &third}) one->phase(Phase::Joining, clock.now());
+  clock.advance(10s);
+  CHECK(
+      log.text.contains("127.0.0.1:29500, which other machines cannot reach: nodes there need "
+                        "this one's address (--master-addr"));
+  CHECK(log.text.contains("127.0.0.1:29500, on this machine: if node 0 is another one, give"));
+  CHECK(
+      log.text.contains("localhost, which other machines cannot reach: nodes there need this "
+                        "one's address (--rdzv-endpoint"));
+}
+
 TEST_CASE("waiting: one node waits for nobody, and a status line says it all the time") {
   plumbing::ManualClock clock;
   WaitingWarning alone(clock, nodes_of(1), false), seen(clock, nodes_of(2), true);

@@ -33,6 +33,41 @@ extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo
   return real(ours ? name_server.load() : name, service, hints, found);
 }
 
+namespace {
+
+/// Whether a connection to that address of this machine is accepted.
+bool is_open(Network& network, const char* address, std::uint16_t port) {
+  boost::asio::ip::tcp::socket socket(network.loop);
+  boost::system::error_code error;
+  socket.connect({boost::asio::ip::make_address(address), port}, error);
+  return !error;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "fixed locator: a host of several nodes listens everywhere, one of one where it was told") {
+  Network network;
+  FixedLocatorSettings settings;
+  for (const char* host : {"localhost", "127.0.0.1", "127.0.0.2", "0.0.0.0", "::"}) {
+    CAPTURE(host);
+    for (const int nodes : {1, 2}) {
+      settings.endpoint = {host, free_port()};
+      settings.coordinator.rules.max_nodes = nodes;
+      const auto locator =
+          make_fixed_locator(network.loop, *network.clock, net::make_sealer(""), settings);
+      std::optional<Result<Place>> answer;
+      locator->locate([&answer](Result<Place> place) { answer = std::move(place); });
+      run_until(network.loop, [&answer] { return answer.has_value(); });
+      REQUIRE(answer->has_value());
+      CHECK((*answer)->here);
+      CHECK(is_open(network, (*answer)->endpoint.host.c_str(), settings.endpoint.port));
+      const bool everywhere = nodes > 1 || host[0] == '0' || host[0] == ':';
+      CHECK(is_open(network, "127.0.0.3", settings.endpoint.port) == everywhere);
+    }
+  }
+}
+
 TEST_CASE("fixed locator: a name that becomes one of this machine later makes it the host") {
   Network network;
   FixedLocatorSettings settings;

@@ -33,7 +33,8 @@ inline Rules make_rules(int min_nodes, int max_nodes, int max_restarts = 0) {
 }
 
 struct Script {
-  explicit Script(Rules rules) : state(rules, "job") {}
+  explicit Script(Rules rules, std::string master_addr = {}, std::uint16_t master_port = 0)
+      : state(rules, "job", std::move(master_addr), master_port) {}
 
   void join(const std::string& name, PreviousWorld previous = {}, int node_rank = -1) {
     if (!peers.contains(name)) peers[name] = ++last_peer;

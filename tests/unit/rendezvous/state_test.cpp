@@ -317,6 +317,25 @@ TEST_CASE("rendezvous: fixed ranks follow the node rank, and a second owner is r
   CHECK(job.assignment("a") == "1/2#1");
 }
 
+TEST_CASE("rendezvous: node 0's own loopback is no master for nodes of other machines") {
+  Rules rules = make_rules(2, 2);
+  rules.fixed_ranks = true;
+  Script job(rules, "localhost", 29500);
+  job.join("127.0.0.1", {}, 0);
+  SUBCASE("and gives way to the address that they have come to") {
+    job.state.set_reachable("10.0.0.1");
+    job.join("10.0.0.2", {}, 1);
+    REQUIRE(job.last<RoundReady>("10.0.0.2") != nullptr);
+    CHECK(job.last<RoundReady>("10.0.0.2")->round.master_addr == "10.0.0.1");
+    CHECK(job.last<RoundReady>("127.0.0.1")->round.master_port == 29500);
+  }
+  SUBCASE("but it is for those of this one") {
+    job.join("127.0.0.2", {}, 1);
+    REQUIRE(job.last<RoundReady>("127.0.0.2") != nullptr);
+    CHECK(job.last<RoundReady>("127.0.0.2")->round.master_addr == "localhost");
+  }
+}
+
 TEST_CASE("rendezvous: who replaces a dead node of a fixed rank is admitted when that is noticed") {
   Rules rules = make_rules(2, 2);
   rules.fixed_ranks = true;

@@ -93,6 +93,64 @@ TEST_CASE("rendezvous choice: static knows node 0 by address and port") {
       machine.refusal({"--nnodes=2", "--node-rank=-1", "train.py"}).starts_with("1: --node-rank"));
 }
 
+TEST_CASE("rendezvous choice: several nodes are not to meet at an empty address") {
+  FakeMachine machine;
+  const auto refused = [&](const Words& words, std::string_view option, std::string_view source) {
+    const auto refusal = machine.run(words).error();
+    CHECK(refusal.exit_code == 2);
+    CHECK(refusal.text.starts_with(std::string(option) + " is empty"));
+    CHECK(contains(refusal.hint, source));
+  };
+  refused({"--nnodes=2", "--master-addr=", "train.py"}, "--master-addr", "command line");
+  refused({"--nnodes=2", "--master-addr=", "--master-port=77", "train.py"}, "--master-addr",
+          "command line");
+  for (const auto* backend : {"static", "c10d", "etcd", "etcd-v2", "file"}) {
+    refused({"--nnodes=1:2", "--rdzv-backend", backend, "--rdzv-endpoint=", "train.py"},
+            "--rdzv-endpoint", "command line");
+  }
+  machine.variables["PET_RDZV_ENDPOINT"] = "";
+  refused({"--nnodes=2", "--rdzv-backend=c10d", "train.py"}, "--rdzv-endpoint",
+          "PET_RDZV_ENDPOINT");
+  // What torchrun takes instead.
+  CHECK(machine.job({"--nnodes=2", "--master-addr=n0", "train.py"}).spec.rdzv_endpoint ==
+        "n0:29500");
+  machine.variables = {{"PET_MASTER_ADDR", ""}};
+  refused({"--nnodes=2", "train.py"}, "--master-addr", "PET_MASTER_ADDR");
+  CHECK(machine.job({"--nnodes=1", "train.py"}).spec.standalone);
+}
+
+TEST_CASE("rendezvous choice: all addresses are those of the node that hosts") {
+  FakeMachine machine;
+  for (const auto* any : {"0.0.0.0:77", "[::]:77"}) {
+    const Words c10d{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint", any};
+    const auto with = [](Words words, const Words& more) {
+      words.insert(words.end(), more.begin(), more.end());
+      words.emplace_back("train.py");
+      return words;
+    };
+    CHECK(machine.job(with(c10d, {})).warnings.empty());
+    CHECK(machine.job(with(c10d, {"--rdzv-conf=is_host=1"})).warnings.empty());
+    CHECK(contains(machine.refusal(with(c10d, {"--rdzv-conf=is_host=0"})), "means this node"));
+    const Words fixed{"--nnodes=2", "--rdzv-endpoint", any};
+    CHECK(machine.job(with(fixed, {})).warnings.empty());
+    CHECK(contains(machine.refusal(with(fixed, {"--node-rank=1"})), "means this node"));
+  }
+}
+
+TEST_CASE("rendezvous choice: nodes that are told no place hear that they meet on this machine") {
+  FakeMachine machine;
+  CHECK(has_warning(machine.job({"--nnodes=2", "train.py"}),
+                    "--master-addr is not given: this node waits for the others at "
+                    "127.0.0.1:29500, which other machines cannot reach"));
+  CHECK(has_warning(machine.job({"--nnodes=2", "--node-rank=1", "train.py"}),
+                    "--master-addr is not given: node 0 is looked for at 127.0.0.1:29500"));
+  CHECK(has_warning(machine.job({"--nnodes=1:2", "--rdzv-backend=c10d", "train.py"}),
+                    "--rdzv-endpoint is not given: this node waits for the others at "
+                    "localhost:29400"));
+  CHECK(machine.job({"--nnodes=2", "--master-addr=localhost", "train.py"}).warnings.empty());
+  CHECK(machine.job({"--nnodes=1", "--rdzv-backend=c10d", "train.py"}).warnings.empty());
+}
+
 TEST_CASE("rendezvous choice: backends and endpoints are checked before anybody connects") {
   FakeMachine machine;
   CHECK(machine.refusal({"--rdzv-backend=pigeon", "--rdzv-endpoint=localhost:1", "train.py"}) ==

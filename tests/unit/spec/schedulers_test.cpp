@@ -274,8 +274,6 @@ TEST_CASE("schedulers: Kubeflow's variables place a node, and a pod created agai
   CHECK(machine.job({"--nnodes=1", "--node-rank=0", "train.py"}).spec.rdzv_backend == "static");
   for (const auto& [name, value] :
        std::vector<std::pair<std::string, std::string>>{{"PET_NNODES", "1"},
-                                                        {"PET_MASTER_ADDR", "localhost"},
-                                                        {"PET_MASTER_ADDR", "127.0.0.1"},
                                                         {"KUBERNETES_SERVICE_HOST", ""},
                                                         {"TORCHELASTIC_RUN_ID", "outer"}}) {
     CAPTURE(name);
@@ -284,6 +282,45 @@ TEST_CASE("schedulers: Kubeflow's variables place a node, and a pod created agai
     other.variables["PET_NODE_RANK"] = "0";
     CHECK(other.job({"train.py"}).spec.rdzv_backend == "static");
   }
+}
+
+TEST_CASE("schedulers: a master that its operator tells \"localhost\" meets its workers") {
+  using Variables = std::map<std::string, std::string>;
+  const auto both = [](Variables master, Variables worker) {
+    for (auto* pod : {&master, &worker}) pod->emplace("KUBERNETES_SERVICE_HOST", "10.0.0.1");
+    master.emplace("HOSTNAME", "bert-master-0"), worker.emplace("HOSTNAME", "bert-worker-0");
+    const auto one = on(master).job({"train.py"}), other = on(worker).job({"train.py"});
+    CHECK(one.spec.run_id == other.spec.run_id);
+    for (const auto* pod : {&one, &other}) {
+      CHECK(pod->spec.rdzv_backend == "c10d");
+      CHECK(pod->spec.max_nodes == 2);
+      CHECK(pod->warnings.empty());
+    }
+    CHECK(one.spec.rdzv_conf.at("is_host") == "1");
+    CHECK(other.spec.rdzv_conf.at("is_host") == "0");
+    return other.spec.run_id + " " + other.spec.rdzv_endpoint;
+  };
+  for (const auto* own : {"localhost", "127.0.0.1"}) {
+    CHECK(both({{"MASTER_ADDR", own}, {"MASTER_PORT", "77"}, {"RANK", "0"}, {"WORLD_SIZE", "2"}},
+               {{"MASTER_ADDR", "bert-master-0"},
+                {"MASTER_PORT", "77"},
+                {"RANK", "1"},
+                {"WORLD_SIZE", "2"}}) == "bert-master-0 bert-master-0:77");
+    const auto pet = [](const char* address, const char* rank) {
+      return Variables{{"PET_MASTER_ADDR", address},
+                       {"PET_MASTER_PORT", "77"},
+                       {"PET_NODE_RANK", rank},
+                       {"PET_NNODES", "2"}};
+    };
+    CHECK(both(pet(own, "0"), pet("bert-master-0", "1")) == "bert-master-0 bert-master-0:77");
+  }
+  // Neither a port nor a name.
+  CHECK(both({{"MASTER_ADDR", "localhost"},
+              {"RANK", "0"},
+              {"WORLD_SIZE", "2"},
+              {"HOSTNAME", "machine7"}},
+             {{"MASTER_ADDR", "10.0.0.9"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}}) ==
+        "pytorchjob 10.0.0.9:29400");
 }
 
 TEST_CASE("schedulers: Kubernetes tells the place, the user the number of nodes") {
