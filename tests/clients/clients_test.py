@@ -241,6 +241,12 @@ class Torch(Clients):
         self.assertEqual(done.stderr.count("elastrun: launches in place of"), 1, done.stderr)
         self.assertNotIn("without forks", done.stderr)
 
+    def test_a_port_that_is_taken_is_told_as_by_torch(self) -> None:
+        (self.folder / "taken.py").write_text(TAKEN)
+        ours, theirs = (self.python("taken.py", ELASTRUN_TORCHRUN=one) for one in "10")
+        self.assertEqual(ours.stdout, theirs.stdout, ours.stderr[-3000:])
+        self.assertEqual(theirs.stdout, "True True\nRendezvousConnectionError\n")
+
     def test_a_program_that_is_not_there_is_told_as_by_torch(self) -> None:
         text = ("from torch.distributed.launcher.api import LaunchConfig, elastic_launch\n"
                 "config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=1, run_id='one',\n"
@@ -262,6 +268,23 @@ class Torch(Clients):
         self.assertIn("; this process has 2 threads (prefetch), whose locks", done.stderr)
 
 
+TAKEN = """
+import socket
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+def tell(nodes, backend, show, **conf):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        try:
+            elastic_launch(LaunchConfig(
+                min_nodes=nodes, max_nodes=nodes, nproc_per_node=1, run_id="x", max_restarts=0,
+                rdzv_backend=backend, rdzv_endpoint=f"127.0.0.1:{other.getsockname()[1]}",
+                rdzv_configs={"read_timeout": 3, "join_timeout": 5, **conf}), "true")()
+        except Exception as error:
+            print(*show(error))
+# DistNetworkError, or in older releases its base alone.
+tell(1, "static", lambda error: [isinstance(error, RuntimeError),
+                                 "address already in use" in str(error).lower()], rank=0)
+tell(2, "c10d", lambda error: [type(error).__name__], is_host="1")
+"""
 LAUNCHER = """
 import os, signal, sys, time
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch

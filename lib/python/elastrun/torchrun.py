@@ -212,10 +212,12 @@ def _as_torch(error: Exception) -> Exception:
     errors = _of_torch("multiprocessing.errors")
     rendezvous = _of_torch("rendezvous.api")
 
+    from elastrun.agent.connection import AgentError
     from elastrun.multiprocessing import SignalException as OurSignal
     from elastrun.multiprocessing.errors import ChildFailedError
     from elastrun.rendezvous import RendezvousError
 
+    taken = "cannot listen on" in str(error)
     if isinstance(error, ChildFailedError):
         theirs: Exception = errors.ChildFailedError(
             error.name, {rank: _failure(errors, one) for rank, one in error.failures.items()})
@@ -223,8 +225,12 @@ def _as_torch(error: Exception) -> Exception:
         signal = _of_torch("multiprocessing.api").SignalException
         theirs = signal(str(error), error.sigval)
     elif isinstance(error, RendezvousError):
-        named = getattr(rendezvous, type(error).__name__, rendezvous.RendezvousError)
-        theirs = named(*error.args)
+        name = "RendezvousConnectionError" if taken else type(error).__name__
+        theirs = getattr(rendezvous, name, rendezvous.RendezvousError)(*error.args)
+    elif taken and isinstance(error, AgentError):  # of the store, with the words programs look for
+        distributed = importlib.import_module("torch.distributed")
+        theirs = getattr(distributed, "DistNetworkError", RuntimeError)(
+            f"{error} (EADDRINUSE, address already in use)")
     else:
         return error
     return theirs
