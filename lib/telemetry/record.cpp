@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/record.hpp"
 
+#include "core/text.hpp"
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -22,15 +24,18 @@ std::string_view to_text(Severity severity) {
 }
 
 std::optional<Severity> severity_named(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, Severity>, 7> kNames = {
+  constexpr std::array<std::pair<std::string_view, Severity>, 8> kNames = {
       {{"trace", Severity::Trace},
        {"debug", Severity::Debug},
        {"info", Severity::Info},
        {"warn", Severity::Warn},
        {"warning", Severity::Warn},
        {"error", Severity::Error},
-       {"fatal", Severity::Fatal}}};
-  const auto* found = std::ranges::find(kNames, name, [](const auto& one) { return one.first; });
+       {"fatal", Severity::Fatal},
+       {"critical", Severity::Fatal}}};
+  const auto small = to_lower(name.substr(0, 16));
+  const auto* found =
+      std::ranges::find(kNames, std::string_view(small), [](const auto& one) { return one.first; });
   return found == kNames.end() ? std::nullopt : std::optional(found->second);
 }
 

@@ -35,7 +35,7 @@ enum class Severity : std::uint8_t {
 };
 /// "TRACE", "DEBUG", ...
 std::string_view to_text(Severity severity);
-/// "error", "warning", ... in small letters; none: an unknown one.
+/// "error", "WARNING", "critical", ...; none: an unknown one.
 std::optional<Severity> severity_named(std::string_view name);
 
 /// Whether a scope, or what torchelastic calls a group, is one of this program's own, in which

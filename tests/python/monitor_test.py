@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import gc
+import logging
 import math
 import os
 import subprocess
@@ -374,6 +375,17 @@ class Wishes(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "give a window_size, max_samples or both"):
             Stat("b", [A.SUM])
 
+    def test_a_window_size_that_is_a_number_is_one_of_values(self) -> None:
+        stat = Stat("a", [A.SUM], window_size=2)
+        for value in (1, 3, 5):
+            stat.add(value)
+        self.assertEqual([event.data for event in self.events], [{"a.sum": 4}])
+        self.assertIs(Stat("a", [A.SUM], 2)._core, stat._core)
+        for wrong in ({"window_size": 0}, {"window_size": 2.5}, {"window_size": 2,
+                                                                 "max_samples": 2}):
+            with self.assertRaisesRegex(ValueError, "Stat 'b'"):
+                Stat("b", [A.SUM], **wrong)
+
     def test_a_histogram_has_all_values(self) -> None:
         stat = Stat("a", [A.HISTOGRAM, A.P50], max_samples=4)
         for value in (1, 1, -4, 100):
@@ -472,6 +484,14 @@ class Wishes(unittest.TestCase):
         self.assertEqual(event.id, event.id)
         with self.assertRaisesRegex(ValueError, "severity 'loud' is none of trace, debug"):
             Event("e", severity="loud")
+
+    def test_a_severity_is_told_in_capitals_and_as_a_level_of_logging(self) -> None:
+        said = ("INFO", "WARN", "Warning", "ERROR", "CRITICAL", 5, 10, 20, 30, 40, 50, logging.WARN)
+        self.assertEqual([Event("e", severity=one).severity for one in said],
+                         ["info", "warn", "warn", "error", "fatal", "trace", "debug", "info",
+                          "warn", "error", "fatal", "warn"])
+        with monitor.span("s", severity="WARN"):
+            pass
 
     def test_spans_know_what_they_are_in(self) -> None:
         with contextlib.suppress(KeyError), monitor.span("epoch", number=3) as outer:

@@ -73,6 +73,19 @@ def __getattr__(name: str) -> Any:
 
 
 _SEVERITIES = ("trace", "debug", "info", "warn", "error", "fatal")
+_OTHER_WORDS = {"warning": "warn", "critical": "fatal"}
+
+
+def _severity(name: str, said: str | int) -> str:
+    """One of _SEVERITIES, also from a level of logging or a word in capitals."""
+    if isinstance(said, int) and not isinstance(said, bool):
+        return _SEVERITIES[min(max(said // 10, 0), len(_SEVERITIES) - 1)]
+    word = str(said).lower()
+    word = _OTHER_WORDS.get(word, word)
+    if word not in _SEVERITIES:
+        raise ValueError(f"event '{name}': severity '{said}' is none of {', '.join(_SEVERITIES)}, "
+                         "and no level of logging")
+    return word
 
 
 def new_id() -> str:
@@ -108,17 +121,18 @@ def _data_of(name: str, data: Mapping[str, Any]) -> dict[str, data_value_t]:
 class Event:
     """`name`: like the qualified name of a class. `timestamp`: None is now; or seconds since the
     epoch. RFC-0018 calls them `type`, and the data `metadata` and `message`. `severity`: trace,
-    debug, info, warn, error or fatal, an attribute of the record. `span` is the id of the block
-    that the event is from, `parent` that of the one around it; inside span() both are given.
+    debug, info, warn, error or fatal, in capitals as well, or a level of logging (30 is warn); an
+    attribute of the record. `span` is the id of the block that the event is from, `parent` that of
+    the one around it; inside span() both are given.
 
     Fails with TypeError on data other than text, number or bool, and with ValueError on another
     severity.
     """
 
     def __init__(self, name: str = "", timestamp: datetime | float | None = None,
-                 data: Mapping[str, data_value_t] | None = None, *, severity: str = "info",
-                 id: str | None = None, span: str | None = None, parent: str | None = None,
-                 type: str = "", message: str | None = None,
+                 data: Mapping[str, data_value_t] | None = None, *,
+                 severity: str | int = "info", id: str | None = None, span: str | None = None,
+                 parent: str | None = None, type: str = "", message: str | None = None,
                  metadata: Mapping[str, data_value_t] | None = None) -> None:
         name = name or type
         if not name:
@@ -129,13 +143,10 @@ class Event:
                 data["message"] = message
         if isinstance(timestamp, (int, float)):
             timestamp = datetime.fromtimestamp(timestamp)
-        if severity not in _SEVERITIES:
-            raise ValueError(f"event '{name}': severity '{severity}' is none of "
-                             f"{', '.join(_SEVERITIES)}")
         self.name = name
         self.timestamp = datetime.now() if timestamp is None else timestamp
         self.data = _data_of(name, {} if data is None else data)
-        self.severity = severity
+        self.severity = _severity(name, severity)
         self._id = id
         self._meaning: dict[str, str] = {}  # of a Stat, for the agent
         around = _span.get()
@@ -178,7 +189,7 @@ _span: ContextVar[tuple[str | None, str | None]] = ContextVar("elastrun_span", d
 
 
 @contextlib.contextmanager
-def span(name: str, severity: str = "info", **data: data_value_t) -> Iterator[str]:
+def span(name: str, severity: str | int = "info", **data: data_value_t) -> Iterator[str]:
     """The block is a span: an event at its start with `span.phase` start, and one at its end with
     stop, `span.seconds`, and `span.error` where an exception ends it. Events in it know it by
     `span`, and spans in it by `parent`. Gives its id.
@@ -650,21 +661,27 @@ class Stat:
     """Values of one name, summarised in windows of `window_size`, which begin together for all
     Stats. A window with `max_samples` values ends, and later ones are dropped until its time is
     over, as with torch. Without a `window_size` each `max_samples` values are a window, and none is
-    dropped. What is open when the last Stat of a name ends is logged then. `unit` (UCUM: "s",
-    "By") and `help` are for those who list the stats, and of its series. A window of time without
-    values is nothing, with `on_empty` "zero" an event of zeros, with "no_data" one that has
-    NAME.count, which is 0, alone; under elastrun on time, elsewhere with the next value. `key`, the
-    name in RFC-0018, stands for a window of a minute. Fails with ValueError.
+    dropped; a `window_size` that is a number is RFC-0018's, so many values. What is open when the
+    last Stat of a name ends is logged then. `unit` (UCUM: "s", "By") and `help` are for those who
+    list the stats, and of its series. A window of time without values is nothing, with `on_empty`
+    "zero" an event of zeros, with "no_data" one that has NAME.count, which is 0, alone; under
+    elastrun on time, elsewhere with the next value. `key`, the name in RFC-0018, stands for a
+    window of a minute. Fails with ValueError.
     """
 
     def __init__(self, name: str = "", aggregations: Iterable[Aggregation] = (),
-                 window_size: timedelta | None = None, max_samples: int | None = None, *,
+                 window_size: timedelta | int | None = None, max_samples: int | None = None, *,
                  key: str = "", unit: str = "", help: str = "", on_empty: str = "skip") -> None:
         if key and window_size is None and max_samples is None:  # as RFC-0018's examples
             window_size = timedelta(minutes=1)
         name, aggregations = name or key, frozenset(aggregations)
         if not name:
             raise TypeError("a Stat needs a name")
+        if isinstance(window_size, int) and max_samples is None:
+            window_size, max_samples = None, window_size
+        if isinstance(window_size, (int, float)):
+            raise ValueError(f"Stat '{name}': window_size ({window_size}) must be a timedelta, or "
+                             "a whole number of values without max_samples")
         if window_size is None and max_samples is None:
             raise ValueError(f"Stat '{name}': give a window_size, max_samples or both")
         window = math.inf if window_size is None else window_size.total_seconds()

@@ -242,6 +242,8 @@ TEST_CASE("worker records: the severity of an event is the record's") {
   job.heard_from(1, workers::WorkerEvent{"e", {{"severity", "error"}, {"a", true}}});
   CHECK(job.last().severity == telemetry::Severity::Error);
   CHECK(job.last().find("severity") == nullptr);
+  job.heard_from(1, workers::WorkerEvent{"e", {{"severity", "WARN"}}});
+  CHECK(job.last().severity == telemetry::Severity::Warn);
   job.heard_from(1, workers::WorkerEvent{"e", {{"severity", "loud"}}});
   CHECK(job.last().severity == telemetry::Severity::Info);
   CHECK(*job.last().find("severity") == telemetry::Value("loud"));
