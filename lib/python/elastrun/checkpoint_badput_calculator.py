@@ -87,6 +87,30 @@ class RestoreCheckpointManagerVerticalStepStats:
 
 
 @dataclass
+class SaveProcessedStep:
+    """Seconds of one checkpoint that was saved, over its reports."""
+
+    step: str = ""
+    total_checkpoint_manager_blocking_time: float = 0.0
+    total_checkpointer_blocking_time: float = 0.0
+    total_wait_for_prev_time: float = 0.0
+    total_get_old_steps_time: float = 0.0
+    occurrence: int = 0
+
+
+@dataclass
+class RestoreProcessedStep:
+    """Seconds of one checkpoint that was loaded, over its reports."""
+
+    step: str = ""
+    total_checkpoint_manager_time: float = 0.0
+    total_restore_time: float = 0.0
+    total_broadcast_time: float = 0.0
+    broadcast_occurrence: int = 0
+    occurrence: int = 0
+
+
+@dataclass
 class CheckpointLoggerOptions:
     """`client`: an object whose logger(name).list_entries() is asked, as that of a cloud's log.
     `use_goodput_logger`: the caller puts the entries into the calculator's `entries`. Else `path`,

@@ -65,9 +65,10 @@ if TYPE_CHECKING:
                                              GoodputCalculator)
     from elastrun.goodput_monitor import ElasticGoodputMonitor, GoodputMonitor  # noqa: F401
     from elastrun.goodput_utils import (  # noqa: F401
-        BadputType, GCPOptions, GoodputType, IntervalMetricType, IntervalWorkloadMetricDetails,
-        MetricType, MonitoringWindowType, UnproductiveTimeDict, WorkloadMetricDetails,
-        compute_ideal_step_time, get_extra_time_from_anomalous_steps, get_timestamp_from_log_entry)
+        BadputType, GCPOptions, GoodputInfo, GoodputType, IntervalMetricType,
+        IntervalWorkloadMetricDetails, MetricType, MonitoringWindowType, StepInfo,
+        UnproductiveTimeDict, WorkloadMetricDetails, compute_ideal_step_time,
+        get_extra_time_from_anomalous_steps, get_timestamp_from_log_entry)
     from elastrun.measurement import Event
 
 # What a training that only records need not import.
@@ -78,8 +79,8 @@ _ELSEWHERE = {
         RestoreCheckpointManagerVerticalStepStats SaveCheckpointManagerVerticalStepStats""",
     "goodput_calculator": "ElasticGoodputCalculator GoodputCalculator",
     "goodput_monitor": "ElasticGoodputMonitor GoodputMonitor",
-    "goodput_utils": """BadputType GCPOptions GoodputType IntervalMetricType
-        IntervalWorkloadMetricDetails MetricType MonitoringWindowType UnproductiveTimeDict
+    "goodput_utils": """BadputType GCPOptions GoodputInfo GoodputType IntervalMetricType
+        IntervalWorkloadMetricDetails MetricType MonitoringWindowType StepInfo UnproductiveTimeDict
         WorkloadMetricDetails compute_ideal_step_time get_extra_time_from_anomalous_steps
         get_timestamp_from_log_entry"""}
 _PLACES = {name: module for module, names in _ELSEWHERE.items() for name in names.split()}

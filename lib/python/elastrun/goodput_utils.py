@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, TypedDict, Union
@@ -29,6 +33,14 @@ class GCPOptions:
     cluster_name: str | None = None
     enable_gcp_goodput_metrics: bool = True
     enable_gcp_step_deviation_metrics: bool = True
+
+
+# By the first of these that a machine type has in its name.
+MACHINE_TYPE_TO_ACCELERATOR_TYPE_MAPPING = {
+    "tpu7x": "TPU-7x", "ct6e": "TPU-v6e", "ct5p": "TPU-v5p", "ct5lp": "TPU-v5e", "ct5l": "TPU-v5e",
+    "ct4p": "TPU-v4p", "ct3p": "TPU-v3", "ct3": "TPU-v3", "tpu-v2": "TPU-v2", "tpu": "TPU",
+    "a3-edgegpu": "NVIDIA-H100", "a3-highgpu": "NVIDIA-H100", "a3-megagpu": "NVIDIA-H100",
+    "a3-ultragpu": "NVIDIA-H200", "a2": "NVIDIA-A100", "gpu": "GPU"}
 
 
 class BadputType(Enum):
@@ -79,6 +91,31 @@ class MonitoringWindowType(Enum):
 
 
 UnproductiveTimeDict = dict[BadputType, Union[float, dict[str, float]]]
+
+
+@dataclass
+class GoodputInfo:
+    """Seconds of a job until now."""
+
+    total_productive_time: float = 0.0
+    total_elapsed_time: float = 0.0
+    total_unproductive_time: UnproductiveTimeDict | None = None
+    max_productive_step: int = 0
+    last_recorded_step: int = 0
+    last_updated_timestamp: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    number_of_disruptions: int = 0
+    total_excluded_time: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.total_unproductive_time = self.total_unproductive_time or {}
+
+
+@dataclass
+class StepInfo:
+    """What get_step_deviation() gives, and from which step time."""
+
+    ideal_step_time: float
+    step_deviations: dict[int, float]
 
 
 class WorkloadMetricDetails(TypedDict):
@@ -200,3 +237,46 @@ def get_exclusion_overlap(start: float, end: float,
                           exclusions: Iterable[tuple[float, float]]) -> float:
     """How many seconds from `start` to `end` are excluded."""
     return sum(max(0.0, min(end, until) - max(start, begin)) for begin, until in exclusions)
+
+
+def get_gcp_metadata(category: str, attribute: str, timeout: float = 5,
+                     retries: int = 3) -> str | None:
+    """What the metadata server of a Google Cloud machine says (at GCE_METADATA_HOST); None, with a
+    warning: it does not, or this is another machine.
+    """
+    host = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
+    request = urllib.request.Request(f"http://{host}/computeMetadata/v1/{category}/{attribute}",
+                                     headers={"Metadata-Flavor": "Google"})
+    for left in range(retries, -1, -1):
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                return str(answer.read().decode())
+        except OSError as error:
+            passes = not isinstance(error, urllib.error.HTTPError) or error.code in (
+                429, 500, 502, 503, 504)
+            if not (left and passes):
+                _log.warning("no metadata of %s/%s: %s", category, attribute, error)
+                return None
+            time.sleep(0.5 * 2 ** (retries - left))
+    return None
+
+
+def get_gcp_project_id() -> str | None:
+    return get_gcp_metadata("project", "project-id")
+
+
+def get_node_zone() -> str | None:
+    """Of "projects/1/zones/us-central1-a" the last part."""
+    zone = get_gcp_metadata("instance", "zone")
+    return zone.rpartition("/")[2] if zone else None
+
+
+def get_accelerator_type() -> str:
+    """"UNKNOWN" where the machine type names none."""
+    machine = (get_gcp_metadata("instance", "machine-type") or "").rpartition("/")[2].lower()
+    return next((kind for name, kind in MACHINE_TYPE_TO_ACCELERATOR_TYPE_MAPPING.items()
+                 if name in machine), "UNKNOWN")
+
+
+def get_cluster_name() -> str | None:
+    return get_gcp_metadata("instance", "attributes/cluster-name")
