@@ -686,7 +686,8 @@ dist.destroy_process_group()
         """What was told of evaluations, steps and checkpoints, in order."""
         names = {"custom_badput_event_start_time": "eval", "custom_badput_event_end_time": "end",
                  "step_end_time": "step", "checkpoint_save_start_time": "save"}
-        said = self.said()
+        said = [one for one in self.said()
+                if one.get("custom_badput_event_type") != "unexplained"]
         for one in said:
             if "custom_badput_event_type" in one:
                 self.assertEqual(one["custom_badput_event_type"], "eval")
@@ -733,6 +734,69 @@ assert torch.nn.Module.train is train
         self.run_script(code)
         once = ["step", "step", "eval", "end", "save"]
         self.assertEqual(self.evaluations(), (once * 2 + ["save"]) * len(ways))
+
+    def unexplained(self) -> list[float]:
+        """How many seconds each stretch took that was told as such; entries are in their order."""
+        said = [one for one in self.said() if "kind" not in one]
+        times = [next(value for key, value in one.items() if key.endswith("_time"))
+                 for one in said]
+        self.assertEqual(times, sorted(times))
+        ends = [time for one, time in zip(said, times)
+                if one.get("custom_badput_event_type") == "unexplained"]
+        return [end - begin for begin, end in zip(ends[::2], ends[1::2])]
+
+    def test_what_no_hook_sees_before_a_step_begins_is_unexplained(self) -> None:
+        ways = {  # what a script does between steps; W waits for so long as is unexplained
+            "a generator of its own": "W(); one(optimizer)",
+            "a save by pickle":
+                "one(optimizer); pickle.dump(model.state_dict(), open('a', 'wb')); W()",
+            "an evaluation without eval() or loader": """
+one(optimizer)
+with torch.no_grad(): W(); model(x)""",
+            "gradients of several batches": """
+for _ in range(3): W(1/3); model(x).sum().backward()
+time.sleep(0.1)  # clips, say
+optimizer.step()""",
+            "a module of modules": """
+optimizer.zero_grad(); W()
+nested(x).sum().backward(); optimizer.step()""",
+            "a save that is told": "one(optimizer); torch.save(model.state_dict(), 'b'); W()",
+            "a fetch that is told": "W(); fetch(); one(optimizer)",
+            "without a module": """
+W()
+(model.weight * x).sum().backward(); optimizer.step()""",
+            "work alone": "slow = True; one(optimizer); slow = False",
+        }
+        script = MODEL.replace("import os", "import pickle, os") + """
+from torch.utils.data import DataLoader
+class Slow(torch.nn.Linear):
+    def forward(self, x):
+        if slow: time.sleep(0.1)
+        return super().forward(x)
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 100
+    def __getitem__(self, index): time.sleep(0.05); return torch.ones(4)
+slow, model, x = False, Slow(4, 1), torch.ones(2, 4)
+nested = torch.nn.Sequential(torch.nn.Sequential(model))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = iter(DataLoader(Data()))
+def fetch(): next(loader)
+waited = 0
+def W(part=1):
+    global waited
+    begin = time.time(); time.sleep(0.1 * part); waited += time.time() - begin
+def told(): print(waited, flush=True)
+one(optimizer); one(optimizer)
+"""
+        for what, way in ways.items():
+            with self.subTest(what):
+                self.listener.packets()
+                done = self.run_script(script + "for _ in range(4):\n" + "\n".join(
+                    "    " + line for line in way.strip().split("\n"))
+                    + "\none(optimizer)\ntold()\n")
+                waited = float(done.stdout)
+                # What lies between, the script's own code, is part of it.
+                self.assertAlmostEqual(sum(self.unexplained()), waited, delta=0.05 + waited * 0.1)
 
     def test_what_is_no_evaluation_is_training(self) -> None:
         self.run_script(MODEL + """

@@ -4,7 +4,8 @@
 Steps are those of the first optimizer, numbered from 0 and on from the checkpoint that is loaded,
 or that the script has reported last; a step of another one says that it goes on with its own;
 making the process group, waits of data loaders, evaluations, and saving and loading of checkpoints
-in the main thread, are told as such; from the first batch to the first step it is preparation. A
+in the main thread, are told as such, and what nothing explains before the computation of a step
+begins as that; from the first batch to the first step it is preparation. A
 checkpoint that another thread saves is of the step at which the optimizer's state was last asked
 for, and takes no time of the training. All ranks tell steps, rank 0 the rest.
 
@@ -30,6 +31,7 @@ from typing import Any
 from elastrun import channel, frameworks, journal
 from elastrun.checkpoint_steps import (BY_HAND, DONE, NO_MARK, CheckpointSteps, holds_optimizer,
                                        is_checkpoint, steps_told)
+from elastrun.computation import Computation
 from elastrun.dynamo import stay_out
 from elastrun.evaluation import Evaluation
 from elastrun.imports import after_import
@@ -94,7 +96,10 @@ class Watch:
         self._snapshot = -1  # the step at which the optimizer's state was last asked for
         self._preparing = False
         self._steps_by_hand = self._checkpoints_by_hand = False
-        self._evaluation = Evaluation(self._put_next, self._is_elsewhere, self._trainer)
+        self._computation = Computation(
+            self._put_next, lambda: self._is_elsewhere() or self._evaluation.is_open)
+        self._evaluation = Evaluation(self._put_next, self._is_elsewhere, self._trainer,
+                                      self._computation)
         self._compiling: Callable[[], bool] = bool  # Dynamo knows torch's, and traces no further
 
     def begin(self) -> None:
@@ -109,6 +114,8 @@ class Watch:
             after_import("torch.distributed.distributed_c10d", self._hook_process_group)
             after_import("torch.utils.data.dataloader", self._hook_loaders)
             after_import("torch.nn.modules.module", self._evaluation.hook_modules)
+            after_import("torch.nn.modules.module", self._computation.hook_modules)
+            after_import("torch.autograd", self._computation.hook_backward)
         after_import("torch.serialization", self._hook_files)
         after_import("safetensors.torch", self._hook_safetensors)
         after_import("torch.distributed.checkpoint.state_dict_saver", self._hook_saver)
@@ -137,6 +144,7 @@ class Watch:
         if not self._steps_by_hand and self._rank0:
             self._checkpoints.note(BY_HAND, number)
         self._steps_by_hand = True
+        self._computation.waits = False
         self._first.clear()
         self._number = number
 
@@ -247,6 +255,8 @@ class Watch:
             return
         self._told_at = now
         entry = (_STEP_END, (number, now))
+        if self._rank0:
+            self._computation.stepped(now)
         if leader is None:
             self._first.append(entry)
             return
@@ -267,6 +277,7 @@ class Watch:
     def _tell_beside(self) -> None:
         """A step of an optimizer that does not count: the one under way has not stood still."""
         now = time()
+        self._computation.goes_on()
         if 0 <= now - self._told_at < _BESIDE or self._first or self._evaluation.is_open:
             return  # the clock may be set back
         if self._tells_steps() or self._is_told():
@@ -322,16 +333,20 @@ class Watch:
             return
         told = (self._is_told() or (ends is _INIT and journal.INIT in self._journal.told)
                 or (ends is _LOADING and bool(self._journal.phases)))
+        begin = time()
+        self._computation.explain(begin)
         try:
             self._inside = ends
             self._tell_first()
             if not told:
-                self._put((ends[0], (time(),)))
+                self._put((ends[0], (begin,)))
             yield True
         finally:
             self._inside = outer
+            end = time()
             if not told:
-                self._put((ends[1], (time(),)))
+                self._put((ends[1], (end,)))
+            self._computation.resume(end)
 
     def _hook_process_group(self, module: ModuleType) -> None:
         make = module.init_process_group
@@ -350,7 +365,7 @@ class Watch:
         fetch = iterator.__next__
         make = module.DataLoader.__iter__
         put, recorded, main, ident = self._put, self._journal, self._main, threading.get_ident
-        evaluation, loading = self._evaluation, _LOADING
+        evaluation, loading, computation = self._evaluation, _LOADING, self._computation
         told = 0.0  # when the last one ended that was told
 
         def fetch_to_evaluate(mine: Any) -> Any:  # a part of it; that it goes on is told
@@ -384,6 +399,8 @@ class Watch:
             # This runs with each step: what waits is told by the thread, if it lasts, and mostly
             # withdrawn.
             begin, begun = time(), recorded.begun
+            if computation.waits:
+                computation.explain(begin)
             begun.append((loading[0], (begin,)))
             if recorded.asleep:
                 recorded.start()
@@ -404,6 +421,7 @@ class Watch:
                 if not short:
                     told = end
                     put((loading[1], (end,)))
+                    computation.resume(end)
                 if self._leader is None and not (self._preparing or recorded.step is not None
                                                  or journal.PREPARATION in recorded.told):
                     self._preparing = True

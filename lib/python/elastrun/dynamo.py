@@ -15,7 +15,8 @@ _PACKAGE = __name__.partition(".")[0]
 def _nested(code: CodeType) -> Iterator[CodeType]:
     yield code
     for inner in code.co_consts:
-        if isinstance(inner, CodeType):
+        # What stands in place of Module.__call__ calls it at once while that is compiled.
+        if isinstance(inner, CodeType) and inner.co_name != "__call__":
             yield from _nested(inner)
 
 

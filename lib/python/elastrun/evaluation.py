@@ -20,6 +20,8 @@ from time import time
 from types import ModuleType
 from typing import Any
 
+from elastrun.computation import Computation
+
 _BEGIN = '{"custom_badput_event_start_time":%r,"custom_badput_event_type":"eval"}'
 _END = '{"custom_badput_event_end_time":%r,"custom_badput_event_type":"eval"}'
 
@@ -40,7 +42,8 @@ class Evaluation:
     """
 
     def __init__(self, put: Callable[[Any], None], is_out: Callable[[], bool],
-                 leader: Callable[[], Any]) -> None:
+                 leader: Callable[[], Any], computation: Computation) -> None:
+        self._computation = computation
         self._put = put
         self._is_out = is_out
         self._leader = leader
@@ -61,10 +64,12 @@ class Evaluation:
         """False: it is part of one, or not to be told."""
         if self.is_open or self._is_out():
             return False
+        now = time()
+        self._computation.explain(now)
         self.is_open, self._said = True, said
         self._without_gradients = not self.keeps_gradients()
         self._watch_train()
-        self._put((_BEGIN, (time(),)))
+        self._put((_BEGIN, (now,)))
         return True
 
     def end(self) -> None:
@@ -75,7 +80,9 @@ class Evaluation:
         self._module = lambda: None
         if self._class is not None and self._train is not None:
             self._class.train, self._train = self._train, None
-        self._put((_END, (time(),)))
+        now = time()
+        self._put((_END, (now,)))
+        self._computation.resume(now)
 
     def stepped(self) -> None:
         """An optimizer's step: not an evaluation, so eval() has meant something else."""

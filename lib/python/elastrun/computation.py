@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For --goodput auto: when a step's computation begins, and what lies before it unexplained.
+
+It begins with the first call of a module that keeps gradients, in the main thread, since the last
+step; in a script that calls no module, with backward(). What the script did between the step before
+and this begin, or between a backward() and the next call where gradients add up, may be work or
+not: it is told as the phase "unexplained", without what other hooks tell of, and without the time
+in which a CUDA device was still at work. A gap below 2 % of a step is part of it.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from time import time
+from types import ModuleType
+from typing import Any
+
+_ENDS = tuple('{"custom_badput_event_%s_time":%%r,"custom_badput_event_type":"unexplained"}' % end
+              for end in ("start", "end"))
+_LEAST, _SHARE = 0.001, 0.02  # seconds, and of a step: shorter gaps are not told
+_LOOKS = 4  # steps in vain, until the script is taken to call no module
+
+
+class _Device:
+    """Until when the CUDA device works at what the script has enqueued."""
+
+    def __init__(self) -> None:
+        self._end: Any = None  # events; of what was enqueued last
+        self._idle: Any = None  # when the device had nothing to do, and the host's clock then
+        self._idle_at = 0.0
+        self._marked = False
+
+    def mark(self) -> None:
+        """The end of what has been enqueued until now."""
+        self._marked = False
+        cuda = sys.modules.get("torch.cuda")
+        if cuda is None or not cuda._initialized:
+            return
+        with contextlib.suppress(Exception):  # an error of the device is the script's to see
+            if not cuda.is_current_stream_capturing():
+                if self._end is None:
+                    self._end, self._idle = (cuda.Event(enable_timing=True) for _ in range(2))
+                self._end.record()
+                self._marked = True
+
+    def busy_until(self, since: float, now: float) -> float:
+        """`since` if it was idle from then on."""
+        if not self._marked:
+            return since
+        with contextlib.suppress(Exception):
+            if not self._end.query():
+                return now
+            if self._idle_at:
+                busy: float = self._idle_at + self._idle.elapsed_time(self._end) / 1000
+                return min(max(since, busy), now)
+        return since
+
+    def begin(self, now: float) -> None:
+        if self._marked:
+            with contextlib.suppress(Exception):
+                if self._end.query():
+                    self._idle.record()
+                    self._idle_at = now
+
+
+class Computation:
+    """Of the main thread. `is_out`: nothing is to be told now."""
+
+    def __init__(self, put: Callable[[Any], None], is_out: Callable[[], bool]) -> None:
+        self._put = put
+        self._is_out = is_out
+        self._device = _Device()
+        self._main = threading.get_ident()
+        self._since = 0.0  # nothing has said since then what the script does
+        self.waits = False  # for the begin, since a step or a backward()
+        self._tentative = False  # since a backward(), to which the step may belong
+        self._ended = 0.0  # the last step
+        self._least = _LEAST
+        self._looks = 0
+        self._class: Any = None  # torch.nn.Module
+        self._restore: Callable[[], None] = lambda: None
+        self._types: set[type] = set()  # of the modules that the script calls
+
+    def stepped(self, now: float) -> None:
+        self._restore()
+        unseen = self.waits and not self._tentative  # its begin
+        if unseen:
+            self.explain(now)
+        if (unseen or self._looks == 0) and self._looks < _LOOKS:
+            self._looks += 1
+            self._look()
+        self._least = max(_LEAST, (now - self._ended) * _SHARE)
+        self._ended = self._since = now
+        self.waits, self._tentative = True, False
+        self._device.mark()
+
+    def goes_on(self) -> None:
+        """What came since a backward() was for a step of another optimizer."""
+        self.waits = self.waits and not self._tentative
+
+    def explain(self, now: float) -> None:
+        """From now on it is known what the script does."""
+        if not self.waits or now - self._since <= self._least or self._is_out():
+            return
+        begin, self._since = self._device.busy_until(self._since, now), now
+        if now - begin > self._least:
+            self._put((_ENDS[0], (begin,)))
+            self._put((_ENDS[1], (now,)))
+
+    def resume(self, now: float) -> None:
+        """From now on it is not."""
+        self._since = now
+
+    def _begin(self) -> None:
+        if self._is_out():
+            return
+        now = time()
+        self.explain(now)
+        self.waits = False
+        self._device.begin(now)
+
+    def hook_modules(self, module: ModuleType) -> None:
+        self._class = module.Module
+        self._keeps = sys.modules["torch._C"].is_grad_enabled
+
+    def _look(self) -> None:
+        """Until the next call of a module, which is one of those that the script calls itself."""
+        if self._class is None:
+            return
+        owner, call = self._class, self._class.__call__
+        compiling = getattr(sys.modules.get("torch.compiler"), "is_compiling", bool)
+        main, ident, found = self._main, threading.get_ident, self._found
+
+        def restore() -> None:
+            if owner.__call__ is __call__:
+                owner.__call__ = call
+            self._restore = lambda: None
+
+        @functools.wraps(call)
+        def __call__(mine: Any, *args: Any, **kwargs: Any) -> Any:
+            if compiling() or ident() != main:
+                return call(mine, *args, **kwargs)
+            restore()  # what is called within, and compiled, has its own
+            found(type(mine))
+            return mine(*args, **kwargs)
+
+        owner.__call__, self._restore = __call__, restore
+
+    def _found(self, owner: Any) -> None:
+        if owner in self._types:
+            return
+        self._types.add(owner)
+        own = vars(owner).get("__call__")
+        compiling = getattr(sys.modules.get("torch.compiler"), "is_compiling", bool)
+        main, ident, keeps, watch = self._main, threading.get_ident, self._keeps, self
+
+        @functools.wraps(owner.__call__)
+        def __call__(mine: Any, *args: Any, **kwargs: Any) -> Any:
+            # While it is compiled nothing of ours is: compiling() comes first.
+            if not compiling() and watch.waits and ident() == main and keeps():
+                watch._begin()
+            if own is not None:
+                return own(mine, *args, **kwargs)
+            return super(owner, mine).__call__(*args, **kwargs)  # type: ignore[misc]
+
+        owner.__call__ = __call__
+
+    def hook_backward(self, module: ModuleType) -> None:
+        backward = module.backward
+
+        @functools.wraps(backward)
+        def backward_and_tell(*args: Any, **kwargs: Any) -> Any:
+            mine = threading.get_ident() == self._main
+            if mine and self.waits:
+                self._begin()
+            result = backward(*args, **kwargs)
+            if mine and self._ended:
+                self._since, self.waits, self._tentative = time(), True, True
+                self._device.mark()
+            return result
+
+        setattr(module, "backward", backward_and_tell)
