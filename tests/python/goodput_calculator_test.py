@@ -133,6 +133,32 @@ class Logs(InFolder):
         self.assertEqual((percent, step), (75.0, 3))
         self.assertEqual(badput[BadputType.OTHER], 25.0)
 
+    def test_a_job_that_is_submitted_again_under_its_name_has_an_answer_while_it_runs(self) -> None:
+        self.write([*entries(1, 2, 3), {"job_end_time": T0 + 4}])
+        again = [{"job_start_time": T0 + 10}, *({"step_count": step, "step_start_time": T0 + at}
+                                                for step, at in enumerate(range(11, 20)))]
+        calculator = self.calculator()
+        for steps in range(2, len(again) + 1):
+            self.write([*entries(1, 2, 3), {"job_end_time": T0 + 4}, *again[:steps]])
+            self.at(20)
+            percent, _, step = calculator.get_job_goodput()
+            self.assertTrue(0 <= percent <= 100, percent)
+            self.assertEqual(step, steps - 2 if steps > 2 else step)
+        self.assertEqual(calculator.get_job_goodput_details()["total_elapsed_time"], 20.0)
+        self.write([*entries(1, 2, 3), {"job_end_time": T0 + 4}, *again, {"job_end_time": T0 + 20}])
+        self.assertAlmostEqual(self.calculator().get_job_goodput()[0], 55.0)
+
+    def test_what_this_process_has_recorded_is_read_at_once(self) -> None:
+        recorder = GoodputRecorder("j", "l", True, path=self.file)
+        recorder.record_job_start_time(when(T0))
+        calculator = self.calculator()
+        self.at(1000)
+        for step in range(200):
+            recorder.record_step_start_time(step, when(T0 + step))
+            self.assertEqual(calculator.get_job_goodput()[2], max(step - 1, 0))
+        recorder.record_job_end_time(when(T0 + 200))
+        self.assertEqual(calculator.get_job_goodput(), (100.0, {}, 199))
+
     def test_a_log_that_grows_is_read_on_also_through_half_a_line(self) -> None:
         self.write(entries(1, 3, 5))
         self.at(10)
@@ -659,6 +685,25 @@ class Monitor(InFolder):
             monitor.stop_goodput_uploader()
         self.assertEqual([one.levelname for one in said.records], ["WARNING", "INFO"])
         self.assertIn("neither beside this package nor in PATH", said.output[0])
+
+    def test_a_last_upload_that_fails_is_a_warning(self) -> None:
+        monitor = GoodputMonitor("j", "l", "", 0.005, True, path=self.file)
+        with self.assertLogs("elastrun.goodput", "INFO") as said:
+            monitor.start_goodput_uploader()
+            while not said.records:
+                threading.Event().wait(0.01)
+            monitor.stop_goodput_uploader()
+        self.assertEqual({one.levelname for one in said.records[:-1]}, {"INFO"})
+        self.assertEqual(said.records[-1].levelname, "WARNING")
+        self.assertIn("no goodput is told this time: the log has no start of the job",
+                      said.output[-1])
+        self.write([*entries(1, 3, 5), {"job_end_time": T0 - 8}])
+        with self.assertLogs("elastrun.goodput", "INFO") as said:
+            monitor.start_goodput_uploader()
+            while len(said.records) < 3:
+                threading.Event().wait(0.01)
+            monitor.stop_goodput_uploader(skip_final_flush=True)
+        self.assertEqual([one.levelname for one in said.records[:3]], ["WARNING", "INFO", "INFO"])
 
     def test_a_log_without_an_answer_ends_no_uploader(self) -> None:
         monitor = GoodputMonitor("j", "l", "", 0.005, True, path=self.file)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <ranges>
 #include <utility>
 
 namespace elastrun::goodput {
@@ -86,6 +87,18 @@ std::span<const StepSeconds> last_of(std::span<const StepSeconds> steps) {
   return steps.last(std::min(steps.size(), kMostDeviations));
 }
 
+/// Without ends of the job after which it has started again: with these the original takes its time
+/// from the first start to such an end, and has no answer if that is too short for the steps.
+std::vector<MeasurementEntry> without_stale_ends(std::span<const MeasurementEntry> entries) {
+  std::vector<MeasurementEntry> kept;
+  const auto starts = entries | std::views::reverse;
+  const auto last = std::ranges::find(starts, EntryKind::JobStart, &MeasurementEntry::kind).base();
+  std::copy_if(entries.begin(), last, std::back_inserter(kept),
+               [](const auto& entry) { return entry.kind != EntryKind::JobEnd; });
+  kept.insert(kept.end(), last, entries.end());
+  return kept;
+}
+
 /// From the first job start to the last job end, or now, in whole microseconds.
 Result<TimeSpan> job_span(std::span<const MeasurementEntry> entries, double now) {
   std::optional<double> begin, end;
@@ -149,12 +162,17 @@ Result<JobGoodput> GoodputCalculator::job(double now, std::optional<double> idea
   until_ = std::max(until_, until.value_or(now));
   const auto entries = entries_until(until_, room);
   if (!measured_ || measured_entries_ != entries.size()) measure_again(entries);
-  const auto span = job_span(entries, now);
+  auto span = job_span(entries, now);
   if (!span) return std::unexpected(span.error());
-  const double total = span->length();
-  if (measured_->productive < 0 || measured_->productive > total) {
-    return fail(Code::Usage, "the productive time is not within the total time");
+  if (measured_->productive < 0 || measured_->productive > span->length()) {
+    const auto current = without_stale_ends(entries);
+    measure_again(current);
+    span = job_span(current, now);
+    if (!span || measured_->productive < 0 || measured_->productive > span->length()) {
+      return fail(Code::Usage, "the productive time is not within the total time");
+    }
   }
+  const double total = span->length();
   auto shares = shares_of(*measured_, total);
   deviate(entries, ideal);
   JobGoodput answer;

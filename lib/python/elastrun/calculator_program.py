@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Union
 
+from elastrun.journal import flush_all
 from elastrun.program import find_program
 
 Path = Union[str, "os.PathLike[str]"]
@@ -43,9 +44,9 @@ class CalculatorProgram:
     """
 
     def __init__(self, job_name: str, paths: Sequence[Path], elastic: bool = False) -> None:
+        self._paths = [os.fspath(one) for one in paths]
         self._words = ["goodput", "calculate", f"--job={job_name}",
-                       *(["--elastic"] if elastic else []), "--",
-                       *(os.fspath(one) for one in paths)]
+                       *(["--elastic"] if elastic else []), "--", *self._paths]
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._ended: Any = None
@@ -79,9 +80,11 @@ class CalculatorProgram:
         self._process = None
 
     def ask(self, question: dict[str, Any], entries: Iterable[str] = ()) -> dict[str, Any]:
-        """`entries` come first, a line each. ValueError: why it has no answer. OSError: the
-        log cannot be read, or the program gives none.
+        """`entries` come first, a line each, and what this process has recorded. ValueError: why
+        it has no answer. OSError: the log cannot be read, or the program gives none.
         """
+        if self._paths:
+            flush_all(self._paths)
         self.started()
         told = iter(entries)
         try:

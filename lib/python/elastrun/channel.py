@@ -450,6 +450,16 @@ def is_connected() -> bool:
     return _channel is not None and _channel.connected()
 
 
+def agent_folder() -> str:
+    """Where the program of this worker's agent lies; empty: it has none, or has gone."""
+    with contextlib.suppress(OSError):  # of another user or container
+        peer = _channel and (_channel._socket or _channel._connect())
+        if peer:
+            pid = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED)
+            return os.path.dirname(os.readlink(f"/proc/{pid}/exe"))
+    return ""
+
+
 def dropped() -> int:
     """How many messages of this process were thrown away: no agent, or one that is behind."""
     return 0 if _channel is None else _channel.dropped

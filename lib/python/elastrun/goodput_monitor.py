@@ -20,6 +20,7 @@ from elastrun.metrics import api as metrics
 __all__ = ["ElasticGoodputMonitor", "GoodputMonitor"]
 
 _GROUP = "goodput"
+_NOT_YET = ("the log has no start of the job", "no step of at least 1 s")
 _log = logging.getLogger("elastrun.goodput")
 
 
@@ -40,7 +41,7 @@ class _Uploader:
         self._period = period
         self._over = threading.Event()
         self._last = False
-        self._warned = False
+        self._warned = ""
         self._thread = threading.Thread(target=self._run, name=f"elastrun-{name}", daemon=True)
         self._thread.start()
 
@@ -51,16 +52,19 @@ class _Uploader:
         while not self._over.wait(self._period):
             self._once()
         if self._last:
-            self._once()
+            self._once(True)
 
-    def _once(self) -> None:
+    def _once(self, last: bool = False) -> None:
         try:
             self._upload()
-        except Exception as error:  # no start of the job yet, say; OSError: no program to ask
-            level = logging.INFO
-            if isinstance(error, OSError) and not self._warned:
-                self._warned, level = True, logging.WARNING
-            _log.log(level, "no goodput is told this time: %s", error)
+        except Exception as error:
+            said, level = str(error), logging.WARNING
+            # Once. While the job begins, nothing can be told yet; at its end it should.
+            if said == self._warned or (not last and said.startswith(_NOT_YET)):
+                level = logging.INFO
+            else:
+                self._warned = said
+            _log.log(level, "no goodput is told this time: %s", said)
 
     def stop(self, last: bool, seconds: float | None) -> None:
         """Waits for so long at most; None: for ever."""

@@ -19,7 +19,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
 from elastrun import channel
@@ -32,6 +32,7 @@ _LONGEST_PACKET = 15_000  # bytes, for the agent
 _INTERVAL = 0.05  # seconds; between two looks at what waits
 _IDLE = 20  # looks in vain before the thread sleeps until it is woken
 _PATIENCE = 1.0  # seconds that one job waits for another to write into the same file
+_ENDING = 1 << 18  # bytes of the agent's journal, among which the last entry is
 _GRACE = 5.0  # seconds that the end of the process waits for a file at most
 LOADING = '{"data_loading_%s_time":%%r}'
 INIT = '{"tpu_init_%s_time":%%r}'
@@ -156,6 +157,7 @@ class Journal:
         self.write = write
         self._target = target  # None: the agent
         self.beside: Journal | None = None  # of a file, which gets what the agent has taken
+        self.last = ""  # that is out
         self.lost = 0
         # For hooks: whether there is a recorder, its open phases and all that it has told, the step
         # that has begun. What a recorder never tells of is told by hooks.
@@ -246,6 +248,7 @@ class Journal:
                         self.beside.put((text.replace("%", "%%"), ()))
                 if lost:
                     self._tell_of_losses(lost)
+                self.last = self._taken[done - 1] if done else self.last
                 del self._taken[:done]
                 if done < count:
                     return False
@@ -385,3 +388,26 @@ def journal(job: str, path: str = "") -> Journal:
                     found.beside = Journal(file.of(job), file)
             _journals[job, path] = found
         return found
+
+
+def flush_all(paths: Iterable[str]) -> None:
+    """Before `paths` are read: what this process has recorded, and the agent keeps, is there."""
+    for one in list(_journals.values()):
+        one.flush(_GRACE)
+        path = of_agent() if one._target is None and one.last else None
+        if path and path in paths:
+            _await(path, one.last)
+            one.last = ""
+
+
+def _await(path: str, entry: str) -> None:
+    """The agent has a thread write its journal."""
+    wanted, deadline = json.loads(entry).items(), time.monotonic() + _GRACE
+    while time.monotonic() < deadline:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _ENDING))
+            for line in file.read().splitlines()[::-1]:
+                with contextlib.suppress(Exception):  # half a line
+                    if wanted <= json.loads(line)["attributes"].items():
+                        return
+        time.sleep(_INTERVAL / 10)

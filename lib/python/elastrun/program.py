@@ -20,6 +20,8 @@ def _candidates(name: str) -> Iterator[str]:
     if name == "elastrun":
         yield os.environ.get("ELASTRUN_BINARY", "")
         yield _HERE  # the program itself, which this file is a part of
+    elif "elastrun.channel" in sys.modules:  # of a worker: the agent's version
+        yield os.path.join(sys.modules["elastrun.channel"].agent_folder(), name)
     # Four levels above the package is what holds bin: PREFIX/share/elastrun/python/elastrun,
     # VENV/lib/python3.X/site-packages/elastrun, /usr/lib/python3/dist-packages/elastrun. With
     # pip install --target it is the folder that the package lies in.
@@ -42,7 +44,8 @@ def _is_program(path: str) -> bool:
 
 
 def find_program(name: str) -> str | None:
-    """elastrun or elastrunctl: beside this package, of this interpreter, or in PATH."""
+    """elastrun or elastrunctl: beside this package or, in a worker, beside its agent; of this
+    interpreter, or in PATH."""
     return next(filter(_is_program, _candidates(name)), None)
 
 
