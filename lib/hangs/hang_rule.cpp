@@ -117,7 +117,7 @@ bool HangRule::is_known() const {
 std::optional<Duration> HangRule::limit() const {
   if (!is_known()) return std::nullopt;
   if (timeout_.kind != HangTimeout::Kind::Fixed) return pace_.limit();
-  return expects_steps_ && !group_steps_ ? kFirstStep * timeout_.limit : timeout_.limit;
+  return waits_for_first_step() ? kFirstStep * timeout_.limit : timeout_.limit;
 }
 
 /// What is learnt is learnt from steps; a node that has learnt nothing has no say.

@@ -96,6 +96,10 @@ class HangRule {
   std::optional<NodeProgress> progress(TimePoint now) const;
   /// How long there has been no progress.
   Duration standing(TimePoint now) const { return now - progress_at_; }
+  /// The limit is kFirstStep times the number that was asked for.
+  bool waits_for_first_step() const {
+    return timeout_.kind == HangTimeout::Kind::Fixed && expects_steps_ && !group_steps_;
+  }
   /// After which it stands; none: not known yet.
   std::optional<Duration> limit() const;
   /// When to look again: after a quarter of the limit, 15 s at most, or when an excuse ends.

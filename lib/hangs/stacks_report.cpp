@@ -50,6 +50,14 @@ std::string stacks_lines(const JobStacks& stacks, std::string_view line, std::si
   return text;
 }
 
+std::string_view stacks_hint(const JobStacks& stacks) {
+  const auto in_python = [](const StackGroup& group) {
+    return std::ranges::any_of(group.lines, [](const auto& line) { return line.contains(".py"); });
+  };
+  if (std::ranges::any_of(stacks.groups, in_python)) return {};
+  return "--goodput auto shows where a Python script stands, and counts its steps";
+}
+
 json::object stacks_json(const JobStacks& stacks) {
   const auto texts = [](const std::vector<std::string>& lines) {
     json::array list;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import http.server
 import importlib.util
 import inspect
 import json
@@ -25,7 +26,8 @@ from unittest import mock
 from goodput_vectors import replay, when
 
 os.environ.pop("ELASTRUN_CHANNEL", None)
-from elastrun import calculator_program, goodput_calculator, metrics  # noqa: E402
+from elastrun import (calculator_program, checkpoint_badput_calculator,  # noqa: E402
+                      goodput_calculator, goodput_utils, metrics)
 from elastrun.event_file import EventFile, masked_crc32c  # noqa: E402
 from elastrun.goodput import (BadputType, ElasticGoodputCalculator,  # noqa: E402
                               ElasticGoodputMonitor, GoodputCalculator, GoodputMonitor,
@@ -95,6 +97,48 @@ class Original(InFolder):
         self.assertEqual((BadputType(11).name, GoodputType.TOTAL.value), ("OTHER", 1))
         self.assertEqual({one.value for one in IntervalMetricType},
                          {"interval_goodput", "interval_badput", "interval_size"})
+
+    def test_a_machine_of_a_cloud_is_asked_what_it_is(self) -> None:
+        answers = {"project/project-id": "night", "instance/zone": "projects/1/zones/us-central1-a",
+                   "instance/machine-type": "projects/1/machineTypes/a3-highgpu-8g",
+                   "instance/attributes/cluster-name": "big"}
+        busy = [True]
+
+        class Metadata(http.server.BaseHTTPRequestHandler):
+            def do_GET(mine) -> None:
+                found = answers.get(mine.path.removeprefix("/computeMetadata/v1/"))
+                known = found is not None and mine.headers["Metadata-Flavor"] == "Google"
+                mine.send_response(503 if busy and busy.pop() else 200 if known else 404)
+                mine.end_headers()
+                mine.wfile.write((found or "").encode())
+
+            def log_message(mine, *_: object) -> None:
+                pass
+
+        server = http.server.HTTPServer(("127.0.0.1", 0), Metadata)
+        self.addCleanup(server.server_close)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(server.shutdown)
+        host = f"127.0.0.1:{server.server_port}"
+        with mock.patch.dict(os.environ, {"GCE_METADATA_HOST": host, "no_proxy": "*"}):
+            self.assertEqual(goodput_utils.get_gcp_project_id(), "night")
+            self.assertEqual(goodput_utils.get_node_zone(), "us-central1-a")
+            self.assertEqual(goodput_utils.get_accelerator_type(), "NVIDIA-H100")
+            self.assertEqual(goodput_utils.get_cluster_name(), "big")
+            answers.clear()
+            with self.assertLogs("elastrun.goodput", "WARNING"):
+                self.assertEqual(goodput_utils.get_accelerator_type(), "UNKNOWN")
+            with self.assertLogs("elastrun.goodput", "WARNING"):
+                self.assertIsNone(goodput_utils.get_gcp_metadata("a", "b", 1, 0))
+        info = goodput_utils.GoodputInfo(1.0)
+        self.assertEqual((info.total_productive_time, info.total_unproductive_time), (1.0, {}))
+        self.assertEqual(goodput_utils.StepInfo(2.0, {1: 0.5}).step_deviations, {1: 0.5})
+        step = checkpoint_badput_calculator.SaveProcessedStep("7", occurrence=1)
+        self.assertEqual((step.step, step.total_get_old_steps_time), ("7", 0.0))
+        loaded = checkpoint_badput_calculator.RestoreProcessedStep()
+        self.assertEqual(loaded.broadcast_occurrence, 0)
 
     def test_refusals_name_what_is_missing(self) -> None:
         calculator = self.calculator()

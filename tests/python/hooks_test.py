@@ -8,11 +8,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from channel_test import PACKAGE, Listener  # noqa: E402
+sys.path.insert(0, str(PACKAGE))
+from elastrun import computation  # noqa: E402
 
 START = Path(PACKAGE) / "elastrun" / "start"
 
@@ -174,6 +178,67 @@ print(CheckpointSteps(".").step_of("."), "elastrun.auto" in sys.modules)  # and 
                     name = [ast.unparse(one.value) for one in call.keywords if one.arg == "name"]
                     with self.subTest(f"{path.name}:{call.lineno}"):
                         self.assertRegex(name[0] if name else "", "^f?'elastrun-")
+
+
+class Device(unittest.TestCase):
+    """A CUDA device that does what is enqueued, in the time of a clock of this test."""
+
+    def setUp(self) -> None:
+        self.now = self.free_at = 1000.0
+        device = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                self.at = 0.0
+
+            def record(self) -> None:
+                self.at = max(device.now, device.free_at)
+
+            def query(self) -> bool:
+                return device.now >= self.at
+
+            def elapsed_time(self, other: Event) -> float:
+                assert self.query() and other.query()
+                return (other.at - self.at) * 1000
+
+        cuda = types.SimpleNamespace(_initialized=True, Event=Event,
+                                     is_current_stream_capturing=lambda: False)
+        self.enterContext(mock.patch.dict(sys.modules, {"torch.cuda": cuda}))
+        self.enterContext(mock.patch.object(computation, "time", lambda: self.now))
+        self.told: list[float] = []
+        self.computation = computation.Computation(
+            lambda entry: self.told.extend(entry[1]), lambda: False)
+
+    def step(self, launch: float, work: float) -> None:
+        self.computation._begin()
+        self.now += launch
+        self.free_at = max(self.now, self.free_at) + work
+        self.computation.stepped(self.now)
+
+    def unexplained(self) -> list[float]:
+        return [round(end - begin, 6) for begin, end in zip(self.told[::2], self.told[1::2])]
+
+    def test_a_script_that_waits_for_its_device_has_worked_until_that_was_done(self) -> None:
+        for _ in range(4):
+            self.step(0.02, 0.1)
+            self.now = self.free_at  # as loss.item()
+            self.now += 0.05
+        self.computation._begin()
+        # Since when the device is idle is not known of the first one.
+        self.assertEqual(self.unexplained(), [0.15] + [0.05] * 3)
+
+    def test_a_device_that_is_never_idle_leaves_nothing_unexplained(self) -> None:
+        for _ in range(4):
+            self.step(0.02, 0.1)
+            self.now += 0.05
+        self.assertEqual(self.unexplained(), [])
+
+    def test_an_idle_device_explains_nothing(self) -> None:
+        for _ in range(3):
+            self.step(0.1, 0)
+            self.now += 0.05
+        self.computation._begin()
+        self.assertEqual(self.unexplained(), [0.05] * 3)
 
 
 if __name__ == "__main__":

@@ -102,6 +102,13 @@ class Hangs(unittest.TestCase):
                                  r"\nelastrun: FAILED after [^\n]*: rank 1 hangs in [^\n]*\n$")
                 self.assertNotIn("rank -1", job.errors())
 
+    def test_a_limit_that_counts_several_times_until_the_first_step_says_so(self) -> None:
+        job = self.start(TRAINS + "import elastrun\nload()\n", "--hang-timeout=0.5",
+                         "--on-hang=fail")
+        self.assertEqual(job.end(), 1, job.errors())
+        self.assertRegex(job.errors(), r"\n  note      until the first step it waits 5 times --h")
+        self.assertNotIn("--goodput auto", job.errors())
+
     def test_without_steps_output_is_progress(self) -> None:
         # Three limits long: each line alone is within one.
         script = TRAINS + ("for i in range(12):\n    print('line', i, flush=True)\n"
@@ -110,6 +117,7 @@ class Hangs(unittest.TestCase):
         told, = job.wait_for(PATTERN, path=job.err)
         self.assertIn("rank 0 in ", told)  # without our library and py-spy: what the kernel tells
         self.assertIn("quiet", job.output())
+        self.assertIn("--goodput auto shows where a Python script stands", job.errors())
         self.assertEqual(len(job.lines("^line ")), 12)
         self.go_on(job)
         self.assertEqual(job.end(), 0, job.errors())

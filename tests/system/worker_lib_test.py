@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -37,6 +38,39 @@ class WorkerLibrary(Reports):
         script = "import os\nprint(os.environ.get('PYTHONPATH'), 'ELASTRUN_PAGE' in os.environ)\n"
         job = self.run_job(script, PYTHONPATH="/mine")
         self.assertEqual(job.output(), "/mine False\n")
+
+    def test_an_import_without_the_package_names_the_option(self) -> None:
+        job = self.run_job("import elastrun\n", code=1)
+        self.assertIn("\n  next      --worker-lib lets workers import elastrun", job.errors())
+
+    def test_recorder_calculator_and_monitor_of_one_worker_agree(self) -> None:
+        script = """
+import os, time
+os.chdir(os.environ["FOLDER"])
+from elastrun.goodput import GoodputCalculator, GoodputMonitor, GoodputRecorder
+recorder = GoodputRecorder("night", "log", True)
+recorder.record_job_start_time()
+monitor = GoodputMonitor("night", "log", "board", 60, True, include_badput_breakdown=True)
+monitor.start_goodput_uploader()
+for step in range(10):
+    recorder.record_step_start_time(step)
+    time.sleep(0.02)
+recorder.record_job_end_time()
+calculator = GoodputCalculator("night", "log")
+print(calculator.get_job_goodput()[2])
+monitor.stop_goodput_uploader()
+"""
+        for where in (["--log-dir=logs"], []):  # the agent's journal; a file, which goes on
+            folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+            for end in ("first", "submitted again under the same name"):
+                with self.subTest(where=where, end=end):
+                    job = self.enterContext(Job(*where, "--worker-lib", "train.py",
+                                                files={"train.py": script},
+                                                env=PYTHON | {"FOLDER": str(folder)}))
+                    self.assertEqual(job.end(), 0, job.errors())
+                    self.assertEqual((job.output(), "no goodput" in job.errors()), ("9\n", False))
+            for board in (folder / "board" / "goodput").iterdir():
+                self.assertGreater(board.stat().st_size, 100)
 
     def test_the_package_is_the_last_of_the_path(self) -> None:
         script = ("import elastrun, os\nprint(os.environ['PYTHONPATH'], elastrun.is_connected(), "

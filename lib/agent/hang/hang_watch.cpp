@@ -146,7 +146,8 @@ void HangWatch::heard_goodput(int rank, const workers::GoodputEntries& said) {
       rule_.seen_step(rank, at);
     } else if (kind == Entry::Save || kind == Entry::Restore || kind == Entry::EmergencyRestore) {
       rule_.checkpoint(at);
-    } else if (pair == kPairs.end() || (said.by_hooks && !pair->from_hooks)) {
+    } else if (pair == kPairs.end() || (said.by_hooks && !pair->from_hooks) ||
+               (said.by_hooks && name == "unexplained")) {  // a part of each step, and over
       rule_.went_on(at);
     } else {
       const auto what =
@@ -300,7 +301,7 @@ void HangWatch::hangs(const rendezvous::StacksReport& report) {
   if (!runs_ || !round_ || goes_on(speaks)) return;
   // Before the report: what the rendezvous makes of it comes after it in the agent's queue.
   JobHang hang{groups_ - 1, parts_.clock.wall(), report.standing + (parts_.clock.now() - heard),
-               report.stacks};
+               report.stacks, rule_.waits_for_first_step()};
   hanging_ = true;
   count_.add();
   parts_.post(HangSeen{std::make_shared<JobHang>(hang)});
@@ -308,8 +309,10 @@ void HangWatch::hangs(const rendezvous::StacksReport& report) {
                format_duration(std::chrono::round<std::chrono::milliseconds>(hang.standing)),
                hangs::hang_text(report.stacks), overdue_text());
   if (round_->group_rank == 0 && rule_.is_asked_for()) {
-    log::warning(kHangArea, "Where they stand:{}",
-                 hangs::stacks_lines(report.stacks, "\n  ", kLoggedLines));
+    const auto hint = hangs::stacks_hint(report.stacks);
+    log::warning(kHangArea, "Where they stand:{}{}{}",
+                 hangs::stacks_lines(report.stacks, "\n  ", kLoggedLines),
+                 hint.empty() ? "" : "\n  ", hint);
   }
   // With --on-hang report a job may hang as often as it likes.
   if (hangs_.size() == kMostKept) hangs_.erase(hangs_.begin());

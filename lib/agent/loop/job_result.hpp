@@ -58,6 +58,7 @@ struct JobHang {
   WallTime at;      // when it was seen
   Duration standing{};
   hangs::JobStacks stacks;
+  bool before_first_step = false;  // of which the limit takes account
 };
 
 /// What came of a preemption on this node.

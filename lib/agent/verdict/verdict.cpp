@@ -6,6 +6,7 @@
 #include "core/signal_names.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
+#include "hangs/hang_rule.hpp"
 #include "hangs/stacks_report.hpp"
 
 #include <algorithm>
@@ -136,6 +137,13 @@ std::string next_step(const workers::Failure& failure) {
                        status.number, signal, signal_name(signal),
                        signal == SIGKILL ? "; mostly an OOM killer (`dmesg`)" : "");
   }
+  const auto lacks_library = [](std::string_view text) {
+    return text.contains("No module named 'elastrun'");
+  };
+  if (lacks_library(workers::what_happened(failure)) ||
+      std::ranges::any_of(failure.last_lines, lacks_library)) {
+    return "--worker-lib lets workers import elastrun; or install its Python package";
+  }
   if (!failure.exception && !failure.error_file && failure.last_lines.empty()) {
     return "it wrote nothing on stderr; in Python, @record on the entry point keeps exceptions";
   }
@@ -185,6 +193,19 @@ std::string distant_culprit_text(const JobResult& result) {
   }
   if (stopped.empty()) return text;
   return text + fmt::format("  here      {}: stopped by elastrun after that\n", rank_list(stopped));
+}
+
+/// What a hang leaves open, and which option tells it.
+std::string hang_remarks(const JobHang& hang) {
+  std::string text;
+  if (hang.before_first_step) {
+    text += fmt::format("  note      until the first step it waits {} times --hang-timeout\n",
+                        hangs::HangRule::kFirstStep);
+  }
+  if (const auto hint = hangs::stacks_hint(hang.stacks); !hint.empty()) {
+    text += fmt::format("  next      {}\n", hint);
+  }
+  return text;
 }
 
 /// Workers that had to be killed, with what that cost; of many attempts the last ones.
@@ -287,7 +308,8 @@ std::string hang_verdict(const JobResult& result, std::string_view told) {
                      format_local_time(hang.at),
                      format_duration(std::chrono::round<std::chrono::milliseconds>(hang.standing)),
                      told.contains(what) ? std::string() : ": " + what,
-                     hangs::stacks_lines(hang.stacks, "\n    ", kHangStack));
+                     hangs::stacks_lines(hang.stacks, "\n    ", kHangStack)) +
+         hang_remarks(hang);
 }
 
 std::string verdict_text(const JobResult& result, const std::string& host,

@@ -92,7 +92,7 @@ class Computation:
         if (unseen or self._looks == 0) and self._looks < _LOOKS:
             self._looks += 1
             self._look()
-        self._least = max(_LEAST, (now - self._ended) * _SHARE)
+        self._least = max(_LEAST, (now - (self._ended or now)) * _SHARE)
         self._ended = self._since = now
         self.waits, self._tentative = True, False
         self._device.mark()
