@@ -3,7 +3,6 @@
 
 #include "core/clock.hpp"
 #include "spec/agreed_rules.hpp"
-#include "spec/goodput_options.hpp"
 #include "spec/listen_address.hpp"
 #include "spec/rendezvous_config.hpp"
 #include "spec/sink_choices.hpp"
@@ -107,7 +106,6 @@ struct JobSpec : AgreedRules {
   Switch status = Switch::Auto;  // --status: the live line on a terminal
   Summary summary = Summary::Full;
   Goodput goodput = Goodput::Agent;  // --goodput: who tells where the time goes
-  GoodputOptions goodput_options;    // [goodput]
   std::vector<SinkChoice> metrics;   // --metrics; empty: none
   Duration metrics_interval = std::chrono::seconds(10);
   /// --aggregations: by pattern, instead of those that a script or an instrument names.

@@ -87,13 +87,7 @@ std::string help_text(std::string_view program, int columns) {
       width, "");
   out += '\n';
   std::optional<Group> current;
-  std::string of_goodput;  // a heading of their own: there are many, and they belong together
   for (const auto& option : options()) {
-    if (option.name.starts_with("goodput")) {
-      append_option(of_goodput, option, width);
-      continue;
-    }
-    if (option.group != current && current == Group::Reports) out += "\nGoodput:\n" + of_goodput;
     if (option.group != current) out += fmt::format("\n{}:\n", title(option.group));
     current = option.group;
     append_option(out, option, width);

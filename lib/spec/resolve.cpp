@@ -344,9 +344,6 @@ class Resolver {
 
   Refused take_reports() {
     if (auto refusal = take_metrics()) return refusal;
-    auto options = goodput_options(values());
-    if (!options) return options.error();
-    job_.goodput_options = std::move(*options);
     std::vector<std::string> known = {"null", "console"};
     known.insert(known.end(), around_.event_handlers.begin(), around_.event_handlers.end());
     if (std::find(known.begin(), known.end(), job_.event_log_handler) != known.end())

@@ -154,8 +154,7 @@ class Rules(unittest.TestCase):
 class Queries(unittest.TestCase):
     def test_prometheus_answers_every_query_about_a_real_run(self) -> None:
         job = self.enterContext(Job(
-            "--http=0", "--max-restarts=1", "--goodput-windows=5,60",
-            "--worker-lib", "train.py", files={"train.py": TRAINER},
+            "--http=0", "--max-restarts=1", "--worker-lib", "train.py", files={"train.py": TRAINER},
             env={"PYTHON_EXEC": sys.executable, "SLURM_JOB_START_TIME": str(int(time.time()))}))
         [port] = job.wait_for(r"^elastrun: the job is shown at http://127\.0\.0\.1:(\d+)/$",
                               path=job.err)
@@ -188,8 +187,8 @@ class Queries(unittest.TestCase):
             " - sum(elastrun_total_elapsed_time_seconds)")
         self.assertAlmostEqual(float(all_of_it["value"][1]), 0, places=5)
         [window] = prometheus.ask(
-            'sum(elastrun_interval_goodput_percent{rolling_window_size="60"})'
-            ' + sum(elastrun_interval_badput_percent{rolling_window_size="60"})')
+            'sum(elastrun_interval_goodput_percent{rolling_window_size="3600"})'
+            ' + sum(elastrun_interval_badput_percent{rolling_window_size="3600"})')
         self.assertAlmostEqual(float(window["value"][1]), 100, places=5)
         lost = prometheus.ask('elastrun_badput_time_seconds{badput_source="WASTED_PROGRESS"} > 0')
         self.assertEqual(len(lost), 1)

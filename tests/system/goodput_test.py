@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What watches goodput while a job runs: windows in /status and in sinks, and the alert."""
+"""What watches goodput while a job runs: windows in /status and in sinks."""
 from __future__ import annotations
 
 import http.client
@@ -11,11 +11,9 @@ import sys
 import unittest
 from pathlib import Path
 
-from harness import LIMIT, PROGRAM, STUB, Job, main, wait_until
+from harness import LIMIT, PROGRAM, Job, main, wait_until
 
 PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python"
-
-STUCK_WRITE = STUB.parent / "libstuck_write.so"
 
 # Steps, then a pause of another use until "go", then steps until "end".
 TRAINER = """
@@ -55,22 +53,13 @@ calculator = GoodputCalculator("one", "log", path=sys.argv[1])
 calculator.get_job_goodput()
 print(calculator.get_job_goodput_details()["goodput_time"][GoodputType.TOTAL])
 """
-ALERT = """
-[goodput]
-interval = 0.1
-windows = [1, "1h"]
-alert_below = 0.6
-window = "1s"
-alert_command = ["sh", "-c", "cat >> alerts; echo told >&2"]
-"""
 
 
 class Goodput(unittest.TestCase):
-    def start(self, *options: str, toml: str = ALERT, **more: str) -> Job:
-        return self.enterContext(Job(
-            "--config=job.toml", "--worker-lib", *options, "train.py",
-            files={"train.py": TRAINER, "job.toml": toml, "stuck": ""},
-            env={"PYTHON_EXEC": sys.executable} | more))
+    def start(self, *options: str) -> Job:
+        return self.enterContext(Job("--worker-lib", *options, "train.py",
+                                     files={"train.py": TRAINER},
+                                     env={"PYTHON_EXEC": sys.executable}))
 
     def status(self, job: Job) -> dict:
         [port] = job.wait_for(r"^elastrun: the job is shown at http://127\.0\.0\.1:(\d+)/$",
@@ -82,76 +71,28 @@ class Goodput(unittest.TestCase):
         finally:
             connection.close()
 
-    def alerts(self, job: Job) -> list[dict]:
-        file = job.folder / "alerts"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-    def test_an_alert_is_told_once_when_goodput_falls_and_once_when_it_recovers(self) -> None:
-        job = self.start("--log-dir=logs", "--nproc-per-node=2")
-        job.wait_for("^eval$")
-        wait_until(lambda: self.alerts(job)[-1:] and self.alerts(job)[-1]["state"] == "below" and
-                   self.alerts(job)[-1]["bucket"] == "evaluation", "goodput has fallen")
-        before = len(self.alerts(job))  # a slow machine falls at the start as well
-        (job.folder / "go").touch()
-        wait_until(lambda: len(self.alerts(job)) == before + 1, "goodput has recovered")
-        (job.folder / "end").touch()
-        self.assertEqual(job.end(), 0, job.errors())
-        alerts = self.alerts(job)
-        fell, recovered = alerts[-2:]
-        self.assertEqual([one["state"] for one in alerts],
-                         ["below", "recovered"] * (len(alerts) // 2))
-        self.assertEqual(fell["event"], "elastrun.goodput.alert")
-        self.assertLess(fell["goodput"], 0.6)
-        self.assertGreater(recovered["goodput"], 0.6)
-        self.assertEqual((fell["alert_below"], fell["window_s"], fell["bucket"]),
-                         (0.6, 1, "evaluation"))
-        self.assertEqual(fell["badput_source"], "CUSTOM_BADPUT_EVENTS.EVALUATION")
-        self.assertRegex(job.errors(), r"Goodput of the last 1.0 s is [\d.]+ %, below 60.0 %; most "
-                                       r"of the rest: evaluation")
-        self.assertEqual(job.errors().count("told\n"), len(alerts))
-        [journal] = job.folder.glob("logs/*/journal.jsonl")
-        events = [json.loads(line) for line in journal.read_text().splitlines()]
-        told = [one for one in events if one["name"] == "elastrun.goodput.alert"]
-        self.assertEqual([one.get("severity") for one in told], ["WARN", None] * (len(alerts) // 2))
-        self.assertEqual(told[0]["attributes"]["state"], "below")
-
-    def test_a_command_that_hangs_or_is_not_there_holds_up_nothing(self) -> None:
-        stuck = {"LD_PRELOAD": str(STUCK_WRITE), "STUCK_WHILE": "stuck", "STUCK_FOLDER": "/hung/",
-                 "ASAN_OPTIONS": "verify_asan_link_order=0"}
-        for words, env in (('["sh", "-c", "sleep 1000"]', {}), ('["/no/such/program"]', {}),
-                           ('["/hung/program"]', stuck)):
-            toml = ALERT.replace(ALERT.rsplit(" = ", 1)[1], words + "\n")
-            job = self.start(toml=toml, **env)
-            job.wait_for("Goodput of the last", path=job.err)
-            (job.folder / "go").touch()
-            job.wait_for("again above", path=job.err)
-            (job.folder / "end").touch()
-            self.assertEqual(job.end(), 0, job.errors())
-            self.assertEqual(job.alive(), set())
-
     def test_status_and_sinks_have_the_windows_as_they_are(self) -> None:
         job = self.start("--http=0", "--metrics=jsonl:records.jsonl")
         job.wait_for("^eval$")
-        wait_until(lambda: self.status(job)["windows"][0]["goodput"] == 0, "the window has passed")
+        wait_until(lambda: self.status(job)["windows"][0]["buckets_s"].get("evaluation", 0) > 0.5,
+                   "the window has an evaluation")
         status = self.status(job)
-        second, hour = status["windows"]
-        self.assertEqual((second["size_s"], hour["size_s"]), (1, 3600))
-        self.assertEqual(second["buckets_s"], {"evaluation": 1})
-        self.assertAlmostEqual(hour["covered_s"], status["elapsed_s"], places=5)
-        self.assertAlmostEqual(sum(hour["buckets_s"].values()), hour["covered_s"], places=5)
-        self.assertGreater(hour["goodput"], 0)
-        self.assertTrue(status["alert"]["raised"])
+        hour, day = status["windows"]
+        self.assertEqual((hour["size_s"], day["size_s"]), (3600, 86400))
+        for window in hour, day:
+            self.assertAlmostEqual(window["covered_s"], status["elapsed_s"], places=5)
+            self.assertAlmostEqual(sum(window["buckets_s"].values()), window["covered_s"], places=5)
+            self.assertAlmostEqual(window["buckets_s"]["evaluation"],
+                                   status["buckets_s"]["evaluation"], places=5)
+        self.assertNotIn("alert", status)
         (job.folder / "go").touch()
         (job.folder / "end").touch()
         self.assertEqual(job.end(), 0, job.errors())
         lines = (job.folder / "records.jsonl").read_text().splitlines()
-        records = [json.loads(line) for line in lines]
-        told = [one["window"]["aggregates"]["value"] for one in records
-                if one["name"] == "elastrun.interval_goodput"
-                and one["attributes"]["rolling_window_size"] == "1"]
-        self.assertGreater(len(told), 5)
-        self.assertLess(min(told), 30)
-        self.assertGreater(max(told), 70)
+        told = {one["attributes"]["rolling_window_size"]: one["window"]["aggregates"]["value"]
+                for one in map(json.loads, lines) if one["name"] == "elastrun.interval_goodput"}
+        self.assertEqual(set(told), {"3600", "86400"})
+        self.assertTrue(all(0 < value < 100 for value in told.values()), told)
 
     def test_all_that_tell_goodput_tell_the_same(self) -> None:
         """Five of 5 * 1.1 s and, of the first step's 6 s, what such a step takes."""
@@ -182,12 +123,6 @@ class Goodput(unittest.TestCase):
             for one, seconds in told.items():
                 self.assertAlmostEqual(seconds / told["report"], 1, delta=0.05, msg=f"{one} {told}")
             self.assertLess(told["report"], elapsed - 2)  # 4.9 s of the first step were none
-
-    def test_bad_settings_are_refused_with_place_and_remedy(self) -> None:
-        job = self.start(toml="[goodput]\nalert_below = 80\n")
-        self.assertEqual(job.end(), 2)
-        self.assertIn("job.toml:2: 80", job.errors())
-        self.assertIn("such as 0.8", job.errors())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ OPTIONS: tuple[tuple[str, int, str], ...] = (
     ("--nonesuch ok.py", 2, "unrecognized arguments: --nonesuch"),
     ("--nodes 2 ok.py", 2, "unrecognized arguments: --nodes"),
     ("--nproc 2 ok.py", 2, "ambiguous option: --nproc"),
-    ("--goodput-alert 300 ok.py", 2, "could match --goodput-alert-below"),
     ("--module --no-python ok.py", 1, "both the '--no-python' flag and the '--module' flag"),
     ("--standalone --nnodes 2 ok.py", 1, "--standalone is for one node, but --nnodes 2"),
     ("--nnodes 2:1 ok.py", 1, "min_nodes=2, max_nodes=1"),

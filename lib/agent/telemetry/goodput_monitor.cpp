@@ -22,29 +22,11 @@ using goodput::WindowView;
 using telemetry::Kind;
 
 constexpr std::string_view kMonitorArea = "goodput";
-constexpr std::string_view kAlert = "elastrun.goodput.alert";
 // A collection asks a dozen instruments in a row, and all must tell of the same moment.
 constexpr Duration kSameLook = std::chrono::milliseconds(50);
 
-std::vector<Duration> sizes_of(const spec::GoodputOptions& options) {
-  auto sizes = options.windows;
-  if (options.alert) sizes.push_back(options.alert->window);
-  return sizes;
-}
-
 std::string size_label(Duration size) {
   return fmt::to_string(std::chrono::duration_cast<std::chrono::seconds>(size).count());
-}
-
-/// Where most of what was not productive went; none if there was nothing else.
-std::optional<Bucket> worst_of(const WindowView& view) {
-  std::optional<Bucket> worst;
-  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
-    const auto bucket = static_cast<Bucket>(i);
-    if (bucket == Bucket::Productive || view.of(bucket) <= Duration::zero()) continue;
-    if (!worst || view.of(bucket) > view.of(*worst)) worst = bucket;
-  }
-  return worst;
 }
 
 /// Nothing where the clocks of scheduler and node cannot both be right.
@@ -88,16 +70,13 @@ json::object window_json(const WindowView& view) {
 
 }  // namespace
 
-GoodputMonitor::GoodputMonitor(Parts parts, TimePoint job_start,
-                               const spec::GoodputOptions& options)
+GoodputMonitor::GoodputMonitor(Parts parts, TimePoint job_start)
     : parts_(std::move(parts)),
       job_start_(job_start),
       waited_(waited_before(job_start, parts_.scheduled, parts_.clock)),
-      options_(options),
-      monitor_(sizes_of(options)),
+      monitor_({std::chrono::hours(1), std::chrono::days(1)}),
       tick_(parts_.clock.make_alarm()) {
-  if (options.alert) alert_.emplace(options.alert->below);
-  if (parts_.host != nullptr) observe_all();
+  observe_all();
   if (parts_.machine == nullptr) return;
   parts_.machine->on_sample([this, alive = lifetime_.token()](const system::MachineSample& sample) {
     if (alive) duty_.take(sample);
@@ -123,7 +102,7 @@ void GoodputMonitor::phase(Phase phase, TimePoint) {
   // Or the step that a restart interrupts would count with the time of the restart.
   pace_.interrupt();
   take();
-  if (phase == Phase::Running && parts_.host != nullptr && here_) parts_.host->recorded();
+  if (phase == Phase::Running && here_) parts_.host.recorded();
 }
 
 void GoodputMonitor::restarting(const rendezvous::Restart& order) {
@@ -161,10 +140,9 @@ void GoodputMonitor::worker_said(const workers::Worker& worker, const workers::M
 
 /// From the first round on, in which it is known who has rank 0.
 void GoodputMonitor::watch() {
-  const bool told = parts_.host != nullptr && parts_.host->tells();
   // Without a reader of it nothing ticks: an idle agent wakes no processor.
-  if (!here_ || !(told || alert_) || std::exchange(watching_, true)) return;
-  tick_->arm(parts_.clock.now() + options_.interval, [this] { tick(); });
+  if (!here_ || !parts_.host.tells() || std::exchange(watching_, true)) return;
+  tick_->arm(parts_.clock.now() + kInterval, [this] { tick(); });
 }
 
 void GoodputMonitor::tick() {
@@ -172,50 +150,10 @@ void GoodputMonitor::tick() {
   // Rank 0 is on another node by now, whose agent goes on.
   if (!here_) return;
   take();
-  if (alert_) look_at_alert();
   // For on_sample(): how long accelerators are busy is known by looks, for which no sink may ask.
   if (parts_.machine != nullptr) parts_.machine->look([](const system::MachineSample&) {});
-  if (parts_.host != nullptr) parts_.host->recorded();
+  parts_.host.recorded();
   watch();
-}
-
-void GoodputMonitor::look_at_alert() {
-  const auto view = monitor_.view(*monitor_.find(options_.alert->window), now());
-  if (const auto change = alert_->take(view)) raise(*change, view);
-}
-
-void GoodputMonitor::raise(goodput::GoodputAlert::Change change, const WindowView& view) {
-  const bool fell = change == goodput::GoodputAlert::Change::Fell;
-  const double share = view.share().headline();
-  const auto worst = worst_of(view);
-  std::vector<telemetry::Attribute> attributes{{"state", fell ? "below" : "recovered"},
-                                               {"goodput", share},
-                                               {"alert_below", options_.alert->below},
-                                               {"window_s", to_seconds(view.size)}};
-  std::string rest;
-  if (worst) {
-    const std::string name(goodput::bucket_name(*worst));
-    attributes.emplace_back("badput_source", labels_of(*worst).front());
-    attributes.emplace_back("bucket", name);
-    attributes.emplace_back("badput_s", to_seconds(view.of(*worst)));
-    rest = fmt::format("; most of the rest: {} ({})", name, format_duration(view.of(*worst)));
-  }
-  log::warning(kMonitorArea, "Goodput of the last {} is {:.1f} %, {} {:.1f} %{}",
-               format_duration(view.size), share * 100, fell ? "below" : "again above",
-               options_.alert->below * 100, rest);
-  json::object text{
-      {"event", kAlert}, {"time", to_seconds(parts_.clock.wall())}, {"host", host_name()}};
-  for (const auto& [name, value] : attributes) text[name] = telemetry::to_json(value);
-  parts_.pipeline.event(std::string(JobRecords::kScope), std::string(kAlert), std::move(attributes),
-                        fell ? telemetry::Severity::Warn : telemetry::Severity::Info);
-  if (parts_.notify) parts_.notify(json::serialize(text) + "\n");
-}
-
-json::value GoodputMonitor::alert_json() const {
-  if (!alert_) return nullptr;
-  return json::object{{"below", alert_->below()},
-                      {"window_s", to_seconds(options_.alert->window)},
-                      {"raised", alert_->is_raised()}};
 }
 
 json::value GoodputMonitor::status() const {
@@ -226,7 +164,6 @@ json::value GoodputMonitor::status() const {
     windows.push_back(window_json(monitor_.view(i, now())));
   }
   text["windows"] = std::move(windows);
-  text["alert"] = alert_json();
   return text;
 }
 
@@ -273,18 +210,18 @@ void GoodputMonitor::observe(Kind kind, std::string name, std::string unit, std:
                              std::vector<std::string> label_keys, Tell tell) {
   const bool sum = kind == Kind::Counter;
   telemetry::View view{{sum ? telemetry::Aggregation::Sum : telemetry::Aggregation::Last},
-                       telemetry::every(options_.interval),
+                       telemetry::every(kInterval),
                        telemetry::OnEmpty::Skip};
-  auto made = parts_.host->registry().observe(kind,
-                                              {.name = options_.prefix + std::move(name),
-                                               .unit = std::move(unit),
-                                               .help = std::move(help),
-                                               .scope = std::string(JobRecords::kScope),
-                                               .label_keys = std::move(label_keys),
-                                               .views = {std::move(view)}},
-                                              [this, tell](const Report& report) {
-                                                if (here_) (this->*tell)(report);
-                                              });
+  auto made = parts_.host.registry().observe(kind,
+                                             {.name = "elastrun." + std::move(name),
+                                              .unit = std::move(unit),
+                                              .help = std::move(help),
+                                              .scope = std::string(JobRecords::kScope),
+                                              .label_keys = std::move(label_keys),
+                                              .views = {std::move(view)}},
+                                             [this, tell](const Report& report) {
+                                               if (here_) (this->*tell)(report);
+                                             });
   if (!made) return log::info(kMonitorArea, "{}", made.error().text);
   observations_.push_back(std::move(*made));
 }

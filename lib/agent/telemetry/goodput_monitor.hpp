@@ -8,12 +8,9 @@
 #include "core/json.hpp"
 #include "core/lifetime.hpp"
 #include "goodput/account/step_pace.hpp"
-#include "goodput/ledger/goodput_alert.hpp"
 #include "goodput/ledger/monitor.hpp"
-#include "spec/goodput_options.hpp"
 #include "telemetry/observation.hpp"
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,25 +18,24 @@
 
 namespace elastrun::agent {
 
-/// Watches the account of the job's time while the job runs: its rolling windows, as instruments
-/// (elastrun-telemetry(7) lists them), and an alert when goodput is low. Only the node of rank 0
+/// Watches the account of the job's time while the job runs: as a whole and over rolling windows of
+/// an hour and a day, as instruments (elastrun-telemetry(7) lists them). Only the node of rank 0
 /// tells anything, because only there steps are known. It wakes up at every interval where a sink
-/// is told or an alert is asked for; sinks that pull cost no wake-up.
+/// is told; sinks that pull cost no wake-up.
 class GoodputMonitor final : public Observer {
  public:
+  static constexpr Duration kInterval = std::chrono::seconds(30);
+
   struct Parts {
     Clock& clock;
     const GoodputAccount& account;
-    telemetry::Pipeline& pipeline;
-    TelemetryHost* host = nullptr;    // null: no metrics asked for
+    TelemetryHost& host;
     MachineWatch* machine = nullptr;  // null: what accelerators do is not known
     /// Since when the job has its nodes, as the scheduler tells.
     std::optional<WallTime> scheduled;
-    /// An alert as one JSON object, AlertCommand::kMostInput bytes at most; may be empty.
-    std::function<void(std::string json)> notify;
   };
-  /// Borrows all, and `options`.
-  GoodputMonitor(Parts parts, TimePoint job_start, const spec::GoodputOptions& options);
+  /// Borrows all.
+  GoodputMonitor(Parts parts, TimePoint job_start);
 
   // Each time at which the account has heard the same.
   void phase(Phase phase, TimePoint now) override;
@@ -50,7 +46,7 @@ class GoodputMonitor final : public Observer {
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
   void worker_said(const workers::Worker& worker, const workers::Message& message) override;
 
-  /// For /status: the job until now, its windows and the alert; null on other nodes.
+  /// For /status: the job until now and its windows; null on other nodes.
   json::value status() const;
 
  private:
@@ -78,19 +74,14 @@ class GoodputMonitor final : public Observer {
   void take();
   void watch();
   void tick();
-  void look_at_alert();
-  void raise(goodput::GoodputAlert::Change change, const goodput::WindowView& view);
-  json::value alert_json() const;
   const goodput::Ledger::Summary& now() const;
 
   const Parts parts_;
   const TimePoint job_start_;
   const std::optional<Duration> waited_;  // since scheduled, before that
-  const spec::GoodputOptions& options_;
   goodput::Monitor monitor_;
   goodput::StepPace pace_;
   DutyCycle duty_;
-  std::optional<goodput::GoodputAlert> alert_;
   const std::unique_ptr<Alarm> tick_;
   bool here_ = false, watching_ = false;
   Phase phase_ = Phase::Joining;

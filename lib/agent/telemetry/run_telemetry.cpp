@@ -65,27 +65,13 @@ Started<void> RunTelemetry::open_sinks() {
 }
 
 void RunTelemetry::watch_goodput() {
-  const auto& options = parts_.spec.goodput_options;
-  const bool watched = metrics_ || options.alert;
-  if (parts_.spec.goodput == spec::Goodput::Off || !watched) return;
+  if (parts_.spec.goodput == spec::Goodput::Off || !metrics_) return;
   GoodputMonitor::Parts monitor{.clock = parts_.clock,
                                 .account = account_,
-                                .pipeline = pipeline_,
-                                .host = metrics_ ? &metrics_->host() : nullptr,
-                                .machine = metrics_ ? &metrics_->machine() : nullptr,
-                                .scheduled = scheduled_since(workers::own_environment()),
-                                .notify = {}};
-  if (options.alert && !options.alert->command.empty()) {
-    programs_ = process::make_posix_launcher(parts_.loop, parts_.clock);
-    // The command may outlive a group of workers, and is not among its leftovers.
-    parts_.containment.spare([programs = programs_.get(), alive = lifetime_.token()] {
-      return alive ? programs->children() : std::vector<pid_t>();
-    });
-    alert_command_ = std::make_unique<AlertCommand>(
-        parts_.clock, *programs_, options.alert->command, workers::own_environment());
-    monitor.notify = [this](std::string json) { alert_command_->run(std::move(json)); };
-  }
-  monitor_ = std::make_unique<GoodputMonitor>(std::move(monitor), parts_.job_start, options);
+                                .host = metrics_->host(),
+                                .machine = &metrics_->machine(),
+                                .scheduled = scheduled_since(workers::own_environment())};
+  monitor_ = std::make_unique<GoodputMonitor>(std::move(monitor), parts_.job_start);
 }
 
 void RunTelemetry::tell_process() {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/goodput/alert_command.hpp"
 #include "agent/goodput/goodput_account.hpp"
 #include "agent/telemetry/elastic_records.hpp"
 #include "agent/telemetry/goodput_monitor.hpp"
@@ -26,7 +25,7 @@ class RunTelemetry {
     TimePoint job_start;
     const spec::JobSpec& spec;
     logs::Console& console;
-    process::Containment& containment;  // is to leave programs of sinks and alerts alone
+    process::Containment& containment;  // is to leave programs of sinks alone
     const logs::StreamFactory& streams;
     const WorkerChannel& channel;
     const RoundStore& store;
@@ -75,11 +74,8 @@ class RunTelemetry {
   ElasticRecords elastic_records_;
   std::unique_ptr<RunMetrics> metrics_;
   GoodputAccount account_;
-  std::unique_ptr<process::PosixLauncher> programs_;  // of alerts
-  std::unique_ptr<AlertCommand> alert_command_;
   std::unique_ptr<GoodputMonitor> monitor_;
   std::unique_ptr<NodeSeries> nodes_;  // null: no metrics asked for
-  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::agent

@@ -120,10 +120,4 @@ WindowView Monitor::view(std::size_t window, const Ledger::Summary& now) const {
   return view;
 }
 
-std::optional<std::size_t> Monitor::find(Duration size) const {
-  const auto found = std::ranges::find(tracks_, size, &Track::size);
-  if (found == tracks_.end()) return std::nullopt;
-  return static_cast<std::size_t>(found - tracks_.begin());
-}
-
 }  // namespace elastrun::goodput

@@ -40,8 +40,6 @@ class Monitor {
   std::size_t windows() const { return tracks_.size(); }
   /// The window of that number until `now`. O(1): a search among kSamples.
   WindowView view(std::size_t window, const Ledger::Summary& now) const;
-  /// The number of the window of that size; none if it is not kept.
-  std::optional<std::size_t> find(Duration size) const;
 
  private:
   using Buckets = std::array<Duration, kBuckets>;

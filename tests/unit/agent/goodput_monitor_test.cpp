@@ -36,19 +36,14 @@ struct MonitoredJob {
   telemetry::Pipeline pipeline{clock};
   telemetry::Registry registry{clock};
   TelemetryHost host{clock, pipeline, registry};
-  spec::GoodputOptions options{10s, {20s, 100s}, {}};
   GoodputAccount account{clock, clock.now(), false};
-  std::vector<std::string> notes;
   std::optional<WallTime> scheduled;
   std::unique_ptr<GoodputMonitor> monitor;
   workers::Worker worker;
 
-  void watch(bool metrics = true) {
+  void watch() {
     monitor = std::make_unique<GoodputMonitor>(
-        GoodputMonitor::Parts{clock, account, pipeline, metrics ? &host : nullptr, nullptr,
-                              scheduled,
-                              [this](std::string json) { notes.push_back(std::move(json)); }},
-        clock.now(), options);
+        GoodputMonitor::Parts{clock, account, host, nullptr, scheduled}, clock.now());
   }
   void phase(Phase phase) {
     account.phase(phase, clock.now());
@@ -92,30 +87,35 @@ struct MonitoredJob {
 TEST_CASE("goodput monitor: who pulls gets all series of the reference, and wakes nobody up") {
   MonitoredJob job;
   job.watch();
-  job.clock.advance(4s);
+  job.clock.advance(600s);
   job.run();
   job.step(0);
-  job.steps(1, 36, 1s);
+  job.steps(1, 54, 100s);
   job.phase(Phase::Waiting);
   job.monitor->stopped({}, 0s);
-  job.clock.advance(10s);
+  job.clock.advance(1200s);
   CHECK(job.clock.armed() == 0);
   const auto seen = job.pulled();
-  const std::map<std::string, double> expected{{"goodput_time|TOTAL", 36},
-                                               {"badput_time|OTHER|startup", 4},
-                                               {"badput_time|OTHER|stopping", 10},
-                                               {"total_elapsed_time|cumulative", 50},
-                                               {"disruptions|cumulative", 0},
-                                               {"max_productive_steps", 36},
-                                               {"step_time_deviation", 0},
-                                               {"performance", 1},
-                                               {"interval_goodput|20|TOTAL", 50},
-                                               {"interval_goodput|100|TOTAL", 72},
-                                               {"interval_badput|20|OTHER|startup", 0},
-                                               {"interval_badput|20|OTHER|stopping", 50},
-                                               {"interval_badput|100|OTHER|startup", 8},
-                                               {"interval_badput|100|OTHER|stopping", 20}};
-  CHECK(seen == expected);
+  const std::map<std::string, double> expected{
+      {"goodput_time|TOTAL", 5400},
+      {"badput_time|OTHER|startup", 600},
+      {"badput_time|OTHER|stopping", 1200},
+      {"total_elapsed_time|cumulative", 7200},
+      {"disruptions|cumulative", 0},
+      {"max_productive_steps", 54},
+      {"step_time_deviation", 0},
+      {"performance", 100},
+      {"interval_goodput|3600|TOTAL", 100 * 2.0 / 3},
+      {"interval_goodput|86400|TOTAL", 75},
+      {"interval_badput|3600|OTHER|startup", 0},
+      {"interval_badput|3600|OTHER|stopping", 100 / 3.0},
+      {"interval_badput|86400|OTHER|startup", 600 / 72.0},
+      {"interval_badput|86400|OTHER|stopping", 1200 / 72.0}};
+  CHECK(seen.size() == expected.size());
+  for (const auto& [name, value] : expected) {
+    CAPTURE(name);
+    CHECK(seen.at(name) == doctest::Approx(value));
+  }
   job.account.checkpoint(-2);
   job.clock.advance(1s);
   CHECK(job.pulled().at("doubtful_time") == 0);
@@ -192,7 +192,6 @@ TEST_CASE("goodput monitor: work that is lost is told as such, and its workers r
 
 TEST_CASE("goodput monitor: the reference's words for where time went, saves and restores apart") {
   MonitoredJob job;
-  job.options.prefix = "compute.googleapis.com/workload/";
   job.watch();
   job.run();
   const auto during = [&](std::string name, Duration time) {
@@ -211,8 +210,8 @@ TEST_CASE("goodput monitor: the reference's words for where time went, saves and
   during("data_loading", 6s);
   std::map<std::string, double> seen;
   const auto cursor = job.host.open_cursor();
-  for (const auto& point : job.host.collect(*cursor, "compute**").points) {
-    if (point.spec->name != "compute.googleapis.com/workload/badput_time") continue;
+  for (const auto& point : job.host.collect(*cursor, "elastrun.**").points) {
+    if (point.spec->name != "elastrun.badput_time") continue;
     seen[std::get<std::string>(point.labels[0].second)] += std::get<double>(point.value);
   }
   CHECK(seen.at("CHECKPOINT_RESTORE") == 5);
@@ -220,11 +219,9 @@ TEST_CASE("goodput monitor: the reference's words for where time went, saves and
   CHECK(seen.at("CUSTOM_BADPUT_EVENTS.EVALUATION") == 3);
   CHECK(seen.at("CUSTOM_BADPUT_EVENTS.SWEEP UP") == 5);
   CHECK(seen.at("DATA_LOADING_SYNC") == 6);
-  job.options.prefix = "elastrun.";
-  for (const auto& point : job.host.collect(*cursor, "compute**interval_badput").points) {
+  for (const auto& point : job.host.collect(*cursor, "elastrun.**interval_badput").points) {
     if (std::get<std::string>(point.labels[1].second) != "CHECKPOINT_RESTORE") continue;
-    const bool latest = std::get<std::string>(point.labels[0].second) == "20";
-    CHECK(std::get<double>(point.value) == doctest::Approx(latest ? 5.0 : 100 * 5.0 / 32));
+    CHECK(std::get<double>(point.value) == doctest::Approx(100 * 5.0 / 32));
   }
 }
 
@@ -277,68 +274,30 @@ TEST_CASE("goodput monitor: a sink is told at every interval, also while nothing
   heard->records.clear();
   job.host.add(std::make_shared<Told>(), {telemetry::Selector()});
   job.run();
-  job.clock.advance(100s);
+  job.clock.advance(300s);
   CHECK(heard->of("elastrun.goodput_time").size() >= 9);
   const auto last = heard->of("elastrun.interval_goodput").back();
   CHECK(last.window->unit == "%");
-  CHECK(last.window->end - last.window->start == 10s);
+  CHECK(last.window->end - last.window->start == GoodputMonitor::kInterval);
   job.monitor->ended({}, nullptr);
-  job.clock.advance(20s);
+  job.clock.advance(60s);
   CHECK(job.clock.armed() == 0);
 }
 
-TEST_CASE(
-    "goodput monitor: an alert is an event and a note when goodput falls and when it recovers") {
+TEST_CASE("goodput monitor: the status has the whole job and its windows") {
   MonitoredJob job;
-  job.options.alert = {0.6, 50s, {"notify"}};
-  const auto heard = std::make_shared<HeardGoodput>();
-  job.pipeline.route({.kind = Record::Kind::Event}, heard);
-  job.watch(false);
-  job.run();
-  job.step(0);
-  job.steps(1, 100, 1s);
-  CHECK(heard->records.empty());
-  job.phase(Phase::Stopping);
-  job.clock.advance(40s);
-  REQUIRE(heard->records.size() == 1);
-  const auto fell = heard->records.front();
-  CHECK(fell.scope == "elastrun.agent");
-  CHECK(fell.name == "elastrun.goodput.alert");
-  CHECK(fell.severity == telemetry::Severity::Warn);
-  CHECK(*fell.find("state") == telemetry::Value("below"));
-  CHECK(*fell.find("bucket") == telemetry::Value("stopping"));
-  CHECK(*fell.find("badput_source") == telemetry::Value("OTHER"));
-  CHECK(*fell.find("window_s") == telemetry::Value(50.0));
-  CHECK(std::get<double>(*fell.find("goodput")) < 0.6);
-  CHECK(job.monitor->status().at("alert").at("raised").as_bool());
-  REQUIRE(job.notes.size() == 1);
-  const auto note = parse_json(job.notes.front()).value();
-  CHECK(note.at("event") == "elastrun.goodput.alert");
-  CHECK(note.at("state") == "below");
-  job.phase(Phase::Running);
-  job.step(101);
-  job.steps(102, 180, 1s);
-  REQUIRE(heard->records.size() == 2);
-  CHECK(*heard->records.back().find("state") == telemetry::Value("recovered"));
-  CHECK(job.notes.size() == 2);
-}
-
-TEST_CASE("goodput monitor: the status has the whole job, its windows and the alert") {
-  MonitoredJob job;
-  job.options.alert = {0.5, 1h, {}};
-  job.watch(false);
+  job.watch();
   job.run();
   job.step(0);
   job.steps(1, 30, 1s);
   const auto status = job.monitor->status();
   CHECK(status.at("elapsed_s") == 30.0);
   CHECK(status.at("goodput") == 1.0);
-  REQUIRE(status.at("windows").as_array().size() == 3);
-  CHECK(status.at("windows").at(0).at("size_s") == 20.0);
-  CHECK(status.at("windows").at(2).at("covered_s") == 30.0);
-  CHECK(status.at("windows").at(2).at("goodput_at_least") == 1.0);
-  CHECK(status.at("windows").at(0).at("buckets_s").at("productive") == 20.0);
-  CHECK(status.at("alert").at("below") == 0.5);
+  REQUIRE(status.at("windows").as_array().size() == 2);
+  CHECK(status.at("windows").at(0).at("size_s") == 3600.0);
+  CHECK(status.at("windows").at(1).at("covered_s") == 30.0);
+  CHECK(status.at("windows").at(1).at("goodput_at_least") == 1.0);
+  CHECK(status.at("windows").at(0).at("buckets_s").at("productive") == 30.0);
 }
 
 }  // namespace elastrun::agent

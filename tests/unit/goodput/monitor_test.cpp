@@ -2,7 +2,6 @@
 #include "goodput/ledger/monitor.hpp"
 
 #include "goodput/account/step_pace.hpp"
-#include "goodput/ledger/goodput_alert.hpp"
 
 #include <doctest/doctest.h>
 #include <numeric>
@@ -53,8 +52,6 @@ Duration sum(const WindowView& view) {
 TEST_CASE("monitor: a young job has what there is of it, in the order of sizes, each once") {
   MonitoredJob job({60s, 10s, 60s});
   CHECK(job.monitor.windows() == 2);
-  CHECK(job.monitor.find(60s) == 1);
-  CHECK(!job.monitor.find(61s));
   job.pass(4s);
   CHECK(job.view(1).covered == 4s);
   CHECK(job.view(1).of(Bucket::Startup) == 4s);
@@ -165,40 +162,6 @@ TEST_CASE("monitor: it asks for a summary only when one tells more") {
   CHECK(job.monitor.is_due(1s));
   job.pass(1s).told();
   CHECK(!job.monitor.is_due(1900ms));
-}
-
-TEST_CASE("alert: one for a fall and one for a recovery, with hysteresis between them") {
-  GoodputAlert alert(0.8);
-  using Change = GoodputAlert::Change;
-  WindowView view{100s, 50s, {}, true, true};
-  const auto with = [&](double goodput) {
-    view.buckets[static_cast<std::size_t>(Bucket::Productive)] =
-        std::chrono::duration_cast<Duration>(view.covered * goodput);
-    return alert.take(view);
-  };
-  CHECK(!with(0.1));  // the window is not full
-  view.covered = view.size;
-  CHECK(!with(0.8));
-  CHECK(with(0.79) == Change::Fell);
-  CHECK(!with(0.5));
-  CHECK(!with(0.81));
-  CHECK(alert.is_raised());
-  view.loss_known = false;
-  CHECK(!with(0.9));  // it may be less
-  view.loss_known = true;
-  CHECK(with(0.83) == Change::Recovered);
-  CHECK(!with(0.8));
-  CHECK(with(0.7) == Change::Fell);
-}
-
-TEST_CASE("alert: time whose use is not known is no reason, a wait before any step is") {
-  WindowView view{10s, 10s, {}, false, true};
-  view.buckets[static_cast<std::size_t>(Bucket::Running)] = 10s;
-  GoodputAlert alert(0.5);
-  CHECK(!alert.take(view));
-  view.buckets = {};
-  view.buckets[static_cast<std::size_t>(Bucket::Rendezvous)] = 10s;
-  CHECK(alert.take(view) == GoodputAlert::Change::Fell);
 }
 
 TEST_CASE("step pace: the usual time of a step, and how far steps are from it") {
