@@ -77,7 +77,9 @@ std::string tiles(const GoodputPage& page) {
 std::string notes(const GoodputPage& page) {
   std::string text;
   if (!page.summary.steps_known()) {
-    text += "<p>Rank 0 reported no steps, so how much of the time was training is not known.</p>\n";
+    text +=
+        "<p>Rank 0 reported no steps: how much was training is not known; --goodput auto "
+        "tells.</p>\n";
   }
   if (!page.summary.loss_known) {
     text += "<p>No checkpoint or later step was reported: what failures cost is not known.</p>\n";

@@ -4,6 +4,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "goodput/journals/journal_books.hpp"
+#include "goodput/ledger/phase_bucket.hpp"
 #include "hangs/stacks_report.hpp"
 #include "process/held.hpp"
 #include "rendezvous/membership/ranks.hpp"
@@ -147,7 +148,8 @@ void HangWatch::heard_goodput(int rank, const workers::GoodputEntries& said) {
     } else if (kind == Entry::Save || kind == Entry::Restore || kind == Entry::EmergencyRestore) {
       rule_.checkpoint(at);
     } else if (pair == kPairs.end() || (said.by_hooks && !pair->from_hooks) ||
-               (said.by_hooks && name == "unexplained")) {  // a part of each step, and over
+               goodput::bucket_of_phase(name) == goodput::Bucket::Unexplained) {
+      // What hooks cannot explain is told when it is over, with each step.
       rule_.went_on(at);
     } else {
       const auto what =

@@ -26,7 +26,8 @@ enum class Bucket {
   Hang,            // no progress for longer than --hang-timeout, from the last step on
   Evaluation,
   Stalled,      // by how much a step that never came lasted beyond the usual time of one
-  Unexplained,  // by how much a step was far longer than usual: work, or something not told
+  Unexplained,  // by how much a step was far longer than usual: work, or something not told; or
+                // before its computation began, as --goodput auto tells
 };
 constexpr std::size_t kBuckets = 17;
 /// "startup", "device_init", ...: as in reports.

@@ -12,7 +12,7 @@ namespace elastrun::goodput {
 namespace {
 
 using Name = std::pair<std::string_view, Bucket>;
-constexpr std::array<Name, 24> kNames = {{{"train", Bucket::Running},
+constexpr std::array<Name, 25> kNames = {{{"train", Bucket::Running},
                                           {"training", Bucket::Running},
                                           {"eval", Bucket::Evaluation},
                                           {"evaluate", Bucket::Evaluation},
@@ -35,7 +35,8 @@ constexpr std::array<Name, 24> kNames = {{{"train", Bucket::Running},
                                           {"device_init", Bucket::Initialization},
                                           {"setup", Bucket::Preparation},
                                           {"preparation", Bucket::Preparation},
-                                          {"compile", Bucket::Preparation}}};
+                                          {"compile", Bucket::Preparation},
+                                          {"unexplained", Bucket::Unexplained}}};
 
 }  // namespace
 

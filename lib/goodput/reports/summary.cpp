@@ -165,7 +165,8 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
   if (summary.last_checkpoint) text += fmt::format(", checkpoint {}", *summary.last_checkpoint);
   text += '\n';
   if (!summary.steps_known()) {
-    text += "  Rank 0 reported no steps, so how much of the time was training is not known.\n";
+    text +=
+        "  Rank 0 reported no steps: how much was training is not known; --goodput auto tells.\n";
   }
   text += full_pace_text(summary);
   const auto buckets = filled_buckets(summary);

@@ -264,6 +264,8 @@ TEST_CASE("hang watch: what a script says for the account of goodput may take it
       say(begin, true);
       ends();
     }
+    say(Entry::CustomStart, true, "unexplained");  // a part of each step
+    ends();
   }
   SUBCASE("and counts from when it was, not from when it was heard of") {
     workers::GoodputEntries said{.job = "", .entries = {}, .lost = 0, .by_hooks = true};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/ledger/ledger.hpp"
 
+#include "goodput/ledger/phase_bucket.hpp"
 #include "goodput/reports/summary.hpp"
 #include "unit/goodput/moments.hpp"
 
@@ -34,6 +35,22 @@ TEST_CASE("ledger: a plain job is start-up, running and stopping") {
   CHECK_FALSE_MESSAGE(summary.goodput().has_value(), "it may have been imports alone");
   CHECK(summary.goodput_at_most() == doctest::Approx(0.8));
   CHECK(summary.restarts == 0);
+}
+
+TEST_CASE("ledger: a phase that hooks could not explain makes a range") {
+  Ledger ledger = running();
+  TimePoint now = at(10s);
+  for (int step = 0; step <= 20; ++step) {
+    ledger.enter(bucket_of_phase("unexplained"), now);
+    ledger.enter(Bucket::Running, now += 3s);
+    ledger.step(step, now += 1s);
+  }
+  const auto summary = ledger.summary(now);
+  CHECK(summary.restarts == 0);
+  CHECK(summary.of(Bucket::Unexplained) == 63s);
+  CHECK_FALSE(summary.goodput().has_value());
+  CHECK(summary.goodput_at_least() == doctest::Approx(20.0 / 94).epsilon(0.06));
+  CHECK(summary.goodput_at_most() == doctest::Approx(83.0 / 94).epsilon(0.02));
 }
 
 TEST_CASE("ledger: nothing elapsed is no division by zero") {
