@@ -38,11 +38,6 @@ class MetricsSink : public telemetry::Sink {
   virtual void finish(std::function<void()> done) = 0;
   /// After the last wait for finish(): what has not been delivered is lost.
   virtual SinkAccount account() const = 0;
-
-  /// From now on ailment() is asked for.
-  virtual void watch_health() {}
-  /// What a sink that looks after the health of the node has found, a sentence; empty: nothing.
-  virtual std::string ailment() const { return {}; }
   const std::string& name() const { return name_; }
 
  private:

@@ -22,7 +22,7 @@ struct SinkRow {
   enum class Grain { Each, Seconds, Totals } grain;  // of the samples of workers, unless it is said
 };
 using Grain = SinkRow::Grain;
-constexpr std::array<SinkRow, 11> kSinkRows = {{
+constexpr std::array<SinkRow, 10> kSinkRows = {{
     {"console", SinkKind::Console, "[:GROUP]", "console", Grain::Each},
     {"jsonl", SinkKind::JsonLines, ":FILE", "jsonl:run.jsonl", Grain::Each},
     {"prometheus", SinkKind::Prometheus, ":FILE", "prometheus:/var/lib/node_exporter/job.prom",
@@ -34,7 +34,6 @@ constexpr std::array<SinkRow, 11> kSinkRows = {{
     {"otlp", SinkKind::Otlp, ":URL", "otlp:http://collector:4318", Grain::Totals},
     {"kubeflow", SinkKind::Kubeflow, "[:STEPS]", "kubeflow:20000", Grain::Each},
     {"exec", SinkKind::Exec, ":COMMAND", "exec:python3 collect.py", Grain::Seconds},
-    {"plugin", SinkKind::Plugin, ":FILE[?ARGUMENT]", "plugin:./sink.so?verbose", Grain::Seconds},
 }};
 
 std::unexpected<Refusal> refuse(std::string_view source, std::string text, std::string hint) {
@@ -56,7 +55,6 @@ std::string fault_of(SinkKind kind, std::string_view argument) {
       !argument.starts_with("https://")) {
     return "expected http://HOST[:PORT][/PATH] or https://...";
   }
-  if (kind == SinkKind::Plugin && argument.starts_with('?')) return "no FILE stands before the ?";
   if (kind == SinkKind::Kubeflow && parse_int(argument).value_or(0) < 1) {
     return "expected the number of steps of the whole training";
   }

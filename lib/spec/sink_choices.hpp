@@ -22,8 +22,7 @@ struct SinkChoice {
     Statsd,
     Otlp,
     Kubeflow,
-    Exec,
-    Plugin
+    Exec
   } kind = Kind::Console;
   std::string text;  // as it was given: its name in logs and reports
   std::string argument;

@@ -13,7 +13,6 @@
 #include "export/kubeflow_sink.hpp"
 #include "export/otlp_sink.hpp"
 #include "export/page_sink.hpp"
-#include "export/plugin_sink.hpp"
 #include "export/program_writer.hpp"
 #include "export/statsd_sink.hpp"
 #include "export/stream_sink.hpp"
@@ -317,21 +316,6 @@ Made MetricsSinks::make_program(const SinkChoice& sink) const {
   return std::make_shared<StreamSink>(parts_.clock, sink.text, json_format(), std::move(writer));
 }
 
-Made MetricsSinks::make_plugin(const SinkChoice& sink) const {
-  // The first one: what is behind it is the plug-in's own, and may have more.
-  const auto mark = sink.argument.find('?');
-  const auto path = path_for_node(sink.argument.substr(0, mark), spec_.run_id);
-  plugin::Facts facts{{}, ELASTRUN_VERSION, spec_.run_id, spec_.role, host_name()};
-  if (mark != std::string::npos) {
-    facts.argument = path_for_node(sink.argument.substr(mark + 1), spec_.run_id);
-  }
-  auto made =
-      exporter::PluginSink::open(parts_.loop.get_executor(), parts_.clock, sink.text,
-                                 [path, facts] { return plugin::Library::load(path, facts); });
-  if (!made) return trouble(sink, made.error());
-  return std::move(*made);
-}
-
 Made MetricsSinks::make(const SinkChoice& sink) const {
   switch (sink.kind) {
     case Kind::Console:
@@ -350,8 +334,6 @@ Made MetricsSinks::make(const SinkChoice& sink) const {
       return make_otlp(sink);
     case Kind::Kubeflow:
       return make_kubeflow(sink);
-    case Kind::Plugin:
-      return make_plugin(sink);
     case Kind::Exec:
       break;
   }

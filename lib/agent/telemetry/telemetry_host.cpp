@@ -215,18 +215,6 @@ void TelemetryHost::finish(std::function<void()> done) {
   for (const auto& sink : sinks_) sink->finish(one_done);
 }
 
-void TelemetryHost::watch_health() {
-  for (const auto& sink : sinks_) sink->watch_health();
-}
-
-std::vector<std::string> TelemetryHost::ailments() const {
-  std::vector<std::string> all;
-  for (const auto& sink : sinks_) {
-    if (auto ailment = sink->ailment(); !ailment.empty()) all.push_back(std::move(ailment));
-  }
-  return all;
-}
-
 std::vector<exporter::SinkAccount> TelemetryHost::accounts() const {
   std::vector<exporter::SinkAccount> all;
   for (const auto& sink : sinks_) all.push_back(sink->account());

@@ -86,9 +86,6 @@ class TelemetryHost {
   /// Nothing is recorded any more: ends open windows, has sinks pull a last time and deliver what
   /// they have. `done` runs once when all have, maybe inside this call.
   void finish(std::function<void()> done);
-  /// As MetricsSink: of all sinks.
-  void watch_health();
-  std::vector<std::string> ailments() const;
   /// What became of what each sink was given.
   std::vector<exporter::SinkAccount> accounts() const;
 

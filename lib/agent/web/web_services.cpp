@@ -131,8 +131,6 @@ JobPages::Parts WebServices::page_parts() {
 Status WebServices::open() {
   health_check_ = open_health_check(parts_.loop, parts_.clock, workers::own_environment(),
                                     [this] { return vitals(); });
-  const bool asked = parts_.spec.http || health_check_;
-  if (asked && parts_.metrics != nullptr) parts_.metrics->host().watch_health();
   if (!parts_.spec.http) return {};
   auto pages = JobPages::open(page_parts(), *parts_.spec.http);
   if (!pages) return std::unexpected(pages.error());
@@ -154,9 +152,7 @@ const std::vector<workers::Worker>* WebServices::workers() const {
 }
 
 Vitals WebServices::vitals() const {
-  Vitals vitals{beat_.since(), parts_.overdue_timer(), view_.phase_name()};
-  if (parts_.metrics != nullptr) vitals.reported = parts_.metrics->host().ailments();
-  return vitals;
+  return {beat_.since(), parts_.overdue_timer(), view_.phase_name()};
 }
 
 std::vector<telemetry::Attribute> WebServices::resource() const {
