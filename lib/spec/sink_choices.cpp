@@ -22,7 +22,7 @@ struct SinkRow {
   enum class Grain { Each, Seconds, Totals } grain;  // of the samples of workers, unless it is said
 };
 using Grain = SinkRow::Grain;
-constexpr std::array<SinkRow, 10> kSinkRows = {{
+constexpr std::array<SinkRow, 9> kSinkRows = {{
     {"console", SinkKind::Console, "[:GROUP]", "console", Grain::Each},
     {"jsonl", SinkKind::JsonLines, ":FILE", "jsonl:run.jsonl", Grain::Each},
     {"prometheus", SinkKind::Prometheus, ":FILE", "prometheus:/var/lib/node_exporter/job.prom",
@@ -30,7 +30,6 @@ constexpr std::array<SinkRow, 10> kSinkRows = {{
     {"openmetrics", SinkKind::OpenMetrics, ":FILE", "openmetrics:job.om", Grain::Totals},
     {"tensorboard", SinkKind::TensorBoard, ":DIR", "tensorboard:runs", Grain::Seconds},
     {"trace", SinkKind::Trace, ":FILE", "trace:trace.json", Grain::Seconds},
-    {"statsd", SinkKind::Statsd, ":HOST[:PORT]", "statsd:127.0.0.1:8125", Grain::Totals},
     {"otlp", SinkKind::Otlp, ":URL", "otlp:http://collector:4318", Grain::Totals},
     {"kubeflow", SinkKind::Kubeflow, "[:STEPS]", "kubeflow:20000", Grain::Each},
     {"exec", SinkKind::Exec, ":COMMAND", "exec:python3 collect.py", Grain::Seconds},
@@ -58,9 +57,7 @@ std::string fault_of(SinkKind kind, std::string_view argument) {
   if (kind == SinkKind::Kubeflow && parse_int(argument).value_or(0) < 1) {
     return "expected the number of steps of the whole training";
   }
-  if (kind != SinkKind::Statsd) return {};
-  const auto endpoint = parse_endpoint(argument);
-  return endpoint && endpoint->port != 0 ? std::string() : "expected HOST or HOST:PORT";
+  return {};
 }
 
 constexpr std::string_view kWindow = ";window=";

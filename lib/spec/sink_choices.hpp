@@ -19,7 +19,6 @@ struct SinkChoice {
     OpenMetrics,
     TensorBoard,
     Trace,
-    Statsd,
     Otlp,
     Kubeflow,
     Exec

@@ -14,7 +14,6 @@
 #include "export/otlp_sink.hpp"
 #include "export/page_sink.hpp"
 #include "export/program_writer.hpp"
-#include "export/statsd_sink.hpp"
 #include "export/stream_sink.hpp"
 #include "export/tensorboard.hpp"
 #include "files/bounded_call.hpp"
@@ -253,12 +252,6 @@ Made MetricsSinks::make_page(const SinkChoice& sink) const {
       exporter::FamilyOptions{.resource = resource(), .tells_refused = true});
 }
 
-Made MetricsSinks::make_statsd(const SinkChoice& sink) const {
-  auto endpoint = net::parse_endpoint(sink.argument, exporter::StatsdSink::kPort);
-  if (!endpoint) return trouble(sink, endpoint.error());
-  return std::make_shared<exporter::StatsdSink>(parts_.loop, parts_.clock, sink.text, *endpoint);
-}
-
 Made MetricsSinks::make_otlp(const SinkChoice& sink) const {
   const auto& environment = parts_.environment;
   auto target = exporter::parse_otlp_url(sink.argument);
@@ -328,8 +321,6 @@ Made MetricsSinks::make(const SinkChoice& sink) const {
       return make_page(sink);
     case Kind::TensorBoard:
       return make_tensorboard(sink);
-    case Kind::Statsd:
-      return make_statsd(sink);
     case Kind::Otlp:
       return make_otlp(sink);
     case Kind::Kubeflow:

@@ -45,7 +45,6 @@ class MetricsSinks {
   Made make_stream(const spec::SinkChoice& sink) const;
   Made make_page(const spec::SinkChoice& sink) const;
   Made make_tensorboard(const spec::SinkChoice& sink) const;
-  Made make_statsd(const spec::SinkChoice& sink) const;
   Made make_otlp(const spec::SinkChoice& sink) const;
   Made make_kubeflow(const spec::SinkChoice& sink) const;
   Made make_program(const spec::SinkChoice& sink) const;

@@ -71,13 +71,7 @@ TelemetryHost::~TelemetryHost() {
 void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
                         std::vector<Selector> selectors, By by) {
   sinks_.push_back(sink);
-  if (const auto temporality = sink->pulls()) {
-    std::optional<telemetry::PointDeltas> deltas;
-    if (*temporality == Temporality::Delta) deltas.emplace();
-    // A cursor for each: a collection of differences moves the cursor that it was asked with, and
-    // no other.
-    pullers_.push_back({sink, selectors, open_cursor(*temporality), std::move(deltas)});
-  }
+  if (sink->pulls()) pullers_.push_back({sink, selectors, open_cursor()});
   const auto told = selectors.size() == 1 ? std::shared_ptr<telemetry::Sink>(sink)
                                           : std::make_shared<Selected>(sink, selectors);
   if (sink->is_told()) {
@@ -91,7 +85,7 @@ void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
   }
 }
 
-std::unique_ptr<telemetry::Cursor> TelemetryHost::open_cursor(Temporality temporality) {
+std::unique_ptr<telemetry::Cursor> TelemetryHost::open_cursor() {
   if (!samples_) {
     samples_ = std::make_shared<telemetry::SampleSeries>(
         registry_, telemetry::SampleSeries::Told{
@@ -99,7 +93,7 @@ std::unique_ptr<telemetry::Cursor> TelemetryHost::open_cursor(Temporality tempor
                        [this](const Record& record, auto why) { tell_refused(record, why); }});
     routes_.push_back(pipeline_.route({.kind = Record::Kind::Sample}, samples_));
   }
-  return std::make_unique<telemetry::Cursor>(registry_, temporality);
+  return std::make_unique<telemetry::Cursor>(registry_);
 }
 
 void TelemetryHost::tell_refused(const Record& record, std::string_view why) {
@@ -112,8 +106,7 @@ void TelemetryHost::tell_refused(const Record& record, std::string_view why) {
 
 void TelemetryHost::round_began(int first, int count) {
   if (!samples_) return;
-  // What came since the last time goes with the series: for who takes differences it would be lost,
-  // and for all others the last values before a failure.
+  // The series go, and with them the last values before a failure.
   if (std::exchange(has_begun_, true)) pull();
   std::set<std::string> ranks;
   for (int rank = first; rank < first + count; ++rank) ranks.insert(std::to_string(rank));
@@ -172,8 +165,7 @@ void TelemetryHost::pull() {
 
 void TelemetryHost::pull(Puller& puller) {
   auto snapshot = registry_.collect(*puller.cursor);
-  auto more = puller.deltas ? puller.deltas->since_last(gathered_) : gathered_;
-  std::ranges::move(more, std::back_inserter(snapshot.points));
+  std::ranges::copy(gathered_, std::back_inserter(snapshot.points));
   std::erase_if(snapshot.points, [&](const telemetry::Point& point) {
     return std::ranges::none_of(puller.selectors, [&](const Selector& selector) {
       return selector.matches(point.spec->scope, point.spec->name);

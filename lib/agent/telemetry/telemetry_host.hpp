@@ -13,7 +13,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -46,10 +45,9 @@ class TelemetryHost {
   void add(std::shared_ptr<exporter::MetricsSink> sink, std::vector<telemetry::Selector> selectors,
            By by = By::Default);
 
-  using Temporality = telemetry::Cursor::Temporality;
   /// For who pulls, one each; must not outlive this. From the first on samples of the pipeline are
   /// series, too (telemetry::SampleSeries).
-  std::unique_ptr<telemetry::Cursor> open_cursor(Temporality temporality = Temporality::Cumulative);
+  std::unique_ptr<telemetry::Cursor> open_cursor();
   /// All series now, or those whose names fit.
   telemetry::Snapshot collect(telemetry::Cursor& cursor, std::string_view pattern = "**") {
     return registry_.collect(cursor, pattern);
@@ -94,7 +92,6 @@ class TelemetryHost {
     std::shared_ptr<exporter::MetricsSink> sink;
     std::vector<telemetry::Selector> selectors;
     std::unique_ptr<telemetry::Cursor> cursor;
-    std::optional<telemetry::PointDeltas> deltas;  // of who pulls those
   };
   void pull();
   void pull(Puller& puller);
