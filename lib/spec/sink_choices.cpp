@@ -22,7 +22,7 @@ struct SinkRow {
   enum class Grain { Each, Seconds, Totals } grain;  // of the samples of workers, unless it is said
 };
 using Grain = SinkRow::Grain;
-constexpr std::array<SinkRow, 9> kSinkRows = {{
+constexpr std::array<SinkRow, 8> kSinkRows = {{
     {"console", SinkKind::Console, "[:GROUP]", "console", Grain::Each},
     {"jsonl", SinkKind::JsonLines, ":FILE", "jsonl:run.jsonl", Grain::Each},
     {"prometheus", SinkKind::Prometheus, ":FILE", "prometheus:/var/lib/node_exporter/job.prom",
@@ -31,7 +31,6 @@ constexpr std::array<SinkRow, 9> kSinkRows = {{
     {"tensorboard", SinkKind::TensorBoard, ":DIR", "tensorboard:runs", Grain::Seconds},
     {"trace", SinkKind::Trace, ":FILE", "trace:trace.json", Grain::Seconds},
     {"otlp", SinkKind::Otlp, ":URL", "otlp:http://collector:4318", Grain::Totals},
-    {"kubeflow", SinkKind::Kubeflow, "[:STEPS]", "kubeflow:20000", Grain::Each},
     {"exec", SinkKind::Exec, ":COMMAND", "exec:python3 collect.py", Grain::Seconds},
 }};
 
@@ -53,9 +52,6 @@ std::string fault_of(SinkKind kind, std::string_view argument) {
   if (kind == SinkKind::Otlp && !argument.starts_with("http://") &&
       !argument.starts_with("https://")) {
     return "expected http://HOST[:PORT][/PATH] or https://...";
-  }
-  if (kind == SinkKind::Kubeflow && parse_int(argument).value_or(0) < 1) {
-    return "expected the number of steps of the whole training";
   }
   return {};
 }

@@ -20,7 +20,6 @@ struct SinkChoice {
     TensorBoard,
     Trace,
     Otlp,
-    Kubeflow,
     Exec
   } kind = Kind::Console;
   std::string text;  // as it was given: its name in logs and reports

@@ -10,7 +10,6 @@
 #include "export/console_writer.hpp"
 #include "export/file_writer.hpp"
 #include "export/json_lines.hpp"
-#include "export/kubeflow_sink.hpp"
 #include "export/otlp_sink.hpp"
 #include "export/page_sink.hpp"
 #include "export/program_writer.hpp"
@@ -19,7 +18,6 @@
 #include "files/bounded_call.hpp"
 #include "files/parts.hpp"
 #include "files/whole_file.hpp"
-#include "goodput/journals/journal_books.hpp"
 #include "logs/console.hpp"
 #include "telemetry/metrics.hpp"
 #include "workers/environment.hpp"
@@ -124,14 +122,6 @@ std::vector<telemetry::Selector> MetricsSinks::selectors_of(const SinkChoice& si
   if (sink.kind == Kind::Console) {
     one.scope = sink.argument.empty() ? telemetry::metrics::kDefaultGroup : sink.argument;
     one.kind = Record::Kind::Sample;
-  }
-  if (sink.kind == Kind::Kubeflow) {
-    // Steps are either a sample each, or entries of a recorder or the hooks of --goodput auto.
-    telemetry::Selector entries = one;
-    entries.scope = goodput::kRecorderScope;
-    entries.kind = Record::Kind::Event;
-    one.kind = Record::Kind::Sample;
-    return {one, entries};
   }
   if (sink.kind != Kind::Otlp) return {one};
   // Its metrics are pulled.
@@ -273,36 +263,6 @@ Made MetricsSinks::make_otlp(const SinkChoice& sink) const {
                                               std::move(settings));
 }
 
-Made MetricsSinks::make_kubeflow(const SinkChoice& sink) const {
-  const auto& environment = parts_.environment;
-  const auto url = variable(environment, "KUBEFLOW_TRAINER_SERVER_URL");
-  if (url.empty()) {
-    return trouble(sink, {Code::Usage,
-                          "KUBEFLOW_TRAINER_SERVER_URL is not set; the Trainer sets it "
-                          "in its pods if its feature gate TrainJobStatus is on"});
-  }
-  auto target = exporter::parse_otlp_url(url, 443);
-  if (!target) return trouble(sink, target.error().context("KUBEFLOW_TRAINER_SERVER_URL"));
-  exporter::KubeflowSink::Settings settings;
-  settings.target = std::move(*target);
-  // The file and not its contents: Kubernetes renews the token of a service account while the pod
-  // runs.
-  settings.token_file = variable(environment, "KUBEFLOW_TRAINER_SERVER_TOKEN");
-  if (settings.token_file.empty()) {
-    return trouble(sink, {Code::Usage, "KUBEFLOW_TRAINER_SERVER_TOKEN names no file"});
-  }
-  if (!settings.target.tls) {  // a token is for one who has shown a certificate
-    return trouble(sink, {Code::Usage, "KUBEFLOW_TRAINER_SERVER_URL does not begin with https://"});
-  }
-  const auto ca = variable(environment, "KUBEFLOW_TRAINER_SERVER_CA_CERT");
-  auto tls = within_limit(sink, [ca] { return net::TlsClient::make({ca, {}, {}}); });
-  if (!tls) return trouble(sink, tls.error());
-  settings.tls = *tls;
-  settings.steps = parse_int(sink.argument);
-  return std::make_shared<exporter::KubeflowSink>(parts_.loop, parts_.clock, parts_.files,
-                                                  sink.text, std::move(settings));
-}
-
 Made MetricsSinks::make_program(const SinkChoice& sink) const {
   auto writer = std::make_unique<exporter::ProgramWriter>(
       parts_.loop, parts_.clock, parts_.programs, sink.argument, parts_.environment);
@@ -323,8 +283,6 @@ Made MetricsSinks::make(const SinkChoice& sink) const {
       return make_tensorboard(sink);
     case Kind::Otlp:
       return make_otlp(sink);
-    case Kind::Kubeflow:
-      return make_kubeflow(sink);
     case Kind::Exec:
       break;
   }

@@ -46,7 +46,6 @@ class MetricsSinks {
   Made make_page(const spec::SinkChoice& sink) const;
   Made make_tensorboard(const spec::SinkChoice& sink) const;
   Made make_otlp(const spec::SinkChoice& sink) const;
-  Made make_kubeflow(const spec::SinkChoice& sink) const;
   Made make_program(const spec::SinkChoice& sink) const;
   std::string path_of(const spec::SinkChoice& sink) const;
   bool may_share(const spec::SinkChoice& sink) const;
