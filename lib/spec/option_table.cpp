@@ -283,9 +283,8 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "compute.googleapis.com/workload/ for dashboards of ml-goodput-measurement."},
     {Opt::Metrics, "metrics", 0, Kind::List, Group::Reports, kOurs, kPet, "metrics.sinks", kNone,
      kNone, "SINK[:ARG]",
-     "Send metrics and events to console, jsonl:FILE, prometheus:FILE, openmetrics:FILE, "
-     "tensorboard:DIR, trace:FILE, otlp:URL or exec:COMMAND, or to none; may be given several "
-     "times",
+     "Send metrics and events to console, jsonl:FILE, prometheus:FILE, tensorboard:DIR, "
+     "trace:FILE, otlp:URL or exec:COMMAND, or to none; may be given several times",
      "In the variable commas separate sinks, and two commas stand for one that is meant. "
      "[[metrics.route]] selects what a sink gets, see elastrun.toml(5)."},
     {Opt::MetricsInterval, "metrics-interval", 0, Kind::Float, Group::Reports, kOurs, kPet,

@@ -22,12 +22,11 @@ struct SinkRow {
   enum class Grain { Each, Seconds, Totals } grain;  // of the samples of workers, unless it is said
 };
 using Grain = SinkRow::Grain;
-constexpr std::array<SinkRow, 8> kSinkRows = {{
+constexpr std::array<SinkRow, 7> kSinkRows = {{
     {"console", SinkKind::Console, "[:GROUP]", "console", Grain::Each},
     {"jsonl", SinkKind::JsonLines, ":FILE", "jsonl:run.jsonl", Grain::Each},
-    {"prometheus", SinkKind::Prometheus, ":FILE", "prometheus:/var/lib/node_exporter/job.prom",
-     Grain::Totals},
-    {"openmetrics", SinkKind::OpenMetrics, ":FILE", "openmetrics:job.om", Grain::Totals},
+    {"prometheus", SinkKind::Prometheus, ":FILE[;openmetrics]",
+     "prometheus:/var/lib/node_exporter/job.prom", Grain::Totals},
     {"tensorboard", SinkKind::TensorBoard, ":DIR", "tensorboard:runs", Grain::Seconds},
     {"trace", SinkKind::Trace, ":FILE", "trace:trace.json", Grain::Seconds},
     {"otlp", SinkKind::Otlp, ":URL", "otlp:http://collector:4318", Grain::Totals},
@@ -88,7 +87,7 @@ Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view sou
   const auto window = take_window(rest);
   const auto colon = rest.find(':');
   const auto name = rest.substr(0, colon);
-  const auto argument = colon == rest.npos ? std::string_view() : rest.substr(colon + 1);
+  auto argument = colon == rest.npos ? std::string_view() : rest.substr(colon + 1);
   const auto row = std::ranges::find(kSinkRows, name, &SinkRow::name);
   if (row == kSinkRows.end()) {
     const auto near = nearest(name, names());
@@ -96,6 +95,9 @@ Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view sou
                   (near ? fmt::format("did you mean {}? ", *near) : std::string()) +
                       fmt::format("The sinks are none, {}", known_metrics_sinks()));
   }
+  constexpr std::string_view kOpenMetrics = ";openmetrics";
+  const bool open = row->kind == SinkKind::Prometheus && argument.ends_with(kOpenMetrics);
+  if (open) argument.remove_suffix(kOpenMetrics.size());
   if (argument.empty() && !row->argument.starts_with('[')) {
     return refuse(source, fmt::format("the sink {} needs {}", name, row->argument.substr(1)),
                   fmt::format("for example {}", row->example));
@@ -115,7 +117,7 @@ Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view sou
         "expected 0 (each sample) or 1s (their sum), for example jsonl:run.jsonl;window=1s");
   }
   const bool each = window.empty() ? row->grain == Grain::Each : window == "0";
-  return SinkChoice{row->kind, std::string(text), std::string(argument), each};
+  return SinkChoice{row->kind, std::string(text), std::string(argument), each, {}, open};
 }
 
 Answer<std::vector<SinkChoice>> metrics_sinks(const Override& given,

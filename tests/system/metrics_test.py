@@ -202,7 +202,7 @@ class Refused(unittest.TestCase):
                 self.assertIn("for example", job.errors())
 
     def test_a_file_that_cannot_be_made_ends_the_start(self) -> None:
-        for kind in ("jsonl", "prometheus", "openmetrics", "trace"):
+        for kind in ("jsonl", "prometheus", "trace"):
             with Job(f"--metrics={kind}:nowhere/x", *stub("pid", "exit=0")) as job:
                 self.assertEqual(job.end(), 1, kind)
                 self.assertIn(f"--metrics {kind}:nowhere/x: ", job.errors())
@@ -237,9 +237,9 @@ class Together(unittest.TestCase):
     def test_every_sink_at_once_shows_the_same_numbers(self) -> None:
         with Collector(200) as collector, Job(
                 "--nproc-per-node=2",
-                *sinks("console:*", "jsonl:%h.jsonl", "prometheus:a.prom", "openmetrics:a.om",
-                       "trace:a.trace", "tensorboard:tb", collector.url,
-                       "exec:cat > program.jsonl;window=0"),
+                *sinks("console:*", "jsonl:%h.jsonl", "prometheus:a.prom",
+                       "prometheus:a.om;openmetrics", "trace:a.trace", "tensorboard:tb",
+                       collector.url, "exec:cat > program.jsonl;window=0"),
                 "worker.py", files={"worker.py": WORKER},
                 env={"PYTHONPATH": str(LIBRARY)}) as job:
             self.assertEqual(job.end(), 0, job.errors())
@@ -282,7 +282,7 @@ class Together(unittest.TestCase):
                       for scope in body["resourceLogs"][0]["scopeLogs"]
                       for record in scope["logRecords"]}
             self.assertLessEqual({"epoch", "job.ended"}, events)
-            for sink in ("jsonl", "prometheus", "otlp", "exec", "tensorboard", "trace"):
+            for sink in ("jsonl", "prometheus:a.prom", "otlp", "exec", "tensorboard", "trace"):
                 self.assertEqual(account(job, sink)["lost"], 0, sink)
                 self.assertGreater(account(job, sink)["delivered"], 0, sink)
 
@@ -490,8 +490,8 @@ name = "elastrun.telemetry.*"
         host = socket.gethostname()
         with Job("--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
                  "--rdzv-conf=last_call_timeout=1", *sinks(
-                     "jsonl:a.jsonl", "prometheus:b", "openmetrics:%h.om", "trace:%p.json",
-                     "jsonl:/dev/null"),
+                     "jsonl:a.jsonl", "prometheus:b", "prometheus:%h.om;openmetrics",
+                     "trace:%p.json", "jsonl:/dev/null"),
                  *stub("exit=0")) as job:
             self.assertEqual(job.end(), 0, job.errors())
             self.assertIn("job.ended", (job.folder / f"a.{host}.jsonl").read_text())

@@ -227,8 +227,7 @@ Made MetricsSinks::make_tensorboard(const SinkChoice& sink) const {
 
 Made MetricsSinks::make_page(const SinkChoice& sink) const {
   using exporter::PageSink;
-  const auto form =
-      sink.kind == Kind::Prometheus ? PageSink::Form::Prometheus : PageSink::Form::OpenMetrics;
+  const auto form = sink.openmetrics ? PageSink::Form::OpenMetrics : PageSink::Form::Prometheus;
   const auto put = [path = path_of(sink), shared = may_share(sink), form]() -> Result<std::string> {
     auto own = own_file(path, shared);
     // So that a place that cannot be written is told before any worker runs.
@@ -277,7 +276,6 @@ Made MetricsSinks::make(const SinkChoice& sink) const {
     case Kind::Trace:
       return make_stream(sink);
     case Kind::Prometheus:
-    case Kind::OpenMetrics:
       return make_page(sink);
     case Kind::TensorBoard:
       return make_tensorboard(sink);

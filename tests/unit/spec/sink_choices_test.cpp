@@ -35,6 +35,15 @@ TEST_CASE("metrics sinks: each has its name and argument") {
   CHECK(parse_sink_choice("exec:a, b", "")->argument == "a, b");
 }
 
+TEST_CASE("metrics sinks: a page of Prometheus is in OpenMetrics where that word is behind it") {
+  CHECK_FALSE(parse_sink_choice("prometheus:a", "")->openmetrics);
+  const auto open = parse_sink_choice("prometheus:a;openmetrics", "");
+  CHECK(open->openmetrics);
+  CHECK(open->argument == "a");
+  CHECK(refusal_of("prometheus:;openmetrics").find("needs FILE") != std::string::npos);
+  CHECK(refusal_of("openmetrics:a").find("unknown sink 'openmetrics'") != std::string::npos);
+}
+
 TEST_CASE("metrics sinks: each sample or what a second comes to, as is said or usual") {
   CHECK(parse_sink_choice("console:g", "")->each);
   CHECK(parse_sink_choice("jsonl:a", "")->each);
