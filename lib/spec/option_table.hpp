@@ -98,7 +98,6 @@ enum class Opt {
   Metrics,
   MetricsInterval,
   Aggregations,
-  CarbonIntensity,
   // This launch
   Config,
   DryRun,
