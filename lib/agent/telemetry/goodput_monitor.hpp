@@ -11,7 +11,7 @@
 #include "goodput/ledger/goodput_alert.hpp"
 #include "goodput/ledger/monitor.hpp"
 #include "spec/goodput_options.hpp"
-#include "telemetry/observation.hpp"
+#include "telemetry/registry.hpp"
 
 #include <functional>
 #include <memory>

@@ -3,7 +3,6 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "telemetry/points.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -57,11 +56,7 @@ bool TelemetryHost::is_wanted(const spec::JobSpec& spec) {
 
 TelemetryHost::TelemetryHost(Clock& clock, telemetry::Pipeline& pipeline,
                              telemetry::Registry& registry, Duration interval)
-    : clock_(clock),
-      pipeline_(pipeline),
-      registry_(registry),
-      interval_(interval),
-      collector_(registry, pipeline) {}
+    : clock_(clock), pipeline_(pipeline), registry_(registry), interval_(interval) {}
 
 TelemetryHost::~TelemetryHost() {
   // The pipeline outlives this object, and would go on to call its sinks.
@@ -71,7 +66,10 @@ TelemetryHost::~TelemetryHost() {
 void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
                         std::vector<Selector> selectors, By by) {
   sinks_.push_back(sink);
-  if (sink->pulls()) pullers_.push_back({sink, selectors, open_cursor()});
+  if (sink->pulls()) {
+    take_samples();
+    pullers_.push_back({sink, selectors});
+  }
   const auto told = selectors.size() == 1 ? std::shared_ptr<telemetry::Sink>(sink)
                                           : std::make_shared<Selected>(sink, selectors);
   if (sink->is_told()) {
@@ -85,15 +83,13 @@ void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
   }
 }
 
-std::unique_ptr<telemetry::Cursor> TelemetryHost::open_cursor() {
-  if (!samples_) {
-    samples_ = std::make_shared<telemetry::SampleSeries>(
-        registry_, telemetry::SampleSeries::Told{
-                       [this] { recorded(); },
-                       [this](const Record& record, auto why) { tell_refused(record, why); }});
-    routes_.push_back(pipeline_.route({.kind = Record::Kind::Sample}, samples_));
-  }
-  return std::make_unique<telemetry::Cursor>(registry_);
+void TelemetryHost::take_samples() {
+  if (samples_) return;
+  samples_ = std::make_shared<telemetry::SampleSeries>(
+      registry_, telemetry::SampleSeries::Told{
+                     [this] { recorded(); },
+                     [this](const Record& record, auto why) { tell_refused(record, why); }});
+  routes_.push_back(pipeline_.route({.kind = Record::Kind::Sample}, samples_));
 }
 
 void TelemetryHost::tell_refused(const Record& record, std::string_view why) {
@@ -132,7 +128,7 @@ void TelemetryHost::recorded() {
   window_open_ = true;
   window_end_->arm(*due, [this] {
     window_open_ = false;
-    collector_.step();
+    registry_.step(pipeline_);
   });
 }
 
@@ -160,18 +156,18 @@ void TelemetryHost::gather_and_pull() {
 }
 
 void TelemetryHost::pull() {
-  for (auto& puller : pullers_) pull(puller);
-}
-
-void TelemetryHost::pull(Puller& puller) {
-  auto snapshot = registry_.collect(*puller.cursor);
-  std::ranges::copy(gathered_, std::back_inserter(snapshot.points));
-  std::erase_if(snapshot.points, [&](const telemetry::Point& point) {
-    return std::ranges::none_of(puller.selectors, [&](const Selector& selector) {
-      return selector.matches(point.spec->scope, point.spec->name);
+  if (pullers_.empty()) return;
+  auto all = registry_.collect();
+  std::ranges::copy(gathered_, std::back_inserter(all.points));
+  for (const auto& [sink, selectors] : pullers_) {
+    auto snapshot = all;
+    std::erase_if(snapshot.points, [&](const telemetry::Point& point) {
+      return std::ranges::none_of(selectors, [&](const Selector& selector) {
+        return selector.matches(point.spec->scope, point.spec->name);
+      });
     });
-  });
-  puller.sink->pull(snapshot);
+    sink->pull(snapshot);
+  }
 }
 
 /// Not by the pipeline: the journal and others have not asked for these.

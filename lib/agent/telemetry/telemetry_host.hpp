@@ -6,8 +6,6 @@
 #include "core/lifetime.hpp"
 #include "export/metrics_sink.hpp"
 #include "spec/job_spec.hpp"
-#include "telemetry/collector.hpp"
-#include "telemetry/points.hpp"
 #include "telemetry/sample_series.hpp"
 
 #include <atomic>
@@ -45,13 +43,9 @@ class TelemetryHost {
   void add(std::shared_ptr<exporter::MetricsSink> sink, std::vector<telemetry::Selector> selectors,
            By by = By::Default);
 
-  /// For who pulls, one each; must not outlive this. From the first on samples of the pipeline are
-  /// series, too (telemetry::SampleSeries).
-  std::unique_ptr<telemetry::Cursor> open_cursor();
-  /// All series now, or those whose names fit.
-  telemetry::Snapshot collect(telemetry::Cursor& cursor, std::string_view pattern = "**") {
-    return registry_.collect(cursor, pattern);
-  }
+  /// Somebody will pull: from the first time on samples of the pipeline are series, too
+  /// (telemetry::SampleSeries).
+  void take_samples();
   /// Whether a sink is told of windows.
   bool tells() const;
   /// Something was added to an instrument of the registry: its window is closed in time, if
@@ -91,10 +85,8 @@ class TelemetryHost {
   struct Puller {
     std::shared_ptr<exporter::MetricsSink> sink;
     std::vector<telemetry::Selector> selectors;
-    std::unique_ptr<telemetry::Cursor> cursor;
   };
   void pull();
-  void pull(Puller& puller);
   void tell_gathered();
   void gather_and_pull();
   void arm_pull();
@@ -104,7 +96,6 @@ class TelemetryHost {
   telemetry::Pipeline& pipeline_;
   telemetry::Registry& registry_;
   const Duration interval_;
-  telemetry::Collector collector_;
   std::shared_ptr<telemetry::SampleSeries> samples_;  // null: none pulls
   std::vector<telemetry::RouteId> routes_;
   std::vector<std::shared_ptr<exporter::MetricsSink>> sinks_;

@@ -137,7 +137,7 @@ Status WebServices::open() {
   pages_ = std::move(*pages);
   // Only here, where a page may be asked for: from the first cursor on each sample of a worker is a
   // series as well.
-  cursor_ = parts_.metrics->host().open_cursor();
+  parts_.metrics->host().take_samples();
   return {};
 }
 
@@ -179,7 +179,7 @@ const std::string& WebServices::render(bool open, const system::MachineSample& s
   const auto begun = parts_.clock.now();
   if (page.is_fresh(begun)) return page.text();
   auto& metrics = *parts_.metrics;
-  auto snapshot = metrics.host().collect(*cursor_);
+  auto snapshot = metrics.host().registry().collect();
   std::ranges::move(metrics.machine().points_of(sample), std::back_inserter(snapshot.points));
   const auto families =
       exporter::families_of(snapshot, {.resource = resource(), .tells_refused = true});

@@ -2,7 +2,7 @@
 #include "goodput/reports/checkpoint_interval.hpp"
 
 #include "goodput/reports/exponential.hpp"
-#include "telemetry/powers.hpp"
+#include "telemetry/sketch.hpp"
 
 #include <cmath>
 
@@ -12,7 +12,7 @@ double CheckpointPolicy::best_interval() const {
   // Daly's estimate of higher order holds below that only.
   if (save >= 2 * mtbf) return mtbf;
   const double x = save / (2 * mtbf);
-  const auto root = [](double of) { return static_cast<double>(telemetry::square_root(of)); };
+  const auto root = [](double of) { return telemetry::square_root(of); };
   return root(2 * save * mtbf) * (1 + root(x) / 3 + x / 9) - save;
 }
 

@@ -72,10 +72,10 @@ TEST_CASE("telemetry host: no wake-up unless somebody is told of windows and one
 TEST_CASE("telemetry host: who pulls sees instruments and the samples of the pipeline") {
   Place place;
   place.pipeline.sample("group", "early", std::int64_t{1});
-  const auto cursor = place.host.open_cursor();
+  place.host.take_samples();
   place.pipeline.sample("group", "loss", 0.5);
   place.count.add(2);
-  const auto points = place.host.collect(*cursor).points;
+  const auto points = place.registry.collect().points;
   REQUIRE(points.size() == 2);
   CHECK(points[0].value == Value(std::int64_t{2}));
   CHECK(points[1].spec->name == "loss");
@@ -84,7 +84,7 @@ TEST_CASE("telemetry host: who pulls sees instruments and the samples of the pip
 
 TEST_CASE("telemetry host: gauges of workers end with their round, counters with their rank") {
   Place place;
-  const auto cursor = place.host.open_cursor();
+  place.host.take_samples();
   const auto sample = [&](std::string name, std::int64_t rank, bool total) {
     Record record;
     record.kind = Record::Kind::Sample;
@@ -101,9 +101,9 @@ TEST_CASE("telemetry host: gauges of workers end with their round, counters with
   place.pipeline.sample("elastrun.worker", "step", std::int64_t{7});
   place.pipeline.sample("own", "gauge", 1.0);
   place.count.add();
-  CHECK(place.host.collect(*cursor).points.size() == 7 + 2);  // and what the losses come to
-  place.host.round_began(2, 3);                               // ranks 2, 3 and 4
-  const auto points = place.host.collect(*cursor).points;
+  CHECK(place.registry.collect().points.size() == 7 + 2);  // and what the losses come to
+  place.host.round_began(2, 3);                            // ranks 2, 3 and 4
+  const auto points = place.registry.collect().points;
   std::vector<std::string> names;
   for (const auto& point : points) names.push_back(point.spec->name);
   CHECK(names == std::vector<std::string>{"count", "tokens", "gauge"});
@@ -233,7 +233,7 @@ TEST_CASE("telemetry host: its end leaves no route") {
   Registry registry(clock);
   {
     TelemetryHost host(clock, pipeline, registry);
-    const auto cursor = host.open_cursor();
+    host.take_samples();
     CHECK(pipeline.wants("any"));
   }
   CHECK(!pipeline.wants("any"));
