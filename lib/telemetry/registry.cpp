@@ -107,13 +107,8 @@ std::shared_ptr<Registry::Family> Registry::make_family(Kind kind, bool whole, b
   for (const auto& [pattern, forced] : overrides_) {
     if (fits_pattern(pattern, spec.name)) views = forced;
   }
-  auto family = std::make_shared<Family>(std::make_shared<const Spec>(std::move(spec)), kind, whole,
-                                         observed, where, std::move(views));
-  // What was switched before the instrument existed holds for it, too.
-  for (const auto& [pattern, on] : switches_) {
-    if (fits_pattern(pattern, family->spec->name)) family->enabled = on;
-  }
-  return family;
+  return std::make_shared<Family>(std::make_shared<const Spec>(std::move(spec)), kind, whole,
+                                  observed, where, std::move(views));
 }
 
 Result<std::shared_ptr<Series>> Registry::series(Kind kind, bool whole, Spec spec,
@@ -147,7 +142,6 @@ std::shared_ptr<Series> Registry::series_of(Family& family, std::vector<std::str
   }
   if (found != family.series.end()) return found->second;
   auto made = std::make_shared<Series>(clock_, family.kind, family.whole);
-  made->enable(family.enabled);
   made->set_views(family.views);
   return family.series.emplace(std::move(labels), std::move(made)).first->second;
 }
@@ -184,7 +178,7 @@ void Registry::run_observers() {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [key, family] : families_) {
-      if (family->observer && family->enabled) observed.push_back(family);
+      if (family->observer) observed.push_back(family);
     }
   }
   // Outside of the mutex, since an observer is foreign code: it may make an instrument, which takes
@@ -220,33 +214,6 @@ void Registry::end(const std::string& scope, const std::string& name,
   if (family == families_.end()) return;
   family->second->series.erase(labels);
   if (family->second->series.empty() && !family->second->observer) families_.erase(family);
-}
-
-std::vector<SeriesInfo> Registry::select(std::string_view pattern) const {
-  const std::lock_guard lock(mutex_);
-  std::vector<SeriesInfo> all;
-  for (const auto& [key, family] : families_) {
-    if (!fits_pattern(pattern, family->spec->name)) continue;
-    for (const auto& [labels, series] : family->series) {
-      all.push_back({family->spec, family->kind, attributes_of(*family->spec, labels),
-                     family->views, family->enabled});
-    }
-  }
-  return all;
-}
-
-std::size_t Registry::enable(std::string_view pattern, bool on) {
-  const std::lock_guard lock(mutex_);
-  // Kept for instruments that are made later, in order: the last one that fits wins.
-  switches_.emplace_back(pattern, on);
-  std::size_t count = 0;
-  for (const auto& [key, family] : families_) {
-    if (!fits_pattern(pattern, family->spec->name)) continue;
-    family->enabled = on;
-    for (const auto& [labels, series] : family->series) series->enable(on);
-    count += family->series.size();
-  }
-  return count;
 }
 
 void Registry::override_views(std::string pattern, std::vector<View> views) {

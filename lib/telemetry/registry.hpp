@@ -48,15 +48,6 @@ struct Snapshot {
 /// (stats, histograms, gauges without data) is left out. Pure.
 std::vector<Record> records_of(const std::vector<Point>& points, const Stamp& at);
 
-/// A series that is registered, whether or not it has ever been touched.
-struct SeriesInfo {
-  std::shared_ptr<const Spec> spec;
-  Kind kind = Kind::Stat;
-  std::vector<Attribute> labels;
-  std::vector<View> views;
-  bool enabled = true;
-};
-
 /// An observer that a registry asks at each collection, for as long as this object lives. Its end
 /// waits for a call that is under way on another thread, so that what the observer borrows may go
 /// afterwards, and takes the instrument with its series away. Not to be ended inside that call;
@@ -73,8 +64,6 @@ class Observation {
   ~Observation() {
     if (end_) end_();
   }
-  /// From now on it is asked as long as the registry lives.
-  void stay() { end_ = {}; }
 
  private:
   std::function<void()> end_;
@@ -111,10 +100,6 @@ class Registry {
   void end(const std::string& scope, const std::string& name,
            const std::vector<std::string>& labels);
 
-  std::vector<SeriesInfo> select(std::string_view pattern = "**") const;
-  /// What is off adds nothing. Returns how many series there are of that pattern; holds for those
-  /// that come later, too.
-  std::size_t enable(std::string_view pattern, bool on);
   /// The user decides, not the author; holds for instruments that come later, too.
   void override_views(std::string pattern, std::vector<View> views);
 
@@ -142,7 +127,6 @@ class Registry {
     bool whole, observed;
     std::source_location where;
     std::vector<View> views;
-    bool enabled = true;
     std::mutex asking{};  // held while the observer is called; before the registry's
     Observer observer{};
     std::map<std::vector<std::string>, std::shared_ptr<Series>> series{};  // by labels
@@ -158,7 +142,6 @@ class Registry {
   mutable std::mutex mutex_;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<Family>> families_;
   std::vector<std::pair<std::string, std::vector<View>>> overrides_;
-  std::vector<std::pair<std::string, bool>> switches_;
   std::uint64_t tick_ = 0;
   std::optional<Duration> ahead_;  // of the wall clock, as starts are told
   std::atomic<std::uint64_t> refused_{0}, failed_{0};

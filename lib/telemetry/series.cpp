@@ -58,30 +58,27 @@ void Series::set_views(const std::vector<View>& views) {
 bool Series::count(std::int64_t more) {
   if (more < 0 && kind_ == Kind::Counter) return false;
   // Wraps instead of being undefined; differences stay right.
-  if (enabled_.load(kRelaxed)) number_.fetch_add(more, kRelaxed);
+  number_.fetch_add(more, kRelaxed);
   return true;
 }
 
 bool Series::count(double more) {
   if (!(more >= 0) && kind_ == Kind::Counter) return false;
-  if (enabled_.load(kRelaxed)) real_.fetch_add(more, kRelaxed);
+  real_.fetch_add(more, kRelaxed);
   return true;
 }
 
 void Series::set(double value) {
-  if (!enabled_.load(kRelaxed)) return;
   real_.store(value, kRelaxed);
   if (!known_.load(kRelaxed)) known_.store(true, kRelaxed);
 }
 
 void Series::raise(double more) {
-  if (!enabled_.load(kRelaxed)) return;
   real_.fetch_add(more, kRelaxed);
   known_.store(true, kRelaxed);
 }
 
 void Series::add(double value) {
-  if (!enabled_.load(kRelaxed)) return;
   const std::lock_guard lock(mutex_);
   summary_.add(value);
   for (auto& state : views_) {
@@ -96,7 +93,7 @@ void Series::add(double value) {
 }
 
 void Series::add(const Window& batch) {
-  if (!enabled_.load(kRelaxed) || batch.count == 0) return;
+  if (batch.count == 0) return;
   Summary<double> more;
   more.count = batch.count;
   more.sum = aggregate(batch, "sum");

@@ -32,7 +32,6 @@ class Series {
   /// Borrows `clock`. `whole`: a total that is counted in whole numbers.
   Series(const Clock& clock, Kind kind, bool whole);
 
-  void enable(bool on) { enabled_.store(on, std::memory_order_relaxed); }
   /// The windows of views that were there before are forgotten.
   void set_views(const std::vector<View>& views);
 
@@ -84,7 +83,7 @@ class Series {
   const Kind kind_;
   const bool whole_;
   const TimePoint start_;
-  std::atomic<bool> enabled_{true}, known_{false};
+  std::atomic<bool> known_{false};
   std::atomic<std::int64_t> number_{0};
   std::atomic<double> real_{0};
   std::mutex mutex_;  // for what follows
