@@ -28,7 +28,6 @@ PLACES = (
     ("lib/timer", "system_timers"),
     ("lib/logs", "system_output"),
     ("lib/process|lib/workers", "system_workers|system_ending"),
-    ("lib/plugin", "system_plugin"),
     ("lib/spec|apps/elastrun/", "system_bad_input|system_start"),
     ("apps/elastrunctl|lib/runs", "elastrunctl_local"),
     ("lib/launcher|lib/agent", "system_restart|system_report"),

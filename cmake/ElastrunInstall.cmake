@@ -75,9 +75,7 @@ install(DIRECTORY ${CMAKE_SOURCE_DIR}/config/ DESTINATION ${CMAKE_INSTALL_DATADI
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/config/observability/ COMPONENT program
         DESTINATION ${CMAKE_INSTALL_DATADIR}/elastrun/observability)
 
-# For plug-ins and workers in C++, which need nothing else; libraries: ElastrunDevelopment.
-install(FILES ${CMAKE_SOURCE_DIR}/lib/plugin/elastrun_plugin.h COMPONENT program
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/elastrun/plugin)
+# Workers in C++ need nothing else; libraries: ElastrunDevelopment.
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/lib/worker/ COMPONENT program
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/elastrun/worker FILES_MATCHING PATTERN "*.hpp")
 

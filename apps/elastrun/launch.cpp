@@ -9,7 +9,6 @@
 #include "exit_code.hpp"
 #include "install_into.hpp"
 #include "launcher/job_run.hpp"
-#include "plugin/library.hpp"
 #include "process/descriptor_limit.hpp"
 #include "process/devices.hpp"
 #include "process/guardian.hpp"
@@ -98,10 +97,7 @@ int launch(int argc, char** argv) {
 
 int launch(guardian::Agent& guardian, int argc, char** argv) {
   hold_passing_signals();
-  const int code = run_job(guardian, argc, argv);
-  // After run_job() has returned: its destructors have closed files and ended children by then.
-  plugin::leave_if_loaded(code);
-  return code;
+  return run_job(guardian, argc, argv);
 }
 
 }  // namespace elastrun

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t kFarthest = 9'000'000'000'000'000;  // doubles name every number below it
 
-enum Member : unsigned { kJob = 1, kStep = 2, kTime = 4, kLogTime = 8, kPayload = 16 };
+enum Member : unsigned { kJobName = 1, kStep = 2, kTime = 4, kLogTime = 8, kPayload = 16 };
 
 class Reader {
  public:
@@ -17,7 +17,7 @@ class Reader {
   std::optional<PlainStep> read() {
     if (!object(false) || !line_.at_end()) return std::nullopt;
     // Of an entry in a payload the log's time stands beside that.
-    const auto needed = kJob | kStep | kTime;
+    const auto needed = kJobName | kStep | kTime;
     return (seen_ & needed) == needed ? std::optional(found_) : std::nullopt;
   }
 
@@ -32,7 +32,7 @@ class Reader {
   }
 
   bool member(std::string_view name, bool inner) {
-    if (name == "job_name") return first(kJob) && job();
+    if (name == "job_name") return first(kJobName) && job();
     if (name == "step_count") return first(kStep) && step();
     if (name == "step_start_time") return first(kTime) && real(found_.time);
     if (inner) return false;

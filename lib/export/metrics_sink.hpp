@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 
 namespace elastrun::exporter {
@@ -30,19 +29,14 @@ class MetricsSink : public telemetry::Sink {
   /// Whether it takes records; then by consume().
   virtual bool is_told() const { return true; }
   void consume(const telemetry::Record& record) override { static_cast<void>(record); }
-  /// Of who pulls: with which cursor. None: is told only.
-  virtual std::optional<telemetry::Cursor::Temporality> pulls() const { return std::nullopt; }
+  /// Whether it takes series; then by pull().
+  virtual bool pulls() const { return false; }
   virtual void pull(const telemetry::Snapshot& snapshot) { static_cast<void>(snapshot); }
 
   /// Nothing will come any more: delivers what waits and runs `done` once, maybe inside this call.
   virtual void finish(std::function<void()> done) = 0;
   /// After the last wait for finish(): what has not been delivered is lost.
   virtual SinkAccount account() const = 0;
-
-  /// From now on ailment() is asked for.
-  virtual void watch_health() {}
-  /// What a sink that looks after the health of the node has found, a sentence; empty: nothing.
-  virtual std::string ailment() const { return {}; }
   const std::string& name() const { return name_; }
 
  private:

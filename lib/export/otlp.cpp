@@ -109,7 +109,7 @@ void add_distribution(json::object& data, const Point& point) {
 }
 
 /// The metric without its points: the list of points is what is returned.
-json::array& make_metric(json::object& metric, const Point& point, int temporality) {
+json::array& make_metric(json::object& metric, const Point& point) {
   metric["name"] = text(point.spec->name);
   if (!point.spec->help.empty()) metric["description"] = text(point.spec->help);
   metric["unit"] = text(point.spec->unit);
@@ -118,8 +118,8 @@ json::array& make_metric(json::object& metric, const Point& point, int temporali
                           : point.kind == Kind::Histogram ? "exponentialHistogram"
                                                           : "sum";
   json::object& data = metric[key].emplace_object();
-  // OTLP's Gauge has none.
-  if (point.kind != Kind::Gauge) data["aggregationTemporality"] = temporality;
+  // Cumulative; OTLP's Gauge has none.
+  if (point.kind != Kind::Gauge) data["aggregationTemporality"] = 2;
   if (point.kind == Kind::Counter || point.kind == Kind::UpDown) {
     data["isMonotonic"] = point.kind == Kind::Counter;
   }
@@ -263,7 +263,6 @@ json::object log_of(const Record& record, const std::string& trace) {
 }  // namespace
 
 std::string otlp_metrics(const Snapshot& snapshot, const OtlpOptions& options) {
-  const bool delta = options.temporality == telemetry::Cursor::Temporality::Delta;
   json::array scopes;
   std::string scope;
   const telemetry::Spec* last = nullptr;
@@ -280,7 +279,7 @@ std::string otlp_metrics(const Snapshot& snapshot, const OtlpOptions& options) {
     }
     if (point.spec.get() != last) {
       json::object& metric = metrics->emplace_back(json::object()).get_object();
-      points = &make_metric(metric, point, delta ? 1 : 2);
+      points = &make_metric(metric, point);
       last = point.spec.get();
     }
     json::object data = point_of(point, snapshot);

@@ -16,12 +16,10 @@ struct OtlpOptions {
   std::vector<telemetry::Attribute> resource{};  // service.name, process.pid, ...
   std::string version{};                         // of each scope
   std::string trace{};                           // what its id is made from: who has one, shares it
-  telemetry::Cursor::Temporality temporality = telemetry::Cursor::Temporality::Cumulative;
 };
 
 /// Counters as sums, gauges as gauges (without a recorded value: flag 1), stats as histograms of
-/// one bucket, histograms as exponential histograms with the sketch's own buckets. `temporality`
-/// must be that of the cursor the snapshot was taken with.
+/// one bucket, histograms as exponential histograms with the sketch's own buckets.
 std::string otlp_metrics(const telemetry::Snapshot& snapshot, const OtlpOptions& options = {});
 /// Records of kind SpanEnd with the attribute "duration_ns": spans of one trace. Their ids are the
 /// attributes "span.id" and "span.parent", where a worker has given them. Else the agent's own are

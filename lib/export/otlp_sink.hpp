@@ -42,9 +42,7 @@ class OtlpSink final : public MetricsSink {
   OtlpSink(boost::asio::io_context& loop, Clock& clock, std::string name, Settings settings);
 
   void consume(const telemetry::Record& record) override;
-  std::optional<telemetry::Cursor::Temporality> pulls() const override {
-    return settings_.options.temporality;
-  }
+  bool pulls() const override { return true; }
   void pull(const telemetry::Snapshot& snapshot) override;
   void finish(std::function<void()> done) override;
   SinkAccount account() const override;

@@ -34,7 +34,7 @@ bool has_control(std::string_view text) {
 
 }  // namespace
 
-Result<OtlpTarget> parse_otlp_url(std::string_view url, std::uint16_t usual_port) {
+Result<OtlpTarget> parse_otlp_url(std::string_view url) {
   const auto wrong = [url](std::string_view why) {
     return fail(Code::Usage, fmt::format("'{}' is not the URL of a collector: {}; expected "
                                          "http://HOST[:PORT][/PATH]",
@@ -56,7 +56,7 @@ Result<OtlpTarget> parse_otlp_url(std::string_view url, std::uint16_t usual_port
   if (path.find_first_of("?# ") != path.npos || has_control(url)) {
     return wrong("its path has a character that cannot be in one");
   }
-  const auto endpoint = net::parse_endpoint(authority, usual_port);
+  const auto endpoint = net::parse_endpoint(authority, 4318);
   if (!endpoint) return wrong(endpoint.error().text);
   if (endpoint->port == 0) return wrong("port 0");
   target.endpoint = *endpoint;

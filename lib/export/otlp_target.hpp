@@ -18,9 +18,9 @@ struct OtlpTarget {
   std::string path;  // "/otlp"; without a slash at its end
   bool operator==(const OtlpTarget&) const = default;
 };
-/// "http://collector:4318", "https://[::1]/otlp"; `usual_port` unless one is given. Fails with
+/// "http://collector:4318", "https://[::1]/otlp"; port 4318 unless one is given. Fails with
 /// Usage.
-Result<OtlpTarget> parse_otlp_url(std::string_view url, std::uint16_t usual_port = 4318);
+Result<OtlpTarget> parse_otlp_url(std::string_view url);
 /// "key=value,key2=value2" (OTEL_EXPORTER_OTLP_HEADERS), values percent-decoded; other items are
 /// ignored.
 std::vector<std::pair<std::string, std::string>> parse_otlp_headers(std::string_view text);

@@ -23,9 +23,7 @@ class PageSink final : public MetricsSink {
   PageSink(files::BlockingCalls& calls, std::string name, std::string path, Form form,
            FamilyOptions options);
   bool is_told() const override { return false; }
-  std::optional<telemetry::Cursor::Temporality> pulls() const override {
-    return telemetry::Cursor::Temporality::Cumulative;
-  }
+  bool pulls() const override { return true; }
   void pull(const telemetry::Snapshot& snapshot) override;
   void finish(std::function<void()> done) override;
   SinkAccount account() const override;

@@ -5,6 +5,28 @@
 
 namespace elastrun::exporter {
 
+void PieceQueue::add(std::string piece) {
+  bytes_ += piece.size();
+  pieces_.push_back(std::move(piece));
+  while (bytes_ > most_) {
+    bytes_ -= pieces_.front().size();
+    pieces_.pop_front();
+    dropped_ += 1;
+  }
+}
+
+std::vector<std::string> PieceQueue::take(std::size_t bytes) {
+  std::vector<std::string> taken;
+  std::size_t size = 0;
+  while (!pieces_.empty() && (taken.empty() || size + pieces_.front().size() <= bytes)) {
+    size += pieces_.front().size();
+    taken.push_back(std::move(pieces_.front()));
+    pieces_.pop_front();
+  }
+  bytes_ -= size;
+  return taken;
+}
+
 StreamSink::StreamSink(Clock& clock, std::string name, Format format,
                        std::unique_ptr<PieceWriter> writer)
     : MetricsSink(std::move(name)),

@@ -3,8 +3,9 @@
 
 #include "core/clock.hpp"
 #include "export/metrics_sink.hpp"
-#include "export/piece_queue.hpp"
 
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,6 +29,27 @@ class PieceWriter {
   virtual void close(std::function<void()> done) = 0;
   /// Pieces that were written and then lost all the same, without their reader.
   virtual std::uint64_t lost() const { return 0; }
+};
+
+/// Pieces that wait for a slow writer, bounded in bytes: drops the oldest first, and counts them.
+/// Pure.
+class PieceQueue {
+ public:
+  explicit PieceQueue(std::size_t most) : most_(most) {}
+
+  void add(std::string piece);
+  /// The oldest, together at most so many bytes, but at least one.
+  std::vector<std::string> take(std::size_t bytes);
+  bool empty() const { return pieces_.empty(); }
+  std::size_t size() const { return pieces_.size(); }
+  std::size_t bytes() const { return bytes_; }
+  std::uint64_t dropped() const { return dropped_; }
+
+ private:
+  const std::size_t most_;
+  std::deque<std::string> pieces_;
+  std::size_t bytes_ = 0;
+  std::uint64_t dropped_ = 0;
 };
 
 /// A sink that writes each record as a piece of text: events at once, others with the next event,

@@ -110,7 +110,6 @@ struct JobSpec : AgreedRules {
   Duration metrics_interval = std::chrono::seconds(10);
   /// --aggregations: by pattern, instead of those that a script or an instrument names.
   std::vector<std::pair<std::string, std::vector<std::string>>> aggregations{};
-  double carbon_intensity = 0;        // --carbon-intensity: grams for a kilowatt hour; 0: not said
   std::optional<ListenAddress> http;  // --http
   std::string event_log_handler = "null";
   std::uint64_t journal_size = 0;  // --journal-size: bytes of one file; 0: no limit

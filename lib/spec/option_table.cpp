@@ -261,24 +261,19 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "Where the launcher's events go: null or console", kNone, &JobSpec::event_log_handler},
     {Opt::Metrics, "metrics", 0, Kind::List, Group::Reports, kOurs, kPet, "metrics.sinks", kNone,
      kNone, "SINK[:ARG]",
-     "Send metrics and events to console, jsonl:FILE, prometheus:FILE, openmetrics:FILE, "
-     "tensorboard:DIR, trace:FILE, statsd:HOST:PORT, otlp:URL, kubeflow, exec:COMMAND or "
-     "plugin:FILE, or to none; may be given several times",
+     "Send metrics and events to console, jsonl:FILE, prometheus:FILE, tensorboard:DIR, "
+     "trace:FILE, otlp:URL or exec:COMMAND, or to none; may be given several times",
      "In the variable commas separate sinks, and two commas stand for one that is meant. "
      "[[metrics.route]] selects what a sink gets, see elastrun.toml(5)."},
     {Opt::MetricsInterval, "metrics-interval", 0, Kind::Float, Group::Reports, kOurs, kPet,
-     "metrics.interval", "10", kNone, "SECONDS",
-     "How often pages, pushes and datagrams of metrics are made", kNone},
+     "metrics.interval", "10", kNone, "SECONDS", "How often pages and pushes of metrics are made",
+     kNone},
     {Opt::Aggregations, "aggregations", 0, Kind::List, Group::Reports, kOurs, kPet,
      "metrics.aggregations", kNone, kNone, "PATTERN=NAME[+NAME...]",
      "Summarise the Stats of workers whose names match so, and not as the script says: "
      "'train.*=p95+p99'; may be given several times",
      "In the variable commas separate them. The names are value, mean, count, sum, max, min, "
      "stddev, p50, p90, p95, p99, p999 and histogram; of several patterns the first one counts."},
-    {Opt::CarbonIntensity, "carbon-intensity", 0, Kind::Float, Group::Reports, kOurs, kPet,
-     "metrics.carbon_intensity", kNone, kNone, "GRAMS",
-     "Tell the carbon dioxide of the energy that is drawn, at so many grams for a kilowatt hour",
-     kNone},
 
     {Opt::Config, "config", 0, Kind::Text, Group::Launch, kOurs, kPet, kNone, kNone, kNone, "FILE",
      "Read options, script and variables of the workers from a TOML file", kNone},

@@ -92,7 +92,6 @@ enum class Opt {
   Metrics,
   MetricsInterval,
   Aggregations,
-  CarbonIntensity,
   // This launch
   Config,
   DryRun,

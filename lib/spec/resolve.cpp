@@ -377,14 +377,6 @@ class Resolver {
     auto all = stat_aggregations(given);
     if (!all) return all.error();
     job_.aggregations = std::move(*all);
-    if (text(Opt::CarbonIntensity).empty()) return std::nullopt;
-    const double grams = *parse_float(text(Opt::CarbonIntensity));
-    if (!(grams >= 0 && grams <= 1e6)) {
-      return Refusal{fmt::format("{}: {} is no carbon intensity",
-                                 values()[Opt::CarbonIntensity].source, text(Opt::CarbonIntensity)),
-                     2, false, "expected grams for a kilowatt hour, such as 400"};
-    }
-    job_.carbon_intensity = grams;
     return std::nullopt;
   }
 

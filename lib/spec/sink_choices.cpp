@@ -22,19 +22,15 @@ struct SinkRow {
   enum class Grain { Each, Seconds, Totals } grain;  // of the samples of workers, unless it is said
 };
 using Grain = SinkRow::Grain;
-constexpr std::array<SinkRow, 11> kSinkRows = {{
+constexpr std::array<SinkRow, 7> kSinkRows = {{
     {"console", SinkKind::Console, "[:GROUP]", "console", Grain::Each},
     {"jsonl", SinkKind::JsonLines, ":FILE", "jsonl:run.jsonl", Grain::Each},
-    {"prometheus", SinkKind::Prometheus, ":FILE", "prometheus:/var/lib/node_exporter/job.prom",
-     Grain::Totals},
-    {"openmetrics", SinkKind::OpenMetrics, ":FILE", "openmetrics:job.om", Grain::Totals},
+    {"prometheus", SinkKind::Prometheus, ":FILE[;openmetrics]",
+     "prometheus:/var/lib/node_exporter/job.prom", Grain::Totals},
     {"tensorboard", SinkKind::TensorBoard, ":DIR", "tensorboard:runs", Grain::Seconds},
     {"trace", SinkKind::Trace, ":FILE", "trace:trace.json", Grain::Seconds},
-    {"statsd", SinkKind::Statsd, ":HOST[:PORT]", "statsd:127.0.0.1:8125", Grain::Totals},
     {"otlp", SinkKind::Otlp, ":URL", "otlp:http://collector:4318", Grain::Totals},
-    {"kubeflow", SinkKind::Kubeflow, "[:STEPS]", "kubeflow:20000", Grain::Each},
     {"exec", SinkKind::Exec, ":COMMAND", "exec:python3 collect.py", Grain::Seconds},
-    {"plugin", SinkKind::Plugin, ":FILE[?ARGUMENT]", "plugin:./sink.so?verbose", Grain::Seconds},
 }};
 
 std::unexpected<Refusal> refuse(std::string_view source, std::string text, std::string hint) {
@@ -56,13 +52,7 @@ std::string fault_of(SinkKind kind, std::string_view argument) {
       !argument.starts_with("https://")) {
     return "expected http://HOST[:PORT][/PATH] or https://...";
   }
-  if (kind == SinkKind::Plugin && argument.starts_with('?')) return "no FILE stands before the ?";
-  if (kind == SinkKind::Kubeflow && parse_int(argument).value_or(0) < 1) {
-    return "expected the number of steps of the whole training";
-  }
-  if (kind != SinkKind::Statsd) return {};
-  const auto endpoint = parse_endpoint(argument);
-  return endpoint && endpoint->port != 0 ? std::string() : "expected HOST or HOST:PORT";
+  return {};
 }
 
 constexpr std::string_view kWindow = ";window=";
@@ -97,7 +87,7 @@ Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view sou
   const auto window = take_window(rest);
   const auto colon = rest.find(':');
   const auto name = rest.substr(0, colon);
-  const auto argument = colon == rest.npos ? std::string_view() : rest.substr(colon + 1);
+  auto argument = colon == rest.npos ? std::string_view() : rest.substr(colon + 1);
   const auto row = std::ranges::find(kSinkRows, name, &SinkRow::name);
   if (row == kSinkRows.end()) {
     const auto near = nearest(name, names());
@@ -105,6 +95,9 @@ Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view sou
                   (near ? fmt::format("did you mean {}? ", *near) : std::string()) +
                       fmt::format("The sinks are none, {}", known_metrics_sinks()));
   }
+  constexpr std::string_view kOpenMetrics = ";openmetrics";
+  const bool open = row->kind == SinkKind::Prometheus && argument.ends_with(kOpenMetrics);
+  if (open) argument.remove_suffix(kOpenMetrics.size());
   if (argument.empty() && !row->argument.starts_with('[')) {
     return refuse(source, fmt::format("the sink {} needs {}", name, row->argument.substr(1)),
                   fmt::format("for example {}", row->example));
@@ -124,7 +117,7 @@ Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view sou
         "expected 0 (each sample) or 1s (their sum), for example jsonl:run.jsonl;window=1s");
   }
   const bool each = window.empty() ? row->grain == Grain::Each : window == "0";
-  return SinkChoice{row->kind, std::string(text), std::string(argument), each};
+  return SinkChoice{row->kind, std::string(text), std::string(argument), each, {}, open};
 }
 
 Answer<std::vector<SinkChoice>> metrics_sinks(const Override& given,

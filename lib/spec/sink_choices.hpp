@@ -16,25 +16,23 @@ struct SinkChoice {
     Console,
     JsonLines,
     Prometheus,
-    OpenMetrics,
     TensorBoard,
     Trace,
-    Statsd,
     Otlp,
-    Kubeflow,
-    Exec,
-    Plugin
+    Exec
   } kind = Kind::Console;
   std::string text;  // as it was given: its name in logs and reports
   std::string argument;
   /// Whether it is told each sample of a worker, and not what a second of them comes to.
   bool each = false;
   std::vector<MetricsRoute> routes{};  // empty: what it takes by default
+  bool openmetrics = false;            // prometheus: in that form
   bool operator==(const SinkChoice&) const = default;
 };
 
-/// "console", "jsonl:run.jsonl", "tensorboard:runs;window=0". Refuses (exit code 2) a name that is
-/// not known, and an argument that is missing or of the wrong form; `source` is who said it.
+/// "console", "tensorboard:runs;window=0", "prometheus:job.om;openmetrics". Refuses (exit code 2) a
+/// name that is not known, and an argument that is missing or of the wrong form; `source` is who
+/// said it.
 Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view source);
 
 /// The sinks that `given` names, in order, each once, and those that `rows` name beside them; what

@@ -190,23 +190,6 @@ void Machine::compare(MachineSample& sample) {
   }
 }
 
-/// What has been drawn since the sample before is added to its sum: the driver of a GPU that is
-/// loaded again counts from zero.
-void Machine::add_up_energy(MachineSample& sample) const {
-  if (!before_) return;
-  sample.joules = before_->joules;
-  for (const auto& gpu : sample.gpus) {
-    const auto old = std::ranges::find(before_->gpus, gpu.uuid, &GpuUse::uuid);
-    if (old == before_->gpus.end() || !gpu.energy || !old->energy) continue;
-    // The counter begins at 0 with its driver, and a total must not fall.
-    sample.joules += std::max(0.0, *gpu.energy - *old->energy);
-  }
-  for (const auto& one : sample.energy) {
-    const auto old = std::ranges::find(before_->energy, one.id, &EnergyUse::id);
-    if (old != before_->energy.end()) sample.joules += std::max(0.0, one.joules - old->joules);
-  }
-}
-
 MachineSample Machine::sample(TimePoint now, const std::vector<WatchedWorker>& workers) {
   MachineSample sample;
   sample.at = now;
@@ -220,7 +203,6 @@ MachineSample Machine::sample(TimePoint now, const std::vector<WatchedWorker>& w
   }
   sample.gpus = nvml_.sample();
   sample.energy = energy_.sample();
-  add_up_energy(sample);
   compare(sample);
   // After compare(), which keeps totals from falling: the next sample compares with those.
   before_ = sample;

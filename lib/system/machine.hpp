@@ -47,7 +47,6 @@ struct MachineSample {
   std::vector<WorkerUse> workers;
   std::vector<GpuUse> gpus;
   std::vector<EnergyUse> energy;  // of processors and memory
-  double joules = 0;              // of those and all GPUs, since we watch
 };
 
 /// Where to look; changed by tests only.
@@ -72,7 +71,6 @@ class Machine {
   void read_node(MachineSample& sample) const;
   CgroupUse read_cgroup() const;
   void compare(MachineSample& sample);
-  void add_up_energy(MachineSample& sample) const;
 
   const MachineSources sources_;
   Nvml nvml_;

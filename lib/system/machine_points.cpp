@@ -241,10 +241,7 @@ void add_gpu_state(Points& points, const std::vector<GpuUse>& gpus) {
   }
 }
 
-/// Of processors since we watch; and what that is in carbon, if the user has said what a kilowatt
-/// hour is: `intensity` in grams.
-void add_energy(Points& points, const MachineSample& sample, double intensity) {
-  constexpr double kJoulesOfKilowattHour = 3.6e6;
+void add_energy(Points& points, const MachineSample& sample) {
   points.metric(
       Kind::Counter, "hw.energy", "J",
       "Energy drawn: by a GPU since its driver was loaded, by processors since we watch.");
@@ -253,16 +250,11 @@ void add_energy(Points& points, const MachineSample& sample, double intensity) {
     const char* const type = one.name == "dram" ? "memory" : "cpu";
     points.add(one.joules, {{"hw.id", one.id}, {"hw.type", type}, {"hw.name", one.name}});
   }
-  if (intensity <= 0) return;
-  points.metric(Kind::Counter, "elastrun.carbon", "g",
-                "Carbon dioxide of the energy of GPUs, processors and memory, since we watch.");
-  points.add(sample.joules / kJoulesOfKilowattHour * intensity, {});
 }
 
 }  // namespace
 
-std::vector<telemetry::Point> points_of(const MachineSample& sample, TimePoint start,
-                                        double carbon_intensity) {
+std::vector<telemetry::Point> points_of(const MachineSample& sample, TimePoint start) {
   std::vector<telemetry::Point> all;
   Points points(all, start);
   add_node(points, sample);
@@ -272,7 +264,7 @@ std::vector<telemetry::Point> points_of(const MachineSample& sample, TimePoint s
   add_worker_memory(points, sample);
   add_gpu_load(points, sample.gpus);
   add_gpu_state(points, sample.gpus);
-  add_energy(points, sample, carbon_intensity);
+  add_energy(points, sample);
   return all;
 }
 

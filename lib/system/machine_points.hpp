@@ -11,10 +11,8 @@ namespace elastrun::system {
 
 /// A sample as points of a snapshot, under the names of OpenTelemetry's semantic conventions where
 /// there is one (system.*, process.*, hw.*), else under elastrun.cgroup.*. elastrun-telemetry(7)
-/// lists them. Counters count from `start`. `carbon_intensity`: grams for a kilowatt hour; 0: not
-/// known. Pure.
-std::vector<telemetry::Point> points_of(const MachineSample& sample, TimePoint start,
-                                        double carbon_intensity = 0);
+/// lists them. Counters count from `start`. Pure.
+std::vector<telemetry::Point> points_of(const MachineSample& sample, TimePoint start);
 /// What the names of those begin with.
 std::vector<std::string> machine_point_names();
 

@@ -3,6 +3,22 @@
 
 namespace elastrun::telemetry {
 
+bool fits_pattern(std::string_view pattern, std::string_view name) {
+  if (pattern.empty()) return name.empty();
+  if (pattern.front() != '*') {
+    return !name.empty() && pattern.front() == name.front() &&
+           fits_pattern(pattern.substr(1), name.substr(1));
+  }
+  // One star stays within a part between dots, two go over them.
+  const bool all = pattern.starts_with("**");
+  pattern.remove_prefix(all ? 2 : 1);
+  for (;;) {
+    if (fits_pattern(pattern, name)) return true;
+    if (name.empty() || (!all && name.front() == '.')) return false;
+    name.remove_prefix(1);
+  }
+}
+
 std::vector<View> default_views(Kind kind) {
   using enum Aggregation;
   View view;

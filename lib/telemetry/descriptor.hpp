@@ -44,6 +44,8 @@ constexpr bool is_name(std::string_view text) {
            return is_letter(c) || (c >= '0' && c <= '9') || std::string_view("_.-/").contains(c);
          });
 }
+/// Whether a name fits a pattern: `*` stands for anything but a dot, `**` for anything.
+bool fits_pattern(std::string_view pattern, std::string_view name);
 /// What an instrument of that kind has when its author says nothing.
 std::vector<View> default_views(Kind kind);
 

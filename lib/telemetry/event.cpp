@@ -2,7 +2,6 @@
 #include "telemetry/event.hpp"
 
 #include "core/mixed_bits.hpp"
-#include "telemetry/family.hpp"
 
 #include <random>
 #include <unistd.h>

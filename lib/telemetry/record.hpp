@@ -70,7 +70,7 @@ struct Meaning {
 /// or those in sum, of which `window` knows more than the last value.
 enum class Detail : std::uint8_t { Whole, Each, Summed };
 
-/// The one thing that travels the pipeline: born whole as an event, or made from cells as a sample
+/// The one thing that travels the pipeline: born whole as an event, or made from series as a sample
 /// or a window (telemetry.md section 7). Sinks read it, and never change it.
 struct Record {
   enum class Kind { Event, Sample, Window, SpanEnd } kind = Kind::Event;

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <optional>
-#include <stdexcept>
 
 namespace elastrun::telemetry {
 namespace {
@@ -24,7 +23,7 @@ std::string rank_of(const Record& record) {
 
 using Key = SampleSeries::Key;
 
-/// A single value as what BatchSeries takes.
+/// A single value as a batch; NaN and infinities are none.
 Window window_of(double value) {
   Window one;
   if (!std::isfinite(value)) return one;
@@ -90,23 +89,18 @@ Spec with_help(Spec spec, std::string_view help) {
   return spec;
 }
 
+std::string samples_name(const Key& key) {
+  return instrument_name(key.name + ".samples");
+}
+
+constexpr std::string_view kOtherKind = "the name is that of another kind of metric";
+
 /// Of a worker, whose samples are so many that the last value says little.
 bool is_summed_up(const Key& key) {
   return !key.rank.empty() && !key.counts;
 }
 
 }  // namespace
-
-std::shared_ptr<BatchSeries> SampleSeries::make_batches(Held& held, Kind kind, Spec spec) {
-  auto name = spec.name;
-  auto made = registry_.series(
-      kind, "batches", std::move(spec), held.values,
-      []() -> std::shared_ptr<Series> { return std::make_shared<BatchSeries>(); },
-      std::source_location::current());
-  if (!made) return nullptr;
-  held.made.push_back(std::move(name));
-  return std::static_pointer_cast<BatchSeries>(*made);
-}
 
 void SampleSeries::make(Held& held, const Key& key, const Record& record) {
   const auto& spec = names_.at({key.scope, key.name});
@@ -116,27 +110,24 @@ void SampleSeries::make(Held& held, const Key& key, const Record& record) {
     return;
   }
   held.values = *values;
-  held.refusal = "the name is that of another kind of metric";
-  if (record.window && record.window->sketch) {
-    held.histogram = make_batches(held, Kind::Histogram, with_help(spec, "Reported by workers."));
+  const bool bucketed = record.window && record.window->sketch;
+  held.kind = bucketed ? Kind::Histogram : key.counts ? Kind::Counter : Kind::Gauge;
+  auto made = registry_.series(held.kind, false,
+                               with_help(spec, bucketed     ? "Reported by workers."
+                                               : key.counts ? "Counted by workers."
+                                                            : "The last value that was reported."),
+                               held.values);
+  if (!made) {
+    held.refusal = kOtherKind;
     return;
   }
-  try {
-    if (key.counts) {
-      held.counter.emplace(with_help(spec, "Counted by workers."), registry_);
-      if (!values->empty()) held.counter = held.counter->with(*values);
-    } else {
-      held.gauge.emplace(with_help(spec, "The last value that was reported."), registry_);
-      if (!values->empty()) held.gauge = held.gauge->with(*values);
-    }
-  } catch (const std::invalid_argument&) {  // it is the name of another instrument
-    return;
-  }
-  held.made.push_back(spec.name);
-  if (!is_summed_up(key)) return;
+  held.series = std::move(*made);
+  if (bucketed || !is_summed_up(key)) return;
   auto samples = with_help(spec, "All values that were reported.");
-  samples.name = instrument_name(key.name + ".samples");
-  held.samples = make_batches(held, Kind::Stat, std::move(samples));
+  samples.name = samples_name(key);
+  if (auto all = registry_.series(Kind::Stat, false, std::move(samples), held.values)) {
+    held.samples = std::move(*all);
+  }
 }
 
 /// Null: one name more than there may be.
@@ -165,20 +156,21 @@ std::string_view SampleSeries::take(const Record& record) {
   const std::lock_guard lock(mutex_);
   auto* const held = find(std::move(key), record);
   if (held == nullptr) return "there are too many names";
+  if (!held->series) return held->refusal;
   const Window* const batch = record.window.get();
-  if (held->histogram && batch != nullptr && batch->sketch) {
-    held->histogram->add(*batch);
-    return {};
+  if (held->kind == Kind::Histogram) {
+    if (batch == nullptr || !batch->sketch) return kOtherKind;
+    held->series->add(*batch);
+  } else if (held->kind == Kind::Gauge) {
+    held->series->set(*number);
+  } else {
+    // Workers send totals, and the series takes rises.
+    if (!held->series->count(*number - held->total)) return "a total cannot fall";
+    held->total = *number;
   }
-  if (!held->gauge && !held->counter) return held->refusal;
-  if (held->gauge) held->gauge->set(*number);
   // A worker that reports faster than it sends tells of several values at once, and a batch has
   // what they come to.
   if (held->samples) held->samples->add(batch != nullptr ? *batch : window_of(*number));
-  if (!held->counter) return {};
-  // Workers send totals, and the instrument takes rises.
-  if (!held->counter->add(*number - held->total)) return "a total cannot fall";
-  held->total = *number;
   return {};
 }
 
@@ -196,7 +188,8 @@ void SampleSeries::end_if(const std::function<bool(const Key& key)>& fits) {
     const auto& [key, held] = one;
     if (!fits(key)) return false;
     // With the worker, or its last values would be told for as long as the job runs.
-    for (const auto& name : held.made) registry_.end(key.scope, name, held.values);
+    if (held.series) registry_.end(key.scope, instrument_name(key.name), held.values);
+    if (held.samples) registry_.end(key.scope, samples_name(key), held.values);
     return true;
   });
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "telemetry/batch_series.hpp"
-#include "telemetry/instruments.hpp"
+#include "telemetry/registry.hpp"
 #include "telemetry/route.hpp"
 
 #include <atomic>
@@ -58,16 +57,13 @@ class SampleSeries final : public Sink {
  private:
   /// None of them: refused for that reason, and not asked for again.
   struct Held {
-    std::optional<Gauge> gauge{};
-    std::optional<Counter<double>> counter{};
-    std::shared_ptr<BatchSeries> histogram{}, samples{};
-    double total = 0;  // that the counter has been told of
+    Kind kind = Kind::Gauge;
+    std::shared_ptr<Series> series{}, samples{};
+    double total = 0;  // that a counter has been told of
     std::string_view refusal{};
     std::vector<std::string> values{};  // of the labels
-    std::vector<std::string> made{};    // instruments that have this series
   };
   void make(Held& held, const Key& key, const Record& record);
-  std::shared_ptr<BatchSeries> make_batches(Held& held, Kind kind, Spec spec);
   Held* find(Key key, const Record& record);
   std::string_view take(const Record& record);
 

@@ -3,104 +3,186 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace elastrun::telemetry {
+namespace {
 
-void Range::merge(const Range& later) {
-  if (later.count == 0) return;
-  min = count == 0 ? later.min : std::min(min, later.min);
-  max = count == 0 ? later.max : std::max(max, later.max);
-  last = later.last;
-  count += later.count;
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+double aggregate(const Window& batch, std::string_view name) {
+  for (const auto& [known, value] : batch.aggregates) {
+    const auto* const number = std::get_if<double>(&value);
+    if (known == name && number != nullptr) return *number;
+  }
+  return 0;
 }
 
-Summary<double> Series::since(const Cursor& cursor, const Totals& totals) const {
+/// What was added between two readings of a total, though it may have wrapped.
+std::int64_t rise(std::int64_t from, std::int64_t to) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(to) -
+                                   static_cast<std::uint64_t>(from));
+}
+
+}  // namespace
+
+Series::Series(const Clock& clock, Kind kind, bool whole)
+    : clock_(clock), kind_(kind), whole_(whole), start_(clock.now()), changed_(start_) {
+  if (kind == Kind::Histogram) summary_.sketch.emplace();
+}
+
+Summary<double> Series::empty(const View& view) const {
   Summary<double> summary;
-  summary.not_finite = totals.not_finite - cursor.base.not_finite;
-  if (totals.sketch) {
-    summary.sketch = totals.sketch;
-    if (cursor.base.sketch) summary.sketch->subtract(*cursor.base.sketch);
-  }
-  summary.count = totals.count - cursor.base.count;
-  // Without values least and most do not exist: the range holds zeros that were never measured.
-  if (summary.count == 0) return summary;
-  summary.sum = totals.sum - cursor.base.sum;
-  summary.min = cursor.range.min;
-  summary.max = cursor.range.max;
-  summary.last = cursor.range.last;
-  const auto n = static_cast<double>(summary.count);
-  // The squares are of differences from the shift; the result is of those from the mean.
-  const double from_shift = summary.sum - n * shift();
-  const double squares = totals.squares - cursor.base.squares;
-  // Rounding may take it a little below zero, whose root is NaN.
-  summary.squares = std::max(0.0, squares - from_shift * from_shift / n);
+  if (view.aggregations.need_sketch() || kind_ == Kind::Histogram) summary.sketch.emplace();
   return summary;
 }
 
-Totals GaugeSeries::harvest(Range& range) {
-  range = {};
-  if (known_.load(std::memory_order_relaxed)) {
-    const double value = value_.load(std::memory_order_relaxed);
-    // A gauge holds its value until the next one, so each harvest counts it again.
-    times_ += 1;
-    sum_ += value;
-    range = {1, value, value, value};
-  }
-  Totals totals;
-  totals.count = times_;
-  totals.sum = is_sum_ ? value_.load(std::memory_order_relaxed) : sum_;
-  return totals;
-}
-
-Summary<double> GaugeSeries::since(const Cursor& cursor, const Totals& totals) const {
-  if (!is_sum_) return Series::since(cursor, totals);
-  Summary<double> summary;
-  const double more = totals.sum - cursor.base.sum;
-  if (more != 0) summary.add(more);
-  return summary;
-}
-
-double StatSeries::shift() const {
-  const double shift = shift_.load(std::memory_order_relaxed);
-  return std::isnan(shift) ? 0 : shift;
-}
-
-void StatSeries::want_sketch() {
-  cells_->on_new([this](StatCell& cell) {
-    if (cell.sketch() != nullptr) return;
-    // Never taken away again: a thread may be adding to it at any moment.
-    sketches_.push_back(std::make_unique<SketchCell>());
-    cell.want_sketch(sketches_.back().get());
-  });
-}
-
-Totals StatSeries::harvest(Range& range) {
-  // Values still added to the tick that ends now count with the next one.
-  const std::uint64_t ended = tick_.fetch_add(1);
-  Totals totals;
-  range = {};
-  cells_->each([&](const StatCell& cell, std::size_t place) {
-    if (place >= seen_.size()) seen_.resize(place + 1);
-    const StatReading now = cell.read();
-    const auto fold = [&](const StatReading::Tick& tick, std::uint64_t end) {
-      if (end > seen_[place]) range.merge({end - seen_[place], tick.min, tick.max, now.last});
-    };
-    // What came before the tick that runs now and was not counted yet.
-    fold(now.previous, now.current.count_before);
-    const bool next_has_begun = now.current.number > ended;
-    if (!next_has_begun) fold(now.current, now.count);
-    // Values of the next tick are left to the next harvest.
-    seen_[place] = next_has_begun ? now.current.count_before : now.count;
-    totals.count += seen_[place];
-    totals.sum += next_has_begun ? now.current.sum_before : now.sum;
-    totals.squares += next_has_begun ? now.current.squares_before : now.squares;
-    totals.not_finite += now.not_finite;
-    if (const SketchCell* const sketch = cell.sketch()) {
-      if (!totals.sketch) totals.sketch.emplace();
-      sketch->read(*totals.sketch);
+void Series::set_views(const std::vector<View>& views) {
+  const std::lock_guard lock(mutex_);
+  views_.clear();
+  for (const auto& view : views) {
+    auto& state = views_.emplace_back(view);
+    state.open = empty(view);
+    state.whole = number_;
+    state.real = real_;
+    const auto& plan = view.window;
+    if (plan.period != Duration::zero()) {
+      state.index = clock_.now().time_since_epoch() / plan.period;
     }
-  });
-  return totals;
+    if (plan.samples != 0 && !is_total() && kind_ != Kind::Gauge) {
+      state.exact.emplace(plan, state.open.sketch.has_value());
+    }
+  }
+}
+
+bool Series::count(std::int64_t more) {
+  if (more < 0 && kind_ == Kind::Counter) return false;
+  // Wraps instead of being undefined; differences stay right.
+  number_.fetch_add(more, kRelaxed);
+  return true;
+}
+
+bool Series::count(double more) {
+  if (!(more >= 0) && kind_ == Kind::Counter) return false;
+  real_.fetch_add(more, kRelaxed);
+  return true;
+}
+
+void Series::set(double value) {
+  real_.store(value, kRelaxed);
+  if (!known_.load(kRelaxed)) known_.store(true, kRelaxed);
+}
+
+void Series::raise(double more) {
+  real_.fetch_add(more, kRelaxed);
+  known_.store(true, kRelaxed);
+}
+
+void Series::add(double value) {
+  const std::lock_guard lock(mutex_);
+  summary_.add(value);
+  for (auto& state : views_) {
+    if (!state.exact) {
+      state.open.add(value);
+      continue;
+    }
+    state.exact->add(value, clock_.now(), state.closed);
+    // Windows that no collection takes must not fill the memory.
+    if (state.closed.size() > kMostClosed) state.closed.erase(state.closed.begin());
+  }
+}
+
+void Series::add(const Window& batch) {
+  if (batch.count == 0) return;
+  Summary<double> more;
+  more.count = batch.count;
+  more.sum = aggregate(batch, "sum");
+  more.min = aggregate(batch, "min");
+  more.max = aggregate(batch, "max");
+  more.last = aggregate(batch, "value");
+  if (batch.sketch) more.sketch = *batch.sketch;
+  const std::lock_guard lock(mutex_);
+  // The sum of finite sums may still be beyond what a double holds, and would stay there.
+  if (!std::isfinite(summary_.sum + more.sum)) return;
+  summary_.merge(more);
+  if (!summary_.sketch) return;
+  auto& sketch = *summary_.sketch;
+  // A worker sends what it likes: values far apart would make a bucket for each step between them.
+  while (std::max(sketch.positive().counts.size(), sketch.negative().counts.size()) >
+         kMostBuckets) {
+    sketch.downscale(sketch.scale() - 1);
+  }
+}
+
+Series::Seen Series::see(TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  Seen seen{.start = std::min(start_, now)};
+  const std::int64_t whole = number_.load(kRelaxed);
+  double number = whole_ ? static_cast<double>(whole) : real_.load(kRelaxed);
+  if (is_total()) {
+    seen.value = whole_ ? Value(whole) : Value(number);
+  } else if (kind_ == Kind::Gauge) {
+    seen.no_data = !known_.load(kRelaxed);
+    if (!seen.no_data) seen.value = number;
+  } else {
+    seen.summary = summary_;
+    number = static_cast<double>(summary_.count);
+  }
+  if (std::exchange(seen_, number) != number) changed_ = now;
+  seen.changed = changed_;
+  return seen;
+}
+
+/// What the open window of time comes to: of a total its rise, of a gauge what it holds.
+Summary<double> Series::take_window(ViewState& state) {
+  if (!is_total() && kind_ != Kind::Gauge) return std::exchange(state.open, empty(state.view));
+  Summary<double> summary;
+  const std::int64_t whole = number_.load(kRelaxed);
+  const double real = real_.load(kRelaxed);
+  // Computed in whole numbers: as doubles, totals above 2^53 would lose the rise of one.
+  const double risen = whole_ ? static_cast<double>(rise(state.whole, whole)) : real - state.real;
+  if (is_total() && risen != 0) summary.add(risen);
+  if (!is_total() && known_.load(kRelaxed)) summary.add(real);
+  state.whole = whole;
+  state.real = real;
+  return summary;
+}
+
+void Series::close_windows(TimePoint now, bool at_the_end,
+                           const std::function<void(Closed)>& tell) {
+  const std::lock_guard lock(mutex_);
+  for (auto& state : views_) {
+    if (state.exact) {
+      state.exact->advance(now, state.closed);
+      for (auto& one : std::exchange(state.closed, {})) {
+        Window window{one.start, one.end, one.index, one.summary.count, one.dropped};
+        tell({state.view, std::move(window), std::move(one.summary)});
+      }
+      continue;
+    }
+    const Duration period = state.view.window.period;
+    if (period == Duration::zero()) continue;
+    const std::int64_t index = now.time_since_epoch() / period;
+    const bool early = index <= state.index;
+    if (early && !at_the_end) continue;
+    auto summary = take_window(state);
+    const bool nothing = summary.count == 0 && summary.not_finite == 0;
+    // The last window of all, in which nothing came: there is nothing to tell.
+    if (early && nothing) continue;
+    Window window{TimePoint(period * state.index), early ? now : TimePoint(period * index),
+                  early ? state.index : index - 1, summary.count};
+    state.index = index;
+    const auto on_empty = state.view.on_empty;
+    if (nothing) {
+      if (on_empty == OnEmpty::Skip) continue;
+      const bool keeps = on_empty == OnEmpty::KeepLast;
+      window.no_data = on_empty == OnEmpty::NoData || (keeps && !state.last);
+      if (keeps && state.last) summary = *state.last;
+    } else {
+      state.last = summary;
+    }
+    tell({state.view, std::move(window), std::move(summary)});
+  }
 }
 
 }  // namespace elastrun::telemetry

@@ -1,150 +1,96 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "telemetry/cells.hpp"
+#include "core/clock.hpp"
 #include "telemetry/descriptor.hpp"
-#include "telemetry/exact_windows.hpp"
-#include "telemetry/thread_cells.hpp"
 
 #include <atomic>
-#include <limits>
+#include <cstdint>
+#include <deque>
+#include <functional>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace elastrun::telemetry {
 
-/// Numbers that only grow, so that who collects takes differences.
-struct Totals {
-  std::uint64_t count = 0, not_finite = 0;
-  double sum = 0, squares = 0;  // of the distances from the series' shift
-  std::int64_t whole = 0;       // the sum of a counter of whole numbers
-  std::optional<Sketch> sketch{};
-};
-/// Of a stretch; nothing if `count` is 0.
-struct Range {
-  std::uint64_t count = 0;
-  double min = 0, max = 0, last = 0;
-  void merge(const Range& later);
-};
-
-/// The values of one instrument under one set of labels. Adding is for all threads; everything else
-/// for one at a time: the registry's lock.
+/// The values of one instrument under one set of labels, since the start and in the windows of its
+/// views. For all threads: totals and gauges are atomic, and the others have a lock around a few
+/// instructions, as nearly all that is added comes from one thread, the agent's loop.
 class Series {
  public:
-  /// What one collector has not had yet.
-  struct Cursor {
-    Totals base{};
-    Range range{};
-  };
-  virtual ~Series() = default;
-  bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
-  void enable(bool on) { enabled_.store(on, std::memory_order_relaxed); }
-  virtual void want_sketch() {}
-
-  /// Ends a tick: totals and range up to now.
-  virtual Totals harvest(Range& range) = 0;
-  /// What lies between the cursor and `totals`; ranges have been merged into it meanwhile.
-  virtual Summary<double> since(const Cursor& cursor, const Totals& totals) const;
-  /// Whether its sum is a whole number.
-  virtual bool is_whole() const { return false; }
-
- protected:
-  virtual double shift() const { return 0; }
-  std::atomic<std::uint64_t> tick_{1};
-
- private:
-  std::atomic<bool> enabled_{true};
-};
-
-template <class T>
-class CounterSeries final : public Series {
- public:
-  /// Returns false for a value below zero, which a counter that only rises does not take.
-  bool add(T value, bool may_fall) noexcept {
-    if (!enabled()) return true;
-    if (!(value >= 0) && !may_fall) [[unlikely]]
-      return false;
-    cells_->mine().add(value);
-    return true;
-  }
-  Totals harvest(Range& range) override {
-    Totals totals;
-    T sum{};
-    cells_->each([&](const SumCell<T>& cell, std::size_t) {
-      const T part = cell.sum.load(std::memory_order_relaxed);
-      if constexpr (std::is_integral_v<T>) {
-        sum = static_cast<T>(static_cast<std::uint64_t>(sum) + static_cast<std::uint64_t>(part));
-      } else {
-        sum += part;
-      }
-    });
-    if constexpr (std::is_integral_v<T>) totals.whole = sum;
-    totals.sum = static_cast<double>(sum);
-    range = {};
-    return totals;
-  }
-  /// One value, the increase, or none if there was no increase.
-  Summary<double> since(const Cursor& cursor, const Totals& totals) const override {
+  /// Buckets of each sign that batches leave; beyond that the resolution is halved: the values of a
+  /// worker may span 600 octaves, and its series must not take a megabyte each.
+  static constexpr std::size_t kMostBuckets = 640;
+  /// A window of a view that has ended.
+  struct Closed {
+    const View& view;
+    Window window;
     Summary<double> summary;
-    const double more = is_whole() ? static_cast<double>(rise(cursor.base.whole, totals.whole))
-                                   : totals.sum - cursor.base.sum;
-    if (more != 0) summary.add(more);
-    return summary;
-  }
-  bool is_whole() const override { return std::is_integral_v<T>; }
+  };
+
+  /// Borrows `clock`. `whole`: a total that is counted in whole numbers.
+  Series(const Clock& clock, Kind kind, bool whole);
+
+  /// The windows of views that were there before are forgotten.
+  void set_views(const std::vector<View>& views);
+
+  /// To a total. False, and nothing is added, for what a counter that only rises does not take.
+  bool count(std::int64_t more);
+  bool count(double more);
+  /// A gauge, or a total that is kept elsewhere.
+  void set(double value);
+  void raise(double more);
+  /// A gauge has no value any more; a total keeps its own.
+  void forget() { known_.store(false, std::memory_order_relaxed); }
+  /// To a stat or histogram: NaN and infinities are counted apart.
+  void add(double value);
+  /// Values that others have summed up: counts, sum, extremes and, where it has one, the sketch.
+  /// What is not finite is left out.
+  void add(const Window& batch);
+
+  /// What a collector sees at `now`.
+  struct Seen {
+    Value value{};
+    Summary<double> summary{};
+    bool no_data = false;
+    TimePoint start{}, changed{};
+  };
+  Seen see(TimePoint now);
+  /// Calls `tell` for the windows that have ended by `now`; at the end of all also for those of
+  /// time that are open and have seen something.
+  void close_windows(TimePoint now, bool at_the_end, const std::function<void(Closed)>& tell);
 
  private:
-  std::shared_ptr<Cells<SumCell<T>>> cells_ = std::make_shared<Cells<SumCell<T>>>();
-};
+  using Exact = Windows<double>;
+  struct ViewState {
+    View view;
+    std::int64_t index = 0;                 // of the open window of time
+    Summary<double> open{};                 // of stats
+    std::int64_t whole = 0;                 // of totals: where that window began
+    double real = 0;                        // ditto
+    std::optional<Summary<double>> last{};  // with values
+    std::optional<Exact> exact{};           // where a number of values ends a window
+    std::vector<Exact::Closed> closed{};    // of those; the oldest of too many go
+  };
+  static constexpr std::size_t kMostClosed = 1024;
 
-/// The value that was set last, by whichever thread, or that a passive observer said.
-class GaugeSeries final : public Series {
- public:
-  /// `is_sum`: the values are totals, as of a counter that is kept elsewhere.
-  explicit GaugeSeries(bool is_sum = false) : is_sum_(is_sum) {}
-  void set(double value) noexcept {
-    if (!enabled()) return;
-    value_.store(value, std::memory_order_relaxed);
-    if (!known_.load(std::memory_order_relaxed)) known_.store(true, std::memory_order_relaxed);
-  }
-  void add(double value) noexcept {
-    if (!enabled()) return;
-    value_.fetch_add(value, std::memory_order_relaxed);
-    known_.store(true, std::memory_order_relaxed);
-  }
-  void forget() noexcept { known_.store(false, std::memory_order_relaxed); }
-  Totals harvest(Range& range) override;
-  Summary<double> since(const Cursor& cursor, const Totals& totals) const override;
+  bool is_total() const { return kind_ == Kind::Counter || kind_ == Kind::UpDown; }
+  Summary<double> empty(const View& view) const;
+  Summary<double> take_window(ViewState& state);
 
- private:
-  const bool is_sum_;
-  std::atomic<double> value_{0};
+  const Clock& clock_;
+  const Kind kind_;
+  const bool whole_;
+  const TimePoint start_;
   std::atomic<bool> known_{false};
-  std::uint64_t times_ = 0;
-  double sum_ = 0;
-};
-
-class StatSeries final : public Series {
- public:
-  void add(double value) noexcept {
-    if (!enabled()) return;
-    cells_->mine().add(value, tick_.load(std::memory_order_relaxed), shift_);
-    if (auto* const exact = exact_.load(std::memory_order_acquire)) exact->add(value);
-  }
-  /// From now on each value goes to these windows, too.
-  void feed(ExactWindows* exact) { exact_.store(exact, std::memory_order_release); }
-  void want_sketch() override;
-  Totals harvest(Range& range) override;
-
- protected:
-  double shift() const override;
-
- private:
-  std::shared_ptr<Cells<StatCell>> cells_ = std::make_shared<Cells<StatCell>>();
-  std::atomic<double> shift_{std::numeric_limits<double>::quiet_NaN()};
-  std::vector<std::uint64_t> seen_;                    // values of each cell that a range covers
-  std::vector<std::unique_ptr<SketchCell>> sketches_;  // one for each cell, once wanted
-  std::atomic<ExactWindows*> exact_{nullptr};
+  std::atomic<std::int64_t> number_{0};
+  std::atomic<double> real_{0};
+  std::mutex mutex_;  // for what follows
+  Summary<double> summary_;
+  std::vector<ViewState> views_;
+  TimePoint changed_;  // as far as see() has looked
+  double seen_ = 0;    // by it: a value, or how many
 };
 
 }  // namespace elastrun::telemetry

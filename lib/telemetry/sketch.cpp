@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/sketch.hpp"
 
-#include "telemetry/powers.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -16,8 +14,23 @@ int half(int index) {
 
 }  // namespace
 
+double square_root(double x) {
+  if (!(x > 0)) return 0;
+  if (!std::isfinite(x)) return x;
+  int exponent = 0;
+  const double part = std::frexp(x, &exponent);
+  double root = std::ldexp(part, exponent / 2);  // at most twice as much, or half
+  // Four steps have all digits, ten are none too many for what begins at a quarter.
+  for (int i = 0; i < 10; ++i) root = (root + x / root) / 2;
+  return root;
+}
+
 double bucket_bound(int index, int scale) {
-  return scale >= 0 ? root_power_of_two(index, scale) : power_of_two(index << -scale);
+  // A bound of each coarser scale is one of the finest: b^i there is b^(i * 2^(5 - scale)).
+  const int finest = index << (kSketchScale - scale);
+  const auto mantissa = buckets::kBounds[static_cast<std::size_t>(finest & 31)];
+  const double bound = 1 + static_cast<double>(mantissa) * 0x1p-52;
+  return std::ldexp(bound, finest >> kSketchScale);
 }
 
 std::uint64_t Buckets::total() const {
@@ -43,19 +56,6 @@ void Buckets::merge(const Buckets& other) {
   for (int i = other.offset; i < last; ++i) {
     add(i, other.counts[static_cast<std::size_t>(i - other.offset)]);
   }
-}
-
-void Buckets::subtract(const Buckets& other) {
-  for (std::size_t i = 0; i < other.counts.size(); ++i) {
-    const auto place = static_cast<std::size_t>(other.offset + static_cast<int>(i) - offset);
-    if (place < counts.size()) counts[place] -= std::min(counts[place], other.counts[i]);
-  }
-  const auto some = [](std::uint64_t count) { return count != 0; };
-  const auto first = std::find_if(counts.begin(), counts.end(), some);
-  offset += static_cast<int>(first - counts.begin());
-  counts.erase(counts.begin(), first);
-  counts.erase(std::find_if(counts.rbegin(), counts.rend(), some).base(), counts.end());
-  if (counts.empty()) offset = 0;
 }
 
 void Buckets::halve() {
@@ -91,14 +91,6 @@ void Sketch::merge(Sketch other) {
   zeros_ += other.zeros_;
   positive_.merge(other.positive_);
   negative_.merge(other.negative_);
-}
-
-void Sketch::subtract(Sketch other) {
-  downscale(other.scale_);
-  other.downscale(scale_);
-  zeros_ -= std::min(zeros_, other.zeros_);
-  positive_.subtract(other.positive_);
-  negative_.subtract(other.negative_);
 }
 
 void Sketch::downscale(int scale) {

@@ -9,7 +9,11 @@
 
 namespace elastrun::telemetry {
 
-/// b^i for b = 2^(2^-scale): the bound below bucket i.
+/// By Newton's method; 0 for what is not above 0. std::sqrt sets errno, for which the archive of
+/// libm wants a private name of the very libc that it came with (elastrun-design(7)).
+double square_root(double x);
+
+/// b^i for b = 2^(2^-scale): the bound below bucket i. `scale`: kSketchScale at most.
 double bucket_bound(int index, int scale = kSketchScale);
 
 /// Counts of buckets that lie side by side: counts[k] belongs to bucket `offset` + k.
@@ -20,8 +24,6 @@ struct Buckets {
   std::uint64_t total() const;
   void add(int index, std::uint64_t count = 1);
   void merge(const Buckets& other);
-  /// Takes away counts that were merged before.
-  void subtract(const Buckets& other);
   /// Joins pairs of neighbours: the same counts at half the resolution.
   void halve();
   bool operator==(const Buckets&) const = default;
@@ -42,8 +44,6 @@ class Sketch {
   void add_zeros(std::uint64_t count) { zeros_ += count; }
   /// The coarser scale of both wins.
   void merge(Sketch other);
-  /// Takes away `other`, which was merged before or is an earlier state of this one.
-  void subtract(Sketch other);
   /// To a coarser scale; a finer one changes nothing.
   void downscale(int scale);
 

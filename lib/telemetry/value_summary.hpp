@@ -2,7 +2,6 @@
 #pragma once
 
 #include "telemetry/aggregation.hpp"
-#include "telemetry/powers.hpp"
 #include "telemetry/record.hpp"
 #include "telemetry/sketch.hpp"
 
@@ -30,7 +29,7 @@ struct Summary {
   /// quantiles without values or without a sketch are null.
   Value get(Aggregation aggregation) const;
   double mean() const { return count == 0 ? 0 : static_cast<double>(sum) / n(); }
-  double stddev() const { return count == 0 ? 0 : static_cast<double>(square_root(squares / n())); }
+  double stddev() const { return count == 0 ? 0 : square_root(squares / n()); }
 
  private:
   double n() const { return static_cast<double>(count); }

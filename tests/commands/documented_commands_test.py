@@ -191,17 +191,6 @@ def as_a_plan(shell: Shell, command: str) -> None:
     once(shell, command.replace("elastrun ", "elastrun --dry-run ", 1))
 
 
-def with_the_plugin(shell: Shell, command: str) -> None:
-    """That of the example, which tests/install builds as its README says."""
-    (shell.folder / "build").mkdir()
-    (shell.folder / "elastrun").symlink_to(SOURCE / "lib")
-    subprocess.run(["cc", "-shared", "-fPIC", "-I", shell.folder, "-o",
-                    shell.folder / "build/loss_watch.so",
-                    SOURCE / "config/examples/plugin/loss_watch.c"], check=True)
-    once(shell, command)
-    assert (shell.folder / "loss.csv").stat().st_size > 0
-
-
 # What a command matches first says how it is run.
 HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"[A-Z_]+=\w+ elastrun ", with_a_variable),
@@ -223,7 +212,6 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"(build/release/apps/)?elastrun (--n|--config|--dry-run|--print-|--worker-lib)", once),
     (r"elastrun --hang-timeout ", once),
     (r"elastrun --http ADDRESS:PORT$", with_a_page),
-    (r"elastrun --metrics 'plugin:", with_the_plugin),
 ]
 # Commands that install or build: what runs them instead.
 ELSEWHERE = {

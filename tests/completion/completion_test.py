@@ -36,7 +36,7 @@ OFFERS = [
     (["elastrunctl", "goodput", "--to", ""], {"chrome-trace", "tensorboard"}),
     (["elastrunctl", "store", "--secret-file", "tr"], {"train.py"}),
     (["elastrun", "--metrics", "pro"], {"prometheus:"}),
-    (["elastrun", "--metrics", ""], {"console", "jsonl:", "otlp:", "exec:", "plugin:"}),
+    (["elastrun", "--metrics", ""], {"console", "jsonl:", "otlp:", "exec:"}),
     (["elastrun", "--rdzv-conf", "l"], {"last_call_timeout=", "lease_ttl="}),
     (["elastrunctl", "logs", "ni"], {"night"}),
     (["elastrunctl", "stacks", "ni"], {"night"}),

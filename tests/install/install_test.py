@@ -26,7 +26,6 @@ share/man/man1/elastrun.1
 share/man/man1/elastrunctl.1
 share/man/man5/elastrun.toml.5
 share/man/man7/elastrun-design.7
-share/man/man7/elastrun-plugin.7
 share/man/man7/elastrun-protocol.7
 share/man/man7/elastrun-python.7
 share/man/man7/elastrun-telemetry.7
@@ -48,7 +47,6 @@ share/elastrun/config/records.schema.json
 share/elastrun/observability/elastrun-dashboard.json
 share/elastrun/observability/elastrun.rules.yml
 share/elastrun/config/examples/ddp/train.py
-include/elastrun/plugin/elastrun_plugin.h
 include/elastrun/worker/elastrun.hpp
 include/elastrun/agent/
 """.split()
@@ -144,18 +142,13 @@ class InstallTest(unittest.TestCase):
         report = json.loads((self.folder / "cpp.json").read_text())
         self.assertEqual(report["goodput"]["last_step"], 999)
 
-    def test_the_example_of_a_plugin_is_built_by_the_header_and_takes_metrics(self) -> None:
-        build = self.folder / "plugin"
-        path = f"{self.prefix}/bin:{os.environ['PATH']}"  # as for somebody who has installed it
-        run(CMAKE, "-G", GENERATOR, "-S", self.prefix / "share/elastrun/config/examples/plugin",
-            "-B", build, "-DCMAKE_C_FLAGS=-Wall -Wextra -Wpedantic -Werror",
-            env=dict(os.environ, PATH=path))
-        run(CMAKE, "--build", build)
+    def test_the_example_of_a_program_for_metrics_writes_what_workers_report(self) -> None:
         (self.folder / "loss.py").write_text(
             "from elastrun import channel\nchannel.metric('loss', 0.5, 'model')\n")
         env = dict(os.environ, PYTHON_EXEC=sys.executable, PYTHONDONTWRITEBYTECODE="1")
+        program = self.prefix / "share/elastrun/config/examples/exec/loss_watch.py"
         run(self.prefix / "bin/elastrun", "--worker-lib", "--nproc-per-node=2",
-            f"--metrics=plugin:{build}/loss_watch.so?{self.folder}/loss.csv",
+            f"--metrics=exec:{sys.executable} {program} {self.folder}/loss.csv;window=0",
             self.folder / "loss.py", env=env)
         lines = (self.folder / "loss.csv").read_text().splitlines()
         self.assertEqual(sorted(line.split(",", 1)[1] for line in lines if ",loss," in line),

@@ -50,7 +50,7 @@ OPTIONS: tuple[tuple[str, int, str], ...] = (
     ("--journal-size x ok.py", 2, "'x' is not a journal size"),
     ("--http 99999 ok.py", 2, "the port is a number from 0 to 65535"),
     ("--metrics promteus ok.py", 2, r"did you mean prometheus\?"),
-    ("--metrics statsd:h:99999 ok.py", 2, "expected HOST or HOST:PORT"),
+    ("--metrics statsd:h:99 ok.py", 2, "unknown sink 'statsd'"),
     ("--metrics otlp:ftp://x ok.py", 2, "expected http://HOST"),
     ("--signals-to-handle SIGKILL ok.py", 0, "SIGKILL cannot be handled by any process"),
     ("--signals-to-handle FOO ok.py", 0, "unknown signal 'FOO', ignored"),

@@ -9,7 +9,7 @@
 #include "core/lifetime.hpp"
 #include "goodput/account/step_pace.hpp"
 #include "goodput/ledger/monitor.hpp"
-#include "telemetry/observation.hpp"
+#include "telemetry/registry.hpp"
 
 #include <memory>
 #include <optional>

@@ -9,12 +9,10 @@
 
 namespace elastrun::agent {
 
-MachineWatch::MachineWatch(boost::asio::any_io_executor loop, Clock& clock, FindGroup group,
-                           double carbon_intensity)
+MachineWatch::MachineWatch(boost::asio::any_io_executor loop, Clock& clock, FindGroup group)
     : clock_(clock),
       group_(std::move(group)),
       begun_(clock.now()),
-      carbon_intensity_(carbon_intensity),
       calls_(std::move(loop), files::BlockingCalls::WithoutThread::Refuse),
       limit_(clock.make_alarm()) {}
 
@@ -63,7 +61,7 @@ void MachineWatch::look(Then then) {
 }
 
 std::vector<telemetry::Point> MachineWatch::points_of(const system::MachineSample& sample) const {
-  return system::points_of(sample, begun_, carbon_intensity_);
+  return system::points_of(sample, begun_);
 }
 
 }  // namespace elastrun::agent

@@ -26,9 +26,7 @@ class MachineWatch {
   /// How long a caller waits for a look.
   static constexpr Duration kTimeLimit = std::chrono::seconds(1);
 
-  /// `carbon_intensity`: grams of carbon dioxide for a kilowatt hour; 0: not known.
-  MachineWatch(boost::asio::any_io_executor loop, Clock& clock, FindGroup group,
-               double carbon_intensity = 0);
+  MachineWatch(boost::asio::any_io_executor loop, Clock& clock, FindGroup group);
   ~MachineWatch();
   MachineWatch(const MachineWatch&) = delete;
   MachineWatch& operator=(const MachineWatch&) = delete;
@@ -48,7 +46,6 @@ class MachineWatch {
   Clock& clock_;
   const FindGroup group_;
   const TimePoint begun_;
-  const double carbon_intensity_;
   files::BlockingCalls calls_;
   std::shared_ptr<system::Machine> machine_ = std::make_shared<system::Machine>();  // with a call
   std::vector<Then> waiting_;  // for the same look

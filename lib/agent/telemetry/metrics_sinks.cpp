@@ -10,18 +10,14 @@
 #include "export/console_writer.hpp"
 #include "export/file_writer.hpp"
 #include "export/json_lines.hpp"
-#include "export/kubeflow_sink.hpp"
 #include "export/otlp_sink.hpp"
 #include "export/page_sink.hpp"
-#include "export/plugin_sink.hpp"
 #include "export/program_writer.hpp"
-#include "export/statsd_sink.hpp"
 #include "export/stream_sink.hpp"
 #include "export/tensorboard.hpp"
 #include "files/bounded_call.hpp"
 #include "files/parts.hpp"
 #include "files/whole_file.hpp"
-#include "goodput/journals/journal_books.hpp"
 #include "logs/console.hpp"
 #include "telemetry/metrics.hpp"
 #include "workers/environment.hpp"
@@ -127,14 +123,6 @@ std::vector<telemetry::Selector> MetricsSinks::selectors_of(const SinkChoice& si
     one.scope = sink.argument.empty() ? telemetry::metrics::kDefaultGroup : sink.argument;
     one.kind = Record::Kind::Sample;
   }
-  if (sink.kind == Kind::Kubeflow) {
-    // Steps are either a sample each, or entries of a recorder or the hooks of --goodput auto.
-    telemetry::Selector entries = one;
-    entries.scope = goodput::kRecorderScope;
-    entries.kind = Record::Kind::Event;
-    one.kind = Record::Kind::Sample;
-    return {one, entries};
-  }
   if (sink.kind != Kind::Otlp) return {one};
   // Its metrics are pulled.
   auto spans = one;
@@ -239,8 +227,7 @@ Made MetricsSinks::make_tensorboard(const SinkChoice& sink) const {
 
 Made MetricsSinks::make_page(const SinkChoice& sink) const {
   using exporter::PageSink;
-  const auto form =
-      sink.kind == Kind::Prometheus ? PageSink::Form::Prometheus : PageSink::Form::OpenMetrics;
+  const auto form = sink.openmetrics ? PageSink::Form::OpenMetrics : PageSink::Form::Prometheus;
   const auto put = [path = path_of(sink), shared = may_share(sink), form]() -> Result<std::string> {
     auto own = own_file(path, shared);
     // So that a place that cannot be written is told before any worker runs.
@@ -252,12 +239,6 @@ Made MetricsSinks::make_page(const SinkChoice& sink) const {
   return std::make_shared<PageSink>(
       parts_.files, sink.text, *path, form,
       exporter::FamilyOptions{.resource = resource(), .tells_refused = true});
-}
-
-Made MetricsSinks::make_statsd(const SinkChoice& sink) const {
-  auto endpoint = net::parse_endpoint(sink.argument, exporter::StatsdSink::kPort);
-  if (!endpoint) return trouble(sink, endpoint.error());
-  return std::make_shared<exporter::StatsdSink>(parts_.loop, parts_.clock, sink.text, *endpoint);
 }
 
 Made MetricsSinks::make_otlp(const SinkChoice& sink) const {
@@ -281,55 +262,10 @@ Made MetricsSinks::make_otlp(const SinkChoice& sink) const {
                                               std::move(settings));
 }
 
-Made MetricsSinks::make_kubeflow(const SinkChoice& sink) const {
-  const auto& environment = parts_.environment;
-  const auto url = variable(environment, "KUBEFLOW_TRAINER_SERVER_URL");
-  if (url.empty()) {
-    return trouble(sink, {Code::Usage,
-                          "KUBEFLOW_TRAINER_SERVER_URL is not set; the Trainer sets it "
-                          "in its pods if its feature gate TrainJobStatus is on"});
-  }
-  auto target = exporter::parse_otlp_url(url, 443);
-  if (!target) return trouble(sink, target.error().context("KUBEFLOW_TRAINER_SERVER_URL"));
-  exporter::KubeflowSink::Settings settings;
-  settings.target = std::move(*target);
-  // The file and not its contents: Kubernetes renews the token of a service account while the pod
-  // runs.
-  settings.token_file = variable(environment, "KUBEFLOW_TRAINER_SERVER_TOKEN");
-  if (settings.token_file.empty()) {
-    return trouble(sink, {Code::Usage, "KUBEFLOW_TRAINER_SERVER_TOKEN names no file"});
-  }
-  if (!settings.target.tls) {  // a token is for one who has shown a certificate
-    return trouble(sink, {Code::Usage, "KUBEFLOW_TRAINER_SERVER_URL does not begin with https://"});
-  }
-  const auto ca = variable(environment, "KUBEFLOW_TRAINER_SERVER_CA_CERT");
-  auto tls = within_limit(sink, [ca] { return net::TlsClient::make({ca, {}, {}}); });
-  if (!tls) return trouble(sink, tls.error());
-  settings.tls = *tls;
-  settings.steps = parse_int(sink.argument);
-  return std::make_shared<exporter::KubeflowSink>(parts_.loop, parts_.clock, parts_.files,
-                                                  sink.text, std::move(settings));
-}
-
 Made MetricsSinks::make_program(const SinkChoice& sink) const {
   auto writer = std::make_unique<exporter::ProgramWriter>(
       parts_.loop, parts_.clock, parts_.programs, sink.argument, parts_.environment);
   return std::make_shared<StreamSink>(parts_.clock, sink.text, json_format(), std::move(writer));
-}
-
-Made MetricsSinks::make_plugin(const SinkChoice& sink) const {
-  // The first one: what is behind it is the plug-in's own, and may have more.
-  const auto mark = sink.argument.find('?');
-  const auto path = path_for_node(sink.argument.substr(0, mark), spec_.run_id);
-  plugin::Facts facts{{}, ELASTRUN_VERSION, spec_.run_id, spec_.role, host_name()};
-  if (mark != std::string::npos) {
-    facts.argument = path_for_node(sink.argument.substr(mark + 1), spec_.run_id);
-  }
-  auto made =
-      exporter::PluginSink::open(parts_.loop.get_executor(), parts_.clock, sink.text,
-                                 [path, facts] { return plugin::Library::load(path, facts); });
-  if (!made) return trouble(sink, made.error());
-  return std::move(*made);
 }
 
 Made MetricsSinks::make(const SinkChoice& sink) const {
@@ -340,18 +276,11 @@ Made MetricsSinks::make(const SinkChoice& sink) const {
     case Kind::Trace:
       return make_stream(sink);
     case Kind::Prometheus:
-    case Kind::OpenMetrics:
       return make_page(sink);
     case Kind::TensorBoard:
       return make_tensorboard(sink);
-    case Kind::Statsd:
-      return make_statsd(sink);
     case Kind::Otlp:
       return make_otlp(sink);
-    case Kind::Kubeflow:
-      return make_kubeflow(sink);
-    case Kind::Plugin:
-      return make_plugin(sink);
     case Kind::Exec:
       break;
   }

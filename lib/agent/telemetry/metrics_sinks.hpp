@@ -33,7 +33,7 @@ class MetricsSinks {
   MetricsSinks(Parts parts, const spec::JobSpec& spec) : parts_(std::move(parts)), spec_(spec) {}
 
   /// Fails with Usage or Io; names the sink, and what was wrong with it. May wait for a file
-  /// system, for five minutes at most, or 30 s for a plug-in.
+  /// system, for five minutes at most.
   Result<std::shared_ptr<exporter::MetricsSink>> make(const spec::SinkChoice& sink) const;
   /// What the sink takes: a record that fits one of them.
   static std::vector<telemetry::Selector> selectors_of(const spec::SinkChoice& sink);
@@ -45,11 +45,8 @@ class MetricsSinks {
   Made make_stream(const spec::SinkChoice& sink) const;
   Made make_page(const spec::SinkChoice& sink) const;
   Made make_tensorboard(const spec::SinkChoice& sink) const;
-  Made make_statsd(const spec::SinkChoice& sink) const;
   Made make_otlp(const spec::SinkChoice& sink) const;
-  Made make_kubeflow(const spec::SinkChoice& sink) const;
   Made make_program(const spec::SinkChoice& sink) const;
-  Made make_plugin(const spec::SinkChoice& sink) const;
   std::string path_of(const spec::SinkChoice& sink) const;
   bool may_share(const spec::SinkChoice& sink) const;
   std::string instance() const;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "agent/loop/observer.hpp"
-#include "telemetry/observation.hpp"
 #include "telemetry/registry.hpp"
 
 #include <cstdint>

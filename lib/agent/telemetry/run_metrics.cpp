@@ -121,7 +121,7 @@ RunMetrics::RunMetrics(const spec::JobSpec& spec, const Parts& parts)
       programs_(process::make_posix_launcher(parts.loop, parts.clock)),
       host_(parts.clock, parts.pipeline, telemetry::process_registry(), spec.metrics_interval),
       own_(host_, parts.clock.now(), spec.max_restarts),
-      machine_(parts.loop.get_executor(), parts.clock, parts.group, spec.carbon_intensity),
+      machine_(parts.loop.get_executor(), parts.clock, parts.group),
       observations_({parts.streams, parts.channel, parts.records, parts.store}, host_) {
   const auto gather = [this](TelemetryHost::TakePoints take) {
     machine_.look([this, take = std::move(take)](const system::MachineSample& sample) {

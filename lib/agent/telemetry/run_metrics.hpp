@@ -14,7 +14,7 @@
 #include "logs/stream_factory.hpp"
 #include "process/containment.hpp"
 #include "process/posix_launcher.hpp"
-#include "telemetry/observation.hpp"
+#include "telemetry/registry.hpp"
 
 #include <memory>
 #include <string>

@@ -3,7 +3,6 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "telemetry/points.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -57,11 +56,7 @@ bool TelemetryHost::is_wanted(const spec::JobSpec& spec) {
 
 TelemetryHost::TelemetryHost(Clock& clock, telemetry::Pipeline& pipeline,
                              telemetry::Registry& registry, Duration interval)
-    : clock_(clock),
-      pipeline_(pipeline),
-      registry_(registry),
-      interval_(interval),
-      collector_(registry, pipeline) {}
+    : clock_(clock), pipeline_(pipeline), registry_(registry), interval_(interval) {}
 
 TelemetryHost::~TelemetryHost() {
   // The pipeline outlives this object, and would go on to call its sinks.
@@ -71,12 +66,9 @@ TelemetryHost::~TelemetryHost() {
 void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
                         std::vector<Selector> selectors, By by) {
   sinks_.push_back(sink);
-  if (const auto temporality = sink->pulls()) {
-    std::optional<telemetry::PointDeltas> deltas;
-    if (*temporality == Temporality::Delta) deltas.emplace();
-    // A cursor for each: a collection of differences moves the cursor that it was asked with, and
-    // no other.
-    pullers_.push_back({sink, selectors, open_cursor(*temporality), std::move(deltas)});
+  if (sink->pulls()) {
+    take_samples();
+    pullers_.push_back({sink, selectors});
   }
   const auto told = selectors.size() == 1 ? std::shared_ptr<telemetry::Sink>(sink)
                                           : std::make_shared<Selected>(sink, selectors);
@@ -91,15 +83,13 @@ void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
   }
 }
 
-std::unique_ptr<telemetry::Cursor> TelemetryHost::open_cursor(Temporality temporality) {
-  if (!samples_) {
-    samples_ = std::make_shared<telemetry::SampleSeries>(
-        registry_, telemetry::SampleSeries::Told{
-                       [this] { recorded(); },
-                       [this](const Record& record, auto why) { tell_refused(record, why); }});
-    routes_.push_back(pipeline_.route({.kind = Record::Kind::Sample}, samples_));
-  }
-  return std::make_unique<telemetry::Cursor>(registry_, temporality);
+void TelemetryHost::take_samples() {
+  if (samples_) return;
+  samples_ = std::make_shared<telemetry::SampleSeries>(
+      registry_, telemetry::SampleSeries::Told{
+                     [this] { recorded(); },
+                     [this](const Record& record, auto why) { tell_refused(record, why); }});
+  routes_.push_back(pipeline_.route({.kind = Record::Kind::Sample}, samples_));
 }
 
 void TelemetryHost::tell_refused(const Record& record, std::string_view why) {
@@ -112,8 +102,7 @@ void TelemetryHost::tell_refused(const Record& record, std::string_view why) {
 
 void TelemetryHost::round_began(int first, int count) {
   if (!samples_) return;
-  // What came since the last time goes with the series: for who takes differences it would be lost,
-  // and for all others the last values before a failure.
+  // The series go, and with them the last values before a failure.
   if (std::exchange(has_begun_, true)) pull();
   std::set<std::string> ranks;
   for (int rank = first; rank < first + count; ++rank) ranks.insert(std::to_string(rank));
@@ -139,7 +128,7 @@ void TelemetryHost::recorded() {
   window_open_ = true;
   window_end_->arm(*due, [this] {
     window_open_ = false;
-    collector_.step();
+    registry_.step(pipeline_);
   });
 }
 
@@ -167,19 +156,18 @@ void TelemetryHost::gather_and_pull() {
 }
 
 void TelemetryHost::pull() {
-  for (auto& puller : pullers_) pull(puller);
-}
-
-void TelemetryHost::pull(Puller& puller) {
-  auto snapshot = registry_.collect(*puller.cursor);
-  auto more = puller.deltas ? puller.deltas->since_last(gathered_) : gathered_;
-  std::ranges::move(more, std::back_inserter(snapshot.points));
-  std::erase_if(snapshot.points, [&](const telemetry::Point& point) {
-    return std::ranges::none_of(puller.selectors, [&](const Selector& selector) {
-      return selector.matches(point.spec->scope, point.spec->name);
+  if (pullers_.empty()) return;
+  auto all = registry_.collect();
+  std::ranges::copy(gathered_, std::back_inserter(all.points));
+  for (const auto& [sink, selectors] : pullers_) {
+    auto snapshot = all;
+    std::erase_if(snapshot.points, [&](const telemetry::Point& point) {
+      return std::ranges::none_of(selectors, [&](const Selector& selector) {
+        return selector.matches(point.spec->scope, point.spec->name);
+      });
     });
-  });
-  puller.sink->pull(snapshot);
+    sink->pull(snapshot);
+  }
 }
 
 /// Not by the pipeline: the journal and others have not asked for these.
@@ -213,18 +201,6 @@ void TelemetryHost::finish(std::function<void()> done) {
     one_done();
   }
   for (const auto& sink : sinks_) sink->finish(one_done);
-}
-
-void TelemetryHost::watch_health() {
-  for (const auto& sink : sinks_) sink->watch_health();
-}
-
-std::vector<std::string> TelemetryHost::ailments() const {
-  std::vector<std::string> all;
-  for (const auto& sink : sinks_) {
-    if (auto ailment = sink->ailment(); !ailment.empty()) all.push_back(std::move(ailment));
-  }
-  return all;
 }
 
 std::vector<exporter::SinkAccount> TelemetryHost::accounts() const {

@@ -6,14 +6,11 @@
 #include "core/lifetime.hpp"
 #include "export/metrics_sink.hpp"
 #include "spec/job_spec.hpp"
-#include "telemetry/collector.hpp"
-#include "telemetry/points.hpp"
 #include "telemetry/sample_series.hpp"
 
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -46,14 +43,9 @@ class TelemetryHost {
   void add(std::shared_ptr<exporter::MetricsSink> sink, std::vector<telemetry::Selector> selectors,
            By by = By::Default);
 
-  using Temporality = telemetry::Cursor::Temporality;
-  /// For who pulls, one each; must not outlive this. From the first on samples of the pipeline are
-  /// series, too (telemetry::SampleSeries).
-  std::unique_ptr<telemetry::Cursor> open_cursor(Temporality temporality = Temporality::Cumulative);
-  /// All series now, or those whose names fit.
-  telemetry::Snapshot collect(telemetry::Cursor& cursor, std::string_view pattern = "**") {
-    return registry_.collect(cursor, pattern);
-  }
+  /// Somebody will pull: from the first time on samples of the pipeline are series, too
+  /// (telemetry::SampleSeries).
+  void take_samples();
   /// Whether a sink is told of windows.
   bool tells() const;
   /// Something was added to an instrument of the registry: its window is closed in time, if
@@ -86,9 +78,6 @@ class TelemetryHost {
   /// Nothing is recorded any more: ends open windows, has sinks pull a last time and deliver what
   /// they have. `done` runs once when all have, maybe inside this call.
   void finish(std::function<void()> done);
-  /// As MetricsSink: of all sinks.
-  void watch_health();
-  std::vector<std::string> ailments() const;
   /// What became of what each sink was given.
   std::vector<exporter::SinkAccount> accounts() const;
 
@@ -96,11 +85,8 @@ class TelemetryHost {
   struct Puller {
     std::shared_ptr<exporter::MetricsSink> sink;
     std::vector<telemetry::Selector> selectors;
-    std::unique_ptr<telemetry::Cursor> cursor;
-    std::optional<telemetry::PointDeltas> deltas;  // of who pulls those
   };
   void pull();
-  void pull(Puller& puller);
   void tell_gathered();
   void gather_and_pull();
   void arm_pull();
@@ -110,7 +96,6 @@ class TelemetryHost {
   telemetry::Pipeline& pipeline_;
   telemetry::Registry& registry_;
   const Duration interval_;
-  telemetry::Collector collector_;
   std::shared_ptr<telemetry::SampleSeries> samples_;  // null: none pulls
   std::vector<telemetry::RouteId> routes_;
   std::vector<std::shared_ptr<exporter::MetricsSink>> sinks_;

@@ -23,7 +23,6 @@ std::vector<std::string> ailments(const Vitals& vitals) {
     all.push_back(fmt::format("a worker lives on {} after one of its timers expired",
                               format_duration(*vitals.overdue)));
   }
-  all.insert(all.end(), vitals.reported.begin(), vitals.reported.end());
   return all;
 }
 

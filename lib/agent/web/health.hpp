@@ -16,7 +16,6 @@ struct Vitals {
   Duration since_beat{};              // of the loop
   std::optional<Duration> overdue{};  // how long a timer of a worker has been over without effect
   std::string phase;
-  std::vector<std::string> reported{};  // by plug-ins that look after the node, in sentences
 };
 
 /// Past this the answer is that the agent hangs: torch's limit for its health check.

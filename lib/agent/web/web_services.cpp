@@ -131,15 +131,13 @@ JobPages::Parts WebServices::page_parts() {
 Status WebServices::open() {
   health_check_ = open_health_check(parts_.loop, parts_.clock, workers::own_environment(),
                                     [this] { return vitals(); });
-  const bool asked = parts_.spec.http || health_check_;
-  if (asked && parts_.metrics != nullptr) parts_.metrics->host().watch_health();
   if (!parts_.spec.http) return {};
   auto pages = JobPages::open(page_parts(), *parts_.spec.http);
   if (!pages) return std::unexpected(pages.error());
   pages_ = std::move(*pages);
   // Only here, where a page may be asked for: from the first cursor on each sample of a worker is a
   // series as well.
-  cursor_ = parts_.metrics->host().open_cursor();
+  parts_.metrics->host().take_samples();
   return {};
 }
 
@@ -154,9 +152,7 @@ const std::vector<workers::Worker>* WebServices::workers() const {
 }
 
 Vitals WebServices::vitals() const {
-  Vitals vitals{beat_.since(), parts_.overdue_timer(), view_.phase_name()};
-  if (parts_.metrics != nullptr) vitals.reported = parts_.metrics->host().ailments();
-  return vitals;
+  return {beat_.since(), parts_.overdue_timer(), view_.phase_name()};
 }
 
 std::vector<telemetry::Attribute> WebServices::resource() const {
@@ -183,7 +179,7 @@ const std::string& WebServices::render(bool open, const system::MachineSample& s
   const auto begun = parts_.clock.now();
   if (page.is_fresh(begun)) return page.text();
   auto& metrics = *parts_.metrics;
-  auto snapshot = metrics.host().collect(*cursor_);
+  auto snapshot = metrics.host().registry().collect();
   std::ranges::move(metrics.machine().points_of(sample), std::back_inserter(snapshot.points));
   const auto families =
       exporter::families_of(snapshot, {.resource = resource(), .tells_refused = true});

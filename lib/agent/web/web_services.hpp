@@ -62,7 +62,6 @@ class WebServices {
   const Parts parts_;
   JobView view_;
   LoopBeat beat_;
-  std::unique_ptr<telemetry::Cursor> cursor_;
   RenderedPage page_, open_page_;
   std::unique_ptr<JobPages> pages_;
   std::unique_ptr<http::Server> health_check_;

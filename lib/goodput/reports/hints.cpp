@@ -2,7 +2,7 @@
 #include "goodput/reports/hints.hpp"
 
 #include "core/text.hpp"
-#include "telemetry/powers.hpp"
+#include "telemetry/sketch.hpp"
 
 #include <algorithm>
 #include <array>

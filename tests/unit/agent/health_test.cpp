@@ -26,12 +26,6 @@ TEST_CASE("health: what ails it is said") {
         R"("a worker lives on 1 min 15 s after one of its timers expired"])");
 }
 
-TEST_CASE("health: what a plug-in has found is a reason, too") {
-  const auto text = health_json({seconds(1), {}, "running", {"plugin:x.so: GPU 3 is gone"}});
-  CHECK(text.at("status") == "failing");
-  CHECK(json::serialize(text.at("why")) == R"(["plugin:x.so: GPU 3 is gone"])");
-}
-
 TEST_CASE("health: the heartbeat is as old as the last turn of the loop") {
   test::FakeClock clock;
   const LoopBeat beat(clock);

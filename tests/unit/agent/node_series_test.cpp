@@ -16,7 +16,6 @@ struct Nodes {
   test::FakeClock clock;
   telemetry::Registry registry{clock};
   NodeSeries series{registry};
-  telemetry::Cursor cursor{registry};
 
   void round(std::vector<std::string> addresses, int group_rank = 0) {
     rendezvous::Round round;
@@ -38,7 +37,7 @@ struct Nodes {
   /// "name|label|label" -> value
   std::map<std::string, double> seen() {
     std::map<std::string, double> found;
-    for (const auto& point : registry.collect(cursor, "elastrun.node.**").points) {
+    for (const auto& point : registry.collect("elastrun.node.**").points) {
       auto name = point.spec->name.substr(std::string_view("elastrun.node.").size());
       for (const auto& [key, value] : point.labels) name += "|" + std::get<std::string>(value);
       found[name] = std::get<double>(point.value);

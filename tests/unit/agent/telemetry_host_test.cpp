@@ -27,9 +27,9 @@ struct HeardNames final : Sink {
 };
 
 struct Puller final : exporter::MetricsSink {
-  explicit Puller(Cursor::Temporality which) : MetricsSink("puller"), temporality(which) {}
+  Puller() : MetricsSink("puller") {}
   bool is_told() const override { return false; }
-  std::optional<Cursor::Temporality> pulls() const override { return temporality; }
+  bool pulls() const override { return true; }
   void pull(const Snapshot& snapshot) override {
     pulls_so_far += 1;
     seen.clear();
@@ -37,7 +37,6 @@ struct Puller final : exporter::MetricsSink {
   }
   void finish(std::function<void()> done) override { done(); }
   exporter::SinkAccount account() const override { return {}; }
-  const Cursor::Temporality temporality;
   std::vector<std::pair<std::string, Value>> seen;
   int pulls_so_far = 0;
 };
@@ -73,10 +72,10 @@ TEST_CASE("telemetry host: no wake-up unless somebody is told of windows and one
 TEST_CASE("telemetry host: who pulls sees instruments and the samples of the pipeline") {
   Place place;
   place.pipeline.sample("group", "early", std::int64_t{1});
-  const auto cursor = place.host.open_cursor();
+  place.host.take_samples();
   place.pipeline.sample("group", "loss", 0.5);
   place.count.add(2);
-  const auto points = place.host.collect(*cursor).points;
+  const auto points = place.registry.collect().points;
   REQUIRE(points.size() == 2);
   CHECK(points[0].value == Value(std::int64_t{2}));
   CHECK(points[1].spec->name == "loss");
@@ -85,7 +84,7 @@ TEST_CASE("telemetry host: who pulls sees instruments and the samples of the pip
 
 TEST_CASE("telemetry host: gauges of workers end with their round, counters with their rank") {
   Place place;
-  const auto cursor = place.host.open_cursor();
+  place.host.take_samples();
   const auto sample = [&](std::string name, std::int64_t rank, bool total) {
     Record record;
     record.kind = Record::Kind::Sample;
@@ -102,9 +101,9 @@ TEST_CASE("telemetry host: gauges of workers end with their round, counters with
   place.pipeline.sample("elastrun.worker", "step", std::int64_t{7});
   place.pipeline.sample("own", "gauge", 1.0);
   place.count.add();
-  CHECK(place.host.collect(*cursor).points.size() == 7 + 2);  // and what the losses come to
-  place.host.round_began(2, 3);                               // ranks 2, 3 and 4
-  const auto points = place.host.collect(*cursor).points;
+  CHECK(place.registry.collect().points.size() == 7 + 2);  // and what the losses come to
+  place.host.round_began(2, 3);                            // ranks 2, 3 and 4
+  const auto points = place.registry.collect().points;
   std::vector<std::string> names;
   for (const auto& point : points) names.push_back(point.spec->name);
   CHECK(names == std::vector<std::string>{"count", "tokens", "gauge"});
@@ -113,8 +112,8 @@ TEST_CASE("telemetry host: gauges of workers end with their round, counters with
 
 TEST_CASE("telemetry host: what a round told last is pulled before the next one begins") {
   Place place;
-  const auto differences = std::make_shared<Puller>(Cursor::Temporality::Delta);
-  place.host.add(differences, {{}});
+  const auto puller = std::make_shared<Puller>();
+  place.host.add(puller, {{}});
   const auto put = [&] {
     Record record;
     record.kind = Record::Kind::Sample;
@@ -125,28 +124,27 @@ TEST_CASE("telemetry host: what a round told last is pulled before the next one 
     place.pipeline.emit(std::move(record));
   };
   place.host.round_began(0, 1);
-  CHECK(differences->pulls_so_far == 0);
+  CHECK(puller->pulls_so_far == 0);
   put();
   place.host.round_began(0, 1);
-  CHECK(differences->pulls_so_far == 1);
-  REQUIRE(differences->seen.size() == 3);  // with the counter of this place
-  CHECK(differences->seen[1] == std::pair(std::string("loss"), Value(1.5)));
-  CHECK(differences->seen[2].first == "loss.samples");
+  CHECK(puller->pulls_so_far == 1);
+  REQUIRE(puller->seen.size() == 3);  // with the counter of this place
+  CHECK(puller->seen[1] == std::pair(std::string("loss"), Value(1.5)));
+  CHECK(puller->seen[2].first == "loss.samples");
   place.host.finish([] {});
-  CHECK(differences->seen.size() == 1);
+  CHECK(puller->seen.size() == 1);
 }
 
 TEST_CASE("telemetry host: who pulls gets what is gathered for it, at every interval") {
   using Seen = std::vector<std::pair<std::string, Value>>;
   Place place;
-  const auto page = std::make_shared<Puller>(Cursor::Temporality::Cumulative);
-  const auto datagrams = std::make_shared<Puller>(Cursor::Temporality::Delta);
+  const auto page = std::make_shared<Puller>(), part = std::make_shared<Puller>();
   std::int64_t total = 100;
   TelemetryHost::TakePoints answer;
   place.host.add_source([&](TelemetryHost::TakePoints take) { answer = std::move(take); },
                         {"system."});
   place.host.add(page, {{}});
-  place.host.add(datagrams, {{.name = "sys*"}});
+  place.host.add(part, {{.name = "sys*"}});
   const auto gathered = [&] {
     Point point;
     point.spec = std::make_shared<const Spec>(Spec{.name = "system.total"});
@@ -163,19 +161,18 @@ TEST_CASE("telemetry host: who pulls gets what is gathered for it, at every inte
   CHECK(page->pulls_so_far == 0);  // not before it is there
   gathered();
   CHECK(page->seen == Seen{{"count", std::int64_t{2}}, {"system.total", std::int64_t{100}}});
-  CHECK(datagrams->seen.empty());  // by how much it rose is not known yet
+  CHECK(part->seen == Seen{{"system.total", std::int64_t{100}}});
   total = 104;
   place.clock.advance(std::chrono::seconds(10));
   REQUIRE(answer);
   gathered();
   CHECK(page->seen.back().second == Value(std::int64_t{104}));
-  CHECK(datagrams->seen == Seen{{"system.total", std::int64_t{4}}});
   place.clock.advance(std::chrono::seconds(10));
   REQUIRE(answer);  // and does not come before the end
   place.host.finish([] {});
   CHECK(page->pulls_so_far == 3);
   CHECK(page->seen.back().second == Value(std::int64_t{104}));
-  CHECK(datagrams->seen.empty());
+  CHECK(part->seen == Seen{{"system.total", std::int64_t{104}}});
   gathered();
   CHECK(page->pulls_so_far == 3);
   CHECK(place.clock.armed() == 0);
@@ -236,7 +233,7 @@ TEST_CASE("telemetry host: its end leaves no route") {
   Registry registry(clock);
   {
     TelemetryHost host(clock, pipeline, registry);
-    const auto cursor = host.open_cursor();
+    host.take_samples();
     CHECK(pipeline.wants("any"));
   }
   CHECK(!pipeline.wants("any"));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "telemetry/collector.hpp"
 #include "telemetry/instruments.hpp"
 
 #include <cmath>
@@ -50,9 +49,8 @@ struct SamplePoints {
     queue.add(-3);
     clock.mono += std::chrono::milliseconds(1500);
   }
-  elastrun::telemetry::Snapshot snapshot() { return registry.collect(cursor); }
+  elastrun::telemetry::Snapshot snapshot() { return registry.collect(); }
 
   SetClock clock;
   elastrun::telemetry::Registry registry{clock};
-  elastrun::telemetry::Cursor cursor{registry};
 };

@@ -176,8 +176,8 @@ TEST_CASE("page sink: the newest page replaces the file; what cannot be written 
   Place place;
   REQUIRE(PageSink::put_empty(place.path("p"), PageSink::Form::OpenMetrics));
   CHECK(place.text("p") == "# EOF\n");
-  PageSink sink(place.calls, "openmetrics:p", place.path("p"), PageSink::Form::OpenMetrics,
-                {.resource = {{"service.name", "x"}}});
+  PageSink sink(place.calls, "prometheus:p;openmetrics", place.path("p"),
+                PageSink::Form::OpenMetrics, {.resource = {{"service.name", "x"}}});
   for (int i = 0; i < 3; ++i) sink.pull({});
   bool done = false;
   sink.finish([&] {

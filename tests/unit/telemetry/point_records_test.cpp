@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/points.hpp"
+#include "telemetry/registry.hpp"
 
 #include <doctest/doctest.h>
 

@@ -2,12 +2,15 @@
 #include "telemetry/registry.hpp"
 
 #include "clock.hpp"
-#include "telemetry/collector.hpp"
 #include "telemetry/instruments.hpp"
+#include "telemetry/route.hpp"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <doctest/doctest.h>
+#include <limits>
 #include <thread>
 
 using namespace elastrun;
@@ -28,13 +31,12 @@ struct Place {
   const std::vector<Record>& after(Duration time) {
     sink->records.clear();
     clock.mono += time;
-    collector.step();
+    registry.step(pipeline);
     return sink->records;
   }
   SetClock clock;
   Registry registry{clock};
   Pipeline pipeline{clock};
-  Collector collector{registry, pipeline};
   std::shared_ptr<SinkRecorder> sink = std::make_shared<SinkRecorder>();
 };
 
@@ -56,10 +58,9 @@ Value whole(std::int64_t number) {
 TEST_CASE("registry: a start is the same each time, unless the clock is set back") {
   SetClock clock;
   Registry registry(clock);
-  Cursor cursor(registry);
   const Counter<std::int64_t> counter({.name = "n"}, registry);
   const auto start = [&] {
-    const auto snapshot = registry.collect(cursor);
+    const auto snapshot = registry.collect();
     return snapshot.start_of(snapshot.points.at(0));
   };
   const auto pass = [&](Duration mono, Duration wall) {
@@ -76,30 +77,11 @@ TEST_CASE("registry: a start is the same each time, unless the clock is set back
   CHECK(start() == first);
   pass(1s, -7200s);
   CHECK(start() == clock.wall_time - 22s);
-  telemetry::Snapshot plain;  // of no cursor
+  telemetry::Snapshot plain;  // of no registry
   plain.at = {clock.mono, clock.wall_time};
   telemetry::Point point;
   point.start = clock.mono - 5s;
   CHECK(plain.start_of(point) == clock.wall_time - 5s);
-}
-
-TEST_CASE("registry: what was never touched is listed, and off adds nothing") {
-  Place place;
-  const Counter<std::int64_t> one({.name = "training.steps"}, place.registry);
-  const Gauge two({.name = "training.batch.size"}, place.registry);
-  CHECK(place.registry.select("training.*").size() == 1);
-  CHECK(place.registry.select("training.**").size() == 2);
-  CHECK(place.registry.select("nothing").empty());
-  CHECK(place.registry.enable("training.**", false) == 2);
-  one.add(5);
-  two.set(5);
-  const Counter<std::int64_t> late({.name = "training.late"}, place.registry);
-  late.add(5);
-  Cursor cursor(place.registry);
-  for (const auto& point : place.registry.collect(cursor).points) {
-    CHECK((point.no_data || point.value == whole(0)));
-  }
-  CHECK_FALSE(place.registry.select("training.late").front().enabled);
 }
 
 TEST_CASE("registry: one name and one spec are one series; another spec is refused, with places") {
@@ -108,8 +90,7 @@ TEST_CASE("registry: one name and one spec are one series; another spec is refus
   const Counter<std::int64_t> two({.name = "a", .unit = "s"}, place.registry);
   one.add(2);
   two.add(3);
-  Cursor cursor(place.registry);
-  CHECK(place.registry.collect(cursor).points.at(0).value == whole(5));
+  CHECK(place.registry.collect().points.at(0).value == whole(5));
   const Counter<std::int64_t> other_scope({.name = "a", .scope = "mine"}, place.registry);
   std::string text;
   try {
@@ -134,10 +115,9 @@ TEST_CASE("registry: labels make series, up to a limit; the rest share one") {
   all.add(100);  // without its label it goes nowhere
   for (int i = 0; i < 2010; ++i) all.with({std::to_string(i)}).add(1);
   CHECK_THROWS_AS(static_cast<void>(all.with({"1", "2"})), std::invalid_argument);
-  Cursor cursor(place.registry);
   std::int64_t sum = 0;
   std::size_t overflow = 0;
-  for (const auto& point : place.registry.collect(cursor).points) {
+  for (const auto& point : place.registry.collect().points) {
     sum += std::get<std::int64_t>(point.value);
     if (point.labels.at(0).first == "otel.metric.overflow") {
       overflow += 1;
@@ -152,39 +132,102 @@ TEST_CASE("registry: labels make series, up to a limit; the rest share one") {
 TEST_CASE("registry: collectors of any period see the same totals") {
   Place place;
   const Stat stat({.name = "s"}, place.registry);
-  Cursor often(place.registry, Cursor::Temporality::Delta),
-      seldom(place.registry, Cursor::Temporality::Delta), always(place.registry);
-  std::uint64_t count = 0;
-  double sum = 0, min = 1e9;
   for (int i = 0; i < 60; ++i) {
     stat.add(i);
-    const auto snapshot = place.registry.collect(often);
-    count += snapshot.points.at(0).summary.count;
-    sum += snapshot.points.at(0).summary.sum;
-    min = std::min(min, snapshot.points.at(0).summary.min);
-    CHECK(snapshot.points.at(0).summary.max == i);
+    place.after(std::chrono::seconds(1));
+    const auto so_far = place.registry.collect().points.at(0).summary;
+    CHECK(so_far.count == static_cast<std::uint64_t>(i) + 1);
+    CHECK(so_far.min == 0);
+    CHECK(so_far.max == i);
   }
-  for (Cursor* const cursor : {&seldom, &always}) {
-    const auto whole_time = place.registry.collect(*cursor).points.at(0).summary;
-    CHECK(whole_time.count == count);
-    CHECK(whole_time.sum == sum);
-    CHECK(whole_time.min == min);
-    CHECK(whole_time.max == 59);
+  REQUIRE(place.sink->records.size() == 1);
+  CHECK(place.sink->records[0].window->count == 60);
+  CHECK(place.registry.collect().points.at(0).summary.sum == 59 * 30);
+}
+
+TEST_CASE("registry: a window has the smallest, largest and last of its own values only") {
+  Place place;
+  const Stat stat({.name = "s", .views = {{{A::Min, A::Max, A::Last, A::Stddev}, every(kMinute)}}},
+                  place.registry);
+  for (const double value : {5.0, -3.0, 8.0}) stat.add(value);
+  const auto first = place.after(kMinute).at(0);
+  CHECK(aggregate(first, "min") == Value(-3.0));
+  CHECK(aggregate(first, "max") == Value(8.0));
+  CHECK(aggregate(first, "value") == Value(8.0));
+  CHECK(std::get<double>(aggregate(first, "stddev")) == doctest::Approx(std::sqrt(194.0 / 9)));
+  stat.add(1);
+  stat.add(2);
+  const auto second = place.after(kMinute).at(0);
+  CHECK(aggregate(second, "min") == Value(1.0));
+  CHECK(aggregate(second, "max") == Value(2.0));
+  CHECK(place.after(kMinute).empty());
+  for (int i = 0; i < 1000; ++i) stat.add(1e9 + i % 2);  // far from zero digits stay
+  const auto far = place.after(kMinute).at(0);
+  CHECK(std::get<double>(aggregate(far, "stddev")) == doctest::Approx(0.5));
+}
+
+TEST_CASE("registry: NaN and infinities are counted apart") {
+  Place place;
+  const Stat stat({.name = "s"}, place.registry);
+  for (const double value : {1.0, std::nan(""), HUGE_VAL, -HUGE_VAL}) stat.add(value);
+  const auto window = place.after(kMinute).at(0).window;
+  CHECK(window->count == 1);
+  CHECK(window->dropped == 3);
+  const auto all = place.registry.collect().points.at(0).summary;
+  CHECK(all.sum == 1);
+  CHECK(all.not_finite == 3);
+}
+
+TEST_CASE("registry: threads that start and end lose nothing, whatever is collected meanwhile") {
+  Place place;
+  const Histogram stat({.name = "a"}, place.registry);
+  const Counter<std::int64_t> counter({.name = "b"}, place.registry);
+  constexpr int kRounds = 20, kThreads = 3, kValues = 2000;
+  constexpr std::uint64_t kAll = std::uint64_t{kRounds} * kThreads * kValues;
+  std::uint64_t seen = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    {
+      std::vector<std::jthread> threads;
+      for (int t = 0; t < kThreads; ++t) {
+        threads.emplace_back([&] {
+          for (int i = 0; i < kValues; ++i) {
+            stat.add(i);
+            counter.add();
+          }
+        });
+      }
+      const auto one = place.registry.collect().points.at(0).summary;  // while they add
+      CHECK(one.count >= seen);
+      CHECK(one.max < kValues);
+      seen = one.count;
+    }
+    place.after(kMinute);
   }
-  CHECK(place.registry.collect(seldom).points.at(0).summary.count == 0);
-  CHECK(place.registry.collect(always).points.at(0).summary.count == 60);
+  const auto points = place.registry.collect().points;
+  CHECK(points.at(0).summary.count == kAll);
+  CHECK(points.at(0).summary.sum == kRounds * kThreads * (kValues * (kValues - 1) / 2.0));
+  CHECK(points.at(0).summary.sketch->count() == kAll);
+  CHECK(points.at(1).value == whole(static_cast<std::int64_t>(kAll)));
+}
+
+TEST_CASE("registry: a counter of whole numbers wraps, and its windows stay right") {
+  Place place;
+  const Counter<std::int64_t> counter({.name = "c"}, place.registry);
+  counter.add(std::numeric_limits<std::int64_t>::max());
+  place.after(kMinute);
+  counter.add(7);
+  CHECK(aggregate(place.after(kMinute).at(0), "sum") == whole(7));
 }
 
 TEST_CASE("registry: one collection has one tick for all series, and tells their age") {
   Place place;
   const Gauge one({.name = "a"}, place.registry), two({.name = "b"}, place.registry);
-  Cursor cursor(place.registry);
   one.set(1);
   place.clock.mono += kMinute;
-  place.registry.collect(cursor);
+  place.registry.collect();
   place.clock.mono += kMinute;
   two.set(1);
-  const auto snapshot = place.registry.collect(cursor);
+  const auto snapshot = place.registry.collect();
   CHECK(snapshot.tick == 2);
   CHECK(snapshot.at.mono == place.clock.mono);
   CHECK(snapshot.points.at(0).start == TimePoint());
@@ -199,8 +242,7 @@ TEST_CASE("registry: a counter takes no negative value, one that may fall does")
   CHECK_FALSE(up.add(-1));
   CHECK_FALSE(up.add(std::nan("")));
   CHECK(both.add(-3));
-  Cursor cursor(place.registry);
-  const auto points = place.registry.collect(cursor).points;
+  const auto points = place.registry.collect().points;
   CHECK(points.at(0).value == whole(-3));
   CHECK(points.at(1).value == Value(0.5));
 }
@@ -217,18 +259,17 @@ TEST_CASE("registry: an observer is asked once for each collection, and its fail
         report(10, {"0"});
         report(20, {"1"});
         // No lock of the registry is held: an observer may use it.
-        CHECK(place.registry.select("gpu.memory").size() <= 2);
+        CHECK(place.registry.due());
       });
   REQUIRE(observation.has_value());
   CHECK_FALSE(place.registry.observe(Kind::Gauge, {.name = "gpu.memory"}, {}));
   CHECK_FALSE(place.registry.observe(Kind::Stat, {.name = "x"}, {}));
-  Cursor cursor(place.registry);
-  const auto points = place.registry.collect(cursor).points;
+  const auto points = place.registry.collect().points;
   REQUIRE(points.size() == 2);
   CHECK(points[1].value == Value(20.0));
   CHECK(points[1].labels == std::vector<Attribute>{{"gpu", "1"}});
   broken = true;
-  const auto gap = place.registry.collect(cursor).points;
+  const auto gap = place.registry.collect().points;
   CHECK(gap.at(0).no_data);
   CHECK(gap.at(0).value == Value());
   CHECK(calls == 2);
@@ -237,7 +278,6 @@ TEST_CASE("registry: an observer is asked once for each collection, and its fail
 
 TEST_CASE("registry: an observer ends with its handle, and its series with it") {
   Place place;
-  Cursor cursor(place.registry, Cursor::Temporality::Delta);
   auto source = std::make_unique<int>(3);
   const auto observe = [&] {
     return place.registry.observe(
@@ -247,22 +287,21 @@ TEST_CASE("registry: an observer ends with its handle, and its series with it") 
   {
     const auto handle = observe();
     REQUIRE(handle.has_value());
-    CHECK(place.registry.collect(cursor).points.at(0).value == Value(3.0));
+    CHECK(place.registry.collect().points.at(0).value == Value(3.0));
     *source = 5;
-    CHECK(place.registry.collect(cursor).points.at(0).value == Value(2.0));
+    CHECK(place.registry.collect().points.at(0).value == Value(5.0));
   }
   source.reset();
-  CHECK(place.registry.collect(cursor).points.empty());
-  CHECK(place.registry.select("requests").empty());
-  // The name is free again, and what comes now is counted from the start.
+  CHECK(place.registry.collect().points.empty());
+  // The name is free again.
   source = std::make_unique<int>(4);
   auto again = observe();
   REQUIRE(again.has_value());
-  CHECK(place.registry.collect(cursor).points.at(0).value == Value(4.0));
+  CHECK(place.registry.collect().points.at(0).value == Value(4.0));
   Observation moved = std::move(*again);
-  CHECK(place.registry.collect(cursor).points.size() == 1);
+  CHECK(place.registry.collect().points.size() == 1);
   moved = Observation();
-  CHECK(place.registry.collect(cursor).points.empty());
+  CHECK(place.registry.collect().points.empty());
 }
 
 TEST_CASE("registry: the end of an observer waits for a call that is under way") {
@@ -275,10 +314,7 @@ TEST_CASE("registry: the end of an observer waits for a call that is under way")
     report(1, {});
   });
   REQUIRE(handle.has_value());
-  std::thread collector([&] {
-    Cursor cursor(place.registry);
-    place.registry.collect(cursor);
-  });
+  std::thread collector([&] { place.registry.collect(); });
   while (!inside) std::this_thread::yield();
   *handle = Observation();
   CHECK(over);
@@ -405,20 +441,17 @@ TEST_CASE("registry: a time is measured however its scope ends, unless it is can
     auto timing = histogram.add_time();
     timing.cancel();
   }
-  Cursor cursor(place.registry);
-  const auto point = place.registry.collect(cursor).points.at(0);
+  const auto point = place.registry.collect().points.at(0);
   CHECK(point.summary.count == 1);
   CHECK(point.summary.sum >= 0);
   CHECK(point.summary.sketch->count() == 1);
 }
 
 TEST_CASE("registry: patterns know dots") {
-  const auto stat = [](Place& place, const char* name) {
-    return Stat({.name = name}, place.registry);
+  const auto count = [&](const char* pattern) {
+    return std::ranges::count_if(std::array{"a", "a.b", "a.b.c", "ab.c"},
+                                 [&](const char* name) { return fits_pattern(pattern, name); });
   };
-  Place place;
-  for (const char* name : {"a", "a.b", "a.b.c", "ab.c"}) stat(place, name);
-  const auto count = [&](const char* pattern) { return place.registry.select(pattern).size(); };
   CHECK(count("a") == 1);
   CHECK(count("a.*") == 1);
   CHECK(count("a.**") == 2);

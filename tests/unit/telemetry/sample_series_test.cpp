@@ -2,6 +2,7 @@
 #include "telemetry/sample_series.hpp"
 
 #include "clock.hpp"
+#include "telemetry/instruments.hpp"
 
 #include <cmath>
 #include <doctest/doctest.h>
@@ -20,10 +21,7 @@ struct SeriesPlace {
     series.consume(
         {Record::Kind::Sample, {}, "g", std::move(name), std::move(value), std::move(attributes)});
   }
-  std::vector<Point> all_points() {
-    Cursor cursor(registry);
-    return registry.collect(cursor).points;
-  }
+  std::vector<Point> all_points() { return registry.collect().points; }
   /// Without what is beside the gauges of workers.
   std::vector<Point> points() { return without_samples(all_points()); }
   static std::vector<Point> without_samples(std::vector<Point> points) {
@@ -96,21 +94,20 @@ TEST_CASE("sample series: names are bound, not the ranks that have them") {
 
 TEST_CASE("sample series: what has ended is seen no more, and may begin anew") {
   SeriesPlace place;
-  Cursor all_along(place.registry);
   const auto sample = [&](std::string name, std::int64_t rank, double value, bool total) {
     place.sample(std::move(name), value, {{"rank", rank}, {"total", total}});
   };
   sample("loss", 0, 1, false);
   sample("loss", 1, 2, false);
   sample("tokens", 1, 100, true);
-  CHECK(place.registry.collect(all_along).points.size() == 3 + 2);
+  CHECK(place.registry.collect().points.size() == 3 + 2);
   place.series.end_if([](const auto& key) { return key.rank == "1"; });
   CHECK(place.all_points().size() == 2);
-  auto points = place.without_samples(place.registry.collect(all_along).points);
+  auto points = place.without_samples(place.registry.collect().points);
   REQUIRE(points.size() == 1);
   CHECK(points[0].labels == std::vector<Attribute>{{"rank", "0"}});
   sample("tokens", 1, 120, true);
-  points = place.without_samples(place.registry.collect(all_along).points);
+  points = place.without_samples(place.registry.collect().points);
   REQUIRE(points.size() == 2);
   CHECK(points[1].value == Value(120.0));
   place.series.end_if([](const auto&) { return true; });
@@ -254,7 +251,7 @@ TEST_CASE("sample series: a sample with a sketch is a histogram, which stays sma
   CHECK(points[0].summary.sketch->zeros() == 1);
   for (int power = -300; power <= 300; power += 2) put({std::pow(10, power)});
   points = place.all_points();
-  CHECK(points[0].summary.sketch->positive().counts.size() <= BatchSeries::kMostBuckets);
+  CHECK(points[0].summary.sketch->positive().counts.size() <= Series::kMostBuckets);
   CHECK(points[0].summary.sketch->count() == 5 + 301);
   // A plain sample of that name is refused.
   place.sample("step", 1.0, {{"rank", std::int64_t{0}}});

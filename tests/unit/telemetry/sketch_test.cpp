@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/sketch.hpp"
 
-#include "telemetry/powers.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
@@ -40,22 +38,19 @@ Sketch sketch_of(const std::vector<double>& values) {
 
 }  // namespace
 
-TEST_CASE("powers: those of libm, without it") {
-  for (int n : {-1080, -1074, -1060, -1022, -1, 0, 1, 52, 1023, 1024}) {
-    CHECK(power_of_two(n) == std::ldexp(1.0, n));
-  }
-  for (int index = -5000; index <= 5000; index += 7) {
-    for (int scale : {0, 1, 5, 12, 20}) {
-      const double right = std::exp2(std::ldexp(index, -scale));
-      const double ours = root_power_of_two(index, scale);
-      CHECK((ours == right || ours == doctest::Approx(right).epsilon(1e-15)));
-    }
-  }
-  for (double x : {1e-310, 1e-30, 0.25, 2.0, 22.5, 1e30, 1.7e308}) {
-    CHECK(static_cast<double>(square_root(x)) == doctest::Approx(std::sqrt(x)).epsilon(1e-15));
+TEST_CASE("sketch: roots and bounds are those of libm") {
+  for (double x : {5e-324, 1e-310, 1e-30, 0.25, 2.0, 22.5, 1e30, 1.7e308}) {
+    CHECK(square_root(x) == doctest::Approx(std::sqrt(x)).epsilon(1e-15));
   }
   CHECK(square_root(0) == 0);
   CHECK(square_root(-1) == 0);
+  CHECK(square_root(HUGE_VAL) == HUGE_VAL);
+  for (int scale : {-8, -1, 0, 1, kSketchScale}) {
+    for (int index = -40'000; index <= 40'000; index += 7) {
+      const double right = std::exp2(std::ldexp(index, -scale)), ours = bucket_bound(index, scale);
+      CHECK((ours == right || ours == doctest::Approx(right).epsilon(1e-15)));
+    }
+  }
 }
 
 TEST_CASE("sketch: the table finds the bucket that the logarithm finds") {
@@ -104,17 +99,11 @@ TEST_CASE("sketch: quantiles of five distributions are within the bound") {
   }
 }
 
-TEST_CASE("sketch: parts add up to the whole, and can be taken away again") {
+TEST_CASE("sketch: parts add up to the whole") {
   const auto values = values_of(std::normal_distribution<double>(1, 5));
-  const std::vector<double> one(values.begin(), values.begin() + 7000),
-      two(values.begin() + 7000, values.end());
-  Sketch sum = sketch_of(one);
-  sum.merge(sketch_of(two));
+  Sketch sum = sketch_of({values.begin(), values.begin() + 7000});
+  sum.merge(sketch_of({values.begin() + 7000, values.end()}));
   CHECK(sum == sketch_of(values));
-  sum.subtract(sketch_of(one));
-  CHECK(sum == sketch_of(two));
-  sum.subtract(sketch_of(two));
-  CHECK(sum == Sketch());
 }
 
 TEST_CASE("sketch: a coarser scale keeps the counts and doubles the error") {
