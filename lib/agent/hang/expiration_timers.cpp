@@ -115,8 +115,8 @@ void ExpirationTimers::heard_line(std::string_view line) {
     last_request_ = parts_.clock.now();
   } else if (may_complain()) {
     log::warning(kTimerArea,
-                 "Ignored: a timer '{}' of process {}, which has ended, is not one of the workers "
-                 "of this node, or has too many timers",
+                 "Ignored: a timer '{}' of process {}, which is not one of the workers of this "
+                 "node, or has too many timers",
                  printable(request->scope), request->worker);
   }
 }
@@ -136,8 +136,7 @@ void ExpirationTimers::heard(pid_t sender, const workers::TimerSet& timer) {
     request.armed = *request.expiry - from_seconds(after);
   }
   if (!watchdog_.request(request) && may_complain()) {
-    log::warning(kTimerArea,
-                 "Ignored: a timer '{}' of process {}, which has too many timers or ends",
+    log::warning(kTimerArea, "Ignored: a timer '{}' of process {}, which has too many timers",
                  printable(timer.scope), sender);
   }
 }
