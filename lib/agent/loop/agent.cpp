@@ -53,6 +53,7 @@ void Agent::run(std::function<void(JobResult)> on_end) {
   on_end_ = std::move(on_end);
   result_.started = parts_.clock.wall();
   result_.local_world_size = settings_.self.local_world_size;
+  result_.restarts_left = settings_.job.max_restarts;
   rendezvous::Session::OnPush on_push = [this](rendezvous::Push push) {
     post(Pushed{std::move(push)});
   };
@@ -122,6 +123,7 @@ void Agent::observe(const Fact& fact) {
   }
   if (const auto* done = std::get_if<rendezvous::Done>(&pushed->push)) {
     memory_.keep(done->memory, parts_.clock.now());
+    if (done->restarts_left >= 0) result_.restarts_left = done->restarts_left;
   }
   if (const auto* progress = std::get_if<rendezvous::Progress>(&pushed->push)) {
     log::info("rendezvous", "{}", progress->text);
@@ -167,7 +169,7 @@ void Agent::perform(const StartGroup& action) {
   const auto now = parts_.clock.now();
   const auto wall = parts_.clock.wall();
   round_ = action.round;
-  result_.restarts = round_->restarts();
+  result_.restarts = round_->restarts(), result_.restarts_left = round_->restarts_left;
   if (!result_.attempts.empty()) log::warning(kArea, "Restarting the workers");
   // Before the workers, which connect to it at once.
   parts_.store.begin(*round_);
