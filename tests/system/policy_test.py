@@ -208,6 +208,22 @@ class Policy(unittest.TestCase):
                 self.assertTrue(found, series)
                 self.assertTrue(all(least <= one <= most for one in found), (name, found))
 
+    def test_a_script_that_was_read_from_a_pipe_is_not_started_again_without_it(self) -> None:
+        failing = b"print('runs', flush=True)\nraise ValueError('no')\n"
+        for name in ("-", "/dev/stdin"):
+            for policy in ("torchrun", "auto"):
+                reading, writing = os.pipe()
+                os.write(writing, failing)
+                os.close(writing)
+                with self.subTest(name), Job("--max-restarts=3", f"--restart-policy={policy}", name,
+                                             stdin=reading) as job:
+                    os.close(reading)
+                    self.assertEqual(job.end(), 1, job.errors())
+                    self.assertEqual(len(job.lines("^runs")), 1)
+                    self.assertRegex(job.errors(), f"not restarted, because the script {name} is "
+                                     "(standard input|a pipe), which can be read only once; give ")
+                    self.assertIn("ValueError: no", job.errors())
+
     def test_without_the_policy_the_same_job_spends_all_its_restarts(self) -> None:
         with run("--max-restarts=2", "train.py", "bug=5") as job:
             self.assertEqual(job.end(), 1, job.errors())

@@ -5,6 +5,7 @@
 #include "core/text.hpp"
 #include "logs/layout.hpp"
 #include "process/process_table.hpp"
+#include "workers/command.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -170,7 +171,12 @@ void Agent::perform(const StartGroup& action) {
   const auto wall = parts_.clock.wall();
   round_ = action.round;
   result_.restarts = round_->restarts(), result_.restarts_left = round_->restarts_left;
-  if (!result_.attempts.empty()) log::warning(kArea, "Restarting the workers");
+  if (!result_.attempts.empty()) {
+    // Python would find an empty script, and succeed with it.
+    if (auto why = workers::why_not_again(settings_.job); !why.empty())
+      return post(StartFailed{{Code::Usage, std::move(why)}});
+    log::warning(kArea, "Restarting the workers");
+  }
   // Before the workers, which connect to it at once.
   parts_.store.begin(*round_);
   parts_.observer.round_ready(*round_, now - joined_at_);
@@ -324,6 +330,7 @@ void Agent::perform(const TellFailed&) {
   parts_.observer.failed(judgement);
   auto cause = cause_of(judgement.first(), own_node());
   if (parts_.saving != nullptr) parts_.saving->describe(cause);
+  cause.final = cause.final || !workers::why_not_again(settings_.job).empty();
   parts_.session.report(rendezvous::Failed{round_->number, std::move(cause)});
 }
 

@@ -9,6 +9,7 @@
 #include "goodput/reports/start_table.hpp"
 #include "goodput/reports/summary.hpp"
 #include "rendezvous/membership/wording.hpp"
+#include "workers/command.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -67,8 +68,10 @@ std::string restarts_text(const JobResult& result, const spec::JobSpec& job) {
   const auto& by = result.ending.cause.rule;
   const bool of_workers = was_ended_by_workers(result);
   if (!result.succeeded() && !by.empty()) return "not restarted, by " + by;
-  if (of_workers && result.culprit->cause.final)
-    return "not restarted, because --on-hang is fail";
+  if (of_workers && result.culprit->cause.final) {
+    const auto why = workers::why_not_again(job);
+    return "not restarted, because " + (why.empty() ? "--on-hang is fail" : why);
+  }
   if (job.max_restarts > 0)
     return rendezvous::restarts_text(result.restarts, result.restarts_left, job.max_restarts);
   return of_workers ? "not restarted, because --max-restarts is 0" : "";
