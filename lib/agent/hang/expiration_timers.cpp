@@ -49,14 +49,10 @@ void log_stack(const ExpiredTimer& timer) {
                text.empty() ? " it could not be taken" : text);
 }
 
-using MaybePlace = Result<std::unique_ptr<timer::RequestPlace>>;
-
 /// It may be on a file system that does not answer.
-MaybePlace make_place(const std::string& path) {
+Result<std::unique_ptr<timer::RequestPlace>> make_place(const std::string& path) {
   const auto what = "the FIFO for timers " + (path.empty() ? "in a temporary directory" : path);
-  auto made =
-      files::result_within(what, kTimeLimit, [path] { return timer::RequestPlace::make(path); });
-  return made ? std::move(*made) : MaybePlace(std::unexpected(made.error()));
+  return files::result_within(what, kTimeLimit, [path] { return timer::RequestPlace::make(path); });
 }
 
 }  // namespace

@@ -47,12 +47,8 @@ std::unexpected<Error> trouble(const SinkChoice& sink, const Error& error) {
 }
 
 /// Before the loop: a call that may wait for a file system.
-template <class Work>
-auto within_limit(const SinkChoice& sink, Work work) -> decltype(work()) {
-  auto done =
-      files::result_within("--metrics " + sink.text, LogFolders::kTimeLimit, std::move(work));
-  if (!done) return std::unexpected(done.error());
-  return std::move(*done);
+auto within_limit(const SinkChoice& sink, auto work) {
+  return files::result_within("--metrics " + sink.text, LogFolders::kTimeLimit, std::move(work));
 }
 
 std::string variable(const std::vector<std::string>& environment, std::string_view name) {
