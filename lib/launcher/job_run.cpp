@@ -232,7 +232,7 @@ Status JobRun::open_records() {
   layout_ = std::move(*made);
   layout_.say_remark();
   telemetry_->write_journal(std::make_shared<exporter::JsonLines>(
-      *clock_, lanes_[Lane::Logs], layout_.journal(), spec_.journal_size, &lanes_[Lane::Syncs]));
+      *clock_, lanes_[Lane::Logs], layout_.journal(), &lanes_[Lane::Syncs]));
   agent_log_.emplace(lanes_[Lane::Logs], layout_.agent_log());
   return {};
 }

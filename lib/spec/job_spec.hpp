@@ -115,7 +115,6 @@ struct JobSpec : AgreedRules {
   double carbon_intensity = 0;        // --carbon-intensity: grams for a kilowatt hour; 0: not said
   std::optional<ListenAddress> http;  // --http
   std::string event_log_handler = "null";
-  std::uint64_t journal_size = 0;  // --journal-size: bytes of one file; 0: no limit
 
   // Binding
   NumaBinding numa = NumaBinding::None;
