@@ -289,6 +289,7 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
   out["started"] = to_seconds(result.started);
   out["finished"] = to_seconds(result.finished);
   out["restarts"] = result.restarts;
+  out["restarts_left"] = result.restarts_left;
   out["max_restarts"] = spec.max_restarts;
   out["local_world_size"] = result.local_world_size;
   if (result.round) {

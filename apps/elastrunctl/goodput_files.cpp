@@ -6,7 +6,6 @@
 #include "core/text.hpp"
 #include "core/utf8.hpp"
 #include "export/record_line.hpp"
-#include "files/parts.hpp"
 #include "goodput/journals/agent_journals.hpp"
 #include "goodput/journals/measurement_journal.hpp"
 #include "plain_step.hpp"
@@ -64,27 +63,18 @@ Beginning beginning_of(const std::string& path) {
   return {};
 }
 
-/// A journal, with its parts in order.
-using JournalFiles = std::vector<std::string>;
-
-/// A pattern of the shell names parts, too: each file once, where the first of its parts stands.
-std::vector<JournalFiles> with_parts(const std::vector<std::string>& paths) {
-  std::set<std::string> further;
+/// Each file once.
+std::vector<std::string> different_files(const std::vector<std::string>& paths) {
   std::set<std::pair<dev_t, ino_t>> seen;
-  std::vector<JournalFiles> all;
+  std::vector<std::string> all;
   for (const auto& path : paths) {
     struct stat file {};
     // By device and inode: "runs/*" and a link name one file twice, and its records would count
     // twice.
     const bool known = path != "-" && ::stat(path.c_str(), &file) == 0;
     if (known && !seen.emplace(file.st_dev, file.st_ino).second && S_ISREG(file.st_mode)) continue;
-    auto& files = all.emplace_back(1, path);
-    if (path == "-") continue;
-    for (const auto& part : files::parts_of(path)) {
-      if (part.number > 0 && further.insert(part.path).second) files.push_back(part.path);
-    }
+    all.push_back(path);
   }
-  std::erase_if(all, [&](const JournalFiles& files) { return further.contains(files.front()); });
   return all;
 }
 
@@ -110,40 +100,36 @@ Status read_one(GoodputReader& reader, const std::string& path) {
   return status;
 }
 
-/// The lines of a journal, file by file.
+/// The lines of a journal, which is opened with the first one.
 class Lines {
  public:
-  explicit Lines(JournalFiles files) : files_(std::move(files)) {}
+  explicit Lines(std::string path) : path_(std::move(path)) {}
 
-  /// None: the end, or a file that cannot be read; then failed() has its name.
+  /// None: the end, or it failed().
   std::optional<std::string> next() {
     if (held_) return std::exchange(held_, {});
+    if (!std::exchange(opened_, true)) stream_.open(path_, std::ios::binary);
     std::string line;
-    while (true) {
-      if (stream_.is_open() && std::getline(stream_, line)) return line;
-      // Not fail(), which the end of a file sets as well.
-      if (stream_.bad()) failed_ = files_[next_ - 1];
-      if (!failed_.empty() || next_ == files_.size()) return std::nullopt;
-      stream_ = std::ifstream(files_[next_++], std::ios::binary);
-      if (!stream_.is_open()) failed_ = files_[next_ - 1];
-    }
+    if (std::getline(stream_, line)) return line;
+    return std::nullopt;
   }
   /// Is the next one again.
   void hold(std::string line) { held_ = std::move(line); }
-  const std::string& failed() const { return failed_; }
+  /// It cannot be read. Not fail(), which the end of a file sets as well.
+  bool failed() const { return opened_ && (!stream_.is_open() || stream_.bad()); }
+  const std::string& path() const { return path_; }
 
  private:
-  const JournalFiles files_;
-  std::size_t next_ = 0;
+  std::string path_;
+  bool opened_ = false;
   std::ifstream stream_;
   std::optional<std::string> held_;
-  std::string failed_;
 };
 
-goodput::JournalOutline outline_of(const JournalFiles& files) {
+goodput::JournalOutline outline_of(const std::string& path) {
   goodput::JournalOutline outline;
-  if (files.front() == "-") return outline;  // what comes through a pipe comes once
-  Lines lines(files);
+  if (path == "-") return outline;  // what comes through a pipe comes once
+  Lines lines(path);
   telemetry::Record record;
   while (const auto line = lines.next()) {
     if (exporter::read_plain_record(*line, record)) {
@@ -156,7 +142,7 @@ goodput::JournalOutline outline_of(const JournalFiles& files) {
 }
 
 /// Lets `reader` take several journals of one submission as one.
-Status read_agents(GoodputReader& reader, const std::vector<JournalFiles>& all,
+Status read_agents(GoodputReader& reader, const std::vector<std::string>& all,
                    const std::vector<goodput::JournalOutline>& outlines) {
   using Verdict = goodput::AgentJournals::Verdict;
   goodput::AgentJournals agents(outlines);
@@ -179,8 +165,8 @@ Status read_agents(GoodputReader& reader, const std::vector<JournalFiles>& all,
       // The line that ended this stretch is the first of a later one of the same journal.
       if (over) journals[journal].hold(std::move(*line));
     }
-    const auto& failed = journals[journal].failed();
-    if (!failed.empty()) return fail(Code::Io, fmt::format("cannot read {} to its end", failed));
+    if (journals[journal].failed())
+      return fail(Code::Io, fmt::format("cannot read {} to its end", journals[journal].path()));
   }
   // It refers to variables of this function.
   reader.before_record = {};
@@ -369,13 +355,13 @@ Status read_into(GoodputReader& reader, std::vector<std::string> paths) {
   if (paths.size() > 1) {
     std::ranges::stable_sort(paths, {}, [](const auto& path) { return beginning_of(path).time; });
   }
-  const auto all = with_parts(paths);
+  const auto all = different_files(paths);
   std::vector<goodput::JournalOutline> outlines(all.size());
   // One alone is read once, and may be a pipe.
   for (std::size_t i = 0; all.size() > 1 && i < all.size(); ++i) outlines[i] = outline_of(all[i]);
   for (const auto& members : goodput::submissions_of(outlines)) {
     if (members.size() > 1) {
-      std::vector<JournalFiles> files;
+      std::vector<std::string> files;
       std::vector<goodput::JournalOutline> theirs;
       for (const auto index : members) {
         files.push_back(all[index]);
@@ -384,9 +370,7 @@ Status read_into(GoodputReader& reader, std::vector<std::string> paths) {
       if (auto status = read_agents(reader, files, theirs); !status) return status;
       continue;
     }
-    for (const auto& path : all[members.front()]) {
-      if (auto status = read_one(reader, path); !status) return status;
-    }
+    if (auto status = read_one(reader, all[members.front()]); !status) return status;
   }
   const auto runs = runs::list_runs(runs::registry_places());
   const auto writes = [&](const runs::ListedRun& run) {

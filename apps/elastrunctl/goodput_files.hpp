@@ -83,10 +83,10 @@ Result<std::string> journal_at(const std::string& path);
 /// is of the job before it. Fails as journal_at().
 Result<std::vector<std::vector<std::string>>> files_by_job(const std::vector<std::string>& paths);
 
-/// Lets it take files in the order in which they begin, each with its further parts
-/// (files/parts.hpp), and journals of agents of one submission as one; of a directory its journal,
-/// see journal_at(). A journal that does not tell its end, and that no agent of this machine goes
-/// on with, ends with the death of that agent. As read_goodput_files().
+/// Lets it take files in the order in which they begin, and journals of agents of one submission as
+/// one; of a directory its journal, see journal_at(). A journal that does not tell its end, and
+/// that no agent of this machine goes on with, ends with the death of that agent. As
+/// read_goodput_files().
 Status read_into(GoodputReader& reader, std::vector<std::string> paths);
 
 /// Reads JSON lines: records of our journal, or entries of ml-goodput-measurement, bare or as

@@ -3,7 +3,6 @@
 #include "core/unique_fd.hpp"
 #include "core/utf8.hpp"
 #include "core/write_all.hpp"
-#include "files/parts.hpp"
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/summary.hpp"
 #include "goodput_answer.hpp"
@@ -84,8 +83,7 @@ Result<Source> source_of(const std::string& target) {
 /// A journal that grows, and the account of what it holds.
 class WatchedJob {
  public:
-  WatchedJob(LogTail tail, Source source)
-      : tail_(std::move(tail)), journal_(std::move(source.journal)), run_(std::move(source.run)) {}
+  WatchedJob(LogTail tail, Source source) : tail_(std::move(tail)), run_(std::move(source.run)) {}
 
   /// Takes what has come. Fails with Usage for a log of ml-goodput-measurement.
   Status advance();
@@ -100,11 +98,8 @@ class WatchedJob {
 
  private:
   Status take(std::string_view bytes);
-  Status read_parts(bool& more);
 
   LogTail tail_;
-  const std::string journal_;
-  std::uint64_t part_ = 0;
   const std::optional<runs::ListedRun> run_;
   GoodputReader reader_;
   std::string pending_;
@@ -123,31 +118,16 @@ Status WatchedJob::take(std::string_view bytes) {
   return reader_.take(std::exchange(pending_, {}));  // counted as no record
 }
 
-Status WatchedJob::read_parts(bool& more) {
-  for (;;) {
-    // Asked first: once it is there, nothing is written into the one before.
-    const auto next = files::part_path(journal_, part_ + 1);
-    std::error_code none;
-    const bool begun = fs::exists(next, none);
-    Status status;
-    tail_.read([&](std::string_view bytes) {
-      more = true;
-      if (status) status = take(bytes);
-    });
-    if (!status || !begun) return status;
-    if (status = reader_.take(std::exchange(pending_, {})); !status) return status;
-    auto tail = LogTail::open(next, std::nullopt);
-    if (!tail) return std::unexpected(tail.error());
-    tail_ = std::move(*tail);
-    ++part_;
-  }
-}
-
 Status WatchedJob::advance() {
   // Asked first: what the run wrote before its end is there when it has gone.
   const bool gone = run_ && !runs::is_alive(run_->entry);
   bool more = false;
-  if (auto status = read_parts(more); !status) return status;
+  Status status;
+  tail_.read([&](std::string_view bytes) {
+    more = true;
+    if (status) status = take(bytes);
+  });
+  if (!status) return status;
   if (reader_.input.measured) {
     return fail(Code::Usage, "a log of ml-goodput-measurement cannot be watched; report shows it");
   }

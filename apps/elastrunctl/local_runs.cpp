@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "process/held.hpp"
+#include "rendezvous/membership/wording.hpp"
 #include "text_table.hpp"
 
 #include <algorithm>
@@ -53,8 +54,8 @@ std::string overview(const std::vector<ListedRun>& runs, WallTime now) {
     // By shown(): names and phases come from a file that others write, and a terminal would obey
     // the escapes in them.
     rows.push_back({shown(run.name), shown(run.phase),
-                    fmt::format("{} of {}", run.attempt, run.max_restarts), nodes_text(run),
-                    fmt::format("{}", run.workers.size()), age(run.started, now),
+                    fmt::format("{} of {}", run.max_restarts - run.restarts_left, run.max_restarts),
+                    nodes_text(run), fmt::format("{}", run.workers.size()), age(run.started, now),
                     fmt::format("{}", run.pid), shown(run.entry_point)});
   }
   return table(rows);
@@ -81,9 +82,10 @@ std::string held_text(const RunEntry& run) {
 
 std::string details(const RunEntry& run, WallTime now) {
   std::string text =
-      fmt::format("job \"{}\": {} for {}, {} of {} restarts spent, up {}\n  {}, agent {}{}{}\n",
-                  shown(run.name), shown(run.phase), age(run.phase_since, now), run.attempt,
-                  run.max_restarts, age(run.started, now), shown(run.entry_point), run.pid,
+      fmt::format("job \"{}\": {} for {}, {}, up {}\n  {}, agent {}{}{}\n", shown(run.name),
+                  shown(run.phase), age(run.phase_since, now),
+                  rendezvous::restarts_text(run.attempt, run.restarts_left, run.max_restarts),
+                  age(run.started, now), shown(run.entry_point), run.pid,
                   run.max_nodes > 1 ? fmt::format(", one of {} nodes", nodes_text(run)) : "",
                   run.name == run.run_id ? "" : ", run id " + shown(run.run_id));
   text += files_text(run);

@@ -2,7 +2,6 @@
 #include "measurement_files.hpp"
 
 #include "core/unique_fd.hpp"
-#include "files/parts.hpp"
 #include "goodput/journals/journal_books.hpp"
 #include "plain_step.hpp"
 
@@ -62,12 +61,6 @@ Result<bool> MeasurementFiles::read() {
   for (const auto& path : paths_) {
     if (const auto status = read_file(path, files_[path]); !status) {
       return std::unexpected(status.error());
-    }
-    for (const auto& part : files::parts_of(path)) {
-      if (part.number == 0) continue;
-      if (const auto status = read_file(part.path, files_[part.path]); !status) {
-        return std::unexpected(status.error());
-      }
     }
   }
   return again;

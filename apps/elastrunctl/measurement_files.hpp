@@ -57,7 +57,7 @@ class MeasurementFiles {
 
   const std::string job_;
   const std::vector<std::string> paths_;
-  std::map<std::string, File> files_;  // with the further parts of each path
+  std::map<std::string, File> files_;  // by path
   Found found_;
   int errno_ = 0;
 };

@@ -123,6 +123,7 @@ void RestartReplay::decide(const Start& start, std::size_t number) {
   rendezvous::RestartRule rule(
       rendezvous::RestartSettings{max_restarts_.value_or(start.max_restarts), policy_, rules_});
   bool ended = false;
+  Duration later{};  // than recorded: the delays that would have been
   for (const auto& failure : start.failures) {
     if (ended) {
       ++not_reached_;
@@ -135,8 +136,9 @@ void RestartReplay::decide(const Start& start, std::size_t number) {
       if (at <= failure.at) cause.checkpoint = std::max(cause.checkpoint, step);
     }
     Row row{number, failure.at - start.begin, cause.text, failure.restarted, {}};
-    row.decision =
-        rule.decide(cause, TimePoint(failure.at.time_since_epoch()), recorded_machine(cause.node));
+    row.decision = rule.decide(cause, TimePoint(failure.at.time_since_epoch() + later),
+                               recorded_machine(cause.node));
+    later += row.decision.delay;
     if (!row.decision.restarts) {
       ended = true;
       less_ += start.end - failure.at;

@@ -2,9 +2,11 @@
 #include "status_text.hpp"
 
 #include "core/text.hpp"
+#include "rendezvous/membership/wording.hpp"
 #include "text_table.hpp"
 
 #include <algorithm>
+#include <climits>
 #include <fmt/format.h>
 #include <vector>
 
@@ -39,9 +41,13 @@ std::string headline(const json::value& job, const std::string& endpoint) {
   if (!since.empty()) line += " for " + since;
   const auto round = member_int_or(job, "round", 0);
   line += round == 0 ? ", no round yet" : fmt::format(", round {}", round);
-  return line + fmt::format(", {} of {} restarts spent, {} of {} nodes here\n",
-                            member_int_or(job, "attempt", 0), member_int_or(job, "max_restarts", 0),
-                            elements(job, "nodes").size(), nodes_wanted(job));
+  const auto number = [&job](std::string_view name) {
+    return static_cast<int>(std::clamp<std::int64_t>(member_int_or(job, name, 0), 0, INT_MAX));
+  };
+  const auto restarts =
+      rendezvous::restarts_text(number("attempt"), number("restarts_left"), number("max_restarts"));
+  return line + fmt::format(", {}, {} of {} nodes here\n", restarts, elements(job, "nodes").size(),
+                            nodes_wanted(job));
 }
 
 std::string nodes_table(const json::value& job) {

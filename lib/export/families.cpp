@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "export/families.hpp"
 
+#include "core/exported_name.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
 #include "telemetry/record.hpp"
@@ -135,25 +136,10 @@ std::vector<Label> labels_of(const std::vector<telemetry::Attribute>& attributes
   return labels;
 }
 
-/// For a label that a line has by itself: twice it would cost the whole page. A user's is renamed,
-/// as Prometheus renames one that its own would cover.
-void make_room(std::vector<Label>& labels, std::string_view key) {
-  const auto find = [&](std::string_view name) {
-    return std::ranges::find(labels, name, &Label::first);
-  };
-  const auto taken = find(key);
-  if (taken == labels.end()) return;
-  auto instead = "exported_" + std::string(key);
-  if (find(instead) == labels.end()) {
-    taken->first = std::move(instead);
-  } else {
-    labels.erase(taken);
-  }
-}
-
 void fill(Sample& sample, const Point& point, const Snapshot& snapshot,
           const FamilyOptions& options, LabelNames& names) {
   sample.labels = labels_of(point.labels, names);
+  // A label that stands twice in a line would cost the whole page.
   if (options.scope_labels && !point.spec->scope.empty()) {
     make_room(sample.labels, "otel_scope_name");
     sample.labels.emplace_back("otel_scope_name", clean(point.spec->scope));

@@ -2,7 +2,6 @@
 #include "export/file_writer.hpp"
 
 #include "core/unique_fd.hpp"
-#include "files/parts.hpp"
 
 #include <cerrno>
 #include <cstring>
@@ -15,16 +14,22 @@ namespace elastrun::exporter {
 struct FileWriter::File {
   File(const std::string& name, const Form& form)
       : path(name),
-        parts(name, O_WRONLY | form.flags, form.mode, form.part_size),
+        // O_APPEND: several writers of one file then write behind each other, and not over each
+        // other (open(2)).
+        flags(O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | form.flags),
+        mode(form.mode),
         lines(form.lines),
         tail(form.tail) {}
 
   const std::string path;
-  files::PartOpener parts;
+  const int flags;
+  const mode_t mode;
   UniqueFd fd;
   const bool lines;
   const std::string tail;
   bool torn = false;
+
+  UniqueFd open() const { return UniqueFd(::open(path.c_str(), flags, mode)); }
 
   /// Bytes written, and the errno of what stopped it.
   std::pair<std::size_t, int> put(std::string_view text) const {
@@ -45,12 +50,12 @@ struct FileWriter::File {
     struct stat mine {};
     struct stat named {};
     if (::fstat(fd.get(), &mine) != 0 || !S_ISREG(mine.st_mode)) return true;
-    const bool there = ::stat(parts.path().c_str(), &named) == 0;
+    const bool there = ::stat(path.c_str(), &named) == 0;
     if (there && mine.st_dev == named.st_dev && mine.st_ino == named.st_ino) return true;
     if (!there && errno != ENOENT) return true;
     // To open a FIFO could wait without end for its reader.
     if (lines && (!there || S_ISREG(named.st_mode))) {
-      if (auto again = parts.open_again()) {
+      if (auto again = open()) {
         fd = std::move(again);
         torn = ends_torn();
         return true;
@@ -64,11 +69,7 @@ struct FileWriter::File {
 
   Written write(const std::vector<std::string>& batch) {
     if (!is_in_place()) {
-      return {0, fmt::format("{} was removed: {}", parts.path(), std::strerror(errno))};
-    }
-    if (auto next = parts.open_next(fd.get())) {
-      fd = std::move(next);
-      torn = lines && ends_torn();
+      return {0, fmt::format("{} was removed: {}", path, std::strerror(errno))};
     }
     // One write(2) for the batch: with O_APPEND it lands in one piece, also where several agents
     // write one file (write(2)).
@@ -114,7 +115,7 @@ struct FileWriter::File {
 Result<std::shared_ptr<FileWriter::File>> FileWriter::open(const std::string& path,
                                                            const Form& form) {
   auto file = std::make_shared<File>(path, form);
-  file->fd = file->parts.open_last();
+  file->fd = file->open();
   if (!file->fd) {
     return fail(Code::Io, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
   }

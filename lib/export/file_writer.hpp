@@ -27,8 +27,6 @@ class FileWriter final : public PieceWriter {
     /// next. One that was removed or renamed is made again, as logrotate(8) expects. Else the file
     /// is ours alone: a torn piece is cut off, and what comes after its removal is lost.
     bool lines = true;
-    /// From this size on it goes on in the next part (files/parts.hpp); 0: one file.
-    std::uint64_t part_size = 0;
   };
   struct File;
   /// Makes the file and writes the head. May wait for the file system, so before there is a loop

@@ -28,13 +28,12 @@ bool is_milestone(const Record& record) {
 }  // namespace
 
 JsonLines::JsonLines(Clock& clock, files::BlockingCalls& calls, std::string path,
-                     std::uint64_t part_size, files::BlockingCalls* syncs)
+                     files::BlockingCalls* syncs)
     : clock_(clock),
       file_(calls, std::move(path),
             {.flags = 0,
              .mode = 0600,
              .whole_lines = true,
-             .part_size = part_size,
              .syncs = syncs,
              .area = "journal",
              .cost = "records are dropped, the job goes on"}),

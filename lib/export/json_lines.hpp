@@ -24,12 +24,11 @@ class JsonLines final : public telemetry::Sink {
   static constexpr Duration kPause = std::chrono::milliseconds(500);
 
   /// Borrows `clock` and `calls`. Makes the file, mode 0600, or goes on with it: a torn last line
-  /// of an earlier process is closed off, so that the first new record starts a line. From
-  /// `part_size` bytes on it goes on in the next part (files/parts.hpp); 0: never. The thread of
-  /// `syncs`, also borrowed, syncs, so that no other file waits for the disk; null: that of
-  /// `calls`.
+  /// of an earlier process is closed off, so that the first new record starts a line. The
+  /// thread of `syncs`, also borrowed, syncs, so that no other file waits for the disk; null: that
+  /// of `calls`.
   JsonLines(Clock& clock, files::BlockingCalls& calls, std::string path,
-            std::uint64_t part_size = 0, files::BlockingCalls* syncs = nullptr);
+            files::BlockingCalls* syncs = nullptr);
 
   void consume(const telemetry::Record& record) override;
   void flush(TimePoint deadline) override;

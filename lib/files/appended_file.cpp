@@ -3,7 +3,6 @@
 
 #include "core/log.hpp"
 #include "core/unique_fd.hpp"
-#include "files/parts.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -23,13 +22,8 @@ constexpr std::size_t kTurn = 1 << 20;  // then other files have theirs
 
 // The mutex guards what both threads use; what follows it belongs to the thread of the calls.
 struct AppendedFile::State {
-  // Reading is for the last byte only: a FIFO opened for both would never wait for its reader.
   State(BlockingCalls::What name, Form how)
-      : path(std::move(name)),
-        form(how),
-        backlog(form.full, kMost),
-        parts(*path, form.flags | (form.whole_lines ? O_RDWR : O_WRONLY), form.mode,
-              form.part_size) {}
+      : path(std::move(name)), form(how), backlog(form.full, kMost) {}
   ~State() {
     // It is the caller's, who closes it: say the agent's stdout.
     if (borrowed) fd.release();
@@ -42,13 +36,11 @@ struct AppendedFile::State {
   bool scheduled = false;
   bool tells = false;  // the owner wants to hear of each turn
   bool sync_due = false;
-  std::vector<int> to_sync;  // descriptors for the sync, which closes them
-  bool is_among = false;     // one of them is of the file that is written now
+  int to_sync = -1;  // a descriptor for the sync, which closes it; -1: none is due
   std::uint64_t lost = 0, written = 0, synced = 0;
   int trouble = 0;  // the errno of the first loss
   bool said = false;
 
-  PartOpener parts;
   UniqueFd fd;
   bool borrowed = false;
   int refused = 0;  // errno of open(2)
@@ -56,7 +48,9 @@ struct AppendedFile::State {
 
   void open() {
     if (std::exchange(opened, true)) return;
-    fd = parts.open_last();
+    // Reading is for the last byte only: a FIFO opened for both would never wait for its reader.
+    const int how = form.whole_lines ? O_RDWR : O_WRONLY;
+    fd.reset(::open(path->c_str(), form.flags | how | O_CREAT | O_APPEND | O_CLOEXEC, form.mode));
     if (!fd) {
       refused = errno;
       give_up(refused, {});
@@ -70,18 +64,6 @@ struct AppendedFile::State {
     const bool some = form.whole_lines && fd && ::fstat(fd.get(), &info) == 0 && info.st_size > 0;
     // pread(2) moves no offset, and O_APPEND would ignore it anyway.
     return some && ::pread(fd.get(), &last, 1, info.st_size - 1) == 1 && last != '\n';
-  }
-
-  void next_part() {
-    auto next = fd ? parts.open_next(fd.get()) : UniqueFd();
-    if (!next) return;
-    {
-      const std::lock_guard lock(mutex);
-      to_sync.push_back(fd.release());
-      is_among = false;
-    }
-    fd = std::move(next);
-    torn = ends_torn();
   }
 
   /// Under the mutex.
@@ -134,8 +116,6 @@ struct AppendedFile::State {
         piece = over ? nullptr : backlog.take();
         if (!piece) return room;
       }
-      // Between pieces only, because a line must not be cut in two by the change to another file.
-      next_part();
       // Otherwise the first line of this piece would be joined to half a line, and a reader would
       // lose both.
       if (form.whole_lines && torn) put("\n");
@@ -144,35 +124,30 @@ struct AppendedFile::State {
   }
 
   /// After a turn. One that left something has another, which ends with this. A copy, because a
-  /// sync may outlast the part or the file; where there is none it is tried again with the next.
+  /// sync may outlast the file; where there is none it is tried again with the next.
   bool has_to_sync() {
     const std::lock_guard lock(mutex);
     if (sync_due && backlog.empty()) {
       // Close-on-exec from the start: this thread makes it while the loop may be starting workers.
-      const int copy = is_among || !fd ? -1 : ::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0);
-      if (copy >= 0) to_sync.push_back(copy);
-      is_among = is_among || copy >= 0;
-      sync_due = fd && !is_among;
+      if (fd && to_sync < 0) to_sync = ::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0);
+      sync_due = fd && to_sync < 0;
     }
-    return !to_sync.empty();
+    return to_sync >= 0;
   }
 
-  std::vector<int> take_to_sync() {
+  int take_to_sync() {
     const std::lock_guard lock(mutex);
-    is_among = false;
-    return std::exchange(to_sync, {});
+    return std::exchange(to_sync, -1);
   }
 
   /// On the thread that syncs.
-  void sync(const std::vector<int>& descriptors) {
-    for (const int descriptor : descriptors) {
-      // A FIFO or a terminal has nothing to be synced (EINVAL).
-      // fdatasync(2) leaves out the times of the file, but not its new size, without which what was
-      // appended could not be read back.
-      const bool done = ::fdatasync(descriptor) == 0 || errno == EINVAL;
-      if (!done) give_up(errno, {});
-      ::close(descriptor);
-    }
+  void sync(int descriptor) {
+    // A FIFO or a terminal has nothing to be synced (EINVAL).
+    // fdatasync(2) leaves out the times of the file, but not its new size, without which what was
+    // appended could not be read back.
+    const bool done = ::fdatasync(descriptor) == 0 || errno == EINVAL;
+    if (!done) give_up(errno, {});
+    ::close(descriptor);
     const std::lock_guard lock(mutex);
     ++synced;
   }
@@ -209,7 +184,7 @@ AppendedFile::~AppendedFile() {
   // On NFS close(2) waits for all that was written, so that is for the thread, too.
   if (!calls_alive_ || state_->borrowed) return;
   calls_.enqueue(path_, [state = std::move(state_)]() -> BlockingCalls::Outcome {
-    for (const int descriptor : state->take_to_sync()) ::close(descriptor);
+    if (const int descriptor = state->take_to_sync(); descriptor >= 0) ::close(descriptor);
     const std::lock_guard lock(state->mutex);
     if (state->scheduled) return {{}, true};  // what is left to be written comes first
     // There a full disk may be told of only now (close(2)).
@@ -241,13 +216,13 @@ void AppendedFile::schedule() {
 /// One at a time: what comes meanwhile is synced together.
 void AppendedFile::sync_next() {
   if (syncing_) return;
-  auto descriptors = state_->take_to_sync();
-  if (descriptors.empty()) return;
+  const int descriptor = state_->take_to_sync();
+  if (descriptor < 0) return;
   syncing_ = true;
   // A disk takes its time for a sync. With a thread for it, other files are written meanwhile.
   auto& calls = state_->form.syncs != nullptr ? *state_->form.syncs : calls_;
-  calls.enqueue(path_, [state = state_, self = self_, descriptors = std::move(descriptors)] {
-    state->sync(descriptors);
+  calls.enqueue(path_, [state = state_, self = self_, descriptor] {
+    state->sync(descriptor);
     return BlockingCalls::Outcome{[state, self, news = state->news()] {
       if (news != 0) state->warn(news);
       if (*self == nullptr) return;

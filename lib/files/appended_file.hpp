@@ -32,10 +32,6 @@ class AppendedFile {
     /// A torn line, of an earlier process or of a disk that was full, is closed off before the next
     /// piece; lost() counts lines instead of bytes.
     bool whole_lines = false;
-    /// From this size on the next part (files/parts.hpp) is begun between two pieces, and the old
-    /// one synced; where it cannot be made, this one goes on. What is there is gone on with. 0: one
-    /// file.
-    std::uint64_t part_size = 0;
     std::size_t full = kFull;
     BlockingCalls* syncs = nullptr;  // whose thread syncs, and waits for the disk; null: `calls`'s
     const char* area = "logs";       // of the warning; null: the owner says it, by trouble()

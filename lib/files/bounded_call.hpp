@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace elastrun::files {
@@ -17,16 +18,22 @@ namespace elastrun::files {
 /// directory /path". Where the system refuses a thread, the call is made here.
 Status wait_for(const std::string& what, Duration limit, std::function<void()> call);
 
-/// The same for a call that returns something.
+/// wait_for() for a call that returns something: that as a Result, which it may be itself.
 template <class Work>
-auto result_within(const std::string& what, Duration limit, Work work) -> Result<decltype(work())> {
+auto result_within(const std::string& what, Duration limit, Work work) {
   using Returned = decltype(work());
+  constexpr bool kMayFail = requires(Returned one) {
+    one.error();
+  };
+  using Answer = typename std::conditional_t<kMayFail, std::type_identity<Returned>,
+                                             std::type_identity<Result<Returned>>>::type;
   auto returned = std::make_shared<std::unique_ptr<Returned>>();
   const auto call = [returned, work = std::make_shared<Work>(std::move(work))] {
     *returned = std::make_unique<Returned>((*work)());
   };
-  if (auto waited = wait_for(what, limit, call); !waited) return std::unexpected(waited.error());
-  return std::move(**returned);
+  if (auto waited = wait_for(what, limit, call); !waited)
+    return Answer(std::unexpected(waited.error()));
+  return Answer(std::move(**returned));
 }
 
 }  // namespace elastrun::files

@@ -24,9 +24,8 @@ namespace {
 using files::Lane;
 
 /// For a call that may wait for a file system, before the loop: there SIGTERM ends the agent.
-auto within_limit(const std::string& what, auto work) -> decltype(work()) {
-  auto done = files::result_within(what, LogFolders::kTimeLimit, std::move(work));
-  return done ? std::move(*done) : std::unexpected(done.error());
+auto within_limit(const std::string& what, auto work) {
+  return files::result_within(what, LogFolders::kTimeLimit, std::move(work));
 }
 
 /// Called by the thread for folders, which may come back from its file system when the job has
@@ -233,7 +232,7 @@ Status JobRun::open_records() {
   layout_ = std::move(*made);
   layout_.say_remark();
   telemetry_->write_journal(std::make_shared<exporter::JsonLines>(
-      *clock_, lanes_[Lane::Logs], layout_.journal(), spec_.journal_size, &lanes_[Lane::Syncs]));
+      *clock_, lanes_[Lane::Logs], layout_.journal(), &lanes_[Lane::Syncs]));
   agent_log_.emplace(lanes_[Lane::Logs], layout_.agent_log());
   return {};
 }

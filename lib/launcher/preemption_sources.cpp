@@ -62,10 +62,19 @@ PreemptionSources::PreemptionSources(boost::asio::io_context& loop, Clock& clock
       alarm_(clock.make_alarm()) {
   if (!spec.saves_when_preempted()) return;
   if (!file_.empty()) watch_file(loop);
+  if (end.empty()) return;
   const auto seconds = parse_int(end);
   // 2^33 s: nanoseconds of much more do not fit into 64 bits.
-  if (!seconds || *seconds <= 0 || *seconds > 1LL << 33) return;
-  const Duration left = WallTime(std::chrono::seconds(*seconds)) - clock.wall();
+  const bool is_time = seconds && *seconds > 0 && *seconds <= 1LL << 33;
+  const Duration left =
+      is_time ? WallTime(std::chrono::seconds(*seconds)) - clock.wall() : Duration::zero();
+  // A job that ended at once for this would be requeued, and end at once again.
+  if (left <= Duration::zero()) {
+    log::warning(kPreemptArea, "SLURM_JOB_END_TIME={}: {}, ignored; {}", printable(end),
+                 is_time ? "in the past" : "no time in seconds since the epoch",
+                 "scontrol show job has the end of this allocation");
+    return;
+  }
   end_ = clock.now() + left;
   // A save that seemed to take longer must not end each start behind its first checkpoint: a
   // requeue would follow, and the next one.

@@ -46,12 +46,9 @@ Result<std::shared_ptr<const rendezvous::RestartMemory>> read_restart_memory(
   using Memory = std::shared_ptr<const rendezvous::RestartMemory>;
   if (spec.restart_memory.empty()) return Memory();
   // It may lie on a file system that does not answer; before the loop SIGTERM ends the agent.
-  auto read =
-      files::result_within("--restart-memory " + spec.restart_memory, LogFolders::kTimeLimit,
-                           [path = spec.restart_memory, now]() -> Result<Memory> {
-                             return RestartMemoryFile::read(path, now);
-                           });
-  return read ? std::move(*read) : std::unexpected(read.error());
+  return files::result_within(
+      "--restart-memory " + spec.restart_memory, LogFolders::kTimeLimit,
+      [path = spec.restart_memory, now] { return RestartMemoryFile::read(path, now); });
 }
 
 }  // namespace elastrun::agent

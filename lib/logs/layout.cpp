@@ -103,7 +103,8 @@ std::string absolute(const std::string& path) {
 
 /// Ours may be empty, or repeat what was said; what a worker has put there is its own affair.
 bool explains_something(const std::filesystem::directory_entry& file) {
-  constexpr std::array<std::string_view, 5> kOurs = {"agent.log", "agent.1.log", "agent.2.log",
+  constexpr std::array<std::string_view, 6> kOurs = {"agent.log",   "agent.1.log",
+                                                     "agent.2.log", "journal.jsonl",
                                                      "report.json", "checkpoint_steps.json"};
   constexpr std::array<std::string_view, 5> kLogs = {"stdout.log", "stderr.log", "error.json",
                                                      "filtered_stdout.log", "filtered_stderr.log"};
@@ -111,7 +112,6 @@ bool explains_something(const std::filesystem::directory_entry& file) {
   if (!file.is_regular_file(error)) return false;
   const auto name = file.path().filename().native();
   if (std::ranges::find(kLogs, name) != kLogs.end()) return file.file_size(error) > 0 && !error;
-  if (name.starts_with("journal.") && name.ends_with(".jsonl")) return false;
   return std::ranges::none_of(kOurs, [&](auto ours) { return name.starts_with(ours); });
 }
 

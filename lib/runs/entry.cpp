@@ -91,6 +91,7 @@ std::string encode(const RunEntry& entry) {
                                       {"endpoint", valid_utf8(entry.endpoint)},
                                       {"attempt", entry.attempt},
                                       {"max_restarts", entry.max_restarts},
+                                      {"restarts_left", entry.restarts_left},
                                       {"run_directory", valid_utf8(entry.run_directory)},
                                       {"channel", valid_utf8(entry.channel)},
                                       {"keeps_output", entry.keeps_output},
@@ -125,6 +126,7 @@ Result<RunEntry> decode(std::string_view text) {
   entry.endpoint = member_text_or(*value, "endpoint", "");
   entry.attempt = small_number(*value, "attempt", 0);
   entry.max_restarts = small_number(*value, "max_restarts", 0);
+  entry.restarts_left = small_number(*value, "restarts_left", 0);
   entry.run_directory = member_text_or(*value, "run_directory", "");
   entry.channel = member_text_or(*value, "channel", "");
   const json::value* keeps = find_member(*value, "keeps_output");

@@ -38,7 +38,7 @@ struct RunEntry {
   int min_nodes = 1, max_nodes = 1;
   std::string rdzv_backend;
   std::string endpoint;  // where the coordinator can be asked; empty: there is none
-  int attempt = 0, max_restarts = 0;
+  int attempt = 0, max_restarts = 0, restarts_left = 0;
   std::string run_directory;       // empty: none
   std::string channel;             // ELASTRUN_CHANNEL of the workers; empty: none
   bool keeps_output = false;       // --redirects or --tee: there are log files

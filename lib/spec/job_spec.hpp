@@ -112,7 +112,6 @@ struct JobSpec : AgreedRules {
   std::vector<std::pair<std::string, std::vector<std::string>>> aggregations{};
   std::optional<ListenAddress> http;  // --http
   std::string event_log_handler = "null";
-  std::uint64_t journal_size = 0;  // --journal-size: bytes of one file; 0: no limit
 
   // Binding
   NumaBinding numa = NumaBinding::None;

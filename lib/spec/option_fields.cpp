@@ -2,7 +2,6 @@
 #include "spec/option_fields.hpp"
 
 #include "core/text.hpp"
-#include "spec/journal_size.hpp"
 #include "spec/listen_address.hpp"
 #include "spec/option_values.hpp"
 
@@ -90,9 +89,6 @@ struct Filler {
     if (given.origin == Origin::Default || (given.listed && given.items.empty())) return {};
     job.*member = given.listed ? given.items : split_filters(given.text);
     return std::nullopt;
-  }
-  Refused operator()(std::uint64_t JobSpec::*member) const {
-    return take(journal_size(given), member);
   }
   Refused operator()(std::optional<ListenAddress> JobSpec::*member) const {
     if (given.text.empty()) return std::nullopt;

@@ -229,12 +229,6 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "text", "text,json", "FORM", "How the launcher writes its own log lines",
      "text: as torch does; json: an object a line, for the collector of a cluster.",
      &JobSpec::json_log},
-    {Opt::JournalSize, "journal-size", 0, Kind::Text, Group::Output, kOurs, kPet,
-     "logs.journal_size", "0", kNone, "BYTES",
-     "From which size on a journal, or a file of --metrics jsonl, goes on in a further file",
-     "journal.1.jsonl and so on; nothing is deleted. With K, M or G at the end; 64K at least; 0: "
-     "never.",
-     &JobSpec::journal_size},
 
     {Opt::Status, "status", 0, Kind::Choice, Group::Reports, kOurs, kPet, "reports.status", "auto",
      "auto,on,off", "WHEN", "Show a live status line; auto shows it on a terminal", kNone,

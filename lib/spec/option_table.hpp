@@ -81,7 +81,6 @@ enum class Opt {
   PrefixTemplate,
   LogsSpecs,
   LogFormat,
-  JournalSize,
   // Reports
   Status,
   Summary,
@@ -115,7 +114,7 @@ using Field =
                  double JobSpec::*, Duration JobSpec::*, Switch JobSpec::*, Summary JobSpec::*,
                  Goodput JobSpec::*, OnHang JobSpec::*, NumaBinding JobSpec::*, StdMap JobSpec::*,
                  std::vector<int> JobSpec::*, std::optional<std::vector<std::string>> JobSpec::*,
-                 std::uint64_t JobSpec::*, std::optional<ListenAddress> JobSpec::*>;
+                 std::optional<ListenAddress> JobSpec::*>;
 
 /// One option. The parser, --help, the PET_* loader, the TOML loader, the default file, the
 /// completions, the job and the test of the manual page all read these rows and nothing else.

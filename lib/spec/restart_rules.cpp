@@ -12,8 +12,8 @@
 namespace elastrun::spec {
 namespace {
 
-constexpr std::array<std::string_view, 9> kClassNames = {
-    "error", "crash", "oom", "gpu", "hang", "timer", "node-lost", "preempted", "start"};
+constexpr std::array<std::string_view, 10> kClassNames = {
+    "error", "external", "code", "crash", "oom", "gpu", "hang", "timer", "node-lost", "preempted"};
 
 std::unexpected<Error> refuse_rule(std::string_view rule, std::string_view part,
                                    std::string_view allowed) {
@@ -27,9 +27,10 @@ constexpr std::size_t kMostRules = 64;
 constexpr std::size_t kLongestRules = 2000;
 
 constexpr std::string_view kRuleMatches =
-    "a rule begins with any, a class (error, crash, oom, gpu, hang, timer, node-lost, preempted, "
-    "start), exit=1 to 255, signal=NAME, exception=TYPE or role=NAME, several joined by '+', one "
-    "class at most";
+    "a rule begins with any, a class (error, external, code, crash, oom, gpu, hang, timer, "
+    "node-lost, preempted), exit=1 to 255, signal=NAME, exception=TYPE or role=NAME, several "
+    "joined "
+    "by '+', one class at most";
 constexpr std::string_view kRuleActions =
     "after ':' a rule says fail, free, N (restarts at most), N/TIME (as 2/1h) or exclude";
 

@@ -12,8 +12,19 @@
 namespace elastrun::spec {
 
 /// What ended the workers, as --restart-rule names it.
-enum class CauseClass { Error, Crash, Oom, Gpu, Hang, Timer, NodeLost, Preempted, Start };
-/// "error", "crash", "oom", "gpu", "hang", "timer", "node-lost", "preempted", "start".
+enum class CauseClass {
+  Error,
+  External,  // something outside the program can explain it
+  Code,      // nothing outside the program can
+  Crash,
+  Oom,
+  Gpu,
+  Hang,
+  Timer,
+  NodeLost,
+  Preempted
+};
+/// "error", "external", "code", "crash", "oom", "gpu", "hang", "timer", "node-lost", "preempted".
 std::string_view cause_class_name(CauseClass cause);
 std::optional<CauseClass> find_cause_class(std::string_view name);
 

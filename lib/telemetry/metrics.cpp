@@ -115,7 +115,7 @@ void put_run(Metrics& metrics, const RunOutcome& outcome) {
   const auto put = [&](std::string_view name, int value) {
     metrics.put(fmt::format("workers.{}.{}", outcome.role, name), value);
   };
-  const bool retried = outcome.remaining_restarts != outcome.max_restarts;
+  const bool retried = outcome.refilled || outcome.remaining_restarts != outcome.max_restarts;
   const double share = (outcome.remaining_restarts + 1.0) / (outcome.max_restarts + 1.0);
   // torchelastic's formula: 0 without a restart.
   put("flakiness", outcome.failed ? 100 : static_cast<int>(100 - 100 * share));

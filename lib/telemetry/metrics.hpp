@@ -118,6 +118,8 @@ struct RunOutcome {
   std::string role = "default";
   bool failed = false;
   int remaining_restarts = 0, max_restarts = 0;
+  /// It has restarted, although as many restarts remain as at first: checkpoints gave them back.
+  bool refilled = false;
 };
 /// What torchelastic puts at the end of a run: flakiness, run_total and the four kinds of ending.
 void put_run(Metrics& metrics, const RunOutcome& outcome);

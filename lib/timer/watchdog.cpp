@@ -60,21 +60,23 @@ bool Watchdog::torch_request(const Request& request) {
 bool Watchdog::apply(const Request& request) {
   const auto pid = static_cast<pid_t>(request.worker);
   if (!request.expiry && !processes_.contains(pid)) return true;  // nothing is to be released
-  return process_of(pid) != nullptr && deadlines_.apply(request);
+  const auto held = hold(pid);
+  return held == Held::Ended || (held == Held::Yes && deadlines_.apply(request));
 }
 
-/// Of a pid that another process has by now, the timers are those of the one that has ended.
-Watchdog::Process* Watchdog::process_of(pid_t pid) {
+/// If another process has this pid by now, the timers in hand belong to the one that has ended.
+Watchdog::Held Watchdog::hold(pid_t pid) {
   const auto known = processes_.find(pid);
-  if (known != processes_.end() && !has_ended(known->second.pidfd.get())) return &known->second;
+  if (known != processes_.end() && !has_ended(known->second.pidfd.get())) return Held::Yes;
   if (known != processes_.end()) forget(pid);
   // First hold the process, then ask whose it is: in the other order its number may be given away
   // in between.
   auto pidfd = open_pidfd(pid);
-  if (!pidfd || has_ended(pidfd.get()) || !parts_.is_ours(pid)) return nullptr;
+  if (pidfd ? has_ended(pidfd.get()) : errno == ESRCH) return Held::Ended;
+  if (!pidfd || !parts_.is_ours(pid)) return Held::No;
   // A second descriptor, since Asio closes the one that it is given.
   UniqueFd watched(::fcntl(pidfd.get(), F_DUPFD_CLOEXEC, 0));
-  if (!watched) return nullptr;
+  if (!watched) return Held::No;
   using Descriptor = asio::posix::stream_descriptor;
   auto watch = std::make_unique<Descriptor>(parts_.loop, watched.release());
   watch->async_wait(Descriptor::wait_read,
@@ -83,7 +85,8 @@ Watchdog::Process* Watchdog::process_of(pid_t pid) {
                       forget(pid);
                       arm();
                     });
-  return &processes_.emplace(pid, Process{std::move(pidfd), std::move(watch)}).first->second;
+  processes_.emplace(pid, Process{std::move(pidfd), std::move(watch)});
+  return Held::Yes;
 }
 
 void Watchdog::forget(pid_t pid) {

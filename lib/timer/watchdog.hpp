@@ -39,7 +39,8 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// False if it was ignored: the process has gone, is not ours, or has too many timers.
+  /// False if it was ignored although its process runs: it is not ours, or has too many timers. A
+  /// request that is read after its process has ended is void, and no fault of anybody's.
   bool request(const Request& request);
   /// One of torch's client, which puts different timers into one scope (NestedScopes).
   bool torch_request(const Request& request);
@@ -60,8 +61,9 @@ class Watchdog {
     std::unique_ptr<boost::asio::posix::stream_descriptor> watch;
     int reap_signal = 0;  // to be sent again
   };
+  enum class Held { Yes, Ended, No };
   bool apply(const Request& request);
-  Process* process_of(pid_t pid);
+  Held hold(pid_t pid);
   void forget(pid_t pid);
   void arm();
   void look_again();

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/command.hpp"
 
+#include <fmt/format.h>
+#include <sys/stat.h>
+
 namespace elastrun::workers {
 namespace {
 
@@ -91,6 +94,19 @@ std::string fill_local_rank(std::string_view text, int local_rank) {
     }
   }
   return out;
+}
+
+std::string why_not_again(const spec::JobSpec& spec) {
+  struct stat info {};
+  const bool is_input = spec.mode == spec::Mode::Script && spec.script == "-";
+  const bool is_path = spec.mode == spec::Mode::Script || spec.mode == spec::Mode::RunPath;
+  // Python opens a regular file that is /dev/stdin again, and reads it from its begin.
+  const bool is_pipe = is_path && ::stat(spec.script.c_str(), &info) == 0 &&
+                       (S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode));
+  if (!is_input && !is_pipe) return {};
+  return fmt::format(
+      "the script {} is {}, which can be read only once; give elastrun a file to have it restarted",
+      spec.script, is_input ? "standard input" : "a pipe");
 }
 
 std::vector<std::string> worker_command(const spec::JobSpec& spec, int local_rank) {

@@ -14,6 +14,10 @@ namespace elastrun::workers {
 /// in process, as torchrun's child does.
 std::vector<std::string> worker_command(const spec::JobSpec& spec, int local_rank);
 
+/// Why the script cannot be started a second time: it is `-`, standard input, or a pipe, which the
+/// first start reads to its end. Empty: it can.
+std::string why_not_again(const spec::JobSpec& spec);
+
 /// A Python program for `python -c`: its first argument is a script, the rest its arguments. Runs
 /// the script with runpy as `__main__`; an exception is written to TORCHELASTIC_ERROR_FILE in the
 /// form of torch's `@record` and raised again. When the script has returned, it waits until those

@@ -186,33 +186,6 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": sys.exit(3)
             self.assertGreater(both["buckets_s"]["queued"], 0)
             self.assertGreater(both["elapsed_s"], first["elapsed_s"])
 
-    def test_a_journal_in_parts_is_one_journal(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "night.jsonl")
-            words = ("--metrics=jsonl:night.jsonl", "--journal-size=64K")
-            # Each record is one of the worker's own, of 1 KiB; the events among them are flushed.
-            script = TRAINER.replace("    elastrun.step(step)\n", """    elastrun.step(step)
-    for i in range(80): elastrun.event("filler", text="x" * 1000)
-""")
-            for _ in range(2):
-                journal, *_ = self.run_job(folder, *words, script=script)
-            parts = sorted(Path(folder).glob("night*.jsonl"))
-            self.assertGreater(len(parts), 2)
-            self.assertGreater(len(list(journal.parent.glob("journal*.jsonl"))), 1)
-            for part in parts:
-                for line in part.read_text().splitlines():
-                    json.loads(line)
-            account = self.account(str(file))
-            self.assertEqual((account["submissions"], account["skipped"], account["restarts"]),
-                             (2, 0, 3))
-            lines = sum(part.read_text().count("\n") for part in parts)
-            self.assertEqual(account["records"], lines)
-            self.assertEqual(self.account(*map(str, parts)), account)  # as a shell's pattern
-            whole = Path(folder, "whole")
-            whole.write_text("".join(Path(folder, f"night{number}.jsonl").read_text()
-                                     for number in ("", *(f".{i}" for i in range(1, len(parts))))))
-            self.assertEqual(self.account(str(whole)), account)
-
     def test_a_torn_first_line_costs_its_own_record_alone(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             journal, *_ = self.run_job(folder)

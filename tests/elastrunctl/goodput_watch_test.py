@@ -140,21 +140,6 @@ class Watch(unittest.TestCase):
         self.line(watch, " ended: ")
         self.assertEqual(watch.wait(LIMIT), 0)
 
-    def test_a_journal_in_parts_is_followed(self) -> None:
-        journal = self.folder / "journal.jsonl"
-        journal.write_text(record("job.started", run_id="far") + record("phase", phase="starting"))
-        watch = self.start(CTL, "goodput", "watch", str(journal))
-        self.line(watch, " startup: ")
-        with journal.open("a") as file:
-            file.write(record("phase", phase="running") + "torn")
-        (self.folder / "journal.1.jsonl").write_text(
-            record("ranks.connecting") + record("ranks.connected"))
-        self.line(watch, " running: ")
-        (self.folder / "journal.2.jsonl").write_text(
-            record("job.ended", succeeded=True) + record("goodput"))
-        self.line(watch, " ended: ")
-        self.assertEqual(watch.wait(LIMIT), 0)
-
     def read_terminal(self, terminal: int, pattern: bytes) -> bytes:
         seen, end = b"", time.monotonic() + LIMIT
         while not re.search(pattern, seen, re.S):

@@ -92,7 +92,7 @@ class Status(Case):
             self.assertTrue((Path(worker["directory"]) / "stdout.log").exists())
         code, text, _ = self.ctl("status")
         self.assertEqual(code, 0)
-        self.assertRegex(text, r'job "sh": running for .*, 0 of 3 restarts spent, up')
+        self.assertRegex(text, r'job "sh": running for .*, 0 of 3 restarts used, up')
         self.assertIn(f", agent {run['pid']}, run id {run['run_id']}\n", text)
         self.assertIn(f"log folder: {self.folder}/logs/{run['run_id']}_", text)
         self.assertRegex(text, rf"1 +1 +{run['workers'][1]['pid']} ")

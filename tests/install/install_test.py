@@ -137,8 +137,11 @@ class InstallTest(unittest.TestCase):
         run(COMPILER, "-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", self.prefix / "include",
             self.prefix / "share/elastrun/config/examples/cpp_worker/worker.cpp",
             "-o", self.folder / "example")
-        run(self.prefix / "bin/elastrun", "--worker-lib", f"--report={self.folder}/cpp.json",
-            "--no-python", self.folder / "example")
+        done = subprocess.run(
+            [self.prefix / "bin/elastrun", "--worker-lib", f"--report={self.folder}/cpp.json",
+             "--no-python", self.folder / "example"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("Ignored", done.stderr)  # its last timers are read after its end
         report = json.loads((self.folder / "cpp.json").read_text())
         self.assertEqual(report["goodput"]["last_step"], 999)
 

@@ -756,7 +756,7 @@ if __name__ == "__main__":
     def test_options_that_torch_has_not(self) -> None:
         self.run_program("""
 if __name__ == "__main__":
-    elastic_launch(alone(elastrun={"journal_size": "1M", "metrics": ["jsonl:metrics.jsonl"]},
+    elastic_launch(alone(elastrun={"metrics": ["jsonl:metrics.jsonl"]},
                          logs_specs=DefaultLogsSpecs("logs")), "true")()
 """)
         self.assertTrue(list(self.folder.glob("logs/t_*/journal.jsonl")))

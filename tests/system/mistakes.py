@@ -47,7 +47,6 @@ OPTIONS: tuple[tuple[str, int, str], ...] = (
     ("--status maybe ok.py", 2, "choose from 'auto', 'on', 'off'"),
     ("--numa-binding x ok.py", 2, "invalid choice: 'x'"),
     ("--virtual-local-rank=x ok.py", 2, "ignored explicit argument 'x'"),
-    ("--journal-size x ok.py", 2, "'x' is not a journal size"),
     ("--http 99999 ok.py", 2, "the port is a number from 0 to 65535"),
     ("--metrics promteus ok.py", 2, r"did you mean prometheus\?"),
     ("--metrics statsd:h:99 ok.py", 2, "unknown sink 'statsd'"),

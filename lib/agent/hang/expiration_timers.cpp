@@ -49,14 +49,10 @@ void log_stack(const ExpiredTimer& timer) {
                text.empty() ? " it could not be taken" : text);
 }
 
-using MaybePlace = Result<std::unique_ptr<timer::RequestPlace>>;
-
 /// It may be on a file system that does not answer.
-MaybePlace make_place(const std::string& path) {
+Result<std::unique_ptr<timer::RequestPlace>> make_place(const std::string& path) {
   const auto what = "the FIFO for timers " + (path.empty() ? "in a temporary directory" : path);
-  auto made =
-      files::result_within(what, kTimeLimit, [path] { return timer::RequestPlace::make(path); });
-  return made ? std::move(*made) : MaybePlace(std::unexpected(made.error()));
+  return files::result_within(what, kTimeLimit, [path] { return timer::RequestPlace::make(path); });
 }
 
 }  // namespace
@@ -115,8 +111,8 @@ void ExpirationTimers::heard_line(std::string_view line) {
     last_request_ = parts_.clock.now();
   } else if (may_complain()) {
     log::warning(kTimerArea,
-                 "Ignored: a timer '{}' of process {}, which has ended, is not one of the workers "
-                 "of this node, or has too many timers",
+                 "Ignored: a timer '{}' of process {}, which is not one of the workers of this "
+                 "node, or has too many timers",
                  printable(request->scope), request->worker);
   }
 }
@@ -136,8 +132,7 @@ void ExpirationTimers::heard(pid_t sender, const workers::TimerSet& timer) {
     request.armed = *request.expiry - from_seconds(after);
   }
   if (!watchdog_.request(request) && may_complain()) {
-    log::warning(kTimerArea,
-                 "Ignored: a timer '{}' of process {}, which has too many timers or ends",
+    log::warning(kTimerArea, "Ignored: a timer '{}' of process {}, which has too many timers",
                  printable(timer.scope), sender);
   }
 }

@@ -5,6 +5,7 @@
 #include "core/text.hpp"
 #include "logs/layout.hpp"
 #include "process/process_table.hpp"
+#include "workers/command.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -53,6 +54,7 @@ void Agent::run(std::function<void(JobResult)> on_end) {
   on_end_ = std::move(on_end);
   result_.started = parts_.clock.wall();
   result_.local_world_size = settings_.self.local_world_size;
+  result_.restarts_left = settings_.job.max_restarts;
   rendezvous::Session::OnPush on_push = [this](rendezvous::Push push) {
     post(Pushed{std::move(push)});
   };
@@ -122,6 +124,7 @@ void Agent::observe(const Fact& fact) {
   }
   if (const auto* done = std::get_if<rendezvous::Done>(&pushed->push)) {
     memory_.keep(done->memory, parts_.clock.now());
+    if (done->restarts_left >= 0) result_.restarts_left = done->restarts_left;
   }
   if (const auto* progress = std::get_if<rendezvous::Progress>(&pushed->push)) {
     log::info("rendezvous", "{}", progress->text);
@@ -167,8 +170,13 @@ void Agent::perform(const StartGroup& action) {
   const auto now = parts_.clock.now();
   const auto wall = parts_.clock.wall();
   round_ = action.round;
-  result_.restarts = round_->restarts();
-  if (!result_.attempts.empty()) log::warning(kArea, "Restarting the workers");
+  result_.restarts = round_->restarts(), result_.restarts_left = round_->restarts_left;
+  if (!result_.attempts.empty()) {
+    // Python would find an empty script, and succeed with it.
+    if (auto why = workers::why_not_again(settings_.job); !why.empty())
+      return post(StartFailed{{Code::Usage, std::move(why)}});
+    log::warning(kArea, "Restarting the workers");
+  }
   // Before the workers, which connect to it at once.
   parts_.store.begin(*round_);
   parts_.observer.round_ready(*round_, now - joined_at_);
@@ -322,6 +330,7 @@ void Agent::perform(const TellFailed&) {
   parts_.observer.failed(judgement);
   auto cause = cause_of(judgement.first(), own_node());
   if (parts_.saving != nullptr) parts_.saving->describe(cause);
+  cause.final = cause.final || !workers::why_not_again(settings_.job).empty();
   parts_.session.report(rendezvous::Failed{round_->number, std::move(cause)});
 }
 

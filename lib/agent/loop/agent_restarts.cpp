@@ -29,6 +29,7 @@ void Agent::observe(const rendezvous::Restart& restart) {
   // roles restart alone more may have been spent than when this round began.
   const bool as_told = !joining && round_ && !round_->is_divided();
   if (restart.attempt_spent) result_.restarts = (as_told ? round_->attempt : result_.restarts) + 1;
+  result_.restarts_left = restart.restarts_left;
   const bool ours = restart.is_for(settings_.self.role);
   // Not "restarting": where a scheduler ends the whole job, our own signal is on its way.
   const auto doing = !ours ? "Going on; stopping" : joining ? "Not starting" : "Stopping";

@@ -99,7 +99,8 @@ struct JobResult {
   std::optional<PreemptionAccount> preemption;
   /// The ledger of the restart policy; null with torchrun's.
   std::shared_ptr<const rendezvous::RestartMemory> memory;
-  int restarts = 0;  // spent by the whole job
+  int restarts = 0;       // spent by the whole job
+  int restarts_left = 0;  // of --max-restarts, as the last decision has it
   static constexpr std::size_t kMostRoleRestarts = 64;
   std::vector<RoleRestart> role_restarts;  // the last ones
   void note_role_restart(RoleRestart one) {

@@ -89,7 +89,7 @@ void AgentMetrics::round_ready(const rendezvous::Round& round, Duration waited) 
   const auto& self = round.members[static_cast<std::size_t>(round.group_rank)];
   host_.round_began(round.rank_base, self.local_world_size);
   rendezvous_.add(to_seconds(waited));
-  restarts_left_.set(max_restarts_ - round.restarts());
+  restarts_left_.set(round.restarts_left);
   span("rendezvous", host_.pipeline().clock().now(), waited, {{"round", round.number}});
   host_.recorded();
 }
@@ -139,7 +139,7 @@ void AgentMetrics::stopped(const std::vector<workers::Worker>& group, Duration t
 }
 
 void AgentMetrics::ended(const JobResult& result, const std::vector<workers::Worker>*) {
-  const int left = max_restarts_ - result.restarts;
+  const int left = result.restarts_left;
   // torchelastic's formula: + 1 keeps it defined where no restart is allowed.
   const double spent = 1 - static_cast<double>(left + 1) / (max_restarts_ + 1);
   flakiness_.set(result.succeeded() ? spent : 1);

@@ -50,6 +50,7 @@ ElasticRecords::ElasticRecords(telemetry::Pipeline& pipeline, events::AgentFacts
       facts_(std::move(facts)),
       job_(job),
       has_fifo_(std::move(has_fifo)),
+      restarts_left_(job.max_restarts),
       start_(pipeline.clock().now()) {}
 
 void ElasticRecords::profile(std::string_view method, Duration took, bool success) {
@@ -66,8 +67,7 @@ void ElasticRecords::profile(std::string_view method, Duration took, bool succes
 void ElasticRecords::pass(std::string_view state, Duration took) {
   if (!pipeline_.wants(telemetry::metrics::kDefaultGroup)) return;
   profile("_monitor_workers", took);
-  metrics_.put(fmt::format("workers.{}.remaining_restarts", facts_.role),
-               job_.max_restarts - facts_.agent_restarts);
+  metrics_.put(fmt::format("workers.{}.remaining_restarts", facts_.role), restarts_left_);
   metrics_.put(fmt::format("workers.{}.{}", facts_.role, state), 1);
 }
 
@@ -95,8 +95,7 @@ void ElasticRecords::look() {
   const auto base = fmt::format("{}._monitor_workers", kLocal);
   put_each(base + ".success", std::int64_t{1});
   put_each(base + ".duration.ms", std::int64_t{took / std::chrono::milliseconds(1)});
-  put_each(fmt::format("workers.{}.remaining_restarts", facts_.role),
-           std::int64_t{job_.max_restarts - facts_.agent_restarts});
+  put_each(fmt::format("workers.{}.remaining_restarts", facts_.role), std::int64_t{restarts_left_});
   put_each(fmt::format("workers.{}.healthy", facts_.role), std::int64_t{1});
   wait_for_look();
 }
@@ -120,6 +119,7 @@ void ElasticRecords::round_ready(const rendezvous::Round& round, Duration waited
   joining_since_.reset();
   waited_ = waited;
   facts_.agent_restarts = round.attempt;
+  restarts_left_ = round.restarts_left;
   events::record(pipeline_, events::agent_event("RENDEZVOUS", facts_, waited));
   // torch's agents exchange what they need for this by the store; here it has come with the round.
   const auto begin = pipeline_.clock().now();
@@ -246,6 +246,7 @@ void ElasticRecords::ended(const JobResult& result,
   const auto took = pipeline_.clock().now() - start_;
   facts_.total_run_time = took;
   facts_.agent_restarts = result.restarts;
+  restarts_left_ = result.restarts_left;
   const auto kind = result.ending.kind;
   const bool returned = kind == Kind::Succeeded || kind == Kind::NotNeeded ||
                         kind == Kind::WorkersFailed || kind == Kind::JobFailed;
@@ -256,8 +257,8 @@ void ElasticRecords::ended(const JobResult& result,
   if (last_group != nullptr && pipeline_.wants("torchelastic.worker")) {
     end_of_workers(result, *last_group);
   }
-  telemetry::metrics::put_run(metrics_, {facts_.role, !result.succeeded(),
-                                         job_.max_restarts - result.restarts, job_.max_restarts});
+  telemetry::metrics::put_run(metrics_, {facts_.role, !result.succeeded(), restarts_left_,
+                                         job_.max_restarts, result.restarts > 0});
   profile("run", took);
   events::record(pipeline_, events::agent_event("SUCCEEDED", facts_));
 }

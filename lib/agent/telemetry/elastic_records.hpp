@@ -55,6 +55,7 @@ class ElasticRecords final : public Observer {
   telemetry::events::AgentFacts facts_;
   const spec::JobSpec& job_;
   const std::function<bool()> has_fifo_;
+  int restarts_left_;
   const TimePoint start_;
   std::unique_ptr<Alarm> alarm_;  // of the next look
   std::vector<pid_t> running_;    // the workers that are looked at

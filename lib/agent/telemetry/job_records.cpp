@@ -205,6 +205,7 @@ void JobRecords::ended(const JobResult& result, const std::vector<workers::Worke
                         {"succeeded", result.succeeded()},
                         {"verdict", verdict_sentence(result)},
                         {"restarts", whole(result.restarts)},
+                        {"restarts_left", whole(result.restarts_left)},
                         {"max_restarts", whole(job_.max_restarts)}};
   if (result.culprit) {
     attributes.emplace_back("cause", result.culprit->cause.text);

@@ -16,7 +16,6 @@
 #include "export/stream_sink.hpp"
 #include "export/tensorboard.hpp"
 #include "files/bounded_call.hpp"
-#include "files/parts.hpp"
 #include "files/whole_file.hpp"
 #include "logs/console.hpp"
 #include "telemetry/metrics.hpp"
@@ -43,12 +42,8 @@ std::unexpected<Error> trouble(const SinkChoice& sink, const Error& error) {
 }
 
 /// Before the loop: a call that may wait for a file system.
-template <class Work>
-auto within_limit(const SinkChoice& sink, Work work) -> decltype(work()) {
-  auto done =
-      files::result_within("--metrics " + sink.text, LogFolders::kTimeLimit, std::move(work));
-  if (!done) return std::unexpected(done.error());
-  return std::move(*done);
+auto within_limit(const SinkChoice& sink, auto work) {
+  return files::result_within("--metrics " + sink.text, LogFolders::kTimeLimit, std::move(work));
 }
 
 std::string variable(const std::vector<std::string>& environment, std::string_view name) {
@@ -158,33 +153,22 @@ Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
   struct Opened {
     std::optional<Stream> ours;
     std::shared_ptr<FileWriter::File> file;
-    bool is_first_of_parts = false;
   };
-  FileWriter::Form form{.part_size = spec_.journal_size};
+  FileWriter::Form form;
   if (sink.kind == Kind::Trace) {
     // A trace is one JSON document, to which nothing can be appended.
     form = {O_TRUNC, 0644, std::string(exporter::kTraceBegin), exporter::trace_end(), false};
   }
   const auto open = [path = path_of(sink), shared = may_share(sink), form,
-                     goes_on = sink.kind != Kind::Trace, out = parts_.console.fd(Stream::Out),
+                     out = parts_.console.fd(Stream::Out),
                      err = parts_.console.fd(Stream::Err)]() -> Result<Opened> {
     if (const auto ours = logs::own_stream(path, out, err)) return Opened{ours, nullptr};
-    const auto own = own_file(path, shared);
-    auto file = FileWriter::open(own, form);
+    auto file = FileWriter::open(own_file(path, shared), form);
     if (!file) return std::unexpected(file.error());
-    const bool whole = goes_on && form.part_size == 0;
-    // Parts of an earlier run with --journal-size, which readers put behind all of the first file.
-    const bool next = whole && ::access(files::part_path(own, 1).c_str(), F_OK) == 0;
-    return Opened{{}, std::move(*file), next};
+    return Opened{{}, std::move(*file)};
   };
   const auto opened = within_limit(sink, open);
   if (!opened) return std::unexpected(opened.error());
-  if (opened->is_first_of_parts) {
-    log::warning("metrics",
-                 "{} has further parts, and is appended to without --journal-size: its records are "
-                 "read out of order",
-                 sink.text);
-  }
   if (!opened->ours) return std::make_unique<FileWriter>(parts_.files, opened->file);
   const auto write = [&console = parts_.console, ours = *opened->ours](std::string_view text) {
     console.write(ours, text);

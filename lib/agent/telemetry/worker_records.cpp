@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/telemetry/worker_records.hpp"
 
+#include "core/exported_name.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "goodput/journals/journal_books.hpp"
@@ -47,18 +48,6 @@ std::string text_in(const std::vector<telemetry::Attribute>& attributes, std::st
   const auto found = std::ranges::find(attributes, name, &telemetry::Attribute::first);
   const auto* text = found == attributes.end() ? nullptr : std::get_if<std::string>(&found->second);
   return text == nullptr ? std::string() : *text;
-}
-
-/// Who it was is for us to say. What the worker calls so is kept by another name, as of labels.
-void make_room(std::vector<telemetry::Attribute>& attributes, const std::string& name) {
-  const auto find = [&](const std::string& one) {
-    return std::ranges::find(attributes, one, &telemetry::Attribute::first);
-  };
-  const auto taken = find(name);
-  if (taken == attributes.end()) return;
-  auto instead = "exported_" + name;
-  while (find(instead) != attributes.end()) instead.insert(0, "exported_");
-  taken->first = std::move(instead);
 }
 
 /// That of a Stat; null: it has none.

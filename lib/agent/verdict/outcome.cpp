@@ -8,6 +8,8 @@
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/start_table.hpp"
 #include "goodput/reports/summary.hpp"
+#include "rendezvous/membership/wording.hpp"
+#include "workers/command.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -16,6 +18,7 @@ namespace elastrun::agent {
 namespace {
 
 constexpr Duration kWorthAnAccount = std::chrono::seconds(1);  // of where the time went
+constexpr Duration kHaste = std::chrono::seconds(60);          // restarts that are all spent
 constexpr std::size_t kShownCause = 300;                       // of one restart
 constexpr std::size_t kShownRows = 3;                          // of the last line, on a terminal
 constexpr std::size_t kShownStarts = 8;
@@ -51,26 +54,46 @@ std::string causes_text(const JobResult& result) {
   return text;
 }
 
-/// What is left to say of restarts; for failures also why there was none.
-std::string restarts_text(const JobResult& result, int max_restarts) {
+/// Whether workers ended the job. One whose nodes did not come together, or that was closed, would
+/// not have been restarted.
+bool was_ended_by_workers(const JobResult& result) {
   using Kind = Ending::Kind;
   const auto kind = result.ending.kind;
-  const auto& by = result.ending.cause.rule;
-  if (!result.succeeded() && !by.empty()) return "not restarted, by " + by;
-  if (max_restarts > 0) {
-    return fmt::format("{} of {} restarts used", result.restarts, max_restarts);
-  }
-  // A job whose nodes did not come together, or that was closed, would not have been restarted.
-  const bool of_workers = result.culprit && result.culprit->is_worker() &&
-                          (kind == Kind::WorkersFailed || kind == Kind::JobFailed);
-  if (!of_workers) return {};
-  return result.culprit->cause.final ? "not restarted, because --on-hang is fail"
-                                     : "not restarted, because --max-restarts is 0";
+  return result.culprit && result.culprit->is_worker() &&
+         (kind == Kind::WorkersFailed || kind == Kind::JobFailed);
 }
 
-std::string failed_line(const std::string& text, const Reader& reader) {
+/// What is left to say of restarts; for failures also why there was none.
+std::string restarts_text(const JobResult& result, const spec::JobSpec& job) {
+  const auto& by = result.ending.cause.rule;
+  const bool of_workers = was_ended_by_workers(result);
+  if (!result.succeeded() && !by.empty()) return "not restarted, by " + by;
+  if (of_workers && result.culprit->cause.final) {
+    const auto why = workers::why_not_again(job);
+    return "not restarted, because " + (why.empty() ? "--on-hang is fail" : why);
+  }
+  if (job.max_restarts > 0)
+    return rendezvous::restarts_text(result.restarts, result.restarts_left, job.max_restarts);
+  return of_workers ? "not restarted, because --max-restarts is 0" : "";
+}
+
+/// torchrun's policy restarts at once: an outage of seconds can use all restarts up.
+std::string haste_text(const JobResult& result, const spec::JobSpec& job) {
+  const bool plain = !job.restart_policy_auto && job.restart_rule.empty();
+  const bool spent = result.restarts > 0 && result.restarts_left == 0;
+  if (!plain || !spent || result.attempts.empty() || !was_ended_by_workers(result)) return {};
+  Duration time = result.attempts.front().stopping;
+  for (auto each = result.attempts.begin() + 1; each != result.attempts.end(); ++each)
+    time += each->waited + each->ran + each->stopping;
+  if (time > kHaste) return {};
+  return fmt::format("; {} restart{} within {}: --restart-policy auto waits longer before each",
+                     result.restarts, result.restarts == 1 ? "" : "s", format_duration(time));
+}
+
+std::string failed_line(const std::string& text, const std::string& hint, const Reader& reader) {
   const auto size = kShownRows * reader.columns;
-  const auto line = size > 0 ? goodput::cut_words(text, size) : text;
+  const auto line =
+      (size > hint.size() ? goodput::cut_words(text, size - hint.size()) : text) + hint;
   return (reader.colour ? "\x1b[1;31m" + line + "\x1b[0m" : line) + "\n";
 }
 
@@ -90,7 +113,7 @@ std::string reason_text(const JobResult& result) {
 }
 
 std::string outcome_text(const JobResult& result, const spec::JobSpec& job, const Reader& reader) {
-  const auto restarts = restarts_text(result, job.max_restarts);
+  const auto restarts = restarts_text(result, job);
   const auto elapsed = format_duration(result.goodput.elapsed);
   if (result.succeeded()) {
     return fmt::format("elastrun: succeeded after {}{}{}\n", elapsed, restarts.empty() ? "" : ", ",
@@ -106,7 +129,7 @@ std::string outcome_text(const JobResult& result, const spec::JobSpec& job, cons
   return (restarts.empty() ? "" : fmt::format("  note      {}\n", restarts)) +
          failed_line(
              fmt::format("elastrun: FAILED after {}: {}{}", elapsed, reason_text(result), place),
-             reader);
+             haste_text(result, job), reader);
 }
 
 std::string account_text(const JobResult& result, const spec::JobSpec& job, const Reader& reader) {

@@ -38,6 +38,7 @@ JobView::JobView(const spec::JobSpec& spec, Clock& clock, Sources sources)
     : spec_(spec),
       clock_(clock),
       sources_(std::move(sources)),
+      restarts_left_(spec.max_restarts),
       begun_(clock.now()),
       begun_wall_(clock.wall()),
       phase_since_(begun_) {}
@@ -107,6 +108,7 @@ json::object JobView::restarts_json() const {
   json::object restarts;
   restarts["count"] = restart_count_;
   restarts["spent"] = spent_;
+  restarts["left"] = restarts_left_;
   restarts["limit"] = spec_.max_restarts;
   json::array latest;
   for (const auto& one : restarts_) {
@@ -248,6 +250,7 @@ void JobView::failed(const workers::Judgement& judgement) {
 void JobView::restarting(const rendezvous::Restart& order) {
   ++restart_count_;
   if (order.attempt_spent) ++spent_;
+  restarts_left_ = order.restarts_left;
   restarts_.push_back(
       {clock_.wall(), round_ ? round_->number : 0, order.cause, order.attempt_spent, order.role});
   if (restarts_.size() > kKeptRestarts) restarts_.pop_front();

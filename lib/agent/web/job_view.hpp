@@ -93,6 +93,7 @@ class JobView final : public Observer {
   const spec::JobSpec& spec_;
   Clock& clock_;
   const Sources sources_;
+  int restarts_left_;
   const TimePoint begun_;
   const WallTime begun_wall_;
   Phase phase_ = Phase::Joining;

@@ -56,7 +56,7 @@ RunRegistration::RunRegistration(const boost::asio::any_io_executor& loop, Clock
   const bool asked_at_endpoint =
       spec.rdzv_backend == spec::backend::kC10d || spec.rdzv_backend == spec::backend::kStatic;
   if (!spec.standalone && several_nodes_ && asked_at_endpoint) entry_.endpoint = spec.rdzv_endpoint;
-  entry_.max_restarts = spec.max_restarts;
+  entry_.max_restarts = entry_.restarts_left = spec.max_restarts;
   entry_.keeps_output = facts.keeps_output;
   entry_.agent_id = std::move(facts.agent_id);
 }
@@ -69,7 +69,7 @@ void RunRegistration::phase(Phase phase, TimePoint) {
 }
 
 void RunRegistration::round_ready(const rendezvous::Round& round, Duration) {
-  entry_.attempt = round.restarts();
+  entry_.attempt = round.restarts(), entry_.restarts_left = round.restarts_left;
   changed();
 }
 

@@ -34,7 +34,7 @@ void StatusView::progress(const std::string& text) {
 
 void StatusView::round_ready(const rendezvous::Round& round, Duration) {
   status_.nodes = round.group_world_size();
-  status_.restarts = round.restarts();
+  if (status_.max_restarts) status_.restarts = *status_.max_restarts - round.restarts_left;
   status_.detail.clear();
 }
 
@@ -50,8 +50,6 @@ void StatusView::failed(const workers::Judgement& judgement) {
 }
 
 void StatusView::restarting(const rendezvous::Restart& order) {
-  // From what is left, which all nodes are told: one that has joined late has not seen the restarts
-  // before.
   if (status_.max_restarts) status_.restarts = *status_.max_restarts - order.restarts_left;
   status_.detail = order.cause.text;
 }

@@ -17,8 +17,8 @@ using spec::CauseClass;
 // Of SplitMix64, from one number to the next.
 constexpr std::uint64_t kSpread = 0x9e3779b97f4a7c15u;
 
-/// A program may do the same wrong thing again; a device, a network or a scheduler does not know
-/// at which step the job stands.
+/// A program may do the same wrong thing again; a device, a network, a service or a scheduler does
+/// not know at which step the job stands.
 bool is_of_the_program(CauseClass what) {
   return what == CauseClass::Error || what == CauseClass::Crash || what == CauseClass::Oom ||
          what == CauseClass::Timer;
@@ -53,7 +53,7 @@ std::optional<CauseClass> class_of(const Cause& cause) {
 RestartDecision RestartRule::by_budget(bool costs) {
   if (costs && used_ >= settings_.max_restarts) return {};
   if (costs) ++spent_, ++used_;
-  return {true, costs, std::max(settings_.max_restarts - used_, 0)};
+  return {true, costs, left()};
 }
 
 RestartDecision RestartRule::decide(const Cause& cause, TimePoint now, const std::string& place,
@@ -81,7 +81,7 @@ RestartDecision RestartRule::judge(const Cause& cause, CauseClass what, TimePoin
   if (found != rules.end())
     decision = by_rule(static_cast<std::size_t>(found - rules.begin()), now);
   const bool automatic = settings_.policy == spec::RestartPolicy::Auto;
-  if (!decision && automatic) decision = by_progress(cause, what, where);
+  if (!decision && automatic) decision = by_progress(cause, what, now, where);
   if (!decision) {
     decision = by_budget(cause.kind == Cause::Kind::WorkerFailed);
     decision->rule = fmt::format("--max-restarts {}", settings_.max_restarts);
@@ -94,7 +94,7 @@ RestartDecision RestartRule::judge(const Cause& cause, CauseClass what, TimePoin
   // hundred times a second.
   const bool of_worker = cause.kind == Cause::Kind::WorkerFailed;
   if (automatic && decision->restarts && (decision->attempt_spent || of_worker))
-    decision->delay = next_delay();
+    decision->delay = std::max(decision->delay, next_delay());
   return *decision;
 }
 
@@ -119,57 +119,64 @@ bool RestartRule::matches(const spec::RestartRuleLine& rule, const Cause& cause,
 // None: the rule says nothing of whether it restarts.
 std::optional<RestartDecision> RestartRule::by_rule(std::size_t index, TimePoint now) {
   const auto& rule = settings_.rules[index];
-  const int budget = std::max(settings_.max_restarts - used_, 0);
-  RestartDecision decision{!rule.fails, false, budget, {}, rule.fails};
+  RestartDecision decision{!rule.fails, false, left(), {}, rule.fails};
   decision.rule = fmt::format("--restart-rule {}", rule.text);
   if (rule.fails || rule.is_free) return decision;
   if (!rule.at_most) return std::nullopt;
   auto& times = times_[index];
   if (rule.within) std::erase_if(times, [&](TimePoint at) { return now - at >= *rule.within; });
-  if (static_cast<int>(times.size()) >= *rule.at_most) {
-    decision.restarts = false;
-    decision.rule += fmt::format(" ({} spent)", times.size());
-    return decision;
+  decision.restarts = static_cast<int>(times.size()) < *rule.at_most;
+  if (decision.restarts) {
+    times.push_back(now);
+    ++spent_;
+    decision.attempt_spent = true;
   }
-  times.push_back(now);
-  ++spent_;
-  decision.attempt_spent = true;
-  decision.restarts_left = *rule.at_most - static_cast<int>(times.size());
+  decision.rule += fmt::format(" ({} spent)", times.size());
   return decision;
 }
 
-RestartDecision RestartRule::by_progress(const Cause& cause, CauseClass what, const Where& where) {
-  const int left = std::max(settings_.max_restarts - used_, 0);
+RestartDecision RestartRule::by_progress(const Cause& cause, CauseClass what, TimePoint now,
+                                         const Where& where) {
   if (what == CauseClass::Preempted || what == CauseClass::NodeLost) {
-    return {true, false, left, {}, false, "auto: a node that goes spends nothing"};
+    return {true, false, left(), {}, false, "auto: a node that goes spends nothing"};
   }
-  if (is_deterministic(cause, what, where)) {
-    return {false,
-            false,
-            left,
-            {},
-            true,
-            fmt::format("auto: twice the same {} after step {}: restarting does not help",
-                        cause.fingerprint, cause.step)};
+  const auto repeat = repeats(cause, what, now, where);
+  const auto step = cause.step < 0 ? "" : fmt::format(" after step {}", cause.step);
+  const auto twice = fmt::format("twice the same {}{}", cause.fingerprint, step);
+  if (repeat == Repeat::Deterministic) {
+    return {false, false, left(), {}, true, "auto: " + twice + ": restarting does not help"};
   }
   auto decision = by_budget(true);
   const auto since = checkpoint_ < 0 ? "" : fmt::format(" since checkpoint {}", checkpoint_);
   decision.rule = fmt::format("auto: {} of {} restarts{}", used_, settings_.max_restarts, since);
   if (!decision.restarts) decision.rule += " spent";
+  if (decision.restarts && repeat == Repeat::TooSoon) {
+    decision.delay = kApart;
+    decision.rule +=
+        fmt::format(", {} within {}: once more after that time", twice, format_duration(kApart));
+  }
   return decision;
 }
 
-bool RestartRule::is_deterministic(const Cause& cause, CauseClass what, const Where& where) const {
+RestartRule::Repeat RestartRule::repeats(const Cause& cause, CauseClass what, TimePoint now,
+                                         const Where& where) const {
+  const bool of_code = what == CauseClass::Code;
   // Without steps the same error proves nothing: networks and disks fail in one place, too. The
   // budget bounds what a verdict that is missed can cost; nothing bounds what a wrong one costs.
-  if (!is_of_the_program(what) || cause.fingerprint.empty() || cause.step < 0) return false;
+  const bool known = of_code || (is_of_the_program(what) && cause.step >= 0);
+  if (!known || cause.fingerprint.empty()) return Repeat::No;
   // A crash may be the machine's: it has to come on another one, too, or on one that takes part
   // although it is to be left out. Where there is one machine alone it has no place.
   const bool may_be_the_node = is_of_the_node(what) && !where.place.empty() && !where.excluded;
-  return std::ranges::any_of(entries_, [&](const Entry& entry) {
-    return entry.what.step == cause.step && entry.what.fingerprint == cause.fingerprint &&
-           !(may_be_the_node && entry.what.place == where.place);
-  });
+  auto found = Repeat::No;
+  for (const auto& [before, at] : entries_) {
+    const bool same = before.cause == what && before.step == cause.step &&
+                      before.fingerprint == cause.fingerprint;
+    if (!same || (may_be_the_node && before.place == where.place)) continue;
+    if (of_code || now - at >= kApart) return Repeat::Deterministic;
+    found = Repeat::TooSoon;
+  }
+  return found;
 }
 
 // The first restart is at once, and so is the first one after each new checkpoint.
@@ -233,6 +240,7 @@ void RestartRule::learn(const RestartMemory& memory, TimePoint now) {
   // An agent that came late knows the number of the restarts, but not what they were for.
   const int told = spent_ - untold_;
   if (memory.spent > told || (memory.spent == told && entries_.empty())) adopt(memory, now);
+  saved(memory.checkpoint);  // where others had not heard of it, it has refilled the budget
   for (auto mark = memory.marks.begin(); mark != memory.marks.end(); ++mark) {
     if (mark->age >= kBlameTime) continue;
     const auto is_same = [&](const NodeMark& one) {

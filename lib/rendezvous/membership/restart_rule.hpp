@@ -4,6 +4,7 @@
 #include "rendezvous/membership/restart_memory.hpp"
 #include "rendezvous/membership/round.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,6 +45,8 @@ class RestartRule {
   static constexpr Duration kBlameTime = std::chrono::hours(24);
   static constexpr Duration kFirstDelay = std::chrono::seconds(1),
                             kLongestDelay = std::chrono::seconds(60);
+  /// Two equal failures that are closer than this may both belong to one short outage.
+  static constexpr Duration kApart = std::chrono::seconds(5);
 
   explicit RestartRule(int max_restarts, int spent = 0)
       : RestartRule(RestartSettings{max_restarts}, spent) {}
@@ -75,6 +78,8 @@ class RestartRule {
     return is_plain() ? nullptr : std::make_shared<const RestartMemory>(memory(now));
   }
   int spent() const { return spent_; }
+  /// The restarts of the budget that are left.
+  int left() const { return std::max(settings_.max_restarts - used_, 0); }
   bool is_plain() const { return settings_.is_plain(); }
 
  private:
@@ -99,8 +104,11 @@ class RestartRule {
                         const Where& where);
   std::optional<RestartDecision> by_rule(std::size_t index, TimePoint now);
   RestartDecision by_budget(bool costs);
-  RestartDecision by_progress(const Cause& cause, spec::CauseClass what, const Where& where);
-  bool is_deterministic(const Cause& cause, spec::CauseClass what, const Where& where) const;
+  RestartDecision by_progress(const Cause& cause, spec::CauseClass what, TimePoint now,
+                              const Where& where);
+  enum class Repeat { No, TooSoon, Deterministic };
+  Repeat repeats(const Cause& cause, spec::CauseClass what, TimePoint now,
+                 const Where& where) const;
   Duration next_delay();
   void adopt(const RestartMemory& memory, TimePoint now);
   void enter(const Cause& cause, spec::CauseClass what, const std::string& place,

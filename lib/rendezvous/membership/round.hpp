@@ -63,6 +63,7 @@ struct Round {
   /// a role that restarts alone (RoleRestarts) also its own ones since.
   int attempt = 0;
   int spent = 0;  // by the whole job; 0: no more than `attempt`
+  int restarts_left = 0;
   /// By group rank. Complete at group rank 0, which admits the others' addresses to its store, and
   /// in worlds of up to 64 nodes. In larger ones the others' entries are blank: only their number
   /// counts, and a list of everybody for everybody would be quadratic.
@@ -154,6 +155,7 @@ struct Done {
   bool failed = false;
   Cause cause;
   std::shared_ptr<const RestartMemory> memory{};  // as in Restart
+  int restarts_left = -1;                         // -1: as many as were told last
 };
 /// Not needed in this world; stays connected, takes over when a member goes.
 struct Spare {

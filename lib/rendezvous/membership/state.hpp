@@ -96,6 +96,7 @@ class State {
   /// Members that are connected, and for how long their groups may be at work without us.
   Remnant remnant(TimePoint now) const;
   int attempt() const { return restart_rule_.spent(); }
+  int restarts_left() const { return restart_rule_.left(); }
   const Rules& rules() const { return rules_; }
   const std::string& run_id() const { return run_id_; }
   const Roster& roster() const { return roster_; }

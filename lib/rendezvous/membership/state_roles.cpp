@@ -107,8 +107,10 @@ void State::start_role_again(const std::string& role, TimePoint now) {
     members.emplace_back(member, static_cast<int>(i));
   }
   replace_loopback(nodes, reachable_);
-  const auto world = std::make_shared<const World>(start_again(
-      *roles_.world(), role, std::move(nodes), renewal.decision.attempt_spent, attempt()));
+  World again = start_again(*roles_.world(), role, std::move(nodes), renewal.decision.attempt_spent,
+                            attempt());
+  again.left = restart_rule_.left();
+  const auto world = std::make_shared<const World>(std::move(again));
   roles_.end(role);
   roles_.formed(world);
   for (const auto& [member, group_rank] : members) {

@@ -195,6 +195,7 @@ void State::try_to_close_round(TimePoint now) {
   // one.
   world.id = {epoch_, past_.highest() + 1};
   world.spent = world.all.attempt = restart_rule_.spent();
+  world.left = restart_rule_.left();
   for (auto& [role, meeting] : world.own) meeting.attempt = world.spent;
   WorldRecord record{world.id, static_cast<int>(chosen.size()), world.all.address, world.all.port};
   record.members = names_of(chosen);
@@ -348,6 +349,7 @@ void State::finish_if_all_done(TimePoint now) {
 void State::end(Done verdict, TimePoint now) {
   verdict_ = std::move(verdict);
   verdict_.memory = restart_rule_.carried_memory(now);
+  verdict_.restarts_left = restart_rule_.left();
   phase_ = Phase::Ended;
   growth_at_.reset(), verdict_at_.reset();
   unacknowledged_.reset(), record_by_.reset();  // no world of it is to be given out

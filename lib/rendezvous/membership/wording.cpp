@@ -15,6 +15,11 @@ std::string nodes_text(int count) {
 
 }  // namespace
 
+std::string restarts_text(int spent, int left, int most) {
+  if (spent + left == most) return fmt::format("{} of {} restarts used", spent, most);
+  return fmt::format("{} restart{}, {} of {} left", spent, spent == 1 ? "" : "s", left, most);
+}
+
 std::string already_over_text(const std::string& run_id) {
   return fmt::format("the job \"{}\" is already over; start it under another --rdzv-id", run_id);
 }

@@ -11,6 +11,9 @@
 /// The sentences that people read about a rendezvous. Pure.
 namespace elastrun::rendezvous {
 
+/// "1 of 3 restarts used", or "4 restarts, 3 of 3 left": a checkpoint has given them back, or a
+/// rule has granted others.
+std::string restarts_text(int spent, int left, int most);
 std::string already_over_text(const std::string& run_id);
 std::string ending_text(const std::string& run_id);
 std::string coordinator_gone_text(const std::string& why);

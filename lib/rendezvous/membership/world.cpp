@@ -87,6 +87,7 @@ Round round_of(const World& world, int group_rank) {
   const Meeting& meeting =
       world.meeting_of(world.members[static_cast<std::size_t>(group_rank)].role);
   round.attempt = meeting.attempt;
+  round.restarts_left = world.left;
   round.members = world.members;
   round.group_rank = group_rank;
   round.rank_base = bases.rank;

@@ -29,7 +29,7 @@ struct Meeting {
 /// only the group rank. Never changed after it was made.
 struct World {
   WorldId id;
-  int spent = 0;              // restarts, by the whole job
+  int spent = 0, left = 0;    // restarts, of the whole job
   std::vector<Node> members;  // by group rank
   Ranks ranks;
   Meeting all{};  // of all roles that are not in `own`

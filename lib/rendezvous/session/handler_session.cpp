@@ -166,10 +166,11 @@ class UsersSession final : public HandlerSession {
     if (closed_) return;
     if (!assignment) return refused(assignment.error());
     assignment_ = std::move(*assignment);
-    const Round& round = assignment_->round;
+    Round& round = assignment_->round;
     round_ = round.number;
     // A node that joins late has seen none of the failures, and all count them alike.
     restart_rule_.learn(round.attempt);
+    round.restarts_left = restart_rule_.left();
     running_ = true;
     const auto& self = round.members[static_cast<std::size_t>(round.group_rank)];
     standstill_.assigned(kHandlerPeer, round.number, self, round.rank_base);

@@ -2,7 +2,6 @@
 #include "rendezvous/session/membership.hpp"
 
 #include "net/endpoint.hpp"
-#include "rendezvous/membership/restart_rule.hpp"
 #include "rendezvous/wire/message_parts.hpp"
 
 #include <fmt/format.h>
@@ -42,13 +41,10 @@ Join Membership::describe(const std::string& address, const Rules& rules, int no
   return join;
 }
 
-Restart Membership::restart_after_loss(const std::string& why, const Rules& rules) const {
+Restart Membership::restart_after_loss(const std::string& why) const {
   Cause cause{.kind = Cause::Kind::CoordinatorLost, .node = id_};
   cause.text = fmt::format("the connection to the coordinator was lost ({})", why);
-  // By the rule that the coordinator has, so that all nodes tell the same number of attempts left,
-  // whichever end of the connection has noticed the loss.
-  const auto decision = RestartRule(rules.max_restarts, previous_.attempt).decide(cause);
-  return {std::move(cause), decision.attempt_spent, decision.restarts_left};
+  return {std::move(cause), false, restarts_left_};
 }
 
 }  // namespace elastrun::rendezvous

@@ -35,6 +35,7 @@ class Membership {
   }
   void sit(const Round& round) {
     previous_ = {round.id(), round.restarts(), round.group_world_size(), round.group_rank};
+    restarts_left_ = round.restarts_left;
     state_ = MemberState::Held;
     renews_ = false;
     stops_by_.reset();
@@ -42,17 +43,23 @@ class Membership {
   /// A worker has failed: the group is being stopped, although it is a member.
   void fail(TimePoint now) { stops_by_ = now + self_.grace; }
   /// Its group has to stop; false: it was not a member. `renews`: its role alone starts again.
-  bool give_up(TimePoint now, bool attempt_spent, bool renews = false) {
+  bool give_up(TimePoint now, bool renews = false) {
     if (state_ != MemberState::Held) return false;
     state_ = MemberState::None;
     renews_ = renews;
-    count(attempt_spent);
     if (!stops_by_) fail(now);
     return true;
   }
-  /// A restart of others has been spent, or none.
-  void count(bool attempt_spent) {
-    if (attempt_spent) ++previous_.attempt;
+  /// The coordinator restarts all of the job, or a part of it.
+  void hear(const Restart& order) {
+    if (order.attempt_spent) ++previous_.attempt;
+    restarts_left_ = order.restarts_left;
+    if (order.memory) checkpoint_ = std::max(checkpoint_, order.memory->checkpoint);
+  }
+  /// A worker here has saved: with --restart-policy auto that gives the restarts back.
+  void saved(std::int64_t checkpoint, const Rules& rules) {
+    if (!rules.restart_policy_auto || checkpoint <= checkpoint_) return;
+    checkpoint_ = checkpoint, restarts_left_ = rules.max_restarts;
   }
   /// Whether that is the round that it was in, in which its role starts again.
   bool is_started_again(const Round& round) const {
@@ -81,7 +88,7 @@ class Membership {
   /// What it says of itself. `address`: if it has named none.
   Join describe(const std::string& address, const Rules& rules, int node_rank);
   /// What its agent is told when its coordinator is lost.
-  Restart restart_after_loss(const std::string& why, const Rules& rules) const;
+  Restart restart_after_loss(const std::string& why) const;
   /// Under which name it was described last.
   const std::string& id() const { return id_; }
 
@@ -93,6 +100,8 @@ class Membership {
   // None: not asked for since it was told to stop.
   enum class MemberState { None, Wanted, Held } state_ = MemberState::None;
   std::optional<TimePoint> stops_by_;
+  int restarts_left_ = 0;         // as the coordinator would say
+  std::int64_t checkpoint_ = -1;  // up to which it has refilled them
   bool leaves_ = false;
   bool renews_ = false;
 };

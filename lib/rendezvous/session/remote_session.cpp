@@ -114,6 +114,8 @@ class RemoteSession final : public Session {
     if (is_of_stacks(report) && !stacks_) return;
     if (is_of_preemption(report) && !saves_) return;
     if (auto* ask = std::get_if<AskPreempt>(&report)) ask->hosts = serves_others();
+    if (const auto* reached = std::get_if<Reached>(&report))
+      membership_.saved(reached->checkpoint, settings_.rules);
     std::visit([this](auto& each) { send(FromAgent(std::move(each))); }, report);
   }
 
@@ -315,11 +317,11 @@ class RemoteSession final : public Session {
       epoch_ = std::max(epoch_, epoch);
       membership_.sit(ready->round);
     } else if (const auto* other = order_for_others(told)) {
-      membership_.count(other->attempt_spent);
+      membership_.hear(*other);
     } else if (const auto* restart = std::get_if<Restart>(&told)) {
       // Its group may have stopped before, when another connection was lost.
-      if (!membership_.give_up(clock_.now(), restart->attempt_spent, !restart->role.empty()))
-        return;
+      if (!membership_.give_up(clock_.now(), !restart->role.empty())) return;
+      membership_.hear(*restart);
       if (fences_) send(Stopping{*membership_.at_work(clock_.now())});
     } else if (const auto* spare = std::get_if<Spare>(&told)) {
       membership_.learn(spare->world);
@@ -371,8 +373,8 @@ class RemoteSession final : public Session {
   void stop_group(const std::string& why) {
     // Costs no attempt: the workers have done nothing wrong. An agent that leaves stops its group
     // anyway.
-    if (!membership_.give_up(clock_.now(), false) || leaving_) return;
-    push(membership_.restart_after_loss(why, settings_.rules));
+    if (!membership_.give_up(clock_.now()) || leaving_) return;
+    push(membership_.restart_after_loss(why));
   }
 
   void coordinator_moved() {

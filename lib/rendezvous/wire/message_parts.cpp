@@ -72,6 +72,7 @@ json::object write_place(const World& world, int group_rank) {
                      {"epoch", world.id.epoch},
                      {"number", world.id.round},
                      {"attempt", meeting.attempt},
+                     {"left", world.left},
                      {"nodes", world.members.size()},
                      {"group_rank", group_rank},
                      {"rank_base", bases.rank},
@@ -307,6 +308,7 @@ json::object write_round(const Round& round) {
                    {"epoch", round.epoch},
                    {"number", round.number},
                    {"attempt", round.attempt},
+                   {"left", round.restarts_left},
                    {"nodes", round.members.size()},
                    {"group_rank", round.group_rank},
                    {"rank_base", round.rank_base},
@@ -334,6 +336,7 @@ Round read_round(const Reader& reader) {
   round.epoch = reader.integer("epoch");
   round.number = reader.integer("number");
   round.attempt = count("attempt");
+  round.restarts_left = count("left");
   round.group_rank = count("group_rank");
   round.rank_base = count("rank_base");
   round.world_size = count("world_size");

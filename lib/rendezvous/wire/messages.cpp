@@ -170,6 +170,7 @@ json::object write(const Restart& restart) {
 json::object write(const Done& done) {
   object message{{"type", "done"}, {"failed", done.failed}, {"cause", write_cause(done.cause)}};
   if (done.memory) message["memory"] = write_memory(*done.memory);
+  if (done.restarts_left >= 0) message["left"] = done.restarts_left;
   return message;
 }
 json::object write(const Spare& spare) {
@@ -233,7 +234,8 @@ Welcome read_welcome(const Reader& reader) {
 }
 
 Done read_done(const Reader& reader) {
-  return {reader.flag("failed"), read_cause(reader.member("cause")), read_memory_of(reader)};
+  return {reader.flag("failed"), read_cause(reader.member("cause")), read_memory_of(reader),
+          static_cast<int>(reader.integer("left", -1, kMaxCount, -1))};
 }
 
 Restart read_restart(const Reader& reader) {

@@ -123,6 +123,7 @@ json::object describe(const State& state, const std::map<int, std::string>& held
                    {"round", state.round_number()},
                    {"attempt", state.attempt()},
                    {"max_restarts", rules.max_restarts},
+                   {"restarts_left", state.restarts_left()},
                    {"min_nodes", rules.min_nodes},
                    {"max_nodes", rules.max_nodes},
                    {"missing", std::max(rules.min_nodes - here, 0)},

@@ -59,7 +59,9 @@ struct ElasticJob : Listening {
   ElasticJob& round(Duration waited, const std::vector<workers::Worker>& group, int attempt = 0) {
     records.phase(Phase::Joining, clock.now());
     clock.advance(waited);
-    records.round_ready(second_of_two(attempt), waited);
+    auto round = second_of_two(attempt);
+    round.restarts_left = job.max_restarts - attempt;
+    records.round_ready(round, waited);
     records.started(second_of_two(attempt), group, 3ms);
     return *this;
   }

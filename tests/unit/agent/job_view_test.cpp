@@ -118,6 +118,7 @@ TEST_CASE("job view: restarts are told with their causes, as many as fit") {
   Watched watched;
   rendezvous::Restart order;
   order.attempt_spent = true;
+  order.restarts_left = 2;
   order.cause.text = "rank 3 \x1b[31mended\x1b[0m with exit code 3";
   order.cause.rank = 3;
   watched.view->restarting(order);
@@ -126,6 +127,7 @@ TEST_CASE("job view: restarts are told with their causes, as many as fit") {
   const auto restarts = watched.view->status().at("restarts");
   CHECK(restarts.at("count") == 201);
   CHECK(restarts.at("spent") == 1);
+  CHECK(restarts.at("left") == 2);
   CHECK(restarts.at("limit") == 3);
   const auto& latest = restarts.at("latest").as_array();
   CHECK(latest.size() == 100);

@@ -161,7 +161,7 @@ TEST_CASE("outcome: the last line names the rank and what it raised") {
   auto result = alone_with(one);
   result.goodput.elapsed = std::chrono::milliseconds(12'400);
   spec::JobSpec job;
-  job.max_restarts = 1;
+  job.max_restarts = result.restarts_left = 1;
   const std::string line =
       "elastrun: FAILED after 12.4 s: rank 1: SyntaxError: invalid syntax (train.py:12)";
   CHECK(outcome_text(result, job, {}) == "  note      0 of 1 restarts used\n" + line + "\n");
@@ -232,6 +232,28 @@ TEST_CASE("summary: it tells why each restart was needed, when the screen has fo
   result.round.emplace().members.resize(2);
   CHECK(account_text(result, job, {}).contains("rank 0 ended with exit code 2 (node n2)\n"));
   CHECK(outcome_text(result, job, {}) == "elastrun: succeeded after 0 us, 1 of 1 restarts used\n");
+  result.restarts = 4, result.restarts_left = 1;  // as a checkpoint has refilled them
+  CHECK(outcome_text(result, job, {}) ==
+        "elastrun: succeeded after 0 us, 4 restarts, 1 of 1 left\n");
+}
+
+TEST_CASE("outcome: restarts that were all spent in a moment name the policy that waits") {
+  auto result = alone_with(failure_of(1, ExitStatus::exited(3)));
+  spec::JobSpec job;
+  job.max_restarts = result.restarts = 2;
+  result.attempts = {attempt(0, std::chrono::hours(8), "x"), attempt(1, {}, "x"),
+                     attempt(2, {}, "")};
+  const std::string reason = "rank 1 ended with exit code 3";
+  const std::string hint =
+      "; 2 restarts within 1.5 s: --restart-policy auto waits longer before each\n";
+  CHECK(outcome_text(result, job, {}).ends_with(reason + hint));
+  // What is cut for a narrow terminal is the reason.
+  CHECK(outcome_text(result, job, {.looks_on = true, .columns = 40}).ends_with(".." + hint));
+  result.attempts[1].ran = std::chrono::minutes(2);
+  CHECK(outcome_text(result, job, {}).ends_with(reason + "\n"));
+  result.attempts[1].ran = {};
+  job.restart_policy_auto = true;
+  CHECK(outcome_text(result, job, {}).ends_with(reason + "\n"));
 }
 
 TEST_CASE("summary: of many restarts the last ones are told") {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "export/json_lines.hpp"
 
-#include "files/parts.hpp"
 #include "support/fake_clock.hpp"
 #include "support/loop.hpp"
 
@@ -47,16 +46,12 @@ struct Scratch {
     finish();
     Names found;
     std::uint64_t torn = 0;
-    auto parts = files::parts_of(path);
-    if (parts.empty()) parts.push_back({path});
-    for (const auto& part : parts) {
-      std::ifstream in(part.path, std::ios::binary);
-      REQUIRE(in);
-      for (std::string line; std::getline(in, line);) {
-        const auto record = from_json_line(line);
-        if (record) found.push_back(record->name);
-        torn += !record && !line.empty();
-      }
+    std::ifstream in(path, std::ios::binary);
+    REQUIRE(in);
+    for (std::string line; std::getline(in, line);) {
+      const auto record = from_json_line(line);
+      if (record) found.push_back(record->name);
+      torn += !record && !line.empty();
     }
     CHECK(torn == skipped);
     return found;
@@ -177,53 +172,6 @@ TEST_CASE("journal: a torn tail costs its own record only, for readers and for t
     JsonLines(scratch.clock, scratch.calls, scratch.path).consume(an_event("two"));
     CHECK(scratch.names(kept == whole.size() - 1 ? 0 : 1) == Names{"one", "two"});
   }
-}
-
-TEST_CASE("journal: in parts it is one journal, also for the next process and after a torn line") {
-  Scratch scratch;
-  const auto part = [&](int number) { return files::part_path(scratch.path, number); };
-  Names all;
-  const auto tell = [&](JsonLines& journal, int records) {
-    for (int i = 0; i < records; ++i) {
-      all.push_back("e" + std::to_string(all.size()));
-      journal.consume(an_event(all.back()));
-      REQUIRE(scratch.calls.finish(std::chrono::minutes(1)));
-    }
-  };
-  {
-    JsonLines journal(scratch.clock, scratch.calls, scratch.path, 300);  // four records
-    tell(journal, 10);
-    CHECK(journal.lost() == 0);
-  }
-  CHECK(scratch.names() == all);
-  CHECK(files::parts_of(scratch.path).size() == 3);
-  std::ofstream(part(2), std::ios::app) << "{\"time\":1767323";
-  {
-    JsonLines journal(scratch.clock, scratch.calls, scratch.path, 300);
-    tell(journal, 4);
-  }
-  CHECK(scratch.names(1) == all);
-  std::filesystem::remove(part(1));  // which somebody has taken away
-  all.erase(all.begin() + 4, all.begin() + 8);
-  CHECK(scratch.names(1) == all);
-}
-
-TEST_CASE("journal: where no further part can be made the last one goes on, synced as before") {
-  Scratch scratch;
-  const auto next = files::part_path(scratch.path, 1);
-  std::filesystem::create_directory(next);
-  JsonLines journal(scratch.clock, scratch.calls, scratch.path, 300);
-  for (int i = 0; i < 5; ++i) journal.consume(an_event("restart"));
-  CHECK(scratch.names().size() == 5);
-  CHECK(journal.lost() == 0);
-  CHECK(journal.synced() > 0);
-  std::filesystem::remove(next);
-  for (int i = 0; i < 5; ++i) {
-    journal.consume(an_event("late"));
-    REQUIRE(scratch.calls.finish(std::chrono::minutes(1)));
-  }
-  CHECK(std::filesystem::file_size(next) > 0);
-  CHECK(scratch.names().size() == 10);
 }
 
 TEST_CASE("journal: a full disk costs records, counted, and nothing else") {

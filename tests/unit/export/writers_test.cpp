@@ -52,27 +52,10 @@ struct Place {
 
 }  // namespace
 
-TEST_CASE("file writer: in parts it goes on with the last one, and breaks no line") {
-  Place place;
-  const FileWriter::Form form{.part_size = 10};
-  for (int process = 0; process < 2; ++process) {
-    auto file = FileWriter::open(place.path("run.jsonl"), form);
-    REQUIRE(file.has_value());
-    FileWriter writer(place.calls, *file);
-    for (const char* line : {"first one\n", "second\n", "third\n"}) {
-      CHECK(place.write(writer, {line}).pieces == 1);
-    }
-  }
-  CHECK(place.text("run.jsonl") == "first one\n");
-  CHECK(place.text("run.1.jsonl") == "second\nthird\n");
-  CHECK(place.text("run.2.jsonl") == "first one\n");
-  CHECK(place.text("run.3.jsonl") == "second\nthird\n");
-}
-
 TEST_CASE("file writer: lines go on under their name when the file is renamed or removed") {
   Place place;
   const auto path = place.path("run.jsonl");
-  auto file = FileWriter::open(path, {.part_size = 10});
+  auto file = FileWriter::open(path, {});
   REQUIRE(file.has_value());
   FileWriter writer(place.calls, *file);
   CHECK(place.write(writer, {"first\n"}).pieces == 1);

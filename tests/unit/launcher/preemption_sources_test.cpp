@@ -2,6 +2,7 @@
 #include "launcher/preemption_sources.hpp"
 
 #include "support/fake_clock.hpp"
+#include "support/logged_text.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <chrono>
@@ -45,6 +46,19 @@ TEST_CASE("preemption sources: a job begins to save a minute before its end, or 
   quick.sources->save_takes(1ms);
   quick.clock.advance(1h - PreemptionSources::kLeast);
   CHECK(quick.asked == std::vector<Duration>{PreemptionSources::kLeast});
+}
+
+TEST_CASE("preemption sources: an end that is over, or is none, is ignored with a warning") {
+  const test::LoggedText log;
+  SlurmJob over(-3h);
+  over.clock.advance(24h);
+  over.sources->save_takes(1s);
+  over.sources.emplace(over.loop, over.clock, over.spec, "soon",
+                       [&](const std::string&, Duration time) { over.asked.push_back(time); });
+  over.clock.advance(24h);
+  CHECK(over.asked.empty());
+  CHECK(log.text.contains(": in the past, ignored; "));
+  CHECK(log.text.contains("SLURM_JOB_END_TIME=soon: no time in seconds since the epoch, ignored; "));
 }
 
 TEST_CASE("preemption sources: a save that seemed long does not end the job early") {

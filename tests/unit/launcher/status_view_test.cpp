@@ -51,6 +51,7 @@ rendezvous::Round round_of(int nodes, int attempt = 0) {
   rendezvous::Round round;
   round.members.resize(static_cast<std::size_t>(nodes));
   round.attempt = attempt;
+  round.restarts_left = 3 - attempt;
   return round;
 }
 

@@ -227,8 +227,7 @@ TEST_CASE("layout: what a worker has put into its own directory stays after a fa
   const auto rank = layout.make_rank(layout.make_attempt(0).value(), 0).value();
   for (const std::string& ours :
        {layout.agent_log(), layout.run_directory() + "/agent.2.log", layout.journal(),
-        layout.run_directory() + "/journal.1.jsonl", layout.report(),
-        layout.run_directory() + "/checkpoint_steps.json"}) {
+        layout.report(), layout.run_directory() + "/checkpoint_steps.json"}) {
     write(ours, "{}");
   }
   CHECK_FALSE(holds_something(layout.temporary_root()));

@@ -218,6 +218,29 @@ TEST_CASE("remote session: a coordinator whose host has died sends the job back 
   CHECK(lost.why.starts_with("the coordinator of this job is gone"));
 }
 
+TEST_CASE("remote session: without its coordinator a node tells as many restarts left as that had") {
+  auto rules = rules_for(2, 2, 2);
+  rules.restart_policy_auto = true;
+  Town town(rules);
+  auto a = town.agent(), b = town.agent();
+  a->join(), b->join();
+  CHECK(a->round().restarts_left == 2);
+  b->round();
+  b->fail(3);
+  for (auto* agent : {a.get(), b.get()}) {
+    CHECK(agent->hear<Restart>().restarts_left == 1);
+    agent->join();
+  }
+  CHECK(a->round().restarts_left == 1);
+  const auto round = b->round();
+  CHECK(round.restarts_left == 1);
+  // Its own checkpoint gives both back; of one elsewhere it would have to hear.
+  a->session->report(Reached{.round = round.number, .checkpoint = 31});
+  town.host.reset();
+  CHECK(a->hear<Restart>().restarts_left == 2);
+  CHECK(b->hear<Restart>().restarts_left == 1);
+}
+
 TEST_CASE(
     "remote session: whoever finds its coordinator silent hangs up when its group has ended, not "
     "before") {

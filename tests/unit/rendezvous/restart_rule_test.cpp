@@ -89,11 +89,58 @@ TEST_CASE(
   RestartRule rule(automatic(10));
   CHECK(rule.decide(failure(CauseClass::Error, 875), at(1s)).restarts);
   CHECK(rule.decide(failure(CauseClass::Error, 900), at(2s)).restarts);
-  const auto verdict = rule.decide(failure(CauseClass::Error, 875), at(3s));
+  const auto verdict = rule.decide(failure(CauseClass::Error, 875), at(6s));
   CHECK_FALSE(verdict.restarts);
   CHECK(verdict.hopeless);
   CHECK(verdict.rule ==
         "auto: twice the same ValueError@train.py:7 after step 875: restarting does not help");
+}
+
+TEST_CASE("auto: of two equal failures within 5 s a third one decides, after a pause") {
+  RestartRule rule(automatic(10));
+  CHECK(rule.decide(failure(CauseClass::Error, 875), at(0s)).delay == 0s);
+  const auto again = rule.decide(failure(CauseClass::Error, 875), at(200ms));
+  CHECK(again.restarts);
+  CHECK(again.delay == RestartRule::kApart);
+  CHECK(again.rule ==
+        "auto: 2 of 10 restarts, twice the same ValueError@train.py:7 after step 875 within 5.0 s: "
+        "once more after that time");
+  CHECK(rule.decide(failure(CauseClass::Error, 875), at(5400ms)).hopeless);
+  // A budget that ends before is no verdict on the program.
+  RestartRule brief(automatic(1));
+  CHECK(brief.decide(failure(CauseClass::Error, 875), at(0s)).restarts);
+  const auto end = brief.decide(failure(CauseClass::Error, 875), at(200ms));
+  CHECK_FALSE(end.restarts);
+  CHECK_FALSE(end.hopeless);
+}
+
+TEST_CASE("auto: what something outside can explain is no verdict, at whatever step and time") {
+  RestartRule rule(automatic(5));
+  TimePoint now = at(0s);
+  for (int i = 0; i < 5; ++i) {
+    const auto decision =
+        rule.decide(failure(CauseClass::External, 875, "OSError@train.py:7"), now);
+    REQUIRE(decision.restarts);
+    now += decision.delay + 10ms;
+  }
+  CHECK(now - at(0s) > 11s);  // so long an outage may last
+  const auto end = rule.decide(failure(CauseClass::External, 875, "OSError@train.py:7"), now);
+  CHECK_FALSE(end.restarts);
+  CHECK_FALSE(end.hopeless);
+  // Nor does one count for an error of the program at the same place.
+  RestartRule mixed(automatic(5));
+  CHECK(mixed.decide(failure(CauseClass::External, 5), at(0s)).restarts);
+  CHECK(mixed.decide(failure(CauseClass::Error, 5), at(9s)).restarts);
+  CHECK(mixed.decide(failure(CauseClass::Error, 5), at(18s)).hopeless);
+}
+
+TEST_CASE("auto: an error that names code is deterministic at once, and before the first step") {
+  RestartRule rule(automatic(5));
+  CHECK(rule.decide(failure(CauseClass::Code, -1, "NameError@a.py:3"), at(0s)).restarts);
+  CHECK(rule.decide(failure(CauseClass::Code, -1, "NameError@a.py:4"), at(0s)).restarts);
+  const auto verdict = rule.decide(failure(CauseClass::Code, -1, "NameError@a.py:3"), at(100ms));
+  CHECK(verdict.hopeless);
+  CHECK(verdict.rule == "auto: twice the same NameError@a.py:3: restarting does not help");
 }
 
 TEST_CASE("auto: without steps, with another error or of a device nothing is deterministic") {
@@ -102,8 +149,8 @@ TEST_CASE("auto: without steps, with another error or of a device nothing is det
   CHECK(rule.decide(failure(), at(2s)).restarts);
   CHECK(rule.decide(failure(CauseClass::Error, 5), at(3s)).restarts);
   CHECK(rule.decide(failure(CauseClass::Error, 5, "KeyError@a.py:1"), at(4s)).restarts);
-  CHECK(rule.decide(failure(CauseClass::Gpu, 9), at(5s)).restarts);
-  CHECK(rule.decide(failure(CauseClass::Gpu, 9), at(6s)).restarts);
+  CHECK(rule.decide(failure(CauseClass::Gpu, 9), at(15s)).restarts);
+  CHECK(rule.decide(failure(CauseClass::Gpu, 9), at(26s)).restarts);
 }
 
 TEST_CASE("auto: the first restart is at once, the next ones wait 1 s, 2 s, .. 60 s, with jitter") {
@@ -137,11 +184,35 @@ TEST_CASE("auto: a new checkpoint refills the budget and ends the delays; an old
   rule.saved(100);
   const auto next = rule.decide(failure(), at(3s));
   CHECK(next.restarts_left == 1);
+  CHECK(rule.left() == 1);
   CHECK(next.delay == 0s);
   rule.saved(100);
   CHECK(rule.decide(failure(), at(4s)).restarts);
   CHECK_FALSE(rule.decide(failure(), at(5s)).restarts);
   CHECK(rule.spent() == 4);  // TORCHELASTIC_RESTART_COUNT never goes back
+  rule.saved(200);
+  CHECK(rule.left() == 2);
+}
+
+TEST_CASE("restart rules: what a rule grants is no part of the budget that is told to be left") {
+  RestartRule rule(ruled(1, "oom:3 gpu:free"));
+  for (int i = 0; i < 3; ++i)
+    CHECK(rule.decide(failure(CauseClass::Oom), at(0s)).restarts_left == 1);
+  CHECK(rule.decide(failure(CauseClass::Gpu), at(0s)).restarts_left == 1);
+  CHECK(rule.spent() == 3);
+  CHECK(rule.left() == 1);
+}
+
+TEST_CASE("restart memory: a checkpoint that others have not heard of has refilled the budget") {
+  RestartRule first(automatic(2));
+  (void)first.decide(failure(CauseClass::External, 5), at(0s));
+  const auto before = first.memory(at(0s));
+  first.saved(31);
+  RestartRule next(automatic(2));
+  next.learn(before, at(1s));
+  CHECK(next.left() == 1);
+  next.learn(first.memory(at(0s)), at(1s));
+  CHECK(next.left() == 2);
 }
 
 TEST_CASE("auto: nodes that go spend nothing of the budget of errors") {
@@ -168,11 +239,12 @@ TEST_CASE("auto: a crash at the same step is the machine's until it comes on ano
   RestartRule rule(automatic(10));
   const auto crash = failure(CauseClass::Crash, 7, "SIGSEGV");
   CHECK(rule.decide(crash, at(0s), "n1").restarts);
-  CHECK(rule.decide(crash, at(1s), "n1").excluded);
-  CHECK(rule.decide(crash, at(2s), "n2").hopeless);
+  CHECK(rule.decide(crash, at(9s), "n1").excluded);
+  CHECK(rule.decide(crash, at(18s), "n2").hopeless);
   RestartRule one_machine(automatic(10));
   CHECK(one_machine.decide(crash, at(0s)).restarts);
-  CHECK(one_machine.decide(crash, at(1s)).hopeless);
+  CHECK(one_machine.decide(crash, at(1s)).restarts);
+  CHECK(one_machine.decide(crash, at(9s)).hopeless);
 }
 
 TEST_CASE("auto: a node that failed its check is left out at once") {
@@ -340,7 +412,7 @@ TEST_CASE(
       now += std::chrono::milliseconds(pick(5'000'000));
       const bool saves = i < 1000 && pick(4) == 0;  // no progress from some time on
       if (saves) rule.saved(i), since_checkpoint = 0;
-      Cause cause = failure(static_cast<CauseClass>(pick(9)), pick(1 << 20) - 1,
+      Cause cause = failure(static_cast<CauseClass>(pick(10)), pick(1 << 20) - 1,
                             "E" + std::to_string(pick(50)));
       if (pick(3) == 0) cause.kind = pick(2) == 0 ? Kind::NodeLost : Kind::NodeLeft;
       const auto decision = rule.decide(cause, now, "n" + std::to_string(pick(200)));

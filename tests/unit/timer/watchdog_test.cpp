@@ -138,13 +138,15 @@ TEST_CASE("watchdog: V8, an end that was not noticed yet is no error when it is 
   CHECK(watched.watchdog.deadlines().size() == 0);
 }
 
-TEST_CASE("watchdog: requests of a pid that is gone, or not ours, are ignored") {
+TEST_CASE("watchdog: a request of a process that is not ours is a fault, one of an ended one void") {
   Watched watched;
   Hung hung;
   CHECK_FALSE(watched.watchdog.request(watched.request(hung.pid, "not ours", 1s)));
   watched.adopt(hung);
   hung.end();
-  CHECK_FALSE(watched.watchdog.request(watched.request(hung.pid, "gone", 1s)));
+  CHECK(watched.watchdog.request(watched.request(hung.pid, "gone", 1s)));
+  CHECK(watched.watchdog.torch_request(watched.request(hung.pid, "gone", 1s)));
+  CHECK(watched.watchdog.deadlines().size() == 0);
   watched.clock.advance(1h);
   CHECK(watched.expired.empty());
 }
