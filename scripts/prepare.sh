@@ -8,7 +8,7 @@ building=(g++ cmake ninja-build ccache git libboost1.81-dev libcli11-dev
           libtomlplusplus-dev libfmt-dev libspdlog-dev libssl-dev libhwloc-dev)
 testing=(doctest-dev dpkg-dev file clang-format clang-19 libclang-rt-19-dev etcd-server prometheus
          mandoc man-db iproute2 openssl universal-ctags procps munge slurmctld slurmd slurm-client zsh
-         fish chromium g++-aarch64-linux-gnu qemu-user)
+         fish tcsh chromium g++-aarch64-linux-gnu qemu-user)
 python=(python3 python3-venv)
 # What these packages bring that would listen from now on; the tests start servers of their own.
 services=(etcd prometheus munge slurmctld slurmd)

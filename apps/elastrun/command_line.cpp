@@ -130,7 +130,7 @@ std::string answer_to(const spec::CommandLine& line, std::string_view program, i
     case spec::Action::Version:
       return fmt::format("elastrun {} (OpenSSL {})\n", ELASTRUN_VERSION, ELASTRUN_OPENSSL);
     case spec::Action::Completion:
-      return spec::completion_script(line.argument);
+      return spec::completion_script(line.argument, spec::elastrun_commands());
     case spec::Action::Config:
       return spec::default_config();
     case spec::Action::Install:  // it does something, see install_into.hpp

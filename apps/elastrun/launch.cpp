@@ -4,11 +4,13 @@
 #include "called_run.hpp"
 #include "command_line.hpp"
 #include "core/log.hpp"
+#include "core/read_file.hpp"
 #include "dry_run.hpp"
 #include "end_of_run.hpp"
 #include "exit_code.hpp"
 #include "install_into.hpp"
 #include "launcher/job_run.hpp"
+#include "process/cgroup.hpp"
 #include "process/descriptor_limit.hpp"
 #include "process/devices.hpp"
 #include "process/guardian.hpp"
@@ -31,6 +33,10 @@ spec::HostEnvironment real_host_environment(std::string called_as) {
   const process::ReadVariable variable = [](const char* name) { return std::getenv(name); };
   auto around = spec::system_host_environment([variable] { return process::count_gpus(variable); },
                                               [] { return process::count_xpus(); });
+  around.count_cpus = [cpus = std::move(around.count_cpus)] {
+    return process::cpus_within_quota(cpus(), read_kernel_file("/proc/self/cgroup"),
+                                      read_kernel_file("/proc/self/mountinfo"));
+  };
   around.has_other_accelerators = [] { return process::has_other_accelerators(); };
   around.ask_torch = process::ask_torch;
   around.nvlink_domain = [] { return system::nvlink_domain(std::chrono::seconds(10)); };

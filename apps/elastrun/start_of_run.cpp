@@ -3,6 +3,7 @@
 
 #include "command_line.hpp"
 #include "core/log.hpp"
+#include "core/text.hpp"
 #include "core/write_all.hpp"
 #include "dry_run.hpp"
 #include "exit_code.hpp"
@@ -15,6 +16,7 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
+#include <tuple>
 #include <unistd.h>
 #include <utility>
 
@@ -39,19 +41,24 @@ std::string program_name(int argc, char** argv) {
 
 std::optional<spec::Refusal> set_log_level() {
   using log::Level;
-  constexpr std::array<std::pair<std::string_view, Level>, 7> kLevels{{
-      {"NOTSET", Level::Debug},
-      {"DEBUG", Level::Debug},
-      {"INFO", Level::Info},
-      {"WARNING", Level::Warning},
-      {"WARN", Level::Warning},
-      {"ERROR", Level::Error},
-      {"CRITICAL", Level::Critical},
+  // The names and numbers of Python's logging.
+  constexpr std::array<std::tuple<std::string_view, Level, int>, 8> kLevels{{
+      {"notset", Level::Debug, 0},
+      {"debug", Level::Debug, 10},
+      {"info", Level::Info, 20},
+      {"warning", Level::Warning, 30},
+      {"warn", Level::Warning, 30},
+      {"error", Level::Error, 40},
+      {"critical", Level::Critical, 50},
+      {"fatal", Level::Critical, 50},
   }};
   const char* text = std::getenv("LOGLEVEL");
-  if (text == nullptr) return std::nullopt;
-  for (const auto& [name, level] : kLevels) {
-    if (name != text) continue;
+  const std::string given = to_lower(trim(text == nullptr ? "" : text));
+  if (given.empty()) return std::nullopt;
+  const auto number = parse_int(given);
+  for (const auto& [name, level, least] : kLevels) {
+    // A number between two levels lets through what the upper one does.
+    if (number ? *number > least && least != 50 : name != given) continue;
     log::set_level(level);
     return std::nullopt;
   }
@@ -59,7 +66,7 @@ std::optional<spec::Refusal> set_log_level() {
   // The words of Python's logging, with which torchrun ends.
   refusal.text = fmt::format("Unknown level: '{}'", text);
   refusal.exit_code = kExitFailed;
-  refusal.hint = "LOGLEVEL is one of DEBUG, INFO, WARNING, ERROR, CRITICAL";
+  refusal.hint = "LOGLEVEL is one of DEBUG, INFO, WARNING, ERROR, CRITICAL, or a number";
   return refusal;
 }
 

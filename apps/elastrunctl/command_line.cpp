@@ -2,9 +2,9 @@
 // The only file of this program that includes CLI11.
 #include "command_line.hpp"
 
-#include "completion.hpp"
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
+#include "spec/completion.hpp"
 #include "spec/rdzv_conf.hpp"
 #include "subcommands.hpp"
 
@@ -242,11 +242,11 @@ CLI::App* add_goodput(CLI::App& app, GoodputCommands& commands) {
   return command;
 }
 
-std::vector<Choice> choices_of(const CLI::App& app) {
-  std::vector<Choice> choices;
+std::vector<spec::Choice> choices_of(const CLI::App& app) {
+  std::vector<spec::Choice> choices;
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_positional() && option->get_lnames().empty()) continue;
-    Choice choice;
+    spec::Choice choice;
     for (const auto& name : option->get_snames()) choice.names.push_back("-" + name);
     for (const auto& name : option->get_lnames()) choice.names.push_back("--" + name);
     if (option->get_items_expected_max() > 0) choice.value = option->get_type_name();
@@ -254,6 +254,9 @@ std::vector<Choice> choices_of(const CLI::App& app) {
     for (const char* check : {":FLOAT in", ":INT in", ":NONNEGATIVE"}) {
       choice.value.resize(std::min(choice.value.size(), choice.value.find(check)));
     }
+    using Takes = spec::Choice::Takes;
+    if (!choice.value.empty()) choice.takes = choice.value == "FILE" ? Takes::File : Takes::Word;
+    if (choice.value.contains('|')) choice.words = split(choice.value, '|');
     choice.help = option->get_description();
     choices.push_back(std::move(choice));
   }
@@ -261,15 +264,15 @@ std::vector<Choice> choices_of(const CLI::App& app) {
 }
 
 /// The options that the parser knows, so that nothing is said twice.
-Commands commands_of(const CLI::App& app) {
-  Commands commands{choices_of(app), {}};
+spec::Commands commands_of(const CLI::App& app) {
+  spec::Commands commands{"elastrunctl", choices_of(app), {}};
   for (const CLI::App* one : app.get_subcommands({})) {
-    Subcommand command{one->get_name(), one->get_description(), choices_of(*one), {}, false};
+    spec::Subcommand command{one->get_name(), one->get_description(), choices_of(*one), {}, false};
     command.names_job = one->get_option_no_throw("job") != nullptr;
     for (const CLI::App* inner : one->get_subcommands({})) {
       command.inner.emplace_back(inner->get_name(), inner->get_description());
       for (auto& choice : choices_of(*inner)) {
-        const auto known = std::ranges::find(command.options, choice.names, &Choice::names);
+        const auto known = std::ranges::find(command.options, choice.names, &spec::Choice::names);
         if (known != command.options.end()) continue;
         command.options.push_back(std::move(choice));
       }
@@ -281,7 +284,7 @@ Commands commands_of(const CLI::App& app) {
 
 void add_print_completion(CLI::App& app) {
   const auto print = [&app](const std::string& shell) {
-    auto script = completion_script(shell, commands_of(app));
+    auto script = spec::completion_script(shell, commands_of(app));
     if (script.empty()) throw CLI::ValidationError("--print-completion", "bash, zsh or fish");
     script.pop_back();  // exit() adds a newline
     // As CLI11 leaves the parser for --version: what is required need not be there.

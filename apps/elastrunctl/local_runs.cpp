@@ -4,6 +4,7 @@
 #include "core/text.hpp"
 #include "process/held.hpp"
 #include "rendezvous/membership/wording.hpp"
+#include "spec/option_help.hpp"
 #include "text_table.hpp"
 
 #include <algorithm>
@@ -113,7 +114,9 @@ Result<std::vector<ListedRun>> runs_of(std::vector<ListedRun> all, const std::st
       [](const RunEntry& run, const std::string& word) {
         return run.name.starts_with(word) || run.run_id.starts_with(word);
       }};
-  if (all.empty()) return fail(Code::Rendezvous, "no job of this user runs on this machine");
+  if (all.empty() && job.empty()) {
+    return fail(Code::Rendezvous, "no job of this user runs on this machine");
+  }
   std::vector<ListedRun> meant;
   if (job.empty()) meant = all;  // not the one that has no name
   for (const auto is_meant : kWays) {
@@ -123,9 +126,10 @@ Result<std::vector<ListedRun>> runs_of(std::vector<ListedRun> all, const std::st
                          [&](const auto& run) { return is_meant(run.entry, job); });
   }
   if (meant.empty()) {
+    const auto others =
+        all.empty() ? "" : "\n  " + spec::wrapped("jobs here: " + names_of(all), 78, "  ");
     return fail(Code::Rendezvous,
-                fmt::format("no job \"{}\" of this user runs on this machine; jobs: {}", shown(job),
-                            names_of(all)));
+                fmt::format("no job \"{}\" runs here; it may have ended{}", shown(job), others));
   }
   if (are_one_job(meant)) return meant;
   return fail(Code::Usage,
@@ -133,6 +137,10 @@ Result<std::vector<ListedRun>> runs_of(std::vector<ListedRun> all, const std::st
                            : fmt::format("\"{}\" means several jobs, name one or its agent: ",
                                          shown(job))) +
                   names_of(meant));
+}
+
+Error neither_here(const Error& here, const Error& there) {
+  return {there.code, here.text + "\n  " + spec::wrapped(there.text, 78, "  ")};
 }
 
 std::string local_status_text(const std::vector<ListedRun>& runs, WallTime now) {

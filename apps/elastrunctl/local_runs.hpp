@@ -17,6 +17,9 @@ namespace elastrun::ctl {
 Result<std::vector<runs::ListedRun>> runs_of(std::vector<runs::ListedRun> all,
                                              const std::string& job);
 
+/// Of a word that is neither a job of this machine nor an endpoint that answers; 80 columns wide.
+Error neither_here(const Error& here, const Error& there);
+
 /// For people: one job in full, several with a line each. Pure.
 std::string local_status_text(const std::vector<runs::ListedRun>& runs, WallTime now);
 

@@ -79,9 +79,8 @@ void Query::finish(Result<FromCoordinator> answer) {
 
 std::string Query::no_answer(const Error& error) const {
   return fmt::format(
-      "no answer from {}: {}. Give the rendezvous endpoint of the job "
-      "(--rdzv-endpoint); jobs of one node have none (elastrunctl status shows those of this "
-      "machine), and a job that has ended has no coordinator any more",
+      "no answer from {}: {}; give the --rdzv-endpoint of the job (a job of one node, or one that "
+      "has ended, has none)",
       where(), error.text);
 }
 

@@ -102,7 +102,7 @@ Result<StacksReport> ask(const StacksOptions& options, const std::string& secret
   if (options.target.empty() || is_here) return std::unexpected(runs.error());
   auto answer = ask_coordinator(options, secret);
   if (!answer && !options.target.contains(':')) {
-    return fail(answer.error().code, fmt::format("{}; {}", runs.error().text, answer.error().text));
+    return std::unexpected(neither_here(runs.error(), answer.error()));
   }
   return answer;
 }

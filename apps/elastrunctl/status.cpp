@@ -56,8 +56,9 @@ int print_local_status(const StatusOptions& options, const std::vector<runs::Lis
   return kExitDone;
 }
 
+/// `here`: why it is no job of this machine.
 int print_answer(const StatusOptions& options, const net::Endpoint& endpoint,
-                 const std::string& secret, const std::string& not_here) {
+                 const std::string& secret, const std::optional<Error>& here) {
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
   Query query(loop, *clock, endpoint, sealer_for(loop, secret));
@@ -70,7 +71,10 @@ int print_answer(const StatusOptions& options, const net::Endpoint& endpoint,
       : said ? Result<json::value>(fail(Code::Protocol, "another answer than a status"))
              : Result<json::value>(std::unexpected(said.error()));
   if (answer) answer = only(std::move(*answer), options.job.run_id);
-  if (!answer) return report_error(not_here + answer.error().text, kExitFailed);
+  if (!answer) {
+    const auto& error = answer.error();
+    return report_error(here ? neither_here(*here, error).text : error.text, kExitFailed);
+  }
   const std::string where = net::format_endpoint(endpoint.host, endpoint.port);
   fmt::print("{}", options.json ? json::serialize(*answer) + "\n" : status_text(*answer, where));
   return kExitDone;
@@ -81,21 +85,21 @@ int print_answer(const StatusOptions& options, const net::Endpoint& endpoint,
 int run_status(const StatusOptions& options) {
   const auto secret = secret_of(options.job);
   if (!secret) return report_error(secret.error().text, kExitUsage);
-  std::string not_here;
+  std::optional<Error> here;
   // With a colon it is an endpoint; without one it may be a job or a host, and a job that runs here
   // is looked for first, since it needs no network.
   if (!options.target.contains(':')) {
     const auto listed = local_runs(options);
     if (listed) return print_local_status(options, *listed);
-    not_here = listed.error().text + "; ";
-    if (options.target.empty() || listed.error().code == Code::Usage) {
-      return report_error(not_here + "give the endpoint of a job to ask its coordinator",
+    here = listed.error();
+    if (options.target.empty() || here->code == Code::Usage) {
+      return report_error(here->text + "\n  give the endpoint of a job to ask its coordinator",
                           kExitFailed);
     }
   }
   const auto endpoint = net::parse_endpoint(options.target, spec::kC10dPort);
   if (!endpoint) return report_error(endpoint.error().text, kExitUsage);
-  return print_answer(options, *endpoint, *secret, not_here);
+  return print_answer(options, *endpoint, *secret, here);
 }
 
 }  // namespace elastrun::ctl

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "logs/line_splitter.hpp"
 
+#include "core/host_name.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <fmt/format.h>
@@ -160,6 +162,8 @@ std::string line_prefix(std::string_view form, std::string_view role, int rank, 
       prefix += fmt::to_string(rank);
     } else if (name == "local_rank") {
       prefix += fmt::to_string(local_rank);
+    } else if (name == "hostname") {
+      prefix += host_name();
     } else {
       // As Template.safe_substitute() of Python, which torch takes: others stay.
       used = std::max<std::size_t>(size, 1);

@@ -4,8 +4,10 @@
 #include "core/read_file.hpp"
 #include "core/text.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <fcntl.h>
 #include <filesystem>
 #include <fmt/format.h>
@@ -41,15 +43,40 @@ struct Mount {
   std::string root, point;
 };
 
-std::optional<Mount> unified_mount(std::string_view mountinfo) {
+/// The unified hierarchy, or that of a controller of version 1.
+std::optional<Mount> find_mount(std::string_view mountinfo, std::string_view controller) {
   for (const std::string& line : split(mountinfo, '\n')) {
-    // Optional fields stand before the dash, in any number (proc(5)).
-    const auto dash = line.find(" - cgroup2 ");
+    // Optional fields stand before the dash, in any number (proc(5)); after it the file system, its
+    // source, and its options, controllers among them.
+    const auto dash = line.find(controller.empty() ? " - cgroup2 " : " - cgroup ");
     if (dash == std::string::npos) continue;
     const auto fields = split(std::string_view(line).substr(0, dash), ' ');
+    const auto names = split(std::string_view(line).substr(line.rfind(' ') + 1), ',');
+    if (!controller.empty() && std::ranges::find(names, controller) == names.end()) continue;
     if (fields.size() >= 5) return Mount{unescape(fields[3]), unescape(fields[4])};
   }
   return {};
+}
+
+/// The folder of the cgroup `path` below its mount.
+std::optional<std::string> directory_below(const Mount& mount, const std::string& path) {
+  if (path.starts_with("/..")) return {};  // outside of our cgroup namespace
+  const std::string root = mount.root == "/" ? "" : mount.root;
+  if (!path.starts_with(root)) return {};
+  const std::string rest = path.substr(root.size());
+  if (!rest.empty() && rest.front() != '/') return {};
+  return rest == "/" ? mount.point : mount.point + rest;
+}
+
+/// How many CPUs' time a cgroup may take: cpu.max, or the two files of version 1.
+std::optional<double> quota_in(const std::string& folder) {
+  const auto both = split(trim(read_kernel_file(folder + "/cpu.max")), ' ');
+  const bool unified = both.size() == 2;
+  const auto quota = parse_int(unified ? both[0] : read_kernel_file(folder + "/cpu.cfs_quota_us"));
+  const auto period =
+      parse_int(unified ? both[1] : read_kernel_file(folder + "/cpu.cfs_period_us"));
+  if (!quota || !period || *quota <= 0 || *period <= 0) return {};  // "max", -1
+  return static_cast<double>(*quota) / static_cast<double>(*period);
 }
 
 bool says_populated(const std::string& events) {
@@ -110,19 +137,33 @@ bool await_empty(const std::string& path, Duration limit) {
 }  // namespace
 
 std::optional<std::string> cgroup_directory(std::string_view cgroup, std::string_view mountinfo) {
-  const auto mount = unified_mount(mountinfo);
+  const auto mount = find_mount(mountinfo, {});
   if (!mount) return {};
   for (const std::string& line : split(cgroup, '\n')) {
-    if (!line.starts_with("0::/")) continue;
-    const std::string path = line.substr(3);
-    if (path.starts_with("/..")) return {};  // outside of our cgroup namespace
-    const std::string root = mount->root == "/" ? "" : mount->root;
-    if (!path.starts_with(root)) return {};
-    const std::string rest = path.substr(root.size());
-    if (!rest.empty() && rest.front() != '/') return {};
-    return rest == "/" ? mount->point : mount->point + rest;
+    if (line.starts_with("0::/")) return directory_below(*mount, line.substr(3));
   }
   return {};
+}
+
+int cpus_within_quota(int cpus, std::string_view cgroup, std::string_view mountinfo) {
+  for (const std::string& line : split(cgroup, '\n')) {
+    // "0::/path", or "4:cpu,cpuacct:/path" of version 1; cgroups(7).
+    const auto colon = line.find(':'), second = line.find(':', colon + 1);
+    if (second == std::string::npos) continue;
+    const auto names = split(line.substr(colon + 1, second - colon - 1), ',');
+    const bool unified = line.starts_with("0::");
+    if (!unified && std::ranges::find(names, "cpu") == names.end()) continue;
+    const auto mount = find_mount(mountinfo, unified ? "" : "cpu");
+    if (!mount) continue;
+    auto folder = directory_below(*mount, line.substr(second + 1)).value_or(mount->point);
+    // Each cgroup is within those above it.
+    for (; folder.size() >= mount->point.size(); folder.resize(folder.rfind('/'))) {
+      const auto quota = quota_in(folder);
+      if (quota && *quota < cpus) cpus = static_cast<int>(std::ceil(*quota));
+      if (!folder.contains('/')) break;
+    }
+  }
+  return cpus;
 }
 
 std::optional<std::string> own_cgroup_directory() {

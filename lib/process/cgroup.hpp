@@ -18,6 +18,10 @@ std::optional<std::string> cgroup_directory(std::string_view cgroup, std::string
 /// The same for this process.
 std::optional<std::string> own_cgroup_directory();
 
+/// How many of `cpus` a process with these texts can keep busy: a CPU quota of its cgroup, or of one
+/// above it, in version 1 or 2, leaves so many, rounded up.
+int cpus_within_quota(int cpus, std::string_view cgroup, std::string_view mountinfo);
+
 /// One cgroup v2 directory that we made. Processes are put in by CLONE_INTO_CGROUP; no controller
 /// is switched on, so it limits nothing: it is only a list that unprivileged processes cannot
 /// leave.

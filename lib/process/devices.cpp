@@ -141,6 +141,26 @@ std::size_t count_elements(const char* list) {
   return split(list, ',').size();
 }
 
+/// Of Intel, in /sys.
+std::vector<std::string> xpu_folders(const DeviceSources& sources) {
+  const std::string root = sources.sys + "/class/drm/";
+  std::vector<std::string> folders;
+  for (const std::string& name : entries(root)) {
+    // A render node stands for a processor with a driver; cards and their connectors do not.
+    const std::string folder = root + name + "/device";
+    if (name.starts_with("renderD") && first_line(folder + "/vendor") == "0x8086") {
+      folders.push_back(folder);
+    }
+  }
+  return folders;
+}
+
+// The kernel writes -1 on a machine that has one node.
+int numa_node_in(const std::string& folder) {
+  const auto node = parse_int(first_line(folder + "/numa_node"));
+  return static_cast<int>(std::max<std::int64_t>(node.value_or(0), 0));
+}
+
 int count_amd(const ReadVariable& variable, const std::string& sys) {
   const std::string nodes = sys + "/class/kfd/kfd/topology/nodes";
   std::vector<Gpu> gpus;
@@ -202,20 +222,11 @@ int count_gpus(const ReadVariable& variable, const DeviceSources& sources) {
 }
 
 int count_xpus(const DeviceSources& sources) {
-  const std::string root = sources.sys + "/class/drm";
-  const auto names = entries(root);
-  return static_cast<int>(std::count_if(names.begin(), names.end(), [&](const std::string& name) {
-    // A render node stands for a processor with a driver; cards and their connectors do not.
-    return name.starts_with("renderD") &&
-           first_line(root + "/" + name + "/device/vendor") == "0x8086";
-  }));
+  return static_cast<int>(xpu_folders(sources).size());
 }
 
-// The kernel writes -1 on a machine that has one node.
 int numa_node_of(const std::string& pci_address, const DeviceSources& sources) {
-  const auto node =
-      parse_int(first_line(sources.sys + "/bus/pci/devices/" + pci_address + "/numa_node"));
-  return static_cast<int>(std::max<std::int64_t>(node.value_or(0), 0));
+  return numa_node_in(sources.sys + "/bus/pci/devices/" + pci_address);
 }
 
 std::vector<int> gpu_numa_nodes(const ReadVariable& variable, const DeviceSources& sources) {
@@ -224,6 +235,8 @@ std::vector<int> gpu_numa_nodes(const ReadVariable& variable, const DeviceSource
   for (const int index : visible_gpus(gpus, variable("CUDA_VISIBLE_DEVICES"))) {
     nodes.push_back(numa_node_of(gpus[static_cast<std::size_t>(index)].pci_address, sources));
   }
+  if (!gpus.empty()) return nodes;
+  for (const std::string& folder : xpu_folders(sources)) nodes.push_back(numa_node_in(folder));
   return nodes;
 }
 

@@ -42,7 +42,7 @@ int count_xpus(const DeviceSources& sources = {});
 
 /// The NUMA node of a PCI device; 0 where the system does not tell, as torchrun takes it.
 int numa_node_of(const std::string& pci_address, const DeviceSources& sources = {});
-/// For each GPU that a process sees, in its order, the NUMA node. Empty without (NVIDIA) GPUs.
+/// For each GPU that a process sees, in its order, the NUMA node: of NVIDIA, or else of Intel.
 std::vector<int> gpu_numa_nodes(const ReadVariable& variable, const DeviceSources& sources = {});
 
 }  // namespace elastrun::process

@@ -4,6 +4,7 @@
 #include "core/text.hpp"
 
 #include <algorithm>
+#include <array>
 #include <fmt/format.h>
 
 namespace elastrun::spec {
@@ -71,11 +72,31 @@ Answer<Reading> read_long(std::string_view word) {
     return reading;
   }
   if (found.empty()) return Reading{Reading::What::Unknown, nullptr, false, {}};
-  std::vector<std::string> spelled;
-  for (auto& match : found) spelled.push_back(std::move(match.spelled));
+  // The text is argparse's, with both spellings of an option; what to do names each one once.
+  std::vector<std::string> spelled, names;
+  for (auto& match : found) {
+    spelled.push_back(std::move(match.spelled));
+    if (match.option != reading.option) names.push_back(spelling(*match.option));
+    reading.option = match.option;
+  }
   return std::unexpected(
       Refusal{fmt::format("ambiguous option: {} could match {}", word, join(spelled, ", ")), 2,
-              true, fmt::format("write the option in full, for example {}", spelled.front())});
+              true, fmt::format("write the option in full: {}", join(names, " or "))});
+}
+
+/// What to do in place of an option of other launchers, or of earlier ones of torch.
+std::string_view foreign_option(std::string_view name) {
+  constexpr std::array<std::array<std::string_view, 2>, 3> kRows = {{
+      {"n np num-proc num-procs num-processes gpus ngpus num-gpus",
+       "--nproc-per-node N starts N workers on each node"},
+      {"N H host hosts hostfile nodes num-nodes num-machines",
+       "each machine runs its own elastrun, with --nnodes N and --rdzv-endpoint HOST"},
+      {"use-env", "leave it out: workers always find their rank in LOCAL_RANK"},
+  }};
+  for (const auto& [names, what] : kRows) {
+    if (std::ranges::count(split(names, ' '), name) != 0) return what;
+  }
+  return {};
 }
 
 Answer<Reading> read_word(std::string_view word) {
@@ -227,6 +248,21 @@ std::optional<Refusal> check_text(const OptionRow& option, std::string_view text
       near ? "did you mean " + *near + "?" : "");
 }
 
+std::string misplaced_option(const std::vector<std::string>& script_args) {
+  for (const auto& word : script_args) {
+    if (word == "--") break;
+    const auto* option = word.starts_with("--")
+                             ? find_option(std::string_view(word).substr(2, word.find('=') - 2))
+                             : nullptr;
+    if (option == nullptr) continue;
+    // Scripts have the words of one syllable themselves (--config, --name), and these two.
+    const bool is_ours =
+        option->name.contains('-') || option->id == Opt::Nnodes || option->id == Opt::Standalone;
+    if (is_ours && option->id != Opt::LogDir && option->id != Opt::DryRun) return word;
+  }
+  return {};
+}
+
 PlainWords plain_words(std::span<const std::string> words) {
   return Reader(words).run();
 }
@@ -236,15 +272,20 @@ Refusal unrecognized(const std::vector<std::string>& words) {
   for (const auto& option : options()) names.push_back(spelling(option));
   Refusal refusal{"unrecognized arguments: " + join(words, " "), 2, true, {}};
   for (const auto& word : words) {
-    std::string name = word.substr(0, word.find('='));
+    const std::string given = word.substr(0, word.find('='));
+    std::string name = given;
     // Underscores are as good as dashes, and must not count as faults when the nearest name is
     // looked for.
     std::replace(name.begin(), name.end(), '_', '-');
     const auto near = nearest(name, names);
-    if (!near) continue;
+    std::string_view bare = std::string_view(name).substr(name.starts_with("--") ? 2 : 1);
+    if (!name.starts_with("--")) bare = bare.substr(0, bare.find_last_not_of("0123456789") + 1);
+    const auto foreign = foreign_option(bare);
+    if (!near && foreign.empty()) continue;
     if (!refusal.hint.empty()) refusal.hint += '\n';
-    refusal.hint +=
-        fmt::format("the option nearest to {} is {}", word.substr(0, word.find('=')), *near);
+    refusal.hint += !foreign.empty()
+                        ? fmt::format("{} is no option of elastrun: {}", given, foreign)
+                        : fmt::format("the option nearest to {} is {}", given, *near);
   }
   if (refusal.hint.empty()) refusal.hint = "arguments of the script follow the script";
   return refusal;

@@ -28,7 +28,9 @@ struct PlainWords {
 /// works. What the options mean is for the parser. `words` does not hold the program's name.
 PlainWords plain_words(std::span<const std::string> words);
 
-/// "unrecognized arguments: --bogus", with the nearest option as a hint.
+/// The first argument of a script that is meant for us, as far as one can tell; empty: none.
+std::string misplaced_option(const std::vector<std::string>& script_args);
+/// "unrecognized arguments: --bogus", with the option that does it, or the nearest one, as a hint.
 Refusal unrecognized(const std::vector<std::string>& words);
 /// As argparse converts a value: "argument --max-restarts/--max_restarts: invalid int value: 'x'".
 /// Choices are not checked when the text comes from a variable, as in torchrun.

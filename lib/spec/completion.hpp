@@ -3,22 +3,37 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace elastrun::spec {
 
-/// A script that teaches `shell` (bash, zsh, fish) the options of elastrun and their values. Empty
-/// for any other shell.
-std::string completion_script(std::string_view shell);
+/// An option, as a shell has to know it.
+struct Choice {
+  enum class Takes { Nothing, Word, File, Folder };
+  std::vector<std::string> names;  // with their hyphens
+  Takes takes = Takes::Nothing;
+  std::string value;               // what people call the value
+  std::vector<std::string> words;  // values that are offered
+  std::string help;
+};
+struct Subcommand {
+  std::string name, help;
+  std::vector<Choice> options;                             // also those of its subcommands
+  std::vector<std::pair<std::string, std::string>> inner;  // these, with their help
+  bool names_job = false;  // an argument is the name of a job that runs here
+};
+/// A program that has subcommands, or runs a script whose arguments follow it.
+struct Commands {
+  std::string program;
+  std::vector<Choice> options;  // before any subcommand
+  std::vector<Subcommand> subcommands;
+};
 
-// What such scripts have in common, also those of other programs.
-
-/// Inside single quotes of bash and zsh.
-std::string single_quoted(std::string_view text);
-/// Sets `cur` and `prev` in a function of bash, where "--option=value" arrives as three words.
-std::string bash_words();
-/// A branch of bash's `case` that completes with these arguments of compgen.
-std::string bash_case(std::string_view patterns, std::string_view action);
-/// The end of a script of zsh that defines the function _PROGRAM.
-std::string zsh_announcement(std::string_view program);
+/// A script that teaches `shell` (bash, zsh, fish; tcsh without subcommands) the words of a
+/// program. Empty for any other shell. Pure.
+std::string completion_script(std::string_view shell, const Commands& commands);
+/// The words of elastrun.
+Commands elastrun_commands();
 
 }  // namespace elastrun::spec

@@ -218,8 +218,8 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      kNone,
      "TEMPLATE",
      "Prefix of each line shown by --tee",
-     "Knows ${role_name}, ${local_rank} and ${rank}. TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE "
-     "changes the default.",
+     "Knows ${role_name}, ${local_rank}, ${rank} and ${hostname}. "
+     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE changes the default.",
      {},
      "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"},
     {Opt::LogsSpecs, "logs-specs", 0, Kind::Text, Group::Output, kTorchrun, kNoPet, "logs.specs",
@@ -279,7 +279,7 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
     {Opt::PrintConfig, "print-config", 0, Kind::Flag, Group::Launch, kOurs, kNoPet, kNone, kNone,
      kNone, kNone, "Print a TOML file with every key, its default and its meaning", kNone},
     {Opt::PrintCompletion, "print-completion", 0, Kind::Choice, Group::Launch, kOurs, kNoPet, kNone,
-     kNone, "bash,zsh,fish", "SHELL", "Print a completion script for a shell", kNone},
+     kNone, "bash,zsh,fish,tcsh", "SHELL", "Print a completion script for a shell", kNone},
     {Opt::InstallInto, "install-into", 0, Kind::Text, Group::Launch, kOurs, kNoPet, kNone, kNone,
      kNone, "DIR", "Copy this program to DIR/bin, also as torchrun, for another container", kNone},
     {Opt::Version, "version", 0, Kind::Flag, Group::Launch, kOurs, kNoPet, kNone, kNone, kNone,

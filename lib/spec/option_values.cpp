@@ -61,6 +61,11 @@ Refusal launcher_refusal(std::string text, std::string hint) {
 }
 
 Refusal placed(Refusal refusal, const Override& given) {
+  if (given.origin == Origin::Variable && !refusal.text.contains(given.source) &&
+      !refusal.hint.contains(given.source)) {
+    refusal.hint += fmt::format("{}the value comes from the variable {}",
+                                refusal.hint.empty() ? "" : "\n", given.source);
+  }
   if (given.origin != Origin::File || refusal.text.starts_with(given.source)) return refusal;
   refusal.text = given.source + ": " + refusal.text;
   // What a file says wrong is a fault of usage, also where torchrun ends with 1 for the same word

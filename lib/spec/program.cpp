@@ -85,8 +85,12 @@ void check_script(const JobSpec& job, const HostEnvironment& around,
       job.script.find('$') != std::string::npos || around.exists(job.script)) {
     return;
   }
-  warnings.push_back(fmt::format("the script {} does not exist{}", in_quotes(job.script),
-                                 job.script.starts_with('/') ? "" : " in the current directory"));
+  const auto name = job.script.substr(job.script.rfind('/') + 1);
+  const bool is_python = name.starts_with("python") && !name.ends_with(".py");
+  warnings.push_back(
+      fmt::format("the script {} does not exist{}{}", in_quotes(job.script),
+                  job.script.starts_with('/') ? "" : " in the current directory",
+                  is_python ? "; elastrun starts Python itself: leave out " + job.script : ""));
 }
 
 }  // namespace

@@ -125,15 +125,17 @@ class RendezvousChoice {
     std::vector<std::string> names(backend::kBuiltIn.begin(), backend::kBuiltIn.end());
     names.insert(names.end(), around_.rdzv_backends.begin(), around_.rdzv_backends.end());
     const auto near = nearest(name, names);
-    return launcher_refusal(fmt::format("The rendezvous backend '{}' is not registered.", name),
-                            near ? fmt::format("did you mean {}?", *near)
-                                 : fmt::format("the backends are {}", join(names, ", ")));
+    return placed(
+        launcher_refusal(fmt::format("The rendezvous backend '{}' is not registered.", name),
+                         fmt::format("the backends are {}{}", join(names, ", "),
+                                     near ? fmt::format("; did you mean {}?", *near) : "")),
+        values_[Opt::RdzvBackend]);
   }
 
   std::optional<Refusal> read_conf() {
     const auto& given = values_[Opt::RdzvConf];
     auto conf = given.listed ? parse_rdzv_conf(given.items) : parse_rdzv_conf(given.text);
-    if (!conf) return conf.error();
+    if (!conf) return placed(conf.error(), given);
     job_.rdzv_conf = std::move(*conf);
     // /proc/PID/cmdline is open to all users, unless proc(5) is mounted with hidepid.
     if (given.source.ends_with(" on the command line") && job_.rdzv_conf.contains("password")) {
@@ -142,7 +144,7 @@ class RendezvousChoice {
           "it into a file that only you can read, and give password_file=PATH instead");
     }
     if (auto refusal = check_rdzv_conf(job_.rdzv_conf, job_.rdzv_backend, warnings_)) {
-      return refusal;
+      return placed(*refusal, given);
     }
     if (place_ && place_->is_host && job_.rdzv_backend == backend::kC10d) {
       // emplace() keeps what the user has said. By the rank and not by the address: in a container
@@ -194,9 +196,11 @@ class RendezvousChoice {
   /// The refusal of an endpoint, with the option, variable or key that it came from.
   Refusal named(Refusal refusal) const {
     const bool of_master = values_[Opt::RdzvEndpoint].origin == Origin::Implied;
-    const auto& given = values_[!of_master                          ? Opt::RdzvEndpoint
-                                : values_.is_given(Opt::MasterPort) ? Opt::MasterPort
-                                                                    : Opt::MasterAddr];
+    const auto port = parse_int(text(Opt::MasterPort));
+    const bool is_port = text(Opt::MasterPort).empty() || (port && *port >= 0 && *port <= 65535);
+    const auto& given = values_[!of_master ? Opt::RdzvEndpoint
+                                : is_port  ? Opt::MasterAddr
+                                           : Opt::MasterPort];
     refusal.hint += (refusal.hint.empty() ? "it comes from " : "; it comes from ") + given.source;
     return refusal;
   }
@@ -262,11 +266,13 @@ class RendezvousChoice {
       return std::nullopt;
     }
     if (rank < 0 || rank >= job_.max_nodes) {
-      return launcher_refusal(
-          fmt::format("--node-rank {} is not a rank of {} node{}", rank, job_.max_nodes,
-                      job_.max_nodes == 1 ? "" : "s"),
-          fmt::format("expected a number from 0 to {}; --nnodes says how many nodes there are",
-                      job_.max_nodes - 1));
+      return placed(
+          launcher_refusal(
+              fmt::format("--node-rank {} is not a rank of {} node{}", rank, job_.max_nodes,
+                          job_.max_nodes == 1 ? "" : "s"),
+              fmt::format("expected a number from 0 to {}; --nnodes says how many nodes there are",
+                          job_.max_nodes - 1)),
+          values_[Opt::NodeRank]);
     }
     job_.node_rank = static_cast<int>(rank);
     // As torchrun hands it to its static handler.

@@ -137,6 +137,10 @@ class Resolver {
       job_.script = *line_.script;
       job_.script_args = line_.script_args;
       out_.script_source = "on the command line";
+      if (const auto word = misplaced_option(job_.script_args); !word.empty()) {
+        warn(fmt::format("{} goes to {}, which it follows: options of elastrun precede the script",
+                         word, job_.script));
+      }
     } else if (file_.script) {
       job_.script = *file_.script;
       job_.script_args = file_.script_args;
@@ -291,7 +295,9 @@ class Resolver {
     if (values()[Opt::WarmSpares].origin != Origin::Default) {
       // Whole by now: check_text() has looked at each source.
       const auto spares = *parse_int(text(Opt::WarmSpares));
-      if (spares < 0) return launcher_refusal("warm_spares must be >= 0");
+      if (spares < 0) {
+        return placed(launcher_refusal("warm_spares must be >= 0"), values()[Opt::WarmSpares]);
+      }
       job_.warm_spares = static_cast<int>(std::min<std::int64_t>(spares, kMostSpares));
     }
     if (job_.start_method == "forkserver" || job_.start_method == "auto" ||
@@ -348,9 +354,10 @@ class Resolver {
     known.insert(known.end(), around_.event_handlers.begin(), around_.event_handlers.end());
     if (std::find(known.begin(), known.end(), job_.event_log_handler) != known.end())
       return std::nullopt;
-    return launcher_refusal(
-        fmt::format("the event handler {} is not registered", in_quotes(job_.event_log_handler)),
-        fmt::format("--event-log-handler takes {}", join(known, ", ")));
+    return placed(launcher_refusal(fmt::format("the event handler {} is not registered",
+                                               in_quotes(job_.event_log_handler)),
+                                   fmt::format("--event-log-handler takes {}", join(known, ", "))),
+                  values()[Opt::EventLogHandler]);
   }
 
   /// A source that is stronger than the job file replaces its routes as well.

@@ -45,11 +45,6 @@ class Loader {
   explicit Loader(std::string_view path) : path_(path) {}
 
   Answer<TomlJob> load(const toml::table& root) {
-    if (root.contains("restart") && root.contains("restarts")) {
-      return std::unexpected(refuse(root["restarts"].node()->source(),
-                                    "[restarts] is the earlier name of [restart], which is there",
-                                    "keep one of the two"));
-    }
     for (const auto& [section, node] : root) {
       if (auto refusal = take_section(section, node)) return std::unexpected(*refusal);
     }
@@ -96,14 +91,13 @@ class Loader {
 
   Done take_section(const toml::key& name, const toml::node& node) {
     const auto known = sections();
-    // Files of earlier releases have the second name.
-    const std::string text(name.str() == "restarts" ? "restart" : name.str());
+    const std::string text(name.str());
     // An unknown key is an error and not a warning: a mistyped max_restarts would be found out when
     // the job fails for the first time.
     const bool is_key = text == "role" && !node.is_table();  // of [job]
     if (is_key || std::find(known.begin(), known.end(), text) == known.end()) {
       return refuse(name.source(), fmt::format("unknown section or key '{}'", text),
-                    section_hint(text, known));
+                    section_hint(text, node, known));
     }
     const auto* table = node.as_table();
     if (table == nullptr) return wrong_type(node, text, fmt::format("a section, [{}]", text));
@@ -116,14 +110,36 @@ class Loader {
     return std::nullopt;
   }
 
-  // The key may be right and only stand outside its section.
-  static std::string section_hint(const std::string& text, const std::vector<std::string>& known) {
+  /// Where a key of this name belongs, which may be the option's, or a section's; empty: nowhere.
+  static std::string place_of(const std::string& name, const toml::node& value) {
+    const auto known = sections();
+    if (value.is_table() && std::ranges::count(known, name) != 0) {
+      return fmt::format("[{}] is a section of its own, not part of another one", name);
+    }
+    std::string key = name;
+    std::ranges::replace(key, '-', '_');
     for (const auto& section : known) {
-      const auto keys = keys_of(section);
-      if (std::find(keys.begin(), keys.end(), text) != keys.end()) {
-        return fmt::format("'{}' belongs into the section [{}]", text, section);
+      if (std::ranges::count(keys_of(section), key) != 0) {
+        return fmt::format("'{}' belongs into the section [{}]", key, section);
       }
     }
+    const auto* option = find_option(key);
+    if (option == nullptr || option->toml.empty()) return {};
+    return fmt::format("the key of {} is {}", spelling(*option), option->toml);
+  }
+
+  // The key may be right and only stand outside its section, or in one that --help calls so.
+  static std::string section_hint(const std::string& text, const toml::node& node,
+                                  const std::vector<std::string>& known) {
+    if (auto place = place_of(text, node); !place.empty() && !node.is_table()) return place;
+    std::string hint;
+    if (const auto* table = node.as_table()) {
+      for (const auto& [key, value] : *table) {
+        const auto place = place_of(std::string(key.str()), value);
+        if (!place.empty()) hint += (hint.empty() ? "" : "\n") + place;
+      }
+    }
+    if (!hint.empty()) return hint;
     if (const auto near = nearest(text, known)) return fmt::format("did you mean [{}]?", *near);
     return fmt::format("the sections are {}", join(known, ", "));
   }
@@ -135,23 +151,14 @@ class Loader {
     if (full == "metrics.route") return take_routes(node);
     if (const auto* option = find_toml_key(full)) return take_option(*option, node);
     return refuse(key.source(), fmt::format("unknown key '{}' in [{}]", name, section),
-                  key_hint(section, name));
+                  key_hint(section, name, node));
   }
 
-  static std::string key_hint(const std::string& section, const std::string& name) {
+  static std::string key_hint(const std::string& section, const std::string& name,
+                              const toml::node& node) {
+    if (auto place = place_of(name, node); !place.empty()) return place;
     const auto keys = keys_of(section);
-    const auto near = nearest(name, keys);
-    std::vector<std::string> all;
-    for (const auto& other : sections()) {
-      for (const auto& key : keys_of(other)) {
-        if (key == name) return fmt::format("'{}' belongs into the section [{}]", name, other);
-        all.push_back(fmt::format("{}.{}", other, key));
-      }
-    }
-    if (near) return fmt::format("did you mean '{}'?", *near);
-    if (const auto* option = find_option(name); option != nullptr && !option->toml.empty()) {
-      return fmt::format("the key of {} is {}", spelling(*option), option->toml);
-    }
+    if (const auto near = nearest(name, keys)) return fmt::format("did you mean '{}'?", *near);
     return fmt::format("the keys of [{}] are {}", section, join(keys, ", "));
   }
 

@@ -3,6 +3,7 @@
 """completion_test.py ELASTRUN ELASTRUNCTL: real shells complete the words of both programs."""
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -192,10 +193,43 @@ class Zsh(Case):
         self.see(r"store +-- Host the rendezvous")
 
 
+class Tcsh(unittest.TestCase):
+    def test_it_takes_the_words(self) -> None:
+        if not shutil.which("tcsh"):
+            self.skipTest("there is no tcsh here")
+        script = subprocess.run([PROGRAMS["elastrun"], "--print-completion", "tcsh"], check=True,
+                                capture_output=True, text=True).stdout
+        # What is typed, a Tab, Ctrl+A and a word before it: the shell prints the completed line.
+        typed = [("elastrun --nproc-per", "--nproc-per-node"),
+                 ("elastrun --rdzv-backend c1", "--rdzv-backend c10d"),
+                 ("elastrun --standalone tr", "--standalone train.py"),
+                 ("elastrun --rdzv-conf is_h", "--rdzv-conf is_host=")]
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "train.py").touch()
+            (Path(folder) / "script").write_text(script)
+            child, terminal = pty.fork()
+            if child == 0:
+                os.chdir(folder)
+                os.execvpe("tcsh", ["tcsh", "-f", "-i"], os.environ | {"TERM": "vt100"})
+            self.addCleanup(os.close, terminal)
+            os.write(terminal, b"source script\n")
+            for line, _ in typed:
+                os.write(terminal, f"{line}\t\x01echo \n".encode())
+            os.write(terminal, b"exit\n")
+            seen = b""
+            with contextlib.suppress(OSError):  # its end
+                while select.select([terminal], [], [], LIMIT)[0]:
+                    seen += os.read(terminal, 65536)
+            os.waitpid(child, 0)
+        lines = [line.strip() for line in seen.decode(errors="replace").splitlines()]
+        for _, expected in typed:
+            self.assertIn(f"elastrun {expected}", lines, seen)
+
+
 class Refusal(unittest.TestCase):
     def test_another_shell_is_a_mistake(self) -> None:
         for program in PROGRAMS.values():
-            done = subprocess.run([program, "--print-completion", "tcsh"], capture_output=True,
+            done = subprocess.run([program, "--print-completion", "csh"], capture_output=True,
                                   text=True)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn("fish", done.stderr)

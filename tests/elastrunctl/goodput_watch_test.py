@@ -181,7 +181,7 @@ class Watch(unittest.TestCase):
         log.write_text('{"job_name":"night","job_start_time":5}\n')
         (self.folder / "empty").mkdir()
         for words, said in (((), "no job of this user runs on this machine"),
-                            (("nobody",), "no job of this user runs on this machine"),
+                            (("nobody",), 'no job "nobody" runs here; it may have ended'),
                             (("empty",), "there is no journal.jsonl in empty"),
                             (("log",), "a log of ml-goodput-measurement cannot be watched")):
             with self.subTest(words=words):

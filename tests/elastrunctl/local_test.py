@@ -124,7 +124,12 @@ class Status(Case):
                                    r'"night-a" \(agent \d+\), "night-b" \(agent \d+\)')
         code, _, text = self.ctl("status", "--rdzv-id", "week")
         self.assertEqual(code, 1)
-        self.assertIn('no job "week" of this user runs on this machine', text)
+        self.assertIn('no job "week" runs here; it may have ended\n  jobs here: "', text)
+        for command in ("status", "stacks", "logs", "preempt"):
+            code, _, text = self.ctl(command, "week")
+            self.assertEqual(code, 1)
+            self.assertIn('no job "week" runs here; it may have ended\n', text)
+            self.assertLessEqual(max(map(len, text.splitlines())), 80, text)
         # One without a name, as launchers in Python may start, is not what no word means.
         path = next(path for path in self.registry.iterdir() if '"night-a"' in path.read_text())
         path.write_text(re.sub('("name": *)"night-a"', r'\1""', path.read_text()))

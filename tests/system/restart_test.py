@@ -49,6 +49,15 @@ class Restarts(unittest.TestCase):
             self.assertEqual(report["culprit"]["exit_code"], 9)
             self.assertIn("exitcode  : 9", job.errors())
 
+    def test_the_verdict_says_what_a_flat_error_file_says(self) -> None:
+        """Not in the form of an exception, and with an escape sequence that no terminal gets."""
+        for said, shown in (("the disk is full", r"  reported  the disk is full\n"),
+                            ("a\x1b[2Jb\nmore", r"  reported  a[^\x1b\n]*b\n")):
+            text = json.dumps({"message": said})
+            with self.subTest(said), Job(*stub("error=" + text, "exit=3")) as job:
+                self.assertEqual(job.end(), 1)
+                self.assertRegex(job.errors(), shown)
+
     def test_a_memory_of_the_first_attempt_is_not_served_to_the_second(self) -> None:
         # The store's port changes, or its keys go: each attempt has a fresh one.
         script = Path(__file__).with_name("store_memory.py")

@@ -158,6 +158,13 @@ std::string culprit_text(const workers::Judgement& judgement, const std::string&
   if (first.exception && !workers::what_happened(first).contains(first.exception->text())) {
     text += fmt::format("  raised    {}\n", first.exception->text());
   }
+  if (first.error_file && first.error_file->understood) {
+    // A text of the program's own, not in the form of an exception.
+    const auto said = split(first.error_file->message, '\n').front();
+    if (!said.empty() && !(first.exception && first.exception->text().contains(said))) {
+      text += fmt::format("  reported  {}\n", cut(printable(said), kShownWidth));
+    }
+  }
   if (judgement.culprit != judgement.root) {
     text += fmt::format(
         "  note      rank {} was seen first, but {}\n", judgement.failures[judgement.root].rank,

@@ -2,10 +2,12 @@
 #include "process/containment.hpp"
 
 #include "support/children.hpp"
+#include "support/fake_files.hpp"
 
 #include <algorithm>
 #include <doctest/doctest.h>
 #include <filesystem>
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -213,6 +215,34 @@ TEST_CASE("cgroup: its directory is found in pure, hybrid and container mounts")
   CHECK_FALSE(cgroup_directory("", ""));
   CHECK(cgroup_directory("0::/\n", "1 2 0:3 / /my\\040mount rw - cgroup2 none rw\n") ==
         "/my mount");
+}
+
+TEST_CASE("cgroup: a CPU quota, its own or one above it, leaves so many CPUs, rounded up") {
+  const FakeFiles files;
+  const auto mount = [&](std::string root, const std::string& name, const std::string& type) {
+    return fmt::format("30 23 0:26 {} {} rw - {}\n", root, files.root() + "/" + name, type);
+  };
+  const std::string v2 = mount("/", "v2", "cgroup2 cgroup2 rw,nsdelegate");
+  files.add("v2/a/b/cpu.max", "max 100000\n");
+  CHECK(cpus_within_quota(8, "0::/a/b\n", v2) == 8);
+  files.add("v2/a/cpu.max", "250000 100000\n");
+  CHECK(cpus_within_quota(8, "0::/a/b\n", v2) == 3);
+  CHECK(cpus_within_quota(2, "0::/a/b\n", v2) == 2);
+  CHECK(cpus_within_quota(8, "0::/\n", v2) == 8);
+  files.add("v2/cpu.max", "10000 100000\n");  // of a container, which sees its cgroup as the root
+  CHECK(cpus_within_quota(8, "0::/\n", v2) == 1);
+
+  const std::string v1 = mount("/docker/x", "v1", "cgroup cgroup rw,cpu,cpuacct") +
+                         mount("/docker/x", "memory", "cgroup cgroup rw,memory");
+  const std::string mine = "5:memory:/docker/x/m\n4:cpu,cpuacct:/docker/x/job\n0::/docker/x\n";
+  CHECK(cpus_within_quota(8, mine, v1) == 8);
+  files.add("v1/job/cpu.cfs_period_us", "50000\n");
+  files.add("v1/job/cpu.cfs_quota_us", "-1\n");
+  CHECK(cpus_within_quota(8, mine, v1) == 8);
+  files.add("v1/cpu.cfs_period_us", "50000\n");
+  files.add("v1/cpu.cfs_quota_us", "200000\n");
+  CHECK(cpus_within_quota(8, mine, v1) == 4);
+  CHECK(cpus_within_quota(8, "", "") == 8);
 }
 
 TEST_CASE("cgroup: each attempt has a fresh one, in which its workers are born") {

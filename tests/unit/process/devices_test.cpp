@@ -123,4 +123,6 @@ TEST_CASE("devices: Intel render nodes are counted, not those of others") {
   files.add("sys/class/drm/renderD129/device/vendor", "0x10de\n");
   files.add("sys/class/drm/card0/device/vendor", "0x8086\n");
   CHECK(count_xpus(nothing_but(files)) == 1);
+  files.add("sys/class/drm/renderD128/device/numa_node", "1\n");
+  CHECK(gpu_numa_nodes(variables({}), nothing_but(files)) == std::vector<int>{1});
 }

@@ -123,6 +123,26 @@ TEST_CASE("words: the nearest option is named beside an unknown one") {
   CHECK(unrecognized({"--bogus", "--x=1"}).text == "unrecognized arguments: --bogus --x=1");
 }
 
+TEST_CASE("words: options of other launchers lead to ours, which do it") {
+  for (const char* word : {"-n", "-np", "-np4", "--num_processes=4", "--num-processes", "--gpus"}) {
+    CHECK(unrecognized({word}).hint.contains("is no option of elastrun: --nproc-per-node N"));
+  }
+  for (const char* word : {"--hosts=a,b", "-H", "--nodes"}) {
+    CHECK(unrecognized({word}).hint.contains("each machine runs its own elastrun, with --nnodes"));
+  }
+  CHECK(unrecognized({"--use_env"}).hint.starts_with("--use_env is no option of elastrun: leave"));
+  const std::vector<std::string> words{"--np", "2", "s.py"};
+  CHECK(plain_words(words).refusal->hint == "write the option in full: --nproc-per-node");
+}
+
+TEST_CASE("words: an option of ours behind the script is told from the script's own") {
+  CHECK(misplaced_option({"--lr", "1", "--nproc-per-node", "2"}) == "--nproc-per-node");
+  CHECK(misplaced_option({"--nproc_per_node=2"}) == "--nproc_per_node=2");
+  CHECK(misplaced_option({"--nnodes=2"}) == "--nnodes=2");
+  CHECK(misplaced_option({"--config", "--name", "--log-dir", "--dry-run", "-m", "a--nnodes",
+                          "--nproc", "--", "--nnodes"}) == "");
+}
+
 TEST_CASE("words: quotes are Python's") {
   CHECK(in_quotes("a") == "'a'");
   CHECK(in_quotes("it's") == "\"it's\"");

@@ -87,7 +87,7 @@ TEST_CASE("command line: help, version and the like end the reading where they s
   CHECK(given({"--install-into"}).contains("refused"));
   CHECK(action({"s.py", "-h"}) == Action::Run);
   CHECK(given({"--max-restarts=x", "-h"}).contains("refused"));
-  CHECK(given({"--print-completion", "tcsh"}).contains("refused"));
+  CHECK(given({"--print-completion", "csh"}).contains("refused"));
   CHECK(given({"-hx"}).contains("refused"));
 }
 

@@ -84,11 +84,18 @@ TEST_CASE("toml: a wrong key is named with its place and the nearest right one")
                  "the keys of [reports] are status, summary, goodput, file"));
 }
 
-TEST_CASE("toml: the earlier name of [restart] is read, but not beside it") {
-  CHECK(problem("[restarts]\nmax_restarts = 3") == "accepted");
-  CHECK(problem("[restart]\npolicy = \"auto\"\n[restarts]\nmax_restarts = 3") ==
-        "job.toml:3:1: [restarts] is the earlier name of [restart], which is there / keep one of "
-        "the two");
+TEST_CASE("toml: a key at the wrong level, or in a section named as in --help, has a place") {
+  constexpr std::string_view kJob = "'nproc_per_node' belongs into the section [job]";
+  CHECK(problem("nproc-per-node = 2").ends_with(kJob));
+  CHECK(problem("[workers]\nnproc_per_node = 2").ends_with(kJob));
+  CHECK(problem("[workers]\nnproc-per-node = 2\nbogus = 1").ends_with(kJob));
+  CHECK(problem("[logs]\nnproc_per_node = 2").ends_with(kJob));
+  CHECK(contains(problem("log_dir = \"x\""), "the key of --log-dir is logs.dir"));
+  CHECK(contains(problem("[output]\nlog-dir = \"x\""), "the key of --log-dir is logs.dir"));
+  CHECK(contains(problem("[restarts]\nmax_restarts = 3"), "belongs into the section [restart]"));
+  CHECK(contains(problem("[job.env]\nX = 1"), "[env] is a section of its own"));
+  CHECK(contains(problem("[job]\nrole = {}"), "a table"));
+  CHECK(contains(problem("[tool.elastrun]\nname = \"x\""), "the sections are env"));
 }
 
 TEST_CASE("toml: a wrong type is named with what was expected") {

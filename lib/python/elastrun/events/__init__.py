@@ -45,7 +45,8 @@ def _get_or_create_logger(destination: str = "null") -> logging.Logger:
         logger = logging.getLogger(f"elastrun-events-{destination}")
         with contextlib.suppress(ValueError):  # a level that only others know
             logger.setLevel(logging.INFO)
-            logger.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
+            level = os.environ.get("LOGLEVEL", "").strip().upper() or "INFO"
+            logger.setLevel(int(level) if level.isdigit() else level)
         logger.propagate = False
         logger.addHandler(handler)
         _loggers[destination] = logger
