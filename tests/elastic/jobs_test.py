@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hmac
 import json
 import os
 import re
@@ -721,6 +722,43 @@ class Stores(Elastic):
             saver.wait_for(r"^saving")
         self.wait_for_the_saver(savers[0], *spares)
         self.all_end(savers[1])
+
+
+class OddPeers(Elastic):
+    """A peer that speaks the protocol, and claims what no coordinator here can know."""
+
+    def says_hello(self, left: int) -> socket.socket:
+        """Its group is at work in a world of three nodes, for so many seconds more."""
+        port = int(self.where[1].rsplit(":", 1)[1])
+        peer = self.stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+        nonce = os.urandom(16)
+        peer.sendall(b"\xe5lastrun\x02" + nonce)
+        greeting = b""
+        while len(greeting) < 25:
+            greeting += peer.recv(25 - len(greeting))
+        hello = json.dumps({
+            "type": "hello", "run": "job", "who": "agent", "epoch": 0, "start": "", "host": "odd",
+            "user": "odd", "stacks": True, "saves": True, "at_work": {
+                "node": {"id": "odd_1_0", "instance": "odd", "address": "127.0.0.1",
+                         "store_port": 1, "role": "default", "workers": 1, "node_rank": -1},
+                "previous": {"epoch": 1, "round": 7, "attempt": 0, "nodes": 3},
+                "rules": {"min_nodes": 2, "max_nodes": 2}, "grace": 0, "left": left}}).encode()
+        seal = hmac.new(b"", b"C" + nonce + greeting[9:] + bytes(8) + hello, "sha256").digest()
+        peer.sendall(len(hello).to_bytes(4, "little") + seal + hello)
+        return peer
+
+    def test_join_timeout_is_kept(self) -> None:
+        for stays in (True, False):
+            with self.subTest(stays=stays):
+                self.where[1] = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
+                host = self.host("2", "exit=0", conf="join_timeout=4", env={"LOGLEVEL": "INFO"})
+                peer = self.says_hello(3000)
+                wait_until(lambda j=host: "odd_1_0" in j.errors(), "it is taken in", host.errors)
+                if not stays:
+                    peer.close()
+                # Well before the time that it has claimed, which ends no test.
+                self.assertEqual(host.end(), 1, host.errors())
+                self.assertIn("within 4.0 s (join_timeout)", host.errors())
 
 
 class Limits(Elastic):

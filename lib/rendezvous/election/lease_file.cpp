@@ -87,23 +87,13 @@ std::optional<Stored> parse_slots(std::string_view text) {
   return first;
 }
 
-// One record without slots: by hand, or by a release before this form.
-std::optional<Stored> parse_plain(std::string_view text) {
-  if (trim(text).empty()) return Stored{};
-  const auto parsed = parse_json(text);
-  if (!parsed || find_member(*parsed, "epoch") == nullptr) return std::nullopt;
-  return stored_of(*parsed, 0);
-}
-
 Result<Stored> read_stored(const std::string& path, Cached cached) {
   for (int look = 1;; ++look) {
     const auto text = read_text(path, cached);
     if (!text) return std::unexpected(text.error());
+    if (trim(*text).empty()) return Stored{};
     if (auto slots = parse_slots(*text)) return *std::move(slots);
-    if (text->size() <= kMaxLeaseFile) {
-      if (auto plain = parse_plain(*text)) return *std::move(plain);
-    }
-    // Both forms begin so. Any other file is a user's, which a leader must not overwrite.
+    // Each slot begins so. Any other file is a user's, which a leader must not overwrite.
     if (!text->starts_with(R"({"value":)")) {
       return fail(Code::Usage, fmt::format("{} is not a rendezvous file; give --rdzv-endpoint a "
                                            "directory or another file",

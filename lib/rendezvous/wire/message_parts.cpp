@@ -16,9 +16,7 @@
 namespace elastrun::rendezvous {
 namespace {
 
-// What a later release has beside these is one of them with a flag: an agent of an earlier one
-// hangs up over a name that it does not know.
-constexpr std::array<std::pair<Cause::Kind, std::string_view>, 7> kCauseNames = {{
+constexpr std::array<std::pair<Cause::Kind, std::string_view>, 8> kCauseNames = {{
     {Cause::Kind::WorkerFailed, "worker_failed"},
     {Cause::Kind::NodeLost, "node_lost"},
     {Cause::Kind::NodeLeft, "node_left"},
@@ -26,6 +24,7 @@ constexpr std::array<std::pair<Cause::Kind, std::string_view>, 7> kCauseNames = 
     {Cause::Kind::Closed, "closed"},
     {Cause::Kind::CoordinatorLost, "coordinator_lost"},
     {Cause::Kind::Timeout, "timeout"},
+    {Cause::Kind::Preempted, "preempted"},
 }};
 
 // How many bytes of the text need no more than that in JSON, where one becomes up to six.
@@ -219,10 +218,8 @@ Node read_node(const Reader& reader) {
 }
 
 json::object write_cause(const Cause& cause) {
-  // Said as "closed" with a flag: earlier releases hang up over a new kind (kCauseNames).
-  const bool preempted = cause.kind == Cause::Kind::Preempted;
-  const auto name = std::ranges::find(kCauseNames, preempted ? Cause::Kind::Closed : cause.kind,
-                                      &decltype(kCauseNames)::value_type::first);
+  const auto name =
+      std::ranges::find(kCauseNames, cause.kind, &decltype(kCauseNames)::value_type::first);
   json::object out{{"kind", name->second},         {"node", cause.node},
                    {"rank", cause.rank},           {"local_rank", cause.local_rank},
                    {"exit_code", cause.exit_code}, {"text", cause.text},
@@ -233,7 +230,6 @@ json::object write_cause(const Cause& cause) {
   if (cause.checkpoint >= 0) out["checkpoint"] = cause.checkpoint;
   if (!cause.rule.empty()) out["rule"] = cause.rule;
   if (cause.hopeless) out["hopeless"] = true;
-  if (preempted) out["preempted"] = true;
   if (cause.misuse) out["misuse"] = true;
   return out;
 }
@@ -245,8 +241,6 @@ Cause read_cause(const Reader& reader) {
       std::ranges::find(kCauseNames, kind, &decltype(kCauseNames)::value_type::second);
   if (name != kCauseNames.end()) cause.kind = name->first;
   if (name == kCauseNames.end() && !kind.empty()) reader.sound() = false;
-  if (cause.kind == Cause::Kind::Closed && reader.flag("preempted"))
-    cause.kind = Cause::Kind::Preempted;
   cause.node = reader.text("node");
   cause.rank = static_cast<int>(reader.integer("rank", -1, kMaxCount, -1));
   cause.local_rank = static_cast<int>(reader.integer("local_rank", -1, kMaxCount, -1));

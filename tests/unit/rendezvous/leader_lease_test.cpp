@@ -5,6 +5,7 @@
 #include "core/unique_fd.hpp"
 #include "rendezvous/election/etcd_leader_lease.hpp"
 #include "rendezvous/election/file_leader_lease.hpp"
+#include "rendezvous/election/lease_file.hpp"
 #include "rendezvous/election/make_elected.hpp"
 #include "unit/rendezvous/agents.hpp"
 #include "unit/rendezvous/etcd_server.hpp"
@@ -166,8 +167,7 @@ TEST_CASE("leader lease: an entry left over from another day is taken after a te
   Network network;
   Folder folder;
   const std::string file = folder.path + "/old";
-  std::ofstream(file)
-      << R"({"value":"ghost","epoch":41,"heartbeat":7,"renewed":1000000,"record":"x"})";
+  REQUIRE(LeaseFile(file).write({"ghost", 41, 7, 1000000, "x"}));
   std::filesystem::last_write_time(file, std::filesystem::file_time_type::clock::now() - 24h);
   const auto lease = make_file_lease(network.loop, *network.clock, file, 20ms);
   Clerk clerk(network);
@@ -248,11 +248,10 @@ TEST_CASE("leader lease: a newcomer whose clock is years ahead leaves an entry t
   const std::string file = folder.path + "/entry";
   const auto lease = make_file_lease(network.loop, *network.clock, file, 10s);
   Clerk clerk(network);
+  LeaseFile theirs(file);
   for (int heartbeat = 0; heartbeat < 5; ++heartbeat) {
     // By this clock it was renewed in 1970.
-    std::ofstream(file)
-        << R"({"value":"them","epoch":41,"renewed":1000000,"record":"x","heartbeat":)" << heartbeat
-        << "}";
+    REQUIRE(theirs.write({"them", 41, heartbeat, 1000000, "x"}));
     CHECK(clerk.read(*lease)->value == "them");
     const auto leader = clerk.claim(*lease, "me");
     CHECK(leader.value == "them");
