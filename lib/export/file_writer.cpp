@@ -114,10 +114,9 @@ struct FileWriter::File {
 Result<std::shared_ptr<FileWriter::File>> FileWriter::open(const std::string& path,
                                                            const Form& form) {
   auto file = std::make_shared<File>(path, form);
-  file->fd = file->parts.open_last();
-  if (!file->fd) {
-    return fail(Code::Io, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
-  }
+  auto last = file->parts.open_last();
+  if (!last) return std::unexpected(last.error());
+  file->fd = std::move(*last);
   file->torn = form.lines && file->ends_torn();
   if (const auto [done, error] = file->put(form.head); error != 0) {
     return fail(Code::Io, fmt::format("cannot write {}: {}", path, std::strerror(error)));

@@ -52,15 +52,18 @@ struct AppendedFile::State {
   UniqueFd fd;
   bool borrowed = false;
   int refused = 0;  // errno of open(2)
+  std::string why;  // then: the whole sentence
   bool opened = false, torn = false;
 
   void open() {
     if (std::exchange(opened, true)) return;
-    fd = parts.open_last();
-    if (!fd) {
+    auto last = parts.open_last();
+    if (!last) {
       refused = errno;
+      why = last.error().text;
       give_up(refused, {});
     }
+    fd = std::move(last).value_or(UniqueFd());
     torn = ends_torn();
   }
 
@@ -117,9 +120,9 @@ struct AppendedFile::State {
 
   void warn(int number) const {
     if (form.area == nullptr) return;
-    log::warning(form.area, "cannot write {}: {}; {}", *path,
-                 number == ENOBUFS ? "its file system is too slow" : std::strerror(number),
-                 form.cost);
+    const auto reason = number == ENOBUFS ? "its file system is too slow" : std::strerror(number);
+    log::warning(form.area, "{}; {}",
+                 why.empty() ? fmt::format("cannot write {}: {}", *path, reason) : why, form.cost);
   }
 
   /// One turn, which ends early, and returns true, where a writer waits for room.

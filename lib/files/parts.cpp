@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/parts.hpp"
 
+#include "files/whole_file.hpp"
+
 #include <algorithm>
 #include <charconv>
 #include <fcntl.h>
@@ -62,20 +64,20 @@ PartOpener::PartOpener(std::string path, int flags, mode_t mode, std::uint64_t p
     : path_(std::move(path)),
       // O_APPEND: several writers of one file then write behind each other, and not over each other
       // (open(2)).
-      flags_(flags | O_CREAT | O_APPEND | O_CLOEXEC),
+      flags_(flags | O_CREAT | O_APPEND),
       mode_(mode),
       part_size_(part_size),
       next_at_(part_size) {}
 
 UniqueFd PartOpener::open(std::uint64_t number) const {
-  return UniqueFd(::open(part_path(path_, number).c_str(), flags_, mode_));
+  return open_by_name(part_path(path_, number), flags_, mode_).value_or(UniqueFd());
 }
 
-UniqueFd PartOpener::open_last() {
+Result<UniqueFd> PartOpener::open_last() {
   const auto parts = part_size_ > 0 ? parts_of(path_) : std::vector<Part>();
   // The highest number and not the first gap: an older part may have been removed to make room.
   if (!parts.empty()) number_ = parts.back().number;
-  return open(number_);
+  return open_by_name(path(), flags_, mode_);
 }
 
 UniqueFd PartOpener::open_again() {

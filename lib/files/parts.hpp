@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/error.hpp"
 #include "core/unique_fd.hpp"
 
 #include <cstdint>
@@ -25,12 +26,12 @@ std::vector<Part> parts_of(const std::string& path);
 /// Opens the parts of one file for its writer. May wait for the file system.
 class PartOpener {
  public:
-  /// `flags` of open(2), to which O_CREAT, O_APPEND and O_CLOEXEC come; from `part_size` bytes on a
+  /// `flags` of open_by_name(), to which O_CREAT and O_APPEND come; from `part_size` bytes on a
   /// part is followed by another. 0: there is one file, and other parts are not looked for.
   PartOpener(std::string path, int flags, mode_t mode, std::uint64_t part_size);
 
-  /// The last part that is there, or the first. Not open: errno says why.
-  UniqueFd open_last();
+  /// The last part that is there, or the first. Fails as open_by_name().
+  Result<UniqueFd> open_last();
   /// The next one, if `current` is a regular file and large enough; else not open. Neither where it
   /// cannot be made: then it is tried again when `current` has grown by as much.
   UniqueFd open_next(int current);
