@@ -27,7 +27,7 @@ class AppendedFile {
   static constexpr std::size_t kFull = 1 << 20;
   static constexpr std::size_t kMost = 16 << 20;
   struct Form {
-    int flags = O_TRUNC;  // as those of PartOpener
+    int flags = O_TRUNC;  // with O_CREAT, O_APPEND and O_CLOEXEC
     mode_t mode = 0666;
     /// A torn line, of an earlier process or of a disk that was full, is closed off before the next
     /// piece; lost() counts lines instead of bytes.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/error_file.hpp"
 
+#include "core/escapes.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "core/utf8.hpp"
@@ -46,10 +47,11 @@ std::optional<std::int64_t> time_in(const json::value* value) {
   return seconds && *seconds >= 0 && *seconds < kLatest ? seconds : std::nullopt;
 }
 
+/// As a terminal may show it, of one or more lines.
 std::string text_of(const json::object& object, std::string_view key) {
   const auto* value = object.if_contains(key);
   if (value == nullptr || !value->is_string()) return {};
-  return std::string(std::string_view(value->get_string()));
+  return without_escapes(value->get_string(), "\n\t");
 }
 
 void read_object_message(const json::object& message, ErrorFile& out) {
@@ -147,7 +149,7 @@ void read_beginning(std::string_view text, ErrorFile& out) {
   const bool plain = !beginning.take("{");
   if (!plain && !beginning.take_key("\"message\"")) return;
   if (!beginning.take("\"")) return;
-  out.message = beginning.text();
+  out.message = without_escapes(beginning.text(), "\n\t");
   out.understood = !out.message.empty();
   out.plain = plain;
 }
@@ -190,7 +192,8 @@ Result<std::string> replace_file(const std::string& to, std::string_view text) {
   const auto old = files::is_written_to(to) ? Result<std::string>() : read_some(to);
   if (auto put = files::put_file(to, text, 0644); !put) return std::unexpected(put.error());
   if (!old || old->empty()) return {};
-  return fmt::format("{} was there already and is replaced. It held: {}", to, cut(*old, kMaxRaw));
+  return fmt::format("{} was there already and is replaced. It held: {}", to,
+                     without_escapes(cut(*old, kMaxRaw)));
 }
 
 }  // namespace
@@ -210,7 +213,7 @@ ErrorFile parse_error_file(std::string_view text) {
     read_object_message(message->get_object(), out);
   } else if (message->is_string()) {
     out.understood = out.plain = true;
-    out.message = std::string(std::string_view(message->get_string()));
+    out.message = text_of(value->get_object(), "message");
     out.timestamp = time_in(value->get_object().if_contains("timestamp"));
   }
   return out;

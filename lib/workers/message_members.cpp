@@ -2,6 +2,7 @@
 #include "workers/message_members.hpp"
 
 #include "core/text.hpp"
+#include "core/utf8.hpp"
 #include "workers/message.hpp"
 
 #include <fmt/format.h>
@@ -14,11 +15,14 @@ std::unexpected<Error> refuse(std::string_view what) {
   return fail(Code::Protocol, fmt::format("a message of a worker {}", what));
 }
 
+std::optional<std::string> name_of(const json::value* value) {
+  const auto* text = value == nullptr ? nullptr : value->if_string();
+  if (text == nullptr || text->size() > kMaxName) return std::nullopt;
+  return without_controls(*text);
+}
+
 std::optional<std::string> text_in(const json::object& object, std::string_view key) {
-  const auto* value = object.if_contains(key);
-  if (value == nullptr || !value->is_string()) return std::nullopt;
-  if (value->get_string().size() > kMaxName) return std::nullopt;
-  return std::string(std::string_view(value->get_string()));
+  return name_of(object.if_contains(key));
 }
 
 std::optional<std::int64_t> whole(const json::object& object, std::string_view key) {

@@ -14,7 +14,8 @@ namespace elastrun::workers::members {
 
 /// "a message of a worker WHAT".
 std::unexpected<Error> refuse(std::string_view what);
-/// A text of at most kMaxName bytes.
+/// A text of at most kMaxName bytes, as a terminal may show it (without_controls).
+std::optional<std::string> name_of(const boost::json::value* value);
 std::optional<std::string> text_in(const boost::json::object& object, std::string_view key);
 std::optional<std::int64_t> whole(const boost::json::object& object, std::string_view key);
 /// A number; JSON has none for NaN and infinity, so these come as text.
