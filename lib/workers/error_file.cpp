@@ -6,11 +6,11 @@
 #include "core/unique_fd.hpp"
 #include "core/utf8.hpp"
 #include "files/whole_file.hpp"
+#include "workers/message_members.hpp"
 
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -63,38 +63,6 @@ void read_object_message(const json::object& message, ErrorFile& out) {
   out.timestamp = time_in(extra->get_object().if_contains("timestamp"));
 }
 
-/// The unit of UTF-16 that is escaped (\uXXXX) at the front; nothing if none is.
-std::optional<unsigned> escaped_unit(std::string_view text) {
-  constexpr std::size_t kSize = 6;
-  if (text.size() < kSize || !text.starts_with("\\u")) return std::nullopt;
-  unsigned unit = 0;
-  const auto* end = text.data() + kSize;
-  const auto parsed = std::from_chars(text.data() + 2, end, unit, 16);
-  return parsed.ptr == end && parsed.ec == std::errc() ? std::optional(unit) : std::nullopt;
-}
-
-/// JSON with U+FFFD in place of what stands for no character: bytes that are not UTF-8, and escapes
-/// of half a surrogate pair. Python's json writes these for file names that are not UTF-8.
-std::string with_characters_only(std::string_view json) {
-  const auto is_half = [](std::optional<unsigned> unit, unsigned first) {
-    return unit && (*unit & 0xFC00u) == first;
-  };
-  std::string text = valid_utf8(json);
-  const std::string_view all = text;
-  for (auto at = text.find('\\'); at != std::string::npos; at = text.find('\\', at)) {
-    const auto unit = escaped_unit(all.substr(at));
-    if (is_half(unit, 0xD800) && is_half(escaped_unit(all.substr(at + 6)), 0xDC00)) {
-      at += 12;
-    } else if (is_half(unit, 0xD800) || is_half(unit, 0xDC00)) {
-      text.replace(at, 6, "\\ufffd");
-      at += 6;
-    } else {
-      at += 2;
-    }
-  }
-  return text;
-}
-
 std::optional<json::value> parse_strictly(std::string_view text) {
   json::error_code error;
   json::parse_options options;
@@ -106,7 +74,7 @@ std::optional<json::value> parse_strictly(std::string_view text) {
 
 std::optional<json::value> parse(std::string_view text) {
   auto value = parse_strictly(text);
-  return value ? value : parse_strictly(with_characters_only(text));
+  return value ? value : parse_strictly(members::with_whole_characters(text));
 }
 
 /// Of JSON that goes on or ends anywhere.
