@@ -93,7 +93,8 @@ Result<std::string> dry_run_text(const spec::JobSpec& spec) {
                         cpus->empty() ? "none" : "CPUs " + process::format_cpus(*cpus));
     for (const auto& variable : *variables) text += fmt::format("  environment  {}\n", variable);
     for (const auto& [name, value] : spec.worker_env) {
-      text += fmt::format("  environment  {}={}\n", name, value);
+      if (!workers::is_secret(name, value))
+        text += fmt::format("  environment  {}={}\n", name, value);
     }
   }
   return text;

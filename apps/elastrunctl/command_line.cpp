@@ -300,7 +300,7 @@ void add_print_completion(CLI::App& app) {
 bool read_conf(const std::string& text, JobChoice& job) {
   const auto conf = spec::parse_rdzv_conf(std::string_view(text));
   if (!conf) {
-    report_error(fmt::format("--rdzv-conf {}: {}", text, conf.error().text), kExitUsage);
+    report_error("--rdzv-conf: " + conf.error().text, kExitUsage);
     return false;
   }
   job.config = spec::read_rendezvous_config(*conf);

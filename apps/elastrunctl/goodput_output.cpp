@@ -21,8 +21,9 @@ Result<std::unique_ptr<GoodputOutput>> GoodputOutput::open(const std::string& pa
   auto output = std::unique_ptr<GoodputOutput>(new GoodputOutput(path));
   if (path.empty()) return output;
   if (files::is_written_to(path)) {
-    output->device_.reset(::open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
-    if (!output->device_) return output->refused(errno);
+    auto device = files::open_by_name(path, O_WRONLY);
+    if (!device) return std::unexpected(device.error());
+    output->device_ = std::move(*device);
     return output;
   }
   // Under another name until it is whole: an input that turns out to be wrong leaves what was

@@ -51,7 +51,7 @@ runs::ListedRun leading(std::vector<runs::ListedRun> runs) {
 
 Result<Source> source_of(const std::string& target) {
   std::error_code none;
-  auto runs = runs::list_runs(runs::registry_places());
+  auto runs = runs_here();
   if (!target.empty() && fs::exists(target, none)) {
     auto journal = journal_at(target);
     if (!journal) return std::unexpected(journal.error());

@@ -5,6 +5,7 @@
 #include "process/held.hpp"
 #include "rendezvous/membership/wording.hpp"
 #include "spec/option_help.hpp"
+#include "subcommands.hpp"
 #include "text_table.hpp"
 
 #include <algorithm>
@@ -103,6 +104,14 @@ std::string details(const RunEntry& run, WallTime now) {
 }
 
 }  // namespace
+
+std::vector<ListedRun> runs_here() {
+  const auto places = runs::registry_places();
+  // Else "no job runs here" would be believed.
+  if (const auto trouble = runs::trouble_of_places(places); !trouble.empty())
+    report_error("runs may be missing: " + trouble, kExitDone);
+  return runs::list_runs(places);
+}
 
 Result<std::vector<ListedRun>> runs_of(std::vector<ListedRun> all, const std::string& job) {
   using Meant = bool (*)(const RunEntry&, const std::string&);

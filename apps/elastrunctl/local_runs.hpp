@@ -10,6 +10,9 @@
 
 namespace elastrun::ctl {
 
+/// All runs of this user on this machine. Says so on stderr where some may be missing.
+std::vector<runs::ListedRun> runs_here();
+
 /// The runs of one job: that whose name or run id is `job`, else the one whose agent has that pid,
 /// else the only one whose name or run id begins so; an empty `job` means the only one there is.
 /// Several runs of one job are several nodes on one machine. Fails with Rendezvous if there is

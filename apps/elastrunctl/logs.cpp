@@ -61,7 +61,7 @@ void follow(std::list<LogFollower>& followers) {
 }  // namespace
 
 int run_logs(const LogsOptions& options) {
-  auto chosen = runs_of(runs::list_runs(runs::registry_places()), options.job);
+  auto chosen = runs_of(runs_here(), options.job);
   if (!chosen) return report_error(chosen.error().text, kExitFailed);
   if (const auto why = obstacle(*chosen, options); !why.empty())
     return report_error(why, kExitFailed);

@@ -2,7 +2,6 @@
 #include "agent_socket.hpp"
 #include "core/text.hpp"
 #include "local_runs.hpp"
-#include "runs/run_registry.hpp"
 #include "subcommands.hpp"
 #include "text_table.hpp"
 
@@ -11,7 +10,7 @@
 namespace elastrun::ctl {
 
 int run_preempt(const PreemptOptions& options) {
-  const auto runs = runs_of(runs::list_runs(runs::registry_places()), options.job);
+  const auto runs = runs_of(runs_here(), options.job);
   if (!runs) return report_error(runs.error().text, kExitFailed);
   const auto& run = runs->front().entry;
   const auto& deadline = options.deadline;

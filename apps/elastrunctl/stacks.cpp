@@ -94,8 +94,8 @@ Result<StacksReport> ask_coordinator(const StacksOptions& options, const std::st
 
 /// A job of this machine wins over an endpoint of that name.
 Result<StacksReport> ask(const StacksOptions& options, const std::string& secret) {
-  const auto runs = runs_of(runs::list_runs(runs::registry_places()),
-                            options.target.empty() ? options.job.run_id : options.target);
+  const auto runs =
+      runs_of(runs_here(), options.target.empty() ? options.job.run_id : options.target);
   // Any agent of the job will do: each of them asks all nodes.
   if (runs) return stacks_by_agent(runs->front().entry, from_seconds(options.timeout));
   const bool is_here = runs.error().code == Code::Usage;

@@ -43,7 +43,7 @@ Result<json::value> only(json::value status, const std::string& run_id) {
 
 /// The jobs of this machine that are asked for.
 Result<std::vector<runs::ListedRun>> local_runs(const StatusOptions& options) {
-  auto listed = runs::list_runs(runs::registry_places());
+  auto listed = runs_here();
   const auto& job = options.target.empty() ? options.job.run_id : options.target;
   return job.empty() ? listed : runs_of(std::move(listed), job);
 }

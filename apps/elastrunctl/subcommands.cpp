@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "subcommands.hpp"
 
+#include "core/utf8.hpp"
 #include "rendezvous/election/secret_file.hpp"
 
 #include <cstdio>
@@ -16,7 +17,7 @@ Result<std::string> secret_of(const JobChoice& job) {
 }
 
 int report_error(const std::string& text, int exit_code) {
-  fmt::print(stderr, "elastrunctl: {}\n", text);
+  fmt::print(stderr, "elastrunctl: {}\n", without_controls(text, "\n"));
   return exit_code;
 }
 

@@ -24,11 +24,13 @@ void skip_one(std::string_view& text, char first, char last) {
   if (!text.empty() && is_within(text.front(), first, last)) text.remove_prefix(1);
 }
 
-/// To BEL, which ends a title in xterm, or ST.
+/// To BEL, which ends a title in xterm, or ST; or to the end of the line.
 void skip_string(std::string_view& text) {
-  while (!text.empty() && text.front() != kBell && !text.starts_with("\x1b\\")) {
+  while (!text.empty() && text.front() != kBell && text.front() != '\n' &&
+         !text.starts_with("\x1b\\")) {
     text.remove_prefix(1);
   }
+  if (text.starts_with('\n')) return;
   text.remove_prefix(std::min<std::size_t>(text.size(), text.starts_with(kBell) ? 1 : 2));
 }
 
@@ -49,28 +51,21 @@ void skip_sequence(std::string_view& text) {
   }
 }
 
-bool is_control_character(char32_t point) {
-  return (point < 0x20 && point != U'\t') || (point >= 0x7F && point < 0xA0);
-}
-
 }  // namespace
 
-std::string without_escapes(std::string_view line) {
-  const std::string valid = valid_utf8(line);
-  std::string_view text = valid;
+std::string without_escapes(std::string_view text, std::string_view kept) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    if (text.front() == kEscape) {
-      text.remove_prefix(1);
-      skip_sequence(text);
-      continue;
-    }
-    const auto before = text;
-    if (!is_control_character(take_code_point(text)))
-      out += before.substr(0, before.size() - text.size());
+    const auto plain = text.substr(0, text.find(kEscape));
+    out += plain;
+    text.remove_prefix(plain.size());
+    if (text.empty()) break;
+    text.remove_prefix(1);
+    skip_sequence(text);
   }
-  return out;
+  // Last: what stood on both sides of a sequence may be one character now.
+  return without_controls(out, kept);
 }
 
 }  // namespace elastrun

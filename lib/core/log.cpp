@@ -37,7 +37,8 @@ class SeverityLetter final : public spdlog::custom_flag_formatter {
   }
 };
 
-/// torch's line; the prefix is repeated on each line of a message.
+/// torch's line; the prefix is repeated on each line of a message. What a message quotes may be any
+/// bytes: none of them steers a terminal, here and below.
 class TorchLines final : public spdlog::formatter {
  public:
   TorchLines() { line_.add_flag<SeverityLetter>('*').set_pattern("%*%m%d %H:%M:%S.%f %P %n] %v"); }
@@ -46,7 +47,8 @@ class TorchLines final : public spdlog::formatter {
     log_msg line = message;
     while (true) {
       const auto end = rest.find('\n');
-      line.payload = {rest.data(), std::min(end, rest.size())};
+      const auto text = without_controls(rest.substr(0, end), "\t");
+      line.payload = {text.data(), text.size()};
       line_.format(line, out);
       if (end == std::string_view::npos) return;
       rest.remove_prefix(end + 1);
@@ -66,14 +68,13 @@ class JsonObjects final : public spdlog::formatter {
                                                           "ERROR", "CRITICAL", "CRITICAL"};
     spdlog::memory_buf_t time;
     time_.format(message, time);
-    // What a message quotes, as a path, may be any bytes; JSON is UTF-8.
     const json::value object = {
         {"time", std::string_view(time.data(), time.size())},
         {"severity", kSeverities[static_cast<std::size_t>(message.level)]},
         {"host", host_},
         {"pid", ::getpid()},
         {"area", std::string_view(message.logger_name.data(), message.logger_name.size())},
-        {"message", valid_utf8({message.payload.data(), message.payload.size()})}};
+        {"message", without_controls({message.payload.data(), message.payload.size()}, "\t\n")}};
     const auto line = json::serialize(object) + "\n";
     out.append(line.data(), line.data() + line.size());
   }

@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace elastrun {
@@ -53,14 +54,18 @@ bool is_control(char32_t point) {
 
 }  // namespace
 
-std::string without_controls(std::string_view text) {
+std::string without_controls(std::string_view text, std::string_view kept) {
+  // Nearly every text is of these alone.
+  const auto plain = [](char c) { return c >= ' ' && c <= '~'; };
+  if (std::ranges::all_of(text, plain)) return std::string(text);
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
     const std::string_view before = text;
     const char32_t point = take_code_point(text);
     if (point == 0xFFFD) out += "\xEF\xBF\xBD";
-    if (point != 0xFFFD && !is_control(point)) out += before.substr(0, before.size() - text.size());
+    const bool shown = !is_control(point) || kept.contains(before.front());
+    if (point != 0xFFFD && shown) out += before.substr(0, before.size() - text.size());
   }
   return out;
 }

@@ -14,8 +14,8 @@ char32_t take_code_point(std::string_view& text);
 /// The text with U+FFFD in place of each byte that is not valid UTF-8.
 std::string valid_utf8(std::string_view text);
 /// Valid UTF-8 that a terminal shows as it stands: without control characters, those of Unicode
-/// that turn the direction of what follows among them.
-std::string without_controls(std::string_view text);
+/// that turn the direction of what follows among them. Those of `kept`, such as '\n', stay.
+std::string without_controls(std::string_view text, std::string_view kept = {});
 /// Its beginning, of at most `size` bytes, that does not end inside a character.
 std::string_view cut(std::string_view text, std::size_t size);
 

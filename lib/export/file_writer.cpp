@@ -2,6 +2,7 @@
 #include "export/file_writer.hpp"
 
 #include "core/unique_fd.hpp"
+#include "files/whole_file.hpp"
 
 #include <cerrno>
 #include <cstring>
@@ -16,7 +17,7 @@ struct FileWriter::File {
       : path(name),
         // O_APPEND: several writers of one file then write behind each other, and not over each
         // other (open(2)).
-        flags(O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | form.flags),
+        flags(O_WRONLY | O_CREAT | O_APPEND | form.flags),
         mode(form.mode),
         lines(form.lines),
         tail(form.tail) {}
@@ -29,7 +30,7 @@ struct FileWriter::File {
   const std::string tail;
   bool torn = false;
 
-  UniqueFd open() const { return UniqueFd(::open(path.c_str(), flags, mode)); }
+  Result<UniqueFd> open() const { return files::open_by_name(path, flags, mode); }
 
   /// Bytes written, and the errno of what stopped it.
   std::pair<std::size_t, int> put(std::string_view text) const {
@@ -56,7 +57,7 @@ struct FileWriter::File {
     // To open a FIFO could wait without end for its reader.
     if (lines && (!there || S_ISREG(named.st_mode))) {
       if (auto again = open()) {
-        fd = std::move(again);
+        fd = std::move(*again);
         torn = ends_torn();
         return true;
       }
@@ -115,10 +116,9 @@ struct FileWriter::File {
 Result<std::shared_ptr<FileWriter::File>> FileWriter::open(const std::string& path,
                                                            const Form& form) {
   auto file = std::make_shared<File>(path, form);
-  file->fd = file->open();
-  if (!file->fd) {
-    return fail(Code::Io, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
-  }
+  auto opened = file->open();
+  if (!opened) return std::unexpected(opened.error());
+  file->fd = std::move(*opened);
   file->torn = form.lines && file->ends_torn();
   if (const auto [done, error] = file->put(form.head); error != 0) {
     return fail(Code::Io, fmt::format("cannot write {}: {}", path, std::strerror(error)));

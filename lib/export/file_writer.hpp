@@ -19,7 +19,7 @@ namespace elastrun::exporter {
 class FileWriter final : public PieceWriter {
  public:
   struct Form {
-    int flags = 0;  // with O_CREAT, O_APPEND, O_WRONLY and O_CLOEXEC
+    int flags = 0;  // as those of open_by_name(), with O_WRONLY, O_CREAT and O_APPEND
     mode_t mode = 0644;
     std::string head{};  // what comes before the first piece
     std::string tail{};  // and after the last one

@@ -3,12 +3,14 @@
 
 #include "core/log.hpp"
 #include "core/unique_fd.hpp"
+#include "files/whole_file.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/prefer.hpp>
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <mutex>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -44,17 +46,20 @@ struct AppendedFile::State {
   UniqueFd fd;
   bool borrowed = false;
   int refused = 0;  // errno of open(2)
+  std::string why;  // then: the whole sentence
   bool opened = false, torn = false;
 
   void open() {
     if (std::exchange(opened, true)) return;
     // Reading is for the last byte only: a FIFO opened for both would never wait for its reader.
     const int how = form.whole_lines ? O_RDWR : O_WRONLY;
-    fd.reset(::open(path->c_str(), form.flags | how | O_CREAT | O_APPEND | O_CLOEXEC, form.mode));
-    if (!fd) {
+    auto named = open_by_name(*path, form.flags | how | O_CREAT | O_APPEND, form.mode);
+    if (!named) {
       refused = errno;
+      why = named.error().text;
       give_up(refused, {});
     }
+    fd = std::move(named).value_or(UniqueFd());
     torn = ends_torn();
   }
 
@@ -99,9 +104,9 @@ struct AppendedFile::State {
 
   void warn(int number) const {
     if (form.area == nullptr) return;
-    log::warning(form.area, "cannot write {}: {}; {}", *path,
-                 number == ENOBUFS ? "its file system is too slow" : std::strerror(number),
-                 form.cost);
+    const auto reason = number == ENOBUFS ? "its file system is too slow" : std::strerror(number);
+    log::warning(form.area, "{}; {}",
+                 why.empty() ? fmt::format("cannot write {}: {}", *path, reason) : why, form.cost);
   }
 
   /// One turn, which ends early, and returns true, where a writer waits for room.

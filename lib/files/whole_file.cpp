@@ -38,33 +38,11 @@ Status check_owner(const struct stat& there, const std::filesystem::path& path) 
   // The rule of fs.protected_regular (proc_sys_fs(5)), by which open(2) would fail without a
   // reason.
   if ((place.st_mode & kEverybodys) != kEverybodys || place.st_uid == there.st_uid) return {};
+  errno = EACCES;
   return fail(Code::Io,
               fmt::format("cannot write {}: it belongs to user {}, and everybody may put files "
                           "into {}; have it removed, or choose another path",
                           path.string(), there.st_uid, folder));
-}
-
-/// Of what is open now: it may have been put there since it was looked at.
-Status check_owner(const UniqueFd& fd, const std::string& path) {
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return refused(path, errno);
-  return check_owner(info, path);
-}
-
-/// `target` is where `path` leads.
-Status write_to(const std::string& path, const std::string& target, std::string_view text) {
-  struct stat info {};
-  // Before it is opened: a FIFO waits for its reader then.
-  const auto allowed = ::lstat(target.c_str(), &info) == 0 ? check_owner(info, target) : Status();
-  if (!allowed) return allowed;
-  // Without O_CREAT: if it has gone since it was looked at, no plain file comes in its place.
-  // O_NOCTTY, or a terminal could become the agent's controlling one (open(2)).
-  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC));
-  if (!fd) return refused(path, errno);
-  if (const auto still = check_owner(fd, target); !still) return still;
-  const int number = write_all(fd.get(), text);
-  if (number != 0) return refused(path, number);
-  return {};
 }
 
 /// What no name beside the file, or no rename onto it, may fail of while the file itself can be
@@ -77,15 +55,13 @@ bool may_yet_be_written(int number) {
 
 /// Readers may see half of it, and a crash leaves half of it: the last resort.
 Status write_in_place(const std::string& path, std::string_view text) {
-  // Not O_TRUNC: that would empty the file of another user before its owner is known.
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC));
-  if (!fd) return refused(path, errno);
-  if (const auto allowed = check_owner(fd, path); !allowed) return allowed;
-  int number = ::ftruncate(fd.get(), 0) == 0 ? write_all(fd.get(), text) : errno;
+  auto fd = open_by_name(path, O_WRONLY | O_TRUNC);
+  if (!fd) return std::unexpected(fd.error());
+  int number = write_all(fd->get(), text);
   // This is the only copy: until it is on the disk, a crash leaves the old text emptied and the
   // new one unwritten.
-  if (number == 0 && ::fsync(fd.get()) != 0) number = errno;
-  if (::close(fd.release()) != 0 && number == 0) number = errno;
+  if (number == 0 && ::fsync(fd->get()) != 0) number = errno;
+  if (::close(fd->release()) != 0 && number == 0) number = errno;
   if (number != 0) return refused(path, number);
   return {};
 }
@@ -137,6 +113,9 @@ Result<std::string> target_of(const std::string& path) {
   std::filesystem::path target = path;
   std::array<char, PATH_MAX> next{};
   for (int i = 0; i < kMostLinks; ++i) {
+    if (const auto allowed = check_links(target.string()); !allowed) {
+      return std::unexpected(allowed.error());
+    }
     // Held, so that what is read is what was looked at.
     const UniqueFd link(::open(target.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     struct stat info {};
@@ -161,6 +140,15 @@ bool is_stream(const std::string& path) {
 
 }  // namespace
 
+Status check_links(const std::string& path) {
+  struct stat info {};
+  for (std::filesystem::path part = path; part.has_relative_path(); part = part.parent_path()) {
+    if (::lstat(part.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) continue;
+    if (const auto allowed = check_owner(info, part); !allowed) return allowed;
+  }
+  return {};
+}
+
 bool is_written_to(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return false;
@@ -175,11 +163,37 @@ bool is_open_at(const std::string& path, int fd) {
          there.st_dev == open.st_dev && there.st_ino == open.st_ino;
 }
 
-Status put_file(const std::string& path, std::string_view text, mode_t mode) {
-  const bool is_written = is_written_to(path);
-  const auto target = is_stream(path) ? path : target_of(path);
+Result<UniqueFd> open_by_name(const std::string& path, int flags, mode_t mode) {
+  const bool stream = is_stream(path);
+  const auto target = stream ? path : target_of(path);
   if (!target) return std::unexpected(target.error());
-  return is_written ? write_to(path, *target, text) : replace(*target, text, mode);
+  struct stat info {};
+  // Before it is opened, because a FIFO waits for its reader then.
+  auto allowed = ::lstat(target->c_str(), &info) == 0 ? check_owner(info, *target) : Status();
+  if (!allowed) return std::unexpected(allowed.error());
+  // O_NOCTTY, or a terminal could become the agent's controlling one (open(2)). O_TRUNC would empty
+  // the file of another user before its owner is known.
+  const int follow = stream ? 0 : O_NOFOLLOW;
+  UniqueFd fd(::open(target->c_str(), (flags & ~O_TRUNC) | follow | O_NOCTTY | O_CLOEXEC, mode));
+  // Looked at again, for it may have been put there since.
+  if (!fd || ::fstat(fd.get(), &info) != 0) return refused(path, errno);
+  if (allowed = check_owner(info, *target); !allowed) return std::unexpected(allowed.error());
+  const bool empties = (flags & O_TRUNC) != 0 && S_ISREG(info.st_mode);
+  if (empties && ::ftruncate(fd.get(), 0) != 0) return refused(path, errno);
+  return fd;
+}
+
+Status put_file(const std::string& path, std::string_view text, mode_t mode) {
+  if (!is_written_to(path)) {
+    const auto target = target_of(path);
+    return target ? replace(*target, text, mode) : std::unexpected(target.error());
+  }
+  // Without O_CREAT: if it has gone since it was looked at, no plain file comes in its place.
+  const auto fd = open_by_name(path, O_WRONLY | O_APPEND);
+  if (!fd) return std::unexpected(fd.error());
+  const int number = write_all(fd->get(), text);
+  if (number != 0) return refused(path, number);
+  return {};
 }
 
 std::string with_word(const std::string& path, std::string_view word) {

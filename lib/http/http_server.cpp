@@ -2,7 +2,7 @@
 #include "http/http_server.hpp"
 
 #include "core/lifetime.hpp"
-#include "core/log.hpp"
+#include "core/rate_limited_log.hpp"
 #include "http/connection.hpp"
 #include "net/acceptor.hpp"
 
@@ -62,7 +62,7 @@ class PortServer final : public Server {
       serve(fd);
     } else if (errno != EINTR && errno != ECONNABORTED && errno != EAGAIN) {
       // Out of descriptors: the connection stays in the backlog. Not woken for it without end.
-      log::warning("http", "{}", errno_error(Code::Io, "cannot accept a connection", errno).text);
+      limited_.add("{}", errno_error(Code::Io, "cannot accept a connection", errno).text);
       return relief_->arm(clock_.now() + std::chrono::seconds(1), [this] { wait(); });
     }
     wait();
@@ -114,6 +114,7 @@ class PortServer final : public Server {
   tcp::acceptor acceptor_;
   std::list<std::shared_ptr<Connection>> connections_;  // the oldest first
   std::unique_ptr<Alarm> relief_;
+  RateLimitedLog limited_{"http"};
   Lifetime lifetime_;  // completions may be queued when we go
 };
 

@@ -105,9 +105,10 @@ std::expected<Request, Refusal> RequestReader::taken() {
 bool is_local_host(std::string_view host) {
   // An address in brackets: no name server is asked for it, so it leads where it says.
   if (host.starts_with('[')) {
-    const auto end = host.find(']');
-    return end != host.npos && host.substr(0, end).find_first_not_of("[0123456789abcdefABCDEF:.") ==
-                                   std::string_view::npos;
+    const auto end = std::min(host.find(']'), host.size());
+    const auto rest = host.substr(end);  // with a port, at most: "[::1].evil.example" is a name
+    return (rest == "]" || rest.starts_with("]:")) &&
+           host.find_first_not_of("[0123456789abcdefABCDEF:.") == end;
   }
   std::string name = to_lower(host.substr(0, host.find(':')));
   // With the dot of the root, which is the same name.

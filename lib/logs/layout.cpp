@@ -5,6 +5,7 @@
 #include "core/temporary_places.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
+#include "files/whole_file.hpp"
 
 #include <algorithm>
 #include <array>
@@ -131,6 +132,9 @@ Result<Layout> Layout::plan(std::string log_dir, std::string run_id, Expected ex
     const auto place = std::ranges::find_if(places, is_there);
     layout.local_ = place == places.end() || is_on_this_machine(*place);
     return layout;
+  }
+  if (auto allowed = files::check_links(base); !allowed) {
+    return std::unexpected(allowed.error().context("--log-dir"));
   }
   struct stat info {};
   if (::stat(base.c_str(), &info) == 0) {

@@ -2,7 +2,7 @@
 #include "net/listener.hpp"
 
 #include "core/lifetime.hpp"
-#include "core/log.hpp"
+#include "core/rate_limited_log.hpp"
 #include "net/acceptor.hpp"
 #include "net/bytes.hpp"
 #include "net/frame.hpp"
@@ -70,8 +70,10 @@ class PortListener final : public Listener {
       if (errno == EAGAIN) break;
       // Out of descriptors or memory: the connection stays in the backlog. Look again a little
       // later, instead of being woken for it without end.
-      log::warning("net", "cannot accept a connection on port {}: {}", port_,
-                   errno_error(Code::Io, "accept", errno).text);
+      limited_.add(
+          "{}",
+          errno_error(Code::Io, fmt::format("cannot accept a connection on port {}", port_), errno)
+              .text);
       relief_->arm(clock_.now() + std::chrono::milliseconds(100), [this] { wait(); });
       return;
     }
@@ -128,7 +130,7 @@ class PortListener final : public Listener {
     if (protocol == Protocol::Unknown || !taker) {
       error_code error;
       const auto peer = newcomer.socket.remote_endpoint(error);
-      log::warning("net", "closed a connection of {} to port {}: it began with {}",
+      limited_.add("closed a connection of {} to port {}: it began with {}",
                    peer.address().to_string(), port_, format_hex(newcomer.bytes));
       return;
     }
@@ -163,6 +165,7 @@ class PortListener final : public Listener {
   std::uint16_t port_ = 0;
   std::list<Newcomer> newcomers_;
   std::unique_ptr<Alarm> deadline_, relief_;
+  RateLimitedLog limited_{"net"};
   // Completions outlive the listener; this tells them that it has gone.
   Lifetime lifetime_;
 };

@@ -30,19 +30,26 @@ constexpr std::size_t kLongest = 1 << 20;  // of a file: 64 workers take 10 KiB
 // because a link would lead out of the directory.
 constexpr int kReading = O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC;
 
-/// A directory of this user, which others can neither enter nor have put there: /tmp is
-/// everybody's.
+/// Why what is there cannot be the directory; empty: it can, others neither enter it nor have put
+/// it there (/tmp is everybody's). Entries name processes that may be killed.
+std::string trouble_of(const std::string& place, const struct stat& info) {
+  if (info.st_uid != ::geteuid()) {
+    return fmt::format("{} belongs to user {}: have it removed, or set ELASTRUN_RUNTIME_DIR", place,
+                       info.st_uid);
+  }
+  const bool ours = S_ISDIR(info.st_mode) && (info.st_mode & 077) == 0;
+  return ours ? "" : fmt::format("{} is not a directory of this user's alone (mode 0700)", place);
+}
+
 Result<UniqueFd> open_private(const std::string& place) {
   UniqueFd directory(::open(place.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!directory) return std::unexpected(errno_error(Code::Io, place, errno));
+  const int number = errno;
   struct stat info {};
-  if (::fstat(directory.get(), &info) != 0) {
-    return std::unexpected(errno_error(Code::Io, place, errno));
-  }
-  // Entries name processes that may be killed: no other user may write them.
-  if (info.st_uid != ::geteuid() || (info.st_mode & 077) != 0) {
-    return fail(Code::Io, fmt::format("{} is not this user's alone (mode 0700)", place));
-  }
+  const bool there =
+      (directory ? ::fstat(directory.get(), &info) : ::lstat(place.c_str(), &info)) == 0;
+  auto trouble = there ? trouble_of(place, info) : std::string();
+  if (!trouble.empty()) return fail(Code::Usage, std::move(trouble));
+  if (!directory) return std::unexpected(errno_error(Code::Io, place, number));
   return directory;
 }
 
@@ -198,6 +205,16 @@ std::vector<std::string> registry_places() {
   add(fmt::format("/run/user/{}/elastrun", ::geteuid()));
   add(fmt::format("/tmp/elastrun-{}", ::geteuid()));
   return places;
+}
+
+std::string trouble_of_places(const std::vector<std::string>& places) {
+  std::string troubles;
+  for (const auto& place : places) {
+    const auto directory = open_private(place);
+    if (directory || directory.error().code != Code::Usage) continue;
+    troubles += (troubles.empty() ? "" : "; ") + directory.error().text;
+  }
+  return troubles;
 }
 
 Status identify(RunEntry& entry) {

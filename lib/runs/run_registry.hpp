@@ -22,6 +22,10 @@ bool is_place_named();
 /// Whether all places are the system's own, which are on this machine and answer.
 bool are_places_near();
 
+/// Of those places that another user has taken, or can look into: runs are not registered and not
+/// found there. Empty: there is none.
+std::string trouble_of_places(const std::vector<std::string>& places);
+
 /// The numbers by which others tell this process from a later one with the same pid. Fails with Io
 /// where /proc cannot be read.
 Status identify(RunEntry& entry);

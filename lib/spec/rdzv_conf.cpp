@@ -237,6 +237,16 @@ Answer<RdzvConf> parse_rdzv_conf(std::string_view text) {
   return text.empty() ? RdzvConf{} : parse_rdzv_conf(split(text, ','));
 }
 
+std::string masked(std::vector<std::string> parts) {
+  constexpr std::string_view kPassword = "password";
+  for (auto& part : parts) {
+    const auto equals = part.find('=');
+    if (equals != part.npos && trim(std::string_view(part).substr(0, equals)) == kPassword)
+      part.replace(equals + 1, part.npos, "***");
+  }
+  return join(parts, ",");
+}
+
 std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view backend,
                                        std::vector<std::string>& warnings) {
   // torchrun hands these on as arguments with names, and Python refuses a second one.

@@ -19,6 +19,9 @@ Answer<RdzvConf> parse_rdzv_conf(const std::vector<std::string>& parts);
 /// The same for the text of --rdzv-conf; blank text means no entries.
 Answer<RdzvConf> parse_rdzv_conf(std::string_view text);
 
+/// The same parts as one text, to be shown: with "***" in place of a password.
+std::string masked(std::vector<std::string> parts);
+
 /// Checks the keys and values that `backend` reads. Keys that are never read are named in
 /// `warnings` with the nearest one that is read. Backends that are not built in are not checked.
 std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view backend,

@@ -133,10 +133,14 @@ class RendezvousChoice {
   }
 
   std::optional<Refusal> read_conf() {
-    const auto& given = values_[Opt::RdzvConf];
+    auto given = values_[Opt::RdzvConf];
     auto conf = given.listed ? parse_rdzv_conf(given.items) : parse_rdzv_conf(given.text);
     if (!conf) return placed(conf.error(), given);
     job_.rdzv_conf = std::move(*conf);
+    // What stays of the text is for people to see.
+    given.text = masked(given.listed ? given.items : split(given.text, ','));
+    given.items.clear();
+    values_.replace(given);
     // /proc/PID/cmdline is open to all users, unless proc(5) is mounted with hidepid.
     if (given.source.ends_with(" on the command line") && job_.rdzv_conf.contains("password")) {
       warnings_.push_back(

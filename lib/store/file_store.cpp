@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/file_store.hpp"
 
+#include "files/whole_file.hpp"
 #include "net/bytes.hpp"
 #include "store/table_parts.hpp"
 
@@ -37,14 +38,14 @@ class FileStore::Lock {
   static Result<Lock> take(const std::string& path, For purpose) {
     // Opened for each lock: its last user may have removed the file, and the next one made it
     // again.
-    UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    auto fd = files::open_by_name(path, O_RDWR | O_CREAT, 0644);
     if (!fd) return std::unexpected(file_error(path, "open"));
     // flock(2), because torch's store takes that: a lock of fcntl(2) would not exclude it.
     const int kind = purpose == For::Writing ? LOCK_EX : LOCK_SH;
-    while (::flock(fd.get(), kind) != 0) {
+    while (::flock(fd->get(), kind) != 0) {
       if (errno != EINTR) return std::unexpected(file_error(path, "lock"));
     }
-    return Lock(std::move(fd));
+    return Lock(std::move(*fd));
   }
   int fd() const { return fd_.get(); }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/listening.hpp"
 
+#include "net/endpoint.hpp"
 #include "store/port_owner.hpp"
-#include "store/rate_limited_log.hpp"
 
 #include <boost/asio/ip/tcp.hpp>
 #include <cerrno>
@@ -93,6 +93,17 @@ Result<Listening> open_endpoint(const Endpoint& endpoint) {
 }
 
 }  // namespace
+
+std::string show(const Endpoint& endpoint) {
+  return net::format_endpoint(net::plain(endpoint.address()).to_string(), endpoint.port());
+}
+
+std::string show_peer(int fd) {
+  Endpoint endpoint;
+  auto size = static_cast<socklen_t>(endpoint.capacity());
+  if (::getpeername(fd, endpoint.data(), &size) != 0) return "a peer that is already gone";
+  return show(endpoint);
+}
 
 Result<Listening> open_listening(const std::string& address, std::uint16_t port) {
   const auto parsed = parse_address(address);

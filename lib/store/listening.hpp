@@ -4,10 +4,16 @@
 #include "core/error.hpp"
 #include "core/unique_fd.hpp"
 
+#include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
 #include <string>
 
 namespace elastrun::store {
+
+/// "10.0.0.7:4711", IPv4 as such also on a socket of both families.
+std::string show(const boost::asio::ip::tcp::endpoint& endpoint);
+/// The other end of a connection.
+std::string show_peer(int fd);
 
 struct Listening {
   UniqueFd socket;

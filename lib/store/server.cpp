@@ -3,12 +3,12 @@
 
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
+#include "core/rate_limited_log.hpp"
 #include "core/unique_fd.hpp"
 #include "store/conversation.hpp"
 #include "store/gate.hpp"
 #include "store/listening.hpp"
 #include "store/poller.hpp"
-#include "store/rate_limited_log.hpp"
 
 #include <array>
 #include <boost/asio/steady_timer.hpp>
@@ -106,7 +106,7 @@ class TcpServer final : public Server {
   std::vector<Connection> connections_;  // by Peer
   std::vector<Peer> touched_;
   std::unique_ptr<char[]> buffer_ = std::make_unique_for_overwrite<char[]>(kReadSize);
-  RateLimitedLog limited_;
+  RateLimitedLog limited_{"store"};
   Statistics statistics_;
   std::uint64_t earlier_requests_ = 0;
 };

@@ -2,7 +2,7 @@
 #include "workers/channel.hpp"
 
 #include "core/lifetime.hpp"
-#include "core/log.hpp"
+#include "core/rate_limited_log.hpp"
 #include "core/temporary_places.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
@@ -265,7 +264,8 @@ class UnixChannel final : public Channel {
     ++statistics_.refused;
     // Who has said it counts what was lost, and the log has the first one only.
     if (one.sender.worker != 0 && workers_.refused) workers_.refused(one.sender.worker);
-    if (++one.refused == 1) complain(one.sender.process, message.error().text);
+    if (++one.refused == 1)
+      limited_.add("Process {}: {}", one.sender.process, message.error().text);
     return one.heard || one.refused < kMaxRefused;
   }
 
@@ -286,16 +286,6 @@ class UnixChannel final : public Channel {
     on_message_(sender, std::move(message));
   }
 
-  /// Who is cut off may come back: of many complaints each twice as late as the one before.
-  void complain(pid_t process, const std::string& text) {
-    constexpr std::uint64_t kAll = 8;
-    ++complaints_;
-    if (complaints_ > kAll && !std::has_single_bit(complaints_)) return;
-    const auto more =
-        complaints_ > kAll ? fmt::format(" ({} connections so far)", complaints_) : std::string();
-    log::warning("channel", "Process {}: {}{}", process, printable(text), more);
-  }
-
   asio::io_context& loop_;
   std::unique_ptr<ChannelPlace> place_;
   asio::posix::stream_descriptor listener_;
@@ -305,7 +295,7 @@ class UnixChannel final : public Channel {
   const std::size_t most_ = most_connections();
   UniqueFd spare_ = open_spare();  // with which to refuse when descriptors run out
   bool said_too_many_ = false;
-  std::uint64_t complaints_ = 0;
+  RateLimitedLog limited_{"channel"};
   Connections connections_;
   Statistics statistics_;
   Lifetime lifetime_;  // completions may be queued when we go

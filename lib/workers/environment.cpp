@@ -118,13 +118,6 @@ void add_own(Entries& out, const JobFacts& facts, const WorkerFiles& files) {
   if (each && !files.channel.empty()) out.add("ELASTRUN_SAMPLES", kSamplesOfSecond);
 }
 
-/// What proves who belongs to the job, or opens the door to its etcd: for agents alone. Workers run
-/// code of others, write their environment into logs and crash reports, and need none of it.
-bool is_secret(std::string_view name, std::string_view value) {
-  if (name == "ELASTRUN_SECRET") return true;
-  return name == "PET_RDZV_CONF" && value.find("password") != std::string_view::npos;
-}
-
 /// Never inherited, whether or not this worker gets its own: an agent may be a worker of
 /// another elastrun.
 bool is_agent_variable(std::string_view name) {
@@ -209,6 +202,11 @@ Result<std::vector<std::string>> worker_environment(std::span<const std::string>
   }
   for (auto& entry : *contract) out.list.push_back(std::move(entry));
   return std::move(out.list);
+}
+
+bool is_secret(std::string_view name, std::string_view value) {
+  if (name == "ELASTRUN_SECRET") return true;
+  return name == "PET_RDZV_CONF" && value.find("password") != std::string_view::npos;
 }
 
 void remove_placement(std::vector<std::string>& environment) {

@@ -61,6 +61,10 @@ Result<std::vector<std::string>> contract_variables(std::span<const std::string>
 std::optional<std::string_view> find_variable(std::span<const std::string> entries,
                                               std::string_view name);
 
+/// What proves who belongs to the job, or opens the door to its etcd: for agents alone. Workers run
+/// code of others, write their environment into logs and crash reports, and need none of it.
+bool is_secret(std::string_view name, std::string_view value);
+
 /// Takes away what worker_environment() adds for one worker alone, or for one start of it.
 void remove_placement(std::vector<std::string>& environment);
 

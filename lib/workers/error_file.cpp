@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/error_file.hpp"
 
+#include "core/escapes.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "core/utf8.hpp"
 #include "files/whole_file.hpp"
+#include "workers/message_members.hpp"
 
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -46,10 +47,11 @@ std::optional<std::int64_t> time_in(const json::value* value) {
   return seconds && *seconds >= 0 && *seconds < kLatest ? seconds : std::nullopt;
 }
 
+/// As a terminal may show it, of one or more lines.
 std::string text_of(const json::object& object, std::string_view key) {
   const auto* value = object.if_contains(key);
   if (value == nullptr || !value->is_string()) return {};
-  return std::string(std::string_view(value->get_string()));
+  return without_escapes(value->get_string(), "\n\t");
 }
 
 void read_object_message(const json::object& message, ErrorFile& out) {
@@ -59,38 +61,6 @@ void read_object_message(const json::object& message, ErrorFile& out) {
   if (extra == nullptr || !extra->is_object()) return;
   out.callstack = text_of(extra->get_object(), "py_callstack");
   out.timestamp = time_in(extra->get_object().if_contains("timestamp"));
-}
-
-/// The unit of UTF-16 that is escaped (\uXXXX) at the front; nothing if none is.
-std::optional<unsigned> escaped_unit(std::string_view text) {
-  constexpr std::size_t kSize = 6;
-  if (text.size() < kSize || !text.starts_with("\\u")) return std::nullopt;
-  unsigned unit = 0;
-  const auto* end = text.data() + kSize;
-  const auto parsed = std::from_chars(text.data() + 2, end, unit, 16);
-  return parsed.ptr == end && parsed.ec == std::errc() ? std::optional(unit) : std::nullopt;
-}
-
-/// JSON with U+FFFD in place of what stands for no character: bytes that are not UTF-8, and escapes
-/// of half a surrogate pair. Python's json writes these for file names that are not UTF-8.
-std::string with_characters_only(std::string_view json) {
-  const auto is_half = [](std::optional<unsigned> unit, unsigned first) {
-    return unit && (*unit & 0xFC00u) == first;
-  };
-  std::string text = valid_utf8(json);
-  const std::string_view all = text;
-  for (auto at = text.find('\\'); at != std::string::npos; at = text.find('\\', at)) {
-    const auto unit = escaped_unit(all.substr(at));
-    if (is_half(unit, 0xD800) && is_half(escaped_unit(all.substr(at + 6)), 0xDC00)) {
-      at += 12;
-    } else if (is_half(unit, 0xD800) || is_half(unit, 0xDC00)) {
-      text.replace(at, 6, "\\ufffd");
-      at += 6;
-    } else {
-      at += 2;
-    }
-  }
-  return text;
 }
 
 std::optional<json::value> parse_strictly(std::string_view text) {
@@ -104,7 +74,7 @@ std::optional<json::value> parse_strictly(std::string_view text) {
 
 std::optional<json::value> parse(std::string_view text) {
   auto value = parse_strictly(text);
-  return value ? value : parse_strictly(with_characters_only(text));
+  return value ? value : parse_strictly(members::with_whole_characters(text));
 }
 
 /// Of JSON that goes on or ends anywhere.
@@ -147,7 +117,7 @@ void read_beginning(std::string_view text, ErrorFile& out) {
   const bool plain = !beginning.take("{");
   if (!plain && !beginning.take_key("\"message\"")) return;
   if (!beginning.take("\"")) return;
-  out.message = beginning.text();
+  out.message = without_escapes(beginning.text(), "\n\t");
   out.understood = !out.message.empty();
   out.plain = plain;
 }
@@ -190,7 +160,8 @@ Result<std::string> replace_file(const std::string& to, std::string_view text) {
   const auto old = files::is_written_to(to) ? Result<std::string>() : read_some(to);
   if (auto put = files::put_file(to, text, 0644); !put) return std::unexpected(put.error());
   if (!old || old->empty()) return {};
-  return fmt::format("{} was there already and is replaced. It held: {}", to, cut(*old, kMaxRaw));
+  return fmt::format("{} was there already and is replaced. It held: {}", to,
+                     without_escapes(cut(*old, kMaxRaw)));
 }
 
 }  // namespace
@@ -210,7 +181,7 @@ ErrorFile parse_error_file(std::string_view text) {
     read_object_message(message->get_object(), out);
   } else if (message->is_string()) {
     out.understood = out.plain = true;
-    out.message = std::string(std::string_view(message->get_string()));
+    out.message = text_of(value->get_object(), "message");
     out.timestamp = time_in(value->get_object().if_contains("timestamp"));
   }
   return out;

@@ -2,14 +2,12 @@
 #include "workers/message.hpp"
 
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 #include "goodput/compat/measurement_log.hpp"
 #include "workers/message_members.hpp"
 #include "workers/metric_message.hpp"
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <charconv>
 #include <cmath>
 #include <csignal>
 #include <fmt/format.h>
@@ -25,44 +23,6 @@ using members::whole;
 
 constexpr double kLongest = 10 * 365.0 * 86400;   // years; a duration must fit into nanoseconds
 constexpr std::int64_t kMaxDescriptor = 1 << 30;  // fs.nr_open allows no more
-
-constexpr std::size_t kEscape = 6;  // \uXXXX
-constexpr unsigned kHigh = 0xd800, kLow = 0xdc00, kEnd = 0xe000;
-
-/// The code unit of an escape `\uXXXX` at the front; 0 if there is none.
-unsigned unit_of(std::string_view text) {
-  if (text.size() < kEscape || text[0] != '\\' || text[1] != 'u') return 0;
-  unsigned unit = 0;
-  const char* const end = text.data() + kEscape;
-  const auto read = std::from_chars(text.data() + 2, end, unit, 16);
-  return read.ptr == end ? unit : 0;
-}
-
-/// How many bytes at the front, of which the first is a backslash, belong together; `whole` tells
-/// whether they are more than half of a character.
-std::size_t escape_at(std::string_view text, bool& whole) {
-  const unsigned unit = unit_of(text);
-  whole = unit < kHigh || unit >= kEnd;
-  if (whole) return std::min<std::size_t>(text.size(), 2);
-  const unsigned next = unit < kLow ? unit_of(text.substr(kEscape)) : 0;
-  whole = next >= kLow && next < kEnd;
-  return whole ? 2 * kEscape : kEscape;
-}
-
-// JSON as a sloppy writer has it, with U+FFFD for each half of a character: the escape of a
-// surrogate without its other half (Python's json writes those), and bytes that are not UTF-8.
-std::string with_whole_characters(std::string_view json) {
-  const std::string text = valid_utf8(json);
-  std::string mended;
-  mended.reserve(text.size());
-  for (std::string_view rest = text; !rest.empty();) {
-    bool whole = true;
-    const auto size = rest.front() == '\\' ? escape_at(rest, whole) : 1;
-    mended += whole ? rest.substr(0, size) : std::string_view("\\ufffd");
-    rest.remove_prefix(size);
-  }
-  return mended;
-}
 
 AttributeValue attribute_of(const json::value& value) {
   if (value.is_bool()) return value.get_bool();
@@ -234,7 +194,7 @@ Result<Message> parse_message(std::string_view packet) {
   options.max_depth = 8;
   auto value = json::parse(packet, error, {}, options);
   // Only then, because the mending costs a copy and nearly all packets are sound.
-  if (error) value = json::parse(with_whole_characters(packet), error, {}, options);
+  if (error) value = json::parse(members::with_whole_characters(packet), error, {}, options);
   if (error || !value.is_object()) return refuse("is not a JSON object");
   const auto& object = value.get_object();
   const auto kind = text_in(object, "kind");

@@ -136,18 +136,13 @@ struct Columns {
   SamplesTold told;
   Status read_series(const json::value& value) {
     const auto* const row = value.if_array();
-    const auto text = [&](std::size_t place) -> std::optional<std::string> {
-      if (row == nullptr || row->size() <= place || !(*row)[place].is_string()) return std::nullopt;
-      std::string found(std::string_view((*row)[place].get_string()));
-      return found.size() <= kMaxName ? std::optional(found) : std::nullopt;
-    };
     const auto member = [&](std::size_t place) {
       return row != nullptr && row->size() > place ? &(*row)[place] : nullptr;
     };
-    auto group = text(0), name = text(1);
+    auto group = members::name_of(member(0)), name = members::name_of(member(1));
     if (!group || !name || name->empty())
       return refuse("of kind samples has a series without name");
-    auto meaning = meaning_from(member(2), text(3), member(4));
+    auto meaning = meaning_from(member(2), members::name_of(member(3)), member(4));
     if (!meaning) return std::unexpected(meaning.error());
     told.series.push_back({std::move(*group), std::move(*name), std::move(*meaning)});
     return {};

@@ -183,8 +183,8 @@ class Status(Case):
         others = self.folder / "others"
         others.mkdir()
         others.chmod(0o755)
-        for place, why in ((self.folder / "worker", "Not a directory"),
-                           (others, r"is not this user's alone \(mode 0700\)")):
+        for place, why in ((self.folder / "worker", r"is not a directory of this user's alone"),
+                           (others, r"is not a directory of this user's alone \(mode 0700\)")):
             self.environment["ELASTRUN_RUNTIME_DIR"] = str(place)
             job = self.start(*words)
             out, err = job.communicate(timeout=60)

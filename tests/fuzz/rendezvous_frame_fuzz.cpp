@@ -2,6 +2,7 @@
 // Bytes from a hostile peer of the rendezvous: the greeting and the frames behind it, whole and
 // byte by byte, which must come to the same; and payloads for both sides' messages, as if their
 // seal had been right. What parses is written and read again.
+#include "core/utf8.hpp"
 #include "net/frame.hpp"
 #include "rendezvous/wire/messages.hpp"
 
@@ -64,13 +65,56 @@ Reading listen(std::string_view bytes, std::size_t piece) {
   return reading;
 }
 
+/// What logs and terminals show of a message: no byte of it steers one.
+struct Shown {
+  template <class... Texts>
+  void all(const Texts&... texts) const {
+    (require(without_controls(texts) == texts), ...);
+  }
+  void operator()(const rendezvous::Hello& hello) const {
+    all(hello.run_id, hello.start, hello.host, hello.user);
+    if (hello.at_work) (*this)(hello.at_work->member);
+  }
+  void operator()(const rendezvous::Join& join) const {
+    const auto& node = join.node;
+    all(node.id, node.instance, node.address, node.role, node.unable, node.fault, node.topology);
+    for (const auto& address : node.alternates) all(address);
+    require(node.id.size() <= 300 && node.address.size() <= 300);
+  }
+  void operator()(const rendezvous::Failed& failed) const { (*this)(failed.cause); }
+  void operator()(const rendezvous::Leaving& leaving) const { all(leaving.why); }
+  void operator()(const rendezvous::AskPreempt& ask) const { all(ask.why); }
+  void operator()(const rendezvous::NodeStacks& stacks) const {
+    for (const auto& group : stacks.groups) {
+      for (const auto& line : group.lines) all(line);
+    }
+  }
+  void operator()(const rendezvous::Cause& cause) const {
+    all(cause.text, cause.node, cause.fingerprint, cause.rule);
+  }
+  void operator()(const rendezvous::Welcome& welcome) const { all(welcome.run_id); }
+  void operator()(const rendezvous::Refusal& refusal) const { all(refusal.text); }
+  void operator()(const rendezvous::Push& push) const { std::visit(*this, push); }
+  void operator()(const rendezvous::RoundReady& ready) const { all(ready.round.master_addr); }
+  void operator()(const rendezvous::Restart& restart) const {
+    all(restart.role);
+    (*this)(restart.cause);
+  }
+  void operator()(const rendezvous::Done& done) const { (*this)(done.cause); }
+  void operator()(const rendezvous::Lost& lost) const { all(lost.why); }
+  void operator()(const rendezvous::Progress& progress) const { all(progress.text); }
+  void operator()(const auto&) const {}  // numbers
+};
+
 void read_message(std::string_view text) {
   if (const auto message = rendezvous::decode_from_agent(text)) {
+    std::visit(Shown(), *message);
     const std::string plain = rendezvous::encode(*message);
     const auto again = rendezvous::decode_from_agent(plain);
     require(again.has_value() && rendezvous::encode(*again) == plain);
   }
   if (const auto message = rendezvous::decode_from_coordinator(text)) {
+    std::visit(Shown(), *message);
     const std::string plain = rendezvous::encode(*message);
     const auto again = rendezvous::decode_from_coordinator(plain);
     require(again.has_value());

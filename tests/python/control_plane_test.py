@@ -248,7 +248,8 @@ class Served(unittest.TestCase):
             called.clear()
         # By name a machine is asked by others; on the loopback only a page would do so.
         self.assertEqual(ask(loopback.port, [("Host", "trainer-7.example")]), 403)
-        self.assertEqual(ask(loopback.port, [("Host", "[evil.example]")]), 403)
+        for host in ("[evil.example]", "[::1].evil.example", "[::1].evil.example:80"):
+            self.assertEqual(ask(loopback.port, [("Host", host)]), 403, host)
         self.assertEqual(ask(anywhere.port, [("Host", "trainer-7.example")]), 200)
         self.assertEqual(ask(anywhere.port, [("Host", name), ("Origin", f"http://{name}")]), 200)
 

@@ -56,6 +56,7 @@ StreamSink::Format json_format() {
 
 Status make_directory(const std::string& path) {
   std::error_code error;
+  if (auto allowed = files::check_links(path); !allowed) return allowed;
   std::filesystem::create_directories(path, error);
   if (!error) return {};
   return fail(Code::Io, fmt::format("cannot make the directory {}: {}", path, error.message()));

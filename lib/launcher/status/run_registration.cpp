@@ -135,9 +135,11 @@ void RunRegistration::write() {
 void RunRegistration::written(const Status& written, const std::string& path) {
   writing_ = false;
   if (!written && !std::exchange(said_, true)) {
-    // Where a user has named the place, this is a mistake to be told; elsewhere a container without
-    // a writable /tmp is normal.
-    const auto level = runs::is_place_named() ? log::Level::Warning : log::Level::Info;
+    // Where a user has named the place, or another one has taken it, this has to be told; elsewhere
+    // a container without a writable /tmp is normal.
+    const bool told =
+        runs::is_place_named() || !runs::trouble_of_places(runs::registry_places()).empty();
+    const auto level = told ? log::Level::Warning : log::Level::Info;
     log::write(level, "runs", "elastrunctl cannot find this run: " + written.error().text);
   }
   remember(path);

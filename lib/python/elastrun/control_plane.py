@@ -152,7 +152,10 @@ def register_handler(name: str, handler: Handler) -> None:
 def _is_local(host: str) -> bool:
     """Whether a page that came under a name of a stranger's (DNS rebinding) could not have led a
     browser here by this `Host`: an address, localhost and names below it, or none."""
-    name = host[1:host.find("]")] if host.startswith("[") else host.partition(":")[0]
+    bracketed = host.startswith("[")
+    name, _, port = host[1:].partition("]") if bracketed else host.partition(":")
+    if bracketed and not f"{port}:".startswith(":"):
+        return False
     with contextlib.suppress(ValueError):
         return bool(ipaddress.ip_address(name))
     name = name.rstrip(".").lower()

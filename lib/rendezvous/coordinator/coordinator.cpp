@@ -4,6 +4,7 @@
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/pause_tolerant_alarm.hpp"
+#include "core/rate_limited_log.hpp"
 #include "core/text.hpp"
 #include "net/link.hpp"
 #include "rendezvous/coordinator/job.hpp"
@@ -15,7 +16,6 @@
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/message_parts.hpp"
 #include "rendezvous/wire/messages.hpp"
-#include "store/rate_limited_log.hpp"
 
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
@@ -414,7 +414,7 @@ class LinkCoordinator final : public Coordinator {
   Peer last_peer_ = 0;
   std::unordered_map<Peer, Connection> connections_;
   std::unordered_map<Peer, Hello> hellos_;  // of those that have not joined yet
-  store::RateLimitedLog refusals_{"rendezvous"};
+  RateLimitedLog refusals_{"rendezvous"};
   JobBook book_;
   LostContact lost_contact_;
   std::size_t agents_ = 0;

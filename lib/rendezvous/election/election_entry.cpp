@@ -2,7 +2,6 @@
 #include "rendezvous/election/election_entry.hpp"
 
 #include "core/json.hpp"
-#include "core/text.hpp"
 #include "rendezvous/wire/message_parts.hpp"
 
 #include <algorithm>
@@ -15,8 +14,7 @@ namespace {
 Cause::Kind kind_of(const json::value& record) {
   bool sound = true;
   // By the reader of the wire, so that the names of causes stand in one place.
-  const json::value kind = json::object{{"kind", member_text_or(record, "kind", "")}};
-  const Cause cause = read_cause(Reader(kind, sound));
+  const Cause cause = read_cause(Reader(record, sound));
   return cause.kind == Cause::Kind::WorkerFailed ? Cause::Kind::Closed : cause.kind;
 }
 
@@ -25,6 +23,11 @@ constexpr auto kLongestEntry = std::chrono::duration_cast<std::chrono::milliseco
 std::int64_t whole_of(const json::value& record, std::string_view name, std::int64_t most) {
   // Any client of the register can have written this: sums and clocks must be able to hold it.
   return std::clamp<std::int64_t>(member_int_or(record, name, 0), 0, most);
+}
+
+std::string text_of(const json::value& record, std::string_view name) {
+  bool sound = true;
+  return Reader(record, sound).text(name);
 }
 
 bool flag_of(const json::value& record, std::string_view name) {
@@ -38,7 +41,7 @@ WorldRecord recorded_world_of(const json::value& record) {
   };
   WorldRecord world{{whole("epoch", kHighestEpoch), whole("round", std::int64_t{1} << 53)},
                     static_cast<int>(whole("nodes", 1 << 24)),
-                    member_text_or(record, "address", ""),
+                    text_of(record, "address"),
                     static_cast<std::uint16_t>(whole("port", 65535)),
                     std::chrono::milliseconds(whole("at_work_ms", kLongestEntry.count())),
                     flag_of(record, "local")};
@@ -63,10 +66,11 @@ Result<EntryPlace> decode_entry(const std::string& text) {
   const auto port = member_int_or(*parsed, "port", 0);
   // The epoch that follows must be one that every agent believes, or agents ignore the register
   // from then on.
+  bool sound = true;
   EntryPlace place{
-      member_text_or(*parsed, "address", ""), static_cast<std::uint16_t>(port),
+      Reader(*parsed, sound).name("address"), static_cast<std::uint16_t>(port),
       std::clamp<std::int64_t>(member_int_or(*parsed, "above", 0), 0, kHighestEpoch - 1)};
-  if (place.address.empty() || port <= 0 || port > 65535) {
+  if (!sound || place.address.empty() || port <= 0 || port > 65535) {
     return fail(Code::Protocol, "the coordinator's entry names no address and port");
   }
   return place;
@@ -106,7 +110,7 @@ std::string encode_record(const RecordedWorld& recorded) {
   if (recorded.verdict) record["over"] = recorded.verdict->failed ? "failed" : "succeeded";
   if (recorded.verdict && recorded.verdict->failed) {
     record["kind"] = write_cause(recorded.verdict->cause).at("kind");
-    record["text"] = printable(recorded.verdict->cause.text);
+    record["text"] = recorded.verdict->cause.text;
   }
   return to_wire(record);
 }
@@ -122,7 +126,7 @@ std::optional<RecordedWorld> decode_record(const std::string& text) {
     return whole_of(*parsed, name, most);
   };
   recorded.world = recorded_world_of(*parsed);
-  recorded.by = member_text_or(*parsed, "by", "");
+  recorded.by = text_of(*parsed, "by");
   recorded.leavers = static_cast<int>(whole("leavers", 1 << 24));
   recorded.leaving = std::chrono::milliseconds(whole("leaving_ms", kLongestEntry.count()));
   if (find_member(*parsed, "stopping") != nullptr) {
@@ -131,11 +135,11 @@ std::optional<RecordedWorld> decode_record(const std::string& text) {
                          std::chrono::milliseconds(whole("stopping_ms", kLongestEntry.count())),
                          flag_of(*parsed, "left")};
   }
-  recorded.network = member_text_or(*parsed, "network", "");
-  const std::string over = member_text_or(*parsed, "over", "");
+  recorded.network = text_of(*parsed, "network");
+  const std::string over = text_of(*parsed, "over");
   if (over != "failed" && over != "succeeded") return recorded;
   recorded.verdict = {over == "failed", {.kind = kind_of(*parsed)}};
-  recorded.verdict->cause.text = printable(member_text_or(*parsed, "text", ""));
+  recorded.verdict->cause.text = text_of(*parsed, "text");
   return recorded;
 }
 

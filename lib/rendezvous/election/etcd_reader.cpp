@@ -200,7 +200,7 @@ Refused read_refusal(int status, std::string_view text) {
   const std::int64_t code = parsed ? member_int_or(*parsed, "code", 0) : 0;
   // Codes of gRPC: 14 unavailable (no leader, stopping), 16 unauthenticated, 7 permission denied,
   // 3 invalid argument, which is also what a wrong password and a token of before a restart give.
-  Refused refused{{Code::Io, fmt::format("etcd: {}", said)}};
+  Refused refused{{Code::Io, fmt::format("etcd: {}", printable(said))}};
   // 5 not found: a lease that has lapsed; a server without this gateway has no code for its 404.
   const auto says = [&said](std::string_view words) {
     return said.find(words) != std::string::npos;

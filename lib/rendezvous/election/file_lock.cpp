@@ -3,6 +3,7 @@
 
 #include "core/host_name.hpp"
 #include "core/text.hpp"
+#include "files/whole_file.hpp"
 
 #include <algorithm>
 #include <array>
@@ -50,13 +51,12 @@ bool is_still_there(int fd, const std::string& name) {
 }  // namespace
 
 Result<UniqueFd> lock_file(const std::string& name) {
-  UniqueFd fd(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!fd)
-    return std::unexpected(errno_error(Code::Io, fmt::format("cannot open {}", name), errno));
+  auto fd = files::open_by_name(name, O_RDWR | O_CREAT, 0600);
+  if (!fd) return fd;
   struct flock whole {};
   whole.l_type = F_WRLCK;
   // Of the open file, not of the process: two sessions in one process are two agents too.
-  if (::fcntl(fd.get(), F_OFD_SETLK, &whole) != 0) {
+  if (::fcntl(fd->get(), F_OFD_SETLK, &whole) != 0) {
     const int number = errno;
     if (number != EAGAIN && number != EACCES) {
       return std::unexpected(errno_error(Code::Io, fmt::format("cannot lock {}", name), number));
@@ -65,10 +65,10 @@ Result<UniqueFd> lock_file(const std::string& name) {
                 fmt::format("{} is locked by {}; if that lasts, its machine may have died within "
                             "the lock, which NFS 3 keeps until it is up again: if it is down, "
                             "delete this file",
-                            name, leader_of(fd.get())));
+                            name, leader_of(fd->get())));
   }
-  if (!is_still_there(fd.get(), name)) return fail(Code::Io, fmt::format("{} was deleted", name));
-  write_leader(fd.get());
+  if (!is_still_there(fd->get(), name)) return fail(Code::Io, fmt::format("{} was deleted", name));
+  write_leader(fd->get());
   return fd;
 }
 

@@ -4,6 +4,7 @@
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "files/whole_file.hpp"
 
 #include <array>
 #include <boost/crc.hpp>
@@ -163,10 +164,10 @@ Status LeaseFile::failed(int number) {
 }
 
 Status LeaseFile::write_in_place(const std::string& slot) {
-  const UniqueFd fd(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
+  const auto fd = files::open_by_name(path_, O_WRONLY);
   if (!fd) return failed(errno);
   // In turn, so that a writer that dies in the middle leaves the other slot whole.
-  return failed(write_at(fd.get(), slot, version_ % 2 == 0 ? 0 : slot.size()));
+  return failed(write_at(fd->get(), slot, version_ % 2 == 0 ? 0 : slot.size()));
 }
 
 Status LeaseFile::replace(const std::string& slot) {

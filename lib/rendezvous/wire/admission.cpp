@@ -25,7 +25,7 @@ std::string nodes_text(const Rules& rules) {
 std::string alone_text(const Rules& rules) {
   return rules.role_restart.empty()
              ? "no role restarts alone"
-             : fmt::format("these roles restart alone: {}", printable(rules.role_restart));
+             : fmt::format("these roles restart alone: {}", rules.role_restart);
 }
 
 /// As it is given: "--max-restarts 3". A flag is called after its option and the choice that it
@@ -74,13 +74,13 @@ std::string refusal_of(const Hello& hello, const std::string& run_id, const std:
     return fmt::format(
         "the job that meets here is \"{}\", not \"{}\" (--rdzv-id); give each job its "
         "own port",
-        run_id, printable(hello.run_id));
+        run_id, hello.run_id);
   }
   if (!start.empty() && !hello.start.empty() && !may_be_same_start(hello.start, start)) {
     return fmt::format(
         "this is start {} of the job \"{}\", not {} (time and number of requeues, "
         "as the scheduler tells them): end what an earlier start has left behind",
-        start, run_id, printable(hello.start));
+        start, run_id, hello.start);
   }
   return {};
 }
@@ -122,9 +122,8 @@ void warn_of_other_rules(const Join& join, const Rules& rules) {
 }
 
 std::string arrival_text(const Hello& hello, const Node& node, const std::string& address) {
-  return fmt::format("node {} of the job \"{}\" joins from {} (host {}, user {})",
-                     printable(node.id), printable(hello.run_id), address, printable(hello.host),
-                     printable(hello.user));
+  return fmt::format("node {} of the job \"{}\" joins from {} (host {}, user {})", node.id,
+                     hello.run_id, address, hello.host, hello.user);
 }
 
 }  // namespace elastrun::rendezvous

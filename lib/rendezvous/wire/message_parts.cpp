@@ -78,7 +78,7 @@ json::object write_place(const World& world, int group_rank) {
                      {"world_size", world.ranks.world_size},
                      {"role_rank_base", bases.role_rank},
                      {"role_world_size", bases.role_world_size},
-                     {"master_addr", meeting.address},
+                     {"master_addr", fit_name(meeting.address)},
                      {"master_port", meeting.port}};
   if (!world.is_divided()) return place;
   place["spent"] = world.spent;
@@ -100,7 +100,7 @@ std::string fit_text(std::string_view text, std::size_t longest) {
   // What becomes longer by its replacements ends beyond the cut.
   constexpr std::size_t kLongestCharacter = 4;
   const auto beginning = text.substr(0, longest + kLongestCharacter);
-  std::string fit(cut(valid_utf8(beginning), longest));
+  std::string fit(cut(without_controls(beginning), longest));
   // JSON makes some characters longer: this bounds what goes over the wire.
   fit.resize(cut(fit, bytes_within(fit, 2 * longest)).size());
   return fit;
@@ -113,12 +113,25 @@ std::string to_wire(json::value message, std::size_t longest) {
 
 std::string Reader::text(std::string_view name, std::size_t longest) const {
   const json::value* found = find_member(*value_, name);
-  if (found == nullptr) return {};
-  if (!found->is_string() || found->get_string().size() > longest) {
-    *sound_ = false;
-    return {};
-  }
-  return std::string(found->get_string());
+  return found == nullptr ? std::string() : text_in(*found, longest);
+}
+
+std::string Reader::text_in(const json::value& value, std::size_t longest) const {
+  const json::string* text = value.if_string();
+  if (text != nullptr && text->size() <= longest) return without_controls(*text);
+  *sound_ = false;
+  return {};
+}
+
+std::string Reader::name(std::string_view name) const {
+  const json::value* found = find_member(*value_, name);
+  return found == nullptr ? std::string() : name_in(*found);
+}
+
+std::string Reader::name_in(const json::value& value) const {
+  auto text = text_in(value, kLongestName);
+  if (value.is_string() && value.get_string() != text) *sound_ = false;
+  return text;
 }
 
 bool Reader::flag(std::string_view name) const {
@@ -184,9 +197,9 @@ void add_source_address(Node& node, const boost::asio::ip::address& seen) {
 }
 
 json::object write_node(const Node& node) {
-  json::object object{{"id", node.id},
-                      {"instance", node.instance},
-                      {"address", node.address},
+  json::object object{{"id", fit_name(node.id)},
+                      {"instance", fit_name(node.instance)},
+                      {"address", fit_name(node.address)},
                       {"store_port", node.store_port},
                       {"role", node.role},
                       {"workers", node.local_world_size},
@@ -201,13 +214,12 @@ json::object write_node(const Node& node) {
 
 Node read_node(const Reader& reader) {
   Node node;
-  node.id = reader.text("id");
-  node.instance = reader.text("instance");
-  node.address = reader.text("address");
+  node.id = reader.name("id");
+  node.instance = reader.name("instance");
+  node.address = reader.name("address");
   for (const json::value& element : reader.elements("alternates")) {
-    if (!element.is_string() || node.alternates.size() >= kMaxAlternateAddresses)
-      reader.sound() = false;
-    if (reader.sound()) node.alternates.emplace_back(element.get_string());
+    if (node.alternates.size() >= kMaxAlternateAddresses) reader.sound() = false;
+    if (reader.sound()) node.alternates.push_back(reader.name_in(element));
   }
   node.store_port = static_cast<std::uint16_t>(reader.integer("store_port", 0, 65535));
   node.role = reader.text("role");
@@ -220,7 +232,7 @@ Node read_node(const Reader& reader) {
 json::object write_cause(const Cause& cause) {
   const auto name =
       std::ranges::find(kCauseNames, cause.kind, &decltype(kCauseNames)::value_type::first);
-  json::object out{{"kind", name->second},         {"node", cause.node},
+  json::object out{{"kind", name->second},         {"node", fit_name(cause.node)},
                    {"rank", cause.rank},           {"local_rank", cause.local_rank},
                    {"exit_code", cause.exit_code}, {"text", cause.text},
                    {"wall", cause.wall_seconds},   {"final", cause.final}};
@@ -241,7 +253,7 @@ Cause read_cause(const Reader& reader) {
       std::ranges::find(kCauseNames, kind, &decltype(kCauseNames)::value_type::second);
   if (name != kCauseNames.end()) cause.kind = name->first;
   if (name == kCauseNames.end() && !kind.empty()) reader.sound() = false;
-  cause.node = reader.text("node");
+  cause.node = reader.name("node");
   cause.rank = static_cast<int>(reader.integer("rank", -1, kMaxCount, -1));
   cause.local_rank = static_cast<int>(reader.integer("local_rank", -1, kMaxCount, -1));
   cause.exit_code = static_cast<int>(reader.integer("exit_code", -1000, 1000, 0));
@@ -309,7 +321,7 @@ json::object write_round(const Round& round) {
                    {"world_size", round.world_size},
                    {"role_rank_base", round.role_rank_base},
                    {"role_world_size", round.role_world_size},
-                   {"master_addr", round.master_addr},
+                   {"master_addr", fit_name(round.master_addr)},
                    {"master_port", round.master_port}};
   if (round.is_divided()) {
     out["spent"] = round.spent;
@@ -336,7 +348,7 @@ Round read_round(const Reader& reader) {
   round.world_size = count("world_size");
   round.role_rank_base = count("role_rank_base");
   round.role_world_size = count("role_world_size");
-  round.master_addr = reader.text("master_addr");
+  round.master_addr = reader.name("master_addr");
   round.master_port = static_cast<std::uint16_t>(reader.integer("master_port", 0, 65535));
   round.spent = count("spent");
   round.store_rank = count("store_rank");

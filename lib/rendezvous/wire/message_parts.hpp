@@ -28,25 +28,34 @@ constexpr std::size_t kMaxAlternateAddresses = 64;
 /// Texts are people's names and sentences; a traceback does not travel with the verdict. As sent:
 /// a message with all of them, escaped, is within the frame that a coordinator takes (64 KiB).
 constexpr std::size_t kLongestSent = 2 << 10;
-/// As received.
-constexpr std::size_t kLongestText = 64 << 10;
+/// Of a node or a host: of an id, which is "ADDRESS_PID_NUMBER", or of a name in the DNS.
+constexpr std::size_t kLongestName = 300;
 constexpr std::size_t kLongestStatus = 256 << 20;  // of tens of thousands of nodes
 
-/// The text as it travels: valid UTF-8 of at most `longest` bytes, and twice that as JSON writes
-/// it, cut between characters.
+/// The text as it travels: without_controls(), of at most `longest` bytes, and twice that as JSON
+/// writes it, cut between characters.
 std::string fit_text(std::string_view text, std::size_t longest = kLongestSent);
+/// The name of a node or a host as it travels.
+inline std::string fit_name(std::string_view name) {
+  return fit_text(name, kLongestName);
+}
 /// The only way from a message to its bytes: every text in it is made fit. One that is not would be
 /// refused by the other side, and its sender with it, each time that it tries again.
 std::string to_wire(json::value message, std::size_t longest = kLongestSent);
 
 /// Reads members of an object that came from outside. A missing member has its default; one of the
 /// wrong kind, or a number out of range, clears `sound`, which all readers of one message share.
+/// Texts come out as a terminal may show them (without_controls), so that no later place has to.
 class Reader {
  public:
   Reader(const json::value& value, bool& sound) : value_(&value), sound_(&sound) {
     sound = sound && value.is_object();
   }
-  std::string text(std::string_view name, std::size_t longest = kLongestText) const;
+  std::string text(std::string_view name, std::size_t longest = kLongestSent) const;
+  std::string text_in(const json::value& value, std::size_t longest = kLongestSent) const;
+  /// The name of a node or a host: one that is longer, or cannot be shown as it is, is unsound.
+  std::string name(std::string_view name) const;
+  std::string name_in(const json::value& value) const;
   bool flag(std::string_view name) const;
   std::int64_t integer(std::string_view name, std::int64_t low = 0,
                        std::int64_t high = std::numeric_limits<std::int64_t>::max(),

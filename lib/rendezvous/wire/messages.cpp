@@ -87,8 +87,8 @@ object write(const Hello& hello) {
                                               : "agent"},
                  {"epoch", hello.epoch},
                  {"start", hello.start},
-                 {"host", hello.host},
-                 {"user", hello.user},
+                 {"host", fit_name(hello.host)},
+                 {"user", fit_name(hello.user)},
                  {"stacks", hello.stacks},
                  {"saves", hello.saves}};
   if (hello.at_work) {
@@ -207,7 +207,7 @@ Join read_join(const Reader& reader) {
 Hello read_hello(const Reader& reader) {
   Hello hello{reader.text("run"),      reader.text("who") == "status",
               reader.integer("epoch"), reader.text("start"),
-              reader.text("host"),     reader.text("user")};
+              reader.name("host"),     reader.name("user")};
   hello.wants_stacks = reader.text("who") == "stacks";
   hello.stacks = reader.flag("stacks");
   hello.saves = reader.flag("saves");

@@ -33,11 +33,8 @@ json::array write_texts(const std::vector<std::string>& texts) {
 std::vector<std::string> read_texts(const Reader& reader, std::string_view name, std::size_t most) {
   std::vector<std::string> texts;
   for (const auto& one : reader.elements(name)) {
-    if (!one.is_string() || one.get_string().size() > kLongestText) {
-      reader.sound() = false;
-    } else if (texts.size() < most) {
-      texts.emplace_back(std::string_view(one.get_string()));
-    }
+    auto text = reader.text_in(one);
+    if (texts.size() < most) texts.push_back(std::move(text));
   }
   return texts;
 }
@@ -136,7 +133,7 @@ StacksReport read_stacks_report(const Reader& reader) {
                       static_cast<int>(reader.integer("speaker", 0, kMaxCount))};
   for (const auto& one : reader.elements("silent")) {
     const Reader node(one, reader.sound());
-    report.stacks.silent.push_back({node.text("node"), read_ranks(node, ranks_left)});
+    report.stacks.silent.push_back({node.name("node"), read_ranks(node, ranks_left)});
   }
   return report;
 }
@@ -164,7 +161,7 @@ object write(const TakeStacks& order) {
 object write(const StacksReport& report) {
   json::array silent;
   for (const auto& node : report.stacks.silent) {
-    silent.emplace_back(object{{"node", node.node}, {"ranks", write_ranks(node.ranks)}});
+    silent.emplace_back(object{{"node", fit_name(node.node)}, {"ranks", write_ranks(node.ranks)}});
   }
   return {{"type", "job_stacks"},
           {"hang", report.hang},

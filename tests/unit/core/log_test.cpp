@@ -4,6 +4,7 @@
 #include "core/json.hpp"
 #include "core/spdlog.hpp"
 
+#include <algorithm>
 #include <doctest/doctest.h>
 #include <regex>
 #include <unistd.h>
@@ -47,6 +48,19 @@ TEST_CASE("log: a line has torch's prefix, and each line of a message has it") {
   const std::string prefix =
       fmt::format(R"(W\d{{4}} \d\d:\d\d:\d\d\.\d{{6}} {} area\] )", ::getpid());
   CHECK(std::regex_match(said.text, std::regex(prefix + "one\n" + prefix + "two\n")));
+}
+
+TEST_CASE("log: nothing that a message quotes steers a terminal") {
+  for (const auto format : {log::Format::Text, log::Format::Json}) {
+    Said said;
+    log::set_format(format);
+    log::warning("area", "a\x1b]0;PWNED\a\x1b[2J\r\x9b{}", "\xC2\x9B\u202E\tb");
+    CHECK(said.text.contains("a]0;PWNED[2J"));
+    CHECK(said.text.find_first_of("\x1b\a\r\x9b") == std::string::npos);
+    CHECK_FALSE(said.text.contains("\u202E"));
+    CHECK_FALSE(said.text.contains("u001b"));
+    CHECK(std::ranges::count(said.text, '\n') == 1);
+  }
 }
 
 TEST_CASE("log: severities have torch's letters, and what is below the level is not written") {

@@ -148,6 +148,47 @@ TEST_CASE("whole file: a stranger's link in a folder of everybody's is not follo
   CHECK(files_in(apart.path) == 2);
 }
 
+TEST_CASE("open by name: neither a stranger's link nor their file is appended to or emptied") {
+  if (!is_root()) return;
+  const Everybodys place;
+  const WholePlace apart;
+  REQUIRE(put_file(apart.path + "/there", "old", 0644));
+  REQUIRE(put_file(place.path + "/file", "old", 0644));
+  fs::create_symlink(apart.path + "/there", place.path + "/link");
+  fs::create_symlink(apart.path, place.path + "/folder");
+  const auto link = place.give_away("link"), file = place.give_away("file"),
+             folder = place.give_away("folder");
+  for (const int flags : {O_WRONLY | O_CREAT | O_TRUNC, O_RDWR | O_CREAT | O_APPEND, O_WRONLY}) {
+    for (const auto& [path, foreign] :
+         {std::pair(link, link), {file, file}, {folder + "/there", folder}, {folder, folder}}) {
+      errno = 0;
+      const auto opened = open_by_name(path, flags, 0600);
+      REQUIRE_FALSE(opened);
+      CHECK(errno == EACCES);
+      CHECK(opened.error().text == place.refusal_of(foreign));
+    }
+  }
+  CHECK(content(apart.path + "/there") == "old");
+  CHECK(content(file) == "old");
+  CHECK(files_in(apart.path) == 1);
+}
+
+TEST_CASE("open by name: own links are followed, a file is emptied or appended to") {
+  const WholePlace place;
+  REQUIRE(put_file(place.path + "/target", "old", 0644));
+  fs::create_symlink("target", place.path + "/link");
+  auto opened = open_by_name(place.path + "/link", O_WRONLY | O_APPEND);
+  REQUIRE(opened);
+  CHECK(::write(opened->get(), "er", 2) == 2);
+  CHECK(content(place.path + "/target") == "older");
+  CHECK((::fcntl(opened->get(), F_GETFD) & FD_CLOEXEC) != 0);
+  REQUIRE(open_by_name(place.path + "/link", O_WRONLY | O_TRUNC));
+  CHECK(content(place.path + "/target").empty());
+  REQUIRE(open_by_name("/dev/stderr", O_WRONLY | O_APPEND));
+  CHECK_FALSE(open_by_name(place.path + "/absent", O_WRONLY));
+  CHECK(errno == ENOENT);
+}
+
 TEST_CASE("whole file: a stranger's file in a folder of everybody's is not written") {
   if (!is_root()) return;
   const Everybodys place;

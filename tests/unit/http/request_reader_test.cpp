@@ -106,7 +106,8 @@ TEST_CASE("http request: a page elsewhere cannot be led here by its own name") {
   }
   for (const char* host :
        {"evil.example", "evil.example:9400", "localhost.evil.example", "[evil", "[evil]:1",
-        "127.0.0.1.evil.example", "notlocalhost", "1.2.3.4.5", "1.2.3.x"}) {
+        "127.0.0.1.evil.example", "notlocalhost", "1.2.3.4.5", "1.2.3.x", "[::1].evil.example",
+        "[::1].evil.example:9400", "[::1]evil", "[::1"}) {
     CHECK_FALSE_MESSAGE(http::is_local_host(host), host);
   }
 }

@@ -93,6 +93,9 @@ TEST_CASE("election entry: what somebody else has written is not believed") {
   CHECK(!decode_entry("").has_value());
   CHECK(!decode_entry(R"({"address":"a","port":70000})").has_value());
   CHECK(!decode_entry(R"({"port":1})").has_value());
+  CHECK(!decode_entry(R"({"address":"a\u001b[2J","port":1})").has_value());
+  CHECK(decode_record(R"({"over":"failed","text":"a\u001b[2J\nb"})")->verdict->cause.text ==
+        "a[2Jb");
   CHECK(!decode_record("").has_value());
   // There is a record, so there may be a world.
   for (const char* text : {"{", "7", R"({"round":-3,"nodes":-1,"port":99999,"address":5})"}) {

@@ -245,6 +245,46 @@ TEST_CASE("messages: whatever bytes a program has said, the other side takes the
   }
 }
 
+TEST_CASE("messages: a name of a node or a host that cannot be shown as it is is refused") {
+  const std::string escapes = R"(rogue\u001b]0;PWNED\u0007\u001b[2J\n\rfake line)";
+  for (const std::string& name : {escapes, std::string(301, 'a'), std::string("a\u202eb"),
+                                  std::string(R"(a\u009bb)"), std::string("\xff")}) {
+    CAPTURE(name);
+    for (const char* form :
+         {R"({{"type":"join","node":{{"id":"{}"}}}})", R"({{"type":"hello","host":"{}"}})",
+          R"({{"type":"join","node":{{"address":"{}"}}}})", R"({{"type":"hello","user":"{}"}})",
+          R"({{"type":"join","node":{{"alternates":["{}"]}}}})",
+          R"({{"type":"failed","cause":{{"node":"{}"}}}})"}) {
+      const auto text = fmt::format(fmt::runtime(form), name);
+      CAPTURE(text);
+      CHECK_FALSE(decode_from_agent(text));
+    }
+    CHECK_FALSE(decode_from_coordinator(
+        fmt::format(R"({{"type":"round","nodes":1,"master_addr":"{}"}})", name)));
+  }
+}
+
+TEST_CASE("messages: any other text can be shown once it was read, on one line") {
+  const std::string said = R"(a\u001b[31m\n\rE1128 forged\t\u0085b)", shown = "a[31mE1128 forgedb";
+  const auto read = [&](const char* form) {
+    auto message = decode_from_agent(fmt::format(fmt::runtime(form), said));
+    REQUIRE(message.has_value());
+    return std::move(*message);
+  };
+  const auto failed = read(R"({{"type":"failed","cause":{{"text":"{0}","fingerprint":"{0}"}}}})");
+  CHECK(std::get<Failed>(failed).cause.text == shown);
+  CHECK(std::get<Failed>(failed).cause.fingerprint == shown);
+  CHECK(std::get<Leaving>(read(R"({{"type":"leaving","why":"{}"}})")).why == shown);
+  CHECK(std::get<Hello>(read(R"({{"type":"hello","run":"{}"}})")).run_id == shown);
+  const auto stacks = read(R"({{"type":"stacks","groups":[{{"ranks":[0],"lines":["{}"]}}]}})");
+  CHECK(std::get<NodeStacks>(stacks).groups.front().lines.front() == shown);
+  const auto refused =
+      decode_from_coordinator(fmt::format(R"({{"type":"refuse","text":"{}"}})", said));
+  CHECK(std::get<Refusal>(refused.value()).text == shown);
+  CHECK(decode_from_agent(R"({"type":")" + said + R"("})").error().text ==
+        "a message \"" + shown + "\" is not known");
+}
+
 TEST_CASE("messages: a status of thousands of nodes is taken whole") {
   const std::string status(1 << 20, 'x');
   const auto taken = decode_from_coordinator(encode(FromCoordinator(StatusText{status})));

@@ -343,6 +343,25 @@ TEST_CASE("explain: each value stands beside its source") {
   CHECK(!contains(text, "print-config"));
 }
 
+TEST_CASE("explain: a password of etcd is shown nowhere, wherever it was given") {
+  const std::vector<std::string> etcd{"--nnodes=2", "--rdzv-backend=etcd-v2",
+                                      "--rdzv-endpoint=localhost:2379", "train.py"};
+  const auto shows = [](const Resolved& job) {
+    const auto text = explain_text(job);
+    CHECK(contains(text, "user=u,password=***"));
+    CHECK_FALSE(contains(text, "hunter2"));
+    CHECK(job.spec.rdzv_conf.at("password") == "hunter2");
+  };
+  FakeMachine machine;
+  auto words = etcd;
+  words.insert(words.begin(), "--rdzv-conf=user=u, password = hunter2");
+  const auto given = explain_text(machine.job(words));
+  CHECK(contains(given, "password =***"));
+  CHECK_FALSE(contains(given, "hunter2"));
+  machine.variables["PET_RDZV_CONF"] = "user=u,password=hunter2";
+  shows(machine.job(etcd));
+}
+
 TEST_CASE("explain: no line is wider than 100 columns, unless a value is") {
   FakeMachine machine;
   const std::string folder(80, 'a');

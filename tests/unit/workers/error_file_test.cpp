@@ -42,6 +42,16 @@ TEST_CASE("error file: a message that is text is understood") {
   CHECK(file.timestamp == 5);
 }
 
+TEST_CASE("error file: its words steer no terminal; lines and their indentation stay") {
+  const auto file = parse_error_file(
+      R"({"message": {"message": "a\u001b]0;PWNED\u0007\u001b[2J\r\n\tb\u009b",
+          "extraInfo": {"py_callstack": "Traceback\n  \u001b[31mx\u001b]0;open\nlast\n"}}})");
+  CHECK(file.message == "a\n\tb");
+  CHECK(file.callstack == "Traceback\n  x\nlast\n");
+  CHECK(parse_error_file(R"({"message": "a\u001b[2J"})").message == "a");
+  CHECK(parse_error_file(R"({"message": {"message": "a\u001b[2Jb)").message == "ab");
+}
+
 TEST_CASE("error file: what torchrun stumbles over is only less useful") {
   CHECK_FALSE(parse_error_file(R"({"message": {"message": "x"}})").timestamp.has_value());
   CHECK(parse_error_file(R"({"message": {"message": "x"}})").understood);
