@@ -100,12 +100,12 @@ CauseClass class_of(const Failure& failure) {
   if (is_out_of_memory(text)) return CauseClass::Oom;
   if (blames_the_gpu(text)) return CauseClass::Gpu;
   const bool by_signal = failure.status.how == process::ExitStatus::How::Signaled;
-  return by_signal ? CauseClass::Crash : CauseClass::Error;
+  return by_signal && !failure.cut_short ? CauseClass::Crash : CauseClass::Error;
 }
 
 std::string fingerprint_of(const Failure& failure) {
   std::string what;
-  if (failure.status.how == process::ExitStatus::How::Signaled) {
+  if (failure.status.how == process::ExitStatus::How::Signaled && !failure.cut_short) {
     what = signal_name(failure.status.number);
   } else if (failure.exception) {
     what = failure.exception->type;

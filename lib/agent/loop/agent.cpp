@@ -310,7 +310,7 @@ workers::Judgement Agent::judge_failures() const {
   for (auto& failure : failures) {
     if (parts_.explain) parts_.explain(failure);
   }
-  return workers::judge(std::move(failures));
+  return workers::judge(std::move(failures), group_->as_if_ended_now());
 }
 
 void Agent::perform(const TellFailed&) {

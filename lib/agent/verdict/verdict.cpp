@@ -120,6 +120,7 @@ std::string next_step(const workers::Failure& failure) {
   if (workers::ended_by_watchdog(failure)) {
     return "find the rank that did not take part in that operation: it hangs or went another way";
   }
+  if (failure.cut_short) return {};
   if (status.by_signal(SIGSEGV) || status.by_signal(SIGABRT) || status.by_signal(SIGBUS)) {
     return "set PYTHONFAULTHANDLER=1 to see the Python stack of such a crash";
   }
