@@ -315,6 +315,41 @@ class Preemption(unittest.TestCase):
             self.assertEqual(job.lines("^saved"), ["saved"])
             self.assertIn("Slurm", report_of(job)["preemption"]["why"])
 
+    def test_a_worker_that_has_not_asked_yet_is_asked_at_its_first_step(self) -> None:
+        start = "import elastrun, os, pathlib, sys, time\nprint('imported', flush=True)\n" \
+                "while not os.path.exists('go'): time.sleep(0.001)\n"
+        with Job("--worker-lib", "--nproc-per-node=2", "--preempt-signals=SIGTERM",
+                 "--preempt-ack=all", "--report=report.json", "train.py",
+                 files={"train.py": start + TRAIN}) as job:
+            job.wait_for("imported", 2)
+            os.kill(job.process.pid, signal.SIGTERM)
+            job.wait_for("The workers are to save now, which they ask for", path=job.err)
+            (job.folder / "go").touch()
+            self.assertEqual(job.end(), 75, job.errors())
+            self.assertEqual(job.lines(r"saves at (\d+)"), ["0", "0"])
+            self.assertIn("elastrun: preempted (SIGTERM): saved at step 0 after", job.errors())
+
+    def test_a_worker_that_does_not_ask_is_not_waited_for(self) -> None:
+        script = "import elastrun, time\nfor step in range(100000):\n" \
+                 "    time.sleep(0.01); elastrun.step(step)\n" \
+                 "    if step == 3: print('runs', flush=True)\n"
+        with Job("--worker-lib", "--nproc-per-node=2", "--preempt-signals=SIGTERM",
+                 "--preempt-timeout=600", "train.py", files={"train.py": script}) as job:
+            job.wait_for("runs", 2)
+            os.kill(job.process.pid, signal.SIGTERM)
+            self.assertEqual(job.end(), 75, job.errors())
+
+    def test_a_script_that_imports_and_handles_sigterm_is_asked_by_it_at_once(self) -> None:
+        script = "import elastrun, signal, sys, time\n" \
+                 "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('saves', flush=True)))\n" \
+                 "print('runs', flush=True)\ntime.sleep(600)\n"
+        with Job("--worker-lib", "--preempt-signals=SIGTERM", "--preempt-timeout=600", "train.py",
+                 files={"train.py": script}) as job:
+            job.wait_for("runs")
+            os.kill(job.process.pid, signal.SIGTERM)
+            self.assertEqual(job.end(), 75, job.errors())
+            self.assertEqual(len(job.lines("saves")), 1)
+
     def test_a_script_that_only_handles_sigterm_is_asked_by_it(self) -> None:
         script = ("import signal, sys, time\n"
                   "signal.signal(15, lambda *_: (print('saved', flush=True), sys.exit(0)))\n"

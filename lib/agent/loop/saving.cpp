@@ -3,9 +3,11 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "process/process_status.hpp"
 #include "rendezvous/membership/preemption.hpp"
 
 #include <algorithm>
+#include <csignal>
 
 namespace elastrun::agent {
 namespace {
@@ -151,8 +153,16 @@ std::optional<PreemptionAccount> Saving::account() const {
 bool Saving::looks() const {
   return std::ranges::any_of(ranks_, [this](const auto& each) {
     const auto page = parts_.pages.read(each.first);
-    return page && page->looks_for_save;
+    return page && (page->looks_for_save || may_ask(each.second, *page));
   });
+}
+
+/// It has imported the library and not got to its second step without asking: SIGTERM, unless the
+/// script does something at it, would end it where its next step saves.
+bool Saving::may_ask(int rank, const workers::PageContents& page) const {
+  const auto known = steps_.find(rank);
+  const bool goes_on = known != steps_.end() && known->second.last > known->second.first;
+  return page.importer != 0 && !goes_on && !process::read_status(page.importer).survives(SIGTERM);
 }
 
 void Saving::order(const rendezvous::SaveAt& order) {

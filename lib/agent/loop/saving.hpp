@@ -43,7 +43,7 @@ class Saving final : public Observer {
   void asked(const std::string& why);
   /// Writes into the pages of the workers when to save.
   void order(const rendezvous::SaveAt& order);
-  /// Whether a worker asks if it is to save.
+  /// Whether a worker asks if it is to save, or may come to ask.
   bool looks() const;
   /// Of a preemption; none was asked for.
   std::optional<PreemptionAccount> account() const;
@@ -57,6 +57,7 @@ class Saving final : public Observer {
   };
   rendezvous::Reached reached() const;
   Duration pace_of(const Steps& steps) const;
+  bool may_ask(int rank, const workers::PageContents& page) const;
   void look_at_pages();
   void tell() { parts_.report(reached()); }
   void saved(int rank, std::int64_t step);
