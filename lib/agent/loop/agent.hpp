@@ -147,6 +147,8 @@ class Agent {
   void note_cause(const rendezvous::Restart& restart);
   void note_workers();
   workers::Judgement judge_failures() const;
+  void look_for_failed_saves();
+  void note_preemption();
   void watch_for_stuck();
   void look_for_stuck();
   void finish(JobResult result);
