@@ -372,7 +372,9 @@ std::string_view last_words(const Failure& failure) {
 
 std::string what_happened(const Failure& failure) {
   using How = process::ExitStatus::How;
-  if (failure.cut_short) {
+  // It may have got to its own end although it was asked by SIGTERM.
+  const bool own_end = failure.status.how == How::Exited && failure.at > failure.stopped_at;
+  if (failure.cut_short && !own_end) {
     return (failure.exception ? "raised " + failure.exception->text() : "wrote its error file") +
            ", and was stopped before it had ended";
   }

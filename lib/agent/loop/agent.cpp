@@ -309,12 +309,16 @@ void Agent::perform(const TellStarted&) {
   parts_.session.report(rendezvous::Started{round_->number});
 }
 
-workers::Judgement Agent::judge_failures() const {
+std::vector<workers::Failure> Agent::explained_failures() const {
   auto failures = group_->failures();
   for (auto& failure : failures) {
     if (parts_.explain) parts_.explain(failure);
   }
-  return workers::judge(std::move(failures), group_->as_if_ended_now());
+  return failures;
+}
+
+workers::Judgement Agent::judge_failures() const {
+  return workers::judge(explained_failures(), group_->as_if_ended_now());
 }
 
 void Agent::perform(const TellFailed&) {
@@ -374,14 +378,9 @@ void Agent::perform(const TellSaved&) {
   parts_.session.report(rendezvous::Succeeded{round_->number});
 }
 
-/// What they told before they ended is heard first.
 void Agent::look_for_failed_saves() {
-  if (parts_.saving == nullptr || !parts_.saving->account() || !group_) return;
-  auto failures = group_->failures();
-  for (auto& failure : failures) {
-    if (parts_.explain) parts_.explain(failure);
-  }
-  parts_.saving->failed_to_save(std::move(failures));
+  const bool asked = parts_.saving != nullptr && parts_.saving->account();
+  if (asked && group_) parts_.saving->failed_to_save(explained_failures());
 }
 
 void Agent::perform(const SaveGroup& action) {

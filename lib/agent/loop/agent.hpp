@@ -146,6 +146,7 @@ class Agent {
   void begin_stop();
   void note_cause(const rendezvous::Restart& restart);
   void note_workers();
+  std::vector<workers::Failure> explained_failures() const;
   workers::Judgement judge_failures() const;
   void look_for_failed_saves();
   void note_preemption();

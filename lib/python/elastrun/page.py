@@ -213,16 +213,11 @@ def _begin() -> None:
 def _tell_import() -> None:
     """The agent sends no SIGTERM that would end this process before its first should_save."""
     try:
-        descriptor = os.open(_path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        if os.pread(descriptor, 8, 0) == _MAGIC:
-            os.pwrite(descriptor, struct.pack("=q", os.getpid()), 8 * _IMPORTED)
+        with open(_path, "r+b", buffering=0) as file:
+            if file.read(8) == _MAGIC:
+                os.pwrite(file.fileno(), struct.pack("=q", os.getpid()), 8 * _IMPORTED)
     except OSError:
         pass
-    finally:
-        os.close(descriptor)
 
 
 def _ignore(names: str) -> None:
