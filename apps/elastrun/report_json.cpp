@@ -199,6 +199,8 @@ json::value preemption_json(const agent::JobResult& result) {
   out["last_step"] = step(preemption.step);
   const auto lost = preemption.lost();
   out["lost_steps"] = lost ? json::value(*lost) : json::value(nullptr);
+  out["last_checkpoint"] = step(preemption.holds);
+  out["failure"] = text_or_null(preemption.failure);
   return out;
 }
 

@@ -86,6 +86,9 @@ CLI::App* add_stacks(CLI::App& app, StacksOptions& options, std::string& conf) {
       fmt::format("{}, or the rendezvous endpoint of a job: HOST[:PORT]; not needed for the only "
                   "one here",
                   kJob));
+  command->add_flag(
+      "--kernel", options.kernel,
+      "Show what the kernel tells of each thread, too, where there are Python frames");
   add_question_options(*command, options, conf);
   return command;
 }

@@ -4,6 +4,7 @@
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "hangs/stack_sections.hpp"
 #include "hangs/stacks_report.hpp"
 #include "local_runs.hpp"
 #include "query.hpp"
@@ -112,14 +113,17 @@ Result<StacksReport> ask(const StacksOptions& options, const std::string& secret
 int run_stacks(const StacksOptions& options) {
   const auto secret = secret_of(options.job);
   if (!secret) return report_error(secret.error().text, kExitUsage);
-  const auto report = ask(options, *secret);
+  auto report = ask(options, *secret);
   if (!report) return report_error(report.error().text, kExitFailed);
-  const auto& stacks = report->stacks;
+  auto& stacks = report->stacks;
   if (options.json) {
     fmt::print("{}\n", json::serialize(hangs::stacks_json(stacks)));
     return kExitDone;
   }
-  auto text = hangs::stacks_lines(stacks, "\n", kMostLines);
+  for (auto& group : stacks.groups) {
+    if (!options.kernel) group.lines = hangs::without_kernel(group.lines);
+  }
+  const auto text = hangs::stacks_lines(stacks, "\n", kMostLines);
   fmt::print("{}\n", text.empty() ? "no worker of the job runs" : text.substr(1));
   return kExitDone;
 }

@@ -39,7 +39,7 @@ struct StacksOptions {
   std::string target;  // a job of this machine, or HOST[:PORT]; empty: the only job here
   JobChoice job;
   double timeout = 10;  // seconds
-  bool json = false;
+  bool json = false, kernel = false;
 };
 int run_stacks(const StacksOptions& options);
 

@@ -98,4 +98,20 @@ std::vector<Frame> frames_of(const Section& section) {
   return frames;
 }
 
+std::vector<std::string> without_kernel(const std::vector<std::string>& lines) {
+  const auto sections = sections_of(lines);
+  const bool python = std::ranges::any_of(
+      sections, [](const Section& section) { return !frames_of(section).empty(); });
+  const bool hangs = std::ranges::any_of(
+      lines, [](const auto& line) { return line.contains("): in uninterruptible sleep"); });
+  if (!python || hangs) return lines;
+  std::vector<std::string> kept;
+  for (const auto& section : sections) {
+    if (section.kind == Kind::Kernel) continue;
+    kept.push_back(section.header);
+    kept.insert(kept.end(), section.lines.begin(), section.lines.end());
+  }
+  return kept;
+}
+
 }  // namespace elastrun::hangs

@@ -28,4 +28,8 @@ struct Frame {
 /// Innermost first. Empty for a section of the kernel.
 std::vector<Frame> frames_of(const Section& section);
 
+/// Drops what the kernel tells of threads, if the process has Python frames and no thread of it
+/// hangs in the kernel.
+std::vector<std::string> without_kernel(const std::vector<std::string>& lines);
+
 }  // namespace elastrun::hangs

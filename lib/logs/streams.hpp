@@ -49,7 +49,8 @@ class WorkerStreams {
   virtual bool mixes_streams() const = 0;
   /// Whether all that stderr had is still known. If not, the first line that is may lack its start.
   virtual bool knows_all_lines() const = 0;
-  /// When the last occurrence of `text` on stderr came in. Nothing if it did not, or long ago.
+  /// When the last occurrence of `text` on stderr came in; "": its last bytes. Nothing if it did
+  /// not, or long ago.
   virtual std::optional<TimePoint> seen_at(std::string_view text) const = 0;
   /// Path of the file a stream is written to; empty if none.
   virtual std::string stdout_path() const = 0;

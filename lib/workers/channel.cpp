@@ -120,9 +120,10 @@ class UnixChannel final : public Channel {
     }
   }
   void answer(const std::string& text) override {
-    const UniqueFd file = file_of(text);
     for (Connection& one : connections_) {
       if (!std::exchange(one.asks, false)) continue;
+      // A file each: of a shared one the first reader would leave the others its end.
+      const UniqueFd file = file_of(text);
       if (file) send_file(one.socket.native_handle(), file.get());
       // By this the one that asked sees that nothing follows, and our wait on it that it is to be
       // forgotten.

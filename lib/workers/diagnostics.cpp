@@ -10,6 +10,7 @@
 #include <csignal>
 #include <fmt/format.h>
 #include <tuple>
+#include <utility>
 
 namespace elastrun::workers {
 namespace {
@@ -20,6 +21,10 @@ constexpr std::size_t kMaxMessage = 500;  // of an exception's first line, for a
 // From the traceback to the exit: an interpreter that releases devices and joins threads. What was
 // printed longer ago belongs to an error that the program had got over.
 constexpr Duration kLongestEnd = std::chrono::seconds(10);
+// After a traceback at which a program ends it seldom writes more than its message.
+constexpr Duration kLastMessage = std::chrono::seconds(1);
+// The kernel stamps files by a clock that is up to a tick late.
+constexpr Duration kFileTick = std::chrono::milliseconds(10);
 
 /// The line without "[rank3]: ", which torch puts before each line of a worker's last traceback.
 std::string_view without_rank(std::string_view line) {
@@ -154,7 +159,38 @@ bool blames_others(const Failure& failure) {
 bool died_by_itself(const Failure& failure) {
   if (is_crash(failure) || !failure.out_of_memory.empty()) return true;
   if (failure.stopped_by_us || ended_by_watchdog(failure)) return false;
-  return failure.status.how == process::ExitStatus::How::Signaled || !blames_a_peer(said(failure));
+  const bool killed = failure.status.how == process::ExitStatus::How::Signaled;
+  return (killed && !failure.cut_short) || !blames_a_peer(said(failure));
+}
+
+/// When its error file was written, by the clock of the other moments.
+std::optional<TimePoint> recorded_at(const Failure& failure) {
+  if (!failure.error_file || !failure.error_file->written) return std::nullopt;
+  return failure.at - (failure.wall - *failure.error_file->written);
+}
+
+/// Has ended without a reason, or for one that lies with a peer.
+bool explains_nothing(const Failure& failure) {
+  const bool exited = failure.status.how == process::ExitStatus::How::Exited;
+  return blames_others(failure) || (exited && !failure.exception && last_words(failure).empty());
+}
+
+/// Takes one that was stopped for one that has failed, if it had said why before that. A traceback
+/// may be of an error that the program has got over: if it has written more since, it counts only
+/// where those that have ended `explain_nothing`.
+bool counts_as_failed(Failure& failure, bool explain_nothing) {
+  const auto recorded = recorded_at(failure);
+  const auto& printed = failure.traceback_at;
+  const bool by_file =
+      failure.error_file && (!recorded || *recorded + kFileTick <= failure.stopped_at);
+  bool by_traceback = printed && failure.exception && *printed <= failure.stopped_at &&
+                      failure.stopped_at - *printed <= kLongestEnd;
+  const bool is_last =
+      by_traceback && failure.wrote_at.value_or(*printed) - *printed <= kLastMessage;
+  by_traceback = by_traceback && (is_last || explain_nothing);
+  if (!by_file && !by_traceback) return false;
+  failure.stopped_by_us = false;
+  return failure.cut_short = true;
 }
 
 /// Who began before whom; `first`: the one that ended first.
@@ -259,14 +295,12 @@ bool blames_a_peer(std::string_view text) {
 TimePoint evident_at(const Failure& failure) {
   auto earliest = failure.at;
   const auto consider = [&](TimePoint when) {
-    if (failure.at - when <= kLongestEnd) earliest = std::min(earliest, when);
+    if (failure.cut_short || failure.at - when <= kLongestEnd) earliest = std::min(earliest, when);
   };
   // A signal's death has nothing to do with what the program printed.
   const bool exited = failure.status.how == process::ExitStatus::How::Exited;
-  if (exited && failure.traceback_at) consider(*failure.traceback_at);
-  if (failure.error_file && failure.error_file->written) {
-    consider(failure.at - (failure.wall - *failure.error_file->written));
-  }
+  if ((exited || failure.cut_short) && failure.traceback_at) consider(*failure.traceback_at);
+  if (const auto recorded = recorded_at(failure)) consider(*recorded);
   return earliest;
 }
 
@@ -291,7 +325,22 @@ bool is_first_known(const std::vector<Failure>& failures, const std::vector<Fail
   return !somebody_else && !std::ranges::all_of(failures, blames_others);
 }
 
-Judgement judge(std::vector<Failure> failures) {
+Judgement judge(std::vector<Failure> failures, std::vector<Failure> running) {
+  const auto by_itself = [](const Failure& one) { return !one.stopped_by_us; };
+  const bool explain_nothing = std::ranges::any_of(failures, by_itself) &&
+                               std::ranges::all_of(failures, [](const Failure& one) {
+                                 return one.stopped_by_us || explains_nothing(one);
+                               });
+  for (auto& one : failures) {
+    if (one.stopped_by_us) counts_as_failed(one, explain_nothing);
+  }
+  for (auto& one : running) {
+    one.stopped_at = one.at;  // as if it were stopped now
+    if (!counts_as_failed(one, explain_nothing)) continue;
+    const auto began = evident_at(one);  // the only moment that is known of its end
+    one.wall -= std::exchange(one.at, began) - began;
+    failures.push_back(std::move(one));
+  }
   std::ranges::stable_sort(failures, {}, [](const Failure& failure) {
     return std::tuple(failure.stopped_by_us, failure.local_rank);
   });
@@ -323,6 +372,12 @@ std::string_view last_words(const Failure& failure) {
 
 std::string what_happened(const Failure& failure) {
   using How = process::ExitStatus::How;
+  // It may have got to its own end although it was asked by SIGTERM.
+  const bool own_end = failure.status.how == How::Exited && failure.at > failure.stopped_at;
+  if (failure.cut_short && !own_end) {
+    return (failure.exception ? "raised " + failure.exception->text() : "wrote its error file") +
+           ", and was stopped before it had ended";
+  }
   std::string text = failure.status.how == How::Exited
                          ? fmt::format("ended with exit code {}", failure.status.number)
                          : fmt::format("was killed by {}", failure.status.text());

@@ -27,9 +27,9 @@ bool blames_a_peer(std::string_view text);
 /// SIGABRT, like a crash, but the reason lies with a rank that did not take part.
 bool ended_by_watchdog(const Failure& failure);
 
-/// When a worker began to fail: the earliest of its exit, its error file and, if it exited, its
-/// last traceback. A Python program needs a while from its exception to its exit, so that exits
-/// alone may name the wrong one.
+/// When a worker began to fail: the earliest of its exit, its error file and, if it exited or was
+/// cut short, its last traceback. A Python program needs a while from its exception to its exit, so
+/// that exits alone may name the wrong one.
 TimePoint evident_at(const Failure& failure);
 
 /// How long it took from there to its end: a traceback, destructors, the interpreter. Zero of one
@@ -54,8 +54,10 @@ struct Judgement {
   const Failure& first() const { return failures[culprit]; }
 };
 
-/// `failures` must not be empty. Pure.
-Judgement judge(std::vector<Failure> failures);
+/// `failures` must not be empty; `running` are as those of is_first_known. Who has said why it
+/// fails, by an error file or a traceback, before it was stopped, or before now, has failed by
+/// itself: an interpreter may take seconds to end, and its victims are quicker. Pure.
+Judgement judge(std::vector<Failure> failures, std::vector<Failure> running = {});
 
 /// The last line of stderr of a worker that exited without a traceback, as `sys.exit("no data")`
 /// does; else empty. Refers to the failure.

@@ -36,7 +36,10 @@ struct Failure {
   TimePoint at;                           // when its end was seen
   WallTime wall;                          // the same moment, by the wall clock
   std::optional<TimePoint> traceback_at;  // when its last traceback began on stderr
+  std::optional<TimePoint> wrote_at{};    // when the last of its stderr came
   bool stopped_by_us = false;             // it ended after our signal to stop
+  TimePoint stopped_at{};                 // then: that signal
+  bool cut_short = false;  // it had said why it fails before that: judge() sets this
   std::string error_file_path;
   std::optional<ErrorFile> error_file;  // none if the worker left none
   std::optional<PythonException> exception;

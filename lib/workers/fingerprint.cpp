@@ -199,13 +199,14 @@ CauseClass class_of(const Failure& failure) {
   if (is_out_of_memory(text)) return CauseClass::Oom;
   if (blames_the_gpu(text)) return CauseClass::Gpu;
   if (is_external(failure)) return CauseClass::External;
-  if (failure.status.how == process::ExitStatus::How::Signaled) return CauseClass::Crash;
+  const bool by_signal = failure.status.how == process::ExitStatus::How::Signaled;
+  if (by_signal && !failure.cut_short) return CauseClass::Crash;
   return is_of_the_code(failure) ? CauseClass::Code : CauseClass::Error;
 }
 
 std::string fingerprint_of(const Failure& failure) {
   std::string what;
-  if (failure.status.how == process::ExitStatus::How::Signaled) {
+  if (failure.status.how == process::ExitStatus::How::Signaled && !failure.cut_short) {
     what = signal_name(failure.status.number);
   } else if (failure.exception) {
     what = failure.exception->type;

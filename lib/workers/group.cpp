@@ -89,8 +89,9 @@ void Group::ended(std::size_t index, const process::Exit& exit) {
   worker.abandoned = false;
   // What ends after the order to stop is not blamed, whatever its status says.
   worker.stopped_by_us = stage_ != Stage::Running;
+  worker.stopped_at = stopped_at_;
   if (stage_ == Stage::Running) {
-    if (worker.failed()) failed(worker);
+    if (worker.failed()) failed();
     if (all_succeeded()) emit(Event::AllSucceeded);
     if (!any_running() && !all_succeeded()) emit_with_diagnostics(Event::AllEnded);
   }
@@ -103,10 +104,13 @@ void Group::ended(std::size_t index, const process::Exit& exit) {
   advance();
 }
 
-/// What it wrote last tells why: read it before anybody is told. Its children may write on, until
-/// the group is gone: a trainer below a script that has failed saves its checkpoint.
-void Group::failed(Worker& worker) {
-  if (worker.streams) worker.streams->catch_up();
+/// What it wrote last tells why, and others may have written before that why they fail: read it
+/// before anybody is told. Its children may write on, until the group is gone: a trainer below a
+/// script that has failed saves its checkpoint.
+void Group::failed() {
+  for (auto& one : workers_) {
+    if (one.streams && one.output == Worker::Output::Flowing) one.streams->catch_up();
+  }
   emit_with_diagnostics(Event::WorkerFailed);
 }
 
@@ -132,6 +136,7 @@ void Group::emit(Event event) {
 
 void Group::stop(int signal, Duration grace) {
   const auto until = clock_.now() + grace;
+  if (stage_ == Stage::Running) stopped_at_ = parts_.clock.now();
   if (stage_ == Stage::Running || stage_ == Stage::Asking) {
     const bool sooner = stage_ == Stage::Running || until < deadline_;
     if (stage_ == Stage::Running && parts_.apart) {
@@ -158,6 +163,7 @@ void Group::finish(Duration time_limit) {
 
 void Group::kill() {
   if (stage_ >= Stage::Draining) return;  // no worker is left
+  if (stage_ == Stage::Running) stopped_at_ = parts_.clock.now();
   stage_ = Stage::Killing;
   asked_ = killed_ = true;
   begin_killing();

@@ -99,7 +99,7 @@ class Group {
 
   void started(WorkerPlan& plan, std::unique_ptr<process::Child> child);
   void ended(std::size_t index, const process::Exit& exit);
-  void failed(Worker& worker);
+  void failed();
   void emit(Event event);
   void ask_all(int signal);
   bool ask_trainers(int signal);
@@ -143,6 +143,7 @@ class Group {
   std::optional<TimePoint> given_up_at_;  // after the first SIGKILL
   std::optional<Summons> summons_;        // in a stop that asks trainers first
   int asked_with_ = 0;                    // the signal
+  TimePoint stopped_at_{};                // the first order to stop or to kill
   process::ProcessTable asked_apart_;
   std::uint64_t asked_at_ = process::kNever;  // as start_time of a process
   std::optional<Leftovers> leftovers_;        // once all workers have ended

@@ -19,7 +19,8 @@ constexpr std::uint32_t kVersion = 1;
 // Offsets in bytes, see elastrun-protocol(7). The Python package and worker/written_page.hpp have
 // them, too.
 constexpr std::size_t kWriter = 16, kCount = 20, kLock = 24, kStep = 32, kStepAt = 40, kPhase = 48,
-                      kPhaseAt = 80, kRefused = 88, kLooked = 96, kSaveAt = 104, kSeries = 128;
+                      kPhaseAt = 80, kRefused = 88, kLooked = 96, kSaveAt = 104, kImported = 112,
+                      kSeries = 128;
 constexpr std::size_t kPhaseSize = 32;
 constexpr std::size_t kEntry = 128, kValue = 8, kValues = 16, kNameSize = 24, kName = 28;
 // A worker that writes in each reading writes all the time, and a fifth would meet it again.
@@ -77,6 +78,7 @@ PageContents parse_page(std::string_view bytes) {
   const auto phase = bytes.substr(kPhase, kPhaseSize);
   page.phase = without_escapes(phase.substr(0, phase.find('\0')));
   page.looks_for_save = at<std::int64_t>(bytes, kLooked) > 0;
+  page.importer = static_cast<pid_t>(std::max(at<std::int32_t>(bytes, kImported), 0));
   for (std::size_t i = 0; i < entries(bytes); ++i) {
     auto series = series_of(bytes.substr(kSeries + i * kEntry, kEntry));
     if (!series.name.empty() && series.count > 0) page.series.push_back(std::move(series));

@@ -30,6 +30,7 @@ struct PageContents {
   TimePoint phase_at{};
   std::vector<Series> series{};
   bool looks_for_save = false;  // it asks whether it is to save (elastrun.should_save)
+  pid_t importer = 0;           // the process that last imported elastrun; 0: none has
 };
 
 /// Of the bytes of a page. Hostile until parsed: whatever they are, something comes of it. Pure.

@@ -32,6 +32,7 @@ Failure failure_of(const Worker& worker, const process::Exit& exit, std::optiona
   failure.wall = exit.wall;
   failure.peak_rss_bytes = exit.peak_rss_bytes;
   failure.stopped_by_us = worker.stopped_by_us;
+  failure.stopped_at = worker.stopped_at;
   failure.stderr_shown = worker.stderr_shown;
   failure.error_file_path = worker.error_file;
   // Empty it says only that a running worker is about to fail: once that has ended, that it could
@@ -43,6 +44,7 @@ Failure failure_of(const Worker& worker, const process::Exit& exit, std::optiona
     failure.lines_are_all =
         worker.streams->knows_all_lines() && failure.last_lines.size() < kSearched;
     failure.traceback_at = worker.streams->seen_at(kTraceback);
+    failure.wrote_at = worker.streams->seen_at("");
     failure.stdout_path = worker.streams->stdout_path();
     failure.stderr_path = worker.streams->stderr_path();
   }

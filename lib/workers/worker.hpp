@@ -31,6 +31,7 @@ struct Worker {
   std::optional<process::Exit> exit;
   bool stderr_shown = false;
   bool stopped_by_us = false;  // ended after we had asked it to
+  TimePoint stopped_at{};      // then: when we had
   bool abandoned = false;      // did not even end by SIGKILL within the bound, or is out of reach
   bool out_of_reach = false;   // runs as another user: not waited for
   bool returned = false;       // its script has; it waits for those of the others

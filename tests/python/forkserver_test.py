@@ -22,7 +22,7 @@ BOUND = 60
 SUBREAPER = 36
 
 PORTRAIT = r'''
-import atexit, json, os, resource, signal, sys
+import atexit, json, os, resource, signal, sys, threading
 atexit.register(print, "at exit")
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 main = sys.modules["__main__"]
@@ -53,6 +53,7 @@ print(json.dumps({
     "same": [sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__],
     "int": str(signal.getsignal(signal.SIGINT)), "stdin": sys.stdin.read(),
     "gc": __import__("gc").isenabled(), "excepthook": sys.excepthook is sys.__excepthook__,
+    "native": [threading.main_thread().native_id == pid, threading.get_native_id() == pid],
     "recursion": sys.getrecursionlimit(), "meta_path": len(sys.meta_path)}))
 '''
 
@@ -185,6 +186,18 @@ class ForkServer(unittest.TestCase):
                 seen = [json.loads(one.splitlines()[0]) for one in (executed[0], forked[0])]
                 self.assertEqual(seen[1], seen[0])
                 self.assertTrue(forked[0].endswith("at exit\n"))
+
+    def test_a_child_whose_agent_dies_before_it_adopts_it_ends_at_once(self):
+        self.write("pass")
+        with Agent(self.folder, "script", "train.py") as agent:
+            self.assertEqual(agent.state(), "ready")
+            ctypes.CDLL(None).prctl(SUBREAPER, 0, 0, 0, 0)  # another process adopts it
+            child, pid = agent.fork()
+            watch = os.pidfd_open(pid)
+            child.close()
+            ended, _, _ = select.select([watch], [], [], BOUND / 2)
+            os.close(watch)
+            self.assertTrue(ended, "it spins until its time to be adopted is over")
 
     def test_it_ends_the_same_both_ways(self):
         for ending in (

@@ -16,7 +16,7 @@ sys.path.insert(0, PACKAGE)
 sys.dont_write_bytecode = True
 from elastrun import page  # noqa: E402
 
-STEP, LOOKED, SAVE_AT = 4, 12, 13  # words of elastrun-protocol(7)
+STEP, LOOKED, SAVE_AT, IMPORTED = 4, 12, 13, 14  # words of elastrun-protocol(7)
 
 
 class ShouldSave(unittest.TestCase):
@@ -56,6 +56,17 @@ class ShouldSave(unittest.TestCase):
             self.assertFalse(page.should_save(odd))
         self.order(12 + 2)
         self.assertTrue(page.should_save(float("nan")))
+
+    def test_the_import_names_its_process_and_writes_into_nothing_but_a_page(self) -> None:
+        other = os.memfd_create("other")
+        self.addCleanup(os.close, other)
+        before, page._path = page._path, f"/proc/self/fd/{other}"
+        self.addCleanup(setattr, page, "_path", before)
+        page._tell_import()
+        self.assertEqual(os.fstat(other).st_size, 0)
+        page._path = self.shared.path
+        page._tell_import()
+        self.assertEqual(self.shared.words(IMPORTED), (os.getpid(),))
 
     def test_the_page_of_a_process_that_has_ended_is_taken_over(self) -> None:
         self.assertEqual(self.shared.owner(), os.getpid())

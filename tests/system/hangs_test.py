@@ -3,6 +3,7 @@
 """Hangs: a job that stands still is told with the stacks of all workers, and who stands out."""
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import os
 import signal
@@ -334,11 +335,25 @@ class Asked(unittest.TestCase):
         self.assertEqual((code, err), (0, ""))
         self.assertRegex(out, r"^ranks 0, 1 in wait_for \(train.py:\d+\)\n  \| Thread ")
         self.assertEqual([group["ranks"] for group in self.stacks()["groups"]], [[0, 1]])
+        # Of workers that are well nobody wants the frames of the kernel, unless asked for them.
+        self.assertNotRegex(out, r"\n  \| threads? \d")
+        self.assertRegex(self.ctl("--kernel")[1], r"wait_for[^|]*\n  \| Thread (.|\n)*\n  \| thread \d")
         (job.folder / "loaded").touch()
         self.assertEqual(job.end(), 0, job.errors())
         code, out, err = self.ctl()
         self.assertEqual((code, out), (1, ""))
         self.assertIn("no job of this user runs on this machine", err)
+
+    def test_several_who_ask_at_once_get_the_same_answer(self) -> None:
+        job = self.start("import elastrun\nprint('ready', flush=True)\nload()\n")
+        job.wait_for("ready")
+        wait_until(lambda: self.ctl()[0] == 0, "the run is registered")
+        with concurrent.futures.ThreadPoolExecutor(8) as asks:
+            for code, out, err in asks.map(lambda _: self.ctl(), range(24)):
+                self.assertEqual((code, err), (0, ""))
+                self.assertRegex(out, r"^rank 0 in wait_for ")
+        (job.folder / "loaded").touch()
+        self.assertEqual(job.end(), 0, job.errors())
 
     def test_status_tells_at_once_who_is_stopped(self) -> None:
         # Also without --hang-timeout.

@@ -11,7 +11,7 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import LIMIT, PROGRAM, Job, main, wait_until
+from harness import LIMIT, PROGRAM, Job, main, stat_of, wait_until
 from ports import free_port
 
 CTL = PROGRAM.with_name("elastrunctl")
@@ -461,6 +461,103 @@ class Preemption(unittest.TestCase):
             self.assertEqual(job.end(), 75, job.errors())
             self.assertEqual(job.lines("^saved"), ["saved"])
             self.assertIn("Slurm", report_of(job)["preemption"]["why"])
+
+    def check_unsaved(self, job: Job, failure: str, lost: str) -> None:
+        self.assertEqual(job.end(), 75, job.errors())
+        self.assertRegex(job.errors(), rf"\nelastrun: preempted \(SIGTERM\)[^\n]*, but {failure} "
+                                       rf"after [^\n]*, {lost}\n$")
+        self.assertIn("\nelastrun: preempted, not saved\n", job.errors())
+        self.assertNotIn("nothing is wrong", job.errors())
+        preemption = report_of(job)["preemption"]
+        self.assertRegex(preemption["failure"], f"^{failure}$")
+        self.assertIsNone(preemption["saved"])
+        self.assertIsNone(preemption["saved_step"])
+
+    def test_a_save_that_finds_the_disk_full_is_told(self) -> None:
+        full = "raise OSError(28, 'No space left on device')"
+        failure = (r"rank 0 failed to save: it ended with exit code 1 "
+                   r"\(OSError: \[Errno 28\] No space left on device\)")
+        for before, lost in ((0, "no checkpoint of this run holds"),
+                             (2, r"\d+ steps lost since checkpoint 2")):
+            script = TRAIN.replace("    if RANK == 0:\n", "    if RANK == 0 and step > 2:\n"
+                                   f"        {full}\n    if RANK == 0:\n")
+            every = (f"every={before}",) if before else ()
+            script = script.replace("step % int(words[\"every\"]) == 0", "step == 2")
+            with self.subTest(before), Job(
+                    "--worker-lib", "--report=report.json", "--nproc-per-node=2",
+                    "--preempt-signals=SIGTERM", "train.py", *LONG, *every,
+                    files={"train.py": script}) as job:
+                job.wait_for("is at 3", 2)
+                job.process.send_signal(signal.SIGTERM)
+                self.check_unsaved(job, failure, lost)
+
+    def test_a_rank_that_is_killed_in_its_part_of_the_save_is_told(self) -> None:
+        # With --preempt-ack=all, and where it has saved before.
+        script = TRAIN.replace("def save(step):\n", "def save(step):\n"
+                               "    if RANK == 1 and step > 2:\n"
+                               "        print('ends', os.getpid(), flush=True)\n"
+                               "        os.kill(os.getpid(), signal.SIGKILL)\n"
+                               "    while step > 2 and not os.path.exists('go'): time.sleep(0.001)\n")
+        script = script.replace("step % int(words[\"every\"]) == 0", "step == 2")
+        for options, every, lost in (
+                (("--preempt-ack=all",), (), "no checkpoint of this run holds"),
+                ((), ("every=2",), r"\d+ steps lost since checkpoint 2")):
+            with self.subTest(every), Job(
+                    "--worker-lib", "--report=report.json", "--nproc-per-node=2",
+                    "--preempt-signals=SIGTERM", *options, "train.py", *LONG, *every,
+                    files={"train.py": script}) as job:
+                job.wait_for("is at 3", 2)
+                job.process.send_signal(signal.SIGTERM)
+                pid, = job.wait_for(r"^ends (\d+)")
+                wait_until(lambda: stat_of(int(pid)) is None, "rank 1 has been reaped")
+                (job.folder / "go").touch()
+                self.check_unsaved(job, "rank 1 failed to save: it was killed by SIGKILL", lost)
+
+    def test_a_script_that_fails_to_save_at_sigterm_is_told(self) -> None:
+        script = "import signal, time\ndef save(*_): raise OSError(28, 'No space left on device')\n" \
+                 "signal.signal(signal.SIGTERM, save)\nprint('runs', flush=True)\ntime.sleep(600)\n"
+        with Job("--worker-lib", "--report=report.json", "--preempt-signals=SIGTERM", "train.py",
+                 files={"train.py": script}) as job:
+            job.wait_for("runs")
+            os.kill(job.process.pid, signal.SIGTERM)
+            self.check_unsaved(job, r"rank 0 failed to save: it ended with exit code 1 \(OSError: "
+                                    r"\[Errno 28\] No space left on device\)",
+                               "no checkpoint of this run holds")
+
+    def test_a_worker_that_has_not_asked_yet_is_asked_at_its_first_step(self) -> None:
+        start = "import elastrun, os, pathlib, sys, time\nprint('imported', flush=True)\n" \
+                "while not os.path.exists('go'): time.sleep(0.001)\n"
+        with Job("--worker-lib", "--nproc-per-node=2", "--preempt-signals=SIGTERM",
+                 "--preempt-ack=all", "--report=report.json", "train.py",
+                 files={"train.py": start + TRAIN}) as job:
+            job.wait_for("imported", 2)
+            os.kill(job.process.pid, signal.SIGTERM)
+            job.wait_for("The workers are to save now, which they ask for", path=job.err)
+            (job.folder / "go").touch()
+            self.assertEqual(job.end(), 75, job.errors())
+            self.assertEqual(job.lines(r"saves at (\d+)"), ["0", "0"])
+            self.assertIn("elastrun: preempted (SIGTERM): saved at step 0 after", job.errors())
+
+    def test_a_worker_that_does_not_ask_is_not_waited_for(self) -> None:
+        script = "import elastrun, time\nfor step in range(100000):\n" \
+                 "    time.sleep(0.01); elastrun.step(step)\n" \
+                 "    if step == 3: print('runs', flush=True)\n"
+        with Job("--worker-lib", "--nproc-per-node=2", "--preempt-signals=SIGTERM",
+                 "--preempt-timeout=600", "train.py", files={"train.py": script}) as job:
+            job.wait_for("runs", 2)
+            os.kill(job.process.pid, signal.SIGTERM)
+            self.assertEqual(job.end(), 75, job.errors())
+
+    def test_a_script_that_imports_and_handles_sigterm_is_asked_by_it_at_once(self) -> None:
+        script = "import elastrun, signal, sys, time\n" \
+                 "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('saves', flush=True)))\n" \
+                 "print('runs', flush=True)\ntime.sleep(600)\n"
+        with Job("--worker-lib", "--preempt-signals=SIGTERM", "--preempt-timeout=600", "train.py",
+                 files={"train.py": script}) as job:
+            job.wait_for("runs")
+            os.kill(job.process.pid, signal.SIGTERM)
+            self.assertEqual(job.end(), 75, job.errors())
+            self.assertEqual(len(job.lines("saves")), 1)
 
     def test_a_script_that_only_handles_sigterm_is_asked_by_it(self) -> None:
         script = ("import signal, sys, time\n"

@@ -34,8 +34,86 @@ atexit.register(end_last)
 raise ValueError("the first")
 """
 
+# Rank 0 raises, and its interpreter ends by a signal alone; rank 1 fails because of that, each time
+# in another way.
+NEVER_ENDS = """
+import atexit, os, signal, sys, time
+def wait_for(name):
+    while not os.path.exists(name):
+        time.sleep(0.001)
+def ends():
+    open("ends", "w").close()
+    time.sleep(600)
+if os.environ["RANK"] == "0":
+    atexit.register(ends)
+    if os.environ.get("RECORDED"):
+        with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+            file.write('{"message": {"message": "ValueError: the first", "extraInfo": {}}}')
+        time.sleep(0.02)
+        sys.stderr = None
+    raise ValueError("the first")
+wait_for("ends")
+"""
+VICTIMS = {
+    "gloo": "raise RuntimeError('[../gloo/transport/tcp/pair.cc:1] Connection closed by peer')",
+    "nccl": "raise RuntimeError('NCCL error: ncclRemoteError: remote process exited')",
+    "reset": "raise ConnectionResetError(104, 'Connection reset by peer')",
+    "pipe": "raise BrokenPipeError(32, 'Broken pipe')",
+    "end of file": "raise EOFError('Ran out of input')",
+    "time": "raise TimeoutError('rank 0 has not sent its part')",
+    "own words": "raise ValueError('got 3 parts, not 4')",
+    "key": "raise KeyError('part 0')",
+    "silent": "sys.exit(1)",
+    "silent at once": "os._exit(7)",
+    "words": "sys.exit('lost rank 0')",
+    "logged": "print('rank 0 is gone', file=sys.stderr); sys.exit(3)",
+    "abort": "os.abort()",
+    "watchdog": "print('Watchdog caught collective operation timeout', file=sys.stderr); os.abort()",
+    "crash": "os.kill(os.getpid(), signal.SIGSEGV)",
+    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "late": "time.sleep(0.2); raise RuntimeError('Connection closed by peer')",
+}
+
 
 class Reports(unittest.TestCase):
+    def test_who_has_raised_is_to_blame_also_if_it_never_gets_to_its_end(self) -> None:
+        for kind, fails in VICTIMS.items():
+            with self.subTest(kind), Job("--nproc-per-node=2", "--report=report.json", "train.py",
+                                         files={"train.py": NEVER_ENDS + fails}) as job:
+                self.assertEqual(job.end(), 1, job.errors())
+                self.assertIn("rank 0 failed first: it raised ValueError: the first, and was stopped "
+                              "before it had ended", job.errors())
+                self.assertRegex(job.errors(), r": rank 0: ValueError: the first\n$")
+                report = json.loads((job.folder / "report.json").read_text())
+                self.assertEqual(report["culprit"]["rank"], 0)
+
+    def test_who_has_left_an_error_file_is_to_blame_also_if_it_never_gets_to_its_end(self) -> None:
+        for kind in ("gloo", "silent", "own words"):
+            with self.subTest(kind), Job("--nproc-per-node=2", "train.py", env={"RECORDED": "1"},
+                                         files={"train.py": NEVER_ENDS + VICTIMS[kind]}) as job:
+                self.assertEqual(job.end(), 1, job.errors())
+                self.assertIn("rank 0 failed first: it raised ValueError: the first", job.errors())
+
+    def test_who_has_got_over_an_error_is_not_to_blame(self) -> None:
+        script = """
+import logging, os, sys, time
+if os.environ["RANK"] == "0":
+    try:
+        raise ValueError("got over")
+    except ValueError:
+        logging.exception("trying again")
+    time.sleep(1.5)
+    logging.warning("goes on")
+    open("goes", "w").close()
+    time.sleep(600)
+while not os.path.exists("goes"): time.sleep(0.001)
+raise KeyError("of its own")
+"""
+        with Job("--nproc-per-node=2", "train.py", files={"train.py": script}) as job:
+            self.assertEqual(job.end(), 1)
+            self.assertIn("rank 1 failed first: it ended with exit code 1 (KeyError: 'of its own')",
+                          job.errors())
+
     def test_the_culprit_is_who_raised_first_not_whose_interpreter_ended_first(self) -> None:
         with Job("--nproc-per-node=2", "--monitor-interval=2", "train.py",
                  files={"train.py": SLOW_END}) as job:

@@ -19,6 +19,9 @@ namespace {
 
 constexpr std::string_view kArea = "agent";
 constexpr Duration kStuckLook = std::chrono::milliseconds(100);  // torchrun's monitor interval
+// The coordinator answers at once, and tells the step when all nodes have answered it. A spot
+// instance has 30 s.
+constexpr Duration kTimeToHear = std::chrono::seconds(3);
 constexpr int kFarthestAncestor = 32;  // of a process that speaks for a worker: scripts in scripts
 
 /// Of those that were asked to end and had to be killed.
@@ -254,6 +257,7 @@ bool Agent::may_be_signalled() const {
 void Agent::post_failure() {
   signal_wait_->disarm();
   if (!group_) return;
+  look_for_failed_saves();
   // As if all had ended now: those that still run might blame another one, unless their words so
   // far cannot.
   const bool known = workers::is_first_known(group_->failures(), group_->as_if_ended_now());
@@ -313,12 +317,16 @@ void Agent::perform(const TellStarted&) {
   parts_.session.report(rendezvous::Started{round_->number});
 }
 
-workers::Judgement Agent::judge_failures() const {
+std::vector<workers::Failure> Agent::explained_failures() const {
   auto failures = group_->failures();
   for (auto& failure : failures) {
     if (parts_.explain) parts_.explain(failure);
   }
-  return workers::judge(std::move(failures));
+  return failures;
+}
+
+workers::Judgement Agent::judge_failures() const {
+  return workers::judge(explained_failures(), group_->as_if_ended_now());
 }
 
 void Agent::perform(const TellFailed&) {
@@ -352,13 +360,71 @@ void Agent::perform(const StayForOthers&) {
   barrier_.stay();
 }
 
+void Agent::perform(const TellPreempt& action) {
+  log::warning(kArea, "Preempted ({}): the workers are to save and end within {}", action.why,
+               format_duration(action.deadline));
+  parts_.session.report(rendezvous::AskPreempt{action.why, action.deadline});
+  const auto until = parts_.clock.now() + action.deadline;
+  unheard_->arm(std::min(parts_.clock.now() + kTimeToHear, until), [this, until] {
+    const auto left = std::max(until - parts_.clock.now(), Duration::zero());
+    // A script that never looks at its page hears of the save by a signal alone.
+    const bool looks = parts_.saving != nullptr && parts_.saving->looks();
+    post(PreemptUnheard{{.step = -1, .left = left, .by_signal = !looks}});
+  });
+}
+
+void Agent::perform(const TellReached&) {
+  if (parts_.saving != nullptr) return parts_.saving->answer();
+  parts_.session.report(rendezvous::Reached{.round = round_ ? round_->number : 0});
+}
+
+void Agent::perform(const TellSaved&) {
+  // Who ends behind its save has told that before.
+  if (parts_.catch_up) parts_.catch_up();
+  look_for_failed_saves();
+  if (parts_.saving != nullptr) parts_.saving->tell_failure();
+  // Whatever they ended with, the coordinator waits for no more from them.
+  parts_.session.report(rendezvous::Succeeded{round_->number});
+}
+
+void Agent::look_for_failed_saves() {
+  const bool asked = parts_.saving != nullptr && parts_.saving->account();
+  if (asked && group_) parts_.saving->failed_to_save(explained_failures());
+}
+
+void Agent::perform(const SaveGroup& action) {
+  if (parts_.saving != nullptr) parts_.saving->order(action.order);
+  leave_.begin(action.order.left);
+  // The workers read the order from their pages.
+  if (!action.order.by_signal) return;
+  begin_stop();
+  group_->stop(SIGTERM, action.order.left);
+}
+
+void Agent::note_preemption() {
+  if (parts_.saving == nullptr) return;
+  const auto told = parts_.saving->account();
+  // A part of the checkpoint may have failed after rank 0 had told of its own.
+  if (told && told->is_saved) look_for_failed_saves();
+  result_.preemption = parts_.saving->account();
+  auto& ending = result_.ending;
+  // The coordinator has named one already, maybe of another node.
+  if (!told || ending.kind != Ending::Kind::Preempted || ending.why.contains(", but ")) return;
+  const auto& failure = result_.preemption->failure;
+  if (!failure.empty()) ending.why += ", but " + failure;
+}
+
+void Agent::perform(const ArmLeave&) {
+  leave_.saved();
+}
+
 void Agent::perform(const End& action) {
   // Now, since the group goes before the result is told.
   note_workers();
   result_.ending = action.ending;
   result_.round = round_;
   result_.memory = memory_.at(parts_.clock.now());
-  if (parts_.saving != nullptr) result_.preemption = parts_.saving->account();
+  note_preemption();
   // Once more: workers that have ended since the failure was told may be the ones to blame.
   if (group_ && !group_->failures().empty()) result_.judgement = judge_failures();
   result_.culprit = choose_culprit(result_.ending, result_.judgement, result_.round);

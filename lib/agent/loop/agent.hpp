@@ -146,7 +146,10 @@ class Agent {
   void begin_stop();
   void note_cause(const rendezvous::Restart& restart);
   void note_workers();
+  std::vector<workers::Failure> explained_failures() const;
   workers::Judgement judge_failures() const;
+  void look_for_failed_saves();
+  void note_preemption();
   void watch_for_stuck();
   void look_for_stuck();
   void finish(JobResult result);

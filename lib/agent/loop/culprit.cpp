@@ -30,7 +30,9 @@ rendezvous::Cause cause_of(const workers::Failure& failure, const std::string& n
   cause.node = node;
   cause.rank = failure.rank;
   cause.local_rank = failure.local_rank;
-  cause.exit_code = failure.status.as_python();
+  // Without our signal the exception would have ended it with 1, as Python does.
+  const bool by_us = failure.cut_short && failure.status.how == process::ExitStatus::How::Signaled;
+  cause.exit_code = by_us ? 1 : failure.status.as_python();
   cause.text = fmt::format("rank {} {}", failure.rank, workers::what_happened(failure));
   cause.wall_seconds = to_seconds(failure.wall);
   cause.what = workers::class_of(failure);

@@ -3,6 +3,7 @@
 
 #include "agent/loop/culprit.hpp"
 #include "agent/loop/fact.hpp"
+#include "core/text.hpp"
 #include "goodput/account/restart_log.hpp"
 #include "goodput/account/start_log.hpp"
 #include "goodput/ledger/ledger.hpp"
@@ -11,6 +12,7 @@
 #include "rendezvous/membership/round.hpp"
 #include "workers/diagnostics.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,7 +51,12 @@ struct ExpiredTimer {
   int signal = 0;                  // 0: it was not to be ended
   bool reaped = false;             // the signal was sent
   std::vector<std::string> stack;  // lines, taken before that
-  std::string sentence() const;    // "expired timer 'train.py#57' after 2.0 s"
+  /// "expired timer 'train.py#57' after 2.0 s"
+  std::string sentence() const {
+    const auto named = "timer '" + scope + "'";
+    if (after <= Duration::zero()) return named + " had expired when it came";
+    return "expired " + named + " after " + format_duration(after);
+  }
 };
 
 /// A time in which no worker of the job made progress.
@@ -68,9 +75,11 @@ struct PreemptionAccount {
   bool is_saved = false;
   std::int64_t step = -1;        // the last that a worker here has done; -1: none told
   std::int64_t checkpoint = -1;  // that was saved then; -1: not told
+  std::int64_t holds = -1;       // the last complete checkpoint, whenever it was saved
+  std::string failure{};         // "rank 0 failed to save: it ended with exit code 1"
   std::optional<std::int64_t> lost() const {
-    if (step < 0 || checkpoint < 0) return std::nullopt;
-    return step > checkpoint ? step - checkpoint : 0;
+    if (step < 0 || holds < 0) return std::nullopt;
+    return std::max<std::int64_t>(step - holds, 0);
   }
 };
 

@@ -3,9 +3,13 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "process/process_status.hpp"
 #include "rendezvous/membership/preemption.hpp"
+#include "workers/diagnostics.hpp"
 
 #include <algorithm>
+#include <csignal>
+#include <fmt/format.h>
 
 namespace elastrun::agent {
 namespace {
@@ -18,7 +22,7 @@ constexpr Duration kPaceSpan = std::chrono::milliseconds(100);
 
 void Saving::round_ready(const rendezvous::Round& round, Duration) {
   round_ = round.number;
-  steps_.clear(), ranks_.clear(), saved_.clear();
+  steps_.clear(), ranks_.clear(), saved_.clear(), savers_.clear();
 }
 
 void Saving::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
@@ -84,23 +88,24 @@ void Saving::saved(int rank, std::int64_t step) {
   if (parts_.save_takes && known.last >= 0 && known.last == step) {
     parts_.save_takes(parts_.clock.now() - known.save_from);
   }
-  const bool is_new = step > checkpoint_;
-  checkpoint_ = std::max(checkpoint_, step);
-  if (order_) {
-    // One that was due anyway, on the way to the step of the order: what comes until there is not
-    // to be lost.
-    if (step >= 0 && step < order_->step) return;
+  savers_.insert(rank);
+  // One that was due anyway, on the way to the step of the order: what comes until there is not to
+  // be lost.
+  if (order_ && (step < 0 || step >= order_->step)) {
     saved_.insert(rank);
     const auto has_saved = [this](const auto& each) { return saved_.contains(each.second); };
     // Without --preempt-ack-all rank 0 speaks for all: as a rule it is the one that writes.
     const bool enough = parts_.all ? std::ranges::all_of(ranks_, has_saved) : saved_.contains(0);
-    if (!enough || account_->is_saved) return;
+    if (!enough || account_->is_saved || !account_->failure.empty()) return;
     account_->is_saved = true;
     account_->saved = parts_.clock.wall();
-    account_->checkpoint = step;
+    account_->checkpoint = checkpoint_ = step;
     return tell();
   }
-  if (is_new && parts_.counts_checkpoints) tell();
+  const bool is_new = step > checkpoint_;
+  checkpoint_ = std::max(checkpoint_, step);
+  if (order_) before_order_ = checkpoint_;
+  if (!order_ && is_new && parts_.counts_checkpoints) tell();
 }
 
 rendezvous::Reached Saving::reached() const {
@@ -114,6 +119,7 @@ rendezvous::Reached Saving::reached() const {
   }
   out.saved = account_ && account_->is_saved;
   out.looks = account_ && looks();
+  if (account_) out.failure = account_->failure;
   return out;
 }
 
@@ -144,21 +150,51 @@ void Saving::asked(const std::string& why) {
 
 std::optional<PreemptionAccount> Saving::account() const {
   auto account = account_;
-  if (account) account->step = reached().step;
+  if (account) account->step = reached().step, account->holds = checkpoint_;
   return account;
+}
+
+void Saving::failed_to_save(std::vector<workers::Failure> failures) {
+  if (!order_) return;
+  std::erase_if(failures, [this](const workers::Failure& one) {
+    // Once it has saved at SIGTERM a script may end with any code: its exception tells that it has
+    // not.
+    const bool by_itself =
+        !one.stopped_by_us || (one.status.how == process::ExitStatus::How::Exited &&
+                               one.exception && one.exception->type != "KeyboardInterrupt");
+    // With the save of rank 0 the others' is complete, but of those that write a part of it.
+    const bool matters = !account_->is_saved || savers_.contains(one.rank);
+    return !by_itself || !matters || saved_.contains(one.rank);
+  });
+  if (failures.empty()) return;
+  if (std::exchange(account_->is_saved, false)) {
+    checkpoint_ = before_order_, account_->checkpoint = -1;
+  }
+  const auto judgement = workers::judge(std::move(failures));
+  account_->failure = fmt::format("rank {} failed to save: it {}", judgement.first().rank,
+                                  workers::what_happened(judgement.first()));
 }
 
 bool Saving::looks() const {
   return std::ranges::any_of(ranks_, [this](const auto& each) {
     const auto page = parts_.pages.read(each.first);
-    return page && page->looks_for_save;
+    return page && (page->looks_for_save || may_ask(each.second, *page));
   });
+}
+
+/// It has imported the library and not got to its second step without asking: SIGTERM, unless the
+/// script does something at it, would end it where its next step saves.
+bool Saving::may_ask(int rank, const workers::PageContents& page) const {
+  const auto known = steps_.find(rank);
+  const bool goes_on = known != steps_.end() && known->second.last > known->second.first;
+  return page.importer != 0 && !goes_on && !process::read_status(page.importer).survives(SIGTERM);
 }
 
 void Saving::order(const rendezvous::SaveAt& order) {
   asked({});
   look_at_pages();
   order_ = order;
+  before_order_ = checkpoint_;
   // Saves from before the order hold less than is asked for.
   saved_.clear();
   for (const auto& [local_rank, rank] : ranks_) parts_.pages.tell_save(local_rank, order.step);

@@ -43,8 +43,14 @@ class Saving final : public Observer {
   void asked(const std::string& why);
   /// Writes into the pages of the workers when to save.
   void order(const rendezvous::SaveAt& order);
-  /// Whether a worker asks if it is to save.
+  /// Whether a worker asks if it is to save, or may come to ask.
   bool looks() const;
+  /// Workers that have ended badly since the order: one that has not saved has failed to.
+  void failed_to_save(std::vector<workers::Failure> failures);
+  /// Tells the coordinator of a save that has failed, if one has.
+  void tell_failure() {
+    if (account_ && !account_->failure.empty()) tell();
+  }
   /// Of a preemption; none was asked for.
   std::optional<PreemptionAccount> account() const;
 
@@ -57,6 +63,7 @@ class Saving final : public Observer {
   };
   rendezvous::Reached reached() const;
   Duration pace_of(const Steps& steps) const;
+  bool may_ask(int rank, const workers::PageContents& page) const;
   void look_at_pages();
   void tell() { parts_.report(reached()); }
   void saved(int rank, std::int64_t step);
@@ -67,9 +74,10 @@ class Saving final : public Observer {
   std::int64_t round_ = 0;
   std::map<int, Steps> steps_;              // by rank, of this attempt
   std::vector<std::pair<int, int>> ranks_;  // local ranks and ranks of the group
-  std::int64_t checkpoint_ = -1;
+  std::int64_t checkpoint_ = -1, before_order_ = -1;
   std::optional<rendezvous::SaveAt> order_;
-  std::set<int> saved_;  // ranks, since the order
+  std::set<int> saved_;   // ranks, since the order
+  std::set<int> savers_;  // those that have ever told of a checkpoint
   std::optional<PreemptionAccount> account_;
   std::unique_ptr<Alarm> look_;
 };

@@ -90,6 +90,15 @@ std::string haste_text(const JobResult& result, const spec::JobSpec& job) {
                      result.restarts, result.restarts == 1 ? "" : "s", format_duration(time));
 }
 
+/// What the next start has to do again.
+std::string lost_text(const PreemptionAccount& account) {
+  if (const auto lost = account.lost()) {
+    const auto since = fmt::format(" since checkpoint {}", account.holds);
+    return fmt::format(", {} steps lost{}", *lost, *lost > 0 ? since : "");
+  }
+  return account.failure.empty() ? "" : ", no checkpoint of this run holds";
+}
+
 std::string failed_line(const std::string& text, const std::string& hint, const Reader& reader) {
   const auto size = kShownRows * reader.columns;
   const auto line =
@@ -120,9 +129,8 @@ std::string outcome_text(const JobResult& result, const spec::JobSpec& job, cons
                        restarts);
   }
   if (result.ending.kind == Ending::Kind::Preempted) {
-    const auto lost = result.preemption ? result.preemption->lost() : std::nullopt;
     return fmt::format("elastrun: {} after {}{}\n", result.ending.why, elapsed,
-                       lost ? fmt::format(", {} steps lost", *lost) : "");
+                       result.preemption ? lost_text(*result.preemption) : "");
   }
   const bool missed = result.ending.cause.kind == rendezvous::Cause::Kind::Timeout;
   const auto place = missed ? " at " + job.rdzv_endpoint : std::string();

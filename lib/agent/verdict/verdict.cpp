@@ -120,6 +120,7 @@ std::string next_step(const workers::Failure& failure) {
   if (workers::ended_by_watchdog(failure)) {
     return "find the rank that did not take part in that operation: it hangs or went another way";
   }
+  if (failure.cut_short) return {};
   if (status.by_signal(SIGSEGV) || status.by_signal(SIGABRT) || status.by_signal(SIGBUS)) {
     return "set PYTHONFAULTHANDLER=1 to see the Python stack of such a crash";
   }
@@ -323,9 +324,10 @@ std::string verdict_text(const JobResult& result, const std::string& host,
                          const std::string& requeue_command) {
   if (result.succeeded() && result.ending.why.empty()) return {};
   std::string text = fmt::format("elastrun: {}\n", verdict_sentence(result));
+  const bool unsaved = result.preemption && !result.preemption->failure.empty();
   // After a signal to the job the ends of its workers accuse no rank.
   const bool by_request = result.ending.kind == Ending::Kind::Signalled ||
-                          result.ending.kind == Ending::Kind::Preempted;
+                          (result.ending.kind == Ending::Kind::Preempted && !unsaved);
   if (result.judgement && !result.succeeded() && !by_request) {
     text += result.culprit && result.culprit->ours ? culprit_text(*result.judgement, host)
                                                    : distant_culprit_text(result);
@@ -338,7 +340,10 @@ std::string verdict_text(const JobResult& result, const std::string& host,
   }
   if (result.ending.requeue) {
     text += "  next      start the job again: " +
-            (requeue_command.empty() ? "nothing is wrong with it" : requeue_command) + "\n";
+            (!requeue_command.empty() ? requeue_command
+             : unsaved                ? "but first see why it could not save"
+                                      : "nothing is wrong with it") +
+            "\n";
   }
   return text;
 }

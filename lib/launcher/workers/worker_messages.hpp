@@ -10,8 +10,8 @@
 
 namespace elastrun::agent {
 
-/// Brings each packet of the workers' channel to the one consumer of its type: the table is in the
-/// source. What workers say of their training, and their samples, are for all observers.
+/// Brings each packet of the workers' channel to the consumer of its type. What workers say of
+/// their training, and their samples, are for all observers.
 class WorkerMessages {
  public:
   struct Parts {
@@ -32,6 +32,8 @@ class WorkerMessages {
   void refused(pid_t worker) const;
 
  private:
+  void heard(pid_t sender, const workers::Worker& worker, workers::Message message) const;
+
   const Parts parts_;
 };
 

@@ -13,6 +13,7 @@ import gc
 import io
 import mmap
 import os
+import select
 import signal
 import socket
 import sys
@@ -104,10 +105,13 @@ def tidy() -> None:
         _libc.malloc_trim(0)
 
 
-def _adopted_by(agent: int) -> bool:
+def _adopted_by(agent: int, agent_end: socket.socket) -> bool:
+    """False if the agent has died: then another process adopts us."""
     until = time.monotonic() + _ADOPTED_WITHIN
+    hung_up = select.poll()
+    hung_up.register(agent_end, 0)
     while os.getppid() != agent:
-        if time.monotonic() > until:
+        if hung_up.poll(0) or time.monotonic() > until:
             return False
         time.sleep(0.0001)
     return die_with(agent)  # only now: the signal comes at the death of the parent that there is
@@ -132,9 +136,12 @@ def wait_for_order(given: list[int], agent: int, slot: int, context: bool, plan:
 
 def _wait(agent_end: socket.socket, cgroups: list[int], agent: int, slot: int, context: bool,
           plan: Plan | None) -> Order:
-    if not _adopted_by(agent):
+    if not _adopted_by(agent, agent_end):
         os._exit(127)
     os.setsid()
+    threading = sys.modules.get("threading")
+    if threading is not None:  # Python keeps the number that the thread had in the parent
+        threading.main_thread()._set_native_id()
     if context:
         _make_context(slot)
     joined = _join(cgroups)

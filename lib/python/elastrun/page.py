@@ -25,6 +25,7 @@ _OWNER, _COUNT = 4, 5  # in words of 4 bytes
 # In words of 8 bytes: the lock of what follows, the step, when it was, then the phase and when.
 _LOCK, _STEP, _STEP_AT, _PHASE_AT, _REFUSED = 3, 4, 5, 10, 11
 _LOOKED, _SAVE_AT = 12, 13  # when should_save was first called; the agent's order
+_IMPORTED = 14  # the process that has imported this package, and may come to call should_save
 _PHASE, _PHASE_END = 48, 80  # in bytes
 _MOST_REFUSED = 4096  # series that are known to have no place
 _SERIES, _ENTRY, _NAME = 128, 128, 28  # in bytes; the name, with its length before it, in an entry
@@ -204,8 +205,19 @@ def _begin() -> None:
     _page, _looked, _saves_by = None, not _path, None
     if _path:
         os.register_at_fork(after_in_child=_forget)
+        _tell_import()
     if os.environ.get("ELASTRUN_PREEMPT_SIGNALS"):
         _ignore(os.environ["ELASTRUN_PREEMPT_SIGNALS"])
+
+
+def _tell_import() -> None:
+    """The agent sends no SIGTERM that would end this process before its first should_save."""
+    try:
+        with open(_path, "r+b", buffering=0) as file:
+            if file.read(8) == _MAGIC:
+                os.pwrite(file.fileno(), struct.pack("=q", os.getpid()), 8 * _IMPORTED)
+    except OSError:
+        pass
 
 
 def _ignore(names: str) -> None:

@@ -60,6 +60,9 @@ void Job::tell_preemption(Peer peer, const FromAgent& message, TimePoint now) {
   } else if (const auto* reached = std::get_if<Reached>(&message)) {
     if (reached->checkpoint >= 0) state.saved(reached->checkpoint);
     preemption_.says(peer, *reached, now);
+    if (!reached->failure.empty() && preemption_.is_asked()) {
+      state.preempting(preemption_.cause(), now);
+    }
   } else if (std::holds_alternative<Leaving>(message)) {
     preemption_.gone(peer, now);
   }

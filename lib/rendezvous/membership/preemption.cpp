@@ -42,6 +42,10 @@ void Preemption::says(Peer peer, const Reached& reached, TimePoint now) {
   const bool saved = reached.saved || (member->second.reached && member->second.reached->saved);
   member->second.reached = reached;
   member->second.reached->saved = saved;
+  const int group_rank = member->second.group_rank;
+  if (!reached.failure.empty() && (failure_.second.empty() || group_rank < failure_.first)) {
+    failure_ = {group_rank, reached.failure};
+  }
   if (saved) checkpoint_ = std::max(checkpoint_, reached.checkpoint);
   const bool all_answered = std::ranges::all_of(
       members_, [](const auto& each) { return each.second.reached.has_value(); });
@@ -83,7 +87,7 @@ void Preemption::look_whether_saved() {
       std::ranges::find_if(members_, [](const auto& each) { return each.second.group_rank == 0; });
   const bool enough = all_ || first == members_.end() ? std::ranges::all_of(members_, has_saved)
                                                       : has_saved(*first);
-  if (!enough) return;
+  if (!enough || !failure_.second.empty()) return;
   saved_ = over_ = true;
 }
 
@@ -99,11 +103,15 @@ std::optional<TimePoint> Preemption::deadline() const {
 }
 
 Cause Preemption::cause() const {
-  return {.kind = Cause::Kind::Preempted, .text = fmt::format("preempted ({})", why_)};
+  const auto& failure = failure_.second;
+  return {
+      .kind = Cause::Kind::Preempted,
+      .text = fmt::format("preempted ({}){}{}", why_, failure.empty() ? "" : ", but ", failure)};
 }
 
 std::string Preemption::text() const {
   std::string text = cause().text;
+  if (!failure_.second.empty()) return text;
   if (!saved_) return text + " without a checkpoint";
   if (checkpoint_ < 0) return text + ": saved";
   return text + fmt::format(": saved at step {}", checkpoint_);

@@ -46,7 +46,8 @@ class Preemption {
   bool take_over() { return over_ && !std::exchange(told_over_, true); }
   /// "preempted (SIGTERM): saved at step 12"; what is not so is not said.
   std::string text() const;
-  /// Of the end that it asks for: "preempted (SIGTERM)".
+  /// Of the end that it asks for: "preempted (SIGTERM)", and who failed to save: "preempted
+  /// (SIGTERM), but rank 0 failed to save: it ended with exit code 1".
   Cause cause() const;
   std::optional<TimePoint> deadline() const;  // of `tick`
   using Told = std::vector<std::pair<Peer, std::shared_ptr<const Push>>>;
@@ -69,6 +70,7 @@ class Preemption {
   TimePoint asked_at_, until_;
   std::optional<std::int64_t> target_;  // told
   std::int64_t checkpoint_ = -1;
+  std::pair<int, std::string> failure_;  // of the lowest group rank that told one
   Told told_;
 };
 

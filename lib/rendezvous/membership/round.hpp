@@ -114,6 +114,7 @@ struct Reached {
   Duration pace{};                          // of a step; 0: not known
   bool saved = false;                       // what SaveAt asked for is complete here
   bool looks = false;                       // a worker here asks whether it is to save
+  std::string failure{};                    // who here failed to save, and with what
 };
 /// The job is to save and end within `deadline`.
 struct AskPreempt {

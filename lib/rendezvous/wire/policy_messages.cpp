@@ -53,7 +53,8 @@ json::object write(const Reached& reached) {
           {"checkpoint", reached.checkpoint},
           {"pace", age_seconds(reached.pace)},
           {"saved", reached.saved},
-          {"looks", reached.looks}};
+          {"looks", reached.looks},
+          {"failure", reached.failure}};
 }
 json::object write(const AskPreempt& ask) {
   return {{"type", "preempt"},
@@ -77,7 +78,8 @@ Reached read_reached(const Reader& reader) {
           reader.integer("checkpoint", -1, INT64_MAX, -1),
           read_age(reader, "pace"),
           reader.flag("saved"),
-          reader.flag("looks")};
+          reader.flag("looks"),
+          reader.text("failure")};
 }
 AskPreempt read_ask_preempt(const Reader& reader) {
   return {reader.text("why"), read_age(reader, "deadline"), reader.flag("hosts")};

@@ -119,3 +119,39 @@ TEST_CASE("saving: an evaluation between the last step and the save is no part o
   hooks_tell_begin();
   CHECK(save(3s) == Duration(3s));
 }
+
+TEST_CASE(
+    "saving: who fails before it has saved is told, and what holds is what was saved before") {
+  Told told;
+  const auto failed = [](int rank, process::ExitStatus status, bool stopped = false) {
+    workers::Failure failure;
+    failure.rank = rank;
+    failure.status = status;
+    failure.stopped_by_us = stopped;
+    return failure;
+  };
+  const auto killed = failed(0, process::ExitStatus::signaled(9));
+  told.steps(0, 3, 5ms);
+  told.saving.worker_said(told.group.front(), workers::CheckpointDone{2});
+  told.saving.failed_to_save({killed});  // nobody has asked for a save yet
+  told.saving.order({.step = 4});
+  told.steps(4, 4, 5ms);
+  told.saving.failed_to_save({failed(0, process::ExitStatus::signaled(15), true)});
+  CHECK(told.saving.account()->failure.empty());
+  told.saving.failed_to_save({killed});
+  auto account = told.saving.account();
+  CHECK(account->failure == "rank 0 failed to save: it was killed by SIGKILL");
+  CHECK(account->holds == 2);
+  CHECK(account->lost() == 2);
+  CHECK(account->checkpoint == -1);
+
+  Told saves;
+  saves.steps(0, 4, 5ms);
+  saves.saving.order({.step = 4});
+  saves.saving.worker_said(saves.group.front(), workers::CheckpointDone{4});
+  saves.saving.failed_to_save({killed, failed(1, process::ExitStatus::exited(1))});
+  account = saves.saving.account();
+  CHECK(account->is_saved);
+  CHECK(account->lost() == 0);
+  CHECK(account->failure.empty());
+}

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hangs/stacks.hpp"
 
+#include "hangs/stack_sections.hpp"
+
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <numeric>
@@ -165,6 +167,17 @@ TEST_CASE("stacks: without Python the kernel tells") {
   auto both = in_step(9);
   for (const auto& line : of_kernel(100, "python")) both.push_back(line);
   CHECK(hangs::place_of(both).what == "step");  // Python's own is nearer to people
+}
+
+TEST_CASE("stacks: what the kernel tells is left out beside Python frames, unless a thread hangs") {
+  auto lines = in_step(7);
+  const auto python = lines;
+  const auto kernel = of_kernel(1, "python");
+  lines.insert(lines.end(), kernel.begin(), kernel.end());
+  CHECK(hangs::without_kernel(lines) == python);
+  CHECK(hangs::without_kernel(kernel) == kernel);
+  lines.push_back("thread 9 (python): in uninterruptible sleep, system call read");
+  CHECK(hangs::without_kernel(lines) == lines);
 }
 
 TEST_CASE("stacks: a node that does not answer is named, and suspected if nobody else is") {

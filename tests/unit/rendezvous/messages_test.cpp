@@ -86,7 +86,7 @@ std::vector<std::string> from_agents() {
       encode(FromAgent(AskStacks{})),
       encode(FromAgent(a_join_with_memory())),
       encode(FromAgent(Failed{3, a_judged_cause()})),
-      encode(FromAgent(Reached{7, 12, 10, 20ms, true, true})),
+      encode(FromAgent(Reached{7, 12, 10, 20ms, true, true, "rank 0 failed to save"})),
       encode(FromAgent(AskPreempt{"SIGTERM", 120s, true})),
       encode(FromAgent(Heartbeat{}))};
 }

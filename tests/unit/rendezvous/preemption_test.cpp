@@ -98,6 +98,18 @@ TEST_CASE("preemption: rank 0's save ends the wait, or that of every rank, or th
   }
 }
 
+TEST_CASE("preemption: a save that has failed is told, of the lowest node, and ends as none") {
+  TwoNodes job;
+  for (const Peer peer : {1, 2}) job.preemption.says(peer, {3, 10}, kStart);
+  job.preemption.says(2, {.round = 3, .step = 11, .failure = "rank 4 failed"}, kStart);
+  CHECK(job.preemption.text() == "preempted (SIGTERM), but rank 4 failed");
+  job.preemption.says(1, {.round = 3, .step = 11, .failure = "rank 0 failed"}, kStart);
+  job.preemption.says(2, {.round = 3, .step = 11, .failure = "rank 5 failed"}, kStart);
+  job.preemption.says(1, {3, 11, 11, 0s, true}, kStart);
+  CHECK_FALSE(job.preemption.take_over());
+  CHECK(job.preemption.cause().text == "preempted (SIGTERM), but rank 0 failed");
+}
+
 TEST_CASE("preemption: without a round, or when its last node goes, nothing is waited for") {
   Preemption idle;
   idle.ask("SIGTERM", 30s, kStart);

@@ -306,6 +306,52 @@ TEST_CASE("diagnostics: nobody needs to be waited for when the first one is know
   CHECK(is_first_known({victim, own}, {}));
 }
 
+/// Stopped so long after the others began to end, its traceback so long before that.
+Failure stopped(Failure failure, std::chrono::milliseconds since_traceback) {
+  failure.stopped_by_us = true;
+  failure.stopped_at = failure.at - 5s;  // its grace
+  failure.traceback_at = failure.wrote_at = failure.stopped_at - since_traceback;
+  return failure;
+}
+
+TEST_CASE("diagnostics: who had said why it fails before it was stopped is to blame") {
+  const auto victim =
+      after(raised(failed(1, ExitStatus::exited(1), 100), "RuntimeError", "Broken pipe"), 10ms);
+  const auto raises =
+      raised(failed(0, ExitStatus::signaled(SIGTERM), 5150, true), "ValueError", "x");
+  const auto cut = stopped(raises, 150ms);
+  const auto judgement = judge({victim, cut});
+  CHECK(judgement.first().rank == 0);
+  CHECK(judgement.consequence == std::vector<bool>{false, true});
+  CHECK(what_happened(judgement.first()) ==
+        "raised ValueError: x, and was stopped before it had ended");
+  CHECK(judge({failed(1, ExitStatus::exited(1), 100), cut}).first().rank == 0);
+  CHECK(judge({failed(1, ExitStatus::signaled(SIGSEGV), 100), cut}).first().rank == 0);
+  CHECK_MESSAGE(judge({victim, stopped(raises, -10ms)}).first().rank == 1, "by our signal");
+  CHECK_MESSAGE(judge({victim, stopped(raises, 11s)}).first().rank == 1, "got over it");
+  // Who has written more since may have got over it: that counts only where others blame a peer.
+  auto goes_on = stopped(raises, 3s);
+  goes_on.wrote_at = goes_on.stopped_at;
+  CHECK(judge({victim, goes_on}).first().rank == 0);
+  const auto own = after(raised(failed(1, ExitStatus::exited(1), 100), "KeyError", "y"), 10ms);
+  CHECK(judge({own, goes_on}).first().rank == 1);
+}
+
+TEST_CASE("diagnostics: who still runs counts as if it were stopped now") {
+  const auto victim =
+      after(raised(failed(1, ExitStatus::exited(1), 100), "RuntimeError", "Broken pipe"), 10ms);
+  const auto silent = failed(2, ExitStatus::exited(1), 150);
+  const auto raises = after(raised(failed(0, ExitStatus::exited(1), 150), "ValueError", "x"), 90ms);
+  const auto judgement = judge({victim}, {silent, raises});
+  CHECK(judgement.failures.size() == 2);
+  CHECK(judgement.first().rank == 0);
+  auto recorded = dated(silent, 100);
+  recorded.error_file->written = recorded.wall - 80ms;
+  CHECK(what_happened(judge({victim}, {recorded}).first()) ==
+        "wrote its error file, and was stopped before it had ended");
+  CHECK(judge({victim}, {silent}).failures.size() == 1);
+}
+
 TEST_CASE("diagnostics: a clock that was set back does not make the last one the first") {
   auto first = failed(1, ExitStatus::exited(3), 5);
   auto last = failed(0, ExitStatus::signaled(SIGTERM), 40, true);

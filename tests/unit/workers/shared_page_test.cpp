@@ -25,6 +25,7 @@ std::string page_of_a_worker() {
   put<std::int64_t>(bytes, 32, 120);
   put<std::int64_t>(bytes, 40, 1'500'000'000);
   bytes.replace(48, 4, "eval");
+  put<std::int64_t>(bytes, 112, 4711);
   put<std::int64_t>(bytes, 80, 2'000'000'000);
   for (const auto& [at, value, name] :
        {std::tuple{128, 0.25, std::string("model\0loss", 10)},
@@ -41,6 +42,7 @@ std::string page_of_a_worker() {
 TEST_CASE("shared page: what a worker wrote is read, its text without what steers a terminal") {
   const auto page = parse_page(page_of_a_worker());
   CHECK(page.writer == 4242);
+  CHECK(page.importer == 4711);
   CHECK(page.step == 120);
   CHECK(page.step_at == TimePoint(std::chrono::milliseconds(1500)));
   CHECK(page.phase == "eval");
