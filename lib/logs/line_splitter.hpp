@@ -59,7 +59,8 @@ class LineSplitter {
 };
 
 /// The prefix of a worker's lines: `form` is a Python string.Template with role_name, rank,
-/// local_rank and hostname, where what cannot be replaced stays as it is; empty: "[ROLELOCAL_RANK]:".
+/// local_rank and hostname, where what cannot be replaced stays as it is; empty:
+/// "[ROLELOCAL_RANK]:".
 std::string line_prefix(std::string_view form, std::string_view role, int rank, int local_rank);
 
 }  // namespace elastrun::logs

@@ -18,8 +18,8 @@ std::optional<std::string> cgroup_directory(std::string_view cgroup, std::string
 /// The same for this process.
 std::optional<std::string> own_cgroup_directory();
 
-/// How many of `cpus` a process with these texts can keep busy: a CPU quota of its cgroup, or of one
-/// above it, in version 1 or 2, leaves so many, rounded up.
+/// How many of `cpus` a process with these texts can keep busy: a CPU quota of its cgroup, or of
+/// one above it, in version 1 or 2, leaves so many, rounded up.
 int cpus_within_quota(int cpus, std::string_view cgroup, std::string_view mountinfo);
 
 /// One cgroup v2 directory that we made. Processes are put in by CLONE_INTO_CGROUP; no controller

@@ -39,7 +39,7 @@ struct Failure {
   std::optional<TimePoint> wrote_at{};    // when the last of its stderr came
   bool stopped_by_us = false;             // it ended after our signal to stop
   TimePoint stopped_at{};                 // then: that signal
-  bool cut_short = false;  // it had said why it fails before that: judge() sets this
+  bool cut_short = false;                 // it had said why it fails before that: judge() sets this
   std::string error_file_path;
   std::optional<ErrorFile> error_file;  // none if the worker left none
   std::optional<PythonException> exception;

@@ -12,8 +12,8 @@
 /// What the readers of the channel's packets share, and of error files.
 namespace elastrun::workers::members {
 
-/// JSON of a sloppy writer, with U+FFFD for each byte that is not UTF-8, and for each escape of half
-/// a surrogate pair, which Python's json writes for names of files that are not.
+/// JSON of a sloppy writer, with U+FFFD for each byte that is not UTF-8, and for each escape of
+/// half a surrogate pair, which Python's json writes for names of files that are not.
 std::string with_whole_characters(std::string_view json);
 /// "a message of a worker WHAT".
 std::unexpected<Error> refuse(std::string_view what);

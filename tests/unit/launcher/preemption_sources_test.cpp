@@ -58,7 +58,8 @@ TEST_CASE("preemption sources: an end that is over, or is none, is ignored with 
   over.clock.advance(24h);
   CHECK(over.asked.empty());
   CHECK(log.text.contains(": in the past, ignored; "));
-  CHECK(log.text.contains("SLURM_JOB_END_TIME=soon: no time in seconds since the epoch, ignored; "));
+  CHECK(
+      log.text.contains("SLURM_JOB_END_TIME=soon: no time in seconds since the epoch, ignored; "));
 }
 
 TEST_CASE("preemption sources: a save that seemed long does not end the job early") {

@@ -218,7 +218,8 @@ TEST_CASE("remote session: a coordinator whose host has died sends the job back 
   CHECK(lost.why.starts_with("the coordinator of this job is gone"));
 }
 
-TEST_CASE("remote session: without its coordinator a node tells as many restarts left as that had") {
+TEST_CASE(
+    "remote session: without its coordinator a node tells as many restarts left as that had") {
   auto rules = rules_for(2, 2, 2);
   rules.restart_policy_auto = true;
   Town town(rules);

@@ -138,7 +138,8 @@ TEST_CASE("watchdog: V8, an end that was not noticed yet is no error when it is 
   CHECK(watched.watchdog.deadlines().size() == 0);
 }
 
-TEST_CASE("watchdog: a request of a process that is not ours is a fault, one of an ended one void") {
+TEST_CASE(
+    "watchdog: a request of a process that is not ours is a fault, one of an ended one void") {
   Watched watched;
   Hung hung;
   CHECK_FALSE(watched.watchdog.request(watched.request(hung.pid, "not ours", 1s)));
