@@ -37,7 +37,7 @@ Result<Caller> Caller::take(int descriptor) {
   // then be written to.
   if (::getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) {
     return fail(Code::Usage,
-                fmt::format("--caller: descriptor {} is no stream socket; the Python package "
+                fmt::format("--caller: descriptor {} is not a stream socket; the Python package "
                             "elastrun.agent gives this option, people do not",
                             descriptor));
   }

@@ -60,7 +60,7 @@ void requeue(const agent::JobResult& result, const spec::JobSpec& spec) {
   if (!preempted || !spec.requeues || !leads) return;
   if (spec.requeue_command.empty()) {
     return log::warning("preempt",
-                        "--on-preempt requeue: this is no Slurm job; exit code 75 says it");
+                        "--on-preempt requeue: outside of a Slurm job; exit code 75 says it");
   }
   if (const auto asked = run_briefly(split(spec.requeue_command, ' ')); !asked) {
     log::error("preempt", "{}: {}", spec.requeue_command, asked.error().text);

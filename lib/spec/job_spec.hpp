@@ -30,7 +30,7 @@ struct StdMap {
 
 /// How the workers are started.
 enum class Mode { Script, Module, Program, RunPath };
-// In the order of the choices in the option table, after none where there is no default.
+// In the order of the choices in the option table, after None if an option lacks a default.
 enum class NumaBinding { None, Node, Socket, Exclusive, CoreComplex };
 enum class Switch { Auto, On, Off };
 enum class Summary { Full, Short, Off };

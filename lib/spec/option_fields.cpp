@@ -105,7 +105,7 @@ struct Filler {
   template <class Enum>
   requires std::is_enum_v<Enum> Refused operator()(Enum JobSpec::*member) const {
     if (const auto index = choice()) {
-      // Where there is no default, the first enumerator stands for "not given" and has no word.
+      // Without a default the first enumerator stands for "not given" and has no word.
       job.*member = static_cast<Enum>(*index + (option.fallback.empty() ? 1 : 0));
     }
     return std::nullopt;

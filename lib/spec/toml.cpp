@@ -114,7 +114,7 @@ class Loader {
   static std::string place_of(const std::string& name, const toml::node& value) {
     const auto known = sections();
     if (value.is_table() && std::ranges::count(known, name) != 0) {
-      return fmt::format("[{}] is a section of its own, not part of another one", name);
+      return fmt::format("[{}] is a top-level section, not part of another one", name);
     }
     std::string key = name;
     std::ranges::replace(key, '-', '_');

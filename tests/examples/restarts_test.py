@@ -85,7 +85,8 @@ class Restarts(unittest.TestCase):
         out, _ = job.communicate(timeout=LIMIT)
         self.assertEqual(job.returncode, 1, out)
         ledger = json.loads((self.folder / "report.json").read_text())["restart_ledger"]["ledger"]
-        self.assertEqual([(one["class"], one["step"]) for one in ledger], [("external", 1)] * 2, out)
+        self.assertEqual([(one["class"], one["step"]) for one in ledger], [("external", 1)] * 2,
+                         out)
 
     def test_the_spare_takes_the_place_of_a_bad_node(self) -> None:
         common = ("--nnodes=1", "--max-restarts=5", "--restart-policy=auto", "--rdzv-backend=c10d",

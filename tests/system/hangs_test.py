@@ -337,7 +337,8 @@ class Asked(unittest.TestCase):
         self.assertEqual([group["ranks"] for group in self.stacks()["groups"]], [[0, 1]])
         # Of workers that are well nobody wants the frames of the kernel, unless asked for them.
         self.assertNotRegex(out, r"\n  \| threads? \d")
-        self.assertRegex(self.ctl("--kernel")[1], r"wait_for[^|]*\n  \| Thread (.|\n)*\n  \| thread \d")
+        self.assertRegex(self.ctl("--kernel")[1],
+                         r"wait_for[^|]*\n  \| Thread (.|\n)*\n  \| thread \d")
         (job.folder / "loaded").touch()
         self.assertEqual(job.end(), 0, job.errors())
         code, out, err = self.ctl()

@@ -112,7 +112,7 @@ JOB_FILES: tuple[tuple[str, str], ...] = (
     ('[rendezvous]\nrdzv_endpoint = "h:1"', r"job.toml:2:1: .*\n.* is rendezvous.endpoint\n"),
     ("nproc-per-node = 2", r"job.toml:1:1: .*\n.*belongs into the section \[job\]"),
     ("[workers]\nnproc_per_node = 2", r"job.toml:1:2: .*\n.*belongs into the section \[job\]"),
-    ("[job.env]\nX = 1", r"job.toml:1:6: .*\n.*\[env\] is a section of its own"),
+    ("[job.env]\nX = 1", r"job.toml:1:6: .*\n.*\[env\] is a top-level section"),
 )
 SCRIPTS: tuple[tuple[str, str], ...] = (  # each fails with 1; the last line of stderr ends so
     ("x = (", r"rank 0: SyntaxError: .* \(train.py:1\)"),

@@ -497,7 +497,8 @@ class Preemption(unittest.TestCase):
                                "    if RANK == 1 and step > 2:\n"
                                "        print('ends', os.getpid(), flush=True)\n"
                                "        os.kill(os.getpid(), signal.SIGKILL)\n"
-                               "    while step > 2 and not os.path.exists('go'): time.sleep(0.001)\n")
+                               "    while step > 2 and not os.path.exists('go'):\n"
+                               "        time.sleep(0.001)\n")
         script = script.replace("step % int(words[\"every\"]) == 0", "step == 2")
         for options, every, lost in (
                 (("--preempt-ack=all",), (), "no checkpoint of this run holds"),
@@ -514,7 +515,8 @@ class Preemption(unittest.TestCase):
                 self.check_unsaved(job, "rank 1 failed to save: it was killed by SIGKILL", lost)
 
     def test_a_script_that_fails_to_save_at_sigterm_is_told(self) -> None:
-        script = "import signal, time\ndef save(*_): raise OSError(28, 'No space left on device')\n" \
+        script = "import signal, time\n" \
+                 "def save(*_): raise OSError(28, 'No space left on device')\n" \
                  "signal.signal(signal.SIGTERM, save)\nprint('runs', flush=True)\ntime.sleep(600)\n"
         with Job("--worker-lib", "--report=report.json", "--preempt-signals=SIGTERM", "train.py",
                  files={"train.py": script}) as job:
@@ -550,7 +552,8 @@ class Preemption(unittest.TestCase):
 
     def test_a_script_that_imports_and_handles_sigterm_is_asked_by_it_at_once(self) -> None:
         script = "import elastrun, signal, sys, time\n" \
-                 "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('saves', flush=True)))\n" \
+                 "def save(*_): sys.exit(print('saves', flush=True))\n" \
+                 "signal.signal(signal.SIGTERM, save)\n" \
                  "print('runs', flush=True)\ntime.sleep(600)\n"
         with Job("--worker-lib", "--preempt-signals=SIGTERM", "--preempt-timeout=600", "train.py",
                  files={"train.py": script}) as job:

@@ -68,7 +68,8 @@ VICTIMS = {
     "words": "sys.exit('lost rank 0')",
     "logged": "print('rank 0 is gone', file=sys.stderr); sys.exit(3)",
     "abort": "os.abort()",
-    "watchdog": "print('Watchdog caught collective operation timeout', file=sys.stderr); os.abort()",
+    "watchdog": "print('Watchdog caught collective operation timeout', file=sys.stderr); "
+                "os.abort()",
     "crash": "os.kill(os.getpid(), signal.SIGSEGV)",
     "killed": "os.kill(os.getpid(), signal.SIGKILL)",
     "late": "time.sleep(0.2); raise RuntimeError('Connection closed by peer')",
@@ -81,7 +82,8 @@ class Reports(unittest.TestCase):
             with self.subTest(kind), Job("--nproc-per-node=2", "--report=report.json", "train.py",
                                          files={"train.py": NEVER_ENDS + fails}) as job:
                 self.assertEqual(job.end(), 1, job.errors())
-                self.assertIn("rank 0 failed first: it raised ValueError: the first, and was stopped "
+                self.assertIn("rank 0 failed first: it raised ValueError: the first, and was "
+                              "stopped "
                               "before it had ended", job.errors())
                 self.assertRegex(job.errors(), r": rank 0: ValueError: the first\n$")
                 report = json.loads((job.folder / "report.json").read_text())

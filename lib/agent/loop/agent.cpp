@@ -404,7 +404,7 @@ void Agent::perform(const SaveGroup& action) {
 void Agent::note_preemption() {
   if (parts_.saving == nullptr) return;
   const auto told = parts_.saving->account();
-  // A part of the checkpoint may have failed after rank 0 had told of its own.
+  // Another rank may have failed to save its part after rank 0 had told the checkpoint.
   if (told && told->is_saved) look_for_failed_saves();
   result_.preemption = parts_.saving->account();
   auto& ending = result_.ending;

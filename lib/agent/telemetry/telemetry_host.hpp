@@ -43,8 +43,7 @@ class TelemetryHost {
   void add(std::shared_ptr<exporter::MetricsSink> sink, std::vector<telemetry::Selector> selectors,
            By by = By::Default);
 
-  /// Somebody will pull: from the first time on samples of the pipeline are series, too
-  /// (telemetry::SampleSeries).
+  /// Keeps samples of the pipeline as series from now on (telemetry::SampleSeries), for a puller.
   void take_samples();
   /// Whether a sink is told of windows.
   bool tells() const;

@@ -114,8 +114,8 @@ class JobAccount {
   std::optional<std::int64_t> step_;  // that has begun, as far as recorders tell
   // What Preparation held when a recorder told the end of the job: that step ended, or broke off.
   std::optional<Duration> job_end_;
-  // How long the workers of this start took to end; none: that is not known, as nobody told when
-  // the error was. And of that, before the agent noticed.
+  // How long the workers of this start took to end; none: unknown, because no error
+  // file says when the error was. And of that, before the agent noticed.
   std::optional<Duration> ending_ = Duration::zero();
   Duration unnoticed_{};
   bool noticed_ = false;                     // a worker of this node failed

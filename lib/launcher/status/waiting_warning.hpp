@@ -11,8 +11,8 @@
 namespace elastrun::agent {
 
 /// Says in the log what a node waits for that has not met the others: after ten seconds, then ever
-/// more rarely. Where there is no status line, as under a scheduler, nothing else would until the
-/// wait has failed.
+/// more rarely. Without a status line, as under a scheduler, nothing else would until the wait has
+/// failed.
 class WaitingWarning final : public Observer {
  public:
   /// Borrows the clock. `is_seen`: a status line says so all the time, but not what to do where

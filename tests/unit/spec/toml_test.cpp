@@ -93,7 +93,7 @@ TEST_CASE("toml: a key at the wrong level, or in a section named as in --help, h
   CHECK(contains(problem("log_dir = \"x\""), "the key of --log-dir is logs.dir"));
   CHECK(contains(problem("[output]\nlog-dir = \"x\""), "the key of --log-dir is logs.dir"));
   CHECK(contains(problem("[restarts]\nmax_restarts = 3"), "belongs into the section [restart]"));
-  CHECK(contains(problem("[job.env]\nX = 1"), "[env] is a section of its own"));
+  CHECK(contains(problem("[job.env]\nX = 1"), "[env] is a top-level section"));
   CHECK(contains(problem("[job]\nrole = {}"), "a table"));
   CHECK(contains(problem("[tool.elastrun]\nname = \"x\""), "the sections are env"));
 }
