@@ -16,14 +16,14 @@ namespace {
 constexpr auto kTimeToRecord = std::chrono::seconds(30);
 
 // Those of a larger world would make its record too long.
-constexpr std::size_t kMostNames = 64, kLongestName = 64;
+constexpr std::size_t kMostNames = 64, kLongestShownName = 64;
 
 std::vector<std::string> names_of(const std::vector<Member*>& members) {
   if (members.size() > kMostNames) return {};
   std::vector<std::string> names;
   for (const Member* member : members) {
     names.push_back(agent_name(member->node));
-    if (names.back().size() > kLongestName) return {};
+    if (names.back().size() > kLongestShownName) return {};
   }
   return names;
 }
