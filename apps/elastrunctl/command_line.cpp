@@ -37,7 +37,7 @@ constexpr const char* kAbout =
     "Looks after jobs of elastrun: who is in, who is missing, and a coordinator that no node of a "
     "job has to carry. See elastrunctl(1).";
 
-constexpr const char* kJob =
+constexpr const char* kJobHelp =
     "A job of this user on this machine: its name, run id or agent, or how they begin";
 
 constexpr const char* kSecretHelp =
@@ -73,7 +73,7 @@ CLI::App* add_status(CLI::App& app, StatusOptions& options, std::string& conf) {
           "job", options.target,
           fmt::format("{}, or a rendezvous endpoint (--rdzv-endpoint, or MASTER_ADDR:MASTER_PORT "
                       "of a static job): HOST[:PORT]. If left out: the jobs that run here",
-                      kJob))
+                      kJobHelp))
       ->envname("PET_RDZV_ENDPOINT");
   add_question_options(*command, options, conf);
   return command;
@@ -85,7 +85,7 @@ CLI::App* add_stacks(CLI::App& app, StacksOptions& options, std::string& conf) {
       "job", options.target,
       fmt::format("{}, or the rendezvous endpoint of a job: HOST[:PORT]; not needed for the only "
                   "one here",
-                  kJob));
+                  kJobHelp));
   command->add_flag(
       "--kernel", options.kernel,
       "Show what the kernel tells of each thread, too, where there are Python frames");
@@ -96,7 +96,7 @@ CLI::App* add_stacks(CLI::App& app, StacksOptions& options, std::string& conf) {
 CLI::App* add_preempt(CLI::App& app, PreemptOptions& options) {
   auto* command = app.add_subcommand(
       "preempt", "Have a running job save and end with exit code 75, on all of its nodes");
-  command->add_option("job", options.job, fmt::format("{}; not needed for the only one", kJob));
+  command->add_option("job", options.job, fmt::format("{}; not needed for the only one", kJobHelp));
   command
       ->add_option("--deadline", options.deadline,
                    "How long it may take; the job's own --preempt-timeout if left out")
@@ -108,7 +108,7 @@ CLI::App* add_preempt(CLI::App& app, PreemptOptions& options) {
 CLI::App* add_logs(CLI::App& app, LogsOptions& options) {
   auto* command =
       app.add_subcommand("logs", "Show and follow what the workers on this machine write");
-  command->add_option("job", options.job, fmt::format("{}; not needed for the only one", kJob));
+  command->add_option("job", options.job, fmt::format("{}; not needed for the only one", kJobHelp));
   command->add_option("rank", options.rank, "Rank of the worker; all of this machine if left out")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("!--no-follow", options.follow, "Print what is there and end");
@@ -207,7 +207,7 @@ void add_watch(CLI::App& goodput, GoodputCommands& commands) {
       ->add_option("job", options.target,
                    fmt::format("{}, or a journal.jsonl or its directory; not needed for the only "
                                "job here",
-                               kJob))
+                               kJobHelp))
       ->type_name("FILE");
   watch->callback([&] { commands.run = [&] { return run_goodput_watch(options); }; });
 }

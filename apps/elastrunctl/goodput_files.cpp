@@ -175,6 +175,16 @@ Status read_agents(GoodputReader& reader, const std::vector<std::string>& all,
   return {};
 }
 
+/// Whether such a process is an agent's, which may be another user's: then no registry tells.
+bool is_agent(std::int64_t pid) {
+  const auto runs = runs::list_runs(runs::registry_places());
+  const auto is_its = [pid](const runs::ListedRun& run) { return run.entry.pid == pid; };
+  if (std::ranges::any_of(runs, is_its)) return true;
+  std::string words;
+  std::getline(std::ifstream(fmt::format("/proc/{}/cmdline", pid)), words);
+  return words.contains("elastrun");
+}
+
 }  // namespace
 
 Status GoodputReader::read(std::istream& stream) {
@@ -372,11 +382,7 @@ Status read_into(GoodputReader& reader, std::vector<std::string> paths) {
     }
     if (auto status = read_one(reader, all[members.front()]); !status) return status;
   }
-  const auto runs = runs::list_runs(runs::registry_places());
-  const auto writes = [&](const runs::ListedRun& run) {
-    return reader.input.pids.contains(run.entry.pid);
-  };
-  if (std::ranges::none_of(runs, writes)) reader.input.journal.close();
+  if (std::ranges::none_of(reader.input.pids, is_agent)) reader.input.journal.close();
   return {};
 }
 

@@ -101,7 +101,7 @@ class Goodput(unittest.TestCase):
             for stage in ("stop", "spawn", "first_step", "redo"):
                 self.assertGreater(path["stages_s"][stage], 0, stage)
             self.assertRegex(ctl("report", str(journal)).stdout,
-                             r"restart at +detect .*\n.*\n +rank 0 ended with exit code 7\n")
+                             r"restart at +exit +detect .*\n.*\n +rank 0 ended with exit code 7\n")
             self.assertEqual((account["restarts"], account["last_step"], account["loss_known"]),
                              (1, 6, True))
             self.assertEqual(account["last_checkpoint"], told["last_checkpoint"])

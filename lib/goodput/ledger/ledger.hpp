@@ -40,13 +40,11 @@ struct Share {
   /// The most that it can have been. Where steps are reported, what lies before the first one is
   /// not training; without any, all the time in which workers ran may have been.
   double most() const;
-  /// The least: without what is doubtful or unexplained; zero if nothing is known of steps or
-  /// losses.
+  /// The least, which is the number to show where there is room for one: without what is doubtful
+  /// or unexplained; zero if nothing is known of steps or losses.
   double least() const;
   /// Whether anything says what the least is.
   bool is_bounded() const { return steps_known && (loss_known || doubtful > Duration::zero()); }
-  /// The number to show where there is room for one: the least, if that is known.
-  double headline() const { return is_bounded() ? least() : most(); }
 };
 
 /// The time ledger of one job, pure: stepped with facts and their time, asked for a summary at any
