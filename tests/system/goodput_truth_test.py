@@ -207,7 +207,7 @@ class Truth(unittest.TestCase):
         self.assertRegex(text, r"(?m)^  lost .* steps that were not saved$")
 
     def test_a_preempted_job_that_has_saved_has_lost_nothing(self) -> None:
-        job = self.start(PREEMPTED)
+        job = self.start(PREEMPTED, "--preempt-signals=SIGTERM")
         wait_until((job.folder / "sixty").exists, "20 steps are done")
         job.process.send_signal(signal.SIGTERM)
         self.assertEqual(job.end(), 75, job.errors())

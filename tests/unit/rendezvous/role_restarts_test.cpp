@@ -287,7 +287,10 @@ TEST_CASE("own roles: an agent takes its own round again only when it was told t
   CHECK(member.previous().attempt == 3);
   round.again = true;
   CHECK(!member.is_started_again(round));
-  CHECK(member.give_up({}, true, true));
+  CHECK(member.give_up({}, true));
+  Restart spent;
+  spent.attempt_spent = true;
+  member.hear(spent);
   CHECK(!member.is_started_again(round));  // its group has not ended
   member.want(self);
   CHECK(member.is_started_again(round));
