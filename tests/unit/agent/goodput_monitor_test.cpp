@@ -70,9 +70,8 @@ struct MonitoredJob {
   }
   /// "name|label|label" -> value, as who pulls sees it now.
   std::map<std::string, double> pulled() {
-    const auto cursor = host.open_cursor();
     std::map<std::string, double> found;
-    for (const auto& point : host.collect(*cursor, "elastrun.**").points) {
+    for (const auto& point : registry.collect("elastrun.**").points) {
       if (point.no_data) continue;
       auto name = point.spec->name.substr(std::string_view("elastrun.").size());
       for (const auto& [key, value] : point.labels) name += "|" + std::get<std::string>(value);
@@ -209,8 +208,7 @@ TEST_CASE("goodput monitor: the reference's words for where time went, saves and
   during("Sweep up", 5s);
   during("data_loading", 6s);
   std::map<std::string, double> seen;
-  const auto cursor = job.host.open_cursor();
-  for (const auto& point : job.host.collect(*cursor, "elastrun.**").points) {
+  for (const auto& point : job.registry.collect("elastrun.**").points) {
     if (point.spec->name != "elastrun.badput_time") continue;
     seen[std::get<std::string>(point.labels[0].second)] += std::get<double>(point.value);
   }
@@ -219,7 +217,7 @@ TEST_CASE("goodput monitor: the reference's words for where time went, saves and
   CHECK(seen.at("CUSTOM_BADPUT_EVENTS.EVALUATION") == 3);
   CHECK(seen.at("CUSTOM_BADPUT_EVENTS.SWEEP UP") == 5);
   CHECK(seen.at("DATA_LOADING_SYNC") == 6);
-  for (const auto& point : job.host.collect(*cursor, "elastrun.**interval_badput").points) {
+  for (const auto& point : job.registry.collect("elastrun.**interval_badput").points) {
     if (std::get<std::string>(point.labels[1].second) != "CHECKPOINT_RESTORE") continue;
     CHECK(std::get<double>(point.value) == doctest::Approx(100 * 5.0 / 32));
   }

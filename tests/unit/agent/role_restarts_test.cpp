@@ -111,9 +111,8 @@ class RoleJob {
       node.membership.sit(ready->round);
     } else if (const auto* restart = std::get_if<rendezvous::Restart>(&push)) {
       const bool ours = restart->is_for(node.self.role);
-      if (!ours) node.membership.count(restart->attempt_spent);
-      if (ours && !node.membership.give_up(now_, restart->attempt_spent, !restart->role.empty()))
-        return;
+      if (ours && !node.membership.give_up(now_, !restart->role.empty())) return;
+      node.membership.hear(*restart);
     }
     // One whose directories are not made by then is dropped (RoundGate).
     const auto* restart = std::get_if<rendezvous::Restart>(&push);
