@@ -106,7 +106,7 @@ TEST_CASE("prefix: the default is role and local rank") {
 TEST_CASE("prefix: a template is read as Python's Template.safe_substitute reads it") {
   CHECK(line_prefix("<${role_name} $rank/${local_rank} $$ ${other}> ", "reader", 3, 1) ==
         "<reader 3/1 $ ${other}> ");
-  CHECK(line_prefix("${hostname}:${rank}: ", "r", 3, 1) == host_name() + ":3: ");
+  CHECK(line_prefix("${hostname}:${rank}: ", "r", 3, 1) == elastrun::host_name() + ":3: ");
   CHECK(line_prefix("$", "r", 0, 0) == "$");
   CHECK(line_prefix("a$ b$1c${", "r", 0, 0) == "a$ b$1c${");
   CHECK(line_prefix("${rank", "r", 2, 0) == "${rank");
