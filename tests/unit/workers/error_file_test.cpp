@@ -49,7 +49,8 @@ TEST_CASE("error file: its words steer no terminal; lines and their indentation 
   CHECK(file.message == "a\n\tb");
   CHECK(file.callstack == "Traceback\n  x\nlast\n");
   CHECK(parse_error_file(R"({"message": "a\u001b[2J"})").message == "a");
-  CHECK(parse_error_file(R"({"message": {"message": "a\u001b[2Jb)").message == "ab");
+  const auto giant = R"({"message": {"message": "a\u001b[2Jb", "x": ")" + std::string(2 << 20, 'x');
+  CHECK(parse_error_file(giant).message == "ab");
 }
 
 TEST_CASE("error file: what torchrun stumbles over is only less useful") {
