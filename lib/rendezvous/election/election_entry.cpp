@@ -2,6 +2,7 @@
 #include "rendezvous/election/election_entry.hpp"
 
 #include "core/json.hpp"
+#include "core/text.hpp"
 #include "rendezvous/wire/message_parts.hpp"
 
 #include <algorithm>
@@ -110,7 +111,7 @@ std::string encode_record(const RecordedWorld& recorded) {
   if (recorded.verdict) record["over"] = recorded.verdict->failed ? "failed" : "succeeded";
   if (recorded.verdict && recorded.verdict->failed) {
     record["kind"] = write_cause(recorded.verdict->cause).at("kind");
-    record["text"] = recorded.verdict->cause.text;
+    record["text"] = printable(recorded.verdict->cause.text);
   }
   return to_wire(record);
 }
