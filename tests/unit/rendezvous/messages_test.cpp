@@ -5,6 +5,7 @@
 #include "unit/rendezvous/script.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <memory>
 #include <string>
 #include <vector>
