@@ -68,7 +68,7 @@ std::string restarts_text(const JobResult& result, const spec::JobSpec& job) {
   const auto& by = result.ending.cause.rule;
   const bool of_workers = was_ended_by_workers(result);
   if (!result.succeeded() && !by.empty()) return "not restarted, by " + by;
-  if (of_workers && result.culprit->cause.final) {
+  if (of_workers && (result.ending.cause.final || result.culprit->cause.final)) {
     const auto why = workers::why_not_again(job);
     return "not restarted, because " + (why.empty() ? "--on-hang is fail" : why);
   }
