@@ -66,7 +66,8 @@ class Http(unittest.TestCase):
         self.assertEqual(status["round"]["world_size"], 2)
         self.assertEqual([w["state"] for w in status["workers"]], ["running", "running"])
         self.assertTrue(all(lives(w["pid"]) for w in status["workers"]))
-        self.assertEqual(status["restarts"], {"count": 0, "spent": 0, "limit": 2, "latest": []})
+        self.assertEqual(status["restarts"],
+                         {"count": 0, "spent": 0, "left": 2, "limit": 2, "latest": []})
         (job.folder / "go").touch()
         wait_until(lambda: self.status(port)["round"]["attempt"] == 1, "it has restarted")
         restart, = self.status(port)["restarts"]["latest"]
