@@ -160,6 +160,60 @@ class Buckets(unittest.TestCase):
         return far
 
 
+# One worker that clocks its steps, and what it does between them.
+BETWEEN = """
+import json, os, pickle, sys, time, torch
+torch.set_num_threads(1)
+class Slow(torch.nn.Linear):
+    def forward(self, x):
+        time.sleep(0.05)
+        return super().forward(x)
+model, x = Slow(4, 1), torch.ones(2, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+trained = between = 0.0
+def train():
+    begin = time.time()
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+    return time.time() - begin
+def own_data(): time.sleep(0.2)
+def save():
+    with open("model", "wb") as file: pickle.dump(model.state_dict(), file)
+    time.sleep(0.2)
+def evaluate():
+    with torch.no_grad():
+        for _ in range(4): model(x)
+train(), train()
+for step in range(30):
+    begin = time.time()
+    (own_data, save, evaluate)[step % 3]()
+    between += time.time() - begin
+    trained += train()
+print(json.dumps([trained, between]))
+"""
+
+
+class Unexplained(unittest.TestCase):
+    def test_the_range_holds_the_truth_of_what_no_hook_sees(self) -> None:
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (folder / "train.py").write_text(BETWEEN)
+        done = subprocess.run([ELASTRUN, "--goodput=auto", "--report=report.json", "train.py"],
+                              cwd=folder, text=True, capture_output=True, timeout=300,
+                              env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        trained, between = json.loads(done.stdout)
+        goodput = json.loads((folder / "report.json").read_text())["goodput"]
+        print(trained, between, goodput)
+        seen, elapsed = goodput["buckets_s"], goodput["elapsed_s"]
+        self.assertAlmostEqual(seen["unexplained"], between, delta=max(0.3, between * 0.05))
+        self.assertAlmostEqual(seen["productive"], trained, delta=max(0.3, trained * 0.05))
+        self.assertIsNone(goodput["goodput"])
+        self.assertLessEqual(goodput["goodput_at_least"], trained / elapsed + 0.03)
+        self.assertGreaterEqual(goodput["goodput_at_most"], trained / elapsed)
+        self.assertRegex(done.stderr, r"goodput between [\d.]+ % and [\d.]+ %")
+
+
 if __name__ == "__main__":
     if importlib.util.find_spec("torch") is None:
         print("skipped: python3 has no torch")
