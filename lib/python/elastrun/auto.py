@@ -96,8 +96,10 @@ class Watch:
         self._snapshot = -1  # the step at which the optimizer's state was last asked for
         self._preparing = False
         self._steps_by_hand = self._checkpoints_by_hand = False
+        # Not while the first step is kept back: what lies after it would tell it.
         self._computation = Computation(
-            self._put_next, lambda: self._is_elsewhere() or self._evaluation.is_open)
+            self._put, lambda: bool(self._first or self._evaluation.is_open
+                                    or self._is_elsewhere()))
         self._evaluation = Evaluation(self._put_next, self._is_elsewhere, self._trainer,
                                       self._computation)
         self._compiling: Callable[[], bool] = bool  # Dynamo knows torch's, and traces no further
