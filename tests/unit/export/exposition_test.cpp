@@ -77,7 +77,7 @@ TEST_CASE("exposition: a label of the user's that a line has by itself is anothe
         "le=1 exported_otel_scope_name=x exported_quantile=two otel_scope_name=g ");
   point.labels = {{"otel_scope_name", "x"}, {"exported_otel_scope_name", "y"}};
   CHECK(shown(telemetry::Kind::Gauge) ==
-        "exported_exported_otel_scope_name=x exported_otel_scope_name=y otel_scope_name=g ");
+        "exported_otel_scope_name=y exported_exported_otel_scope_name=x otel_scope_name=g ");
 }
 
 TEST_CASE("exposition: series of one instrument may have different labels") {
