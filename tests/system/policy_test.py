@@ -531,7 +531,7 @@ class Preemption(unittest.TestCase):
                 "while not os.path.exists('go'): time.sleep(0.001)\n"
         with Job("--worker-lib", "--nproc-per-node=2", "--preempt-signals=SIGTERM",
                  "--preempt-ack=all", "--report=report.json", "train.py",
-                 files={"train.py": start + TRAIN}) as job:
+                 files={"train.py": start + TRAIN}, env={"LOGLEVEL": "INFO"}) as job:
             job.wait_for("imported", 2)
             os.kill(job.process.pid, signal.SIGTERM)
             job.wait_for("The workers are to save now, which they ask for", path=job.err)
