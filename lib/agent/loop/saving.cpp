@@ -28,6 +28,8 @@ void Saving::round_ready(const rendezvous::Round& round, Duration) {
 void Saving::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
                      Duration) {
   for (const auto& worker : group) ranks_.emplace_back(worker.local_rank, worker.rank);
+  // A coordinator that has taken over may not have heard of it.
+  if (parts_.counts_checkpoints && checkpoint_ >= 0) tell();
 }
 
 void Saving::worker_said(const workers::Worker& worker, const workers::Message& message) {
