@@ -90,8 +90,12 @@ class Strangers(unittest.TestCase):
             log.read_text(errors="replace") for log in job.folder.glob("logs/*/agent.log"))
         found = CONTROLS.search(said)
         self.assertIsNone(found, found and said[max(0, found.start() - 200):found.end() + 20])
-        for line in said.splitlines():
-            self.assertFalse(line.startswith("E1128 fake line"), said)
+        return said
+
+    def check_unforged(self, job: Job) -> str:
+        """Nor has a peer begun a line. A worker's own error may have several, as in torchrun."""
+        said = self.check_shown(job)
+        self.assertNotRegex(said, re.compile("^E1128 fake line", re.M))
         return said
 
 
@@ -110,7 +114,7 @@ class Peers(Strangers):
                     self.assertIn("has members of the wrong kind", peer.hears("refuse")["text"])
             job.process.terminate()
             job.end()
-            self.assertIn("refused 127.0.0.1: a message", self.check_shown(job))
+            self.assertIn("refused 127.0.0.1: a message", self.check_unforged(job))
 
     def test_what_a_member_says_is_shown_on_one_line(self) -> None:
         port = free_port()
@@ -130,7 +134,7 @@ class Peers(Strangers):
                 peer.hears("done")
                 peer.say(type="leaving", why=ESCAPES, ended=True)
                 self.assertNotEqual(job.end(), 0)
-            self.assertIn("rogue]0;PWNED[2JE1128 fake line31m", self.check_shown(job))
+            self.assertIn("rogue]0;PWNED[2JE1128 fake line31m", self.check_unforged(job))
 
 
 class Garbage(Strangers):
@@ -216,7 +220,7 @@ class Workers(Strangers):
 class Files(Strangers):
     def test_no_link_of_another_user_is_written_through(self) -> None:
         for option in ("--metrics=jsonl:shared/x", "--metrics=trace:shared/x", "--report=shared/x",
-                       "--metrics=prometheus:shared/x", "--restart-memory=shared/x",
+                       "--metrics=prometheus:shared/x",
                        "--log-dir=shared/d", "--metrics=tensorboard:shared/d",
                        "--metrics=jsonl:shared/d/x", "--report=shared/d/x"):
             with Job("--report=report.json", option, *stub("exit=0"),
