@@ -38,7 +38,7 @@ OPTIONS: tuple[tuple[str, int, str], ...] = (
     ("--node-rank 5 --nnodes 2 ok.py", 1, "--node-rank 5 is not a rank of 2 nodes"),
     ("--rdzv-backend foo ok.py", 1, "'foo' is not registered"),
     ("--rdzv-backend tcp ok.py", 1, "the backends are static, c10d, etcd, etcd-v2, file"),
-    ("--master-addr= --master-port 29500 ok.py", 1, "it comes from --master-addr on"),
+    ("--master-addr= --master-port 29500 ok.py", 2, "it comes from --master-addr on"),
     (C10D + "localhost:99999 ok.py", 1, "65535; it comes from --rdzv-endpoint"),
     ("--master-port 99999 ok.py", 1, "65535; it comes from --master-port"),
     ("--master-port x ok.py", 2, "invalid int value: 'x'"),

@@ -52,7 +52,7 @@ class Restarts(unittest.TestCase):
     def test_the_verdict_says_what_a_flat_error_file_says(self) -> None:
         """Not in the form of an exception, and with an escape sequence that no terminal gets."""
         for said, shown in (("the disk is full", r"  reported  the disk is full\n"),
-                            ("a\x1b[2Jb\nmore", r"  reported  a[^\x1b\n]*b\n")):
+                            ("at \x1b[2Jnode 3\nmore", r"  reported  at [^\x1b\n]*node 3\n")):
             text = json.dumps({"message": said})
             with self.subTest(said), Job(*stub("error=" + text, "exit=3")) as job:
                 self.assertEqual(job.end(), 1)
