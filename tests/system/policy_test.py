@@ -11,7 +11,7 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import LIMIT, PROGRAM, Job, main, stat_of, wait_until
+from harness import LIMIT, PROGRAM, Job, lives, main, wait_until
 from ports import free_port
 
 CTL = PROGRAM.with_name("elastrunctl")
@@ -510,7 +510,7 @@ class Preemption(unittest.TestCase):
                 job.wait_for("is at 3", 2)
                 job.process.send_signal(signal.SIGTERM)
                 pid, = job.wait_for(r"^ends (\d+)")
-                wait_until(lambda: stat_of(int(pid)) is None, "rank 1 has been reaped")
+                wait_until(lambda: not lives(int(pid)), "rank 1 has ended")
                 (job.folder / "go").touch()
                 self.check_unsaved(job, "rank 1 failed to save: it was killed by SIGKILL", lost)
 
