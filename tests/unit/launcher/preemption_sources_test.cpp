@@ -82,16 +82,5 @@ TEST_CASE("preemption sources: a save that seemed long does not end the job earl
   CHECK(brief.asked == std::vector<Duration>{20s});
 }
 
-TEST_CASE("preemption sources: an end that is over asks at once, one that is no time never") {
-  SlurmJob late(-10s);
-  late.clock.advance(0s);
-  CHECK(late.asked == std::vector<Duration>{0s});
-  SlurmJob job(1h);
-  job.sources.emplace(job.loop, job.clock, job.spec, "tomorrow",
-                      [&job](const std::string&, Duration time) { job.asked.push_back(time); });
-  job.clock.advance(2h);
-  CHECK(job.asked.empty());
-}
-
 }  // namespace
 }  // namespace elastrun::agent
