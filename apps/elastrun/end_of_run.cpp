@@ -3,7 +3,7 @@
 
 #include "agent/verdict/verdict.hpp"
 #include "core/log.hpp"
-#include "core/utf8.hpp"
+#include "core/text.hpp"
 #include "exit_code.hpp"
 #include "files/whole_file.hpp"
 #include "logs/console.hpp"

@@ -6,7 +6,6 @@
 #include "core/host_name.hpp"
 #include "core/json.hpp"
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 #include "files/whole_file.hpp"
 #include "goodput/reports/hints.hpp"
 #include "goodput/reports/restart_table.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/utf8.hpp"
+#include "core/text.hpp"
 #include "goodput/reports/hints.hpp"
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/start_table.hpp"

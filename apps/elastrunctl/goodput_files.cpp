@@ -4,7 +4,6 @@
 #include "core/host_name.hpp"
 #include "core/json.hpp"
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 #include "export/record_line.hpp"
 #include "goodput/journals/agent_journals.hpp"
 #include "goodput/journals/measurement_journal.hpp"

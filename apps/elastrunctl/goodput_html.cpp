@@ -2,7 +2,6 @@
 #include "goodput_html.hpp"
 
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "core/utf8.hpp"
 #include "core/write_all.hpp"
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/summary.hpp"

@@ -2,7 +2,6 @@
 #include "restart_replay.hpp"
 
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 #include "text_table.hpp"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "subcommands.hpp"
 
-#include "core/utf8.hpp"
+#include "core/text.hpp"
 #include "rendezvous/election/secret_file.hpp"
 
 #include <cstdio>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text_table.hpp"
 
-#include "core/utf8.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/escapes.hpp"
 
-#include "core/utf8.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 

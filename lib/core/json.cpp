@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/json.hpp"
 
-#include "core/utf8.hpp"
+#include "core/text.hpp"
 
 #include <boost/json/parse.hpp>
 #include <fmt/format.h>

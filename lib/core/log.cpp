@@ -4,7 +4,7 @@
 #include "core/host_name.hpp"
 #include "core/json.hpp"
 #include "core/spdlog.hpp"
-#include "core/utf8.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <array>

@@ -2,7 +2,7 @@
 #include "export/chrome_trace.hpp"
 
 #include "core/json.hpp"
-#include "core/utf8.hpp"
+#include "core/text.hpp"
 #include "export/series_name.hpp"
 #include "telemetry/value.hpp"
 

@@ -3,7 +3,6 @@
 
 #include "core/exported_name.hpp"
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 #include "telemetry/record.hpp"
 #include "telemetry/value.hpp"
 

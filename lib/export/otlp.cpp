@@ -2,7 +2,7 @@
 #include "export/otlp.hpp"
 
 #include "core/json.hpp"
-#include "core/utf8.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <boost/uuid/name_generator_sha1.hpp>

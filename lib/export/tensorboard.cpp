@@ -2,7 +2,6 @@
 #include "export/tensorboard.hpp"
 
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 #include "export/series_name.hpp"
 
 #include <algorithm>

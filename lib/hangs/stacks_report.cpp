@@ -2,7 +2,7 @@
 #include "hangs/stacks_report.hpp"
 
 #include "core/escapes.hpp"
-#include "core/utf8.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

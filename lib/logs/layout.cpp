@@ -4,7 +4,6 @@
 #include "core/log.hpp"
 #include "core/temporary_places.hpp"
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 #include "files/whole_file.hpp"
 
 #include <algorithm>

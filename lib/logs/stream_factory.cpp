@@ -3,7 +3,6 @@
 
 #include "core/read_file.hpp"
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 
 #include <cerrno>
 #include <fcntl.h>

@@ -3,7 +3,6 @@
 
 #include "core/json.hpp"
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 
 #include <algorithm>
 #include <charconv>

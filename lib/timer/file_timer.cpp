@@ -5,7 +5,6 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "core/utf8.hpp"
 #include "timer/debug_info.hpp"
 #include "timer/torch_request.hpp"
 

@@ -3,7 +3,6 @@
 
 #include "core/escapes.hpp"
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 
 #include <algorithm>
 #include <array>

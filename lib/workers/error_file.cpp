@@ -4,7 +4,6 @@
 #include "core/escapes.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "core/utf8.hpp"
 #include "files/whole_file.hpp"
 #include "workers/message_members.hpp"
 

@@ -4,7 +4,6 @@
 #include "core/escapes.hpp"
 #include "core/signal_names.hpp"
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 #include "workers/diagnostics.hpp"
 
 #include <algorithm>

@@ -2,7 +2,6 @@
 #include "workers/message_members.hpp"
 
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 #include "workers/message.hpp"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // Bytes from a hostile peer of the rendezvous: the greeting and the frames behind it, whole and
 // byte by byte, which must come to the same; and payloads for both sides' messages, as if their
 // seal had been right. What parses is written and read again.
-#include "core/utf8.hpp"
+#include "core/text.hpp"
 #include "net/frame.hpp"
 #include "rendezvous/wire/messages.hpp"
 

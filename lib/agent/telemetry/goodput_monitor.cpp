@@ -5,7 +5,6 @@
 #include "core/host_name.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 #include "goodput/journals/journal_books.hpp"
 #include "goodput/reports/summary.hpp"
 #include "telemetry/value.hpp"

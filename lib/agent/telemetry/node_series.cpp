@@ -3,7 +3,7 @@
 
 #include "agent/telemetry/job_records.hpp"
 #include "core/log.hpp"
-#include "core/utf8.hpp"
+#include "core/text.hpp"
 
 #include <optional>
 

@@ -3,7 +3,6 @@
 
 #include "agent/verdict/verdict.hpp"
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 #include "goodput/reports/hints.hpp"
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/start_table.hpp"

@@ -5,7 +5,6 @@
 #include "core/escapes.hpp"
 #include "core/signal_names.hpp"
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 #include "hangs/hang_rule.hpp"
 #include "hangs/stacks_report.hpp"
 

@@ -2,7 +2,6 @@
 #include "goodput/ledger/custom_times.hpp"
 
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 
 #include <algorithm>
 

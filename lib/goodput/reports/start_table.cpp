@@ -2,7 +2,6 @@
 #include "goodput/reports/start_table.hpp"
 
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 #include "goodput/reports/restart_table.hpp"
 
 #include <algorithm>

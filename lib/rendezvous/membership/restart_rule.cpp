@@ -3,7 +3,6 @@
 
 #include "core/mixed_bits.hpp"
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

@@ -2,7 +2,6 @@
 #include "rendezvous/wire/message_parts.hpp"
 
 #include "core/text.hpp"
-#include "core/utf8.hpp"
 #include "rendezvous/wire/messages.hpp"
 
 #include <algorithm>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/utf8.hpp"
 
 #include "core/text.hpp"
 
