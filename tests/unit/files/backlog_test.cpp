@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "files/backlog.hpp"
+#include "files/appended_file.hpp"
 
 #include <doctest/doctest.h>
 #include <random>
