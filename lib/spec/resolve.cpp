@@ -1,27 +1,207 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "spec/resolve.hpp"
 
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
-#include "spec/job_name.hpp"
+#include "spec/host_environment.hpp"
+#include "spec/job_spec.hpp"
+#include "spec/merge.hpp"
 #include "spec/option_fields.hpp"
 #include "spec/option_values.hpp"
+#include "spec/override.hpp"
 #include "spec/program.hpp"
 #include "spec/rendezvous_choice.hpp"
-#include "spec/restart_options.hpp"
+#include "spec/restart_rules.hpp"
 #include "spec/schedulers.hpp"
 #include "spec/toml.hpp"
 #include "spec/topology_address.hpp"
 #include "spec/worker_count.hpp"
-#include "spec/worker_library.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <fmt/format.h>
+#include <map>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace elastrun::spec {
+
+/// Fills what the options of the restart policy and of preemption say, once signals_to_handle and
+/// forward_signals are known: a signal that preempts is handled, and passed on to no worker.
+std::optional<Refusal> take_restart_options(JobSpec& job, const Values& values,
+                                            std::vector<std::string>& warnings);
+
+namespace {
+
+constexpr double kLongestSave = 366.0 * 86400;  // seconds
+constexpr std::size_t kLongestNames = 2000;     // of what travels with each join
+
+std::optional<Refusal> take_restart_rules(JobSpec& job, const Override& given) {
+  job.restart_rule = given.listed ? join(given.items, ",") : given.text;
+  const auto rules = parse_restart_rules(job.restart_rule);
+  if (rules) return std::nullopt;
+  return Refusal{fmt::format("{}: {}", given.source, rules.error().text), 2, false,
+                 "elastrun-restarts(7) has the rules"};
+}
+
+/// "generator=own". The names in one order, since all agents have to say the same.
+std::optional<Refusal> take_role_restarts(JobSpec& job, const Override& given) {
+  std::map<std::string, bool> own;
+  for (const auto& item : given.listed ? given.items : split(given.text, ',')) {
+    const auto text = trim(item);
+    if (text.empty()) continue;
+    const auto at = std::min(text.rfind('='), text.size());
+    const std::string name(trim(text.substr(0, at)));
+    const auto whom = text.substr(std::min(at + 1, text.size()));
+    if (name.empty() || name.contains(',') || (whom != "own" && whom != "all")) {
+      return Refusal{fmt::format("{}: '{}' does not say whom a role restarts", given.source, text),
+                     2, false,
+                     "expected ROLE=own (the agents with that --role alone) or ROLE=all (every "
+                     "agent, as without it)"};
+    }
+    own[name] = whom == "own";
+  }
+  std::erase_if(own, [](const auto& one) { return !one.second; });
+  std::vector<std::string> names;
+  for (const auto& [name, alone] : own) names.push_back(name);
+  job.role_restart = join(names, ",");
+  if (job.role_restart.size() <= kLongestNames) return std::nullopt;
+  return Refusal{fmt::format("{}: the names of the roles are longer than {} bytes together",
+                             given.source, kLongestNames),
+                 2, false, "use shorter names"};
+}
+
+std::optional<Refusal> take_preempt_timeout(JobSpec& job, const Override& given) {
+  if (given.text.empty()) return std::nullopt;
+  const auto seconds = parse_float(given.text);
+  if (!seconds || !(*seconds > 0) || *seconds > kLongestSave) {
+    return Refusal{fmt::format("{}: {} is not a time to save in", given.source, given.text), 2,
+                   false, "expected a number of seconds above 0"};
+  }
+  job.preempt_timeout = from_seconds(*seconds);
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Refusal> take_restart_options(JobSpec& job, const Values& values,
+                                            std::vector<std::string>& warnings) {
+  if (auto refusal = take_restart_rules(job, values[Opt::RestartRule])) return refusal;
+  if (auto refusal = take_role_restarts(job, values[Opt::RoleRestart])) return refusal;
+  if (auto refusal = take_preempt_timeout(job, values[Opt::PreemptTimeout])) return refusal;
+  if (values.is_given(Opt::PreemptSignals)) {
+    job.preempt_signals = parse_signals(values[Opt::PreemptSignals], warnings);
+  }
+  for (const auto& name : job.preempt_signals) {
+    std::erase(job.forward_signals, name);
+    if (std::ranges::count(job.signals_to_handle, name) == 0) job.signals_to_handle.push_back(name);
+  }
+  return std::nullopt;
+}
+
+/// --worker-lib and --goodput auto: appends the folder of the Python package that came with this
+/// program to PYTHONPATH of the workers. Refused if there is none beside the program: below
+/// PREFIX/share/elastrun/python (cmake --install, wheel), or in the source tree of a build. With
+/// --goodput auto a folder comes before all others from which Python starts the hooks into torch.
+std::optional<Refusal> add_worker_library(JobSpec& job, const HostEnvironment& around);
+
+/// Where forkserver.py is, for --start-method forkserver and auto: in the same package.
+void find_fork_server(JobSpec& job, const HostEnvironment& around);
+
+namespace {
+
+constexpr std::string_view kVariable = "PYTHONPATH";
+// Below the folder of the program. Never site-packages itself: a folder of PYTHONPATH comes before
+// those of the worker's own Python, and would bring other packages along.
+constexpr std::array<std::string_view, 2> kPlaces = {"../share/elastrun/python",
+                                                     "../../../lib/python"};
+
+/// Empty if it is in none of the places, which are in `tried` then.
+std::string find_package(const HostEnvironment& around, std::string& tried) {
+  const std::filesystem::path folder = std::filesystem::path(around.own_program()).parent_path();
+  for (const auto place : kPlaces) {
+    const std::string path = (folder / place).lexically_normal().string();
+    if (around.exists(path + "/elastrun/channel.py")) return path;
+    tried += (tried.empty() ? "" : " and ") + path;
+  }
+  return {};
+}
+
+}  // namespace
+
+void find_fork_server(JobSpec& job, const HostEnvironment& around) {
+  std::string tried;
+  const auto package = find_package(around, tried);
+  if (!package.empty()) job.fork_server = package + "/elastrun/forkserver.py";
+}
+
+std::optional<Refusal> add_worker_library(JobSpec& job, const HostEnvironment& around) {
+  const bool hooks = job.goodput == Goodput::Auto;
+  std::string tried;
+  const auto found = find_package(around, tried);
+  if (found.empty()) {
+    return Refusal{fmt::format("{}: the Python package elastrun is not beside this program",
+                               hooks ? "--goodput auto" : "--worker-lib"),
+                   2, false,
+                   fmt::format("looked in {}; install it with cmake --install or pip, or leave the "
+                               "option away and set PYTHONPATH",
+                               tried)};
+  }
+  // Last: what the user has there is found first.
+  auto& variable = job.worker_env[std::string(kVariable)];
+  if (variable.empty()) variable = around.variable(std::string(kVariable)).value_or("");
+  variable += (variable.empty() ? "" : ":") + found;
+  // First: the sitecustomize there, which calls the one that it hides.
+  if (hooks) variable = found + "/elastrun/start:" + variable;
+  job.worker_lib = true;
+  return std::nullopt;
+}
+
+namespace {
+
+constexpr std::size_t kLongestName = 100;
+
+std::string_view name_of_script(std::string_view script) {
+  while (script.ends_with('/')) script.remove_suffix(1);
+  script.remove_prefix(script.rfind('/') + 1);
+  if (script.ends_with(".py")) script.remove_suffix(3);
+  return script;
+}
+
+}  // namespace
+
+std::optional<Refusal> name_job(JobSpec& job, Values& values) {
+  const auto& given = values[Opt::Name];
+  job.name = given.text;
+  // It becomes a part of file names, and stands in tables and on terminals, where control
+  // characters do harm.
+  if (job.name.size() > kLongestName || job.name.contains('/') || printable(job.name) != job.name) {
+    return Refusal{
+        fmt::format("{}: {} cannot be the name of a job", given.source,
+                    in_quotes(printable(job.name))),
+        2, false,
+        fmt::format("at most {} bytes of UTF-8, without / and control characters", kLongestName)};
+  }
+  job.named = !job.name.empty();
+  if (job.named) return std::nullopt;
+  const auto& id = values[Opt::RdzvId];
+  // Its default, given in full, names no job.
+  const bool has_id = values.is_given(id.id) && !id.text.empty() && id.text != row(id.id).fallback;
+  if (has_id) {
+    job.name = id.text;
+  } else {
+    job.name = values.is_on(Opt::Module) ? job.script : name_of_script(job.script);
+    if (job.name.empty()) job.name = "job";
+  }
+  values.imply(Opt::Name, job.name, has_id ? "implied by --rdzv-id" : "implied by the script");
+  return std::nullopt;
+}
+
 namespace {
 
 using Refused = std::optional<Refusal>;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/hostlist.hpp"
-
+#include "spec/schedulers.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <doctest/doctest.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/job_name.hpp"
-
+#include "spec/resolve.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <doctest/doctest.h>
