@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/value_summary.hpp"
+#include "telemetry/windows.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/aggregation.hpp"
+
+#include "telemetry/windows.hpp"
 
 #include <algorithm>
 #include <array>
