@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "process/guardian.hpp"
 
 #include "core/standard_streams.hpp"
+#include "core/unique_fd.hpp"
 #include "process/bounded_child.hpp"
 #include "process/cgroup.hpp"
 #include "process/descendants.hpp"
 #include "process/exit_status.hpp"
 #include "process/process_status.hpp"
 #include "process/process_table.hpp"
-#include "process/removal.hpp"
 #include "process/signals.hpp"
-#include "process/terminal_modes.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <optional>
@@ -27,10 +30,114 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <utility>
+
+namespace elastrun::process {
+namespace {
+
+/// The child: a byte for each path that is done.
+void work(const std::vector<std::string>& paths, void (*remove)(const std::string&), int report) {
+  constexpr int kReport = 0;
+  // Readers of our output, and waiters for a lock, must not wait for this process.
+  if (::dup2(report, kReport) < 0) return;
+  close_descriptors_from(kReport + 1);
+  for (const std::string& path : paths) {
+    remove(path);
+    [[maybe_unused]] const auto written = ::write(kReport, "", 1);
+  }
+}
+
+/// What a child that ended, or was given up, has left of them.
+std::vector<std::string> remove_once(const std::vector<std::string>& paths,
+                                     void (*remove)(const std::string&)) {
+  int ends[2];
+  // Not blocking: of a child that was given up, which hangs and holds its end, what it has told is
+  // read.
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return paths;
+  const UniqueFd reports(ends[0]), report(ends[1]);
+  const auto all = [&] { work(paths, remove, report.get()); };
+  if (!do_in_child(all, {kRemovalBound, kRemovalAfterSignal})) return paths;
+  std::string done(paths.size(), '\0');
+  const auto count = ::read(reports.get(), done.data(), done.size());
+  return {paths.begin() + std::max<std::ptrdiff_t>(count, 0), paths.end()};
+}
+
+}  // namespace
+
+void remove_path(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);
+}
+
+std::vector<std::string> remove_within_bound(const std::vector<std::string>& paths,
+                                             void (*remove)(const std::string&)) {
+  constexpr int kMostTries = 3;
+  auto left = paths;
+  for (int tries = 0; tries < kMostTries && !left.empty(); ++tries) {
+    const auto began = std::chrono::steady_clock::now();
+    left = remove_once(left, remove);
+    // The file system does not answer, or a signal has hurried us. A child that ended sooner was
+    // killed: a script that kills the agent in a loop takes it for the next one.
+    if (std::chrono::steady_clock::now() - began >= kRemovalAfterSignal) break;
+  }
+  return left;
+}
+
+namespace {
+
+bool is_pipe(int fd) {
+  struct stat info {};
+  return ::fstat(fd, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode));
+}
+
+/// The controlling terminal if this process is in its foreground.
+UniqueFd terminal_of_ours() {
+  UniqueFd terminal(::open("/dev/tty", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+  // From the background tcsetattr(3) would stop us by SIGTTOU, and the modes would be the shell's
+  // by now.
+  if (terminal && ::tcgetpgrp(terminal.get()) != ::getpgrp()) terminal.reset();
+  return terminal;
+}
+
+}  // namespace
+
+termios with_modes_of(const termios& before, termios now) {
+  // Modes are added and never taken away: what is on now, and was not, may be another program's
+  // choice.
+  now.c_iflag |= before.c_iflag & (ICRNL | IXON | BRKINT);
+  now.c_oflag |= before.c_oflag & (OPOST | ONLCR);
+  now.c_lflag |= before.c_lflag & (ECHO | ECHOE | ECHOK | ICANON | ISIG | IEXTEN);
+  std::ranges::copy(before.c_cc, now.c_cc);
+  return now;
+}
+
+TerminalModes TerminalModes::now() {
+  TerminalModes found;
+  if (is_pipe(STDOUT_FILENO) || is_pipe(STDERR_FILENO)) return found;
+  if (::isatty(STDIN_FILENO) == 0) return found;
+  const auto terminal = terminal_of_ours();
+  termios modes{};
+  if (terminal && ::tcgetattr(terminal.get(), &modes) == 0) found.modes_ = modes;
+  return found;
+}
+
+void TerminalModes::restore() const {
+  if (!modes_) return;
+  const auto terminal = terminal_of_ours();
+  termios modes{};
+  if (!terminal || ::tcgetattr(terminal.get(), &modes) != 0) return;
+  const auto wanted = with_modes_of(*modes_, modes);
+  // TCSANOW: others would wait for output that Ctrl+S holds up.
+  if (std::memcmp(&wanted, &modes, sizeof modes) != 0) {
+    ::tcsetattr(terminal.get(), TCSANOW, &wanted);
+  }
+}
+
+}  // namespace elastrun::process
 
 namespace elastrun::guardian {
 

@@ -1,12 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
 #include "core/unique_fd.hpp"
 
+#include <optional>
 #include <signal.h>
+#include <string>
 #include <string_view>
 #include <sys/types.h>
+#include <termios.h>
 #include <vector>
+
+namespace elastrun::process {
+
+/// How long a removal goes on at most, all paths together: their file system may never answer.
+constexpr Duration kRemovalBound = std::chrono::seconds(5);
+/// And once an end is wanted: enough where the file system does answer.
+constexpr Duration kRemovalAfterSignal = std::chrono::seconds(1);
+
+/// Removes one path with all below; symbolic links are not followed.
+void remove_path(const std::string& path);
+
+/// Removes the paths in their order, each with all below; those that may still be there when it
+/// gave up. What cannot be removed counts as removed, as if it had been tidied up elsewhere.
+///
+/// A child does it (do_in_child()), which has no descriptor of ours. Waits kRemovalBound at most,
+/// kRemovalAfterSignal once a signal has come.
+std::vector<std::string> remove_within_bound(const std::vector<std::string>& paths,
+                                             void (*remove)(const std::string&) = remove_path);
+
+/// The modes of the terminal that a job was started on: a worker that is killed while it asks for a
+/// password, or in a debugger's prompt, cannot give back the echo that it has taken.
+class TerminalModes {
+ public:
+  /// Those of the controlling terminal, if this process is in its foreground and no other of its
+  /// group may change them: not a pager that reads from us through a pipe, nor a script that has
+  /// started us with `&`, which has stdin from elsewhere.
+  static TerminalModes now();
+  /// Switches on again what has been switched off since: echo, lines, signals, translation. Does
+  /// nothing if this process is not in the foreground any more. SIGTTOU must be blocked or ignored.
+  void restore() const;
+
+ private:
+  std::optional<termios> modes_;
+};
+
+/// `now`, with each such mode on that is on in `before`, and the keys of `before`. Pure.
+termios with_modes_of(const termios& before, termios now);
+
+}  // namespace elastrun::process
 
 /// The process that the user started stays as the *guardian*: it does nothing but wait, so nothing
 /// goes wrong in it. The *agent*, its child, does the work. As child subreapers both inherit every

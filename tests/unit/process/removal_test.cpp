@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/removal.hpp"
-
+#include "process/guardian.hpp"
 #include "support/children.hpp"
 
 #include <doctest/doctest.h>

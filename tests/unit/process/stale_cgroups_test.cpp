@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/stale_cgroups.hpp"
 
 #include "process/containment.hpp"
 #include "process/process_table.hpp"

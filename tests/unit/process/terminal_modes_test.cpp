@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/terminal_modes.hpp"
+#include "process/guardian.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/vfork_into.hpp"
+
+#include "process/vfork_launcher.hpp"
 
 #include <cerrno>
 #include <sched.h>
