@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "logs/lag.hpp"
+#include "logs/outlet.hpp"
 
 #include <algorithm>
 #include <doctest/doctest.h>

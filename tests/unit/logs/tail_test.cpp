@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "logs/tail.hpp"
+#include "logs/pump.hpp"
 
 #include <doctest/doctest.h>
 
