@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
-#include "goodput/account/safe_step.hpp"
+#include "goodput/account/job_account.hpp"
 #include "goodput/ledger/kept_steps.hpp"
 #include "goodput/ledger/ledger.hpp"
 #include "goodput/ledger/usual_step.hpp"

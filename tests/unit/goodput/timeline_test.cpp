@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/ledger/timeline.hpp"
 
-#include "goodput/account/step_series.hpp"
+#include "goodput/account/job_account.hpp"
 #include "goodput/ledger/ledger.hpp"
 #include "unit/goodput/moments.hpp"
 
