@@ -1,12 +1,122 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "store/conversation.hpp"
 
 #include "net/bytes.hpp"
 
+#include <algorithm>
+#include <array>
 #include <fmt/format.h>
 #include <utility>
 
 namespace elastrun::store {
+namespace {
+
+// Capacity that an idle connection may keep: some answers to small GETs.
+constexpr std::size_t kKeep = 256;
+// From this much sent on, memory is given back while the rest still waits.
+constexpr std::size_t kTrimFrom = 64u << 10;
+
+iovec part(std::string_view bytes) {
+  return {const_cast<char*>(bytes.data()), bytes.size()};  // iovec(3type) serves readv(2) as well
+}
+
+}  // namespace
+
+void Output::put_value(const Value& value) {
+  put_number<std::uint64_t>(value.view().size());
+  // A large value is sent from the table's bytes: thousands of readers cost one copy.
+  if (auto bytes = value.shared()) {
+    shared_ += bytes->size();
+    pieces_.push_back({own_.size(), std::move(bytes)});
+  } else {
+    put(value.view());
+  }
+}
+
+std::size_t Output::gather(std::span<iovec> parts) const {
+  std::size_t used = 0;
+  std::size_t place = own_sent_;
+  std::size_t skip = piece_sent_;
+  // Two parts at most for each piece: the own bytes before it, and itself.
+  for (std::size_t i = first_piece_; i < pieces_.size() && used + 2 <= parts.size(); ++i) {
+    const Piece& piece = pieces_[i];
+    if (piece.after > place) {
+      parts[used++] = part(std::string_view(own_).substr(place, piece.after - place));
+      place = piece.after;
+    }
+    parts[used++] = part(std::string_view(*piece.bytes).substr(skip));
+    skip = 0;
+    // Without room for the next piece, what follows that must not go first.
+    if (i + 1 < pieces_.size() && used + 2 > parts.size()) return used;
+  }
+  if (used < parts.size() && place < own_.size()) {
+    parts[used++] = part(std::string_view(own_).substr(place));
+  }
+  return used;
+}
+
+void Output::sent(std::size_t count) {
+  while (count > 0) {
+    const bool piece_left = first_piece_ < pieces_.size();
+    const auto own_end = piece_left ? pieces_[first_piece_].after : own_.size();
+    const auto own = std::min(count, own_end - own_sent_);
+    own_sent_ += own;
+    count -= own;
+    if (!piece_left || own_sent_ < own_end) continue;
+    const auto shared = std::min(count, pieces_[first_piece_].bytes->size() - piece_sent_);
+    piece_sent_ += shared;
+    shared_ -= shared;
+    count -= shared;
+    if (piece_sent_ == pieces_[first_piece_].bytes->size()) {
+      // A value that was replaced meanwhile goes from memory once its last peer has it.
+      pieces_[first_piece_++].bytes.reset();
+      piece_sent_ = 0;
+    }
+  }
+  if (first_piece_ == pieces_.size() && own_sent_ == own_.size()) return emptied();
+  trim();
+}
+
+/// Gives back what was sent, once that is more than what is left: a peer that always has something
+/// to read would otherwise never let it go. Each byte is moved once on average.
+void Output::trim() {
+  const bool much = own_sent_ >= kTrimFrom || first_piece_ * sizeof(Piece) >= kTrimFrom;
+  if (!much || own_sent_ < own_size() || first_piece_ < pieces_.size() - first_piece_) return;
+  own_ = own_.substr(own_sent_);
+  pieces_.erase(pieces_.begin(), pieces_.begin() + static_cast<std::ptrdiff_t>(first_piece_));
+  for (Piece& piece : pieces_) piece.after -= own_sent_;
+  own_sent_ = 0;
+  first_piece_ = 0;
+}
+
+void Output::emptied() {
+  own_sent_ = 0;
+  first_piece_ = 0;
+  // By swap: what is assigned {} is empty and keeps its memory.
+  if (own_.capacity() > kKeep) {
+    std::string().swap(own_);
+  } else {
+    own_.clear();
+  }
+  std::vector<Piece>().swap(pieces_);
+}
+
+std::string Output::take() {
+  std::string all;
+  std::array<iovec, 16> parts;
+  while (!empty()) {
+    const auto used = gather(parts);
+    std::size_t size = 0;
+    for (std::size_t i = 0; i < used; ++i) {
+      all.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
+      size += parts[i].iov_len;
+    }
+    sent(size);
+  }
+  return all;
+}
+
 namespace {
 
 constexpr std::size_t kOpening = 5;  // VALIDATE: its number and the magic
@@ -151,6 +261,194 @@ void Exchange::deliver() {
     touch(conversation);
   }
   table_.clear_notices();
+}
+
+// What a conversation does with a request: one table operation, then the answer in torch's bytes.
+
+namespace {
+
+// Answers of one byte.
+constexpr char kReady = 0;
+constexpr char kMissing = 1;
+constexpr char kCancelled = 1;
+constexpr char kWatching = 3;  // torch 1.13: the call-back is registered
+
+/// A key for a log line: without its unprintable bytes, and not all of 8192 of them.
+std::string show_key(std::string_view key) {
+  std::string text;
+  for (const char c : key.substr(0, 60)) text += c >= ' ' && c <= '~' ? c : '?';
+  return key.size() > 60 ? text + "..." : text;
+}
+
+}  // namespace
+
+void Conversation::execute(const Request& request) {
+  switch (request.query) {
+    case Query::Set:
+    case Query::Append:
+    case Query::Get:
+    case Query::CompareSet:
+    case Query::Delete:
+      return execute_value(request);
+    case Query::Add:
+    case Query::Barrier:
+    case Query::CountKeys:
+    case Query::Ping:
+      return execute_number(request);
+    case Query::QueuePush:
+    case Query::QueuePop:
+    case Query::QueueLength:
+      return execute_queue(request);
+    case Query::CancelWait:
+      exchange_->table_.cancel(peer_);
+      return output_.put(kCancelled);
+    case Query::Watch:
+      exchange_->table_.watch(peer_, request.key);
+      return output_.put(kWatching);
+    case Query::Validate:
+    case Query::Check:
+    case Query::Wait:
+    case Query::MultiGet:
+    case Query::MultiSet:
+    case Query::ListKeys:
+      return execute_list(request);
+  }
+}
+
+void Conversation::execute_value(const Request& request) {
+  Table& table = exchange_->table_;
+  switch (request.query) {
+    case Query::Set:
+      table.set(request.key, request.value);
+      break;
+    case Query::Append:
+      table.append(request.key, request.value);
+      break;
+    case Query::Delete: {
+      const bool erased = table.erase(request.key);
+      exchange_->deliver();
+      return output_.put_number<std::int64_t>(erased ? 1 : 0);
+    }
+    case Query::CompareSet: {
+      // Good until the answer below: deliver() tells other conversations and changes no table.
+      const Value* now = table.compare_set(request.key, request.value, request.desired);
+      exchange_->deliver();
+      // A missing key answers the expected value: a lie, but the one that clients are made for.
+      return now != nullptr ? output_.put_value(*now) : output_.put_text(request.value);
+    }
+    default: {
+      if (const Value* value = table.get(request.key)) return output_.put_value(*value);
+      // Clients wait for a key before they get it, so neither protocol's own ever sees this.
+      if (stage_ == Stage::Current) return output_.put_text({});
+      return end(fmt::format("asked for the key {}, which does not exist", show_key(request.key)));
+    }
+  }
+  exchange_->deliver();
+}
+
+void Conversation::execute_number(const Request& request) {
+  Table& table = exchange_->table_;
+  const auto no_number = [&] {
+    end(fmt::format("counts with the key {}, whose value is not a 64-bit number",
+                    show_key(request.key)));
+  };
+  switch (request.query) {
+    case Query::Add: {
+      const auto sum = table.add(request.key, request.number);
+      if (!sum) return no_number();
+      exchange_->deliver();
+      // torch counts its ranks here before all else, so the agent sees workers connect without a
+      // word from the script.
+      if (exchange_->on_join_ && request.key == Exchange::kJoinKey) exchange_->on_join_(*sum);
+      return output_.put_number(*sum);
+    }
+    case Query::Barrier: {
+      const auto arrival = table.arrive(peer_, request.key, request.number);
+      if (arrival == Table::Arrival::NoNumber) return no_number();
+      if (arrival == Table::Arrival::Complete) output_.put(kReady);
+      return exchange_->deliver();
+    }
+    case Query::Ping:
+      return output_.put_number(static_cast<std::uint32_t>(request.number));
+    default:
+      return output_.put_number(static_cast<std::int64_t>(table.size()));
+  }
+}
+
+void Conversation::execute_queue(const Request& request) {
+  Table& table = exchange_->table_;
+  if (request.query == Query::QueuePush) {
+    table.queue_push(request.key, request.value);
+    return exchange_->deliver();
+  }
+  // The length comes first: after 0 the client expects no value.
+  output_.put_number(static_cast<std::int64_t>(table.queue_size(request.key)));
+  if (request.query == Query::QueueLength) return;
+  if (const auto value = table.queue_pop(request.key)) output_.put_value(*value);
+}
+
+void Conversation::execute_list(const Request& request) {
+  Table& table = exchange_->table_;
+  switch (request.query) {
+    case Query::Check:
+      return output_.put(std::all_of(request.texts.begin(), request.texts.end(),
+                                     [&](auto key) { return table.present(key); })
+                             ? kReady
+                             : kMissing);
+    case Query::Wait:
+      // Otherwise the answer comes with a notice, when the last of the keys does.
+      if (table.wait(peer_, request.texts)) output_.put(kReady);
+      return;
+    case Query::MultiGet:
+      return answer(true, request.texts);
+    case Query::MultiSet:
+      // All set before the first waiter is told, so that each of them finds all.
+      for (std::size_t i = 0; i + 1 < request.texts.size(); i += 2) {
+        table.set(request.texts[i], request.texts[i + 1]);
+      }
+      return exchange_->deliver();
+    case Query::ListKeys:
+      output_.put_number(static_cast<std::int64_t>(table.size()));
+      return answer(false, table.keys());
+    default:
+      return;  // VALIDATE was eaten when the conversation opened
+  }
+}
+
+/// These keys, or their values. What would be too much at once is kept for go_on().
+void Conversation::answer(bool values, std::span<const std::string_view> keys) {
+  std::size_t done = 0;
+  for (; done < keys.size() && !stalled(); ++done) put_item(values, keys[done]);
+  if (done == keys.size()) return;
+  // By their names, not their values: those that change meanwhile are told as they are then.
+  rest_ = std::make_unique<Rest>();
+  rest_->values = values;
+  rest_->keys.assign(keys.begin() + static_cast<std::ptrdiff_t>(done), keys.end());
+}
+
+void Conversation::go_on() {
+  Rest& rest = *rest_;
+  // The rest once there is room: a client that does not read must not fill our memory.
+  while (rest.next < rest.keys.size() && !stalled()) put_item(rest.values, rest.keys[rest.next++]);
+  if (rest.next < rest.keys.size()) return;
+  output_.put(rest.after.take());
+  rest_.reset();
+}
+
+void Conversation::put_item(bool values, std::string_view key) {
+  if (!values) return output_.put_text(key);
+  const Value* value = exchange_->table_.get(key);
+  value != nullptr ? output_.put_value(*value) : output_.put_text({});
+}
+
+void Conversation::tell(const Notice& notice) {
+  // A notice must not come within a long answer.
+  Output& output = rest_ ? rest_->after : output_;
+  if (!notice.change) return output.put(kReady);
+  output.put(static_cast<char>(notice.change->kind));
+  output.put_text(notice.change->key);
+  output.put_text(notice.change->before);
+  output.put_text(notice.change->after);
 }
 
 }  // namespace elastrun::store

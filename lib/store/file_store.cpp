@@ -3,7 +3,7 @@
 
 #include "files/whole_file.hpp"
 #include "net/bytes.hpp"
-#include "store/table_parts.hpp"
+#include "store/table.hpp"
 
 #include <boost/asio/post.hpp>
 #include <cerrno>

@@ -1,23 +1,178 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "store/server.hpp"
 
+#include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/rate_limited_log.hpp"
 #include "core/unique_fd.hpp"
+#include "net/endpoint.hpp"
 #include "store/conversation.hpp"
-#include "store/gate.hpp"
 #include "store/listening.hpp"
-#include "store/poller.hpp"
 
 #include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <new>
+#include <set>
+#include <span>
+#include <string>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
 
 namespace elastrun::store {
+
+/// Many descriptors behind one that Asio waits for: an epoll(7) set inside Asio's own. A thousand
+/// ready connections cost one turn of the loop and not a thousand queued operations, and an idle
+/// one costs the kernel's memory alone.
+///
+/// `events` are those of epoll_ctl(2), EPOLLET among them. Descriptors must be removed before
+/// they are closed, since a child between vfork and exec may still hold a copy.
+class Poller {
+ public:
+  using OnReady = std::function<void(std::span<const epoll_event>)>;
+
+  /// `on_ready` runs on the loop with the events of one turn. It may add and remove; events of a
+  /// descriptor removed in the same turn may still be in the span, so `tag` should tell.
+  static Result<std::unique_ptr<Poller>> make(boost::asio::io_context& loop, OnReady on_ready);
+  ~Poller();
+
+  Status add(int fd, std::uint32_t events, std::uint64_t tag);
+  /// Also asks once more: what is ready now is reported, although it was before.
+  void modify(int fd, std::uint32_t events, std::uint64_t tag);
+  void remove(int fd);
+
+ private:
+  struct State;
+  explicit Poller(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
+
+struct Poller::State : std::enable_shared_from_this<State> {
+  State(boost::asio::io_context& loop, int fd, OnReady ready)
+      : set(loop, fd), on_ready(std::move(ready)) {}
+
+  void wait();
+  void turn();
+
+  boost::asio::posix::stream_descriptor set;
+  OnReady on_ready;
+  bool closed = false;
+};
+
+void Poller::State::wait() {
+  // A completion may already be queued when the poller goes, so it holds the state weakly.
+  set.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                 [weak = weak_from_this()](const boost::system::error_code& error) {
+                   const auto self = weak.lock();
+                   if (error || !self || self->closed) return;
+                   self->turn();
+                   if (!self->closed) self->wait();
+                 });
+}
+
+void Poller::State::turn() {
+  // Enough to serve a crowd in one turn, few enough to let the agent's other work in between.
+  constexpr int kRounds = 4;
+  std::array<epoll_event, 256> events;
+  for (int round = 0; round < kRounds && !closed; ++round) {
+    const int count =
+        ::epoll_wait(set.native_handle(), events.data(), static_cast<int>(events.size()), 0);
+    if (count <= 0) return;
+    on_ready({events.data(), static_cast<std::size_t>(count)});
+    // Fewer than asked for: these were all.
+    if (static_cast<std::size_t>(count) < events.size()) return;
+  }
+}
+
+Poller::Poller(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+Poller::~Poller() {
+  state_->closed = true;
+  boost::system::error_code ignored;
+  state_->set.close(ignored);
+}
+
+Result<std::unique_ptr<Poller>> Poller::make(boost::asio::io_context& loop, OnReady on_ready) {
+  // An epoll set is itself readable when one of its members is ready (epoll(7)): the loop watches
+  // one descriptor, however many workers are connected.
+  const int fd = ::epoll_create1(EPOLL_CLOEXEC);
+  if (fd < 0) return std::unexpected(errno_error(Code::Store, "cannot make an epoll set", errno));
+  auto state = std::make_shared<State>(loop, fd, std::move(on_ready));
+  state->wait();
+  return std::unique_ptr<Poller>(new Poller(std::move(state)));
+}
+
+Status Poller::add(int fd, std::uint32_t events, std::uint64_t tag) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = tag;
+  if (::epoll_ctl(state_->set.native_handle(), EPOLL_CTL_ADD, fd, &event) == 0) return {};
+  return std::unexpected(errno_error(Code::Store, "cannot watch a descriptor", errno));
+}
+
+void Poller::modify(int fd, std::uint32_t events, std::uint64_t tag) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = tag;
+  ::epoll_ctl(state_->set.native_handle(), EPOLL_CTL_MOD, fd, &event);
+}
+
+void Poller::remove(int fd) {
+  ::epoll_ctl(state_->set.native_handle(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+/// Whom a server serves, and since when. While it is shut no request is read: a connection may
+/// belong to a worker of another node that is a little ahead of us, or to a stranger, and which of
+/// both is known only once it is open. Pure.
+class Gate {
+ public:
+  /// A connection that came while it was shut, with what was read from it already.
+  using Early = std::pair<boost::asio::ip::tcp::socket, std::string>;
+
+  explicit Gate(bool shut) : shut_(shut) {}
+
+  bool is_shut() const { return shut_; }
+  /// Open for these addresses from now on; for all if there are none.
+  void open(const std::vector<boost::asio::ip::address>& addresses) {
+    shut_ = false;
+    allowed_.clear();
+    for (const auto& address : addresses) allowed_.insert(net::plain(address));
+  }
+  /// Shut again; those who waited are closed.
+  void shut() {
+    shut_ = true;
+    early_.clear();
+  }
+  bool admits(const boost::asio::ip::address& address) const {
+    return allowed_.empty() || allowed_.contains(net::plain(address));
+  }
+
+  void keep(boost::asio::ip::tcp::socket socket, std::string first_bytes) {
+    early_.emplace_back(std::move(socket), std::move(first_bytes));
+  }
+  std::size_t kept() const { return early_.size(); }
+  /// Those who waited, first come first, and forgets them.
+  std::vector<Early> take_early() { return std::exchange(early_, {}); }
+
+ private:
+  bool shut_;
+  std::set<boost::asio::ip::address> allowed_;
+  std::vector<Early> early_;
+};
+
 namespace {
 
 namespace asio = boost::asio;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/output.hpp"
+#include "store/conversation.hpp"
 
 #include <array>
 #include <doctest/doctest.h>
