@@ -2,10 +2,11 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "hangs/excuses.hpp"
-#include "hangs/pace_limit.hpp"
+#include "core/ring.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -13,6 +14,90 @@
 #include <vector>
 
 namespace elastrun::hangs {
+
+/// What workers have begun that may take its time: a phase other than training, one of each worker,
+/// and what recorders of goodput tell to have begun, several. Each excuses its worker for a time:
+/// what the script has said; else kOfLongest times the longest of that name so far, and kShortest
+/// at least; kFirst for the first one. Pure; memory does not grow.
+class Excuses {
+ public:
+  static constexpr Duration kFirst = std::chrono::minutes(30);
+  static constexpr Duration kShortest = std::chrono::minutes(10);
+  static constexpr int kOfLongest = 5;
+  static constexpr std::size_t kMostOpen = 64;    // of one worker
+  static constexpr std::size_t kMostNames = 256;  // that are learnt; further ones have kFirst
+
+  /// `what` says what a worker does: "saving a checkpoint".
+  struct Excuse {
+    int rank = 0;
+    std::string what;
+    TimePoint since;
+    Duration at_most{};
+    TimePoint end() const { return since + at_most; }
+    bool operator==(const Excuse&) const = default;
+  };
+
+  /// In place of the phase that this worker was in; none: it trains.
+  void phase(int rank, const std::string& what, std::optional<Duration> at_most, TimePoint now);
+  void train(int rank, TimePoint now);
+  bool in_phase(int rank) const { return phases_.contains(rank); }
+  void open(int rank, const std::string& what, TimePoint now);
+  /// False: it was not open.
+  bool close(int rank, const std::string& what, TimePoint now);
+  /// False: nothing was open. How long it took is not known.
+  bool close_all(int rank) { return open_.erase(rank) > 0; }
+  /// A new group; what was learnt stays.
+  void clear();
+
+  /// Whether one of them holds.
+  bool any(TimePoint now) const;
+  /// When the next one of those that hold ends.
+  std::optional<TimePoint> next_end(TimePoint now) const;
+  /// Those that hold no more, though their workers have not said that they are over.
+  std::vector<Excuse> overdue(TimePoint now) const;
+
+ private:
+  Duration learnt(const std::string& what) const;
+  void learn(const Excuse& excuse, TimePoint now);
+  template <class Call>
+  void each(Call call) const;
+
+  std::map<int, Excuse> phases_;  // by rank
+  std::map<int, std::map<std::string, Excuse>> open_;
+  std::map<std::string, Duration> longest_;  // by what it was
+};
+
+/// How long a job may go without a step, learnt from the time between its steps: the largest of
+/// kShortest, ten times the median of the last kRemembered, and three times the longest so far, but
+/// half an hour above that at most. A silent evaluation or recompilation is as long as the longest
+/// only the second time, so kShortest is meant for the first one. Pure; memory does not grow.
+class PaceLimit {
+ public:
+  static constexpr Duration kShortest = std::chrono::minutes(10);
+  static constexpr int kStepsToLearn = 20;
+  static constexpr std::size_t kRemembered = 256;
+
+  void count_step() { ++steps_; }
+  void learn(Duration step) {
+    longest_ = std::max(longest_, step);
+    times_.add(step);
+  }
+  bool is_known() const { return steps_ >= kStepsToLearn && !times_.empty(); }
+  /// None: not known yet.
+  std::optional<Duration> limit() const {
+    if (!is_known()) return std::nullopt;
+    const Duration above = std::min(kOfLongest * longest_, longest_ + kMostAboveLongest);
+    return std::max({kShortest, kOfMedian * times_.nth(times_.size() / 2), above});
+  }
+
+ private:
+  static constexpr int kOfMedian = 10, kOfLongest = 3;
+  static constexpr Duration kMostAboveLongest = std::chrono::minutes(30);
+
+  std::int64_t steps_ = 0;  // of the job, on this node
+  Ring<Duration, kRemembered> times_;
+  Duration longest_{};
+};
 
 /// --hang-timeout: a number of seconds, or learnt from the steps that workers report. Also without
 /// the option (Off), but then a hang is only told.
