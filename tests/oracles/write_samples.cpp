@@ -5,7 +5,7 @@
 #include "export/chrome_trace.hpp"
 #include "export/exposition.hpp"
 #include "export/json_lines.hpp"
-#include "export/otlp.hpp"
+#include "export/otlp_sink.hpp"
 #include "export/tensorboard.hpp"
 #include "unit/export/sample_points.hpp"
 

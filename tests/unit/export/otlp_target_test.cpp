@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "export/otlp_target.hpp"
+#include "export/otlp_sink.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "export/otlp.hpp"
-
 #include "core/json.hpp"
+#include "export/otlp_sink.hpp"
 #include "sample_points.hpp"
 
 #include <doctest/doctest.h>
