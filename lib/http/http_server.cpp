@@ -1,17 +1,442 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "http/http_server.hpp"
 
+#include "core/clock.hpp"
 #include "core/lifetime.hpp"
 #include "core/rate_limited_log.hpp"
-#include "http/connection.hpp"
+#include "core/text.hpp"
 #include "net/acceptor.hpp"
 
 #include <algorithm>
+#include <array>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/status.hpp>
 #include <cerrno>
+#include <deque>
+#include <fmt/format.h>
+#include <functional>
+#include <iterator>
 #include <list>
+#include <memory>
+#include <string>
 #include <utility>
 
+// The only file that includes Boost.Beast's server side.
+
 namespace elastrun::http {
+
+namespace beast_http = boost::beast::http;
+
+struct RequestReader::Parser : beast_http::request_parser<beast_http::empty_body> {};
+
+namespace {
+
+Refusal refusal_of(const boost::system::error_code& failed) {
+  using beast_http::error;
+  if (failed == error::header_limit) {
+    return {431, fmt::format("headers above {} bytes", RequestReader::kHeaderLimit)};
+  }
+  if (failed == error::unexpected_body) return {413, "a request has no body here"};
+  return {400, failed.message()};
+}
+
+template <class Message>
+std::string all_of(const Message& message, beast_http::field name) {
+  std::string all;
+  const auto range = message.equal_range(name);
+  for (auto one = range.first; one != range.second; ++one) {
+    // Several fields of one name mean the same as one with their values and commas between (RFC
+    // 9110, 5.3).
+    if (!all.empty()) all += ',';
+    all.append(one->value().data(), one->value().size());
+  }
+  return all;
+}
+
+}  // namespace
+
+RequestReader::RequestReader() : parser_(std::make_unique<Parser>()) {
+  parser_->header_limit(kHeaderLimit);
+}
+
+RequestReader::~RequestReader() = default;
+
+void RequestReader::add(std::string_view bytes) {
+  if (!refused_) bytes_ += bytes;
+}
+
+bool RequestReader::has_part() const {
+  return !bytes_.empty() || parser_->got_some();
+}
+
+std::optional<std::expected<Request, Refusal>> RequestReader::next() {
+  if (refused_ || bytes_.empty()) return std::nullopt;
+  boost::system::error_code error;
+  const auto used = parser_->put(boost::asio::buffer(bytes_), error);
+  bytes_.erase(0, used);
+  if (error == beast_http::error::need_more && bytes_.size() < kHeaderLimit) return std::nullopt;
+  if (error == beast_http::error::need_more) error = beast_http::error::header_limit;
+  auto result = error ? std::unexpected(refusal_of(error)) : taken();
+  // After a refusal nothing more is read: where the bad request ends is not known.
+  refused_ = !result;
+  parser_ = std::make_unique<Parser>();
+  parser_->header_limit(kHeaderLimit);
+  return result;
+}
+
+std::expected<Request, Refusal> RequestReader::taken() {
+  const auto& message = parser_->get();
+  const auto refuse = [](int status, std::string text) {
+    return std::unexpected(Refusal{status, std::move(text)});
+  };
+  const auto method = message.method();
+  if (method != beast_http::verb::get && method != beast_http::verb::head) {
+    return refuse(405, "only GET and HEAD are known here");
+  }
+  // A body that is not read would be taken for the next request: that is request smuggling. So such
+  // a connection ends with the refusal.
+  if (!parser_->is_done()) return refuse(413, "a request has no body here");
+  const std::string_view target(message.target().data(), message.target().size());
+  if (target.size() > kTargetLimit) return refuse(414, "the target is too long");
+  if (!target.starts_with('/')) return refuse(400, "the target does not begin with /");
+  const auto hosts = message.count(beast_http::field::host);
+  const bool old = message.version() < 11;
+  // RFC 9112, 3.2 asks for 400 in both cases: two of them leave open which site is meant.
+  if (hosts > 1 || (hosts == 0 && !old)) return refuse(400, "one Host header is needed");
+  Request request;
+  request.head = method == beast_http::verb::head;
+  request.keep_alive = parser_->keep_alive();
+  request.old = old;
+  request.path = target.substr(0, target.find('?'));
+  if (request.path.size() < target.size()) request.query = target.substr(request.path.size() + 1);
+  request.host = all_of(message, beast_http::field::host);
+  request.accept = all_of(message, beast_http::field::accept);
+  return request;
+}
+
+bool is_local_host(std::string_view host) {
+  // An address in brackets: no name server is asked for it, so it leads where it says.
+  if (host.starts_with('[')) {
+    const auto end = std::min(host.find(']'), host.size());
+    const auto rest = host.substr(end);  // with a port, at most: "[::1].evil.example" is a name
+    return (rest == "]" || rest.starts_with("]:")) &&
+           host.find_first_not_of("[0123456789abcdefABCDEF:.") == end;
+  }
+  std::string name = to_lower(host.substr(0, host.find(':')));
+  // With the dot of the root, which is the same name.
+  if (name.ends_with('.')) name.pop_back();
+  if (name.empty() || name == "localhost" || name.ends_with(".localhost")) return true;
+  // As a name, each of its labels could be a number; but then no resolver is asked for it.
+  const auto labels = split(name, '.');
+  return labels.size() == 4 && std::ranges::all_of(labels, [](const std::string& label) {
+           return !label.empty() && label.size() <= 3 &&
+                  label.find_first_not_of("0123456789") == std::string::npos;
+         });
+}
+
+std::string event_text(std::string_view event, std::string_view data) {
+  std::string text;
+  text.append("event: ").append(event).append("\n");
+  for (std::size_t begin = 0; begin <= data.size();) {
+    const auto end = std::min(data.find('\n', begin), data.size());
+    text.append("data: ").append(data.substr(begin, end - begin)).append("\n");
+    begin = end + 1;
+  }
+  return text + "\n";
+}
+
+void EventFeed::publish(std::string_view event, std::string_view data) {
+  if (!listeners_.empty()) send(event_text(event, data));
+}
+
+void EventFeed::publish_nothing() {
+  if (!listeners_.empty()) send(":\n\n");
+}
+
+bool EventFeed::has_listeners() {
+  std::erase_if(listeners_, [](const Listener& listener) { return !listener(nullptr); });
+  return !listeners_.empty();
+}
+
+void EventFeed::send(std::string bytes) {
+  const auto shared = std::make_shared<const std::string>(std::move(bytes));
+  std::erase_if(listeners_, [&](const Listener& listener) { return !listener(shared); });
+}
+
+/// One connection of a server: reads a request, has it answered, writes the answer, and so on.
+/// Lives as long as an operation is under way, or its server holds it.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  struct Rules {
+    Server::Settings settings;
+    Server::Handler handler;
+    bool local_names_only = false;
+    std::function<bool()> may_stream{};  // whether there is room for one more stream of events
+  };
+  /// `rules` are the server's, and may go before the connection does, after close().
+  Connection(boost::asio::ip::tcp::socket socket, Clock& clock, const Rules& rules);
+
+  void start();
+  /// Answers with 503, and closes.
+  void refuse();
+  void close();
+  bool closed() const { return !socket_.is_open(); }
+  /// Waits for a request, of which nothing has come.
+  bool idle() const;
+  /// Has its answer, and waits for the other side to close.
+  bool ending() const { return stage_ == Stage::Ending; }
+  bool streams() const { return stage_ == Stage::Streaming && !closed(); }
+  /// Waits for the rest of a request.
+  bool unfinished() const;
+
+ private:
+  enum class Stage { Reading, Answering, Writing, Streaming, Ending };
+  void read();
+  void digest();
+  void answer(const Request& request);
+  void send(Answer answer);
+  void end_with(Answer answer);
+  void write(std::string bytes);
+  void written();
+  void stream(Answer answer);
+  bool push(const std::shared_ptr<const std::string>& bytes);
+  void write_next();
+  void watch_end();
+  void linger();
+  void limit(Duration time);
+
+  boost::asio::ip::tcp::socket socket_;
+  Clock& clock_;
+  const Rules* rules_;  // null: closed
+  std::unique_ptr<Alarm> alarm_;
+  RequestReader reader_;
+  Request request_;  // that is being answered
+  Stage stage_ = Stage::Reading;
+  std::array<char, 4096> input_;
+  std::string output_;
+  std::deque<std::shared_ptr<const std::string>> events_;  // the first is on its way
+  std::size_t waiting_ = 0;                                // bytes of these
+};
+
+namespace {
+
+using boost::asio::ip::tcp;
+using boost::system::error_code;
+
+std::string_view reason(int status) {
+  const auto text =
+      boost::beast::http::obsolete_reason(static_cast<boost::beast::http::status>(status));
+  return {text.data(), text.size()};
+}
+
+Answer refusal(int status, std::string_view text) {
+  Answer answer{.status = status};
+  answer.body.append(text).append("\n");
+  if (status == 405) answer.headers.emplace_back("Allow", "GET, HEAD");
+  return answer;
+}
+
+/// `length`: of the body; without one its end is told otherwise.
+std::string head_of(const Answer& answer, const Request& request, bool keep_alive, bool chunked) {
+  std::string head;
+  const auto out = std::back_inserter(head);
+  fmt::format_to(out, "HTTP/1.1 {} {}\r\nContent-Type: {}\r\n", answer.status,
+                 reason(answer.status), answer.type);
+  for (const auto& [name, value] : answer.headers) {
+    fmt::format_to(out, "{}: {}\r\n", name, value);
+  }
+  // A stream has no length that could be told. HTTP/1.1 has chunks for that; to an older client,
+  // which does not know them, the end of the connection is the end (RFC 9112, 6.1 and 6.3).
+  if (chunked) head += "Transfer-Encoding: chunked\r\n";
+  // To a HEAD, too: it is the length that a GET would have had (RFC 9110, 8.6).
+  if (!answer.feed) fmt::format_to(out, "Content-Length: {}\r\n", answer.body.size());
+  // The pages hold names that workers have chosen. A browser that guesses the type from the bytes
+  // could take a text with a tag in it for HTML, and run what is there.
+  head += "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n";
+  if (!keep_alive) head += "Connection: close\r\n";
+  // An HTTP/1.0 client that asked for it closes unless this says yes (RFC 9112, 9.3).
+  if (keep_alive && request.old) head += "Connection: keep-alive\r\n";
+  return head + "\r\n";
+}
+
+std::string chunk_of(std::string_view bytes) {
+  return fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes);
+}
+
+}  // namespace
+
+Connection::Connection(tcp::socket socket, Clock& clock, const Rules& rules)
+    : socket_(std::move(socket)), clock_(clock), rules_(&rules), alarm_(clock.make_alarm()) {}
+
+void Connection::start() {
+  limit(rules_->settings.head_limit);  // who connects has something to ask
+  read();
+}
+
+void Connection::refuse() {
+  end_with(refusal(503, "too many connections"));
+}
+
+bool Connection::idle() const {
+  return stage_ == Stage::Reading && !reader_.has_part();
+}
+
+bool Connection::unfinished() const {
+  return stage_ == Stage::Reading && reader_.has_part();
+}
+
+void Connection::limit(Duration time) {
+  // Weak, because the alarm is ours: held by it, a connection would never end.
+  alarm_->arm(clock_.now() + time, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->close();
+  });
+}
+
+void Connection::close() {
+  error_code ignored;
+  socket_.close(ignored);
+  alarm_->disarm();
+  // What has completed already is queued with success and cannot be cancelled: each completion
+  // looks here first. The rules are the server's, which may go after this.
+  rules_ = nullptr;
+}
+
+void Connection::read() {
+  stage_ = Stage::Reading;
+  socket_.async_read_some(boost::asio::buffer(input_),
+                          [self = shared_from_this()](error_code error, std::size_t size) {
+                            if (self->rules_ == nullptr) return;
+                            if (error) return self->close();
+                            // The limit is for the whole request: a byte now and then wins no time.
+                            if (self->idle()) self->limit(self->rules_->settings.head_limit);
+                            self->reader_.add({self->input_.data(), size});
+                            self->digest();
+                          });
+}
+
+void Connection::digest() {
+  auto next = reader_.next();
+  if (!next) return read();
+  stage_ = Stage::Answering;
+  if (!*next) return end_with(refusal(next->error().status, next->error().text));
+  request_ = std::move(**next);
+  answer(request_);
+}
+
+void Connection::answer(const Request& request) {
+  // A page in a browser on this machine can have a name of its server lead to 127.0.0.1 (DNS
+  // rebinding), and would then read the answers as those of the site it came from. The Host header
+  // is the one sign of it: it holds the name.
+  if (rules_->local_names_only && !is_local_host(request.host)) {
+    return end_with(refusal(403, "this address answers requests for localhost only"));
+  }
+  alarm_->disarm();  // it is the handler's time now
+  rules_->handler(request, [weak = weak_from_this(), given = false](Answer answer) mutable {
+    const auto self = weak.lock();
+    // A second answer to one request would be taken for the answer to the next.
+    if (given || !self || self->rules_ == nullptr) return;
+    given = true;
+    self->send(std::move(answer));
+  });
+}
+
+void Connection::send(Answer answer) {
+  if (answer.feed && !request_.head) {
+    if (!rules_->may_stream()) return end_with(refusal(503, "too many streams of events"));
+    return stream(std::move(answer));
+  }
+  stage_ = Stage::Writing;
+  auto bytes = head_of(answer, request_, request_.keep_alive, false);
+  if (!request_.head) bytes += answer.body;
+  write(std::move(bytes));
+}
+
+void Connection::end_with(Answer answer) {
+  request_.keep_alive = false;
+  send(std::move(answer));
+}
+
+void Connection::write(std::string bytes) {
+  output_ = std::move(bytes);
+  limit(rules_->settings.write_limit);
+  boost::asio::async_write(socket_, boost::asio::buffer(output_),
+                           [self = shared_from_this()](error_code error, std::size_t) {
+                             if (self->rules_ == nullptr) return;
+                             error ? self->close() : self->written();
+                           });
+}
+
+void Connection::written() {
+  output_ = {};
+  if (stage_ == Stage::Streaming) return write_next();
+  if (!request_.keep_alive) return linger();
+  // The next request may be here already, or a part of it (pipelining; RFC 9112, 9.3.2).
+  limit(reader_.has_part() ? rules_->settings.head_limit : rules_->settings.idle_limit);
+  digest();
+}
+
+/// Lets the other side read the answer: what it has sent and we have not read would make the
+/// kernel reset the connection, and the answer may be lost with it.
+void Connection::linger() {
+  stage_ = Stage::Ending;
+  error_code ignored;
+  // Before the reads: a client that waits for the end of the connection gets it now, and closes.
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  limit(std::chrono::seconds(2));
+  watch_end();
+}
+
+/// Reads and drops what comes, until the other side closes.
+void Connection::watch_end() {
+  socket_.async_read_some(boost::asio::buffer(input_),
+                          [self = shared_from_this()](error_code error, std::size_t) {
+                            if (self->rules_ == nullptr) return;
+                            error ? self->close() : self->watch_end();
+                          });
+}
+
+void Connection::stream(Answer answer) {
+  stage_ = Stage::Streaming;
+  // Never kept alive: a stream ends with its connection.
+  auto bytes = head_of(answer, request_, false, !request_.old);
+  if (!answer.body.empty()) bytes += request_.old ? answer.body : chunk_of(answer.body);
+  answer.feed->add([weak = weak_from_this()](const std::shared_ptr<const std::string>& event) {
+    const auto self = weak.lock();
+    return self && self->push(event);
+  });
+  watch_end();
+  write(std::move(bytes));
+}
+
+bool Connection::push(const std::shared_ptr<const std::string>& bytes) {
+  if (rules_ == nullptr) return false;
+  if (!bytes) return true;
+  // Counted before the limit is looked at: a reader that is slow costs memory of the agent, and is
+  // cut off rather than waited for. A browser's EventSource connects again.
+  waiting_ += bytes->size();
+  if (waiting_ > EventFeed::kFeedLimit) {
+    close();
+    return false;
+  }
+  events_.push_back(bytes);
+  // Otherwise the write under way goes on with it. Two writes at once would mix their bytes.
+  if (output_.empty()) write_next();
+  return true;
+}
+
+void Connection::write_next() {
+  if (events_.empty()) return alarm_->disarm();
+  const auto bytes = std::move(events_.front());
+  events_.pop_front();
+  waiting_ -= bytes->size();
+  write(request_.old ? *bytes : chunk_of(*bytes));
+}
+
 namespace {
 
 using boost::asio::ip::tcp;

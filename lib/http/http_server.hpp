@@ -3,15 +3,106 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "http/answer.hpp"
-#include "http/request_reader.hpp"
 #include "net/endpoint.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <cstddef>
+#include <expected>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace elastrun::http {
+
+/// One request, as a handler sees it. Everything in it was written by a stranger.
+struct Request {
+  bool head = false;       // HEAD: the answer goes without its body
+  bool keep_alive = true;  // the connection may carry another request
+  bool old = false;        // HTTP/1.0, which knows no chunks
+  std::string path;        // "/metrics", without the query; not decoded
+  std::string query{};     // what follows `?`
+  std::string host{};      // as the header says: "localhost:9400"; empty: none
+  std::string accept{};    // all headers of that name, joined by a comma
+};
+
+/// Why a request is not for any handler. The connection is of no use any more.
+struct Refusal {
+  int status = 400;
+  std::string text;
+};
+
+/// Bytes of one connection in, requests out. Knows GET and HEAD without a body. Pure: no socket, no
+/// clock. Headers, with the request line, have at most kHeaderLimit bytes, targets kTargetLimit.
+class RequestReader {
+ public:
+  static constexpr std::size_t kHeaderLimit = 8 << 10;
+  static constexpr std::size_t kTargetLimit = 2 << 10;
+
+  RequestReader();
+  ~RequestReader();
+  void add(std::string_view bytes);
+  /// The next request, or a refusal, which is the last; nothing: more bytes are needed.
+  std::optional<std::expected<Request, Refusal>> next();
+  /// Whether part of a request has come.
+  bool has_part() const;
+
+ private:
+  struct Parser;  // Boost.Beast's
+  std::expected<Request, Refusal> taken();
+  std::unique_ptr<Parser> parser_;
+  std::string bytes_;  // not yet parsed
+  bool refused_ = false;
+};
+
+/// Whether a browser that was led here by a foreign name (DNS rebinding) could have sent this
+/// `Host`: true for numeric addresses, localhost and names below it, and no name at all.
+bool is_local_host(std::string_view host);
+
+class EventFeed;
+
+/// What goes back for one request.
+struct Answer {
+  int status = 200;
+  std::string type = "text/plain; charset=utf-8";
+  std::string body{};
+  std::vector<std::pair<std::string, std::string>> headers{};
+  /// Set: a stream of server-sent events without end, which begins with `body`.
+  std::shared_ptr<EventFeed> feed{};
+};
+
+/// Gives the answer, once, now or later, on the loop. Of no effect once the connection has gone.
+using Reply = std::function<void(Answer)>;
+
+/// The bytes of one server-sent event. Line ends in `data` are kept.
+std::string event_text(std::string_view event, std::string_view data);
+
+/// Where events for all who listen are put in. A listener that does not take its events while
+/// kFeedLimit bytes of them wait is cut off: browsers reconnect by themselves, and start over.
+class EventFeed {
+ public:
+  static constexpr std::size_t kFeedLimit = 512 << 10;
+
+  /// Takes bytes for one listener; false: it has gone.
+  using Listener = std::function<bool(const std::shared_ptr<const std::string>& bytes)>;
+
+  void add(Listener listener) { listeners_.push_back(std::move(listener)); }
+  void publish(std::string_view event, std::string_view data);
+  /// Events that are written already (event_text).
+  void publish_text(std::string text) {
+    if (!listeners_.empty() && !text.empty()) send(std::move(text));
+  }
+  /// A comment, by which a connection whose other end has gone is found.
+  void publish_nothing();
+  bool has_listeners();
+
+ private:
+  void send(std::string bytes);
+  std::vector<Listener> listeners_;
+};
 
 /// A small HTTP/1.1 server on a loop, for GET and HEAD, without a thread: for people who look and
 /// programs that scrape, not for many. All limits are there so that a client can cost no more than

@@ -2,7 +2,7 @@
 // Requests of a stranger. The first byte says how the rest is cut: which requests there are must
 // not depend on it, and whatever is taken for one must be possible. A refusal may come later in
 // pieces: Beast looks at an unfinished head only once.
-#include "http/request_reader.hpp"
+#include "http/http_server.hpp"
 
 #include <cstdint>
 #include <cstdlib>

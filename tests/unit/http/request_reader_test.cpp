@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "http/request_reader.hpp"
+#include "http/http_server.hpp"
 
 #include <doctest/doctest.h>
 #include <string>
