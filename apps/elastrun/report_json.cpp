@@ -13,7 +13,7 @@
 #include "goodput/reports/summary.hpp"
 #include "hangs/stacks_report.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
-#include "rendezvous/wire/policy_messages.hpp"
+#include "rendezvous/wire/messages.hpp"
 #include "workers/command.hpp"
 
 #include <cerrno>

@@ -6,7 +6,7 @@
 #include "core/read_file.hpp"
 #include "core/text.hpp"
 #include "files/whole_file.hpp"
-#include "rendezvous/wire/policy_messages.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

@@ -3,7 +3,6 @@
 
 #include "rendezvous/membership/standstill.hpp"
 #include "rendezvous/wire/messages.hpp"
-#include "rendezvous/wire/stack_messages.hpp"
 #include "system/flight_recorder.hpp"
 
 #include <algorithm>

@@ -4,20 +4,83 @@
 #include "core/clock.hpp"
 #include "net/seal.hpp"
 #include "rendezvous/membership/join_phase.hpp"
+#include "rendezvous/membership/member_fence.hpp"
+#include "rendezvous/membership/phase.hpp"
+#include "rendezvous/membership/roster.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "rendezvous/membership/world_fence.hpp"
 #include "rendezvous/membership/world_id.hpp"
+#include "rendezvous/wire/agent_processes.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace elastrun::rendezvous {
+
+/// Agents on the machine of their coordinator. A connection that has ended says little: a proxy may
+/// have done it, and the agent be back in a moment. But here it can be seen whether its processes
+/// have ended (kill -9 of all of them, their cgroup's end): then the job need not wait for it.
+class LocalAgents {
+ public:
+  /// `gone` runs on the loop, once for each peer that is found so.
+  LocalAgents(Clock& clock, std::function<void(Peer)> gone)
+      : clock_(clock), gone_(std::move(gone)), look_(clock.make_alarm()) {}
+
+  /// It has said which its processes are. Of other machines nothing is kept.
+  void note(Peer peer, const AgentProcesses& processes);
+  /// Whether it is one of these, and nothing between it and us can be cut: it comes `from` an
+  /// address of this machine itself.
+  bool is_here(Peer peer, const boost::asio::ip::address& from) const;
+  /// Its connection has ended; `without_word`: it has not said that it would. Then its processes
+  /// are looked at for kTimeToReturn.
+  void lose(Peer peer, bool without_word);
+
+ private:
+  static constexpr Duration kLook = std::chrono::milliseconds(2);
+
+  struct Lost {
+    AgentProcesses processes;
+    TimePoint until;
+  };
+  void look();
+
+  Clock& clock_;
+  const std::function<void(Peer)> gone_;
+  const std::unique_ptr<Alarm> look_;
+  std::unordered_map<Peer, AgentProcesses> here_;
+  std::unordered_map<Peer, Lost> lost_;
+};
+
+/// Whether it is the coordinator that is cut off, rather than its members: since the last world
+/// more of them have been lost to silence than agents are left. Those who were lost then form the
+/// larger part, and could go on if another leader was elected among them. Pure.
+class LostContact {
+ public:
+  /// An agent has been silent for too long; whether it is the coordinator that is cut off.
+  /// `before`: the phase of its job until then. `left`: agents that are connected still, the
+  /// coordinator's own included.
+  bool silent(Phase before, std::size_t left) {
+    // A world that is complete has forgotten those who were lost before it was formed.
+    if (before != Phase::Joining) lost_ = 0;
+    ++lost_;
+    return before == Phase::Joining && lost_ > left;
+  }
+  /// An agent has come, or come back.
+  void came() { lost_ -= lost_ > 0 ? 1 : 0; }
+
+ private:
+  std::size_t lost_ = 0;
+};
 
 /// The one that steps `State` for all agents of a job, over their connections, and tells each what
 /// the state has decided. Takes connections from a listener that it does not own; decides by itself

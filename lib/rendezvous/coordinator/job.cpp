@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/coordinator/job.hpp"
 
-#include "rendezvous/wire/message_parts.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "rendezvous/discovery/elected_locator.hpp"
 
+#include "core/clock.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/pause_tolerant_alarm.hpp"
@@ -8,20 +10,75 @@
 #include "net/outward.hpp"
 #include "rendezvous/coordinator/host.hpp"
 #include "rendezvous/discovery/arrival_watch.hpp"
-#include "rendezvous/discovery/leader_watch.hpp"
-#include "rendezvous/discovery/stagger.hpp"
 #include "rendezvous/discovery/world_records.hpp"
 #include "rendezvous/election/election.hpp"
 #include "rendezvous/election/election_entry.hpp"
+#include "rendezvous/election/leader_lease.hpp"
 
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
+#include <chrono>
 #include <fmt/format.h>
+#include <functional>
+#include <memory>
+#include <random>
 #include <utility>
 #include <variant>
 
 namespace elastrun::rendezvous {
+
+/// Waits for the end of a leader that does not answer. A second look now and then, at growing
+/// intervals, finds out whether it answers after all.
+class LeaderWatch {
+ public:
+  /// `lease` is borrowed.
+  LeaderWatch(Clock& clock, LeaderLease& lease)
+      : lease_(lease), clock_(clock), second_look_(clock.make_alarm()) {}
+
+  /// Runs `changed` each time something may have changed in the register, and `look_again` once,
+  /// after the next interval; both on the loop, until `stop`.
+  void wait(std::function<void()> changed, std::function<void()> look_again) {
+    if (!std::exchange(waiting_, true)) lease_.watch(std::move(changed));
+    second_look_->arm(clock_.now() + interval_, std::move(look_again));
+    interval_ = std::min<Duration>(interval_ * 2, kLongestLook);
+  }
+  void stop() {
+    second_look_->disarm();
+    if (std::exchange(waiting_, false)) lease_.unwatch();
+  }
+  /// A leader has answered: intervals begin at the shortest one again.
+  void forget_intervals() { interval_ = kSecondLook; }
+
+ private:
+  // How long a place that did not answer is not given again, unless something changes.
+  static constexpr Duration kSecondLook = std::chrono::seconds(1);
+  // That of the agents of a large job, which all wait for the same end.
+  static constexpr Duration kLongestLook = std::chrono::seconds(5);
+
+  LeaderLease& lease_;
+  Clock& clock_;
+  const std::unique_ptr<Alarm> second_look_;
+  Duration interval_ = kSecondLook;
+  bool waiting_ = false;
+};
+
+/// How the agents that start, or see the same leader go, come one after the other. Most of them
+/// then find a leader.
+class Stagger {
+ public:
+  /// After how long this one of so many comes.
+  Duration next(int nodes) {
+    const auto most = std::min<Duration>(kEach * (nodes - 1), kLongest);
+    return most * std::uniform_int_distribution<int>(0, 1000)(random_) / 1000;
+  }
+
+ private:
+  static constexpr auto kEach = std::chrono::microseconds(250);  // for each other one
+  static constexpr auto kLongest = std::chrono::seconds(1);
+  std::minstd_rand random_{std::random_device{}()};
+};
+
 namespace {
 
 namespace ip = boost::asio::ip;

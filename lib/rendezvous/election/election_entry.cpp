@@ -3,7 +3,7 @@
 
 #include "core/json.hpp"
 #include "core/text.hpp"
-#include "rendezvous/wire/message_parts.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "rendezvous/election/make_elected.hpp"
 
 #include "core/temporary_places.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "rendezvous/election/etcd_leader_lease.hpp"
+#include "rendezvous/election/etcd_reader.hpp"
 #include "rendezvous/election/file_leader_lease.hpp"
 #include "rendezvous/election/secret_file.hpp"
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
@@ -16,6 +19,198 @@
 #include <utility>
 
 namespace elastrun::rendezvous {
+namespace {
+
+// The answer as `read` understands it, or why there was none.
+template <class Value>
+Result<Value> understand(const Result<std::string>& text, Result<Value> (*read)(std::string_view)) {
+  if (!text) return std::unexpected(text.error());
+  return read(*text);
+}
+
+// etcd's leases have whole seconds. Rounded down, one could end before this node counts on it to.
+std::int64_t whole_seconds(Duration time) {
+  return std::chrono::ceil<std::chrono::seconds>(time).count();
+}
+
+class EtcdLeaderLease final : public LeaderLease {
+ public:
+  EtcdLeaderLease(boost::asio::io_context& loop, Clock& clock, EtcdLeaseSettings settings)
+      : loop_(loop), settings_(std::move(settings)), client_(loop, clock, settings_.access) {}
+
+  void read(std::function<void(Result<std::optional<Leader>>)> answer) override {
+    client_.ask("/v3/kv/range", etcd::range_request(settings_.key),
+                [this, answer = std::move(answer)](const Result<std::string>& text) {
+                  const auto range = understand(text, etcd::read_range);
+                  if (!range) return answer(std::unexpected(range.error()));
+                  seen_revision_ = range->revision;  // lower than before if all was lost
+                  if (!range->entry) return answer(std::nullopt);
+                  answer(Leader{range->entry->value, range->entry->create_revision});
+                });
+  }
+
+  void claim(const std::string& value, std::function<void(Result<Leader>)> answer) override {
+    // The lease first: an entry without one would outlive its leader.
+    client_.ask("/v3/lease/grant", etcd::grant_request(whole_seconds(settings_.ttl)),
+                [this, value, answer = std::move(answer)](const Result<std::string>& text) {
+                  const auto lease = understand(text, etcd::read_lease);
+                  if (!lease) return answer(std::unexpected(lease.error()));
+                  create(value, lease->id, answer);
+                });
+  }
+
+  void renew(std::function<void(Result<bool>)> answer) override {
+    client_.ask("/v3/lease/keepalive", etcd::lease_request(lease_),
+                [this, answer = std::move(answer)](const Result<std::string>& text) {
+                  const auto lease = understand(text, etcd::read_lease);
+                  if (!lease) return answer(std::unexpected(lease.error()));
+                  // A lease that has lapsed does not fail the call: etcd answers it without a
+                  // time to live.
+                  if (lease->ttl <= 0) return answer(false);
+                  renew_record();
+                  confirm(answer);
+                });
+  }
+
+  void record(const std::string& record, std::function<void(Result<bool>)> answer) override {
+    last_record_ = record;
+    if (record_lease_ != 0) return put(record, answer);
+    client_.ask("/v3/lease/grant", etcd::grant_request(whole_seconds(settings_.record_life)),
+                [this, record, answer = std::move(answer)](const Result<std::string>& text) {
+                  const auto lease = understand(text, etcd::read_lease);
+                  if (!lease) return answer(std::unexpected(lease.error()));
+                  // Its own lease: the record has to outlive the entry by as long as a world may
+                  // run without its leader.
+                  record_lease_ = lease->id;
+                  put(record, answer);
+                });
+  }
+
+  void release(bool forget, std::function<void()> done) override {
+    if (lease_ == 0) return boost::asio::post(loop_, std::move(done));
+    // From here on nothing renews it, also if the answer is lost.
+    const auto give_back = [this, lease = std::exchange(lease_, 0), done = std::move(done)] {
+      revoke(lease, done);
+    };
+    if (!forget) return give_back();
+    // First the record: a candidate that finds the entry free must not find a world that has ended.
+    // A successor's record is the only trace of its world: a process that was frozen must leave it.
+    client_.ask("/v3/kv/txn",
+                etcd::guarded_delete_request(settings_.key, epoch_, settings_.record_key),
+                [give_back](const Result<std::string>&) { give_back(); });
+  }
+
+  void watch(std::function<void()> changed) override {
+    // From the last look on, or a change between look and watch would be missed.
+    client_.watch(settings_.key, seen_revision_ + 1, std::move(changed));
+  }
+  void unwatch() override { client_.unwatch(); }
+  Duration ttl() const override { return settings_.ttl; }
+  boost::asio::ip::address own_address() const override { return client_.own_address(); }
+
+ private:
+  void create(const std::string& value, std::int64_t lease,
+              const std::function<void(Result<Leader>)>& answer) {
+    client_.ask("/v3/kv/txn", etcd::create_request(settings_.key, value, lease),
+                [this, value, lease, answer](const Result<std::string>& text) {
+                  auto there = text ? etcd::read_create(*text, value)
+                                    : Result<etcd::RangeAnswer>(std::unexpected(text.error()));
+                  created(value, lease, std::move(there), answer);
+                });
+  }
+
+  void created(const std::string& value, std::int64_t lease, const Result<etcd::RangeAnswer>& there,
+               const std::function<void(Result<Leader>)>& answer) {
+    if (there && there->entry && there->entry->value == value) {
+      lease_ = lease;
+      last_record_.clear();  // of another term
+      epoch_ = there->entry->create_revision;
+      return read_record(value, answer);
+    }
+    // After an error it may have been done or not; without its lease it is undone.
+    revoke(lease, [] {});
+    if (!there) return answer(std::unexpected(there.error()));
+    if (!there->entry) return answer(fail(Code::Io, "etcd: the entry came and went"));
+    answer(Leader{there->entry->value, there->entry->create_revision});
+  }
+
+  void read_record(const std::string& value, const std::function<void(Result<Leader>)>& answer) {
+    client_.ask("/v3/kv/range", etcd::range_request(settings_.record_key),
+                [this, value, answer](const Result<std::string>& text) {
+                  const auto range = understand(text, etcd::read_range);
+                  if (range)
+                    return answer(Leader{value, epoch_, range->entry ? range->entry->value : ""});
+                  // A leader that does not know the last world could form a second one beside it:
+                  // rather do not lead.
+                  revoke(std::exchange(lease_, 0), [] {});
+                  answer(std::unexpected(range.error()));
+                });
+  }
+
+  void put(const std::string& record, const std::function<void(Result<bool>)>& answer) {
+    client_.ask("/v3/kv/txn",
+                etcd::guarded_put_request(settings_.key, epoch_, settings_.record_key, record,
+                                          record_lease_),
+                [this, answer](const Result<std::string>& text) {
+                  const auto written = understand(text, etcd::read_guarded_put);
+                  if (!written) record_lease_ = 0;  // perhaps it has lapsed
+                  answer(written);
+                });
+  }
+
+  /// Not with each renewal of the entry, if it lives much longer than that; four times in its life.
+  /// One that has lapsed all the same, or was revoked, is granted again.
+  void renew_record() {
+    const auto each =
+        std::clamp<std::int64_t>(settings_.record_life / 4 / (settings_.ttl / 3), 1, 8);
+    if (++renewals_ % each != 0) return;
+    if (lapsed_) return make_record_anew();
+    if (record_lease_ == 0) return;
+    client_.ask("/v3/lease/keepalive", etcd::lease_request(record_lease_),
+                [this, renewed = record_lease_](const Result<std::string>& text) {
+                  const auto lease = understand(text, etcd::read_lease);
+                  if (!lease || lease->ttl > 0 || record_lease_ != renewed) return;
+                  record_lease_ = 0;
+                  make_record_anew();
+                });
+  }
+
+  void make_record_anew() {
+    lapsed_ = !last_record_.empty();
+    if (!lapsed_) return;
+    record(std::string(last_record_), [this](const Result<bool>& done) { lapsed_ = !done; });
+  }
+
+  // The lease may live on although the entry was deleted by hand.
+  void confirm(const std::function<void(Result<bool>)>& answer) {
+    read([this, answer](const Result<std::optional<Leader>>& found) {
+      if (!found) return answer(std::unexpected(found.error()));
+      answer(*found && (*found)->epoch == epoch_);
+    });
+  }
+
+  void revoke(std::int64_t lease, std::function<void()> done) {
+    client_.ask("/v3/lease/revoke", etcd::lease_request(lease),
+                [done = std::move(done)](const Result<std::string>&) { done(); });
+  }
+
+  boost::asio::io_context& loop_;
+  const EtcdLeaseSettings settings_;
+  EtcdClient client_;
+  std::int64_t lease_ = 0, epoch_ = 0, record_lease_ = 0;
+  std::int64_t renewals_ = 0;
+  std::string last_record_;
+  bool lapsed_ = false;  // the record has gone and is to be made again
+  std::int64_t seen_revision_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<LeaderLease> make_etcd_lease(boost::asio::io_context& loop, Clock& clock,
+                                             EtcdLeaseSettings settings) {
+  return std::make_unique<EtcdLeaderLease>(loop, clock, std::move(settings));
+}
+
 namespace {
 
 using spec::RendezvousConfig;

@@ -2,10 +2,11 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "rendezvous/membership/cause.hpp"
+#include "hangs/hang_rule.hpp"
+#include "hangs/stacks.hpp"
 #include "rendezvous/membership/restart_memory.hpp"
-#include "rendezvous/membership/stack_reports.hpp"
 #include "rendezvous/membership/world_id.hpp"
+#include "spec/restart_rules.hpp"
 
 #include <cstdint>
 #include <map>
@@ -15,7 +16,69 @@
 #include <variant>
 #include <vector>
 
+/// What agents and coordinator tell each other of workers that stand still.
 namespace elastrun::rendezvous {
+
+/// What it says of the progress of its workers, whenever that changes (Standstill).
+struct ProgressReport {
+  std::int64_t round = 0;
+  hangs::NodeProgress what;
+  Duration standing{};                // without progress
+  std::map<int, std::string> held{};  // ranks that are stopped or traced, and by what
+};
+/// Part of its answer to TakeStacks.
+struct NodeStacks {
+  std::int64_t id = 0;
+  std::vector<hangs::StackGroup> groups;
+  std::vector<std::string> dumps;
+  bool last = false;
+};
+/// It wants the StacksReport, for a client on its machine.
+struct AskStacks {};
+
+/// Take the stacks of your workers, disturbing them as little as can be, and answer soon.
+struct TakeStacks {
+  std::int64_t id = 0;
+  bool hang = false;  // they do not move; else a client has asked
+};
+/// Where the workers of the job stand.
+struct StacksReport {
+  hangs::JobStacks stacks;
+  bool hang = false;
+  Duration standing{};  // for how long, if so
+  /// The first rank of the node that does for all what is to be done about a hang.
+  int speaker = 0;
+};
+
+/// Why a group is stopped, a job given up: named alike on every node.
+struct Cause {
+  enum class Kind {
+    WorkerFailed,  // a worker ended badly
+    NodeLost,      // an agent's connection broke or fell silent
+    NodeLeft,      // an agent said goodbye (preemption, signal)
+    NodeJoined,    // a larger world is possible
+    Closed,        // the job was closed by request
+    Preempted,     // it was asked to save and end, and has
+    CoordinatorLost,
+    Timeout,  // a bounded wait of the rendezvous ended
+  } kind = Kind::WorkerFailed;
+  std::string node{};  // id of the node it happened on
+  int rank = -1;       // global rank of the culprit, if a worker
+  int local_rank = -1;
+  int exit_code = 0;        // torchrun's number: negative is a signal; only with WorkerFailed
+  std::string text{};       // one sentence for a person
+  double wall_seconds = 0;  // when, since the epoch, by that node's clock
+  bool final = false;       // no restart would mend it
+  // What the restart policy goes by (RestartRule).
+  spec::CauseClass what = spec::CauseClass::Error;  // only with WorkerFailed
+  /// What is alike when the same happens again: "ValueError@train.py:7", "SIGSEGV"; may be empty.
+  std::string fingerprint{};
+  std::int64_t step = -1, checkpoint = -1;  // reached, saved; -1: not known
+  std::string rule{};                       // that decided what follows; empty: as torchrun
+  bool hopeless = false;                    // a requeue would not help either
+  bool misuse = false;                      // what was asked for cannot be: exit code 2
+  bool operator==(const Cause&) const = default;
+};
 
 /// The longest grace that is waited for, whatever a node or a record says.
 constexpr Duration kLongestGrace = std::chrono::hours(24 * 366);

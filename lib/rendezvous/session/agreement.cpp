@@ -2,7 +2,7 @@
 #include "rendezvous/session/agreement.hpp"
 
 #include "rendezvous/membership/world.hpp"
-#include "rendezvous/wire/message_parts.hpp"
+#include "rendezvous/wire/messages.hpp"
 #include "store/blocking_store.hpp"
 
 #include <algorithm>

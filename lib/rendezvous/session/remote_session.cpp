@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "rendezvous/session/remote_session.hpp"
 
+#include "core/clock.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
@@ -8,21 +10,79 @@
 #include "net/link.hpp"
 #include "rendezvous/membership/wording.hpp"
 #include "rendezvous/session/coordinator_search.hpp"
-#include "rendezvous/session/heartbeat_lease.hpp"
-#include "rendezvous/session/membership.hpp"
-#include "rendezvous/session/refusals.hpp"
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "store/port_owner.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <cstdint>
 #include <fmt/format.h>
 #include <optional>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
 namespace elastrun::rendezvous {
+
+std::vector<std::string> alternate_addresses(const std::string& address,
+                                             const std::vector<boost::asio::ip::address>& all) {
+  std::vector<std::string> found;
+  for (const auto& own : all) {
+    // From another machine neither leads here.
+    if (own.is_loopback() || (own.is_v6() && own.to_v6().is_link_local())) continue;
+    if (own.to_string() != address && found.size() < kMaxAlternateAddresses) {
+      found.push_back(own.to_string());
+    }
+  }
+  return found;
+}
+
+Join Membership::describe(const std::string& address, const Rules& rules, int node_rank) {
+  Join join{self_, previous_, rules,
+            knows_.id.is_later_than(previous_.id) ? knows_ : PreviousWorld{}};
+  Node& node = join.node;
+  if (node.address.empty()) node.address = address;
+  // The same on all connections of this agent: by it a coordinator tells a node that comes back
+  // from another one under the same name.
+  if (node.instance.empty()) node.instance = instance_;
+  // Elsewhere --node-rank has no effect, as with torchrun: the coordinator gives out the ranks.
+  if (rules.fixed_ranks) node.node_rank = node_rank;
+  // A worker's packets may leave by any of them (rails, container bridges), and the store of a
+  // round lets in only addresses that it knows.
+  node.alternates = alternate_addresses(node.address, net::own_addresses());
+  // As torch names nodes: address, process, number within the process.
+  if (node.id.empty()) node.id = fmt::format("{}_{}_0", node.address, ::getpid());
+  id_ = node.id;
+  return join;
+}
+
+Restart Membership::restart_after_loss(const std::string& why) const {
+  Cause cause{.kind = Cause::Kind::CoordinatorLost, .node = id_};
+  cause.text = fmt::format("the connection to the coordinator was lost ({})", why);
+  return {std::move(cause), false, restarts_left_};
+}
+
+/// Whether those who refuse a node at the place of an elected coordinator are that one. Its entry
+/// outlives a leader that has died, and meanwhile anybody may have its port: another job, a proxy,
+/// the next owner of its address. What such a stranger says must not end a job that goes on
+/// elsewhere. Only an entry that is still there after its life has been renewed since. Pure.
+class Refusals {
+ public:
+  /// The one at the place of that epoch has refused this node. `entry_life`: how long an entry
+  /// stands at most without being renewed.
+  bool are_of_live_one(std::int64_t epoch, TimePoint now, Duration entry_life) {
+    if (!first_ || epoch_ != epoch) epoch_ = epoch, first_ = now;
+    return now - *first_ > entry_life;
+  }
+  /// It was taken in.
+  void forget() { first_.reset(); }
+
+ private:
+  std::int64_t epoch_ = 0;
+  std::optional<TimePoint> first_;
+};
+
 namespace {
 
 using boost::asio::ip::tcp;

@@ -3,7 +3,7 @@
 
 #include "core/text.hpp"
 #include "rendezvous/membership/wording.hpp"
-#include "rendezvous/wire/policy_messages.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 #include <algorithm>
 #include <string>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/session/membership.hpp"
-#include "rendezvous/wire/message_parts.hpp"
+#include "rendezvous/session/remote_session.hpp"
 #include "rendezvous/wire/messages.hpp"
 
 #include <algorithm>

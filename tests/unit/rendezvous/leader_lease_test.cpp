@@ -3,9 +3,7 @@
 #include "rendezvous/election/leader_lease.hpp"
 
 #include "core/unique_fd.hpp"
-#include "rendezvous/election/etcd_leader_lease.hpp"
 #include "rendezvous/election/file_leader_lease.hpp"
-#include "rendezvous/election/lease_file.hpp"
 #include "rendezvous/election/make_elected.hpp"
 #include "unit/rendezvous/agents.hpp"
 #include "unit/rendezvous/etcd_server.hpp"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/coordinator/local_agents.hpp"
-
 #include "net/link.hpp"
 #include "process/process_table.hpp"
+#include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "support/fake_clock.hpp"
 #include "unit/rendezvous/timeless.hpp"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/coordinator/lost_contact.hpp"
-
+#include "rendezvous/coordinator/coordinator.hpp"
 #include "unit/rendezvous/timeless.hpp"
 
 #include <doctest/doctest.h>

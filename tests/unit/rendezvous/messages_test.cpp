@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/wire/messages.hpp"
 
-#include "rendezvous/wire/message_parts.hpp"
 #include "unit/rendezvous/script.hpp"
 
 #include <doctest/doctest.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "rendezvous/coordinator/lost_contact.hpp"
+#include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/membership/state.hpp"
 #include "unit/rendezvous/random_schedule.hpp"
 #include "unit/rendezvous/script.hpp"

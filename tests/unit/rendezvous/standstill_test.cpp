@@ -2,9 +2,7 @@
 #include "rendezvous/membership/standstill.hpp"
 
 #include "core/text.hpp"
-#include "rendezvous/wire/message_parts.hpp"
 #include "rendezvous/wire/messages.hpp"
-#include "rendezvous/wire/stack_messages.hpp"
 
 #include <doctest/doctest.h>
 #include <numeric>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/membership/topology_order.hpp"
-
 #include "core/text.hpp"
+#include "rendezvous/membership/ranks.hpp"
 #include "rendezvous/wire/status.hpp"
 #include "unit/rendezvous/script.hpp"
 
