@@ -5,7 +5,7 @@
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "files/whole_file.hpp"
-#include "workers/message_members.hpp"
+#include "workers/message.hpp"
 
 #include <algorithm>
 #include <boost/json.hpp>

@@ -5,21 +5,125 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
+#include "files/blocking_calls.hpp"
 #include "process/descendants.hpp"
 #include "process/launcher.hpp"
-#include "workers/error_file_reader.hpp"
+#include "process/process_table.hpp"
+#include "workers/error_file.hpp"
 #include "workers/failure.hpp"
-#include "workers/leftovers.hpp"
 #include "workers/summons.hpp"
 #include "workers/worker.hpp"
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace elastrun::workers {
+
+/// What the workers of a group leave behind when they have ended: a trainer below a shell script
+/// that obeyed SIGTERM before it, an upload that a successful worker has begun. Says how long it
+/// may go on, and when it is asked to end, named to people, and killed. Pure: it is shown what is
+/// left, and gives orders.
+class Leftovers {
+ public:
+  struct Left {
+    bool groups_alive = false;        // something in a process group of a worker
+    process::ProcessTable in_groups;  // that, as far as it could be read
+    process::ProcessTable escaped;    // in other groups or sessions
+  };
+  struct Orders {
+    bool over = false;          // nothing is left, or nothing is waited for any more
+    bool kill = false;          // that is because it does not end: SIGKILL for all of it
+    bool ask_groups = false;    // SIGTERM for the workers' groups
+    process::ProcessTable ask;  // SIGTERM for each of these, once
+    bool name = false;          // people should be told for what we wait
+    TimePoint look_again{};     // unless one ends before
+  };
+  /// It may go on until `until`. `asked`: the groups have had a signal, so that then comes SIGKILL;
+  /// otherwise SIGTERM, and SIGKILL after `last_grace`.
+  Leftovers(TimePoint now, TimePoint until, bool asked, Duration last_grace);
+  /// These have had a signal already and get no second one.
+  void have_been_told(const process::ProcessTable& table);
+  /// What was born at `start_time` (process::ProcessEntry) or later gets no signal but SIGKILL: it
+  /// was begun because of the stop, such as the upload of a checkpoint, and has the whole time.
+  void spare_born_since(std::uint64_t start_time) { spared_since_ = start_time; }
+  /// The groups have been asked now; not later than `until` they are killed.
+  void asked(TimePoint until);
+  Orders look(TimePoint now, const Left& left);
+
+  Duration time_left(TimePoint now) const { return until_ > now ? until_ - now : Duration::zero(); }
+
+ private:
+  process::ProcessTable newly_orphaned(const Left& left);
+
+  TimePoint until_, name_at_;
+  bool asked_;
+  Duration last_grace_;
+  Duration pause_;
+  bool named_ = false;
+  std::uint64_t spared_since_ = process::kNever;
+  std::set<std::pair<pid_t, std::uint64_t>> told_;  // pid and start time
+};
+
+/// Something is left, and all of it runs as other users: what a script has started by sudo(8).
+bool is_out_of_reach(const Leftovers::Left& left);
+
+/// "4711 (python upload.py), 4712 (sh)": each with its command line as far as it is short, and no
+/// more than a person reads.
+std::string names_of(const Leftovers::Left& left);
+
+/// What workers have left in their error files, as it was read last. Files may be on a file system
+/// that does not answer: they are read elsewhere, and waited for during `kTimeLimit` at most. What
+/// comes later is known to later questions. One reading at a time; those who come meanwhile share
+/// the next one.
+class ErrorFileReader {
+ public:
+  using Found = std::vector<std::optional<ErrorFile>>;  // one for each path
+  /// Calls `then` on the loop, later, when it has read them all; maybe never.
+  using Read = std::function<void(std::vector<std::string> paths, std::function<void(Found)> then)>;
+  /// Much more than a healthy network file system takes for some dozen small files, and what a
+  /// frozen one may add to the time until a group is stopped.
+  static constexpr Duration kTimeLimit = std::chrono::seconds(1);
+
+  /// Without `read`, files are read inside look_at().
+  ErrorFileReader(Clock& clock, Read read);
+  ErrorFileReader(const ErrorFileReader&) = delete;
+  ErrorFileReader& operator=(const ErrorFileReader&) = delete;
+
+  /// Runs `then` once, inside or later, when these files have been looked at again or are waited
+  /// for no longer. While an earlier reading is overdue `then` runs at once.
+  void look_at(std::vector<std::string> paths, std::function<void()> then);
+  /// Nothing if there was no such file, or it was not read.
+  std::optional<ErrorFile> of(const std::string& path) const;
+
+ private:
+  struct Request {
+    std::vector<std::string> paths;
+    std::vector<std::function<void()>> then;
+    void answer();
+  };
+  void ask(Request request);
+  void found(const std::vector<std::string>& paths, Found files);
+  void give_up();
+
+  Clock& clock_;
+  const Read read_;
+  std::map<std::string, ErrorFile> files_;
+  std::unique_ptr<Alarm> alarm_;
+  Request now_, next_;
+  bool asking_ = false, overdue_ = false;
+  Lifetime lifetime_;  // answers look whether we exist
+};
+
+/// Reads them all, one after the other; may wait for the file system.
+ErrorFileReader::Found read_error_files(const std::vector<std::string>& paths);
+/// Reads them on the thread of `calls`, which outlives it.
+ErrorFileReader::Read reader_by(files::BlockingCalls& calls);
 
 /// All workers of this node in one round: started together, watched, and stopped together with
 /// whatever they left behind in their process groups. Used once, for one attempt.

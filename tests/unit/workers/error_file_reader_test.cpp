@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workers/error_file_reader.hpp"
-
 #include "core/log.hpp"
 #include "support/fake_clock.hpp"
 #include "support/fake_files.hpp"
+#include "workers/group.hpp"
 
 #include <deque>
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workers/leftovers.hpp"
+#include "workers/group.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
