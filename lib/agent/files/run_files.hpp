@@ -3,16 +3,81 @@
 
 #include "agent/files/last_writes.hpp"
 #include "agent/files/log_folders.hpp"
-#include "agent/files/round_gate.hpp"
-#include "agent/files/store_drain.hpp"
+#include "agent/round/round_store.hpp"
+#include "core/awake_clock.hpp"
+#include "core/clock.hpp"
+#include "core/lifetime.hpp"
 #include "files/lanes.hpp"
 #include "process/guardian.hpp"
 #include "process/signals.hpp"
+#include "rendezvous/session/session.hpp"
 
+#include <boost/asio/io_context.hpp>
+#include <cstddef>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace elastrun::agent {
+
+/// At the end of a node that has served the store of a round: workers of the other nodes may be
+/// saving, with the help of the store. It stays until they have hung up, after its own processes
+/// have ended and all has been told that it has to tell.
+class StoreDrain {
+ public:
+  /// The loop must have been stopped. Borrows both.
+  StoreDrain(boost::asio::io_context& loop, Clock& clock)
+      : loop_(loop), clock_(clock), alarm_(clock_.make_alarm()) {}
+
+  /// Runs the loop until the last visitor has gone, or `limit` is over: not at all without one. In
+  /// one log line if that takes long.
+  void wait(RoundStore& store, Duration limit);
+  bool waiting() const { return waiting_; }
+  /// A signal asks for the end, or (`insisted`) asks again: then the visitors lose the store.
+  void hear_signal(bool insisted);
+
+ private:
+  void look();
+
+  boost::asio::io_context& loop_;
+  AwakeClock clock_;
+  const std::unique_ptr<Alarm> alarm_;
+  RoundStore* store_ = nullptr;
+  TimePoint since_, until_;
+  bool waiting_ = false, told_ = false;
+};
+
+/// Holds a round back, and what the rendezvous says after it, until something has been done for it
+/// that may take a file system's time: directories are made. So the agent's policy knows of no
+/// round that cannot be started, and its heartbeats go on meanwhile. A round that is over before
+/// that is dropped: its end (Restart, Done, Lost) passes at once.
+class RoundGate {
+ public:
+  /// `prepare` calls `done` once, inside or later on the loop; it is not called again before.
+  using Prepare = std::function<void(const rendezvous::Round&, std::function<void()> done)>;
+  /// `role`: of this node.
+  explicit RoundGate(Prepare prepare, std::string role = {})
+      : prepare_(std::move(prepare)), role_(std::move(role)) {}
+
+  /// What to give to Session::open for an agent that wants `on_push`. Borrows this object.
+  rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
+
+ private:
+  void hear(rendezvous::Push push);
+  void prepare(const rendezvous::Round& round);
+  void pass_on();
+
+  const Prepare prepare_;
+  const std::string role_;
+  rendezvous::Session::OnPush on_push_;
+  std::deque<rendezvous::Push> held_;
+  bool preparing_ = false;
+  bool dropped_ = false;   // the round for which that is done
+  bool prepared_ = false;  // for the next one in `held_`
+  Lifetime lifetime_;
+};
 
 /// The directories of a run, from its first round to their end, and what is waited for before this
 /// node may go: its files, its console, and workers of other nodes.

@@ -1,28 +1,124 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/loop/exit_barrier.hpp"
 #include "agent/loop/fact.hpp"
 #include "agent/loop/job_result.hpp"
-#include "agent/loop/leave_time.hpp"
 #include "agent/loop/node_policy.hpp"
 #include "agent/loop/observer.hpp"
 #include "agent/loop/saving.hpp"
 #include "agent/round/round_store.hpp"
 #include "core/awake_clock.hpp"
+#include "core/clock.hpp"
 #include "core/lifetime.hpp"
+#include "core/log.hpp"
+#include "core/text.hpp"
 #include "rendezvous/session/session.hpp"
 #include "spec/job_spec.hpp"
 #include "workers/group.hpp"
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace elastrun::agent {
+
+/// When the workers of a preempted job are stopped: at the end of the time that they have to save;
+/// once the job has saved, after a moment in which they may end by themselves. Who still writes by
+/// then, as a rank does whose part of a checkpoint is larger, may go on until the end of the time.
+class LeaveTime {
+ public:
+  /// To leave a process group of GPUs, and for Python to end, takes seconds.
+  static constexpr Duration kMoment = std::chrono::seconds(5);
+  static constexpr Duration kSilence = std::chrono::seconds(1);
+  /// From one look to the next; less may be a log.
+  static constexpr std::uint64_t kWrites = 1u << 20;
+
+  /// `written`: bytes, so far, by the workers and what they have started; may be empty.
+  LeaveTime(Clock& clock, std::function<std::uint64_t()> written, std::function<void()> over)
+      : clock_(clock),
+        written_(std::move(written)),
+        over_(std::move(over)),
+        alarm_(clock.make_alarm()) {}
+
+  /// They are asked to save, and have so long.
+  void begin(Duration left) {
+    until_ = clock_.now() + left;
+    // Later, since the coordinator says the same then: this is for one that is silent.
+    alarm_->arm(until_ + kSilence, over_);
+  }
+  /// The job has saved, or its time is over.
+  void saved() {
+    if (written_) before_ = written_();
+    arm();
+  }
+  void end() { alarm_->disarm(); }
+  /// Of the time to save.
+  Duration left() const { return std::max(until_ - clock_.now(), Duration::zero()); }
+
+ private:
+  void arm() {
+    alarm_->arm(std::min(until_, clock_.now() + kMoment), [this] { look(); });
+  }
+  void look() {
+    const auto now = written_ ? written_() : 0;
+    if (left() == Duration::zero() || now < before_ + kWrites) return over_();
+    before_ = now;
+    arm();
+  }
+
+  Clock& clock_;
+  const std::function<std::uint64_t()> written_;
+  const std::function<void()> over_;
+  std::unique_ptr<Alarm> alarm_;
+  TimePoint until_{};
+  std::uint64_t before_ = 0;
+};
+
+/// For how long a node that has finished waits for the others, and then, each second, whether they
+/// still need it.
+class ExitBarrier {
+ public:
+  using Post = std::function<void(std::int64_t round)>;
+
+  /// `over` is called when it is time to ask (BarrierOver).
+  ExitBarrier(Clock& clock, Duration time, Post over)
+      : clock_(clock), time_(time), over_(std::move(over)), alarm_(clock.make_alarm()) {}
+
+  void arm(std::int64_t round) {
+    stays_ = 0;
+    round_ = round;
+    look_after(time_);
+  }
+  /// They do.
+  void stay() {
+    look_after(std::chrono::seconds(1));
+    // At first they may have ended in the same moment, and the word of that is on its way.
+    if (++stays_ != 2) return;
+    log::warning("agent",
+                 "The time of the exit barrier ({}) is over, but other nodes still work with the "
+                 "rendezvous or the store that this node serves: it ends with the last of them",
+                 format_duration(time_));
+  }
+  void disarm() { alarm_->disarm(); }
+
+ private:
+  void look_after(Duration time) {
+    alarm_->arm(clock_.now() + time, [this] { over_(round_); });
+  }
+
+  Clock& clock_;
+  const Duration time_;
+  const Post over_;
+  const std::unique_ptr<Alarm> alarm_;
+  std::int64_t round_ = 0;
+  int stays_ = 0;
+};
 
 /// The loop of one node: joins rounds, starts and stops groups of workers, tells and obeys the
 /// rendezvous, until the job is over. All that decides is in NodePolicy; this carries facts in

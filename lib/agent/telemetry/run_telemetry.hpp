@@ -2,18 +2,99 @@
 #pragma once
 
 #include "agent/goodput/goodput_account.hpp"
-#include "agent/telemetry/elastic_records.hpp"
+#include "agent/loop/observer.hpp"
 #include "agent/telemetry/goodput_monitor.hpp"
 #include "agent/telemetry/job_records.hpp"
-#include "agent/telemetry/node_series.hpp"
 #include "agent/telemetry/run_metrics.hpp"
 #include "agent/telemetry/worker_records.hpp"
+#include "spec/job_spec.hpp"
+#include "telemetry/events.hpp"
+#include "telemetry/metrics.hpp"
+#include "telemetry/registry.hpp"
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
+#include <string_view>
+#include <sys/types.h>
+#include <utility>
 #include <vector>
 
 namespace elastrun::agent {
+
+/// Emits torchelastic's events and metrics (torchrun-parity 9 and 10) for what the agent does.
+/// Costs next to nothing while no handler wants them.
+class ElasticRecords final : public Observer {
+ public:
+  /// `has_fifo`: of torch's timers; empty: none. torch tells of its watchdog only where it runs.
+  ElasticRecords(telemetry::Pipeline& pipeline, telemetry::events::AgentFacts facts,
+                 const spec::JobSpec& job, std::function<bool()> has_fifo = {});
+
+  /// From now on it looks at the workers that run every --monitor-interval, as torchrun does, for
+  /// those who want each sample; others hear of what happened.
+  void look_by(Clock& clock) { alarm_ = clock.make_alarm(); }
+
+  void phase(Phase phase, TimePoint now) override;
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+               Duration took) override;
+  void failed(const workers::Judgement& judgement) override;
+  void restarting(const rendezvous::Restart& order) override;
+  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+  void timer_expired(const ExpiredTimer& timer) override;
+  void timer_killed(const ExpiredTimer& timer) override;
+  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+
+ private:
+  void profile(std::string_view method, Duration took, bool success = true);
+  void pass(std::string_view state, Duration took);
+  std::pair<bool, Duration> look_at_workers() const;
+  void wait_for_look();
+  void look();
+  void put_each(std::string name, telemetry::Value value);
+  void watchdog(std::string_view event, const ExpiredTimer* timer = nullptr);
+  void raised(const JobResult& result, Duration took);
+  void end_of_workers(const JobResult& result, const std::vector<workers::Worker>& group);
+  telemetry::events::WorkerFacts facts_of(const workers::Worker& worker) const;
+
+  telemetry::Pipeline& pipeline_;
+  telemetry::metrics::Metrics metrics_;
+  telemetry::events::AgentFacts facts_;
+  const spec::JobSpec& job_;
+  const std::function<bool()> has_fifo_;
+  int restarts_left_;
+  const TimePoint start_;
+  std::unique_ptr<Alarm> alarm_;  // of the next look
+  std::vector<pid_t> running_;    // the workers that are looked at
+  bool restarting_ = false;
+  TimePoint restart_began_{};
+  std::optional<TimePoint> joining_since_;
+  Duration waited_{};  // for the round
+  int role_rank_base_ = 0, role_world_size_ = 1;
+};
+
+/// The nodes of the job as series of the node that has rank 0: which are in the world, and which
+/// of them have interrupted it. A fall of goodput can then be laid at the door of a machine.
+class NodeSeries final : public Observer {
+ public:
+  /// Nodes are named by scripts and networks: others than the first ones are not told.
+  static constexpr std::size_t kMost = 2000;
+  explicit NodeSeries(telemetry::Registry& registry);
+
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void restarting(const rendezvous::Restart& order) override;
+  void role_restarting(const rendezvous::Restart& order) override { restarting(order); }
+
+ private:
+  using Report = telemetry::Registry::Report;
+  bool here_ = false;
+  std::map<std::string, std::string> addresses_;  // by the id in this world
+  std::map<std::string, bool> up_;                // by address
+  std::map<std::pair<std::string, std::string_view>, std::int64_t> interruptions_;  // and cause
+  std::vector<telemetry::Observation> observations_;
+};
 
 /// All that a run tells of itself: its pipeline of records with those who write into it, the sinks
 /// of --metrics, and the account of where its time goes with what watches that account.

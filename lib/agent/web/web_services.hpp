@@ -4,21 +4,41 @@
 #include "agent/telemetry/run_metrics.hpp"
 #include "agent/web/job_pages.hpp"
 #include "agent/web/job_view.hpp"
-#include "agent/web/rendered_page.hpp"
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "spec/job_spec.hpp"
 #include "system/machine.hpp"
 #include "workers/group.hpp"
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace elastrun::agent {
+
+/// A page that costs the loop time: requests soon after another get the same one, so that
+/// rendering takes at most a tenth of the loop's time, however many ask. Pure.
+class RenderedPage {
+ public:
+  static constexpr Duration kOldest = std::chrono::seconds(5);  // less than scrapers' intervals
+
+  bool is_fresh(TimePoint now) const { return now < fresh_until_; }
+  const std::string& text() const { return text_; }
+  void put(std::string text, TimePoint begun, TimePoint done) {
+    text_ = std::move(text);
+    fresh_until_ = done + std::min(9 * (done - begun), kOldest);
+  }
+
+ private:
+  std::string text_;
+  TimePoint fresh_until_ = TimePoint::min();
+};
 
 /// What an agent serves over HTTP, with all it takes: the view of the job, the pages of --http and
 /// the health check. Made only for a job that has one of both.

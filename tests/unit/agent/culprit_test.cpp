@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/loop/culprit.hpp"
 
 #include "agent/loop/job_result.hpp"
 #include "agent/verdict/verdict.hpp"

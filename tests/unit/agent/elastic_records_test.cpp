@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/telemetry/elastic_records.hpp"
-
+#include "agent/telemetry/run_telemetry.hpp"
 #include "core/json.hpp"
 #include "unit/agent/records.hpp"
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/web/job_history.hpp"
-
+#include "agent/web/job_pages.hpp"
 #include "core/text.hpp"
 
 #include <cmath>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/loop/leave_time.hpp"
-
+#include "agent/loop/agent.hpp"
 #include "support/fake_clock.hpp"
 
 #include <doctest/doctest.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/telemetry/node_series.hpp"
-
+#include "agent/telemetry/run_telemetry.hpp"
 #include "support/fake_clock.hpp"
 #include "telemetry/registry.hpp"
 

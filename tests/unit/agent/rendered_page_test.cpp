@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/web/rendered_page.hpp"
+#include "agent/web/web_services.hpp"
 
 #include <doctest/doctest.h>
 

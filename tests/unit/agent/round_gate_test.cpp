@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/files/round_gate.hpp"
+#include "agent/files/run_files.hpp"
 
 #include <doctest/doctest.h>
 #include <random>

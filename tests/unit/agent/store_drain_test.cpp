@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/files/store_drain.hpp"
-
+#include "agent/files/run_files.hpp"
 #include "core/system_clock.hpp"
 
 #include <boost/asio/io_context.hpp>

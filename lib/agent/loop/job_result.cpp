@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/loop/culprit.hpp"
+
+#include "agent/loop/job_result.hpp"
 
 #include "core/text.hpp"
 #include "workers/fingerprint.hpp"
