@@ -1,24 +1,172 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "launcher/job_run.hpp"
 
+#include "agent/files/log_folders.hpp"
+#include "agent/loop/agent.hpp"
+#include "core/clock.hpp"
+#include "core/host_name.hpp"
 #include "core/log.hpp"
 #include "core/system_clock.hpp"
 #include "core/temporary_places.hpp"
+#include "core/text.hpp"
 #include "export/json_lines.hpp"
 #include "files/bounded_call.hpp"
-#include "launcher/run_settings.hpp"
 #include "logs/foreground.hpp"
+#include "logs/layout.hpp"
+#include "process/signals.hpp"
+#include "rendezvous/session/session.hpp"
+#include "spec/job_spec.hpp"
 #include "system/machine.hpp"
+#include "telemetry/events.hpp"
 #include "workers/apart.hpp"
 #include "workers/command.hpp"
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
+#include <fmt/format.h>
 #include <functional>
+#include <string>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace elastrun::agent {
+
+/// Marks all that this agent starts: ELASTRUN_AGENT_ID.
+std::string mark_of_this_agent();
+/// TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT; zero when unset, not above 0 or no number.
+Duration stuck_limit();
+telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
+                                          const rendezvous::Session& session);
+/// What this node tells the others of itself.
+rendezvous::Node own_node(const spec::JobSpec& spec);
+/// `alone`: no other node can take part.
+Agent::Settings agent_settings(const spec::JobSpec& spec, const rendezvous::Node& self, bool alone);
+/// Whether people see a line that tells how the job stands.
+bool shows_status(const spec::JobSpec& spec);
+/// Whether output of workers goes to files.
+bool keeps_output(const spec::JobSpec& spec);
+/// The file with the result that is there after the run; empty if none is.
+std::string lasting_report(const spec::JobSpec& spec, const logs::Layout& layout);
+/// Whether all output of workers is to pass through the agent: the page shows it, and the watch for
+/// hangs takes it for progress.
+bool needs_all_output(const spec::JobSpec& spec);
+
+namespace {
+
+bool writes_files(const spec::StdMap& streams) {
+  const auto some = [](const auto& one) { return one.second != spec::StdMap::kNone; };
+  // A map by local rank leaves those that it does not name at none, as torch's to_map() does.
+  return streams.by_local_rank.empty() ? streams.everyone != spec::StdMap::kNone
+                                       : std::ranges::any_of(streams.by_local_rank, some);
+}
+
+}  // namespace
+
+std::string mark_of_this_agent() {
+  return fmt::format("{}_{}", host_name(), ::getpid());
+}
+
+Duration stuck_limit() {
+  const char* text = std::getenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
+  const auto seconds = text == nullptr ? std::nullopt : parse_float(text);
+  return seconds && *seconds > 0 ? from_seconds(*seconds) : Duration::zero();
+}
+
+telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
+                                          const rendezvous::Session& session) {
+  telemetry::events::AgentFacts facts;
+  facts.run_id = session.run_id();
+  facts.role = spec.role;
+  facts.hostname = host_name();
+  facts.rdzv_backend = session.backend();
+  facts.entry_point = workers::program_base_name(spec);
+  return facts;
+}
+
+rendezvous::Node own_node(const spec::JobSpec& spec) {
+  rendezvous::Node node;
+  node.role = spec.role;
+  node.local_world_size = spec.nproc_per_node;
+  node.unable = spec.cannot_start;
+  node.topology = spec.topology;
+  return node;
+}
+
+Agent::Settings agent_settings(const spec::JobSpec& spec, const rendezvous::Node& self,
+                               bool alone) {
+  Agent::Settings settings{.job = spec, .self = self};
+  // About what torchrun's next look at its workers would still have seen; more than a second is too
+  // long for a person to wait, however seldom they want torchrun to look.
+  settings.settle =
+      std::min<Duration>(from_seconds(spec.monitor_interval / 2), std::chrono::seconds(1));
+  settings.job_signals = process::parse_signals(spec.signals_to_handle).numbers;
+  settings.stuck_after = stuck_limit();
+  settings.limits.with_pauses = !alone;
+  return settings;
+}
+
+bool shows_status(const spec::JobSpec& spec) {
+  if (spec.status == spec::Switch::Auto) return logs::is_interactive(STDERR_FILENO);
+  return spec.status == spec::Switch::On;
+}
+
+bool keeps_output(const spec::JobSpec& spec) {
+  return writes_files(spec.redirects) || writes_files(spec.tee);
+}
+
+std::string lasting_report(const spec::JobSpec& spec, const logs::Layout& layout) {
+  if (!spec.report_file.empty()) return spec.report_file;
+  const bool stays = !layout.is_temporary() || keeps_output(spec);
+  return stays && !layout.run_directory().empty() ? layout.report() : std::string();
+}
+
+bool needs_all_output(const spec::JobSpec& spec) {
+  // The page shows it, and to the watch for hangs it is a sign of life.
+  return spec.http || spec.hang_limit;
+}
+
+RestartParts::RestartParts(Parts parts)
+    : parts_(std::move(parts)),
+      saving_({.clock = parts_.clock,
+               .report = parts_.report,
+               .pages = parts_.pages,
+               .counts_checkpoints = parts_.spec.restart_policy_auto,
+               .all = parts_.spec.preempt_ack_all,
+               .save_takes =
+                   [this](Duration time) {
+                     if (sources_) sources_->save_takes(time);
+                   }}),
+      memory_(parts_.spec, parts_.clock, parts_.thread) {
+  if (!parts_.spec.restart_policy_auto) return;
+  check_.emplace(parts_.loop.get_executor(), parts_.clock,
+                 std::vector<std::string>{parts_.spec.log_dir, temporary_places().front()},
+                 static_cast<std::size_t>(parts_.spec.nproc_per_node), parts_.needs);
+}
+
+std::function<void(RestartCheck::Then)> RestartParts::check() {
+  if (!check_) return nullptr;
+  return std::bind_front(&RestartCheck::look, &*check_);
+}
+
+void RestartParts::begin(PreemptionSources::Preempt preempt) {
+  const char* end = std::getenv("SLURM_JOB_END_TIME");
+  sources_.emplace(parts_.loop, parts_.clock, parts_.spec, end != nullptr ? end : "",
+                   std::move(preempt));
+}
+
+Result<std::shared_ptr<const rendezvous::RestartMemory>> read_restart_memory(
+    const spec::JobSpec& spec, WallTime now) {
+  using Memory = std::shared_ptr<const rendezvous::RestartMemory>;
+  if (spec.restart_memory.empty()) return Memory();
+  // It may lie on a file system that does not answer; before the loop SIGTERM ends the agent.
+  return files::result_within(
+      "--restart-memory " + spec.restart_memory, LogFolders::kTimeLimit,
+      [path = spec.restart_memory, now] { return RestartMemoryFile::read(path, now); });
+}
+
 namespace {
 
 using files::Lane;

@@ -1,11 +1,113 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "launcher/restart_check.hpp"
 
 #include "core/log.hpp"
+#include "core/unique_fd.hpp"
+#include "store/listening.hpp"
 
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
 #include <utility>
 
 namespace elastrun::agent {
+namespace {
+
+// What a driver keeps for itself, and for a monitor beside the job.
+constexpr std::uint64_t kKeptByDriver = 512ull << 20;
+
+// Of a range that is looked at: each that is in use takes a look at /proc.
+constexpr int kMostPorts = 8;
+
+}  // namespace
+
+std::string gpu_fault(const std::vector<system::GpuUse>& before,
+                      const std::vector<system::GpuUse>& now, bool whole_node) {
+  for (const auto& gpu : now) {
+    const auto was = std::ranges::find(before, gpu.uuid, &system::GpuUse::uuid);
+    if (was == before.end()) continue;
+    if (gpu.xid_errors > was->xid_errors) {
+      return fmt::format("GPU {} has had an Xid {}", gpu.index, gpu.last_xid);
+    }
+    // Another job on the machine may take memory that is none of ours.
+    if (!whole_node || !gpu.memory_used || !was->memory_used) continue;
+    if (*gpu.memory_used > *was->memory_used + kKeptByDriver) {
+      return fmt::format("GPU {} still has {} MiB in use, {} MiB before the job", gpu.index,
+                         *gpu.memory_used >> 20, *was->memory_used >> 20);
+    }
+  }
+  return {};
+}
+
+std::string disk_fault(const std::string& directory) {
+  struct stat info {};
+  if (directory.empty() || ::stat(directory.c_str(), &info) != 0) return {};
+  auto path = directory + "/.elastrun-check-XXXXXX";
+  const UniqueFd file(::mkostemp(path.data(), O_CLOEXEC));
+  // That a directory was never ours to write does not mean that a disk has failed.
+  if (!file && (errno == EACCES || errno == EPERM)) return {};
+  const bool written = file && ::write(file.get(), "elastrun", 8) == 8 && ::fsync(file.get()) == 0;
+  const int why = errno;
+  if (file) ::unlink(path.c_str());
+  if (written) return {};
+  return fmt::format("nothing can be written in {} ({})", directory, std::strerror(why));
+}
+
+std::string port_fault(const rendezvous::StorePlan& plan) {
+  std::string text;
+  if (plan.ports.last - plan.ports.first >= kMostPorts) return text;
+  for (int port = plan.ports.first; port <= plan.ports.last; ++port) {
+    const auto opened = store::open_listening(plan.bind_address, static_cast<std::uint16_t>(port));
+    if (opened) return {};
+    text = opened.error().text;
+    // For any other reason it could not be asked.
+    if (!text.contains("is in use")) return {};
+  }
+  return text;
+}
+
+NodeCheck::NodeCheck(std::vector<std::string> directories, std::size_t workers,
+                     std::function<std::vector<system::GpuUse>()> sample,
+                     std::function<void()> wait)
+    : directories_(std::move(directories)),
+      workers_(workers),
+      sample_(sample ? std::move(sample) : std::function<std::vector<system::GpuUse>()>([this] {
+        return nvml_.sample();
+      })),
+      wait_(wait ? std::move(wait) : std::function<void()>([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      })) {}
+
+std::string NodeCheck::fault(const std::optional<rendezvous::StorePlan>& needs) {
+  for (const auto& directory : directories_) {
+    if (auto text = disk_fault(directory); !text.empty()) return text;
+  }
+  std::string text;
+  // What drivers and /proc take comes on top of the waits; what is found after RestartCheck's limit
+  // would be told to no one.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  for (int look = 0; look < kLooks && std::chrono::steady_clock::now() < until; ++look) {
+    text = transient_fault(needs);
+    // An Xid does not go away; memory and ports may need seconds.
+    if (text.empty() || text.contains("Xid")) return text;
+    wait_();
+  }
+  return text;
+}
+
+std::string NodeCheck::transient_fault(const std::optional<rendezvous::StorePlan>& needs) {
+  const auto now = sample_();
+  // With a worker for each GPU the node is this job's alone, and so is all memory in use.
+  auto text = gpu_fault(before_, now, now.size() <= workers_);
+  return text.empty() && needs ? port_fault(*needs) : text;
+}
 
 RestartCheck::RestartCheck(const boost::asio::any_io_executor& loop, Clock& clock,
                            std::vector<std::string> directories, std::size_t workers, Needs needs)

@@ -4,7 +4,8 @@
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
 #include "files/blocking_calls.hpp"
-#include "launcher/node_check.hpp"
+#include "rendezvous/session/session.hpp"
+#include "system/nvml.hpp"
 
 #include <boost/asio/any_io_executor.hpp>
 #include <functional>
@@ -14,6 +15,48 @@
 #include <vector>
 
 namespace elastrun::agent {
+
+/// What is wrong with the GPUs of a node whose workers have gone, by what they were before the job:
+/// memory that is not given back, an Xid that has come; empty: nothing. What the driver does not
+/// tell is not wrong. `whole_node`: no other job can be at work on them. Pure.
+std::string gpu_fault(const std::vector<system::GpuUse>& before,
+                      const std::vector<system::GpuUse>& now, bool whole_node);
+
+/// Why no small file can be written, synced and removed in that directory; empty: it can, or it is
+/// not there. May wait for the file system.
+std::string disk_fault(const std::string& directory);
+
+/// Why the store of the next round cannot listen: all of its ports are in use, by whom. Empty: it
+/// can, or there are so many that one will be free.
+std::string port_fault(const rendezvous::StorePlan& plan);
+
+/// Whether this machine can run workers again. For a thread: both file systems and drivers may
+/// not answer.
+class NodeCheck {
+ public:
+  /// For what may need a moment after the end of a process: memory of a GPU, ports.
+  static constexpr int kLooks = 20;
+
+  /// `directories` are written to. `sample`, `wait`: for tests; nothing: the driver, 200 ms.
+  /// `workers`: of this node; where it has more GPUs, others may be at work on the rest.
+  explicit NodeCheck(std::vector<std::string> directories, std::size_t workers,
+                     std::function<std::vector<system::GpuUse>()> sample = {},
+                     std::function<void()> wait = {});
+  /// Before the workers are started for the first time.
+  void begin() { before_ = sample_(); }
+  /// Sentence for people; empty: nothing is wrong. `needs`: as RoundStore::needs.
+  std::string fault(const std::optional<rendezvous::StorePlan>& needs = {});
+
+ private:
+  std::string transient_fault(const std::optional<rendezvous::StorePlan>& needs);
+
+  const std::vector<std::string> directories_;
+  const std::size_t workers_;
+  system::Nvml nvml_;
+  const std::function<std::vector<system::GpuUse>()> sample_;
+  const std::function<void()> wait_;
+  std::vector<system::GpuUse> before_;
+};
 
 /// Looks before each restart whether this node can run workers again, for at most kLimit: a check
 /// that does not come to an end has nothing to say.

@@ -1,18 +1,124 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "launcher/status/run_registration.hpp"
-#include "launcher/status/status_view.hpp"
+#include "agent/loop/observer.hpp"
+#include "core/clock.hpp"
+#include "files/blocking_calls.hpp"
 #include "launcher/status/torchrun_log.hpp"
-#include "launcher/status/waiting_warning.hpp"
 #include "logs/console.hpp"
 #include "logs/status_line.hpp"
+#include "process/guardian.hpp"
+#include "runs/run_registry.hpp"
+#include "spec/job_spec.hpp"
 
 #include <boost/asio/any_io_executor.hpp>
+#include <functional>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace elastrun::agent {
+
+/// Registers this run where `elastrunctl status` and `logs` find it, and keeps the entry current.
+/// The file is written once things have stood for a moment: a launch waits for nothing, a short job
+/// never registers, and a storm of restarts costs a file now and then. That it cannot be written
+/// costs a debug line, never the job. ELASTRUN_RUNTIME_DIR may lie on a network file system, so a
+/// separate thread writes and removes the file.
+class RunRegistration final : public Observer {
+ public:
+  struct Facts {
+    std::string agent_id;  // ELASTRUN_AGENT_ID of the workers
+    bool keeps_output = false;
+    std::function<std::string()> run_directory;
+    std::function<std::string()> channel;  // its path
+  };
+  /// Borrows all. The guardian removes the entry of an agent that was killed.
+  RunRegistration(const boost::asio::any_io_executor& loop, Clock& clock, guardian::Agent& guardian,
+                  const spec::JobSpec& spec, Facts facts);
+  ~RunRegistration() override { end(); }
+
+  void phase(Phase phase, TimePoint now) override;
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+               Duration took) override;
+  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+  /// Removes the entry: after all files of the run are complete. Waits a second at most; where the
+  /// file system does not answer by then, the guardian removes it.
+  void end();
+
+  /// Kills what earlier runs of this user have left on this machine whose agents and guardians were
+  /// killed together, and says so. Waits a second at most, two where the directory of runs does not
+  /// answer; a tenth of a millisecond without such a run.
+  static void end_dead_runs();
+
+ private:
+  void changed();
+  void write();
+  void written(const Status& written, const std::string& path);
+  void remember(const std::string& path);
+
+  Clock& clock_;
+  guardian::Agent& guardian_;
+  const std::function<std::string()> run_directory_, channel_;
+  const bool several_nodes_;
+  const std::unique_ptr<Alarm> soon_;
+  bool awaited_ = false, writing_ = false, changed_ = false, ended_ = false, said_ = false;
+  std::string remembered_;  // by the guardian
+  runs::RunEntry entry_;
+  std::shared_ptr<runs::Registration> registration_;  // made with the first call; its thread's
+  files::BlockingCalls calls_;
+};
+
+/// Shows on the status line what the agent does.
+class StatusView final : public Observer {
+ public:
+  StatusView(logs::StatusLine& line, const spec::JobSpec& job);
+
+  void phase(Phase phase, TimePoint now) override;
+  void progress(const std::string& text) override;
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+               Duration took) override;
+  void failed(const workers::Judgement& judgement) override;
+  void restarting(const rendezvous::Restart& order) override;
+  void role_restarting(const rendezvous::Restart& order) override { restarting(order); }
+  void hang(const JobHang& hang) override;
+  void worker_said(const workers::Worker& worker, const workers::Message& message) override;
+  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+
+ private:
+  logs::StatusLine& line_;
+  logs::StatusFacts status_;
+  const bool several_nodes_;
+  const std::string place_;  // where the nodes meet: "at node1:29400: "
+  const int workers_;
+  bool over_ = false;  // what workers said last may come later still
+};
+
+/// Says in the log what a node waits for that has not met the others: after ten seconds, then ever
+/// more rarely. Without a status line, as under a scheduler, nothing else would until the wait has
+/// failed.
+class WaitingWarning final : public Observer {
+ public:
+  /// Borrows the clock. `is_seen`: a status line says so all the time, but not what to do where
+  /// the nodes are to meet at a loopback address.
+  WaitingWarning(Clock& clock, const spec::JobSpec& job, bool is_seen);
+
+  void phase(Phase phase, TimePoint now) override;
+  void progress(const std::string& text) override { text_ = text; }
+
+ private:
+  void warn();
+
+  Clock& clock_;
+  const std::string unreachable_;
+  const bool wanted_;
+  const std::string endpoint_;
+  std::string text_;              // what was last heard of the wait
+  Duration pause_{};              // until the next one
+  std::unique_ptr<Alarm> alarm_;  // set while it waits
+};
 
 /// What others see of a run on this machine: the status line, torchrun's log lines, the warning of
 /// a long wait, and the entry that elastrunctl finds.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/node_check.hpp"
-
+#include "launcher/restart_check.hpp"
 #include "store/listening.hpp"
 
 #include <doctest/doctest.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/status/status_view.hpp"
-
+#include "launcher/status/run_status.hpp"
 #include "unit/logs/plumbing.hpp"
 
 namespace elastrun::agent {

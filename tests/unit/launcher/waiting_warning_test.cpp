@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/status/waiting_warning.hpp"
-
+#include "launcher/status/run_status.hpp"
 #include "support/logged_text.hpp"
 #include "unit/logs/plumbing.hpp"
 

@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/status/run_registration.hpp"
+
+#include "launcher/status/run_status.hpp"
 
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "files/bounded_call.hpp"
+#include "net/endpoint.hpp"
+#include "net/outward.hpp"
 #include "process/process_table.hpp"
 #include "runs/dead_runs.hpp"
+#include "spec/rdzv_conf.hpp"
 #include "workers/command.hpp"
 
+#include <algorithm>
 #include <filesystem>
+#include <fmt/format.h>
 #include <utility>
+#include <vector>
 
 namespace elastrun::agent {
 namespace {
@@ -189,6 +196,126 @@ void RunRegistration::end() {
                  });
   // If the directory does not answer, the guardian removes the entry after our end.
   if (calls_.finish(kToRemove)) remember({});
+}
+
+StatusView::StatusView(logs::StatusLine& line, const spec::JobSpec& job)
+    : line_(line),
+      several_nodes_(job.max_nodes > 1),
+      place_(fmt::format("at {}: ", job.rdzv_endpoint)),
+      workers_(job.nproc_per_node) {
+  if (job.max_restarts > 0) status_.max_restarts = job.max_restarts;
+}
+
+void StatusView::phase(Phase phase, TimePoint) {
+  status_.phase = phase_text(phase);
+  if (phase == Phase::Joining && !several_nodes_) status_.phase = "starting";
+  if (phase == Phase::Joining || phase == Phase::Waiting) status_.workers_up = 0;
+  // None of them runs, and on 80 columns there must be room for where the others have to come.
+  const bool meets = phase == Phase::Joining && several_nodes_;
+  status_.workers = meets ? 0 : workers_;
+  if (meets) status_.detail = place_;
+  over_ = phase == Phase::Ended;
+  if (over_) return line_.hide();
+  line_.show(status_);
+}
+
+void StatusView::progress(const std::string& text) {
+  if (over_) return;
+  status_.detail = status_.workers == 0 && several_nodes_ ? place_ + text : text;
+  line_.show(status_);
+}
+
+void StatusView::round_ready(const rendezvous::Round& round, Duration) {
+  status_.nodes = round.group_world_size();
+  if (status_.max_restarts) status_.restarts = *status_.max_restarts - round.restarts_left;
+  status_.detail.clear();
+}
+
+void StatusView::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
+                         Duration) {
+  status_.workers_up = static_cast<int>(group.size());
+  line_.show(status_);
+}
+
+void StatusView::failed(const workers::Judgement& judgement) {
+  status_.workers_up = workers_ - static_cast<int>(judgement.failures.size());
+  line_.show(status_);
+}
+
+void StatusView::restarting(const rendezvous::Restart& order) {
+  if (status_.max_restarts) status_.restarts = *status_.max_restarts - order.restarts_left;
+  status_.detail = order.cause.text;
+}
+
+void StatusView::hang(const JobHang& hang) {
+  status_.detail = hangs::hang_text(hang.stacks);
+  line_.show(status_);
+}
+
+void StatusView::ended(const JobResult&, const std::vector<workers::Worker>*) {
+  line_.hide();
+}
+
+/// Of rank 0: the others are about there, too.
+void StatusView::worker_said(const workers::Worker& worker, const workers::Message& message) {
+  const auto step = workers::step_of(message);
+  if (over_ || worker.rank != 0 || !step) return;
+  status_.detail = fmt::format("step {}", *step);
+  line_.show(status_);
+}
+
+namespace {
+
+// Nodes that are started together come within a few seconds of each other.
+constexpr Duration kFirstWarning = std::chrono::seconds(10);
+// A job may wait for days: its log must not fill up meanwhile.
+constexpr Duration kLongestPause = std::chrono::minutes(10);
+
+/// What to do about an endpoint that is this machine's own. Empty if the others can reach it.
+std::string unreachable_text(const spec::JobSpec& job) {
+  const bool fixed_ranks = job.rdzv_backend == spec::backend::kStatic;
+  const bool in_c10d = job.rdzv_backend == spec::backend::kC10d &&
+                       !spec::read_rendezvous_config(job.rdzv_conf).meets_in_file;
+  const auto endpoint = net::parse_endpoint(job.rdzv_endpoint, spec::kC10dPort);
+  if ((!fixed_ranks && !in_c10d) || !endpoint) return {};
+  if (!net::is_loopback_host(endpoint->host) && !net::is_wildcard(endpoint->host)) return {};
+  if (fixed_ranks && job.node_rank != 0)
+    return ", on this machine: if node 0 is another one, give --master-addr with its address";
+  std::vector<std::string> own;
+  for (const auto& one : net::reachable_addresses()) {
+    const auto address = one.address.to_string();
+    own.push_back(fixed_ranks
+                      ? fmt::format("--master-addr {} --master-port {}", address, endpoint->port)
+                      : "--rdzv-endpoint " + net::format_endpoint(address, endpoint->port));
+  }
+  if (own.empty()) own.emplace_back(fixed_ranks ? "--master-addr" : "--rdzv-endpoint");
+  return fmt::format(
+      ", which other machines cannot reach: nodes there need this one's address ({})",
+      join(own, " or "));
+}
+
+}  // namespace
+
+WaitingWarning::WaitingWarning(Clock& clock, const spec::JobSpec& job, bool is_seen)
+    : clock_(clock),
+      unreachable_(job.max_nodes > 1 ? unreachable_text(job) : ""),
+      wanted_(job.max_nodes > 1 && (!is_seen || !unreachable_.empty())),
+      endpoint_(job.rdzv_endpoint) {}
+
+void WaitingWarning::phase(Phase phase, TimePoint now) {
+  alarm_.reset();
+  if (!wanted_ || phase != Phase::Joining) return;
+  text_.clear();
+  pause_ = kFirstWarning;
+  alarm_ = clock_.make_alarm();
+  alarm_->arm(now + pause_, [this] { warn(); });
+}
+
+void WaitingWarning::warn() {
+  log::warning("rendezvous", "{}; nodes meet at {}{}",
+               text_.empty() ? "waiting for other nodes" : text_, endpoint_, unreachable_);
+  pause_ = std::min(pause_ * 2, kLongestPause);
+  alarm_->arm(clock_.now() + pause_, [this] { warn(); });
 }
 
 }  // namespace elastrun::agent
