@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launch.hpp"
 
-#include "called_run.hpp"
+#include "elastrun/launch.hpp"
+
+#include "agent/verdict/verdict.hpp"
+#include "caller_request.hpp"
 #include "command_line.hpp"
+#include "core/json.hpp"
 #include "core/log.hpp"
 #include "core/read_file.hpp"
+#include "core/text.hpp"
+#include "core/unique_fd.hpp"
 #include "dry_run.hpp"
 #include "end_of_run.hpp"
 #include "exit_code.hpp"
 #include "install_into.hpp"
+#include "launcher/elastic_agent.hpp"
 #include "launcher/job_run.hpp"
 #include "process/cgroup.hpp"
 #include "process/descriptor_limit.hpp"
@@ -16,16 +22,485 @@
 #include "process/guardian.hpp"
 #include "process/torch_devices.hpp"
 #include "rendezvous/session/handler.hpp"
+#include "report_json.hpp"
 #include "spec/explain.hpp"
+#include "spec/resolve.hpp"
 #include "start_of_run.hpp"
+#include "store/blocking_store.hpp"
 #include "system/nvml.hpp"
 #include "telemetry/events.hpp"
+#include "telemetry/metrics.hpp"
 
+#include <array>
+#include <boost/json/parse.hpp>
+#include <boost/json/value_to.hpp>
+#include <cerrno>
+#include <charconv>
+#include <cstdint>
 #include <cstdlib>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <optional>
+#include <poll.h>
 #include <signal.h>
+#include <stdexcept>
+#include <string>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <utility>
 
 namespace elastrun {
+
+/// The descriptor in `--caller=N`, by which a program drives this one as its agent;
+/// nothing in any other command line.
+std::optional<int> caller_descriptor(int argc, char** argv);
+
+/// Runs the one job that the caller asks for, and tells it what the agent tells and how the job
+/// ended. Ends the job as by SIGTERM when the caller has gone. The exit code.
+int run_for_caller(guardian::Agent& guardian, int descriptor);
+
+/// A stream socket to the process that started this one, which is a Python program that drives it
+/// as its agent (package elastrun.agent): one JSON text a line in each direction. What it says is
+/// checked like all that comes from outside; a caller that does not read loses records, never the
+/// result.
+class Caller {
+ public:
+  /// The longest line, both ways.
+  static constexpr std::size_t kLongestLine = 64U << 20;
+  /// Takes the descriptor. Fails with Usage unless it is a connected socket.
+  static Result<Caller> take(int descriptor);
+
+  /// The next line. Waits without limit; fails with Closed at the end of the stream and with
+  /// Protocol for what is too long or no JSON.
+  Result<json::value> hear();
+  /// At once or, where the socket is full, with a later line; of what has waited too long, the
+  /// newest is lost.
+  void tell(const json::value& line);
+  /// All that waits and then this: takes as long as the caller reads, a minute without reading at
+  /// most.
+  Status tell_last(const json::value& line);
+
+  int descriptor() const { return socket_.get(); }
+  std::uint64_t lost() const { return lost_; }
+
+ private:
+  explicit Caller(UniqueFd socket) : socket_(std::move(socket)) {}
+  bool write_some(bool waits);
+
+  UniqueFd socket_;
+  std::string heard_;    // not yet a line
+  std::string waiting_;  // not yet written
+  std::uint64_t lost_ = 0;
+};
+
+namespace {
+
+/// Words of a command line and names of files are bytes, and need not be UTF-8.
+Result<json::value> parse_request(std::string_view line) {
+  json::parse_options options;
+  options.allow_invalid_utf8 = true;
+  json::error_code error;
+  auto value = json::parse(line, error, {}, options);
+  if (error) return fail(Code::Protocol, "no valid JSON: " + error.message());
+  return value;
+}
+
+// What a caller may be behind: its handlers run between two reads of it.
+constexpr std::size_t kBacklog = 4U << 20;
+// Its handlers run before it reads again, and one that hangs must not hold the agent for ever.
+constexpr int kPatienceMs = 60'000;
+
+}  // namespace
+
+Result<Caller> Caller::take(int descriptor) {
+  int type = 0;
+  socklen_t size = sizeof type;
+  // Looked at first: a number that a person has typed may be any descriptor, say a file that would
+  // then be written to.
+  if (::getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) {
+    return fail(Code::Usage,
+                fmt::format("--caller: descriptor {} is not a stream socket; the Python package "
+                            "elastrun.agent gives this option, people do not",
+                            descriptor));
+  }
+  // No process of ours is to keep it open beyond our end.
+  ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  return Caller(UniqueFd(descriptor));
+}
+
+Result<json::value> Caller::hear() {
+  std::array<char, 65'536> bytes{};
+  std::size_t end = std::string::npos;
+  while ((end = heard_.find('\n')) == std::string::npos) {
+    if (heard_.size() > kLongestLine) {
+      return fail(Code::Protocol, "the caller's line is longer than 64 MiB");
+    }
+    pollfd readable{socket_.get(), POLLIN, 0};
+    ::poll(&readable, 1, -1);  // the loop may have made the socket non-blocking
+    // After poll(2) it may still have nothing (select(2), BUGS), and must not wait then.
+    const auto count = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count > 0) {
+      heard_.append(bytes.data(), static_cast<std::size_t>(count));
+    } else if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
+      return fail(Code::Closed, "the caller has gone");
+    }
+  }
+  const auto line = heard_.substr(0, end);
+  heard_.erase(0, end + 1);
+  return parse_request(line);
+}
+
+bool Caller::write_some(bool waits) {
+  while (!waiting_.empty()) {
+    const auto count =
+        // MSG_NOSIGNAL: a caller that has gone must not end the agent by SIGPIPE, whose workers
+        // have to be stopped first.
+        ::send(socket_.get(), waiting_.data(), waiting_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count > 0) {
+      waiting_.erase(0, static_cast<std::size_t>(count));
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN || !waits) return errno == EAGAIN;
+    pollfd writable{socket_.get(), POLLOUT, 0};
+    if (::poll(&writable, 1, kPatienceMs) == 0) return false;
+  }
+  return true;
+}
+
+void Caller::tell(const json::value& line) {
+  auto text = python_json(line) + "\n";
+  // A caller that does not read costs records and not memory; tell_last() is not bounded by it, as
+  // the end has to arrive.
+  if (waiting_.size() + text.size() > kBacklog) {
+    ++lost_;
+  } else {
+    waiting_ += text;
+  }
+  write_some(false);
+}
+
+Status Caller::tell_last(const json::value& line) {
+  waiting_ += python_json(line) + "\n";
+  if (write_some(true)) return {};
+  return fail(Code::Closed, "the process that started this job has gone, or does not read");
+}
+
+/// The rendezvous handler of a caller: a call is a line to it, and its answer the next line.
+/// `backend`, `run_id`: as it said in the request.
+rendezvous::Handler make_caller_handler(Caller caller, std::string backend, std::string run_id);
+
+namespace {
+
+using rendezvous::RendezvousInfo;
+
+/// By which a caller names what its handler has raised.
+Code code_of(std::string_view kind) {
+  if (kind == "closed") return Code::Closed;
+  if (kind == "timeout") return Code::Timeout;
+  if (kind == "graceful_exit") return Code::Cancelled;
+  return Code::Rendezvous;
+}
+
+/// Null where it is missing or none.
+const json::value* object_in(const json::value& value, std::string_view name) {
+  const auto* member = find_member(value, name);
+  return member != nullptr && member->is_object() ? member : nullptr;
+}
+
+Result<std::uint16_t> port_in(const json::value& answer) {
+  const auto port = member_int_or(answer, "port", 0);
+  if (port > 0 && port <= 65'535) return static_cast<std::uint16_t>(port);
+  return fail(Code::Rendezvous, fmt::format("the caller's handler names the port {}", port));
+}
+
+Result<std::shared_ptr<store::BlockingStore>> store_at(const json::value& place) {
+  const auto prefix = member_text_or(place, "prefix", "");
+  const auto path = member_text_or(place, "path", "");
+  auto store = Result<std::shared_ptr<store::BlockingStore>>();
+  if (!path.empty()) {
+    store = store::BlockingStore::open_file(path);
+  } else if (const auto port = port_in(place)) {
+    store = store::BlockingStore::connect(member_text_or(place, "host", ""), *port);
+  } else {
+    return std::unexpected(port.error());
+  }
+  if (!store || prefix.empty()) return store;
+  return (*store)->within(prefix);
+}
+
+class CallerHandler final : public rendezvous::RendezvousHandler {
+ public:
+  CallerHandler(Caller caller, std::string backend, std::string run_id)
+      : caller_(std::move(caller)), backend_(std::move(backend)), run_id_(std::move(run_id)) {}
+
+  std::string get_backend() const override { return backend_; }
+  std::string get_run_id() const override { return run_id_; }
+
+  Result<RendezvousInfo> next_rendezvous() override {
+    const auto answer = ask("next_rendezvous");
+    if (!answer) return std::unexpected(answer.error());
+    use_agent_store_ = member_int_or(*answer, "use_agent_store", 0) != 0;
+    RendezvousInfo info;
+    info.rank = static_cast<int>(member_int_or(*answer, "rank", -1));
+    info.world_size = static_cast<int>(member_int_or(*answer, "world_size", 0));
+    // The handler is a program of the user: what it says becomes RANK and WORLD_SIZE of all
+    // workers.
+    if (info.world_size < 1 || info.rank < 0 || info.rank >= info.world_size) {
+      return fail(Code::Rendezvous, fmt::format("rank {} of {} nodes", info.rank, info.world_size));
+    }
+    if (const auto* place = object_in(*answer, "bootstrap")) {
+      const auto port = port_in(*place);
+      if (!port) return std::unexpected(port.error());
+      info.bootstrap_store_info = {member_text_or(*place, "host", ""), *port};
+    }
+    if (const auto* place = object_in(*answer, "store")) {
+      auto store = store_at(*place);
+      if (!store) return std::unexpected(store.error());
+      info.store = std::move(*store);
+    }
+    return info;
+  }
+
+  bool use_agent_store() const override { return use_agent_store_; }
+  bool is_closed() override { return number("is_closed") != 0; }
+  Status set_closed() override {
+    const auto done = ask("set_closed");
+    if (!done) return std::unexpected(done.error());
+    return {};
+  }
+  int num_nodes_waiting() override { return static_cast<int>(number("num_nodes_waiting")); }
+  bool shutdown() override { return number("shutdown") != 0; }
+
+ private:
+  Result<json::value> ask(std::string_view call) {
+    if (const auto told = caller_.tell_last(json::object{{"call", call}}); !told) {
+      return std::unexpected(told.error());
+    }
+    // One question at a time, so the next line is its answer.
+    auto answer = caller_.hear();
+    if (!answer) return answer;
+    if (const auto* said = object_in(*answer, "answer")) return *said;
+    const auto* refused = object_in(*answer, "error");
+    if (refused == nullptr) return fail(Code::Protocol, "the caller's answer has none");
+    return fail(code_of(member_text_or(*refused, "kind", "")),
+                member_text_or(*refused, "text", "the caller's handler failed"));
+  }
+
+  /// Of the two that return no error, an exception tells it (handler_session.cpp).
+  std::int64_t number(std::string_view call) {
+    const auto answer = ask(call);
+    if (!answer) throw std::runtime_error(answer.error().text);
+    return member_int_or(*answer, "value", 0);
+  }
+
+  Caller caller_;
+  const std::string backend_, run_id_;
+  bool use_agent_store_ = false;
+};
+
+}  // namespace
+
+rendezvous::Handler make_caller_handler(Caller caller, std::string backend, std::string run_id) {
+  return std::make_shared<CallerHandler>(std::move(caller), std::move(backend), std::move(run_id));
+}
+
+namespace {
+
+constexpr std::string_view kOption = "--caller=";
+constexpr std::string_view kHandler = "caller";
+
+/// Metrics of the agent, for the handlers that the caller has configured.
+class MetricsToCaller final : public telemetry::metrics::MetricHandler {
+ public:
+  explicit MetricsToCaller(Caller& caller) : caller_(caller) {}
+  void emit(const telemetry::metrics::MetricData& data) override {
+    json::object metric{{"time", data.timestamp}, {"group", data.group_name}, {"name", data.name}};
+    if (const auto* whole = std::get_if<std::int64_t>(&data.value)) {
+      metric["value"] = *whole;
+    } else if (const auto* number = std::get_if<double>(&data.value)) {
+      metric["value"] = *number;
+    } else {
+      return;
+    }
+    caller_.tell(json::object{{"metric", std::move(metric)}});
+  }
+
+ private:
+  Caller& caller_;
+};
+
+/// Its events, as the text that torchelastic serializes them to.
+class EventsToCaller final : public telemetry::events::EventHandler {
+ public:
+  explicit EventsToCaller(Caller& caller) : caller_(caller) {}
+  void record(const telemetry::events::Event& event) override {
+    caller_.tell(json::object{{"event", event.to_json()}});
+  }
+  void record_rdzv(const telemetry::events::RdzvEvent& event) override {
+    caller_.tell(json::object{{"rdzv_event", event.to_json()}});
+  }
+
+ private:
+  Caller& caller_;
+};
+
+/// By which exception of torchelastic a caller tells it.
+std::string_view name_of(Code code) {
+  switch (code) {
+    case Code::Usage:
+      return "usage";
+    case Code::Spawn:
+      return "spawn";
+    case Code::Io:
+      return "io";
+    case Code::Closed:
+      return "closed";
+    case Code::Timeout:
+      return "timeout";
+    case Code::Cancelled:
+      return "signal";
+    case Code::Rendezvous:
+      return "rendezvous";
+    case Code::Store:
+      return "store";
+    default:
+      return "internal";
+  }
+}
+
+json::object refusal_of(const Error& error) {
+  return {{"kind", name_of(error.code)}, {"text", error.text}};
+}
+
+int tell_refusal(Caller& caller, const Error& error) {
+  const auto told = caller.tell_last(json::object{{"ended", {{"error", refusal_of(error)}}}});
+  if (!told) log::error("caller", "{}", error.text);
+  return error.code == Code::Usage ? kExitUsage : kExitFailed;
+}
+
+/// What the words of a command line say beyond the request's fields.
+Result<spec::JobSpec> read_options(std::vector<std::string> words) {
+  if (words.empty()) return spec::JobSpec();
+  // A line of options needs something to start; true(1) is never run, since the request has its
+  // entry point.
+  words.insert(words.end(), {"--no-python", "true"});
+  const auto line = parse_command_line(words);
+  if (!line) return fail(Code::Usage, line.error().text);
+  if (line->action != spec::Action::Run) return fail(Code::Usage, "options have to be of a run");
+  // No device is counted: the request has its number of workers.
+  auto around = spec::system_host_environment([] { return 0; }, [] { return 0; });
+  // The caller has decided; what a scheduler or PET_* say is for those who type a command.
+  around.variable = [](const std::string&) { return std::nullopt; };
+  around.pet_variables = [] { return std::vector<std::string>(); };
+  auto job = spec::resolve(*line, around);
+  if (!job) return fail(Code::Usage, job.error().text);
+  if (job->spec.dry_run || job->spec.explain) {
+    return fail(Code::Usage, "options have to be of a run, which dry_run and explain are not");
+  }
+  for (const auto& warning : job->warnings) log::warning("run", "{}", warning);
+  return std::move(job->spec);
+}
+
+/// Of the process at the other end of the socket; empty where the kernel does not tell.
+UniqueFd death_of_caller(int socket) {
+  ucred other{};
+  socklen_t size = sizeof other;
+  // The pid of the process that made the pair of sockets (unix(7)): our parent may be a shell in
+  // between. 0 is one of another pid namespace.
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &size) != 0 || other.pid <= 0) {
+    return UniqueFd();
+  }
+  // The end of the socket alone tells too little: a child of the caller that has inherited it keeps
+  // it open.
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, other.pid, 0)));
+}
+
+Result<CallerRequest> request_of(Caller& caller) {
+  const auto text = caller.hear();
+  if (!text) return std::unexpected(text.error());
+  auto request = read_caller_request(*text);
+  if (!request) return request;
+  auto options = read_options(request->options);
+  if (!options) return std::unexpected(options.error());
+  request->spec.options = std::move(*options);
+  request->spec.options.fork_socket = request->fork_socket.value_or(-1);
+  if (!request->asked_at) return request;
+  auto asked = Caller::take(*request->asked_at);
+  if (!asked) return std::unexpected(asked.error());
+  request->spec.rdzv_handler =
+      make_caller_handler(std::move(*asked), request->backend, request->run_id);
+  return request;
+}
+
+void listen_for(Caller& caller, CallerRequest& request) {
+  if (request.wants_metrics) {
+    telemetry::metrics::configure(std::make_shared<MetricsToCaller>(caller));
+  }
+  if (!request.wants_events) return;
+  telemetry::events::register_handler(std::string(kHandler), [&caller](const auto&) {
+    return std::make_shared<EventsToCaller>(caller);
+  });
+  request.spec.event_log_handler = kHandler;
+}
+
+json::object end_of(const agent::LocalElasticAgent& agent, const Result<agent::RunResult>& ended,
+                    const Caller& caller, int& code) {
+  json::object out;
+  out["state"] = agent::state_name(ended ? ended->state : agent::WorkerState::Unknown);
+  out["error"] = ended ? json::value(nullptr) : json::value(refusal_of(ended.error()));
+  out["lost_records"] = caller.lost();
+  const auto& result = agent.job_result();
+  const auto job = agent::job_of(agent.spec());
+  if (!result || !job) return out;
+  code = exit_code(*result, false);
+  out["signal"] = result->ending.signal;
+  json::array returned;
+  if (ended) {
+    for (const auto& [rank, worker_code] : ended->return_values) returned.emplace_back(rank);
+  }
+  out["returned"] = std::move(returned);
+  if (auto report = parse_json(report_json(*result, *job, code, {}))) out["report"] = *report;
+  return out;
+}
+
+}  // namespace
+
+std::optional<int> caller_descriptor(int argc, char** argv) {
+  if (argc != 2) return std::nullopt;
+  const std::string_view word = argv[1];
+  if (!word.starts_with(kOption)) return std::nullopt;
+  const auto number = parse_int(std::string(word.substr(kOption.size())));
+  // Not 0 to 2, which are the streams of the job. A wrong number is told by run_for_caller(), so
+  // that the option is never taken for a script's.
+  return number && *number > 2 && *number < 1 << 20 ? std::optional(static_cast<int>(*number))
+                                                    : std::optional(-1);
+}
+
+int run_for_caller(guardian::Agent& guardian, int descriptor) {
+  auto caller = Caller::take(descriptor);
+  if (!caller) {
+    fmt::print(stderr, "elastrun: error: {}\n", caller.error().text);
+    return kExitUsage;
+  }
+  auto request = request_of(*caller);
+  if (!request) return tell_refusal(*caller, request.error());
+  if (const auto enough = process::enough_descriptors(); !enough) {
+    return tell_refusal(*caller, enough.error());
+  }
+  // Before the agent is made, which resolves the name of the event handler.
+  listen_for(*caller, *request);
+  const auto death = death_of_caller(caller->descriptor());
+  agent::LocalElasticAgent agent(request->spec, &guardian);
+  agent.end_with({caller->descriptor(), death.get()});
+  const auto ended = agent.run();
+  int code = kExitFailed;
+  const auto told = caller->tell_last(json::object{{"ended", end_of(agent, ended, *caller, code)}});
+  if (!told) log::warning("caller", "{}", told.error().text);
+  return code;
+}
+
 namespace {
 
 /// This machine, for `spec::resolve`. `called_as`: argv[0].
