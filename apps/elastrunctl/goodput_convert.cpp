@@ -1,16 +1,280 @@
 // SPDX-License-Identifier: Apache-2.0
+
+#include "core/error.hpp"
 #include "core/host_name.hpp"
 #include "core/text.hpp"
+#include "core/unique_fd.hpp"
+#include "core/write_all.hpp"
+#include "export/chrome_trace.hpp"
+#include "export/record_line.hpp"
 #include "export/tensorboard.hpp"
-#include "goodput_conversions.hpp"
-#include "goodput_output.hpp"
+#include "files/draft.hpp"
+#include "files/whole_file.hpp"
+#include "goodput/journals/measurement_journal.hpp"
+#include "goodput_answer.hpp"
 #include "subcommands.hpp"
 
+#include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
 #include <filesystem>
 #include <fmt/format.h>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun::ctl {
+
+/// What `goodput convert` writes, in three parts; record by record, so that a journal may be of any
+/// length. Pure.
+class GoodputConversion {
+ public:
+  virtual ~GoodputConversion() = default;
+  virtual std::string begin() { return {}; }
+  /// A record of a journal that `input` has just taken.
+  virtual std::string record(telemetry::Record record, const GoodputInput& input) = 0;
+  /// An entry of a log, as GoodputReader::on_entry gets it.
+  virtual std::string entry(const json::object&, double, const GoodputInput&) { return {}; }
+  /// What the account adds once all was read.
+  virtual std::string end(const GoodputInput& input, const GoodputAnswer& answer) = 0;
+};
+
+/// One of kConversions.
+std::unique_ptr<GoodputConversion> conversion_to(std::string_view form);
+
+namespace {
+
+using exporter::TraceEvent;
+using goodput::Bucket;
+using Span = goodput::Timeline::Span;
+
+const goodput::History& history_of(const GoodputAnswer& answer, const goodput::History& journal) {
+  return answer.measured ? answer.measured->history : journal;
+}
+
+/// For Perfetto: what the launcher's own trace has, on one axis for all submissions, and above it
+/// the account: what the time went to, and each restart with its stages.
+class ToChromeTrace final : public GoodputConversion {
+ public:
+  std::string begin() override { return std::string(exporter::kTraceBegin); }
+
+  std::string record(telemetry::Record record, const GoodputInput& input) override {
+    // Each submission has a monotonic clock with a zero of another day; the time since the start of
+    // the job is one axis for all.
+    record.stamp.mono = TimePoint() + input.journal.elapsed();
+    return lines_.of(record);
+  }
+
+  std::string end(const GoodputInput& input, const GoodputAnswer& answer) override {
+    const auto journal = input.journal.history();
+    const auto& history = history_of(answer, journal);
+    std::string text =
+        exporter::trace_process(kAccount, fmt::format("goodput of {}", printable(answer.name)), -1);
+    for (const auto& span : history.spans) text += line_of(span);
+    for (const auto& path : input.journal.restarts()) text += lines_of(path);
+    for (const auto& point : history.steps) text += line_of(point);
+    text.resize(text.size() - 2);  // the comma and the newline: here the array is closed
+    return text + "\n]\n";
+  }
+
+ private:
+  static constexpr std::int64_t kAccount = std::int64_t{1} << 30;  // no rank is so large
+  enum Thread : std::int64_t { kBuckets = 1, kRestarts = 2 };
+
+  static TraceEvent stretch(std::string name, Thread thread, Duration from, Duration length) {
+    TraceEvent event{TraceEvent::Phase::Complete, std::move(name), "goodput"};
+    event.time = from;
+    event.length = length;
+    event.process = kAccount;
+    event.thread = thread;
+    return event;
+  }
+
+  static std::string line_of(const Span& span) {
+    auto event = stretch(std::string(bucket_name(span.most())), kBuckets, span.from, span.length());
+    for (std::size_t i = 0; i < goodput::kBuckets && !span.is_pure(); ++i) {
+      if (span.buckets[i] <= Duration::zero()) continue;
+      event.arguments.emplace_back(fmt::format("{}_s", bucket_name(static_cast<Bucket>(i))),
+                                   to_seconds(span.buckets[i]));
+    }
+    return trace_line(event);
+  }
+
+  /// The stages lie within the restart, one after the other.
+  static std::string lines_of(const goodput::RestartPath& path) {
+    auto whole =
+        stretch(path.cause.empty() ? "restart" : path.cause, kRestarts, path.at, path.total());
+    if (path.last_step) whole.arguments.emplace_back("last_step", *path.last_step);
+    if (path.first_step) whole.arguments.emplace_back("first_step", *path.first_step);
+    std::string text = trace_line(whole);
+    Duration from = path.at;
+    for (std::size_t i = 0; i < goodput::kRestartStages; ++i) {
+      if (path.stages[i] <= Duration::zero()) continue;
+      const auto name = goodput::stage_name(static_cast<goodput::RestartStage>(i));
+      text += trace_line(stretch(std::string(name), kRestarts, from, path.stages[i]));
+      from += path.stages[i];
+    }
+    return text;
+  }
+
+  static std::string line_of(const goodput::StepSeries::Point& point) {
+    TraceEvent event{TraceEvent::Phase::Counter, "step time", "goodput"};
+    event.time = point.at;
+    event.process = kAccount;
+    event.arguments = {{"mean_s", to_seconds(point.mean())}, {"longest_s", to_seconds(point.max)}};
+    return trace_line(event);
+  }
+
+  exporter::TraceLines lines_{TimePoint()};
+};
+
+/// Samples and windows as the launcher's own event files have them; of the account the time of
+/// steps, by step, and the goodput so far, by second.
+class ToTensorBoard final : public GoodputConversion {
+ public:
+  std::string record(telemetry::Record record, const GoodputInput&) override {
+    const auto first = begun_ ? std::string() : head(record.stamp.wall);
+    return first + records_.of(record);
+  }
+
+  std::string end(const GoodputInput& input, const GoodputAnswer& answer) override {
+    const auto journal = input.journal.history();
+    const auto& history = history_of(answer, journal);
+    const WallTime start = answer.measured ? WallTime() + from_seconds(answer.measured->first)
+                                           : input.journal.first_wall();
+    std::string text = begun_ ? std::string() : head(start);
+    for (const auto& point : history.steps) {
+      text +=
+          exporter::tensorboard_values(start + point.at, point.last,
+                                       {{"goodput/step_seconds", to_seconds(point.mean())},
+                                        {"goodput/longest_step_seconds", to_seconds(point.max)}});
+    }
+    Duration good{};
+    for (const auto& span : history.spans) {
+      good += span.of(answer.summary.steps_known() ? Bucket::Productive : Bucket::Running);
+      text += exporter::tensorboard_values(
+          start + span.to, std::chrono::floor<std::chrono::seconds>(span.to).count(),
+          {{"goodput/share", to_seconds(good) / to_seconds(span.to)}});
+    }
+    return text;
+  }
+
+ private:
+  std::string head(WallTime when) {
+    begun_ = true;
+    return exporter::tensorboard_version(when);
+  }
+
+  exporter::TensorBoardRecords records_;
+  bool begun_ = false;
+};
+
+/// A log of ml-goodput-measurement as a journal, of which `report` prints the same.
+class ToJournal final : public GoodputConversion {
+ public:
+  /// A journal is refused once all was read.
+  std::string record(telemetry::Record, const GoodputInput&) override { return {}; }
+
+  std::string entry(const json::object& entry, double log_time,
+                    const GoodputInput& input) override {
+    const auto record = goodput::record_of_entry(entry, log_time);
+    last_ = record.stamp.wall;
+    const bool first = !std::exchange(begun_, true);
+    return (first ? line_of(goodput::begin_of_log(input.job, last_)) : "") + line_of(record);
+  }
+
+  std::string end(const GoodputInput& input, const GoodputAnswer&) override {
+    return input.skipped == 0 ? "" : line_of(goodput::lines_left_out(input.skipped, last_));
+  }
+
+ private:
+  static std::string line_of(const telemetry::Record& record) {
+    return exporter::to_json_line(record) + '\n';
+  }
+
+  bool begun_ = false;
+  WallTime last_{};
+};
+
+}  // namespace
+
+std::unique_ptr<GoodputConversion> conversion_to(std::string_view form) {
+  if (form == "tensorboard") return std::make_unique<ToTensorBoard>();
+  if (form == "journal") return std::make_unique<ToJournal>();
+  return std::make_unique<ToChromeTrace>();
+}
+
+/// Standard output, a device or FIFO, or a file that readers see whole or not at all: it is written
+/// beside its place and put there by finish(), in which an older one is replaced.
+class GoodputOutput {
+ public:
+  /// An empty path is standard output. Fails with Io.
+  static Result<std::unique_ptr<GoodputOutput>> open(const std::string& path);
+
+  /// Each fails with Io.
+  Status write(std::string_view bytes);
+  Status finish();
+
+ private:
+  explicit GoodputOutput(std::string path) : path_(std::move(path)) {}
+  Status write_out();
+  std::unexpected<Error> refused(int number) const;
+
+  const std::string path_;
+  UniqueFd device_;
+  std::optional<files::Draft> draft_;
+  std::string waiting_;
+};
+
+namespace {
+
+constexpr std::size_t kBatch = 64 << 10;
+
+}  // namespace
+
+Result<std::unique_ptr<GoodputOutput>> GoodputOutput::open(const std::string& path) {
+  auto output = std::unique_ptr<GoodputOutput>(new GoodputOutput(path));
+  if (path.empty()) return output;
+  if (files::is_written_to(path)) {
+    auto device = files::open_by_name(path, O_WRONLY);
+    if (!device) return std::unexpected(device.error());
+    output->device_ = std::move(*device);
+    return output;
+  }
+  // Under another name until it is whole: an input that turns out to be wrong leaves what was
+  // there.
+  output->draft_.emplace(AT_FDCWD, fmt::format("{}.{}", path, random_text(8)));
+  if (const int number = output->draft_->open(0666); number != 0) return output->refused(number);
+  return output;
+}
+
+Status GoodputOutput::write(std::string_view bytes) {
+  waiting_ += bytes;
+  return waiting_.size() < kBatch ? Status() : write_out();
+}
+
+Status GoodputOutput::write_out() {
+  const int fd = device_ ? device_.get() : STDOUT_FILENO;
+  const int number = draft_ ? draft_->write(waiting_) : write_all(fd, waiting_);
+  waiting_.clear();
+  if (number != 0) return refused(number);
+  return {};
+}
+
+Status GoodputOutput::finish() {
+  if (const auto status = write_out(); !status || !draft_) return status;
+  if (const int number = draft_->put_in_place(path_); number != 0) return refused(number);
+  return {};
+}
+
+std::unexpected<Error> GoodputOutput::refused(int number) const {
+  return std::unexpected(
+      errno_error(Code::Io, "cannot write " + (path_.empty() ? "to stdout" : path_), number));
+}
+
 namespace {
 
 namespace fs = std::filesystem;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
+#include "elastrunctl/goodput_page.hpp"
 #include "goodput_html.hpp"
-#include "goodput_plots.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
