@@ -79,9 +79,9 @@ std::vector<Record> records_of(const std::vector<Point>& points, const Stamp& at
   records.reserve(points.size());
   for (const auto& point : points) {
     const bool summed = point.kind == Kind::Stat || point.kind == Kind::Histogram;
-    const bool number = std::holds_alternative<std::int64_t>(point.value) ||
-                        std::holds_alternative<double>(point.value);
-    if (point.no_data || summed || !number) continue;
+    const bool has_number = std::holds_alternative<std::int64_t>(point.value) ||
+                            std::holds_alternative<double>(point.value);
+    if (point.no_data || summed || !has_number) continue;
     auto& record = records.emplace_back();
     record.kind = Record::Kind::Sample;
     record.stamp = at;

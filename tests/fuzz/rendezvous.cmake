@@ -1,20 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Causes and rules of restarts travel in messages.
-set(policy_sources lib/rendezvous/wire/policy_messages.cpp lib/spec/restart_rules.cpp
-  lib/core/signal_names.cpp)
-elastrun_fuzz_target(rendezvous_frame SOURCES
-  ${policy_sources}
-  lib/net/frame.cpp lib/net/seal.cpp lib/net/bytes.cpp lib/rendezvous/wire/messages.cpp
-  lib/rendezvous/wire/message_parts.cpp lib/rendezvous/wire/stack_messages.cpp
-  lib/rendezvous/membership/ranks.cpp lib/rendezvous/membership/topology_order.cpp
-  lib/spec/topology_problem.cpp
+set(message_sources lib/rendezvous/wire/messages.cpp lib/spec/restart_rules.cpp
+  lib/spec/topology_problem.cpp lib/rendezvous/membership/ranks.cpp
   lib/rendezvous/membership/world.cpp lib/rendezvous/membership/roster.cpp
-  lib/rendezvous/membership/join_phase.cpp lib/core/asio.cpp lib/core/json.cpp lib/core/text.cpp
-  lib/core/utf8.cpp lib/core/error.cpp lib/core/fmt.cpp)
-elastrun_fuzz_target(etcd_reader SOURCES
-  ${policy_sources}
+  lib/rendezvous/membership/join_phase.cpp lib/core/signal_names.cpp lib/core/asio.cpp
+  lib/core/json.cpp lib/core/text.cpp lib/core/error.cpp lib/core/fmt.cpp)
+elastrun_fuzz_target(rendezvous_frame SOURCES ${message_sources}
+  lib/net/frame.cpp lib/net/seal.cpp lib/net/bytes.cpp)
+elastrun_fuzz_target(etcd_reader SOURCES ${message_sources}
   lib/rendezvous/election/etcd_reader.cpp lib/rendezvous/election/election_entry.cpp
-  lib/rendezvous/wire/message_parts.cpp lib/rendezvous/membership/world.cpp
-  lib/rendezvous/membership/ranks.cpp lib/rendezvous/membership/topology_order.cpp
-  lib/net/base64.cpp lib/core/asio.cpp lib/core/json.cpp
-  lib/core/text.cpp lib/core/utf8.cpp lib/core/error.cpp lib/core/fmt.cpp)
+  lib/net/base64.cpp)

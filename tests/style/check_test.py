@@ -104,7 +104,8 @@ class CheckTest(unittest.TestCase):
 
     def test_components_in_a_circle_are_counted(self) -> None:
         files = {}
-        for i in range(most(r'"C\+\+": ') + 1):  # a source and its header are one: only together they make a circle
+        # A source and its header are one: only together they make a circle.
+        for i in range(most(r'"C\+\+": ') + 1):
             a, b = f"a{i}", f"b{i}"
             files |= {f"lib/core/{a}.hpp": SPDX, f"lib/core/{b}.hpp": SPDX,
                       f"lib/core/{a}.cpp": SPDX + f'#include "core/{b}.hpp"\n',

@@ -185,7 +185,8 @@ TEST_CASE("ledger: with hangs, too, the buckets add up, and the timeline with th
 
 TEST_CASE("summary: a share is rounded to the next tenth, and a half never up") {
   const auto shown = [](Duration productive, Duration rest) {
-    Ledger::Summary summary{.elapsed = productive + rest, .last_step = 1};
+    Ledger::Summary summary;
+    summary.elapsed = productive + rest, summary.last_step = 1;
     summary.buckets[static_cast<std::size_t>(Bucket::Productive)] = productive;
     summary.buckets[static_cast<std::size_t>(Bucket::Lost)] = rest;
     return bucket_share(Bucket::Productive, summary);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-
-#include "process/vfork_launcher.hpp"
+#include "process/vfork_into.hpp"
 
 #include <cerrno>
 #include <sched.h>
