@@ -31,6 +31,7 @@ constexpr idtype_t kOfPidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
 constexpr std::size_t kMostDescriptors = 5;
 constexpr std::size_t kLongestWord = 4096;  // what the server or a child may say at once
 constexpr int kMostWords = 100;             // of the server, since it was last asked
+constexpr milliseconds kHangsUpWithin{100};
 
 struct Pair {
   UniqueFd ours, theirs;
@@ -276,13 +277,18 @@ void ForkServer::prepare(int slot, bool with_context, int cgroup_fd) {
 Status ForkServer::wait_for_birth(Waiting& child, TimePoint until) {
   if (child.pid != 0) return {};
   std::string said;
+  auto heard = Heard::Nothing;
   // The server may end meanwhile, or say that it forks none for as long as imports take.
-  while (hear_packet(child.socket.get(), said) == Heard::Nothing) {
+  while ((heard = hear_packet(child.socket.get(), said)) == Heard::Nothing) {
     if (!control_) return fail(Code::Spawn, why_);
     if (imports_again_) return fail(Code::Spawn, "it is importing what a worker has");
     if (!await_words(child.socket.get(), control_.get(), until)) break;
     listen();
   }
+  // A server that is killed hangs up its sockets one after the other.
+  const auto soon = std::min(until, Steady::now() + kHangsUpWithin);
+  if (heard == Heard::End && control_ && await_words(control_.get(), -1, soon)) listen();
+  if (!control_) return fail(Code::Spawn, why_);
   auto born = hold_born(said);
   if (!born) return std::unexpected(born.error());
   child.pid = born->pid;

@@ -225,8 +225,8 @@ ELSEWHERE = {
     "cmake --preset release && cmake --build --preset release --target elastrun_installed":
         "tests/install, which installs what that builds",
     "cmake --install build/release --prefix ~/.local": "tests/install",
-    "cmake -B build && cmake --build build": "tests/install",
     "python3 config/examples/elastic/demo.py build/release/apps/elastrun": "the test elastic_demo",
+    "elastrun -": "tests/system/policy_test.py",
     "python -m elastrun": "tests/system/called_test.py",
     "python -m elastrun.install_torchrun": "tests/clients/hook_test.py",
     "pip install 'elastrun[torchrun]'": "tests/install/wheel_test.py",

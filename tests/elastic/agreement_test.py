@@ -92,7 +92,8 @@ class Verdicts(Elastic):
         culprit, verdict = reports[0]["culprit"], reports[0]["verdict"]
         for job, report in zip(jobs, reports):
             self.assertRegex(job.errors(),
-                             rf"(?m)^elastrun: (FAILED after \S+ \w+: )?{re.escape(str(verdict))}$")
+                             rf"(?m)^elastrun: (FAILED after \S+ \w+: )?{re.escape(str(verdict))}"
+                             r"(; 1 restart within .*)?$")
             self.assertRegex(job.errors(), rf"(?m)^  who       rank {culprit['rank']} ")
             self.assertIn("1 of 1 restarts used", job.errors())
             self.assertEqual([attempt["attempt"] for attempt in report["attempts"]], [0, 1])

@@ -62,7 +62,7 @@ PANELS_WITH_DATA = {"Goodput", "Goodput, rolling", "Restarts", "Hangs", "Timers 
 
 
 def panel_queries(run: str) -> Iterator[tuple[str, str]]:
-    values = {"$run": run, "$window": "60", "$__rate_interval": "10s"}
+    values = {"$run": run, "$window": "3600", "$__rate_interval": "10s"}
     for panel in BOARD["panels"]:
         for target in panel["targets"]:
             expression = target["expr"]

@@ -61,7 +61,7 @@ class Starts(unittest.TestCase):
         self.refused(Job("--nproc-per-node=0", *stub("stay")), "nproc")
 
     def test_an_unknown_level_of_the_log(self) -> None:
-        self.refused(Job(*stub("stay"), env={"LOGLEVEL": "10"}), "Unknown level: '10'")
+        self.refused(Job(*stub("stay"), env={"LOGLEVEL": "LOUD"}), "Unknown level: 'LOUD'")
 
     def test_an_option_that_does_not_exist(self) -> None:
         self.refused(Job("--nproc-per-nodes=2", *stub("stay")), "--nproc-per-node", code=2)
