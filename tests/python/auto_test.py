@@ -947,7 +947,10 @@ for i in range(40):
     time.sleep(0.01)
     optimizer.step()
 """)
-                names = self.names(self.said())
+                # On a loaded machine some are unexplained as well: no hook sees what a teacher does.
+                said = [one for one in self.said()
+                        if one.get("custom_badput_event_type") != "unexplained"]
+                names = self.names(said)
                 self.assertEqual(names.count("step_end_time"), 40)
                 self.assertLessEqual(names.count("custom_badput_event_start_time"), 2)
 
