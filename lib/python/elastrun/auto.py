@@ -563,6 +563,8 @@ class Watch:
 
         for place in frameworks.SAVES:
             frameworks.wrap(place, save)
+        for place in frameworks.STEPS:
+            frameworks.wrap(place, self._computation.begins_by)
         for place in frameworks.TRIALS:
             frameworks.wrap(place, frameworks.within(lambda: self._during(_PREPARATION)))
         for place in frameworks.RESTORES:

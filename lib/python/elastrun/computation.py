@@ -2,10 +2,11 @@
 """For --goodput auto: when a step's computation begins, and what lies before it unexplained.
 
 It begins with the first call of a module that keeps gradients, in the main thread, since the last
-step; in a script that calls no module, with backward(). What the script did between the step before
-and this begin, or between a backward() and the next call where gradients add up, may be work or
-not: it is told as the phase "unexplained", without what other hooks tell of, and without the time
-in which a CUDA device was still at work. A gap below 2 % of a step is part of it.
+step, or with the training step of a trainer that we know; in a script that calls no module, with
+backward(). What the script did between the step before and this begin, or between a backward() and
+the next call where gradients add up, may be work or not: it is told as the phase "unexplained",
+without what other hooks tell of, and without the time in which a CUDA device was still at work. A
+gap below 2 % of a step is part of it.
 """
 from __future__ import annotations
 
@@ -113,6 +114,14 @@ class Computation:
     def resume(self, now: float) -> None:
         """From now on it is not."""
         self._since = now
+
+    def begins_by(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method of a trainer (frameworks.STEPS)."""
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if self.waits and threading.get_ident() == self._main:
+                self._begin()
+            return method(*args, **kwargs)
+        return run
 
     def _begin(self) -> None:
         if self._is_out():

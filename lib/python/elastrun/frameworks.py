@@ -27,6 +27,9 @@ RESTORES = [(_TRANSFORMERS, "Trainer", "_load_from_checkpoint"),
             (_TRANSFORMERS, "Trainer", "_load_optimizer_and_scheduler")]
 SAVES = [(f"{one}.trainer.trainer", "Trainer", "save_checkpoint") for one in _LIGHTNING]
 SAVES += [(_TRANSFORMERS, "Trainer", "_save_checkpoint")]
+# What begins the computation of a step, whatever it does before it calls the model.
+STEPS = [(f"{one}.strategies.strategy", "Strategy", "training_step") for one in _LIGHTNING]
+STEPS += [(_TRANSFORMERS, "Trainer", "training_step")]
 # Trains to find out how to train, and takes it back.
 TRIALS = [(f"{one}.callbacks.lr_finder", "LearningRateFinder", "lr_find") for one in _LIGHTNING]
 TRIALS += [(f"{one}.callbacks.batch_size_finder", "BatchSizeFinder", "scale_batch_size")
