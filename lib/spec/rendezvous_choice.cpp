@@ -32,8 +32,7 @@ class RendezvousChoice {
     if (auto refusal = check_node_rank()) return refusal;
     if (auto refusal = check_meeting_place()) return refusal;
     if (auto refusal = check_role_restarts()) return refusal;
-    replace_empty_id();
-    return std::nullopt;
+    return replace_empty_id();
   }
 
  private:
@@ -258,6 +257,10 @@ class RendezvousChoice {
     const auto rank = *parse_int(text(Opt::NodeRank));
     // What a scheduler says orders the nodes with every backend; a user's word is for static alone.
     if (values_[Opt::NodeRank].origin == Origin::Scheduler) {
+      if (place_ && place_->scheduler == "PyTorchJob" && rank >= job_.max_nodes) {
+        return Refusal{fmt::format("RANK {} is not a rank of {} nodes", rank, job_.max_nodes), 2,
+                       false, "their number comes from " + values_[Opt::Nnodes].source};
+      }
       job_.node_rank = static_cast<int>(rank);
       return std::nullopt;
     }
@@ -291,7 +294,12 @@ class RendezvousChoice {
     const bool in_c10d = job_.rdzv_backend == backend::kC10d && !config.meets_in_file;
     if (!fixed_ranks && !in_c10d) return std::nullopt;
     const bool hosts = fixed_ranks ? job_.node_rank == 0 : config.is_host.value_or(true);
-    const auto host = parse_endpoint(job_.rdzv_endpoint)->host;
+    const auto endpoint = parse_endpoint(job_.rdzv_endpoint);
+    if (job_.min_nodes > 1 && endpoint->port == 0) {
+      return named({fmt::format("'{}' has port 0, which no other node knows", job_.rdzv_endpoint),
+                    2, false, "give the same port on all nodes"});
+    }
+    const auto& host = endpoint->host;
     // "0.0.0.0", "::"
     if (!hosts && host.find_first_not_of("0.:") == host.npos) {
       return named(
@@ -317,12 +325,17 @@ class RendezvousChoice {
     return std::nullopt;
   }
 
-  void replace_empty_id() {
-    if (!job_.run_id.empty()) return;
+  std::optional<Refusal> replace_empty_id() {
+    if (!job_.run_id.empty()) return std::nullopt;
+    if (job_.min_nodes > 1 && contains(backend::kBuiltIn, job_.rdzv_backend)) {
+      return Refusal{"--rdzv-id is empty: the nodes need the same id to meet", 2, false,
+                     "it comes from " + values_[Opt::RdzvId].source};
+    }
     job_.run_id = random_integer();
     values_.imply(Opt::RdzvId, job_.run_id, "random, because it was empty");
     warnings_.push_back(
         fmt::format("--rdzv-id is empty: the job gets the random run id {}", job_.run_id));
+    return std::nullopt;
   }
 
   // The integer of a UUID, as torchrun: 128 bits in decimal, worked out digit by digit.

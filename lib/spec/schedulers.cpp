@@ -144,6 +144,7 @@ using Text = std::optional<std::string>;
 // Two jobs that share a node must not share a port: each takes its own out of a thousand below the
 // kernel's range for outgoing connections (ip(7), ip_local_port_range).
 constexpr int kFirstPort = kC10dPort, kPorts = 1000;
+constexpr const char* kPytorchJob = "pytorchjob";  // the id that each of its pods knows
 
 int port_of(std::string_view job) {
   unsigned sum = 0;
@@ -206,15 +207,12 @@ class Finder {
     return sum;
   }
 
-  /// "JOB-master-0", of the master's service, and so the job's. Older operators tell the master
-  /// itself "localhost"; its pod is called as its service. A number names no job.
-  std::string id_of_master(std::string host) const {
-    if (host == "localhost" || host.starts_with("127.")) {
-      const auto pod = variable("HOSTNAME").value_or("");
-      host = pod.contains("-master-") ? pod : "";
-    }
+  /// Older operators tell the master of a PyTorchJob "localhost", which cannot know what its
+  /// workers call it ("JOB-master-0"): on the host's network its pod is called as the machine.
+  static std::string id_of_master(const std::string& host) {
     const bool number = host.find_first_not_of("0123456789.") == host.npos || host.contains(':');
-    return number ? "pytorchjob" : plain(host.substr(0, host.find('.')));
+    const bool is_named = !number && host != "localhost" && !host.contains("-master-");
+    return is_named ? plain(host.substr(0, host.find('.'))) : kPytorchJob;
   }
 
   Text variable(const std::string& name) const {
@@ -483,7 +481,7 @@ class Finder {
                 "RANK",
                 endpoint(*host, number("MASTER_PORT").value_or(kFirstPort)),
                 "MASTER_ADDR, MASTER_PORT",
-                id_of_master(*host),
+                kPytorchJob,
                 "MASTER_ADDR",
                 *rank == 0};
     return placement(facts);

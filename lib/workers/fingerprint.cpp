@@ -182,7 +182,8 @@ bool is_external(const Failure& failure) {
 bool is_of_the_code(const Failure& failure) {
   if (!failure.exception || (failure.page && failure.page->step)) return false;
   const auto& type = failure.exception->type;
-  if (!is_of(kCodeTypes, type) && !(failure.page && is_of(kTypesOfCodeOrData, type))) return false;
+  const bool tells_steps = failure.page && failure.page->importer != 0;
+  if (!is_of(kCodeTypes, type) && !(tells_steps && is_of(kTypesOfCodeOrData, type))) return false;
   const auto place = failure_place(failure);
   return place.is_innermost && !place.text.empty();
 }

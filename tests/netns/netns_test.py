@@ -544,7 +544,8 @@ class Starts(RendezvousChoice):
 
     def pods(self, *variables: dict[str, str]) -> None:
         """A pod each, with what its operator has set."""
-        jobs = [self.node(host, nodes="", env={"KUBERNETES_SERVICE_HOST": "10.0.0.1"} | own)
+        jobs = [self.node(host, nodes="", env={"KUBERNETES_SERVICE_HOST": "10.0.0.1"} | own,
+                          hosts=f"127.0.0.1 localhost\n{self.HEAD} job-master-0\n")
                 for host, own in enumerate(variables)]
         for told in self.meets(*jobs):
             self.assertIn(told[0], [lan.address(host) for host in range(2)])
@@ -552,7 +553,7 @@ class Starts(RendezvousChoice):
     def test_an_operator_that_tells_the_master_localhost(self) -> None:
         world = {"WORLD_SIZE": "2", "MASTER_PORT": "23456"}
         self.pods(world | {"MASTER_ADDR": "localhost", "RANK": "0", "HOSTNAME": "machine7"},
-                  world | {"MASTER_ADDR": self.HEAD, "RANK": "1"})
+                  world | {"MASTER_ADDR": "job-master-0", "RANK": "1"})
 
     def test_an_operator_that_tells_torchruns_master_localhost(self) -> None:
         world = {"PET_NNODES": "2", "PET_MASTER_PORT": "23456"}

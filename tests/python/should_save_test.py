@@ -43,6 +43,17 @@ class ShouldSave(unittest.TestCase):
                          [False, False, True, True])
         self.assertTrue(page.should_save())
 
+    def test_without_a_number_it_goes_by_the_last_step_told(self) -> None:
+        self.order(12 + 2)
+        self.assertTrue(page.should_save())
+        own = page.page()
+        assert own is not None
+        heard = []
+        for step in (10, 11, 12):
+            own.step(step)
+            heard.append(page.should_save())
+        self.assertEqual(heard, [False, False, True])
+
     def test_an_order_without_a_step_is_for_now(self) -> None:
         self.order(1)
         self.assertTrue(page.should_save(0))

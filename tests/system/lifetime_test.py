@@ -8,6 +8,7 @@ import time
 import unittest
 
 from harness import STUB, Job, lives, main, stat_of, stub, wait_until
+from ports import free_port
 
 AWFUL = ("child=setsid", "child=setsid,double,deaf", "child=setsid,double,bare,deaf,deep", "say=up")
 
@@ -130,7 +131,7 @@ class Signals(unittest.TestCase):
             job.nothing_left()
 
     def test_a_signal_while_nobody_has_started_yet(self) -> None:
-        with Job("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0",
+        with Job("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}",
                  *stub("stay"), env={"LOGLEVEL": "INFO"}) as job:
             job.wait_for("Rendezvous'ing|waiting", 1, job.err)
             job.process.send_signal(signal.SIGTERM)

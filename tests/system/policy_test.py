@@ -379,6 +379,15 @@ class Preemption(unittest.TestCase):
             self.assertEqual(len(job.lines("saves at")), 2)
             self.assertEqual(report_of(job)["restarts"], 0)
 
+    def test_a_script_that_gives_no_number_saves_at_the_step_it_has_told(self) -> None:
+        script = TRAIN.replace("should_save(step)", "should_save()")
+        with Job("--worker-lib", "--report=report.json", "--nproc-per-node=2",
+                 "--preempt-signals=SIGTERM", "--preempt-ack=all", "train.py", *LONG,
+                 files={"train.py": script}) as job:
+            job.wait_for("is at 3", 2)
+            job.process.send_signal(signal.SIGTERM)
+            self.check_saved(job, "SIGTERM")
+
     def test_steps_that_waited_to_be_read_do_not_seem_quick(self) -> None:
         # The agent stands still, as on a machine under load; then it hears several steps at once.
         step = "    elastrun.step(step)\n"
@@ -464,7 +473,7 @@ class Preemption(unittest.TestCase):
 
     def check_unsaved(self, job: Job, failure: str, lost: str) -> None:
         self.assertEqual(job.end(), 75, job.errors())
-        self.assertRegex(job.errors(), rf"\nelastrun: preempted \(SIGTERM\)[^\n]*, but {failure} "
+        self.assertRegex(job.errors(), rf"\nelastrun: preempted \(SIGTERM\), but {failure} "
                                        rf"after [^\n]*, {lost}\n$")
         self.assertIn("\nelastrun: preempted, not saved\n", job.errors())
         self.assertNotIn("nothing is wrong", job.errors())
@@ -478,7 +487,7 @@ class Preemption(unittest.TestCase):
         failure = (r"rank 0 failed to save: it ended with exit code 1 "
                    r"\(OSError: \[Errno 28\] No space left on device\)")
         for before, lost in ((0, "no checkpoint of this run holds"),
-                             (2, r"\d+ steps lost since checkpoint 2")):
+                             (2, r"\d+ steps? lost since checkpoint 2")):
             script = TRAIN.replace("    if RANK == 0:\n", "    if RANK == 0 and step > 2:\n"
                                    f"        {full}\n    if RANK == 0:\n")
             every = (f"every={before}",) if before else ()
@@ -502,7 +511,7 @@ class Preemption(unittest.TestCase):
         script = script.replace("step % int(words[\"every\"]) == 0", "step == 2")
         for options, every, lost in (
                 (("--preempt-ack=all",), (), "no checkpoint of this run holds"),
-                ((), ("every=2",), r"\d+ steps lost since checkpoint 2")):
+                ((), ("every=2",), r"\d+ steps? lost since checkpoint 2")):
             with self.subTest(every), Job(
                     "--worker-lib", "--report=report.json", "--nproc-per-node=2",
                     "--preempt-signals=SIGTERM", *options, "train.py", *LONG, *every,
@@ -513,6 +522,22 @@ class Preemption(unittest.TestCase):
                 wait_until(lambda: not lives(int(pid)), "rank 1 has ended")
                 (job.folder / "go").touch()
                 self.check_unsaved(job, "rank 1 failed to save: it was killed by SIGKILL", lost)
+
+    def test_what_a_rank_fails_to_save_after_rank_0_has_is_not_said_to_be_saved(self) -> None:
+        done = "    elastrun.checkpoint_done(step)\n"
+        script = TRAIN.replace(done, "    while RANK == 1 and step > 2:\n"
+                               "        if os.path.exists('told'):\n"
+                               "            os.kill(os.getpid(), signal.SIGKILL)\n"
+                               "        time.sleep(0.001)\n" + done +
+                               "    if step > 2: open('told', 'w').close()\n")
+        script = script.replace("step % int(words[\"every\"]) == 0", "step == 2")
+        with Job("--worker-lib", "--report=report.json", "--nproc-per-node=2",
+                 "--preempt-signals=SIGTERM", "train.py", *LONG, "every=2",
+                 files={"train.py": script}) as job:
+            job.wait_for("is at 3", 2)
+            job.process.send_signal(signal.SIGTERM)
+            self.check_unsaved(job, "rank 1 failed to save: it was killed by SIGKILL",
+                               r"\d+ steps? lost since checkpoint 2")
 
     def test_a_script_that_fails_to_save_at_sigterm_is_told(self) -> None:
         script = "import signal, time\n" \

@@ -414,7 +414,10 @@ void Agent::note_preemption() {
   // The coordinator has named one already, maybe of another node.
   if (!told || ending.kind != Ending::Kind::Preempted || ending.why.contains(", but ")) return;
   const auto& failure = result_.preemption->failure;
-  if (!failure.empty()) ending.why += ", but " + failure;
+  if (failure.empty()) return;
+  // What was saved as far as the coordinator knows does not hold.
+  if (ending.why.contains("): saved")) ending.why.resize(ending.why.rfind("): saved") + 1);
+  ending.why += ", but " + failure;
 }
 
 void Agent::perform(const ArmLeave&) {

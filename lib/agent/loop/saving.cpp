@@ -104,10 +104,21 @@ void Saving::saved(int rank, std::int64_t step) {
     account_->checkpoint = checkpoint_ = step;
     return tell();
   }
+  if (order_) {
+    // On the way to the step of the order, too, a checkpoint holds once rank 0, or all, told it.
+    early_[rank] = step;
+    auto complete = step;
+    for (const auto& [_, each] : ranks_) {
+      if (!parts_.all && each != 0) continue;
+      complete = std::min(complete, early_.contains(each) ? early_[each] : -1);
+    }
+    before_order_ = std::max(before_order_, complete);
+    checkpoint_ = std::max(checkpoint_, complete);
+    return;
+  }
   const bool is_new = step > checkpoint_;
   checkpoint_ = std::max(checkpoint_, step);
-  if (order_) before_order_ = checkpoint_;
-  if (!order_ && is_new && parts_.counts_checkpoints) tell();
+  if (is_new && parts_.counts_checkpoints) tell();
 }
 
 rendezvous::Reached Saving::reached() const {
@@ -198,7 +209,7 @@ void Saving::order(const rendezvous::SaveAt& order) {
   order_ = order;
   before_order_ = checkpoint_;
   // Saves from before the order hold less than is asked for.
-  saved_.clear();
+  saved_.clear(), early_.clear();
   for (const auto& [local_rank, rank] : ranks_) parts_.pages.tell_save(local_rank, order.step);
   const auto when = order.step < 0 ? std::string("now") : fmt::format("after step {}", order.step);
   log::info("preempt", "The workers are to save {}, {}", when,

@@ -76,8 +76,9 @@ class Saving final : public Observer {
   std::vector<std::pair<int, int>> ranks_;  // local ranks and ranks of the group
   std::int64_t checkpoint_ = -1, before_order_ = -1;
   std::optional<rendezvous::SaveAt> order_;
-  std::set<int> saved_;   // ranks, since the order
-  std::set<int> savers_;  // those that have ever told of a checkpoint
+  std::set<int> saved_;                // ranks, since the order
+  std::map<int, std::int64_t> early_;  // what ranks have saved since then, before its step
+  std::set<int> savers_;               // those that have ever told of a checkpoint
   std::optional<PreemptionAccount> account_;
   std::unique_ptr<Alarm> look_;
 };

@@ -93,7 +93,7 @@ std::string haste_text(const JobResult& result, const spec::JobSpec& job) {
 std::string lost_text(const PreemptionAccount& account) {
   if (const auto lost = account.lost()) {
     const auto since = fmt::format(" since checkpoint {}", account.holds);
-    return fmt::format(", {} steps lost{}", *lost, *lost > 0 ? since : "");
+    return fmt::format(", {} step{} lost{}", *lost, *lost == 1 ? "" : "s", *lost > 0 ? since : "");
   }
   return account.failure.empty() ? "" : ", no checkpoint of this run holds";
 }

@@ -271,16 +271,24 @@ constexpr Duration kFirstWarning = std::chrono::seconds(10);
 // A job may wait for days: its log must not fill up meanwhile.
 constexpr Duration kLongestPause = std::chrono::minutes(10);
 
-/// What to do about an endpoint that is this machine's own. Empty if the others can reach it.
+/// What to do about an endpoint that not all nodes can reach, or node 0 cannot have. Empty:
+/// nothing.
 std::string unreachable_text(const spec::JobSpec& job) {
   const bool fixed_ranks = job.rdzv_backend == spec::backend::kStatic;
-  const bool in_c10d = job.rdzv_backend == spec::backend::kC10d &&
-                       !spec::read_rendezvous_config(job.rdzv_conf).meets_in_file;
+  const auto config = spec::read_rendezvous_config(job.rdzv_conf);
+  const bool in_c10d = job.rdzv_backend == spec::backend::kC10d && !config.meets_in_file;
   const auto endpoint = net::parse_endpoint(job.rdzv_endpoint, spec::kC10dPort);
   if ((!fixed_ranks && !in_c10d) || !endpoint) return {};
-  if (!net::is_loopback_host(endpoint->host) && !net::is_wildcard(endpoint->host)) return {};
-  if (fixed_ranks && job.node_rank != 0)
-    return ", on this machine: if node 0 is another one, give --master-addr with its address";
+  if (!net::is_loopback_host(endpoint->host) && !net::is_wildcard(endpoint->host)) {
+    const auto address = net::parse_address(endpoint->host);
+    const bool elsewhere = !address.is_unspecified() && !net::is_own_address(address);
+    if (!fixed_ranks || job.node_rank != 0 || !elsewhere) return {};
+    return ", which is not an address of this machine: if this is not node 0, give --node-rank";
+  }
+  if (fixed_ranks ? job.node_rank != 0 : config.is_host == false) {
+    return fmt::format(", on this machine: if node 0 is another one, give {} with its address",
+                       fixed_ranks ? "--master-addr" : "--rdzv-endpoint");
+  }
   std::vector<std::string> own;
   for (const auto& one : net::reachable_addresses()) {
     const auto address = one.address.to_string();

@@ -113,8 +113,8 @@ def should_save(step: int | None = None) -> bool:
 
     Call it after each training step, with the number of that step, on every rank: all of them hear
     True at the same step, one that none had done yet when the order came. Save then, tell
-    elastrun.checkpoint_done(step), and return. Without a number it is True as soon as the order is
-    here, which may be at different steps.
+    elastrun.checkpoint_done(step), and return. Without a number it goes by the last step told; if
+    none was, it is True as soon as the order is here, which may be at different steps.
     Costs no system call; False under another launcher.
     """
     own = _saves_by or _look()
@@ -128,6 +128,8 @@ def should_save(step: int | None = None) -> bool:
     order = own.words[_SAVE_AT]
     if order == 0:
         return False
+    if step is None and own.words[_STEP_AT]:
+        step = own.words[_STEP]
     return order == 1 or step is None or step >= order - 2
 
 

@@ -98,8 +98,10 @@ class FixedLocator final : public Locator {
     if (alone && (number || settings_.endpoint.host == "localhost")) at = own_;
     // bind(2) decides among the agents of one machine: the kernel gives the port to one of them.
     auto opened = open(at);
-    // Another program may have the port at another address alone.
-    if (!opened && number && at != own_) opened = open(own_);
+    // Another program may have the port at another address alone; but no other machine comes over
+    // loopback.
+    const bool unreachable = !alone && settings_.is_host == true && address.is_loopback();
+    if (!opened && number && at != own_ && !unreachable) opened = open(own_);
     if (opened) {
       host_ = std::move(*opened);
       host_->share_store(stores_);

@@ -17,9 +17,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Rank 0 alone, which tells its steps; it has no page.
+/// Rank 0, which tells its steps, and maybe others; they have no pages.
 struct Told {
-  Told() {
+  explicit Told(int ranks = 1, bool all = false) : ranks(ranks), all(all) {
     rendezvous::Round round;
     round.number = 1;
     saving.round_ready(round, {});
@@ -33,6 +33,8 @@ struct Told {
   }
   Duration pace() const { return reached.back().pace; }
 
+  const int ranks;
+  const bool all;
   test::FakeClock clock;
   spec::JobSpec spec;
   SharedPages pages{spec};
@@ -44,8 +46,13 @@ struct Told {
                        reached.push_back(std::get<rendezvous::Reached>(report));
                      },
                  .pages = pages,
+                 .all = all,
                  .save_takes = [this](Duration time) { saves.push_back(time); }}};
-  std::vector<workers::Worker> group{1};
+  std::vector<workers::Worker> group = [this] {
+    std::vector<workers::Worker> made(static_cast<std::size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) made[rank].rank = made[rank].local_rank = rank;
+    return made;
+  }();
 };
 
 }  // namespace
@@ -154,4 +161,23 @@ TEST_CASE(
   CHECK(account->is_saved);
   CHECK(account->lost() == 0);
   CHECK(account->failure.empty());
+}
+
+TEST_CASE(
+    "saving: a checkpoint on the way to the ordered step holds once all told it who have to") {
+  for (const bool all : {false, true}) {
+    CAPTURE(all);
+    Told told(2, all);
+    const auto save = [&told](std::size_t rank, std::int64_t step) {
+      told.saving.worker_said(told.group[rank], workers::CheckpointDone{step});
+      return told.saving.account()->holds;
+    };
+    told.steps(0, 3, 5ms);
+    told.saving.order({.step = 9});
+    CHECK(save(1, 5) == -1);
+    CHECK(save(0, 5) == 5);
+    CHECK(save(0, 6) == (all ? 5 : 6));
+    CHECK(save(1, 6) == 6);
+    CHECK(!told.saving.account()->is_saved);
+  }
 }

@@ -4,6 +4,7 @@
 #include "agent/verdict/failure_report.hpp"
 #include "agent/verdict/outcome.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <doctest/doctest.h>
 
@@ -91,6 +92,18 @@ TEST_CASE("verdict: only of failed workers it says why they were not restarted")
   result.judgement.reset();
   result.culprit = choose_culprit(result.ending, result.judgement, result.round);
   CHECK_FALSE(outcome_text(result, {}, {}).contains("not restarted"));
+}
+
+TEST_CASE("verdict: of a preemption the steps lost are counted as people count") {
+  JobResult result;
+  result.ending.kind = Ending::Kind::Preempted;
+  result.ending.why = "preempted (SIGTERM)";
+  result.preemption.emplace().holds = 20;
+  for (const auto* lost : {", 0 steps lost\n", ", 1 step lost since checkpoint 20\n",
+                           ", 2 steps lost since checkpoint 20\n"}) {
+    result.preemption->step = std::max(result.preemption->step + 1, std::int64_t{20});
+    CHECK(outcome_text(result, {}, {}).ends_with(lost));
+  }
 }
 
 TEST_CASE("verdict: workers that were stopped are nobody's culprits") {

@@ -53,7 +53,9 @@ TEST_CASE("waiting: who waits at a loopback address hears what other machines ne
   WaitingWarning second(clock, job, false);
   job.rdzv_backend = "c10d", job.rdzv_endpoint = "localhost";
   WaitingWarning third(clock, job, false);
-  for (auto* one : {&first, &second, &third}) one->phase(Phase::Joining, clock.now());
+  job.rdzv_conf["is_host"] = "0";
+  WaitingWarning fourth(clock, job, false);
+  for (auto* one : {&first, &second, &third, &fourth}) one->phase(Phase::Joining, clock.now());
   clock.advance(10s);
   CHECK(
       log.text.contains("127.0.0.1:29500, which other machines cannot reach: nodes there need "
@@ -62,6 +64,30 @@ TEST_CASE("waiting: who waits at a loopback address hears what other machines ne
   CHECK(
       log.text.contains("localhost, which other machines cannot reach: nodes there need this "
                         "one's address (--rdzv-endpoint"));
+  CHECK(
+      log.text.contains("localhost, on this machine: if node 0 is another one, give "
+                        "--rdzv-endpoint with its address"));
+}
+
+TEST_CASE("waiting: who hosts at another machine's address hears that it may not be node 0") {
+  plumbing::ManualClock clock;
+  auto job = nodes_of(2);
+  job.rdzv_backend = "static";
+  const auto said = [&] {
+    test::LoggedText log;
+    WaitingWarning waiting(clock, job, false);
+    waiting.phase(Phase::Joining, clock.now());
+    clock.advance(10s);
+    return log.text.contains("not an address of this machine: if this is not node 0, give --node");
+  };
+  job.rdzv_endpoint = "198.51.100.9:29500";
+  CHECK(said());
+  job.node_rank = 1;
+  CHECK(!said());
+  job.node_rank = 0, job.rdzv_endpoint = "127.0.0.2:29500";
+  CHECK(!said());
+  job.rdzv_endpoint = "198.51.100.9:29500", job.rdzv_backend = "c10d";
+  CHECK(!said());
 }
 
 TEST_CASE("waiting: one node waits for nobody, and a status line says it all the time") {

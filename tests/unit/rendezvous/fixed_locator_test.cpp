@@ -98,3 +98,24 @@ TEST_CASE("fixed locator: a name that becomes one of this machine later makes it
     CHECK(!locate().here);
   }
 }
+
+TEST_CASE("fixed locator: who is to host for others at loopback needs the port everywhere") {
+  Network network;
+  FixedLocatorSettings settings;
+  settings.endpoint = {"127.0.0.1", free_port()};
+  settings.is_host = true;
+  // Another program's.
+  const boost::asio::ip::tcp::acceptor taken(
+      network.loop, {boost::asio::ip::make_address("127.0.0.2"), settings.endpoint.port});
+  for (const int nodes : {1, 2}) {
+    CAPTURE(nodes);
+    settings.coordinator.rules.max_nodes = nodes;
+    const auto locator =
+        make_fixed_locator(network.loop, *network.clock, net::make_sealer(""), settings);
+    std::optional<Result<Place>> answer;
+    locator->locate([&answer](Result<Place> place) { answer = std::move(place); });
+    run_until(network.loop, [&answer] { return answer.has_value(); });
+    CHECK(answer->has_value() == (nodes == 1));
+    if (!*answer) CHECK(answer->error().text.contains("told to host the rendezvous at 127.0.0.1"));
+  }
+}

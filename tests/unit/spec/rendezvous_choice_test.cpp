@@ -185,6 +185,24 @@ TEST_CASE("rendezvous choice: an empty run id becomes a random integer, with a w
   CHECK(has_warning(job, "the job gets the random run id"));
 }
 
+TEST_CASE("rendezvous choice: several nodes do not meet by a random id or at a random port") {
+  FakeMachine machine;
+  const auto refused = [&](const Words& words, std::string_view text, std::string_view hint) {
+    const auto refusal = machine.run(words).error();
+    CHECK(refusal.exit_code == 2);
+    CHECK(refusal.text.starts_with(text));
+    CHECK(contains(refusal.hint, hint));
+  };
+  refused({"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:1", "--rdzv-id=", "train.py"},
+          "--rdzv-id is empty", "--rdzv-id on the command line");
+  refused({"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:0", "train.py"},
+          "'h:0' has port 0", "--rdzv-endpoint on the command line");
+  refused({"--nnodes=2", "--master-addr=h", "--master-port=0", "train.py"}, "'h:0' has port 0",
+          "--master-addr on the command line");
+  CHECK(machine.job({"--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:0", "train.py"})
+            .spec.max_nodes == 2);
+}
+
 TEST_CASE("rendezvous choice: a password on the command line is warned of, elsewhere it is not") {
   FakeMachine machine;
   const Words etcd{"--rdzv-backend=etcd", "--rdzv-endpoint=e:2379", "--nnodes=2"};

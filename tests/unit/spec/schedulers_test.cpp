@@ -239,16 +239,21 @@ TEST_CASE("schedulers: PBS by its node file, for processes of pbsdsh") {
 }
 
 TEST_CASE("schedulers: a PyTorchJob names its master") {
-  const auto machine = on({{"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
-                           {"MASTER_ADDR", "bert-master-0"},
-                           {"MASTER_PORT", "23456"},
-                           {"RANK", "0"},
-                           {"WORLD_SIZE", "2"}});
+  auto machine = on({{"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
+                     {"MASTER_ADDR", "bert-master-0"},
+                     {"MASTER_PORT", "23456"},
+                     {"RANK", "0"},
+                     {"WORLD_SIZE", "2"}});
   const auto job = machine.job({"train.py"});
   CHECK(job.spec.max_nodes == 2);
   CHECK(job.spec.rdzv_endpoint == "bert-master-0:23456");
-  CHECK(job.spec.run_id == "bert-master-0");
+  CHECK(job.spec.run_id == "pytorchjob");
   CHECK(job.spec.rdzv_conf.at("is_host") == "1");
+  machine.variables["RANK"] = "2";
+  const auto refusal = machine.run({"train.py"}).error();
+  CHECK(refusal.exit_code == 2);
+  CHECK(refusal.text == "RANK 2 is not a rank of 2 nodes");
+  CHECK(contains(refusal.hint, "WORLD_SIZE"));
 }
 
 TEST_CASE("schedulers: Kubeflow's variables place a node, and a pod created again can join") {
@@ -305,15 +310,28 @@ TEST_CASE("schedulers: a master that its operator tells \"localhost\" meets its 
                {{"MASTER_ADDR", "bert-master-0"},
                 {"MASTER_PORT", "77"},
                 {"RANK", "1"},
-                {"WORLD_SIZE", "2"}}) == "bert-master-0 bert-master-0:77");
+                {"WORLD_SIZE", "2"}}) == "pytorchjob bert-master-0:77");
     const auto pet = [](const char* address, const char* rank) {
       return Variables{{"PET_MASTER_ADDR", address},
                        {"PET_MASTER_PORT", "77"},
                        {"PET_NODE_RANK", rank},
                        {"PET_NNODES", "2"}};
     };
-    CHECK(both(pet(own, "0"), pet("bert-master-0", "1")) == "bert-master-0 bert-master-0:77");
+    CHECK(both(pet(own, "0"), pet("bert-master-0", "1")) == "pytorchjob bert-master-0:77");
+    // With hostNetwork a pod is called as its machine.
+    auto master = pet(own, "0");
+    master.emplace("HOSTNAME", "machine7");
+    CHECK(both(master, pet("bert-master-0", "1")) == "pytorchjob bert-master-0:77");
   }
+  CHECK(both({{"MASTER_ADDR", "localhost"},
+              {"MASTER_PORT", "77"},
+              {"RANK", "0"},
+              {"WORLD_SIZE", "2"},
+              {"HOSTNAME", "machine7"}},
+             {{"MASTER_ADDR", "bert-master-0"},
+              {"MASTER_PORT", "77"},
+              {"RANK", "1"},
+              {"WORLD_SIZE", "2"}}) == "pytorchjob bert-master-0:77");
   // Neither a port nor a name.
   CHECK(both({{"MASTER_ADDR", "localhost"},
               {"RANK", "0"},

@@ -200,7 +200,9 @@ TEST_CASE("cause classes: of the code is what fails before the first step in the
   in_library.emplace_back(R"(  File "/usr/lib/python3.11/json/decoder.py", line 3, in decode)");
   auto failure = raised("KeyError", "'lr'", own);
   CHECK(class_of(failure) == CauseClass::Error);  // a script that tells no steps may have read data
-  failure.page.emplace();
+  failure.page.emplace();  // as every worker has one under --restart-policy auto
+  CHECK(class_of(failure) == CauseClass::Error);
+  failure.page->importer = 4711;
   CHECK(class_of(failure) == CauseClass::Code);
   failure.last_lines = in_library;
   CHECK(class_of(failure) == CauseClass::Error);
