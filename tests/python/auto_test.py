@@ -757,6 +757,11 @@ with torch.no_grad(): W(); model(x)""",
 for _ in range(3): W(1/3); model(x).sum().backward()
 time.sleep(0.1)  # clips, say
 optimizer.step()""",
+            "two optimizers, each after a backward()":
+                "W(); one(optimizer); model(x).sum().backward(); other.step()",
+            "two optimizers after one backward()":
+                "W(); model(x).sum().backward(); optimizer.step(); other.step()",
+            "a module that transforms data": "x = transform(x); W(); one(optimizer)",
             "a module of modules": """
 optimizer.zero_grad(); W()
 nested(x).sum().backward(); optimizer.step()""",
@@ -779,6 +784,7 @@ class Data(torch.utils.data.Dataset):
 slow, model, x = False, Slow(4, 1), torch.ones(2, 4)
 nested = torch.nn.Sequential(torch.nn.Sequential(model))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+other, transform = torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.Identity()
 loader = iter(DataLoader(Data()))
 def fetch(): next(loader)
 waited = 0

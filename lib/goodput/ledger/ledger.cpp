@@ -46,6 +46,8 @@ bool is_within_a_start(Bucket bucket) {
 
 // A number that jumps further does not count steps that were done.
 constexpr double kFarthest = 1 << 20;
+// Steps do not become that much faster.
+constexpr int kTimesRushed = 10;
 // Below it nothing was saved between a step and its checkpoint.
 constexpr Duration kShortestSave = std::chrono::milliseconds(1);
 
@@ -347,9 +349,9 @@ void Ledger::correct_excesses() {
 /// Steps that come in a rush after a gap were done in it, and told late.
 void Ledger::catch_up(Duration& time, std::int64_t steps) {
   if (late_ <= Duration::zero()) return;
-  const Duration usual = *usual_.time(steps);
-  // A step that was done now, not one that is told late.
-  if (time >= usual / 2) {
+  const Duration usual = *usual_.brief(steps);
+  // A step that was done now, faster perhaps than those before, not one that is told late.
+  if (time >= usual / kTimesRushed) {
     late_ = {};
     return;
   }

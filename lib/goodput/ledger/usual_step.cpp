@@ -8,6 +8,9 @@ namespace {
 
 // Steps vary, by their data and by what else a machine does.
 constexpr int kTimesLonger = 3;
+// Where most steps are long, by the short ones; of steps of two lengths that are less far apart all
+// are work.
+constexpr int kTimesBrief = 4;
 constexpr Duration kLeast = std::chrono::milliseconds(100);
 // A median of fewer moves with each step.
 constexpr std::size_t kEnough = 8;
@@ -41,11 +44,18 @@ std::optional<Duration> UsualStep::time(std::int64_t steps) const {
   return times(times_.nth((times_.size() - 1) / 2), steps);
 }
 
+std::optional<Duration> UsualStep::brief(std::int64_t steps) const {
+  if (times_.empty()) return std::nullopt;
+  return times(times_.nth((times_.size() - 1) / 4), steps);
+}
+
 Duration UsualStep::excess(Duration time, std::int64_t steps) const {
   if (times_.size() < kEnough || time < kLeast) return {};
-  const Duration usual = *this->time(steps);
-  const bool is_far = time - usual >= kLeast && time / kTimesLonger > usual;
-  return is_far ? time - usual : Duration::zero();
+  const auto beyond = [time](Duration usual, int times) {
+    return time - usual >= kLeast && time / times > usual ? time - usual : Duration::zero();
+  };
+  const Duration excess = beyond(*this->time(steps), kTimesLonger);
+  return excess > Duration::zero() ? excess : beyond(*brief(steps), kTimesBrief);
 }
 
 }  // namespace elastrun::goodput

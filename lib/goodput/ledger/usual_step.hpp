@@ -16,8 +16,9 @@ namespace elastrun::goodput {
 /// How long a step usually takes, and what one took beyond that for no known reason. Pure.
 ///
 /// The usual time is the median of the last steps: a few of any length change nothing. A step far
-/// beyond it did work, or the script did something else meanwhile: only the script knows. If the
-/// pace itself changes, the later steps show that, and explain those before them.
+/// beyond it did work, or the script did something else meanwhile: only the script knows. So did
+/// half of the steps, if the others are far shorter. If the pace itself changes, nearly all later
+/// steps show that, and explain those before them.
 class UsualStep {
  public:
   static constexpr std::size_t kKept = 31;
@@ -45,6 +46,8 @@ class UsualStep {
   std::size_t known() const { return times_.size(); }
   /// That of `steps` of them; none before the first one.
   std::optional<Duration> time(std::int64_t steps = 1) const;
+  /// As time(): what a quarter of them took at most, though most do something else besides.
+  std::optional<Duration> brief(std::int64_t steps) const;
   /// What of `time` is beyond the usual time of `steps`, if it is far beyond; else zero.
   Duration excess(Duration time, std::int64_t steps) const;
 

@@ -279,7 +279,7 @@ class Watch:
     def _tell_beside(self) -> None:
         """A step of an optimizer that does not count: the one under way has not stood still."""
         now = time()
-        self._computation.goes_on()
+        self._computation.goes_on(now)
         if 0 <= now - self._told_at < _BESIDE or self._first or self._evaluation.is_open:
             return  # the clock may be set back
         if self._tells_steps() or self._is_told():

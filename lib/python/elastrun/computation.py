@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """For --goodput auto: when a step's computation begins, and what lies before it unexplained.
 
-It begins with the first call of a module that keeps gradients, in the main thread, since the last
-step, or with the training step of a trainer that we know; in a script that calls no module, with
-backward(). What the script did between the step before and this begin, or between a backward() and
-the next call where gradients add up, may be work or not: it is told as the phase "unexplained",
-without what other hooks tell of, and without the time in which a CUDA device was still at work. A
-gap below 2 % of a step is part of it.
+It begins with the first call of a module that has something to train and keeps gradients, in the
+main thread, since the last step, or with the training step of a trainer that we know; in a script
+that calls none, with backward(). What the script did between the step before and this begin, or
+between a backward() and the next call where gradients add up, may be work or not: it is told as the
+phase "unexplained", without what other hooks tell of, and without the time in which a CUDA device
+was still at work. A gap below 2 % of a step is part of it.
 """
 from __future__ import annotations
 
@@ -98,9 +98,11 @@ class Computation:
         self.waits, self._tentative = True, False
         self._device.mark()
 
-    def goes_on(self) -> None:
-        """What came since a backward() was for a step of another optimizer."""
-        self.waits = self.waits and not self._tentative
+    def goes_on(self, now: float) -> None:
+        """What came since a backward() was for a step of another optimizer, which ends now."""
+        if self._tentative:
+            self._since, self.waits = now, True
+            self._device.mark()
 
     def explain(self, now: float) -> None:
         """From now on it is known what the script does."""
@@ -131,6 +133,10 @@ class Computation:
         self.waits = False
         self._device.begin(now)
 
+    def _trains(self, module: Any) -> bool:
+        """Others may be work or not, as those that transform data."""
+        return any(one.requires_grad for one in self._class.parameters(module))
+
     def hook_modules(self, module: ModuleType) -> None:
         self._class = module.Module
         self._keeps = sys.modules["torch._C"].is_grad_enabled
@@ -141,7 +147,7 @@ class Computation:
             return
         owner, call = self._class, self._class.__call__
         compiling = getattr(sys.modules.get("torch.compiler"), "is_compiling", bool)
-        main, ident, found = self._main, threading.get_ident, self._found
+        main, ident, found, trains = self._main, threading.get_ident, self._found, self._trains
 
         def restore() -> None:
             if owner.__call__ is __call__:
@@ -150,7 +156,7 @@ class Computation:
 
         @functools.wraps(call)
         def __call__(mine: Any, *args: Any, **kwargs: Any) -> Any:
-            if compiling() or ident() != main:
+            if compiling() or ident() != main or not trains(mine):
                 return call(mine, *args, **kwargs)
             restore()  # what is called within, and compiled, has its own
             found(type(mine))
@@ -169,7 +175,8 @@ class Computation:
         @functools.wraps(owner.__call__)
         def __call__(mine: Any, *args: Any, **kwargs: Any) -> Any:
             # While it is compiled nothing of ours is: compiling() comes first.
-            if not compiling() and watch.waits and ident() == main and keeps():
+            if (not compiling() and watch.waits and ident() == main and keeps()
+                    and watch._trains(mine)):
                 watch._begin()
             if own is not None:
                 return own(mine, *args, **kwargs)

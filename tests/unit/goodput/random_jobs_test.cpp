@@ -513,6 +513,37 @@ TEST_CASE("ledger: a longer untold gap between steps never raises goodput") {
   }
 }
 
+TEST_CASE("ledger: a gap after each second step is no pace") {
+  for (const double gap : {0.2, 0.3, 0.6, 3.0}) {
+    for (const int most : {16, 31, 61, 500}) {
+      CAPTURE(gap);
+      CAPTURE(most);
+      std::vector<double> steps;
+      double training = 0, all = 0;
+      for (int i = 0; i < most; ++i) {
+        steps.push_back(0.05 + (i % 2 == 0 && i > 0) * gap);
+        all += steps.back();
+        training += 0.05;
+      }
+      const auto summary = summary_of(steps);
+      CHECK_FALSE(summary.goodput().has_value());
+      CHECK(summary.goodput_at_least() == doctest::Approx(training / all).epsilon(0.03));
+      CHECK(summary.goodput_at_most() > 0.9);
+    }
+  }
+}
+
+TEST_CASE("ledger: faster steps after a gap do not explain it") {
+  for (const double faster : {0.04, 0.02, 0.012}) {
+    std::vector<double> steps(40, 0.1);
+    steps.push_back(4 + faster);
+    steps.resize(140, faster);
+    const auto summary = summary_of(steps);
+    CHECK_FALSE(summary.goodput().has_value());
+    CHECK(summary.of(Bucket::Unexplained) >= 3900ms);
+  }
+}
+
 TEST_CASE("ledger: long steps are a range that holds the truth, and a new pace is one") {
   std::vector<double> steps(1000, 1.0);
   for (std::size_t at = 16; at < steps.size(); at += 16) steps[at] = 12;
