@@ -953,7 +953,7 @@ for i in range(40):
     time.sleep(0.01)
     optimizer.step()
 """)
-                # On a loaded machine some are unexplained as well: no hook sees what a teacher does.
+                # On a loaded machine some are unexplained: no hook sees what a teacher does.
                 said = [one for one in self.said()
                         if one.get("custom_badput_event_type") != "unexplained"]
                 names = self.names(said)
