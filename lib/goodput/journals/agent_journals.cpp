@@ -159,10 +159,11 @@ AgentJournals::AgentJournals(const std::vector<JournalOutline>& journals) : jour
     const auto place = [&](const JournalOutline& journal) {
       const auto* round = journal.round_at(at);
       constexpr auto kLast = std::numeric_limits<std::int64_t>::max();
-      // Of two with the same rank one has not heard of the later round yet.
+      // Of two with the same rank one has not heard of the later round yet. ~n: -1 - n, without the
+      // overflow that a number in a file could bring.
       return round == nullptr
                  ? std::tuple(kLast, std::int64_t{0}, std::int64_t{0})
-                 : std::tuple(round->group_rank, -round->number.first, -round->number.second);
+                 : std::tuple(round->group_rank, ~round->number.first, ~round->number.second);
     };
     for (const auto& journal : journals) {
       if (at < journal.begin() || at > journal.end()) continue;
