@@ -121,7 +121,7 @@ std::vector<std::vector<std::size_t>> submissions_of(const std::vector<JournalOu
           one.run_id == journal.run_id() || one.run_id.empty() || journal.run_id().empty();
       // Of a short job the clocks may hide more than a second of the common time.
       const Duration common = std::min(one.end, journal.end()) - journal.begin();
-      const bool meet = common > kHidden || 2 * common > journal.end() - journal.begin();
+      const bool meet = common > kHidden || common > (journal.end() - journal.begin()) / 2;
       // Two jobs of one name that run side by side have the same places in their rounds.
       return !one.alone && alike && meet &&
              std::ranges::none_of(journal.rounds(), [&](const Round& round) {
