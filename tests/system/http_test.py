@@ -15,6 +15,7 @@ import unittest
 from pathlib import Path
 
 from harness import LIMIT, Job, lives, main, stub, wait_until
+from ports import free_port  # noqa: E402
 
 PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")
 STEPS = """
@@ -139,7 +140,7 @@ class Http(unittest.TestCase):
 
     def test_a_node_that_waits_for_others_lives_and_is_not_ready(self) -> None:
         job = self.enterContext(Job("--http=0", "--nnodes=2", "--rdzv-backend=c10d",
-                                    "--rdzv-endpoint=localhost:0", *stub("stay")))
+                                    f"--rdzv-endpoint=localhost:{free_port()}", *stub("stay")))
         port = self.port(job)
         self.assertEqual(self.ask(port, "/healthz")[0], 200)
         code, _, text = self.ask(port, "/readyz")
