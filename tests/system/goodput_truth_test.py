@@ -77,12 +77,13 @@ for step in range(31, 61):
     elastrun.step(step)
 """
 ENDLESS = """
-for step in range(1, 10_000):
+for step in range(1, 61):
     time.sleep(0.05)
     print("lost" if step > 40 else "productive", 0.05, file=spent)
     elastrun.step(step)
     if step == 40: elastrun.checkpoint_done(40)
-    if step == 60: open("sixty", "w").close()
+open("sixty", "w").close()
+time.sleep(600)
 """
 PREEMPTED = """
 step = 0
@@ -194,6 +195,8 @@ class Truth(unittest.TestCase):
     def test_a_journal_without_an_end_is_that_of_an_agent_that_died(self) -> None:
         job = self.start(ENDLESS)
         wait_until((job.folder / "sixty").exists, "60 steps are done")
+        # It is written twice a second: what came after that dies with the agent.
+        wait_until(lambda: self.read(job)["last_step"] == 60, "the journal has them")
         live = self.read(job)
         self.assertEqual(live["buckets_s"]["lost"], 0)
         [journal] = job.folder.glob("logs/*/journal.jsonl")
