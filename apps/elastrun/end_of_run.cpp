@@ -27,10 +27,6 @@
 
 namespace elastrun {
 
-/// Has Slurm requeue a job that was preempted (--on-preempt requeue), from group rank 0 alone.
-/// Slurm ends our job step as soon as it has heard this, so it comes after everything else.
-void requeue(const agent::JobResult& result, const spec::JobSpec& spec);
-
 namespace {
 
 constexpr int kBriefLimit = 10'000;  // milliseconds
@@ -67,6 +63,8 @@ Status run_briefly(std::vector<std::string> argv) {
 
 }  // namespace
 
+/// Has Slurm requeue a job that was preempted (--on-preempt requeue), from group rank 0 alone.
+/// Slurm ends our job step as soon as it has heard this, so it comes after everything else.
 void requeue(const agent::JobResult& result, const spec::JobSpec& spec) {
   // A spare that goes alone is named: it may have led a round before, and the job runs on.
   const bool alone = !result.ending.cause.node.empty();

@@ -52,14 +52,6 @@
 
 namespace elastrun {
 
-/// The descriptor in `--caller=N`, by which a program drives this one as its agent;
-/// nothing in any other command line.
-std::optional<int> caller_descriptor(int argc, char** argv);
-
-/// Runs the one job that the caller asks for, and tells it what the agent tells and how the job
-/// ended. Ends the job as by SIGTERM when the caller has gone. The exit code.
-int run_for_caller(guardian::Agent& guardian, int descriptor);
-
 /// A stream socket to the process that started this one, which is a Python program that drives it
 /// as its agent (package elastrun.agent): one JSON text a line in each direction. What it says is
 /// checked like all that comes from outside; a caller that does not read loses records, never the
@@ -187,10 +179,6 @@ Status Caller::tell_last(const json::value& line) {
   return fail(Code::Closed, "the process that started this job has gone, or does not read");
 }
 
-/// The rendezvous handler of a caller: a call is a line to it, and its answer the next line.
-/// `backend`, `run_id`: as it said in the request.
-rendezvous::Handler make_caller_handler(Caller caller, std::string backend, std::string run_id);
-
 namespace {
 
 using rendezvous::RendezvousInfo;
@@ -302,6 +290,8 @@ class CallerHandler final : public rendezvous::RendezvousHandler {
 
 }  // namespace
 
+/// The rendezvous handler of a caller: a call is a line to it, and its answer the next line.
+/// `backend`, `run_id`: as it said in the request.
 rendezvous::Handler make_caller_handler(Caller caller, std::string backend, std::string run_id) {
   return std::make_shared<CallerHandler>(std::move(caller), std::move(backend), std::move(run_id));
 }
@@ -467,6 +457,8 @@ json::object end_of(const agent::LocalElasticAgent& agent, const Result<agent::R
 
 }  // namespace
 
+/// The descriptor in `--caller=N`, by which a program drives this one as its agent;
+/// nothing in any other command line.
 std::optional<int> caller_descriptor(int argc, char** argv) {
   if (argc != 2) return std::nullopt;
   const std::string_view word = argv[1];
@@ -478,6 +470,8 @@ std::optional<int> caller_descriptor(int argc, char** argv) {
                                                     : std::optional(-1);
 }
 
+/// Runs the one job that the caller asks for, and tells it what the agent tells and how the job
+/// ended. Ends the job as by SIGTERM when the caller has gone. The exit code.
 int run_for_caller(guardian::Agent& guardian, int descriptor) {
   auto caller = Caller::take(descriptor);
   if (!caller) {

@@ -42,9 +42,6 @@ class GoodputConversion {
   virtual std::string end(const GoodputInput& input, const GoodputAnswer& answer) = 0;
 };
 
-/// One of kConversions.
-std::unique_ptr<GoodputConversion> conversion_to(std::string_view form);
-
 namespace {
 
 using exporter::TraceEvent;
@@ -201,6 +198,7 @@ class ToJournal final : public GoodputConversion {
 
 }  // namespace
 
+/// One of kConversions.
 std::unique_ptr<GoodputConversion> conversion_to(std::string_view form) {
   if (form == "tensorboard") return std::make_unique<ToTensorBoard>();
   if (form == "journal") return std::make_unique<ToJournal>();

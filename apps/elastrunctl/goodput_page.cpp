@@ -193,7 +193,6 @@ std::string restart_bar(const goodput::RestartPath& path, Duration longest) {
 
 namespace {
 
-using goodput::Bucket;
 using goodput::RestartPath;
 using Submission = goodput::JournalBooks::Submission;
 

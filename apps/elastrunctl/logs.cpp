@@ -33,8 +33,6 @@ struct AttemptName {
   int attempt = 0, start = 0;
   auto operator<=>(const AttemptName&) const = default;
 };
-/// Nothing for another name. Pure.
-std::optional<AttemptName> parse_attempt(std::string_view name);
 
 /// Shows what the workers of one run write, attempt after attempt, and ends with the run.
 /// inotify(7) says when something has happened: the writers are on this machine, so it also does
@@ -106,6 +104,7 @@ void write_out(std::string_view text) {
 
 }  // namespace
 
+/// Nothing for another name. Pure.
 std::optional<AttemptName> parse_attempt(std::string_view name) {
   constexpr std::string_view kPrefix = "attempt_";
   if (!name.starts_with(kPrefix)) return std::nullopt;

@@ -20,11 +20,6 @@
 
 namespace elastrun::ctl {
 
-/// What a coordinator says of its jobs (rendezvous/wire/status.hpp) as a person reads it: per job a
-/// line on the whole, a table of its nodes, and who is missing. Control characters in names that
-/// came from outside are left out. Pure.
-std::string status_text(const json::value& status, const std::string& endpoint);
-
 namespace {
 
 std::string text_of(const json::value& value, std::string_view name) {
@@ -136,6 +131,9 @@ std::string ledger_text(const json::value& job) {
 
 }  // namespace
 
+/// What a coordinator says of its jobs (rendezvous/wire/status.hpp) as a person reads it: per job a
+/// line on the whole, a table of its nodes, and who is missing. Control characters in names that
+/// came from outside are left out. Pure.
 std::string status_text(const json::value& status, const std::string& endpoint) {
   const json::array& jobs = elements(status, "jobs");
   if (jobs.empty()) return fmt::format("no job at {}: no agent has come yet\n", endpoint);

@@ -411,8 +411,6 @@ std::vector<std::pair<std::string, std::string>> parse_otlp_headers(std::string_
 
 namespace {
 
-using telemetry::Record;
-
 /// What a record takes in memory, roughly.
 std::size_t size_of(const Record& record) {
   std::size_t size = 256 + record.name.size() + record.scope.size();

@@ -325,9 +325,6 @@ void Connection::write_next() {
 
 namespace {
 
-using boost::asio::ip::tcp;
-using boost::system::error_code;
-
 class PortServer final : public Server {
  public:
   PortServer(boost::asio::io_context& loop, Clock& clock, Connection::Rules rules)

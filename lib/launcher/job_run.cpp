@@ -34,25 +34,10 @@
 
 namespace elastrun::agent {
 
-/// Marks all that this agent starts: ELASTRUN_AGENT_ID.
-std::string mark_of_this_agent();
-/// TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT; zero when unset, not above 0 or no number.
-Duration stuck_limit();
 telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
                                           const rendezvous::Session& session);
-/// What this node tells the others of itself.
-rendezvous::Node own_node(const spec::JobSpec& spec);
 /// `alone`: no other node can take part.
 Agent::Settings agent_settings(const spec::JobSpec& spec, const rendezvous::Node& self, bool alone);
-/// Whether people see a line that tells how the job stands.
-bool shows_status(const spec::JobSpec& spec);
-/// Whether output of workers goes to files.
-bool keeps_output(const spec::JobSpec& spec);
-/// The file with the result that is there after the run; empty if none is.
-std::string lasting_report(const spec::JobSpec& spec, const logs::Layout& layout);
-/// Whether all output of workers is to pass through the agent: the page shows it, and the watch for
-/// hangs takes it for progress.
-bool needs_all_output(const spec::JobSpec& spec);
 
 namespace {
 
@@ -65,10 +50,12 @@ bool writes_files(const spec::StdMap& streams) {
 
 }  // namespace
 
+/// Marks all that this agent starts: ELASTRUN_AGENT_ID.
 std::string mark_of_this_agent() {
   return fmt::format("{}_{}", host_name(), ::getpid());
 }
 
+/// TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT; zero when unset, not above 0 or no number.
 Duration stuck_limit() {
   const char* text = std::getenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
   const auto seconds = text == nullptr ? std::nullopt : parse_float(text);
@@ -86,6 +73,7 @@ telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
   return facts;
 }
 
+/// What this node tells the others of itself.
 rendezvous::Node own_node(const spec::JobSpec& spec) {
   rendezvous::Node node;
   node.role = spec.role;
@@ -108,21 +96,26 @@ Agent::Settings agent_settings(const spec::JobSpec& spec, const rendezvous::Node
   return settings;
 }
 
+/// Whether people see a line that tells how the job stands.
 bool shows_status(const spec::JobSpec& spec) {
   if (spec.status == spec::Switch::Auto) return logs::is_interactive(STDERR_FILENO);
   return spec.status == spec::Switch::On;
 }
 
+/// Whether output of workers goes to files.
 bool keeps_output(const spec::JobSpec& spec) {
   return writes_files(spec.redirects) || writes_files(spec.tee);
 }
 
+/// The file with the result that is there after the run; empty if none is.
 std::string lasting_report(const spec::JobSpec& spec, const logs::Layout& layout) {
   if (!spec.report_file.empty()) return spec.report_file;
   const bool stays = !layout.is_temporary() || keeps_output(spec);
   return stays && !layout.run_directory().empty() ? layout.report() : std::string();
 }
 
+/// Whether all output of workers is to pass through the agent: the page shows it, and the watch for
+/// hangs takes it for progress.
 bool needs_all_output(const spec::JobSpec& spec) {
   // The page shows it, and to the watch for hangs it is a sign of life.
   return spec.http || spec.hang_limit;

@@ -31,11 +31,6 @@
 
 namespace elastrun::spec {
 
-/// Fills what the options of the restart policy and of preemption say, once signals_to_handle and
-/// forward_signals are known: a signal that preempts is handled, and passed on to no worker.
-std::optional<Refusal> take_restart_options(JobSpec& job, const Values& values,
-                                            std::vector<std::string>& warnings);
-
 namespace {
 
 constexpr double kLongestSave = 366.0 * 86400;  // seconds
@@ -89,6 +84,8 @@ std::optional<Refusal> take_preempt_timeout(JobSpec& job, const Override& given)
 
 }  // namespace
 
+/// Fills what the options of the restart policy and of preemption say, once signals_to_handle and
+/// forward_signals are known: a signal that preempts is handled, and passed on to no worker.
 std::optional<Refusal> take_restart_options(JobSpec& job, const Values& values,
                                             std::vector<std::string>& warnings) {
   if (auto refusal = take_restart_rules(job, values[Opt::RestartRule])) return refusal;
@@ -103,15 +100,6 @@ std::optional<Refusal> take_restart_options(JobSpec& job, const Values& values,
   }
   return std::nullopt;
 }
-
-/// --worker-lib and --goodput auto: appends the folder of the Python package that came with this
-/// program to PYTHONPATH of the workers. Refused if there is none beside the program: below
-/// PREFIX/share/elastrun/python (cmake --install, wheel), or in the source tree of a build. With
-/// --goodput auto a folder comes before all others from which Python starts the hooks into torch.
-std::optional<Refusal> add_worker_library(JobSpec& job, const HostEnvironment& around);
-
-/// Where forkserver.py is, for --start-method forkserver and auto: in the same package.
-void find_fork_server(JobSpec& job, const HostEnvironment& around);
 
 namespace {
 
@@ -134,12 +122,17 @@ std::string find_package(const HostEnvironment& around, std::string& tried) {
 
 }  // namespace
 
+/// Where forkserver.py is, for --start-method forkserver and auto: in the same package.
 void find_fork_server(JobSpec& job, const HostEnvironment& around) {
   std::string tried;
   const auto package = find_package(around, tried);
   if (!package.empty()) job.fork_server = package + "/elastrun/forkserver.py";
 }
 
+/// --worker-lib and --goodput auto: appends the folder of the Python package that came with this
+/// program to PYTHONPATH of the workers. Refused if there is none beside the program: below
+/// PREFIX/share/elastrun/python (cmake --install, wheel), or in the source tree of a build. With
+/// --goodput auto a folder comes before all others from which Python starts the hooks into torch.
 std::optional<Refusal> add_worker_library(JobSpec& job, const HostEnvironment& around) {
   const bool hooks = job.goodput == Goodput::Auto;
   std::string tried;

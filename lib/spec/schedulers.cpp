@@ -91,11 +91,6 @@ Result<std::vector<std::string>> expand_hostlist(std::string_view text) {
   return hosts;
 }
 
-/// Whether this program was typed into a shell with job control that runs as the process `task`, on
-/// a terminal. Such a shell puts what is typed into process groups of their own; what the task is
-/// itself, or a script of it starts, is in the task's group.
-bool is_typed_in_shell(const HostEnvironment& around, std::int64_t task);
-
 namespace {
 
 struct Process {
@@ -130,6 +125,9 @@ std::optional<Process> find_started(const HostEnvironment& around) {
 
 }  // namespace
 
+/// Whether this program was typed into a shell with job control that runs as the process `task`, on
+/// a terminal. Such a shell puts what is typed into process groups of their own; what the task is
+/// itself, or a script of it starts, is in the task's group.
 bool is_typed_in_shell(const HostEnvironment& around, std::int64_t task) {
   const auto started = find_started(around);
   // A shell gives each command that is typed a separate process group, and the task is the

@@ -321,11 +321,6 @@ Result<Message> samples_from(const json::object& object) {
 }
 
 namespace {
-namespace json = boost::json;
-using members::number_of;
-using members::refuse;
-using members::text_in;
-using members::whole;
 
 constexpr double kLongest = 10 * 365.0 * 86400;   // years; a duration must fit into nanoseconds
 constexpr std::int64_t kMaxDescriptor = 1 << 30;  // fs.nr_open allows no more

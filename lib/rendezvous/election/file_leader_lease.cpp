@@ -190,15 +190,6 @@ Status LeaseFile::replace(const std::string& slot) {
   return failed(number);
 }
 
-/// Takes an exclusive lock on the file of that name, which is made if need be, and writes into it
-/// who has it. The lock is held while the result lives; the kernel gives it back when the process
-/// dies. Never waits: fails with Io at once if another process has it, and says which one and what
-/// to do. Why a lock, rather than a file that is made with O_EXCL and taken over when it is old: a
-/// process that was paused while it had that file would go on, and overwrite what its successor
-/// wrote. A lock outlives such a pause. The price: over NFS before version 4 that of a machine that
-/// has died within it, for milliseconds of each renewal, stays until the machine is up again.
-Result<UniqueFd> lock_file(const std::string& name);
-
 namespace {
 
 // "process 4711 on n7": as much as anybody may read out of a file.
@@ -234,6 +225,13 @@ bool is_still_there(int fd, const std::string& name) {
 
 }  // namespace
 
+/// Takes an exclusive lock on the file of that name, which is made if need be, and writes into it
+/// who has it. The lock is held while the result lives; the kernel gives it back when the process
+/// dies. Never waits: fails with Io at once if another process has it, and says which one and what
+/// to do. Why a lock, rather than a file that is made with O_EXCL and taken over when it is old: a
+/// process that was paused while it had that file would go on, and overwrite what its successor
+/// wrote. A lock outlives such a pause. The price: over NFS before version 4 that of a machine that
+/// has died within it, for milliseconds of each renewal, stays until the machine is up again.
 Result<UniqueFd> lock_file(const std::string& name) {
   auto fd = files::open_by_name(name, O_RDWR | O_CREAT, 0600);
   if (!fd) return fd;

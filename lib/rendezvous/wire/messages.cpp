@@ -722,8 +722,6 @@ std::shared_ptr<const RestartMemory> read_memory_of(const Reader& message) {
 
 namespace {
 
-using json::object;
-
 constexpr std::int64_t kMostRounds = std::int64_t{1} << 53;  // another one can always follow
 constexpr double kLongestSilence = 1e9;                      // seconds
 constexpr Duration kUsualGrace = std::chrono::seconds(40);   // of an agent that does not say
