@@ -10,7 +10,7 @@
 
 namespace elastrun {
 
-/// What a caller asks for, in the words of elastrun-protocol(7), "A caller and its agent".
+/// A caller's request, in the words of elastrun-protocol(7), "A caller and its agent".
 struct CallerRequest {
   agent::WorkerSpec spec{};  // without its handler if that is the caller's own
   bool wants_metrics = false, wants_events = false;

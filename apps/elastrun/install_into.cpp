@@ -54,7 +54,7 @@ Status make_folder(const fs::path& path) {
   return {};
 }
 
-/// What Python has compiled meanwhile is left out.
+/// Copies the package without what Python has compiled meanwhile.
 Status copy_package(const fs::path& from, const fs::path& to) {
   std::error_code error;
   if (auto done = make_folder(to); !done) return done;

@@ -183,7 +183,7 @@ namespace {
 
 using rendezvous::RendezvousInfo;
 
-/// By which a caller names what its handler has raised.
+/// Maps the caller's name for what its handler has raised.
 Code code_of(std::string_view kind) {
   if (kind == "closed") return Code::Closed;
   if (kind == "timeout") return Code::Timeout;
@@ -276,7 +276,7 @@ class CallerHandler final : public rendezvous::RendezvousHandler {
                 member_text_or(*refused, "text", "the caller's handler failed"));
   }
 
-  /// Of the two that return no error, an exception tells it (handler_session.cpp).
+  /// Asks one of the two calls that return no error: an exception tells it (handler_session.cpp).
   std::int64_t number(std::string_view call) {
     const auto answer = ask(call);
     if (!answer) throw std::runtime_error(answer.error().text);
@@ -336,7 +336,7 @@ class EventsToCaller final : public telemetry::events::EventHandler {
   Caller& caller_;
 };
 
-/// By which exception of torchelastic a caller tells it.
+/// Names the exception of torchelastic by which a caller tells it.
 std::string_view name_of(Code code) {
   switch (code) {
     case Code::Usage:
@@ -370,7 +370,7 @@ int tell_refusal(Caller& caller, const Error& error) {
   return error.code == Code::Usage ? kExitUsage : kExitFailed;
 }
 
-/// What the words of a command line say beyond the request's fields.
+/// Reads the words of a command line beyond the request's fields.
 Result<spec::JobSpec> read_options(std::vector<std::string> words) {
   if (words.empty()) return spec::JobSpec();
   // A line of options needs something to start; true(1) is never run, since the request has its
@@ -393,7 +393,7 @@ Result<spec::JobSpec> read_options(std::vector<std::string> words) {
   return std::move(job->spec);
 }
 
-/// Of the process at the other end of the socket; empty where the kernel does not tell.
+/// Opens a pidfd of the socket's peer; empty where the kernel does not tell.
 UniqueFd death_of_caller(int socket) {
   ucred other{};
   socklen_t size = sizeof other;

@@ -13,7 +13,7 @@ namespace elastrun {
 /// Forks at once (guardian::split) and goes on in the child: so let main do nothing
 /// but register before. The exit code.
 int launch(int argc, char** argv);
-/// The same in a process that has forked its guardian already.
+/// Runs launch() in a process that has forked its guardian already.
 int launch(guardian::Agent& guardian, int argc, char** argv);
 
 }  // namespace elastrun

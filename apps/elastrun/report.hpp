@@ -10,10 +10,10 @@
 
 namespace elastrun {
 
-/// What stderr gets when the job is over. After a failure: torchrun's block (in brief if a person
-/// looks on), where the time went, our verdict, and as the last line the outcome, which no table
-/// pushes off the screen. After a success nothing, unless the job was restarted, was long, or a
-/// person looks on. --summary says how much of it; the account is given by group rank 0 alone.
+/// Returns what stderr gets when the job is over. After a failure: torchrun's block (in brief if a
+/// person looks on), where the time went, our verdict, and as the last line the outcome, which no
+/// table pushes off the screen. After a success nothing, unless the job was restarted, was long, or
+/// a person looks on. --summary says how much of it; only group rank 0 gives the account.
 std::string report_text(const agent::JobResult& result, const spec::JobSpec& spec,
                         const agent::Reader& reader);
 

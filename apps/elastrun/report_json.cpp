@@ -45,7 +45,7 @@ json::array lines_json(const std::vector<std::string>& lines) {
   return out;
 }
 
-/// What the worker last wrote into its page: null without one.
+/// Writes what the worker last wrote into its page: null without one.
 json::value page_json(const workers::Failure& failure) {
   if (!failure.page) return nullptr;
   const auto& page = *failure.page;
@@ -168,7 +168,7 @@ json::array attempts_json(const agent::JobResult& result) {
   return out;
 }
 
-/// Those of other roles, through which this node went on.
+/// Writes the restarts of other roles, through which this node went on.
 json::array role_restarts_json(const agent::JobResult& result) {
   json::array rows;
   for (const auto& one : result.role_restarts) {

@@ -15,13 +15,13 @@ namespace elastrun {
 std::string report_json(const agent::JobResult& result, const spec::JobSpec& spec, int exit_code,
                         const std::vector<exporter::SinkAccount>& sinks = {});
 
-/// What will go wrong when a report is written to `path`, as a sentence with a remedy; empty if
-/// nothing is to be feared. Asked before the job starts, because afterwards is too late.
+/// Returns what will go wrong when a report is written to `path`, as a sentence with a remedy;
+/// empty if nothing will. Ask before the job starts, because afterwards is too late.
 std::string trouble_with_report(const std::string& path);
 
-/// Where this node's report goes: --report as it is for a job of one node and for the node of group
-/// rank 0; out/report.node3.json for group rank 3, so that nodes with one file system have one file
-/// each; with the host's name instead for a node that never was in a round.
+/// Returns the path of this node's report: --report as it is for a job of one node and for the node
+/// of group rank 0; out/report.node3.json for group rank 3, so that nodes with one file system have
+/// one file each; with the host's name instead for a node that never was in a round.
 std::string report_path(const agent::JobResult& result, const spec::JobSpec& spec);
 
 }  // namespace elastrun

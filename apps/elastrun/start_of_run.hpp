@@ -31,7 +31,7 @@ int give_up(const agent::StartFailure& failure, const std::string& program);
 void say_refusal(const spec::Refusal& refusal, const std::string& program);
 /// Notes and warnings about the options, also of a dry run.
 void say_warnings(const spec::Resolved& job);
-/// What a run does by itself or may stumble over, before it starts.
+/// Says what a run does by itself or may stumble over, before it starts.
 void say_start(const spec::Resolved& job);
 
 }  // namespace elastrun

@@ -140,7 +140,7 @@ CLI::App* add_store(CLI::App& app, StoreOptions& options, std::string& conf) {
   return command;
 }
 
-/// What comes after `goodput`; `run` is the one that was chosen.
+/// The commands after `goodput`; `run` is the one that was chosen.
 struct GoodputCommands {
   GoodputOptions report;
   ConvertOptions convert;
@@ -299,7 +299,7 @@ void add_print_completion(CLI::App& app) {
       ->trigger_on_parse();
 }
 
-/// Whether the text of --rdzv-conf is good; says so if not.
+/// Checks the text of --rdzv-conf and says what is wrong with it.
 bool read_conf(const std::string& text, JobChoice& job) {
   const auto conf = spec::parse_rdzv_conf(std::string_view(text));
   if (!conf) {
@@ -310,7 +310,7 @@ bool read_conf(const std::string& text, JobChoice& job) {
   return true;
 }
 
-/// Of the words that no command took: the first one and the command that may be meant.
+/// Names the first word that no command took, and the command that may be meant.
 std::string unknown_command(const CLI::App& app, int argc, char** argv) {
   const CLI::App* level = &app;
   for (int i = 1; i < argc; ++i) {

@@ -38,7 +38,7 @@ struct Source {
   std::optional<runs::ListedRun> run;  // that writes it, as far as this machine knows
 };
 
-/// Of several nodes on this machine the one with rank 0: its journal has the steps.
+/// If several nodes run here, takes rank 0's journal: only it has the steps.
 runs::ListedRun leading(std::vector<runs::ListedRun> runs) {
   const auto leads = [](const runs::ListedRun& run) {
     return std::ranges::find(run.entry.workers, 0, &runs::RunWorker::rank) !=

@@ -69,7 +69,7 @@ std::string files_text(const RunEntry& run) {
   return fmt::format("  log folder: {}\n", shown(run.run_directory));
 }
 
-/// Of workers that are stopped or in a debugger: their job waits for them.
+/// Names the workers that are stopped or in a debugger: their job waits for them.
 std::string held_text(const RunEntry& run) {
   std::string text;
   for (const auto& worker : run.workers) {

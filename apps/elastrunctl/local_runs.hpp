@@ -20,17 +20,17 @@ std::vector<runs::ListedRun> runs_here();
 Result<std::vector<runs::ListedRun>> runs_of(std::vector<runs::ListedRun> all,
                                              const std::string& job);
 
-/// Of a word that is neither a job of this machine nor an endpoint that answers; 80 columns wide.
+/// Refuses a word that is no job of this machine and no endpoint that answers; 80 columns.
 Error neither_here(const Error& here, const Error& there);
 
 /// For people: one job in full, several with a line each. Pure.
 std::string local_status_text(const std::vector<runs::ListedRun>& runs, WallTime now);
 
-/// What runs have left of which agent and guardian were killed together; empty: nothing. Pure but
-/// for the command lines.
+/// Lists what runs have left whose agent and guardian were killed together; empty: nothing. Pure
+/// but for the command lines.
 std::string dead_runs_text(const std::vector<runs::DeadRun>& dead);
 
-/// As one line of JSON: {"runs":[...]}.
+/// Writes one line of JSON: {"runs":[...]}.
 std::string local_status_json(const std::vector<runs::ListedRun>& runs);
 
 }  // namespace elastrun::ctl

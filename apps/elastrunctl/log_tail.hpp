@@ -23,7 +23,7 @@ class LogTail {
   void label(std::string label) { label_ = std::move(label); }
   /// Gives what has come since the last time.
   void read(const Write& write);
-  /// The same, and an unfinished last line with a line end: nothing follows any more.
+  /// Shows the rest, and a line end after an unfinished last line: nothing follows any more.
   void finish(const Write& write);
 
  private:
@@ -35,7 +35,7 @@ class LogTail {
   std::string pending_;
 };
 
-/// Where the last `lines` lines of a file begin. A last line without an end counts as one.
+/// Finds the offset of the last `lines` lines of a file. A last line without an end counts as one.
 std::int64_t begin_of_last_lines(int file, std::int64_t size, int lines);
 
 }  // namespace elastrun::ctl

@@ -143,7 +143,7 @@ bool LogFollower::advance() {
   return false;
 }
 
-/// Whether the run has ended: its entry is gone, or its process.
+/// Takes events; true if the run has ended: its entry is gone, or its process.
 bool LogFollower::take_events() {
   alignas(inotify_event) std::array<char, 16384> buffer{};
   // What the events say is not looked at: the queue may overflow (inotify(7)), and a scan of the

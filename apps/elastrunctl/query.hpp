@@ -49,7 +49,7 @@ class Query {
       fail(Code::Internal, "the question was never asked");
 };
 
-/// By the secret, else as the coordinator asks for it: the login node of a cluster has MUNGE, too.
+/// Seals by the secret, or as the coordinator asks: a cluster's login node has MUNGE, too.
 std::shared_ptr<const net::Sealer> sealer_for(boost::asio::io_context& loop,
                                               const std::string& secret);
 

@@ -30,7 +30,7 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// Where to listen. Only numbers: a name may mean several addresses, or another machine's.
+/// Reads where to listen. Only numbers: a name may mean several addresses, or another machine's.
 Result<net::Endpoint> listening_point(const std::string& text) {
   auto endpoint =
       net::parse_endpoint(text.starts_with('*') ? "[::]" + text.substr(1) : text, spec::kC10dPort);
@@ -56,7 +56,7 @@ rendezvous::Coordinator::Settings coordinator_settings(const JobChoice& job) {
   return settings;
 }
 
-/// What it knew before it was begun again, and where it writes what it will know.
+/// Reads the state from before the restart, and names the file for the next one.
 Status read_state(const std::string& file, boost::asio::io_context& loop, Clock& clock,
                   rendezvous::Coordinator::Settings& settings,
                   std::unique_ptr<rendezvous::KnownWorlds>& known) {

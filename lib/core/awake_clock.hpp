@@ -14,7 +14,7 @@ namespace elastrun {
 /// kLook: from the moment for which it was expected until it rings, this time stands still. Pure.
 class AwakeTime {
  public:
-  /// What of a pause may be counted.
+  /// The longest part of a pause that counts.
   static constexpr Duration kLook = std::chrono::milliseconds(250);
 
   /// Never decreases as long as `now`, of a monotonic clock, does not.

@@ -26,7 +26,7 @@ struct Error {
   Code code = Code::Internal;
   std::string text;
 
-  /// The same error with what we were doing in front: "cannot X: TEXT".
+  /// Puts what we were doing in front: "cannot X: TEXT".
   Error context(std::string_view doing) const;
   bool operator==(const Error&) const = default;
 };

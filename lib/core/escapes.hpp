@@ -6,9 +6,9 @@
 
 namespace elastrun {
 
-/// What a program wrote for a terminal, as its reader sees it: valid UTF-8 without control
+/// Returns the output of a program as the reader of a terminal sees it: valid UTF-8 without control
 /// sequences (ECMA-48: colours, cursor, titles, links), and without_controls() but for those
-/// `kept`. A sequence that has no end takes the rest of its line with it, as on a terminal.
+/// `kept`. A sequence without an end takes the rest of its line with it, as on a terminal.
 std::string without_escapes(std::string_view text, std::string_view kept = "\t");
 
 }  // namespace elastrun

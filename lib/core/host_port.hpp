@@ -19,9 +19,9 @@ struct HostPort {
 /// Which half of an endpoint is invalid. The caller words the error message.
 enum class HostPortFault { Host, Port };
 
-/// As torchrun reads --rdzv-endpoint: "host", "host:port", "[v6]", "[v6]:port"; empty is localhost.
-/// Unlike there a bare IPv6 address does not lose its last group: "fe80::12" is a host. Where the
-/// whole is none, its last group is the port: "::1:29500".
+/// Reads an address as torchrun reads --rdzv-endpoint: "host", "host:port", "[v6]", "[v6]:port";
+/// empty is localhost. Unlike torchrun it keeps the last group of a bare IPv6 address: "fe80::12"
+/// is a host. If the whole text is no address, the last group is the port: "::1:29500".
 std::expected<HostPort, HostPortFault> parse_host_port(std::string_view text);
 
 }  // namespace elastrun

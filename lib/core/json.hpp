@@ -26,12 +26,12 @@ Result<json::value> parse_json(std::string_view text);
 std::string python_json(const json::value& value);
 /// `text` as such a JSON string, with its quotes.
 std::string python_json_string(std::string_view text);
-/// As Python's repr(): "1.0", "0.1", "1e-05", "inf", "nan".
+/// Writes a float as Python's repr(): "1.0", "0.1", "1e-05", "inf", "nan".
 std::string python_float(double value);
 
 /// The member of that name, or null when `value` is not an object or lacks it.
 const json::value* find_member(const json::value& value, std::string_view name);
-/// The same member if it is a text or a number that fits; otherwise `otherwise`.
+/// Returns the member if it is a text, or a number that fits; otherwise `otherwise`.
 std::string member_text_or(const json::value& value, std::string_view name, std::string otherwise);
 std::int64_t member_int_or(const json::value& value, std::string_view name, std::int64_t otherwise);
 

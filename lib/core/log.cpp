@@ -138,7 +138,7 @@ class Log final : public spdlog::logger {
     if (format_ == Format::Json) return std::make_unique<JsonObjects>();
     return std::make_unique<TorchLines>();
   }
-  /// As logger::log, under a name for this line.
+  /// Writes like logger::log, with `area` as the logger's name.
   void write(spdlog::level::level_enum level, std::string_view area, std::string_view text) {
     log_it_(log_msg({}, {area.data(), area.size()}, level, {text.data(), text.size()}),
             should_log(level), false);

@@ -27,10 +27,10 @@ enum class Format { Text, Json };
 void set_level(Level level);
 /// The form of what follows. Starts as Text.
 void set_format(Format format);
-/// Whether a line of this level gets anywhere.
+/// True if any sink takes a line of this level.
 bool is_on(Level level);
-/// Where the console's finished lines go instead of stderr (the console that owns a status line),
-/// or back with {}.
+/// Sends the console's finished lines to `writer` instead of stderr (the console that owns a status
+/// line does this); {} restores stderr.
 using Writer = void (*)(void* context, std::string_view line);
 void set_writer(Writer writer, void* context);
 

@@ -8,8 +8,8 @@
 
 namespace elastrun {
 
-/// Where execvp(3) looks for a program of that name, in this order: `path` is the value of PATH, if
-/// there is one. A name with a slash is its own only place.
+/// Lists where execvp(3) looks for the program `name`, in this order. `path` is the value of PATH,
+/// if set. A name with a slash is its only candidate.
 std::vector<std::string> program_candidates(const std::string& name,
                                             std::optional<std::string_view> path);
 

@@ -15,7 +15,7 @@ std::vector<std::string> temporary_places(const std::string& memory = {});
 /// Folders for a socket, the best first: what TMPDIR names, /tmp, /dev/shm.
 std::vector<std::string> socket_places();
 
-/// Whether the user has named one.
+/// True if the user has named one.
 bool names_temporary_place();
 
 }  // namespace elastrun

@@ -25,8 +25,8 @@ std::string without_controls(std::string_view text, std::string_view kept = {});
 /// Its beginning, of at most `size` bytes, that does not end inside a character.
 std::string_view cut(std::string_view text, std::size_t size);
 
-/// Whether the user's locale is of UTF-8, by the first of LC_ALL, LC_CTYPE and LANG that is set, as
-/// the C library decides.
+/// True if the first of LC_ALL, LC_CTYPE and LANG that is set names a UTF-8 locale, as the C
+/// library decides.
 bool locale_is_utf8();
 
 /// Without blanks, tabs and line ends at both sides.
@@ -38,12 +38,12 @@ bool starts_with_ignoring_case(std::string_view text, std::string_view prefix);
 std::string to_lower(std::string_view text);
 /// With a backslash before each character that is in `what`.
 std::string escaped(std::string_view text, std::string_view what);
-/// What a stranger has written, fit to be shown: at most 500 bytes, none that steers a terminal.
+/// Makes a stranger's text fit to be shown: at most 500 bytes, no control characters.
 std::string printable(std::string text);
 
-/// As Python's int(text): surrounding blanks, a sign and `_` between digits. Nothing if it is none.
+/// Parses like Python's int(text): surrounding blanks, a sign, `_` between digits.
 std::optional<std::int64_t> parse_int(std::string_view text);
-/// As Python's float(text): also `inf`, `nan`, `1e-3`.
+/// Parses like Python's float(text): also `inf`, `nan`, `1e-3`.
 std::optional<double> parse_float(std::string_view text);
 
 /// "850 us", "1.3 ms", "12.4 s", "3 min 05 s", "2 h 07 min": for people.
@@ -57,7 +57,7 @@ double to_seconds(WallTime when);
 double to_seconds(Duration duration);
 Duration from_seconds(double seconds);
 
-/// Of `choices` the one nearest to `word` by edits, if near enough to be what was meant.
+/// Returns the choice with the fewest edits from `word`, if it is near enough to be what was meant.
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& choices);
 
 /// `count` random characters of a-z 0-9, from the kernel (getrandom(2)).

@@ -20,12 +20,11 @@
 
 namespace elastrun::files {
 
-/// What waits to be written to one file, in pieces, with its bounds. Pure: users on two threads
-/// lock.
+/// The pieces that wait to be written to one file, within bounds. Pure: users on two threads lock.
 ///
-/// Who fills it stops at `full` and goes on when half of that is left; so it holds `full` and what
-/// came last. What is written beyond that all the same, because it would be lost otherwise (the
-/// last words of a worker), is taken up to `most`.
+/// The writer stops at `full` and goes on when half of that is left; so the backlog holds `full`
+/// and what came last. Output that would be lost otherwise (the last words of a worker) is taken up
+/// to `most`.
 class Backlog {
  public:
   static constexpr std::size_t kPiece = BufferPool::kBytes;
@@ -47,8 +46,8 @@ class Backlog {
     count(taken.size());
     return taken.size();
   }
-  /// The same for a buffer, which is shared if that is worth it and all of it may wait; do not
-  /// change it then.
+  /// Adds a buffer, which is shared if that is worth it and all of it may wait; do not change it
+  /// then.
   std::size_t add(const Piece& buffer) {
     if (buffer->size() < kWorthSharing || buffer->size() > room()) {
       return add(std::string_view(*buffer));
@@ -67,7 +66,7 @@ class Backlog {
     writing_ = piece->size();
     return piece;
   }
-  /// What was taken last is written or lost. True once after it has been full: there is room again.
+  /// Marks what was taken last as written or lost. True once when there is room again.
   bool done() {
     size_ -= std::exchange(writing_, 0);
     return size_ <= full_ / 2 && std::exchange(was_full_, false);
@@ -116,17 +115,17 @@ class AppendedFile {
 
   /// Borrows `calls`, and `syncs` of the form. The file is made soon.
   AppendedFile(BlockingCalls& calls, std::string path, Form form);
-  /// The same for a file that the caller has opened and keeps open: `name` is for people.
+  /// Appends to a file that the caller has opened and keeps open: `name` is for people.
   AppendedFile(BlockingCalls& calls, std::string name, int fd, Form form);
   ~AppendedFile();
   AppendedFile(const AppendedFile&) = delete;
   AppendedFile& operator=(const AppendedFile&) = delete;
 
   void write(std::string_view bytes);
-  /// The same for buffers, of which large ones (Backlog) are shared with the thread: do not change
-  /// them afterwards. It is woken once for all.
+  /// Writes buffers, of which large ones (Backlog) are shared with the thread: do not change them
+  /// afterwards. Wakes it once for all.
   void write(const std::vector<Backlog::Piece>& buffers);
-  /// What was written until now is to outlive a crash of this machine (fdatasync(2)), as soon as
+  /// Makes what was written until now outlive a crash of this machine (fdatasync(2)), as soon as
   /// the threads and the loop come to it; several calls may become one. What the disk does not take
   /// is a loss like that of write().
   void sync();

@@ -66,10 +66,10 @@ class BlockingCalls {
                       false};
             });
   }
-  /// As make(), but the loop may run dry meanwhile.
+  /// See make(), but the loop may run dry meanwhile.
   void enqueue(What what, Call call);
 
-  /// What is done now, else what is next; empty: nothing.
+  /// The present work, or the next; empty: none.
   std::string busy_with() const;
   /// Nothing is left to do, and every answer has been given.
   bool idle() const;

@@ -8,7 +8,7 @@
 
 namespace elastrun::files {
 
-/// What an agent does on threads, by what must not wait for what.
+/// The agent's work on threads, by what must not wait for what.
 enum class Lane {
   Logs,         // logs of workers and agent, the journal, report.json in the log directory
   Syncs,        // fsync of the journal: may take seconds where writes go on

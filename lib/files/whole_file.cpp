@@ -24,10 +24,10 @@ std::unexpected<Error> refused(const std::string& path, int number) {
   return std::unexpected(errno_error(Code::Io, "cannot write " + path, number));
 }
 
-/// As the kernel with fs.protected_symlinks, _regular and _fifos, see proc_sys_fs(5): in a folder
-/// where everybody may put files, those of others are not used. They have put them there to read
-/// what we write, or to have us write elsewhere. It is asked here because links are read here, and
-/// because the kernel asks only where a file may be made.
+/// Refuses others' files in a folder where everybody may put files, as the kernel does with
+/// fs.protected_symlinks, _regular and _fifos (proc_sys_fs(5)): they were put there to read what we
+/// write, or to have us write elsewhere. We ask here because we read links here, and because the
+/// kernel asks only where a file may be made.
 Status check_owner(const struct stat& there, const std::filesystem::path& path) {
   constexpr mode_t kEverybodys = S_ISVTX | S_IWOTH;
   const auto parent = path.parent_path();
@@ -45,9 +45,9 @@ Status check_owner(const struct stat& there, const std::filesystem::path& path) 
                           path.string(), there.st_uid, folder));
 }
 
-/// What no name beside the file, or no rename onto it, may fail of while the file itself can be
-/// written to: a file that is mounted alone (EBUSY, EXDEV; Kubernetes' /dev/termination-log), a
-/// folder that is not ours (EACCES, EPERM) or is mounted read-only (EROFS).
+/// True for errors of a name beside the file, or of a rename onto it, while the file itself can be
+/// written: a file that is mounted alone (EBUSY, EXDEV; Kubernetes' /dev/termination-log), a folder
+/// that is not ours (EACCES, EPERM) or is mounted read-only (EROFS).
 bool may_yet_be_written(int number) {
   constexpr std::array kNumbers{EBUSY, EACCES, EPERM, EROFS, EXDEV};
   return std::ranges::find(kNumbers, number) != kNumbers.end();
@@ -107,7 +107,7 @@ Status replace(const std::string& path, std::string_view text, mode_t mode) {
   return refused(path, number);
 }
 
-/// Where a symbolic link leads, also when nothing is there yet; the path itself if it is none.
+/// Follows a symbolic link, also when nothing is there yet; the path itself if it is none.
 Result<std::string> target_of(const std::string& path) {
   constexpr int kMostLinks = 40;  // as the kernel, path_resolution(7)
   std::filesystem::path target = path;

@@ -10,15 +10,15 @@
 
 namespace elastrun::files {
 
-/// Whether something is at `path` that is to be written to and never replaced: a device, a FIFO, a
-/// socket, or one of our own streams (/dev/stdout, /proc/self/fd/N), whatever that is.
+/// True if something at `path` is written to and never replaced: a device, a FIFO, a socket, or one
+/// of our own streams (/dev/stdout, /proc/self/fd/N), whatever that is.
 bool is_written_to(const std::string& path);
 
-/// Whether `fd` has open what is at `path`, under whatever name. May wait for the file system.
+/// True if `fd` has open what is at `path`, under any name. May wait for the file system.
 bool is_open_at(const std::string& path, int fd);
 
-/// Whether no link on the way to `path` has been put into a folder of everybody's, such as /tmp, by
-/// another user, who could have us write elsewhere. Fails with Io.
+/// Checks that another user has put no link on the way to `path` into a folder of everybody's, such
+/// as /tmp: it could have us write elsewhere. Fails with Io.
 Status check_links(const std::string& path);
 
 /// Opens a file that a user or an option has named for writing; every one is opened here. `flags`

@@ -183,7 +183,7 @@ bool HangRule::waits_for_stopped(TimePoint now) const {
   return !limit || now - *stopped_since_ < kOfStopped * *limit;
 }
 
-/// What workers say may be older than what was seen of them.
+/// Takes the newer time: workers' reports may be older than what was seen of them.
 void HangRule::progressed(TimePoint now) {
   progress_at_ = std::max(progress_at_, now);
 }
@@ -198,7 +198,7 @@ std::optional<Duration> HangRule::limit() const {
   return waits_for_first_step() ? kFirstStep * timeout_.limit : timeout_.limit;
 }
 
-/// What is learnt is learnt from steps; a node that has learnt nothing has no say.
+/// Learns from steps only; a node that has learnt nothing has no say.
 bool HangRule::by_steps() const {
   return counts_steps_ || (group_steps_ && timeout_.kind != HangTimeout::Kind::Fixed);
 }

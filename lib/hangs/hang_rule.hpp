@@ -15,10 +15,10 @@
 
 namespace elastrun::hangs {
 
-/// What workers have begun that may take its time: a phase other than training, one of each worker,
-/// and what recorders of goodput tell to have begun, several. Each excuses its worker for a time:
-/// what the script has said; else kOfLongest times the longest of that name so far, and kShortest
-/// at least; kFirst for the first one. Pure; memory does not grow.
+/// Work of workers that may take its time: a phase other than training, one a worker, and what
+/// goodput recorders report as begun, several. Each excuses its worker for a time: what the script
+/// has said; else kOfLongest times the longest of that name so far, and kShortest at least; kFirst
+/// for the first one. Pure; memory does not grow.
 class Excuses {
  public:
   static constexpr Duration kFirst = std::chrono::minutes(30);
@@ -49,11 +49,11 @@ class Excuses {
   /// A new group; what was learnt stays.
   void clear();
 
-  /// Whether one of them holds.
+  /// True if one of them holds.
   bool any(TimePoint now) const;
   /// When the next one of those that hold ends.
   std::optional<TimePoint> next_end(TimePoint now) const;
-  /// Those that hold no more, though their workers have not said that they are over.
+  /// Lists excuses that hold no more, though their workers have not ended them.
   std::vector<Excuse> overdue(TimePoint now) const;
 
  private:
@@ -83,7 +83,7 @@ class PaceLimit {
     times_.add(step);
   }
   bool is_known() const { return steps_ >= kStepsToLearn && !times_.empty(); }
-  /// None: not known yet.
+  /// Nothing: not known yet.
   std::optional<Duration> limit() const {
     if (!is_known()) return std::nullopt;
     const Duration above = std::min(kOfLongest * longest_, longest_ + kMostAboveLongest);
@@ -107,7 +107,7 @@ struct HangTimeout {
   bool operator==(const HangTimeout&) const = default;
 };
 
-/// What one node has to say of the progress of its workers.
+/// One node's report on the progress of its workers.
 struct NodeProgress {
   enum class Kind {
     Moves,    // within the limit
@@ -120,14 +120,14 @@ struct NodeProgress {
   bool operator==(const NodeProgress&) const = default;
 };
 
-/// Whether the workers of one node make progress. Pure: `now` is that of an AwakeClock, so that a
-/// suspended machine does not count as a hang.
+/// Decides if the workers of one node make progress. Pure: `now` is that of an AwakeClock, so that
+/// a suspended machine does not count as a hang.
 ///
-/// Progress is a step or a checkpoint of any worker, and what it says to the account of goodput; as
-/// long as a group has reported no step itself, also output, whatever else workers report, or a
-/// change in the store. A limit that is a number is kFirstStep times as long before the first step
-/// if steps are to be expected. Else it is that of PaceLimit, known once the job has shown 20 steps
-/// here and its current group one.
+/// Progress is a step or a checkpoint of any worker, and a report to the account of goodput; as
+/// long as a group has reported no step itself, also output, any other report, or a change in the
+/// store. A limit that is a number is kFirstStep times as long before the first step if steps are
+/// to be expected. Else it is that of PaceLimit, known once the job has shown 20 steps here and its
+/// current group one.
 class HangRule {
  public:
   static constexpr int kFirstStep = 5;
@@ -168,16 +168,16 @@ class HangRule {
   void looked(bool any_stopped, TimePoint now);
 
   bool is_running() const { return running_; }
-  /// By --hang-timeout: not only to be told.
+  /// True if --hang-timeout stops the job and does not only report.
   bool is_asked_for() const { return timeout_.kind != HangTimeout::Kind::Off; }
   /// A worker does what may take its time, or is stopped.
   bool is_excused(TimePoint now) const { return excuses_.any(now) || waits_for_stopped(now); }
-  /// What workers have taken too long for.
+  /// Lists what workers have taken too long for.
   std::vector<Excuses::Excuse> overdue(TimePoint now) const { return excuses_.overdue(now); }
   bool by_steps() const;  // NodeProgress
-  /// Whether there is a limit; cheaper than to ask for it.
+  /// True if there is a limit; cheaper than to ask for it.
   bool is_known() const;
-  /// None: this node has no opinion yet.
+  /// Nothing: this node has no opinion yet.
   std::optional<NodeProgress> progress(TimePoint now) const;
   /// How long there has been no progress.
   Duration standing(TimePoint now) const { return now - progress_at_; }

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-/// What faulthandler, py-spy and system::thread_lines write, taken apart. All pure; whatever is not
-/// understood belongs to the section before it.
+/// Takes the output of faulthandler, py-spy and system::thread_lines apart. All pure; a line that
+/// is not understood belongs to the section before it.
 namespace elastrun::hangs {
 
-/// What one of them says of a thread, or of several that do the same.
+/// One tool's report on a thread, or on several that do the same.
 struct Section {
   enum class Kind { Faulthandler, PySpy, Kernel, Unknown } kind = Kind::Unknown;
   std::string header;
@@ -17,7 +17,7 @@ struct Section {
 };
 std::vector<Section> sections_of(const std::vector<std::string>& lines);
 
-/// That of the main thread, as Python knows it, or else the kernel; `sections.size()`: none.
+/// The index of the main thread by Python, else by the kernel; `sections.size()`: none.
 std::size_t main_section(const std::vector<Section>& sections);
 
 /// One call in Python.

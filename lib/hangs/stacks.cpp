@@ -60,7 +60,7 @@ std::vector<int> ranks_of(const std::vector<StackGroup>& groups, auto matches) {
   return ranks;
 }
 
-/// By which caller it differs from all groups that stand at the same place.
+/// Names the caller by which it differs from all groups that stand at the same place.
 std::string caller_text(const Place& place, const std::vector<StackGroup>& among) {
   std::vector<Place> alike;
   for (std::size_t i = 0; i < std::min(among.size(), kMostWhole); ++i) {

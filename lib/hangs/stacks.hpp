@@ -19,7 +19,7 @@ struct WorkerStack {
   std::vector<std::string> lines;
 };
 
-/// Where the main thread of a worker stands.
+/// The place where the main thread of a worker stands.
 struct Place {
   std::string what;    // "all_reduce", "DataLoader"; empty: not known
   std::string where;   // "train.py:88", or the kernel's wait channel; may be empty
@@ -29,8 +29,8 @@ struct Place {
   std::vector<std::string> key;
   bool operator==(const Place&) const = default;
 };
-/// Of lines as group() gives them, that of the main thread first: which one that is cannot be told
-/// by the order of the threads any more.
+/// Finds the main thread's place in lines as group() gives them: the order of the threads no longer
+/// tells which one it is.
 Place place_of(const std::vector<std::string>& lines);
 
 /// Workers that stand at the same place.
@@ -42,7 +42,7 @@ struct StackGroup {
 /// The largest group first, else the one with the lowest rank. Of each stack kMostLines and
 /// kMostBytes at most.
 std::vector<StackGroup> group(const std::vector<WorkerStack>& stacks);
-/// Those of several nodes.
+/// Merges the groups of several nodes.
 std::vector<StackGroup> merge(std::vector<StackGroup> groups);
 
 /// A node of which nothing was heard in time.
@@ -71,7 +71,7 @@ std::string ranks_text(const std::vector<int>& ranks);
 std::string group_text(const StackGroup& group, const std::vector<StackGroup>& among = {});
 /// All groups, and who does not answer: "...; rank 3 in DataLoader (data.py:41)".
 std::string stacks_text(const JobStacks& stacks);
-/// What is wrong, in one sentence that begins with the culprit if there is one: "rank 3 hangs in
+/// Says in one sentence what is wrong, the culprit first if there is one: "rank 3 hangs in
 /// DataLoader (data.py:41) while ranks 0-2, 4-7 wait in all_reduce (train.py:88)".
 std::string hang_text(const JobStacks& stacks);
 

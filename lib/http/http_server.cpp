@@ -386,7 +386,7 @@ class PortServer final : public Server {
     room ? connection->start() : connection->refuse();
   }
 
-  /// Those that have their answer end soon and are not counted, up to a bound of their own.
+  /// Makes room. Answered connections end soon and do not count, up to a bound of their own.
   bool make_room() {
     connections_.remove_if([](const auto& one) { return one->closed(); });
     const auto most = rules_.settings.max_connections;

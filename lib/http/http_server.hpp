@@ -18,7 +18,7 @@ namespace elastrun::http {
 
 class EventFeed;
 
-/// What goes back for one request.
+/// The answer to one request.
 struct Answer {
   int status = 200;
   std::string type = "text/plain; charset=utf-8";
@@ -34,8 +34,8 @@ using Reply = std::function<void(Answer)>;
 /// The bytes of one server-sent event. Line ends in `data` are kept.
 std::string event_text(std::string_view event, std::string_view data);
 
-/// Where events for all who listen are put in. A listener that does not take its events while
-/// kFeedLimit bytes of them wait is cut off: browsers reconnect by themselves, and start over.
+/// Feeds events to all listeners. One that does not take its events while kFeedLimit bytes of them
+/// wait is cut off: browsers reconnect by themselves, and start over.
 class EventFeed {
  public:
   static constexpr std::size_t kFeedLimit = 512 << 10;
@@ -67,7 +67,7 @@ class Server {
     net::Endpoint at;  // a numeric address; port 0: any that is free
     /// Above it the oldest goes that waits for a request, or for the rest of one; else 503.
     std::size_t max_connections = 64;
-    /// Of these, streams of events, which have no end; others of them get 503.
+    /// Streams of events among these, which have no end; others get 503.
     std::size_t max_streams = 32;
     Duration head_limit = std::chrono::seconds(10);   // for a request, from its first byte
     Duration idle_limit = std::chrono::seconds(60);   // between requests

@@ -39,7 +39,7 @@ class RequestReader {
   void add(std::string_view bytes);
   /// The next request, or a refusal, which is the last; nothing: more bytes are needed.
   std::optional<std::expected<Request, Refusal>> next();
-  /// Whether part of a request has come.
+  /// True if part of a request has come.
   bool has_part() const;
 
  private:
@@ -50,8 +50,8 @@ class RequestReader {
   bool refused_ = false;
 };
 
-/// Whether a browser that was led here by a foreign name (DNS rebinding) could have sent this
-/// `Host`: true for numeric addresses, localhost and names below it, and no name at all.
+/// True if no browser that was led here by a foreign name (DNS rebinding) could have sent this
+/// `Host`: numeric addresses, localhost and names below it, and no name at all.
 bool is_local_host(std::string_view host);
 
 }  // namespace elastrun::http

@@ -30,7 +30,7 @@ class AgentLog::Sink final : public spdlog::sinks::base_sink<null_mutex> {
     std::unique_ptr<spdlog::formatter> formatter;
     std::unique_ptr<rotating_file_sink_st> sink;
   };
-  /// Of the loop, for answers that come when the sink has gone.
+  /// Counts writes on the loop's side; answers may come after the sink has gone.
   struct Count {
     int waiting = 0;
     std::uint64_t lost = 0;

@@ -36,16 +36,16 @@ class Console {
   /// All of `bytes` is written or queued before this returns; pieces are never mixed. First ends
   /// another writer's unfinished line.
   void write(Stream stream, std::string_view bytes, Weight weight = Weight::Own);
-  /// The same for whole lines of a worker: `filed`, a file has them as well. Where they go on with
-  /// what `owner` has shown of them by show_part, only the rest is written.
+  /// Writes whole lines of a worker; `filed`: a file has them as well. If they continue what
+  /// show_part has shown for `owner`, writes only the rest.
   void write_lines(Stream stream, const void* owner, std::string_view lines, bool filed);
   /// Shows a line whose end has not come. Called again with more of it, the rest is added, or all
   /// of it shown again if other text has come between. False: the console lags, and nothing has
   /// happened.
   bool show_part(Stream stream, const void* owner, std::string_view part);
-  /// Where people find what a lagging console did not show.
+  /// Names the directory where people find what a lagging console did not show.
   void say_files_are_in(std::string directory) { directory_ = std::move(directory); }
-  /// As Outlet::skip.
+  /// See Outlet::skip.
   void skip(Stream stream) { outlet(stream).skip(); }
   void skip_rest(Stream stream) { outlet(stream).skip_rest(); }
   Duration time_limit(Stream stream) const { return outlet(stream).time_limit(); }
@@ -57,7 +57,7 @@ class Console {
   /// Tells now what was left out, though the reader has not caught up.
   void tell_gaps();
   bool congested(Stream stream) const { return outlet(stream).congested(); }
-  /// As Outlet::when_clear.
+  /// See Outlet::when_clear.
   void when_clear(Stream stream, std::function<void()> go);
 
   /// The line below everything; empty takes it away. Without a terminal on stderr nothing happens.
@@ -67,14 +67,14 @@ class Console {
   /// It is drawn only while `ours` says that the terminal is ours to paint on, and left as it is
   /// once that is over: another process has the terminal then.
   void draw_status_while(std::function<bool()> ours) { ours_ = std::move(ours); }
-  /// Whether a status line could be shown: stderr is a terminal that knows how (TERM is not dumb).
+  /// True if a status line can be shown: stderr is a terminal that knows how (TERM is not dumb).
   bool can_show_status() const { return can_show_status_; }
-  /// Whether it takes colours on stderr, and NO_COLOR does not forbid them (no-color.org).
+  /// True if stderr takes colours and NO_COLOR does not forbid them (no-color.org).
   bool can_show_colour() const;
 
   Outlet::Kind kind(Stream stream) const { return outlet(stream).kind(); }
   bool is_terminal(Stream stream) const { return kind(stream) == Outlet::Kind::Terminal; }
-  /// Whether both streams end in the same file, pipe or terminal.
+  /// True if both streams end in the same file, pipe or terminal.
   bool one_place() const { return one_place_; }
   /// Columns of the terminal, 80 if there is none.
   std::size_t width() const;

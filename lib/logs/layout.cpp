@@ -82,8 +82,8 @@ bool is_in_memory(const char* path) {
          ::access(path, W_OK | X_OK) == 0;
 }
 
-/// Of those that people use for such places. What does not exist is as good: another place is
-/// taken.
+/// Checks the file systems that people use for temporary places. A place that does not exist
+/// passes: another one is taken then.
 bool is_on_this_machine(const std::string& path) {
   constexpr std::array<std::uint32_t, 8> kLocal = {
       TMPFS_MAGIC,           EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC,

@@ -52,8 +52,8 @@ class Layout {
 
   bool is_null() const { return kind_ == Kind::Null; }
   bool is_temporary() const { return kind_ == Kind::Temporary; }
-  /// Whether it is, or with /dev/null a temporary place would be, on a file system of this machine,
-  /// which always answers; unknown for a place named with --log-dir.
+  /// True if the directory (with /dev/null: the temporary place) is on a file system of this
+  /// machine, which always answers; unknown for a place named with --log-dir.
   bool is_local() const { return local_; }
   /// Empty before make_run.
   const std::string& run_directory() const { return run_; }
@@ -88,7 +88,7 @@ std::string error_file(const std::string& rank_directory);
 /// The run id as part of a file name: at most 200 bytes, no `/` and no control characters.
 std::string file_name_of(std::string_view run_id);
 
-/// Whether there is a log or error file below `directory` that is not empty.
+/// True if a log or error file below `directory` is not empty.
 bool holds_something(const std::string& directory);
 enum class Fate { Kept, Removed, Stays };
 /// The end of a temporary root: removes it, unless `keep` and it holds something. It stays if that

@@ -54,7 +54,7 @@ void append_line(std::string& out, std::string_view prefix, std::string_view lin
   });
 }
 
-/// What a terminal would show in the end. A CR before the LF (CRLF) stays.
+/// Returns what a terminal would show in the end. A CR before the LF (CRLF) stays.
 std::string_view last_state(std::string_view line) {
   // Nearly no line has one, and string_view would look at its bytes one by one.
   if (std::memchr(line.data(), '\r', line.size()) == nullptr) return line;

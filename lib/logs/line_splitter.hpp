@@ -39,9 +39,9 @@ class LineSplitter {
   void finish(std::string& out, const LineFilter* filter = nullptr,
               std::string* matching = nullptr);
 
-  /// What has no end yet.
+  /// The bytes whose line end has not come.
   std::string_view held() const { return held_; }
-  /// Whether a progress bar is held: text without LF that was overwritten by CR at least once.
+  /// True if a progress bar is held: text without LF that was overwritten by CR at least once.
   bool holds_progress() const;
   /// Gives out the newest complete state of that bar as a line, and forgets the states before it,
   /// as a terminal would have overwritten them. What follows the last CR stays held.

@@ -47,10 +47,10 @@ class Lag {
   bool skipping() const { return skipping_; }
   /// How many bytes of these whole lines, which a file has, may be added to so many that wait.
   std::size_t take_filed(std::string_view lines, std::size_t waiting);
-  /// The same for what no file has.
+  /// Takes bytes that no file has.
   std::size_t take(std::string_view bytes, std::size_t waiting, Weight weight);
-  /// Whether the reader has caught up with a gap, which is to be told then, or is to be told now
-  /// because something follows that must not be left out (`now`). Gives it once.
+  /// Returns a gap once: when the reader has caught up with it, or at once if something follows
+  /// that must not be left out (`now`).
   Gap gap_to_tell(std::size_t waiting, bool now);
 
  private:
@@ -85,12 +85,12 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
 
   /// Writes or queues, or leaves out.
   void write(std::string_view bytes, Weight weight = Weight::Own);
-  /// The same for whole lines that a file has as well. False if none was taken.
+  /// Offers whole lines that a file has as well. False if none was taken.
   bool offer(std::string_view lines);
   bool congested() const { return waiting() >= kCongested; }
   /// Ends the waiting for room: offered lines are left out until the reader has caught up.
   void skip() { lag_.skip(); }
-  /// The same for what comes at the end of a worker, which a plain file takes up to its bounds.
+  /// Skips what comes at the end of a worker, which a plain file takes up to its bounds.
   void skip_rest() {
     if (!file_) lag_.skip();
   }
@@ -101,7 +101,7 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
     return file_ ? Duration(std::chrono::seconds(10)) : Duration(std::chrono::milliseconds(100));
   }
   bool skipping() const { return lag_.skipping(); }
-  /// What was left out and is to be told now; as Lag::gap_to_tell.
+  /// Returns what was left out and is to be told now; see Lag::gap_to_tell.
   Lag::Gap gap_to_tell(bool now) { return lag_.gap_to_tell(waiting(), now); }
   /// `go`, unless empty, runs whenever the reader has taken something that had waited.
   void on_progress(std::function<void()> go) { on_progress_ = std::move(go); }

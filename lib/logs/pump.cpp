@@ -63,7 +63,7 @@ constexpr std::size_t kLongestPiece = 64 << 10;
 // A tee'd line without its end ("Loading... ", a prompt) is shown after so long a silence.
 constexpr Duration kSilence = 100ms;
 
-/// Whether this is shown while its end has not come. The states of a progress bar are not: they are
+/// True if a line is shown before its end has come. The states of a progress bar are not: they are
 /// lines of their own, once a second.
 bool is_part(std::string_view held) {
   return !held.empty() && held.size() <= kLongestPiece && !held.contains('\r');
@@ -114,7 +114,7 @@ void Pump::on_readable() {
   await_bytes();
 }
 
-/// Whether nothing is to be read now; then resume() will come.
+/// True if nothing may be read now; resume() will come.
 bool Pump::must_wait() {
   const auto go = [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->resume();

@@ -30,7 +30,7 @@ class Tail {
   void add(std::string_view bytes, TimePoint now);
   /// The last bytes: at least as many as were asked for, at most twice that, or all there were.
   std::string_view text() const { return text_; }
-  /// Whether that is all there was. If not, it may begin inside a line.
+  /// True if this is the whole output. If not, it may begin inside a line.
   bool is_whole() const { return total_ == text_.size(); }
   /// When the last occurrence of `text` came in. Nothing if it is not there, or so far back that
   /// its moment is forgotten.
@@ -57,7 +57,7 @@ struct PumpBuffers {
   TimePoint last_read = TimePoint::min();
 };
 
-/// What becomes of the bytes of one stream.
+/// Says what becomes of the bytes of one stream.
 struct PumpRoute {
   enum class Show { Nothing, Raw, Lines };
   std::shared_ptr<files::AppendedFile> file;  // raw bytes; may be null
@@ -85,7 +85,7 @@ class Pump : public std::enable_shared_from_this<Pump> {
        std::shared_ptr<PumpBuffers> buffers, UniqueFd source, PumpRoute route);
 
   void start();
-  /// As the two of WorkerStreams.
+  /// See WorkerStreams::catch_up and drain.
   void catch_up();
   void drain(bool give_up_rest, std::function<void()> on_drained);
   /// Closes the source and forgets who waits.

@@ -10,7 +10,7 @@
 
 namespace elastrun::logs {
 
-/// What the line below the output tells.
+/// The facts that the line below the output shows.
 struct StatusFacts {    // not `Status`, which is core's
   std::string phase{};  // "starting", "running", "waiting for nodes", "stopping", ...
   int restarts = 0;     // spent

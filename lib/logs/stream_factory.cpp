@@ -22,7 +22,7 @@ constexpr int kKernelsPipe = 64 << 10;  // pipe(7), too
 // Of lines for a report or a page; what goes to files is whole.
 constexpr std::size_t kLongestLine = 2000;
 
-/// What all pipes of this user may hold together; 0: unlimited.
+/// The bytes that all pipes of this user may hold together; 0: unlimited.
 std::int64_t user_pipe_bytes() {
   const auto pages = parse_int(trim(read_kernel_file("/proc/sys/fs/pipe-user-pages-soft")));
   return pages.value_or(0) * ::sysconf(_SC_PAGESIZE);

@@ -14,7 +14,7 @@
 
 namespace elastrun::logs {
 
-/// Where the streams of one worker go. Bits as torchrun's Std: 1 stdout, 2 stderr.
+/// Says where the streams of one worker go. Bits as in torchrun's Std: 1 stdout, 2 stderr.
 struct StreamSettings {
   std::string directory{};  // of this worker and attempt, existing; empty: no files
   unsigned redirect = 0;    // into files only
@@ -23,7 +23,7 @@ struct StreamSettings {
   std::string prefix{};     // line_prefix(...)
 };
 
-/// What the workers of one start have in common.
+/// The settings that the workers of one start share.
 struct AttemptSettings {
   std::string directory{};  // of the attempt, existing; empty: no files
   int workers = 1;          // on this node
@@ -67,8 +67,8 @@ class StreamFactory {
   /// Fails with Io: no descriptor left. Then nothing stays behind. A file that cannot be made costs
   /// the output for it, and is said.
   Result<std::unique_ptr<WorkerStreams>> make(const StreamSettings& settings);
-  /// What all workers so far have written to a stream, in bytes, but for output that does not pass
-  /// through the agent. Where both share a pipe, all of it was written to stderr.
+  /// Bytes that all workers so far have written to a stream, except output that does not pass
+  /// through the agent. If both streams share a pipe, all counts as stderr.
   std::uint64_t bytes(Console::Stream stream) const {
     return stream == Console::Stream::Out ? buffers_->out_bytes : buffers_->err_bytes;
   }

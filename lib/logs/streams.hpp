@@ -13,13 +13,13 @@
 
 namespace elastrun::logs {
 
-/// Where the two output streams of one worker of one attempt go: into files, through the agent to
-/// the console (tee), straight to the console, or nowhere. Made by `StreamFactory` before the
-/// worker starts; destroying it closes what is open and drops what was not read.
+/// The two output streams of one worker of one attempt: into files, through the agent to the
+/// console (tee), straight to the console, or nowhere. `StreamFactory` makes it before the worker
+/// starts; destroying it closes what is open and drops what was not read.
 ///
 /// stderr always passes through the agent, so that the verdict can quote the last lines. A full
-/// disk or a closed console costs output, never the worker: the pipes are read to their end
-/// whatever happens to what is behind them.
+/// disk or a closed console costs output, never the worker: the agent reads the pipes to their end
+/// whatever happens behind them.
 class WorkerStreams {
  public:
   virtual ~WorkerStreams() = default;
@@ -40,14 +40,14 @@ class WorkerStreams {
   /// The last lines seen on stderr, oldest first, at most `count`, each cut at 2,000 bytes. Where
   /// stdout and stderr go to one place untouched, what stdout wrote in between is among them.
   virtual std::vector<std::string> last_lines(std::size_t count) const = 0;
-  /// The same of stdout, where that is kept (StreamFactory::keep_stdout); else none.
+  /// Returns stdout's last lines if they are kept (StreamFactory::keep_stdout); else none.
   virtual std::vector<std::string> last_stdout_lines(std::size_t count) const {
     (void)count;
     return {};
   }
-  /// Whether stdout and stderr are mixed: the last lines may be of either.
+  /// True if stdout and stderr are mixed: the last lines may be of either.
   virtual bool mixes_streams() const = 0;
-  /// Whether all that stderr had is still known. If not, the first line that is may lack its start.
+  /// True if all that stderr had is still known. If not, the first line that is may lack its start.
   virtual bool knows_all_lines() const = 0;
   /// When the last occurrence of `text` on stderr came in; "": its last bytes. Nothing if it did
   /// not, or long ago.

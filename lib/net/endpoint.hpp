@@ -19,14 +19,14 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
-/// As parse_host_port. Fails with Usage.
+/// See parse_host_port. Fails with Usage.
 Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t default_port);
 /// "host:port", with brackets around an IPv6 address.
 std::string format_endpoint(std::string_view host, std::uint16_t port);
 
 /// The address of a numeric host, IPv4-mapped IPv6 as IPv4; an unspecified one for names.
 boost::asio::ip::address parse_address(std::string_view host);
-/// The same address in its plain form: ::ffff:10.0.0.1 is 10.0.0.1.
+/// Unmaps an address: ::ffff:10.0.0.1 is 10.0.0.1.
 boost::asio::ip::address plain(const boost::asio::ip::address& address);
 
 /// The address in what the kernel gives out, IPv4 or IPv6; an unspecified one for other families.
@@ -34,7 +34,7 @@ boost::asio::ip::address from_sockaddr(const sockaddr* raw);
 
 /// Every address of an interface of this machine that is up (getifaddrs(3)), loopback too.
 std::vector<boost::asio::ip::address> own_addresses();
-/// Whether connecting to it ends on this machine: an interface has it, or it is in 127.0.0.0/8.
+/// True if connecting to it ends on this machine: an interface has it, or it is in 127.0.0.0/8.
 bool is_own_address(const boost::asio::ip::address& address);
 /// The address that this machine would use as its own for talking to `target`: what the routing
 /// table says, no packet is sent. Fails with Io without a route.

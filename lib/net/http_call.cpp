@@ -110,8 +110,8 @@ std::unique_ptr<KeptConnection::Stream> KeptConnection::take(const Endpoint& end
 
 namespace {
 
-/// What both kinds of stream share. Kept alive by the operations in progress; `alive` is false once
-/// the owner of the call has let go.
+/// The part that both kinds of stream share. The operations in progress keep it alive; `alive` is
+/// false once the owner of the call has let go.
 template <class Stream>
 class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
  public:

@@ -15,7 +15,7 @@
 
 namespace elastrun::net {
 
-/// What a TLS client needs to know. Made once, used by many calls.
+/// The settings of a TLS client. Made once, used by many calls.
 class TlsClient {
  public:
   struct Files {

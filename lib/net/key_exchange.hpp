@@ -32,7 +32,7 @@ class KeyExchange {
                       std::function<void(Result<std::string>)> then) = 0;
   /// "MUNGE", for people.
   virtual std::string_view name() const = 0;
-  /// Whether a side that connects refuses one that listens and wants no exchange.
+  /// True if a side that connects refuses one that listens and wants no exchange.
   virtual bool is_required() const = 0;
 };
 

@@ -52,7 +52,7 @@ class Link : public std::enable_shared_from_this<Link> {
 
   boost::asio::ip::address local_address() const;
   boost::asio::ip::address remote_address() const;
-  /// Whether anything has come since the last time this was asked.
+  /// True if anything has come since the last call.
   bool heard() { return std::exchange(heard_, false); }
 
  private:

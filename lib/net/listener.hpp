@@ -14,7 +14,7 @@
 
 namespace elastrun::net {
 
-/// What a new connection to a shared port wants.
+/// The protocol that a new connection to a shared port speaks.
 enum class Protocol {
   Undecided,  // too few bytes so far
   Agent,      // elastrun's own protocol (frame.hpp)

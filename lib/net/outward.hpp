@@ -20,8 +20,8 @@ struct OwnAddress {
   boost::asio::ip::address address;
 };
 
-/// Those of interfaces that are up and have a carrier, but for what others cannot use: loopback,
-/// link-local addresses, and the bridges that Docker and libvirt make alike on each machine.
+/// Lists addresses of interfaces that are up and have a carrier, except what others cannot use:
+/// loopback, link-local addresses, and the bridges that Docker and libvirt make on each machine.
 std::vector<OwnAddress> reachable_addresses();
 
 /// The only one: the first of the only interface, IPv4 if it has both; 127.0.0.1 if there is none.

@@ -24,7 +24,7 @@ class Sealer {
   virtual ~Sealer() = default;
   virtual Seal seal(Direction direction, std::string_view session, std::uint64_t number,
                     std::string_view payload) const = 0;
-  /// By which connections get keys of their own, instead of this one; null: they do not.
+  /// Gives connections keys of their own, instead of this one; null: they get none.
   virtual KeyExchange* key_exchange() const { return nullptr; }
 };
 /// HMAC-SHA256. An empty secret is allowed: then frames are only protected against accidents.

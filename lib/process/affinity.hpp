@@ -55,10 +55,10 @@ Result<BindingPlan> plan_binding(BindingMode mode, const Topology& topology,
 
 /// "0-3,8,10-11", as taskset(1) and the kernel write it.
 std::string format_cpus(const std::vector<int>& cpus);
-/// Where a process (0: this one) may run, sorted. Fails with Io if it has gone.
+/// Returns the sorted CPUs on which a process (0: this one) may run. Fails with Io if it has gone.
 Result<std::vector<int>> affinity_of(pid_t pid);
-/// That it may run exactly on `cpus`: read back after the start, since a cpuset can have narrowed
-/// what was asked for.
+/// Checks that the process may run exactly on `cpus`: read back after the start, since a cpuset can
+/// have narrowed what was asked for.
 Status check_binding(pid_t pid, const std::vector<int>& cpus);
 
 }  // namespace elastrun::process

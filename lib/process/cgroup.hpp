@@ -11,11 +11,11 @@
 
 namespace elastrun::process {
 
-/// Where in the file system the cgroup v2 of a process is, from the texts of /proc/PID/cgroup and
-/// /proc/self/mountinfo. Pure. Nothing without a v2 hierarchy, or if it is mounted nowhere or such
-/// that our cgroup is not below the mount (containers).
+/// Finds the cgroup v2 directory of a process from the texts of /proc/PID/cgroup and
+/// /proc/self/mountinfo. Pure. Nothing without a v2 hierarchy, or if our cgroup is not below any
+/// mount of it (containers).
 std::optional<std::string> cgroup_directory(std::string_view cgroup, std::string_view mountinfo);
-/// The same for this process.
+/// Finds this process's cgroup directory.
 std::optional<std::string> own_cgroup_directory();
 
 /// How many of `cpus` a process with these texts can keep busy: a CPU quota of its cgroup, or of
@@ -50,7 +50,7 @@ class Cgroup {
 /// A descriptor of the directory that holds its flock(2), not waiting for it; empty if another has
 /// it, or none can be had. No program that is started inherits it.
 UniqueFd lock_cgroup(const std::string& path);
-/// Whether any process, not counting zombies, is in it or below. No if it does not exist.
+/// True if any process, not counting zombies, is in it or below. False if it does not exist.
 bool is_populated(const std::string& path);
 /// SIGKILL to all in the cgroup and below it, born or being born: cgroup.kill, or one by one where
 /// the kernel has none (before Linux 5.14).

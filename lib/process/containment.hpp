@@ -66,8 +66,8 @@ class Containment {
   void begin_attempt();
   /// For LaunchRequest::cgroup_fd; -1 without cgroup.
   int cgroup_fd() const;
-  /// The same for the next attempt, made ahead: a process that is to become a worker of it may join
-  /// now, and one that a call of spare() names lives on in it.
+  /// Returns the next attempt's descriptor, made ahead: a process that is to become a worker of it
+  /// may join now, and one that a call of spare() names lives on in it.
   int next_cgroup_fd();
   /// The directory of the attempt's cgroup, or "".
   std::string cgroup_path() const;

@@ -16,12 +16,12 @@ constexpr Duration kKillBound = std::chrono::seconds(10);
 /// For a second look, when that time has been given already.
 constexpr Duration kLastLook = std::chrono::milliseconds(250);
 
-/// Whether a process runs as another user, so that no signal of ours reaches it (EPERM).
+/// True if a process runs as another user, so that no signal of ours reaches it (EPERM).
 bool is_out_of_reach(pid_t pid);
 /// "user 0": the one as whom a process runs; "another user" where that cannot be read.
 std::string owner_of(pid_t pid, const std::string& proc = "/proc");
 
-/// What came of killing everything that descends from this process.
+/// The result of killing everything that descends from this process.
 struct KillResult {
   int killed = 0;      // processes that got SIGKILL
   ProcessTable alive;  // those that live on: held by the kernel (state D), or not ours to signal
@@ -54,7 +54,7 @@ ProcessTable kill_listed(const ProcessTable& table, Duration limit);
 /// kernel shows only the first that has ended, so it gives up, with false, when that one is in
 /// `known`, and some may be behind it.
 bool reap_adopted(const std::vector<pid_t>& known);
-/// The same without that limit, at the price of reading the list of our children.
+/// Reaps without that limit, at the price of reading the list of our children.
 void reap_adopted_by_table(const std::vector<pid_t>& known);
 
 }  // namespace elastrun::process

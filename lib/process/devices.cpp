@@ -141,7 +141,7 @@ std::size_t count_elements(const char* list) {
   return split(list, ',').size();
 }
 
-/// Of Intel, in /sys.
+/// Intel's devices in /sys.
 std::vector<std::string> xpu_folders(const DeviceSources& sources) {
   const std::string root = sources.sys + "/class/drm/";
   std::vector<std::string> folders;

@@ -14,7 +14,7 @@ struct Gpu {
   bool operator==(const Gpu&) const = default;
 };
 
-/// Where to look; changed by tests only.
+/// The places to look at; only tests change them.
 struct DeviceSources {
   std::string nvml = "libnvidia-ml.so.1";
   std::string proc = "/proc";
@@ -34,7 +34,7 @@ std::vector<Gpu> find_nvidia_gpus(const DeviceSources& sources = {});
 /// first that is none; a repetition leaves nothing. Of MIG instances CUDA shows one: {0}.
 std::vector<int> visible_gpus(const std::vector<Gpu>& gpus, const char* list);
 
-/// What torch.cuda.device_count() would say, without torch: NVIDIA, or else AMD under
+/// Counts like torch.cuda.device_count(), without torch: NVIDIA, or else AMD under
 /// HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES. 0 if there are none. Pass `getenv`.
 int count_gpus(const ReadVariable& variable, const DeviceSources& sources = {});
 /// Intel graphics processors that have a driver.

@@ -22,7 +22,7 @@ struct ExitStatus {
   bool by_signal(int signal) const { return how == How::Signaled && number == signal; }
   /// torchrun's one number: the exit code, or the negative signal.
   int as_python() const { return how == How::Exited ? number : -number; }
-  /// What a shell would show: the exit code, or 128 + signal.
+  /// The number that a shell would show: the exit code, or 128 + signal.
   int as_shell() const { return how == How::Exited ? number : 128 + number; }
   /// "exit code 3", "SIGSEGV (core dumped)".
   std::string text() const;
@@ -30,8 +30,8 @@ struct ExitStatus {
 };
 
 using elastrun::signal_name;
-/// As torchrun prints it: "<N/A>" for the signals that Python has no name for, which are the
-/// real-time ones between SIGRTMIN and SIGRTMAX.
+/// Names a signal as torchrun prints it: "<N/A>" for the signals that Python has no name for, which
+/// are the real-time ones between SIGRTMIN and SIGRTMAX.
 std::string torchrun_signal_name(int signal);
 
 }  // namespace elastrun::process

@@ -77,7 +77,7 @@ Heard hear_packet(int socket, std::string& said) {
   return Heard::Packet;
 }
 
-/// Whether one of them has something to be read, or has ended, before `until`.
+/// True if one of them can be read, or has ended, before `until`.
 bool await_words(int socket, int other, TimePoint until) {
   std::array<pollfd, 2> waiting{pollfd{socket, POLLIN, 0}, pollfd{other, POLLIN, 0}};
   const auto left = std::chrono::ceil<milliseconds>(until - Steady::now()).count();
@@ -94,7 +94,7 @@ std::optional<std::string> await_packet(int socket, TimePoint until) {
   }
 }
 
-/// What spawn() is told of, as forkserver_child.py reads it: a file, since an environment may be
+/// Writes spawn()'s request for forkserver_child.py: into a file, since an environment may be
 /// longer than a packet.
 Result<UniqueFd> write_order(const LaunchRequest& request) {
   std::string text;
@@ -133,8 +133,8 @@ Result<Spawned> hold_born(std::string_view said) {
   return Spawned{static_cast<pid_t>(*pid), std::move(pidfd)};
 }
 
-/// Whether it is a child of ours, running or a zombie: the number came from a process that has run
-/// code of others.
+/// True if it is a child of ours, running or a zombie: the number came from a process that has run
+/// others' code.
 bool is_own_child(int pidfd) {
   siginfo_t info{};
   return pidfd >= 0 &&

@@ -51,7 +51,7 @@ void work(const std::vector<std::string>& paths, void (*remove)(const std::strin
   }
 }
 
-/// What a child that ended, or was given up, has left of them.
+/// Removes what a child that ended, or was given up, has left of the paths.
 std::vector<std::string> remove_once(const std::vector<std::string>& paths,
                                      void (*remove)(const std::string&)) {
   int ends[2];
@@ -205,8 +205,8 @@ class Relayed {
   }
 
  private:
-  /// Of several that are pending the kernel gives the lowest number: of systemd's SIGTERM and
-  /// SIGHUP the second, by which a trainer ends that saves its checkpoint at SIGTERM.
+  /// Prefers SIGTERM among pending signals. The kernel gives the lowest number: of systemd's two
+  /// SIGHUP, which ends a trainer that saves its checkpoint at SIGTERM.
   int prefer_sigterm(siginfo_t& info) {
     sigset_t only_term;
     ::sigemptyset(&only_term);
@@ -415,7 +415,7 @@ Board* make_board(int file) {
   return file >= 0 ? static_cast<Board*>(memory) : new (memory) Board;
 }
 
-/// What the guardian does until its end.
+/// Runs the guardian until its end.
 [[noreturn]] void guard(pid_t agent, Relayed& signals, Board* board,
                         const process::TerminalModes& modes) {
   ::setpgid(agent, agent);  // here too: either process may run first

@@ -34,9 +34,9 @@ std::vector<std::string> remove_within_bound(const std::vector<std::string>& pat
 /// password, or in a debugger's prompt, cannot give back the echo that it has taken.
 class TerminalModes {
  public:
-  /// Those of the controlling terminal, if this process is in its foreground and no other of its
-  /// group may change them: not a pager that reads from us through a pipe, nor a script that has
-  /// started us with `&`, which has stdin from elsewhere.
+  /// Reads the modes of the controlling terminal, if this process is in its foreground and no other
+  /// of its group may change them: not a pager that reads from us through a pipe, nor a script that
+  /// started us with `&`, whose stdin is elsewhere.
   static TerminalModes now();
   /// Switches on again what has been switched off since: echo, lines, signals, translation. Does
   /// nothing if this process is not in the foreground any more. SIGTTOU must be blocked or ignored.
@@ -67,18 +67,18 @@ namespace elastrun::guardian {
 /// by a process; of what processes sent it is SI_QUEUE.
 constexpr int kFromKernel = SI_ASYNCIO;
 
-/// What the guardian sends for a signal of Agent::tell_apart(), with that one's number as its
-/// value. The kernel keeps one of each number pending: the guardian's SIGUSR1 and one for the agent
-/// itself would be one. Real-time signals are queued.
+/// The signal that the guardian sends for one of Agent::tell_apart(), with that one's number as its
+/// value. The kernel keeps one pending signal of each number, so the guardian's SIGUSR1 and one for
+/// the agent itself would merge; it queues real-time signals.
 int passing_signal();
 
 struct Board;  // the little shared memory through which the agent speaks to the guardian
 
-/// What the guardian is to remove if the agent does not come to it. To be used on any thread, and
-/// also when the object below has gone; copies are the same.
+/// The directories that the guardian removes if the agent does not come to it. Usable on any
+/// thread, and also after the object below has gone; copies are the same.
 class Directories {
  public:
-  /// As Agent's.
+  /// See Agent::remember_directory and forget.
   bool remember(std::string_view path) const;
   void forget(std::string_view path) const;
 
@@ -96,10 +96,10 @@ class Agent {
   int guardian_fd() const { return guardian_.get(); }
   pid_t guardian_pid() const { return guardian_pid_; }
 
-  /// What the guardian is to remove if the agent does not come to it: a directory with all below
-  /// (symbolic links are not followed; it waits for no file system longer than removal.hpp says,
-  /// and names what it leaves behind), or a cgroup, whose processes it kills first. False if the
-  /// path is too long or too many are remembered (8 of up to 1000 bytes): then it is not.
+  /// Has the guardian remove a directory with all below if the agent does not come to it (it
+  /// follows no symbolic links, waits for no file system longer than removal.hpp says, and names
+  /// what it leaves behind), or a cgroup, whose processes it kills first. False if the path is too
+  /// long or too many are remembered (8 of up to 1000 bytes): then it is not.
   bool remember_directory(std::string_view path);
   bool remember_cgroup(std::string_view path);
   Directories directories() const { return Directories(board_); }
@@ -107,10 +107,10 @@ class Agent {
   void relay(const std::vector<int>& signals);
   /// These are passed on as passing_signal().
   void tell_apart(const std::vector<int>& signals);
-  /// What the agent leaves alive at its end has had SIGKILL, and time enough: the guardian is not
-  /// to wait for it again.
+  /// Tells the guardian not to wait again for what the agent leaves alive at its end: it has had
+  /// SIGKILL, and time enough.
   void give_up();
-  /// Not any more: removed, or to be kept.
+  /// Forgets a path: it is removed, or is to be kept.
   void forget(std::string_view path);
 
  private:

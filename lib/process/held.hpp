@@ -14,7 +14,7 @@ namespace elastrun::process {
 /// such a one is not looked at. Of a process that may have ended.
 std::string held_by(pid_t pid);
 
-/// Whether a child of this process has been stopped and not told to go on: one system call.
+/// True if a child of this process is stopped and has not been continued: one system call.
 bool any_stopped_child();
 
 }  // namespace elastrun::process

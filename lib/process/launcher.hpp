@@ -15,7 +15,7 @@
 
 namespace elastrun::process {
 
-/// What to start, and in which state of the world.
+/// A program to start, and the state in which it starts.
 struct LaunchRequest {
   std::vector<std::string> argv;         // argv[0] is looked up in PATH unless it has a slash
   std::vector<std::string> environment;  // "NAME=VALUE", all of it: nothing is inherited
@@ -55,7 +55,7 @@ class Child {
   /// Signals every process of the group, also after the leader has ended. False if not one of them
   /// could be signalled, because they run as other users (EPERM): below sudo(8).
   virtual bool signal_group(int signal) noexcept = 0;
-  /// Whether any live process (not the leader's zombie) is still in the group.
+  /// True if any live process (not the leader's zombie) is still in the group.
   virtual bool group_alive() const = 0;
 };
 

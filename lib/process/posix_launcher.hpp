@@ -19,7 +19,7 @@ class PosixLauncher : public Launcher {
  public:
   /// The children whose Child still exists, also those that have ended: what a sweep must leave.
   virtual std::vector<pid_t> children() const = 0;
-  /// Whether one of them has not been seen to end.
+  /// True if one of them has not been seen to end.
   virtual bool any_running() const = 0;
   virtual bool owns(pid_t pid) const = 0;
   /// Asked first for a request with a `fork_slot`; where it has nothing to say, exec makes one.

@@ -13,13 +13,13 @@ constexpr std::uint64_t bit_of(int signal) {
   return std::uint64_t{1} << (signal - 1);
 }
 
-/// What /proc/PID/status tells of a process; the defaults where it cannot be read, or is none.
+/// The facts of /proc/PID/status; defaults where it cannot be read.
 struct ProcessStatus {
   pid_t tracer = 0;                                    // its debugger; 0: none
   std::optional<uid_t> user;                           // as whom it was started
   std::uint64_t blocked = 0, ignored = 0, caught = 0;  // signals, by bit_of()
 
-  /// Whether it does not die of that signal, nor stop by it.
+  /// True if the process neither dies nor stops by that signal.
   bool survives(int signal) const { return ((blocked | ignored | caught) & bit_of(signal)) != 0; }
 };
 ProcessStatus read_status(pid_t pid, const std::string& proc = "/proc");

@@ -28,14 +28,14 @@ struct ProcessEntry {
 /// A start time later than any.
 constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 
-/// What to read and whom to spare when looking for descendants. Pure: no process is touched.
+/// The processes to search for descendants. Pure: no process is touched.
 using ProcessTable = std::vector<ProcessEntry>;
 
 /// The inode of our pid namespace; 0 if /proc is not that of it. Where it is not (`unshare --pid`
 /// without --mount-proc), the numbers in there are those of others: then /proc has no process.
 std::uint64_t own_pid_namespace();
 
-/// Whether a thread of it hangs in the kernel (state D), as for a disk or a file system. It may
+/// True if a thread of it hangs in the kernel (state D), as for a disk or a file system. It may
 /// hold the lock of the process's memory then, for which readers of its command line and
 /// environment wait without end: mmap_lock, taken by get_cmdline() and environ_read().
 bool any_thread_hangs(pid_t pid, const std::string& proc = "/proc");
@@ -55,24 +55,24 @@ ProcessTable read_all_processes(const std::string& proc = "/proc");
 /// The descendants of `ancestor`, without it, in no order. Where the kernel keeps lists of children
 /// (CONFIG_PROC_CHILDREN) only those are read, otherwise the whole table.
 ProcessTable read_descendants(pid_t ancestor, const std::string& proc = "/proc");
-/// The same of its children alone.
+/// Reads the children of `parent` alone.
 ProcessTable read_children(pid_t parent, const std::string& proc = "/proc");
 
-/// Of `table` the descendants of `ancestor`, but those in `spared` and everything below them.
+/// Lists the descendants of `ancestor`, except `spared` and everything below these.
 ProcessTable descendants(const ProcessTable& table, pid_t ancestor,
                          const std::vector<pid_t>& spared = {});
 
-/// Whether this process has a child that lives, known or adopted: one system call. Since orphans
-/// of a subreaper are adopted by it, no for an answer also means: not one live descendant.
+/// True if this process has a child that lives, known or adopted: one system call. A subreaper
+/// adopts orphans, so false also means: not one live descendant.
 bool any_live_child();
-/// The same among the children in one process group.
+/// True if such a child is in one process group.
 bool any_live_child_in_group(pid_t group);
-/// Whether the main thread of a process waits for a child, as a shell does for what it has started;
-/// yes as well where a process sleeps and the kernel does not tell on what (wchan in proc(5)),
-/// `unless_hidden`.
+/// True if the main thread of a process waits for a child, as a shell does for what it has started;
+/// with `unless_hidden` also if a process sleeps and the kernel does not tell on what (wchan in
+/// proc(5)).
 bool waits_for_child(const ProcessEntry& process, const std::string& proc = "/proc",
                      bool unless_hidden = false);
-/// Whether orphaned descendants of this process become its children.
+/// True if orphaned descendants of this process become its children.
 bool is_subreaper();
 
 }  // namespace elastrun::process

@@ -35,7 +35,7 @@ struct SignalEvent {
 /// name up while the sender still exists.
 std::string describe(const SignalEvent& event);
 
-/// What a list of names such as `--signals-to-handle` comes to.
+/// The result of reading a list of names such as `--signals-to-handle`.
 struct SignalList {
   std::vector<int> numbers;           // each once, in the order given
   std::vector<std::string> warnings;  // one sentence for each name that is ignored
@@ -44,7 +44,7 @@ struct SignalList {
 /// by which the system tells of ended children.
 SignalList parse_signals(const std::vector<std::string>& names);
 
-/// What a signal asks of a job, given those before it.
+/// The demand that a signal makes on a job, given those before it.
 enum class Demand {
   Stop,     // the first one: the workers get it, and their time to end
   Nothing,  // the same end again, by another signal or on another way
@@ -75,9 +75,9 @@ class SignalEscalation {
   std::vector<Heard> heard_;
 };
 
-/// Whether a signal whose action is SIG_IGN is to stay ignored. nohup(1) means it; a shell without
-/// job control, which ignores SIGINT and SIGQUIT in all that it starts with `&`, does not: who
-/// sends those to a launcher wants its end, and with torchrun gets it.
+/// True if a signal whose action is SIG_IGN stays ignored. nohup(1) means it; a shell without job
+/// control, which ignores SIGINT and SIGQUIT in all that it starts with `&`, does not: a sender of
+/// those wants the launcher's end, and with torchrun gets it.
 bool stays_ignored(int number);
 
 /// Receives signals on the loop instead of in a handler. While it exists they are blocked in this
@@ -98,7 +98,7 @@ class SignalSource {
   /// for a program whose exit code is decided.
   void ignore_rest();
 
-  /// Those that it listens to: without the ignored ones.
+  /// The signals that it listens to: without the ignored ones.
   const std::vector<int>& signals() const { return signals_; }
 
  private:

@@ -105,7 +105,7 @@ std::vector<int>& inherited() {
   return descriptors;
 }
 
-/// What is above the standard streams goes, but for what children inherit.
+/// Closes what is above the standard streams, but for what children inherit.
 bool keep_only(const std::vector<int>& kept) {
   int next = 3;
   for (const int fd : kept) {
@@ -125,7 +125,7 @@ bool can_leave_table() {
   return can;
 }
 
-/// Of the agent's descriptors the child keeps those that it is about to place or to inherit.
+/// Keeps, of the agent's descriptors, those that the child is about to place or to inherit.
 bool leave_table(const VforkLauncher& launcher, const std::array<int, 3>& streams) {
   if (!launcher.shares_descriptors) return true;
   int highest = std::max(2, *std::ranges::max_element(streams));

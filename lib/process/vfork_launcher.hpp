@@ -47,7 +47,7 @@ class VforkLauncher : public boost::process::v2::posix::default_launcher {
   /// where it can do that by close_range(2), which copies what stays and no more: an agent of 64
   /// workers has hundreds, and to copy and close them takes a third of a start.
   bool shares_descriptors = false;
-  /// Of the child, after success: the process of 1.81 does not give its own away.
+  /// The child's, after success: the process of Boost 1.81 does not give its own away.
   UniqueFd pidfd;
 
   /// A process that has reached its program; or `error` and one that is not open, and no child.

@@ -35,7 +35,7 @@ std::string program_of(pid_t pid, const std::string& proc) {
   return std::string(path.substr(path.rfind('/') + 1));
 }
 
-/// Whether it blocks or ignores SIGTERM.
+/// True if it blocks or ignores SIGTERM.
 bool is_deaf(pid_t pid, const std::string& proc) {
   const auto status = read_status(pid, proc);
   return ((status.blocked | status.ignored) & bit_of(SIGTERM)) != 0;

@@ -7,7 +7,7 @@
 
 namespace elastrun::process {
 
-/// What a process is to the one below it.
+/// The part that a process plays for the one below it.
 enum class Wrapper {
   None,   // does the work itself: a trainer
   Shell,  // waits for what it has started, and goes on afterwards
@@ -20,7 +20,7 @@ enum class Wrapper {
 /// leave SIGTERM to the one below, as unshare(1) with --fork, wait for it and block or ignore it.
 Wrapper wrapper_of(const ProcessEntry& process, const std::string& proc = "/proc");
 
-/// Whether a process waits for a child, as a wrapper does, and SIGTERM means something to this one:
+/// True if a process waits for a child, as a wrapper does, and SIGTERM means something to this one:
 /// it has a handler for it.
 bool leaves_to(const ProcessEntry& parent, const ProcessEntry& child,
                const std::string& proc = "/proc");

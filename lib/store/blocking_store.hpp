@@ -25,7 +25,7 @@ class BlockingStore {
   static Result<std::shared_ptr<BlockingStore>> open_file(const std::string& path);
   ~BlockingStore();
 
-  /// The same store with `PREFIX/` before every key: how one store serves many rounds.
+  /// Prefixes every key with `PREFIX/`: one store serves many rounds.
   std::shared_ptr<BlockingStore> within(const std::string& prefix) const;
 
   Status set(const std::string& key, std::string value);
@@ -33,7 +33,7 @@ class BlockingStore {
   Result<std::string> get(const std::string& key, Duration timeout = kTimeLimit);
   /// The sum; a missing number counts as 0.
   Result<std::int64_t> add(const std::string& key, std::int64_t delta);
-  /// As Store::compare_set.
+  /// See Store::compare_set.
   Result<std::string> compare_set(const std::string& key, std::string expected,
                                   std::string desired);
   Result<bool> check(const std::vector<std::string>& keys);

@@ -35,7 +35,7 @@ struct TcpClient::Connection : std::enable_shared_from_this<Connection> {
   /// Once the socket is connected: reads until the end.
   void start() { read(); }
   void call(Call call);
-  /// The same, ahead of what is queued.
+  /// Sends a call ahead of what is queued.
   void call_next(Call call);
   /// Drops all calls without a word.
   void abandon();

@@ -80,8 +80,8 @@ class Conversation {
   Conversation(Exchange& exchange, Peer peer) : exchange_(&exchange), peer_(peer) {}
 
   bool stalled() const { return output_.size() > kStallAt; }
-  /// Whether there is something that did not run: half a message, whole ones while stalled, or the
-  /// rest of a long answer.
+  /// True if something did not run: half a message, whole ones while stalled, or the rest of a long
+  /// answer.
   bool pending() const { return !pending_.empty() || rest_; }
 
   Output& output() { return output_; }
@@ -92,8 +92,8 @@ class Conversation {
 
  private:
   enum class Stage : std::uint8_t { Undecided, Current, Old, Ended };
-  /// What a list has still to be answered. An answer may be larger than a peer may let pile up, so
-  /// it is made as fast as it is read, and of what the store holds by then.
+  /// The rest of a list that is to be answered. An answer may be larger than a peer may let pile
+  /// up, so it is made as fast as it is read, from what the store holds by then.
   struct Rest {
     bool values = false;  // of these keys; otherwise the keys themselves
     std::vector<std::string> keys;
@@ -132,7 +132,7 @@ class Conversation {
 /// output. What the server, the recorded conversations and the fuzzers share.
 class Exchange {
  public:
-  /// What torch's clients count in when they have connected.
+  /// The key in which torch's clients count once they have connected.
   static constexpr std::string_view kJoinKey = "init/";
   using OnJoin = std::function<void(std::int64_t)>;
   using OnChange = std::function<void()>;

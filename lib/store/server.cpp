@@ -164,7 +164,7 @@ class Gate {
     early_.emplace_back(std::move(socket), std::move(first_bytes));
   }
   std::size_t kept() const { return early_.size(); }
-  /// Those who waited, first come first, and forgets them.
+  /// Returns those who waited, first come first, and forgets them.
   std::vector<Early> take_early() { return std::exchange(early_, {}); }
 
  private:
@@ -290,7 +290,7 @@ void TcpServer::ready(std::span<const epoll_event> events) {
   flush_touched();
 }
 
-/// Of all that a peer can cause, only the lack of memory throws; it costs that peer alone.
+/// Runs `work` for a peer, who alone pays for the one thing that throws: lack of memory.
 template <class Work>
 void TcpServer::guard(Peer peer, Work work) {
   // A peer that asks for more memory than there is costs its connection, and not the agent.
@@ -341,7 +341,7 @@ void TcpServer::accept_later(int error) {
   });
 }
 
-/// Whether new connections are taken now, or wait in the kernel's queue.
+/// Takes new connections now, or leaves them in the kernel's queue.
 void TcpServer::listen(bool now) {
   poller_->modify(listener_.get(), now ? EPOLLIN : 0u, kListenerTag);
 }

@@ -38,11 +38,11 @@ class Store {
   /// the value then at the key, or `expected` if the key is missing still.
   virtual void compare_set(std::string key, std::string expected, std::string desired,
                            OnValue done) = 0;
-  /// Whether all of the keys are there now.
+  /// Tells if all of the keys are there now.
   virtual void check(std::vector<std::string> keys, OnFlag done) = 0;
   /// Succeeds once each of the keys has been there.
   virtual void wait(std::vector<std::string> keys, Duration timeout, OnDone done) = 0;
-  /// Whether there was such a key.
+  /// Tells if there was such a key.
   virtual void erase(std::string key, OnFlag done) = 0;
   virtual void count_keys(OnNumber done) = 0;
   /// In no order.

@@ -41,7 +41,7 @@ class Value {
   std::shared_ptr<std::string> large_;
 };
 
-/// What happened to a watched key (torch 1.13's WATCH_KEY), with its numbers on the wire.
+/// The change of a watched key (torch 1.13's WATCH_KEY), with its numbers on the wire.
 enum class ChangeKind : std::uint8_t { Updated = 0, Created = 1, Deleted = 2 };
 struct Change {
   ChangeKind kind = ChangeKind::Updated;
@@ -81,9 +81,9 @@ class Table {
   /// Answers the value now there, or nothing if the key is missing still.
   const Value* compare_set(std::string_view key, std::string_view expected,
                            std::string_view desired);
-  /// Whether there was such a key. A queue of that name stays.
+  /// True if there was such a key. A queue of that name stays.
   bool erase(std::string_view key);
-  /// Whether a key or a queue with something in it has this name.
+  /// True if a key or a queue with something in it has this name.
   bool present(std::string_view key) const;
   std::size_t size() const { return values_; }
   /// All keys, in no order. The views live until the next call that changes a key.
@@ -163,7 +163,7 @@ struct Table::Wait {
   std::vector<Link> links;  // reserved once: links point at each other
 };
 
-/// What few keys have beside a value.
+/// The members that few keys have beside a value.
 struct Table::Extra {
   struct Arrived {
     Peer peer = 0;
@@ -197,7 +197,7 @@ struct Table::Slot {
   std::unique_ptr<Extra> extra;
 };
 
-/// What a peer takes part in, so that cancel() and forget() find it without a search.
+/// A peer's waits and watches, so that cancel() and forget() find them without a search.
 struct Table::Interests {
   std::vector<std::unique_ptr<Wait>> waits;
   std::vector<Entry*> arrivals;
@@ -205,7 +205,7 @@ struct Table::Interests {
   bool empty() const { return waits.empty() && arrivals.empty() && watches.empty(); }
 };
 
-/// As std::stoll, by which torch reads its counters: blanks, a sign, digits; the rest is ignored.
+/// Parses like std::stoll, which torch reads counters with: blanks, a sign, digits, no rest.
 inline std::optional<std::int64_t> parse_counter(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t\n\v\f\r"), text.size()));
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);

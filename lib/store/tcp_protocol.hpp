@@ -13,7 +13,7 @@
 /// numbers are little-endian; a text is a u64 length and its bytes.
 namespace elastrun::store {
 
-/// What one connection speaks. The two number their requests differently.
+/// The protocol of one connection. The two number their requests differently.
 enum class Protocol : std::uint8_t { Current, Old };  // Old: that of torch 1.13
 
 enum class Query : std::uint8_t {
@@ -45,7 +45,7 @@ constexpr std::size_t kMaxValue = 8u << 20;
 constexpr std::uint64_t kMaxItems = 131072;    // keys of a list, pairs of a MULTI_SET
 constexpr std::size_t kMaxMessage = 1u << 30;  // ours: what half a message may keep of memory
 
-/// What follows the number of a request.
+/// The fields that follow the number of a request.
 enum class Field : std::uint8_t { None, Key, Bytes, Number, Nonce, Keys, Pairs };
 using Shape = std::array<Field, 3>;
 
@@ -99,7 +99,7 @@ class Scanner {
 
 /// A complete request. Its views are into the bytes it was read from.
 struct Request {
-  /// Whether it changes what is stored: a client that only looks may do so for ever.
+  /// True if it changes what is stored: a client that only looks may do so for ever.
   bool changes() const;
 
   Query query = Query::Validate;

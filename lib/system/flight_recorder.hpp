@@ -9,8 +9,8 @@
 
 namespace elastrun::system {
 
-/// Where PyTorch's flight recorder of collectives listens in a worker and writes its dump: torch
-/// 2.13 has a pipe only where TORCH_NCCL_DEBUG_INFO_PIPE_FILE (of XCCL
+/// The places where PyTorch's flight recorder of collectives listens in a worker and writes its
+/// dump: torch 2.13 has a pipe only where TORCH_NCCL_DEBUG_INFO_PIPE_FILE (for XCCL
 /// TORCH_FR_DEBUG_INFO_PIPE_FILE) names one, and a dump below TORCH_FR_DUMP_TEMP_FILE or
 /// TORCH_NCCL_DEBUG_INFO_TEMP_FILE, or else in its cache; each with the rank behind it, the pipe
 /// also with ".pipe".
@@ -19,9 +19,9 @@ struct FlightRecorder {
   std::string dump;
   bool operator==(const FlightRecorder&) const = default;
 };
-/// By the environment, "NAME=VALUE", that the worker was started with. Pure.
+/// Reads them from the environment, "NAME=VALUE", that the worker was started with. Pure.
 FlightRecorder flight_recorder_of(const std::vector<std::string>& environment, int rank);
-/// What a process was started with, as proc(5) has it; empty where that may not be read.
+/// Reads a process's environment at its start, from proc(5); empty where that is forbidden.
 std::vector<std::string> environment_of(pid_t process);
 
 /// Asks those for a dump that have made their pipe, and gives the names of the files into which

@@ -15,7 +15,7 @@
 
 namespace elastrun::system {
 
-/// What a processor package, or its memory, has drawn since it was first looked at.
+/// The energy that a processor package, or its memory, has drawn since it was first looked at.
 struct EnergyUse {
   std::string id;    // "intel-rapl:0", "intel-rapl:0:2"
   std::string name;  // "package-0", "dram"
@@ -46,8 +46,8 @@ struct WatchedWorker {
   pid_t pid = 0;
 };
 
-/// What a worker has used, with the processes of its session. Totals never fall as long as it is
-/// the same process.
+/// The resources that a worker has used, with the processes of its session. Totals never fall as
+/// long as it is the same process.
 struct WorkerUse {
   WatchedWorker worker;
   ProcessUse use;              // threads and memory: of all that live
@@ -75,7 +75,7 @@ struct MachineSample {
   std::vector<EnergyUse> energy;  // of processors and memory
 };
 
-/// Where to look; changed by tests only.
+/// The places to look at; only tests change them.
 struct MachineSources {
   std::string proc = "/proc";
   std::string cgroups = "/sys/fs/cgroup";

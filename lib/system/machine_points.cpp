@@ -20,7 +20,7 @@ class Points {
  public:
   Points(std::vector<telemetry::Point>& all, TimePoint start) : all_(all), start_(start) {}
 
-  /// What add() adds from now on.
+  /// Names the metric that add() adds to from now on.
   void metric(Kind kind, const char* name, const char* unit, const char* help) {
     kind_ = kind;
     spec_ = std::make_shared<const telemetry::Spec>(

@@ -13,7 +13,7 @@ namespace elastrun::system {
 /// there is one (system.*, process.*, hw.*), else under elastrun.cgroup.*. elastrun-telemetry(7)
 /// lists them. Counters count from `start`. Pure.
 std::vector<telemetry::Point> points_of(const MachineSample& sample, TimePoint start);
-/// What the names of those begin with.
+/// Lists the prefixes of their names.
 std::vector<std::string> machine_point_names();
 
 }  // namespace elastrun::system

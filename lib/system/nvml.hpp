@@ -42,7 +42,7 @@ class Nvml {
 
   /// Empty without a driver, which the next call looks for again.
   std::vector<GpuUse> sample();
-  /// As of the function below; without a limit.
+  /// See nvlink_domain() below; without a time limit.
   std::string nvlink_domain();
 
  private:

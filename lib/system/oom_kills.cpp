@@ -36,7 +36,7 @@ std::string address_space_limit() {
                      format_bytes(limit.rlim_cur));
 }
 
-/// What the program itself said about memory.
+/// Returns what the program itself said about memory.
 std::string said_out_of_memory(std::string_view text) {
   if (text.contains("CUDA out of memory") || text.contains("HIP out of memory") ||
       text.starts_with("torch.OutOfMemoryError") || text.contains("cuda.OutOfMemoryError")) {

@@ -26,15 +26,15 @@ OomCounts read_oom_counts();
 /// The number behind `key` in lines of "key number". Pure.
 std::optional<std::uint64_t> counter_in(std::string_view text, std::string_view key);
 
-/// Of /proc/self/cgroup the path in the memory hierarchy (v1) or the unified one (v2), and which of
-/// both. Pure; nothing if there is neither.
+/// The path from /proc/self/cgroup in the memory hierarchy (v1) or the unified one (v2), and which
+/// of both. Pure; nothing if there is neither.
 struct MemoryCgroup {
   std::string path;
   bool unified = true;
 };
 std::optional<MemoryCgroup> memory_cgroup(std::string_view proc_self_cgroup);
 
-/// Whether the kernel's log says that it killed this process because memory ran out, and no more
+/// True if the kernel's log says that it killed this process because memory ran out, and no more
 /// than `last` such kills are in the log from there on. Pure.
 bool log_names_victim(std::string_view kernel_log, pid_t process, std::uint64_t last);
 
@@ -53,8 +53,8 @@ class OomKills {
   /// An attempt starts now: what was counted or logged before is not its doing, and may be about
   /// another process that had the same number.
   void begin();
-  /// What the kernel or the program says of it, a sentence; or empty. `error_text`: the exception's
-  /// text, if there is one.
+  /// Returns a sentence about what the kernel or the program says of it; or empty. `error_text`:
+  /// the exception's text, if there is one.
   std::string diagnostics(const process::ExitStatus& status, pid_t process,
                           std::string_view error_text) const;
 

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-/// What stands in files of proc(5) and of cgroup v2. Pure; text that is not as the kernel writes it
-/// gives nothing, or leaves out the line that is not.
+/// Parsers of proc(5) and cgroup v2 files. Pure; text that is not as the kernel writes it gives
+/// nothing, or leaves out the line that is not.
 namespace elastrun::system {
 
 /// Seconds since boot, of all CPUs together.
@@ -18,7 +18,7 @@ struct CpuTimes {
   double all() const { return user + nice + system + idle + iowait + interrupt + steal; }
   bool operator==(const CpuTimes&) const = default;
 };
-/// Of /proc/stat, with the clock ticks of a second.
+/// Reads /proc/stat; `ticks`: clock ticks of a second.
 std::optional<CpuTimes> cpu_times_in(std::string_view stat, double ticks);
 
 /// Bytes.
@@ -27,7 +27,7 @@ struct MemoryUse {
   std::uint64_t used() const { return total - available; }
   bool operator==(const MemoryUse&) const = default;
 };
-/// Of /proc/meminfo.
+/// Reads /proc/meminfo.
 std::optional<MemoryUse> memory_in(std::string_view meminfo);
 
 /// Bytes since boot in both directions: read and written, or received and sent.
@@ -36,13 +36,13 @@ struct DeviceIo {
   std::uint64_t in = 0, out = 0, errors_in = 0, errors_out = 0;
   bool operator==(const DeviceIo&) const = default;
 };
-/// Of /proc/diskstats: disks that are not made of others' parts: no partitions, no loop and RAM
+/// Reads /proc/diskstats: disks that are not made of others' parts: no partitions, no loop and RAM
 /// devices, no device mapper.
 std::vector<DeviceIo> disks_in(std::string_view diskstats);
-/// Of /proc/net/dev, without loopback.
+/// Reads /proc/net/dev, without loopback.
 std::vector<DeviceIo> networks_in(std::string_view dev);
 
-/// What a process has used, with its children that have ended and were waited for.
+/// The resources that a process has used, with its children that have ended and were waited for.
 struct ProcessUse {
   double user = 0, system = 0;  // seconds
   std::uint64_t minor_faults = 0, major_faults = 0;
@@ -50,7 +50,7 @@ struct ProcessUse {
   std::uint64_t start_ticks = 0;
   bool operator==(const ProcessUse&) const = default;
 };
-/// Of /proc/PID/stat.
+/// Reads /proc/PID/stat.
 std::optional<ProcessUse> process_use_in(std::string_view stat, double ticks, std::uint64_t page);
 /// `in` and `out` of /proc/PID/io: what came from and went to storage. Nothing without the right.
 std::optional<DeviceIo> process_io_in(std::string_view io);
@@ -58,7 +58,7 @@ std::optional<DeviceIo> process_io_in(std::string_view io);
 /// One line "key value" of a text such as /proc/vmstat, "key: value" or "key=value".
 std::optional<std::uint64_t> value_in(std::string_view text, std::string_view key);
 
-/// What cgroup v2 tells of the group of this job, as far as its controllers are there.
+/// The numbers that cgroup v2 has for the group of this job, as far as its controllers are there.
 struct CgroupUse {
   std::optional<double> cpu_user, cpu_system, throttled;  // seconds
   std::optional<std::uint64_t> periods, throttled_periods;

@@ -40,10 +40,10 @@ UniqueFd open_offered(pid_t pid, int descriptor) {
   return file;
 }
 
-/// Whether the handler is still the one that was offered. Not after execve(2): then another program
-/// has its pid, its offer is forgotten there, and the signal would end it. Whose a handler is the
-/// kernel does not tell; but a script that catches every signal there is, to clean up at any of
-/// them, has one for all real-time signals, and hardly anybody else has one for any.
+/// True if the handler is still the one that was offered. After execve(2) another program has its
+/// pid, its offer is forgotten there, and the signal would end it. The kernel does not tell whose a
+/// handler is; but a script that catches every signal there is, to clean up at any of them, has one
+/// for all real-time signals, and hardly anybody else has one for any.
 bool keeps_offer(pid_t pid, int signal) {
   const auto handled = process::read_status(pid).caught;
   const auto realtime = ~(process::bit_of(SIGRTMIN) - 1);  // not those of the C library, below it
@@ -82,7 +82,7 @@ struct Asked {
   int quiet = 0;
   bool done = true, main_is_asked = true;
 
-  /// Whether its main thread has not run Python for all that is known: it would have left the lock
+  /// True if, as far as is known, its main thread has not run Python: it would have left the lock
   /// to the thread that wants it. On a machine that is short of processors it may just not have
   /// run.
   bool is_in_c() const {

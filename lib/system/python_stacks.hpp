@@ -8,8 +8,8 @@
 
 namespace elastrun::system {
 
-/// What a Python process has offered: at this signal it writes to this descriptor of its, a file in
-/// memory (memfd_create(2)). Its `thread` writes the stacks of all threads as soon as it gets the
+/// A Python process's offer: at this signal it writes to this descriptor of its, a file in memory
+/// (memfd_create(2)). Its `thread` writes the stacks of all threads as soon as it gets the
 /// interpreter lock. Any other thread that gets the signal, the main one if it is sent to the
 /// process, writes its own by faulthandler from inside the signal handler, so even while it hangs
 /// in C with the lock; one that runs Python then may crash (Python 3.13).
@@ -27,8 +27,8 @@ struct StackSource {
   StackOffer offer;
 };
 
-/// As the next function, of all of them together, in their order: they are signalled first, and
-/// then waited for, so that many take no longer than one.
+/// Asks all of them together, in their order: signals all first and then waits, so that many take
+/// no longer than one.
 std::vector<std::vector<std::string>> ask_python_stacks(const std::vector<StackSource>& sources,
                                                         std::chrono::milliseconds limit);
 

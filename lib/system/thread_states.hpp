@@ -9,7 +9,7 @@
 
 namespace elastrun::system {
 
-/// What one thread of a process does, as procfs tells it. What the kernel does not tell is empty.
+/// The state of one thread of a process in procfs. Empty members: the kernel does not tell.
 struct ThreadState {
   pid_t id = 0;
   std::string name;

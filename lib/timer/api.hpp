@@ -59,7 +59,7 @@ class TimerServer {
   using Expired = std::vector<std::pair<std::int64_t, std::vector<TimerRequest>>>;  // by worker
   virtual void register_timers(const std::vector<TimerRequest>& requests) = 0;
   virtual void clear_timers(const std::set<std::int64_t>& worker_ids) = 0;
-  /// Those whose expiration time is not after `deadline`.
+  /// Returns the timers whose expiration time is not after `deadline`.
   virtual Expired get_expired_timers(double deadline) const = 0;
   /// False: try again. An exception counts as true.
   virtual bool reap_worker(std::int64_t worker_id) = 0;

@@ -13,7 +13,7 @@
 
 namespace elastrun::timer {
 
-/// What a worker asks: "kill me with `signal` unless I take this back before `expiry`", or, without
+/// A worker's request: "kill me with `signal` unless I take this back before `expiry`", or, without
 /// an expiry, that it is taken back.
 struct Request {
   std::int64_t worker = 0;  // its pid

@@ -64,7 +64,7 @@ class FileTimerServer {
   Status start();
   /// Forgets all timers and removes the FIFO.
   void stop();
-  /// Of the FIFO, from start() on.
+  /// The FIFO's path, from start() on.
   const std::string& path() const { return file_path_; }
   std::size_t timers() const { return watchdog_.deadlines().size(); }
 

@@ -11,7 +11,7 @@
 
 namespace elastrun::timer {
 
-/// Whether this is the scope that torch's expires() makes up when it is given none: it means the
+/// True if this is the scope that torch's expires() makes up when it is given none: it means the
 /// caller's file and line, but finds always those of the context manager, ".../contextlib.py#137".
 bool is_torch_default(std::string_view scope);
 
@@ -26,7 +26,7 @@ bool is_torch_default(std::string_view scope);
 /// have not ended: so a process that is in time is never killed. Pure.
 class NestedScopes {
  public:
-  /// What a request means for Deadlines, in order; one whose scope was given, itself.
+  /// Translates a request for Deadlines, in order; one whose scope was given, as it is.
   std::vector<Request> translate(const Request& request, TimePoint now);
   /// The worker has ended.
   void forget(std::int64_t worker);

@@ -25,8 +25,8 @@ struct RequestPlace {
   RequestPlace& operator=(const RequestPlace&) = delete;
   ~RequestPlace();
 
-  /// What removes both, in place of the end, and may wait for the file system. If it is never
-  /// called, both stay.
+  /// Returns what removes both, in place of the end, and may wait for the file system. If it is
+  /// never called, both stay.
   std::function<void()> take_removal();
 
   /// At `path`, in place of a FIFO of our own user that an earlier agent has left there; if `path`

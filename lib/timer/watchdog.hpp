@@ -26,7 +26,7 @@ class Watchdog {
   struct Parts {
     boost::asio::io_context& loop;
     Clock& clock;
-    /// Whether requests of this process count.
+    /// True if requests of this process count.
     std::function<bool(pid_t)> is_ours;
     /// Just before timers are found expired: time to read requests that wait to be read.
     std::function<void()> catch_up;
@@ -47,7 +47,7 @@ class Watchdog {
   /// Signals a process that had timers, and tries again each second as long as that fails and the
   /// process runs. Succeeds as well if it has ended.
   Status reap(pid_t pid, int signal);
-  /// Whether a process that had timers has not ended.
+  /// True if a process that had timers has not ended.
   bool runs(pid_t pid) const;
   /// For looking at such a process; empty if it has been seen to end.
   UniqueFd pidfd_of(pid_t pid) const;
