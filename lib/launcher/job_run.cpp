@@ -262,7 +262,7 @@ Status JobRun::meet(OwnRendezvous own) {
       set_up_rendezvous(loop_, *clock_, spec_, self_, std::move(own), guardian_.guardian_pid());
   if (!place) return std::unexpected(place.error());
   place_ = std::move(*place);
-  place_.store->on_join(std::bind_front(&Observers::joined, &observers_));
+  place_.store->on_join([this](bool all) { observers_.heard(moment::Joined{all}); });
   return {};
 }
 

@@ -51,22 +51,6 @@ Result<std::shared_ptr<const rendezvous::RestartMemory>> RestartMemoryFile::read
   return std::make_shared<const rendezvous::RestartMemory>(memory.aged(since));
 }
 
-void RestartMemoryFile::round_ready(const rendezvous::Round& round, Duration) {
-  writes_ = round.group_rank == 0;
-}
-
-void RestartMemoryFile::restarting(const rendezvous::Restart& order) {
-  write(order.memory);
-}
-
-void RestartMemoryFile::role_restarting(const rendezvous::Restart& order) {
-  write(order.memory);
-}
-
-void RestartMemoryFile::ended(const JobResult& result, const std::vector<workers::Worker>*) {
-  write(result.memory);
-}
-
 void RestartMemoryFile::write(const std::shared_ptr<const rendezvous::RestartMemory>& memory) {
   if (!writes_ || path_.empty() || !memory) return;
   auto object = rendezvous::write_memory(*memory);

@@ -23,10 +23,12 @@ class RestartMemoryFile final : public Observer {
   static Result<std::shared_ptr<const rendezvous::RestartMemory>> read(const std::string& path,
                                                                        WallTime now);
 
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
-  void restarting(const rendezvous::Restart& order) override;
-  void role_restarting(const rendezvous::Restart& order) override;
-  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::RoundReady& seen) { writes_ = seen.round.group_rank == 0; }
+  void on(const moment::Restarting& seen) { write(seen.order.memory); }
+  void on(const moment::RoleRestarting& seen) { write(seen.order.memory); }
+  void on(const moment::Ended& seen) { write(seen.result.memory); }
 
  private:
   void write(const std::shared_ptr<const rendezvous::RestartMemory>& memory);

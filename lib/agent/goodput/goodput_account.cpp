@@ -12,33 +12,33 @@ bool is_failure(const rendezvous::Cause& cause) {
   return cause.kind != Kind::NodeJoined && cause.kind != Kind::NodeLeft;
 }
 
-void GoodputAccount::failed(const workers::Judgement& judgement) {
-  const auto& first = judgement.first();
+void GoodputAccount::on(const moment::Failed& seen) {
+  const auto& first = seen.judgement.first();
   account_.noticed_after(phase_since_ - first.at, workers::exit_time(first),
                          cause_of(first, {}).text);
 }
 
-void GoodputAccount::restarting(const rendezvous::Restart& order) {
-  account_.restarting(order.cause.text, is_failure(order.cause), clock_.now());
+void GoodputAccount::on(const moment::Restarting& seen) {
+  account_.restarting(seen.order.cause.text, is_failure(seen.order.cause), clock_.now());
 }
 
-void GoodputAccount::stopped(const std::vector<workers::Worker>& group, Duration) {
-  account_.stopped(std::ranges::any_of(group, &workers::Worker::failed), clock_.now());
+void GoodputAccount::on(const moment::Stopped& seen) {
+  account_.stopped(std::ranges::any_of(seen.group, &workers::Worker::failed), clock_.now());
 }
 
-void GoodputAccount::worker_said(const workers::Worker& worker, const workers::Message& message) {
+void GoodputAccount::on(const moment::WorkerSaid& seen) {
   if (!hears_workers_) return;
-  if (const auto* one = std::get_if<workers::CheckpointDone>(&message))
-    checkpoint(one->step, worker.rank);
+  if (const auto* one = std::get_if<workers::CheckpointDone>(&seen.said))
+    checkpoint(one->step, seen.worker.rank);
   // The steps of one rank stand for all; a checkpoint counts once all ranks that save have it. It
   // is rank 0, where that is here. Else it is not asked for, until the node of rank 0 is lost: the
   // account of the one that follows must not begin with hours in which nothing was done.
-  if (worker.rank != first_rank_) return;
-  if (const auto* one = std::get_if<workers::StepDone>(&message)) step(one->step);
-  if (const auto* one = std::get_if<workers::PhaseEntered>(&message)) {
+  if (seen.worker.rank != first_rank_) return;
+  if (const auto* one = std::get_if<workers::StepDone>(&seen.said)) step(one->step);
+  if (const auto* one = std::get_if<workers::PhaseEntered>(&seen.said)) {
     account_.entered(one->name, clock_.now());
   }
-  const auto* said = std::get_if<workers::GoodputEntries>(&message);
+  const auto* said = std::get_if<workers::GoodputEntries>(&seen.said);
   if (said == nullptr) return;
   const auto now = clock_.now();
   const auto wall = clock_.wall();
@@ -47,10 +47,10 @@ void GoodputAccount::worker_said(const workers::Worker& worker, const workers::M
   }
 }
 
-void GoodputAccount::ended(const JobResult& result, const std::vector<workers::Worker>*) {
+void GoodputAccount::on(const moment::Ended& seen) {
   using Kind = Ending::Kind;
-  const auto kind = result.ending.kind;
-  account_.ended(result.succeeded(), clock_.now(),
+  const auto kind = seen.result.ending.kind;
+  account_.ended(seen.result.succeeded(), clock_.now(),
                  kind == Kind::Preempted   ? "preempted"
                  : kind == Kind::Signalled ? "signalled"
                                            : "stopped");

@@ -20,21 +20,23 @@ class GoodputAccount final : public Observer {
         hears_workers_(hears_workers),
         account_(job_start, several_nodes, clock.now()) {}
 
-  void phase(Phase phase, TimePoint now) override { account_.phase(phase, phase_since_ = now); }
-  void round_ready(const rendezvous::Round& round, Duration) override {
-    account_.world(round.world_size);
-    first_rank_ = round.rank_base;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::PhaseChanged& seen) { account_.phase(seen.phase, phase_since_ = seen.now); }
+  void on(const moment::RoundReady& seen) {
+    account_.world(seen.round.world_size);
+    first_rank_ = seen.round.rank_base;
   }
-  void joined(bool all) override { account_.joined(all, clock_.now()); }
-  void failed(const workers::Judgement& judgement) override;
-  void restarting(const rendezvous::Restart& order) override;
-  void hang(const JobHang& hang) override { account_.hang(hang.standing, clock_.now()); }
-  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
-  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+  void on(const moment::Joined& seen) { account_.joined(seen.all, clock_.now()); }
+  void on(const moment::Failed& seen);
+  void on(const moment::Restarting& seen);
+  void on(const HangSeen& seen) { account_.hang(seen.hang->standing, clock_.now()); }
+  void on(const moment::Stopped& seen);
+  void on(const moment::Ended& seen);
+  void on(const moment::WorkerSaid& seen);
 
   /// Steps, phases and recorders of rank 0, and checkpoints of all ranks of this node. Where rank 0
   /// is on another node, those of the first rank of this one.
-  void worker_said(const workers::Worker& worker, const workers::Message& message) override;
   void step(std::int64_t number) { account_.step(number, clock_.now()); }
   void checkpoint(std::int64_t number, std::int64_t rank = 0) {
     account_.checkpoint(rank, number, clock_.now());

@@ -139,13 +139,10 @@ void ExpirationTimers::heard(pid_t sender, const workers::TimerSet& timer) {
 
 /// While a group is being stopped its workers save what they have; they are told how long that may
 /// take by other means.
-void ExpirationTimers::phase(Phase phase, TimePoint) {
-  active_ = phase == Phase::Starting || phase == Phase::Running || phase == Phase::Settling;
+void ExpirationTimers::on(const moment::PhaseChanged& seen) {
+  active_ = seen.phase == Phase::Starting || seen.phase == Phase::Running ||
+            seen.phase == Phase::Settling;
   if (!active_) watchdog_.clear();
-}
-
-void ExpirationTimers::round_ready(const rendezvous::Round&, Duration) {
-  ++group_;
 }
 
 /// Tells of one timer, for all to hear.

@@ -64,8 +64,10 @@ class ExpirationTimers final : public Observer {
   /// When a worker last set or released a timer by torch's FIFO; min(): not yet.
   TimePoint last_request() const { return last_request_; }
 
-  void phase(Phase phase, TimePoint now) override;
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::PhaseChanged& seen);
+  void on(const moment::RoundReady&) { ++group_; }
 
  private:
   void heard_line(std::string_view line);

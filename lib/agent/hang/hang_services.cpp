@@ -65,10 +65,6 @@ void HangServices::offered(pid_t sender, const workers::Worker& worker,
   watch_.heard(worker.rank, offer);
 }
 
-void HangServices::worker_said(const workers::Worker& worker, const workers::Message& message) {
-  watch_.heard(worker.rank, message);
-}
-
 void HangServices::end(JobResult& result, files::BlockingCalls& files) {
   result.expired_timers = timers_.expired();
   result.hangs = watch_.all();
@@ -76,28 +72,6 @@ void HangServices::end(JobResult& result, files::BlockingCalls& files) {
   timers_.close_pipe(files, [&guardian = guardian_, folder = timers_.own_folder()] {
     if (!folder.empty()) guardian.forget(folder);
   });
-}
-
-void HangServices::phase(Phase phase, TimePoint now) {
-  timers_.phase(phase, now);
-  watch_.phase(phase, now);
-}
-
-void HangServices::round_ready(const rendezvous::Round& round, Duration waited) {
-  timers_.round_ready(round, waited);
-  // Pids of the last group may be given away by now.
-  offers_.forget();
-  watch_.round_ready(round, waited);
-}
-
-void HangServices::started(const rendezvous::Round& round,
-                           const std::vector<workers::Worker>& group, Duration took) {
-  collector_.started(round, group, took);
-  watch_.started(round, group, took);
-}
-
-void HangServices::stopped(const std::vector<workers::Worker>& group, Duration took) {
-  collector_.stopped(group, took);
 }
 
 }  // namespace elastrun::agent

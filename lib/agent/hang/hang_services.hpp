@@ -53,12 +53,13 @@ class HangServices final : public Observer {
   /// After the run: what hung and what expired. Removes the FIFO, by a thread.
   void end(JobResult& result, files::BlockingCalls& files);
 
-  void phase(Phase phase, TimePoint now) override;
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
-  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
-               Duration took) override;
-  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
-  void worker_said(const workers::Worker& worker, const workers::Message& message) override;
+  void heard(const Moment& one) override {
+    // Pids of the last group may be given away by now.
+    if (std::holds_alternative<moment::RoundReady>(one)) offers_.forget();
+    timers_.heard(one);
+    collector_.heard(one);
+    watch_.heard(one);
+  }
 
  private:
   explicit HangServices(const Parts& parts);

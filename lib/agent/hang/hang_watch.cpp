@@ -68,19 +68,18 @@ hangs::HangTimeout hang_timeout_of(const spec::JobSpec& spec) {
 HangWatch::HangWatch(Parts parts)
     : parts_(std::move(parts)), awake_(parts_.clock), rule_(hang_timeout_of(parts_.spec)) {}
 
-void HangWatch::round_ready(const rendezvous::Round& round, Duration) {
-  round_ = round;
+void HangWatch::on(const moment::RoundReady& seen) {
+  round_ = seen.round;
   ++groups_;
 }
 
-void HangWatch::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
-                        Duration) {
+void HangWatch::on(const moment::Started& seen) {
   pids_.clear();
-  for (const auto& worker : group) pids_[worker.rank] = worker.pid;
+  for (const auto& worker : seen.group) pids_[worker.rank] = worker.pid;
 }
 
-void HangWatch::phase(Phase phase, TimePoint) {
-  runs_ = phase == Phase::Running;
+void HangWatch::on(const moment::PhaseChanged& seen) {
+  runs_ = seen.phase == Phase::Running;
   told_.reset();
   overdue_.clear();
   set_held({});

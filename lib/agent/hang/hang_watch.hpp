@@ -49,10 +49,12 @@ class HangWatch final : public Observer {
   /// The last kMostKept so far.
   const std::vector<JobHang>& all() const { return hangs_; }
 
-  void phase(Phase phase, TimePoint now) override;
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
-  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
-               Duration took) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::PhaseChanged& seen);
+  void on(const moment::RoundReady& seen);
+  void on(const moment::Started& seen);
+  void on(const moment::WorkerSaid& seen) { heard(seen.worker.rank, seen.said); }
 
  private:
   void look();

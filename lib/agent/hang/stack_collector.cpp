@@ -39,15 +39,10 @@ void StackCollector::asked() {
   parts_.report(rendezvous::AskStacks{});
 }
 
-void StackCollector::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
-                             Duration took) {
-  began_ = parts_.clock.wall() - took;
+void StackCollector::on(const moment::Started& seen) {
+  began_ = parts_.clock.wall() - seen.took;
   workers_.clear();
-  for (const auto& worker : group) workers_.push_back({worker.rank, worker.pid, worker.pid});
-}
-
-void StackCollector::stopped(const std::vector<workers::Worker>&, Duration) {
-  workers_.clear();
+  for (const auto& worker : seen.group) workers_.push_back({worker.rank, worker.pid, worker.pid});
 }
 
 /// Of a worker that is a script, or numactl(8), the first of its processes that has something to

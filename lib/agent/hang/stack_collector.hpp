@@ -38,9 +38,10 @@ class StackCollector final : public Observer {
   /// A process that is below no worker wants to know where the workers of the job stand.
   void asked();
 
-  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
-               Duration took) override;
-  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::Started& seen);
+  void on(const moment::Stopped&) { workers_.clear(); }
 
  private:
   struct Subject {

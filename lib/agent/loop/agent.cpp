@@ -97,7 +97,7 @@ void Agent::work_off() {
 void Agent::tell_phase() {
   if (told_phase_ == policy_.phase()) return;
   told_phase_ = policy_.phase();
-  parts_.observer.phase(told_phase_, parts_.clock.now());
+  parts_.observer.heard(moment::PhaseChanged{told_phase_, parts_.clock.now()});
 }
 
 void Agent::tell_signal(const SignalCame& fact) const {
@@ -117,12 +117,10 @@ void Agent::observe(const Fact& fact) {
   if (const auto* signal = std::get_if<SignalCame>(&fact)) {
     return tell_signal(*signal);
   }
-  auto& observer = parts_.observer;
-  if (const auto* seen = std::get_if<HangSeen>(&fact)) return observer.hang(*seen->hang);
-  if (const auto* seen = std::get_if<HeldSeen>(&fact)) return observer.held(seen->ranks);
-  if (const auto* one = std::get_if<TimerExpired>(&fact))
-    return observer.timer_expired(*one->timer);
-  if (const auto* one = std::get_if<TimerKilled>(&fact)) return observer.timer_killed(*one->timer);
+  if (const auto* seen = std::get_if<HangSeen>(&fact)) return parts_.observer.heard(*seen);
+  if (const auto* seen = std::get_if<HeldSeen>(&fact)) return parts_.observer.heard(*seen);
+  if (const auto* seen = std::get_if<TimerExpired>(&fact)) return parts_.observer.heard(*seen);
+  if (const auto* seen = std::get_if<TimerKilled>(&fact)) return parts_.observer.heard(*seen);
   const auto* pushed = std::get_if<Pushed>(&fact);
   if (pushed == nullptr) return;
   if (const auto* ask = std::get_if<rendezvous::AskReached>(&pushed->push)) {
@@ -134,10 +132,10 @@ void Agent::observe(const Fact& fact) {
   }
   if (const auto* progress = std::get_if<rendezvous::Progress>(&pushed->push)) {
     log::info("rendezvous", "{}", progress->text);
-    parts_.observer.progress(progress->text);
+    parts_.observer.heard(moment::Progress{progress->text});
   } else if (const auto* spare = std::get_if<rendezvous::Spare>(&pushed->push)) {
     log::info("rendezvous", "This node is a spare: {} before it", spare->ahead);
-    parts_.observer.progress("spare node, takes over when another one goes");
+    parts_.observer.heard(moment::Progress{"spare node, takes over when another one goes"});
   } else if (const auto* restart = std::get_if<rendezvous::Restart>(&pushed->push)) {
     observe(*restart);
   }
@@ -185,7 +183,7 @@ void Agent::perform(const StartGroup& action) {
   }
   // Before the workers, which connect to it at once.
   parts_.store.begin(*round_);
-  parts_.observer.round_ready(*round_, now - joined_at_);
+  parts_.observer.heard(moment::RoundReady{*round_, now - joined_at_});
   started_at_ = now;
   result_.attempts.push_back(
       {round_->number, round_->attempt, wall, now - joined_at_, {}, {}, {}, {}, {}});
@@ -194,7 +192,7 @@ void Agent::perform(const StartGroup& action) {
     group_.reset();
     return post(StartFailed{started.error()});
   }
-  parts_.observer.started(*round_, group_->workers(), parts_.clock.now() - now);
+  parts_.observer.heard(moment::Started{*round_, group_->workers(), parts_.clock.now() - now});
   watch_for_stuck();
   post(GroupStarted{});
 }
@@ -241,7 +239,7 @@ void Agent::group_event(workers::Group::Event event) {
       }
       // What workers said last waits in the channel, and is lost with the group.
       if (parts_.catch_up) parts_.catch_up();
-      parts_.observer.stopped(group_->workers(), result_.attempts.back().stopping);
+      parts_.observer.heard(moment::Stopped{group_->workers(), result_.attempts.back().stopping});
       if (stuck_) stuck_->disarm();
       return post(GroupGone{});
   }
@@ -338,7 +336,7 @@ void Agent::perform(const TellFailed&) {
   const auto judgement = judge_failures();
   const auto& first = judgement.failures[judgement.root];
   log::info(kArea, "Rank {} {}", first.rank, workers::what_happened(first));
-  parts_.observer.failed(judgement);
+  parts_.observer.heard(moment::Failed{judgement});
   auto cause = cause_of(judgement.first(), own_node());
   if (parts_.saving != nullptr) parts_.saving->describe(cause);
   cause.final = cause.final || !workers::why_not_again(settings_.job).empty();
@@ -453,7 +451,7 @@ void Agent::finish(JobResult result) {
   // Once: an insisting signal (CutEnd) may come before the session has closed.
   if (!on_end_) return;
   result.finished = parts_.clock.wall();
-  parts_.observer.ended(result, group_ ? &group_->workers() : nullptr);
+  parts_.observer.heard(moment::Ended{result, group_ ? &group_->workers() : nullptr});
   group_.reset();
   std::exchange(on_end_, {})(std::move(result));
 }
@@ -559,11 +557,11 @@ void Agent::observe(const rendezvous::Restart& restart) {
   if (!restart.cause.rule.empty()) log::info(kLogArea, "By {}", restart.cause.rule);
   if (ours) {
     note_cause(restart);
-    return parts_.observer.restarting(restart);
+    return parts_.observer.heard(moment::Restarting{restart});
   }
   memory_.keep(restart.memory, parts_.clock.now());
   result_.note_role_restart({restart.role, parts_.clock.wall(), restart.cause});
-  parts_.observer.role_restarting(restart);
+  parts_.observer.heard(moment::RoleRestarting{restart});
 }
 
 /// The first one counts: what comes later follows from it.

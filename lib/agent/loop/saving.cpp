@@ -20,27 +20,26 @@ constexpr Duration kPaceSpan = std::chrono::milliseconds(100);
 
 }  // namespace
 
-void Saving::round_ready(const rendezvous::Round& round, Duration) {
-  round_ = round.number;
+void Saving::on(const moment::RoundReady& seen) {
+  round_ = seen.round.number;
   steps_.clear(), ranks_.clear(), saved_.clear(), savers_.clear();
 }
 
-void Saving::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
-                     Duration) {
-  for (const auto& worker : group) ranks_.emplace_back(worker.local_rank, worker.rank);
+void Saving::on(const moment::Started& seen) {
+  for (const auto& worker : seen.group) ranks_.emplace_back(worker.local_rank, worker.rank);
   // A coordinator that has taken over may not have heard of it.
   if (parts_.counts_checkpoints && checkpoint_ >= 0) tell();
 }
 
-void Saving::worker_said(const workers::Worker& worker, const workers::Message& message) {
-  if (const auto* done = std::get_if<workers::CheckpointDone>(&message)) {
+void Saving::on(const moment::WorkerSaid& seen) {
+  if (const auto* done = std::get_if<workers::CheckpointDone>(&seen.said)) {
     // -1: of everything so far; -2: of a step that is not known.
-    const auto known = steps_.find(worker.rank);
+    const auto known = steps_.find(seen.worker.rank);
     const auto so_far = known != steps_.end() ? known->second.last : -1;
-    return saved(worker.rank, done->step >= 0 ? done->step : so_far);
+    return saved(seen.worker.rank, done->step >= 0 ? done->step : so_far);
   }
-  time_save(worker.rank, message);
-  if (const auto step = workers::step_of(message)) heard_step(worker.rank, *step);
+  time_save(seen.worker.rank, seen.said);
+  if (const auto step = workers::step_of(seen.said)) heard_step(seen.worker.rank, *step);
 }
 
 void Saving::heard_step(int rank, std::int64_t step) {

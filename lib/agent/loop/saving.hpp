@@ -30,10 +30,11 @@ class Saving final : public Observer {
   };
   explicit Saving(Parts parts) : parts_(std::move(parts)), look_(parts_.clock.make_alarm()) {}
 
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
-  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
-               Duration took) override;
-  void worker_said(const workers::Worker& worker, const workers::Message& message) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::RoundReady& seen);
+  void on(const moment::Started& seen);
+  void on(const moment::WorkerSaid& seen);
 
   /// Adds to the cause of a failure at which step it was, and what was saved.
   void describe(rendezvous::Cause& cause) const;

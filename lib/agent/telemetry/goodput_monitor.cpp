@@ -96,38 +96,38 @@ void GoodputMonitor::take() {
   monitor_.take(now());
 }
 
-void GoodputMonitor::phase(Phase phase, TimePoint) {
-  phase_ = phase;
+void GoodputMonitor::on(const moment::PhaseChanged& seen) {
+  phase_ = seen.phase;
   // Or the step that a restart interrupts would count with the time of the restart.
   pace_.interrupt();
   take();
-  if (phase == Phase::Running && here_) parts_.host.recorded();
+  if (seen.phase == Phase::Running && here_) parts_.host.recorded();
 }
 
-void GoodputMonitor::restarting(const rendezvous::Restart& order) {
+void GoodputMonitor::on(const moment::Restarting& seen) {
   const bool runs = phase_ != Phase::Joining;  // else the order is for others
   // A job that grows was not disrupted.
-  if (runs && order.cause.kind != rendezvous::Cause::Kind::NodeJoined) ++disruptions_;
+  if (runs && seen.order.cause.kind != rendezvous::Cause::Kind::NodeJoined) ++disruptions_;
   take();
 }
 
-void GoodputMonitor::round_ready(const rendezvous::Round& round, Duration) {
+void GoodputMonitor::on(const moment::RoundReady& seen) {
   // Only this agent hears of steps, and what is of the job must be told once.
-  here_ = round.group_rank == 0;
+  here_ = seen.round.group_rank == 0;
   take();
   watch();
 }
 
-void GoodputMonitor::ended(const JobResult&, const std::vector<workers::Worker>*) {
+void GoodputMonitor::on(const moment::Ended&) {
   take();
   tick_->disarm();
 }
 
-void GoodputMonitor::worker_said(const workers::Worker& worker, const workers::Message& message) {
-  if (worker.rank == 0) {
+void GoodputMonitor::on(const moment::WorkerSaid& seen) {
+  if (seen.worker.rank == 0) {
     const auto now = parts_.clock.now();
-    if (const auto* one = std::get_if<workers::StepDone>(&message)) pace_.step(one->step, now);
-    if (const auto* said = std::get_if<workers::GoodputEntries>(&message)) {
+    if (const auto* one = std::get_if<workers::StepDone>(&seen.said)) pace_.step(one->step, now);
+    if (const auto* said = std::get_if<workers::GoodputEntries>(&seen.said)) {
       for (const auto& [entry, name, members] : said->entries) {
         if (entry.kind != goodput::MeasurementKind::Step) continue;
         pace_.step(entry.step, goodput::time_of_entry(entry.time, now, parts_.clock.wall()));

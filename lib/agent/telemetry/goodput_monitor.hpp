@@ -38,13 +38,15 @@ class GoodputMonitor final : public Observer {
   GoodputMonitor(Parts parts, TimePoint job_start);
 
   // Each time at which the account has heard the same.
-  void phase(Phase phase, TimePoint now) override;
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
-  void joined(bool) override { take(); }
-  void restarting(const rendezvous::Restart& order) override;
-  void stopped(const std::vector<workers::Worker>&, Duration) override { take(); }
-  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
-  void worker_said(const workers::Worker& worker, const workers::Message& message) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::PhaseChanged& seen);
+  void on(const moment::RoundReady& seen);
+  void on(const moment::Joined&) { take(); }
+  void on(const moment::Restarting& seen);
+  void on(const moment::Stopped&) { take(); }
+  void on(const moment::Ended& seen);
+  void on(const moment::WorkerSaid& seen);
 
   /// For /status: the job until now and its windows; null on other nodes.
   json::value status() const;

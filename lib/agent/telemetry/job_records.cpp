@@ -87,67 +87,60 @@ void JobRecords::begin(Duration since_start) {
                        {"since_start_s", to_seconds(since_start)}});
 }
 
-void JobRecords::phase(Phase phase, TimePoint now) {
-  phase_since_ = now;
-  if (pipeline_.wants(kScope)) tell("phase", {{"phase", std::string(goodput::phase_name(phase))}});
+void JobRecords::on(const moment::PhaseChanged& seen) {
+  phase_since_ = seen.now;
+  if (pipeline_.wants(kScope))
+    tell("phase", {{"phase", std::string(goodput::phase_name(seen.phase))}});
 }
 
-void JobRecords::progress(const std::string& text) {
-  if (pipeline_.wants(kScope)) tell("rendezvous.progress", {{"text", text}});
+void JobRecords::on(const moment::Progress& seen) {
+  if (pipeline_.wants(kScope)) tell("rendezvous.progress", {{"text", seen.text}});
 }
 
-void JobRecords::round_ready(const rendezvous::Round& round, Duration waited) {
+void JobRecords::on(const moment::RoundReady& seen) {
   if (!pipeline_.wants(kScope)) return;
-  tell("rendezvous.round", {{"round", round.number},
-                            {"epoch", round.epoch},
-                            {"attempt", whole(round.attempt)},
-                            {"group_rank", whole(round.group_rank)},
-                            {"group_world_size", whole(round.group_world_size())},
-                            {"rank_base", whole(round.rank_base)},
-                            {"world_size", whole(round.world_size)},
-                            {"master_addr", round.master_addr},
-                            {"master_port", whole(round.master_port)},
-                            {"waited_s", to_seconds(waited)}});
+  tell("rendezvous.round", {{"round", seen.round.number},
+                            {"epoch", seen.round.epoch},
+                            {"attempt", whole(seen.round.attempt)},
+                            {"group_rank", whole(seen.round.group_rank)},
+                            {"group_world_size", whole(seen.round.group_world_size())},
+                            {"rank_base", whole(seen.round.rank_base)},
+                            {"world_size", whole(seen.round.world_size)},
+                            {"master_addr", seen.round.master_addr},
+                            {"master_port", whole(seen.round.master_port)},
+                            {"waited_s", to_seconds(seen.waited)}});
 }
 
-void JobRecords::started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
-                         Duration took) {
+void JobRecords::on(const moment::Started& seen) {
   if (!pipeline_.wants(kScope)) return;
-  for (const auto& worker : group) tell("worker.started", worker_attributes(worker));
-  tell("group.started", {{"round", round.number},
-                         {"attempt", whole(round.attempt)},
-                         {"workers", whole(static_cast<std::int64_t>(group.size()))},
-                         {"took_s", to_seconds(took)}});
+  for (const auto& worker : seen.group) tell("worker.started", worker_attributes(worker));
+  tell("group.started", {{"round", seen.round.number},
+                         {"attempt", whole(seen.round.attempt)},
+                         {"workers", whole(static_cast<std::int64_t>(seen.group.size()))},
+                         {"took_s", to_seconds(seen.took)}});
 }
 
-void JobRecords::joined(bool all) {
-  if (pipeline_.wants(kScope)) tell(all ? "ranks.connected" : "ranks.connecting", {});
+void JobRecords::on(const moment::Joined& seen) {
+  if (pipeline_.wants(kScope)) tell(seen.all ? "ranks.connected" : "ranks.connecting", {});
 }
 
-void JobRecords::failed(const workers::Judgement& judgement) {
+void JobRecords::on(const moment::Failed& seen) {
   if (!pipeline_.wants(kScope)) return;
-  const auto& first = judgement.first();
-  Attributes attributes{{"rank", whole(first.rank)},
-                        {"local_rank", whole(first.local_rank)},
-                        {"pid", whole(first.pid)},
-                        {"what", workers::what_happened(first)},
-                        {"failures", whole(static_cast<std::int64_t>(judgement.failures.size()))},
-                        {"noticed_after_s", to_seconds(phase_since_ - first.at)}};
+  const auto& first = seen.judgement.first();
+  Attributes attributes{
+      {"rank", whole(first.rank)},
+      {"local_rank", whole(first.local_rank)},
+      {"pid", whole(first.pid)},
+      {"what", workers::what_happened(first)},
+      {"failures", whole(static_cast<std::int64_t>(seen.judgement.failures.size()))},
+      {"noticed_after_s", to_seconds(phase_since_ - first.at)}};
   if (const auto exit = workers::exit_time(first)) {
     attributes.emplace_back("exit_s", to_seconds(*exit));
   }
   tell("group.failed", std::move(attributes));
 }
 
-void JobRecords::restarting(const rendezvous::Restart& order) {
-  tell_restart("restart", order);
-}
-
 // By another name: this node has no downtime, which readers of a journal take from `restart`.
-void JobRecords::role_restarting(const rendezvous::Restart& order) {
-  tell_restart("role.restart", order);
-}
-
 void JobRecords::tell_restart(std::string_view name, const rendezvous::Restart& order) {
   if (!pipeline_.wants(kScope)) return;
   const auto& cause = order.cause;
@@ -165,53 +158,55 @@ void JobRecords::tell_restart(std::string_view name, const rendezvous::Restart& 
   tell(name, std::move(attributes));
 }
 
-void JobRecords::stopped(const std::vector<workers::Worker>& group, Duration took) {
+void JobRecords::on(const moment::Stopped& seen) {
   if (!pipeline_.wants(kScope)) return;
-  for (const auto& worker : group) {
+  for (const auto& worker : seen.group) {
     auto attributes = worker_attributes(worker);
     add_exit(attributes, worker.exit);
     if (worker.stopped_by_us) attributes.emplace_back("stopped_by_us", true);
     if (worker.abandoned) attributes.emplace_back("abandoned", true);
     tell("worker.ended", std::move(attributes));
   }
-  tell("group.gone", {{"took_s", to_seconds(took)}});
+  tell("group.gone", {{"took_s", to_seconds(seen.took)}});
 }
 
-void JobRecords::timer_expired(const ExpiredTimer& timer) {
-  if (pipeline_.wants(kScope)) tell("timer.expired", facts_of(timer));
+void JobRecords::on(const TimerExpired& seen) {
+  if (pipeline_.wants(kScope)) tell("timer.expired", facts_of(*seen.timer));
 }
 
-void JobRecords::timer_killed(const ExpiredTimer& timer) {
+void JobRecords::on(const TimerKilled& seen) {
   if (!pipeline_.wants(kScope)) return;
-  auto attributes = facts_of(timer);
-  attributes.emplace_back("stack", join(timer.stack, "\n"));
+  auto attributes = facts_of(*seen.timer);
+  attributes.emplace_back("stack", join(seen.timer->stack, "\n"));
   tell("timer.killed", std::move(attributes));
 }
 
-void JobRecords::hang(const JobHang& hang) {
+void JobRecords::on(const HangSeen& seen) {
   if (!pipeline_.wants(kScope)) return;
-  const auto culprits = hangs::culprits_of(hang.stacks);
-  Attributes attributes{{"text", hangs::hang_text(hang.stacks)},
-                        {"standing_s", to_seconds(hang.standing)},
-                        {"groups", whole(static_cast<std::int64_t>(hang.stacks.groups.size()))}};
+  const auto culprits = hangs::culprits_of(seen.hang->stacks);
+  Attributes attributes{
+      {"text", hangs::hang_text(seen.hang->stacks)},
+      {"standing_s", to_seconds(seen.hang->standing)},
+      {"groups", whole(static_cast<std::int64_t>(seen.hang->stacks.groups.size()))}};
   if (!culprits.empty()) attributes.emplace_back("culprits", hangs::ranks_text(culprits));
-  if (!hang.stacks.dumps.empty()) attributes.emplace_back("dumps", join(hang.stacks.dumps, "\n"));
+  if (!seen.hang->stacks.dumps.empty())
+    attributes.emplace_back("dumps", join(seen.hang->stacks.dumps, "\n"));
   tell("job.hang", std::move(attributes));
 }
 
-void JobRecords::ended(const JobResult& result, const std::vector<workers::Worker>*) {
+void JobRecords::on(const moment::Ended& seen) {
   if (!pipeline_.wants(kScope)) return;
-  Attributes attributes{{"ending", std::string(ending_name(result.ending.kind))},
-                        {"succeeded", result.succeeded()},
-                        {"verdict", verdict_sentence(result)},
-                        {"restarts", whole(result.restarts)},
-                        {"restarts_left", whole(result.restarts_left)},
+  Attributes attributes{{"ending", std::string(ending_name(seen.result.ending.kind))},
+                        {"succeeded", seen.result.succeeded()},
+                        {"verdict", verdict_sentence(seen.result)},
+                        {"restarts", whole(seen.result.restarts)},
+                        {"restarts_left", whole(seen.result.restarts_left)},
                         {"max_restarts", whole(job_.max_restarts)}};
-  if (result.culprit) {
-    attributes.emplace_back("cause", result.culprit->cause.text);
-    if (!result.culprit->cause.node.empty())
-      attributes.emplace_back("node", result.culprit->cause.node);
-    add_policy(attributes, result.culprit->cause);
+  if (seen.result.culprit) {
+    attributes.emplace_back("cause", seen.result.culprit->cause.text);
+    if (!seen.result.culprit->cause.node.empty())
+      attributes.emplace_back("node", seen.result.culprit->cause.node);
+    add_policy(attributes, seen.result.culprit->cause);
   }
   tell("job.ended", std::move(attributes));
 }

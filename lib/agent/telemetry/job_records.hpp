@@ -24,20 +24,21 @@ class JobRecords final : public Observer {
 
   /// First of all: what the job is. `since_start`: so long ago its agent began.
   void begin(Duration since_start);
-  void phase(Phase phase, TimePoint now) override;
-  void progress(const std::string& text) override;
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
-  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
-               Duration took) override;
-  void joined(bool all) override;
-  void failed(const workers::Judgement& judgement) override;
-  void restarting(const rendezvous::Restart& order) override;
-  void role_restarting(const rendezvous::Restart& order) override;
-  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
-  void timer_expired(const ExpiredTimer& timer) override;
-  void timer_killed(const ExpiredTimer& timer) override;
-  void hang(const JobHang& hang) override;
-  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::PhaseChanged& seen);
+  void on(const moment::Progress& seen);
+  void on(const moment::RoundReady& seen);
+  void on(const moment::Started& seen);
+  void on(const moment::Joined& seen);
+  void on(const moment::Failed& seen);
+  void on(const moment::Restarting& seen) { tell_restart("restart", seen.order); }
+  void on(const moment::RoleRestarting& seen) { tell_restart("role.restart", seen.order); }
+  void on(const moment::Stopped& seen);
+  void on(const TimerExpired& seen);
+  void on(const TimerKilled& seen);
+  void on(const HangSeen& seen);
+  void on(const moment::Ended& seen);
   /// Last of all: where the time went.
   void summary(const goodput::Ledger::Summary& summary);
 

@@ -81,29 +81,28 @@ void AgentMetrics::span(std::string name, TimePoint end, Duration length,
   pipeline.emit(std::move(record));
 }
 
-void AgentMetrics::phase(Phase phase, TimePoint) {
+void AgentMetrics::on(const moment::PhaseChanged& seen) {
   // A gauge keeps its value, so without this the phase that is over would be told as well.
   if (phase_) phases_.with({std::string(phase_name(*phase_))}).set(0);
-  phases_.with({std::string(phase_name(phase))}).set(1);
-  phase_ = phase;
+  phases_.with({std::string(phase_name(seen.phase))}).set(1);
+  phase_ = seen.phase;
   host_.recorded();
 }
 
-void AgentMetrics::round_ready(const rendezvous::Round& round, Duration waited) {
-  const auto& self = round.members[static_cast<std::size_t>(round.group_rank)];
-  host_.round_began(round.rank_base, self.local_world_size);
-  rendezvous_.add(to_seconds(waited));
-  restarts_left_.set(round.restarts_left);
-  span("rendezvous", host_.pipeline().clock().now(), waited, {{"round", round.number}});
+void AgentMetrics::on(const moment::RoundReady& seen) {
+  const auto& self = seen.round.members[static_cast<std::size_t>(seen.round.group_rank)];
+  host_.round_began(seen.round.rank_base, self.local_world_size);
+  rendezvous_.add(to_seconds(seen.waited));
+  restarts_left_.set(seen.round.restarts_left);
+  span("rendezvous", host_.pipeline().clock().now(), seen.waited, {{"round", seen.round.number}});
   host_.recorded();
 }
 
-void AgentMetrics::started(const rendezvous::Round& round, const std::vector<workers::Worker>&,
-                           Duration took) {
+void AgentMetrics::on(const moment::Started& seen) {
   const auto now = host_.pipeline().clock().now();
-  starting_.add(to_seconds(took));
-  attempt_ = round.attempt;
-  span("start", now, took, {{"round", round.number}});
+  starting_.add(to_seconds(seen.took));
+  attempt_ = seen.round.attempt;
+  span("start", now, seen.took, {{"round", seen.round.number}});
   // Of the first start alone: what a restart takes is another series.
   if (!std::exchange(has_started_, true)) startup_.set(to_seconds(now - start_));
   if (restart_began_) restarting_.add(to_seconds(now - *restart_began_));
@@ -112,16 +111,16 @@ void AgentMetrics::started(const rendezvous::Round& round, const std::vector<wor
   host_.recorded();
 }
 
-void AgentMetrics::restarting(const rendezvous::Restart& order) {
-  restarts_.with({cause_name(order)}).add();
+void AgentMetrics::on(const moment::Restarting& seen) {
+  restarts_.with({cause_name(seen.order)}).add();
   restart_began_ = host_.pipeline().clock().now();
   host_.recorded();
 }
 
-void AgentMetrics::stopped(const std::vector<workers::Worker>& group, Duration took) {
-  stopping_.add(to_seconds(took));
-  span("stop", host_.pipeline().clock().now(), took);
-  for (const auto& worker : group) {
+void AgentMetrics::on(const moment::Stopped& seen) {
+  stopping_.add(to_seconds(seen.took));
+  span("stop", host_.pipeline().clock().now(), seen.took);
+  for (const auto& worker : seen.group) {
     // One that could not be ended has none, and is left behind.
     if (!worker.exit) continue;
     const auto& status = worker.exit->status;
@@ -142,16 +141,18 @@ void AgentMetrics::stopped(const std::vector<workers::Worker>& group, Duration t
   host_.recorded();
 }
 
-void AgentMetrics::ended(const JobResult& result, const std::vector<workers::Worker>*) {
-  const int left = result.restarts_left;
+void AgentMetrics::on(const moment::Ended& seen) {
+  const int left = seen.result.restarts_left;
   // torchelastic's formula: + 1 keeps it defined where no restart is allowed.
   const double spent = 1 - static_cast<double>(left + 1) / (max_restarts_ + 1);
-  flakiness_.set(result.succeeded() ? spent : 1);
+  flakiness_.set(seen.result.succeeded() ? spent : 1);
   restarts_left_.set(left);
-  runs_.with({result.succeeded() ? "success" : "failure", result.restarts > 0 ? "true" : "false"})
+  runs_
+      .with({seen.result.succeeded() ? "success" : "failure",
+             seen.result.restarts > 0 ? "true" : "false"})
       .add();
   span("job", host_.pipeline().clock().now(), host_.pipeline().clock().now() - start_,
-       {{"ending", std::string(ending_name(result.ending.kind))}});
+       {{"ending", std::string(ending_name(seen.result.ending.kind))}});
   host_.recorded();
 }
 

@@ -34,13 +34,14 @@ class AgentMetrics final : public Observer {
   /// Borrows the host. `start`: of the job.
   AgentMetrics(TelemetryHost& host, TimePoint start, int max_restarts);
 
-  void phase(Phase phase, TimePoint now) override;
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
-  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
-               Duration took) override;
-  void restarting(const rendezvous::Restart& order) override;
-  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
-  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::PhaseChanged& seen);
+  void on(const moment::RoundReady& seen);
+  void on(const moment::Started& seen);
+  void on(const moment::Restarting& seen);
+  void on(const moment::Stopped& seen);
+  void on(const moment::Ended& seen);
 
  private:
   void span(std::string name, TimePoint end, Duration length,

@@ -120,27 +120,27 @@ void ElasticRecords::put_each(std::string name, telemetry::Value value) {
   pipeline_.emit(std::move(record));
 }
 
-void ElasticRecords::phase(Phase phase, TimePoint now) {
-  if (phase == Phase::Joining) joining_since_ = now;
+void ElasticRecords::on(const moment::PhaseChanged& seen) {
+  if (seen.phase == Phase::Joining) joining_since_ = seen.now;
 }
 
-void ElasticRecords::round_ready(const rendezvous::Round& round, Duration waited) {
+void ElasticRecords::on(const moment::RoundReady& seen) {
   joining_since_.reset();
-  waited_ = waited;
-  facts_.agent_restarts = round.attempt;
-  restarts_left_ = round.restarts_left;
-  events::record(pipeline_, events::agent_event("RENDEZVOUS", facts_, waited));
+  waited_ = seen.waited;
+  facts_.agent_restarts = seen.round.attempt;
+  restarts_left_ = seen.round.restarts_left;
+  events::record(pipeline_, events::agent_event("RENDEZVOUS", facts_, seen.waited));
   // torch's agents exchange what they need for this by the store; here it has come with the round.
   const auto begin = pipeline_.clock().now();
   const auto before = facts_;  // torch tells of this without the rank of the group, too
-  facts_.group_rank = round.group_rank;
-  facts_.group_world_size = round.group_world_size();
-  role_rank_base_ = round.role_rank_base;
-  role_world_size_ = round.role_world_size;
+  facts_.group_rank = seen.round.group_rank;
+  facts_.group_world_size = seen.round.group_world_size();
+  role_rank_base_ = seen.round.role_rank_base;
+  role_world_size_ = seen.round.role_world_size;
   const auto took = pipeline_.clock().now() - begin;
   events::record(pipeline_, events::agent_event("ASSIGN_WORKER_RANKS", before, took));
   profile("_assign_worker_ranks", took);
-  profile("_rendezvous", waited);
+  profile("_rendezvous", seen.waited);
   // torch's agent starts one for each group, ours serves all of them by one FIFO; readers expect
   // the former.
   if (has_fifo_ && has_fifo_()) watchdog("watchdog started");
@@ -156,51 +156,42 @@ events::WorkerFacts ElasticRecords::facts_of(const workers::Worker& worker) cons
   return facts;
 }
 
-void ElasticRecords::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
-                             Duration took) {
+void ElasticRecords::on(const moment::Started& seen) {
   if (pipeline_.wants("torchelastic.worker")) {
-    for (const auto& worker : group) {
+    for (const auto& worker : seen.group) {
       events::record(pipeline_, events::worker_event("START", facts_, facts_of(worker)));
     }
   }
-  profile("_start_workers", took);
-  profile("_initialize_workers", waited_ + took);
+  profile("_start_workers", seen.took);
+  profile("_initialize_workers", waited_ + seen.took);
   if (restarting_) profile("_restart_workers", pipeline_.clock().now() - restart_began_);
   restarting_ = false;
   running_.clear();
-  for (const auto& worker : group) running_.push_back(worker.pid);
+  for (const auto& worker : seen.group) running_.push_back(worker.pid);
   pass("healthy", look_at_workers().second);
   wait_for_look();
 }
 
 /// From the end of the first worker that has failed, which torchrun finds at its next look, until
 /// that is judged.
-void ElasticRecords::failed(const workers::Judgement& judgement) {
+void ElasticRecords::on(const moment::Failed& seen) {
   const auto now = pipeline_.clock().now();
   auto first = now;
-  for (const auto& failure : judgement.failures) first = std::min(first, failure.at);
+  for (const auto& failure : seen.judgement.failures) first = std::min(first, failure.at);
   running_.clear();
   pass("failed", now - first);
 }
 
-void ElasticRecords::restarting(const rendezvous::Restart&) {
+void ElasticRecords::on(const moment::Restarting&) {
   restarting_ = true;
   restart_began_ = pipeline_.clock().now();
 }
 
-void ElasticRecords::stopped(const std::vector<workers::Worker>& group, Duration took) {
+void ElasticRecords::on(const moment::Stopped& seen) {
   running_.clear();
-  const bool told = restarting_ || std::ranges::any_of(group, &workers::Worker::failed);
-  if (told) profile("_stop_workers", took);
+  const bool told = restarting_ || std::ranges::any_of(seen.group, &workers::Worker::failed);
+  if (told) profile("_stop_workers", seen.took);
   if (has_fifo_ && has_fifo_()) watchdog("watchdog stopped");
-}
-
-void ElasticRecords::timer_expired(const ExpiredTimer& timer) {
-  watchdog("timer expired", &timer);
-}
-
-void ElasticRecords::timer_killed(const ExpiredTimer& timer) {
-  watchdog("kill worker process", &timer);
 }
 
 void ElasticRecords::watchdog(std::string_view event, const ExpiredTimer* timer) {
@@ -249,25 +240,24 @@ void ElasticRecords::raised(const JobResult& result, Duration took) {
   events::record(pipeline_, events::agent_event("FAILED", facts_, {}, error));
 }
 
-void ElasticRecords::ended(const JobResult& result,
-                           const std::vector<workers::Worker>* last_group) {
+void ElasticRecords::on(const moment::Ended& seen) {
   using Kind = Ending::Kind;
   const auto took = pipeline_.clock().now() - start_;
   facts_.total_run_time = took;
-  facts_.agent_restarts = result.restarts;
-  restarts_left_ = result.restarts_left;
-  const auto kind = result.ending.kind;
+  facts_.agent_restarts = seen.result.restarts;
+  restarts_left_ = seen.result.restarts_left;
+  const auto kind = seen.result.ending.kind;
   const bool returned = kind == Kind::Succeeded || kind == Kind::NotNeeded ||
                         kind == Kind::WorkersFailed || kind == Kind::JobFailed;
-  if (!returned) return raised(result, took);
+  if (!returned) return raised(seen.result, took);
   const auto look_took = look_at_workers().second;
   running_.clear();
-  if (result.succeeded()) pass("succeeded", look_took);
-  if (last_group != nullptr && pipeline_.wants("torchelastic.worker")) {
-    end_of_workers(result, *last_group);
+  if (seen.result.succeeded()) pass("succeeded", look_took);
+  if (seen.group != nullptr && pipeline_.wants("torchelastic.worker")) {
+    end_of_workers(seen.result, *seen.group);
   }
-  telemetry::metrics::put_run(metrics_, {facts_.role, !result.succeeded(), restarts_left_,
-                                         job_.max_restarts, result.restarts > 0});
+  telemetry::metrics::put_run(metrics_, {facts_.role, !seen.result.succeeded(), restarts_left_,
+                                         job_.max_restarts, seen.result.restarts > 0});
   profile("run", took);
   events::record(pipeline_, events::agent_event("SUCCEEDED", facts_));
 }
@@ -330,14 +320,14 @@ NodeSeries::NodeSeries(telemetry::Registry& registry) {
           });
 }
 
-void NodeSeries::round_ready(const rendezvous::Round& round, Duration) {
-  here_ = round.group_rank == 0;  // only there all entries are complete
+void NodeSeries::on(const moment::RoundReady& seen) {
+  here_ = seen.round.group_rank == 0;  // only there all entries are complete
   if (!here_) return;
   addresses_.clear();
   // Those that have gone are told as 0 from now on, instead of not at all: people can write an
   // alert on that.
   for (auto& [node, up] : up_) up = false;
-  for (const auto& member : round.members) {
+  for (const auto& member : seen.round.members) {
     // Another node says it: no longer than a host name may be, and text.
     const auto& said = member.address.empty() ? member.id : member.address;
     const auto address = valid_utf8(cut(said, kLongestName));
@@ -347,12 +337,12 @@ void NodeSeries::round_ready(const rendezvous::Round& round, Duration) {
   }
 }
 
-void NodeSeries::restarting(const rendezvous::Restart& order) {
-  const auto cause = interruption(order.cause.kind);
-  const auto known = addresses_.find(order.cause.node);
+void NodeSeries::on(const moment::Restarting& seen) {
+  const auto cause = interruption(seen.order.cause.kind);
+  const auto known = addresses_.find(seen.order.cause.node);
   if (!cause || known == addresses_.end() || !up_.contains(known->second)) return;
   ++interruptions_[{known->second, *cause}];
-  if (order.cause.kind != Cause::Kind::WorkerFailed) up_[known->second] = false;
+  if (seen.order.cause.kind != Cause::Kind::WorkerFailed) up_[known->second] = false;
 }
 
 namespace {

@@ -36,16 +36,17 @@ class ElasticRecords final : public Observer {
   /// those who want each sample; others hear of what happened.
   void look_by(Clock& clock) { alarm_ = clock.make_alarm(); }
 
-  void phase(Phase phase, TimePoint now) override;
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
-  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
-               Duration took) override;
-  void failed(const workers::Judgement& judgement) override;
-  void restarting(const rendezvous::Restart& order) override;
-  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
-  void timer_expired(const ExpiredTimer& timer) override;
-  void timer_killed(const ExpiredTimer& timer) override;
-  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::PhaseChanged& seen);
+  void on(const moment::RoundReady& seen);
+  void on(const moment::Started& seen);
+  void on(const moment::Failed& seen);
+  void on(const moment::Restarting& seen);
+  void on(const moment::Stopped& seen);
+  void on(const TimerExpired& seen) { watchdog("timer expired", seen.timer.get()); }
+  void on(const TimerKilled& seen) { watchdog("kill worker process", seen.timer.get()); }
+  void on(const moment::Ended& seen);
 
  private:
   void profile(std::string_view method, Duration took, bool success = true);
@@ -83,9 +84,11 @@ class NodeSeries final : public Observer {
   static constexpr std::size_t kMost = 2000;
   explicit NodeSeries(telemetry::Registry& registry);
 
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
-  void restarting(const rendezvous::Restart& order) override;
-  void role_restarting(const rendezvous::Restart& order) override { restarting(order); }
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::RoundReady& seen);
+  void on(const moment::Restarting& seen);
+  void on(const moment::RoleRestarting& seen) { on(moment::Restarting{seen.order}); }
 
  private:
   using Report = telemetry::Registry::Report;

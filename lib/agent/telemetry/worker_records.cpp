@@ -88,8 +88,8 @@ void set_time(Record& record, std::optional<double> time) {
 
 }  // namespace
 
-void WorkerRecords::round_ready(const rendezvous::Round& round, Duration) {
-  attempt_ = round.attempt;
+void WorkerRecords::on(const moment::RoundReady& seen) {
+  attempt_ = seen.round.attempt;
   refused_.clear();
 }
 

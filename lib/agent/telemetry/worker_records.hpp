@@ -35,13 +35,13 @@ class WorkerRecords final : public Observer {
   }
   /// The same, for what was refused before it came here.
   void refused(const workers::Worker& worker, std::uint64_t count);
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::RoundReady& seen);
+  void on(const moment::WorkerSaid& seen) { heard(seen.worker, seen.said); }
   /// What a worker said over its channel: of its training, and a sample that may sum up others, as
   /// an observer; else as the consumer of events and of samples one by one.
   void heard(const workers::Worker& worker, workers::Message message);
-  void worker_said(const workers::Worker& worker, const workers::Message& message) override {
-    heard(worker, message);
-  }
   const workers::Intake::Statistics& statistics() const { return intake_.statistics(); }
 
  private:

@@ -167,10 +167,10 @@ json::object JobView::status() const {
   return text;
 }
 
-void JobView::worker_said(const workers::Worker& worker, const workers::Message& message) {
-  if (const auto number = workers::step_of(message)) step(worker.rank, *number);
-  const auto* sample = std::get_if<workers::MetricSample>(&message);
-  if (sample != nullptr) metric(worker.rank, *sample);
+void JobView::on(const moment::WorkerSaid& seen) {
+  if (const auto number = workers::step_of(seen.said)) step(seen.worker.rank, *number);
+  const auto* sample = std::get_if<workers::MetricSample>(&seen.said);
+  if (sample != nullptr) metric(seen.worker.rank, *sample);
 }
 
 void JobView::step(int rank, std::int64_t number) {
@@ -211,21 +211,21 @@ void JobView::metric(int rank, const workers::MetricSample& sample) {
   }
 }
 
-void JobView::phase(Phase phase, TimePoint now) {
-  phase_ = phase;
-  phase_since_ = now;
-  if (phase == Phase::Running) progress_.clear();
+void JobView::on(const moment::PhaseChanged& seen) {
+  phase_ = seen.phase;
+  phase_since_ = seen.now;
+  if (seen.phase == Phase::Running) progress_.clear();
   tell();
 }
 
-void JobView::progress(const std::string& text) {
-  progress_ = text;
+void JobView::on(const moment::Progress& seen) {
+  progress_ = seen.text;
   tell();
 }
 
-void JobView::round_ready(const rendezvous::Round& round, Duration waited) {
-  round_ = round;
-  waited_ = waited;
+void JobView::on(const moment::RoundReady& seen) {
+  round_ = seen.round;
+  waited_ = seen.waited;
   // A rank may be another process on another machine now, of whose pace nothing is known.
   steps_.clear();
   // Counters go on: a total must not fall because workers were restarted.
@@ -234,36 +234,35 @@ void JobView::round_ready(const rendezvous::Round& round, Duration waited) {
   tell();
 }
 
-void JobView::started(const rendezvous::Round&, const std::vector<workers::Worker>&,
-                      Duration took) {
-  starting_ = took;
+void JobView::on(const moment::Started& seen) {
+  starting_ = seen.took;
   tell();
 }
 
-void JobView::failed(const workers::Judgement& judgement) {
-  const auto& first = judgement.first();
+void JobView::on(const moment::Failed& seen) {
+  const auto& first = seen.judgement.first();
   failure_ = printable(fmt::format("rank {} {}", first.rank, workers::what_happened(first)));
   failed_rank_ = first.rank;
   tell();
 }
 
-void JobView::restarting(const rendezvous::Restart& order) {
+void JobView::on(const moment::Restarting& seen) {
   ++restart_count_;
-  if (order.attempt_spent) ++spent_;
-  restarts_left_ = order.restarts_left;
-  restarts_.push_back(
-      {clock_.wall(), round_ ? round_->number : 0, order.cause, order.attempt_spent, order.role});
+  if (seen.order.attempt_spent) ++spent_;
+  restarts_left_ = seen.order.restarts_left;
+  restarts_.push_back({clock_.wall(), round_ ? round_->number : 0, seen.order.cause,
+                       seen.order.attempt_spent, seen.order.role});
   if (restarts_.size() > kKeptRestarts) restarts_.pop_front();
   tell();
 }
 
-void JobView::held(const std::map<int, std::string>& ranks) {
-  held_ = ranks;
+void JobView::on(const HeldSeen& seen) {
+  held_ = seen.ranks;
   tell();
 }
 
-void JobView::ended(const JobResult& result, const std::vector<workers::Worker>*) {
-  succeeded_ = result.ending.kind == Ending::Kind::Succeeded;
+void JobView::on(const moment::Ended& seen) {
+  succeeded_ = seen.result.ending.kind == Ending::Kind::Succeeded;
   // Now, because the group, of which later questions would read, goes with the run.
   last_workers_ = workers_json();
   tell();

@@ -43,17 +43,18 @@ class JobView final : public Observer {
   /// Its workers run, at this moment.
   bool is_ready() const { return phase_ == Phase::Running; }
 
-  void phase(Phase phase, TimePoint now) override;
-  void progress(const std::string& text) override;
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
-  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
-               Duration took) override;
-  void failed(const workers::Judgement& judgement) override;
-  void restarting(const rendezvous::Restart& order) override;
-  void role_restarting(const rendezvous::Restart& order) override { restarting(order); }
-  void worker_said(const workers::Worker& worker, const workers::Message& message) override;
-  void held(const std::map<int, std::string>& ranks) override;
-  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::PhaseChanged& seen);
+  void on(const moment::Progress& seen);
+  void on(const moment::RoundReady& seen);
+  void on(const moment::Started& seen);
+  void on(const moment::Failed& seen);
+  void on(const moment::Restarting& seen);
+  void on(const moment::RoleRestarting& seen) { on(moment::Restarting{seen.order}); }
+  void on(const moment::WorkerSaid& seen);
+  void on(const HeldSeen& seen);
+  void on(const moment::Ended& seen);
 
  private:
   struct Steps {

@@ -68,22 +68,21 @@ RunRegistration::RunRegistration(const boost::asio::any_io_executor& loop, Clock
   entry_.agent_id = std::move(facts.agent_id);
 }
 
-void RunRegistration::phase(Phase phase, TimePoint) {
-  entry_.phase = phase_text(phase);
-  if (phase == Phase::Joining && !several_nodes_) entry_.phase = "starting";
+void RunRegistration::on(const moment::PhaseChanged& seen) {
+  entry_.phase = phase_text(seen.phase);
+  if (seen.phase == Phase::Joining && !several_nodes_) entry_.phase = "starting";
   entry_.phase_since = clock_.wall();
   changed();
 }
 
-void RunRegistration::round_ready(const rendezvous::Round& round, Duration) {
-  entry_.attempt = round.restarts(), entry_.restarts_left = round.restarts_left;
+void RunRegistration::on(const moment::RoundReady& seen) {
+  entry_.attempt = seen.round.restarts(), entry_.restarts_left = seen.round.restarts_left;
   changed();
 }
 
-void RunRegistration::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
-                              Duration) {
+void RunRegistration::on(const moment::Started& seen) {
   entry_.workers.clear();
-  for (const auto& worker : group) {
+  for (const auto& worker : seen.group) {
     entry_.workers.push_back(
         {worker.rank, worker.local_rank, worker.pid, absolute(directory_of(worker.error_file)), 0});
   }
@@ -94,7 +93,7 @@ void RunRegistration::started(const rendezvous::Round&, const std::vector<worker
   changed();
 }
 
-void RunRegistration::stopped(const std::vector<workers::Worker>&, Duration) {
+void RunRegistration::on(const moment::Stopped&) {
   entry_.workers.clear();
   changed();
 }
@@ -206,60 +205,55 @@ StatusView::StatusView(logs::StatusLine& line, const spec::JobSpec& job)
   if (job.max_restarts > 0) status_.max_restarts = job.max_restarts;
 }
 
-void StatusView::phase(Phase phase, TimePoint) {
-  status_.phase = phase_text(phase);
-  if (phase == Phase::Joining && !several_nodes_) status_.phase = "starting";
-  if (phase == Phase::Joining || phase == Phase::Waiting) status_.workers_up = 0;
+void StatusView::on(const moment::PhaseChanged& seen) {
+  status_.phase = phase_text(seen.phase);
+  if (seen.phase == Phase::Joining && !several_nodes_) status_.phase = "starting";
+  if (seen.phase == Phase::Joining || seen.phase == Phase::Waiting) status_.workers_up = 0;
   // None of them runs, and on 80 columns there must be room for where the others have to come.
-  const bool meets = phase == Phase::Joining && several_nodes_;
+  const bool meets = seen.phase == Phase::Joining && several_nodes_;
   status_.workers = meets ? 0 : workers_;
   if (meets) status_.detail = place_;
-  over_ = phase == Phase::Ended;
+  over_ = seen.phase == Phase::Ended;
   if (over_) return line_.hide();
   line_.show(status_);
 }
 
-void StatusView::progress(const std::string& text) {
+void StatusView::on(const moment::Progress& seen) {
   if (over_) return;
-  status_.detail = status_.workers == 0 && several_nodes_ ? place_ + text : text;
+  status_.detail = status_.workers == 0 && several_nodes_ ? place_ + seen.text : seen.text;
   line_.show(status_);
 }
 
-void StatusView::round_ready(const rendezvous::Round& round, Duration) {
-  status_.nodes = round.group_world_size();
-  if (status_.max_restarts) status_.restarts = *status_.max_restarts - round.restarts_left;
+void StatusView::on(const moment::RoundReady& seen) {
+  status_.nodes = seen.round.group_world_size();
+  if (status_.max_restarts) status_.restarts = *status_.max_restarts - seen.round.restarts_left;
   status_.detail.clear();
 }
 
-void StatusView::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
-                         Duration) {
-  status_.workers_up = static_cast<int>(group.size());
+void StatusView::on(const moment::Started& seen) {
+  status_.workers_up = static_cast<int>(seen.group.size());
   line_.show(status_);
 }
 
-void StatusView::failed(const workers::Judgement& judgement) {
-  status_.workers_up = workers_ - static_cast<int>(judgement.failures.size());
+void StatusView::on(const moment::Failed& seen) {
+  status_.workers_up = workers_ - static_cast<int>(seen.judgement.failures.size());
   line_.show(status_);
 }
 
-void StatusView::restarting(const rendezvous::Restart& order) {
-  if (status_.max_restarts) status_.restarts = *status_.max_restarts - order.restarts_left;
-  status_.detail = order.cause.text;
+void StatusView::on(const moment::Restarting& seen) {
+  if (status_.max_restarts) status_.restarts = *status_.max_restarts - seen.order.restarts_left;
+  status_.detail = seen.order.cause.text;
 }
 
-void StatusView::hang(const JobHang& hang) {
-  status_.detail = hangs::hang_text(hang.stacks);
+void StatusView::on(const HangSeen& seen) {
+  status_.detail = hangs::hang_text(seen.hang->stacks);
   line_.show(status_);
-}
-
-void StatusView::ended(const JobResult&, const std::vector<workers::Worker>*) {
-  line_.hide();
 }
 
 /// Of rank 0: the others are about there, too.
-void StatusView::worker_said(const workers::Worker& worker, const workers::Message& message) {
-  const auto step = workers::step_of(message);
-  if (over_ || worker.rank != 0 || !step) return;
+void StatusView::on(const moment::WorkerSaid& seen) {
+  const auto step = workers::step_of(seen.said);
+  if (over_ || seen.worker.rank != 0 || !step) return;
   status_.detail = fmt::format("step {}", *step);
   line_.show(status_);
 }
@@ -310,13 +304,13 @@ WaitingWarning::WaitingWarning(Clock& clock, const spec::JobSpec& job, bool is_s
       wanted_(job.max_nodes > 1 && (!is_seen || !unreachable_.empty())),
       endpoint_(job.rdzv_endpoint) {}
 
-void WaitingWarning::phase(Phase phase, TimePoint now) {
+void WaitingWarning::on(const moment::PhaseChanged& seen) {
   alarm_.reset();
-  if (!wanted_ || phase != Phase::Joining) return;
+  if (!wanted_ || seen.phase != Phase::Joining) return;
   text_.clear();
   pause_ = kFirstWarning;
   alarm_ = clock_.make_alarm();
-  alarm_->arm(now + pause_, [this] { warn(); });
+  alarm_->arm(seen.now + pause_, [this] { warn(); });
 }
 
 void WaitingWarning::warn() {

@@ -38,11 +38,12 @@ class RunRegistration final : public Observer {
                   const spec::JobSpec& spec, Facts facts);
   ~RunRegistration() override { end(); }
 
-  void phase(Phase phase, TimePoint now) override;
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
-  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
-               Duration took) override;
-  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::PhaseChanged& seen);
+  void on(const moment::RoundReady& seen);
+  void on(const moment::Started& seen);
+  void on(const moment::Stopped& seen);
   /// Removes the entry: after all files of the run are complete. Waits a second at most; where the
   /// file system does not answer by then, the guardian removes it.
   void end();
@@ -75,17 +76,18 @@ class StatusView final : public Observer {
  public:
   StatusView(logs::StatusLine& line, const spec::JobSpec& job);
 
-  void phase(Phase phase, TimePoint now) override;
-  void progress(const std::string& text) override;
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
-  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
-               Duration took) override;
-  void failed(const workers::Judgement& judgement) override;
-  void restarting(const rendezvous::Restart& order) override;
-  void role_restarting(const rendezvous::Restart& order) override { restarting(order); }
-  void hang(const JobHang& hang) override;
-  void worker_said(const workers::Worker& worker, const workers::Message& message) override;
-  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::PhaseChanged& seen);
+  void on(const moment::Progress& seen);
+  void on(const moment::RoundReady& seen);
+  void on(const moment::Started& seen);
+  void on(const moment::Failed& seen);
+  void on(const moment::Restarting& seen);
+  void on(const moment::RoleRestarting& seen) { on(moment::Restarting{seen.order}); }
+  void on(const HangSeen& seen);
+  void on(const moment::WorkerSaid& seen);
+  void on(const moment::Ended&) { line_.hide(); }
 
  private:
   logs::StatusLine& line_;
@@ -105,8 +107,10 @@ class WaitingWarning final : public Observer {
   /// the nodes are to meet at a loopback address.
   WaitingWarning(Clock& clock, const spec::JobSpec& job, bool is_seen);
 
-  void phase(Phase phase, TimePoint now) override;
-  void progress(const std::string& text) override { text_ = text; }
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::PhaseChanged& seen);
+  void on(const moment::Progress& seen) { text_ = seen.text; }
 
  private:
   void warn();

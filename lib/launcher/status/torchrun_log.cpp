@@ -45,20 +45,21 @@ void TorchrunLog::launching() const {
   if (log::is_on(log::Level::Info)) log::info(kApiArea, "{}", launch_block(spec_));
 }
 
-void TorchrunLog::phase(Phase phase, TimePoint) {
-  if (phase == Phase::Joining) {
+void TorchrunLog::on(const moment::PhaseChanged& seen) {
+  if (seen.phase == Phase::Joining) {
     log::info(kApiArea, "[{}] Rendezvous'ing worker group", spec_.role);
-  } else if (phase == Phase::Barrier) {
+  } else if (seen.phase == Phase::Barrier) {
     log::info(kApiArea,
               "[{}] worker group successfully finished. Waiting {} for other agents to finish.",
               spec_.role, format_duration(spec_.exit_barrier_timeout));
   }
 }
 
-void TorchrunLog::round_ready(const rendezvous::Round& round, Duration) {
+void TorchrunLog::on(const moment::RoundReady& seen) {
   if (!log::is_on(log::Level::Info)) return;
-  const int count = round.members[static_cast<std::size_t>(round.group_rank)].local_world_size;
-  const auto meeting = meeting_place(spec_, round);
+  const int count =
+      seen.round.members[static_cast<std::size_t>(seen.round.group_rank)].local_world_size;
+  const auto meeting = meeting_place(spec_, seen.round);
   log::info(kApiArea, "[{}] starting workers for entrypoint: {}", spec_.role,
             workers::program_base_name(spec_));
   log::info(kApiArea,
@@ -66,15 +67,16 @@ void TorchrunLog::round_ready(const rendezvous::Round& round, Duration) {
             "  restart_count={}\n  master_addr={}\n  master_port={}\n  group_rank={}\n"
             "  group_world_size={}\n  local_ranks={}\n  role_ranks={}\n  global_ranks={}\n"
             "  role_world_sizes={}\n  global_world_sizes={}\n  event_log_handler={}\n",
-            spec_.role, round.attempt, meeting.host, meeting.port, round.group_rank,
-            round.group_world_size(), numbers(0, count), numbers(round.role_rank_base, count),
-            numbers(round.rank_base, count), repeated(round.role_world_size, count),
-            repeated(round.world_size, count), spec_.event_log_handler);
+            spec_.role, seen.round.attempt, meeting.host, meeting.port, seen.round.group_rank,
+            seen.round.group_world_size(), numbers(0, count),
+            numbers(seen.round.role_rank_base, count), numbers(seen.round.rank_base, count),
+            repeated(seen.round.role_world_size, count), repeated(seen.round.world_size, count),
+            spec_.event_log_handler);
   log::info(kApiArea, "[{}] Starting worker group", spec_.role);
 }
 
-void TorchrunLog::failed(const workers::Judgement& judgement) {
-  const auto& root = judgement.failures[judgement.root];
+void TorchrunLog::on(const moment::Failed& seen) {
+  const auto& root = seen.judgement.failures[seen.judgement.root];
   const bool run_path = spec_.mode == spec::Mode::RunPath;
   const auto what = run_path ? fmt::format("fn: {} (start_method: {})",
                                            workers::program_name(spec_), spec_.start_method)
@@ -83,23 +85,23 @@ void TorchrunLog::failed(const workers::Judgement& judgement) {
              root.status.as_python(), root.local_rank, root.pid, what);
 }
 
-void TorchrunLog::restarting(const rendezvous::Restart& order) {
-  if (order.attempt_spent) {
+void TorchrunLog::on(const moment::Restarting& seen) {
+  if (seen.order.attempt_spent) {
     // torchrun prints the number from before this restart is counted, so ours is one too low for
     // it.
     log::info(kApiArea, "[{}] Worker group FAILED. {}/{} attempts left; will restart worker group",
-              spec_.role, order.restarts_left + 1, spec_.max_restarts);
+              spec_.role, seen.order.restarts_left + 1, spec_.max_restarts);
   } else {
-    log::info(kApiArea, "[{}] {}; will restart worker group", spec_.role, order.cause.text);
+    log::info(kApiArea, "[{}] {}; will restart worker group", spec_.role, seen.order.cause.text);
   }
 }
 
-void TorchrunLog::ended(const JobResult& result, const std::vector<workers::Worker>*) {
-  if (!result.ending.why.empty() && result.succeeded()) {
-    log::warning(kApiArea, "{}", result.ending.why);
+void TorchrunLog::on(const moment::Ended& seen) {
+  if (!seen.result.ending.why.empty() && seen.result.succeeded()) {
+    log::warning(kApiArea, "{}", seen.result.ending.why);
   }
   log::info(kApiArea, "[{}] The job is over: it {}", spec_.role,
-            result.succeeded() ? "succeeded" : "failed");
+            seen.result.succeeded() ? "succeeded" : "failed");
 }
 
 }  // namespace elastrun::agent

@@ -15,11 +15,13 @@ class TorchrunLog final : public Observer {
 
   /// What is to be run.
   void launching() const;
-  void round_ready(const rendezvous::Round& round, Duration waited) override;
-  void failed(const workers::Judgement& judgement) override;
-  void restarting(const rendezvous::Restart& order) override;
-  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
-  void phase(Phase phase, TimePoint now) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::RoundReady& seen);
+  void on(const moment::Failed& seen);
+  void on(const moment::Restarting& seen);
+  void on(const moment::Ended& seen);
+  void on(const moment::PhaseChanged& seen);
 
  private:
   const spec::JobSpec& spec_;

@@ -44,10 +44,9 @@ Result<std::vector<int>> Binding::cpus(int local_rank) {
   return (*plan_)[static_cast<std::size_t>(local_rank)];
 }
 
-void Binding::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
-                      Duration) {
+void Binding::on(const moment::Started& seen) {
   if (!plan_) return;
-  for (const auto& worker : group) {
+  for (const auto& worker : seen.group) {
     const auto& wanted = (*plan_)[static_cast<std::size_t>(worker.local_rank)];
     if (worker.exit) continue;
     if (const auto bound = process::check_binding(worker.pid, wanted); !bound) {

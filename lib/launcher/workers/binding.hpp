@@ -21,8 +21,9 @@ class Binding final : public Observer {
   /// Empty: not bound. Fails with Usage when not every worker can have such a share.
   Result<std::vector<int>> cpus(int local_rank);
 
-  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
-               Duration took) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::Started& seen);
 
  private:
   const spec::JobSpec& spec_;

@@ -126,7 +126,7 @@ void ForkServing::plan(std::vector<workers::WorkerPlan>& plans) {
 }
 
 /// After the workers, not to delay them: those that were forked are about to take a first step.
-void ForkServing::started(const rendezvous::Round&, const std::vector<workers::Worker>&, Duration) {
+void ForkServing::on(const moment::Started&) {
   if (is_copy()) return;
   refill_->arm(parts_.clock.now() + (starts_ > 1 ? kRefill : Duration::zero()), [this] {
     if (!request_) return;
@@ -157,7 +157,7 @@ void ForkServing::begin() {
 }
 
 /// While the workers are stopped and the nodes meet.
-void ForkServing::restarting(const rendezvous::Restart&) {
+void ForkServing::on(const moment::Restarting&) {
   for (int slot = 0; is_present() && slot < parts_.spec.nproc_per_node; ++slot) {
     server_->prepare(slot, false, parts_.containment.next_cgroup_fd());
   }
@@ -190,7 +190,7 @@ void ForkServing::say_not_served(const std::string& why) {
                                      : log::warning(kForkArea, "{}", text);
 }
 
-void ForkServing::ended(const JobResult&, const std::vector<workers::Worker>*) {
+void ForkServing::on(const moment::Ended&) {
   refill_->disarm();
   server_.reset();
   request_.reset();

@@ -39,10 +39,11 @@ class ForkServing final : public Observer {
   /// Before a start of the workers: what of it the server may serve.
   void plan(std::vector<workers::WorkerPlan>& plans);
 
-  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
-               Duration took) override;
-  void restarting(const rendezvous::Restart& order) override;
-  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::Started& seen);
+  void on(const moment::Restarting& seen);
+  void on(const moment::Ended& seen);
 
  private:
   explicit ForkServing(Parts parts);

@@ -32,7 +32,7 @@ void WorkerMessages::heard(workers::Channel::Sender from, workers::Message messa
 void WorkerMessages::heard(pid_t sender, const workers::Worker& worker,
                            workers::Message message) const {
   using namespace workers;
-  const auto tell_observers = [&] { parts_.observers.worker_said(worker, message); };
+  const auto tell_observers = [&] { parts_.observers.heard(moment::WorkerSaid{worker, message}); };
   std::visit(
       Overloads{
           // WorkerRecords, an observer, has samples as well as the live page, which charts them.

@@ -32,13 +32,13 @@ struct FakeStore final : RoundStore {
 };
 
 struct Recorder final : Observer {
-  void phase(Phase phase, TimePoint) override { phases.push_back(phase); }
-  void failed(const workers::Judgement& judgement) override {
-    failures.push_back(judgement.first().rank);
-  }
-  void hang(const JobHang& hang) override { hangs.push_back(hang.attempt); }
-  void timer_expired(const ExpiredTimer& timer) override { timers.push_back("! " + timer.scope); }
-  void timer_killed(const ExpiredTimer& timer) override { timers.push_back("x " + timer.scope); }
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observer::on;
+  void on(const moment::PhaseChanged& seen) { phases.push_back(seen.phase); }
+  void on(const moment::Failed& seen) { failures.push_back(seen.judgement.first().rank); }
+  void on(const HangSeen& seen) { hangs.push_back(seen.hang->attempt); }
+  void on(const TimerExpired& seen) { timers.push_back("! " + seen.timer->scope); }
+  void on(const TimerKilled& seen) { timers.push_back("x " + seen.timer->scope); }
   std::vector<Phase> phases;
   std::vector<int> failures, hangs;
   std::vector<std::string> timers;

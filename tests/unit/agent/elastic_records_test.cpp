@@ -56,12 +56,12 @@ struct ElasticJob : Listening {
     job.max_restarts = max_restarts;
   }
   ElasticJob& round(Duration waited, const std::vector<workers::Worker>& group, int attempt = 0) {
-    records.phase(Phase::Joining, clock.now());
+    records.on(moment::PhaseChanged{Phase::Joining, clock.now()});
     clock.advance(waited);
     auto round = second_of_two(attempt);
     round.restarts_left = job.max_restarts - attempt;
-    records.round_ready(round, waited);
-    records.started(second_of_two(attempt), group, 3ms);
+    records.on(moment::RoundReady{round, waited});
+    records.on(moment::Started{second_of_two(attempt), group, 3ms});
     return *this;
   }
 };
@@ -92,7 +92,7 @@ TEST_CASE("elastic records: who wants each sample hears of workers as often as t
   CHECK(each->records[1].name == "LocalElasticAgent._monitor_workers.duration.ms");
   CHECK(each->records[2].name == "workers.trainer.remaining_restarts");
   CHECK(std::get<std::int64_t>(each->records[2].value) == 2);
-  job.records.stopped(group, 1s);
+  job.records.on(moment::Stopped{group, 1s});
   job.clock.advance(1s);
   CHECK(healthy() == 10);
 }
@@ -104,7 +104,7 @@ TEST_CASE("elastic records: a failure was looked at from its end until it was ju
   judgement.failures.emplace_back().at = job.clock.now();
   job.clock.advance(250ms);
   job.heard->records.clear();
-  job.records.failed(judgement);
+  job.records.on(moment::Failed{judgement});
   CHECK(job.heard->records[1].name == "LocalElasticAgent._monitor_workers.duration.ms");
   CHECK(std::get<std::int64_t>(job.heard->records[1].value) == 250);
 }
@@ -114,8 +114,8 @@ TEST_CASE("elastic records: a job that succeeds is told as torchelastic would") 
   const auto group = workers_of({ExitStatus::exited(0), ExitStatus::exited(0)});
   job.round(250ms, group);
   job.clock.advance(90s);
-  job.records.stopped(group, 0s);
-  job.records.ended(result_of(EndingKind::Succeeded), &group);
+  job.records.on(moment::Stopped{group, 0s});
+  job.records.on(moment::Ended{result_of(EndingKind::Succeeded), &group});
   CHECK(states(job) == Names{"RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "START", "SUCCEEDED",
                              "SUCCEEDED", "SUCCEEDED"});
   const auto& all = job.heard->records;
@@ -137,7 +137,7 @@ TEST_CASE("elastic records: each worker's end is told for itself") {
   auto stopped = failure_of(1, ExitStatus::signaled(SIGTERM));
   stopped.stopped_by_us = true;
   result.judgement = workers::judge({failure_of(0, ExitStatus::exited(3)), stopped});
-  job.records.ended(result, &group);
+  job.records.on(moment::Ended{result, &group});
   const auto& all = job.heard->records;
   CHECK(states(job) == Names{"START", "START", "START", "FAILED", "FAILED", "TERMINATED"});
   CHECK(inner(all[3]).at("exit_code").at(0) == 3);
@@ -151,9 +151,9 @@ TEST_CASE("elastic records: torch's watchdog is told of between the ranks and th
   ElasticJob job("torchelastic.*");
   ElasticRecords with_fifo(job.pipeline, trainer(), job.job, [] { return true; });
   job.heard->records.clear();
-  with_fifo.round_ready(second_of_two(), 1s);
-  with_fifo.started(second_of_two(), workers_of({ExitStatus::exited(0)}), 3ms);
-  with_fifo.stopped({}, 1ms);
+  with_fifo.on(moment::RoundReady{second_of_two(), 1s});
+  with_fifo.on(moment::Started{second_of_two(), workers_of({ExitStatus::exited(0)}), 3ms});
+  with_fifo.on(moment::Stopped{{}, 1ms});
   CHECK(states(job) == Names{"RENDEZVOUS", "ASSIGN_WORKER_RANKS", "watchdog started", "START",
                              "watchdog stopped"});
 }
@@ -166,7 +166,7 @@ TEST_CASE("elastic records: an expired timer is told as torch's watchdog does") 
   timer.scope = "train.py#57";
   timer.expiry = WallTime(1500ms);
   timer.signal = SIGKILL;
-  job.records.timer_expired(timer);
+  job.records.on(TimerExpired{std::make_shared<ExpiredTimer>(timer)});
   CHECK(states(job) == Names{"timer expired"});
   CHECK(
       attribute<std::string>(job.last(), "metadata")
@@ -185,7 +185,7 @@ TEST_CASE("elastic records: an error file is passed on as it is") {
   REQUIRE(failure.error_file->understood);
   auto result = result_of(EndingKind::WorkersFailed);
   result.judgement = workers::judge({failure});
-  job.records.ended(result, &group);
+  job.records.on(moment::Ended{result, &group});
   CHECK(attribute<std::string>(job.last(), "raw_error") == raw);
 }
 
@@ -193,10 +193,10 @@ TEST_CASE("elastic records: metrics of a restart, in torchelastic's order") {
   ElasticJob job("torchelastic", 3);
   job.round(5ms, workers_of({ExitStatus::exited(1)}));
   job.heard->records.clear();
-  job.records.failed({});
-  job.records.restarting({});
+  job.records.on(moment::Failed{{}});
+  job.records.on(moment::Restarting{{}});
   job.clock.advance(40ms);
-  job.records.stopped(workers_of({ExitStatus::exited(1)}), 40ms);
+  job.records.on(moment::Stopped{workers_of({ExitStatus::exited(1)}), 40ms});
   job.round(10ms, workers_of({ExitStatus::exited(0)}), 1);
   const auto names = job.names();
   CHECK(names.front() == "LocalElasticAgent._monitor_workers.success");
@@ -217,11 +217,11 @@ TEST_CASE("elastic records: metrics of a restart, in torchelastic's order") {
 
 TEST_CASE("elastic records: ended while nodes are waited for is a failed rendezvous") {
   ElasticJob job("*", 1);
-  job.records.phase(Phase::Joining, job.clock.now());
+  job.records.on(moment::PhaseChanged{Phase::Joining, job.clock.now()});
   job.clock.advance(7s);
   auto result = result_of(EndingKind::Signalled);
   result.ending.signal = SIGTERM;
-  job.records.ended(result, nullptr);
+  job.records.on(moment::Ended{result, nullptr});
   const auto names = job.names();
   CHECK(names.front() == "torchelastic.worker.status.RENDEZVOUS");
   CHECK(attribute<double>(job.heard->records.front(), "duration_ms") == 7000);
@@ -235,14 +235,14 @@ TEST_CASE("elastic records: ended while nodes are waited for is a failed rendezv
 TEST_CASE("elastic records: ended in the middle of a restart, whose start failed") {
   ElasticJob job("torchelastic", 1);
   job.round(0s, workers_of({ExitStatus::exited(1)}));
-  job.records.restarting({});
-  job.records.stopped(workers_of({ExitStatus::exited(1)}), 0s);
-  job.records.phase(Phase::Joining, job.clock.now());
-  job.records.round_ready(second_of_two(1), 0s);
+  job.records.on(moment::Restarting{{}});
+  job.records.on(moment::Stopped{workers_of({ExitStatus::exited(1)}), 0s});
+  job.records.on(moment::PhaseChanged{Phase::Joining, job.clock.now()});
+  job.records.on(moment::RoundReady{second_of_two(1), 0s});
   job.heard->records.clear();
   auto result = result_of(EndingKind::NoStart);
   result.ending.why = "too many open files";
-  job.records.ended(result, nullptr);
+  job.records.on(moment::Ended{result, nullptr});
   const auto names = job.names();
   CHECK(has(names, "LocalElasticAgent._start_workers.failure"));
   CHECK(has(names, "SimpleElasticAgent._restart_workers.failure"));
@@ -251,13 +251,13 @@ TEST_CASE("elastic records: ended in the middle of a restart, whose start failed
 
 TEST_CASE("elastic records: a spare without any worker, and nobody who listens") {
   ElasticJob job("torchelastic.*");
-  job.records.ended(result_of(EndingKind::NotNeeded), nullptr);
+  job.records.on(moment::Ended{result_of(EndingKind::NotNeeded), nullptr});
   CHECK(states(job) == Names{"SUCCEEDED"});
   ElasticJob deaf("somebody else's");
   const auto group = workers_of({});
   deaf.round(0s, group);
-  deaf.records.failed({});
-  deaf.records.ended(result_of(EndingKind::Succeeded), &group);
+  deaf.records.on(moment::Failed{{}});
+  deaf.records.on(moment::Ended{result_of(EndingKind::Succeeded), &group});
   CHECK(deaf.heard->records.empty());
 }
 

@@ -51,8 +51,8 @@ struct Hanging {
       std::signal(SIGTERM, SIG_DFL);  // not that of the test's frame
       while (true) ::pause();
     }
-    timers.round_ready({}, {});
-    timers.phase(Phase::Running, clock.now());
+    timers.on(moment::RoundReady{{}, {}});
+    timers.on(moment::PhaseChanged{Phase::Running, clock.now()});
   }
   Hanging(const Hanging&) = delete;
   Hanging& operator=(const Hanging&) = delete;
@@ -105,7 +105,7 @@ TEST_CASE("expiration timers: a group that is stopped while a stack is taken has
   Hanging job;
   job.ask("load", 2);
   job.clock.advance(2s + 2ms);
-  job.timers.phase(Phase::Stopping, job.clock.now());
+  job.timers.on(moment::PhaseChanged{Phase::Stopping, job.clock.now()});
   CHECK_FALSE(job.expired().reaped);
   CHECK(job.events == Names{"expired"});
   CHECK(::kill(job.worker.pid, 0) == 0);

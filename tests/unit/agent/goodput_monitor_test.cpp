@@ -46,21 +46,21 @@ struct MonitoredJob {
         GoodputMonitor::Parts{clock, account, host, nullptr, scheduled}, clock.now());
   }
   void phase(Phase phase) {
-    account.phase(phase, clock.now());
-    monitor->phase(phase, clock.now());
+    account.on(moment::PhaseChanged{phase, clock.now()});
+    monitor->on(moment::PhaseChanged{phase, clock.now()});
   }
   void run(int group_rank = 0) {
     rendezvous::Round round;
     round.group_rank = group_rank;
     phase(Phase::Joining);
-    monitor->round_ready(round, 0s);
+    monitor->on(moment::RoundReady{round, 0s});
     phase(Phase::Starting);
     phase(Phase::Running);
   }
   void step(std::int64_t number) {
     const workers::Message message = workers::StepDone{number};
-    account.worker_said(worker, message);
-    monitor->worker_said(worker, message);
+    account.on(moment::WorkerSaid{worker, message});
+    monitor->on(moment::WorkerSaid{worker, message});
   }
   void steps(std::int64_t first, std::int64_t last, Duration each) {
     for (auto number = first; number <= last; ++number) {
@@ -91,7 +91,7 @@ TEST_CASE("goodput monitor: who pulls gets all series of the reference, and wake
   job.step(0);
   job.steps(1, 54, 100s);
   job.phase(Phase::Waiting);
-  job.monitor->stopped({}, 0s);
+  job.monitor->on(moment::Stopped{{}, 0s});
   job.clock.advance(1200s);
   CHECK(job.clock.armed() == 0);
   const auto seen = job.pulled();
@@ -129,10 +129,10 @@ TEST_CASE("goodput monitor: steps that are lost and nodes that join count for no
   const auto restart = [&](rendezvous::Cause::Kind kind) {
     rendezvous::Restart order;
     order.cause.kind = kind;
-    job.account.restarting(order);
-    job.monitor->restarting(order);
+    job.account.on(moment::Restarting{order});
+    job.monitor->on(moment::Restarting{order});
     job.phase(Phase::Stopping);
-    job.account.stopped({}, 0s);
+    job.account.on(moment::Stopped{{}, 0s});
     job.clock.advance(1s);
     const auto seen = job.pulled();
     job.run();
@@ -183,7 +183,7 @@ TEST_CASE("goodput monitor: work that is lost is told as such, and its workers r
   job.phase(Phase::Stopping);
   std::vector<workers::Worker> group(1);
   group[0].exit = process::Exit{process::ExitStatus::exited(1), {}, {}, 0};
-  job.account.stopped(group, {});
+  job.account.on(moment::Stopped{group, {}});
   job.clock.advance(30s);
   CHECK(job.pulled().at("scheduling_goodput") == doctest::Approx(0.4));
   CHECK(job.pulled().at("badput_time|WASTED_PROGRESS|lost") == doctest::Approx(30));
@@ -195,10 +195,10 @@ TEST_CASE("goodput monitor: the reference's words for where time went, saves and
   job.run();
   const auto during = [&](std::string name, Duration time) {
     const workers::Message begun = workers::PhaseEntered{std::move(name)};
-    job.account.worker_said(job.worker, begun);
+    job.account.on(moment::WorkerSaid{job.worker, begun});
     job.clock.advance(time);
     const workers::Message over = workers::PhaseEntered{"train"};
-    job.account.worker_said(job.worker, over);
+    job.account.on(moment::WorkerSaid{job.worker, over});
   };
   during("checkpoint", 4s);  // before the first step: loading
   job.steps(0, 10, 1s);
@@ -230,7 +230,7 @@ TEST_CASE("goodput monitor: where fewer ranks did a part of the steps, the share
   for (const int ranks : {8, 4}) {
     rendezvous::Round round;
     round.world_size = ranks;
-    job.account.round_ready(round, {});
+    job.account.on(moment::RoundReady{round, {}});
     job.run();
     CHECK(!job.pulled().contains("goodput_at_full_pace"));
     for (int i = 0; i < 20; ++i) {
@@ -277,7 +277,7 @@ TEST_CASE("goodput monitor: a sink is told at every interval, also while nothing
   const auto last = heard->of("elastrun.interval_goodput").back();
   CHECK(last.window->unit == "%");
   CHECK(last.window->end - last.window->start == GoodputMonitor::kInterval);
-  job.monitor->ended({}, nullptr);
+  job.monitor->on(moment::Ended{{}, nullptr});
   job.clock.advance(60s);
   CHECK(job.clock.armed() == 0);
 }

@@ -59,9 +59,9 @@ struct WatchedNode {
     round.rank_base = 2 * group_rank;
     std::vector<workers::Worker> group(1);
     group[0].pid = ::getpid();  // which runs
-    watch->round_ready(round, {});
-    watch->started(round, group, {});
-    watch->phase(Phase::Running, clock.now());
+    watch->on(moment::RoundReady{round, {}});
+    watch->on(moment::Started{round, group, {}});
+    watch->on(moment::PhaseChanged{Phase::Running, clock.now()});
   }
   void stand() { clock.advance(31s); }
   std::vector<ProgressKind> told() const {
@@ -129,7 +129,7 @@ TEST_CASE("hang watch: without --hang-timeout it costs no wake-up until the pace
 TEST_CASE("hang watch: without --hang-timeout a hang is told and booked, and nothing is done") {
   WatchedNode node(spec_of(0s, spec::OnHang::Restart));
   GoodputAccount account(node.clock, node.clock.now(), false);
-  account.phase(Phase::Running, node.clock.now());
+  account.on(moment::PhaseChanged{Phase::Running, node.clock.now()});
   for (int step = 0; step < 100; ++step) {
     node.clock.advance(1s);
     account.step(step);
@@ -146,7 +146,7 @@ TEST_CASE("hang watch: without --hang-timeout a hang is told and booked, and not
   node.watch->hangs(a_hang());
   REQUIRE(node.heard.size() == 1);
   node.heard[0].standing = std::get<rendezvous::ProgressReport>(node.reports.back()).standing;
-  account.hang(node.heard[0]);
+  account.on(HangSeen{std::make_shared<JobHang>(node.heard[0])});
   node.clock.advance(1min);
   CHECK(account.summary().of(goodput::Bucket::Hang) == 11min);
   CHECK(node.failures().empty());
@@ -223,7 +223,7 @@ TEST_CASE("hang watch: the rendezvous hears each change once, and at once when t
   CHECK(node.told() == std::vector{ProgressKind::Moves, ProgressKind::Stands, ProgressKind::Moves});
   node.watch->heard(1, workers::PhaseEntered{"eval"});
   CHECK(node.told().back() == ProgressKind::Excused);
-  node.watch->phase(Phase::Stopping, node.clock.now());
+  node.watch->on(moment::PhaseChanged{Phase::Stopping, node.clock.now()});
   node.clock.advance(1h);
   CHECK(node.told().size() == 4);
   CHECK(node.clock.armed() == 0);
@@ -367,7 +367,7 @@ TEST_CASE("hang watch: the time of a worker that debugs its child does not count
   REQUIRE_MESSAGE(node.held.size() == 1, "observers and the coordinator know of it");
   CHECK(node.held.at(0).starts_with("waiting for "));
   CHECK(std::get<rendezvous::ProgressReport>(node.reports.back()).held == node.held);
-  node.watch->phase(Phase::Stopping, node.clock.now());
+  node.watch->on(moment::PhaseChanged{Phase::Stopping, node.clock.now()});
   CHECK(node.held.empty());
 }
 
@@ -424,7 +424,7 @@ TEST_CASE("hang watch: a hang that is over when its stacks are there is none") {
     node.watch->heard(0, workers::PhaseEntered{"eval"});
   }
   SUBCASE("as the workers have succeeded") {
-    node.watch->phase(Phase::Stopping, {});
+    node.watch->on(moment::PhaseChanged{Phase::Stopping, {}});
   }
   node.watch->hangs(a_hang());
   CHECK(node.failures().empty());

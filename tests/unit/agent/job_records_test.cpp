@@ -48,7 +48,7 @@ TEST_CASE("job records: each phase has its name") {
   Job job;
   Names phases;
   for (int i = 0; i <= static_cast<int>(Phase::Ended); ++i) {
-    job.records.phase(static_cast<Phase>(i), job.clock.now());
+    job.records.on(moment::PhaseChanged{static_cast<Phase>(i), job.clock.now()});
     phases.push_back(attribute<Text>(job.last(), "phase"));
   }
   CHECK(phases == Names{"joining", "starting", "running", "settling", "stopping", "waiting",
@@ -62,7 +62,7 @@ TEST_CASE("job records: a worker's end tells exit codes from signals") {
   group[1].stopped_by_us = true;
   group[2].exit.reset();
   group[2].abandoned = true;
-  job.records.stopped(group, 1500ms);
+  job.records.on(moment::Stopped{group, 1500ms});
   const auto& all = job.heard->records;
   CHECK(job.names() == Names{"worker.ended", "worker.ended", "worker.ended", "group.gone"});
   CHECK(attribute<Whole>(all[0], "exit_code") == 3);
@@ -79,15 +79,15 @@ TEST_CASE("job records: a worker's end tells exit codes from signals") {
 
 TEST_CASE("job records: a group without workers has a start and an end all the same") {
   Job job;
-  job.records.started({}, {}, 0s);
-  job.records.stopped({}, 0s);
+  job.records.on(moment::Started{{}, {}, 0s});
+  job.records.on(moment::Stopped{{}, 0s});
   CHECK(job.names() == Names{"group.started", "group.gone"});
   CHECK(attribute<Whole>(job.heard->records[0], "workers") == 0);
 }
 
 TEST_CASE("job records: a failure and the restart that follows name the culprit") {
   Job job;
-  job.records.failed(workers::judge({failure_of(1, ExitStatus::exited(3))}));
+  job.records.on(moment::Failed{workers::judge({failure_of(1, ExitStatus::exited(3))})});
   CHECK(attribute<Whole>(job.last(), "rank") == 5);
   CHECK(attribute<Text>(job.last(), "what") == "ended with exit code 3");
   CHECK_FALSE(carries(job.last(), "exit_s"));
@@ -97,11 +97,11 @@ TEST_CASE("job records: a failure and the restart that follows name the culprit"
   order.cause.rank = 5;
   order.attempt_spent = true;
   order.restarts_left = 2;
-  job.records.restarting(order);
+  job.records.on(moment::Restarting{order});
   CHECK(attribute<Text>(job.last(), "node") == "node1");
   CHECK(attribute<Whole>(job.last(), "rank") == 5);
   CHECK(attribute<bool>(job.last(), "attempt_spent"));
-  job.records.restarting({});  // nobody's fault
+  job.records.on(moment::Restarting{{}});  // nobody's fault
   CHECK_FALSE(carries(job.last(), "node"));
   CHECK_FALSE(carries(job.last(), "rank"));
 }
@@ -114,7 +114,7 @@ TEST_CASE("job records: a round and the end of the job") {
   round.members.resize(3);
   round.master_addr = "10.0.0.1";
   round.master_port = 29400;
-  job.records.round_ready(round, 2500ms);
+  job.records.on(moment::RoundReady{round, 2500ms});
   CHECK(attribute<Whole>(job.last(), "group_world_size") == 3);
   CHECK(attribute<Whole>(job.last(), "master_port") == 29400);
   CHECK(attribute<double>(job.last(), "waited_s") == 2.5);
@@ -122,7 +122,7 @@ TEST_CASE("job records: a round and the end of the job") {
   result.ending.kind = Ending::Kind::NoStart;
   result.ending.why = "no room";
   result.restarts = 2;
-  job.records.ended(result, nullptr);
+  job.records.on(moment::Ended{result, nullptr});
   CHECK(attribute<Text>(job.last(), "ending") == "not_started");
   CHECK_FALSE(attribute<bool>(job.last(), "succeeded"));
   CHECK(attribute<Text>(job.last(), "verdict") == "the workers could not be started: no room");
@@ -146,9 +146,9 @@ TEST_CASE("job records: the goodput adds up, by the names of the buckets") {
 TEST_CASE("job records: nobody who listens to the agent gets nothing of it") {
   Job job("training");
   job.records.begin({});
-  job.records.phase(Phase::Running, {});
-  job.records.progress("p");
-  job.records.started({}, workers_of({ExitStatus::exited(0)}), 0s);
+  job.records.on(moment::PhaseChanged{Phase::Running, {}});
+  job.records.on(moment::Progress{"p"});
+  job.records.on(moment::Started{{}, workers_of({ExitStatus::exited(0)}), 0s});
   CHECK(job.heard->records.empty());
 }
 

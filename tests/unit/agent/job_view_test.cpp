@@ -41,7 +41,7 @@ rendezvous::Round round_of(int nodes, std::int64_t number) {
 
 TEST_CASE("job view: before there is a round, it says what is waited for") {
   Watched watched;
-  watched.view->progress("1 of 2 nodes");
+  watched.view->on(moment::Progress{"1 of 2 nodes"});
   watched.clock.advance(seconds(4));
   const auto status = watched.view->status();
   CHECK(status.at("phase") == "joining");
@@ -58,8 +58,8 @@ TEST_CASE("job view: round, store and workers of a job that runs") {
   watched.group = workers_of({process::ExitStatus::exited(0), process::ExitStatus::signaled(9)});
   auto& running = watched.group.emplace_back();
   running.rank = 2, running.pid = 4242;
-  watched.view->round_ready(round_of(2, 7), seconds(1));
-  watched.view->phase(Phase::Running, watched.clock.now());
+  watched.view->on(moment::RoundReady{round_of(2, 7), seconds(1)});
+  watched.view->on(moment::PhaseChanged{Phase::Running, watched.clock.now()});
   const auto status = watched.view->status();
   CHECK(status.at("round").at("number") == 7);
   CHECK(status.at("round").at("nodes") == 2);
@@ -78,7 +78,7 @@ TEST_CASE("job view: steps have a rate, which begins anew with a round or a smal
   Watched watched;
   watched.group.emplace_back();
   for (int step = 1; step <= 41; ++step) {
-    watched.view->worker_said({}, workers::StepDone{step});
+    watched.view->on(moment::WorkerSaid{{}, workers::StepDone{step}});
     watched.clock.advance(std::chrono::milliseconds(500));
   }
   CHECK(watched.worker().at("steps_per_s").as_double() == doctest::Approx(2));
@@ -87,9 +87,9 @@ TEST_CASE("job view: steps have a rate, which begins anew with a round or a smal
   CHECK_MESSAGE(watched.worker().at("steps_per_s").as_double() == doctest::Approx(1 / 3.5),
                 "it stands still");
   CHECK(watched.worker().at("step_age_s") == 3.5);
-  watched.view->worker_said({}, workers::StepDone{7});  // from a checkpoint
+  watched.view->on(moment::WorkerSaid{{}, workers::StepDone{7}});  // from a checkpoint
   CHECK(watched.worker().at("steps_per_s") == 0.0);
-  watched.view->round_ready(round_of(1, 2), {});
+  watched.view->on(moment::RoundReady{round_of(1, 2), {}});
   CHECK(watched.worker().at("step").is_null());
 }
 
@@ -97,18 +97,18 @@ TEST_CASE("job view: workers that are stopped or traced are told as long as they
   Watched watched;
   watched.group.resize(2);
   watched.group[1].rank = 1;
-  watched.view->held({{1, "stopped by a signal"}});
+  watched.view->on(HeldSeen{{{1, "stopped by a signal"}}});
   CHECK(watched.changes == 1);
   CHECK(watched.worker(0).at("held").is_null());
   CHECK(watched.worker(1).at("held") == "stopped by a signal");
-  watched.view->held({});
+  watched.view->on(HeldSeen{{}});
   CHECK(watched.worker(1).at("held").is_null());
 }
 
 TEST_CASE("job view: once the job has ended, its workers stay although their group has gone") {
   Watched watched;
   watched.group = workers_of({process::ExitStatus::exited(0)});
-  watched.view->ended({}, &watched.group);
+  watched.view->on(moment::Ended{{}, &watched.group});
   const auto last = watched.worker();
   watched.group.clear();
   CHECK(watched.worker() == last);
@@ -121,9 +121,9 @@ TEST_CASE("job view: restarts are told with their causes, as many as fit") {
   order.restarts_left = 2;
   order.cause.text = "rank 3 \x1b[31mended\x1b[0m with exit code 3";
   order.cause.rank = 3;
-  watched.view->restarting(order);
+  watched.view->on(moment::Restarting{order});
   order.attempt_spent = false;
-  for (int i = 0; i < 200; ++i) watched.view->restarting(order);
+  for (int i = 0; i < 200; ++i) watched.view->on(moment::Restarting{order});
   const auto restarts = watched.view->status().at("restarts");
   CHECK(restarts.at("count") == 201);
   CHECK(restarts.at("spent") == 1);

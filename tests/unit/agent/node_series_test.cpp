@@ -25,13 +25,13 @@ struct Nodes {
       node.address = std::move(address);
       round.members.push_back(std::move(node));
     }
-    series.round_ready(round, {});
+    series.on(moment::RoundReady{round, {}});
   }
   void restart(Cause::Kind kind, const std::string& node) {
     rendezvous::Restart order;
     order.cause.kind = kind;
     order.cause.node = node + "_17_0";
-    series.restarting(order);
+    series.on(moment::Restarting{order});
   }
   /// "name|label|label" -> value
   std::map<std::string, double> seen() {

@@ -22,13 +22,13 @@ struct Told {
   explicit Told(int ranks = 1, bool all = false) : ranks(ranks), all(all) {
     rendezvous::Round round;
     round.number = 1;
-    saving.round_ready(round, {});
-    saving.started(round, group, {});
+    saving.on(moment::RoundReady{round, {}});
+    saving.on(moment::Started{round, group, {}});
   }
   void steps(std::int64_t first, std::int64_t last, Duration each) {
     for (auto step = first; step <= last; ++step) {
       clock.advance(each);
-      saving.worker_said(group.front(), workers::StepDone{step});
+      saving.on(moment::WorkerSaid{group.front(), workers::StepDone{step}});
     }
   }
   Duration pace() const { return reached.back().pace; }
@@ -95,7 +95,7 @@ TEST_CASE("saving: an evaluation between the last step and the save is no part o
   const auto& rank = told.group.front();
   const auto save = [&](Duration takes) {
     told.clock.advance(takes);
-    told.saving.worker_said(rank, workers::CheckpointDone{});
+    told.saving.on(moment::WorkerSaid{rank, workers::CheckpointDone{}});
     return told.saves.back();
   };
   const auto hooks_tell_begin = [&] {
@@ -104,7 +104,7 @@ TEST_CASE("saving: an evaluation between the last step and the save is no part o
     said.entries.resize(1);
     said.entries.front().entry.kind = goodput::MeasurementKind::SaveStart;
     said.entries.front().entry.time = to_seconds(told.clock.wall()) - 1;  // they tell it late
-    told.saving.worker_said(rank, said);
+    told.saving.on(moment::WorkerSaid{rank, said});
   };
   told.steps(0, 0, 1s);
   CHECK(save(3s) == Duration(3s));
@@ -117,9 +117,9 @@ TEST_CASE("saving: an evaluation between the last step and the save is no part o
   CHECK(std::chrono::round<std::chrono::milliseconds>(save(3s)) == Duration(9s));
   // As the script does.
   told.steps(2, 2, 1s);
-  told.saving.worker_said(rank, workers::PhaseEntered{"eval"});
+  told.saving.on(moment::WorkerSaid{rank, workers::PhaseEntered{"eval"}});
   told.clock.advance(20s);
-  told.saving.worker_said(rank, workers::PhaseEntered{"train"});
+  told.saving.on(moment::WorkerSaid{rank, workers::PhaseEntered{"train"}});
   CHECK(save(3s) == Duration(3s));
   // A begin that no step was before, or of a clock that is wrong, says nothing.
   told.steps(3, 3, 0s);
@@ -139,7 +139,7 @@ TEST_CASE(
   };
   const auto killed = failed(0, process::ExitStatus::signaled(9));
   told.steps(0, 3, 5ms);
-  told.saving.worker_said(told.group.front(), workers::CheckpointDone{2});
+  told.saving.on(moment::WorkerSaid{told.group.front(), workers::CheckpointDone{2}});
   told.saving.failed_to_save({killed});  // nobody has asked for a save yet
   told.saving.order({.step = 4});
   told.steps(4, 4, 5ms);
@@ -155,7 +155,7 @@ TEST_CASE(
   Told saves;
   saves.steps(0, 4, 5ms);
   saves.saving.order({.step = 4});
-  saves.saving.worker_said(saves.group.front(), workers::CheckpointDone{4});
+  saves.saving.on(moment::WorkerSaid{saves.group.front(), workers::CheckpointDone{4}});
   saves.saving.failed_to_save({killed, failed(1, process::ExitStatus::exited(1))});
   account = saves.saving.account();
   CHECK(account->is_saved);
@@ -169,7 +169,7 @@ TEST_CASE(
     CAPTURE(all);
     Told told(2, all);
     const auto save = [&told](std::size_t rank, std::int64_t step) {
-      told.saving.worker_said(told.group[rank], workers::CheckpointDone{step});
+      told.saving.on(moment::WorkerSaid{told.group[rank], workers::CheckpointDone{step}});
       return told.saving.account()->holds;
     };
     told.steps(0, 3, 5ms);

@@ -25,7 +25,7 @@ struct TalkingJob : Listening {
     spec.role = "trainer";
     rendezvous::Round round;
     round.attempt = 2;
-    records.round_ready(round, {});
+    records.on(moment::RoundReady{round, {}});
   }
   void heard_from(int rank, Message message) {
     workers::Worker worker;
@@ -217,7 +217,7 @@ TEST_CASE("worker records: what a counter has come to is told, for each rank and
   job.check_labels(job.last(), 0);
   rendezvous::Round again;
   again.attempt = 2;
-  job.records.round_ready(again, {});
+  job.records.on(moment::RoundReady{again, {}});
   job.heard_from(0, workers::MetricSample{"tokens", 0.5, "g", {}, true});
   CHECK(std::get<double>(job.last().value) == 32.5);
   job.heard_from(1, workers::MetricSample{"tokens", 1, "g", {}, true});

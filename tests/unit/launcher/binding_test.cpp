@@ -58,7 +58,7 @@ TEST_CASE("binding: without the option nobody is bound, and nothing is looked at
   const auto cpus = binding.cpus(1);
   REQUIRE(cpus);
   CHECK(cpus->empty());
-  binding.started({}, std::vector<workers::Worker>(2), 0s);
+  binding.on(moment::Started{{}, std::vector<workers::Worker>(2), 0s});
   CHECK(lines.text.empty());
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("binding: what the kernel made of it is read back at every start") {
   REQUIRE(cpus);
   Stayer worker(*cpus);
   lines.text.clear();
-  binding.started({}, worker.group, 0s);
+  binding.on(moment::Started{{}, worker.group, 0s});
   CHECK(lines.text.contains("Local rank 0 runs on CPUs " + process::format_cpus(*cpus) + "\n"));
   if (cpus->size() < 2) return;  // on one CPU there is nothing to differ
   cpu_set_t one;
@@ -105,12 +105,12 @@ TEST_CASE("binding: what the kernel made of it is read back at every start") {
   CPU_SET(static_cast<std::size_t>(cpus->front()), &one);
   REQUIRE(::sched_setaffinity(worker.group[0].pid, sizeof one, &one) == 0);
   lines.text.clear();
-  binding.started({}, worker.group, 0s);
+  binding.on(moment::Started{{}, worker.group, 0s});
   CHECK(lines.text.starts_with("W"));
   CHECK_FALSE(lines.text.contains("Local rank 0 runs on"));
   worker.group[0].exit = process::Exit{};  // has ended meanwhile: nothing to read
   lines.text.clear();
-  binding.started({}, worker.group, 0s);
+  binding.on(moment::Started{{}, worker.group, 0s});
   CHECK(lines.text.empty());
 }
 

@@ -70,12 +70,12 @@ TEST_CASE("view: one node does not wait for others, and shows no restarts that n
   Screen screen;
   const auto job = job_of(2, 0, false);
   StatusView view(*screen.line, job);
-  view.phase(Phase::Joining, {});
+  view.on(moment::PhaseChanged{Phase::Joining, {}});
   CHECK(screen.shown() == "[starting] 0/2 workers | 0:00");
-  view.round_ready(round_of(1), 0s);
-  view.phase(Phase::Starting, {});
-  view.started(round_of(1), group_of(2), 0s);
-  view.phase(Phase::Running, {});
+  view.on(moment::RoundReady{round_of(1), 0s});
+  view.on(moment::PhaseChanged{Phase::Starting, {}});
+  view.on(moment::Started{round_of(1), group_of(2), 0s});
+  view.on(moment::PhaseChanged{Phase::Running, {}});
   CHECK(screen.shown() == "[running] 2/2 workers | 0:01");
 }
 
@@ -83,27 +83,27 @@ TEST_CASE("view: several nodes, who is missing, and what a restart leaves") {
   Screen screen;
   const auto job = job_of(2, 3, true);
   StatusView view(*screen.line, job);
-  view.phase(Phase::Joining, {});
-  view.progress("1 of 2 nodes is here");
+  view.on(moment::PhaseChanged{Phase::Joining, {}});
+  view.on(moment::Progress{"1 of 2 nodes is here"});
   CHECK(screen.shown() ==
         "[waiting for other nodes] 0/3 restarts | at node1:29400: 1 of 2 nodes is here | 0:00");
-  view.round_ready(round_of(2), 1s);
-  view.started(round_of(2), group_of(2), 0s);
-  view.phase(Phase::Running, {});
+  view.on(moment::RoundReady{round_of(2), 1s});
+  view.on(moment::Started{round_of(2), group_of(2), 0s});
+  view.on(moment::PhaseChanged{Phase::Running, {}});
   CHECK(screen.shown() == "[running] 2/2 workers | 2 nodes | 0/3 restarts | 0:01");
-  view.phase(Phase::Settling, {});
-  view.failed(judgement_of(1));
+  view.on(moment::PhaseChanged{Phase::Settling, {}});
+  view.on(moment::Failed{judgement_of(1)});
   rendezvous::Restart order;
   order.restarts_left = 2;
   order.cause.text = "rank 0 died";
-  view.restarting(order);
-  view.phase(Phase::Stopping, {});
+  view.on(moment::Restarting{order});
+  view.on(moment::PhaseChanged{Phase::Stopping, {}});
   CHECK(screen.shown() ==
         "[stopping workers] 1/2 workers | 2 nodes | 1/3 restarts | rank 0 died | "
         "0:01");
-  view.phase(Phase::Joining, {});
-  view.round_ready(round_of(2, 1), 0s);
-  view.phase(Phase::Starting, {});
+  view.on(moment::PhaseChanged{Phase::Joining, {}});
+  view.on(moment::RoundReady{round_of(2, 1), 0s});
+  view.on(moment::PhaseChanged{Phase::Starting, {}});
   CHECK(screen.shown() == "[starting workers] 0/2 workers | 2 nodes | 1/3 restarts | 0:02");
 }
 
@@ -111,20 +111,20 @@ TEST_CASE("view: the newest step is shown, and none any more when the job is ove
   Screen screen;
   const auto job = job_of(1, 0, false);
   StatusView view(*screen.line, job);
-  view.phase(Phase::Running, {});
+  view.on(moment::PhaseChanged{Phase::Running, {}});
   workers::Worker worker;
-  view.worker_said(worker, workers::StepDone{7});
-  view.worker_said(worker, workers::StepDone{8});
+  view.on(moment::WorkerSaid{worker, workers::StepDone{7}});
+  view.on(moment::WorkerSaid{worker, workers::StepDone{8}});
   worker.rank = 1;  // which is about there, too
-  view.worker_said(worker, workers::StepDone{6});
-  view.worker_said(worker, workers::Returned{});
+  view.on(moment::WorkerSaid{worker, workers::StepDone{6}});
+  view.on(moment::WorkerSaid{worker, workers::Returned{}});
   CHECK(screen.shown() == "[running] 0/1 workers | step 8 | 0:00");
   worker.rank = 0;
-  view.phase(Phase::Ended, {});
+  view.on(moment::PhaseChanged{Phase::Ended, {}});
   CHECK(screen.shown().empty());
-  view.worker_said(worker, workers::StepDone{9});
-  view.progress("too late");
-  view.ended({}, nullptr);
+  view.on(moment::WorkerSaid{worker, workers::StepDone{9}});
+  view.on(moment::Progress{"too late"});
+  view.on(moment::Ended{{}, nullptr});
   CHECK(screen.shown().empty());
   CHECK(screen.clock.armed() == 0);
 }
@@ -133,12 +133,12 @@ TEST_CASE("view: a job without workers, and more failures than the line can know
   Screen screen;
   const auto job = job_of(0, 0, true);
   StatusView view(*screen.line, job);
-  view.phase(Phase::Joining, {});
+  view.on(moment::PhaseChanged{Phase::Joining, {}});
   CHECK(screen.shown() == "[waiting for other nodes] at node1:29400:  | 0:00");
   const auto small_job = job_of(1, 0, false);
   StatusView small(*screen.line, small_job);
-  small.phase(Phase::Running, {});
-  small.failed(judgement_of(1));
+  small.on(moment::PhaseChanged{Phase::Running, {}});
+  small.on(moment::Failed{judgement_of(1)});
   CHECK(screen.shown() == "[running] 0/1 workers | 0:01");
 }
 
@@ -148,8 +148,8 @@ TEST_CASE("view: a very long name stays on its line, also on a narrow terminal")
     Screen screen(columns);
     const auto job = job_of(123456, 1000000, true);
     StatusView view(*screen.line, job);
-    view.phase(Phase::Joining, {});
-    view.progress("missing: " + std::string(5000, 'n') + "\x1b[31m\n\xff");
+    view.on(moment::PhaseChanged{Phase::Joining, {}});
+    view.on(moment::Progress{"missing: " + std::string(5000, 'n') + "\x1b[31m\n\xff"});
     const auto shown = screen.shown();
     CHECK(shown.size() + 1 < std::max<std::size_t>(columns, 4));  // room for ^C
     CHECK_FALSE(shown.contains('\n'));

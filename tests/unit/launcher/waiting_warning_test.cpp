@@ -24,8 +24,8 @@ TEST_CASE(
   plumbing::ManualClock clock;
   WaitingWarning waiting(clock, nodes_of(2), false);
   const auto lines = [&log] { return std::ranges::count(log.text, '\n'); };
-  waiting.phase(Phase::Joining, clock.now());
-  waiting.progress("1 of 2 nodes here (node1); waiting for 1 more, at most 9 min 50 s");
+  waiting.on(moment::PhaseChanged{Phase::Joining, clock.now()});
+  waiting.on(moment::Progress{"1 of 2 nodes here (node1); waiting for 1 more, at most 9 min 50 s"});
   clock.advance(9s);
   CHECK(log.text.empty());
   clock.advance(1s);
@@ -38,7 +38,7 @@ TEST_CASE(
   CHECK(lines() == 2);
   clock.advance(1h);
   CHECK(lines() < 14);
-  waiting.phase(Phase::Starting, clock.now());
+  waiting.on(moment::PhaseChanged{Phase::Starting, clock.now()});
   CHECK(clock.armed() == 0);
 }
 
@@ -55,7 +55,8 @@ TEST_CASE("waiting: who waits at a loopback address hears what other machines ne
   WaitingWarning third(clock, job, false);
   job.rdzv_conf["is_host"] = "0";
   WaitingWarning fourth(clock, job, false);
-  for (auto* one : {&first, &second, &third, &fourth}) one->phase(Phase::Joining, clock.now());
+  for (auto* one : {&first, &second, &third, &fourth})
+    one->on(moment::PhaseChanged{Phase::Joining, clock.now()});
   clock.advance(10s);
   CHECK(
       log.text.contains("127.0.0.1:29500, which other machines cannot reach: nodes there need "
@@ -76,7 +77,7 @@ TEST_CASE("waiting: who hosts at another machine's address hears that it may not
   const auto said = [&] {
     test::LoggedText log;
     WaitingWarning waiting(clock, job, false);
-    waiting.phase(Phase::Joining, clock.now());
+    waiting.on(moment::PhaseChanged{Phase::Joining, clock.now()});
     clock.advance(10s);
     return log.text.contains("not an address of this machine: if this is not node 0, give --node");
   };
@@ -93,8 +94,8 @@ TEST_CASE("waiting: who hosts at another machine's address hears that it may not
 TEST_CASE("waiting: one node waits for nobody, and a status line says it all the time") {
   plumbing::ManualClock clock;
   WaitingWarning alone(clock, nodes_of(1), false), seen(clock, nodes_of(2), true);
-  alone.phase(Phase::Joining, clock.now());
-  seen.phase(Phase::Joining, clock.now());
+  alone.on(moment::PhaseChanged{Phase::Joining, clock.now()});
+  seen.on(moment::PhaseChanged{Phase::Joining, clock.now()});
   CHECK(clock.armed() == 0);
 }
 
