@@ -2,11 +2,16 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "core/unique_fd.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,6 +74,76 @@ class TimerServer {
   Clock& clock_;
   const Duration max_interval_;
   std::unique_ptr<Alarm> alarm_;
+};
+
+/// configure() and expires() of torch.distributed.elastic.timer, for clients of any kind. Below the
+/// agent of elastrun a worker needs neither: elastrun::worker::Expires tells it by itself.
+
+/// Whom `Expires` talks to from now on, in all threads; null: no client.
+void configure(std::shared_ptr<TimerClient> client);
+
+/// Has this process reaped, as its client does that, unless this object has ended `after` seconds
+/// from now. `scope` names the timer; empty: file and line of the caller.
+class Expires {
+ public:
+  /// `client` null: that of configure(). Throws std::runtime_error if there is none, and what the
+  /// client throws.
+  explicit Expires(double after, std::string scope = {}, std::shared_ptr<TimerClient> client = {},
+                   const std::source_location& caller = std::source_location::current());
+  /// A release that fails is logged: the block has ended well all the same.
+  ~Expires();
+  Expires(const Expires&) = delete;
+  Expires& operator=(const Expires&) = delete;
+
+ private:
+  const std::shared_ptr<TimerClient> client_;
+  const std::string scope_;
+};
+
+/// A queue between a process and the workers that it forks: make it before them.
+class LocalQueue final : public RequestQueue {
+ public:
+  LocalQueue();
+  std::size_t size() override;
+  std::vector<TimerRequest> get(std::size_t size, Duration timeout) override;
+  /// Never waits: false if the queue is full, or has lost its reader.
+  bool put(const TimerRequest& request);
+
+ private:
+  void take_in();
+
+  UniqueFd reading_, writing_;
+  std::deque<TimerRequest> taken_in_;
+};
+
+/// Sends the requests of the calling process. One that finds the queue full is lost.
+class LocalTimerClient final : public TimerClient {
+ public:
+  /// Borrows the queue.
+  explicit LocalTimerClient(LocalQueue& queue) : queue_(queue) {}
+  void acquire(const std::string& scope_id, double expiration_time) override;
+  void release(const std::string& scope_id) override;
+
+ private:
+  LocalQueue& queue_;
+};
+
+/// Kills workers on this machine, by SIGKILL; a pid that is gone counts as reaped.
+class LocalTimerServer : public TimerServer {
+ public:
+  LocalTimerServer(LocalQueue& queue, Clock& clock,
+                   Duration max_interval = std::chrono::seconds(60))
+      : TimerServer(queue, clock, max_interval) {}
+  std::size_t timers() const { return timers_.size(); }
+
+ protected:
+  void register_timers(const std::vector<TimerRequest>& requests) override;
+  void clear_timers(const std::set<std::int64_t>& worker_ids) override;
+  Expired get_expired_timers(double deadline) const override;
+  bool reap_worker(std::int64_t worker_id) override;
+
+ private:
+  std::map<std::pair<std::int64_t, std::string>, TimerRequest> timers_;
 };
 
 }  // namespace elastrun::timer

@@ -5,7 +5,6 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "timer/debug_info.hpp"
 #include "timer/torch_request.hpp"
 
 #include <cerrno>
@@ -94,8 +93,8 @@ Status FileTimerServer::start() {
   auto place = RequestPlace::make(file_path_);
   if (!place) return std::unexpected(place.error());
   file_path_ = (*place)->path;
-  pipe_ =
-      RequestPipe::open(loop_, std::move(*place), [this](std::string_view line) { take(line); });
+  pipe_ = std::make_unique<RequestPipe>(loop_, std::move(*place),
+                                        [this](std::string_view line) { take(line); });
   tell("watchdog started", nullptr);
   return {};
 }

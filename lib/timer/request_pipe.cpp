@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "timer/request_pipe.hpp"
 
-#include "core/lifetime.hpp"
-#include "core/unique_fd.hpp"
-#include "timer/torch_request.hpp"
-
 #include <array>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <cerrno>
 #include <cstdlib>
 #include <fcntl.h>
@@ -84,61 +79,6 @@ Status open_ends(RequestPlace& place) {
   return {};
 }
 
-class FifoPipe final : public RequestPipe {
- public:
-  FifoPipe(asio::io_context& loop, std::unique_ptr<RequestPlace> place, OnLine on_line)
-      : place_(std::move(place)),
-        reader_(loop, place_->reading.release()),
-        on_line_(std::move(on_line)) {
-    await_bytes();
-  }
-  FifoPipe(const FifoPipe&) = delete;
-  FifoPipe& operator=(const FifoPipe&) = delete;
-
-  const std::string& path() const override { return place_->path; }
-  const std::string& own_folder() const override { return place_->own_folder; }
-  std::uint64_t lines() const override { return lines_heard_; }
-  std::unique_ptr<RequestPlace> take_place() override {
-    reader_.close();
-    return std::move(place_);
-  }
-
-  void catch_up() override {
-    std::array<char, 65536> buffer;
-    for (int i = 0; i < kPiecesAtOnce; ++i) {
-      const auto got = ::read(reader_.native_handle(), buffer.data(), buffer.size());
-      if (got < 0 && errno == EINTR) continue;
-      // EAGAIN: all is read. The end cannot come while we hold a writer ourselves.
-      if (got <= 0) return;
-      take({buffer.data(), static_cast<std::size_t>(got)});
-    }
-  }
-
- private:
-  void await_bytes() {
-    reader_.async_wait(asio::posix::stream_descriptor::wait_read,
-                       [this, alive = lifetime_.token()](const auto& error) {
-                         if (error || !alive) return;
-                         catch_up();
-                         await_bytes();
-                       });
-  }
-
-  void take(std::string_view bytes) {
-    lines_.feed(bytes, [this](std::string_view line) {
-      ++lines_heard_;
-      on_line_(line);
-    });
-  }
-
-  std::unique_ptr<RequestPlace> place_;
-  asio::posix::stream_descriptor reader_;
-  const OnLine on_line_;
-  RequestLines lines_;
-  std::uint64_t lines_heard_ = 0;
-  Lifetime lifetime_;  // completions may be queued when we go
-};
-
 }  // namespace
 
 RequestPlace::~RequestPlace() {
@@ -167,10 +107,40 @@ Result<std::unique_ptr<RequestPlace>> RequestPlace::make(const std::string& path
   return place;
 }
 
-std::unique_ptr<RequestPipe> RequestPipe::open(asio::io_context& loop,
-                                               std::unique_ptr<RequestPlace> place,
-                                               OnLine on_line) {
-  return std::make_unique<FifoPipe>(loop, std::move(place), std::move(on_line));
+RequestPipe::RequestPipe(asio::io_context& loop, std::unique_ptr<RequestPlace> place,
+                         OnLine on_line)
+    : place_(std::move(place)),
+      reader_(loop, place_->reading.release()),
+      on_line_(std::move(on_line)) {
+  await_bytes();
+}
+
+std::unique_ptr<RequestPlace> RequestPipe::take_place() {
+  reader_.close();
+  return std::move(place_);
+}
+
+void RequestPipe::catch_up() {
+  std::array<char, 65536> buffer;
+  for (int i = 0; i < kPiecesAtOnce; ++i) {
+    const auto got = ::read(reader_.native_handle(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    // EAGAIN: all is read. The end cannot come while we hold a writer ourselves.
+    if (got <= 0) return;
+    lines_.feed({buffer.data(), static_cast<std::size_t>(got)}, [this](std::string_view line) {
+      ++lines_heard_;
+      on_line_(line);
+    });
+  }
+}
+
+void RequestPipe::await_bytes() {
+  reader_.async_wait(asio::posix::stream_descriptor::wait_read,
+                     [this, alive = lifetime_.token()](const auto& error) {
+                       if (error || !alive) return;
+                       catch_up();
+                       await_bytes();
+                     });
 }
 
 }  // namespace elastrun::timer

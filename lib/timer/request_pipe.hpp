@@ -2,9 +2,12 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "core/lifetime.hpp"
 #include "core/unique_fd.hpp"
+#include "timer/torch_request.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -43,18 +46,29 @@ class RequestPipe {
  public:
   using OnLine = std::function<void(std::string_view line)>;
 
-  static std::unique_ptr<RequestPipe> open(boost::asio::io_context& loop,
-                                           std::unique_ptr<RequestPlace> place, OnLine on_line);
-  virtual ~RequestPipe() = default;
-  virtual const std::string& path() const = 0;
+  RequestPipe(boost::asio::io_context& loop, std::unique_ptr<RequestPlace> place, OnLine on_line);
+  RequestPipe(const RequestPipe&) = delete;
+  RequestPipe& operator=(const RequestPipe&) = delete;
+
+  const std::string& path() const { return place_->path; }
   /// Empty: none was made.
-  virtual const std::string& own_folder() const = 0;
-  /// Its place, once reading has ended.
-  virtual std::unique_ptr<RequestPlace> take_place() = 0;
+  const std::string& own_folder() const { return place_->own_folder; }
+  /// Ends reading and hands its place over.
+  std::unique_ptr<RequestPlace> take_place();
   /// Reads what is there now, for callers that must know of every request before this moment.
-  virtual void catch_up() = 0;
+  void catch_up();
   /// How many have been heard.
-  virtual std::uint64_t lines() const = 0;
+  std::uint64_t lines() const { return lines_heard_; }
+
+ private:
+  void await_bytes();
+
+  std::unique_ptr<RequestPlace> place_;
+  boost::asio::posix::stream_descriptor reader_;
+  const OnLine on_line_;
+  RequestLines lines_;
+  std::uint64_t lines_heard_ = 0;
+  Lifetime lifetime_;  // completions may be queued when we go
 };
 
 }  // namespace elastrun::timer

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "timer/torch_request.hpp"
 
 #include "core/json.hpp"
+#include "core/log.hpp"
 #include "core/text.hpp"
 
 #include <algorithm>
@@ -9,8 +11,33 @@
 #include <fmt/format.h>
 #include <limits>
 #include <optional>
+#include <utility>
 
 namespace elastrun::timer {
+namespace {
+
+DebugInfoHook& hook_of_process() {
+  static DebugInfoHook hook;
+  return hook;
+}
+
+}  // namespace
+
+void set_debug_info_hook(DebugInfoHook hook) {
+  hook_of_process() = std::move(hook);
+}
+
+void log_debug_info_for_expired_timers(const std::string& run_id, const ExpiredTexts& timers) {
+  if (timers.empty()) return;
+  if (hook_of_process()) return hook_of_process()(run_id, timers);
+  if (!log::is_on(log::Level::Info)) return;
+  std::vector<std::string> texts;
+  for (const auto& [pid, requests] : timers) {
+    texts.push_back(fmt::format("{}: ['{}']", pid, join(requests, "', '")));
+  }
+  log::info("timer", "Timers expired for run:[{}] [{{{}}}].", run_id, join(texts, ", "));
+}
+
 namespace {
 
 constexpr std::size_t kShown = 120;              // of a line that means nothing

@@ -6,7 +6,6 @@
 #include "core/lifetime.hpp"
 #include "core/unique_fd.hpp"
 #include "timer/deadlines.hpp"
-#include "timer/nested_scopes.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>

@@ -7,7 +7,6 @@
 #include "files/bounded_call.hpp"
 #include "process/exit_status.hpp"
 #include "process/process_table.hpp"
-#include "timer/debug_info.hpp"
 #include "timer/torch_request.hpp"
 #include "workers/environment.hpp"
 
@@ -87,8 +86,8 @@ void ExpirationTimers::open_pipe() {
     log::warning(kTimerArea, "Workers have no expiration timers: {}", place.error().text);
     return;
   }
-  pipe_ = timer::RequestPipe::open(parts_.loop, std::move(*place),
-                                   [this](std::string_view line) { heard_line(line); });
+  pipe_ = std::make_unique<timer::RequestPipe>(parts_.loop, std::move(*place),
+                                               [this](std::string_view line) { heard_line(line); });
   log::info(kTimerArea, "FileTimerServer started, with PATH {}", pipe_->path());
 }
 

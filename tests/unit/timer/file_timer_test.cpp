@@ -4,7 +4,7 @@
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "support/loop.hpp"
-#include "timer/expires.hpp"
+#include "timer/api.hpp"
 
 #include <csignal>
 #include <doctest/doctest.h>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "timer/local_timer.hpp"
-
 #include "core/text.hpp"
 #include "support/fake_clock.hpp"
+#include "timer/api.hpp"
 
 #include <doctest/doctest.h>
 #include <stdexcept>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "timer/nested_scopes.hpp"
+#include "timer/deadlines.hpp"
 
 #include <doctest/doctest.h>
 #include <random>

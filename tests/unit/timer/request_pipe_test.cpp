@@ -28,8 +28,8 @@ struct Reader {
   explicit Reader(const std::string& path = {}) {
     auto place = RequestPlace::make(path);
     REQUIRE(place);
-    pipe = RequestPipe::open(loop, std::move(*place),
-                             [this](std::string_view line) { lines.emplace_back(line); });
+    pipe = std::make_unique<RequestPipe>(
+        loop, std::move(*place), [this](std::string_view line) { lines.emplace_back(line); });
   }
   void until(std::size_t count) {
     test::run_until(loop, [&] { return lines.size() >= count; });
