@@ -94,7 +94,7 @@ std::optional<std::string> await_packet(int socket, TimePoint until) {
   }
 }
 
-/// Writes spawn()'s request for forkserver_child.py: into a file, since an environment may be
+/// Writes spawn()'s request for forkserver.py: into a file, since an environment may be
 /// longer than a packet.
 Result<UniqueFd> write_order(const LaunchRequest& request) {
   std::string text;

@@ -342,7 +342,7 @@ class Recorder(unittest.TestCase):
             "recorder.record_step_start_time(1)\n"
             "threading.Thread.start = start\n"
             "recorder.record_step_start_time(2)\n"
-            "print(recorder._journal._thread is not None)\n")
+            "print(recorder._journal._outbox.is_alive())\n")
         self.assertEqual((done.stdout, done.stderr), ("True\n", ""))
         self.assertEqual([one["step_count"] for one in self.lines(self.folder / "f")], [1, 2])
 
@@ -353,7 +353,7 @@ class Recorder(unittest.TestCase):
             "class Green(queue.SimpleQueue): pass\n"
             "queue.SimpleQueue = Green\n"
             "recorder.record_step_start_time(1)\n"
-            "print(type(recorder._journal._wake._queue).__name__)\n")
+            "print(type(recorder._journal._outbox._wake._queue).__name__)\n")
         self.assertEqual((done.stdout, done.stderr), ("Green\n", ""))
         self.assertEqual([one["step_count"] for one in self.lines(self.folder / "f")], [1])
 

@@ -455,12 +455,12 @@ class Agent(unittest.TestCase):
         self.run_worker(
             "import faulthandler, sys\n"
             "faulthandler.dump_traceback_later(30, exit=True)\n"
-            "reporter = elastrun.metrics.api._reporter\n"
+            "duty = elastrun.channel.outbox.duty(lambda: None)\n"
             "def interrupt(frame, what, argument):\n"  # what comes between any two lines
-            "    reporter.wake()\n"
+            "    duty.wake()\n"
             "    return interrupt\n"
             "for _ in range(3):\n"  # the first one starts the thread
-            "    sys.settrace(interrupt)\n    reporter.wake()\n    sys.settrace(None)\n"
+            "    sys.settrace(interrupt)\n    duty.wake()\n    sys.settrace(None)\n"
             "print('woken')")
         self.assertEqual(self.said, "woken\n")
 
@@ -544,41 +544,35 @@ class Agent(unittest.TestCase):
     def test_something_due_that_fails_is_counted_and_the_thread_goes_on(self) -> None:
         self.run_worker(
             "import time\n"
-            "reporter, calls = elastrun.metrics.api._reporter, []\n"
+            "outbox, calls = elastrun.channel.outbox, []\n"
             "def due():\n    calls.append(1)\n    1 / 0\n"
-            "reporter.call(due)\n"
-            "elastrun.metrics.put_metric('a', 1)\n"
-            "while len(calls) < 2 and reporter._thread.is_alive(): time.sleep(0.01)\n"
-            "print(reporter._thread.is_alive(), elastrun.telemetry.losses()['messages'] > 0)\n")
+            "outbox.duty(due).wake()\n"
+            "while len(calls) < 2 and outbox.is_alive(): time.sleep(0.01)\n"
+            "print(outbox.is_alive(), elastrun.telemetry.losses()['messages'] > 0)\n")
         self.assertEqual(self.said, "True True\n")
 
     def test_where_no_thread_can_start_a_later_sample_tries_again(self) -> None:
         self.run_worker(
             "import threading\n"
-            "put, reporter = elastrun.metrics.put_metric, elastrun.metrics.api._reporter\n"
+            "put = elastrun.metrics.put_metric\n"
             "start = threading.Thread.start\n"
             "def refuse(thread): raise RuntimeError('no more threads')\n"
             "threading.Thread.start = refuse\n"
             "put('a', 1)\n"
             "threading.Thread.start = start\n"
             "for _ in range(1024): put('a', 1)\n"
-            "print(reporter._thread is not None and reporter._thread.is_alive())\n")
+            "print(elastrun.channel.outbox.is_alive())\n")
         self.assertEqual(self.said, "True\n")
 
     def test_a_sample_as_the_thread_goes_to_sleep_makes_it_not_spin_while_the_agent_is_behind(
             self) -> None:
         self.run_worker(
-            "import types\n"
-            "reporter, more, passes = elastrun.metrics.api._reporter, [False], []\n"
+            "reporter, more = elastrun.metrics.api._reporter, [True, False]\n"
             "reporter._has_more = lambda: more.pop() if more else True\n"
-            "reporter.flush = lambda: passes.append(1) if len(passes) < 9 else exit('it spins')\n"
-            "def sleep(seconds): raise InterruptedError\n"
-            "import elastrun.reporter\n"
-            "elastrun.reporter.time = types.SimpleNamespace(sleep=sleep)\n"
-            "try: reporter._run()\n"
-            "except InterruptedError: print(len(passes))\n"
-            "del reporter.flush\n")
-        self.assertEqual(self.said, "2\n")
+            "reporter.flush = lambda: None\n"
+            "print([reporter._pass() for _ in range(3)])\n"
+            "del reporter.flush, reporter._has_more\n")
+        self.assertEqual(self.said, "[1.0, 1.0, 1.0]\n")
 
     def test_a_forked_child_tells_its_own_samples_only(self) -> None:
         packets = self.run_worker(

@@ -41,7 +41,7 @@ stat = monitor.Stat("a", [monitor.Aggregation.SUM], timedelta(days=9999))
 stat.add(1)
 held, done = threading.Event(), threading.Event()
 def hold():
-    with stat._core._lock, monitor._change:
+    with stat._lock, monitor._change:
         held.set()
         done.wait()
 threading.Thread(target=hold).start()
@@ -380,7 +380,7 @@ class Wishes(unittest.TestCase):
         for value in (1, 3, 5):
             stat.add(value)
         self.assertEqual([event.data for event in self.events], [{"a.sum": 4}])
-        self.assertIs(Stat("a", [A.SUM], 2)._core, stat._core)
+        self.assertIs(Stat("a", [A.SUM], 2), stat)
         for wrong in ({"window_size": 0}, {"window_size": 2.5}, {"window_size": 2,
                                                                  "max_samples": 2}):
             with self.assertRaisesRegex(ValueError, "Stat 'b'"):

@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import importlib
 from elastrun import timer
-from elastrun.beginning import at_begin
+from elastrun.outbox import at_begin
 from elastrun.channel import checkpoint_done, dropped, event, is_connected, metric, phase, step
 from elastrun.errors import record
 from elastrun.page import should_save

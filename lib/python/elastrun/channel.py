@@ -12,8 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from elastrun.beginning import at_begin
-from elastrun.ending import at_end
+from elastrun.outbox import Outbox, at_begin, at_end, at_fork
 from elastrun.page import page
 
 TYPE_CHECKING = False
@@ -45,9 +44,10 @@ class Channel:
         self._path = path
         self.dropped = 0
         self._forget()
+        self._debt = outbox.duty(self._pay)
         # A forked child (a data loader, a pool) gets another connection: the agent tells
         # senders apart by the credentials of the connecting process.
-        os.register_at_fork(after_in_child=self._forget)
+        at_fork(self._forget)
         at_end(self.linger)
 
     def _forget(self) -> None:
@@ -160,9 +160,7 @@ class Channel:
             return
         self._owed.append(packet)
         if len(self._owed) == 1:
-            with contextlib.suppress(RuntimeError):  # no more threads: with the next message
-                threading.Thread(target=self._send_owed_later, name="elastrun-channel",
-                                 daemon=True).start()
+            self._debt.wake()  # where there are no more threads, it goes with the next message
 
     def _send_owed(self) -> None:
         if not self._paying.acquire(blocking=False):
@@ -174,11 +172,9 @@ class Channel:
         finally:
             self._paying.release()
 
-    def _send_owed_later(self) -> None:
-        owed = self._owed  # a forked child has another one, and not this thread
-        while owed:
-            time.sleep(_OWED_SECONDS)
-            self._send_owed()
+    def _pay(self) -> float | None:
+        self._send_owed()
+        return _OWED_SECONDS if self._owed else None
 
     def send_object(self, fields: dict[str, Any], surely: bool = False) -> bool:
         try:
@@ -228,21 +224,17 @@ def _plain(value: Any) -> Any:
 
 
 def lost(count: int = 1) -> None:
-    """What could not be told: it is counted."""
+    """Counts what could not be told: nothing that a script says raises."""
     if _channel is not None:
         _channel.dropped += count
         if _channel.ends():  # no later message takes it along
             _channel.tell_dropped()
 
 
-def refused() -> None:
-    """Something that cannot be told: nothing that a script says raises there, all is counted."""
-    lost()
-
-
 _ONLY_THIS_PACKET = {errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM}
 _from = b""
 _channel: Channel | None = None
+outbox = Outbox("elastrun", lost)  # of all that goes to the agent
 
 
 def _begin() -> None:
@@ -283,7 +275,7 @@ def step(number: int) -> None:
             packet = b'{"kind":"step","step":%d}' % number
             _step = whole(number)
         except Exception:
-            refused()
+            lost()
             return
         if _by_hand is not None:
             _by_hand("step", _step)
@@ -308,7 +300,7 @@ def checkpoint_done(step: int = -1) -> None:
             packet % step  # refuses text
             number = whole(step, -1)
         except Exception:
-            refused()
+            lost()
             return
         if _by_hand is not None:
             number = _by_hand("checkpoint", number)
@@ -336,7 +328,7 @@ def metric(name: str, value: Any, group: str = "worker", step: int | None = None
         if step is not None or _step is not None:
             fields["step"] = _step if step is None else whole(step)
     except Exception:
-        refused()
+        lost()
         return
     _channel.send_object(fields)
     if (mine := page()) is not None:
@@ -388,11 +380,11 @@ def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContext
         if at_most is not None and float(at_most) > 0:
             until = time.monotonic() + float(at_most)
     except Exception:
-        refused()
+        lost()
     try:
         _enter(text(name) or "train", until)
     except Exception:
-        refused()
+        lost()
     return _Phase(before)
 
 
@@ -412,13 +404,13 @@ def send_event(name: str, attributes: Mapping[str, Any], at: float | None = None
             fields["time"] = at
         pairs = list(attributes.items())
     except Exception:
-        refused()
+        lost()
         return False
     for key, value in pairs:
         try:
             told[text(key)] = _plain(value)
         except Exception:
-            refused()
+            lost()
     # Longer ones the agent refuses: of a stack of 20 kB its beginning, rather than no event.
     for most in _LONGEST_TEXTS:
         texts = {key: value for key, value in told.items() if isinstance(value, str)}

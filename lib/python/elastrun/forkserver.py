@@ -9,19 +9,29 @@ to the agent, which says `fork SLOT CONTEXT` and gives one end of another such s
 and the cgroup that it is to join, if any.
 The server says `ready`, or `refused WHY` and ends: then workers are started by exec; and `loading`,
 until `ready`, when a child has learnt what else to import. A child is forked twice, so that it is
-the agent's (a subreaper), and waits for its order (forkserver_child).
+the agent's (a subreaper), and waits for its order, by which it becomes what exec would have made.
 KIND is script, module or command; the modules are the user's own list.
 Ends with the agent: by its death signal, and when the socket does.
+
+An order is a packet with descriptors: a memory file, which holds NUL-ended texts (CPUs, number of
+arguments, these, and the environment), then those for 0, 1 and 2, then the cgroup, if any.
+The child answers `ok` when all that can fail is done, or `unfit WHY`, and goes on at `go`.
 """
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
+import io
+import mmap
 import os
 import select
+import signal
 import socket
 import sys
+import time
 from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 # The package itself looks at the environment of a worker when it is imported, and there is none.
 if __name__ == "__main__":
@@ -30,18 +40,435 @@ if __name__ == "__main__":
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # this folder, of which the modules are none of the worker's
 
-from elastrun import forkserver_child as child  # noqa: E402
-from elastrun import forkserver_preload as preload  # noqa: E402
-
-# A package that imports elastrun is to find the workers' own: it reads a worker's variables then,
-# and is left to the workers.
-if __name__ == "__main__":
-    for _name in [one for one in sys.modules if one.partition(".")[0] == "elastrun"]:
-        del sys.modules[_name]
+if TYPE_CHECKING:
+    from elastrun.forkserver_plan import Plan
 
 _TRIES = 4  # of finding out which modules cannot be imported ahead
 _LOOK = 1.0  # seconds between two looks for what a child has learnt
 _SKIP = "ELASTRUN_FORKSERVER_SKIP"
+REAP = 50  # milliseconds until children that have forked theirs are waited for
+_ADOPTED_WITHIN = 60.0  # seconds, for what stands between us and the agent to end; it may be large
+_PR_SET_PDEATHSIG, _PR_SET_MM, _PR_SET_MM_MAP = 1, 35, 14
+_NO_LOAD = 4  # RTLD_NOLOAD
+_OPENBLAS = ("openblas_set_num_threads", "scipy_openblas_set_num_threads64_",
+             "openblas_set_num_threads64_", "scipy_openblas_set_num_threads")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Order(NamedTuple):
+    arguments: list[str]
+    environment: dict[bytes, bytes]
+    plan: Plan | None
+    slot: int
+
+
+def _tell(answer: int, text: str) -> None:
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(answer)) as one:
+        one.send(text.encode())
+
+
+class Forker:
+    """Forks children for a server by a process that then ends, so that they are the agent's, a
+    subreaper's."""
+
+    def __init__(self) -> None:
+        self.forked = 0  # children of ours that end at once
+
+    def fork(self, children: list[list[int]]) -> int:
+        """In a child its place in `children`, the descriptors of each, of which the first is its
+        socket; -1 in the server."""
+        try:
+            between = os.fork()
+            if between == 0:
+                return self._fork_each(children)
+            self.forked += 1
+        except OSError as error:
+            for given in children:
+                _tell(given[0], f"unborn {error}")
+        for given in children:
+            for fd in given:
+                os.close(fd)
+        return -1
+
+    @staticmethod
+    def _fork_each(children: list[list[int]]) -> int:
+        """What stands between tells the agent who the child is before it ends: until then that is
+        below the server, which no sweep touches."""
+        try:
+            for place, given in enumerate(children):
+                try:
+                    born = os.fork()
+                    if born == 0:
+                        for fd in [fd for other in children[place + 1:] for fd in other]:
+                            os.close(fd)
+                        return place
+                    _tell(given[0], f"born {born}")
+                except OSError as error:
+                    _tell(given[0], f"unborn {error}")
+                for fd in given:
+                    os.close(fd)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+
+    def reap(self) -> None:
+        try:
+            while self.forked and os.waitpid(-1, os.WNOHANG)[0]:
+                self.forked -= 1
+        except ChildProcessError:  # the kernel reaps those of a caller that ignores SIGCHLD
+            self.forked = 0
+
+
+def tidy() -> None:
+    """In the server: what was printed is not the children's to write; free memory goes back."""
+    sys.stdout.flush()
+    _libc.fflush(None)
+    with contextlib.suppress(AttributeError):
+        _libc.malloc_trim(0)
+
+
+def _adopted_by(agent: int, agent_end: socket.socket) -> bool:
+    """False if the agent has died: then another process adopts us."""
+    until = time.monotonic() + _ADOPTED_WITHIN
+    hung_up = select.poll()
+    hung_up.register(agent_end, 0)
+    while os.getppid() != agent:
+        if hung_up.poll(0) or time.monotonic() > until:
+            return False
+        time.sleep(0.0001)
+    return die_with(agent)  # only now: the signal comes at the death of the parent that there is
+
+
+def die_with(parent: int) -> bool:
+    """False if it has died already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    return os.getppid() == parent
+
+
+def wait_for_order(given: list[int], agent: int, slot: int, context: bool, plan: Plan | None
+                   ) -> Order:
+    """Ends the process if none comes. `given`: the socket, and the cgroup to join, if any. `plan`:
+    None in a fork of a launcher, which keeps all that it has.
+    """
+    try:
+        return _wait(socket.socket(fileno=given[0]), given[1:], agent, slot, context, plan)
+    except BaseException:
+        os._exit(127)
+
+
+def _wait(agent_end: socket.socket, cgroups: list[int], agent: int, slot: int, context: bool,
+          plan: Plan | None) -> Order:
+    if not _adopted_by(agent, agent_end):
+        os._exit(127)
+    os.setsid()
+    threading = sys.modules.get("threading")
+    if threading is not None:  # Python keeps the number that the thread had in the parent
+        threading.main_thread()._set_native_id()
+    if context:
+        _make_context(slot)
+    joined = _join(cgroups)
+    if plan is not None:
+        _forget_server()
+        _set_seeds()
+    said, descriptors, _, _ = socket.recv_fds(agent_end, 64, 5)
+    if said != b"order" or len(descriptors) < 4:
+        os._exit(127)
+    try:
+        order = _take(descriptors, joined, plan, slot)
+    except (OSError, ValueError) as error:
+        agent_end.send(f"unfit {error}".encode(errors="replace")[:4096])
+        os._exit(127)
+    agent_end.send(b"ok")
+    if agent_end.recv(8) != b"go":
+        os._exit(127)
+    agent_end.close()
+    return order
+
+
+def _join(cgroups: list[int], joined: tuple[int, int] | None = None) -> tuple[int, int] | None:
+    """Which one it is in then. The sweep finds us without one, too.
+
+    Ahead, because the kernel may wait for 5 to 20 ms until it moves a process.
+    """
+    for cgroup in cgroups:
+        about = os.fstat(cgroup)
+        if (about.st_dev, about.st_ino) != joined:
+            with contextlib.suppress(OSError):
+                joining = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=cgroup)
+                try:
+                    os.write(joining, b"0")
+                    joined = about.st_dev, about.st_ino
+                finally:
+                    os.close(joining)
+        os.close(cgroup)
+    return joined
+
+
+def _forget_server() -> None:
+    """Whatever needs no order is done before it: a write to what is shared with the server costs a
+    copy of its page, and to look at the names of all modules alone costs 5 ms of such.
+    """
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={},
+                         __loader__=sys.modules["_frozen_importlib"].BuiltinImporter)
+
+
+def _take(descriptors: list[int], joined: tuple[int, int] | None, plan: Plan | None, slot: int
+          ) -> Order:
+    with open(descriptors[0], "rb") as file:
+        cpus, count, *rest = file.read().split(b"\0")[:-1]
+    arguments = rest[:int(count)]
+    environment: dict[bytes, bytes] = {}
+    for one in rest[int(count):]:
+        name, _, value = one.partition(b"=")
+        environment.setdefault(name, value)  # as getenv(3)
+    if plan is not None:
+        unlike = plan.unlike({os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()})
+        if unlike:
+            raise ValueError(unlike)
+        _check_script([os.fsdecode(one) for one in arguments[1:]])
+    _join(descriptors[4:], joined)
+    if cpus:
+        for thread in os.listdir("/proc/self/task"):  # of an accelerator's driver
+            os.sched_setaffinity(int(thread), {int(one) for one in cpus.split(b",")})
+    for target, source in enumerate(descriptors[1:4]):
+        os.dup2(source, target)
+        os.close(source)
+    return Order([os.fsdecode(one) for one in arguments], environment, plan, slot)
+
+
+def _check_script(words: list[str]) -> None:
+    """What the interpreter does not run as a file: standard input, and where one of these hooks
+    finds modules: a folder, an archive, which may begin with any text.
+    """
+    script = next((one for one in words if one != "-u"), "")
+    if script in ("-m", "-c"):
+        return
+    for hook in sys.path_hooks:
+        with contextlib.suppress(ImportError):
+            hook(script)
+            raise ValueError(f"{script} is a folder or an archive")
+    with open(script, "rb"):
+        pass
+
+
+def _make_context(device: int) -> None:
+    """On the worker's own accelerator, which stays none of the current ones. None, no harm."""
+    torch = sys.modules.get("torch")
+    with contextlib.suppress(Exception):
+        if torch is not None and torch.cuda.is_available() and device < torch.cuda.device_count():
+            with torch.cuda.device(device):
+                torch.cuda.synchronize()
+
+
+def _set_environment(environment: dict[bytes, bytes], changes: dict[str, str | None]) -> None:
+    """`changes`: what modules have set (None: removed) when they were imported, as they would."""
+    for name in list(os.environb):
+        del os.environb[name]
+    for name, value in environment.items():
+        if name:
+            os.environb[name] = value
+    for changed, now in changes.items():
+        if now is None:
+            os.environ.pop(changed, None)
+        else:
+            os.environ[changed] = now
+
+
+def _restore_streams() -> None:
+    """Those of the server belong to its descriptors; what has taken sys.stderr at its import keeps
+    that object.
+    """
+    given, out = sys.__stdin__, sys.__stdout__  # a module may have put others in their places
+    if given is not None:  # else it began without them, as a daemon does
+        raw = io.open(0, "rb", closefd=False)
+        raw.raw.name = "<stdin>"  # type: ignore[attr-defined]
+        fresh = io.TextIOWrapper(raw, given.encoding, given.errors,
+                                 write_through=out is not None and out.write_through)
+        fresh.mode = "r"  # type: ignore[misc]
+        if sys.stdin is given:
+            sys.stdin = fresh
+        sys.__stdin__ = fresh  # type: ignore[misc]
+    if out is not None and not out.write_through:
+        with contextlib.suppress(ValueError):  # a caller has closed it
+            out.reconfigure(line_buffering=os.isatty(1))
+
+
+def _set_threads(before: int, given_before: str) -> None:
+    """As many as the libraries would take now; they have looked at their start."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    count = len(os.sched_getaffinity(0))
+    threads = count if not given and count != before else 0
+    if given != given_before and given.isdigit():
+        threads = int(given)
+    blas = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("GOTO_NUM_THREADS") or given
+    if not threads and given and blas == "1":  # the server has no more of them
+        return
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if ".so" in line}
+    for path in paths:
+        name = os.path.basename(path)
+        if threads and name.startswith(("libgomp", "libomp", "libiomp5")):
+            _call(path, ("omp_set_num_threads",), threads)
+        elif "openblas" in name:
+            _call(path, _OPENBLAS, min(int(blas), count) if blas.isdigit() else count)
+
+
+def _call(path: str, names: tuple[str, ...], value: int) -> None:
+    with contextlib.suppress(OSError):
+        library = ctypes.CDLL(path, mode=_NO_LOAD)
+        for name in names:
+            if hasattr(library, name):
+                getattr(library, name)(value)
+                return
+
+
+def _set_seeds() -> None:
+    """Generators that are seeded at random when they are made. Python's random has its own hook."""
+    torch, random = sys.modules.get("torch"), sys.modules.get("numpy.random")
+    if hasattr(torch, "default_generator"):
+        torch.default_generator.seed()  # type: ignore[union-attr]
+    if random is not None:
+        random.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        config = process.current_process()._config
+        config["authkey"] = type(config["authkey"])(os.urandom(32))
+
+
+class _MemoryMap(ctypes.Structure):
+    """struct prctl_mm_map of <linux/prctl.h>."""
+    _fields_ = [(name, ctypes.c_uint64) for name in (
+        "start_code", "end_code", "start_data", "end_data", "start_brk", "brk", "start_stack",
+        "arg_start", "arg_end", "env_start", "env_end", "auxv")] + [
+            ("auxv_size", ctypes.c_uint32), ("exe_fd", ctypes.c_uint32)]
+
+
+_shown: list[mmap.mmap] = []  # what /proc reads stays
+
+
+def _set_title(arguments: list[bytes], environment: dict[bytes, bytes]) -> None:
+    """What /proc/PID/cmdline and environ show, where the kernel lets us (Linux 4.10)."""
+    command = b"".join(one + b"\0" for one in arguments)
+    variables = b"".join(k + b"=" + v + b"\0" for k, v in environment.items())
+    # Private: of other memory /proc shows nothing.
+    memory = mmap.mmap(-1, len(command) + len(variables) + 1,
+                       flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.write(command + variables)
+    at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    _shown.append(memory)
+    with open("/proc/self/stat", "rb") as file:
+        field = [0, 0, 0, *(int(one) for one in file.read().rpartition(b") ")[2].split()[1:])]
+    _libc.sbrk.restype = ctypes.c_uint64
+    layout = _MemoryMap(
+        start_code=field[25], end_code=field[26], start_data=field[44], end_data=field[45],
+        start_brk=field[46], brk=_libc.sbrk(0), start_stack=field[27], arg_start=at,
+        arg_end=at + len(command), env_start=at + len(command),
+        env_end=at + len(command) + len(variables), exe_fd=0xFFFFFFFF)
+    _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(layout), ctypes.sizeof(layout), 0)
+
+
+def _start_learning(order: Order) -> None:
+    """Local rank 0 tells at the end of its first step what it has imported, or at its own end."""
+    plan = order.plan
+    if plan is None or order.slot != 0 or not plan.may_learn:
+        return
+    import atexit
+    plan.learner = os.getpid()
+    atexit.register(plan.learn)
+    optimizer = sys.modules.get("torch.optim.optimizer")
+    if hasattr(optimizer, "register_optimizer_step_post_hook"):
+        def stepped(*_: object) -> None:
+            handle.remove()
+            plan.learn()
+
+        handle = optimizer.register_optimizer_step_post_hook(stepped)  # type: ignore[union-attr]
+
+
+def start_hooks() -> None:
+    """What sitecustomize does at the start of an interpreter (--goodput auto)."""
+    if os.environ.get("ELASTRUN_GOODPUT") == "auto":
+        with contextlib.suppress(Exception):
+            from elastrun import auto
+            auto.start()
+
+
+def take_place(order: Order, title: list[bytes], changes: dict[str, str | None], cpus: int) -> None:
+    """What a worker has of its order, beside its command. `cpus`: of the server."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    _set_environment(order.environment, changes)
+    _set_title(title, order.environment)
+    _restore_streams()
+    _set_threads(cpus, threads)
+
+
+def become(order: Order) -> None:
+    """Runs the command as the interpreter would have. Returns, or raises SystemExit, at its end."""
+    assert order.plan is not None
+    take_place(order, [os.fsencode(one) for one in order.arguments], order.plan.changes,
+               order.plan.cpus)
+    gc.enable()
+    if hasattr(sys, "orig_argv"):  # Python 3.10
+        sys.orig_argv[:] = order.arguments
+    options = list(order.arguments[1:])
+    if options[0] == "-u":
+        del options[0]
+    start_hooks()
+    _start_learning(order)
+    _run(options)
+
+
+def _run(words: list[str]) -> None:
+    api = ctypes.pythonapi
+    path0 = ""
+    if words[0] == "-m":
+        path0 = os.getcwd()
+    elif words[0] != "-c":
+        path0 = os.path.dirname(os.path.realpath(words[0]))
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, path0)
+    if words[0] == "-m":
+        sys.argv[:] = ["-m", *words[2:]]
+        _run_module(words[1])
+        return
+    if words[0] == "-c":
+        sys.argv[:] = ["-c", *words[2:]]
+        failed = api.PyRun_SimpleStringFlags(words[1].encode(), None)
+    else:
+        sys.argv[:] = words
+        _libc.fopen.restype = ctypes.c_void_p
+        name = os.fsencode(_full(words[0]))
+        file = _libc.fopen(name, b"rbe")
+        if not file:
+            number = ctypes.get_errno()
+            print(f"{sys.executable}: can't open file {os.path.abspath(words[0])!r}: "
+                  f"[Errno {number}] {os.strerror(number)}", file=sys.stderr)
+            sys.exit(2)
+        failed = api.PyRun_SimpleFileExFlags(ctypes.c_void_p(file), name, 1, None)
+    # After an interrupt the interpreter ends itself by that signal, but only if it gets so far.
+    if failed and not issubclass(sys.last_type or Exception, KeyboardInterrupt):
+        sys.exit(1)
+
+
+def _full(script: str) -> str:
+    """As the interpreter names the file of `__main__`, from Python 3.9 on."""
+    if os.path.isabs(script):
+        return script
+    return os.path.join(os.getcwd(), script[2:] if script.startswith("./") else script)
+
+
+def _run_module(name: str) -> None:
+    import runpy
+    try:
+        runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+    except SystemExit:
+        raise
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.exit(1)
 
 
 def _be_last() -> int:
@@ -64,11 +491,11 @@ def _be_last() -> int:
 
 
 class Server:
-    def __init__(self, control: socket.socket, plan: preload.Plan) -> None:
+    def __init__(self, control: socket.socket, plan: Plan) -> None:
         self._control = control
         self._plan = plan
         self._agent = os.getppid()
-        self._forker = child.Forker()
+        self._forker = Forker()
         self._nice = _be_last()
 
     def load(self) -> str:
@@ -84,7 +511,7 @@ class Server:
             return why
         gc.collect()
         gc.freeze()  # a collection in a child touches none of it, and the pages stay shared
-        child.tidy()
+        tidy()
         os.setpriority(os.PRIO_PROCESS, 0, self._nice)
         return ""
 
@@ -97,7 +524,7 @@ class Server:
         os.execve(sys.executable, [sys.executable, *flags, *sys.argv],
                   {**self._plan.environment, _SKIP: ",".join(skip)})
 
-    def serve(self) -> child.Order | None:
+    def serve(self) -> Order | None:
         """Returns in a child with its order, and in the server when the agent has gone."""
         why = self._tell(self.load())
         while not why:
@@ -117,15 +544,15 @@ class Server:
             slot, context = said.decode().split()[1:3]
             if self._forker.fork([descriptors]) == 0:
                 self._control.close()
-                return child.wait_for_order(descriptors, self._agent, int(slot), context == "1",
-                                            self._plan)
+                return wait_for_order(descriptors, self._agent, int(slot), context == "1",
+                                      self._plan)
         return None
 
     def _wait(self) -> bool:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         forked = self._forker.forked
-        limit = child.REAP if forked else _LOOK * 1000 if self._plan.may_learn else None
+        limit = REAP if forked else _LOOK * 1000 if self._plan.may_learn else None
         if poll.poll(limit):
             return True
         if not forked and self._plan.learnt_more():
@@ -140,18 +567,24 @@ class Server:
         return why
 
 
-def _serve() -> child.Order | None:
+def _serve() -> Order | None:
+    from elastrun.forkserver_plan import Plan  # which a launcher that forks need not import
+
+    # A package that imports elastrun is to find the workers' own: it reads a worker's variables
+    # then, and is left to the workers.
+    for name in [one for one in sys.modules if one.partition(".")[0] == "elastrun"]:
+        del sys.modules[name]
     kind, script, *names = sys.argv[1:]
     control = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.close(null)
     skip = [one for one in os.environ.pop(_SKIP, "").split(",") if one]
-    return Server(control, preload.Plan(kind, script, names, skip)).serve()
+    return Server(control, Plan(kind, script, names, skip)).serve()
 
 
 if __name__ == "__main__":
     _order = _serve()
     if _order is None:
         os._exit(0)  # what modules have registered for their end is the workers'
-    child.become(_order)
+    become(_order)

@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Optional
 
 from elastrun import channel
-from elastrun.ending import at_end
-from elastrun.wake import Wake
+from elastrun.outbox import Outbox, at_end, at_fork
 
 _MOST = 10_000  # entries that wait
 _AT_ONCE = 100  # entries that go together
@@ -166,9 +165,13 @@ class Journal:
         self.told: set[str] = set()
         self.step: int | None = None
         self.at_each_pass: Callable[[], None] | None = None  # of the thread
+        # A file has a thread for itself: a file system that hangs keeps nothing from the agent,
+        # which would take the job for one that hangs.
+        self._outbox = channel.outbox if target is None else Outbox("elastrun-goodput")
+        self._duty = self._outbox.duty(self._pass)
         self._forget()
-        os.register_at_fork(after_in_child=self._forget_all)
-        at_end(self._end)
+        at_fork(self._forget_all)
+        at_end(lambda: self.flush(_GRACE))
 
     def _forget(self) -> None:
         self.waiting: collections.deque[Entry | Task] = collections.deque()
@@ -178,11 +181,8 @@ class Journal:
         self._task: Task | None = None  # which comes after them
         self._told = self.lost
         self._draining = threading.Lock()
-        self._starting = threading.Lock()
-        self._wake = Wake()
         self.asleep = True
-        self._passes = 0  # of the thread
-        self._thread: threading.Thread | None = None
+        self._passes = self._in_vain = 0  # of the thread
 
     def _forget_all(self) -> None:
         # What the parent has not told yet is the parent's to tell.
@@ -209,20 +209,8 @@ class Journal:
     def start(self) -> None:
         """Wakes the thread, while `asleep`: something has been put in."""
         self.asleep = False
-        if self._thread is None and self._starting.acquire(blocking=False):
-            try:
-                if self._thread is None:
-                    self._wake = Wake()
-                    thread = threading.Thread(target=self._run, name="elastrun-goodput",
-                                              daemon=True)
-                    thread.start()
-                    self._thread = thread
-            except RuntimeError:  # no more threads: with a later entry, or by flush() at the end
-                self.asleep = True
-                return
-            finally:
-                self._starting.release()
-        self._wake.set()
+        if not self._duty.wake():  # with a later entry, or by flush() at the end
+            self.asleep = True
 
     def drain(self) -> bool:
         """Takes what waits further. False: something waits still, or another thread drains."""
@@ -287,31 +275,24 @@ class Journal:
                 "or had no valid step or time", lost)
         self._told += lost
 
-    def _run(self) -> None:
-        mine, wake = self.waiting, self._wake
-        in_vain = 0
-        while mine is self.waiting:  # a forked child has another one, and not this thread
-            in_vain = 0 if mine else in_vain + 1
-            try:
-                if self.at_each_pass is not None:
-                    self.at_each_pass()
-                self.drain()
-            except Exception:  # an entry that cannot be formatted
-                self.lost += 1
-            self._passes += 1
-            seconds: float | None = _INTERVAL
-            if in_vain >= _IDLE and not self._unfinished():
-                self.asleep = True
-                seconds = 0 if mine or self.begun else None
-                in_vain = 0
-            wake.wait(seconds)
+    def _pass(self) -> float | None:
+        self._in_vain = 0 if self.waiting else self._in_vain + 1
+        try:
+            if self.at_each_pass is not None:
+                self.at_each_pass()
+            self.drain()
+        except Exception:  # an entry that cannot be formatted
+            self.lost += 1
+        self._passes += 1
+        if self._in_vain < _IDLE or self._unfinished():
+            return _INTERVAL
+        self.asleep = True
+        self._in_vain = 0
+        return 0 if self.waiting or self.begun else None
 
     def _unfinished(self) -> bool:
         return bool(self.waiting or self.begun or self._taken or self._task
                     or self.lost != self._told)
-
-    def _end(self) -> None:
-        self.flush(_GRACE)
 
     def flush(self, seconds: float) -> bool:
         """Until what was put is out, for so long at most. The thread does it: a file system that
@@ -324,9 +305,9 @@ class Journal:
     def _flush_until(self, end: float) -> bool:
         next_whole = self._passes + 2
         while self._unfinished() or self._draining.locked():
-            if self._thread is None or not self._thread.is_alive():
+            if not self._outbox.is_alive():
                 return self.drain()
-            self._wake.set()
+            self._duty.wake()
             # Before that the thread may be about to connect, or to open the file.
             gone = self._passes >= next_whole and (
                 not channel.is_connected() if self._target is None else self._target.refused)
@@ -362,7 +343,7 @@ def _forget() -> None:
     _making = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget)
+at_fork(_forget)
 
 
 def journal(job: str, path: str = "") -> Journal:
@@ -383,8 +364,6 @@ def journal(job: str, path: str = "") -> Journal:
                 if job and of_agent() == "":
                     own = own_file(job)
                     file = _files.setdefault(own, File(own))
-                    # By a separate thread: a file system that hangs keeps nothing from the
-                    # agent, which would take the job for one that hangs.
                     found.beside = Journal(file.of(job), file)
             _journals[job, path] = found
         return found

@@ -33,7 +33,6 @@ ValueError; so is a window below 1 ms.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import math
 import os
@@ -45,16 +44,12 @@ from contextvars import ContextVar
 from datetime import datetime, timedelta
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
-from elastrun import reporter, sketch
-from elastrun.beginning import at_begin
-from elastrun.channel import is_configured, linger, send_event, send_object, text
-from elastrun.ending import at_end
+from elastrun.channel import is_configured, linger, lost, send_event, send_object, text
+from elastrun.outbox import Outbox, at_begin, at_end, at_fork
 from elastrun.page import page
-
-if TYPE_CHECKING:
-    from elastrun.collector import Collector
+from elastrun.sketch import Sketch
 
 __all__ = ["STAT_EVENT", "Aggregation", "Collector", "Event", "EventHandlerHandle", "Stat",
            "StatType",
@@ -64,12 +59,6 @@ __all__ = ["STAT_EVENT", "Aggregation", "Collector", "Event", "EventHandlerHandl
 
 STAT_EVENT = "torch.monitor.Stat"
 data_value_t = Union[str, int, float, bool]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Collector":
-        return importlib.import_module("elastrun.collector").Collector
-    raise AttributeError(f"module 'elastrun.monitor' has no attribute '{name}'")
 
 
 _SEVERITIES = ("trace", "debug", "info", "warn", "error", "fatal")
@@ -377,40 +366,14 @@ _RANKS = {Aggregation.P50: 0.5, Aggregation.P90: 0.9, Aggregation.P95: 0.95,
           Aggregation.P99: 0.99, Aggregation.P999: 0.999}
 
 
-class _Sketch:
-    """A histogram with buckets that grow by 2^(1/32)."""
-
-    def __init__(self) -> None:
-        self.counts: dict[tuple[int, int], int] = {}
-
-    def add(self, number: float) -> None:
-        key = sketch.bucket_of(number)
-        self.counts[key] = self.counts.get(key, 0) + 1
-
-    def _rising(self) -> list[tuple[int, int, int]]:
-        """Sign, index and count, from the lowest values on."""
-        rising = sorted(self.counts, key=lambda key: (key[0], key[0] * key[1]))
-        return [(*key, self.counts[key]) for key in rising]
-
-    def buckets(self) -> list[tuple[float, int]]:
-        """The end of each one that has values, away from zero, and how many; from the lowest."""
-        return [(sketch.end_of(sign, index), count) for sign, index, count in self._rising()]
-
-    def at(self, rank: float) -> float:
-        left = max(math.ceil(rank * sum(self.counts.values())), 1)
-        for sign, index, count in self._rising():
-            left -= count
-            if left <= 0:
-                return sketch.end_of(sign, index) * (2 / (math.pow(2, 1 / 32) + 1))
-        return 0.0
-
-
 class _Window:
+    """What some values of one name are together."""
+
     def __init__(self, sketch: bool, spread: bool) -> None:
         self.count = 0
         self.last = self.total = self.mean = self.squares = 0.0
         self.smallest = self.largest = 0.0
-        self.sketch = _Sketch() if sketch else None
+        self.sketch = Sketch() if sketch else None
         self._more = sketch or spread  # than sums
 
     def add(self, number: float) -> None:
@@ -440,26 +403,15 @@ class _Window:
             # A bucket may be wider than what is in it.
             found = self.sketch.at(_RANKS[aggregation]) if self.sketch is not None else 0.0
             return min(max(found, self.smallest), self.largest)
+        # The squares may be beyond what a double holds.
+        deviation = math.sqrt(self.squares / self.count) if self.squares >= 0 else math.nan
         return {Aggregation.VALUE: self.last, Aggregation.COUNT: float(self.count),
                 Aggregation.SUM: self.total, Aggregation.MEAN: self.total / self.count,
                 Aggregation.MAX: self.largest, Aggregation.MIN: self.smallest,
-                Aggregation.STDDEV: self._deviation()}[aggregation]
-
-    def _deviation(self) -> float:
-        """NaN: the squares are beyond what a double holds."""
-        return math.sqrt(self.squares / self.count) if self.squares >= 0 else math.nan
+                Aggregation.STDDEV: deviation}[aggregation]
 
     def buckets(self) -> list[tuple[float, int]]:
         return [] if self.sketch is None else self.sketch.buckets()
-
-    def histogram_packet(self, name: str, unit: str, help: str) -> dict[str, Any]:
-        """For the agent, which has the same buckets."""
-        counts = {} if self.sketch is None else self.sketch.counts
-        fields: dict[str, Any] = {
-            "kind": "metric", "type": "histogram", "group": "torch.monitor", "name": text(name),
-            "value": self.last, "count": self.count, "sum": self.total, "min": self.smallest,
-            "max": self.largest, "unit": text(unit), "help": text(help), **sketch.members(counts)}
-        return fields
 
     def told(self, aggregation: Aggregation) -> float | str:
         """As the value of an event, which cannot be a list."""
@@ -469,8 +421,10 @@ class _Window:
         return self.get(aggregation)
 
 
-def needs_sketch(chosen: Sequence[Aggregation]) -> bool:
-    return any(one in _RANKS or one is Aggregation.HISTOGRAM for one in chosen)
+def _parts(chosen: Iterable[Aggregation]) -> tuple[bool, bool]:
+    """The arguments of a _Window."""
+    return (any(one in _RANKS or one is Aggregation.HISTOGRAM for one in chosen),
+            Aggregation.STDDEV in chosen)
 
 
 _now = time.monotonic
@@ -479,182 +433,14 @@ _now = time.monotonic
 def _overrides() -> tuple[tuple[str, tuple[Aggregation, ...]], ...]:
     """Those of --aggregations: PATTERN=NAME[+NAME...], with commas between them."""
     found = []
-    for text in os.environ.get("ELASTRUN_AGGREGATIONS", "").split(","):
-        pattern, _, names = text.rpartition("=")
+    for given in os.environ.get("ELASTRUN_AGGREGATIONS", "").split(","):
+        pattern, _, names = given.rpartition("=")
         with contextlib.suppress(ValueError):  # from another version of the launcher
             found.append((pattern, tuple(map(Aggregation, names.split("+")))))
     return tuple(found)
 
 
 _overridden: tuple[tuple[str, tuple[Aggregation, ...]], ...] = ()
-
-
-def _overriding(name: str) -> Sequence[Aggregation] | None:
-    return next((chosen for pattern, chosen in _overridden if fnmatchcase(name, pattern)), None)
-
-
-class _Core:
-    """What all Stats of one name are."""
-
-    def __init__(self, name: str, chosen: tuple[Aggregation, ...], window: float,
-                 most: int, on_empty: str) -> None:
-        self.name = name
-        self.spec = (frozenset(chosen), window, most, on_empty)
-        self._tells_empty = on_empty != "skip" and not math.isinf(window)
-        self._empty_value = 0.0 if on_empty == "zero" else None
-        self.chosen = chosen
-        self._window = window
-        self._most = most
-        self.unit = self.help = ""
-        self.callbacks: tuple[Callable[[], float], ...] = ()
-        self.taps: tuple[_Window, ...] = ()  # of collectors
-        self._sketch = needs_sketch(chosen)
-        self._spread = Aggregation.STDDEV in chosen
-        self._lock = threading.RLock()
-        self._open = self._closed = _Window(self._sketch, self._spread)
-        self._id = 0
-        self._until = -1.0  # the end of that window; before now: unknown
-        self._observed = -math.inf
-        self._full = False
-        self.dropped = 0
-
-    def _turn(self, to: int) -> _Window | None:
-        """Under the lock: the window that is over, if it had values, or is to be told without; one
-        that was full has been told.
-        """
-        over, self._open = self._open, _Window(self._sketch, self._spread)
-        (began, self._id), (full, self._full) = (self._id, to), (self._full, False)
-        if over.count == 0:
-            return over if self._tells_empty and began != 0 and not full else None
-        self._closed = over
-        return over
-
-    def _advance(self, now: float) -> _Window | None:
-        number = 0 if math.isinf(self._window) else math.floor(now / self._window)
-        self._until = (number + 1) * self._window
-        if number == self._id:
-            return None
-        return self._turn(number)
-
-    def add(self, value: float) -> None:
-        try:
-            number = float(value)
-        except OverflowError:  # a whole number of 400 digits
-            number = math.inf
-        now = _now()
-        full = None
-        with self._lock:
-            window = self._open
-            if now < self._until and 0 < window.count < self._most - 1 and number - number == 0:
-                window.add(number)
-                for tap in self.taps:
-                    tap.add(number)
-                return
-            over = self._advance(now)
-            if self._full or not math.isfinite(number):
-                self.dropped += 1
-            else:
-                first = self._open.count == 0
-                self._open.add(number)
-                for tap in self.taps:
-                    tap.add(number)
-                if self._open.count >= self._most:
-                    full = self._turn(self._id)
-                    self._full = not math.isinf(self._window)
-                elif first and _reporter is not None:
-                    _reporter.wake()
-        self._log(over)
-        self._log(full)
-
-    def forget(self) -> None:
-        """In a forked child: a thread that it does not have may hold the lock, and the values of
-        the open window are the parent's to tell.
-        """
-        self._lock = threading.RLock()
-        self._open = _Window(self._sketch, self._spread)
-        self._full = False
-
-    def close_due(self) -> float | None:
-        """Seconds until the open window ends, if it has values or is observed."""
-        now = _now()
-        if self.callbacks and now >= self._observed + 1:
-            self._observed = now
-            self.observe()
-        with self._lock:
-            over = self._advance(now)
-            ends = (self._open.count or self._tells_empty) and not math.isinf(self._window)
-            open_until = (self._id + 1) * self._window if ends else None
-            if self.callbacks:
-                open_until = min(open_until or math.inf, self._observed + 1)
-        self._log(over)
-        return None if open_until is None else open_until - now
-
-    def observe(self) -> None:
-        """Adds what the callbacks say; one that raises costs its own value."""
-        for callback in self.callbacks:
-            try:
-                value = float(callback())
-            except Exception:
-                self.dropped += 1
-            else:
-                self.add(value)
-
-    def finish(self) -> None:
-        with self._lock:
-            over = self._turn(self._id) if self._open.count else None
-        self._log(over)
-
-    def __del__(self) -> None:
-        try:
-            self.finish()
-        except Exception:
-            pass  # the interpreter ends
-
-    def _log(self, over: _Window | None) -> None:
-        """Without the lock: a handler may use this Stat."""
-        if over is None:
-            return
-        data: dict[str, data_value_t] = {f"{self.name}.count": 0.0}
-        if over.count or self._empty_value is not None:
-            data = {f"{self.name}.{one.value}": over.told(one) if over.count else 0.0
-                    for one in self.chosen}
-        event = Event(STAT_EVENT, datetime.now(), data)
-        event._meaning = {key: said for key, said in (("stat.unit", self.unit),
-                                                      ("stat.help", self.help)) if said}
-        log_event(event)
-        if Aggregation.HISTOGRAM in self.chosen and over.count and is_configured():
-            send_object(over.histogram_packet(self.name, self.unit, self.help))
-
-    def count(self) -> int:
-        with self._lock:
-            return self._open.count
-
-    def get(self) -> dict[Aggregation, float]:
-        with self._lock:
-            return {one: self._closed.get(one) for one in self.chosen}
-
-    def histogram(self) -> list[tuple[float, int]]:
-        with self._lock:
-            return self._closed.buckets()
-
-
-_cores: weakref.WeakValueDictionary[str, _Core] = weakref.WeakValueDictionary()
-_collectors: tuple[weakref.ref[Collector], ...] = ()  # replaced, never changed
-
-
-def living() -> list[_Core]:
-    """Taken at once: a loop over values() fails when another thread makes a Stat meanwhile."""
-    return [core for one in _cores.valuerefs() if (core := one()) is not None]
-
-
-def _living_collectors() -> list[Collector]:
-    return [found for one in _collectors if (found := one()) is not None]
-
-
-def add_collector(collector: Collector) -> None:
-    global _collectors
-    with _change:
-        _collectors = (*map(weakref.ref, _living_collectors()), weakref.ref(collector))
 
 
 class Stat:
@@ -666,12 +452,12 @@ class Stat:
     list the stats, and of its series. A window of time without values is nothing, with `on_empty`
     "zero" an event of zeros, with "no_data" one that has NAME.count, which is 0, alone; under
     elastrun on time, elsewhere with the next value. `key`, the name in RFC-0018, stands for a
-    window of a minute. Fails with ValueError.
+    window of a minute. Gives the Stat of that name, if there is one. Fails with ValueError.
     """
 
-    def __init__(self, name: str = "", aggregations: Iterable[Aggregation] = (),
-                 window_size: timedelta | int | None = None, max_samples: int | None = None, *,
-                 key: str = "", unit: str = "", help: str = "", on_empty: str = "skip") -> None:
+    def __new__(cls, name: str = "", aggregations: Iterable[Aggregation] = (),
+                window_size: timedelta | int | None = None, max_samples: int | None = None, *,
+                key: str = "", unit: str = "", help: str = "", on_empty: str = "skip") -> Stat:
         if key and window_size is None and max_samples is None:  # as RFC-0018's examples
             window_size = timedelta(minutes=1)
         name, aggregations = name or key, frozenset(aggregations)
@@ -688,24 +474,51 @@ class Stat:
         if window < 0.001 or (max_samples is not None and max_samples < 1):
             raise ValueError(f"Stat '{name}': window_size ({window_size}) must be at least 1 ms "
                              f"and max_samples ({max_samples}) at least 1")
-        most = (1 << 63) - 1 if max_samples is None else max_samples
-        aggregations = _overriding(name) or aggregations
-        chosen = tuple(one for one in Aggregation
-                       if one in aggregations and one is not Aggregation.NONE)
+        aggregations = next((given for pattern, given in _overridden if fnmatchcase(name, pattern)),
+                            aggregations)
         if on_empty not in ("skip", "zero", "no_data"):
             raise ValueError(f"Stat '{name}': on_empty '{on_empty}' is none of skip, zero, no_data")
-        made = _Core(name, chosen, window, most, on_empty)
+        made = super().__new__(cls)
+        made._make(name, tuple(one for one in Aggregation
+                               if one in aggregations and one is not Aggregation.NONE),
+                   window, (1 << 63) - 1 if max_samples is None else max_samples, on_empty)
         with _change:
-            core = _cores.get(name)
-            if core is None:
-                core = _cores[name] = made
-        if core.spec != made.spec:
+            stat = _stats.setdefault(name, made)
+        if stat._spec != made._spec:
             raise ValueError(f"Stat '{name}': there is one of that name with other aggregations, "
                              "window_size, max_samples or on_empty")
-        core.unit, core.help = unit or core.unit, help or core.help
-        self._core = core
-        for collector in _living_collectors():
-            collector.notice(core)
+        stat.unit, stat.help = unit or stat.unit, help or stat.help
+        for collector in _collectors_alive():
+            collector._notice(stat)
+        return stat
+
+    def _make(self, name: str, chosen: tuple[Aggregation, ...], window: float, most: int,
+              on_empty: str) -> None:
+        self.name = name
+        self.aggregations = chosen
+        self.unit = self.help = ""
+        self.dropped = 0  # values that were not counted in any window
+        self._spec = (frozenset(chosen), window, most, on_empty)
+        self._tells_empty = on_empty != "skip" and not math.isinf(window)
+        self._empty_value = 0.0 if on_empty == "zero" else None
+        self._window = window
+        self._most = most
+        self._callbacks: tuple[Callable[[], float], ...] = ()
+        self._taps: tuple[_Window, ...] = ()  # of collectors
+        self._parts = _parts(chosen)
+        self._id = 0
+        self._until = -1.0  # the end of that window; before now: unknown
+        self._observed = -math.inf
+        self._forget()
+        self._closed = self._open
+
+    def _forget(self) -> None:
+        """In a forked child: a thread that it does not have may hold the lock, and the values of
+        the open window are the parent's to tell.
+        """
+        self._lock = threading.RLock()
+        self._open = _Window(*self._parts)
+        self._full = False
 
     @contextlib.contextmanager
     def add_time(self) -> Iterator[None]:
@@ -714,83 +527,238 @@ class Stat:
         try:
             yield
         finally:
-            self._core.add(time.perf_counter() - begin)
+            self.add(time.perf_counter() - begin)
 
     def observe(self, callback: Callable[[], float]) -> None:
         """Its result is added whenever a Collector reports, and once a second under elastrun. One
         that raises is counted in `dropped`.
         """
-        core = self._core
         with _change:
-            core.callbacks = (*core.callbacks, callback)
-        if _reporter is not None:
-            _reporter.wake()
+            self._callbacks = (*self._callbacks, callback)
+        _wake()
 
     def add(self, v: float) -> None:
         """Dropped if the window is full, or the value not finite."""
-        self._core.add(v)
+        try:
+            number = float(v)
+        except OverflowError:  # a whole number of 400 digits
+            number = math.inf
+        now = _now()
+        full = None
+        with self._lock:
+            window = self._open
+            if now < self._until and 0 < window.count < self._most - 1 and number - number == 0:
+                window.add(number)
+                for tap in self._taps:
+                    tap.add(number)
+                return
+            over = self._advance(now)
+            if self._full or not math.isfinite(number):
+                self.dropped += 1
+            else:
+                first = self._open.count == 0
+                self._open.add(number)
+                for tap in self._taps:
+                    tap.add(number)
+                if self._open.count >= self._most:
+                    full = self._turn(self._id)
+                    self._full = not math.isinf(self._window)
+                elif first:
+                    _wake()
+        self._log(over)
+        self._log(full)
 
     def get(self) -> dict[Aggregation, float]:
         """The chosen aggregations of the last window that had values; zeros before the first. That
         of HISTOGRAM is how many values there were: histogram() has the buckets.
         """
-        return self._core.get()
+        with self._lock:
+            return {one: self._closed.get(one) for one in self.aggregations}
 
     def histogram(self) -> list[tuple[float, int]]:
         """The last window that had values, if HISTOGRAM or a percentile was chosen: the end of each
         bucket (2.2 % wide) and how many values are in it.
         """
-        return self._core.histogram()
-
-    @property
-    def name(self) -> str:
-        return self._core.name
-
-    @property
-    def unit(self) -> str:
-        return self._core.unit
-
-    @property
-    def help(self) -> str:
-        return self._core.help
-
-    @property
-    def aggregations(self) -> tuple[Aggregation, ...]:
-        return self._core.chosen
+        with self._lock:
+            return self._closed.buckets()
 
     @property
     def count(self) -> int:
         """Values in the open window."""
-        return self._core.count()
+        with self._lock:
+            return self._open.count
 
-    @property
-    def dropped(self) -> int:
-        """Values that were not counted in any window."""
-        return self._core.dropped
+    def _turn(self, to: int) -> _Window | None:
+        """Under the lock: the window that is over, if it had values, or is to be told without; one
+        that was full has been told.
+        """
+        over, self._open = self._open, _Window(*self._parts)
+        (began, self._id), (full, self._full) = (self._id, to), (self._full, False)
+        if over.count == 0:
+            return over if self._tells_empty and began != 0 and not full else None
+        self._closed = over
+        return over
+
+    def _advance(self, now: float) -> _Window | None:
+        number = 0 if math.isinf(self._window) else math.floor(now / self._window)
+        self._until = (number + 1) * self._window
+        return None if number == self._id else self._turn(number)
+
+    def _close_due(self) -> float | None:
+        """Seconds until the open window ends, if it has values or is observed."""
+        now = _now()
+        if self._callbacks and now >= self._observed + 1:
+            self._observed = now
+            self._ask()
+        with self._lock:
+            over = self._advance(now)
+            ends = (self._open.count or self._tells_empty) and not math.isinf(self._window)
+            open_until = (self._id + 1) * self._window if ends else None
+            if self._callbacks:
+                open_until = min(open_until or math.inf, self._observed + 1)
+        self._log(over)
+        return None if open_until is None else open_until - now
+
+    def _ask(self) -> None:
+        """Adds what the callbacks say; one that raises costs its own value."""
+        for callback in self._callbacks:
+            try:
+                value = float(callback())
+            except Exception:
+                self.dropped += 1
+            else:
+                self.add(value)
+
+    def _finish(self) -> None:
+        with self._lock:
+            over = self._turn(self._id) if self._open.count else None
+        self._log(over)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter ends
+            self._finish()
+
+    def _log(self, over: _Window | None) -> None:
+        """Without the lock: a handler may use this Stat."""
+        if over is None:
+            return
+        data: dict[str, data_value_t] = {f"{self.name}.count": 0.0}
+        if over.count or self._empty_value is not None:
+            data = {f"{self.name}.{one.value}": over.told(one) if over.count else 0.0
+                    for one in self.aggregations}
+        event = Event(STAT_EVENT, datetime.now(), data)
+        event._meaning = {key: said for key, said in (("stat.unit", self.unit),
+                                                      ("stat.help", self.help)) if said}
+        log_event(event)
+        if Aggregation.HISTOGRAM in self.aggregations and over.sketch and over.count:
+            send_object({  # the agent has the same buckets
+                "kind": "metric", "group": "torch.monitor", "name": text(self.name),
+                "value": over.last, "count": over.count, "sum": over.total, "min": over.smallest,
+                "max": over.largest, "unit": text(self.unit), "help": text(self.help),
+                **over.sketch.members()})
+
+
+_stats: weakref.WeakValueDictionary[str, Stat] = weakref.WeakValueDictionary()
+
+
+def _living() -> list[Stat]:
+    """Taken at once: a loop over values() fails when another thread makes a Stat meanwhile."""
+    return [stat for one in _stats.valuerefs() if (stat := one()) is not None]
 
 
 def stats(pattern: str = "*") -> dict[str, Stat]:
     """Those that exist and match `pattern` (with * and ?), by name."""
-    found = {}
-    for core in sorted(living(), key=lambda one: one.name):
-        if fnmatchcase(core.name, pattern):
-            found[core.name] = Stat.__new__(Stat)
-            found[core.name]._core = core
-    return found
+    return {stat.name: stat for stat in sorted(_living(), key=lambda one: one.name)
+            if fnmatchcase(stat.name, pattern)}
 
 
 def close_due() -> float | None:
     """Ends windows whose time is over, also when no value comes. Returns in how many seconds
     the next one ends, if any has values. Under elastrun a thread calls it.
     """
-    waits = (core.close_due() for core in living())
+    waits = (stat._close_due() for stat in _living())
     return min((wait for wait in waits if wait is not None), default=None)
 
 
-def _finish_all() -> None:
-    linger()
-    for core in living():
-        core.finish()
+class Collector:
+    """What all Stats have seen since the last question, whatever their own windows are (RFC-0018):
+
+        collector = monitor.Collector("train.*", {"train.step": [Aggregation.P95]})
+        while True:
+            for name, value in collector.report().items():
+                writer.add_scalar(name, value)
+            collector.reset()
+            time.sleep(60)
+
+    Of the Stats whose name matches `pattern` (with * and ?), those that exist and those that are
+    made later. `aggregations` by name or pattern take the place of a Stat's own; the first that
+    matches counts.
+    """
+
+    def __init__(self, pattern: str = "*",
+                 aggregations: Mapping[str, Sequence[Aggregation]] | None = None) -> None:
+        global _collectors
+        self._pattern = pattern
+        self._instead = dict(aggregations or {})
+        self._seen: dict[str, tuple[tuple[Aggregation, ...], _Window]] = {}
+        with _change:
+            _collectors = (*map(weakref.ref, _collectors_alive()), weakref.ref(self))
+        for stat in _living():
+            self._notice(stat)
+
+    def _notice(self, stat: Stat) -> None:
+        if not fnmatchcase(stat.name, self._pattern):
+            return
+        with stat._lock:
+            chosen = next((tuple(given) for name, given in self._instead.items()
+                           if fnmatchcase(stat.name, name)), stat.aggregations)
+            _, window = self._seen.get(stat.name) or (chosen, _Window(*_parts(chosen)))
+            self._seen[stat.name] = (chosen, window)
+            if not any(tap is window for tap in stat._taps):
+                stat._taps = (*stat._taps, window)
+
+    def report(self) -> dict[str, float]:
+        """NAME.AGGREGATION of what was added since reset(). NAME.count is always there, and 0 where
+        nothing was added; then COUNT and SUM are all there is, as the others have no value. That of
+        HISTOGRAM is how many values there were, as all of it may go to a writer of scalars:
+        histogram() has the buckets.
+        """
+        for stat in _living():
+            if stat.name in self._seen:
+                stat._ask()
+        told: dict[str, float] = {}
+        for name, (chosen, window) in sorted(self._seen.items()):
+            told[f"{name}.count"] = float(window.count)
+            for one in chosen:
+                if window.count or one is Aggregation.SUM:
+                    told[f"{name}.{one.value}"] = window.get(one)
+        return told
+
+    def histogram(self, name: str) -> list[tuple[float, int]]:
+        """Of what was added to that Stat since reset(), if HISTOGRAM or a percentile is chosen: the
+        end of each bucket (2.2 % wide) and how many values are in it; empty for one unknown.
+        """
+        seen = self._seen.get(name)
+        return [] if seen is None else seen[1].buckets()
+
+    def reset(self) -> None:
+        """Forgets what was added, not which Stats there are."""
+        for name, (chosen, window) in list(self._seen.items()):
+            stat = _stats.get(name)
+            if stat is None:  # it has ended, and has been reported
+                del self._seen[name]
+                continue
+            fresh = _Window(*_parts(chosen))
+            with stat._lock:
+                stat._taps = (*(tap for tap in stat._taps if tap is not window), fresh)
+                self._seen[name] = (chosen, fresh)
+
+
+_collectors: tuple[weakref.ref[Collector], ...] = ()  # replaced, never changed
+
+
+def _collectors_alive() -> list[Collector]:
+    return [found for one in _collectors if (found := one()) is not None]
 
 
 class TensorboardEventHandler:
@@ -846,23 +814,32 @@ def wait_counter_values() -> dict[str, dict[str, int]]:
 def _forget() -> None:
     global _change
     _change = threading.RLock()
-    for core in living():
-        core.forget()
-    for collector in _living_collectors():
+    for stat in _living():
+        stat._forget()
+    for collector in _collectors_alive():
         collector.reset()
 
 
-os.register_at_fork(after_in_child=_forget)
-_reporter: reporter.Reporter | None = None
+# Apart from what goes to the agent: handlers and callbacks of the script may hang.
+_windows = Outbox("elastrun-monitor", lost).duty(close_due)
+
+
+def _wake() -> None:
+    if is_configured():
+        _windows.wake()
 
 
 def _begin() -> None:
-    global _overridden, _reporter
+    global _overridden
     _overridden = _overrides()
-    _reporter = reporter.reporter()
-    if _reporter is not None:
-        _reporter.call(close_due)
+
+
+def _finish_all() -> None:
+    linger()
+    for stat in _living():
+        stat._finish()
 
 
 at_begin(_begin)
+at_fork(_forget)
 at_end(_finish_all)

@@ -12,7 +12,7 @@ import os
 import struct
 import time
 
-from elastrun.beginning import at_begin
+from elastrun.outbox import at_begin, at_fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _begin() -> None:
     _path = os.environ.get("ELASTRUN_PAGE", "")
     _page, _looked, _saves_by = None, not _path, None
     if _path:
-        os.register_at_fork(after_in_child=_forget)
+        at_fork(_forget)
         _tell_import()
     if os.environ.get("ELASTRUN_PREEMPT_SIGNALS"):
         _ignore(os.environ["ELASTRUN_PREEMPT_SIGNALS"])

@@ -9,13 +9,11 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
-from elastrun import channel, page, sketch
-from elastrun.beginning import at_begin
-from elastrun.ending import at_end
-from elastrun.wake import Wake
+from elastrun import channel, page
+from elastrun.outbox import at_begin, at_end, at_fork
+from elastrun.sketch import Sketch
 
 _INTERVAL = 1.0  # seconds
 _MOST_PENDING = 1024  # samples of a series that wait to be summed up
@@ -34,16 +32,16 @@ Key = tuple[Any, ...]  # (group, name), and where there are labels these, sorted
 class Cell:
     """What a series did since it was told."""
 
-    __slots__ = ("buckets", "count", "largest", "last", "not_finite", "smallest", "step", "total")
+    __slots__ = ("count", "largest", "last", "not_finite", "sketch", "smallest", "step", "total")
 
     def __init__(self) -> None:
         self.step: int | None = None  # of training, about the last sample
         self.last = self.total = 0.0
         self.count = self.not_finite = 0
         self.smallest, self.largest = math.inf, -math.inf
-        self.buckets: dict[tuple[int, int], int] | None = None  # of a histogram
+        self.sketch: Sketch | None = None  # of a histogram
 
-    def add(self, numbers: list[float]) -> None:
+    def add(self, numbers: list[float], distribution: bool = False) -> None:
         self.last = numbers[-1]
         self.step = channel.last_step()
         total = sum(numbers)
@@ -56,29 +54,24 @@ class Cell:
             self.total += total
             self.smallest = min(self.smallest, min(numbers))
             self.largest = max(self.largest, max(numbers))
-
-    def add_buckets(self, numbers: list[float]) -> None:
-        if self.buckets is None:
-            self.buckets = {}
-        for number in numbers:
-            if number - number == 0:
-                key = sketch.bucket_of(number)
-                self.buckets[key] = self.buckets.get(key, 0) + 1
+        if distribution:
+            self.sketch = self.sketch or Sketch()
+            for number in numbers:
+                self.sketch.add(number)
 
     def fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"value": _short(self.last)}
         if self.step is not None:
             fields["step"] = self.step
-        if self.count + self.not_finite > 1 or self.buckets is not None:
+        if self.count + self.not_finite > 1 or self.sketch is not None:
             fields["count"] = self.count
             fields["sum"] = _short(self.total)
             if self.count:
                 fields["min"], fields["max"] = _short(self.smallest), _short(self.largest)
         if self.not_finite:
             fields["not_finite"] = self.not_finite
-        if self.buckets:
-            fields["type"] = "histogram"
-            fields.update(sketch.members(self.buckets))
+        if self.sketch is not None and self.sketch.counts:
+            fields.update(self.sketch.members())
         return fields
 
 
@@ -86,6 +79,12 @@ def _short(number: float) -> float | int | str:
     if not math.isfinite(number):
         return str(number)
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
+
+def _taken(values: list[float]) -> list[float]:
+    some = values[:]
+    del values[:len(some)]  # others may have added to it meanwhile
+    return some
 
 
 def _text(value: object) -> str:
@@ -102,7 +101,7 @@ def _clean(key: Key) -> Key:
     return (_text(key[0]), _text(key[1]), *key[2:])
 
 
-def labelled(group: str, name: str, labels: Any) -> Key:
+def _labelled(group: str, name: str, labels: Any) -> Key:
     """The key of a series with labels: text by text. Fails as their conversion does."""
     if len(labels) > _MOST_LABELS:
         raise ValueError("too many labels")
@@ -121,41 +120,39 @@ class Reporter:
         self._most_single = single
         # The unit and the help of series for which these were given, by key.
         self._meanings: dict[Key, tuple[str, str]] = {}
-        self._due: list[Callable[[], float | None]] = []
+        self._duty = channel.outbox.duty(self._pass)
         self._forget()
-        os.register_at_fork(after_in_child=self._forget)
+        at_fork(self._forget)
         at_end(self._finish)
         if single:
             self.put = self._put_single  # type: ignore[method-assign]
 
     def _forget(self) -> None:
         # What the parent has not told yet is the parent's to tell.
-        # By key: samples that are not summed up yet, and the place in the page.
+        # What is not summed up yet: samples, with the place in the page, and of which step the last
+        # one is where that was said; amounts of counters; values of histograms.
         self._series: dict[Key, tuple[list[float], int]] = {}
-        self._cells: dict[Key, Cell] = {}
-        # Of what samples are, where that was said, until they are summed up.
-        self._steps: dict[Key, int] = {}
-        # Of counters: amounts that are not summed up yet, and by how much each has risen.
         self._amounts: dict[Key, list[float]] = {}
-        self._risen: dict[Key, float] = {}
-        # Of histograms.
         self._distributions: dict[Key, list[float]] = {}
+        self._steps: dict[Key, int] = {}
+        self._cells: dict[Key, Cell] = {}  # sums, that are not told yet
+        self._risen: dict[Key, float] = {}  # by how much each counter has
         # In order: when, of which series, what, and of which step; and of each group how many more.
         self._single: list[tuple[float, Key, float, int | None]] = []
         self._more: dict[str, int] = {}
-        self._starting = threading.Lock()
         self._lock = threading.RLock()  # a signal handler may report, too
-        self._wake = Wake()
         self._asleep = True
-        self._thread: threading.Thread | None = None
+        self._woken = False
         self._page = page.page()
         if self._page is not None:
             self._words, self._numbers = self._page.words, self._page.numbers
 
     def key(self, group: str, name: str, labels: Any, unit: str, help: str) -> Key | None:
-        """That of a series with labels, or with a unit or help, which it keeps; None: refused."""
+        """The key of a series, whose unit and help it keeps; None: refused."""
+        if labels is None and not unit and not help:
+            return group, name
         try:
-            key = labelled(group, name, labels) if labels else (group, name)
+            key = _labelled(group, name, labels) if labels else (group, name)
             if (unit or help) and key not in self._meanings:
                 key = _clean(key)
                 if len(self._meanings) < _MOST_SERIES:
@@ -167,7 +164,7 @@ class Reporter:
             return None
 
     def put_at(self, key: Key, value: Any, step: Any) -> None:
-        """One sample that is of training step `step`."""
+        """One sample of training step `step`."""
         try:
             value, number, key = float(value), channel.whole(step), _clean(key)
             if key not in self._series:
@@ -242,74 +239,39 @@ class Reporter:
 
     def count(self, key: Key, amount: Any) -> None:
         """The counter (group, name) has risen by `amount`."""
-        try:
-            number = float(amount)
-            amounts = self._amounts.get(key)
-            if amounts is None:
-                amounts = self._add_to(self._amounts, key)
-        except Exception:  # no number, or no name
-            amounts, number = None, 0.0
-        if amounts is None or not 0 <= number < math.inf:
-            self.refused += 1
-            return
-        amounts.append(number)
-        if self._asleep or len(amounts) >= _MOST_PENDING:
-            self._turn()
+        self._collect(self._amounts, key, amount)
 
     def distribute(self, key: Key, value: Any) -> None:
         """One value of the histogram (group, name)."""
+        self._collect(self._distributions, key, value)
+
+    def _collect(self, where: dict[Key, list[float]], key: Key, value: Any) -> None:
         try:
             number = float(value)
-            values = self._distributions.get(key)
+            values = where.get(key)
             if values is None:
-                values = self._add_to(self._distributions, key)
-        except Exception:
+                key = _clean(key)
+                with self._lock:
+                    if len(where) < _MOST_SERIES:
+                        values = where.setdefault(key, [])
+        except Exception:  # no number, or no name
             values, number = None, 0.0
-        if values is None:
+        if values is None or (where is self._amounts and not 0 <= number < math.inf):
             self.refused += 1
             return
         values.append(number)
         if self._asleep or len(values) >= _MOST_PENDING:
             self._turn()
 
-    def _add_to(self, where: dict[Key, list[float]], key: Key) -> list[float] | None:
-        key = _clean(key)
-        with self._lock:
-            if len(where) >= _MOST_SERIES:
-                return None
-            return where.setdefault(key, [])
-
-    def call(self, due: Callable[[], float | None]) -> None:
-        """At each pass of the thread; `due` tells in how many seconds it has something to do."""
-        self._due.append(due)
-
-    def wake(self) -> None:
-        """Something is due later."""
-        if self._thread is None and self._starting.acquire(blocking=False):
-            try:
-                # Its first look waits until it is started: else the first sample goes alone.
-                with self._lock:
-                    if self._thread is None:
-                        self._wake = Wake()
-                        thread = threading.Thread(target=self._run, name="elastrun-reporter",
-                                                  daemon=True)
-                        thread.start()
-                        self._thread = thread
-            except RuntimeError:  # no more threads, or the interpreter ends: then flush()
-                return
-            finally:
-                self._starting.release()
-        self._wake.set()
-
     def _turn(self) -> None:
         if self._asleep:
             self._asleep = False
-            self.wake()
+            self._duty.wake()
             return
         with self._lock:
             self._sum_up()
-        if self._thread is None:  # it could not be started
-            self.wake()
+        if not channel.outbox.is_alive():  # it could not be started; else flush() at the end
+            self._duty.wake()
 
     def _cell(self, key: Key) -> Cell:
         cell = self._cells.get(key)
@@ -320,24 +282,16 @@ class Reporter:
     def _sum_up(self) -> None:
         for key, (values, _) in list(self._series.items()):
             if values:
-                some = values[:]
-                del values[:len(some)]  # others may have added to it meanwhile
                 cell = self._cell(key)
-                cell.add(some)
+                cell.add(_taken(values))
                 if key in self._steps:
                     cell.step = self._steps.pop(key)
         for key, values in list(self._distributions.items()):
             if values:
-                some = values[:]
-                del values[:len(some)]
-                cell = self._cell(key)
-                cell.add(some)
-                cell.add_buckets(some)
+                self._cell(key).add(_taken(values), distribution=True)
         for key, amounts in list(self._amounts.items()):
             if amounts:
-                some = amounts[:]
-                del amounts[:len(some)]
-                self._risen[key] = self._risen.get(key, 0.0) + sum(some)
+                self._risen[key] = self._risen.get(key, 0.0) + sum(_taken(amounts))
 
     def _packet(self, key: Key, fields: dict[str, Any]) -> bytes:
         told = {"kind": "metric", "name": key[1], **fields, "group": key[0]}
@@ -352,7 +306,7 @@ class Reporter:
 
     def _cell_packet(self, key: Key, cell: Cell) -> bytes:
         fields = cell.fields()
-        if self._most_single and cell.buckets is None:
+        if self._most_single and cell.sketch is None:
             fields["each"] = True
         return self._packet(key, fields)
 
@@ -362,7 +316,8 @@ class Reporter:
             self._sum_up()
             for key in list(self._cells):
                 cell = self._cells[key]
-                if cell.buckets == {}:  # NaN alone: no histogram, and another kind of its name
+                # NaN alone: no histogram, and another kind of its name.
+                if cell.sketch and not cell.sketch.counts:
                     channel.lost(cell.not_finite)
                 elif not channel.offer(self._cell_packet(key, cell)):
                     return  # it is behind; its socket holds what it has not read
@@ -429,36 +384,23 @@ class Reporter:
             channel.lost(len(self._cells) + len(self._risen) + len(self._single))
             self._cells, self._risen, self._single = {}, {}, []  # and counted once
 
-    def _next_due(self) -> float | None:
-        waits = []
-        for due in self._due:
-            try:
-                wait = due()
-            except Exception:  # what it had to tell is lost, and the samples of others are not
-                channel.lost()
-                wait = _INTERVAL
-            if wait is not None:
-                waits.append(wait)
-        return max(min(waits), 0.001) if waits else None
-
     def _has_more(self) -> bool:
         return (bool(self._cells or self._risen or self._single)
                 or any(list(self._amounts.values())) or any(list(self._distributions.values()))
                 or any(values for values, _ in list(self._series.values())))
 
-    def _run(self) -> None:
-        wake, mine = self._wake, self._series
-        while mine is self._series:  # a forked child has another one, and not this thread
-            self.flush()
-            due = self._next_due()
-            if not self._has_more():
-                self._asleep = True
-                if self._has_more():
-                    self._asleep = False  # or nothing slows this loop while the agent is behind
-                    continue
-                wake.wait(due)
-            if not self._asleep:  # there are samples, and more may come
-                time.sleep(_INTERVAL if due is None else min(due, _INTERVAL))
+    def _pass(self) -> float | None:
+        if not self._woken:  # what wakes us is told with what comes in the next second
+            self._woken = True
+            return _INTERVAL
+        self.flush()
+        if self._has_more():
+            return _INTERVAL
+        self._asleep, self._woken = True, False
+        if self._has_more():
+            self._asleep, self._woken = False, True  # it did not wake us
+            return _INTERVAL
+        return None
 
 
 _now = time.time

@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterable, Mapping
 from multiprocessing import process, util
 from typing import Any, NoReturn
 
-from elastrun import forkserver_child as child
-from elastrun.beginning import begin_again
+from elastrun import forkserver as child
+from elastrun.outbox import begin_again
 from elastrun.errors import record
 from elastrun.multiprocessing.fork import kill_and_reap, refuse_fork
 from elastrun.multiprocessing.function import run_function

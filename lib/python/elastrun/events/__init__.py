@@ -18,7 +18,7 @@ import traceback
 from dataclasses import asdict
 from typing import Any
 
-from elastrun.channel import refused, send_event
+from elastrun.channel import lost, send_event
 from elastrun.events.api import (Event, EventHandler, EventMetadataValue, EventSource, NodeState,
                                  NullEventHandler, RdzvEvent)
 from elastrun.events.handlers import get_logging_handler
@@ -89,13 +89,13 @@ def record(event: Event, destination: str = "null") -> None:
     try:
         at = event.timestamp / 1000 if event.timestamp else None
     except Exception:
-        refused()
+        lost()
         at = None  # it happened all the same
     try:
         source = getattr(event.source, "value", event.source)
         send_event(event.name, {**event.metadata, "source": source}, at)
     except Exception:
-        refused()
+        lost()
     _deliver(event, destination)
 
 
@@ -105,7 +105,7 @@ def record_rdzv_event(event: RdzvEvent) -> None:
         attributes["node_state"] = getattr(event.node_state, "value", event.node_state)
         send_event(attributes.pop("name"), attributes)
     except Exception:
-        refused()
+        lost()
     _deliver(event, _RDZV)
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics with the interface of torch.distributed.elastic.metrics.
 
-    from elastrun import metrics
-
+    metrics = elastrun.metrics
     metrics.put_metric("loss", loss.item(), "model")
     metrics.count_metric("tokens", batch.numel(), "model")    # a total: adds up
     metrics.observe_metric("step", seconds, "model", unit="s")    # a histogram
@@ -28,7 +27,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional, TypeVar, overload
 
 from elastrun import reporter
-from elastrun.beginning import at_begin
+from elastrun.outbox import at_begin
 
 __all__ = ["ConsoleMetricHandler", "ConsoleMetricsHandler", "MetricData", "MetricHandler",
            "MetricStream", "MetricsConfig", "NullMetricHandler", "NullMetricsHandler", "configure",
@@ -165,12 +164,9 @@ def count_metric(metric_name: str, amount: float = 1, metric_group: str = "torch
     What torch does not have: the agent adds it up, over restarts, and Prometheus and others see a
     counter (NAME_total). A handler gets the amount. `labels`, `unit`, `help`: as for put_metric.
     """
-    if _reporter is not None:
-        plain = labels is None and not unit and not help
-        key = ((metric_group, metric_name) if plain
-               else _reporter.key(metric_group, metric_name, labels, unit, help))
-        if key is not None:
-            _reporter.count(key, amount)
+    if _reporter is not None and (
+            key := _reporter.key(metric_group, metric_name, labels, unit, help)) is not None:
+        _reporter.count(key, amount)
     if _handled:
         _emit(metric_group, metric_name, amount)
 
@@ -184,12 +180,9 @@ def observe_metric(metric_name: str, value: float, metric_group: str = "torchela
     distribution, others count, sum and quantiles within 1.09 %. A handler gets the value. `labels`,
     `unit`, `help`: as for put_metric.
     """
-    if _reporter is not None:
-        plain = labels is None and not unit and not help
-        key = ((metric_group, metric_name) if plain
-               else _reporter.key(metric_group, metric_name, labels, unit, help))
-        if key is not None:
-            _reporter.distribute(key, value)
+    if _reporter is not None and (
+            key := _reporter.key(metric_group, metric_name, labels, unit, help)) is not None:
+        _reporter.distribute(key, value)
     if _handled:
         _emit(metric_group, metric_name, value)
 

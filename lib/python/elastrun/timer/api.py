@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-from elastrun.beginning import at_begin
+from elastrun.outbox import at_begin
 from elastrun.channel import is_configured, is_connected, send_object
 from elastrun.stacks import offer_stacks
 

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all modules that tell the agent something share: a thread, and one answer to the moments at
+which a process becomes a worker, forks and ends.
+"""
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+_BEHIND = -1  # what scripts have registered with multiprocessing comes first, mostly
+_AGAIN = 1.0  # seconds until what has failed is called again
+_begins: list[Callable[[], object]] = []
+_forks: list[Callable[[], object]] = []
+_ends: list[Callable[[], object]] = []
+
+
+def at_begin(call: Callable[[], object]) -> None:
+    """Calls now, and again in a launcher's fork that becomes a worker, whose environment says what
+    it is. A module that needs another one comes after it, by importing it first."""
+    _begins.append(call)
+    call()
+
+
+def at_fork(call: Callable[[], object]) -> None:
+    """Calls in each forked child: it has no other thread, and finds locks as these held them."""
+    _forks.append(call)
+
+
+def at_end(call: Callable[[], object]) -> None:
+    """Calls when the process ends, what was registered last first. A child of multiprocessing (a
+    data loader, a pool) ends without atexit, and may call twice."""
+    _ends.append(call)
+
+
+def begin_again() -> None:
+    """The environment is a worker's from now on."""
+    atexit.unregister(_end)
+    atexit.register(_end)
+    for call in _begins:
+        call()
+
+
+def _end() -> None:
+    for call in reversed(_ends):
+        with contextlib.suppress(Exception):  # it may not keep the others from their end
+            call()
+
+
+def _await_end(end: Callable[[], None]) -> None:
+    with contextlib.suppress(Exception):  # a module that is half imported, or of other insides
+        sys.modules["multiprocessing.util"].Finalize(None, end, exitpriority=_BEHIND)
+
+
+def _forked() -> None:
+    for call in _forks:
+        call()
+    # The child forgets what was registered for the end of its parent, and calls back then.
+    with contextlib.suppress(Exception):
+        sys.modules["multiprocessing.util"].register_after_fork(_end, _await_end)
+
+
+atexit.register(_end)
+os.register_at_fork(after_in_child=_forked)
+with contextlib.suppress(Exception):  # such a child imports us itself
+    if sys.modules["multiprocessing.process"].parent_process() is not None:
+        _await_end(_end)
+
+
+class _Wake:
+    """As threading.Event, but a signal handler may set it at any point of a set() of the same
+    thread, where an Event waits for itself. To be made when its thread is: gevent, which a script
+    may import later than us, replaces what both are made of, and else stands still.
+    """
+
+    def __init__(self) -> None:
+        import queue  # which takes as long as all this
+
+        self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._empty = queue.Empty
+
+    def set(self) -> None:
+        if self._queue.empty():
+            self._queue.put(None)
+
+    def wait(self, seconds: float | None) -> None:
+        """Until it is set, for so long at most; it is not set any more then."""
+        with contextlib.suppress(self._empty):
+            self._queue.get(True, seconds)
+            while True:
+                self._queue.get(False)
+
+
+class Duty:
+    """Something that the thread of an outbox does when it is due. `call` returns in how many
+    seconds it is due again; None: when it is woken."""
+
+    def __init__(self, outbox: Outbox, call: Callable[[], float | None]) -> None:
+        self.outbox = outbox
+        self.call = call
+        self.due = math.inf  # time.monotonic()
+
+    def wake(self) -> bool:
+        """Makes it due now; a signal handler may call it at any point. False: there can be no more
+        threads, or the interpreter ends."""
+        self.due = 0.0
+        return self.outbox.wake()
+
+
+class Outbox:
+    """A thread that begins with the first duty, and sleeps while none is due. `failed` is called
+    for a duty that raises, which is due again later.
+    """
+
+    def __init__(self, name: str, failed: Callable[[], object] = lambda: None) -> None:
+        self._name = name
+        self._failed = failed
+        self._duties: list[Duty] = []
+        self._forget()
+        at_fork(self._forget)
+
+    def _forget(self) -> None:
+        self._starting = threading.Lock()
+        self._wake: _Wake | None = None
+        self._thread: threading.Thread | None = None
+        for duty in self._duties:
+            duty.due = math.inf
+
+    def duty(self, call: Callable[[], float | None]) -> Duty:
+        self._duties.append(Duty(self, call))
+        return self._duties[-1]
+
+    def is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def wake(self) -> bool:
+        if self._thread is None and self._starting.acquire(blocking=False):
+            try:
+                if self._thread is None:
+                    self._wake = _Wake()
+                    thread = threading.Thread(target=self._run, args=(self._wake,),
+                                              name=self._name, daemon=True)
+                    thread.start()
+                    self._thread = thread
+            except RuntimeError:
+                return False
+            finally:
+                self._starting.release()
+        if self._wake is not None:
+            self._wake.set()
+        return True
+
+    def _run(self, wake: _Wake) -> None:
+        while wake is self._wake:  # a forked child has another one, and not this thread
+            for duty in self._duties:
+                if duty.due <= time.monotonic():
+                    duty.due = math.inf  # first: who wakes it meanwhile wants another call
+                    self._do(duty)
+            due = min((duty.due for duty in self._duties), default=math.inf)
+            wake.wait(None if due == math.inf else max(due - time.monotonic(), 0.001))
+
+    def _do(self, duty: Duty) -> None:
+        try:
+            seconds = duty.call()
+        except Exception:
+            seconds = _AGAIN
+            self._failed()
+        if seconds is not None:
+            duty.due = min(duty.due, time.monotonic() + seconds)
