@@ -87,25 +87,29 @@ def enable_faulthandler() -> None:
         pass  # stderr is closed or no real file
 
 
-def record(function: _Function) -> _Function:
-    """Writes the exception that leaves `function` to TORCHELASTIC_ERROR_FILE, and lets it pass on.
+def record(fn: _Function, error_handler: Any = None) -> _Function:
+    """Writes the exception that leaves `fn` to TORCHELASTIC_ERROR_FILE, and lets it pass on.
 
     Of a ChildFailedError, the file of the worker that failed first is written again.
     `sys.exit()` and Ctrl+C write nothing; `sys.exit(0)` becomes a normal return, as with torch.
     Also switches the faulthandler on, so that a crash in C leaves the Python stacks in stderr.
+    `error_handler`, an elastrun.multiprocessing.errors.ErrorHandler, does both otherwise.
     """
 
-    @functools.wraps(function)
+    @functools.wraps(fn)
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        enable_faulthandler()
+        enable_faulthandler() if error_handler is None else error_handler.initialize()
         try:
-            return function(*args, **kwargs)
+            return fn(*args, **kwargs)
         except SystemExit as end:
             if end.code in (0, None):
                 return None
             raise
         except Exception as error:
-            write_error_file(error)
+            if error_handler is None:
+                write_error_file(error)
+            else:
+                error_handler.record_exception(error)
             raise
 
     return recorded  # type: ignore[return-value]

@@ -161,16 +161,15 @@ def _write_lines() -> None:
                 stream.reconfigure(line_buffering=True)
 
 
-class Forked:
-    """The guardian of an agent, and that agent, forked from this process; as subprocess.Popen where
-    AgentProcess uses it. `caller`: the agent's end of the connection to this process, `apart` ours;
-    `kept`: descriptors that the agent inherits, too. Fails with OSError.
+class Forked(subprocess.Popen[bytes]):
+    """The guardian of an agent, and that agent, forked from this process. `caller`: the agent's end
+    of the connection to this process, `apart` ours; `kept`: descriptors that the agent inherits,
+    too. Fails with OSError.
     """
 
     def __init__(self, words: list[str], environment: Mapping[str, str], caller: socket.socket,
                  apart: socket.socket, kept: Iterable[int], stdout: int | None,
                  copy: CallerCopy) -> None:
-        self.returncode: int | None = None
         if shutil.which(words[0]) is None:
             raise FileNotFoundError(2, os.strerror(2), words[0])
         self._words = words
@@ -180,18 +179,22 @@ class Forked:
         self._kept = {caller.fileno(), *kept}
         self._stdout = stdout
         self._copy = copy
+        super().__init__(words)
+
+    def _execute_child(self, *_: Any) -> None:
+        """In place of Popen's fork and exec."""
         self._board = above_streams(os.memfd_create("elastrun-board", os.MFD_CLOEXEC))
         self.pid = 0
         try:
             self._fork()
-            self._pidfd = os.pidfd_open(self.pid)
         except BaseException:  # a Ctrl+C meanwhile: nothing has begun that has to be ended first
             if self.pid:
                 kill_and_reap(self.pid)
             raise
         finally:
             os.close(self._board)
-            copy.close()
+            self._copy.close()
+        self._child_created = True
 
     def _fork(self) -> None:
         _flush()
@@ -241,33 +244,3 @@ class Forked:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)  # Python has them ignored
         os.execvpe(self._words[0], self._words, {**self._environment, _PAIR: pair})
-
-    def poll(self) -> int | None:
-        if self.returncode is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:
-                pid, status = self.pid, 0  # another one has waited for all children
-            if pid == self.pid:
-                code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-                if self.returncode is None:  # else a signal handler has asked meanwhile
-                    self.returncode = code
-                    os.close(self._pidfd)
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            poll = select.poll()
-            poll.register(self._pidfd, select.POLLIN)
-            poll.poll(None if timeout is None else timeout * 1000)
-        code = self.poll()
-        if code is None:
-            raise subprocess.TimeoutExpired(self._words, timeout or 0)
-        return code
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)

@@ -27,17 +27,22 @@ class NodeState(str, Enum):
     FAILED = "FAILED"
 
 
+class _AsJson:
+    def __str__(self) -> str:
+        return self.serialize()
+
+    def serialize(self) -> str:
+        return json.dumps(asdict(self))  # type: ignore[call-overload]
+
+
 @dataclass
-class Event:
+class Event(_AsJson):
     """Something that happened. `timestamp`: milliseconds since the epoch; 0: now."""
 
     name: str
     source: EventSource
     timestamp: int = 0
     metadata: dict[str, EventMetadataValue] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return self.serialize()
 
     @staticmethod
     def deserialize(data: str | Event) -> Event:
@@ -48,12 +53,9 @@ class Event:
         fields["source"] = EventSource[fields["source"]]
         return Event(**fields)
 
-    def serialize(self) -> str:
-        return json.dumps(asdict(self))
-
 
 @dataclass
-class RdzvEvent:
+class RdzvEvent(_AsJson):
     """Something that happened in a rendezvous."""
 
     name: str
@@ -67,9 +69,6 @@ class RdzvEvent:
     local_id: int | None = None
     error_trace: str = ""
 
-    def __str__(self) -> str:
-        return self.serialize()
-
     @staticmethod
     def deserialize(data: str | RdzvEvent) -> RdzvEvent:
         """Fails with ValueError, KeyError or TypeError on what serialize() does not write."""
@@ -78,9 +77,6 @@ class RdzvEvent:
         fields = json.loads(data)
         fields["node_state"] = NodeState[fields["node_state"]]
         return RdzvEvent(**fields)
-
-    def serialize(self) -> str:
-        return json.dumps(asdict(self))
 
 
 class EventHandler:

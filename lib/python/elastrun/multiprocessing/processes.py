@@ -73,12 +73,6 @@ def _parent_to_die_with() -> int:
     return os.getpid() if threading.current_thread() is threading.main_thread() else 0
 
 
-def _refuse_numa(options: Any) -> None:
-    if options is not None:
-        raise ValueError("numa_options: the agent binds workers to NUMA nodes "
-                         "(LocalElasticAgent), start_processes does not")
-
-
 def _has_any(words: list[str], line: str) -> bool:
     return any(one in line for one in words)
 
@@ -91,8 +85,11 @@ class PContext(ABC):
     def __init__(self, name: str, entrypoint: Callable[..., Any] | str,
                  args: dict[int, tuple[Any, ...]], envs: dict[int, dict[str, str]],
                  logs_specs: LogsSpecs, log_line_prefixes: dict[int, str] | None = None,
-                 duplicate_stdout_filters: list[str] | None = None,
+                 numa_options: Any = None, duplicate_stdout_filters: list[str] | None = None,
                  duplicate_stderr_filters: list[str] | None = None) -> None:
+        if numa_options is not None:
+            raise ValueError("numa_options: the agent binds workers to NUMA nodes "
+                             "(LocalElasticAgent), start_processes does not")
         self.name = name
         self.entrypoint = entrypoint
         self.args = args
@@ -115,12 +112,17 @@ class PContext(ABC):
                     name, files, self._copies[-1], log_line_prefixes,
                     log_line_filter=functools.partial(_has_any, words)))
         self._before: dict[int, Any] = {}
+        self._processes: dict[int, Any] = {}
+        self._ends: dict[int, int] = {}  # of programs: descriptors that become readable then
+        self._done: RunProcsResult | None = None
 
     def start(self) -> None:
         """From now on, until close(), the signals in TORCHELASTIC_SIGNALS_TO_HANDLE raise
         SignalException, if this is the main thread; close() then comes at this program's exit at
         the latest.
         """
+        if self._processes:
+            raise ValueError("these processes have been started already")
         if threading.current_thread() is threading.main_thread():
             for name in os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", _SIGNALS).split(","):
                 number = getattr(signal, name.strip(), None)
@@ -187,8 +189,8 @@ class PContext(ABC):
                 # One that has not come so far is still of our session, and alone.
                 os.killpg(pid, number) if os.getsid(pid) == pid else os.kill(pid, number)
 
-    @abstractmethod
-    def pids(self) -> dict[int, int]: ...
+    def pids(self) -> dict[int, int]:
+        return {rank: one.pid for rank, one in self._processes.items()}
 
     @abstractmethod
     def _start(self) -> None: ...
@@ -256,26 +258,19 @@ class MultiprocessContext(PContext):
     def __init__(self, name: str, entrypoint: Callable[..., Any], args: dict[int, tuple[Any, ...]],
                  envs: dict[int, dict[str, str]], start_method: str, logs_specs: LogsSpecs,
                  log_line_prefixes: dict[int, str] | None = None, numa_options: Any = None,
-                 duplicate_stdout_filters: list[str] | None = None,
-                 duplicate_stderr_filters: list[str] | None = None) -> None:
-        _refuse_numa(numa_options)
+                 *filters: list[str] | None, **named_filters: list[str] | None) -> None:
         self.start_method = start_method
         self._context: Any = multiprocessing.get_context(start_method)
         super().__init__(name, entrypoint, args, envs, logs_specs, log_line_prefixes,
-                         duplicate_stdout_filters, duplicate_stderr_filters)
-        self._processes: list[Any] = []
+                         numa_options, *filters, **named_filters)
         self._pipes: dict[int, Connection] = {}
         self._values: dict[int, Any] = {}
-        self._done: RunProcsResult | None = None
 
     def _start(self) -> None:
-        if self._processes:
-            raise ValueError("these processes have been started already")
-        if self.start_method == "fork":
-            refuse_fork()
         if self.start_method != "fork":
             self._start_each(None)
             return
+        refuse_fork()
         # A signal that comes to a fork before it has its handlers would raise our
         # exception where Python ignores exceptions, and be lost.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._before)
@@ -295,13 +290,10 @@ class MultiprocessContext(PContext):
                       (self.stdouts[rank], self.stderrs[rank]), theirs))
             process.start()
             theirs.close()
-            self._processes.append(process)
-
-    def pids(self) -> dict[int, int]:
-        return {rank: one.pid for rank, one in enumerate(self._processes)}
+            self._processes[rank] = process
 
     def _alive(self) -> dict[int, int]:
-        return {rank: one.sentinel for rank, one in enumerate(self._processes) if one.is_alive()}
+        return {rank: one.sentinel for rank, one in self._processes.items() if one.is_alive()}
 
     def _awaited(self, alive: dict[int, int]) -> list[Any]:
         waiting = [pipe for rank, pipe in self._pipes.items() if rank not in self._values]
@@ -310,7 +302,7 @@ class MultiprocessContext(PContext):
     def _poll(self) -> RunProcsResult | None:
         if self._done is not None:
             return self._done
-        ended = {rank: one.exitcode for rank, one in enumerate(self._processes)
+        ended = {rank: one.exitcode for rank, one in self._processes.items()
                  if one.exitcode is not None}  # before its value is looked for
         self._take_values()
         for rank, code in ended.items():
@@ -322,7 +314,7 @@ class MultiprocessContext(PContext):
         if not failures:
             self._let_go()
         self.close()
-        late = {rank: one.exitcode for rank, one in enumerate(self._processes) if one.exitcode}
+        late = {rank: one.exitcode for rank, one in self._processes.items() if one.exitcode}
         self._done = self._result(failures or late, dict(sorted(self._values.items())))
         for pipe in self._pipes.values():
             pipe.close()
@@ -343,28 +335,14 @@ class MultiprocessContext(PContext):
         for pipe in self._pipes.values():
             with suppress(OSError):
                 pipe.send_bytes(b"")
-        for process in self._processes:
+        for process in self._processes.values():
             process.join()
 
 
 class SubprocessContext(PContext):
     """Processes that run a program; arguments that are not text become text."""
 
-    def __init__(self, name: str, entrypoint: str, args: dict[int, tuple[Any, ...]],
-                 envs: dict[int, dict[str, str]], logs_specs: LogsSpecs,
-                 log_line_prefixes: dict[int, str] | None = None, numa_options: Any = None,
-                 duplicate_stdout_filters: list[str] | None = None,
-                 duplicate_stderr_filters: list[str] | None = None) -> None:
-        _refuse_numa(numa_options)
-        super().__init__(name, entrypoint, args, envs, logs_specs, log_line_prefixes,
-                         duplicate_stdout_filters, duplicate_stderr_filters)
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._ends: dict[int, int] = {}
-        self._done: RunProcsResult | None = None
-
     def _start(self) -> None:
-        if self._processes:
-            raise ValueError("these processes have been started already")
         parent = _parent_to_die_with()
         for rank in range(self.nprocs):
             words = [str(self.entrypoint), *(str(one) for one in self.args[rank])]
@@ -376,9 +354,6 @@ class SubprocessContext(PContext):
                     words, env={**os.environ, **env}, stdout=out, stderr=err,
                     start_new_session=True, preexec_fn=lambda: _die_with(parent))
             self._ends[rank] = os.pidfd_open(self._processes[rank].pid)
-
-    def pids(self) -> dict[int, int]:
-        return {rank: one.pid for rank, one in self._processes.items()}
 
     def _alive(self) -> dict[int, int]:
         for rank in [*self._ends]:

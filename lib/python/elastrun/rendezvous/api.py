@@ -69,6 +69,7 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
+@dataclass(eq=False)
 class RendezvousInfo:
     """One complete round, as this node sees it.
 
@@ -77,30 +78,10 @@ class RendezvousInfo:
     `bootstrap_store_info`: where the workers meet. None: the agent of rank 0 serves their store.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int,
-                 bootstrap_store_info: RendezvousStoreInfo | None = None) -> None:
-        self._store = store
-        self._rank = rank
-        self._world_size = world_size
-        self._bootstrap_store_info = bootstrap_store_info
-
-    @property
-    def store(self) -> Any:
-        return self._store
-
-    @property
-    def rank(self) -> int:
-        """Of this node."""
-        return self._rank
-
-    @property
-    def world_size(self) -> int:
-        """In nodes."""
-        return self._world_size
-
-    @property
-    def bootstrap_store_info(self) -> RendezvousStoreInfo | None:
-        return self._bootstrap_store_info
+    store: Any
+    rank: int  # of this node
+    world_size: int  # in nodes
+    bootstrap_store_info: RendezvousStoreInfo | None = None
 
 
 class RendezvousHandler(ABC):

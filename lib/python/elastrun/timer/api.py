@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import signal
 import sys
 import threading
@@ -215,6 +216,59 @@ def _disarm(block: _Block, client: ChannelTimerClient) -> None:
 def _log() -> Logger:
     import logging  # only servers log; a worker need not wait for this import
     return logging.getLogger(__name__)
+
+
+class Timers:
+    """The timers that a server knows, by worker and scope."""
+
+    _timers: dict[tuple[Any, str], Any]  # a TimerRequest
+
+    def register_timers(self, timer_requests: list[Any]) -> None:
+        for request in timer_requests:
+            key = (request.worker_id, request.scope_id)
+            if request.expiration_time < 0:
+                self._timers.pop(key, None)
+            else:
+                self._timers[key] = request
+
+    def get_expired_timers(self, deadline: float) -> dict[Any, list[Any]]:
+        """Those whose expiration time is not after `deadline` (seconds since the epoch), by worker.
+        """
+        expired: dict[Any, list[Any]] = {}
+        for timer in self._timers.values():
+            if timer.expiration_time <= deadline:
+                expired.setdefault(timer.worker_id, []).append(timer)
+        return expired
+
+    def clear_timers(self, worker_ids: set[Any]) -> None:
+        """Forgets those of these workers, and of all that have ended: another process may get the
+        pid."""
+        self._timers = {key: timer for key, timer in self._timers.items()
+                        if key[0] not in worker_ids and not self._has_ended(key[0])}
+
+    @staticmethod
+    def _has_ended(worker_id: Any) -> bool:
+        if not isinstance(worker_id, int) or worker_id < 1:  # not a pid: of another's choice
+            return False
+        try:
+            os.getpgid(worker_id)
+        except ProcessLookupError:
+            return True
+        except (OSError, OverflowError):
+            pass
+        return False
+
+
+def reap(worker_id: Any, signal_number: int) -> bool:
+    """False: the process cannot be ended, and another try may follow."""
+    try:
+        os.kill(worker_id, signal_number)
+    except ProcessLookupError:
+        pass
+    except OSError as error:
+        _log().error("Cannot end process %s: %s. Another try follows.", worker_id, error)
+        return False
+    return True
 
 
 class RequestQueue(ABC):

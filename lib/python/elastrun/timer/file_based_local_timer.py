@@ -19,8 +19,9 @@ import signal as signals
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
-from elastrun.timer.api import TimerClient, TimerRequest
+from elastrun.timer.api import TimerClient, TimerRequest, Timers, reap
 from elastrun.timer.debug_info_logging import log_debug_info_for_expired_timers
 
 __all__ = ["FileTimerClient", "FileTimerRequest", "FileTimerServer"]
@@ -145,7 +146,7 @@ class _Fifo:
             os.close(descriptor)
 
 
-class FileTimerServer:
+class FileTimerServer(Timers):
     """Makes the FIFO `file_path`, in place of what is there, and ends processes of this host whose
     timers expire, on a thread. Requests are registered when they come and timers expire on time;
     `max_interval` (seconds) is how long it may take until timers of processes that have ended are
@@ -163,7 +164,7 @@ class FileTimerServer:
         self._max_interval = max_interval
         self._daemon = daemon
         self._log_event_to = log_event
-        self._timers: dict[tuple[int, str], FileTimerRequest] = {}
+        self._timers = {}
         self._request_count = 0
         self._again = False  # a process could not be ended in the last pass
         self._fifo: _Fifo | None = None
@@ -211,6 +212,8 @@ class FileTimerServer:
         with contextlib.suppress(FileNotFoundError):
             os.remove(self._file_path)
 
+    _reap_worker = staticmethod(reap)
+
     @staticmethod
     def is_process_running(pid: int) -> bool:
         """False also for a process that this one may not signal."""
@@ -219,6 +222,9 @@ class FileTimerServer:
             return True
         except OSError:
             return False
+
+    def _has_ended(self, worker_id: Any) -> bool:  # type: ignore[override]
+        return not self.is_process_running(worker_id)
 
     def get_last_progress_time(self) -> int:
         """When the last pass ended, in seconds since the epoch; now, before the first request."""
@@ -239,9 +245,9 @@ class FileTimerServer:
     def _next_wait(self) -> float:
         if self._run_once:
             return 0
-        due = min((one.expiration_time for one in self._timers.values()), default=None)
-        if due is None or self._again:  # what is due and cannot be done must not spin
+        if self._again:  # what is due and cannot be done must not spin
             return self._max_interval
+        due: float = min((one.expiration_time for one in self._timers.values()), default=math.inf)
         return min(self._max_interval, due - time.time())
 
     def _get_requests(self, fifo: _Fifo) -> list[FileTimerRequest]:
@@ -284,36 +290,7 @@ class FileTimerServer:
         self._log_event("kill worker process", ends)
         return True
 
-    def register_timers(self, timer_requests: list[FileTimerRequest]) -> None:
-        for request in timer_requests:
-            self._request_count += 1
-            self._is_client_started = True
-            key = (request.worker_pid, request.scope_id)
-            if request.expiration_time < 0:
-                self._timers.pop(key, None)
-            else:
-                self._timers[key] = request
-
-    def clear_timers(self, worker_pids: set[int]) -> None:
-        """Those of these processes, and of all that have ended."""
-        for key in list(self._timers):
-            if key[0] in worker_pids or not self.is_process_running(key[0]):
-                del self._timers[key]
-
-    def get_expired_timers(self, deadline: float) -> dict[int, list[FileTimerRequest]]:
-        """By pid, those whose expiration time is not after `deadline` (seconds since the epoch)."""
-        expired: dict[int, list[FileTimerRequest]] = {}
-        for timer in self._timers.values():
-            if timer.expiration_time <= deadline:
-                expired.setdefault(timer.worker_pid, []).append(timer)
-        return expired
-
-    def _reap_worker(self, worker_pid: int, signal: int) -> bool:
-        try:
-            os.kill(worker_pid, signal)
-        except ProcessLookupError:
-            pass
-        except OSError as error:
-            _log.error("Cannot end process %s: %s. Another try follows.", worker_pid, error)
-            return False
-        return True
+    def register_timers(self, timer_requests: list[Any]) -> None:
+        self._request_count += len(timer_requests)
+        self._is_client_started = self._is_client_started or bool(timer_requests)
+        super().register_timers(timer_requests)

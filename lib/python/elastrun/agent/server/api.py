@@ -61,19 +61,16 @@ class WorkerSpec:
         return getattr(self.entrypoint, "__qualname__", repr(self.entrypoint))
 
 
+@dataclass(eq=False, repr=False)
 class Worker:
     """One worker. `id`: its process id; -1 ranks are not known yet."""
 
-    __slots__ = ["global_rank", "id", "local_rank", "role_rank", "role_world_size", "world_size"]
-
-    def __init__(self, local_rank: int, global_rank: int = -1, role_rank: int = -1,
-                 world_size: int = -1, role_world_size: int = -1) -> None:
-        self.id: Any = None
-        self.local_rank = local_rank
-        self.global_rank = global_rank
-        self.role_rank = role_rank
-        self.world_size = world_size
-        self.role_world_size = role_world_size
+    local_rank: int
+    global_rank: int = -1
+    role_rank: int = -1
+    world_size: int = -1
+    role_world_size: int = -1
+    id: Any = field(default=None, init=False)
 
     def __repr__(self) -> str:
         return (f"local_rank={self.local_rank},global_rank={self.global_rank},"
@@ -97,21 +94,21 @@ class WorkerState(str, Enum):
         return state in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
 
 
+@dataclass(eq=False)
 class WorkerGroup:
     """The workers of this node. Ranks and places are those of the last round, known at its end."""
 
-    __slots__ = ["group_rank", "group_world_size", "master_addr", "master_port", "spec", "state",
-                 "store", "workers"]
+    spec: WorkerSpec
+    workers: list[Worker] = field(init=False)
+    store: Any = field(default=None, init=False)
+    group_rank: int | None = field(default=None, init=False)
+    group_world_size: int | None = field(default=None, init=False)
+    master_addr: str | None = field(default=None, init=False)
+    master_port: int | None = field(default=None, init=False)
+    state: WorkerState = field(default=WorkerState.INIT, init=False)
 
-    def __init__(self, spec: WorkerSpec) -> None:
-        self.spec = spec
-        self.workers = [Worker(local_rank) for local_rank in range(spec.local_world_size)]
-        self.store: Any = None
-        self.group_rank: int | None = None
-        self.group_world_size: int | None = None
-        self.master_addr: str | None = None
-        self.master_port: int | None = None
-        self.state = WorkerState.INIT
+    def __post_init__(self) -> None:
+        self.workers = [Worker(local_rank) for local_rank in range(self.spec.local_world_size)]
 
 
 @dataclass

@@ -2,24 +2,21 @@
 """What has become of workers that failed: torch.distributed.elastic.multiprocessing.errors."""
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import signal
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
-from elastrun import errors
+from elastrun.errors import record
 from elastrun.multiprocessing.errors.error_handler import ErrorHandler
 from elastrun.multiprocessing.errors.handlers import get_error_handler
 
 __all__ = ["ChildFailedError", "ErrorHandler", "ProcessFailure", "get_error_handler", "record"]
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 _NOT_AVAILABLE = "<N/A>"
 _log = logging.getLogger(__name__)
 _ADVICE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
@@ -153,25 +150,3 @@ def _block(index: int, rank: int, failure: ProcessFailure) -> str:
         + (f" ({name})" if name != _NOT_AVAILABLE else ""),
         f"  error_file: {failure.error_file}",
         f"  traceback : {message}"])
-
-
-def record(fn: _Function, error_handler: ErrorHandler | None = None) -> _Function:
-    """elastrun.record, with a handler of your own if one is given."""
-    if error_handler is None:
-        return errors.record(fn)
-    handler = error_handler
-
-    @functools.wraps(fn)
-    def recorded(*args: Any, **kwargs: Any) -> Any:
-        handler.initialize()
-        try:
-            return fn(*args, **kwargs)
-        except SystemExit as end:
-            if end.code in (0, None):
-                return None
-            raise
-        except Exception as error:
-            handler.record_exception(error)
-            raise
-
-    return recorded  # type: ignore[return-value]
