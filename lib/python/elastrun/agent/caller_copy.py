@@ -31,8 +31,7 @@ from elastrun import forkserver as child
 from elastrun.outbox import begin_again
 from elastrun.errors import record
 from elastrun.multiprocessing.fork import kill_and_reap, refuse_fork
-from elastrun.multiprocessing.function import run_function
-from elastrun.multiprocessing.payload import above_streams, socket_pair
+from elastrun.multiprocessing.payload import above_streams, run_function, socket_pair
 
 __all__ = ["CallerCopy", "Forked"]
 

@@ -24,8 +24,8 @@ from collections.abc import Callable
 from multiprocessing import context, reduction, resource_tracker, spawn
 from typing import Any
 
-__all__ = ["RETURN_LIMIT", "Payload", "is_of_main", "load", "pack", "receive_value", "send_value",
-           "socket_pair", "value_in"]
+__all__ = ["RETURN_LIMIT", "Payload", "is_of_main", "load", "pack", "receive_value", "run_function",
+           "send_value", "socket_pair", "value_in"]
 
 RETURN_LIMIT = 1 << 30  # bytes of one return value
 _SEALS = getattr(fcntl, "F_SEAL_SEAL", 1) | getattr(fcntl, "F_SEAL_SHRINK", 2) | \
@@ -241,6 +241,35 @@ def send_value(channel: int, rank: int, function: str, value: Any, by_value: boo
                 pass  # the caller has gone; the agent ends this job
         finally:
             os.close(fd)
+
+
+def _wait_for_the_others() -> None:
+    """As torch's: a worker that ends early takes down what others still use. The agent ends the
+    connection when the functions of all workers of this node have returned.
+    """
+    channel = os.environ.get("ELASTRUN_CHANNEL")
+    if not channel:
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
+            agent.connect(os.path.abspath(channel))
+            agent.send(b'{"kind":"returned"}')
+            agent.recv(1)
+    except OSError:
+        pass
+
+
+def run_function(function: Callable[..., Any], args: tuple[Any, ...], results: int, by_value: bool,
+                 rank: int) -> None:
+    """Runs it in a worker. `results`: the socket for what it returned. Fails as the function and
+    send_value() do."""
+    worker = os.getpid()
+    value = function(*args)
+    if os.getpid() != worker:  # a child that it forked, and that came back
+        return
+    name = getattr(function, "__qualname__", repr(function))
+    send_value(results, rank, name, value, by_value)
+    _wait_for_the_others()
 
 
 def receive_value(channel: socket.socket) -> tuple[int, int, int] | None:

@@ -16,11 +16,10 @@ if _ROOT not in sys.path:
 
 def _run(payload: int, tracker: int, results: int) -> None:
     from elastrun.multiprocessing import payload as parcel
-    from elastrun.multiprocessing.function import run_function
 
     rank = int(os.environ["RANK"])  # before what is loaded can change that
     function, args, by_value = parcel.load(payload, tracker)
-    run_function(function, args, results, by_value, rank)
+    parcel.run_function(function, args, results, by_value, rank)
 
 
 def main() -> None:

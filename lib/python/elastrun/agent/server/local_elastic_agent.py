@@ -37,6 +37,10 @@ TORCHELASTIC_TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
 TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 _WORKER = str(Path(__file__).resolve().parents[2] / "multiprocessing" / "worker.py")
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+# Fields of a WorkerSpec that go to the agent under their names.
+_AS_THEY_ARE = ("role", "local_world_size", "max_restarts", "monitor_interval", "master_addr",
+                "master_port", "local_addr", "virtual_local_rank", "duplicate_stdout_filters",
+                "duplicate_stderr_filters")
 _ERRORS: dict[str, type[Exception]] = {
     "usage": ValueError, "closed": RendezvousClosedError, "timeout": RendezvousTimeoutError,
     "rendezvous": RendezvousError, "store": RendezvousError}
@@ -183,15 +187,10 @@ class LocalElasticAgent(ElasticAgent):
         spec = self._spec
         logs = self._logs_specs
         out: dict[str, Any] = {
-            "role": spec.role, "local_world_size": spec.local_world_size,
-            "max_restarts": spec.max_restarts, "monitor_interval": spec.monitor_interval,
-            "master_addr": spec.master_addr, "master_port": spec.master_port,
-            "local_addr": spec.local_addr, "virtual_local_rank": spec.virtual_local_rank,
+            **{name: getattr(spec, name) for name in _AS_THEY_ARE},
             "exit_barrier_timeout": self._exit_barrier_timeout,
             "shutdown_timeout": self._shutdown_timeout, "signals_to_handle": names,
             "log_line_prefix_template": self._prefix_template,
-            "duplicate_stdout_filters": spec.duplicate_stdout_filters,
-            "duplicate_stderr_filters": spec.duplicate_stderr_filters,
             "numa_binding": _binding(spec.numa_options), "rendezvous": self._rendezvous(),
             "metrics": metrics.has_handlers(), "options": _words(self._options)}
         if isinstance(spec.entrypoint, str):
