@@ -7,12 +7,11 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from channel_test import PACKAGE, Listener  # noqa: E402
+from agent_end import PACKAGE, AgentEnd  # noqa: E402
 from torch_runs import Runner  # noqa: E402
 
 MODEL = """
@@ -25,7 +24,7 @@ def one(optimizer):
 """
 
 
-class Auto(unittest.TestCase):
+class Auto(AgentEnd):
     with_torch = Runner()
 
     @classmethod
@@ -33,12 +32,8 @@ class Auto(unittest.TestCase):
         cls.with_torch.close()
 
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name).resolve()
+        super().setUp()
         (self.folder / "attempt_0" / "0").mkdir(parents=True)
-        self.listener = Listener(folder.name)
-        self.addCleanup(self.listener.socket.close)
 
     def run_script(self, script: str, fresh: bool = False,
                    **env: str) -> subprocess.CompletedProcess[str]:

@@ -8,12 +8,9 @@ import importlib.util
 import os
 import subprocess
 import sys
-import tempfile
 import unittest
-from pathlib import Path
 
-from channel_test import PACKAGE, Listener
-from shared_page import SharedPage
+from agent_end import PACKAGE, AgentEnd
 
 SCRIPT = """
 import datetime, sys
@@ -44,16 +41,7 @@ print(len(seen), sys.argv[1:], __name__, sys.path[0])
 
 
 @unittest.skipUnless(importlib.util.find_spec("torch"), "no torch in this Python")
-class Bridge(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name).resolve()
-        self.listener = Listener(folder.name)
-        self.addCleanup(self.listener.socket.close)
-        self.page = SharedPage()
-        self.addCleanup(self.page.close)
-
+class Bridge(AgentEnd):
     def run_script(self, script: str, *before: str, agent: bool = True) -> str:
         file = self.folder / "train.py"
         file.write_text(script)

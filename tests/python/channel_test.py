@@ -11,78 +11,21 @@ import tempfile
 import threading
 import time
 import unittest
-from pathlib import Path
 
-PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")
-
-
-def worker(code: str, channel: str | None, **more: str) -> subprocess.CompletedProcess[str]:
-    """Runs a few lines of a worker; the package reads its environment once, at import."""
-    env = {k: v for k, v in os.environ.items() if k != "ELASTRUN_CHANNEL"}
-    env.update(more, PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE="1")
-    if channel is not None:
-        env["ELASTRUN_CHANNEL"] = channel
-    return subprocess.run([sys.executable, "-c", "import elastrun\n" + code], env=env,
-                          capture_output=True, text=True, timeout=60)
+from agent_end import PACKAGE, AgentEnd, InFolder, Listener, worker
 
 
-class Listener:
-    """An agent's end of the channel: collects the packets of all connections."""
-
-    def __init__(self, folder: str) -> None:
-        self.path = folder + "/channel"
-        self.lost = 0
-        self.times: list[float] = []  # of metrics that are told at once
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.bind(self.path)
-        self.socket.listen(16)
-        self.socket.setblocking(False)
-
-    def packets(self, with_offers: bool = False) -> list[list[object]]:
-        """Per connection, in the order of connecting. All senders have ended by now. The offer of
-        stacks, which is the import's, is left out; what they say that they have lost is counted.
-        """
-        found = []
-        while True:
-            try:
-                connection, _ = self.socket.accept()
-            except BlockingIOError:
-                return found
-            with connection:
-                got = []
-                while packet := connection.recv(65536):
-                    message = json.loads(packet)
-                    if message["kind"] == "lost":
-                        self.lost += message["count"]
-                    elif with_offers or message["kind"] != "stacks":
-                        if message["kind"] == "metric" and "time" in message:
-                            self.times.append(message.pop("time"))
-                        got.append(message)
-                found.append(got)
-
-
-class ChannelTest(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def listen(self) -> Listener:
-        listener = Listener(self.folder)
-        self.addCleanup(listener.socket.close)
-        return listener
-
+class ChannelTest(AgentEnd):
     def test_each_call_is_one_packet(self) -> None:
-        listener = self.listen()
         done = worker(
             "elastrun.step(7)\nelastrun.checkpoint_done(5)\nelastrun.checkpoint_done()\n"
             "elastrun.metric('loss', 0.5)\nelastrun.metric('lr', 1, group='opt')\n"
             "elastrun.metric('bad', float('nan'))\n"
             "elastrun.event('epoch', number=3, name='a\\\"b', done=True, at=None, what=[1])\n"
-            "print(elastrun.dropped(), elastrun.is_connected())", listener.path)
+            "print(elastrun.dropped(), elastrun.is_connected())", self.listener.path)
         self.assertEqual(done.stderr, "")
         self.assertEqual(done.stdout, "0 True\n")
-        self.assertEqual(listener.packets(), [[
+        self.assertEqual(self.listener.packets(), [[
             {"kind": "step", "step": 7},
             {"kind": "checkpoint", "step": 5},
             {"kind": "checkpoint", "step": -1},
@@ -94,26 +37,23 @@ class ChannelTest(unittest.TestCase):
         ]])
 
     def test_each_connection_begins_with_the_directory_of_its_worker(self) -> None:
-        listener = self.listen()
         done = worker("import os\nelastrun.step(1)\nchild = os.fork()\n"
                       "if child == 0: elastrun.step(2); os._exit(0)\nos.waitpid(child, 0)\n",
-                      listener.path, ELASTRUN_RUN_DIR="/run/0/3")
+                      self.listener.path, ELASTRUN_RUN_DIR="/run/0/3")
         self.assertEqual((done.stdout, done.stderr), ("", ""))
         said = {"kind": "from", "directory": "/run/0/3"}
-        self.assertEqual(listener.packets(), [
+        self.assertEqual(self.listener.packets(), [
             [said, {"kind": "step", "step": 1}], [said, {"kind": "step", "step": 2}]])
 
     def test_a_metric_is_of_the_last_step_or_of_the_one_that_is_given(self) -> None:
-        listener = self.listen()
         worker("elastrun.metric('a', 1)\nelastrun.metric('a', 2, step=108)\nelastrun.step(109)\n"
                "elastrun.metric('a', 3)\nelastrun.metrics.put_metric('b', 4, 'g')\n",
-               listener.path)
-        told = {packet["value"]: packet.get("step") for packet in listener.packets()[0]
+               self.listener.path)
+        told = {packet["value"]: packet.get("step") for packet in self.listener.packets()[0]
                 if packet["kind"] == "metric"}
         self.assertEqual(told, {1: None, 2: 108, 3: 109, 4: 109})
 
     def test_nothing_raises_and_what_is_refused_is_counted(self) -> None:
-        listener = self.listen()
         done = worker(
             "from elastrun import events, metrics, monitor\n"
             "class Raises:\n"
@@ -138,9 +78,9 @@ class ChannelTest(unittest.TestCase):
             "events.record(events.Event('text', 'WORKER', 0, {'a': Raises()}), 'console')\n"
             "print(elastrun.dropped())\n"
             "elastrun.metric('\\ud800', 2); elastrun.phase('\\ud800'); elastrun.step(3)\n",
-            listener.path)
+            self.listener.path)
         self.assertEqual((done.stdout, done.stderr), ("14\n24\n29\n", ""))
-        got = [one for one in listener.packets()[0]
+        got = [one for one in self.listener.packets()[0]
                if one["kind"] != "metric" or one["name"] != "m"]
         self.assertEqual([one.get("name") for one in got if one["kind"] == "event"],
                          ["e", "late", "text"])
@@ -150,26 +90,24 @@ class ChannelTest(unittest.TestCase):
         self.assertIn({"kind": "metric", "name": "?", "value": 2, "group": "worker"}, got)
 
     def test_a_phase_lasts_until_the_next_or_to_the_end_of_its_block(self) -> None:
-        listener = self.listen()
         done = worker("elastrun.phase('warmup')\n"
                       "with elastrun.phase('eval'):\n"
                       "  with elastrun.phase('x' * 300): pass\n"
-                      "elastrun.phase('')\n", listener.path)
+                      "elastrun.phase('')\n", self.listener.path)
         self.assertEqual((done.stdout, done.stderr), ("", ""))
-        self.assertEqual(listener.packets(), [[
+        self.assertEqual(self.listener.packets(), [[
             {"kind": "phase", "phase": phase}
             for phase in ("warmup", "eval", "x" * 256, "eval", "warmup", "train")]])
         self.assertEqual(worker("with elastrun.phase('eval'): pass", None).stderr, "")
 
     def test_a_phase_may_have_an_end_which_a_phase_within_it_does_not_move(self) -> None:
-        listener = self.listen()
         done = worker("with elastrun.phase('eval', at_most=300):\n"
                       "  with elastrun.phase('save', 60.0): pass\n"
                       "for bad in (None, 0, -1, float('nan'), 'soon', 10 ** 400):\n"
                       "  elastrun.phase('eval', at_most=bad)\n"
-                      "elastrun.phase('eval', at_most=float('inf'))\n", listener.path)
+                      "elastrun.phase('eval', at_most=float('inf'))\n", self.listener.path)
         self.assertEqual((done.stdout, done.stderr), ("", ""))
-        told, = listener.packets()
+        told, = self.listener.packets()
         self.assertEqual(told[:2], [{"kind": "phase", "phase": "eval", "at_most": 300},
                                     {"kind": "phase", "phase": "save", "at_most": 60}])
         self.assertTrue(0 < told[2].pop("at_most") <= 300)  # what is left of it
@@ -179,7 +117,7 @@ class ChannelTest(unittest.TestCase):
                          + [{"kind": "phase", "phase": "eval", "at_most": "inf"}])
 
     def test_without_an_agent_nothing_happens(self) -> None:
-        for channel in (None, "", self.folder + "/absent", "/" + "x" * 300):
+        for channel in (None, "", str(self.folder) + "/absent", "/" + "x" * 300):
             with self.subTest(channel=channel):
                 done = worker("for i in range(1000): elastrun.step(i)\n"
                               "elastrun.metric('a', 1)\nelastrun.event('b')\n"
@@ -188,17 +126,15 @@ class ChannelTest(unittest.TestCase):
                 self.assertEqual((done.stdout, done.stderr, done.returncode), ("False\n", "", 0))
 
     def test_an_agent_that_does_not_read_is_not_waited_for(self) -> None:
-        listener = self.listen()
         done = worker("for i in range(20000): elastrun.step(i)\nprint(elastrun.dropped())",
-                      listener.path)
+                      self.listener.path)
         self.assertEqual(done.stderr, "")
-        got = listener.packets()[0]
+        got = self.listener.packets()[0]
         self.assertEqual(len(got) + int(done.stdout), 20000)
         self.assertEqual(got[0], {"kind": "step", "step": 0})
         self.assertGreater(int(done.stdout), 0)
 
     def test_an_agent_that_was_behind_hears_how_much_it_was_not_told(self) -> None:
-        listener = self.listen()
         done = worker("import os, socket\n"
                       "while elastrun.dropped() < 7: elastrun.step(1)\n"
                       "channel = elastrun.channel._channel\n"
@@ -208,10 +144,10 @@ class ChannelTest(unittest.TestCase):
                       "os.waitpid(child, 0)\n"
                       "channel._socket = None\n"  # as if the agent had read all of them
                       "elastrun.step(3)\nelastrun.step('x')\nelastrun.step(4)\nelastrun.step(5)\n"
-                      "elastrun.step(None)", listener.path)
+                      "elastrun.step(None)", self.listener.path)
         self.assertEqual((done.stdout, done.stderr), ("", ""))
-        listener.packets()
-        self.assertEqual(listener.lost, 9)
+        self.listener.packets()
+        self.assertEqual(self.listener.lost, 9)
 
     def test_what_is_told_at_the_exit_waits_for_an_agent_that_is_behind(self) -> None:
         # More than a socket holds: a metric of each of 700 layers, and as many windows.
@@ -222,9 +158,7 @@ class ChannelTest(unittest.TestCase):
                      " for i in range(700)]\n"
                      "for one in stats: one.add(1)\n"):
             with self.subTest(tell):
-                folder = tempfile.TemporaryDirectory()
-                self.addCleanup(folder.cleanup)
-                listener = Listener(folder.name)
+                listener = Listener(self.enterContext(tempfile.TemporaryDirectory()))
                 self.addCleanup(listener.socket.close)
                 listener.socket.setblocking(True)
                 got: list[object] = []
@@ -244,38 +178,36 @@ class ChannelTest(unittest.TestCase):
                 self.assertEqual(got.count("metric") + got.count("event"), 700)
 
     def test_an_agent_that_reads_nothing_costs_an_exit_a_second(self) -> None:
-        listener = self.listen()
         done = worker("import time\nfrom elastrun import metrics, reporter\n"
                       "for i in range(700): metrics.put_metric(f'm{i}', i, 'g')\n"
                       "start = time.monotonic()\n"
                       "reporter.reporter()._finish()\n"
                       "print(0.9 < time.monotonic() - start < 20, elastrun.dropped() > 300)",
-                      listener.path)
+                      self.listener.path)
         self.assertEqual((done.stdout, done.stderr), ("True True\n", ""))
 
     def test_what_must_not_be_lost_is_counted_if_it_is(self) -> None:
         done = worker("elastrun.phase('eval')\nprint(elastrun.dropped())",
-                      self.folder + "/absent")
+                      str(self.folder) + "/absent")
         self.assertEqual((done.stdout, done.stderr), ("1\n", ""))
 
     def test_without_faulthandler_as_in_a_subinterpreter_there_are_no_stacks(self) -> None:
-        listener = self.listen()
-        env = dict(os.environ, PYTHONPATH=PACKAGE, ELASTRUN_CHANNEL=listener.path)
+        env = dict(os.environ, PYTHONPATH=PACKAGE, ELASTRUN_CHANNEL=self.listener.path)
         subprocess.run([sys.executable, "-c",
                         "import sys\nsys.modules['faulthandler'] = None\nimport elastrun\n"
                         "elastrun.record(elastrun.step)(1)\nassert not elastrun.offer_stacks()"],
                        env=env, check=True, timeout=60)
-        self.assertEqual(listener.packets(with_offers=True), [[{"kind": "step", "step": 1}]])
+        self.assertEqual(self.listener.packets(with_offers=True),
+                         [[{"kind": "step", "step": 1}]])
 
     def test_an_agent_that_vanishes_is_no_error(self) -> None:
-        listener = self.listen()
         done = worker(
             "import os\nelastrun.step(1)\nos.unlink(os.environ['ELASTRUN_CHANNEL'])\n"
             "import socket\n"
             "for i in range(100000): elastrun.step(i)\n"
             "elastrun.channel._channel._socket.shutdown(socket.SHUT_RDWR)\n"
             "elastrun.step(2)\nelastrun.step(3)\nprint('alive', elastrun.is_connected())",
-            listener.path)
+            self.listener.path)
         self.assertEqual((done.stdout, done.stderr), ("alive False\n", ""))
 
     def test_without_a_descriptor_for_a_connection_nothing_raises(self) -> None:
@@ -286,52 +218,48 @@ class ChannelTest(unittest.TestCase):
                       "_channel._forget()\n"  # as a forked child, or after the agent has gone
                       "elastrun.step(1)\n"
                       "resource.setrlimit(resource.RLIMIT_NOFILE, limits)\n"
-                      "print(elastrun.dropped())", self.listen().path)
+                      "print(elastrun.dropped())", self.listener.path)
         self.assertEqual((done.stdout, done.stderr), ("1\n", ""))
 
     def test_a_packet_that_is_too_large_costs_only_itself(self) -> None:
-        listener = self.listen()
         done = worker("elastrun.event('x' * 10_000_000)\nelastrun.step(1)\n"
-                      "print(elastrun.dropped())", listener.path)
+                      "print(elastrun.dropped())", self.listener.path)
         self.assertEqual((done.stdout, done.stderr), ("1\n", ""))
-        self.assertEqual(listener.packets(), [[{"kind": "step", "step": 1}]])
+        self.assertEqual(self.listener.packets(), [[{"kind": "step", "step": 1}]])
 
     def test_of_an_event_that_is_too_long_the_begins_of_its_texts_are_told(self) -> None:
-        listener = self.listen()
         done = worker("elastrun.event('stack', text='x' * 10_000_000, rank=3, host='h')\n"
                       "elastrun.event('many', **{f'k{i}': '\u6a21' * 900 for i in range(10)})\n"
                       "elastrun.event('whole', text='x' * 16_000)\n"
                       "elastrun.metric('m', 1, labels={'k': '\u6a21' * 200})\n"
-                      "print(elastrun.dropped())", listener.path)
+                      "print(elastrun.dropped())", self.listener.path)
         self.assertEqual((done.stdout, done.stderr), ("0\n", ""))
-        stack, many, whole, metric = listener.packets()[0]
+        stack, many, whole, metric = self.listener.packets()[0]
         self.assertEqual(stack["attributes"], {"text": "x" * 4096, "rank": 3, "host": "h"})
         self.assertEqual(many["attributes"], {f"k{i}": "\u6a21" * 85 for i in range(10)})
         self.assertEqual(whole["attributes"], {"text": "x" * 16_000})
         self.assertEqual(metric["labels"], {"k": "\u6a21" * 85})
 
     def test_values_that_are_no_numbers_are_dropped(self) -> None:
-        listener = self.listen()
         done = worker("elastrun.step('x')\nelastrun.metric('a', 'b')\nelastrun.metric('c', None)\n"
-                      "elastrun.checkpoint_done(None)\nprint(elastrun.dropped())", listener.path)
+                      "elastrun.checkpoint_done(None)\nprint(elastrun.dropped())",
+                      self.listener.path)
         self.assertEqual((done.stdout, done.stderr), ("4\n", ""))
-        self.assertEqual(listener.packets(), [[]])
+        self.assertEqual(self.listener.packets(), [[]])
 
     def test_a_forked_child_gets_a_connection_of_its_own(self) -> None:
-        listener = self.listen()
         done = worker("import os\nelastrun.step(1)\nchild = os.fork()\n"
                       "elastrun.step(2 if child else 3)\n"
-                      "if child: os.waitpid(child, 0)", listener.path)
+                      "if child: os.waitpid(child, 0)", self.listener.path)
         self.assertEqual(done.stderr, "")
-        steps = [[packet["step"] for packet in packets] for packets in listener.packets()]
+        steps = [[packet["step"] for packet in packets] for packets in self.listener.packets()]
         self.assertEqual(steps, [[1, 2], [3]])
 
 
-class RecordTest(unittest.TestCase):
+class RecordTest(InFolder):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.file = Path(folder.name) / "error.json"
+        super().setUp()
+        self.file = self.folder / "error.json"
 
     def run_main(self, body: str, file: str | None = None) -> subprocess.CompletedProcess[str]:
         return worker(f"import sys\n@elastrun.record\ndef main():\n  {body}\nprint(main())", None,

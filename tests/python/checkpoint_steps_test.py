@@ -22,9 +22,7 @@ CONTENT = random.Random(1).randbytes(200_000)
 
 class Remembered(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.file = self.folder / "a.pt"
         self.steps = CheckpointSteps(f"{self.folder}/attempt_0/0")
 

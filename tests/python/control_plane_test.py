@@ -34,9 +34,7 @@ class Answer(NamedTuple):
 
 class Served(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.file = f"{folder.name}/socket"
+        self.file = f"{self.enterContext(tempfile.TemporaryDirectory())}/socket"
         self.server = WorkerServer(self.file)
         self.addCleanup(self.server.shutdown)
 

@@ -48,9 +48,7 @@ def entries(*steps: float, first: int = 0, start: bool = True) -> list[dict[str,
 
 class InFolder(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.file = self.folder / "log"
         self.addCleanup(setattr, goodput_calculator, "_now", goodput_calculator._now)
 

@@ -15,10 +15,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from channel_test import PACKAGE, Listener  # noqa: E402
-
-sys.path.insert(0, PACKAGE)
-os.environ.pop("ELASTRUN_CHANNEL", None)
+from agent_end import PACKAGE, AgentEnd, Listener  # noqa: E402
 from elastrun import journal  # noqa: E402
 from elastrun.goodput import ElasticGoodputRecorder, GoodputRecorder  # noqa: E402
 from elastrun.measurement import Event  # noqa: E402
@@ -75,12 +72,7 @@ def record_everything(recorder: ElasticGoodputRecorder) -> list[dict[str, object
         {"job_end_time": SECONDS}]
 
 
-class Recorder(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
+class Recorder(AgentEnd):
     def lines(self, path: Path) -> list[dict[str, object]]:
         text = path.read_text()
         self.assertTrue(text.endswith("\n"))
@@ -169,16 +161,14 @@ class Recorder(unittest.TestCase):
         self.assertEqual(kept.entries[0]["custom_badput_event_type"], "?")
 
     def test_under_an_agent_entries_go_in_packets_and_all_are_there_at_the_end(self) -> None:
-        listener = Listener(str(self.folder))
-        self.addCleanup(listener.socket.close)
         done = self.run_code(
             "from elastrun.goodput import GoodputRecorder\n"
             "recorder = GoodputRecorder('night', 'l', True)\n"
             "for step in range(1000): recorder.record_step_start_time(step)\n"
             "recorder.record_custom_badput_event_start_time(None, 'x' * 9000)\n"
-            "print(recorder.lost)\n", ELASTRUN_CHANNEL=listener.path)
+            "print(recorder.lost)\n", ELASTRUN_CHANNEL=self.listener.path)
         self.assertEqual((done.stdout, done.stderr), ("0\n", ""))
-        connection, = listener.packets()
+        connection, = self.listener.packets()
         self.assertEqual({(one["kind"], one["job"]) for one in connection},
                          {("goodput", "night")})
         entries = [entry for one in connection for entry in one["entries"]]
@@ -370,8 +360,6 @@ class Recorder(unittest.TestCase):
         self.assertEqual(len(self.lines(self.folder / "f")), 6)
 
     def test_a_process_that_connects_at_its_end_loses_nothing(self) -> None:
-        listener = Listener(str(self.folder))
-        self.addCleanup(listener.socket.close)
         done = self.run_code(
             "import os, sys\nfrom elastrun.goodput import GoodputRecorder\n"
             "recorder = GoodputRecorder('j', 'l', True)\n"
@@ -379,9 +367,9 @@ class Recorder(unittest.TestCase):
             "    if os.fork() == 0:\n"
             "        recorder.record_step_start_time(step)\n"
             "        sys.exit()\n"
-            "    os.wait()\n", ELASTRUN_CHANNEL=listener.path)
+            "    os.wait()\n", ELASTRUN_CHANNEL=self.listener.path)
         self.assertEqual((done.stdout, done.stderr), ("", ""))
-        self.assertEqual([entry["step_count"] for packets in listener.packets()
+        self.assertEqual([entry["step_count"] for packets in self.listener.packets()
                           for one in packets for entry in one["entries"]], list(range(15)))
 
     def test_what_is_lost_is_counted_and_written(self) -> None:

@@ -7,26 +7,19 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import types
 import unittest
 from pathlib import Path
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from channel_test import PACKAGE, Listener  # noqa: E402
-sys.path.insert(0, str(PACKAGE))
+from agent_end import PACKAGE, AgentEnd  # noqa: E402
 from elastrun import computation  # noqa: E402
 
 START = Path(PACKAGE) / "elastrun" / "start"
 
 
-class Hooks(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name).resolve()
-
+class Hooks(AgentEnd):
     def run_code(self, code: str, python: str = sys.executable, **env: str) -> str:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("ELASTRUN_", "PYTHON"))}
         kept |= {"PYTHONPATH": f"{START}:{self.folder}:{PACKAGE}",
@@ -37,8 +30,6 @@ class Hooks(unittest.TestCase):
         return done.stdout
 
     def test_a_process_below_the_worker_is_left_alone_and_the_worker_is_not(self) -> None:
-        listener = Listener(str(self.folder))
-        self.addCleanup(listener.socket.close)
         (self.folder / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = 7\n")
         here = "import sys\nprint('elastrun' in sys.modules, mine)\n"
         child = f"import subprocess\nsubprocess.run([sys.executable, '-c', {here!r}])\n"
@@ -47,7 +38,7 @@ class Hooks(unittest.TestCase):
                                    (execute, "auto", "True 7\n")):
             with self.subTest(code):
                 told = self.run_code(f"{here}sys.stdout.flush()\n{code}", ELASTRUN_GOODPUT=mode,
-                                     ELASTRUN_CHANNEL=listener.path)
+                                     ELASTRUN_CHANNEL=self.listener.path)
                 self.assertEqual(told, "True 7\n" + wanted)
         for mode in ("", "auto/1", "autos", "off"):
             self.assertEqual(self.run_code(here, ELASTRUN_GOODPUT=mode), "False 7\n")
@@ -160,15 +151,13 @@ print(len(evaluate()))
         self.assertEqual(told, "True\n20\n20\n")
 
     def test_without_torch_nothing_waits_for_a_thread_that_never_ran(self) -> None:
-        listener = Listener(str(self.folder))
-        self.addCleanup(listener.socket.close)
         told = self.run_code("""
 import sys, time
 from elastrun.checkpoint_steps import CheckpointSteps
 def sleep(_): raise SystemExit("slept")
 time.sleep = sleep
 print(CheckpointSteps(".").step_of("."), "elastrun.auto" in sys.modules)  # and the end
-""", ELASTRUN_GOODPUT="auto", ELASTRUN_CHANNEL=listener.path)
+""", ELASTRUN_GOODPUT="auto", ELASTRUN_CHANNEL=self.listener.path)
         self.assertEqual(told, "-1 True\n")
 
     def test_threads_of_the_package_are_known_by_their_names(self) -> None:

@@ -15,11 +15,8 @@ import unittest
 import warnings
 from collections.abc import Iterator
 
-from channel_test import PACKAGE, Listener, worker
-from shared_page import SharedPage
+from agent_end import PACKAGE, AgentEnd, SharedPage, worker
 
-sys.path.insert(0, PACKAGE)
-sys.dont_write_bytecode = True
 from elastrun import events, metrics, telemetry  # noqa: E402
 
 
@@ -228,23 +225,7 @@ class Events(unittest.TestCase):
 HELD = "with elastrun.metrics.api._reporter._lock:\n"
 
 
-class Agent(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.listener = Listener(folder.name)
-        self.addCleanup(self.listener.socket.close)
-        self.page = SharedPage()
-        self.addCleanup(self.page.close)
-
-    def run_worker(self, code: str, page: str | None = None,
-                   **more: str) -> list[dict[str, object]]:
-        done = worker(code, self.listener.path, ELASTRUN_PAGE=page or self.page.path, **more)
-        self.assertEqual(done.stderr, "")
-        self.said = done.stdout
-        return [packet for packets in self.listener.packets() for packet in packets
-                if packet["kind"] != "stacks"]
-
+class Agent(AgentEnd):
     def test_each_sample_is_counted_once_in_few_packets(self) -> None:
         packets = self.run_worker(
             "import threading\n"
@@ -626,7 +607,8 @@ class Agent(unittest.TestCase):
         os.pwrite(newer.descriptor, b"\2", 8)
         for path in (other.path, short.path, newer.path, "/nonexistent", "/dev/null", "/"):
             with self.subTest(path=path):
-                self.run_worker("elastrun.step(1)\nelastrun.metrics.put_metric('a', 1)", path)
+                self.run_worker("elastrun.step(1)\nelastrun.metrics.put_metric('a', 1)",
+                                ELASTRUN_PAGE=path)
         self.assertEqual(other.words(3, 4), (0, 0))
 
     def test_steps_that_a_page_cannot_hold(self) -> None:

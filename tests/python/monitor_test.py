@@ -12,18 +12,14 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from types import FrameType
 
-from channel_test import PACKAGE, Listener, worker
-from shared_page import SharedPage
+from agent_end import PACKAGE, AgentEnd, worker
 
-sys.path.insert(0, PACKAGE)
-sys.dont_write_bytecode = True
 from elastrun import monitor, telemetry  # noqa: E402
 from elastrun.monitor import Aggregation as A  # noqa: E402
 from elastrun.monitor import Event, Stat  # noqa: E402
@@ -57,14 +53,19 @@ done.set()
 """
 
 
-class Windows(unittest.TestCase):
+class Heard(unittest.TestCase):
     def setUp(self) -> None:
         gc.collect()  # a Stat in a cycle of an earlier test lives until then
         self.events: list[Event] = []
         handle = monitor.register_event_handler(self.events.append)
         self.addCleanup(monitor.unregister_event_handler, handle)
-        self.at(1)
         self.addCleanup(setattr, monitor, "_now", time.monotonic)
+
+
+class Windows(Heard):
+    def setUp(self) -> None:
+        super().setUp()
+        self.at(1)
 
     def at(self, window: int, length: timedelta = SECOND) -> None:
         """As torch's tests pin it."""
@@ -323,44 +324,8 @@ class Windows(unittest.TestCase):
                 Event("e", datetime.now(), bad)
 
 
-class Agent(unittest.TestCase):
-    def test_events_and_windows_reach_the_agent_on_time(self) -> None:
-        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-            listener = Listener(folder)
-            stack.callback(listener.socket.close)
-            page = SharedPage()
-            stack.callback(page.close)
-            done = worker(
-                "import os, time\nfrom datetime import datetime, timedelta\n"
-                "from elastrun.monitor import *\n"
-                "log_event(Event('e', datetime.fromtimestamp(12.5), {'a': 1, 'b': 'x'}))\n"
-                "seen = []\n"
-                "register_event_handler(seen.append)\n"
-                "stat = Stat('s', [Aggregation.SUM], timedelta(milliseconds=50))\n"
-                "stat.add(2)\n"
-                "while not seen: time.sleep(0.01)\n"
-                "late = Stat('late', [Aggregation.SUM], timedelta(hours=1))\n"
-                "late.add(3)\n", listener.path, ELASTRUN_PAGE=page.path)
-            self.assertEqual(done.stderr, "")
-            first, window, last = (one for one in listener.packets()[0] if one["kind"] == "event")
-            self.assertEqual(first, {"kind": "event", "name": "e", "time": 12.5,
-                                     "attributes": {"a": 1, "b": "x"}})
-            self.assertEqual((window["name"], window["attributes"]),
-                             ("torch.monitor.Stat", {"s.sum": 2}))
-            self.assertEqual(last["attributes"], {"late.sum": 3})  # at the end of the process
-            self.assertEqual(page.series()["torch.monitor/s.sum"], (2, 1))
-
-
-
-
-class Wishes(unittest.TestCase):
+class Wishes(Heard):
     """What the reviewers of the RFC asked for, and torch.monitor does not have."""
-
-    def setUp(self) -> None:
-        gc.collect()
-        self.events: list[Event] = []
-        handle = monitor.register_event_handler(self.events.append)
-        self.addCleanup(monitor.unregister_event_handler, handle)
 
     def test_without_a_window_size_each_number_of_values_is_a_window_and_none_is_dropped(self
                                                                                        ) -> None:
@@ -559,7 +524,6 @@ class Wishes(unittest.TestCase):
     def test_a_window_without_values_may_be_zero_or_no_data(self) -> None:
         now = [1000.5]
         monitor._now = lambda: now[0]
-        self.addCleanup(setattr, monitor, "_now", time.monotonic)
         kinds = ("skip", "zero", "no_data")
         full = Stat("full", [A.SUM], timedelta(seconds=1), 1, on_empty="zero")
         full.add(3)  # told, and its window with it
@@ -583,40 +547,54 @@ class Wishes(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "'none' is none of skip, zero, no_data"):
             Stat("x", [], timedelta(seconds=1), on_empty="none")
 
-    def test_the_agent_gets_histograms_unit_and_help_and_may_say_what_is_summarised(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            listener = Listener(folder)
-            self.addCleanup(listener.socket.close)
-            done = worker(
-                "from elastrun.monitor import *\n"
-                "A = Aggregation\n"
-                "a = Stat('a', [A.COUNT, A.HISTOGRAM], max_samples=3, unit='s', help='A help.')\n"
-                "for value in (1, 2, 0): a.add(value)\n"
-                "b = Stat('train.b', [A.MEAN], max_samples=2)\n"
-                "b.add(4)\nb.add(6)\n"
-                "c = Stat('c', [A.MEAN], max_samples=1)\nc.add(1)\n", listener.path,
-                ELASTRUN_AGGREGATIONS="train.*=max+count,c=strange,=,x")
-            self.assertEqual(done.stderr, "")
-            packets, = listener.packets()
-            self.assertEqual(packets[0]["attributes"], {
-                "a.count": 3.0, "a.histogram": "[[0.0,1],[1.0,1],[2.0,1]]", "stat.unit": "s",
-                "stat.help": "A help."})
-            self.assertEqual(packets[1], {
-                "kind": "metric", "type": "histogram", "group": "torch.monitor", "name": "a",
-                "value": 0.0, "count": 3, "sum": 3.0, "min": 0.0, "max": 2.0, "unit": "s",
-                "help": "A help.", "scale": 5, "zeros": 1, "buckets": [[-1, 1], [31, 1]]})
-            self.assertEqual(packets[2]["attributes"], {"train.b.count": 2.0, "train.b.max": 6.0})
-            self.assertEqual(packets[3]["attributes"], {"c.mean": 1.0})
 
-    def test_the_agent_hears_severity_and_ids(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            listener = Listener(folder)
-            self.addCleanup(listener.socket.close)
-            worker("m = elastrun.monitor\n"
-                   "m.log_event(m.Event('plain', data={'a': 1}))\n"
-                   "m.log_event(m.Event('e', data={'\\ud800': '\\udcff'}, severity='error',\n"
-                   "                    id='i', span='s', parent='p'))", listener.path)
-            (plain, told), = listener.packets()
+class Agent(AgentEnd):
+    def test_events_and_windows_reach_the_agent_on_time(self) -> None:
+        packets = self.run_worker(
+            "import os, time\nfrom datetime import datetime, timedelta\n"
+            "from elastrun.monitor import *\n"
+            "log_event(Event('e', datetime.fromtimestamp(12.5), {'a': 1, 'b': 'x'}))\n"
+            "seen = []\n"
+            "register_event_handler(seen.append)\n"
+            "stat = Stat('s', [Aggregation.SUM], timedelta(milliseconds=50))\n"
+            "stat.add(2)\n"
+            "while not seen: time.sleep(0.01)\n"
+            "late = Stat('late', [Aggregation.SUM], timedelta(hours=1))\n"
+            "late.add(3)\n")
+        first, window, last = (one for one in packets if one["kind"] == "event")
+        self.assertEqual(first, {"kind": "event", "name": "e", "time": 12.5,
+                                 "attributes": {"a": 1, "b": "x"}})
+        self.assertEqual((window["name"], window["attributes"]),
+                         ("torch.monitor.Stat", {"s.sum": 2}))
+        self.assertEqual(last["attributes"], {"late.sum": 3})  # at the end of the process
+        self.assertEqual(self.page.series()["torch.monitor/s.sum"], (2, 1))
+
+    def test_it_gets_histograms_unit_and_help_and_may_say_what_is_summarised(self) -> None:
+        packets = self.run_worker(
+            "from elastrun.monitor import *\n"
+            "A = Aggregation\n"
+            "a = Stat('a', [A.COUNT, A.HISTOGRAM], max_samples=3, unit='s', help='A help.')\n"
+            "for value in (1, 2, 0): a.add(value)\n"
+            "b = Stat('train.b', [A.MEAN], max_samples=2)\n"
+            "b.add(4)\nb.add(6)\n"
+            "c = Stat('c', [A.MEAN], max_samples=1)\nc.add(1)\n",
+            ELASTRUN_AGGREGATIONS="train.*=max+count,c=strange,=,x")
+        self.assertEqual(packets[0]["attributes"], {
+            "a.count": 3.0, "a.histogram": "[[0.0,1],[1.0,1],[2.0,1]]", "stat.unit": "s",
+            "stat.help": "A help."})
+        self.assertEqual(packets[1], {
+            "kind": "metric", "type": "histogram", "group": "torch.monitor", "name": "a",
+            "value": 0.0, "count": 3, "sum": 3.0, "min": 0.0, "max": 2.0, "unit": "s",
+            "help": "A help.", "scale": 5, "zeros": 1, "buckets": [[-1, 1], [31, 1]]})
+        self.assertEqual(packets[2]["attributes"], {"train.b.count": 2.0, "train.b.max": 6.0})
+        self.assertEqual(packets[3]["attributes"], {"c.mean": 1.0})
+
+    def test_it_hears_severity_and_ids(self) -> None:
+        plain, told = self.run_worker(
+            "m = elastrun.monitor\n"
+            "m.log_event(m.Event('plain', data={'a': 1}))\n"
+            "m.log_event(m.Event('e', data={'\\ud800': '\\udcff'}, severity='error',\n"
+            "                    id='i', span='s', parent='p'))")
         self.assertEqual(plain["attributes"], {"a": 1})
         self.assertEqual(told["attributes"], {"?": "?", "severity": "error", "event.id": "i",
                                               "span.id": "s", "span.parent": "p"})

@@ -9,11 +9,8 @@ import subprocess
 import sys
 import unittest
 
-from channel_test import PACKAGE
-from shared_page import SharedPage
+from agent_end import PACKAGE, SharedPage
 
-sys.path.insert(0, PACKAGE)
-sys.dont_write_bytecode = True
 from elastrun import page  # noqa: E402
 
 STEP, LOOKED, SAVE_AT, IMPORTED = 4, 12, 13, 14  # words of elastrun-protocol(7)

@@ -11,15 +11,12 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from collections.abc import Callable
 
-from channel_test import PACKAGE, Listener, worker
+from agent_end import PACKAGE, AgentEnd, InFolder, worker
 
-sys.path.insert(0, PACKAGE)
-sys.dont_write_bytecode = True
 from elastrun import timer  # noqa: E402
 
 
@@ -151,13 +148,7 @@ class Expires(unittest.TestCase):
         self.assertEqual(len(client.calls), 4)
 
 
-class Channel(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.listener = Listener(folder.name)
-        self.addCleanup(self.listener.socket.close)
-
+class Channel(AgentEnd):
     def test_a_block_is_two_packets_and_stacks_are_offered_once(self) -> None:
         done = worker("import time\nt = time.monotonic()\n"
                       "with elastrun.timer.expires(after=60, scope='a' * 300 + '\\u00e9'):\n"
@@ -288,11 +279,10 @@ class Channel(unittest.TestCase):
         self.assertEqual((done.stdout, done.stderr), ("True\n", ""))
 
 
-class FileTimer(unittest.TestCase):
+class FileTimer(InFolder):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.path = f"{folder.name}/timers"
+        super().setUp()
+        self.path = f"{self.folder}/timers"
         self.told: list[tuple[str, str | None]] = []
         self.server = timer.FileTimerServer(
             self.path, "run", log_event=lambda name, request: self.told.append(

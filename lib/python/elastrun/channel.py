@@ -234,7 +234,7 @@ def lost(count: int = 1) -> None:
 _ONLY_THIS_PACKET = {errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM}
 _from = b""
 _channel: Channel | None = None
-outbox = Outbox("elastrun", lost)  # of all that goes to the agent
+outbox = Outbox("outbox", lost)  # of all that goes to the agent
 
 
 def _begin() -> None:

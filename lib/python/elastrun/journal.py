@@ -167,7 +167,7 @@ class Journal:
         self.at_each_pass: Callable[[], None] | None = None  # of the thread
         # A file has a thread for itself: a file system that hangs keeps nothing from the agent,
         # which would take the job for one that hangs.
-        self._outbox = channel.outbox if target is None else Outbox("elastrun-goodput")
+        self._outbox = channel.outbox if target is None else Outbox("goodput")
         self._duty = self._outbox.duty(self._pass)
         self._forget()
         at_fork(self._forget_all)

@@ -821,7 +821,7 @@ def _forget() -> None:
 
 
 # Apart from what goes to the agent: handlers and callbacks of the script may hang.
-_windows = Outbox("elastrun-monitor", lost).duty(close_due)
+_windows = Outbox("monitor", lost).duty(close_due)
 
 
 def _wake() -> None:

@@ -144,7 +144,7 @@ class Outbox:
                 if self._thread is None:
                     self._wake = _Wake()
                     thread = threading.Thread(target=self._run, args=(self._wake,),
-                                              name=self._name, daemon=True)
+                                              name=f"elastrun-{self._name}", daemon=True)
                     thread.start()
                     self._thread = thread
             except RuntimeError:
