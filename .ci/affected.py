@@ -28,9 +28,9 @@ PLACES = (
     ("lib/timer", "system_timers"),
     ("lib/logs", "system_output"),
     ("lib/process|lib/workers", "system_workers|system_ending"),
-    ("lib/spec|apps/elastrun/", "system_bad_input|system_start"),
+    ("lib/spec|apps/elastrun/", "system_bad_input"),
     ("apps/elastrunctl|lib/runs", "elastrunctl_local"),
-    ("lib/launcher|lib/agent", "system_restart|system_report"),
+    ("lib/launcher|lib/agent", "system_report"),
     ("lib/worker/", "worker_header"),
     ("man/", "style_manual"),
     ("scripts/", "scripts"),
@@ -101,7 +101,7 @@ def other_tests(changed: list[str]) -> list[str]:
         else:
             tests += [some for place, some in PLACES if re.match(place, path)][:1]
             if re.match(r"(lib|apps|cmake)/|CMake", path):
-                tests.append("^system_start$")
+                tests.append("^system_restart$")
     return list(dict.fromkeys(tests))
 
 

@@ -12,13 +12,12 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from collections.abc import Callable
 from pathlib import Path
 
-from programs import CTL, ELASTRUN, ENVIRONMENT
+from programs import CTL, ELASTRUN, Programs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
 from ports import free_port  # noqa: E402
@@ -26,21 +25,10 @@ from ports import free_port  # noqa: E402
 SECRET = {"ELASTRUN_SECRET": "between us"}
 
 
-class Case(unittest.TestCase):
+class Case(Programs):
     def setUp(self) -> None:
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        super().setUp()
         self.go = self.folder / "go"  # workers end once it exists
-
-    def start(self, *words: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                 env=ENVIRONMENT | (env or {}), cwd=self.folder)
-        self.addCleanup(self.end, child)
-        return child
-
-    def end(self, child: subprocess.Popen[str]) -> tuple[str, str]:
-        if child.poll() is None:
-            child.terminate()
-        return child.communicate(timeout=60)
 
     def agent(self, port: int, *options: str, nodes: str = "2", backend: str = "c10d",
               env: dict[str, str] | None = None) -> subprocess.Popen[str]:
@@ -49,11 +37,6 @@ class Case(unittest.TestCase):
         return self.start(ELASTRUN, "--nnodes", nodes, "--nproc-per-node", "1", "--rdzv-backend",
                           backend, *where, "--rdzv-id", "exam", *options, "--no-python", "sh", "-c",
                           f"until [ -e {self.go} ]; do sleep 0.02; done", env=env)
-
-    def ctl(self, *words: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
-        done = subprocess.run([CTL, *words], capture_output=True, text=True, timeout=60,
-                              env=ENVIRONMENT | (env or {}), check=False)
-        return done.returncode, done.stdout, done.stderr
 
     def job(self, port: int, until: Callable[[dict], bool], *words: str,
             env: dict[str, str] | None = None) -> dict:

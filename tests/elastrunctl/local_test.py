@@ -12,12 +12,11 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 from collections.abc import Callable
 from pathlib import Path
 
-from programs import CTL, ELASTRUN, ENVIRONMENT
+from programs import CTL, ELASTRUN, ENVIRONMENT, Programs
 
 # Attempt 0 ends once the test says so; the next one stays until it is told to go.
 WORKER = """
@@ -32,20 +31,14 @@ printf "rank $RANK without an end"
 """
 
 
-class Case(unittest.TestCase):
+class Case(Programs):
     def setUp(self) -> None:
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        super().setUp()
         (self.folder / "tmp").mkdir()
         self.registry = self.folder / "registry"
         self.environment = ENVIRONMENT | {"ELASTRUN_RUNTIME_DIR": str(self.registry),
                                           "TMPDIR": str(self.folder / "tmp")}
         (self.folder / "worker").write_text(WORKER.format(folder=self.folder))
-
-    def start(self, *words: str, **more: object) -> subprocess.Popen[str]:
-        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                 env=self.environment, cwd=self.folder, **more)
-        self.addCleanup(self.end, child)
-        return child
 
     def end(self, child: subprocess.Popen[str]) -> None:
         if child.poll() is None:
@@ -61,11 +54,6 @@ class Case(unittest.TestCase):
     def named(self, name: str, *options: str) -> subprocess.Popen[str]:
         return self.job("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id",
                         name, *options)
-
-    def ctl(self, *words: str) -> tuple[int, str, str]:
-        done = subprocess.run([CTL, *words], capture_output=True, text=True, timeout=60,
-                              env=self.environment, check=False)
-        return done.returncode, done.stdout, done.stderr
 
     def runs(self, until: Callable[[list[dict]], bool]) -> list[dict]:
         """Asks until the answer is as wanted. CTest's limit ends a wait in vain."""

@@ -190,7 +190,7 @@ class AffectedTest(unittest.TestCase):
         targets, tests = self.of("lib/goodput/ledger/ledger.hpp")
         self.assertEqual(targets[0], "unit_goodput")
         self.assertIn("elastrun", targets)
-        for one in ("system_goodput", "^system_start$", "^unit_goodput(_|$)"):
+        for one in ("system_goodput", "^system_restart$", "^unit_goodput(_|$)"):
             self.assertIn(one, tests)
         targets = self.of("lib/goodput/ledger/ledger.cpp")[0]
         self.assertIn("unit_agent", targets, "which includes it")

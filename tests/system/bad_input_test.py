@@ -262,10 +262,6 @@ class Outputs(Case):
         told = [line.rpartition(b"\r")[2] for line in log.read_bytes().split(b"\n")]
         self.assertEqual(b"\n".join(lines).rstrip(b"\n"), b"\n".join(told).rstrip(b"\n"))
 
-    def test_a_last_line_without_newline_is_not_lost(self) -> None:
-        done = self.run_elastrun("--tee", "3", "--no-python", STUB, "say=one", "half=end")
-        self.assertEqual((done.returncode, done.stdout), (0, "[default0]:one\n[default0]:end\n"))
-
     def test_a_worker_that_closes_its_output_goes_on(self) -> None:
         done = self.run_elastrun("--tee", "3", "--no-python", STUB, "say=before", "close=stdout",
                                  "complain=after", "file=done:yes", "exit=0")

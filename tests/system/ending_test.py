@@ -15,7 +15,6 @@ from pathlib import Path
 from launched import ELASTRUN, LIMIT, STUB, Case, main, state_of
 
 UNUSED_USER = 61837
-FOR_EVER = "1000"  # seconds; more than LIMIT, so that only the wanted end is in time
 
 
 def can_mount() -> bool:
@@ -24,89 +23,20 @@ def can_mount() -> bool:
 
 
 class Signals(Case):
-    def start(self, *words: str, workers: int = 1, **more):
-        """Workers that said "ready" and their pids; then the launcher's stderr is being read."""
-        child = self.start_elastrun("--nproc-per-node", str(workers), *words, **more)
-        pids = []
-        while len(pids) < workers:
-            pids.append(int(self.line_with(child.stdout, "pid ").split()[-1]))
-        return child, pids
-
-    def gone(self, child) -> None:
-        child.communicate(timeout=LIMIT)
-        self.assertEqual(self.alive(), [])
-
-    def test_a_second_interrupt_is_immediate(self) -> None:
-        child, _ = self.start("--shutdown-timeout", FOR_EVER, "--no-python", STUB, "ignore=INT",
-                              "ignore=TERM", "pid", "stay", workers=2)
-        child.send_signal(signal.SIGINT)
-        self.line_with(child.stderr, "closing signal SIGINT")
-        time.sleep(1.1)  # sooner, it could be the same Ctrl+C, passed on by another process
-        child.send_signal(signal.SIGINT)
-        self.gone(child)
-        self.assertNotEqual(child.returncode, 0)
-
-    def test_a_worker_that_ignores_sigterm_ends_after_the_shutdown_timeout(self) -> None:
-        begun = time.monotonic()
-        child, _ = self.start("--shutdown-timeout", "1", "--no-python", STUB, "ignore=TERM", "pid",
-                              "child=setsid,deaf", "stay", workers=2)
-        child.send_signal(signal.SIGTERM)
-        self.gone(child)
-        self.assertNotEqual(child.returncode, 0)
-        self.assertGreaterEqual(time.monotonic() - begun, 1)
-
     def test_a_stopped_worker_goes_on_when_continued(self) -> None:
-        child, (pid,) = self.start("--no-python", STUB, "pid", "stop", "say=on")
-        self.wait_until_stopped(pid)
+        child = self.start_elastrun("--no-python", STUB, "pid", "stop", "say=on")
+        pid = int(self.line_with(child.stdout, "pid ").split()[-1])
+        until = time.monotonic() + LIMIT
+        while state_of(pid) != "T":
+            self.assertLess(time.monotonic(), until, "the worker has not stopped")
+            time.sleep(0.01)
         self.assertIsNone(child.poll())
         os.kill(pid, signal.SIGCONT)
         self.assertEqual(child.communicate(timeout=LIMIT)[0], "on\n")
         self.assertEqual(child.returncode, 0)
 
-    def test_a_stopped_worker_does_not_hold_up_the_end(self) -> None:
-        child, (pid,) = self.start("--shutdown-timeout", "1", "--no-python", STUB, "pid", "stop")
-        self.wait_until_stopped(pid)
-        child.send_signal(signal.SIGTERM)
-        self.gone(child)
-        self.assertNotEqual(child.returncode, 0)
-
-    def wait_until_stopped(self, pid: int) -> None:
-        until = time.monotonic() + LIMIT
-        while state_of(pid) != "T":
-            self.assertLess(time.monotonic(), until, "the worker has not stopped")
-            time.sleep(0.01)
-
-    def test_nohup_is_respected(self) -> None:
-        ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
-        go = self.folder / "go"
-        child, _ = self.start("--no-python", STUB, "pid", f"wait={go}", "exit=0", **ignore)
-        os.kill(child.pid, signal.SIGHUP)
-        go.touch()
-        _, said = child.communicate(timeout=LIMIT)
-        self.assertEqual(child.returncode, 0, said)
-
 
 class Outputs(Case):
-    def test_a_closed_stdout_of_the_launcher_does_not_end_the_job(self) -> None:
-        reading, writing = os.pipe()
-        go, done = self.folder / "go", self.folder / "done"
-        child = self.start_elastrun("--tee", "3", "--no-python", STUB, "say=one", f"wait={go}",
-                                    "flood=200000", f"file={done}:yes", stdout=writing)
-        os.close(writing)
-        self.assertEqual(os.read(reading, 100), b"[default0]:one\n")
-        os.close(reading)
-        go.touch()
-        _, said = child.communicate(timeout=LIMIT)
-        self.assertEqual((child.returncode, done.read_text()), (0, "yes"))
-        self.assertIn("cannot write to stdout: its reader has gone", said)
-
-    def test_a_full_device_as_stdout_does_not_end_the_job(self) -> None:
-        with open("/dev/full", "w", encoding="ascii") as full:
-            done = self.run_elastrun("--tee", "3", "--no-python", STUB, "say=one", "file=done:yes",
-                                     capture_output=False, stdout=full, stderr=subprocess.PIPE)
-        self.assertEqual((done.returncode, (self.folder / "done").read_text()), (0, "yes"))
-        self.assertIn("cannot write to stdout", done.stderr)
-
     def test_an_answer_that_cannot_be_written_is_no_success(self) -> None:
         for words in (["--print-config"], ["--version"], ["--dry-run", "--no-python", "true"],
                       ["--explain", "--no-python", "true"]):

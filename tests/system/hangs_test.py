@@ -14,11 +14,9 @@ import unittest
 import urllib.request
 from pathlib import Path
 
-from harness import PROGRAM, Job, main, wait_until
+from harness import CTL, PACKAGE, Job, main, wait_until
 from ports import free_port
 
-PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")
-CTL = str(PROGRAM.with_name("elastrunctl"))
 # Steps until the file `go` is there, but for one rank that stays in its data loader.
 TRAINS = """
 import os, signal, sys, time
@@ -51,9 +49,6 @@ class Hangs(unittest.TestCase):
         return self.enterContext(Job("--report=report.json", *options, "train.py",
                                      files={"train.py": script}, env=env))
 
-    def report(self, job: Job) -> dict:
-        return json.loads((job.folder / "report.json").read_text())
-
     def go_on(self, job: Job) -> None:
         for name in ("reduced", "loaded"):
             (job.folder / name).touch()
@@ -68,7 +63,7 @@ class Hangs(unittest.TestCase):
         self.assertRegex(job.errors(), r"hang\]   ranks 0, 2, 3 in wait_for ")
         self.go_on(job)
         self.assertEqual(job.end(), 0, job.errors())
-        hang, = self.report(job)["hangs"]
+        hang, = job.report()["hangs"]
         self.assertEqual(hang["culprits"], [1])
         self.assertEqual([group["ranks"] for group in hang["groups"]], [[0, 2, 3], [1]])
         self.assertIn(" in all_reduce", "\n".join(hang["groups"][0]["stack"]))
@@ -78,13 +73,13 @@ class Hangs(unittest.TestCase):
         events = [json.loads(line) for line in journal.read_text().splitlines()]
         event, = (one for one in events if one["name"] == "job.hang")
         self.assertEqual(event["attributes"]["culprits"], "rank 1")
-        self.assertEqual(self.report(job)["restarts"], 0)
+        self.assertEqual(job.report()["restarts"], 0)
 
     def test_on_hang_restart_spends_a_restart(self) -> None:
         job = self.start(STANDS, "--nproc-per-node=3", "--hang-timeout=1", "--on-hang=restart",
                          "--max-restarts=1")
         self.assertEqual(job.end(), 0, job.errors())
-        report = self.report(job)
+        report = job.report()
         self.assertEqual(report["restarts"], 1)
         self.assertRegex(report["attempts"][0]["cause"]["text"], "^rank 1 hangs in wait_for")
         self.assertEqual([hang["attempt"] for hang in report["hangs"]], [0])
@@ -95,7 +90,7 @@ class Hangs(unittest.TestCase):
                 job = self.start(STANDS, "--nproc-per-node=3", "--hang-timeout=1",
                                  f"--on-hang={how}", f"--max-restarts={int(how == 'fail')}")
                 self.assertEqual(job.end(), 1, job.errors())
-                report = self.report(job)
+                report = job.report()
                 self.assertRegex(report["verdict"], "^rank 1 hangs in wait_for")
                 self.assertEqual((report["restarts"], report["culprit"]["rank"]), (0, 1))
                 self.assertRegex(job.errors(), r"\n  hang      at .* made progress for [0-9.]+ s\n")
@@ -135,7 +130,7 @@ class Hangs(unittest.TestCase):
         (job.folder / "py-spy").chmod(0o755)
         wait_until(lambda: (job.folder / "asked").exists(), "the job is held to hang")
         self.assertEqual(job.end(), 0, job.errors())
-        self.assertEqual((self.report(job)["restarts"], self.report(job)["hangs"]), (0, []))
+        self.assertEqual((job.report()["restarts"], job.report()["hangs"]), (0, []))
 
     def test_output_that_nobody_reads_is_progress_too(self) -> None:
         script = "import time\nfor i in range(30):\n    print('line', i, flush=True)\n" \
@@ -155,7 +150,7 @@ class Hangs(unittest.TestCase):
                                r"\(train.py:\d+\) while ranks 0, 2, 3 in wait_for .* of all")
         self.go_on(job)
         self.assertEqual(job.end(), 0, job.errors())
-        hang, = self.report(job)["hangs"]
+        hang, = job.report()["hangs"]
         self.assertEqual(hang["culprits"], [1])
         self.assertIn("threading.py", "\n".join(hang["groups"][0]["stack"]))
 
@@ -217,7 +212,7 @@ class Hangs(unittest.TestCase):
                           lambda: job.lines(PATTERN, job.err))
         os.kill(child, signal.SIGCONT)
         self.assertEqual(job.end(), 0, job.errors())
-        self.assertEqual(self.report(job)["hangs"], [])
+        self.assertEqual(job.report()["hangs"], [])
 
     def test_what_a_worker_reports_is_progress_as_output_is(self) -> None:
         # Three limits long: each report alone is within one.
@@ -250,16 +245,16 @@ class Hangs(unittest.TestCase):
         self.assertEqual(job.end(), 0, job.errors())
         late = r"rank 1 has been in the phase 'eval' since \S+, for \S+ m?s"
         self.assertRegex(job.errors(), late + ": this no longer excuses hangs of the job")
-        hang, = self.report(job)["hangs"]
+        hang, = job.report()["hangs"]
         self.assertGreaterEqual(hang["standing_s"], 2)
-        self.assertRegex(self.report(job)["attempts"][0]["cause"]["text"], "; " + late)
+        self.assertRegex(job.report()["attempts"][0]["cause"]["text"], "; " + late)
 
     def test_a_slow_first_step_is_no_hang(self) -> None:
         for limit in ("auto", "2"):
             job = self.start("import elastrun, time\nprint('imported', flush=True)\ntime.sleep(4)\n"
                              "elastrun.step(1)\n", f"--hang-timeout={limit}")
             self.assertEqual(job.end(), 0, job.errors())
-            self.assertEqual(self.report(job)["hangs"], [])
+            self.assertEqual(job.report()["hangs"], [])
 
     def test_a_limit_that_is_none_is_refused(self) -> None:
         for words in (["--hang-timeout=soon"], ["--hang-timeout=0"], ["--hang-timeout=-1"],
@@ -282,7 +277,7 @@ class Hangs(unittest.TestCase):
         self.go_on(job)
         self.assertEqual(job.end(), 0, job.errors())
         self.assertEqual(job.lines("asked (.*)"), ["b'1\\n'"] * 2)
-        hang, = self.report(job)["hangs"]
+        hang, = job.report()["hangs"]
         self.assertEqual(hang["flight_recorder"], ["trace_0", "trace_1"])
 
     def test_a_dump_that_torch_has_written_by_itself_is_named(self) -> None:
@@ -299,7 +294,7 @@ class Hangs(unittest.TestCase):
         job.wait_for(PATTERN, path=job.err)
         self.go_on(job)
         self.assertEqual(job.end(), 0, job.errors())
-        hang, = self.report(job)["hangs"]
+        hang, = job.report()["hangs"]
         self.assertEqual(hang["flight_recorder"], ["own/torch/comm_lib_trace_rank_0"])
 
 

@@ -8,6 +8,7 @@ they said, and only such are ever signalled.
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import os
 import re
 import signal
@@ -19,9 +20,12 @@ import unittest
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 LIMIT = 60.0
 PROGRAM, STUB = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+CTL = PROGRAM.with_name("elastrunctl")
+PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")  # the workers' library
 
 
 def main() -> None:
@@ -81,6 +85,19 @@ def lives(pid: int) -> bool:
     return stat is not None and stat[0] not in "ZX"
 
 
+def alive_with(mark: str) -> set[int]:
+    """All live processes whose environment has this text."""
+    found = set()
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            ours = mark.encode() in Path(f"/proc/{entry}/environ").read_bytes()
+        except OSError:
+            continue
+        if ours and lives(int(entry)):
+            found.add(int(entry))
+    return found
+
+
 class Job:
     """One run of elastrun. Use as a context: at its end nothing of the job is left alive."""
 
@@ -123,17 +140,7 @@ class Job:
 
     def alive(self) -> set[int]:
         """All live processes of the job, the launcher's own two among them."""
-        found = {pid for pid in self.said if lives(pid)}
-        for entry in os.listdir("/proc"):
-            if not entry.isdigit():
-                continue
-            try:
-                environment = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if self._mark.encode() in environment and lives(int(entry)):
-                found.add(int(entry))
-        return found
+        return {pid for pid in self.said if lives(pid)} | alive_with(self._mark)
 
     def agent(self) -> int:
         """The agent's pid: the guardian's only child that is this program."""
@@ -167,6 +174,11 @@ class Job:
 
     def output(self) -> str:
         return self.out.read_text(errors="replace")
+
+    def report(self) -> dict[str, Any]:
+        """What --report=report.json has written."""
+        found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
+        return found
 
     def end(self) -> int:
         """Waits for the end; the exit code, negative for a signal."""

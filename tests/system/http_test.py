@@ -14,10 +14,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from harness import LIMIT, Job, lives, main, stub, wait_until
+from harness import LIMIT, PACKAGE, Job, lives, main, stub, wait_until
 from ports import free_port  # noqa: E402
 
-PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")
 STEPS = """
 import os, sys, time
 import elastrun

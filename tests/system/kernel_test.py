@@ -3,7 +3,6 @@
 """What the kernel may do to a job: a clock set back, a worker held in it, a binding, no memory."""
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -37,7 +36,7 @@ class ClockSetBack(unittest.TestCase):
                  "ASAN_OPTIONS": "verify_asan_link_order=0"}))
         code = job.end()
         self.assertTrue((job.folder / "stepped").exists(), job.errors())
-        report = json.loads((job.folder / "report.json").read_text())
+        report = job.report()
         self.assertLess(report["finished"], report["started"])  # the step was seen at all
         return job, code, report
 
@@ -222,7 +221,7 @@ class Memory(unittest.TestCase):
 
         with Job("--report=report.json", *stub("memory=2000", "stay"), before=enter) as job:
             self.assertEqual(job.end(), 1)
-            report = json.loads((job.folder / "report.json").read_text())
+            report = job.report()
             self.assertEqual(report["failures"][0]["signal"], signal.SIGKILL.name)
             self.assertRegex(report["failures"][0]["out_of_memory"], "memory")
             self.assertIn("was killed by SIGKILL: the kernel killed it", job.errors())

@@ -15,7 +15,8 @@ import unittest
 import uuid
 from pathlib import Path
 
-from harness import main, main_side_by_side  # noqa: F401  # for the tests, as the rest
+from harness import (alive_with, main, main_side_by_side,  # noqa: F401  # for the tests, too
+                     stat_of)
 
 ELASTRUN, STUB = (os.path.abspath(word) for word in sys.argv[1:3])
 LIMIT = 120
@@ -26,11 +27,7 @@ ENVIRONMENT = {k: v for k, v in os.environ.items()
 
 def state_of(pid: int) -> str:
     """The letter of /proc/PID/stat; X for one that is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return "X"
-    return stat[stat.rindex(")") + 2]
+    return (stat_of(pid) or "X")[0]
 
 
 class Case(unittest.TestCase):
@@ -45,16 +42,7 @@ class Case(unittest.TestCase):
 
     def alive(self) -> list[int]:
         """All processes that this test started, found by a variable that they inherit."""
-        found = []
-        for entry in os.listdir("/proc"):
-            try:
-                own = entry.isdigit() and self.mark.encode() in \
-                    Path(f"/proc/{entry}/environ").read_bytes()
-            except OSError:
-                continue
-            if own and state_of(int(entry)) not in "XZ":
-                found.append(int(entry))
-        return found
+        return sorted(alive_with(self.mark))
 
     def end_the_rest(self) -> None:
         for pid in self.alive():

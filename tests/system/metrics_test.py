@@ -16,12 +16,10 @@ import subprocess
 import threading
 import time
 import unittest
-from pathlib import Path
 from typing import Any
 
-from harness import LIMIT, Job, main, stub, wait_until
+from harness import LIMIT, PACKAGE, Job, main, stub, wait_until
 
-LIBRARY = Path(__file__).resolve().parents[2] / "lib" / "python"
 # A worker that reports one number of its own, and counts something.
 WORKER = """import os, sys
 from elastrun import channel, metrics
@@ -177,7 +175,7 @@ class Receive(http.server.BaseHTTPRequestHandler):
 
 
 def account(job: Job, sink: str) -> dict[str, Any]:
-    report = json.loads((job.folder / "report.json").read_text())
+    report = job.report()
     found = [one for one in report["metrics_sinks"] if one["sink"].startswith(sink)]
     assert len(found) == 1, report["metrics_sinks"]
     return found[0]
@@ -225,7 +223,7 @@ class Together(unittest.TestCase):
                   "    time.sleep(0.01)\n")
         for path in ("/dev/stdout", "/proc/self/fd/1", "out"):
             with Job("--metrics", f"jsonl:{path}", "worker.py", files={"worker.py": worker},
-                     env={"PYTHONPATH": str(LIBRARY)}) as job:
+                     env={"PYTHONPATH": PACKAGE}) as job:
                 self.assertEqual(job.end(), 0, job.errors())
                 lines = job.output().splitlines()
                 shown = [line for line in lines if line.startswith("line ")]
@@ -241,7 +239,7 @@ class Together(unittest.TestCase):
                        "prometheus:a.om;openmetrics", "trace:a.trace", "tensorboard:tb",
                        collector.url, "exec:cat > program.jsonl;window=0"),
                 "worker.py", files={"worker.py": WORKER},
-                env={"PYTHONPATH": str(LIBRARY)}) as job:
+                env={"PYTHONPATH": PACKAGE}) as job:
             self.assertEqual(job.end(), 0, job.errors())
             self.assertRegex(job.output(), r"\[model\]: loss=0\.25\n")
             lines = (job.folder / f"{socket.gethostname()}.jsonl").read_text()
@@ -299,7 +297,7 @@ class Together(unittest.TestCase):
         with Job("--nproc-per-node=2", *sinks(
                 "console:my_app", "jsonl:each.jsonl", "jsonl:sums.jsonl;window=1s",
                 "prometheus:page.prom", "tensorboard:runs;window=0"),
-                 "worker.py", files={"worker.py": worker}, env={"PYTHONPATH": str(LIBRARY)}) as job:
+                 "worker.py", files={"worker.py": worker}, env={"PYTHONPATH": PACKAGE}) as job:
             self.assertEqual(job.end(), 0, job.errors())
             shown = [line for line in job.output().splitlines() if "[my_app]: loss" in line]
             self.assertEqual([line.partition("]: ")[2] for line in shown],
@@ -339,7 +337,7 @@ class Together(unittest.TestCase):
                   "        monitor.log_event(monitor.Event('bad', severity='error'))\n")
         with Collector(200) as collector:
             with Job(*sinks(collector.url, "trace:trace.json"), "worker.py",
-                     files={"worker.py": worker}, env={"PYTHONPATH": str(LIBRARY)}) as job:
+                     files={"worker.py": worker}, env={"PYTHONPATH": PACKAGE}) as job:
                 self.assertEqual(job.end(), 0, job.errors())
                 told = [span for body in collector.taken("/v1/traces")
                         for scope in body["resourceSpans"][0]["scopeSpans"]
@@ -361,7 +359,7 @@ class Together(unittest.TestCase):
     def test_a_histogram_of_a_worker_has_its_values_in_otlp_and_tensorboard(self) -> None:
         with Collector(200) as collector:
             with Job(*sinks(collector.url, "tensorboard:tb"), "worker.py",
-                     files={"worker.py": DISTRIBUTION}, env={"PYTHONPATH": str(LIBRARY)}) as job:
+                     files={"worker.py": DISTRIBUTION}, env={"PYTHONPATH": PACKAGE}) as job:
                 self.assertEqual(job.end(), 0, job.errors())
                 points: dict[str, list[dict[str, Any]]] = {"wait": [], "batch": []}
                 for body in collector.taken("/v1/metrics"):
@@ -429,7 +427,7 @@ class Together(unittest.TestCase):
                 "--metrics-interval=0.3", "--redirects=3", "--log-dir=logs",
                 *sinks("prometheus:a.prom", collector.url),
                 "worker.py", files={"worker.py": worker},
-                env={"PYTHONPATH": str(LIBRARY)}) as job:
+                env={"PYTHONPATH": PACKAGE}) as job:
             page = job.folder / "a.prom"
             wait_until(lambda: page.exists() and 'process_memory_usage_bytes{local_rank="0"'
                        in page.read_text(), "the page shows the worker")
@@ -476,7 +474,7 @@ name = "elastrun.telemetry.*"
 """
         with Job("--config=job.toml", "--log-dir=logs", "worker.py", before=limit,
                  files={"worker.py": worker + "import time\ntime.sleep(1000)\n", "job.toml": text},
-                 env={"PYTHONPATH": str(LIBRARY)}) as job:
+                 env={"PYTHONPATH": PACKAGE}) as job:
             page = job.folder / "a.prom"
             lost = re.compile(
                 r'(?m)^elastrun_telemetry_dropped_total\{sink="journal".*\} ([1-9]\d*)$')

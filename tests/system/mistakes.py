@@ -17,6 +17,8 @@ OPTIONS: tuple[tuple[str, int, str], ...] = (
     ("--np 2 ok.py", 2, "write the option in full: --nproc-per-node\n"),
     ("-n 2 ok.py", 2, "-n is no option of elastrun: --nproc-per-node N starts N workers"),
     ("-np 2 ok.py", 2, "-np is no option of elastrun: --nproc-per-node N"),
+    ("-np4 ok.py", 2, "-np4? is no option of elastrun: --nproc-per-node N"),
+    ("-H a ok.py", 2, "each machine runs its own elastrun, with --nnodes"),
     ("--gpus 2 ok.py", 2, "--gpus is no option of elastrun: --nproc-per-node N"),
     ("--num_processes=2 ok.py", 2, "--num_processes is no option of elastrun: --nproc-per-node"),
     ("--use-env ok.py", 2, "--use-env is no option of elastrun: leave it out"),
@@ -33,6 +35,8 @@ OPTIONS: tuple[tuple[str, int, str], ...] = (
     ("--nproc-per-node gpus ok.py", 1, "Unsupported nproc_per_node value: gpus"),
     ("--max-restarts -1 ok.py", 1, "max_restarts must be >= 0"),
     ("--max-restarts x ok.py", 2, "invalid int value: 'x'"),
+    ("--exit-barrier-timeout=-1 ok.py", 1, "exit_barrier_timeout must be "),
+    ("--monitor-interval=nan ok.py", 1, "monitor_interval must be "),
     ("--shutdown-timeout -1 ok.py", 1, "shutdown_timeout must be non-negative, got -1"),
     ("--hang-timeout x ok.py", 1, "a number of seconds above 0, auto or off, got x"),
     ("--node-rank 5 --nnodes 2 ok.py", 1, "--node-rank 5 is not a rank of 2 nodes"),
@@ -112,6 +116,10 @@ JOB_FILES: tuple[tuple[str, str], ...] = (
     ('[rendezvous]\nrdzv_endpoint = "h:1"', r"job.toml:2:1: .*\n.* is rendezvous.endpoint\n"),
     ("nproc-per-node = 2", r"job.toml:1:1: .*\n.*belongs into the section \[job\]"),
     ("[workers]\nnproc_per_node = 2", r"job.toml:1:2: .*\n.*belongs into the section \[job\]"),
+    ('[output]\nlog-dir = "x"', "the key of --log-dir is logs.dir"),
+    ("[restarts]\nmax_restarts = 3", r"belongs into the section \[restart\]"),
+    ("[logs]\nnproc_per_node = 2", r"belongs into the section \[job\]"),
+    ("[tool.elastrun]\nname = 1", "the sections are env"),
     ("[job.env]\nX = 1", r"job.toml:1:6: .*\n.*\[env\] is a top-level section"),
 )
 SCRIPTS: tuple[tuple[str, str], ...] = (  # each fails with 1; the last line of stderr ends so

@@ -11,10 +11,9 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import LIMIT, PROGRAM, Job, lives, main, wait_until
+from harness import CTL, LIMIT, Job, lives, main, wait_until
 from ports import free_port
 
-CTL = PROGRAM.with_name("elastrunctl")
 # Trains from the last checkpoint on; what happens on the way is said by the words behind it.
 TRAIN = """\
 import os, pathlib, signal, sys, time
@@ -115,10 +114,6 @@ def run(*words: str, env: dict[str, str] | None = None) -> Job:
     return Job("--worker-lib", "--report=report.json", *words, env=env, files=FILES)
 
 
-def report_of(job: Job) -> dict:
-    return json.loads((job.folder / "report.json").read_text())
-
-
 def ask(job: Job, *words: str) -> None:
     """By elastrunctl preempt, once the run is registered: a moment after its workers run."""
     def asked() -> bool:
@@ -136,7 +131,7 @@ class Policy(unittest.TestCase):
             self.assertIn(starts, (2, 3))
             self.assertIn("twice the same ValueError@train.py:", job.errors())
             self.assertIn("after step 4: restarting does not help", job.errors())
-            report = report_of(job)
+            report = job.report()
             self.assertEqual(report["exit_code"], 93)
             ledger = report["restart_ledger"]["ledger"]
             self.assertEqual([row["step"] for row in ledger], [4] * starts)
@@ -162,7 +157,7 @@ class Policy(unittest.TestCase):
             with self.subTest(name), run("--max-restarts=1", "--restart-policy=auto", "train.py",
                                          f"outage={name}") as job:
                 self.assertEqual(job.end(), 1, job.errors())
-                report = report_of(job)
+                report = job.report()
                 self.assertEqual([one["class"] for one in report["restart_ledger"]["ledger"]],
                                  ["external"] * 2, job.errors())
                 self.assertIn("not restarted, by auto: 1 of 1 restarts spent", job.errors())
@@ -175,7 +170,7 @@ class Policy(unittest.TestCase):
                                          "--restart-policy=auto", "train.py",
                                          files={"train.py": script}) as job:
                 self.assertEqual(job.end(), 93, job.errors())
-                ledger = report_of(job)["restart_ledger"]["ledger"]
+                ledger = job.report()["restart_ledger"]["ledger"]
                 self.assertEqual([row["class"] for row in ledger], ["code", "code"])
                 self.assertRegex(job.errors(), f"auto: twice the same {seen}.*: restarting does")
 
@@ -195,7 +190,7 @@ class Policy(unittest.TestCase):
                  "train.py", files={"train.py": script}) as job:
             self.assertEqual(job.end(), 0, job.errors())
             self.assertRegex(job.errors(), "succeeded after .*, 4 restarts, 1 of 1 left\n")
-            report = report_of(job)
+            report = job.report()
             self.assertEqual((report["restarts"], report["restarts_left"]), (4, 1))
             series = dict(line.rsplit(" ", 1) for line in
                           (job.folder / "m.prom").read_text().splitlines() if line[0] != "#")
@@ -228,7 +223,7 @@ class Policy(unittest.TestCase):
         with run("--max-restarts=2", "train.py", "bug=5") as job:
             self.assertEqual(job.end(), 1, job.errors())
             self.assertEqual(len(job.lines("^rank 0 attempt")), 3)
-            self.assertIsNone(report_of(job)["restart_ledger"])
+            self.assertIsNone(job.report()["restart_ledger"])
 
     def test_new_checkpoints_give_the_restarts_back(self) -> None:
         # Three failures with one restart: each comes after a new checkpoint, the last does not.
@@ -361,7 +356,7 @@ class Preemption(unittest.TestCase):
         self.assertEqual(job.end(), 75, job.errors())
         steps = job.lines(r"^rank \d saves at (\d+)")
         self.assertEqual(len(set(steps)), 1, job.output())
-        preemption = report_of(job)["preemption"]
+        preemption = job.report()["preemption"]
         self.assertEqual(preemption["saved_step"], int(steps[0]))
         self.assertEqual(preemption["lost_steps"], 0)
         self.assertIn(why, preemption["why"])
@@ -377,7 +372,7 @@ class Preemption(unittest.TestCase):
             job.process.send_signal(signal.SIGTERM)
             self.check_saved(job, "SIGTERM")
             self.assertEqual(len(job.lines("saves at")), 2)
-            self.assertEqual(report_of(job)["restarts"], 0)
+            self.assertEqual(job.report()["restarts"], 0)
 
     def test_a_script_that_gives_no_number_saves_at_the_step_it_has_told(self) -> None:
         script = TRAIN.replace("should_save(step)", "should_save()")
@@ -416,7 +411,7 @@ class Preemption(unittest.TestCase):
             job.wait_for("^rank 0")
             ask(job, "plain", "--deadline=0.3")
             self.assertEqual(job.end(), 75, job.errors())
-            self.assertIn("elastrunctl preempt", report_of(job)["preemption"]["why"])
+            self.assertIn("elastrunctl preempt", job.report()["preemption"]["why"])
 
     def test_a_checkpoint_that_was_due_anyway_is_not_the_one_that_is_waited_for(self) -> None:
         with run("--preempt-file=please", "train.py", *LONG, "every=1") as job:
@@ -469,7 +464,7 @@ class Preemption(unittest.TestCase):
                  env={"SLURM_JOB_END_TIME": end}) as job:
             self.assertEqual(job.end(), 75, job.errors())
             self.assertEqual(job.lines("^saved"), ["saved"])
-            self.assertIn("Slurm", report_of(job)["preemption"]["why"])
+            self.assertIn("Slurm", job.report()["preemption"]["why"])
 
     def check_unsaved(self, job: Job, failure: str, lost: str) -> None:
         self.assertEqual(job.end(), 75, job.errors())
@@ -477,7 +472,7 @@ class Preemption(unittest.TestCase):
                                        rf"after [^\n]*, {lost}\n$")
         self.assertIn("\nelastrun: preempted, not saved\n", job.errors())
         self.assertNotIn("nothing is wrong", job.errors())
-        preemption = report_of(job)["preemption"]
+        preemption = job.report()["preemption"]
         self.assertRegex(preemption["failure"], f"^{failure}$")
         self.assertIsNone(preemption["saved"])
         self.assertIsNone(preemption["saved_step"])
@@ -641,7 +636,7 @@ class Preemption(unittest.TestCase):
             job.wait_for("is at 3")
             job.process.send_signal(signal.SIGTERM)
             self.assertEqual(job.end(), 1, job.errors())
-            self.assertIsNone(report_of(job)["preemption"])
+            self.assertIsNone(job.report()["preemption"])
 
 
 if __name__ == "__main__":

@@ -303,16 +303,13 @@ class Journal(unittest.TestCase):
 
 
 class Report(unittest.TestCase):
-    def report(self, job: Job, path: str = "report.json") -> dict:
-        return json.loads((job.folder / path).read_text())
-
     def test_a_failure_with_everything_that_is_known(self) -> None:
         with Job("--report=report.json", "--log-dir=logs", "-r", "3", "--nproc-per-node=3",
                  "--max-restarts=1",
                  *stub("pid", "only=1", "complain=Traceback (most recent call last):",
                        "complain=ValueError: boom", "exit=7", "all", "stay")) as job:
             self.assertEqual(job.end(), 1)
-            report = self.report(job)
+            report = job.report()
             (kept,) = job.folder.glob("logs/*/report.json")
             self.assertEqual(json.loads(kept.read_text()), report)
             self.assertEqual(Path(report["run_directory"]), kept.parent)
@@ -375,7 +372,7 @@ class Report(unittest.TestCase):
                  env={"PYTHONPATH": str(ROOT / "lib/python"), "PYTHONDONTWRITEBYTECODE": "1"},
                  files={"train.py": TRAINER}) as job:
             self.assertEqual(job.end(), 0, job.errors())
-            goodput = self.report(job)["goodput"]
+            goodput = job.report()["goodput"]
 
             def time_of(name: str) -> float:
                 return float((job.folder / name).read_text())
@@ -384,7 +381,7 @@ class Report(unittest.TestCase):
             self.assertLessEqual(lost, time_of("second_start") - time_of("before_checkpoint"))
             self.assertEqual((goodput["last_step"], goodput["last_checkpoint"]), (3, 3))
             self.assertEqual((goodput["restarts"], goodput["loss_known"]), (1, True))
-            self.check_goodput(self.report(job))
+            self.check_goodput(job.report())
             (journal,) = job.folder.glob("logs/*/journal.jsonl")
             told = [json.loads(line) for line in journal.read_text().splitlines()]
             self.assertEqual([r["value"] for r in told if r["name"] == "loss"], [0.25])
@@ -394,7 +391,7 @@ class Report(unittest.TestCase):
     def test_without_any_checkpoint_nobody_knows_what_was_lost(self) -> None:
         with Job("--report=report.json", *stub("exit=1")) as job:
             self.assertEqual(job.end(), 1)
-            goodput = self.report(job)["goodput"]
+            goodput = job.report()["goodput"]
             self.assertEqual((goodput["buckets_s"]["lost"], goodput["loss_known"]), (0, False))
 
 

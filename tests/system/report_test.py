@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What a person, a program and the shell are told at the end."""
-import json
 import subprocess
 import unittest
 
@@ -86,7 +85,7 @@ class Reports(unittest.TestCase):
                               "stopped "
                               "before it had ended", job.errors())
                 self.assertRegex(job.errors(), r": rank 0: ValueError: the first\n$")
-                report = json.loads((job.folder / "report.json").read_text())
+                report = job.report()
                 self.assertEqual(report["culprit"]["rank"], 0)
 
     def test_who_has_left_an_error_file_is_to_blame_also_if_it_never_gets_to_its_end(self) -> None:
@@ -156,28 +155,6 @@ raise ValueError("boom")
         with Job(*stub("die=SEGV")) as job:
             self.assertEqual(job.end(), 1)
             self.assertIn("was killed by SIGSEGV", job.errors())
-
-    def test_the_report_for_machines(self) -> None:
-        with Job("--nproc-per-node=2", "--max-restarts=1", "--report=report.json",
-                 *stub("only=1", "exit=7", "all", "stay")) as job:
-            self.assertEqual(job.end(), 1)
-            report = json.loads((job.folder / "report.json").read_text())
-            self.assertEqual(report["exit_code"], 1)
-            self.assertEqual(report["ending"], "workers_failed")
-            self.assertEqual(report["culprit"]["rank"], 1)
-            self.assertEqual(report["culprit"]["exit_code"], 7)
-            self.assertEqual(len(report["attempts"]), 2)
-            self.assertEqual(report["restarts"], 1)
-            buckets = report["goodput"]["buckets_s"].values()
-            self.assertAlmostEqual(sum(buckets), report["goodput"]["elapsed_s"], places=6)
-
-    def test_the_report_of_a_success(self) -> None:
-        with Job("--report=report.json", *stub("exit=0")) as job:
-            self.assertEqual(job.end(), 0)
-            report = json.loads((job.folder / "report.json").read_text())
-            self.assertTrue(report["succeeded"])
-            self.assertIsNone(report["culprit"])
-            self.assertEqual(report["failures"], [])
 
     def test_the_workers_own_code_if_asked_for(self) -> None:
         for steps, code in (("exit=7", 7), ("die=KILL", 137), ("exit=0", 0)):

@@ -17,11 +17,9 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from harness import PROGRAM, Job, main, stub, wait_until
+from harness import CTL, PACKAGE, Job, main, stub, wait_until
 from ports import free_port, listens
 
-LIBRARY = Path(__file__).resolve().parents[2] / "lib" / "python"
-ELASTRUNCTL = PROGRAM.with_name("elastrunctl")
 STRANGER = 65533
 # A title, a cleared screen, another line; and as UTF-8 a CSI of one byte and a turned direction.
 ESCAPES = "rogue\x1b]0;PWNED\x07\x1b[2J\n\rE1128 fake line\x9b31m\u202e"
@@ -210,7 +208,7 @@ class Workers(Strangers):
                   "    one.recv(1)\n")
         with Job("--log-dir=logs", "--redirects=3", "--goodput=agent", "--metrics=console",
                  "worker.py", files={"worker.py": worker},
-                 env={"PYTHONPATH": str(LIBRARY), "LOGLEVEL": "DEBUG"}) as job:
+                 env={"PYTHONPATH": PACKAGE, "LOGLEVEL": "DEBUG"}) as job:
             job.end()
             self.assertIn("has the unknown kind 'rogue]0;PWNED", self.check_shown(job))
             self.assertIsNone(CONTROLS.search(job.output()), job.output())
@@ -261,7 +259,7 @@ class Places(Strangers):
             wait_until(lambda: "elastrunctl cannot find this run: " in job.errors(), "it is told",
                        job.errors)
             self.assertIn(why, job.errors())
-            asked = subprocess.run([ELASTRUNCTL, "status"], user=user, group=user, cwd="/",
+            asked = subprocess.run([CTL, "status"], user=user, group=user, cwd="/",
                                    env={"PATH": os.environ["PATH"]}, capture_output=True, text=True,
                                    timeout=60, check=False)
             self.assertIn(f"runs may be missing: {why}", asked.stderr)

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import time
 import unittest
 from pathlib import Path
 
-from harness import STUB, Job, lives, main, wait_until
+from harness import PACKAGE, STUB, Job, lives, main, wait_until
 
 STUCK_WRITE = STUB.parent / "libstuck_write.so"
-PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")
 # As torch's FileTimerClient writes: open, one line, close. torch itself: tests/examples.
 CLIENT = """
 import json, os, signal, sys, time
@@ -52,16 +50,13 @@ class Timers(unittest.TestCase):
             files={"train.py": CLIENT + script},
             env={"PYTHON_EXEC": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"} | env))
 
-    def report(self, job: Job) -> dict:
-        return json.loads((job.folder / "report.json").read_text())
-
     def test_a_worker_that_hangs_is_ended_with_its_stack_and_started_again(self) -> None:
         job = self.start("ask('outer', 600)\n"
                          "if FIRST and RANK == 1: ask('load', 0.2); time.sleep(600)\n"
                          "take_back('outer')\nprint('went through')\n",
                          "--nproc-per-node=2", "--max-restarts=1")
         self.assertEqual(job.end(), 0, job.errors())
-        report = self.report(job)
+        report = job.report()
         self.assertEqual(report["restarts"], 1)
         first, second = report["attempts"]
         self.assertRegex(first["cause"]["text"],
@@ -79,7 +74,7 @@ class Timers(unittest.TestCase):
     def test_the_verdict_names_the_scope_and_shows_the_stack(self) -> None:
         job = self.start("ask('load', 0.1); time.sleep(600)\n", "--event-log-handler=console")
         self.assertEqual(job.end(), 1, job.errors())
-        report = self.report(job)
+        report = job.report()
         failure, = report["failures"]
         self.assertRegex(failure["expired_timer"], f"^{expired('load')}$")
         self.assertEqual(report["verdict"], "rank 0 failed first: it was killed by SIGKILL: "
@@ -105,7 +100,7 @@ class Timers(unittest.TestCase):
             "write('{\"version\": 1, \"pid\": 12')\n"  # and is continued by another's line
             "ask('past', -5)\ntime.sleep(600)\n")
         self.assertEqual(job.end(), 1, job.errors())
-        self.assertIn("timer 'past' had expired when it came", self.report(job)["verdict"])
+        self.assertIn("timer 'past' had expired when it came", job.report()["verdict"])
         self.assertEqual(len(job.lines(r"timer\] Ignored: ", job.err)), 5, job.errors())
 
     def test_the_python_stack_comes_from_a_worker_that_offers_it(self) -> None:
@@ -117,7 +112,7 @@ class Timers(unittest.TestCase):
                          "with elastrun.timer.expires(after=600): pass\n", "--max-restarts=1",
                          TORCHELASTIC_ENABLE_FILE_TIMER="", PYTHONPATH=PACKAGE)
         self.assertEqual(job.end(), 0, job.errors())
-        timer, = self.report(job)["attempts"][0]["expired_timers"]
+        timer, = job.report()["attempts"][0]["expired_timers"]
         self.assertRegex(timer["scope"], r"/train\.py#\d+$")
         self.assertLessEqual(timer["after_s"], 0.2)
         stack = "\n".join(timer["stack"])
@@ -178,7 +173,7 @@ class Timers(unittest.TestCase):
                          "def load():\n    ask('load', 0.2)\n    time.sleep(600)\nload()\n",
                          PYTHONPATH=PACKAGE)
         self.assertEqual(job.end(), 1, job.errors())
-        failure, = self.report(job)["failures"]
+        failure, = job.report()["failures"]
         self.assertIn(" in load", "\n".join(failure["stack"]))
         self.assertRegex(job.errors(), r"\n    \|   File .*, line \d+ in load\n")
 
@@ -186,7 +181,7 @@ class Timers(unittest.TestCase):
         job = self.start("import elastrun\nelastrun.offer_stacks()\nask('load', 0.2)\n"
                          "os.kill(os.getpid(), signal.SIGSTOP)\n", PYTHONPATH=PACKAGE)
         self.assertEqual(job.end(), 1, job.errors())
-        failure, = self.report(job)["failures"]
+        failure, = job.report()["failures"]
         self.assertRegex(failure["stack"][0], "^thread .*: stopped")
 
     def test_a_timer_without_a_signal_is_told_and_ends_nobody(self) -> None:
@@ -197,7 +192,7 @@ class Timers(unittest.TestCase):
         self.assertRegex(job.errors(), expired("slow") + "; taking its stack, no signal")
         (job.folder / "go").touch()
         self.assertEqual(job.end(), 0, job.errors())
-        timer, = self.report(job)["attempts"][0]["expired_timers"]
+        timer, = job.report()["attempts"][0]["expired_timers"]
         self.assertIsNone(timer["signal"])
 
     def test_the_signal_is_the_one_that_was_asked_for(self) -> None:
@@ -205,7 +200,7 @@ class Timers(unittest.TestCase):
                          "ask('soft', 0.1, signal=15)\ntime.sleep(600)\n")
         self.assertEqual(job.end(), 1, job.errors())
         # It ended by itself, whatever had led to that.
-        self.assertIn("ended with exit code 7", self.report(job)["verdict"])
+        self.assertIn("ended with exit code 7", job.report()["verdict"])
 
     def test_a_process_below_a_worker_can_have_timers(self) -> None:
         job = self.start("if len(sys.argv) == 1:\n"
@@ -214,7 +209,7 @@ class Timers(unittest.TestCase):
                          "    sys.exit(128 - end)\n"
                          "ask('below', 0.1); time.sleep(600)\n")
         self.assertEqual(job.end(), 1, job.errors())
-        self.assertRegex(self.report(job)["verdict"], "^rank 0 failed first: it ended with exit "
+        self.assertRegex(job.report()["verdict"], "^rank 0 failed first: it ended with exit "
                          f"code 137: {expired('below')}$")
 
     def test_a_worker_that_is_being_stopped_has_no_timers(self) -> None:
@@ -226,7 +221,7 @@ class Timers(unittest.TestCase):
                          "signal.signal(15, save)\nask('before', 600)\nopen('ready', 'w')\n"
                          "time.sleep(600)\n", "--nproc-per-node=2")
         self.assertEqual(job.end(), 1, job.errors())
-        codes = [worker["exit_code"] for worker in self.report(job)["workers"]]
+        codes = [worker["exit_code"] for worker in job.report()["workers"]]
         self.assertEqual(codes, [5, 3])
         self.assertNotIn("expired", job.errors())
 
@@ -266,7 +261,7 @@ class Timers(unittest.TestCase):
         job = self.start("ask('load', 0.1); time.sleep(600)\n",
                          PATH=f"{folder}:{os.environ['PATH']}")
         self.assertEqual(job.end(), 1, job.errors())
-        failure, = self.report(job)["failures"]
+        failure, = job.report()["failures"]
         self.assertEqual(failure["stack"][:2], [f'Thread {failure["pid"]} (idle): "MainThread"',
                                                 "    load (train.py:7)"])
         self.assertRegex(failure["stack"][2], "^thread ")
@@ -279,7 +274,7 @@ class Timers(unittest.TestCase):
         job = self.start("ask('load', 0.1); time.sleep(600)\n",
                          PATH=f"{folder}:{os.environ['PATH']}")
         self.assertEqual(job.end(), 1, job.errors())
-        self.assertIn("expired timer 'load'", self.report(job)["verdict"])
+        self.assertIn("expired timer 'load'", job.report()["verdict"])
         self.assertFalse(lives(int((job.folder / "spy").read_text())))
 
     def test_a_path_that_does_not_answer_stops_neither_job_nor_timer(self) -> None:
@@ -290,7 +285,7 @@ class Timers(unittest.TestCase):
             PATH=f"{os.environ['PATH']}:{folder}", LD_PRELOAD=str(STUCK_WRITE),
             STUCK_WHILE="stuck", STUCK_FOLDER=str(folder), ASAN_OPTIONS="verify_asan_link_order=0")
         self.assertEqual(job.end(), 1, job.errors())
-        self.assertIn("expired timer 'load'", self.report(job)["verdict"])
+        self.assertIn("expired timer 'load'", job.report()["verdict"])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from harness import Job, main
 
-TREE = Path(__file__).resolve().parents[2] / "lib" / "python"
 PYTHON = {"PYTHON_EXEC": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -24,9 +23,6 @@ class Reports(unittest.TestCase):
                                     files={"train.py": script}, env=PYTHON | env))
         self.assertEqual(job.end(), code, job.errors())
         return job
-
-    def report(self, job: Job) -> dict:
-        return json.loads((job.folder / "report.json").read_text())
 
     def journal(self, job: Job) -> list[dict]:
         file, = (job.folder / "logs").glob("*/journal.jsonl")
@@ -90,7 +86,7 @@ monitor.stop_goodput_uploader()
             "os.kill(os.getpid(), signal.SIGKILL)\n", "--worker-lib", code=1)
         self.assertRegex(job.errors(), r"(?m)^  last      step 120 \([\d.]+ \w+ before\); "
                                        r"model/loss=0\.25, torchelastic/n=nan$")
-        failure, = self.report(job)["failures"]
+        failure, = job.report()["failures"]
         last = failure["last"]
         self.assertEqual((last["step"], last["phase"]), (120, None))
         self.assertGreaterEqual(last["step_age_s"], 0)
@@ -101,7 +97,7 @@ monitor.stop_goodput_uploader()
             "import elastrun, os\n"
             "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': elastrun.step(7)\n"
             "exit(3)\n", "--worker-lib", "--max-restarts=1", code=1)
-        self.assertIsNone(self.report(job)["failures"][0]["last"]["step"])
+        self.assertIsNone(job.report()["failures"][0]["last"]["step"])
 
     def test_a_worker_that_scribbles_over_its_page_harms_nobody(self) -> None:
         job = self.run_job(
@@ -117,7 +113,7 @@ monitor.stop_goodput_uploader()
         self.assertEqual(job.output(), "sealed\nsealed\nsealed\n")
         self.assertIn("rank 0 failed first: it ended with exit code 3", job.errors())
         self.assertNotIn("\x1b", job.errors())
-        self.assertIn("values", self.report(job)["failures"][0]["last"])
+        self.assertIn("values", job.report()["failures"][0]["last"])
 
     def test_what_workers_report_is_in_the_journal_with_who_said_it(self) -> None:
         job = self.run_job(
@@ -177,11 +173,11 @@ monitor.stop_goodput_uploader()
                   "for i in range(3): one.record_step_start_time(i); time.sleep(0.05)\n"
                   "exit(3)\n")
         job = self.run_job(script, "--worker-lib", "--goodput=off", code=1)
-        self.assertIsNone(self.report(job)["goodput"])
+        self.assertIsNone(job.report()["goodput"])
         self.assertNotIn("goodput", job.errors())
         self.assertEqual([one["name"] for one in self.journal(job) if "goodput" in str(one)], [])
         job = self.run_job(script, "--worker-lib", code=1)
-        self.assertEqual(self.report(job)["goodput"]["last_step"], 1)
+        self.assertEqual(job.report()["goodput"]["last_step"], 1)
 
     def test_without_the_package_the_option_says_where_it_looked(self) -> None:
         folder = self.enterContext(Job("--version")).folder
