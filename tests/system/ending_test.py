@@ -79,17 +79,6 @@ class Outputs(Case):
         self.assertEqual((told["message"]["message"], told["message"]["errorCode"]), ("boom", 3))
         self.assertEqual(list(self.folder.glob("*.part")), [])
 
-    def test_more_than_ten_local_ranks(self) -> None:
-        done = self.run_elastrun("--nproc-per-node", "12", "--tee", "10:3,11:1", "--redirects",
-                                 "10:3,11:1", "--log-dir", "logs", "--no-python", STUB,
-                                 "env=LOCAL_RANK")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        told = [line for line in done.stdout.splitlines() if line.startswith("[")]
-        self.assertEqual(sorted(told), ["[default10]:LOCAL_RANK=10", "[default11]:LOCAL_RANK=11"])
-        for rank in (10, 11):
-            (log,) = self.folder.glob(f"logs/*/attempt_0/{rank}/stdout.log")
-            self.assertEqual(log.read_text(), f"LOCAL_RANK={rank}\n")
-
     def test_error_files_of_each_attempt_are_kept(self) -> None:
         def error(text: str) -> str:
             return "error=" + json.dumps({"message": {"message": text, "extraInfo": {

@@ -256,14 +256,6 @@ class Hangs(unittest.TestCase):
             self.assertEqual(job.end(), 0, job.errors())
             self.assertEqual(job.report()["hangs"], [])
 
-    def test_a_limit_that_is_none_is_refused(self) -> None:
-        for words in (["--hang-timeout=soon"], ["--hang-timeout=0"], ["--hang-timeout=-1"],
-                      ["--hang-timeout=nan"]):
-            job = self.start(TRAINS, *words)
-            self.assertEqual(job.end(), 1, job.errors())
-            self.assertIn("hang_timeout must be a number of seconds above 0, auto or off, got "
-                          + words[0].split("=")[1], job.errors())
-
     def test_the_flight_recorder_is_asked_where_it_has_its_pipe(self) -> None:
         script = TRAINS + (
             "os.mkfifo(os.environ['TORCH_FR_DUMP_TEMP_FILE'] + str(RANK) + '.pipe')\n"

@@ -23,11 +23,6 @@ def waiting(reader: int) -> int:
 
 
 class Output(unittest.TestCase):
-    def test_the_last_line_without_a_newline_is_not_lost(self) -> None:
-        for options in (("--tee=3",), ()):
-            with self.subTest(options), Job(*options, *stub("say=whole", "half=the end")) as job:
-                self.assertEqual(job.end(), 0)
-                self.assertIn("the end", job.output())
 
     def test_the_last_words_of_a_crash_are_not_lost(self) -> None:
         with Job("--nproc-per-node=2", "--tee=1",
@@ -99,11 +94,6 @@ class Output(unittest.TestCase):
                 self.assertIn("exitcode  : 3", job.errors())
                 self.assertEqual(job.out.stat().st_size, LIMIT_OF_FILES)
                 self.assertRegex(job.output(), "(?m)^.*ignored blocked$")  # nothing, for workers
-
-    def test_the_launcher_itself_is_silent(self) -> None:
-        with Job("--nproc-per-node=2", *stub("exit=0")) as job:
-            self.assertEqual(job.end(), 0)
-            self.assertEqual(job.output() + job.errors(), "")
 
     def test_the_launchers_log_is_in_the_directory_of_the_run(self) -> None:
         with Job("--log-dir=logs", *stub("exit=0"), env={"LOGLEVEL": "ERROR"}) as job:

@@ -246,14 +246,6 @@ class Policy(unittest.TestCase):
                 if code == 93 or starts > 1:
                     self.assertIn(f"--restart-rule {rule}", job.errors())
 
-    def test_a_bad_rule_is_a_usage_error(self) -> None:
-        with run("--restart-rule=memory:1", "train.py") as job:
-            self.assertEqual(job.end(), 2)
-            self.assertIn("'memory' does not fit", job.errors())
-        with run(f"--restart-rule=exception={'E' * 2000}:fail", "train.py") as job:
-            self.assertEqual(job.end(), 2)
-            self.assertIn("at most 2000", job.errors())
-
     def test_a_memory_that_is_no_regular_file_is_refused_at_once(self) -> None:
         with run("--restart-policy=auto", "--restart-memory=.", "train.py") as job:
             self.assertEqual(job.end(), 1, job.errors())

@@ -151,11 +151,6 @@ raise ValueError("boom")
             self.assertRegex(job.errors(), r"\n  slow      rank 0 did not end when asked to: "
                                            r"killed after [0-9.]+ m?s\n")
 
-    def test_a_crash_is_named_by_its_signal(self) -> None:
-        with Job(*stub("die=SEGV")) as job:
-            self.assertEqual(job.end(), 1)
-            self.assertIn("was killed by SIGSEGV", job.errors())
-
     def test_the_workers_own_code_if_asked_for(self) -> None:
         for steps, code in (("exit=7", 7), ("die=KILL", 137), ("exit=0", 0)):
             with self.subTest(steps), Job("--exit-code=worker", *stub(steps)) as job:
