@@ -63,4 +63,9 @@ class ByteReader {
 /// "00 ce f7 85 3c": the first `limit` bytes for a log line, "..." if there are more.
 std::string format_hex(std::string_view bytes, std::size_t limit = 16);
 
+/// RFC 4648, section 4, with padding.
+std::string encode_base64(std::string_view bytes);
+/// Nothing if the text is not base64 as above, without line ends.
+std::optional<std::string> decode_base64(std::string_view text);
+
 }  // namespace elastrun::net

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "net/seal.hpp"
 
 #include "net/bytes.hpp"
-#include "net/key_exchange.hpp"
 
 #include <cassert>
 #include <openssl/core_names.h>

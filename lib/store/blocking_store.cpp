@@ -2,7 +2,7 @@
 #include "store/blocking_store.hpp"
 
 #include "core/system_clock.hpp"
-#include "net/resolver.hpp"
+#include "net/dialer.hpp"
 #include "store/client.hpp"
 #include "store/file_store.hpp"
 

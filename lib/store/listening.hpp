@@ -10,6 +10,11 @@
 
 namespace elastrun::store {
 
+/// Who listens on this TCP port of our network namespace: "process 4242 (python train.py)". Empty
+/// if that cannot be seen: another user's process, another container. Reads /proc/net/tcp{,6} and
+/// the descriptors of the processes we may look into; bounded to some 100 ms on a large machine.
+std::string find_port_owner(std::uint16_t port);
+
 /// "10.0.0.7:4711", IPv4 as such also on a socket of both families.
 std::string show(const boost::asio::ip::tcp::endpoint& endpoint);
 /// The other end of a connection.

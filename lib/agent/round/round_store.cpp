@@ -2,8 +2,8 @@
 #include "agent/round/round_store.hpp"
 
 #include "core/log.hpp"
+#include "net/dialer.hpp"
 #include "net/endpoint.hpp"
-#include "net/resolver.hpp"
 #include "workers/held_port.hpp"
 
 #include <utility>

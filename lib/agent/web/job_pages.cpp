@@ -6,7 +6,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "export/exposition.hpp"
-#include "store/port_owner.hpp"
+#include "store/listening.hpp"
 #include "workers/environment.hpp"
 
 #include <algorithm>

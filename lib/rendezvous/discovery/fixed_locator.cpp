@@ -3,8 +3,8 @@
 
 #include "core/host_name.hpp"
 #include "core/lifetime.hpp"
+#include "net/dialer.hpp"
 #include "net/outward.hpp"
-#include "net/resolver.hpp"
 #include "rendezvous/coordinator/host.hpp"
 
 #include <algorithm>

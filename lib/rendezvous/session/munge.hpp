@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "net/key_exchange.hpp"
+#include "net/seal.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <memory>

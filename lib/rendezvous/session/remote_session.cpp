@@ -12,7 +12,7 @@
 #include "rendezvous/session/coordinator_search.hpp"
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/messages.hpp"
-#include "store/port_owner.hpp"
+#include "store/listening.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>

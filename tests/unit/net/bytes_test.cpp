@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/bytes.hpp"
 
-#include "net/base64.hpp"
-
 #include <doctest/doctest.h>
 
 using namespace elastrun;

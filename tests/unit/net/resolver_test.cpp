@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "net/resolver.hpp"
-
 #include "core/system_clock.hpp"
+#include "net/dialer.hpp"
 #include "support/loop.hpp"
 #include "support/no_threads.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/election/etcd_reader.hpp"
 
-#include "net/base64.hpp"
+#include "net/bytes.hpp"
 
 #include <doctest/doctest.h>
 #include <string>

@@ -2,7 +2,6 @@
 #include "store/server.hpp"
 
 #include "store/listening.hpp"
-#include "store/port_owner.hpp"
 #include "store/tcp_protocol.hpp"
 #include "support/logged_text.hpp"
 #include "unit/store/raw_client.hpp"
