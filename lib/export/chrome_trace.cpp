@@ -3,7 +3,7 @@
 
 #include "core/json.hpp"
 #include "core/text.hpp"
-#include "export/series_name.hpp"
+#include "export/record_line.hpp"
 #include "telemetry/value.hpp"
 
 #include <algorithm>

@@ -1,21 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "export/families.hpp"
+#include "telemetry/registry.hpp"
 
-/// Pages that Prometheus scrapes. Formats: "Exposition formats" of Prometheus' documentation (text
-/// 0.0.4), and the specification of OpenMetrics 1.0.
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+/// Pages that Prometheus scrapes, written from the points of a collection. Formats: "Exposition
+/// formats" of Prometheus' documentation (text 0.0.4), and the specification of OpenMetrics 1.0.
 namespace elastrun::exporter {
 
 constexpr std::string_view kPrometheusType = "text/plain; version=0.0.4; charset=utf-8";
 constexpr std::string_view kOpenMetricsType =
     "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// State sets and infos as gauges; no exemplars, units and creation times, which it does not have.
-std::string prometheus_text(const std::vector<Family>& families);
-/// Ends with "# EOF".
-std::string openmetrics_text(const std::vector<Family>& families);
-/// Whether an Accept header asks for OpenMetrics; the older format is for everybody else.
-bool wants_openmetrics(std::string_view accept);
+/// OpenMetrics has units and creation times, and ends with "# EOF".
+enum class PageForm { Prometheus, OpenMetrics };
+/// What an Accept header asks for; the older format is for everybody else.
+PageForm form_for(std::string_view accept);
+
+struct PageOptions {
+  /// Upper bounds of histograms. A value in the sketch bucket around a bound may count on either
+  /// side: 1.09 % of the bound.
+  std::vector<double> bounds{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,   2.5,
+                             5,     10,   30,    60,   120, 300,  600, 1800};
+  bool scope_labels = true;                      // otel_scope_name
+  std::vector<telemetry::Attribute> resource{};  // becomes target_info
+  bool tells_refused = false;                    // elastrun_page_refused, if there are any
+};
+
+/// Families by name. If two series would write one sample, the agent's and the machine's (no scope,
+/// or one of "elastrun") is there, whatever workers call theirs; otherwise the first one. The
+/// others are refused, counted.
+///
+/// Stats become summaries of count and sum, histograms histograms. A gauge without data has no
+/// sample, nor has a counter that is not finite.
+std::string page_of(const telemetry::Snapshot& snapshot, PageForm form,
+                    const PageOptions& options = {});
+
+// Names, by OpenTelemetry's rules for Prometheus
+// -----------------------------------------------
+
+using Label = std::pair<std::string, std::string>;
+/// Letters, digits and single `_`; no digit first.
+std::string prometheus_name(std::string_view name);
+/// "s" -> "seconds", "By/s" -> "bytes_per_second", "{restart}" -> ""; "1" is a ratio for gauges.
+std::string prometheus_unit(std::string_view ucum, bool is_gauge);
+/// If keys become one, their values are joined by `;`. By name.
+std::vector<Label> prometheus_labels(const std::vector<telemetry::Attribute>& attributes);
 
 }  // namespace elastrun::exporter

@@ -62,7 +62,7 @@ json::value time_of(WallTime when) {
   return whole(when.time_since_epoch().count());
 }
 
-json::object buckets_of(const telemetry::Buckets& buckets) {
+json::object buckets_of(const worker::Buckets& buckets) {
   json::array counts;
   for (const auto count : buckets.counts) counts.push_back(whole(count));
   return {{"offset", buckets.offset}, {"bucketCounts", std::move(counts)}};
@@ -458,11 +458,7 @@ OtlpSink::OtlpSink(boost::asio::io_context& loop, Clock& clock, std::string name
       kept_(clock),
       alarm_(clock.make_alarm()) {}
 
-void OtlpSink::Pace::pause(TimePoint now, Duration time) {
-  not_before = std::max(not_before, now + time);
-}
-
-std::size_t OtlpSink::Outbox::add(const Record& record) {
+std::size_t OtlpSink::Signal::add(const Record& record) {
   bytes += size_of(record);
   waiting.push_back(record);
   std::size_t gone = 0;
@@ -474,7 +470,9 @@ std::size_t OtlpSink::Outbox::add(const Record& record) {
   return gone;
 }
 
-void OtlpSink::Outbox::fill_batch() {
+std::string OtlpSink::Signal::next_body(const OtlpOptions& options) {
+  // Kept while it is under way, to be sent again if nothing newer has come by then.
+  if (encode == nullptr) return sent = std::exchange(page, {});
   // A batch that was not taken goes out again before anything newer.
   const auto count = batch.empty() ? std::min(kBatch, waiting.size()) : 0;
   for (std::size_t i = 0; i < count; ++i) {
@@ -482,12 +480,20 @@ void OtlpSink::Outbox::fill_batch() {
     batch.push_back(std::move(waiting.front()));
     waiting.pop_front();
   }
+  return encode(batch, options);
 }
 
-std::size_t OtlpSink::Outbox::drop() {
-  const auto all = size();
+void OtlpSink::Signal::clear_sent() {
   batch.clear();
+  sent.clear();
+}
+
+/// Returns how much that was, with what is under way: of metrics also the newer page behind it.
+std::size_t OtlpSink::Signal::drop() {
+  const auto all = size() + (encode == nullptr ? 1 : 0);
+  clear_sent();
   waiting.clear();
+  page.clear();
   bytes = 0;
   return all;
 }
@@ -495,18 +501,18 @@ std::size_t OtlpSink::Outbox::drop() {
 void OtlpSink::consume(const Record& record) {
   const bool span = record.kind == Record::Kind::SpanEnd;
   if (record.kind != Record::Kind::Event && !span) return;
-  auto& outbox = outboxes_[span ? 1 : 0];
-  const bool first = outbox.waiting.empty();
-  lost_ += outbox.add(record);
+  auto& signal = signals_[span ? 2 : 1];
+  const bool first = signal.waiting.empty();
+  lost_ += signal.add(record);
   if (!first) return;
   // Events come in bursts: they wait a moment, to go out as one batch.
-  if (!finished_) outbox.pace.pause(clock_.now(), kGather);
+  if (!finished_) signal.pause(clock_.now(), kGather);
   if (!call_) send_later();
 }
 
 void OtlpSink::pull(const telemetry::Snapshot& snapshot) {
   // Replaces a page that was not taken: its totals are in this one.
-  metrics_ = snapshot.points.empty() ? "" : otlp_metrics(snapshot, settings_.options);
+  signals_[0].page = snapshot.points.empty() ? "" : otlp_metrics(snapshot, settings_.options);
   send();
 }
 
@@ -517,16 +523,15 @@ void OtlpSink::send() {
   // Each signal has its own pace: a collector that answers 503 for metrics alone once got no event
   // at all. And its turn: one that takes longer for metrics than the pause between two collections
   // would get nothing else.
-  constexpr std::size_t kSignals = std::tuple_size_v<decltype(outboxes_)> + 1;
   bool more = false;
-  for (std::size_t i = 0; i < kSignals; ++i) {
-    const auto signal = (turn_ + i) % kSignals;
-    auto* const outbox = signal == 0 ? nullptr : &outboxes_[signal - 1];
-    if (outbox == nullptr ? metrics_.empty() : !outbox->has_some()) continue;
+  for (std::size_t i = 0; i < signals_.size(); ++i) {
+    const auto number = (turn_ + i) % signals_.size();
+    auto& signal = signals_[number];
+    if (!signal.has_some()) continue;
     more = true;
-    if (now < (outbox == nullptr ? metrics_pace_ : outbox->pace).not_before) continue;
-    turn_ = signal + 1;
-    return outbox == nullptr ? send_metrics() : send_records(*outbox);
+    if (now < signal.not_before) continue;
+    turn_ = number + 1;
+    return post(signal);
   }
   under_way_ = nullptr;
   if (more) return send_later();
@@ -536,39 +541,19 @@ void OtlpSink::send() {
 
 void OtlpSink::send_later() {
   auto next = TimePoint::max();
-  if (!metrics_.empty()) next = std::min(next, metrics_pace_.not_before);
-  for (const auto& outbox : outboxes_) {
-    if (outbox.has_some()) next = std::min(next, outbox.pace.not_before);
+  for (const auto& signal : signals_) {
+    if (signal.has_some()) next = std::min(next, signal.not_before);
   }
   alarm_->arm(next, [this] { send(); });
 }
 
-void OtlpSink::send_metrics() {
-  under_way_ = &metrics_pace_;
-  // Kept while it is under way, to be sent again if nothing newer has come by then.
-  sending_ = std::exchange(metrics_, {});
-  post("/v1/metrics", sending_);
-}
-
-void OtlpSink::send_records(Outbox& outbox) {
-  under_way_ = &outbox.pace;
-  outbox.fill_batch();
-  post(outbox.path, outbox.body(outbox.batch, settings_.options));
-}
-
-/// Null: metrics are, or nothing is.
-OtlpSink::Outbox* OtlpSink::outbox_under_way() {
-  const auto found = std::ranges::find_if(
-      outboxes_, [this](const Outbox& outbox) { return &outbox.pace == under_way_; });
-  return found == outboxes_.end() ? nullptr : &*found;
-}
-
-void OtlpSink::post(const char* path, std::string body) {
+void OtlpSink::post(Signal& signal) {
+  under_way_ = &signal;
   net::HttpCall::Settings settings{settings_.target.endpoint, settings_.tls, kLimit};
   // One connection for all requests: a handshake of TLS for each would cost more than what is sent.
   settings.kept = &kept_;
-  net::HttpRequest request{"POST", settings_.target.path + path, std::move(body),
-                           settings_.headers};
+  net::HttpRequest request{"POST", settings_.target.path + signal.path,
+                           signal.next_body(settings_.options), settings_.headers};
   call_ = net::fetch(loop_, clock_, std::move(settings), std::move(request),
                      [this](const Result<net::HttpResponse>& response) { answered(response); });
 }
@@ -594,21 +579,21 @@ void OtlpSink::taken(const std::string& body) {
   under_way_->next_pause = kFirstPause;
   std::string why;
   // The collector gives the number, so it is not believed beyond what was sent.
-  const auto lost = std::min<std::uint64_t>(rejected(body, why), under_way());
-  delivered_ += under_way() - lost;
+  const auto lost = std::min<std::uint64_t>(rejected(body, why), under_way_->under_way());
+  delivered_ += under_way_->under_way() - lost;
   lost_ += lost;
   if (lost > 0) {
     trouble(why);
   } else if (std::exchange(under_way_->said, false)) {
     log::info("metrics", "{}: takes what it is sent again", name());
   }
-  if (auto* const outbox = outbox_under_way()) outbox->batch.clear();
+  under_way_->clear_sent();
   send();
 }
 
 void OtlpSink::refused(std::string why) {
-  lost_ += under_way();
-  if (auto* const outbox = outbox_under_way()) outbox->batch.clear();
+  lost_ += under_way_->under_way();
+  under_way_->clear_sent();
   trouble(std::move(why));
   send();
 }
@@ -616,26 +601,16 @@ void OtlpSink::refused(std::string why) {
 /// At the end a retry would come too late. Metrics newer than those sent replace them.
 void OtlpSink::later(std::string why, std::optional<Duration> asked) {
   trouble(std::move(why));
+  auto& signal = *under_way_;
   if (finished_) {
-    drop_those_under_way();
+    lost_ += signal.drop();
     return send();
   }
   // Totals: the newest page replaces any that was not taken.
-  if (metrics_are_under_way() && metrics_.empty()) metrics_ = std::move(sending_);
-  auto& pace = *under_way_;
-  pace.pause(clock_.now(), asked ? *asked : with_jitter(pace.next_pause));
-  pace.next_pause = std::min(pace.next_pause * 2, kLongestPause);
+  if (signal.page.empty()) signal.page = std::exchange(signal.sent, {});
+  signal.pause(clock_.now(), asked ? *asked : with_jitter(signal.next_pause));
+  signal.next_pause = std::min(signal.next_pause * 2, kLongestPause);
   send();
-}
-
-void OtlpSink::drop_those_under_way() {
-  if (metrics_are_under_way()) {
-    // The page under way, and the newer one that waited behind it.
-    lost_ += metrics_.empty() ? 1 : 2;
-    metrics_.clear();
-  } else if (auto* const outbox = outbox_under_way()) {
-    lost_ += outbox->drop();
-  }
 }
 
 void OtlpSink::trouble(std::string why) {
@@ -649,16 +624,14 @@ void OtlpSink::finish(std::function<void()> done) {
   finished_ = std::move(done);
   // No pause any more: the agent waits two seconds for all sinks together.
   alarm_->disarm();
-  metrics_pace_.not_before = {};
-  for (auto& outbox : outboxes_) outbox.pace.not_before = {};
+  for (auto& signal : signals_) signal.not_before = {};
   turn_ = 0;  // the last totals first
   send();
 }
 
 SinkAccount OtlpSink::account() const {
-  std::uint64_t open = metrics_.empty() ? 0 : 1;
-  for (const auto& outbox : outboxes_) open += outbox.size();
-  if (call_ && metrics_are_under_way()) open += 1;
+  std::uint64_t open = call_ && under_way_ == signals_.data() ? 1 : 0;
+  for (const auto& signal : signals_) open += signal.size();
   return {name(), delivered_, lost_ + open, trouble_, open};
 }
 

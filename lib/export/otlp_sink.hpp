@@ -8,6 +8,7 @@
 #include "net/http_call.hpp"
 #include "telemetry/registry.hpp"
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <deque>
@@ -85,41 +86,35 @@ class OtlpSink final : public MetricsSink {
   SinkAccount account() const override;
 
  private:
-  /// When a signal may be sent.
-  struct Pace {
+  /// Metrics, events or spans: what is on its way, and when it may be sent.
+  struct Signal {
+    const char* path;
+    /// Null: of metrics, of which the newest page is all there is to send.
+    std::string (*encode)(std::span<const telemetry::Record>, const OtlpOptions&) = nullptr;
     TimePoint not_before{};
     Duration next_pause = kFirstPause;
     bool said = false;  // that it is not taken
-    void pause(TimePoint now, Duration time);
-  };
-  /// Records on their way: events, or spans.
-  struct Outbox {
-    const char* path;
-    std::string (*body)(std::span<const telemetry::Record>, const OtlpOptions&);
-    Pace pace{};
     std::deque<telemetry::Record> waiting{};
     std::size_t bytes = 0;
     std::vector<telemetry::Record> batch{};  // being sent, or sent again
-    bool has_some() const { return !batch.empty() || !waiting.empty(); }
-    std::size_t size() const { return batch.size() + waiting.size(); }
+    std::string page{}, sent{};              // not sent yet; being sent
+    bool has_some() const { return !batch.empty() || !waiting.empty() || !page.empty(); }
+    std::size_t size() const { return batch.size() + waiting.size() + (page.empty() ? 0 : 1); }
+    void pause(TimePoint now, Duration time) { not_before = std::max(not_before, now + time); }
     /// Returns how many of the oldest have gone: what explains an outage comes last.
     std::size_t add(const telemetry::Record& record);
-    void fill_batch();
+    std::string next_body(const OtlpOptions& options);
+    std::size_t under_way() const { return encode == nullptr ? 1 : batch.size(); }
+    void clear_sent();
     std::size_t drop();
   };
-  bool metrics_are_under_way() const { return under_way_ == &metrics_pace_; }
   void send();
-  void send_metrics();
-  void send_records(Outbox& outbox);
   void send_later();
-  void post(const char* path, std::string body);
+  void post(Signal& signal);
   void answered(const Result<net::HttpResponse>& response);
   void taken(const std::string& body);
   void refused(std::string why);
   void later(std::string why, std::optional<Duration> asked);
-  void drop_those_under_way();
-  Outbox* outbox_under_way();
-  std::size_t under_way() { return outbox_under_way() ? outbox_under_way()->batch.size() : 1; }
   void trouble(std::string why);
 
   boost::asio::io_context& loop_;
@@ -127,13 +122,11 @@ class OtlpSink final : public MetricsSink {
   const Settings settings_;
   net::KeptConnection kept_;
   std::unique_ptr<Alarm> alarm_;
-  Pace metrics_pace_;
-  std::array<Outbox, 2> outboxes_{{{"/v1/logs", otlp_logs}, {"/v1/traces", otlp_traces}}};
+  std::array<Signal, 3> signals_{
+      {{"/v1/metrics"}, {"/v1/logs", otlp_logs}, {"/v1/traces", otlp_traces}}};
   std::unique_ptr<net::HttpCall> call_, answered_call_;  // that may be on the stack still
-  Pace* under_way_ = nullptr;                            // whose; null: nothing is
-  std::size_t turn_ = 0;  // whose it is to be sent: 0: metrics, else of the outboxes
-  std::string metrics_;   // the newest body that has not been sent
-  std::string sending_;   // the one that is being sent
+  Signal* under_way_ = nullptr;
+  std::size_t turn_ = 0;  // of the signal to be sent next
   std::uint64_t delivered_ = 0, lost_ = 0;
   std::string trouble_;
   std::function<void()> finished_;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "export/page_sink.hpp"
 
-#include "export/exposition.hpp"
 #include "files/whole_file.hpp"
 
 #include <utility>
@@ -12,19 +11,14 @@ namespace {
 // For node_exporter's textfile collector, which runs as another user.
 constexpr mode_t kMode = 0644;
 
-std::string page_of(const std::vector<Family>& families, PageSink::Form form) {
-  return form == PageSink::Form::Prometheus ? prometheus_text(families)
-                                            : openmetrics_text(families);
-}
-
 }  // namespace
 
-Status PageSink::put_empty(const std::string& path, Form form) {
-  return files::put_file(path, page_of({}, form), kMode);
+Status PageSink::put_empty(const std::string& path, PageForm form) {
+  return files::put_file(path, page_of(telemetry::Snapshot(), form), kMode);
 }
 
-PageSink::PageSink(files::BlockingCalls& calls, std::string name, std::string path, Form form,
-                   FamilyOptions options)
+PageSink::PageSink(files::BlockingCalls& calls, std::string name, std::string path, PageForm form,
+                   PageOptions options)
     : MetricsSink(std::move(name)),
       calls_(calls),
       path_(std::move(path)),
@@ -32,7 +26,7 @@ PageSink::PageSink(files::BlockingCalls& calls, std::string name, std::string pa
       options_(std::move(options)) {}
 
 void PageSink::pull(const telemetry::Snapshot& snapshot) {
-  waiting_ = page_of(families_of(snapshot, options_).all, form_);
+  waiting_ = page_of(snapshot, form_, options_);
   write_out();
 }
 

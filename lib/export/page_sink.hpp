@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/lifetime.hpp"
-#include "export/families.hpp"
+#include "export/exposition.hpp"
 #include "export/metrics_sink.hpp"
 #include "files/blocking_calls.hpp"
 
@@ -14,14 +14,13 @@ namespace elastrun::exporter {
 /// collector of node_exporter, or for people. Only the newest page waits.
 class PageSink final : public MetricsSink {
  public:
-  enum class Form { Prometheus, OpenMetrics };
   /// The page of an agent that has not recorded anything. May wait for the file system. Fails with
   /// Io if there can be no such file.
-  static Status put_empty(const std::string& path, Form form);
+  static Status put_empty(const std::string& path, PageForm form);
 
   /// Borrows `calls`.
-  PageSink(files::BlockingCalls& calls, std::string name, std::string path, Form form,
-           FamilyOptions options);
+  PageSink(files::BlockingCalls& calls, std::string name, std::string path, PageForm form,
+           PageOptions options);
   bool is_told() const override { return false; }
   bool pulls() const override { return true; }
   void pull(const telemetry::Snapshot& snapshot) override;
@@ -33,8 +32,8 @@ class PageSink final : public MetricsSink {
 
   files::BlockingCalls& calls_;
   const std::string path_;
-  const Form form_;
-  const FamilyOptions options_;
+  const PageForm form_;
+  const PageOptions options_;
   std::optional<std::string> waiting_;
   bool writing_ = false;
   std::uint64_t delivered_ = 0, lost_ = 0;

@@ -2,7 +2,8 @@
 #include "export/tensorboard.hpp"
 
 #include "core/text.hpp"
-#include "export/series_name.hpp"
+#include "export/record_line.hpp"
+#include "worker/quantile_sketch.hpp"
 
 #include <algorithm>
 #include <array>
@@ -91,8 +92,8 @@ std::string histogram(const TensorBoardValue& value) {
     limits.push_back(limit);
     counts.push_back(static_cast<double>(count));
   };
-  const auto bound = [&](const telemetry::Buckets& buckets, std::size_t i) {
-    return telemetry::bucket_bound(buckets.offset + static_cast<int>(i), sketch.scale());
+  const auto bound = [&](const worker::Buckets& buckets, std::size_t i) {
+    return worker::bucket_bound(buckets.offset + static_cast<int>(i), sketch.scale());
   };
   const auto& below = sketch.negative();
   // From the last one on: limits have to rise, and the largest magnitude is the least number.

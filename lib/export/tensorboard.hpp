@@ -2,7 +2,6 @@
 #pragma once
 
 #include "telemetry/record.hpp"
-#include "telemetry/sketch.hpp"
 
 #include <cstdint>
 #include <map>

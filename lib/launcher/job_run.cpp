@@ -283,7 +283,7 @@ HangServices::Parts JobRun::hang_parts() {
   };
 }
 
-RunTelemetry::Parts JobRun::telemetry_parts() {
+RunParts JobRun::telemetry_parts() {
   return {.loop = loop_,
           .clock = *clock_,
           .job_start = started_,
@@ -293,7 +293,6 @@ RunTelemetry::Parts JobRun::telemetry_parts() {
           .streams = streams_,
           .channel = channel_,
           .store = *place_.store,
-          .session = *place_.session,
           .agent = event_facts(spec_, *place_.session),
           .group = std::bind_front(&JobRun::group, this),
           .has_fifo = [this] { return !hang_->timers().pipe_path().empty(); }};

@@ -116,7 +116,7 @@ class JobRun {
   Status open_records();
 
   HangServices::Parts hang_parts();
-  RunTelemetry::Parts telemetry_parts();
+  RunParts telemetry_parts();
   RunFiles::Parts file_parts();
   WorkerPlans::Parts plan_parts();
   Agent::Parts agent_parts();

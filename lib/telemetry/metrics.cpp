@@ -2,11 +2,9 @@
 #include "telemetry/metrics.hpp"
 
 #include "core/text.hpp"
-#include "telemetry/value.hpp"
 
 #include <fmt/format.h>
 #include <map>
-#include <unistd.h>
 
 namespace elastrun::telemetry::metrics {
 
@@ -27,21 +25,6 @@ class Metrics::HandlerSink final : public Sink {
   std::shared_ptr<MetricHandler> default_;
   std::map<std::string, std::shared_ptr<MetricHandler>, std::less<>> by_group_;
 };
-
-ConsoleMetricHandler::ConsoleMetricHandler(std::function<void(std::string_view)> write)
-    : write_(std::move(write)) {
-  if (write_) return;
-  write_ = [](std::string_view line) {
-    // Past the buffer of stdout: a child that is forked with something in it would write that
-    // again.
-    [[maybe_unused]] const auto written = ::write(STDOUT_FILENO, line.data(), line.size());
-  };
-}
-
-void ConsoleMetricHandler::emit(const MetricData& data) {
-  write_(fmt::format("[{}][{}]: {}={}\n", python_float(data.timestamp), data.group_name, data.name,
-                     to_text(data.value)));
-}
 
 Metrics::Metrics(Pipeline& pipeline)
     : pipeline_(pipeline), handlers_(std::make_shared<HandlerSink>()) {}
@@ -66,49 +49,6 @@ void Metrics::put_profile(std::string_view base, bool success, Duration duration
   const auto whole = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
   put(fmt::format("{}.{}", base, success ? "success" : "failure"), 1, group);
   put(fmt::format("{}.duration.ms", base), whole, group);
-}
-
-std::string profile_name(std::string_view function) {
-  // GCC puts the template arguments there ("[with T = int]"), which would make a name for each of
-  // them.
-  function = function.substr(0, function.find(" [with"));
-  // What is in brackets of any kind is left out. The parameters are the last of them; a parenthesis
-  // before "::" belongs to an anonymous namespace or to the function around a local class.
-  std::string name;
-  int depth = 0;
-  for (std::size_t i = 0; i < function.size(); ++i) {
-    const char c = function[i];
-    if (c == '(' && depth == 0 && function.find(")::", i) == function.npos) break;
-    if (c == '<' || c == '(' || c == '{') ++depth;
-    if (depth == 0) name += c;
-    if (c == '>' || c == ')' || c == '}') --depth;
-  }
-  name = name.substr(name.rfind(' ') + 1);
-  std::vector<std::string> parts = split(name, ':');
-  std::erase(parts, "");
-  if (parts.size() > 2) parts.erase(parts.begin(), parts.end() - 2);
-  return join(parts, ".");
-}
-
-Prof Metrics::prof(std::string base, std::string group) {
-  return Prof(*this, std::move(base), std::move(group));
-}
-
-Prof Metrics::prof(std::source_location where) {
-  return prof(profile_name(where.function_name()));
-}
-
-Prof::Prof(Metrics& metrics, std::string base, std::string group)
-    : metrics_(metrics),
-      base_(std::move(base)),
-      group_(std::move(group)),
-      start_(metrics.clock().now()),
-      exceptions_(std::uncaught_exceptions()) {}
-
-Prof::~Prof() {
-  // More than at its start: a Prof may live in a destructor that runs for an exception.
-  const bool failed = failed_ || std::uncaught_exceptions() > exceptions_;
-  metrics_.put_profile(base_, !failed, metrics_.clock().now() - start_, group_);
 }
 
 void put_run(Metrics& metrics, const RunOutcome& outcome) {

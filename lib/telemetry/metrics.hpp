@@ -4,11 +4,8 @@
 #include "telemetry/route.hpp"
 
 #include <concepts>
-#include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <source_location>
 #include <string>
 #include <string_view>
 
@@ -31,23 +28,6 @@ class MetricHandler {
   virtual void emit(const MetricData& data) = 0;
 };
 
-class NullMetricHandler final : public MetricHandler {
- public:
-  void emit(const MetricData&) override {}
-};
-using NullMetricsHandler = NullMetricHandler;  // the name that torchelastic's documents use
-
-/// Writes "[TIMESTAMP][GROUP]: NAME=VALUE" and a newline, by `write` or on stdout.
-class ConsoleMetricHandler final : public MetricHandler {
- public:
-  explicit ConsoleMetricHandler(std::function<void(std::string_view)> write = {});
-  void emit(const MetricData& data) override;
-
- private:
-  std::function<void(std::string_view)> write_;
-};
-using ConsoleMetricsHandler = ConsoleMetricHandler;
-
 template <class T>
 concept Number = std::integral<T> || std::floating_point<T>;
 template <Number T>
@@ -55,12 +35,6 @@ Value to_value(T number) {
   if constexpr (std::integral<T>) return static_cast<std::int64_t>(number);
   return static_cast<double>(number);
 }
-
-class Prof;
-
-/// "Class.method" or "namespace.function" of a function as the compiler writes it, without result,
-/// parameters and template arguments.
-std::string profile_name(std::string_view function);
 
 /// The facade of one pipeline, which it borrows.
 class Metrics {
@@ -81,36 +55,12 @@ class Metrics {
   /// "BASE.success" or "BASE.failure", then "BASE.duration.ms" in whole milliseconds.
   void put_profile(std::string_view base, bool success, Duration duration,
                    std::string_view group = kDefaultGroup);
-  /// Measures from here to the end of the returned object.
-  [[nodiscard]] Prof prof(std::string base, std::string group = std::string(kDefaultGroup));
-  /// Under the name of the function that it is called from, as torchelastic's decorator.
-  [[nodiscard]] Prof prof(std::source_location where = std::source_location::current());
-
-  const Clock& clock() const { return pipeline_.clock(); }
 
  private:
   class HandlerSink;
   Pipeline& pipeline_;
   std::shared_ptr<HandlerSink> handlers_;
   RouteId route_ = 0;  // 0: no listener
-};
-
-/// A stretch of work that is profiled. Counts as failed when an exception ends its scope, or when
-/// fail() was called.
-class Prof {
- public:
-  Prof(Metrics& metrics, std::string base, std::string group);
-  ~Prof();
-  Prof(const Prof&) = delete;
-  Prof& operator=(const Prof&) = delete;
-  void fail() { failed_ = true; }
-
- private:
-  Metrics& metrics_;
-  std::string base_, group_;
-  TimePoint start_;
-  int exceptions_;
-  bool failed_ = false;
 };
 
 /// How a run of a group ended, for `put_run`.
@@ -129,12 +79,6 @@ Metrics& process_metrics();
 void configure(std::shared_ptr<MetricHandler> handler, std::optional<std::string> group = {});
 void put_metric(std::string_view name, Number auto value, std::string_view group = kDefaultGroup) {
   process_metrics().put(name, value, group);
-}
-/// Runs `work` under a profile and passes its result or exception on.
-template <std::invocable Work>
-decltype(auto) prof(std::string base, Work&& work, std::string group = std::string(kDefaultGroup)) {
-  const Prof guard(process_metrics(), std::move(base), std::move(group));
-  return std::forward<Work>(work)();
 }
 
 }  // namespace elastrun::telemetry::metrics

@@ -12,7 +12,13 @@
 #include <variant>
 #include <vector>
 
+namespace elastrun::worker {
+class Sketch;
+}
+
 namespace elastrun::telemetry {
+
+using worker::Sketch;
 
 /// A value of an attribute. `monostate` is JSON's null.
 using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
@@ -43,8 +49,6 @@ std::optional<Severity> severity_named(std::string_view name);
 constexpr bool is_own_scope(std::string_view scope) {
   return scope == "elastrun" || scope.starts_with("elastrun.");
 }
-
-class Sketch;
 
 /// What a series did from `start` to `end`. In one window mean = sum / count holds.
 struct Window {

@@ -4,8 +4,10 @@
 #include "core/text.hpp"
 #include "telemetry/route.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
-#include <set>
+#include <iterator>
 
 namespace elastrun::telemetry {
 namespace {
@@ -46,33 +48,143 @@ std::vector<Attribute> attributes_of(const Spec& spec, const std::vector<std::st
   return attributes;
 }
 
-/// One view's window as the Window record of its series. Its count is that of the window, so that
-/// an empty one can tell what an earlier one had.
-Record window_record(const Spec& spec, const std::vector<std::string>& labels, bool whole,
-                     Series::Closed closed) {
-  auto& [view, window, summary] = closed;
-  window.dropped += summary.not_finite;
-  window.unit = spec.unit;
-  for (const auto one : view.aggregations.list()) {
-    Value value = window.no_data ? Value() : summary.get(one);
-    if (one == Aggregation::Count) value = static_cast<std::int64_t>(window.count);
-    const auto* const real = std::get_if<double>(&value);
-    if (whole && one != Aggregation::Stddev && real != nullptr) {
-      value = static_cast<std::int64_t>(*real);
-    }
-    window.aggregates.emplace_back(std::string(to_text(one)), std::move(value));
+std::set<Aggregation> aggregations_of(Kind kind) {
+  using enum Aggregation;
+  switch (kind) {
+    case Kind::Counter:
+    case Kind::UpDown:
+      return {Sum};
+    case Kind::Gauge:
+      return {Aggregation::Value};
+    case Kind::Stat:
+      return {Mean, Count, Max, Min};
+    case Kind::Histogram:
+      break;
   }
-  if (summary.sketch) window.sketch = std::make_shared<const Sketch>(std::move(*summary.sketch));
-  Record record;
-  record.kind = Record::Kind::Window;
-  record.scope = spec.scope;
-  record.name = spec.name;
-  record.attributes = attributes_of(spec, labels);
-  record.window = std::make_shared<const Window>(std::move(window));
-  return record;
+  return {Count, Sum, Max, Min, P50, P90, P99};
+}
+
+/// The number of the window of that length in which a moment lies.
+std::int64_t window_at(TimePoint when, Duration length) {
+  return length == Duration::zero() ? 0 : when.time_since_epoch() / length;
+}
+
+/// Null where there is none: percentiles without values.
+Value value_of(const Summary& summary, Aggregation one, bool whole) {
+  const bool is_there = !needs_sketch(one) || (summary.sketch && summary.count > 0);
+  if (!is_there) return {};
+  const double value = summary.of(one);
+  if (whole && one != Aggregation::Stddev) return static_cast<std::int64_t>(value);
+  return value;
 }
 
 }  // namespace
+
+bool is_name(std::string_view text) {
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  return !text.empty() && text.size() <= 255 && is_letter(text.front()) &&
+         std::ranges::all_of(text, [&](char c) {
+           return is_letter(c) || (c >= '0' && c <= '9') || std::string_view("_.-/").contains(c);
+         });
+}
+
+std::string instrument_name(std::string_view text) {
+  constexpr std::size_t kLongest = 255;
+  std::string name;
+  for (const char c : text.substr(0, kLongest)) {
+    const char tried[] = {'a', c};
+    name += is_name({tried, 2}) ? c : '_';
+  }
+  // It begins with no letter, say a digit.
+  if (!is_name(name)) name = ("m_" + name).substr(0, kLongest);
+  return name;
+}
+
+bool fits_pattern(std::string_view pattern, std::string_view name) {
+  if (pattern.empty()) return name.empty();
+  if (pattern.front() != '*') {
+    return !name.empty() && pattern.front() == name.front() &&
+           fits_pattern(pattern.substr(1), name.substr(1));
+  }
+  // One star stays within a part between dots, two go over them.
+  const bool all = pattern.starts_with("**");
+  pattern.remove_prefix(all ? 2 : 1);
+  for (;;) {
+    if (fits_pattern(pattern, name)) return true;
+    if (name.empty() || (!all && name.front() == '.')) return false;
+    name.remove_prefix(1);
+  }
+}
+
+Series::Series(Kind kind, bool whole, TimePoint start) : kind_(kind), whole_(whole), start_(start) {
+  if (kind == Kind::Histogram) {
+    closed_.sketch.emplace();
+    open_.sketch.emplace();
+  }
+}
+
+void Series::add(const Window& batch) {
+  const auto aggregate = [&](std::string_view name) {
+    const auto found = std::ranges::find(batch.aggregates, name, &Attribute::first);
+    const auto* const number =
+        found == batch.aggregates.end() ? nullptr : std::get_if<double>(&found->second);
+    return number == nullptr ? 0 : *number;
+  };
+  if (batch.count == 0) return;
+  Summary more;
+  more.count = batch.count;
+  more.sum = aggregate("sum");
+  more.min = aggregate("min");
+  more.max = aggregate("max");
+  more.last = aggregate("value");
+  if (batch.sketch) more.sketch = *batch.sketch;
+  // The sum of finite sums may still be beyond what a double holds, and would stay there.
+  if (!std::isfinite(closed_.sum + open_.sum + more.sum)) return;
+  closed_.merge(more);
+  if (!closed_.sketch) return;
+  auto& sketch = *closed_.sketch;
+  // A worker sends what it likes: values far apart would make a bucket for each step between them.
+  while (std::max(sketch.positive().counts.size(), sketch.negative().counts.size()) >
+         kMostBuckets) {
+    sketch.downscale(sketch.scale() - 1);
+  }
+}
+
+Value Series::value() const {
+  if (is_total() && whole_) return static_cast<std::int64_t>(number_);
+  return is_total() || known_ ? Value(real_) : Value();
+}
+
+Summary Series::all() const {
+  Summary all = closed_;
+  all.merge(open_);
+  return all;
+}
+
+void Series::open_window(bool sketched) {
+  number_before_ = number_;
+  real_before_ = real_;
+  open_ = {};
+  if (sketched) open_.sketch.emplace();
+}
+
+/// What the open window comes to, of a total its rise, of a gauge what it holds; opens the next.
+Summary Series::take_window(bool sketched) {
+  Summary summary;
+  if (is_total()) {
+    // Computed in whole numbers: as doubles, totals above 2^53 would lose the rise of one.
+    const auto risen = static_cast<std::int64_t>(number_ - number_before_);
+    const double more = whole_ ? static_cast<double>(risen) : real_ - real_before_;
+    if (more != 0) summary.add(more);
+  } else if (kind_ == Kind::Gauge) {
+    if (known_) summary.add(real_);
+  } else {
+    closed_.merge(open_);
+    summary = std::move(open_);
+  }
+  open_window(sketched);
+  return summary;
+}
 
 std::vector<Record> records_of(const std::vector<Point>& points, const Stamp& at) {
   std::vector<Record> records;
@@ -101,21 +213,32 @@ std::vector<Record> records_of(const std::vector<Point>& points, const Stamp& at
   return records;
 }
 
+bool Registry::Family::is_sketched() const {
+  return kind == Kind::Histogram || std::ranges::any_of(aggregations, worker::needs_sketch);
+}
+
+void Registry::Family::override_with(const std::set<Aggregation>& chosen) {
+  aggregations = chosen;
+  if (window != Duration::zero()) window = Spec().window;
+  tells_empty = false;
+}
+
 std::shared_ptr<Registry::Family> Registry::make_family(Kind kind, bool whole, bool observed,
                                                         Spec spec, std::source_location where) {
-  auto views = spec.views.empty() ? default_views(kind) : spec.views;
-  for (const auto& [pattern, forced] : overrides_) {
-    if (fits_pattern(pattern, spec.name)) views = forced;
+  auto family = std::make_shared<Family>(std::make_shared<const Spec>(std::move(spec)), kind, whole,
+                                         observed, where, aggregations_of(kind));
+  family->window = family->spec->window;
+  family->tells_empty = family->spec->tells_empty;
+  for (const auto& [pattern, chosen] : overrides_) {
+    if (fits_pattern(pattern, family->spec->name)) family->override_with(chosen);
   }
-  return std::make_shared<Family>(std::make_shared<const Spec>(std::move(spec)), kind, whole,
-                                  observed, where, std::move(views));
+  return family;
 }
 
 Result<std::shared_ptr<Series>> Registry::series(Kind kind, bool whole, Spec spec,
                                                  std::vector<std::string> labels,
                                                  std::source_location where) {
   if (const auto fault = fault_of(spec, labels)) return refuse(spec, *fault);
-  const std::lock_guard lock(mutex_);
   auto& family = families_[{spec.scope, spec.name}];
   if (family == nullptr) {
     family = make_family(kind, whole, false, std::move(spec), where);
@@ -126,7 +249,7 @@ Result<std::shared_ptr<Series>> Registry::series(Kind kind, bool whole, Spec spe
   }
   // Known, and what is added without the labels goes nowhere.
   if (labels.empty() && !family->spec->label_keys.empty()) {
-    return std::make_shared<Series>(clock_, kind, whole);
+    return std::make_shared<Series>(kind, whole, clock_.now());
   }
   return series_of(*family, std::move(labels));
 }
@@ -134,15 +257,16 @@ Result<std::shared_ptr<Series>> Registry::series(Kind kind, bool whole, Spec spe
 std::shared_ptr<Series> Registry::series_of(Family& family, std::vector<std::string> labels) {
   auto found = family.series.find(labels);
   if (found == family.series.end() && family.series.size() >= kSeriesOfInstrument) {
-    refused_.fetch_add(1, std::memory_order_relaxed);
     // The overflow series: a wrong number of labels tells it from all others.
     labels.assign(1, "");
     if (family.spec->label_keys.size() == 1) labels.clear();
     found = family.series.find(labels);
   }
   if (found != family.series.end()) return found->second;
-  auto made = std::make_shared<Series>(clock_, family.kind, family.whole);
-  made->set_views(family.views);
+  const auto now = clock_.now();
+  auto made = std::make_shared<Series>(family.kind, family.whole, now);
+  made->window_ = window_at(now, family.window);
+  made->open_window(family.is_sketched());
   return family.series.emplace(std::move(labels), std::move(made)).first->second;
 }
 
@@ -153,7 +277,6 @@ Result<Observation> Registry::observe(Kind kind, Spec spec, Observer observer,
   }
   // With the labels that it will report; the family alone is made now.
   if (const auto fault = fault_of(spec, spec.label_keys)) return refuse(spec, *fault);
-  const std::lock_guard lock(mutex_);
   auto& family = families_[{spec.scope, spec.name}];
   if (family != nullptr) {
     return refuse(spec, fmt::format("at {} it is observed, at {} it is another one", place(where),
@@ -161,75 +284,57 @@ Result<Observation> Registry::observe(Kind kind, Spec spec, Observer observer,
   }
   family = make_family(kind, false, true, std::move(spec), where);
   family->observer = std::move(observer);
-  return Observation([this, family] { end_observation(*family); });
-}
-
-void Registry::end_observation(Family& family) {
-  Observer ended;  // goes when no lock is held any more
-  // In the order of run_observer(): the other way round two threads would wait for each other.
-  const std::lock_guard asking(family.asking);
-  const std::lock_guard lock(mutex_);
-  ended.swap(family.observer);
-  families_.erase({family.spec->scope, family.spec->name});
+  return Observation(
+      [this, key = Name(family->spec->scope, family->spec->name)] { families_.erase(key); });
 }
 
 void Registry::run_observers() {
+  // An observer is foreign code, which may make an instrument: not while the table is walked.
   std::vector<std::shared_ptr<Family>> observed;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [key, family] : families_) {
-      if (family->observer) observed.push_back(family);
+  for (const auto& [key, family] : families_) {
+    if (family->observer) observed.push_back(family);
+  }
+  for (const auto& family : observed) {
+    std::vector<std::pair<std::vector<std::string>, double>> seen;
+    try {
+      family->observer([&](double value, std::vector<std::string> labels) {
+        // A wrong number of labels would be the overflow series.
+        labels.resize(family->spec->label_keys.size());
+        seen.emplace_back(std::move(labels), value);
+      });
+    } catch (...) {  // foreign code: no data this time
+      seen.clear();
     }
+    // What the observer has not named this time has no value any more: a device that was taken out
+    // would keep its last one.
+    for (const auto& [labels, series] : family->series) series->known_ = false;
+    for (auto& [labels, value] : seen) series_of(*family, std::move(labels))->set(value);
   }
-  // Outside of the mutex, since an observer is foreign code: it may make an instrument, which takes
-  // that mutex. `asking` waits for one that runs meanwhile.
-  for (const auto& family : observed) run_observer(*family);
-}
-
-void Registry::run_observer(Family& family) {
-  const std::lock_guard asking(family.asking);
-  if (!family.observer) return;  // it has ended meanwhile
-  std::vector<std::pair<std::vector<std::string>, double>> seen;
-  try {
-    family.observer([&](double value, std::vector<std::string> labels) {
-      // A wrong number of labels would be the overflow series.
-      labels.resize(family.spec->label_keys.size());
-      seen.emplace_back(std::move(labels), value);
-    });
-  } catch (...) {  // foreign code: no data this time
-    failed_.fetch_add(1, std::memory_order_relaxed);
-    seen.clear();
-  }
-  const std::lock_guard lock(mutex_);
-  // What the observer has not named this time has no value any more: a device that was taken out
-  // would keep its last one.
-  for (const auto& [labels, series] : family.series) series->forget();
-  for (auto& [labels, value] : seen) series_of(family, std::move(labels))->set(value);
 }
 
 void Registry::end(const std::string& scope, const std::string& name,
                    const std::vector<std::string>& labels) {
-  const std::lock_guard lock(mutex_);
   const auto family = families_.find({scope, name});
   if (family == families_.end()) return;
   family->second->series.erase(labels);
-  if (family->second->series.empty() && !family->second->observer) families_.erase(family);
+  if (family->second->series.empty()) families_.erase(family);
 }
 
-void Registry::override_views(std::string pattern, std::vector<View> views) {
-  const std::lock_guard lock(mutex_);
+void Registry::override_aggregations(std::string pattern, std::set<Aggregation> chosen) {
   for (const auto& [key, family] : families_) {
     if (!fits_pattern(pattern, family->spec->name)) continue;
-    family->views = views;
-    for (const auto& [labels, series] : family->series) series->set_views(views);
+    family->override_with(chosen);
+    for (const auto& [labels, series] : family->series) {
+      series->take_window(family->is_sketched());
+      series->window_ = window_at(clock_.now(), family->window);
+    }
   }
-  overrides_.emplace_back(std::move(pattern), std::move(views));
+  overrides_.emplace_back(std::move(pattern), std::move(chosen));
 }
 
 Snapshot Registry::collect(std::string_view pattern) {
   run_observers();
-  const std::lock_guard lock(mutex_);
-  Snapshot snapshot{++tick_, {clock_.now(), clock_.wall()}, {}};
+  Snapshot snapshot{{clock_.now(), clock_.wall()}, {}};
   // Kept from the first collection on: the two clocks are read one after the other, so what lies
   // between them is never the same. Set back: what began since would begin in the future.
   constexpr Duration kLeast = std::chrono::milliseconds(100);
@@ -242,55 +347,225 @@ Snapshot Registry::collect(std::string_view pattern) {
   for (const auto& [key, family] : families_) {
     if (!fits_pattern(pattern, family->spec->name)) continue;
     for (const auto& [labels, series] : family->series) {
-      auto seen = series->see(snapshot.at.mono);
-      snapshot.points.push_back({family->spec, family->kind, attributes_of(*family->spec, labels),
-                                 std::move(seen.value), std::move(seen.summary), seen.no_data,
-                                 seen.start, seen.changed});
+      auto& point = snapshot.points.emplace_back(family->spec, family->kind,
+                                                 attributes_of(*family->spec, labels));
+      point.start = std::min(series->start_, snapshot.at.mono);
+      point.value = series->value();
+      point.no_data = family->kind == Kind::Gauge && !series->known_;
+      if (family->kind == Kind::Stat || family->kind == Kind::Histogram) {
+        point.summary = series->all();
+      }
     }
   }
   return snapshot;
 }
 
 std::optional<TimePoint> Registry::due() const {
-  const std::lock_guard lock(mutex_);
   std::optional<TimePoint> first;
   for (const auto& [key, family] : families_) {
     // An observer has no series before it is asked for the first time.
-    if (family->series.empty() && !family->observer) continue;
-    for (const auto& view : family->views) {
-      const Duration period = view.window.period;
-      if (period == Duration::zero()) continue;
-      // At multiples of the period, so that the windows of all series end together.
-      const TimePoint end(period * (clock_.now().time_since_epoch() / period + 1));
-      if (!first || end < *first) first = end;
+    if (family->window == Duration::zero() || (family->series.empty() && !family->observer)) {
+      continue;
     }
+    const TimePoint end(family->window * (window_at(clock_.now(), family->window) + 1));
+    if (!first || end < *first) first = end;
   }
   return first;
 }
 
+void Registry::close_window(const Family& family, const std::vector<std::string>& labels,
+                            Series& series, const Stamp& now, bool at_the_end,
+                            std::vector<Record>& records) {
+  const auto length = family.window;
+  const std::int64_t index = window_at(now.mono, length);
+  const bool early = index <= series.window_;
+  if (early && !at_the_end) return;
+  auto summary = series.take_window(family.is_sketched());
+  const bool nothing = summary.count == 0 && summary.not_finite == 0;
+  // The last window of all, in which nothing came: there is nothing to tell.
+  if (early && nothing) return;
+  Window window{TimePoint(length * series.window_),
+                early ? now.mono : TimePoint(length * index),
+                early ? series.window_ : index - 1,
+                summary.count,
+                summary.not_finite,
+                false,
+                family.spec->unit};
+  series.window_ = index;
+  if (nothing) {
+    // A total has not risen, a gauge keeps what it had; of stats there is nothing to tell.
+    const bool is_gauge = family.kind == Kind::Gauge;
+    if (!family.tells_empty || !(is_gauge || series.is_total())) return;
+    window.no_data = is_gauge && !series.last_;
+    if (series.last_) summary.add(*series.last_);
+  } else if (family.kind == Kind::Gauge) {
+    series.last_ = summary.last;
+  }
+  for (const auto one : family.aggregations) {
+    auto value = window.no_data ? Value() : value_of(summary, one, family.whole);
+    if (one == Aggregation::Count) value = static_cast<std::int64_t>(window.count);
+    window.aggregates.emplace_back(std::string(to_text(one)), std::move(value));
+  }
+  if (summary.sketch) window.sketch = std::make_shared<const Sketch>(std::move(*summary.sketch));
+  Record& record = records.emplace_back();
+  record.kind = Record::Kind::Window;
+  record.stamp = now;
+  record.scope = family.spec->scope;
+  record.name = family.spec->name;
+  record.attributes = attributes_of(*family.spec, labels);
+  record.window = std::make_shared<const Window>(std::move(window));
+}
+
 std::vector<Record> Registry::close_windows(Closing closing) {
   run_observers();
-  const std::lock_guard lock(mutex_);
   const Stamp now{clock_.now(), clock_.wall()};
   std::vector<Record> records;
   for (const auto& [key, family] : families_) {
+    if (family->window == Duration::zero()) continue;
     for (const auto& [labels, series] : family->series) {
-      series->close_windows(now.mono, closing == Closing::AtTheEnd, [&](Series::Closed closed) {
-        records.push_back(window_record(*family->spec, labels, family->whole, std::move(closed)));
-        records.back().stamp = now;
-      });
+      close_window(*family, labels, *series, now, closing == Closing::AtTheEnd, records);
     }
   }
   return records;
 }
 
-std::optional<TimePoint> Registry::step(Pipeline& pipeline) {
-  for (auto& record : close_windows()) pipeline.emit(std::move(record));
-  return due();
+namespace {
+
+std::optional<double> number_of(const Value& value) {
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
+  if (const auto* real = std::get_if<double>(&value)) return *real;
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? 1 : 0;
+  return std::nullopt;
+}
+
+/// What cannot be the key of a label is made one, as a name is: two of them stay two.
+std::vector<std::string> keys_of(const Registry::SampleKey& key) {
+  std::vector<std::string> keys;
+  if (!key.rank.empty()) keys.emplace_back("rank");
+  for (const auto& label : key.labels) {
+    auto name = instrument_name(label.first);
+    while (std::ranges::find(keys, name) != keys.end()) name += '_';
+    keys.push_back(std::move(name));
+  }
+  return keys;
+}
+
+Spec with_help(Spec spec, std::string_view help) {
+  if (spec.help.empty()) spec.help = help;
+  return spec;
+}
+
+std::string samples_name(const std::string& name) {
+  return instrument_name(name + ".samples");
+}
+
+constexpr std::string_view kOtherKind = "the name is that of another kind of metric";
+
+}  // namespace
+
+Registry::Held Registry::make_held(const SampleKey& key, const Record& sample) {
+  Held held;
+  const auto& spec = sampled_.at({key.scope, key.name});
+  // The first sample of a name fixes its labels; Prometheus and OpenTelemetry have one set of them
+  // for each metric.
+  if (keys_of(key) != spec.label_keys) {
+    held.refusal = "its labels have other names than before";
+    return held;
+  }
+  if (!key.rank.empty()) held.values.push_back(key.rank);
+  for (const auto& label : key.labels) held.values.push_back(label.second);
+  const bool bucketed = sample.window && sample.window->sketch;
+  held.kind = bucketed ? Kind::Histogram : key.counts ? Kind::Counter : Kind::Gauge;
+  const auto* const help = bucketed     ? "Reported by workers."
+                           : key.counts ? "Counted by workers."
+                                        : "The last value that was reported.";
+  auto made = series(held.kind, false, with_help(spec, help), held.values);
+  if (!made) {
+    held.refusal = kOtherKind;
+    return held;
+  }
+  held.series = std::move(*made);
+  // A worker puts so many that the last value says little.
+  if (bucketed || key.counts || key.rank.empty()) return held;
+  auto all = with_help(spec, "All values that were reported.");
+  all.name = samples_name(key.name);
+  if (auto samples = series(Kind::Stat, false, std::move(all), held.values)) {
+    held.samples = std::move(*samples);
+  }
+  return held;
+}
+
+/// Null: one name more than there may be.
+Registry::Held* Registry::find_held(SampleKey key, const Record& sample) {
+  const auto found = held_.find(key);
+  if (found != held_.end()) return &found->second;
+  Name name(key.scope, key.name);
+  if (!sampled_.contains(name)) {
+    // Scripts choose the names, and may put a step into one: memory must not grow with that.
+    if (sampled_.size() >= kMostNames) return nullptr;
+    Spec spec{.name = instrument_name(key.name), .scope = key.scope, .window = {}};
+    spec.label_keys = keys_of(key);
+    if (sample.meaning) spec.unit = sample.meaning->unit;
+    if (sample.meaning) spec.help = sample.meaning->help;
+    sampled_.emplace(std::move(name), std::move(spec));
+  }
+  // A refused name is kept as well, so that its further samples cost a look-up only.
+  auto made = make_held(key, sample);
+  return &held_.emplace(std::move(key), std::move(made)).first->second;
+}
+
+std::string_view Registry::put(const Record& sample) {
+  const auto number = number_of(sample.value);
+  if (!number) return "it is not a number";
+  const auto* const rank = std::get_if<std::int64_t>(sample.find("rank"));
+  const auto* const total = sample.find("total");
+  SampleKey key{sample.scope, sample.name, rank == nullptr ? "" : fmt::to_string(*rank),
+                total != nullptr && *total == Value(true)};
+  if (sample.meaning) key.labels = sample.meaning->labels;
+  auto* const held = find_held(std::move(key), sample);
+  if (held == nullptr) return "there are too many names";
+  if (!held->series) return held->refusal;
+  const Window* const batch = sample.window.get();
+  if (held->kind == Kind::Histogram) {
+    if (batch == nullptr || !batch->sketch) return kOtherKind;
+    held->series->add(*batch);
+  } else if (held->kind == Kind::Gauge) {
+    held->series->set(*number);
+  } else {
+    // Workers send totals, and the series takes rises.
+    if (!held->series->count(*number - held->total)) return "a total cannot fall";
+    held->total = *number;
+  }
+  if (!held->samples) return {};
+  // A worker that reports faster than it sends tells of several values at once, and a batch has
+  // what they come to.
+  if (batch != nullptr) {
+    held->samples->add(*batch);
+  } else if (std::isfinite(*number)) {
+    held->samples->add(*number);
+  }
+  return {};
+}
+
+std::string_view Registry::take(const Record& sample) {
+  const auto why = put(sample);
+  if (!why.empty()) ++refused_samples_;
+  return why;
+}
+
+void Registry::end_samples(const std::function<bool(const SampleKey& key)>& fits) {
+  std::erase_if(held_, [&](const auto& one) {
+    const auto& [key, held] = one;
+    if (!fits(key)) return false;
+    // With the worker, or its last values would be told for as long as the job runs.
+    if (held.series) end(key.scope, instrument_name(key.name), held.values);
+    if (held.samples) end(key.scope, samples_name(key.name), held.values);
+    return true;
+  });
 }
 
 Registry& process_registry() {
-  // Never destroyed: threads may still count while the process ends.
+  // Never destroyed: something may be counted while the process ends.
   static auto* const registry = new Registry(process_pipeline().clock());
   return *registry;
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/route.hpp"
 
-#include "telemetry/event.hpp"
-
 #include <algorithm>
 
 namespace elastrun::telemetry {
@@ -50,33 +48,25 @@ void Pipeline::replace(Routes routes) {
 }
 
 RouteId Pipeline::route(Selector selector, std::shared_ptr<Sink> sink) {
-  RouteId id = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    Routes routes = *routes_;
-    id = next_id_++;
-    routes.push_back(std::make_shared<Route>(id, std::move(selector), std::move(sink)));
-    replace(std::move(routes));
-  }
-  // Outside of the lock, since it may ask this pipeline.
-  if (changed_) changed_();
+  const std::lock_guard lock(mutex_);
+  Routes routes = *routes_;
+  const RouteId id = next_id_++;
+  routes.push_back(std::make_shared<Route>(id, std::move(selector), std::move(sink)));
+  replace(std::move(routes));
   return id;
 }
 
 bool Pipeline::unroute(RouteId id) {
   std::shared_ptr<Route> left;  // outlives the lock: the end of its sink is foreign code
-  {
-    const std::lock_guard lock(mutex_);
-    Routes routes = *routes_;
-    const auto found = std::find_if(routes.begin(), routes.end(),
-                                    [id](const auto& route) { return route->id == id; });
-    if (found == routes.end()) return false;
-    left = std::move(*found);
-    left->off = true;  // a thread may be walking the old list
-    routes.erase(found);
-    replace(std::move(routes));
-  }
-  if (changed_) changed_();
+  const std::lock_guard lock(mutex_);
+  Routes routes = *routes_;
+  const auto found = std::find_if(routes.begin(), routes.end(),
+                                  [id](const auto& route) { return route->id == id; });
+  if (found == routes.end()) return false;
+  left = std::move(*found);
+  left->off = true;  // a thread may be walking the old list
+  routes.erase(found);
+  replace(std::move(routes));
   return true;
 }
 
@@ -91,12 +81,6 @@ bool Pipeline::wants_each(std::string_view scope) const {
   return std::ranges::any_of(*known, [scope](const auto& route) {
     return route->selector.each && fits(route->selector.scope, scope);
   });
-}
-
-bool Pipeline::wants(const Record& record) const {
-  const auto known = routes();
-  return std::any_of(known->begin(), known->end(),
-                     [&](const auto& route) { return route->selector.matches(record); });
 }
 
 bool Pipeline::carries(Record::Kind kind) const {
@@ -180,11 +164,6 @@ Pipeline& process_pipeline() {
   // Made before the pipeline that refers to it, and so destroyed after it.
   static const KernelClock clock;
   static Pipeline pipeline(clock);
-  // Types of events ask no pipeline whether they are on; they are told.
-  [[maybe_unused]] static const bool told = [] {
-    pipeline.on_change([] { refresh_event_types(pipeline); });
-    return true;
-  }();
   return pipeline;
 }
 

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -58,12 +57,8 @@ class Pipeline {
   }
   /// Whether anybody would get single samples of this scope (Detail::Each).
   bool wants_each(std::string_view scope) const;
-  /// The same for a record as a whole.
-  bool wants(const Record& record) const;
   /// Whether any route carries records of this kind.
   bool carries(Record::Kind kind) const;
-  /// Called after each route and unroute. Set before others know the pipeline.
-  void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
   void emit(Record record);
   /// An event stamped now.
   void event(std::string scope, std::string name, std::vector<Attribute> attributes = {},
@@ -90,7 +85,6 @@ class Pipeline {
   void deliver(const Record& record);
 
   const Clock& clock_;
-  std::function<void()> changed_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Routes> routes_ = std::make_shared<const Routes>();  // never changed
   std::atomic<bool> any_{false};

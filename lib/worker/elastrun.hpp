@@ -12,6 +12,5 @@
 #include "goodput_events.hpp"
 #include "samples.hpp"
 #include "stat.hpp"
-#include "stat_collector.hpp"
 #include "summed_metric.hpp"
 #include "told_events.hpp"

@@ -3,6 +3,7 @@
 
 #include "agent_channel.hpp"
 #include "packet.hpp"
+#include "summary.hpp"
 #include "written_page.hpp"
 
 #include <atomic>
@@ -59,6 +60,11 @@ inline std::string about_members(const About& about) {
   return members;
 }
 
+/// Count, sum and extremes, as members of a packet with a comma before each.
+inline std::string sums_of(const Summary& all) {
+  return R"(,"count":)" + std::to_string(all.count) + R"(,"sum":)" + number(all.sum) +
+         R"(,"min":)" + number(all.min) + R"(,"max":)" + number(all.max);
+}
 }  // namespace detail
 
 /// Whether the job is to save now, because it will be ended: asked after each step, with its

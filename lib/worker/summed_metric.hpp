@@ -3,8 +3,8 @@
 
 #include "fork_lock.hpp"
 #include "packet.hpp"
-#include "quantile_sketch.hpp"
 #include "samples.hpp"
+#include "summary.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -72,8 +72,9 @@ class Metric {
     const bool single = !is_histogram_ && detail::Singles::instance().wanted();
     Cell told;
     if (!take_turn()) return Channel::instance().count_lost();
-    cell_.add(value);
-    if (is_histogram_ && std::isfinite(value)) cell_.sketch.add(value);
+    cell_.last = value;
+    if (is_histogram_ && !cell_.all.sketch) cell_.all.sketch.emplace();
+    cell_.all.add(value);
     if (single) cell_.keep(value, detail::Singles::instance().take(now.tv_sec));
     if (now.tv_sec != second_) told = take(now.tv_sec);
     lock_.unlock();
@@ -99,21 +100,10 @@ class Metric {
 
  private:
   struct Cell {
-    double last = 0, sum = 0, min = 0, max = 0;
-    std::uint64_t count = 0, not_finite = 0, suppressed = 0;
+    double last = 0;  // also one that is not finite
+    Summary all{};
+    std::uint64_t suppressed = 0;
     std::vector<std::string> single{};  // "TIME,VALUE,STEP", as rows of a packet have them
-    detail::Sketch sketch{};
-    void add(double value) {
-      last = value;
-      if (!std::isfinite(value)) {
-        ++not_finite;
-        return;
-      }
-      min = count == 0 || value < min ? value : min;
-      max = count == 0 || value > max ? value : max;
-      sum += value;
-      ++count;
-    }
     void keep(double value, bool there_is_room) {
       if (!there_is_room) {
         ++suppressed;
@@ -137,23 +127,19 @@ class Metric {
     return std::exchange(cell_, {});
   }
   void tell(const Cell& cell) const {
-    if (cell.count + cell.not_finite == 0) return;
+    const auto& all = cell.all;
+    if (all.count + all.not_finite == 0) return;
     // NaN alone makes no histogram, and would be told as another kind of metric of its name.
-    if (is_histogram_ && cell.count == 0) return Channel::instance().count_lost(cell.not_finite);
+    if (is_histogram_ && all.count == 0) return Channel::instance().count_lost(all.not_finite);
     tell_single(cell);
     worker::tell([&] {
       std::string packet = R"({"kind":"metric","name":)" + worker::quoted(name_) + R"(,"value":)" +
                            number(cell.last) + R"(,"group":)" + worker::quoted(group_) +
                            detail::step_member(-1) + detail::about_members(about_);
-      if (cell.count > 1 || is_histogram_) {
-        packet += R"(,"count":)" + std::to_string(cell.count) + R"(,"sum":)" + number(cell.sum) +
-                  R"(,"min":)" + number(cell.min) + R"(,"max":)" + number(cell.max);
-      }
-      if (is_histogram_ && cell.count > 0) {
-        packet += R"(,"type":"histogram")" + cell.sketch.members();
-      }
+      if (all.count > 1 || is_histogram_) packet += detail::sums_of(all);
+      if (is_histogram_) packet += R"(,"type":"histogram")" + all.sketch->members();
       if (!cell.single.empty() || cell.suppressed > 0) packet += R"(,"each":true)";
-      if (cell.not_finite > 0) packet += R"(,"not_finite":)" + std::to_string(cell.not_finite);
+      if (all.not_finite > 0) packet += R"(,"not_finite":)" + std::to_string(all.not_finite);
       return packet + '}';
     });
   }

@@ -4,21 +4,37 @@
 #include "core/text.hpp"
 #include "telemetry/record.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
 
 namespace elastrun::workers {
 namespace {
 
 // Per second, and at once (elastrun-protocol(7)): one worker must not fill the disk.
-constexpr telemetry::TokenBucket::Limit kSamples{50'000, 100'000}, kEntries{2'000, 20'000},
+constexpr TokenBucket::Limit kSamples{50'000, 100'000}, kEntries{2'000, 20'000},
     kSingle{1'000, 5'000};
 
 }  // namespace
 
+std::optional<std::uint64_t> TokenBucket::take(TimePoint now) {
+  // Threads take the time before they get here, so it may be behind that of the one before.
+  if (filled_ && now > *filled_) {
+    const std::chrono::duration<double> passed = now - *filled_;
+    tokens_ = std::min(limit_.burst, tokens_ + passed.count() * limit_.rate);
+  }
+  if (!filled_ || now > *filled_) filled_ = now;
+  if (tokens_ < 1) {
+    suppressed_ += 1;
+    return std::nullopt;
+  }
+  tokens_ -= 1;
+  return std::exchange(suppressed_, 0);
+}
+
 /// What each rank may say so often of one kind.
 struct Intake::Word {
   std::string_view what;
-  telemetry::TokenBucket::Limit limit;
+  TokenBucket::Limit limit;
 };
 
 bool Intake::admit(int rank, Message& message, TimePoint now) {
@@ -115,7 +131,7 @@ bool Intake::admit(int rank, SamplesTold& told, TimePoint now) {
     more[told.series[sample.series].group] += 1;
     return true;
   });
-  auto& lines = words_.try_emplace({"lines", rank}, telemetry::TokenBucket::Limit{}).first->second;
+  auto& lines = words_.try_emplace({"lines", rank}, TokenBucket::Limit{}).first->second;
   std::erase_if(told.suppressed, [&](const auto& one) {
     return one.first.empty() || telemetry::is_own_scope(one.first) || !lines.take(now);
   });
@@ -128,11 +144,11 @@ bool Intake::admit(int rank, WorkerEvent& event, TimePoint now) {
   const auto known = events_.find(key);
   // Beyond the limit all names share one: a script that makes up a name for each event would get a
   // fresh allowance with each.
-  telemetry::TokenBucket* bucket = &other_events_;
+  TokenBucket* bucket = &other_events_;
   if (known != events_.end()) {
     bucket = &known->second;
   } else if (events_.size() < kMostEventNames) {
-    bucket = &events_.try_emplace(std::move(key), telemetry::TokenBucket::Limit{}).first->second;
+    bucket = &events_.try_emplace(std::move(key), TokenBucket::Limit{}).first->second;
   }
   const auto suppressed = bucket->take(now);
   if (!suppressed) {
@@ -140,7 +156,7 @@ bool Intake::admit(int rank, WorkerEvent& event, TimePoint now) {
     remark(said_events_,
            fmt::format("Rank {} reports more than {} events '{}' a second: others are counted, and "
                        "not kept",
-                       rank, telemetry::TokenBucket::Limit{}.rate, printable(event.name)));
+                       rank, TokenBucket::Limit{}.rate, printable(event.name)));
     return false;
   }
   if (*suppressed > 0 && event.attributes.size() < kMaxAttributes) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "telemetry/event.hpp"
+#include "core/clock.hpp"
 #include "workers/message.hpp"
 
 #include <cstdint>
@@ -12,6 +12,23 @@
 #include <utility>
 
 namespace elastrun::workers {
+
+/// Lets so many through: `burst` at once, `rate` a second in the long run, and counts the others.
+class TokenBucket {
+ public:
+  struct Limit {
+    double rate = 100, burst = 1000;
+  };
+  explicit TokenBucket(Limit limit) : limit_(limit), tokens_(limit.burst) {}
+  /// The number of those suppressed since the last one that passed; nothing if this one is, too.
+  std::optional<std::uint64_t> take(TimePoint now);
+
+ private:
+  Limit limit_;
+  double tokens_;
+  std::optional<TimePoint> filled_;
+  std::uint64_t suppressed_ = 0;
+};
 
 /// How much of what the workers of a node say is taken further, so that one of them can neither
 /// fill a disk nor make names without end. Pure.
@@ -52,10 +69,10 @@ class Intake {
   bool admit(const Word& word, int rank, TimePoint now);
   void remark(bool& said, std::string text);
 
-  std::map<int, telemetry::TokenBucket> samples_, single_, entries_;
-  std::map<std::pair<std::string_view, int>, telemetry::TokenBucket> words_;  // by what and rank
-  std::map<std::pair<int, std::string>, telemetry::TokenBucket> events_;
-  telemetry::TokenBucket other_events_{{}};
+  std::map<int, TokenBucket> samples_, single_, entries_;
+  std::map<std::pair<std::string_view, int>, TokenBucket> words_;  // by what and rank
+  std::map<std::pair<int, std::string>, TokenBucket> events_;
+  TokenBucket other_events_{{}};
   std::set<std::pair<std::string, std::string>> series_;
   Statistics statistics_;
   std::string remark_;

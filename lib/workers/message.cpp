@@ -4,7 +4,7 @@
 
 #include "core/text.hpp"
 #include "goodput/compat/measurement_log.hpp"
-#include "telemetry/sketch.hpp"
+#include "worker/quantile_sketch.hpp"
 
 #include <algorithm>
 #include <array>
@@ -163,9 +163,9 @@ Result<MeaningPointer> meaning_from(const json::value* labels, std::optional<std
 
 /// [[index, count], ...]; false: it is something else. An index beyond the numbers of a double is
 /// none, and a wide range would take memory for what lies between.
-bool read_buckets(const json::value* value, bool negative, telemetry::Sketch& sketch) {
+bool read_buckets(const json::value* value, bool negative, worker::Sketch& sketch) {
   // Exponents of a double end at 1024 above and at -1074 below: an index beyond is a mistake.
-  constexpr std::int64_t kMost = 1100ll << telemetry::kSketchScale, kWidest = 2048;
+  constexpr std::int64_t kMost = 1100ll << worker::kSketchScale, kWidest = 2048;
   if (value == nullptr) return true;
   if (!value->is_array()) return false;
   auto first = kMost, last = -kMost;
@@ -186,18 +186,18 @@ bool read_buckets(const json::value* value, bool negative, telemetry::Sketch& sk
 }
 
 /// Of a metric of type histogram; nothing if it is not one that can be read.
-std::shared_ptr<const telemetry::Sketch> sketch_of(const json::object& object) {
-  const auto scale = whole(object, "scale").value_or(telemetry::kSketchScale);
+std::shared_ptr<const worker::Sketch> sketch_of(const json::object& object) {
+  const auto scale = whole(object, "scale").value_or(worker::kSketchScale);
   // At -8 one bucket spans 256 doublings already, and a finer scale than ours is not kept.
-  if (scale < -8 || scale > telemetry::kSketchScale) return nullptr;
-  telemetry::Sketch sketch;
+  if (scale < -8 || scale > worker::kSketchScale) return nullptr;
+  worker::Sketch sketch;
   sketch.downscale(static_cast<int>(scale));
   const auto zeros = whole(object, "zeros").value_or(0);
   if (zeros < 0 || zeros > kMostCounted) return nullptr;
   sketch.add_zeros(static_cast<std::uint64_t>(zeros));
   const bool read = read_buckets(object.if_contains("buckets"), false, sketch) &&
                     read_buckets(object.if_contains("negative"), true, sketch);
-  return read ? std::make_shared<const telemetry::Sketch>(std::move(sketch)) : nullptr;
+  return read ? std::make_shared<const worker::Sketch>(std::move(sketch)) : nullptr;
 }
 
 /// Of a worker that sums its samples up; nothing if it does not, or not in numbers.

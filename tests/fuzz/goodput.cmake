@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 elastrun_fuzz_target(journal SOURCES
-  lib/export/record_line.cpp lib/telemetry/sketch.cpp
+  lib/export/record_line.cpp
   lib/telemetry/record.cpp lib/telemetry/value.cpp
   lib/goodput/ledger/bucket.cpp
   lib/goodput/reports/hints.cpp lib/goodput/account/job_account.cpp

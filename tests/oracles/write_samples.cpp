@@ -22,20 +22,10 @@ void write(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-std::vector<Family> families(SamplePoints& points) {
-  auto all = families_of(points.snapshot(), {.resource = {{"service.name", "elastrun.agent"},
-                                                          {"process.pid", std::int64_t{42}}}})
-                 .all;
-  const Exemplar exemplar{{{"trace_id", "5b8efff798038103d269b633813fc60c"}},
-                          0.3,
-                          WallTime(std::chrono::milliseconds(1763690001500))};
-  for (auto& family : all) {
-    for (auto& sample : family.samples) {
-      if (!sample.buckets.empty()) sample.buckets.back().exemplar = exemplar;
-      if (family.type == Family::Type::Counter) sample.exemplar = exemplar;
-    }
-  }
-  return all;
+std::string page(SamplePoints& points, PageForm form) {
+  return page_of(
+      points.snapshot(), form,
+      {.resource = {{"service.name", "elastrun.agent"}, {"process.pid", std::int64_t{42}}}});
 }
 
 Record a_window(std::int64_t index, const telemetry::Sketch& sketch) {
@@ -108,9 +98,8 @@ int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const std::string directory = argv[1];
   SamplePoints points;
-  const auto all = families(points);
-  write(directory + "/page.prom", prometheus_text(all));
-  write(directory + "/page.openmetrics", openmetrics_text(all));
+  write(directory + "/page.prom", page(points, PageForm::Prometheus));
+  write(directory + "/page.openmetrics", page(points, PageForm::OpenMetrics));
   const OtlpOptions options{.resource = {{"service.name", "elastrun.agent"}}};
   write(directory + "/metrics.json", otlp_metrics(points.snapshot(), options));
   Record event;

@@ -3,6 +3,7 @@
 #include "worker/agent_socket.hpp"
 #include "worker/elastrun.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
 #include <limits>
@@ -224,6 +225,55 @@ TEST_CASE("worker stat: get() keeps the last window that had values") {
   CHECK(buckets[0].first == doctest::Approx(-1));
   CHECK(buckets[1] == std::pair<double, std::uint64_t>(0, 1));
   CHECK(buckets[2].first == doctest::Approx(4));
+}
+
+TEST_CASE("worker stat: torch.monitor's vectors M1 to M8 and D5: what a full window has") {
+  struct Vector {
+    std::vector<double> values;
+    std::uint64_t most, left;  // values in the open window afterwards
+    std::map<A, double> expected;
+  };
+  const Vector vectors[] = {
+      {{5, 6}, 2, 0, {{A::Mean, 5.5}, {A::Count, 2}}},
+      {{5, 6}, 2, 0, {{A::Sum, 11}, {A::Value, 6}}},
+      {{0, 5, -5, -6, 9, 2}, 6, 0, {{A::Max, 9}, {A::Min, -6}}},
+      {{1, 2}, 3, 2, {{A::Count, 0}, {A::Sum, 0}}},
+      {{1, 2, 3, 4}, 3, 0, {{A::Count, 3}, {A::Sum, 6}}},
+      {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 5, 0, {{A::Count, 5}, {A::Sum, 10}}},
+  };
+  for (const auto& [values, most, left, expected] : vectors) {
+    const auto first = expected.begin()->first, second = expected.rbegin()->first;
+    worker::Stat stat("m", {first, second}, std::chrono::seconds(100), most);
+    CHECK(stat.get() == std::map<A, double>{{first, 0}, {second, 0}});
+    for (const double value : values) stat.add(value, kStart);
+    CHECK(stat.count() == left);
+    CHECK(stat.get() == expected);
+    CHECK(stat.dropped() == values.size() - std::min<std::size_t>(most, values.size()));
+  }
+}
+
+TEST_CASE(
+    "worker stat: R20: windows by number weigh all values alike, those by time the slow ones") {
+  // 100 batches take 1 s, 100 take 3 s; by time, a window of slow ones has fewer values.
+  worker::Stat timed("r.timed", {A::Mean, A::Count}, std::chrono::seconds(30));
+  worker::Stat counted("r.counted", {A::Mean, A::Count}, {{}, 10, {}, {}});
+  const auto mean_of_windows = [](worker::Stat& stat) {
+    double sum = 0;
+    int windows = 0;
+    auto now = kStart;
+    for (int i = 0; i < 200; ++i) {
+      const int took = i < 100 ? 1 : 3;
+      now += std::chrono::seconds(took);
+      const auto open = stat.count();
+      stat.add(took, now);
+      if (stat.count() > open) continue;  // no window has ended
+      sum += stat.get().at(A::Mean);
+      ++windows;
+    }
+    return sum / windows;
+  };
+  CHECK(mean_of_windows(counted) == doctest::Approx(2));
+  CHECK(mean_of_windows(timed) > 2.3);
 }
 
 TEST_CASE("worker stat: the largest doubles have buckets, too") {

@@ -6,7 +6,7 @@
 #include "agent/loop/job_result.hpp"
 #include "agent/loop/observer.hpp"
 #include "core/awake_clock.hpp"
-#include "telemetry/instruments.hpp"
+#include "telemetry/registry.hpp"
 #include "timer/request_pipe.hpp"
 #include "timer/watchdog.hpp"
 #include "workers/message.hpp"
@@ -91,10 +91,10 @@ class ExpirationTimers final : public Observer {
   TimePoint last_request_ = TimePoint::min();
   std::vector<ExpiredTimer> expired_;
   // Without the scope of the timer as a label: a worker may make up as many as it likes.
-  const telemetry::Counter<std::int64_t> count_{{.name = "elastrun.timer.expired",
-                                                 .unit = "{timer}",
-                                                 .help = "Expired timers of workers.",
-                                                 .scope = std::string(kAgentScope)}};
+  const telemetry::Counter count_{{.name = "elastrun.timer.expired",
+                                   .unit = "{timer}",
+                                   .help = "Expired timers of workers.",
+                                   .scope = std::string(kAgentScope)}};
   const telemetry::Histogram overrun_{{.name = "elastrun.timer.overrun",
                                        .unit = "s",
                                        .help = "From the expiry of a timer until it was seen.",

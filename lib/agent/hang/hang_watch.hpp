@@ -7,7 +7,7 @@
 #include "hangs/hang_rule.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "spec/job_spec.hpp"
-#include "telemetry/instruments.hpp"
+#include "telemetry/registry.hpp"
 #include "workers/message.hpp"
 
 #include <cstdint>
@@ -88,10 +88,10 @@ class HangWatch final : public Observer {
   bool looks_ = false;                           // now and then
   bool hanging_ = false;                         // and that was said
   std::vector<JobHang> hangs_;
-  const telemetry::Counter<std::int64_t> count_{{.name = "elastrun.hang.count",
-                                                 .unit = "{hang}",
-                                                 .help = "Hangs of the job.",
-                                                 .scope = std::string(kAgentScope)}};
+  const telemetry::Counter count_{{.name = "elastrun.hang.count",
+                                   .unit = "{hang}",
+                                   .help = "Hangs of the job.",
+                                   .scope = std::string(kAgentScope)}};
 };
 
 /// What --hang-timeout says.

@@ -207,17 +207,14 @@ void GoodputMonitor::observe_all() {
 
 void GoodputMonitor::observe(Kind kind, std::string name, std::string unit, std::string help,
                              std::vector<std::string> label_keys, Tell tell) {
-  const bool sum = kind == Kind::Counter;
-  telemetry::View view{{sum ? telemetry::Aggregation::Sum : telemetry::Aggregation::Last},
-                       telemetry::every(kInterval),
-                       telemetry::OnEmpty::Skip};
   auto made = parts_.host.registry().observe(kind,
                                              {.name = "elastrun." + std::move(name),
                                               .unit = std::move(unit),
                                               .help = std::move(help),
                                               .scope = std::string(JobRecords::kScope),
                                               .label_keys = std::move(label_keys),
-                                              .views = {std::move(view)}},
+                                              .window = kInterval,
+                                              .tells_empty = false},
                                              [this, tell](const Report& report) {
                                                if (here_) (this->*tell)(report);
                                              });

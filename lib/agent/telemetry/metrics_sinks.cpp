@@ -6,8 +6,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "export/chrome_trace.hpp"
-#include "export/console_lines.hpp"
-#include "export/console_writer.hpp"
+#include "export/console_sink.hpp"
 #include "export/file_writer.hpp"
 #include "export/json_lines.hpp"
 #include "export/otlp_sink.hpp"
@@ -211,8 +210,8 @@ Made MetricsSinks::make_tensorboard(const SinkChoice& sink) const {
 }
 
 Made MetricsSinks::make_page(const SinkChoice& sink) const {
-  using exporter::PageSink;
-  const auto form = sink.openmetrics ? PageSink::Form::OpenMetrics : PageSink::Form::Prometheus;
+  using exporter::PageForm, exporter::PageSink;
+  const auto form = sink.openmetrics ? PageForm::OpenMetrics : PageForm::Prometheus;
   const auto put = [path = path_of(sink), shared = may_share(sink), form]() -> Result<std::string> {
     auto own = own_file(path, shared);
     // So that a place that cannot be written is told before any worker runs.
@@ -223,7 +222,7 @@ Made MetricsSinks::make_page(const SinkChoice& sink) const {
   if (!path) return trouble(sink, path.error());
   return std::make_shared<PageSink>(
       parts_.files, sink.text, *path, form,
-      exporter::FamilyOptions{.resource = resource(), .tells_refused = true});
+      exporter::PageOptions{.resource = resource(), .tells_refused = true});
 }
 
 Made MetricsSinks::make_otlp(const SinkChoice& sink) const {

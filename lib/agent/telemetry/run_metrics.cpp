@@ -9,7 +9,9 @@
 #include "system/machine_points.hpp"
 #include "workers/environment.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
+#include <set>
 #include <utility>
 
 namespace elastrun::agent {
@@ -167,25 +169,16 @@ double number(std::uint64_t whole) {
 
 }  // namespace
 
-RunObservations::RunObservations(const Parts& parts, TelemetryHost& host)
-    : parts_(parts), host_(host) {
-  observe_store();
-  observe_output();
-  observe_channel();
-  observe_telemetry();
-}
-
 /// Of two runs in one process, which cannot be, or a launcher that has such names itself, the first
 /// one is shown.
-void RunObservations::observe(Kind kind, telemetry::Spec spec,
-                              telemetry::Registry::Observer observer) {
+void RunMetrics::observe(Kind kind, telemetry::Spec spec, telemetry::Registry::Observer observer) {
   spec.scope = AgentMetrics::kScope;
   auto made = host_.registry().observe(kind, std::move(spec), std::move(observer));
   if (!made) return log::info("metrics", "{}", made.error().text);
-  all_.push_back(std::move(*made));
+  observations_.push_back(std::move(*made));
 }
 
-void RunObservations::observe_store() {
+void RunMetrics::observe_parts() {
   const auto& store = parts_.store;
   observe(Kind::Counter,
           {.name = "elastrun.store.requests",
@@ -197,9 +190,6 @@ void RunObservations::observe_store() {
            .unit = "{connection}",
            .help = "Open connections to the workers' store of this node."},
           [&store](const Report& report) { report(number(store.visitors()), {}); });
-}
-
-void RunObservations::observe_output() {
   observe(Kind::Counter,
           {.name = "elastrun.worker.output",
            .unit = "By",
@@ -209,9 +199,6 @@ void RunObservations::observe_output() {
             report(number(streams.bytes(logs::Console::Stream::Out)), {"stdout"});
             report(number(streams.bytes(logs::Console::Stream::Err)), {"stderr"});
           });
-}
-
-void RunObservations::observe_channel() {
   observe(Kind::Counter,
           {.name = "elastrun.channel.messages",
            .unit = "{message}",
@@ -224,17 +211,18 @@ void RunObservations::observe_channel() {
            .unit = "{message}",
            .help = "Reports of workers that were refused, or were too many to be taken further.",
            .label_keys = {"reason"}},
-          [parts = parts_](const Report& report) {
-            const auto& records = parts.records.statistics();
-            report(number(parts.channel.statistics().refused + records.refused), {"refused"});
-            report(number(parts.channel.statistics().strange), {"stranger"});
+          [this](const Report& report) {
+            const auto& records = records_.statistics();
+            const auto& channel = parts_.channel.statistics();
+            report(number(channel.refused + records.refused), {"refused"});
+            report(number(channel.strange), {"stranger"});
             report(number(records.suppressed), {"suppressed"});
             report(number(records.overflowed), {"overflowed"});
-            report(number(parts.channel.statistics().not_told), {"worker"});
+            report(number(channel.not_told), {"worker"});
           });
 }
 
-void RunObservations::observe_telemetry() {
+void RunMetrics::observe_telemetry() {
   observe(
       Kind::Counter,
       {.name = "elastrun.telemetry.dropped",
@@ -242,11 +230,11 @@ void RunObservations::observe_telemetry() {
        .help = "Records that a sink of --metrics or the journal has lost, or the pipeline before "
                "all sinks.",
        .label_keys = {"sink"}},
-      [this, &host = host_](const Report& report) {
-        report(number(host.pipeline().dropped()), {"pipeline"});
-        report(number(host.refused_samples()), {"series"});
+      [this](const Report& report) {
+        report(number(host_.pipeline().dropped()), {"pipeline"});
+        report(number(host_.registry().refused_samples()), {"series"});
         if (journal_) report(number(journal_->lost()), {"journal"});
-        for (const auto& one : host.accounts()) {
+        for (const auto& one : host_.accounts()) {
           // An account counts as lost what has not been delivered yet, and what waits may still be.
           report(number(one.lost - one.waiting), {one.sink});
         }
@@ -256,45 +244,53 @@ void RunObservations::observe_telemetry() {
            .unit = "{record}",
            .help = "Records that wait for a sink of --metrics.",
            .label_keys = {"sink"}},
-          [&host = host_](const Report& report) {
-            for (const auto& one : host.accounts()) report(number(one.waiting), {one.sink});
+          [this](const Report& report) {
+            for (const auto& one : host_.accounts()) report(number(one.waiting), {one.sink});
           });
 }
 
-RunMetrics::RunMetrics(const spec::JobSpec& spec, const Parts& parts)
-    : loop_(parts.loop),
-      clock_(parts.clock),
+RunMetrics::RunMetrics(const RunParts& parts, telemetry::Pipeline& pipeline,
+                       const WorkerRecords& records)
+    : parts_(parts),
+      records_(records),
       files_(parts.loop.get_executor()),
       programs_(process::make_posix_launcher(parts.loop, parts.clock)),
-      host_(parts.clock, parts.pipeline, telemetry::process_registry(), spec.metrics_interval),
-      own_(host_, parts.clock.now(), spec.max_restarts),
-      machine_(parts.loop.get_executor(), parts.clock, parts.group),
-      observations_({parts.streams, parts.channel, parts.records, parts.store}, host_) {
+      host_(parts.clock, pipeline, telemetry::process_registry(), parts.spec.metrics_interval),
+      own_(host_, parts.clock.now(), parts.spec.max_restarts),
+      machine_(parts.loop.get_executor(), parts.clock, parts.group) {
+  observe_parts();
+  observe_telemetry();
   const auto gather = [this](TelemetryHost::TakePoints take) {
     machine_.look([this, take = std::move(take)](const system::MachineSample& sample) {
       take(machine_.points_of(sample));
     });
   };
   host_.add_source(gather, system::machine_point_names());
-  for (const auto& [pattern, names] : spec.aggregations) override_views(pattern, names);
+  for (const auto& [pattern, names] : parts.spec.aggregations) choose(pattern, names);
 }
 
 /// Of our own instruments; workers do the same for their Stats, where `*` matches dots, too.
-void RunMetrics::override_views(const std::string& pattern, const std::vector<std::string>& names) {
+void RunMetrics::choose(const std::string& pattern, const std::vector<std::string>& names) {
+  using telemetry::Aggregation;
   if (!pattern.starts_with("elastrun.")) return;
-  telemetry::View view;
+  std::set<Aggregation> chosen;
   for (const auto& name : names) {
-    if (const auto one = telemetry::aggregation_named(name)) view.aggregations.add(*one);
+    const auto found = std::ranges::find(worker::kAggregations, name);
+    const auto one = static_cast<Aggregation>(found - worker::kAggregations.begin());
+    // That is for Stats of workers.
+    if (one < Aggregation::Histogram) chosen.insert(one);
   }
   std::string wide;
   for (const char c : pattern) wide.append(c == '*' ? 2 : 1, c);
-  if (!view.aggregations.empty()) host_.registry().override_views(std::move(wide), {view});
+  if (!chosen.empty()) host_.registry().override_aggregations(std::move(wide), std::move(chosen));
 }
 
-Started<std::unique_ptr<RunMetrics>> RunMetrics::make(const spec::JobSpec& spec,
-                                                      const Parts& parts) {
+Started<std::unique_ptr<RunMetrics>> RunMetrics::make(const RunParts& parts,
+                                                      telemetry::Pipeline& pipeline,
+                                                      const WorkerRecords& records) {
+  const auto& spec = parts.spec;
   if (!TelemetryHost::is_wanted(spec)) return nullptr;
-  std::unique_ptr<RunMetrics> metrics(new RunMetrics(spec, parts));
+  std::unique_ptr<RunMetrics> metrics(new RunMetrics(parts, pipeline, records));
   // Programs of sinks outlive a group of workers, and are not among its leftovers.
   parts.containment.spare(
       [programs = metrics->programs_.get(), alive = metrics->lifetime_.token()] {
@@ -323,16 +319,16 @@ const std::vector<exporter::SinkAccount>& RunMetrics::end() {
   const auto delivered = std::make_shared<bool>(false);
   host_.finish([this, delivered, alive = lifetime_.token()] {
     *delivered = true;
-    if (alive && ending_) loop_.stop();
+    if (alive && ending_) parts_.loop.stop();
   });
   if (!*delivered) {
     ending_ = true;
-    const auto limit = clock_.make_alarm();
+    const auto limit = parts_.clock.make_alarm();
     // A loop that was stopped runs nothing until then (io_context::restart()).
-    loop_.restart();
+    parts_.loop.restart();
     // A collector that does not answer must not keep the job from ending.
-    limit->arm(clock_.now() + kTimeLimit, [this] { loop_.stop(); });
-    loop_.run();
+    limit->arm(parts_.clock.now() + kTimeLimit, [this] { parts_.loop.stop(); });
+    parts_.loop.run();
     ending_ = false;
   }
   accounts_ = host_.accounts();

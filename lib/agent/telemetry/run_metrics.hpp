@@ -14,9 +14,10 @@
 #include "logs/stream_factory.hpp"
 #include "process/containment.hpp"
 #include "process/posix_launcher.hpp"
-#include "telemetry/instruments.hpp"
+#include "telemetry/events.hpp"
 #include "telemetry/registry.hpp"
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,69 +60,45 @@ class AgentMetrics final : public Observer {
   int attempt_ = 0;  // of the workers that run, or ran last
   const telemetry::Histogram rendezvous_, starting_, stopping_, restarting_;
   const telemetry::Gauge startup_, restarts_left_, flakiness_, phases_;
-  const telemetry::Counter<std::int64_t> restarts_, exits_, runs_;
+  const telemetry::Counter restarts_, exits_, runs_;
 };
 
-/// What the parts of a run count anyway, as instruments of the scope elastrun.agent that are asked
-/// at each collection: elastrun-telemetry(7) lists them. They cost nothing before that, and go
-/// with this object, which the parts must outlive.
-class RunObservations {
- public:
-  struct Parts {
-    const logs::StreamFactory& streams;
-    const WorkerChannel& channel;
-    const WorkerRecords& records;
-    const RoundStore& store;
-  };
-  /// Borrows all. The registry is that of the host.
-  RunObservations(const Parts& parts, TelemetryHost& host);
-  /// The journal counts among the sinks from now on.
-  void watch_journal(std::shared_ptr<const exporter::JsonLines> journal) {
-    journal_ = std::move(journal);
-  }
-
- private:
-  void observe(telemetry::Kind kind, telemetry::Spec spec, telemetry::Registry::Observer observer);
-  void observe_store();
-  void observe_output();
-  void observe_channel();
-  void observe_telemetry();
-
-  const Parts parts_;
-  TelemetryHost& host_;
-  std::shared_ptr<const exporter::JsonLines> journal_;  // null: there is none
-  std::vector<telemetry::Observation> all_;
+/// The parts of a run that telemetry borrows.
+struct RunParts {
+  boost::asio::io_context& loop;
+  Clock& clock;
+  TimePoint job_start;
+  const spec::JobSpec& spec;
+  logs::Console& console;
+  process::Containment& containment;  // is to leave programs of sinks alone
+  const logs::StreamFactory& streams;
+  const WorkerChannel& channel;
+  const RoundStore& store;
+  telemetry::events::AgentFacts agent;
+  MachineWatch::FindGroup group;
+  std::function<bool()> has_fifo;  // as ElasticRecords'
 };
 
 /// The telemetry host of a run with the sinks that --metrics names, a thread for their files and a
-/// launcher for their programs, and what the agent measures of itself and of the machine.
+/// launcher for their programs, and what the agent measures of itself and of the machine. What the
+/// parts of a run count anyway are instruments, too, which are asked at each collection and cost
+/// nothing before that: elastrun-telemetry(7) lists them.
 class RunMetrics {
  public:
   /// How long the end of a run waits for sinks. The verdict comes before that.
   static constexpr Duration kTimeLimit = std::chrono::seconds(2);
 
-  struct Parts {
-    boost::asio::io_context& loop;
-    Clock& clock;
-    telemetry::Pipeline& pipeline;
-    logs::Console& console;
-    process::Containment& containment;  // is to leave the programs of sinks alone
-    // What is observed
-    const logs::StreamFactory& streams;
-    const WorkerChannel& channel;
-    const WorkerRecords& records;
-    const RoundStore& store;
-    MachineWatch::FindGroup group;
-  };
   /// Borrows all; to go before what is observed. Null for a job that asks for none. Fails as
   /// MetricsSinks::make, whose Usage is a wrong option.
-  static Started<std::unique_ptr<RunMetrics>> make(const spec::JobSpec& spec, const Parts& parts);
+  static Started<std::unique_ptr<RunMetrics>> make(const RunParts& parts,
+                                                   telemetry::Pipeline& pipeline,
+                                                   const WorkerRecords& records);
 
   TelemetryHost& host() { return host_; }
   MachineWatch& machine() { return machine_; }
   /// Records that the journal loses are counted as those of sinks.
   void watch_journal(std::shared_ptr<const exporter::JsonLines> journal) {
-    observations_.watch_journal(std::move(journal));
+    journal_ = std::move(journal);
   }
   /// Hears what the agent does.
   Observer& observer() { return own_; }
@@ -131,22 +108,27 @@ class RunMetrics {
   const std::vector<exporter::SinkAccount>& end();
   bool ending() const { return ending_; }
   /// A signal cuts that wait short.
-  void hurry() { loop_.stop(); }
+  void hurry() { parts_.loop.stop(); }
 
  private:
-  RunMetrics(const spec::JobSpec& spec, const Parts& parts);
-  void override_views(const std::string& pattern, const std::vector<std::string>& names);
+  RunMetrics(const RunParts& parts, telemetry::Pipeline& pipeline, const WorkerRecords& records);
+  void choose(const std::string& pattern, const std::vector<std::string>& names);
 
-  boost::asio::io_context& loop_;
-  Clock& clock_;
+  void observe(telemetry::Kind kind, telemetry::Spec spec, telemetry::Registry::Observer observer);
+  void observe_parts();
+  void observe_telemetry();
+
+  const RunParts& parts_;
+  const WorkerRecords& records_;
   files::BlockingCalls files_;
   const std::unique_ptr<process::PosixLauncher> programs_;
   TelemetryHost host_;
   AgentMetrics own_;
   MachineWatch machine_;
-  RunObservations observations_;
+  std::shared_ptr<const exporter::JsonLines> journal_;  // null: there is none
   bool ending_ = false, ended_ = false;
   std::vector<exporter::SinkAccount> accounts_;
+  std::vector<telemetry::Observation> observations_;
   Lifetime lifetime_;
 };
 

@@ -358,7 +358,7 @@ class ToProcessPipeline final : public telemetry::Sink {
 
 }  // namespace
 
-Started<std::unique_ptr<RunTelemetry>> RunTelemetry::make(Parts parts) {
+Started<std::unique_ptr<RunTelemetry>> RunTelemetry::make(RunParts parts) {
   std::unique_ptr<RunTelemetry> made(new RunTelemetry(std::move(parts)));
   if (const auto done = made->attach_event_handler(); !done) return std::unexpected(done.error());
   if (const auto done = made->open_sinks(); !done) return std::unexpected(done.error());
@@ -366,7 +366,7 @@ Started<std::unique_ptr<RunTelemetry>> RunTelemetry::make(Parts parts) {
   return made;
 }
 
-RunTelemetry::RunTelemetry(Parts parts)
+RunTelemetry::RunTelemetry(RunParts parts)
     : parts_(std::move(parts)),
       pipeline_(parts_.clock),
       job_records_(pipeline_, parts_.spec),
@@ -389,9 +389,7 @@ Status RunTelemetry::attach_event_handler() {
 }
 
 Started<void> RunTelemetry::open_sinks() {
-  auto metrics = RunMetrics::make(
-      parts_.spec, {parts_.loop, parts_.clock, pipeline_, parts_.console, parts_.containment,
-                    parts_.streams, parts_.channel, worker_records_, parts_.store, parts_.group});
+  auto metrics = RunMetrics::make(parts_, pipeline_, worker_records_);
   if (!metrics) return std::unexpected(metrics.error());
   metrics_ = std::move(*metrics);
   if (metrics_) nodes_ = std::make_unique<NodeSeries>(metrics_->host().registry());

@@ -103,24 +103,9 @@ class NodeSeries final : public Observer {
 /// of --metrics, and the account of where its time goes with what watches that account.
 class RunTelemetry {
  public:
-  struct Parts {
-    boost::asio::io_context& loop;
-    Clock& clock;
-    TimePoint job_start;
-    const spec::JobSpec& spec;
-    logs::Console& console;
-    process::Containment& containment;  // is to leave programs of sinks alone
-    const logs::StreamFactory& streams;
-    const WorkerChannel& channel;
-    const RoundStore& store;
-    rendezvous::Session& session;
-    telemetry::events::AgentFacts agent;
-    MachineWatch::FindGroup group;
-    std::function<bool()> has_fifo;  // as ElasticRecords'
-  };
   /// Borrows all. Fails with Usage for an event handler or a sink that does not exist, and as
   /// MetricsSinks::make.
-  static Started<std::unique_ptr<RunTelemetry>> make(Parts parts);
+  static Started<std::unique_ptr<RunTelemetry>> make(RunParts parts);
 
   RunTelemetry(const RunTelemetry&) = delete;
   RunTelemetry& operator=(const RunTelemetry&) = delete;
@@ -146,12 +131,12 @@ class RunTelemetry {
   bool ending_metrics() const { return metrics_ && metrics_->ending(); }
 
  private:
-  explicit RunTelemetry(Parts parts);
+  explicit RunTelemetry(RunParts parts);
   Status attach_event_handler();
   Started<void> open_sinks();
   void watch_goodput();
 
-  const Parts parts_;
+  const RunParts parts_;
   telemetry::Pipeline pipeline_;
   JobRecords job_records_;
   WorkerRecords worker_records_;

@@ -50,6 +50,15 @@ constexpr Duration kFirstPull = std::chrono::seconds(1);
 
 }  // namespace
 
+class TelemetryHost::Samples final : public telemetry::Sink {
+ public:
+  explicit Samples(TelemetryHost& host) : host_(host) {}
+  void consume(const Record& sample) override { host_.take_sample(sample); }
+
+ private:
+  TelemetryHost& host_;
+};
+
 bool TelemetryHost::is_wanted(const spec::JobSpec& spec) {
   return !spec.metrics.empty() || spec.http;
 }
@@ -84,29 +93,28 @@ void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
 }
 
 void TelemetryHost::take_samples() {
-  if (samples_) return;
-  samples_ = std::make_shared<telemetry::SampleSeries>(
-      registry_, telemetry::SampleSeries::Told{
-                     [this] { recorded(); },
-                     [this](const Record& record, auto why) { tell_refused(record, why); }});
-  routes_.push_back(pipeline_.route({.kind = Record::Kind::Sample}, samples_));
+  if (std::exchange(takes_samples_, true)) return;
+  routes_.push_back(
+      pipeline_.route({.kind = Record::Kind::Sample}, std::make_shared<Samples>(*this)));
 }
 
-void TelemetryHost::tell_refused(const Record& record, std::string_view why) {
-  if (said_refused_.exchange(true)) return;
+void TelemetryHost::take_sample(const Record& sample) {
+  const auto why = registry_.take(sample);
+  if (why.empty()) return recorded();
+  if (std::exchange(said_refused_, true)) return;
   log::warning("metrics",
                "Metric '{}' of '{}' becomes no series, because {}; it and others are counted in "
                "elastrun.telemetry.dropped as those of the sink 'series'",
-               printable(record.name), printable(record.scope), why);
+               printable(sample.name), printable(sample.scope), why);
 }
 
 void TelemetryHost::round_began(int first, int count) {
-  if (!samples_) return;
+  if (!takes_samples_) return;
   // The series go, and with them the last values before a failure.
   if (std::exchange(has_begun_, true)) pull();
   std::set<std::string> ranks;
   for (int rank = first; rank < first + count; ++rank) ranks.insert(std::to_string(rank));
-  samples_->end_if([&](const telemetry::SampleSeries::Key& key) {
+  registry_.end_samples([&](const telemetry::Registry::SampleKey& key) {
     const bool of_worker = !key.rank.empty() || key.scope == "elastrun.worker";
     // Counters of ranks that stay on this node go on: a total must not fall. Gauges would show a
     // round that is over.
@@ -128,8 +136,12 @@ void TelemetryHost::recorded() {
   window_open_ = true;
   window_end_->arm(*due, [this] {
     window_open_ = false;
-    registry_.step(pipeline_);
+    tell_windows(telemetry::Registry::Closing::InTime);
   });
+}
+
+void TelemetryHost::tell_windows(telemetry::Registry::Closing closing) {
+  for (auto& record : registry_.close_windows(closing)) pipeline_.emit(std::move(record));
 }
 
 /// The first time soon, so that people who look see something.
@@ -186,9 +198,7 @@ void TelemetryHost::finish(std::function<void()> done) {
   if (window_end_) window_end_->disarm();
   // Windows that are still open have seen values, too.
   if (pipeline_.carries(Record::Kind::Window)) {
-    for (auto& record : registry_.close_windows(telemetry::Registry::Closing::AtTheEnd)) {
-      pipeline_.emit(std::move(record));
-    }
+    tell_windows(telemetry::Registry::Closing::AtTheEnd);
   }
   pull();
   const auto open = std::make_shared<std::size_t>(sinks_.size());

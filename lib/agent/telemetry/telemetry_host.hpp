@@ -6,9 +6,9 @@
 #include "core/lifetime.hpp"
 #include "export/metrics_sink.hpp"
 #include "spec/job_spec.hpp"
-#include "telemetry/sample_series.hpp"
+#include "telemetry/registry.hpp"
+#include "telemetry/route.hpp"
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -43,7 +43,7 @@ class TelemetryHost {
   void add(std::shared_ptr<exporter::MetricsSink> sink, std::vector<telemetry::Selector> selectors,
            By by = By::Default);
 
-  /// Keeps samples of the pipeline as series from now on (telemetry::SampleSeries), for a puller.
+  /// Keeps samples of the pipeline as series from now on, for a puller.
   void take_samples();
   /// Whether a sink is told of windows.
   bool tells() const;
@@ -67,8 +67,6 @@ class TelemetryHost {
   /// gauges of those before have come to holds no more, nor do the counters of ranks that are not
   /// here any more. Counters of the others go on.
   void round_began(int first, int count);
-  /// Samples that cannot be series; the first one is told on stderr.
-  std::uint64_t refused_samples() const { return samples_ ? samples_->refused() : 0; }
 
   telemetry::Registry& registry() { return registry_; }
   /// That of the run, for routes to sinks of one's own.
@@ -89,21 +87,22 @@ class TelemetryHost {
   void tell_gathered();
   void gather_and_pull();
   void arm_pull();
-  void tell_refused(const telemetry::Record& record, std::string_view why);
+  void tell_windows(telemetry::Registry::Closing closing);
+  void take_sample(const telemetry::Record& sample);
+  class Samples;
 
   Clock& clock_;
   telemetry::Pipeline& pipeline_;
   telemetry::Registry& registry_;
   const Duration interval_;
-  std::shared_ptr<telemetry::SampleSeries> samples_;  // null: none pulls
   std::vector<telemetry::RouteId> routes_;
   std::vector<std::shared_ptr<exporter::MetricsSink>> sinks_;
   std::vector<Puller> pullers_;
   std::vector<std::shared_ptr<telemetry::Sink>> listeners_;  // hear of what is gathered
   std::unique_ptr<Alarm> window_end_, next_pull_;
   bool window_open_ = false, pull_due_ = false, pulled_ = false, finished_ = false;
-  bool has_begun_ = false;  // a round
-  std::atomic<bool> said_refused_ = false;
+  bool takes_samples_ = false, has_begun_ = false;  // a round
+  bool said_refused_ = false;
   std::function<void(TakePoints)> gather_;
   std::vector<std::string> gathered_names_;
   std::vector<telemetry::Point> gathered_;

@@ -5,8 +5,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "goodput/journals/journal_books.hpp"
-#include "telemetry/sketch.hpp"
-#include "telemetry/torch_monitor.hpp"
+#include "worker/quantile_sketch.hpp"
 
 #include <algorithm>
 #include <array>
@@ -14,6 +13,9 @@
 
 namespace elastrun::agent {
 namespace {
+
+// As elastrun.monitor and the C++ header name the windows of their Stats.
+constexpr std::string_view kMonitorScope = "torch.monitor", kStatEvent = "torch.monitor.Stat";
 
 using telemetry::Detail;
 using telemetry::Record;
@@ -115,13 +117,11 @@ bool WorkerRecords::admits(const workers::Worker& worker, workers::Message& mess
 
 void WorkerRecords::heard(const workers::Worker& worker, workers::Message message) {
   if (!admits(worker, message)) return;
-  if (const auto* step = std::get_if<workers::StepDone>(&message)) tell(worker, *step);
-  if (const auto* one = std::get_if<workers::CheckpointDone>(&message)) tell(worker, *one);
-  if (const auto* phase = std::get_if<workers::PhaseEntered>(&message)) tell(worker, *phase);
-  if (const auto* metric = std::get_if<workers::MetricSample>(&message)) tell(worker, *metric);
-  if (const auto* told = std::get_if<workers::SamplesTold>(&message)) tell(worker, *told);
-  if (auto* event = std::get_if<workers::WorkerEvent>(&message)) tell(worker, std::move(*event));
-  if (auto* said = std::get_if<workers::GoodputEntries>(&message)) tell(worker, std::move(*said));
+  std::visit(
+      [&](auto& said) {
+        if constexpr (requires { tell(worker, std::move(said)); }) tell(worker, std::move(said));
+      },
+      message);
 }
 
 WorkerRecords::Attributes WorkerRecords::labels(const workers::Worker& worker) const {
@@ -253,7 +253,7 @@ void WorkerRecords::tell_batch(const workers::MetricSample& metric, Record sampl
 
 void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent event) {
   const auto who = labels(worker);
-  if (event.name == telemetry::monitor::kStatEvent) tell_stat(worker, event, who);
+  if (event.name == kStatEvent) tell_stat(worker, event, who);
   if (!pipeline_.wants("worker")) return;
   auto told = record(Record::Kind::Event, "worker", std::move(event.name), {});
   // A trace is drawn by the steady clock, and a span that arrives late must not begin after those
@@ -295,12 +295,12 @@ void WorkerRecords::tell(const workers::Worker& worker, workers::GoodputEntries 
 /// A window of torch.monitor, of which each aggregation is a series: "loss.mean".
 void WorkerRecords::tell_stat(const workers::Worker& worker, const workers::WorkerEvent& event,
                               const Attributes& labels) {
-  if (!pipeline_.wants(telemetry::monitor::kScope)) return;
+  if (!pipeline_.wants(kMonitorScope)) return;
   const auto meaning = meaning_in(event.attributes);
   for (const auto& [name, value] : event.attributes) {
     // A histogram, which comes as a metric, too; unit and help.
     if (std::holds_alternative<std::string>(value)) continue;
-    const std::string group(telemetry::monitor::kScope);
+    const std::string group(kMonitorScope);
     workers::Message one = workers::MetricSample{name.substr(0, workers::kMaxName), 0, group};
     if (!admits(worker, one)) continue;
     auto& metric = std::get<workers::MetricSample>(one);

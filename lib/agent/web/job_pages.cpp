@@ -190,7 +190,7 @@ void JobPages::serve(const http::Request& request, const http::Reply& reply) {
 }
 
 void JobPages::serve_metrics(const http::Request& request, const http::Reply& reply) {
-  const bool open = exporter::wants_openmetrics(request.accept);
+  const bool open = exporter::form_for(request.accept) == exporter::PageForm::OpenMetrics;
   parts_.metrics(open, [reply, open](std::string text) {
     const auto type = open ? exporter::kOpenMetricsType : exporter::kPrometheusType;
     reply({.type = std::string(type), .body = std::move(text)});

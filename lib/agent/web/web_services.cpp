@@ -181,11 +181,10 @@ const std::string& WebServices::render(bool open, const system::MachineSample& s
   auto& metrics = *parts_.metrics;
   auto snapshot = metrics.host().registry().collect();
   std::ranges::move(metrics.machine().points_of(sample), std::back_inserter(snapshot.points));
-  const auto families =
-      exporter::families_of(snapshot, {.resource = resource(), .tells_refused = true});
-  page.put(
-      open ? exporter::openmetrics_text(families.all) : exporter::prometheus_text(families.all),
-      begun, parts_.clock.now());
+  using exporter::PageForm;
+  auto text = exporter::page_of(snapshot, open ? PageForm::OpenMetrics : PageForm::Prometheus,
+                                {.resource = resource(), .tells_refused = true});
+  page.put(std::move(text), begun, parts_.clock.now());
   return page.text();
 }
 

@@ -2,7 +2,7 @@
 #include "goodput/reports/hints.hpp"
 
 #include "core/text.hpp"
-#include "telemetry/sketch.hpp"
+#include "worker/summary.hpp"
 
 #include <algorithm>
 #include <array>
@@ -97,7 +97,7 @@ void Advice::interval() {
   const double save = to_seconds(*work_.mean_save());
   // J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9),
   // 1974: each interval pays for a save, and a failure for half an interval.
-  const auto best = static_cast<double>(telemetry::square_root(2 * save * mtbf));
+  const auto best = static_cast<double>(worker::square_root(2 * save * mtbf));
   const auto share_of = [&](double interval) { return save / interval + interval / (2 * mtbf); };
   const double factor = best / (every * step);
   // The cost is flat around the best interval: a near one needs no change.

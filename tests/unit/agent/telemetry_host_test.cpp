@@ -2,7 +2,6 @@
 #include "agent/telemetry/telemetry_host.hpp"
 
 #include "support/fake_clock.hpp"
-#include "telemetry/instruments.hpp"
 
 #include <doctest/doctest.h>
 #include <utility>
@@ -18,7 +17,7 @@ struct Place {
   Pipeline pipeline{clock};
   Registry registry{clock};
   TelemetryHost host{clock, pipeline, registry};
-  Counter<std::int64_t> count{{.name = "count"}, registry};
+  Counter count{{.name = "count"}, registry};
 };
 
 struct HeardNames final : Sink {

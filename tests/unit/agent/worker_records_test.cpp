@@ -2,8 +2,8 @@
 #include "agent/telemetry/worker_records.hpp"
 
 #include "core/text.hpp"
-#include "telemetry/sketch.hpp"
 #include "unit/agent/records.hpp"
+#include "worker/quantile_sketch.hpp"
 
 #include <cmath>
 #include <cstdint>

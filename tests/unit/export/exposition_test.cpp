@@ -4,7 +4,6 @@
 #include "sample_points.hpp"
 
 #include <doctest/doctest.h>
-#include <set>
 
 using namespace elastrun;
 using namespace elastrun::exporter;
@@ -22,22 +21,28 @@ std::string lines(const std::string& page, std::string_view begin) {
   return found;
 }
 
-Exemplar an_exemplar(std::string trace) {
-  return {
-      {{"trace_id", std::move(trace)}}, 2.5, WallTime(std::chrono::milliseconds(1763690001500))};
+std::string text(const telemetry::Snapshot& snapshot, const PageOptions& options = {}) {
+  return page_of(snapshot, PageForm::Prometheus, options);
+}
+
+void add(telemetry::Snapshot& snapshot, telemetry::Kind kind, telemetry::Spec spec,
+         std::vector<telemetry::Attribute> labels = {}) {
+  auto& point = snapshot.points.emplace_back();
+  point.spec = std::make_shared<const telemetry::Spec>(std::move(spec));
+  point.kind = kind;
+  point.labels = std::move(labels);
+  point.value = std::int64_t{1};
 }
 
 }  // namespace
 
 TEST_CASE("exposition: a gauge does not end as a histogram does") {
   telemetry::Snapshot snapshot;
-  auto& point = snapshot.points.emplace_back();
-  point.spec = std::make_shared<telemetry::Spec>(telemetry::Spec{.name = "process.thread.count"});
-  point.kind = telemetry::Kind::Gauge;
-  point.value = std::int64_t{3};
-  CHECK(families_of(snapshot).all.at(0).name == "process_thread_number");
-  point.kind = telemetry::Kind::Counter;
-  CHECK(families_of(snapshot).all.at(0).name == "process_thread_count");
+  add(snapshot, telemetry::Kind::Gauge, {.name = "process.thread.count"});
+  CHECK(text(snapshot) == "# TYPE process_thread_number gauge\nprocess_thread_number 1\n");
+  snapshot.points[0].kind = telemetry::Kind::Counter;
+  CHECK(text(snapshot) ==
+        "# TYPE process_thread_count_total counter\nprocess_thread_count_total 1\n");
 }
 
 TEST_CASE("exposition: names and units by rule") {
@@ -57,82 +62,62 @@ TEST_CASE("exposition: names and units by rule") {
 
 TEST_CASE("exposition: a label of the user's that a line has by itself is another one") {
   telemetry::Snapshot snapshot;
-  auto& point = snapshot.points.emplace_back();
-  point.spec = std::make_shared<telemetry::Spec>(telemetry::Spec{.name = "n", .scope = "g"});
-  point.labels = {{"le", "1"}, {"otel.scope.name", "x"}, {"quantile", "two"}};
-  const auto shown = [&](telemetry::Kind kind) {
-    point.kind = kind;
-    std::string names;
-    const auto families = families_of(snapshot);
-    for (const auto& [key, value] : families.all.at(0).samples.at(0).labels) {
-      names += key + '=' + value + ' ';
-    }
-    return names;
+  add(snapshot, telemetry::Kind::Gauge, {.name = "n", .scope = "g"},
+      {{"le", "1"}, {"otel.scope.name", "x"}, {"quantile", "two"}});
+  const auto shown = [&](telemetry::Kind kind, std::string_view sample) {
+    snapshot.points[0].kind = kind;
+    return lines(text(snapshot), sample);
   };
-  CHECK(shown(telemetry::Kind::Gauge) ==
-        "le=1 exported_otel_scope_name=x quantile=two otel_scope_name=g ");
-  CHECK(shown(telemetry::Kind::Histogram) ==
-        "exported_le=1 exported_otel_scope_name=x quantile=two otel_scope_name=g ");
-  CHECK(shown(telemetry::Kind::Stat) ==
-        "le=1 exported_otel_scope_name=x exported_quantile=two otel_scope_name=g ");
-  point.labels = {{"otel_scope_name", "x"}, {"exported_otel_scope_name", "y"}};
-  CHECK(shown(telemetry::Kind::Gauge) ==
-        "exported_otel_scope_name=y exported_exported_otel_scope_name=x otel_scope_name=g ");
+  const std::string others = R"(exported_otel_scope_name="x",)";
+  CHECK(shown(telemetry::Kind::Gauge, "n{") ==
+        "n{le=\"1\"," + others + "quantile=\"two\",otel_scope_name=\"g\"} 1\n");
+  CHECK(shown(telemetry::Kind::Histogram, "n_count") ==
+        "n_count{exported_le=\"1\"," + others + "quantile=\"two\",otel_scope_name=\"g\"} 0\n");
+  CHECK(shown(telemetry::Kind::Stat, "n_count") ==
+        "n_count{le=\"1\"," + others + "exported_quantile=\"two\",otel_scope_name=\"g\"} 0\n");
+  snapshot.points[0].labels = {{"otel_scope_name", "x"}, {"exported_otel_scope_name", "y"}};
+  CHECK(shown(telemetry::Kind::Gauge, "n{") ==
+        "n{exported_otel_scope_name=\"y\",exported_exported_otel_scope_name=\"x\","
+        "otel_scope_name=\"g\"} 1\n");
 }
 
 TEST_CASE("exposition: series of one instrument may have different labels") {
   telemetry::Snapshot snapshot;
-  const auto spec = std::make_shared<const telemetry::Spec>(telemetry::Spec{.name = "n"});
-  const auto add = [&](std::vector<telemetry::Attribute> labels) {
-    telemetry::Point point;
-    point.spec = spec;
-    point.kind = telemetry::Kind::Gauge;
-    point.labels = std::move(labels);
-    point.value = std::int64_t{1};
-    snapshot.points.push_back(std::move(point));
+  const auto add_one = [&](std::vector<telemetry::Attribute> labels) {
+    add(snapshot, telemetry::Kind::Gauge, {.name = "n"}, std::move(labels));
+    snapshot.points.back().spec = snapshot.points.front().spec;
   };
-  add({{"z.y", "1"}, {"a.b", "2"}});
-  add({{"a.b", "3"}, {"z.y", "4"}});
-  add({{"otel.metric.overflow", true}});
-  add({});
-  add({{"a.b", "2"}, {"z_y", "1"}});  // the first one again
-  const auto families = families_of(snapshot);
-  CHECK(families.refused == 1);
-  CHECK(prometheus_text(families.all) ==
-        "# TYPE n gauge\nn{a_b=\"2\",z_y=\"1\"} 1\nn{a_b=\"3\",z_y=\"4\"} 1\n"
-        "n{otel_metric_overflow=\"true\"} 1\nn 1\n");
+  add_one({{"z.y", "1"}, {"a.b", "2"}});
+  add_one({{"a.b", "3"}, {"z.y", "4"}});
+  add_one({{"otel.metric.overflow", true}});
+  add_one({});
+  add_one({{"a.b", "2"}, {"z_y", "1"}});  // the first one again
+  CHECK(text(snapshot, {.tells_refused = true})
+            .ends_with("# TYPE n gauge\nn{a_b=\"2\",z_y=\"1\"} 1\nn{a_b=\"3\",z_y=\"4\"} 1\n"
+                       "n{otel_metric_overflow=\"true\"} 1\nn 1\n"));
+  CHECK(lines(text(snapshot, {.tells_refused = true}), "elastrun") == "elastrun_page_refused 1\n");
 }
 
 TEST_CASE("exposition: the agent's and the machine's come first, and what is refused is told") {
   telemetry::Snapshot snapshot;
-  const auto add = [&](std::string scope, std::string name, telemetry::Kind kind) {
-    telemetry::Point point;
-    point.spec = std::make_shared<const telemetry::Spec>(
-        telemetry::Spec{.name = std::move(name), .scope = std::move(scope)});
-    point.kind = kind;
-    point.value = std::int64_t{1};
-    snapshot.points.push_back(std::move(point));
-  };
   using telemetry::Kind;
-  add("a", "elastrun.restarts", Kind::Gauge);
-  add("a", "system.time", Kind::Gauge);
-  add("a", "elastrun.page.refused", Kind::Counter);
-  add("elastrun.agent", "elastrun.restarts", Kind::Counter);
-  add("", "system.time", Kind::Counter);
-  const auto families = families_of(snapshot, {.scope_labels = false, .tells_refused = true});
-  CHECK(families.refused == 3);
-  const auto page = prometheus_text(families.all);
+  add(snapshot, Kind::Gauge, {.name = "elastrun.restarts", .scope = "a"});
+  add(snapshot, Kind::Gauge, {.name = "system.time", .scope = "a"});
+  add(snapshot, Kind::Counter, {.name = "elastrun.page.refused", .scope = "a"});
+  add(snapshot, Kind::Counter, {.name = "elastrun.restarts", .scope = "elastrun.agent"});
+  add(snapshot, Kind::Counter, {.name = "system.time"});
+  const auto page = text(snapshot, {.scope_labels = false, .tells_refused = true});
   CHECK(lines(page, "# TYPE") ==
         "# TYPE elastrun_page_refused gauge\n# TYPE elastrun_restarts_total counter\n"
         "# TYPE system_time_total counter\n");
   CHECK(lines(page, "elastrun_page_refused") == "elastrun_page_refused 3\n");
   snapshot.points.resize(1);
-  CHECK(families_of(snapshot, {.tells_refused = true}).all.size() == 1);
+  CHECK(lines(text(snapshot, {.tells_refused = true}), "elastrun_page").empty());
 }
 
 TEST_CASE("exposition: the text format, line by line") {
   SamplePoints points;
-  const auto page = prometheus_text(families_of(points.snapshot()).all);
+  const auto page = text(points.snapshot());
   CHECK(lines(page, "# HELP elastrun_worker") ==
         "# HELP elastrun_worker_restarts_total Restarts of \"the\" group.\\nAll\\\\of them.\n");
   CHECK(lines(page, "elastrun_worker") ==
@@ -161,16 +146,15 @@ TEST_CASE("exposition: the text format, line by line") {
 
 TEST_CASE("exposition: buckets rise to the count, and bounds are written as each format wants") {
   SamplePoints points;
-  const auto families =
-      families_of(points.snapshot(), {.bounds = {0.1, 1, 1e6}, .scope_labels = false}).all;
-  CHECK(lines(prometheus_text(families), "elastrun_rendezvous") ==
+  const PageOptions options{.bounds = {0.1, 1, 1e6}, .scope_labels = false};
+  CHECK(lines(text(points.snapshot(), options), "elastrun_rendezvous") ==
         "elastrun_rendezvous_duration_seconds_bucket{le=\"0.1\"} 0\n"
         "elastrun_rendezvous_duration_seconds_bucket{le=\"1\"} 3\n"
         "elastrun_rendezvous_duration_seconds_bucket{le=\"1e+06\"} 4\n"
         "elastrun_rendezvous_duration_seconds_bucket{le=\"+Inf\"} 4\n"
         "elastrun_rendezvous_duration_seconds_sum 3.75\n"
         "elastrun_rendezvous_duration_seconds_count 4\n");
-  const auto open = openmetrics_text(families);
+  const auto open = page_of(points.snapshot(), PageForm::OpenMetrics, options);
   CHECK(lines(open, "elastrun_rendezvous_duration_seconds_bucket{le=\"1.0\"}").ends_with(" 3\n"));
   CHECK(lines(open, "elastrun_rendezvous_duration_seconds_bucket{le=\"1e+06\"}").ends_with(" 4\n"));
   CHECK(lines(open, "clock_drift_seconds_bucket") ==
@@ -184,8 +168,8 @@ TEST_CASE("exposition: buckets rise to the count, and bounds are written as each
 
 TEST_CASE("exposition: OpenMetrics has units, creation times and its end") {
   SamplePoints points;
-  const auto page = openmetrics_text(
-      families_of(points.snapshot(), {.resource = {{"service.name", "elastrun.agent"}}}).all);
+  const auto page = page_of(points.snapshot(), PageForm::OpenMetrics,
+                            {.resource = {{"service.name", "elastrun.agent"}}});
   CHECK(page.ends_with("\n# EOF\n"));
   CHECK(page.find("\n\n") == std::string::npos);
   CHECK(page.find("# TYPE hw_energy_joules counter\n# UNIT hw_energy_joules joules\n"
@@ -196,25 +180,6 @@ TEST_CASE("exposition: OpenMetrics has units, creation times and its end") {
   CHECK(lines(page, "target_info") == "target_info{service_name=\"elastrun.agent\"} 1\n");
   CHECK(lines(page, "# TYPE target") == "# TYPE target info\n");
   CHECK(page.find("\\\"the\\\"") != std::string::npos);
-}
-
-TEST_CASE("exposition: exemplars stand behind buckets and counters, in OpenMetrics only") {
-  SamplePoints points;
-  auto families = families_of(points.snapshot()).all;
-  for (auto& family : families) {
-    for (auto& sample : family.samples) {
-      sample.exemplar = an_exemplar("5b8e");
-      if (!sample.buckets.empty()) sample.buckets.back().exemplar = an_exemplar("5b8e");
-    }
-  }
-  const auto page = openmetrics_text(families);
-  const std::string text = " # {trace_id=\"5b8e\"} 2.5 1763690001.500\n";
-  CHECK(lines(page, "hw_energy_joules_total").ends_with(text));
-  CHECK(lines(page, "elastrun_rendezvous_duration_seconds_bucket").ends_with(text));
-  CHECK(lines(page, "load_share_ratio").find('#') == std::string::npos);
-  CHECK(prometheus_text(families).find("5b8e") == std::string::npos);
-  families[5].samples[0].exemplar = an_exemplar(std::string(121, 'x'));
-  CHECK(lines(openmetrics_text(families), "hw_energy_joules_total").find('#') == std::string::npos);
 }
 
 TEST_CASE("exposition: two instruments never write one sample") {
@@ -228,18 +193,20 @@ TEST_CASE("exposition: two instruments never write one sample") {
   const Gauge bytes({.name = "bytes", .label_keys = {"k"}}, points.registry);
   bytes.with({"\xfe"}).set(1);
   bytes.with({"\xff"}).set(1);  // as text they are the same
-  const auto families = families_of(points.snapshot());
-  CHECK(families.refused == 4);
-  const auto page = prometheus_text(families.all);
+  const auto page = text(points.snapshot(), {.tells_refused = true});
+  CHECK(lines(page, "elastrun_page_refused") == "elastrun_page_refused 4\n");
   CHECK(lines(page, "queue_length") ==
         "queue_length -3\n"
         "queue_length{otel_scope_name=\"other\"} 1\n");
 }
 
 TEST_CASE("exposition: who asks for OpenMetrics gets it") {
-  CHECK(wants_openmetrics("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"));
-  CHECK(wants_openmetrics("text/plain, application/openmetrics-text; version=1.0.0; q=0.7"));
-  CHECK_FALSE(wants_openmetrics("application/openmetrics-text; version=2.0.0"));
-  CHECK_FALSE(wants_openmetrics("text/plain"));
-  CHECK_FALSE(wants_openmetrics(""));
+  const auto is_open = [](std::string_view accept) {
+    return form_for(accept) == PageForm::OpenMetrics;
+  };
+  CHECK(is_open("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"));
+  CHECK(is_open("text/plain, application/openmetrics-text; version=1.0.0; q=0.7"));
+  CHECK_FALSE(is_open("application/openmetrics-text; version=2.0.0"));
+  CHECK_FALSE(is_open("text/plain"));
+  CHECK_FALSE(is_open(""));
 }

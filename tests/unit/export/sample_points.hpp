@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "telemetry/instruments.hpp"
+#include "telemetry/registry.hpp"
 
 #include <cmath>
 
@@ -18,14 +18,14 @@ struct SamplePoints {
 
   SamplePoints() {
     using namespace elastrun::telemetry;
-    const Counter<std::int64_t> restarts({.name = "elastrun.worker.restarts",
-                                          .unit = "{restart}",
-                                          .help = "Restarts of \"the\" group.\nAll\\of them.",
-                                          .label_keys = {"role"}},
-                                         registry);
+    const Counter restarts({.name = "elastrun.worker.restarts",
+                            .unit = "{restart}",
+                            .help = "Restarts of \"the\" group.\nAll\\of them.",
+                            .label_keys = {"role"}},
+                           registry);
     restarts.with({"trainer"}).add(2);
     restarts.with({"a \"b\"\\\nc \xc3\xa9 \xff"}).add(1);
-    const Counter<double> energy(
+    const Instrument<Kind::Counter> energy(
         {.name = "hw.energy", .unit = "J", .help = "Energy.", .scope = "hw"}, registry);
     energy.add(0.5);
     const Gauge load({.name = "load.share", .unit = "1", .help = "Share.", .label_keys = {"cpu"}},
@@ -45,7 +45,7 @@ struct SamplePoints {
     for (const double value : {-1.0, 0.0, 3.0}) drift.add(value);
     const Stat skew({.name = "clock.skew", .unit = "s", .help = "Skew."}, registry);
     skew.add(-2);
-    const UpDown<std::int64_t> queue({.name = "queue.length", .help = "Waiting."}, registry);
+    const UpDown queue({.name = "queue.length", .help = "Waiting."}, registry);
     queue.add(-3);
     clock.mono += std::chrono::milliseconds(1500);
   }

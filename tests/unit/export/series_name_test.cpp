@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "export/series_name.hpp"
+#include "export/record_line.hpp"
 
 #include <doctest/doctest.h>
 

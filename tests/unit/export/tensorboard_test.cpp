@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "export/tensorboard.hpp"
 
-#include "telemetry/torch_monitor.hpp"
+#include "telemetry/route.hpp"
+#include "worker/quantile_sketch.hpp"
 
 #include <boost/algorithm/hex.hpp>
 #include <cstring>
@@ -74,20 +75,16 @@ TEST_CASE("tensorboard: a file is named as TensorBoard looks for it") {
   CHECK(tensorboard_file_name(kWhen, "node1", 42) == "events.out.tfevents.1763690000.node1.42.0");
 }
 
-TEST_CASE("tensorboard: M16: a Stat of torch.monitor gives its aggregations, once") {
-  const auto sink = std::make_shared<Board>();
-  const auto id = telemetry::process_pipeline().route({.scope = "torch.monitor"}, sink);
-  {
-    using telemetry::Aggregation;
-    telemetry::monitor::Stat<double> stat("asdf", {Aggregation::Sum, Aggregation::Count},
-                                          std::chrono::hours(1), 5);
-    for (int i = 0; i < 10; ++i) stat.add(i);
-    CHECK(stat.count() == 0);
-  }
-  telemetry::process_pipeline().unroute(id);
-  const auto all = payloads(sink->file);
+TEST_CASE("tensorboard: the aggregations of a window are scalars of one step, in their order") {
+  Board sink;
+  Record record = a_window();
+  Window window = *record.window;
+  record.name = "asdf";
+  window.aggregates = {{"count", std::int64_t{5}}, {"sum", 10.0}};
+  record.window = std::make_shared<const Window>(window);
+  sink.consume(record);
+  const auto all = payloads(sink.file);
   REQUIRE(all.size() == 2);
-  // After wall time and step 0: two values, in the order of the aggregations.
   CHECK(hex(all[1].substr(9)) ==
         "10002a24"
         "0a110a0a617364662e636f756e74150000a040"

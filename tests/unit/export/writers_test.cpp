@@ -157,10 +157,10 @@ TEST_CASE("file writer: a full device takes nothing and says why; no such folder
 
 TEST_CASE("page sink: the newest page replaces the file; what cannot be written is counted") {
   Place place;
-  REQUIRE(PageSink::put_empty(place.path("p"), PageSink::Form::OpenMetrics));
+  REQUIRE(PageSink::put_empty(place.path("p"), PageForm::OpenMetrics));
   CHECK(place.text("p") == "# EOF\n");
-  PageSink sink(place.calls, "prometheus:p;openmetrics", place.path("p"),
-                PageSink::Form::OpenMetrics, {.resource = {{"service.name", "x"}}});
+  PageSink sink(place.calls, "prometheus:p;openmetrics", place.path("p"), PageForm::OpenMetrics,
+                {.resource = {{"service.name", "x"}}});
   for (int i = 0; i < 3; ++i) sink.pull({});
   bool done = false;
   sink.finish([&] {
@@ -171,7 +171,7 @@ TEST_CASE("page sink: the newest page replaces the file; what cannot be written 
   CHECK(done);
   CHECK(place.text("p").find("target_info{service_name=\"x\"} 1") != std::string::npos);
   CHECK(sink.account().delivered == 2);  // the second was replaced by the third while it waited
-  CHECK_FALSE(PageSink::put_empty(place.path("no/such"), PageSink::Form::Prometheus).has_value());
+  CHECK_FALSE(PageSink::put_empty(place.path("no/such"), PageForm::Prometheus).has_value());
 }
 
 TEST_CASE("program writer: a program reads all, and its end of input ends it") {

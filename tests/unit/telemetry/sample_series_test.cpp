@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/sample_series.hpp"
-
 #include "clock.hpp"
-#include "telemetry/instruments.hpp"
+#include "telemetry/registry.hpp"
 
 #include <cmath>
 #include <doctest/doctest.h>
@@ -15,10 +13,9 @@ namespace {
 struct SeriesPlace {
   SetClock clock;
   Registry registry{clock};
-  SampleSeries series{registry};
 
   void sample(std::string name, Value value, std::vector<Attribute> attributes = {}) {
-    series.consume(
+    registry.take(
         {Record::Kind::Sample, {}, "g", std::move(name), std::move(value), std::move(attributes)});
   }
   std::vector<Point> all_points() { return registry.collect().points; }
@@ -57,10 +54,10 @@ TEST_CASE("sample series: a total is a counter, which never falls") {
   total(40.5);
   total(40.5);
   total(8.0);  // nobody's: what adds up does not fall
-  CHECK(place.series.refused() == 1);
+  CHECK(place.registry.refused_samples() == 1);
   total(41.0);
   place.sample("tokens", 7.0, {{"rank", std::int64_t{0}}});  // one name, one kind
-  CHECK(place.series.refused() == 2);
+  CHECK(place.registry.refused_samples() == 2);
   const auto points = place.points();
   REQUIRE(points.size() == 1);
   CHECK(points[0].kind == Kind::Counter);
@@ -72,13 +69,12 @@ TEST_CASE("sample series: a total is a counter, which never falls") {
 TEST_CASE("sample series: names are bound, not the ranks that have them") {
   SeriesPlace place;
   int refused = 0;
-  SampleSeries series(place.registry, {{}, [&](const Record&, auto why) {
-                                         CHECK(why == "there are too many names");
-                                         ++refused;
-                                       }});
   const auto sample = [&](int name, std::int64_t rank) {
-    series.consume(
+    const auto why = place.registry.take(
         {Record::Kind::Sample, {}, "g", "layer." + std::to_string(name), 1.0, {{"rank", rank}}});
+    if (why.empty()) return;
+    CHECK(why == "there are too many names");
+    ++refused;
   };
   for (int name = 0; name < 700; ++name) {
     for (int rank = 0; rank < 8; ++rank) sample(name, rank);
@@ -87,7 +83,7 @@ TEST_CASE("sample series: names are bound, not the ranks that have them") {
   CHECK(place.points().size() == 5600);
   for (int name = 700; name < 5010; ++name) sample(name, 0);
   CHECK(refused == 10);
-  CHECK(series.refused() == 10);
+  CHECK(place.registry.refused_samples() == 10);
   sample(1, 9);  // a known name
   CHECK(refused == 10);
 }
@@ -101,7 +97,7 @@ TEST_CASE("sample series: what has ended is seen no more, and may begin anew") {
   sample("loss", 1, 2, false);
   sample("tokens", 1, 100, true);
   CHECK(place.registry.collect().points.size() == 3 + 2);
-  place.series.end_if([](const auto& key) { return key.rank == "1"; });
+  place.registry.end_samples([](const auto& key) { return key.rank == "1"; });
   CHECK(place.all_points().size() == 2);
   auto points = place.without_samples(place.registry.collect().points);
   REQUIRE(points.size() == 1);
@@ -110,11 +106,11 @@ TEST_CASE("sample series: what has ended is seen no more, and may begin anew") {
   points = place.without_samples(place.registry.collect().points);
   REQUIRE(points.size() == 2);
   CHECK(points[1].value == Value(120.0));
-  place.series.end_if([](const auto&) { return true; });
+  place.registry.end_samples([](const auto&) { return true; });
   CHECK(place.all_points().empty());
   sample("loss", 0, 3, true);  // of another kind now: the name is free
   CHECK(place.points().at(0).kind == Kind::Counter);
-  CHECK(place.series.refused() == 0);
+  CHECK(place.registry.refused_samples() == 0);
 }
 
 TEST_CASE("sample series: who is told of records is not told of the gauges as well") {
@@ -136,23 +132,15 @@ TEST_CASE("sample series: any text becomes the name of an instrument") {
 
 TEST_CASE("sample series: what is no number or the name of another instrument is counted") {
   SeriesPlace place;
-  const Counter<std::int64_t> other({.name = "mine", .scope = "g"}, place.registry);
+  const Counter other({.name = "mine", .scope = "g"}, place.registry);
   place.sample("mine", 1.0);
   place.sample("mine", 1.0);
   place.sample("text", "x");
   place.sample("none", {});
-  CHECK(place.series.refused() == 4);
+  CHECK(place.registry.refused_samples() == 4);
   place.sample("odd", std::nan(""));
-  CHECK(place.series.refused() == 4);
+  CHECK(place.registry.refused_samples() == 4);
   CHECK(place.points().size() == 2);
-}
-
-TEST_CASE("sample series: names without end are limited") {
-  SeriesPlace place;
-  for (int i = 0; i < 6000; ++i) place.sample("n" + std::to_string(i), 1.0);
-  CHECK(place.series.refused() == 1000);
-  place.sample("n7", 2.0);
-  CHECK(place.series.refused() == 1000);
 }
 
 TEST_CASE("sample series: beside the gauge of a worker there are the count and sum of all") {
@@ -167,7 +155,7 @@ TEST_CASE("sample series: beside the gauge of a worker there are the count and s
     Record record{Record::Kind::Sample,       {}, "g", "loss", std::move(value),
                   {{"rank", std::int64_t{1}}}};
     record.window = std::move(window);
-    place.series.consume(record);
+    place.registry.take(record);
   };
   put(2.0, nullptr);
   put(3.0, batch(3, 30, 10));
@@ -183,7 +171,7 @@ TEST_CASE("sample series: beside the gauge of a worker there are the count and s
   CHECK(points[1].summary.sum == 37);
   CHECK(points[1].summary.min == 1);
   // With their gauge they end, and leave no trace.
-  place.series.end_if([](const SampleSeries::Key&) { return true; });
+  place.registry.end_samples([](const Registry::SampleKey&) { return true; });
   CHECK(place.all_points().empty());
 }
 
@@ -192,13 +180,13 @@ TEST_CASE("sample series: labels, unit and help are those of the first sample of
   const auto put = [&](double value, Meaning meaning) {
     Record record{Record::Kind::Sample, {}, "g", "norm", value, {{"rank", std::int64_t{0}}}};
     record.meaning = std::make_shared<const Meaning>(std::move(meaning));
-    place.series.consume(record);
+    place.registry.take(record);
   };
   put(1, {"s", "A help.", {{"layer", "1"}}});
   put(2, {"", "", {{"layer", "2"}}});
   put(3, {"s", "A help.", {{"head", "1"}}});
   put(4, {"s", "A help.", {}});
-  CHECK(place.series.refused() == 2);  // other labels than before
+  CHECK(place.registry.refused_samples() == 2);  // other labels than before
   const auto points = place.all_points();
   REQUIRE(points.size() == 4);
   CHECK(points[0].labels == std::vector<Attribute>{{"rank", "0"}, {"layer", "1"}});
@@ -214,9 +202,9 @@ TEST_CASE("sample series: a label whose key is no name of an instrument keeps it
     Record record{Record::Kind::Sample, {}, "g", "norm", 1.0, {{"rank", std::int64_t{0}}}};
     record.meaning = std::make_shared<const Meaning>(
         Meaning{"", "", {{"0", "x"}, {"data set", "y"}, {"\u5c42", layer}, {"\u6a21", "z"}}});
-    place.series.consume(record);
+    place.registry.take(record);
   }
-  CHECK(place.series.refused() == 0);
+  CHECK(place.registry.refused_samples() == 0);
   const auto points = place.all_points();
   REQUIRE(points.size() == 4);
   CHECK(points[1].labels ==
@@ -239,7 +227,7 @@ TEST_CASE("sample series: a sample with a sketch is a histogram, which stays sma
     window->sketch = std::make_shared<const Sketch>(sketch);
     Record record{Record::Kind::Sample, {}, "g", "step", 1.0, {{"rank", std::int64_t{0}}}};
     record.window = window;
-    place.series.consume(record);
+    place.registry.take(record);
   };
   put({0.5, 1, 2});
   put({0.5, 0});
@@ -255,5 +243,5 @@ TEST_CASE("sample series: a sample with a sketch is a histogram, which stays sma
   CHECK(points[0].summary.sketch->count() == 5 + 301);
   // A plain sample of that name is refused.
   place.sample("step", 1.0, {{"rank", std::int64_t{0}}});
-  CHECK(place.series.refused() == 1);
+  CHECK(place.registry.refused_samples() == 1);
 }

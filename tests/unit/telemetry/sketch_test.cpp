@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/sketch.hpp"
+#include "worker/summary.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <limits>
 #include <random>
 
-using namespace elastrun::telemetry;
+using namespace elastrun::worker;
 
 namespace {
 
@@ -134,4 +134,51 @@ TEST_CASE("sketch: zeros, negative values and what is not finite") {
   CHECK(sketch.count_up_to(-1) == 1);
   CHECK(sketch.count_up_to(0) == 3);
   CHECK(sketch.count_up_to(100) == 4);
+}
+
+namespace {
+
+Summary summary_of(std::initializer_list<double> values) {
+  Summary summary;
+  summary.sketch.emplace();
+  for (const double value : values) summary.add(value);
+  return summary;
+}
+
+}  // namespace
+
+TEST_CASE("summary: without values all is 0; NaN and infinities are counted apart") {
+  const auto none = summary_of({});
+  for (std::size_t i = 0; i < kAggregations.size(); ++i) {
+    CHECK(none.of(static_cast<Aggregation>(i)) == 0);
+  }
+  const auto odd = summary_of({1, std::nan(""), -HUGE_VAL, 3});
+  CHECK(odd.of(Aggregation::Sum) == 4);
+  CHECK(odd.of(Aggregation::Count) == 2);
+  CHECK(odd.not_finite == 2);
+  CHECK(to_text(Aggregation::Min) == "min");
+}
+
+TEST_CASE("summary: the standard deviation holds far from zero, and over merged parts") {
+  const double far = 1e9;
+  const auto whole = summary_of({far + 4, far + 7, far + 13, far + 16});
+  CHECK(whole.stddev() == doctest::Approx(std::sqrt(22.5)));
+  auto parts = summary_of({far + 4});
+  parts.merge(summary_of({}));
+  parts.merge(summary_of({far + 7, far + 13, far + 16}));
+  CHECK(parts.stddev() == doctest::Approx(std::sqrt(22.5)));
+  CHECK(parts.sum == whole.sum);
+  CHECK(parts.min == far + 4);
+  CHECK(parts.last == far + 16);
+  CHECK(parts.sketch == whole.sketch);
+  CHECK(summary_of({3}).stddev() == 0);
+  Summary many;
+  for (int i = 0; i < 1'000'000; ++i) many.add(i == 0 ? -1e6 : i % 2);  // an odd first value
+  CHECK(many.stddev() == doctest::Approx(1000.0005).epsilon(1e-6));
+}
+
+TEST_CASE("summary: a quantile is never outside of what was seen") {
+  const auto same = summary_of({60, 60, 60});
+  CHECK(same.of(Aggregation::P50) == 60);
+  CHECK(same.of(Aggregation::P999) == 60);
 }

@@ -15,6 +15,20 @@ Message event(std::string name) {
   return WorkerEvent{std::move(name), {}};
 }
 
+TEST_CASE("intake: of a flood some pass, and the next that passes tells how many did not") {
+  TokenBucket bucket({.rate = 10, .burst = 3});
+  TimePoint now{};
+  for (int i = 0; i < 3; ++i) CHECK(bucket.take(now) == 0);
+  for (int i = 0; i < 5; ++i) CHECK_FALSE(bucket.take(now));
+  now += std::chrono::milliseconds(100);
+  CHECK(bucket.take(now) == 5);
+  CHECK_FALSE(bucket.take(now));
+  now += std::chrono::hours(1);
+  CHECK(bucket.take(now) == 1);
+  for (int i = 0; i < 2; ++i) CHECK(bucket.take(now) == 0);
+  CHECK_FALSE(bucket.take(now));
+}
+
 TEST_CASE("intake: 20,000 samples a second for ten seconds all pass") {
   Intake intake;
   int passed = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "export/console_lines.hpp"
+#include "export/console_sink.hpp"
 
 #include "core/json.hpp"
 #include "core/text.hpp"
-#include "export/series_name.hpp"
+#include "export/record_line.hpp"
 #include "telemetry/value.hpp"
 
 #include <fmt/format.h>
