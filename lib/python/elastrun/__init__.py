@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker may tell its elastrun agent. Optional: without it nothing is lost.
+"""The words of a worker to its elastrun agent. Optional: without it nothing is lost.
 
     import elastrun
 

@@ -91,8 +91,8 @@ _bridged = False
 
 
 def torch() -> bool:
-    """From now on torch's monitor events and torchelastic's metrics and events reach the agent,
-    too. May be called again. False outside elastrun.
+    """Lets torch's monitor events and torchelastic's metrics and events reach the agent, too, from
+    now on. May be called again. False outside elastrun.
     """
     global _bridged
     if reporter.reporter() is None:

@@ -153,7 +153,7 @@ class Channel:
         return self._try(packet) == 0
 
     def send_surely(self, packet: bytes) -> None:
-        """Not dropped because the agent is behind: kept, and sent as soon as it can be."""
+        """Keeps it while the agent is behind, and sends it as soon as that can be."""
         code = errno.EAGAIN if self._owed else self._try(packet)
         if code != errno.EAGAIN:
             self.dropped += code != 0
@@ -202,7 +202,7 @@ def _number(value: Any) -> float | int | str:
 
 
 def text(value: object) -> str:
-    """What a script calls text may hold lone surrogates, which JSON for others must not."""
+    """Replaces lone surrogates, which a script's text may hold and JSON for others must not."""
     said = str(value)
     return said if said.isascii() else said.encode("utf-8", "replace").decode()
 
@@ -252,9 +252,7 @@ _by_hand: Callable[[str, int], int] | None = None
 
 
 def when_told_by_hand(call: Callable[[str, int], int] | None) -> None:
-    """For the other modules of this package: `call` is called before each step and checkpoint that
-    the script reports itself.
-    """
+    """Calls `call` before each step and checkpoint that the script reports itself."""
     global _by_hand
     _by_hand = call
 
@@ -263,7 +261,7 @@ _step: int | None = None  # the last one that has ended here
 
 
 def last_step() -> int | None:
-    """For the other modules of this package: None before the first."""
+    """The last step that has ended; None before the first."""
     return _step
 
 
@@ -366,7 +364,7 @@ def _enter(name: str, until: float | None) -> None:
 
 
 def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContextManager[Any]:
-    """From now on this process does something else than training steps, and may take its time for
+    """Tells that this process does something else than training steps, and may take its time for
     it: hang detection waits until it says `phase("train")`, or until the end of the block:
 
         with elastrun.phase("eval", at_most=1800):
@@ -389,12 +387,12 @@ def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContext
 
 
 def send_object(fields: dict[str, Any], surely: bool = False) -> bool:
-    """For the other modules of this package. False: it is lost."""
+    """Sends a message of another module. False: it is lost."""
     return _channel is not None and _channel.send_object(fields, surely)
 
 
 def send_event(name: str, attributes: Mapping[str, Any], at: float | None = None) -> bool:
-    """For the other modules of this package. `at`: when it happened, in seconds since the epoch.
+    """Sends an event of another module. `at`: when it happened, in seconds since the epoch.
     An attribute that cannot be made into text is left out, and counted.
     """
     told: dict[str, Any] = {}
@@ -427,23 +425,23 @@ def offer(packet: bytes) -> bool:
 
 
 def linger() -> None:
-    """For the other modules of this package: this process is at its end."""
+    """Begins the end of this process."""
     if _channel is not None:
         _channel.linger()
 
 
 def is_configured() -> bool:
-    """Whether this process runs under an agent."""
+    """Tells if this process runs under an agent."""
     return _channel is not None
 
 
 def is_connected() -> bool:
-    """Whether an agent listens. Connects if that was not done yet."""
+    """Tells if an agent listens. Connects if that was not done yet."""
     return _channel is not None and _channel.connected()
 
 
 def agent_folder() -> str:
-    """Where the program of this worker's agent lies; empty: it has none, or has gone."""
+    """The folder of the program of this worker's agent; empty: it has none, or has gone."""
     with contextlib.suppress(OSError):  # of another user or container
         peer = _channel and (_channel._socket or _channel._connect())
         if peer:
@@ -453,7 +451,7 @@ def agent_folder() -> str:
 
 
 def dropped() -> int:
-    """How many messages of this process were thrown away: no agent, or one that is behind."""
+    """The number of messages that were thrown away: no agent, or one that is behind."""
     return 0 if _channel is None else _channel.dropped
 
 

@@ -145,13 +145,13 @@ _plane = ControlPlane()
 
 
 def register_handler(name: str, handler: Handler) -> None:
-    """Of all servers of this process. Fails with ValueError if there is one of that name."""
+    """Adds it to all servers of this process. Fails with ValueError if the name is taken."""
     _plane.register(name, handler)
 
 
 def _is_local(host: str) -> bool:
-    """Whether a page that came under a name of a stranger's (DNS rebinding) could not have led a
-    browser here by this `Host`: an address, localhost and names below it, or none."""
+    """Tells if no page that came under a stranger's name (DNS rebinding) can have led a browser
+    here by this `Host`: an address, localhost and names below it, or none."""
     bracketed = host.startswith("[")
     name, _, port = host[1:].partition("]") if bracketed else host.partition(":")
     if bracketed and not f"{port}:".startswith(":"):
@@ -228,7 +228,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _is_left_behind(file: str) -> bool:
-    """Whether no process listens any more at a socket file: that of a worker that was killed."""
+    """Tells if no process listens at a socket file any more: a killed worker has left it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
         one.setblocking(False)
         return one.connect_ex(file) == errno.ECONNREFUSED and stat.S_ISSOCK(os.lstat(file).st_mode)
@@ -253,9 +253,9 @@ class _UnixServer(_Server):
 
 
 class WorkerServer:
-    """As torch's _WorkerServer: without a port at the socket file `host_or_file`, else there on the
-    network; port 0 is any free one. A file that a killed worker has left is taken over. Fails with
-    OSError.
+    """Serves as torch's _WorkerServer: without a port at the socket file `host_or_file`, else there
+    on the network; port 0 is any free one. A file that a killed worker has left is taken over.
+    Fails with OSError.
     """
 
     def __init__(self, host_or_file: str, port: int = -1) -> None:
@@ -275,7 +275,7 @@ class WorkerServer:
         return -1 if self._file else int(self._server.socket.getsockname()[1])
 
     def shutdown(self) -> None:
-        """Once or more; requests that are under way may still be answered."""
+        """Ends it, once or more; requests that are under way may still be answered."""
         self._server.shutdown()
         self._server.server_close()
         if self._file:
@@ -286,7 +286,7 @@ class WorkerServer:
 
 @contextlib.contextmanager
 def worker_main() -> Iterator[None]:
-    """As torch's, around a block, or a function as `@worker_main()`: serves at the socket file
+    """Serves around a block, or a function as `@worker_main()`, at the socket file
     TORCH_WORKER_SERVER_SOCKET, if that is set, and writes an exception to the error file. Fails
     with OSError if it cannot serve there."""
     file = os.environ.get("TORCH_WORKER_SERVER_SOCKET")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _of_worker(error: BaseException) -> dict[str, Any]:
-    """What the worker left for which a launcher fails by ChildFailedError; nothing of others."""
+    """The file of the worker that a ChildFailedError is about; nothing for other errors."""
     first = getattr(error, "get_first_failure", None)
     if first is None:
         return {}
@@ -73,7 +73,7 @@ def write_error_file(error: BaseException) -> None:
 
 
 def copy_error_file(path: str, exit_code: int) -> None:
-    """That of a worker to TORCHELASTIC_ERROR_FILE, if that is set. Fails with OSError, and with
+    """Copies a worker's to TORCHELASTIC_ERROR_FILE, if that is set. Fails with OSError, and with
     ValueError for a file without JSON."""
     _write(lambda: _left_in(path, exit_code))
 

@@ -27,7 +27,7 @@ _TABLE = [_row(number) for number in range(256)]
 
 
 def masked_crc32c(data: bytes) -> int:
-    """As TFRecords store it."""
+    """The checksum as TFRecords store it."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]

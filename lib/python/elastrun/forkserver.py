@@ -75,8 +75,8 @@ class Forker:
         self.forked = 0  # children of ours that end at once
 
     def fork(self, children: list[list[int]]) -> int:
-        """In a child its place in `children`, the descriptors of each, of which the first is its
-        socket; -1 in the server."""
+        """Returns in a child its place in `children`, the descriptors of each, of which the first
+        is its socket; -1 in the server."""
         try:
             between = os.fork()
             if between == 0:
@@ -92,8 +92,8 @@ class Forker:
 
     @staticmethod
     def _fork_each(children: list[list[int]]) -> int:
-        """What stands between tells the agent who the child is before it ends: until then that is
-        below the server, which no sweep touches."""
+        """Tells the agent, from the process between, who the child is before that ends: until then
+        it is below the server, which no sweep touches."""
         try:
             for place, given in enumerate(children):
                 try:
@@ -120,7 +120,7 @@ class Forker:
 
 
 def tidy() -> None:
-    """In the server: what was printed is not the children's to write; free memory goes back."""
+    """Writes what was printed, which is not the children's to write; returns free memory."""
     sys.stdout.flush()
     _libc.fflush(None)
     with contextlib.suppress(AttributeError):
@@ -238,8 +238,8 @@ def _take(descriptors: list[int], joined: tuple[int, int] | None, plan: Plan | N
 
 
 def _check_script(words: list[str]) -> None:
-    """What the interpreter does not run as a file: standard input, and where one of these hooks
-    finds modules: a folder, an archive, which may begin with any text.
+    """Refuses what the interpreter does not run as a file: standard input, and where one of these
+    hooks finds modules: a folder, an archive, which may begin with any text.
     """
     script = next((one for one in words if one != "-u"), "")
     if script in ("-m", "-c"):
@@ -276,8 +276,8 @@ def _set_environment(environment: dict[bytes, bytes], changes: dict[str, str | N
 
 
 def _restore_streams() -> None:
-    """Those of the server belong to its descriptors; what has taken sys.stderr at its import keeps
-    that object.
+    """Makes new ones: the server's belong to its descriptors. What has taken sys.stderr at its
+    import keeps that object.
     """
     given, out = sys.__stdin__, sys.__stdout__  # a module may have put others in their places
     if given is not None:  # else it began without them, as a daemon does
@@ -295,7 +295,7 @@ def _restore_streams() -> None:
 
 
 def _set_threads(before: int, given_before: str) -> None:
-    """As many as the libraries would take now; they have looked at their start."""
+    """Sets as many as the libraries would take now; they have looked at their start."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     count = len(os.sched_getaffinity(0))
     threads = count if not given and count != before else 0
@@ -348,7 +348,7 @@ _shown: list[mmap.mmap] = []  # what /proc reads stays
 
 
 def _set_title(arguments: list[bytes], environment: dict[bytes, bytes]) -> None:
-    """What /proc/PID/cmdline and environ show, where the kernel lets us (Linux 4.10)."""
+    """Sets what /proc/PID/cmdline and environ show, where the kernel lets us (Linux 4.10)."""
     command = b"".join(one + b"\0" for one in arguments)
     variables = b"".join(k + b"=" + v + b"\0" for k, v in environment.items())
     # Private: of other memory /proc shows nothing.
@@ -386,7 +386,7 @@ def _start_learning(order: Order) -> None:
 
 
 def start_hooks() -> None:
-    """What sitecustomize does at the start of an interpreter (--goodput auto)."""
+    """Does what sitecustomize does at the start of an interpreter (--goodput auto)."""
     if os.environ.get("ELASTRUN_GOODPUT") == "auto":
         with contextlib.suppress(Exception):
             from elastrun import auto
@@ -394,7 +394,7 @@ def start_hooks() -> None:
 
 
 def take_place(order: Order, title: list[bytes], changes: dict[str, str | None], cpus: int) -> None:
-    """What a worker has of its order, beside its command. `cpus`: of the server."""
+    """Takes what a worker has of its order, beside its command. `cpus`: the server's."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
     _set_environment(order.environment, changes)
     _set_title(title, order.environment)
@@ -451,7 +451,7 @@ def _run(words: list[str]) -> None:
 
 
 def _full(script: str) -> str:
-    """As the interpreter names the file of `__main__`, from Python 3.9 on."""
+    """The name that the interpreter gives the file of `__main__`, from Python 3.9 on."""
     if os.path.isabs(script):
         return script
     return os.path.join(os.getcwd(), script[2:] if script.startswith("./") else script)
@@ -516,7 +516,7 @@ class Server:
         return ""
 
     def _start_over(self, skip: list[str]) -> None:
-        """What is imported stays so: a new interpreter leaves these out."""
+        """Leaves these out in a new interpreter: what is imported stays so."""
         os.setpriority(os.PRIO_PROCESS, 0, self._nice)
         os.dup2(self._control.fileno(), 0)
         flags = ["-u"] if getattr(sys.__stdout__, "write_through", False) else []
@@ -562,7 +562,7 @@ class Server:
         return False
 
     def _tell(self, why: str) -> str:
-        """That it is ready, or why never."""
+        """Says that it is ready, or why never."""
         self._control.send(f"refused {why}".encode(errors="replace")[:4096] if why else b"ready")
         return why
 

@@ -46,7 +46,7 @@ _MOST_FILES = 200  # of the script's own that are searched for imports
 
 
 def _imports_of(tree: ast.AST) -> list[str]:
-    """As `module` or `module:name`; what functions import is left out: it may never be."""
+    """Lists `module` or `module:name`; what functions import is left out: it may never be."""
     pending = [tree]
     found: list[str] = []
     while pending:
@@ -72,7 +72,7 @@ def _is_environment(node: ast.AST) -> bool:
 
 
 def _changes_path(node: ast.AST) -> bool:
-    """By sys.path.insert(), or an assignment; not by append(): what comes last hides nothing."""
+    """Finds sys.path.insert(), or an assignment; not append(): what comes last hides nothing."""
     place: ast.AST | None = None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         place = node.func.value if node.func.attr == "insert" else None
@@ -100,7 +100,7 @@ def _variables_set_in(tree: ast.AST) -> Iterator[str]:
 
 
 class _Text(NamedTuple):
-    """What the text of a script and of the modules in its folder says."""
+    """Facts from the text of a script and of the modules in its folder."""
     imports: list[str]
     variables: dict[str, str]  # that it sets, with the file's name
     changes_path: str  # the file that puts folders before the others, or ""
@@ -151,7 +151,7 @@ def _varies(name: str) -> bool:
 
 
 def folders() -> list[str]:
-    """Where the interpreter's own and installed modules lie."""
+    """The folders of the interpreter's own and of installed modules."""
     found = [sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib")]
     with contextlib.suppress(AttributeError):  # an old virtualenv
         found += [*site.getsitepackages(), site.getusersitepackages()]
@@ -241,7 +241,7 @@ def _reads_at_start() -> str:
 
 
 def _is_module(name: str, folder: str) -> bool:
-    """Not so a folder without an __init__.py, as wandb and datasets leave for their files."""
+    """Refuses a folder without an __init__.py, as wandb and datasets leave for their files."""
     spec = importlib.machinery.PathFinder.find_spec(name, [folder])
     return spec is not None and spec.origin is not None
 
@@ -272,7 +272,7 @@ def _folders_near(own: str, but: list[str]) -> list[str]:
 
 
 class Plan:
-    """What to import for one job. `names`: the user's list, which replaces all that is found."""
+    """The imports of one job. `names`: the user's list, which replaces all that is found."""
 
     def __init__(self, kind: str, script: str, names: list[str], skip: list[str]) -> None:
         self.reads: dict[str, str] = {}
@@ -307,7 +307,7 @@ class Plan:
         return (_file_of(script, here) if kind == "module" else os.path.realpath(script)), here
 
     def _mark(self) -> str:
-        """Of what the list was learnt from; another one is not for us."""
+        """A digest of what the list was learnt from; another list is not for us."""
         text = b""
         with contextlib.suppress(OSError), open(self._script, "rb") as file:
             text = file.read()
@@ -315,7 +315,7 @@ class Plan:
         return hashlib.sha256(text + packages).hexdigest()
 
     def _packages(self) -> list[str]:
-        """By name; those of pip have their versions in one."""
+        """Lists them by name; those of pip have their versions in one."""
         names: list[str] = []
         for one in self._folders:
             with contextlib.suppress(OSError):
@@ -380,11 +380,11 @@ class Plan:
             self._bad[module] = wrong[0]
 
     def _is_left_out(self, module: str) -> bool:
-        """What is below it would import it first."""
+        """Tells if it is below one that is left out, which would be imported first."""
         return any((module + ".").startswith(one + ".") for one in self._skip)
 
     def _set_too_late(self, text: _Text) -> str:
-        """By the script, because it has been read at an import here, if so."""
+        """A variable that the script sets and an import here has read; or ""."""
         for variable, file in text.variables.items():
             by = [one for prefix, tops in _UNSEEN.items() if variable.startswith(prefix)
                   for one in tops if one in sys.modules]
@@ -433,13 +433,13 @@ class Plan:
         return ""
 
     def why_stale(self) -> str:
-        """Of what was true at the start: packages are installed and removed."""
+        """Says what is no longer so: packages are installed and removed."""
         if self._packages() != self._installed:
             return "stale: packages have been installed or removed"
         return self.why_not()
 
     def unlike(self, environment: MutableMapping[str, str]) -> str:
-        """What a module has read at its import that is not so for this worker."""
+        """Says what a module has read at its import that is not so for this worker."""
         for name, module in self.reads.items():
             if environment.get(name) != self.environment.get(name):
                 return f"{module or 'a module'} has read {name}"
@@ -451,7 +451,7 @@ class Plan:
         return self._set_too_late(text)
 
     def learn(self) -> None:
-        """In a child, at the end of its first step: what is there now, for those after it. Once."""
+        """Writes, in a child at the end of its first step, what is imported by now. Once."""
         if not self.may_learn or os.getpid() != self.learner:
             return
         self.may_learn = False
@@ -470,7 +470,7 @@ class Plan:
             _remove_unused(os.path.dirname(self._file))
 
     def learnt_more(self) -> bool:
-        """Whether a child has; it is for load() then."""
+        """Tells if a child has; it is for load() then."""
         with contextlib.suppress(OSError):
             if os.stat(self._file).st_mtime_ns != self._learnt_at:
                 self.may_learn = False
@@ -500,7 +500,7 @@ def _without_collections() -> bool:
 
 
 def _held() -> dict[str, int]:
-    """What a fork would not have, or have in common with others, by what is said of its cause."""
+    """Counts what a fork would not have, or share with others, by what is said of its cause."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         shared = sum(line.split(maxsplit=2)[1].startswith("rw-s") for line in maps)
     has_child = True

@@ -31,7 +31,7 @@ def _program() -> str:
 
 
 def _hook_text(packages: str) -> str:
-    """With a line for the folder of this package, if it is not in the environment itself."""
+    """Adds a line for the folder of this package, if it is not in the environment itself."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return LINE if os.path.realpath(here) == os.path.realpath(packages) else f"{here}\n{LINE}"
 
@@ -105,8 +105,8 @@ def remove(packages: str, programs: str) -> list[str]:
 
 
 def _folders() -> tuple[str, str]:
-    """Of modules and of commands, in which pip would put this package: those of the environment, or
-    of the user where it is installed with --user."""
+    """The folders for modules and commands that pip would take: those of the environment, or of
+    the user where it is installed with --user."""
     here = os.path.realpath(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if site.ENABLE_USER_SITE and here == os.path.realpath(site.getusersitepackages()):
         return (sysconfig.get_path("purelib", f"{os.name}_user"),
@@ -115,7 +115,7 @@ def _folders() -> tuple[str, str]:
 
 
 def _is_pips(packages: str) -> bool:
-    """Whether the hook there belongs to that package."""
+    """Tells if the hook there belongs to that package."""
     import importlib.metadata  # takes longer than all else
 
     files = []

@@ -144,13 +144,13 @@ class File:
             self._file = -1
 
     def forget(self) -> None:
-        """In a forked child, which would keep the parent's lock for as long as it lives."""
+        """Closes it in a forked child, which would keep the parent's lock as long as it lives."""
         self._close()
         self._writing = threading.Lock()
 
 
 class Journal:
-    """For all threads. `put` neither waits nor raises."""
+    """A queue of entries, for all threads. `put` neither waits nor raises."""
 
     def __init__(self, write: Write, target: File | None = None) -> None:
         self.write = write
@@ -202,7 +202,7 @@ class Journal:
             self.start()
 
     def _settle(self) -> None:
-        """What has begun is told: it was before what comes now, and is not withdrawn any more."""
+        """Tells what has begun: it was before what comes now, and is not withdrawn any more."""
         with contextlib.suppress(IndexError):
             self.waiting.append(self.begun.pop())
 
@@ -327,7 +327,7 @@ def of_agent() -> str | None:
 
 
 def own_file(job: str) -> str:
-    """Where the entries of a job go that no agent keeps."""
+    """The file for the entries of a job that no agent keeps."""
     safe = re.sub(r"[^\w.-]", "_", str(job)).lstrip(".") or "job"
     return os.environ.get("ELASTRUN_GOODPUT_FILE") or f"{safe[:128]}.goodput.jsonl"
 
@@ -338,7 +338,7 @@ _making = threading.Lock()
 
 
 def _forget() -> None:
-    """In a forked child: a thread that it does not have may hold the lock."""
+    """Renews the lock in a forked child: a thread that it does not have may hold it."""
     global _making
     _making = threading.Lock()
 
@@ -347,7 +347,7 @@ at_fork(_forget)
 
 
 def journal(job: str, path: str = "") -> Journal:
-    """That of a job: to the agent if there is one and no path is given, else into that file; into a
+    """The journal of a job: to the agent if there is one and no path is given, else a file; into a
     file, too, if the agent keeps no journal, so that a calculator finds them. The first job takes
     over that of the hooks, so that the entries of both go in one order.
     """

@@ -83,7 +83,7 @@ def new_id() -> str:
 
 
 def _data_value(value: Any) -> data_value_t:
-    """Also of a number of numpy or torch, and of bytes, which torch's takes."""
+    """Takes numbers of numpy and torch, too, and bytes, which torch's takes."""
     if isinstance(value, (str, int, float)):
         return value
     if isinstance(value, bytes):
@@ -144,7 +144,7 @@ class Event:
 
     @property
     def id(self) -> str:
-        """Of this event, made when it is first asked for."""
+        """The id of this event, made when it is first asked for."""
         if self._id is None:
             self._id = new_id()
         return self._id
@@ -160,7 +160,7 @@ class Event:
 
     @property
     def message(self) -> data_value_t | None:
-        """Of the data."""
+        """The member `message` of the data."""
         return self.data.get("message")
 
     def __eq__(self, other: object) -> bool:
@@ -210,7 +210,7 @@ def span(name: str, severity: str | int = "info", **data: data_value_t) -> Itera
 
 
 class _Sampling:
-    """Of the events whose name matches: evenly spread, so that 0.25 is each fourth one."""
+    """A part of the events whose name matches, evenly spread: 0.25 is each fourth one."""
 
     def __init__(self, pattern: str, rate: float) -> None:
         self.pattern = pattern
@@ -229,7 +229,7 @@ _sampling: tuple[_Sampling, ...] = ()
 
 
 def sample(pattern: str, rate: float) -> None:
-    """Of the events and spans that match `pattern` (with * and ?) that part passes from now on, in
+    """Lets a part of the events and spans that match `pattern` (with * and ?) pass from now on, in
     (0, 1]; 0: none. Windows of a Stat always pass. Of several patterns the last one counts. Fails
     with ValueError on another rate.
     """
@@ -245,7 +245,7 @@ def _sampled(name: str) -> _Sampling | None:
 
 
 def is_enabled(name: str) -> bool:
-    """Whether an event of that name may reach a handler or an agent: cheap, to be asked before an
+    """Tells if an event of that name may reach a handler or an agent: cheap, to be asked before an
     event that is expensive to make.
     """
     if not _handles and not is_configured():
@@ -255,7 +255,7 @@ def is_enabled(name: str) -> bool:
 
 
 class EventHandlerHandle:
-    """What register_event_handler gives and unregister_event_handler takes."""
+    """The handle that register_event_handler gives and unregister_event_handler takes."""
 
     def __init__(self, handler: Callable[[Event], object]) -> None:
         self._handler = handler
@@ -285,7 +285,7 @@ def unregister_event_handler(handle: EventHandlerHandle) -> bool:
 
 
 def failures() -> int:
-    """How many events handlers have refused by raising."""
+    """The number of events that handlers have refused by raising."""
     return _failures
 
 
@@ -367,7 +367,7 @@ _RANKS = {Aggregation.P50: 0.5, Aggregation.P90: 0.9, Aggregation.P95: 0.95,
 
 
 class _Window:
-    """What some values of one name are together."""
+    """A summary of values of one name."""
 
     def __init__(self, sketch: bool, spread: bool) -> None:
         self.count = 0
@@ -414,7 +414,7 @@ class _Window:
         return [] if self.sketch is None else self.sketch.buckets()
 
     def told(self, aggregation: Aggregation) -> float | str:
-        """As the value of an event, which cannot be a list."""
+        """The value for an event, which cannot be a list."""
         if aggregation is Aggregation.HISTOGRAM:
             return json.dumps([[float(f"{end:.6g}"), count] for end, count in self.buckets()],
                               separators=(",", ":"))
@@ -431,7 +431,7 @@ _now = time.monotonic
 
 
 def _overrides() -> tuple[tuple[str, tuple[Aggregation, ...]], ...]:
-    """Those of --aggregations: PATTERN=NAME[+NAME...], with commas between them."""
+    """Reads --aggregations: PATTERN=NAME[+NAME...], with commas between them."""
     found = []
     for given in os.environ.get("ELASTRUN_AGGREGATIONS", "").split(","):
         pattern, _, names = given.rpartition("=")
@@ -513,8 +513,8 @@ class Stat:
         self._closed = self._open
 
     def _forget(self) -> None:
-        """In a forked child: a thread that it does not have may hold the lock, and the values of
-        the open window are the parent's to tell.
+        """Begins anew in a forked child: a thread that it does not have may hold the lock, and the
+        values of the open window are the parent's to tell.
         """
         self._lock = threading.RLock()
         self._open = _Window(*self._parts)
@@ -639,7 +639,7 @@ class Stat:
             self._finish()
 
     def _log(self, over: _Window | None) -> None:
-        """Without the lock: a handler may use this Stat."""
+        """Tells of a window; without the lock, since a handler may use this Stat."""
         if over is None:
             return
         data: dict[str, data_value_t] = {f"{self.name}.count": 0.0}
@@ -667,7 +667,7 @@ def _living() -> list[Stat]:
 
 
 def stats(pattern: str = "*") -> dict[str, Stat]:
-    """Those that exist and match `pattern` (with * and ?), by name."""
+    """Lists those that exist and match `pattern` (with * and ?), by name."""
     return {stat.name: stat for stat in sorted(_living(), key=lambda one: one.name)
             if fnmatchcase(stat.name, pattern)}
 
@@ -681,7 +681,7 @@ def close_due() -> float | None:
 
 
 class Collector:
-    """What all Stats have seen since the last question, whatever their own windows are (RFC-0018):
+    """A sum over all Stats since the last question, whatever their own windows are (RFC-0018):
 
         collector = monitor.Collector("train.*", {"train.step": [Aggregation.P95]})
         while True:
@@ -735,8 +735,8 @@ class Collector:
         return told
 
     def histogram(self, name: str) -> list[tuple[float, int]]:
-        """Of what was added to that Stat since reset(), if HISTOGRAM or a percentile is chosen: the
-        end of each bucket (2.2 % wide) and how many values are in it; empty for one unknown.
+        """The values added to that Stat since reset(), if HISTOGRAM or a percentile is chosen: the
+        end of each bucket (2.2 % wide) and how many are in it; empty for one unknown.
         """
         seen = self._seen.get(name)
         return [] if seen is None else seen[1].buckets()
@@ -806,7 +806,7 @@ class _WaitCounter:
 
 
 def wait_counter_values() -> dict[str, dict[str, int]]:
-    """By key: active_count, total_calls, and total_time_us and max_time_us in microseconds."""
+    """Gives by key active_count, total_calls, total_time_us and max_time_us (microseconds)."""
     with _change:
         return {key: dict(values) for key, values in _WaitCounter._all.items()}
 

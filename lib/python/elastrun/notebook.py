@@ -35,7 +35,7 @@ __all__ = ["notebook_launcher"]
 
 
 def _show(descriptor: int) -> None:
-    """What comes through the pipe, in the cell, as it comes."""
+    """Shows in the cell what comes through the pipe, as it comes."""
     with open(descriptor, encoding="utf-8", errors="replace", newline="") as lines:
         for line in lines:
             sys.stdout.write(line)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all modules that tell the agent something share: a thread, and one answer to the moments at
-which a process becomes a worker, forks and ends.
+"""The thread of all modules that tell the agent something, and one answer to the moments at which
+a process becomes a worker, forks and ends.
 """
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ with contextlib.suppress(Exception):  # such a child imports us itself
 
 
 class _Wake:
-    """As threading.Event, but a signal handler may set it at any point of a set() of the same
+    """An event that a signal handler may set at any point of a set() of the same
     thread, where an Event waits for itself. To be made when its thread is: gevent, which a script
     may import later than us, replaces what both are made of, and else stands still.
     """

@@ -55,7 +55,7 @@ class Page:
         words[_LOCK] = lock + 1
 
     def refused(self) -> int:
-        """How much of what this worker has said the agent has not taken."""
+        """The amount of what this worker has said that the agent has not taken."""
         return max(int(self.words[_REFUSED]), 0)
 
     def phase(self, name: str) -> None:
@@ -109,7 +109,7 @@ def shown(key: tuple[Any, ...]) -> tuple[str, str]:
 
 
 def should_save(step: int | None = None) -> bool:
-    """Whether the job is to save now, because it will be ended (elastrun-preemption(7)).
+    """Tells if the job is to save now, because it will be ended (elastrun-preemption(7)).
 
     Call it after each training step, with the number of that step, on every rank: all of them hear
     True at the same step, one that none had done yet when the order came. Save then, tell
@@ -158,7 +158,7 @@ def _has_ended(process: int) -> bool:
 
 
 def _open(path: str) -> Page | None:
-    """None: there is none, or another process of this worker writes it."""
+    """Opens it. None: there is none, or another process of this worker writes it."""
     try:
         # Not /proc/self: the agent keeps the file open, and it has no other name.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -188,7 +188,7 @@ _looked = True
 
 
 def page() -> Page | None:
-    """That of this process, opened when first asked for."""
+    """The page of this process, opened when first asked for."""
     global _page, _looked
     if not _looked:
         _looked = True

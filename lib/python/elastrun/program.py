@@ -33,7 +33,7 @@ def _candidates(name: str) -> Iterator[str]:
 
 
 def _is_program(path: str) -> bool:
-    """Whether it is the program itself, not a Python file of the same name (like this one). A
+    """Tells if it is the program itself, not a Python file of the same name (like this one). A
     wheel's elastrunctl is a script of the shell that becomes the program."""
     try:
         with open(path, "rb") as file:

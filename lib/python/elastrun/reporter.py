@@ -30,7 +30,7 @@ Key = tuple[Any, ...]  # (group, name), and where there are labels these, sorted
 
 
 class Cell:
-    """What a series did since it was told."""
+    """A summary of a series since it was told."""
 
     __slots__ = ("count", "largest", "last", "not_finite", "sketch", "smallest", "step", "total")
 
@@ -95,7 +95,7 @@ def _text(value: object) -> str:
 
 
 def _clean(key: Key) -> Key:
-    """Without lone surrogates, which JSON for others must not hold. ValueError: not a name."""
+    """Replaces lone surrogates, which JSON for others must not hold. ValueError: no name."""
     if not (isinstance(key[0], str) and isinstance(key[1], str)):
         raise ValueError("no text")
     return (_text(key[0]), _text(key[1]), *key[2:])
@@ -110,8 +110,8 @@ def _labelled(group: str, name: str, labels: Any) -> Key:
 
 
 class Reporter:
-    """For all threads. `put` neither waits nor raises; samples that could not be told yet, because
-    the agent is behind, are told with later ones of their series.
+    """The samples of all threads. `put` neither waits nor raises; what could not be told yet,
+    because the agent is behind, is told with later samples of the series.
     """
 
     def __init__(self, single: int = 0) -> None:
@@ -204,7 +204,7 @@ class Reporter:
             self._turn()
 
     def _put_single(self, key: Key, value: Any) -> None:
-        """As put, of a process whose samples a sink shows one by one."""
+        """Takes put's place where a sink shows samples one by one."""
         if type(value) is not float:
             try:
                 value = float(value)
@@ -332,7 +332,7 @@ class Reporter:
                 self._tell_single()
 
     def _tell_single(self) -> None:
-        """In packets that the agent takes. Where it is behind the rest stays, and what comes
+        """Sends packets that the agent takes. Where it is behind the rest stays, and what comes
         meanwhile is counted.
         """
         while self._single or self._more:
@@ -425,5 +425,5 @@ at_begin(_begin)
 
 
 def reporter() -> Reporter | None:
-    """None: outside elastrun."""
+    """The reporter of this process; None: outside elastrun."""
     return _reporter

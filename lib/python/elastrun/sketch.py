@@ -23,7 +23,7 @@ def _end_of(sign: int, index: int) -> float:
 
 
 class Sketch:
-    """How many finite numbers each bucket holds."""
+    """Counts of the finite numbers in each bucket."""
 
     __slots__ = ("counts",)
 

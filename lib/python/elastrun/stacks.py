@@ -37,7 +37,7 @@ def _free_signal() -> int | None:
 
 
 def _stacks() -> bytes:
-    """Of all threads but this one, as faulthandler writes them: the main thread is the last."""
+    """Collects all threads but this one, as faulthandler writes them: the main thread last."""
     import faulthandler  # see _make_offer()
 
     file = os.memfd_create("elastrun-stacks-now", os.MFD_CLOEXEC)
@@ -106,9 +106,9 @@ def own_thread() -> int:
 
 
 def offer_stacks() -> bool:
-    """From now on the agent can get the stacks of all threads of this process; also while it hangs
-    in C, then of the main thread alone if that holds the interpreter lock. They are written to a
-    file in memory. The import of this package does that; a forked child has to call it. False
+    """Lets the agent get the stacks of all threads of this process, from now on; also while it
+    hangs in C, then of the main thread alone if that holds the interpreter lock. They are written
+    to a file in memory. The import of this package does that; a forked child has to call it. False
     without an agent, or if there can be none.
     """
     global _offer, _made_by, _is_told

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of this process's metrics, events and entries has been lost, and why."""
+"""Losses of this process: of metrics, events and entries, by cause."""
 from __future__ import annotations
 
 import sys
@@ -11,12 +11,12 @@ __all__ = ["losses"]
 
 
 def _of(module: str) -> Any:
-    """None: this process has not used it, so it has lost nothing."""
+    """The module; None: this process has not used it, so it has lost nothing."""
     return sys.modules.get(f"elastrun.{module}")
 
 
 def losses() -> dict[str, int]:
-    """How many of each, since this process began; zeros too:
+    """Counts of each, since this process began; zeros too:
 
     messages            to the agent: it was behind or had gone, or they could not be told
     samples             of metrics that are not numbers, or whose names are empty or too long

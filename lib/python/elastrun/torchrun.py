@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs instead of torch's launcher once the import hook is installed (torchrun_hook):
+"""The launcher in place of torch's once the import hook is installed (torchrun_hook):
 elastrun, with torch's own classes going in and coming out, so that a program written for torch's
 sees no other. What elastrun cannot take over, torch's launcher runs as ever, and a line says why.
 """
@@ -21,7 +21,7 @@ _said: set[str] = set()
 
 
 def _say(text: str) -> None:
-    """Once in a process: a program may launch many times."""
+    """Says it once in a process: a program may launch many times."""
     if text in _said:
         return
     _said.add(text)
@@ -66,7 +66,7 @@ def with_local_rank(words: Sequence[str]) -> list[str]:
 
 
 def _is(word: str, flag: str) -> bool:
-    """Whether it is this option, or an abbreviation of three letters and more."""
+    """Tells if it is this option, or an abbreviation of three letters and more."""
     name = word[2:].replace("_", "-")
     return word.startswith("--") and len(name) >= 3 and flag.startswith(name)
 
@@ -110,7 +110,7 @@ class Torch:
 
 
 def replace_launch_agent(api: Any) -> None:
-    """In `api`, the module torch.distributed.launcher.api, whatever its version."""
+    """Does so in `api`, the module torch.distributed.launcher.api, whatever its version."""
     theirs = getattr(api, "launch_agent", None)
     if theirs is None:
         return
@@ -203,12 +203,12 @@ def _not_pickled(adapted: Any, entrypoint: Any, args: Sequence[Any]) -> str | No
 
 
 def _of_torch(module: str) -> Any:
-    """By its name: types are checked without torch, too."""
+    """Imports by name: types are checked without torch, too."""
     return importlib.import_module(f"torch.distributed.elastic.{module}")
 
 
 def _as_torch(error: Exception) -> Exception:
-    """The same in torch's classes, which programs catch; else as it is."""
+    """Translates into torch's classes, which programs catch; others stay as they are."""
     errors = _of_torch("multiprocessing.errors")
     rendezvous = _of_torch("rendezvous.api")
 

@@ -35,9 +35,9 @@ _COMMAND = re.compile(r"^from accelerate\.commands\.(?!launch )[\w.]+ import (\w
 
 
 def find_spec(name: str, path: Any = None) -> Any:
-    """None, or the module with launch_agent replaced, or the command accelerate without what its
-    launch does not need. Does not return where this interpreter was started to be torch's launcher:
-    it becomes elastrun, before torch is imported."""
+    """Finds nothing, or the module with launch_agent replaced, or the command accelerate without
+    what its launch does not need. Does not return where this interpreter was started to be torch's
+    launcher: it becomes elastrun, before torch is imported."""
     if os.environ.get("ELASTRUN_TORCHRUN") == "0":
         return None
     if name == API:
@@ -63,14 +63,14 @@ def _called() -> str:
 
 
 def _called_module() -> str | None:
-    """What `python -m` was asked for. While it looks for the module, sys.argv is "-m" and what
+    """The module that `python -m` was asked for. While it looks for that, sys.argv is "-m" and what
     follows the name."""
     found = _WORD.fullmatch(_called())
     return found[1] if found and sys.argv[0] == "-m" else None
 
 
 def _is_torchs_command() -> bool:
-    """Whether the script of this interpreter is the torchrun that torch brings: it is there when
+    """Tells if the script of this interpreter is the torchrun that torch brings: it is there when
     torch was installed after us. Processes started by multiprocessing have sys.argv of others."""
     program = str(sys.argv[0])
     if os.path.basename(program) != "torchrun" or _called() != program:
@@ -115,7 +115,7 @@ def without_other_commands(text: str) -> str:
 
 
 def _found(name: str, path: Any) -> Any:
-    """What the finders after LINE's find."""
+    """The spec that the finders after LINE's find."""
     for finder in list(sys.meta_path):
         find = getattr(finder, "find_spec", None)
         spec = find(name, path) if find not in (None, finder) else None  # the latter is LINE's

@@ -40,14 +40,14 @@ _libc = ctypes.CDLL(None)  # not in a fork, where it would be loaded
 
 
 def _flush() -> None:
-    """What is buffered is not the forks' to write."""
+    """Writes what is buffered: it is not the forks' to write."""
     with contextlib.suppress(OSError, ValueError):
         util._flush_std_streams()  # type: ignore[attr-defined]
     _libc.fflush(None)
 
 
 class CallerCopy:
-    """What the copy is to do: fork workers that run `function(*args)` and send what that returned
+    """The task of the copy: fork workers that run `function(*args)` and send what that returned
     to `results`. `apart`: sockets of the caller, of which a copy would hide its end. Fails with
     RuntimeError where this process may not be forked.
     """
@@ -63,13 +63,13 @@ class CallerCopy:
         self._ours, self.theirs = socket_pair(socket.SOCK_SEQPACKET)
 
     def close(self) -> None:
-        """In the caller, which has no part in it once it has been forked."""
+        """Ends the part of the caller, once it has been forked."""
         self._ours.close()
         self.theirs.close()
 
     def begin(self, agent: int, mask: set[int], apart: Iterable[socket.socket],
               collects: bool) -> NoReturn:
-        """In the copy, a child of `agent`, with all signals blocked. `mask`: those that were."""
+        """Runs in the copy, a child of `agent`, all signals blocked. `mask`: those that were."""
         try:
             if not child.die_with(agent):
                 os._exit(127)
@@ -110,7 +110,7 @@ class CallerCopy:
                 return child.wait_for_order(descriptors, agent, slot, False, None)
 
     def _work(self, order: child.Order, mask: set[int], collects: bool) -> NoReturn:
-        """As a child of multiprocessing, with the streams and the environment of a worker."""
+        """Runs as a child of multiprocessing, with a worker's streams and environment."""
         with open("/proc/self/cmdline", "rb") as file:
             title = file.read().split(b"\0")[:-1]
         child.take_place(order, title, {}, len(os.sched_getaffinity(0)))
@@ -148,8 +148,7 @@ def _open_streams() -> None:
 
 
 def _write_lines() -> None:
-    """What a worker printed before it was killed is in its log: as python -u, but for half lines.
-    """
+    """Keeps what a worker printed before it was killed: as python -u, but for half lines."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if stream is None:
@@ -181,7 +180,7 @@ class Forked(subprocess.Popen[bytes]):
         super().__init__(words)
 
     def _execute_child(self, *_: Any) -> None:
-        """In place of Popen's fork and exec."""
+        """Replaces Popen's fork and exec."""
         self._board = above_streams(os.memfd_create("elastrun-board", os.MFD_CLOEXEC))
         self.pid = 0
         try:
@@ -213,7 +212,7 @@ class Forked(subprocess.Popen[bytes]):
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def _begin(self) -> NoReturn:
-        """In the guardian."""
+        """Runs in the guardian."""
         try:
             guardian, agent = os.getpid(), os.fork()
             kept = {self._board}

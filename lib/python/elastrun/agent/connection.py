@@ -107,7 +107,7 @@ class AgentProcess:
 
     @property
     def returncode(self) -> int | None:
-        """As subprocess.Popen's; of the guardian, which ends last."""
+        """The guardian's, which ends last; see subprocess.Popen."""
         return self._child.returncode
 
     def send(self, number: int) -> None:
@@ -205,7 +205,7 @@ class AgentProcess:
                 self._forget(worker["rank"])
 
     def _end(self) -> None:
-        """As a launcher that is told to end: the workers have their time. Told again, less."""
+        """Ends the job as a launcher that is told to: workers have their time. Told again, less."""
         try:
             # The agent takes it for our end, also while a fork of this process has the socket, too.
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -293,6 +293,6 @@ class _PassedOn:
 
 
 def signal_exception(number: int) -> SignalException:
-    """As torch's agent raises it."""
+    """The exception that torch's agent raises."""
     name = signal.Signals(number)
     return SignalException(f"Process {os.getpid()} got signal: {name}", name)

@@ -34,7 +34,7 @@ def _bottom(store: Any) -> Any:
 
 
 def _place(store: Any, rank: int) -> dict[str, Any]:
-    """Where the agent finds the store, and under which prefix the agents of this round meet there:
+    """The place of the store, and the prefix under which the agents of this round meet there:
     they agree on it by the store itself, because torch does not tell the prefix of one.
     """
     below = _bottom(store)
@@ -82,7 +82,7 @@ class HandlerServer:
         self._thread = threading.Thread(target=self._serve, name="elastrun-rendezvous", daemon=True)
 
     def start(self) -> None:
-        """Once this process has been forked, where it is: that has to have one thread."""
+        """Starts the thread; after a fork of this process, which has to have one thread."""
         self._thread.start()
 
     def _serve(self) -> None:

@@ -34,7 +34,7 @@ _failures = 0
 
 
 def configure(handler: EventHandler, destination: str = "null") -> None:
-    """From now on `handler` gets the events of `destination`, known before or not."""
+    """Gives `handler` the events of `destination`, known before or not, from now on."""
     _handlers[destination] = handler
 
 
@@ -54,7 +54,7 @@ def _get_or_create_logger(destination: str = "null") -> logging.Logger:
 
 
 def has_handler(destination: str) -> bool:
-    """Whether a handler of this process gets the events of an agent with that destination."""
+    """Tells if a handler of this process gets the events of an agent with that destination."""
     return destination in _handlers or _RDZV in _handlers
 
 
@@ -64,7 +64,7 @@ def hand_on(event: Event | RdzvEvent, destination: str) -> None:
 
 
 def failures() -> int:
-    """How many events their destinations have refused by raising."""
+    """The number of events that their destinations have refused by raising."""
     return _failures
 
 

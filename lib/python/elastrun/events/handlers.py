@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where events go, by destination: "console" is stderr, the others are nowhere."""
+"""Destinations of events: "console" is stderr, the others are nowhere."""
 from __future__ import annotations
 
 import logging

@@ -91,13 +91,13 @@ class elastic_launch:
         return launch_agent(self._config, self._entrypoint, list(args), self._health_check_server)
 
     async def arun(self, *args: Any) -> dict[int, Any]:
-        """The same without keeping the event loop; cancelled, it ends the workers first."""
+        """Launches without keeping the event loop; cancelled, it ends the workers first."""
         agent, name = _agent(self._config, self._entrypoint, list(args), self._health_check_server)
         return _returned(await agent.arun(), name)
 
 
 def entrypoint_name(entrypoint: Any, args: list[Any]) -> str:
-    """As torch's: of a script, the script and not the interpreter."""
+    """The name that torch gives it: the script and not the interpreter."""
     if callable(entrypoint):
         return getattr(entrypoint, "__name__", repr(entrypoint))
     if entrypoint == sys.executable:

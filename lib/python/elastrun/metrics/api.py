@@ -38,7 +38,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class MetricData(NamedTuple):
-    """What a handler gets. `timestamp`: seconds since the epoch."""
+    """A metric for a handler. `timestamp`: seconds since the epoch."""
 
     timestamp: float
     group_name: str
@@ -106,7 +106,7 @@ def configure(handler: MetricHandler, group: str | None = None) -> None:
 
 
 def has_handlers() -> bool:
-    """Whether a metric would reach a handler of this process."""
+    """Tells if a metric would reach a handler of this process."""
     return _handled
 
 
@@ -120,7 +120,7 @@ def hand_on(data: MetricData) -> None:
 
 
 def failures() -> int:
-    """How many metrics handlers have refused by raising."""
+    """The number of metrics that handlers have refused by raising."""
     return _failures
 
 
@@ -267,7 +267,7 @@ def _deprecated(use: str) -> None:
 
 
 def profile(group: str = "torchelastic") -> Callable[[_Function], _Function]:
-    """As prof, under the bare name of the function."""
+    """Does as prof, under the bare name of the function."""
     _deprecated("@prof")
     return lambda function: _profiled(function, function.__name__, group)
 
@@ -278,4 +278,4 @@ def publish_metric(metric_group: str, metric_name: str, metric_value: float) -> 
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
-    """Nothing, as in torch."""
+    """Does nothing, as in torch."""

@@ -51,7 +51,7 @@ class Std(IntFlag):
 
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
-    """By local rank: those that a mapping does not name have NONE."""
+    """Maps each local rank; those that a mapping does not name have NONE."""
     if isinstance(val_or_map, Mapping):
         return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}
     return dict.fromkeys(range(local_world_size), val_or_map)
@@ -71,7 +71,7 @@ class LogsDest:
 
 
 class LogsSpecs(ABC):
-    """Where the output of the workers goes. `log_dir`: a base directory, in which the agent makes
+    """The ways of the workers' output. `log_dir`: a base directory, in which the agent makes
     one for each run. `redirects`: streams that go to files instead of the console; `tee`: to both.
     `local_ranks_filter`: whose output the console shows; None or empty: all.
     """
@@ -114,7 +114,7 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._root_log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """For start_processes: makes the directories, and sets TORCHELASTIC_ERROR_FILE in `envs`.
+        """Makes the directories for start_processes, and sets TORCHELASTIC_ERROR_FILE in `envs`.
         With os.devnull as `log_dir` nothing is kept, and nothing shown by tee.
         """
         count = len(envs)
@@ -167,7 +167,7 @@ class DefaultLogsSpecs(LogsSpecs):
 
 @dataclass
 class RunProcsResult:
-    """What has become of a group of processes, by local rank."""
+    """The end of a group of processes, by local rank."""
 
     return_values: dict[int, Any] = field(default_factory=dict)
     failures: dict[int, ProcessFailure] = field(default_factory=dict)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether this process may be forked: a fork has one thread, with the locks that others held, and
+"""Obstacles to a fork of this process: it has one thread, with the locks that others held, and
 an accelerator's context of which nothing works.
 """
 from __future__ import annotations
@@ -31,12 +31,12 @@ def kill_and_reap(pid: int) -> None:
 
 
 def _threads() -> int:
-    """Without the one that a worker has for its stacks: it waits, and holds no lock."""
+    """Counts without the one that a worker has for its stacks: it waits, and holds no lock."""
     return len(set(os.listdir("/proc/self/task")) - {str(stacks.own_thread())})
 
 
 def _end_pools() -> None:
-    """Those of libraries that are prepared for a fork, as OpenBLAS is, which numpy brings along:
+    """Ends those of libraries that are prepared for a fork, as numpy's OpenBLAS is:
     they end before one, and begin again when they are next used."""
     with warnings.catch_warnings():  # Python 3.12 warns of a fork beside threads
         warnings.simplefilter("ignore")
@@ -47,7 +47,7 @@ def _end_pools() -> None:
 
 
 def _count_threads() -> int:
-    """Those that a fork would not have, and this one."""
+    """Counts those that a fork would not have, and this one."""
     if _threads() > 1 and threading.active_count() == 1:
         _end_pools()
     until = time.monotonic() + _JOINED
@@ -71,7 +71,7 @@ def _used_device() -> str | None:
 
 
 def obstacle() -> str | None:
-    """What is against a fork of this process, and what to do; None: nothing is."""
+    """Says what is against a fork of this process, and what to do; None: nothing is."""
     threads = _count_threads()
     if threads > 1:
         named = ", ".join(one.name for one in threading.enumerate()

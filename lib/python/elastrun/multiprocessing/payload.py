@@ -34,7 +34,7 @@ _ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", 1033)  # since Python 3.9
 
 
 def above_streams(fd: int) -> int:
-    """The same file, by a number that no standard stream has, which closes `fd`. A process without
+    """Gives the file a number that no standard stream has, and closes `fd`. A process without
     its streams (a daemon) gets their numbers for new files, and a worker has its own there."""
     if fd > 2:
         return fd
@@ -45,16 +45,16 @@ def above_streams(fd: int) -> int:
 
 
 def socket_pair(kind: int = socket.SOCK_STREAM) -> tuple[socket.socket, socket.socket]:
-    """As socket.socketpair(), with numbers above those of the standard streams."""
+    """Makes a pair with numbers above those of the standard streams."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
     return (socket.socket(fileno=above_streams(ours.detach())),
             socket.socket(fileno=above_streams(theirs.detach())))
 
 
 def _shared_with_children() -> dict[type, Any]:
-    """How multiprocessing pickles what it can share with a child that is being started. Not what
-    others have taught ForkingPickler: torch would share a tensor's memory with this process, where
-    each start of the workers, also a later one, is to have the tensor as it was.
+    """The way multiprocessing pickles what it can share with a child that is being started. Not
+    what others have taught ForkingPickler: torch would share a tensor's memory with this process,
+    where each start of the workers, also a later one, is to have the tensor as it was.
     """
     extra = getattr(reduction.ForkingPickler, "_extra_reducers", {})
     return {kind: how for kind, how in extra.items()
@@ -82,7 +82,7 @@ def _pickler(file: io.BytesIO, by_value: bool) -> pickle.Pickler:
 
 
 class Payload:
-    """What the workers inherit: `descriptors`, of which `descriptor` is the pickle."""
+    """Descriptors that the workers inherit, of which `descriptor` is the pickle."""
 
     DupFd = staticmethod(lambda fd: _Inherited(fd))
 
@@ -151,7 +151,7 @@ def _main_is_importable() -> bool:
 
 
 def is_of_main(function: Callable[..., Any]) -> bool:
-    """Whether the main module defines it, or what it is a functools.partial of."""
+    """Tells if the main module defines it, or what it is a functools.partial of."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__module__", "") == "__main__"
@@ -190,7 +190,7 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], by_value: bool = F
 
 
 def load(descriptor: int, tracker: int) -> tuple[Callable[..., Any], tuple[Any, ...], bool]:
-    """In a worker: prepares this process as multiprocessing prepares a child, imports the main
+    """Prepares a worker's process as multiprocessing prepares a child, imports the main
     module of the caller as __mp_main__, and gives the function, its arguments, and whether they
     came by value: then without that import.
     """
@@ -219,8 +219,8 @@ def _dumps(value: Any, by_value: bool) -> bytes:
 
 
 def send_value(channel: int, rank: int, function: str, value: Any, by_value: bool) -> None:
-    """In a worker: to the caller. Fails with TypeError on a value that cannot be
-    pickled, and with ValueError on one above RETURN_LIMIT.
+    """Sends a worker's value to the caller. Fails with TypeError on one that cannot be pickled, and
+    with ValueError on one above RETURN_LIMIT.
     """
     try:
         contents = _dumps(value, by_value)
@@ -244,8 +244,8 @@ def send_value(channel: int, rank: int, function: str, value: Any, by_value: boo
 
 
 def _wait_for_the_others() -> None:
-    """As torch's: a worker that ends early takes down what others still use. The agent ends the
-    connection when the functions of all workers of this node have returned.
+    """Waits, as torch: a worker that ends early takes down what others still use. The agent ends
+    the connection when the functions of all workers of this node have returned.
     """
     channel = os.environ.get("ELASTRUN_CHANNEL")
     if not channel:
@@ -273,7 +273,7 @@ def run_function(function: Callable[..., Any], args: tuple[Any, ...], results: i
 
 
 def receive_value(channel: socket.socket) -> tuple[int, int, int] | None:
-    """In the caller: the rank of a worker, its process number and the descriptor of what it
+    """Receives, in the caller, a worker's rank, its process number and the descriptor of what it
     returned; None: nothing is there. Another message is ignored. Fails with OSError where this
     process can have no descriptor more.
     """

@@ -60,8 +60,8 @@ def _validate_full_rank(by_rank: dict[int, Any], count: int, what: str) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """In a child: SIGTERM at the death of `parent`. 0: of none. The kernel means the thread that
-    started it, so one that may end before its process must not ask for this.
+    """Asks, in a child, for SIGTERM at the death of `parent`; 0: none. The kernel means the thread
+    that started it, so one that may end before its process must not ask for this.
     """
     if parent:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -117,7 +117,7 @@ class PContext(ABC):
         self._done: RunProcsResult | None = None
 
     def start(self) -> None:
-        """From now on, until close(), the signals in TORCHELASTIC_SIGNALS_TO_HANDLE raise
+        """Starts them. Until close() the signals in TORCHELASTIC_SIGNALS_TO_HANDLE raise
         SignalException, if this is the main thread; close() then comes at this program's exit at
         the latest.
         """
@@ -200,7 +200,7 @@ class PContext(ABC):
 
     @abstractmethod
     def _alive(self) -> dict[int, int]:
-        """Those that have not ended: descriptors that become readable with their end."""
+        """Lists descriptors of those that have not ended, which become readable then."""
 
     def _awaited(self, alive: dict[int, int]) -> list[Any]:
         return [*alive.values()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the nodes of a job find each other: torch.distributed.elastic.rendezvous.
+"""The meeting of the nodes of a job: torch.distributed.elastic.rendezvous.
 
     class MyHandler(rendezvous.RendezvousHandler):
         def next_rendezvous(self):

@@ -32,7 +32,7 @@ class RendezvousConnectionError(RendezvousError):
 
 
 class RendezvousStateError(RendezvousError):
-    """What the back end holds makes no sense."""
+    """The back end holds something that makes no sense."""
 
 
 class RendezvousGracefulExitError(RendezvousError):
@@ -41,7 +41,7 @@ class RendezvousGracefulExitError(RendezvousError):
 
 @dataclass
 class RendezvousStoreInfo:
-    """Where the workers meet."""
+    """The place where the workers meet."""
 
     MASTER_ADDR_KEY: ClassVar[str] = "MASTER_ADDR"
     MASTER_PORT_KEY: ClassVar[str] = "MASTER_PORT"
@@ -95,7 +95,7 @@ class RendezvousHandler(ABC):
 
     @property
     def use_agent_store(self) -> bool:
-        """With bootstrap_store_info: whether a server listens there already."""
+        """Tells, with bootstrap_store_info, if a server listens there already."""
         return False
 
     @abstractmethod
@@ -123,7 +123,7 @@ class RendezvousHandler(ABC):
 
 
 class RendezvousParameters:
-    """What a handler is made from. Fails with ValueError."""
+    """Parameters of a handler. Fails with ValueError."""
 
     def __init__(self, backend: str, endpoint: str, run_id: str, min_nodes: int, max_nodes: int,
                  local_addr: str | None = None, **kwargs: Any) -> None:

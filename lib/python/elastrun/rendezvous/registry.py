@@ -54,7 +54,7 @@ _discovered = False
 
 
 def _register_out_of_tree_handlers() -> None:
-    """Those of installed packages, entry points of the group torchrun.handlers."""
+    """Registers those of installed packages, entry points of the group torchrun.handlers."""
     global _discovered
     if _discovered:
         return

@@ -205,8 +205,9 @@ def _expires_in_channel(after: float, scope: str, client: ChannelTimerClient) ->
 
 
 def _disarm(block: _Block, client: ChannelTimerClient) -> None:
-    """Of a timer of which the agent has not heard there is nothing to say: kept until it can be
-    said, as the end of the others, it would cost memory for as long as the agent stands still.
+    """Ends an armed timer. Of one that the agent has not heard of nothing is said: kept until it
+    can be said, as the end of the others, it would cost memory for as long as the agent stands
+    still.
     """
     if block.armed:
         block.armed = False
@@ -232,8 +233,7 @@ class Timers:
                 self._timers[key] = request
 
     def get_expired_timers(self, deadline: float) -> dict[Any, list[Any]]:
-        """Those whose expiration time is not after `deadline` (seconds since the epoch), by worker.
-        """
+        """Lists, by worker, those that expire until `deadline` (seconds since the epoch)."""
         expired: dict[Any, list[Any]] = {}
         for timer in self._timers.values():
             if timer.expiration_time <= deadline:
@@ -274,7 +274,7 @@ def reap(worker_id: Any, signal_number: int) -> bool:
 class RequestQueue(ABC):
     @abstractmethod
     def size(self) -> int:
-        """How many requests wait. Only `get` makes them less."""
+        """The number of requests that wait. Only `get` lowers it."""
 
     @abstractmethod
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
@@ -302,7 +302,7 @@ class TimerServer(ABC):
 
     @abstractmethod
     def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
-        """By worker, those whose expiration time is not after `deadline`."""
+        """Lists, by worker, those that expire until `deadline`."""
 
     @abstractmethod
     def _reap_worker(self, worker_id: Any) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a timer server logs before it ends workers, under the name that torch has for it."""
+"""The log of a timer server before it ends workers, under the name that torch has for it."""
 from __future__ import annotations
 
 import logging

@@ -131,7 +131,7 @@ class _Fifo:
             os.write(self._waker, b"\0")
 
     def lines(self, seconds: float) -> list[bytes]:
-        """What has come; waits for the first for so long at most."""
+        """Takes what has come; waits for the first for so long at most."""
         self._poll.poll(max(seconds, 0) * 1000)
         with contextlib.suppress(BlockingIOError):
             while True:

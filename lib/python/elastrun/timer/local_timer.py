@@ -50,7 +50,7 @@ class LocalTimerClient(TimerClient):
 
 
 class LocalTimerServer(Timers, TimerServer):
-    """For workers that are children of this process; they are known by pid and ended by SIGKILL."""
+    """A server for children of this process, which are known by pid and ended by SIGKILL."""
 
     def __init__(self, mp_queue: Queue[TimerRequest],
                  max_interval: float = 60, daemon: bool = True) -> None:

@@ -20,7 +20,7 @@ DEFAULT_ROLE = "default"
 
 @dataclass
 class WorkerSpec:
-    """What the workers of this node are. `entrypoint`: a function, or the name of a program; with a
+    """The workers of this node. `entrypoint`: a function, or the name of a program; with a
     program, `args` are its words. `monitor_interval`: seconds between two questions to a handler of
     your own for waiting nodes; the end of a worker is seen at once. Fails with AssertionError.
     """
@@ -79,7 +79,7 @@ class Worker:
 
 
 class WorkerState(str, Enum):
-    """Of a group of workers, which change it as one."""
+    """The state of a group of workers, which change it as one."""
 
     UNKNOWN = "UNKNOWN"
     INIT = "INIT"
@@ -113,7 +113,7 @@ class WorkerGroup:
 
 @dataclass
 class RunResult:
-    """How a run ended, by global ranks of this node: what functions returned, or who failed."""
+    """The end of a run, by global ranks of this node: what functions returned, or who failed."""
 
     state: WorkerState
     return_values: dict[int, Any] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class RunResult:
 
 
 class ElasticAgent(ABC):
-    """What every agent can do."""
+    """The calls that every agent has."""
 
     @abstractmethod
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:

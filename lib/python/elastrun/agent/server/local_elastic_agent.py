@@ -95,13 +95,13 @@ class LocalElasticAgent(ElasticAgent):
         return self._run(None)
 
     def run_with_output(self, stdout: int, started: Callable[[], None]) -> RunResult:
-        """As run(), with a descriptor of this process as the workers' standard output. `started` is
-        called once the agent has been: this process may have threads from then on.
+        """Does run() with a descriptor of this process as the workers' standard output. `started`
+        is called once the agent has been: this process may have threads from then on.
         """
         return self._run(stdout, started)
 
     async def arun(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """The same without keeping the event loop. Cancelled, it ends the workers first."""
+        """Runs without keeping the event loop. Cancelled, it ends the workers first."""
         import asyncio  # which takes as long as all else
         from concurrent.futures import ThreadPoolExecutor
 
@@ -271,7 +271,7 @@ class LocalElasticAgent(ElasticAgent):
 
     def _with_culprit(self, failures: dict[int, ProcessFailure]
                       ) -> dict[int, ProcessFailure]:
-        """Of another node, the agents have told each other: it comes first."""
+        """Puts a culprit of another node, which the agents have told each other, first."""
         culprit = self.report.get("culprit") or {}
         rank = culprit.get("rank", -1)
         if rank in failures or (failures and rank < 0):
@@ -325,7 +325,7 @@ def _binding(options: Any) -> str | None:
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """As a command line has them: True is a flag, a list is an option given several times."""
+    """Words of a command line: True is a flag, a list is an option given several times."""
     words = []
     for name, given in options.items():
         option = "--" + name.replace("_", "-")

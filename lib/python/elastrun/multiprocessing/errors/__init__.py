@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has become of workers that failed: torch.distributed.elastic.multiprocessing.errors."""
+"""Failures of workers: torch.distributed.elastic.multiprocessing.errors."""
 from __future__ import annotations
 
 import json
@@ -23,7 +23,7 @@ _ADVICE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/erro
 
 
 def _seconds(said: Any) -> int:
-    """As given, or now where it is none that has a date, such as a time in ms."""
+    """Takes it as given, or now where it is none that has a date, such as a time in ms."""
     try:
         seconds = int(said)
         datetime.fromtimestamp(seconds)
@@ -109,7 +109,7 @@ class ChildFailedError(Exception):
         return min(self.failures.items(), key=lambda one: one[1].timestamp)
 
     def error_file(self) -> str:
-        """Of the first failure; empty if it left none."""
+        """The file of the first failure; empty if it left none."""
         path = self.get_first_failure()[1].error_file
         return "" if path == _NOT_AVAILABLE else path
 

@@ -8,7 +8,7 @@ __all__ = ["ErrorHandler"]
 
 
 class ErrorHandler:
-    """What @record does with an exception. Derive from it for what else is to be done."""
+    """Does what @record does with an exception. Derive from it to do more."""
 
     def initialize(self) -> None:
         """Before the function runs: crashes in C leave the Python stacks in stderr."""
