@@ -92,11 +92,17 @@ class Listener:
                 found.append(got)
 
 
+def folder_for(test: unittest.TestCase) -> str:
+    folder = tempfile.TemporaryDirectory()
+    test.addCleanup(folder.cleanup)  # enterContext() is since Python 3.11
+    return folder.name
+
+
 class InFolder(unittest.TestCase):
     """A folder for each test."""
 
     def setUp(self) -> None:
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory())).resolve()
+        self.folder = Path(folder_for(self)).resolve()
 
 
 class AgentEnd(InFolder):
@@ -104,7 +110,7 @@ class AgentEnd(InFolder):
 
     def setUp(self) -> None:
         super().setUp()
-        self.listener = Listener(self.enterContext(tempfile.TemporaryDirectory()))
+        self.listener = Listener(folder_for(self))
         self.addCleanup(self.listener.socket.close)
         self.page = SharedPage()
         self.addCleanup(self.page.close)

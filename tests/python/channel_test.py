@@ -7,12 +7,11 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
 
-from agent_end import PACKAGE, AgentEnd, InFolder, Listener, worker
+from agent_end import PACKAGE, AgentEnd, InFolder, Listener, folder_for, worker
 
 
 class ChannelTest(AgentEnd):
@@ -158,7 +157,7 @@ class ChannelTest(AgentEnd):
                      " for i in range(700)]\n"
                      "for one in stats: one.add(1)\n"):
             with self.subTest(tell):
-                listener = Listener(self.enterContext(tempfile.TemporaryDirectory()))
+                listener = Listener(folder_for(self))
                 self.addCleanup(listener.socket.close)
                 listener.socket.setblocking(True)
                 got: list[object] = []

@@ -5,16 +5,13 @@ from __future__ import annotations
 import gzip
 import os
 import random
-import sys
-import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lib" / "python"))
-sys.dont_write_bytecode = True
-os.environ.pop("ELASTRUN_CHANNEL", None)
+from agent_end import folder_for
+
 from elastrun.checkpoint_steps import CheckpointSteps  # noqa: E402
 
 CONTENT = random.Random(1).randbytes(200_000)
@@ -22,7 +19,7 @@ CONTENT = random.Random(1).randbytes(200_000)
 
 class Remembered(unittest.TestCase):
     def setUp(self) -> None:
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.folder = Path(folder_for(self))
         self.file = self.folder / "a.pt"
         self.steps = CheckpointSteps(f"{self.folder}/attempt_0/0")
 

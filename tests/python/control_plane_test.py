@@ -11,17 +11,14 @@ import json
 import os
 import socket
 import stat
-import sys
-import tempfile
 import threading
 import unittest
 import unittest.mock
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lib" / "python"))
-sys.dont_write_bytecode = True
-os.environ.pop("ELASTRUN_CHANNEL", None)
+from agent_end import folder_for
+
 from elastrun import control_plane, monitor  # noqa: E402
 from elastrun.control_plane import ControlPlane, Request, Response, WorkerServer  # noqa: E402
 
@@ -34,7 +31,7 @@ class Answer(NamedTuple):
 
 class Served(unittest.TestCase):
     def setUp(self) -> None:
-        self.file = f"{self.enterContext(tempfile.TemporaryDirectory())}/socket"
+        self.file = f"{folder_for(self)}/socket"
         self.server = WorkerServer(self.file)
         self.addCleanup(self.server.shutdown)
 

@@ -14,7 +14,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
@@ -23,9 +22,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from agent_end import folder_for
 from goodput_vectors import replay, when
 
-os.environ.pop("ELASTRUN_CHANNEL", None)
 from elastrun import (calculator_program, checkpoint_badput_calculator,  # noqa: E402
                       goodput_calculator, goodput_utils, metrics)
 from elastrun.event_file import EventFile, masked_crc32c  # noqa: E402
@@ -48,7 +47,7 @@ def entries(*steps: float, first: int = 0, start: bool = True) -> list[dict[str,
 
 class InFolder(unittest.TestCase):
     def setUp(self) -> None:
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.folder = Path(folder_for(self))
         self.file = self.folder / "log"
         self.addCleanup(setattr, goodput_calculator, "_now", goodput_calculator._now)
 

@@ -6,10 +6,9 @@ import os
 import signal
 import struct
 import subprocess
-import sys
 import unittest
 
-from agent_end import PACKAGE, SharedPage
+from agent_end import SharedPage
 
 from elastrun import page  # noqa: E402
 

@@ -342,14 +342,6 @@ def event(name: str, /, **attributes: Any) -> None:
 _phase: tuple[str, float | None] = ("train", None)  # and until when it may last, time.monotonic()
 
 
-class _Phase(contextlib.AbstractContextManager["_Phase"]):
-    def __init__(self, before: tuple[str, float | None]) -> None:
-        self._before = before
-
-    def __exit__(self, *_: object) -> None:
-        _enter(*self._before)
-
-
 def _enter(name: str, until: float | None) -> None:
     global _phase
     _phase = (name, until)
@@ -383,7 +375,9 @@ def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContext
         _enter(text(name) or "train", until)
     except Exception:
         lost()
-    return _Phase(before)
+    block = contextlib.ExitStack()
+    block.callback(_enter, *before)
+    return block
 
 
 def send_object(fields: dict[str, Any], surely: bool = False) -> bool:

@@ -96,8 +96,9 @@ def _launch_alone(name: str, path: Any) -> Any:
         text = spec.loader.get_source(name)
         shorter = without_other_commands(text)
         if shorter != text:
-            spec.loader = _Short(spec.loader, compile(shorter, spec.origin, "exec",
-                                                       dont_inherit=True))
+            code = compile(shorter, spec.origin, "exec", dont_inherit=True)
+            spec.loader.get_code = lambda _: code
+            spec.loader.exec_module = lambda module: exec(code, module.__dict__)
     except Exception:  # a release, or a loader, that has not been seen yet
         pass
     return spec
@@ -125,41 +126,17 @@ def _found(name: str, path: Any) -> Any:
 
 
 def _replacing(name: str, path: Any) -> Any:
+    """Lets the loader that is found replace launch_agent, once."""
     spec = _found(name, path)
-    if hasattr(getattr(spec, "loader", None), "exec_module"):
-        spec.loader = _Loader(spec.loader)
-    return spec
+    loader = getattr(spec, "loader", None)
+    execute = getattr(loader, "exec_module", None)
 
-
-class _Loader:
-    """Loads by the loader that was found, and puts that back in its place."""
-
-    def __init__(self, found: Any) -> None:
-        self._found = found
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._found, name)
-
-    def create_module(self, spec: Any) -> Any:
-        return self._found.create_module(spec)
-
-    def exec_module(self, module: Any) -> None:
-        module.__spec__.loader = module.__loader__ = self._found
-        self._found.exec_module(module)
+    def exec_module(module: Any) -> None:
+        del loader.exec_module  # type: ignore[union-attr]
+        execute(module)  # type: ignore[misc]
         from elastrun import torchrun
         torchrun.replace_launch_agent(module)
 
-
-class _Short(_Loader):
-    """Loads another code in place of the module's."""
-
-    def __init__(self, found: Any, code: Any) -> None:
-        super().__init__(found)
-        self._code = code
-
-    def get_code(self, name: str) -> Any:
-        return self._code
-
-    def exec_module(self, module: Any) -> None:
-        module.__spec__.loader = module.__loader__ = self._found
-        exec(self._code, module.__dict__)
+    if execute is not None:
+        loader.exec_module = exec_module  # type: ignore[union-attr]
+    return spec

@@ -19,13 +19,14 @@ from dataclasses import asdict
 from typing import Any
 
 from elastrun.channel import lost, send_event
-from elastrun.events.api import (Event, EventHandler, EventMetadataValue, EventSource, NodeState,
-                                 NullEventHandler, RdzvEvent)
+from elastrun.events import api
+from elastrun.events.api import *  # noqa: F403
+from elastrun.events.api import Event, EventHandler, NodeState, RdzvEvent
 from elastrun.events.handlers import get_logging_handler
 
-__all__ = ["Event", "EventHandler", "EventMetadataValue", "EventSource", "NodeState",
-           "NullEventHandler", "RdzvEvent", "configure", "construct_and_record_rdzv_event",
-           "get_logging_handler", "record", "record_rdzv_event"]
+__all__ = ["configure", "construct_and_record_rdzv_event", "get_logging_handler", "record",
+           "record_rdzv_event"]
+__all__ += api.__all__
 
 _RDZV = "dynamic_rendezvous"
 _handlers: dict[str, EventHandler] = {}

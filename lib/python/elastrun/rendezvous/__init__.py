@@ -10,17 +10,9 @@
 A handler of your own is asked by the agent, in a thread of this process, one call at a time. The
 back ends c10d, static, etcd, etcd-v2 and file are the agent's own.
 """
-from elastrun.rendezvous.api import (RendezvousClosedError, RendezvousConnectionError,
-                                     RendezvousError, RendezvousGracefulExitError,
-                                     RendezvousHandler, RendezvousHandlerCreator,
-                                     RendezvousHandlerRegistry, RendezvousInfo,
-                                     RendezvousParameters, RendezvousStateError,
-                                     RendezvousStoreInfo, RendezvousTimeoutError,
-                                     rendezvous_handler_registry)
+from elastrun.rendezvous import api
+from elastrun.rendezvous.api import *  # noqa: F403
 from elastrun.rendezvous.registry import BuiltInHandler, get_rendezvous_handler
 
-__all__ = ["BuiltInHandler", "RendezvousClosedError", "RendezvousConnectionError",
-           "RendezvousError", "RendezvousGracefulExitError", "RendezvousHandler",
-           "RendezvousHandlerCreator", "RendezvousHandlerRegistry", "RendezvousInfo",
-           "RendezvousParameters", "RendezvousStateError", "RendezvousStoreInfo",
-           "RendezvousTimeoutError", "get_rendezvous_handler", "rendezvous_handler_registry"]
+__all__ = ["BuiltInHandler", "get_rendezvous_handler"]
+__all__ += api.__all__

@@ -14,9 +14,9 @@
 
 See elastrun-python(7).
 """
-from elastrun.agent.server.api import (ElasticAgent, RunResult, Worker, WorkerGroup, WorkerSpec,
-                                       WorkerState)
+from elastrun.agent.server import api
+from elastrun.agent.server.api import *  # noqa: F403
 from elastrun.agent.server.local_elastic_agent import LocalElasticAgent
 
-__all__ = ["ElasticAgent", "LocalElasticAgent", "RunResult", "Worker", "WorkerGroup", "WorkerSpec",
-           "WorkerState"]
+__all__ = ["LocalElasticAgent"]
+__all__ += api.__all__
