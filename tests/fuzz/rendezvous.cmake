@@ -9,4 +9,4 @@ elastrun_fuzz_target(rendezvous_frame SOURCES ${message_sources}
   lib/net/frame.cpp lib/net/seal.cpp lib/net/bytes.cpp)
 elastrun_fuzz_target(etcd_reader SOURCES ${message_sources}
   lib/rendezvous/election/etcd_reader.cpp lib/rendezvous/election/election_entry.cpp
-  lib/net/base64.cpp)
+  lib/net/bytes.cpp)
