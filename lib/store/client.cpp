@@ -27,8 +27,8 @@ struct TcpClient::Connection : std::enable_shared_from_this<Connection> {
     std::string request;
     Answer answer = Answer::Number;
     OnAnswer done;
-    std::vector<std::string> keys;  // of a Wait, for the words of its timeout
-    Duration timeout{};             // of a Wait; negative: none
+    std::vector<std::string> keys{};  // of a Wait, for the words of its timeout
+    Duration timeout{};               // of a Wait; negative: none
   };
 
   Connection(boost::asio::io_context& loop_of_all, Clock& clock_of_all);
@@ -349,8 +349,7 @@ void TcpClient::connect(boost::asio::io_context& loop, Clock& clock, Endpoint en
       std::string opening(1, '\0');
       net::append<std::uint32_t>(opening, kMagic);
       const std::string greeting = ping();
-      connection->call({opening + greeting,
-                        Connection::Answer::Nonce,
+      connection->call({opening + greeting, Connection::Answer::Nonce,
                         [self, connection, greeting](Result<std::string> nonce) {
                           if (!nonce) return self->again(nonce.error().text);
                           // Any server may answer something; only a store sends the number back.
@@ -358,9 +357,7 @@ void TcpClient::connect(boost::asio::io_context& loop, Clock& clock, Endpoint en
                             return self->again("it answers, but not as a store");
                           }
                           self->end(std::unique_ptr<TcpClient>(new TcpClient(connection)));
-                        },
-                        {},
-                        {}});
+                        }});
     });
   };
   connecting->try_once(connecting);
@@ -374,13 +371,10 @@ void TcpClient::set(std::string key, std::string value, OnDone done) {
   Message message(Query::Set);
   message.key(key).request.value = value;
   // SET has no answer; the one of a PING behind it says that it was run.
-  connection_->call({message.bytes() + ping(),
-                     Connection::Answer::Nonce,
+  connection_->call({message.bytes() + ping(), Connection::Answer::Nonce,
                      [done = std::move(done)](Result<std::string> nonce) {
                        done(nonce ? Status{} : std::unexpected(nonce.error()));
-                     },
-                     {},
-                     {}});
+                     }});
 }
 
 void TcpClient::get(std::string key, Duration timeout, OnValue done) {
@@ -390,19 +384,15 @@ void TcpClient::get(std::string key, Duration timeout, OnValue done) {
     const auto alive = connection.lock();
     if (!alive) return done(fail(Code::Closed, "the client of the store has gone"));
     // Before whatever was asked after this get.
-    alive->call_next(
-        {Message(Query::Get).key(key).bytes(), Connection::Answer::Bytes, done, {}, {}});
+    alive->call_next({Message(Query::Get).key(key).bytes(), Connection::Answer::Bytes, done});
   });
 }
 
 void TcpClient::add(std::string key, std::int64_t delta, OnNumber done) {
   Message message(Query::Add);
   message.key(key).request.number = delta;
-  connection_->call({message.bytes(),
-                     Connection::Answer::Number,
-                     [done = std::move(done)](auto bytes) { done(as_number(bytes)); },
-                     {},
-                     {}});
+  connection_->call({message.bytes(), Connection::Answer::Number,
+                     [done = std::move(done)](auto bytes) { done(as_number(bytes)); }});
 }
 
 void TcpClient::compare_set(std::string key, std::string expected, std::string desired,
@@ -410,19 +400,16 @@ void TcpClient::compare_set(std::string key, std::string expected, std::string d
   Message message(Query::CompareSet);
   message.key(key).request.value = expected;
   message.request.desired = desired;
-  connection_->call({message.bytes(), Connection::Answer::Bytes, std::move(done), {}, {}});
+  connection_->call({message.bytes(), Connection::Answer::Bytes, std::move(done)});
 }
 
 void TcpClient::check(std::vector<std::string> keys, OnFlag done) {
-  connection_->call({list_request(Query::Check, keys),
-                     Connection::Answer::Flag,
+  connection_->call({list_request(Query::Check, keys), Connection::Answer::Flag,
                      [done = std::move(done)](Result<std::string> flag) {
                        if (!flag) return done(std::unexpected(flag.error()));
                        // CHECK answers 0 for ready and 1 for missing.
                        done(flag->front() == 0);
-                     },
-                     {},
-                     {}});
+                     }});
 }
 
 void TcpClient::wait(std::vector<std::string> keys, Duration timeout, OnDone done) {
@@ -435,28 +422,21 @@ void TcpClient::wait(std::vector<std::string> keys, Duration timeout, OnDone don
 }
 
 void TcpClient::erase(std::string key, OnFlag done) {
-  connection_->call({Message(Query::Delete).key(key).bytes(),
-                     Connection::Answer::Number,
+  connection_->call({Message(Query::Delete).key(key).bytes(), Connection::Answer::Number,
                      [done = std::move(done)](auto bytes) {
                        const auto count = as_number(bytes);
                        if (!count) return done(std::unexpected(count.error()));
                        done(*count > 0);
-                     },
-                     {},
-                     {}});
+                     }});
 }
 
 void TcpClient::count_keys(OnNumber done) {
-  connection_->call({Message(Query::CountKeys).bytes(),
-                     Connection::Answer::Number,
-                     [done = std::move(done)](auto bytes) { done(as_number(bytes)); },
-                     {},
-                     {}});
+  connection_->call({Message(Query::CountKeys).bytes(), Connection::Answer::Number,
+                     [done = std::move(done)](auto bytes) { done(as_number(bytes)); }});
 }
 
 void TcpClient::list_keys(OnKeys done) {
-  connection_->call({Message(Query::ListKeys).bytes(),
-                     Connection::Answer::Texts,
+  connection_->call({Message(Query::ListKeys).bytes(), Connection::Answer::Texts,
                      [done = std::move(done)](Result<std::string> bytes) {
                        if (!bytes) return done(std::unexpected(bytes.error()));
                        net::ByteReader reader(*bytes);
@@ -469,9 +449,7 @@ void TcpClient::list_keys(OnKeys done) {
                          if (key.starts_with('/')) keys.emplace_back(key.substr(1));
                        }
                        done(std::move(keys));
-                     },
-                     {},
-                     {}});
+                     }});
 }
 
 }  // namespace elastrun::store
