@@ -12,8 +12,6 @@ import struct
 import threading
 import time
 
-__all__ = ["EventFile"]
-
 _POLYNOMIAL = 0x82F63B78  # CRC-32C (Castagnoli) of RFC 3720
 
 

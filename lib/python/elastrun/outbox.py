@@ -103,12 +103,13 @@ class Duty:
     def __init__(self, outbox: Outbox, call: Callable[[], float | None]) -> None:
         self.outbox = outbox
         self.call = call
-        self.due = math.inf  # time.monotonic()
+        self.due = math.inf  # time.monotonic(); written by the thread alone
+        self.woken = False
 
     def wake(self) -> bool:
         """Makes it due now; a signal handler may call it at any point. False: there can be no more
         threads, or the interpreter ends."""
-        self.due = 0.0
+        self.woken = True
         return self.outbox.wake()
 
 
@@ -129,7 +130,7 @@ class Outbox:
         self._wake: _Wake | None = None
         self._thread: threading.Thread | None = None
         for duty in self._duties:
-            duty.due = math.inf
+            duty.due, duty.woken = math.inf, False
 
     def duty(self, call: Callable[[], float | None]) -> Duty:
         self._duties.append(Duty(self, call))
@@ -158,10 +159,10 @@ class Outbox:
     def _run(self, wake: _Wake) -> None:
         while wake is self._wake:  # a forked child has another one, and not this thread
             for duty in self._duties:
-                if duty.due <= time.monotonic():
-                    duty.due = math.inf  # first: who wakes it meanwhile wants another call
+                if duty.woken or duty.due <= time.monotonic():
+                    duty.woken = False  # first: who wakes it meanwhile wants another call
                     self._do(duty)
-            due = min((duty.due for duty in self._duties), default=math.inf)
+            due = min(0.0 if duty.woken else duty.due for duty in self._duties)
             wake.wait(None if due == math.inf else max(due - time.monotonic(), 0.001))
 
     def _do(self, duty: Duty) -> None:
@@ -170,5 +171,4 @@ class Outbox:
         except Exception:
             seconds = _AGAIN
             self._failed()
-        if seconds is not None:
-            duty.due = min(duty.due, time.monotonic() + seconds)
+        duty.due = math.inf if seconds is None else time.monotonic() + seconds

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["Sketch"]
-
 _SCALE = 5  # 2^5 buckets for each doubling
 _BUCKETS = 1 << _SCALE
 _LAST_BUCKET = 1024 * _BUCKETS - 1  # its end is a double still; it also has what is beyond

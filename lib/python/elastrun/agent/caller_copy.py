@@ -33,8 +33,6 @@ from elastrun.errors import record
 from elastrun.multiprocessing.fork import kill_and_reap, refuse_fork
 from elastrun.multiprocessing.payload import above_streams, run_function, socket_pair
 
-__all__ = ["CallerCopy", "Forked"]
-
 _PAIR = "ELASTRUN_PAIR"
 _libc = ctypes.CDLL(None)  # not in a fork, where it would be loaded
 

@@ -14,8 +14,6 @@ import warnings
 
 from elastrun import stacks
 
-__all__ = ["kill_and_reap", "obstacle", "refuse_fork"]
-
 _JOINED = 0.2  # seconds that a thread which has been joined may be seen by the kernel
 # What is open while a driver is in use; a look by NVML leaves other files open.
 _DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/render", "/dev/accel", "/dev/davinci",

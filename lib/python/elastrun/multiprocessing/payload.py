@@ -24,9 +24,6 @@ from collections.abc import Callable
 from multiprocessing import context, reduction, resource_tracker, spawn
 from typing import Any
 
-__all__ = ["RETURN_LIMIT", "Payload", "is_of_main", "load", "pack", "receive_value", "run_function",
-           "send_value", "socket_pair", "value_in"]
-
 RETURN_LIMIT = 1 << 30  # bytes of one return value
 _SEALS = getattr(fcntl, "F_SEAL_SEAL", 1) | getattr(fcntl, "F_SEAL_SHRINK", 2) | \
     getattr(fcntl, "F_SEAL_GROW", 4) | getattr(fcntl, "F_SEAL_WRITE", 8)

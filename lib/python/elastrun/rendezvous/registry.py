@@ -7,8 +7,6 @@ import logging
 from elastrun.rendezvous.api import (RendezvousError, RendezvousHandler, RendezvousInfo,
                                      RendezvousParameters, rendezvous_handler_registry)
 
-__all__ = ["BuiltInHandler", "get_rendezvous_handler"]
-
 _BUILT_IN = ("c10d", "static", "etcd", "etcd-v2", "file")
 
 

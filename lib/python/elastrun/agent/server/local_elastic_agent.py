@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastrun import events
-from elastrun.agent.connection import AgentError, AgentProcess, signal_exception
-from elastrun.agent.handler import HandlerServer
+from elastrun.agent.connection import (AgentError, AgentProcess, HandlerServer,
+                                       signal_exception)
 from elastrun.metrics import api as metrics
 from elastrun.multiprocessing import payload as parcel
 from elastrun.multiprocessing.errors import ProcessFailure
