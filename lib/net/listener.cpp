@@ -196,7 +196,7 @@ class PortListener final : public Listener {
       error_code error;
       const auto peer = newcomer.socket.remote_endpoint(error);
       limited_.add("closed a connection of {} to port {}: it began with {}",
-                   peer.address().to_string(), port_, format_hex(newcomer.bytes));
+                   plain(peer.address()).to_string(), port_, format_hex(newcomer.bytes));
       return;
     }
     taker(std::move(newcomer.socket), std::move(newcomer.bytes));

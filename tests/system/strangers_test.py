@@ -151,6 +151,7 @@ class Garbage(Strangers):
                 said = [line for line in self.check_shown(job).splitlines()
                         if "closed a connection" in line]
                 self.assertEqual(len(set(said)), 20, said)  # the first 16, then 32, 64, 128, 256
+                self.assertNotIn("::ffff:", job.errors())
 
     def test_so_is_a_port_that_can_take_no_more(self) -> None:
         port = free_port()
