@@ -7,7 +7,9 @@
 #include "spec/option_values.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <fmt/format.h>
+#include <system_error>
 
 namespace elastrun::spec {
 namespace {
@@ -93,6 +95,21 @@ void check_script(const JobSpec& job, const HostEnvironment& around,
                   is_python ? "; elastrun starts Python itself: leave out " + job.script : ""));
 }
 
+/// A pipe gives each of its bytes to one reader, and readers of one open file go on where another
+/// one is: with several workers each would run a part of the script, or nothing.
+std::optional<Refusal> check_input(const JobSpec& job) {
+  const bool is_path = job.mode == Mode::Script || job.mode == Mode::RunPath;
+  std::error_code error;
+  const bool is_input = job.mode == Mode::Script && job.script == "-";
+  const bool is_pipe = is_path && std::filesystem::is_fifo(job.script, error);
+  if (job.nproc_per_node == 1 || (!is_input && !is_pipe)) return std::nullopt;
+  return Refusal{
+      fmt::format("the script {} is {}, which only one of the {} workers of this node "
+                  "could read",
+                  job.script, is_input ? "standard input" : "a pipe", job.nproc_per_node),
+      2, false, "give elastrun a file, or --nproc-per-node 1"};
+}
+
 }  // namespace
 
 std::optional<std::string> find_program(const std::string& name, const HostEnvironment& around) {
@@ -142,6 +159,7 @@ std::optional<Refusal> find_programs(JobSpec& job, const HostEnvironment& around
                           ? "the path is relative to the current directory"
                           : "it is not in PATH; write ./NAME for a file of this directory");
   }
+  if (auto refusal = check_input(job)) return refusal;
   if (auto refusal = find_interpreter(job, around)) return refusal;
   check_script(job, around, warnings);
   return std::nullopt;

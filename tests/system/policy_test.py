@@ -219,6 +219,18 @@ class Policy(unittest.TestCase):
                                      "(standard input|a pipe), which can be read only once; give ")
                     self.assertIn("ValueError: no", job.errors())
 
+    def test_a_pipe_is_no_script_of_several_workers(self) -> None:
+        for name, what in (("-", "standard input"), ("/dev/stdin", "a pipe")):
+            reading, writing = os.pipe()
+            os.write(writing, b"print('runs', flush=True)\n")
+            os.close(writing)
+            with self.subTest(name), Job("--nproc-per-node=2", name, stdin=reading) as job:
+                os.close(reading)
+                self.assertEqual(job.end(), 2, job.errors())
+                self.assertEqual(job.lines("^runs"), [])
+                self.assertIn(f"the script {name} is {what}, which only one of the 2 workers",
+                              job.errors())
+
     def test_without_the_policy_the_same_job_spends_all_its_restarts(self) -> None:
         with run("--max-restarts=2", "train.py", "bug=5") as job:
             self.assertEqual(job.end(), 1, job.errors())

@@ -25,6 +25,19 @@ TEST_CASE("program: the interpreter is PYTHON_EXEC, that of PATH, or the active 
   CHECK(machine.job({"train.py"}).spec.interpreter_given);
 }
 
+TEST_CASE("program: several workers cannot read one standard input") {
+  FakeMachine machine;
+  machine.programs = {"/usr/bin/python3"};
+  machine.variables["PATH"] = "/usr/bin";
+  CHECK(machine.job({"-"}).spec.script == "-");
+  CHECK(machine.job({"--nproc-per-node=2", "-m", "-"}).spec.script == "-");
+  const auto refused = machine.run({"--nproc-per-node=2", "-"});
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().exit_code == 2);
+  CHECK(
+      refused.error().text.starts_with("the script - is standard input, which only one of the 2"));
+}
+
 TEST_CASE("program: called by its path, it takes the interpreter beside it") {
   FakeMachine machine;
   machine.called_as = "/v/bin/torchrun";
