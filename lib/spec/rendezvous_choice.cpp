@@ -16,6 +16,10 @@ bool contains(const Names& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
+bool is_loopback(std::string_view host) {
+  return host == "localhost" || host == "::1" || host == "[::1]" || host.starts_with("127.");
+}
+
 class RendezvousChoice {
  public:
   RendezvousChoice(JobSpec& job, Values& values, const HostEnvironment& around,
@@ -31,6 +35,7 @@ class RendezvousChoice {
     if (auto refusal = decide_endpoint()) return refusal;
     if (auto refusal = check_node_rank()) return refusal;
     if (auto refusal = check_meeting_place()) return refusal;
+    warn_of_local_addr();
     if (auto refusal = check_role_restarts()) return refusal;
     return replace_empty_id();
   }
@@ -323,6 +328,17 @@ class RendezvousChoice {
                           "another one, give its address",
                           what, where));
     return std::nullopt;
+  }
+
+  /// Workers of other machines would look for the store at their own loopback.
+  void warn_of_local_addr() {
+    const auto place = parse_endpoint(job_.rdzv_endpoint);
+    const bool on_one_machine = place && is_loopback(place->host);
+    if (job_.max_nodes == 1 || on_one_machine || !is_loopback(job_.local_addr)) return;
+    warnings_.push_back(fmt::format(
+        "--local-addr {}: other machines cannot reach this node there; leave it out, or give an "
+        "address of this machine that they reach",
+        job_.local_addr));
   }
 
   std::optional<Refusal> replace_empty_id() {

@@ -151,6 +151,21 @@ TEST_CASE("rendezvous choice: nodes that are told no place hear that they meet o
   CHECK(machine.job({"--nnodes=1", "--rdzv-backend=c10d", "train.py"}).warnings.empty());
 }
 
+TEST_CASE("rendezvous choice: a node of several machines that is known by its loopback hears so") {
+  FakeMachine machine;
+  const auto warns = [&](std::vector<std::string> words) {
+    words.insert(words.end(), {"--nnodes=2", "train.py"});
+    return has_warning(machine.job(words), "other machines cannot reach this node there");
+  };
+  for (const std::string own : {"127.0.0.1", "localhost", "::1", "127.1.2.3"}) {
+    CHECK(warns({"--local-addr=" + own, "--rdzv-backend=c10d", "--rdzv-endpoint=head:1"}));
+    CHECK(warns({"--local-addr=" + own, "--master-addr=head"}));
+    CHECK_FALSE(warns({"--local-addr=" + own, "--master-addr=127.0.0.1"}));
+  }
+  CHECK_FALSE(warns({"--local-addr=10.0.0.2", "--master-addr=head"}));
+  CHECK(machine.job({"--local-addr=127.0.0.1", "train.py"}).warnings.empty());
+}
+
 TEST_CASE("rendezvous choice: backends and endpoints are checked before anybody connects") {
   FakeMachine machine;
   CHECK(machine.refusal({"--rdzv-backend=pigeon", "--rdzv-endpoint=localhost:1", "train.py"}) ==
