@@ -52,9 +52,10 @@ std::string verdict_above(const std::string& outcome, const agent::JobResult& re
   const auto head = "elastrun: " + sentence + "\n";
   if (!text.starts_with(head) || !outcome.contains(": " + sentence)) return text;
   const bool more = text.size() > head.size();
-  const auto* title = !preempted                    ? "elastrun: why it failed\n"
-                      : sentence.contains(", but ") ? "elastrun: preempted, not saved\n"
-                                                    : "elastrun: preempted, not failed\n";
+  const bool unsaved = result.preemption && !result.preemption->failure.empty();
+  const auto* title = !preempted ? "elastrun: why it failed\n"
+                      : unsaved  ? "elastrun: preempted, not saved\n"
+                                 : "elastrun: preempted, not failed\n";
   return text.replace(0, head.size(), more ? title : "");
 }
 

@@ -601,12 +601,24 @@ class Preemption(unittest.TestCase):
     def test_a_job_that_does_not_save_ends_at_its_deadline(self) -> None:
         script = "import elastrun, time\nprint('runs', flush=True)\nelastrun.should_save(1)\n" \
                  "time.sleep(1000)\n"
-        with Job("--worker-lib", "--preempt-signals=SIGTERM", "--preempt-timeout=0.5", "train.py",
-                 files={"train.py": script}) as job:
-            job.wait_for("^runs")
-            job.process.send_signal(signal.SIGTERM)
-            self.assertEqual(job.end(), 75, job.errors())
-            self.assertIn("preempted (SIGTERM) without a checkpoint after ", job.errors())
+        told = "elastrun.checkpoint_done(7)\n"
+        for before, lost in (("", "no checkpoint of this run holds"),
+                             ("elastrun.step(9)\n" + told, "2 steps lost since checkpoint 7")):
+            with self.subTest(before), Job(
+                    "--worker-lib", "--preempt-signals=SIGTERM", "--preempt-timeout=0.5",
+                    "--report=report.json", "train.py",
+                    files={"train.py": script.replace("print", before + "print").replace(
+                        "save(1)", "save(9)")}) as job:
+                job.wait_for("^runs")
+                job.process.send_signal(signal.SIGTERM)
+                self.assertEqual(job.end(), 75, job.errors())
+                self.assertRegex(job.errors(), r"preempted \(SIGTERM\) without a checkpoint after "
+                                               rf"[^\n]*, {lost}\n")
+                self.assertIn("start the job again: the save was not finished in time",
+                              job.errors())
+                self.assertNotIn("nothing is wrong", job.errors())
+                self.assertEqual(report_of(job)["preemption"]["failure"],
+                                 "the save was not finished in time")
 
     def test_two_agents_save_at_one_step(self) -> None:
         common = ("--worker-lib", "--nnodes=2", "--preempt-signals=SIGTERM", "--rdzv-backend=c10d",

@@ -409,10 +409,18 @@ void Agent::note_preemption() {
   if (told && told->is_saved) look_for_failed_saves();
   result_.preemption = parts_.saving->account();
   auto& ending = result_.ending;
+  if (!told || ending.kind != Ending::Kind::Preempted) return;
+  auto& failure = result_.preemption->failure;
   // The coordinator has named one already, maybe of another node.
-  if (!told || ending.kind != Ending::Kind::Preempted || ending.why.contains(", but ")) return;
-  const auto& failure = result_.preemption->failure;
-  if (failure.empty()) return;
+  if (const auto named = ending.why.find(", but "); named != std::string::npos) {
+    if (failure.empty()) failure = ending.why.substr(named + 6);
+    return;
+  }
+  if (failure.empty()) {
+    // The coordinator ends the wait so at the deadline alone.
+    if (ending.why.ends_with(" without a checkpoint")) failure = kUnfinishedSave;
+    return;
+  }
   // What was saved as far as the coordinator knows does not hold.
   if (ending.why.contains("): saved")) ending.why.resize(ending.why.rfind("): saved") + 1);
   ending.why += ", but " + failure;

@@ -103,6 +103,9 @@ struct PreemptionAccount {
   }
 };
 
+/// PreemptionAccount::failure of workers that were still at it when their time was over.
+constexpr std::string_view kUnfinishedSave = "the save was not finished in time";
+
 /// How one worker of the last group ended.
 struct WorkerEnd {
   int rank = 0, local_rank = 0;

@@ -340,8 +340,10 @@ std::string verdict_text(const JobResult& result, const std::string& host,
   if (result.ending.requeue) {
     text += "  next      start the job again: " +
             (!requeue_command.empty() ? requeue_command
-             : unsaved                ? "but first see why it could not save"
-                                      : "nothing is wrong with it") +
+             : !unsaved               ? "nothing is wrong with it"
+             : result.preemption->failure == kUnfinishedSave
+                 ? fmt::format("{}; give it more, as by --preempt-timeout", kUnfinishedSave)
+                 : "but first see why it could not save") +
             "\n";
   }
   return text;
