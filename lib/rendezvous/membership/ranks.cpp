@@ -147,10 +147,17 @@ Key key_of(const Node& node) {
   const auto pid = parse_int(id.substr(middle + 1, last - middle - 1));
   const auto serial = parse_int(id.substr(last + 1));
   if (!pid || !serial) return {id, -1, -1, instance};
-  return {id.substr(0, middle), *pid, *serial, instance};
+  const auto address = id.substr(0, middle);
+  // The host of the rendezvous came over its loopback: it has the rank that its real name gives.
+  const bool unnamed = is_loopback(address) && !node.address.empty();
+  return {unnamed ? std::string_view(node.address) : address, *pid, *serial, instance};
 }
 
 }  // namespace
+
+bool is_loopback(std::string_view address) {
+  return address.starts_with("127.") || address == "::1" || address == "localhost";
+}
 
 bool comes_before(const Node& left, const Node& right) {
   return key_of(left) < key_of(right);

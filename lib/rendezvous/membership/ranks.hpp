@@ -4,6 +4,7 @@
 #include "rendezvous/membership/round.hpp"
 
 #include <cstddef>
+#include <string_view>
 #include <vector>
 
 /// Ranks by topology: where nodes are tells the order. The nodes of a domain, which is one
@@ -34,6 +35,9 @@ struct Ranks {
   std::vector<Bases> of;
   int world_size = 0;
 };
+
+/// Means nothing to other machines.
+bool is_loopback(std::string_view address);
 
 /// torchrun's order of nodes: the text of the address, then pid and serial number as numbers (then
 /// the instance). Ids of another form are ordered as text.

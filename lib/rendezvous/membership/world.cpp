@@ -7,10 +7,6 @@
 
 namespace elastrun::rendezvous {
 
-bool is_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "::1" || address == "localhost";
-}
-
 void replace_loopback(std::vector<Node>& members, const std::string& reachable) {
   if (reachable.empty()) return;
   const auto local = [](const Node& node) { return is_loopback(node.address); };

@@ -40,8 +40,6 @@ struct World {
 };
 using OwnRoles = std::set<std::string>;
 
-/// Means nothing to other machines.
-bool is_loopback(const std::string& address);
 /// Gives `reachable`, if there is one, to members on loopback, where other members are not: they
 /// sit on the coordinator's machine, and their own address means nothing elsewhere.
 void replace_loopback(std::vector<Node>& members, const std::string& reachable);

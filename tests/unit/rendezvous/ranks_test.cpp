@@ -40,6 +40,14 @@ TEST_CASE("ranks: an address may hold underscores, and an id of another form is 
   CHECK(ids(nodes) == std::vector<std::string>{"_", "gpu_a_8_0", "gpu_b_7_0", "node"});
 }
 
+TEST_CASE("ranks: the host of the rendezvous has the rank of its address, not of its loopback") {
+  std::vector<Node> nodes{node("127.0.0.1_9_0"), node("10.0.0.2_1_0"), node("::1_7_0")};
+  nodes[1].address = "10.0.0.2";
+  nodes[2].address = "::1";  // no other machine takes part
+  sort_members(nodes, RankOrder::Torchrun);
+  CHECK(ids(nodes) == std::vector<std::string>{"127.0.0.1_9_0", "10.0.0.2_1_0", "::1_7_0"});
+}
+
 TEST_CASE("ranks: where node ranks are fixed they alone decide") {
   std::vector<Node> nodes{node("a_1_0", 1, "default", 2), node("b_1_0", 1, "default", 0),
                           node("c_1_0", 1, "default", 1)};
