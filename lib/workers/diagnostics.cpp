@@ -154,14 +154,6 @@ bool blames_others(const Failure& failure) {
   return ended_by_watchdog(failure) || blames_a_peer(said(failure));
 }
 
-/// Died of a cause that no vanished peer explains.
-bool died_by_itself(const Failure& failure) {
-  if (is_crash(failure) || !failure.out_of_memory.empty()) return true;
-  if (failure.stopped_by_us || ended_by_watchdog(failure)) return false;
-  const bool killed = failure.status.how == process::ExitStatus::How::Signaled;
-  return (killed && !failure.cut_short) || !blames_a_peer(said(failure));
-}
-
 /// When its error file was written, by the clock of the other moments.
 std::optional<TimePoint> recorded_at(const Failure& failure) {
   if (!failure.error_file || !failure.error_file->written) return std::nullopt;
@@ -206,7 +198,7 @@ std::size_t choose_culprit(const Judgement& judgement, const Failure& first) {
   std::optional<std::size_t> best;
   if (!blames_others(failures[judgement.root])) best = judgement.root;
   for (std::size_t i = 0; i < failures.size(); ++i) {
-    if (!died_by_itself(failures[i])) continue;
+    if (is_victim(failures[i])) continue;
     if (!best || began_before(failures[i], failures[*best], first)) best = i;
   }
   return best.value_or(judgement.root);
@@ -289,6 +281,13 @@ bool blames_a_peer(std::string_view text) {
                                                     "failed to recv, got 0 bytes"};
   const auto lower = to_lower(text);
   return std::ranges::any_of(kSigns, [&](std::string_view sign) { return lower.contains(sign); });
+}
+
+bool is_victim(const Failure& failure) {
+  if (is_crash(failure) || !failure.out_of_memory.empty()) return false;
+  if (failure.stopped_by_us || ended_by_watchdog(failure)) return true;
+  const bool killed = failure.status.how == process::ExitStatus::How::Signaled;
+  return (!killed || failure.cut_short) && blames_a_peer(said(failure));
 }
 
 TimePoint evident_at(const Failure& failure) {

@@ -23,6 +23,10 @@ std::optional<PythonException> exception_of(const Failure& failure);
 /// collective): the one who says so is seldom the one to blame.
 bool blames_a_peer(std::string_view text);
 
+/// Whether nothing but the loss of a peer, or our signal, explains its end: no culprit where
+/// another one has failed of its own, on this node or on another one.
+bool is_victim(const Failure& failure);
+
 /// Whether NCCL's watchdog took the process down because a collective operation timed out: by
 /// SIGABRT, like a crash, but the reason lies with a rank that did not take part.
 bool ended_by_watchdog(const Failure& failure);

@@ -24,6 +24,27 @@ while not os.path.exists(sys.argv[1] + os.environ["TORCHELASTIC_RESTART_COUNT"])
     time.sleep(0.01)
 raise ValueError("the loss is not a number")
 """
+# Node 0's worker loses its peer, which tells only later why it went.
+LOSES_ITS_PEER = """
+import os, socket, sys, time
+folder = sys.argv[1]
+print("begins", flush=True)
+if sys.argv[2] == "victim":
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with open(folder + "/part", "w") as place:
+            place.write(str(server.getsockname()[1]))
+        os.rename(folder + "/part", folder + "/port")
+        peer = server.accept()[0]
+    if not peer.recv(1):
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:4711")
+while not os.path.exists(folder + "/port") or not os.path.exists(folder + "/go"):
+    time.sleep(0.01)
+with open(folder + "/port") as place:
+    port = int(place.read())
+socket.create_connection(("127.0.0.1", port)).close()
+time.sleep(0.4)
+raise ValueError("the loss is not a number")
+"""
 # Rank 0 ends at once; the others end seconds after it, and need its agent's store until then.
 OUTLIVES = """
 import os, socket, struct, sys, time
@@ -139,6 +160,20 @@ class Verdicts(Elastic):
         culprit = self.agree(jobs)
         job = jobs[int(culprit["exit_code"]) - 2]  # type: ignore[call-overload]
         self.assertEqual(culprit["rank"], int(job.lines(r"^RANK=(\d)")[-1]))
+
+    def test_when_its_victim_on_another_node_is_quicker(self) -> None:
+        script = self.folder / "loses.py"
+        script.write_text(LOSES_ITS_PEER)
+        jobs = [self.job("2", ["--report=report.json", str(script), str(self.folder), role],
+                         conf=SLOW_TO_GIVE_UP) for role in ("victim", "culprit")]
+        jobs[1].wait_for("^begins")
+        agent = jobs[1].agent()
+        self.go.touch()
+        for report in self.reports(jobs, 1):
+            culprit = report["culprit"]
+            assert isinstance(culprit, dict)
+            self.assertEqual(culprit["node"], f"127.0.0.1_{agent}_0")
+            self.assertRegex(culprit["text"], r"\(ValueError: the loss is not a number\)")
 
     def test_when_it_fails_before_the_others_have_begun(self) -> None:
         self.agree(self.three(["stay"], ["exit=3"], ["stay"]))

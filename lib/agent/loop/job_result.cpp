@@ -36,6 +36,7 @@ rendezvous::Cause cause_of(const workers::Failure& failure, const std::string& n
   cause.exit_code = by_us ? 1 : failure.status.as_python();
   cause.text = fmt::format("rank {} {}", failure.rank, workers::what_happened(failure));
   cause.wall_seconds = to_seconds(failure.wall);
+  cause.blames_peer = workers::is_victim(failure);
   cause.what = workers::class_of(failure);
   cause.fingerprint = workers::fingerprint_of(failure);
   if (failure.page && failure.page->step) cause.step = *failure.page->step;

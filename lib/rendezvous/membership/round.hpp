@@ -65,10 +65,11 @@ struct Cause {
   std::string node{};  // id of the node it happened on
   int rank = -1;       // global rank of the culprit, if a worker
   int local_rank = -1;
-  int exit_code = 0;        // torchrun's number: negative is a signal; only with WorkerFailed
-  std::string text{};       // one sentence for a person
-  double wall_seconds = 0;  // when, since the epoch, by that node's clock
-  bool final = false;       // no restart would mend it
+  int exit_code = 0;         // torchrun's number: negative is a signal; only with WorkerFailed
+  std::string text{};        // one sentence for a person
+  double wall_seconds = 0;   // when, since the epoch, by that node's clock
+  bool final = false;        // no restart would mend it
+  bool blames_peer = false;  // by its own words it failed only because another process went away
   // What the restart policy goes by (RestartRule).
   spec::CauseClass what = spec::CauseClass::Error;  // only with WorkerFailed
   /// What is alike when the same happens again: "ValueError@train.py:7", "SIGSEGV"; may be empty.

@@ -233,7 +233,11 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool
     // Where its role alone stops the world is at work.
     if (alone == nullptr) world_fence_.lost_member(member->world, member->stops_by);
   }
+  // Whatever kind the sender names: a failure report spends a restart.
+  cause.kind = Cause::Kind::WorkerFailed;
   if (phase_ == Phase::Verdict) {
+    cause.rule = decision_.rule, cause.hopeless = decision_.hopeless;
+    if (verdict_.cause.blames_peer && !cause.blames_peer) verdict_.cause = std::move(cause);
     roster_.move(*member, MemberState::Failed, now);
     return finish_if_all_done(now);
   }
@@ -242,11 +246,29 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool
     roster_.move(*member, MemberState::Failed, now);
     return finish_if_all_done(now);
   }
-  // Whatever kind the sender names: a failure report spends a restart.
-  cause.kind = Cause::Kind::WorkerFailed;
+  if (cause.blames_peer && !goes_on && alone == nullptr) {
+    if (!victim_) victim_ = {peer, std::move(cause), now + rules_.culprit_wait};
+    const bool others_run = std::ranges::any_of(roster_.all(), [](const auto& each) {
+      return each.second.state == MemberState::Running && !each.second.knows_stop;
+    });
+    return others_run ? void() : name_victim(now);
+  }
+  decide(peer, std::move(cause), now, victim_ ? nullptr : alone);
+}
+
+// The peer that it blames has not failed by itself.
+void State::name_victim(TimePoint now) {
+  const auto victim = std::exchange(victim_, {});
+  if (victim) decide(victim->peer, victim->cause, now);
+}
+
+void State::decide(Peer failed, Cause cause, TimePoint now, const Member* alone) {
   if (restart(cause, now, alone)) return;
   cause.rule = decision_.rule, cause.hopeless = decision_.hopeless;
-  roster_.move(*member, MemberState::Failed, now);
+  for (auto& [peer, member] : roster_.all()) {
+    if (member.state == MemberState::Running && (member.knows_stop || peer == failed))
+      roster_.move(member, MemberState::Failed, now);
+  }
   verdict_ = {true, std::move(cause)};
   phase_ = Phase::Verdict;
   verdict_at_ = now + rules_.verdict_window;
@@ -355,6 +377,7 @@ void State::close(const std::string& why, TimePoint now) {
 }
 
 void State::suspend(const std::string& why, TimePoint now) {
+  name_victim(now);
   if (phase_ != Phase::Running) return;
   restart({.kind = Cause::Kind::CoordinatorLost, .text = why}, now);
 }
@@ -414,7 +437,10 @@ std::optional<TimePoint> State::deadline() const {
   if (phase_ == Phase::Verdict) return verdict_at_;
   if (phase_ == Phase::Running) {
     const auto due = preempting_ ? std::nullopt : roles_.deadline(world_fence_.held());
-    return due && growth_at_ ? std::min(due, growth_at_) : due ? due : growth_at_;
+    std::optional<TimePoint> first;
+    for (const auto& each : {due, growth_at_, victim_ ? std::optional(victim_->until) : due})
+      if (each && (!first || *each < *first)) first = each;
+    return first;
   }
   if (phase_ == Phase::Ended) return unable_.until();
   if (roster_.empty()) return std::nullopt;
@@ -467,7 +493,7 @@ void State::advance(TimePoint now) {
 
 void State::begin_join_phase(TimePoint now) {
   phase_ = Phase::Joining;
-  growth_at_.reset();
+  growth_at_.reset(), victim_.reset();
   unacknowledged_.reset(), record_by_.reset();
   join_phase_.begin(now);
   // The first word comes early: a person who waits wants to know at once for whom.
@@ -672,6 +698,7 @@ void State::dismiss_stuck() {
 }
 
 void State::advance_running(TimePoint now) {
+  if (victim_ && now >= victim_->until) return name_victim(now);
   // A job that saves and ends starts nothing.
   if (roles_.deadline(false) && !preempting_) advance_roles(now);
   if (phase_ != Phase::Running) return;
@@ -685,7 +712,7 @@ void State::advance_running(TimePoint now) {
   const bool grows =
       // Not while held: another leader may decide, and this one could not form the larger world.
       members < rules_.max_nodes && !rules_.fixed_ranks && !ending_ && !preempting_ &&
-      !world_fence_.held();
+      !world_fence_.held() && !victim_;
   if (!grows) {
     growth_at_.reset();
     return tell_spares();
@@ -777,7 +804,7 @@ void State::end(Done verdict, TimePoint now) {
   verdict_.memory = restart_rule_.carried_memory(now);
   verdict_.restarts_left = restart_rule_.left();
   phase_ = Phase::Ended;
-  growth_at_.reset(), verdict_at_.reset();
+  growth_at_.reset(), verdict_at_.reset(), victim_.reset();
   unacknowledged_.reset(), record_by_.reset();  // no world of it is to be given out
   const auto shared = std::make_shared<const Push>(verdict_);
   for (const auto& [peer, member] : roster_.all()) deliveries_.push_back({peer, shared});
@@ -973,6 +1000,7 @@ void State::take_memory(Member& member, TimePoint now) {
 }
 
 void State::preempting(Cause cause, TimePoint now) {
+  name_victim(now);
   if (phase_ == Phase::Ended || phase_ == Phase::Verdict) return;
   const std::string text = cause.text;
   preempting_ = std::move(cause);

@@ -135,6 +135,8 @@ class State {
   void tell_spares();
   void remove(const Member& member, const Cause& cause, TimePoint now);
   void fence_off(const Member& member, TimePoint now, Loss loss);
+  void name_victim(TimePoint now);
+  void decide(Peer failed, Cause cause, TimePoint now, const Member* alone = nullptr);
   bool restart(Cause cause, TimePoint now, const Member* alone = nullptr);
   void break_up(Cause cause, const RestartDecision& decision, TimePoint now);
   const Member* may_restart_alone(const Member& member, bool goes_on) const;
@@ -176,6 +178,13 @@ class State {
   std::vector<Node> last_members_;  // of the last round, if spares are chosen by topology
   bool ending_ = false;             // a member of this round has finished
   std::optional<TimePoint> growth_at_, verdict_at_, record_by_;
+  /// The first failure that blames a peer; it is the cause only if no other one comes in time.
+  struct Victim {
+    Peer peer;
+    Cause cause;
+    TimePoint until;
+  };
+  std::optional<Victim> victim_;
   TimePoint progress_at_;
   Done verdict_, conclusion_;
   std::optional<Cause> preempting_;

@@ -84,11 +84,16 @@ std::string departed_text(const Member& member, Cause::Kind kind, const std::str
                      why.empty() ? "" : ": ", why);
 }
 
+/// Of --rdzv-conf, under which its user finds join_timeout.
+static std::string_view limit_key(const Rules& rules) {
+  return rules.fixed_ranks ? "timeout" : "join_timeout";
+}
+
 std::string stuck_text(const Rules& rules) {
   return fmt::format(
-      "this node did not stop its workers and come back within {} (join_timeout); the others have "
-      "gone on without it",
-      format_duration(rules.join_timeout));
+      "this node did not stop its workers and come back within {} ({}); the others have gone on "
+      "without it",
+      format_duration(rules.join_timeout), limit_key(rules));
 }
 
 std::string role_timeout_text(const std::string& role, const Rules& rules) {
@@ -109,16 +114,17 @@ std::string join_timeout_text(const Rules& rules, const Quorum& there,
                               const WorldFence& world_fence, const std::string& hosts,
                               TimePoint now) {
   if (world_fence.held()) {
-    return fmt::format("the coordinator could not renew its election within {} (join_timeout)",
-                       format_duration(rules.join_timeout));
+    return fmt::format("the coordinator could not renew its election within {} ({})",
+                       format_duration(rules.join_timeout), limit_key(rules));
   }
   if (world_fence.is_up(now) && there.returning + there.fresh >= rules.min_nodes) {
-    return fmt::format("none of the {} of the last round came within {} (join_timeout)",
-                       nodes_text(there.previous_size), format_duration(rules.join_timeout));
+    return fmt::format("none of the {} of the last round came within {} ({})",
+                       nodes_text(there.previous_size), format_duration(rules.join_timeout),
+                       limit_key(rules));
   }
-  return fmt::format("{}{} of at least {} came within {} (join_timeout)",
+  return fmt::format("{}{} of at least {} came within {} ({})",
                      nodes_text(there.returning + there.fresh), hosts, rules.min_nodes,
-                     format_duration(rules.join_timeout));
+                     format_duration(rules.join_timeout), limit_key(rules));
 }
 
 std::string waiting_hosts_text(Roster& roster) {

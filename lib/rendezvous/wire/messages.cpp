@@ -244,6 +244,7 @@ json::object write_cause(const Cause& cause) {
   if (cause.checkpoint >= 0) out["checkpoint"] = cause.checkpoint;
   if (!cause.rule.empty()) out["rule"] = cause.rule;
   if (cause.hopeless) out["hopeless"] = true;
+  if (cause.blames_peer) out["blames_peer"] = true;
   if (cause.misuse) out["misuse"] = true;
   return out;
 }
@@ -271,6 +272,7 @@ Cause read_cause(const Reader& reader) {
   cause.rule = reader.text("rule");
   cause.hopeless = reader.flag("hopeless");
   cause.misuse = reader.flag("misuse");
+  cause.blames_peer = reader.flag("blames_peer");
   return cause;
 }
 

@@ -37,6 +37,7 @@ Cause a_judged_cause() {
   cause.step = 874, cause.checkpoint = 800;
   cause.rule = "auto: 1 of 3 restarts";
   cause.hopeless = true;
+  cause.blames_peer = true;
   return cause;
 }
 

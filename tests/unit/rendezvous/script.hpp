@@ -51,6 +51,14 @@ struct Script {
     state.fail(peers[name], state.round_number(), cause, now);
     read();
   }
+  /// By its own words because a peer went away.
+  void fail_of_peer(const std::string& name) {
+    Cause cause;
+    cause.node = name;
+    cause.blames_peer = true;
+    state.fail(peers[name], state.round_number(), cause, now);
+    read();
+  }
   /// As a fault of a device of that node.
   void fail_of_gpu(const std::string& name) {
     Cause cause;

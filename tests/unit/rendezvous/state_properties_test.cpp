@@ -128,6 +128,7 @@ class Simulation {
     cause.what = static_cast<spec::CauseClass>(draw(9));
     cause.fingerprint = "E" + std::to_string(draw(3));
     cause.step = draw(6) - 1;
+    cause.blames_peer = draw(3) == 0;
     if (failed) {
       state_.fail(peer, agent.round, cause, now_);
     } else {

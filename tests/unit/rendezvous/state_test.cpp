@@ -116,6 +116,81 @@ TEST_CASE("rendezvous: the last failure is told to all with the first culprit") 
   }
 }
 
+TEST_CASE(
+    "rendezvous: a node that fails of its own is the culprit, though its victim was quicker") {
+  for (const int restarts : {0, 1}) {
+    CAPTURE(restarts);
+    Script job(make_rules(3, 3, restarts));
+    for (const char* name : {"a", "b", "c"}) job.join(name);
+    job.fail_of_peer("a");
+    CHECK(job.last<RoundReady>("b") != nullptr);
+    CHECK(*job.state.deadline() == job.now + 1s);
+    job.pass(900ms);
+    job.fail_of_peer("c");
+    job.fail("b", 7);
+    job.pass(50ms);
+    for (const char* name : {"a", "b", "c"}) {
+      if (restarts == 0) {
+        REQUIRE(job.last<Done>(name) != nullptr);
+        CHECK(job.last<Done>(name)->cause.node == "b");
+      } else {
+        REQUIRE(job.last<Restart>(name) != nullptr);
+        CHECK(job.last<Restart>(name)->cause.exit_code == 7);
+      }
+    }
+    CHECK(job.state.attempt() == restarts);
+  }
+}
+
+TEST_CASE("rendezvous: a victim is told as the cause where no culprit shows itself") {
+  SUBCASE("in time") {
+    Script job(make_rules(2, 2, 1));
+    job.join("a"), job.join("b");
+    job.fail_of_peer("a");
+    job.pass(999ms);
+    CHECK(job.last<Restart>("b") == nullptr);
+    job.pass(1ms);
+    REQUIRE(job.last<Restart>("b") != nullptr);
+    CHECK(job.last<Restart>("b")->cause.node == "a");
+  }
+  SUBCASE("since all blame each other") {
+    Script job(make_rules(2, 2, 1));
+    job.join("a"), job.join("b");
+    job.fail_of_peer("a");
+    job.fail_of_peer("b");
+    REQUIRE(job.last<Restart>("b") != nullptr);
+    CHECK(job.last<Restart>("b")->cause.node == "a");
+  }
+  SUBCASE("and a node that is lost meanwhile is one") {
+    Script job(make_rules(2, 2, 1));
+    job.join("a"), job.join("b");
+    job.fail_of_peer("a");
+    job.lose("b");
+    REQUIRE(job.last<Restart>("a") != nullptr);
+    CHECK(job.last<Restart>("a")->cause.kind == Cause::Kind::NodeLost);
+    CHECK(job.state.attempt() == 0);
+  }
+  SUBCASE("and after the verdict a late one is still the culprit") {
+    Script job(make_rules(2, 2));
+    job.join("a"), job.join("b");
+    job.fail_of_peer("a");
+    job.pass(1s);
+    job.fail("b", 7);
+    REQUIRE(job.last<Done>("a") != nullptr);
+    CHECK(job.last<Done>("a")->cause.node == "b");
+  }
+}
+
+TEST_CASE("rendezvous: the time limit is named as the back end's key") {
+  Rules rules = make_rules(2, 2);
+  rules.fixed_ranks = true;
+  Script job(rules);
+  job.join("a", {}, 0);
+  job.pass(600s);
+  REQUIRE(job.last<Done>("a") != nullptr);
+  CHECK(job.last<Done>("a")->cause.text.ends_with("within 10 min 00 s (timeout)"));
+}
+
 TEST_CASE("rendezvous: the verdict does not wait when everybody has reported") {
   Script job(make_rules(2, 2));
   job.join("a");
