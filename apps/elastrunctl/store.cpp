@@ -47,8 +47,8 @@ Result<net::Endpoint> listening_point(const std::string& text) {
   return endpoint;
 }
 
-rendezvous::Coordinator::Settings coordinator_settings(const JobChoice& job) {
-  rendezvous::Coordinator::Settings settings;
+rendezvous::CoordinatorSettings coordinator_settings(const JobChoice& job) {
+  rendezvous::CoordinatorSettings settings;
   settings.run_id = job.run_id;
   settings.stand_alone = true;
   settings.heartbeat = job.config.keep_alive_interval;
@@ -58,7 +58,7 @@ rendezvous::Coordinator::Settings coordinator_settings(const JobChoice& job) {
 
 /// Reads the state from before the restart, and names the file for the next one.
 Status read_state(const std::string& file, boost::asio::io_context& loop, Clock& clock,
-                  rendezvous::Coordinator::Settings& settings,
+                  rendezvous::CoordinatorSettings& settings,
                   std::unique_ptr<rendezvous::KnownWorlds>& known) {
   if (file.empty()) return {};
   auto opened = rendezvous::KnownWorlds::open(loop, clock, file);

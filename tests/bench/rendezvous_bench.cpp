@@ -113,7 +113,7 @@ class Remote {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     boost::asio::io_context loop(1);
     const auto clock = make_system_clock(loop.get_executor());
-    Coordinator::Settings settings;
+    CoordinatorSettings settings;
     settings.run_id = "bench";
     settings.rules = rules_for(agents - 1, agents);
     // Only a full turnout closes the first round; one fewer is enough once one is lost.

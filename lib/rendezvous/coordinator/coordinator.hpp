@@ -2,22 +2,25 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "core/lifetime.hpp"
+#include "core/pause_tolerant_alarm.hpp"
+#include "core/rate_limited_log.hpp"
+#include "net/link.hpp"
 #include "net/seal.hpp"
-#include "rendezvous/membership/join_phase.hpp"
-#include "rendezvous/membership/member_fence.hpp"
-#include "rendezvous/membership/phase.hpp"
-#include "rendezvous/membership/roster.hpp"
-#include "rendezvous/membership/round.hpp"
-#include "rendezvous/membership/world_fence.hpp"
-#include "rendezvous/membership/world_id.hpp"
+#include "rendezvous/coordinator/job.hpp"
+#include "rendezvous/membership/state.hpp"
+#include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/agent_processes.hpp"
+#include "rendezvous/wire/messages.hpp"
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -82,106 +85,200 @@ class LostContact {
   std::size_t lost_ = 0;
 };
 
+/// Worlds that may be at work, and nodes that leave, of jobs without a connected agent, by run id.
+class FencedJobs {
+ public:
+  /// An earlier coordinator's: as `inherit` of the state.
+  void inherit(const std::string& run_id, const PreviousWorld& previous, TimePoint until,
+               MemberFence fence) {
+    fenced_jobs_[run_id] = {previous, until, std::move(fence), previous.id, previous.id.round};
+  }
+  /// One whose last agent has gone.
+  void keep(const State& state, TimePoint now) {
+    const WorldFence& world_fence = state.world_fence();
+    if (!world_fence.is_up(now)) return;
+    // By its own name, whatever higher number others have told of. The first who is back proves
+    // that it has broken up; the others may be saving.
+    const PreviousWorld last{state.past().last(), 0, state.past().last_size()};
+    MemberFence fence = world_fence.fence;
+    fence.expect_rest(last.id, last.nodes);
+    fenced_jobs_[state.run_id()] = {last, *world_fence.limit(), std::move(fence),
+                                    world_fence.world(), state.past().highest()};
+  }
+  /// No world of them is at work any more. Of those who leave only time says that, and of members
+  /// that are not heard, `left`.
+  void disinherit(Duration left, TimePoint now) {
+    for (auto& [run_id, doubt] : fenced_jobs_) {
+      doubt.until = std::min(doubt.until, now);
+      doubt.fence.begin(now, now + left);
+    }
+  }
+  /// Those of which nothing is at work any more are forgotten: their run ids.
+  std::vector<std::string> pass(TimePoint now) {
+    std::vector<std::string> over;
+    std::erase_if(fenced_jobs_, [&](const auto& one) {
+      const bool pending = one.second.is_pending(now);
+      if (!pending) over.push_back(one.first);
+      return !pending;
+    });
+    return over;
+  }
+  /// Agents of it have come.
+  void hand_to(State& state) {
+    const auto found = fenced_jobs_.find(state.run_id());
+    if (found == fenced_jobs_.end()) return;
+    const Doubt& doubt = found->second;
+    state.inherit(doubt.previous, doubt.until, doubt.fence, doubt.at_work, doubt.highest);
+    fenced_jobs_.erase(found);
+  }
+  bool are_any(TimePoint now) const {
+    return std::ranges::any_of(fenced_jobs_,
+                               [now](const auto& one) { return one.second.is_pending(now); });
+  }
+  /// When the next one of them is over.
+  std::optional<TimePoint> next_end() const {
+    std::optional<TimePoint> next;
+    for (const auto& [run_id, doubt] : fenced_jobs_) {
+      next = std::min(next.value_or(doubt.end()), doubt.end());
+    }
+    return next;
+  }
+  Leavers leavers() const {
+    Leavers all;
+    for (const auto& [run_id, doubt] : fenced_jobs_) all.add(doubt.fence.leavers());
+    return all;
+  }
+
+ private:
+  struct Doubt {
+    TimePoint end() const { return std::max(until, fence.limit().value_or(until)); }
+    bool is_pending(TimePoint now) const { return now < end(); }
+    PreviousWorld previous;
+    TimePoint until;
+    MemberFence fence;
+    WorldId at_work;           // which one may be
+    std::int64_t highest = 0;  // number of a round
+  };
+
+  std::map<std::string, Doubt> fenced_jobs_;
+};
+
 /// The one that steps `State` for all agents of a job, over their connections, and tells each what
 /// the state has decided. Takes connections from a listener that it does not own; decides by itself
 /// only who is silent and who does not belong to this job.
 class Coordinator {
  public:
-  /// A world that may be at work for so long.
-  struct KnownWorld {
-    std::string run_id;
-    WorldId id;
-    int nodes = 0;
-    Duration at_work{};
-  };
-  struct Settings {
-    /// The job it serves. Empty: any number of jobs, each forgotten when its last agent has gone.
-    std::string run_id;
-    /// Which start of it, as the scheduler tells; agents of another one are refused. Empty:
-    /// unknown.
-    std::string start;
-    /// Not hosted by an agent (`elastrunctl store`): each job goes by the rules of the agent that
-    /// comes first, and agents that lose this coordinator wait for it to come back.
-    bool stand_alone = false;
-    Rules rules;
-    std::string master_addr;  // given to every round; empty: that of group rank 0
-    std::uint16_t master_port = 0;
-    /// 0: not elected yet. Agents that come first, by an entry whose writer does not know yet that
-    /// it has won, are greeted once it does: what they say of the last world goes with its record.
-    std::int64_t epoch = 1;
-    Duration heartbeat = std::chrono::seconds(5);  // keep_alive_interval
-    int heartbeats_missed = 3;                     // keep_alive_max_attempt
-    /// Asked before every decision: may this process still decide? A process that was paused finds
-    /// the messages of its agents before any timer has run, and must not act on them. Empty:
-    /// always.
-    std::function<bool()> entitled;
-    /// Records a job's world where a successor finds it, before it is given out, and runs
-    /// `recorded` later. Empty: without successors.
-    std::function<void(const std::string& run_id, const WorldRecord&,
-                       std::function<void()> recorded)>
-        record_world;
-    /// Runs when a job is over, or has no agents any more and nothing of it is at work. May be
-    /// empty.
-    std::function<void(const std::string& run_id)> job_over;
-    /// What an earlier life of this coordinator has recorded.
-    std::vector<KnownWorld> known_worlds;
-    /// Runs when more agents have been lost to silence than are left, before anything is decided:
-    /// perhaps it is we who are cut off. May be empty.
-    std::function<void()> cut_off;
-    /// Runs when `leavers` has changed: a successor must find them recorded, too. May be empty.
-    std::function<void()> leavers_changed;
-    /// Runs while a round is being formed, when `remnant` has changed. May be empty.
-    std::function<void()> remnant_changed;
-  };
-
-  static std::unique_ptr<Coordinator> make(boost::asio::io_context& loop, Clock& clock,
-                                           std::shared_ptr<const net::Sealer> sealer,
-                                           Settings settings);
-  virtual ~Coordinator() = default;
+  Coordinator(boost::asio::io_context& loop, Clock& clock,
+              std::shared_ptr<const net::Sealer> sealer, CoordinatorSettings settings);
+  ~Coordinator();
+  Coordinator(const Coordinator&) = delete;
 
   /// Takes over a connection that began with the bytes of an agent.
-  virtual void serve(boost::asio::ip::tcp::socket socket, std::string first_bytes) = 0;
+  void serve(boost::asio::ip::tcp::socket socket, std::string first_bytes);
 
   /// A coordinator that may have been succeeded forms no rounds until it knows better.
-  virtual void hold(bool held) = 0;
+  void hold(bool held);
   /// Stops the running world: it may not be the only one any more.
-  virtual void suspend(const std::string& why) = 0;
+  void suspend(const std::string& why);
   /// An earlier coordinator's world may be at work until then, and they who had said goodbye to it;
   /// `disinherit`: that world has ended, and its unheard members end within `left`.
-  virtual void inherit(const WorldRecord& last, TimePoint until, const Leavers& leavers) = 0;
+  void inherit(const WorldRecord& last, TimePoint until, const Leavers& leavers);
   /// It has broken up, and that is left of it. All of those come but `may_miss`.
-  virtual void inherit_remnant(const PreviousWorld& previous, const Remnant& remnant, int may_miss,
-                               const Leavers& leavers) = 0;
-  virtual void disinherit(Duration left) = 0;
+  void inherit_remnant(const PreviousWorld& previous, const Remnant& remnant, int may_miss,
+                       const Leavers& leavers);
+  void disinherit(Duration left);
   /// The job whose last world that was is over: members of it that come late are told so.
-  virtual void conclude(const WorldId& last, const Done& verdict) = 0;
+  void conclude(const WorldId& last, const Done& verdict);
   /// Elected, or elected again: agents hear the new epoch and go on.
-  virtual void set_epoch(std::int64_t epoch) = 0;
-  /// Runs `ask` (once per agent) when an agent says that it has seen a higher epoch than ours.
-  virtual void on_newer_epoch(std::function<void(std::int64_t)> ask) = 0;
+  void set_epoch(std::int64_t epoch);
   /// Tells all remaining agents that this coordinator goes: Lost with `requeue`, or, if another one
   /// will follow, just the end of the connection. Serves no agent after that.
-  virtual void resign(const std::string& why, bool another_follows) = 0;
+  void resign(const std::string& why, bool another_follows);
 
-  /// Runs `then` on the loop once no agent that has said goodbye can be at work any more: their
-  /// links have ended, or the time that each had named is over. In one log line if that takes long.
-  virtual void await_leavers(std::function<void()> then) = 0;
-  virtual Leavers leavers() const = 0;
+  /// Runs `then` on the loop once no agent that has said goodbye can be at work any more, since
+  /// only this coordinator knows of them: their links have ended, or the time that each had named
+  /// is over. In one log line if that takes long.
+  void await_leavers(std::function<void()> then);
+  /// Those of all jobs together.
+  Leavers leavers() const;
 
   /// Agents connected at the moment (not status queries).
-  virtual std::size_t agents() const = 0;
+  std::size_t agents() const { return agents_; }
   /// Whether a job waits for something that only an entitled coordinator can decide.
-  virtual bool is_needed() const = 0;
+  bool is_needed() const;
   /// Members of the last world, and for how long they may be at work if we leave them now.
-  virtual Remnant remnant() const = 0;
+  Remnant remnant() const;
   /// Whether others may be at work, whom we wait for.
-  virtual bool is_fenced() const = 0;
+  bool is_fenced() const;
   /// How the job has ended, if it has.
-  virtual std::optional<Done> verdict() const = 0;
+  std::optional<Done> verdict() const;
   /// Runs on the loop each time the last agent has gone.
-  virtual void on_deserted(std::function<void()> react) = 0;
+  void on_deserted(std::function<void()> react) { on_deserted_ = std::move(react); }
   /// What `elastrunctl status` shows: all jobs, as JSON.
-  virtual std::string status() const = 0;
+  std::string status() const;
+
+ private:
+  // A connection, from its first byte on.
+  struct Connection {
+    std::shared_ptr<net::Link> link;
+    Job* job = nullptr;  // once it has said hello as an agent
+    bool greeted = false;
+    std::string host;    // its name, by its hello
+    int missed = 0;      // heartbeats in a row
+    bool ended = false;  // it has said that its group has ended
+  };
+
+  void check_entitlement();
+  void hear(Peer peer, const std::string& payload);
+  void note_life(Peer peer, const Connection& connection, const FromAgent& message);
+  void welcome(Peer peer, Connection& connection, const Hello& hello);
+  void ask_stacks(Peer peer, Connection& connection, const std::string& run_id);
+  void meet_again(Peer peer, Connection& connection, AtWork& at_work);
+  bool admit(Peer peer, Connection& connection, Join& join);
+  bool take_in(Peer peer, Connection& connection, Join& join);
+  void attend(Peer peer, Connection& connection);
+  void enter(Peer peer, Connection& connection, const Rules& rules);
+  void dismiss(Peer peer, const std::string& text) { dismiss(peer, Refusal{text}); }
+  void dismiss(Peer peer, const Refusal& refusal);
+  void lose(Peer peer, const Error& error);
+  void remove(Peer peer, const std::string& why, Loss loss);
+  void forget_lost(Peer peer);
+  void watch_heartbeats();
+
+  // The jobs
+  Job& job_of(const std::string& run_id, const Rules& rules);
+  void forget(const Job& job);
+  void forget_fences();
+  void inherit(const PreviousWorld& previous, TimePoint until, MemberFence fence,
+               const Leavers& leavers);
+  bool is_over_for(const Hello& hello) const;
+  Leavers leavers_of_jobs() const;
+  void look_for_leavers(bool say_so = false);
+
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const std::shared_ptr<const net::Sealer> sealer_;
+  CoordinatorSettings settings_;
+  const TimePoint ready_at_;
+  // After a pause of this process it is not the others who were silent. What they have said
+  // meanwhile has not been read yet; those who were paused with us need as long to wake.
+  PauseTolerantAlarm heartbeat_;
+  LocalAgents local_agents_;
+  std::function<void()> on_deserted_, on_leavers_gone_;
+  bool told_leavers_ = false;
+  const std::unique_ptr<Alarm> leavers_due_, fences_due_;
+  Peer last_peer_ = 0;
+  std::unordered_map<Peer, Connection> connections_;
+  std::unordered_map<Peer, Hello> hellos_;  // of those that have not joined yet
+  RateLimitedLog refusals_{"rendezvous"};
+  std::map<std::string, std::unique_ptr<Job>> jobs_;  // by run id
+  FencedJobs fenced_jobs_;
+  std::optional<std::pair<WorldId, Done>> over_;  // an earlier job of this run id
+  std::optional<Done> ended_;
+  LostContact lost_contact_;
+  std::size_t agents_ = 0;
+  bool held_ = false;
+  Lifetime lifetime_;  // posted reactions outlive it
 };
 
 }  // namespace elastrun::rendezvous

@@ -17,9 +17,10 @@ Host::~Host() = default;
 Result<std::unique_ptr<Host>> Host::open(boost::asio::io_context& loop, Clock& clock,
                                          std::shared_ptr<const net::Sealer> sealer,
                                          const net::Listener::Settings& listener,
-                                         Coordinator::Settings coordinator) {
+                                         CoordinatorSettings coordinator) {
   std::unique_ptr<Host> host(new Host(loop, clock));
-  host->coordinator_ = Coordinator::make(loop, clock, std::move(sealer), std::move(coordinator));
+  host->coordinator_ =
+      std::make_unique<Coordinator>(loop, clock, std::move(sealer), std::move(coordinator));
   net::Listener::Takers takers;
   // A raw pointer, since the listener is a part of the host.
   takers.agent = [host = host.get()](tcp::socket socket, std::string first_bytes) {
@@ -34,7 +35,7 @@ Result<std::unique_ptr<Host>> Host::open(boost::asio::io_context& loop, Clock& c
 Result<std::unique_ptr<Host>> Host::open(boost::asio::io_context& loop, Clock& clock,
                                          const std::shared_ptr<const net::Sealer>& sealer,
                                          net::Listener::Settings listener,
-                                         const Coordinator::Settings& coordinator,
+                                         const CoordinatorSettings& coordinator,
                                          spec::PortRange ports) {
   Result<std::unique_ptr<Host>> opened = fail(Code::Io, "no port is given");
   for (int port = ports.first; !opened && port <= ports.last; ++port) {

@@ -22,12 +22,12 @@ class Host {
   static Result<std::unique_ptr<Host>> open(boost::asio::io_context& loop, Clock& clock,
                                             std::shared_ptr<const net::Sealer> sealer,
                                             const net::Listener::Settings& listener,
-                                            Coordinator::Settings coordinator);
+                                            CoordinatorSettings coordinator);
   /// The same, on the first port of this range that is free, whatever `listener` says.
   static Result<std::unique_ptr<Host>> open(boost::asio::io_context& loop, Clock& clock,
                                             const std::shared_ptr<const net::Sealer>& sealer,
                                             net::Listener::Settings listener,
-                                            const Coordinator::Settings& coordinator,
+                                            const CoordinatorSettings& coordinator,
                                             spec::PortRange ports);
   ~Host();
 

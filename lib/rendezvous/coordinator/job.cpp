@@ -16,20 +16,16 @@ constexpr Duration kPause = std::chrono::seconds(1);
 
 }  // namespace
 
-Job::Job(Rules rules, const Coordinator::Settings& settings, std::string run_id, Clock& clock,
+Job::Job(Rules rules, const CoordinatorSettings& settings, std::string run_id, Clock& clock,
          std::function<void()> before_deciding)
     : state(rules, std::move(run_id), settings.master_addr, settings.master_port),
       clock_(clock),
-      record_world_(settings.record_world),
-      job_over_(settings.job_over),
-      leavers_changed_(settings.leavers_changed),
-      remnant_changed_(settings.remnant_changed),
+      owner_(settings.owner),
       before_deciding_(std::move(before_deciding)),
       alarm_(clock.make_alarm()),
       preemption_(rules.preempt_ack_all) {
   state.set_epoch(settings.epoch);
-  // With a register each new world waits until that has it (record_world).
-  if (record_world_) state.require_acknowledgements();
+  if (owner_ != nullptr && owner_->records_worlds()) state.require_acknowledgements();
 }
 
 void Job::report(Peer peer, FromAgent message) {
@@ -184,13 +180,14 @@ void Job::deliver() {
   // One at a time; a world that has changed meanwhile is recorded by its own request.
   if (state.unacknowledged() && !recording_) record_world();
   const int before = std::exchange(leavers_, state.world_fence().fence.leavers().count);
-  if (leavers_ != before && leavers_changed_) leavers_changed_();
+  if (leavers_ != before && owner_ != nullptr) owner_->leavers_changed();
   const int at_work = state.roster().count(MemberState::Stopping);
   const bool changed = std::exchange(stopping_, at_work) != at_work;
-  if (changed && state.phase() == Phase::Joining && remnant_changed_) remnant_changed_();
+  if (changed && state.phase() == Phase::Joining && owner_ != nullptr) owner_->remnant_changed();
   // A job that has failed stops its groups now: it is over when its last agent has gone.
   const bool over = state.phase() == Phase::Ended && !state.verdict().failed;
-  if (over && !std::exchange(told_end_, true) && job_over_) job_over_(state.run_id());
+  if (over && !std::exchange(told_end_, true) && owner_ != nullptr)
+    owner_->job_over(state.run_id());
   arm();
 }
 
@@ -208,7 +205,7 @@ void Job::note_reachable(const net::Link& link) {
 void Job::record_world() {
   recording_ = true;
   const WorldRecord world = *state.unacknowledged();
-  record_world_(state.run_id(), world, [this, alive = lifetime_.token(), world] {
+  owner_->record_world(state.run_id(), world, [this, alive = lifetime_.token(), world] {
     if (!alive) return;
     before_deciding_();
     recording_ = false;

@@ -4,12 +4,12 @@
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
 #include "net/link.hpp"
-#include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/membership/preemption.hpp"
 #include "rendezvous/membership/standstill.hpp"
 #include "rendezvous/membership/state.hpp"
 #include "rendezvous/wire/messages.hpp"
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,17 +17,73 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 namespace elastrun::rendezvous {
+
+/// A world that may be at work for so long.
+struct KnownWorld {
+  std::string run_id;
+  WorldId id;
+  int nodes = 0;
+  Duration at_work{};
+};
+
+/// Whoever runs a coordinator that has successors, and must know or allow what it does. The
+/// defaults are those of one that has none.
+class CoordinatorOwner {
+ public:
+  virtual ~CoordinatorOwner() = default;
+  /// Asked before every decision: may this process still decide? A process that was paused finds
+  /// the messages of its agents before any timer has run, and must not act on them.
+  virtual bool may_decide() { return true; }
+  /// Whether each world is recorded, where a successor finds it, before it is given out.
+  virtual bool records_worlds() const { return false; }
+  /// Does that, and runs `recorded` later.
+  virtual void record_world(const std::string& /*run_id*/, const WorldRecord&,
+                            std::function<void()> /*recorded*/) {}
+  /// A job is over, or has no agents any more and nothing of it is at work.
+  virtual void job_over(const std::string& /*run_id*/) {}
+  /// More agents have been lost to silence than are left, and nothing is decided yet: perhaps it is
+  /// we who are cut off.
+  virtual void cut_off() {}
+  /// Coordinator::leavers has changed: a successor must find them recorded, too.
+  virtual void leavers_changed() {}
+  /// While a round is being formed, Coordinator::remnant has changed.
+  virtual void remnant_changed() {}
+  /// An agent says, once, that it has seen a higher epoch than ours.
+  virtual void newer_epoch(std::int64_t) {}
+};
+
+struct CoordinatorSettings {
+  /// The job it serves. Empty: any number of jobs, each forgotten when its last agent has gone.
+  std::string run_id;
+  /// Which start of it, as the scheduler tells; agents of another one are refused. Empty:
+  /// unknown.
+  std::string start;
+  /// Not hosted by an agent (`elastrunctl store`): each job goes by the rules of the agent that
+  /// comes first, and agents that lose this coordinator wait for it to come back.
+  bool stand_alone = false;
+  Rules rules;
+  std::string master_addr;  // given to every round; empty: that of group rank 0
+  std::uint16_t master_port = 0;
+  /// 0: not elected yet. Agents that come first, by an entry whose writer does not know yet that
+  /// it has won, are greeted once it does: what they say of the last world goes with its record.
+  std::int64_t epoch = 1;
+  Duration heartbeat = std::chrono::seconds(5);  // keep_alive_interval
+  int heartbeats_missed = 3;                     // keep_alive_max_attempt
+  CoordinatorOwner* owner = nullptr;             // borrowed; null: without successors
+  /// What an earlier life of this coordinator has recorded.
+  std::vector<KnownWorld> known_worlds{};
+};
 
 /// One job at a coordinator: its state, the links of its agents, and what drives the one and feeds
 /// the others. After each fact that `state` is given, `deliver` must be called.
 class Job {
  public:
   /// `before_deciding` runs before anything is decided because time has passed or an answer has
-  /// come. Of `settings` are used: master_addr, master_port, epoch, record_world,
-  /// leavers_changed, remnant_changed, job_over.
-  Job(Rules rules, const Coordinator::Settings& settings, std::string run_id, Clock& clock,
+  /// come.
+  Job(Rules rules, const CoordinatorSettings& settings, std::string run_id, Clock& clock,
       std::function<void()> before_deciding);
   ~Job() { lifetime_.end(); }
   Job(const Job&) = delete;
@@ -69,10 +125,7 @@ class Job {
   void deliver_stacks();
 
   Clock& clock_;
-  const std::function<void(const std::string&, const WorldRecord&, std::function<void()>)>
-      record_world_;
-  const std::function<void(const std::string&)> job_over_;
-  const std::function<void()> leavers_changed_, remnant_changed_;
+  CoordinatorOwner* const owner_;
   const std::function<void()> before_deciding_;
   const std::unique_ptr<Alarm> alarm_;
   std::optional<TimePoint> armed_;

@@ -33,7 +33,7 @@ Result<std::string> read_if_there(const std::string& path) {
   return text;
 }
 
-Coordinator::KnownWorld world_of(const json::value& text) {
+KnownWorld world_of(const json::value& text) {
   const auto whole = [&text](std::string_view name, std::int64_t most) {
     return std::clamp<std::int64_t>(member_int_or(text, name, 0), 0, most);
   };
@@ -66,23 +66,22 @@ Status KnownWorlds::read() {
                             path_));
   }
   for (const json::value& each : worlds->as_array()) {
-    Coordinator::KnownWorld world = world_of(each);
+    KnownWorld world = world_of(each);
     // A job without a round has no world to be fenced.
     if (world.id.round > 0) worlds_[world.run_id] = std::move(world);
   }
   return {};
 }
 
-void KnownWorlds::attach(Coordinator::Settings& settings) {
+void KnownWorlds::attach(CoordinatorSettings& settings) {
   for (const auto& [run_id, world] : worlds_) settings.known_worlds.push_back(world);
-  settings.record_world = [this](const std::string& run_id, const WorldRecord& world,
-                                 std::function<void()> recorded) {
-    worlds_[run_id] = {run_id, world.id, world.nodes, world.at_work};
-    write(std::move(recorded));
-  };
-  settings.job_over = [this](const std::string& run_id) {
-    if (worlds_.erase(run_id) > 0) write({});
-  };
+  settings.owner = this;
+}
+
+void KnownWorlds::record_world(const std::string& run_id, const WorldRecord& world,
+                               std::function<void()> recorded) {
+  worlds_[run_id] = {run_id, world.id, world.nodes, world.at_work};
+  write(std::move(recorded));
 }
 
 void KnownWorlds::write(std::function<void()> written) {

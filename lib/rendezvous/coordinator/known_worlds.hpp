@@ -4,7 +4,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "files/blocking_calls.hpp"
-#include "rendezvous/coordinator/coordinator.hpp"
+#include "rendezvous/coordinator/job.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace elastrun::rendezvous {
 /// could tell it come late or never, it knows what may be at work. Each is written before it is
 /// given out, on a separate thread; a slow disk delays a job by at most that time. JSON, in
 /// elastrun-protocol(7).
-class KnownWorlds {
+class KnownWorlds final : public CoordinatorOwner {
  public:
   /// A file that is not there or is empty knows of none. Fails with Usage if it is something else,
   /// with Io if it cannot be read.
@@ -27,7 +27,14 @@ class KnownWorlds {
                                                    std::string path);
 
   /// Lets the coordinator of these settings know, and record. To be destroyed after it.
-  void attach(Coordinator::Settings& settings);
+  void attach(CoordinatorSettings& settings);
+
+  bool records_worlds() const override { return true; }
+  void record_world(const std::string& run_id, const WorldRecord& world,
+                    std::function<void()> recorded) override;
+  void job_over(const std::string& run_id) override {
+    if (worlds_.erase(run_id) > 0) write({});
+  }
 
  private:
   struct Write {
@@ -42,7 +49,7 @@ class KnownWorlds {
 
   const std::string path_;
   Clock& clock_;
-  std::map<std::string, Coordinator::KnownWorld> worlds_;  // by run id
+  std::map<std::string, KnownWorld> worlds_;  // by run id
   std::map<std::uint64_t, Write> writes_;
   std::uint64_t last_write_ = 0;
   bool warned_ = false;

@@ -157,7 +157,7 @@ Result<std::string> advertised_address(const ElectedLocatorSettings& settings,
 //   let_others_lead   no agent comes, or most are lost   decides nothing for yield_pause
 //   stop_world        its lease cannot be renewed        members stop; it stays the coordinator
 //   obey(StepDown)    the election: another one leads    agents look for that one
-class ElectedLocator final : public Locator {
+class ElectedLocator final : public Locator, private CoordinatorOwner {
  public:
   ElectedLocator(boost::asio::io_context& loop, Clock& clock,
                  std::shared_ptr<const net::Sealer> sealer, std::unique_ptr<LeaderLease> lease,
@@ -407,29 +407,37 @@ class ElectedLocator final : public Locator {
   }
 
   Status open_host() {
-    Coordinator::Settings coordinator = settings_.coordinator;
+    CoordinatorSettings coordinator = settings_.coordinator;
     // Not elected yet: only the register gives out epochs, with the entry.
     coordinator.epoch = 0;
-    coordinator.entitled = [this] { return election_.is_entitled(clock_.now()); };
-    coordinator.record_world = [this](auto&, const WorldRecord& world, auto recorded) {
-      records_.record(world, std::move(recorded));
-      record();
-    };
-    coordinator.cut_off = [this] { let_others_lead(); };
-    // If this leader dies, the record alone tells its successor who is saving, and for how long.
-    coordinator.leavers_changed = [this] { records_.has_any() ? record() : void(); };
-    coordinator.remnant_changed = [this] {
-      records_.watch_remnant(host_->coordinator(), [this] { record(); });
-    };
+    coordinator.owner = this;
     auto opened =
         Host::open(loop_, clock_, sealer_, {.address = "::"}, coordinator, settings_.ports);
     if (!opened) return std::unexpected(opened.error());
     host_ = std::move(*opened);
-    host_->coordinator().on_newer_epoch([this](std::int64_t epoch) {
-      election_.hear_of(epoch);
-      due_->arm(clock_.now(), [this] { step(); });
-    });
     return {};
+  }
+
+  // What the coordinator asks for
+
+  bool may_decide() override { return election_.is_entitled(clock_.now()); }
+  bool records_worlds() const override { return true; }
+  void record_world(const std::string& /*run_id*/, const WorldRecord& world,
+                    std::function<void()> recorded) override {
+    records_.record(world, std::move(recorded));
+    record();
+  }
+  void cut_off() override { let_others_lead(); }
+  // If this leader dies, the record alone tells its successor who is saving, and for how long.
+  void leavers_changed() override {
+    if (records_.has_any()) record();
+  }
+  void remnant_changed() override {
+    records_.watch_remnant(host_->coordinator(), [this] { record(); });
+  }
+  void newer_epoch(std::int64_t epoch) override {
+    election_.hear_of(epoch);
+    due_->arm(clock_.now(), [this] { step(); });
   }
 
   // Being the coordinator

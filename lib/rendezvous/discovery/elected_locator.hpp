@@ -2,7 +2,7 @@
 #pragma once
 
 #include "net/seal.hpp"
-#include "rendezvous/coordinator/coordinator.hpp"
+#include "rendezvous/coordinator/job.hpp"
 #include "rendezvous/discovery/locator.hpp"
 #include "rendezvous/election/leader_lease.hpp"
 #include "spec/rendezvous_config.hpp"
@@ -15,7 +15,7 @@
 namespace elastrun::rendezvous {
 
 struct ElectedLocatorSettings {
-  Coordinator::Settings coordinator;
+  CoordinatorSettings coordinator;
   std::string advertise;  // address for others; empty: found out
   spec::PortRange ports;  // to listen on
   /// How long a running world goes on when its coordinator's lease has ended and etcd or the file

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "net/seal.hpp"
-#include "rendezvous/coordinator/coordinator.hpp"
+#include "rendezvous/coordinator/job.hpp"
 #include "rendezvous/discovery/locator.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -17,7 +17,7 @@ struct FixedLocatorSettings {
   /// Nothing: this process hosts if the endpoint is an address of this machine and its port is
   /// free; compared by interface addresses, never by names.
   std::optional<bool> is_host;
-  Coordinator::Settings coordinator;
+  CoordinatorSettings coordinator;
 };
 
 std::unique_ptr<Locator> make_fixed_locator(boost::asio::io_context& loop, Clock& clock,

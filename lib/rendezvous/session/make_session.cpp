@@ -39,7 +39,7 @@ struct Plan {
   const SessionSettings& settings;
   std::shared_ptr<const net::Sealer> sealer;
   RemoteSettings remote;
-  Coordinator::Settings coordinator;
+  CoordinatorSettings coordinator;
 
   std::unique_ptr<Session> session(std::unique_ptr<Locator> locator) {
     return make_remote_session(loop, clock, sealer, std::move(locator), std::move(remote));

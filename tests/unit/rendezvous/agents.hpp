@@ -101,7 +101,7 @@ inline Rules rules_for(int min_nodes, int max_nodes, int max_restarts = 0) {
 struct Town {
   explicit Town(Rules rules, std::string run_id = "job", std::string secret = "s3cret")
       : job_rules(rules), secret_(secret) {
-    Coordinator::Settings settings;
+    CoordinatorSettings settings;
     settings.stand_alone = run_id.empty();
     settings.run_id = std::move(run_id);
     settings.rules = rules;

@@ -19,15 +19,15 @@ using namespace elastrun::rendezvous::test;
 namespace {
 
 /// A coordinator that stands alone, for which time passes only when a test says so.
-struct Store {
-  explicit Store(std::vector<Coordinator::KnownWorld> known = {}) {
+struct Store final : private CoordinatorOwner {
+  explicit Store(std::vector<KnownWorld> known = {}) {
     auto fake = std::make_unique<elastrun::test::FakeClock>();
     clock = fake.get();
     network.clock = std::move(fake);
-    Coordinator::Settings settings;
+    CoordinatorSettings settings;
     settings.stand_alone = true;
     settings.known_worlds = std::move(known);
-    settings.job_over = [this](const std::string& run_id) { over.push_back(run_id); };
+    settings.owner = this;
     auto opened = Host::open(network.loop, *network.clock, sealer, {}, settings);
     REQUIRE(opened.has_value());
     host = std::move(*opened);
@@ -42,6 +42,7 @@ struct Store {
         network, make_remote_session(network.loop, *network.clock, sealer, std::move(locator),
                                      std::move(settings)));
   }
+  void job_over(const std::string& run_id) override { over.push_back(run_id); }
   void pass(Duration time) {
     for (int step = 0; step < 20; ++step) {
       network.loop.restart();
@@ -106,11 +107,11 @@ TEST_CASE("known worlds: no job waits for a disk that does not answer") {
   elastrun::test::FakeClock clock;
   auto known = KnownWorlds::open(loop, clock, path);
   REQUIRE(known.has_value());
-  Coordinator::Settings settings;
+  CoordinatorSettings settings;
   (*known)->attach(settings);
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);  // whose reader does not come
   int recorded = 0;
-  settings.record_world("job", {{1, 1}, 2, "a", 29000}, [&recorded] { ++recorded; });
+  (*known)->record_world("job", {{1, 1}, 2, "a", 29000}, [&recorded] { ++recorded; });
   const auto pass = [&](Duration time) {
     loop.restart();
     loop.run_for(20ms);

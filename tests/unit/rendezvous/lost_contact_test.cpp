@@ -44,8 +44,8 @@ TEST_CASE("lost contact: who comes makes good for one who was lost") {
 }
 
 TEST_CASE("coordinator: more nodes fall silent than are left") {
-  int cut_off = 0;
-  Timeless town(rules_for(1, 3), [&cut_off] { ++cut_off; });
+  CountsCutOffs owner;
+  Timeless town(rules_for(1, 3), &owner);
   Spoken first(town, {}, "first"), second(town, {}, "second");
   town.agent->join();
   REQUIRE(town.is_told());
@@ -53,7 +53,7 @@ TEST_CASE("coordinator: more nodes fall silent than are left") {
   SUBCASE("without a word") {
     town.pass(20s, 40);
     town.agent->hear<Restart>();
-    CHECK(cut_off == 1);
+    CHECK(owner.count == 1);
   }
   SUBCASE("after they have said goodbye: then nobody there waits for another leader") {
     for (auto* leaver : {&first, &second})
@@ -62,13 +62,13 @@ TEST_CASE("coordinator: more nodes fall silent than are left") {
     town.agent->hear<Restart>();
     town.agent->join();
     town.pass(20s, 40);
-    CHECK(cut_off == 0);
+    CHECK(owner.count == 0);
   }
 }
 
 TEST_CASE("coordinator: connections that members have given up and replaced are no losses") {
-  int cut_off = 0;
-  Timeless town(rules_for(1, 3), [&cut_off] { ++cut_off; });
+  CountsCutOffs owner;
+  Timeless town(rules_for(1, 3), &owner);
   // The last one of each is alive; those before are held open until a group has ended.
   std::vector<std::unique_ptr<Spoken>> first, second;
   town.agent->join();
@@ -83,5 +83,5 @@ TEST_CASE("coordinator: connections that members have given up and replaced are 
     town.pass(2s, 4);
   }
   CHECK(town.host->coordinator().agents() == 3);
-  CHECK(cut_off == 0);
+  CHECK(owner.count == 0);
 }

@@ -53,7 +53,7 @@ struct MungeCluster {
   explicit MungeCluster(std::shared_ptr<const Munge> munge, std::string start = {},
                         Rules rules = rules_for(1, 1))
       : job_rules(rules) {
-    Coordinator::Settings settings;
+    CoordinatorSettings settings;
     settings.run_id = "job";
     settings.start = std::move(start);
     settings.rules = rules;

@@ -186,7 +186,7 @@ TEST_CASE("remote session: a spare that hosts the coordinator does not go withou
     RemoteSettings settings;
     settings.run_id = "job";
     settings.rules = rules_for(1, 1);
-    Coordinator::Settings coordinator;
+    CoordinatorSettings coordinator;
     coordinator.run_id = "job";
     coordinator.rules = settings.rules;
     FixedLocatorSettings where{{"127.0.0.1", port}, hosts, coordinator};

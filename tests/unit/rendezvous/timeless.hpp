@@ -12,14 +12,19 @@
 
 namespace elastrun::rendezvous::test {
 
+struct CountsCutOffs final : CoordinatorOwner {
+  void cut_off() override { ++count; }
+  int count = 0;
+};
+
 /// A coordinator and one agent over real sockets, for which time passes only when a test says so.
 struct Timeless {
-  explicit Timeless(const Rules& rules, std::function<void()> cut_off = {}) : job_rules(rules) {
+  explicit Timeless(const Rules& rules, CoordinatorOwner* owner = nullptr) : job_rules(rules) {
     network.clock = std::make_unique<elastrun::test::FakeClock>();
-    Coordinator::Settings settings;
+    CoordinatorSettings settings;
     settings.run_id = "job";
     settings.rules = rules;
-    settings.cut_off = std::move(cut_off);
+    settings.owner = owner;
     auto opened = Host::open(network.loop, *network.clock, sealer, {}, settings);
     REQUIRE(opened.has_value());
     host = std::move(*opened);

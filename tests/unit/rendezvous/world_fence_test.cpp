@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // No second world while the first may be at work: what counts as its end, and how long to wait.
-#include "rendezvous/coordinator/job_book.hpp"
+#include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/membership/state.hpp"
 #include "rendezvous/session/remote_session.hpp"
 #include "unit/rendezvous/script.hpp"
