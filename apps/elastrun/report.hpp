@@ -2,7 +2,7 @@
 #pragma once
 
 #include "agent/loop/job_result.hpp"
-#include "agent/verdict/outcome.hpp"
+#include "agent/verdict/verdict.hpp"
 #include "files/blocking_calls.hpp"
 #include "spec/job_spec.hpp"
 

@@ -2,7 +2,7 @@
 #include "core/log.hpp"
 #include "core/system_clock.hpp"
 #include "net/endpoint.hpp"
-#include "rendezvous/coordinator/host.hpp"
+#include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/coordinator/known_worlds.hpp"
 #include "store/server.hpp"
 #include "subcommands.hpp"

@@ -2,7 +2,7 @@
 #include "subcommands.hpp"
 
 #include "core/text.hpp"
-#include "rendezvous/election/secret_file.hpp"
+#include "rendezvous/election/make_elected.hpp"
 
 #include <cstdio>
 #include <cstdlib>

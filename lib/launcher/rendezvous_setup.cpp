@@ -7,7 +7,6 @@
 #include "net/outward.hpp"
 #include "process/descendants.hpp"
 #include "rendezvous/session/handler_session.hpp"
-#include "rendezvous/session/local_session.hpp"
 #include "rendezvous/session/make_session.hpp"
 #include "spec/rdzv_conf.hpp"
 

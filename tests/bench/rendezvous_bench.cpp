@@ -13,7 +13,7 @@
 #include "core/text.hpp"
 #include "net/dialer.hpp"
 #include "net/link.hpp"
-#include "rendezvous/coordinator/host.hpp"
+#include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/wire/messages.hpp"
 
 #include <algorithm>

@@ -9,7 +9,6 @@
 #include "core/text.hpp"
 #include "net/outward.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
-#include "rendezvous/coordinator/host.hpp"
 #include "rendezvous/discovery/world_records.hpp"
 #include "rendezvous/election/election.hpp"
 #include "rendezvous/election/election_entry.hpp"

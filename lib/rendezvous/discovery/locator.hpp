@@ -4,10 +4,15 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "net/endpoint.hpp"
+#include "net/seal.hpp"
+#include "rendezvous/coordinator/job.hpp"
 #include "store/server.hpp"
 
+#include <boost/asio/io_context.hpp>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 
 namespace elastrun::rendezvous {
@@ -50,5 +55,18 @@ class Locator {
   /// Stops being the host, if it is one (Host::retire); `retired` runs on the loop.
   virtual void retire(const std::string& why, Duration limit, std::function<void()> retired) = 0;
 };
+
+/// The coordinator of an endpoint that the user has given (`c10d`, `static`).
+struct FixedLocatorSettings {
+  net::Endpoint endpoint;
+  /// Nothing: this process hosts if the endpoint is an address of this machine and its port is
+  /// free; compared by interface addresses, never by names.
+  std::optional<bool> is_host;
+  CoordinatorSettings coordinator;
+};
+
+std::unique_ptr<Locator> make_fixed_locator(boost::asio::io_context& loop, Clock& clock,
+                                            std::shared_ptr<const net::Sealer> sealer,
+                                            FixedLocatorSettings settings);
 
 }  // namespace elastrun::rendezvous

@@ -3,12 +3,12 @@
 #include "rendezvous/election/make_elected.hpp"
 
 #include "core/log.hpp"
+#include "core/read_file.hpp"
 #include "core/temporary_places.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "rendezvous/election/etcd_reader.hpp"
 #include "rendezvous/election/file_leader_lease.hpp"
-#include "rendezvous/election/secret_file.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -20,6 +20,27 @@
 #include <utility>
 
 namespace elastrun::rendezvous {
+
+Result<std::string> read_secret(const std::string& file, const std::string& given) {
+  if (file.empty()) return given;
+  const auto text = read_file(file);
+  if (!text) {
+    return fail(Code::Usage, "cannot read the secret of the job, secret_file=" + text.error().text);
+  }
+  struct stat status {};
+  if (::stat(file.c_str(), &status) == 0 && (status.st_mode & 077) != 0) {
+    log::warning("rendezvous",
+                 "the secret in {} can be read by others on this machine: chmod 600 {}", file,
+                 file);
+  }
+  const std::string secret(trim(*text));
+  // Elsewhere an empty one means that the job has none.
+  if (secret.empty()) {
+    return fail(Code::Usage, fmt::format("the secret of the job (secret_file={}) is empty", file));
+  }
+  return secret;
+}
+
 namespace {
 
 // One event of one small key; far below what a mistaken server could send without end.

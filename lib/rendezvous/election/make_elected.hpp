@@ -19,6 +19,10 @@
 
 namespace elastrun::rendezvous {
 
+/// The job's secret: the trimmed text of the file, or `given`. Fails with Usage if the file cannot
+/// be read or is empty; warns in the log if others on this machine may read it.
+Result<std::string> read_secret(const std::string& file, const std::string& given);
+
 /// Where etcd is and who we are to it.
 struct EtcdAccess {
   std::vector<net::Endpoint> endpoints;      // tried in this order, from the last one that answered

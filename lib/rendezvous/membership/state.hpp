@@ -3,16 +3,16 @@
 
 #include "core/clock.hpp"
 #include "rendezvous/membership/join_phase.hpp"
-#include "rendezvous/membership/past_worlds.hpp"
-#include "rendezvous/membership/phase.hpp"
-#include "rendezvous/membership/rank_claims.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "rendezvous/membership/role_restarts.hpp"
-#include "rendezvous/membership/unable_nodes.hpp"
+#include "rendezvous/membership/roster.hpp"
+#include "rendezvous/membership/round.hpp"
 #include "rendezvous/membership/world.hpp"
 #include "rendezvous/membership/world_fence.hpp"
 #include "rendezvous/membership/world_id.hpp"
 
+#include <algorithm>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,6 +20,140 @@
 #include <vector>
 
 namespace elastrun::rendezvous {
+
+/// Nodes that cannot start their workers (no such program), and say so. A job that has never run
+/// and cannot have its nodes without them has failed. Then they wait until the others have heard of
+/// that: one of them may host the coordinator, which those who come later look for. Pure.
+class UnableNodes {
+ public:
+  /// `text`: which node, and why. One that is started again and again is one.
+  void add(const Node& node, std::string text) {
+    latest_ = std::move(text);
+    if (nodes_.size() < kMost) nodes_.insert_or_assign(place_of(node), latest_);
+  }
+  /// It can by now, or another one there can.
+  void forget(const Node& node) {
+    if (nodes_.empty()) return;
+    const auto found = nodes_.find(place_of(node));
+    if (found == nodes_.end()) return;
+    const bool is_latest = found->second == latest_;
+    nodes_.erase(found);
+    if (is_latest) latest_ = nodes_.empty() ? std::string() : nodes_.begin()->second;
+  }
+  /// `able`: so many others are there.
+  bool leave_enough(const Rules& rules, int able) const {
+    return able >= rules.min_nodes ||
+           rules.max_nodes - static_cast<int>(nodes_.size()) >= rules.min_nodes;
+  }
+  /// Of the last one; empty: there is none.
+  const std::string& latest() const { return latest_; }
+
+  /// That one hears of the verdict last, or at that time.
+  void wait(Peer peer, TimePoint until) {
+    waiting_.push_back(peer);
+    until_ = until;
+  }
+  void drop(Peer peer) { std::erase(waiting_, peer); }
+  bool are_waiting() const { return !waiting_.empty(); }
+  std::optional<TimePoint> until() const { return are_waiting() ? until_ : std::nullopt; }
+  /// So many other agents have been told.
+  void tell_others(int agents) { told_ += agents; }
+  /// Those that wait no longer.
+  std::vector<Peer> take(const Rules& rules, TimePoint now) {
+    const bool all_told = told_ + static_cast<int>(nodes_.size()) >= rules.min_nodes;
+    if (!all_told && now < until_.value_or(now)) return {};
+    return std::exchange(waiting_, {});
+  }
+
+ private:
+  static constexpr std::size_t kMost = 100'000;
+  static std::string place_of(const Node& node) {
+    if (node.node_rank >= 0) return std::to_string(node.node_rank);
+    // Containers on several hosts may have one address. Their names differ, as a rule; two agents
+    // on one host are one place, like one that is started again.
+    std::string place = node.host + " " + node.address;
+    for (const auto& address : node.alternates) place += " " + address;
+    return place;
+  }
+
+  std::map<std::string, std::string> nodes_;  // by place
+  std::string latest_;
+  std::vector<Peer> waiting_;
+  std::optional<TimePoint> until_;
+  int told_ = 0;
+};
+
+/// Agents that claim a fixed rank which another one has. Perhaps that one has died and these are to
+/// replace it: who lives is heard of again. So each waits until the owner of its rank is heard, and
+/// is refused then, or falls silent or goes, and is admitted then. Pure.
+class RankClaims {
+ public:
+  struct Claim {
+    Peer peer = 0;
+    Node node;
+    PreviousWorld previous;
+  };
+  using Claims = std::vector<Claim>;
+
+  /// First come, first served.
+  void add(Claim claim) { claims_.push_back(std::move(claim)); }
+  /// It is gone.
+  void drop(Peer peer) {
+    std::erase_if(claims_, [peer](const Claim& claim) { return claim.peer == peer; });
+  }
+  /// That agent has joined again, perhaps over another connection.
+  void drop(Peer peer, const Node& node) {
+    drop(peer);
+    std::erase_if(claims_, [name = agent_name(node)](const Claim& claim) {
+      return agent_name(claim.node) == name;
+    });
+  }
+  bool empty() const { return claims_.empty(); }
+  /// Those for that rank, which are claims no more.
+  Claims take(int node_rank) {
+    Claims taken;
+    for (const Claim& claim : claims_) {
+      if (claim.node.node_rank == node_rank) taken.push_back(claim);
+    }
+    for (const Claim& claim : taken) drop(claim.peer);
+    return taken;
+  }
+  /// The same for all free ranks.
+  Claims take_free(Roster& roster) {
+    Claims taken;
+    for (const Claim& claim : claims_) {
+      if (roster.with_node_rank(claim.node.node_rank) == nullptr) taken.push_back(claim);
+    }
+    for (const Claim& claim : taken) drop(claim.peer);
+    return taken;
+  }
+  Claims take_all() { return std::exchange(claims_, {}); }
+
+ private:
+  Claims claims_;
+};
+
+enum class Phase {
+  Joining,  // a round is being formed
+  Running,  // a round is complete, its members work
+  Verdict,  // the job has failed; other nodes' reports of the same moment are awaited
+  Ended,    // told to everybody
+};
+
+/// A node that was in the job and has gone: who is missing, by name. The latest few are kept.
+struct Gone {
+  Node node;
+  std::string why;
+  TimePoint since;
+};
+
+/// What the end of a connection says of the group of its member.
+enum class Loss {
+  Ended,   // the member has said that it has ended, before
+  Closed,  // in order, as the kernel does when a process ends, and as proxies do when they like
+  Broken,
+  Silent,  // no word for so long that it must be given up, whatever has become of it
+};
 
 /// The whole job's rendezvous: which nodes form a round, with which ranks, and what happens when
 /// one joins, fails, finishes, leaves or dies. Pure: stepped with facts and the time; what is to be

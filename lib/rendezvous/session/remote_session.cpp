@@ -2,28 +2,279 @@
 
 #include "rendezvous/session/remote_session.hpp"
 
+#include "core/awake_clock.hpp"
 #include "core/clock.hpp"
+#include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "net/dialer.hpp"
 #include "net/endpoint.hpp"
 #include "net/link.hpp"
+#include "rendezvous/discovery/locator.hpp"
 #include "rendezvous/membership/wording.hpp"
-#include "rendezvous/session/coordinator_search.hpp"
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "store/listening.hpp"
 
 #include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <cstdint>
 #include <fmt/format.h>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <random>
+#include <string>
 #include <unistd.h>
 #include <utility>
 #include <vector>
 
 namespace elastrun::rendezvous {
+
+/// How long to wait before the next attempt to connect, and when to stop trying. Pure but
+/// for its seed. The waits grow from 10 ms to half a second and are drawn at random within a factor
+/// of two, so that thousands of agents that lost one coordinator do not come back in step.
+class Backoff {
+ public:
+  explicit Backoff(std::uint32_t seed) : random_(seed) {}
+  /// From now on, for so long.
+  void begin(TimePoint now, Duration time) {
+    since_ = now;
+    time_ = time;
+    wait_ = std::chrono::milliseconds(10);
+  }
+  /// For so long in all, if that is longer.
+  void extend(Duration time) { time_ = std::max(time_, time); }
+  bool over(TimePoint now) const { return now >= deadline(); }
+  TimePoint deadline() const { return since_ + time_; }
+  Duration time() const { return time_; }
+  Duration next() {
+    const auto drawn = std::uniform_real_distribution<double>(0.5, 1.0)(random_);
+    const auto wait = std::chrono::duration_cast<Duration>(wait_ * drawn);
+    wait_ = std::min<Duration>(wait_ * 3 / 2, std::chrono::milliseconds(500));
+    return wait;
+  }
+
+ private:
+  std::minstd_rand random_;
+  TimePoint since_;
+  Duration time_{};
+  Duration wait_ = std::chrono::milliseconds(10);
+};
+
+/// How one agent finds its coordinator, and again when it has lost it: asks where that is, dials,
+/// waits between attempts, and gives up in the end.
+///
+///   state          left by                                  for
+///   idle           begin, begin_again                       locating
+///   locating       the locator has a place                  dialling
+///                  it has none; useless to retry            waiting; given up
+///   dialling       connected; in vain                       connected; waiting, or given up
+///   connected      taken_in                                 idle
+///                  try_again, try_mute_again                waiting, or given up: time is up
+///   waiting        the pause is over                        locating
+///   any of them    interrupt, then locate                   locating
+///                  stop                                     over
+class CoordinatorSearch {
+ public:
+  struct Limits {
+    std::string run_id;
+    Duration join_timeout, progress_interval;
+    Duration silence;  // after which a coordinator is lost, and also of one attempt to reach it
+    /// Of one attempt to reach it, at most. At least so long one that was lost is waited for, if it
+    /// takes connections but says nothing.
+    Duration read_timeout;
+  };
+  struct Handlers {
+    /// Before the locator is asked: what it has to know.
+    std::function<void()> asking;
+    std::function<void(boost::asio::ip::tcp::socket)> connected;
+    /// The search has ended in vain; `requeue`: the scheduler should start the job again.
+    std::function<void(const std::string& why, bool requeue)> given_up;
+    /// Now and then, while it lasts.
+    std::function<void()> still_searching;
+  };
+
+  CoordinatorSearch(boost::asio::io_context& loop, Clock& clock, Locator& locator, Limits limits);
+
+  void begin(Handlers handlers);
+  /// The coordinator was lost.
+  void begin_again();
+  void locate();
+  /// The place found was the wrong one: retries later, until time is up.
+  void try_again(const Error& error);
+  /// The same; it takes the connection, but has not answered in `time_to_answer`.
+  void try_mute_again(const Error& error);
+  /// This agent has been taken in. `stand_alone`: see Coordinator.
+  void taken_in(bool stand_alone);
+  /// Takes back what is under way, but the search is not over.
+  void interrupt();
+  /// It is.
+  void stop();
+
+  const Place& place() const { return place_; }
+  std::string where() const;
+  bool connected_once() const { return connected_once_; }
+  /// Until the search is given up.
+  Duration time_left() const;
+  /// How long the peer may take to answer once it has the connection.
+  Duration time_to_answer() const;
+  /// Why the search has not succeeded yet; empty: not tried yet.
+  const std::string& trouble() const { return trouble_; }
+  void set_trouble(std::string text) { trouble_ = std::move(text); }
+  /// One warning, in all, that it takes long.
+  void warn();
+
+ private:
+  void dial();
+  void watch_progress();
+  void give_up();
+
+  AwakeClock clock_;  // who is paused has not looked meanwhile
+  Locator& locator_;
+  const Limits limits_;
+  net::Dialer dialer_;
+  const std::unique_ptr<Alarm> retry_, progress_;
+  Handlers handlers_;
+
+  Backoff backoff_;
+  Place place_;
+  bool searching_ = false, connected_once_ = false, stand_alone_ = false;
+  std::string trouble_;
+  bool warned_ = false;
+};
+
+using boost::asio::ip::tcp;
+
+CoordinatorSearch::CoordinatorSearch(boost::asio::io_context& loop, Clock& clock, Locator& locator,
+                                     Limits limits)
+    : clock_(clock),
+      locator_(locator),
+      limits_(std::move(limits)),
+      dialer_(loop, clock),
+      retry_(clock_.make_alarm()),
+      progress_(clock_.make_alarm()),
+      // A random seed for each agent: the nodes of a job start in the same second, and with one
+      // seed they would all knock at the same moments for ever.
+      backoff_(std::random_device{}()) {}
+
+void CoordinatorSearch::begin(Handlers handlers) {
+  handlers_ = std::move(handlers);
+  backoff_.begin(clock_.now(), limits_.join_timeout);
+  watch_progress();
+  locate();
+}
+
+void CoordinatorSearch::begin_again() {
+  // A fixed host that has gone does not come back, so a silence is enough; an election takes
+  // longer.
+  backoff_.begin(clock_.now(), locator_.elects() ? limits_.join_timeout : limits_.silence);
+  watch_progress();
+  locate();
+}
+
+void CoordinatorSearch::locate() {
+  handlers_.asking();
+  locator_.locate([this](Result<Place> place) {
+    if (place) {
+      place_ = std::move(*place);
+      return dial();
+    }
+    // What has worked before is not a user's mistake: the register will have it again.
+    const Code code = place.error().code;
+    const bool mistake = code == Code::Usage && !connected_once_;
+    if (mistake || code == Code::Rendezvous) return handlers_.given_up(place.error().text, false);
+    try_again(place.error());
+  });
+}
+
+void CoordinatorSearch::dial() {
+  // No longer than a later silence: meanwhile others may have elected another leader.
+  const Duration limit = std::min(limits_.read_timeout, time_to_answer());
+  dialer_.dial(place_.endpoint, limit, [this](Result<tcp::socket> socket) {
+    if (socket) return handlers_.connected(std::move(*socket));
+    // An agent that hosted the rendezvous and is gone does not come back.
+    const bool gone = socket.error().code == Code::Closed && connected_once_ && !stand_alone_;
+    if (gone && !locator_.elects())
+      return handlers_.given_up(coordinator_gone_text(socket.error().text), true);
+    try_again(socket.error());
+  });
+}
+
+void CoordinatorSearch::try_again(const Error& error) {
+  // So that another place is given, if there is one.
+  if (!place_.endpoint.host.empty()) locator_.reject(place_);
+  trouble_ = error.text;
+  const TimePoint now = clock_.now();
+  if (backoff_.over(now)) return give_up();
+  // Not beyond the deadline, so that one last attempt is made at it.
+  retry_->arm(std::min(now + backoff_.next(), backoff_.deadline()), [this] { locate(); });
+}
+
+void CoordinatorSearch::try_mute_again(const Error& error) {
+  // Perhaps frozen with its machine, and back in a moment. A proxy whose host is gone hangs up.
+  if (connected_once_ && !locator_.elects()) backoff_.extend(limits_.read_timeout);
+  try_again(error);
+}
+
+void CoordinatorSearch::give_up() {
+  const std::string why = no_coordinator_text(limits_.run_id, backoff_.time(), trouble_);
+  // A job that has run is sound, and worth a requeue; one that has never met may be a mistake.
+  handlers_.given_up(why, connected_once_);
+}
+
+void CoordinatorSearch::taken_in(bool stand_alone) {
+  searching_ = false;
+  connected_once_ = true;
+  stand_alone_ = stand_alone;
+  // From here on a fixed locator hosts no rendezvous itself: two hosts of one job would each form a
+  // world.
+  locator_.accept(place_);
+}
+
+void CoordinatorSearch::interrupt() {
+  dialer_.cancel();
+  retry_->disarm();
+}
+
+void CoordinatorSearch::stop() {
+  interrupt();
+  locator_.cancel();
+  progress_->disarm();
+}
+
+std::string CoordinatorSearch::where() const {
+  return net::format_endpoint(place_.endpoint.host, place_.endpoint.port);
+}
+
+Duration CoordinatorSearch::time_left() const {
+  // Never zero, or the last attempt would fail before it is made.
+  return std::max<Duration>(backoff_.deadline() - clock_.now(), std::chrono::milliseconds(100));
+}
+
+Duration CoordinatorSearch::time_to_answer() const {
+  return std::min(limits_.silence, time_left());
+}
+
+// People who wait want to know for what, also before anybody answers.
+void CoordinatorSearch::watch_progress() {
+  searching_ = true;
+  progress_->arm(clock_.now() + limits_.progress_interval, [this] {
+    if (!searching_) return;
+    handlers_.still_searching();
+    watch_progress();
+  });
+}
+
+void CoordinatorSearch::warn() {
+  // Once, at the level that everybody sees: people at a terminal read the progress, which goes on.
+  if (std::exchange(warned_, true)) return;
+  log::warning("rendezvous", "still looking for the coordinator of the job \"{}\": {}",
+               limits_.run_id, trouble_);
+}
 
 std::vector<std::string> alternate_addresses(const std::string& address,
                                              const std::vector<boost::asio::ip::address>& all) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/loop/agent.hpp"
 
-#include "rendezvous/session/local_session.hpp"
+#include "rendezvous/session/make_session.hpp"
 #include "support/fake_clock.hpp"
 #include "support/fake_launcher.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/round/round_store.hpp"
 
-#include "rendezvous/session/local_session.hpp"
+#include "rendezvous/session/make_session.hpp"
 #include "store/listening.hpp"
 #include "support/fake_clock.hpp"
 #include "support/free_port.hpp"

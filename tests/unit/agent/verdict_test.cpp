@@ -2,7 +2,6 @@
 #include "agent/verdict/verdict.hpp"
 
 #include "agent/verdict/failure_report.hpp"
-#include "agent/verdict/outcome.hpp"
 
 #include <algorithm>
 #include <csignal>

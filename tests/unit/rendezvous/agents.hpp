@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/system_clock.hpp"
-#include "rendezvous/coordinator/host.hpp"
-#include "rendezvous/discovery/fixed_locator.hpp"
+#include "rendezvous/coordinator/coordinator.hpp"
+#include "rendezvous/discovery/locator.hpp"
 #include "rendezvous/session/remote_session.hpp"
 #include "support/free_port.hpp"
 #include "support/loop.hpp"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/discovery/fixed_locator.hpp"
-
+#include "rendezvous/discovery/locator.hpp"
 #include "unit/rendezvous/agents.hpp"
 
 #include <arpa/inet.h>

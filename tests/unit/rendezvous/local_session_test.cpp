@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/session/local_session.hpp"
-
 #include "core/system_clock.hpp"
+#include "rendezvous/session/make_session.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <doctest/doctest.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/membership/past_worlds.hpp"
-
+#include "rendezvous/membership/world_fence.hpp"
 #include "unit/rendezvous/script.hpp"
 
 #include <doctest/doctest.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes that cannot start their workers.
-#include "rendezvous/membership/unable_nodes.hpp"
 
 #include "rendezvous/membership/state.hpp"
 #include "unit/rendezvous/script.hpp"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/membership/member_fence.hpp"
+
+#include "rendezvous/membership/world_fence.hpp"
 
 #include <algorithm>
 #include <utility>

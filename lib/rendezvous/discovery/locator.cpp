@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/discovery/fixed_locator.hpp"
+
+#include "rendezvous/discovery/locator.hpp"
 
 #include "core/host_name.hpp"
 #include "core/lifetime.hpp"
 #include "net/dialer.hpp"
 #include "net/outward.hpp"
-#include "rendezvous/coordinator/host.hpp"
+#include "rendezvous/coordinator/coordinator.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
