@@ -77,6 +77,8 @@ std::optional<spec::Refusal> parse_options(const std::vector<std::string>& words
   std::optional<spec::Refusal> refused;
   CLI::App app;
   app.set_help_flag();
+  app.add_flag_callback("-h", [&] { take(line, spec::row(spec::Opt::Help), "-h"); })
+      ->trigger_on_parse();
   for (const auto& option : spec::options()) {
     const std::string name = spec::spelling(option);
     if (std::find(words.begin(), words.end(), name) == words.end()) continue;
@@ -126,7 +128,7 @@ spec::Answer<spec::CommandLine> parse_command_line(std::span<const std::string> 
 std::string answer_to(const spec::CommandLine& line, std::string_view program, int columns) {
   switch (line.action) {
     case spec::Action::Help:
-      return spec::help_text(program, columns);
+      return line.argument == "-h" ? spec::brief_help(program) : spec::help_text(program, columns);
     case spec::Action::Version:
       return fmt::format("elastrun {} (OpenSSL {})\n", ELASTRUN_VERSION, ELASTRUN_OPENSSL);
     case spec::Action::Completion:

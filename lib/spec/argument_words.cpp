@@ -170,7 +170,8 @@ class Reader {
       }
       // In full and with dashes, whatever was typed: parse_options() declares options by that
       // spelling alone.
-      plain_.options.push_back(spelling(flag));
+      const bool is_brief = flag.id == Opt::Help && reading.is_short;
+      plain_.options.push_back(is_brief ? "-h" : spelling(flag));
       if (next == nullptr) return std::nullopt;
       std::string rest = reading.value->substr(1);
       if (rest.starts_with('=')) rest.erase(0, 1);

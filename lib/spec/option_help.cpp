@@ -76,6 +76,22 @@ std::string usage_text(std::string_view program) {
   return out + fmt::format("       `{} --help` lists the options\n", program);
 }
 
+std::string brief_help(std::string_view program) {
+  constexpr std::array kMostUsed{Opt::NprocPerNode, Opt::Nnodes, Opt::RdzvBackend,
+                                 Opt::RdzvEndpoint, Opt::RdzvId, Opt::MaxRestarts,
+                                 Opt::LogDir,       Opt::Config};
+  constexpr std::size_t kColumn = 20;
+  std::string out =
+      fmt::format("usage: {} [OPTION]... training_script [training_script_args]...\n\n", program);
+  for (const Opt id : kMostUsed) {
+    const auto help = row(id).help.substr(0, row(id).help.find(':'));
+    out += fmt::format("  {:<{}}{}\n", spelling(row(id)), kColumn - 2,
+                       wrapped(help, 80 - kColumn, std::string(kColumn, ' ')));
+  }
+  return out +
+         fmt::format("\n`{} --help` prints all options; elastrun(1) explains them.\n", program);
+}
+
 std::string help_text(std::string_view program, int columns) {
   const std::size_t width = usable(columns);
   std::string out =

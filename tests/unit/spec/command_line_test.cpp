@@ -96,6 +96,8 @@ TEST_CASE("command line: each action has its answer") {
     return answer_to(*parse_command_line(words), "er", 90);
   };
   CHECK(answer({"-h"}).starts_with("usage: er [OPTION]..."));
+  CHECK(answer({"-mh"}) == answer({"-h"}));
+  CHECK(answer({"--help"}).size() > 4 * answer({"-h"}).size());
   CHECK(answer({"--version"}).starts_with("elastrun " ELASTRUN_VERSION " (OpenSSL "));
   CHECK(contains(answer({"--print-config"}), "[rendezvous]"));
   CHECK(

@@ -5,6 +5,7 @@
 #include "spec/option_table.hpp"
 #include "unit/spec/fakes.hpp"
 
+#include <algorithm>
 #include <doctest/doctest.h>
 
 namespace elastrun::spec {
@@ -37,6 +38,15 @@ TEST_CASE("help: lines fit the terminal, from 60 to 100 columns") {
   // One default has no blank to break at; everything else fits.
   CHECK(longest(70) <= 70);
   CHECK(longest(20) == longest(60));
+}
+
+TEST_CASE("help: -h is one screen") {
+  const auto lines = split(brief_help("elastrun"), '\n');
+  CHECK(lines.size() <= 16);  // the last one is empty
+  for (const auto& line : lines) CHECK(line.size() <= 80);
+  CHECK(std::ranges::count_if(lines, [](const auto& line) { return line.starts_with("  --"); }) ==
+        8);
+  CHECK(contains(brief_help("elastrun"), "`elastrun --help`"));
 }
 
 TEST_CASE("help: text is broken between words only") {
