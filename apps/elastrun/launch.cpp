@@ -370,6 +370,13 @@ int tell_refusal(Caller& caller, const Error& error) {
   return error.code == Code::Usage ? kExitUsage : kExitFailed;
 }
 
+/// The caller has decided: what a scheduler or PET_* say is for those who type a command. No device
+/// is counted, since the request has its number of workers.
+struct CallersEnvironment final : spec::SystemEnvironment {
+  std::optional<std::string> variable(const std::string&) const override { return std::nullopt; }
+  std::vector<std::string> pet_variables() const override { return {}; }
+};
+
 /// Reads the words of a command line beyond the request's fields.
 Result<spec::JobSpec> read_options(std::vector<std::string> words) {
   if (words.empty()) return spec::JobSpec();
@@ -379,12 +386,7 @@ Result<spec::JobSpec> read_options(std::vector<std::string> words) {
   const auto line = parse_command_line(words);
   if (!line) return fail(Code::Usage, line.error().text);
   if (line->action != spec::Action::Run) return fail(Code::Usage, "options have to be of a run");
-  // No device is counted: the request has its number of workers.
-  auto around = spec::system_host_environment([] { return 0; }, [] { return 0; });
-  // The caller has decided; what a scheduler or PET_* say is for those who type a command.
-  around.variable = [](const std::string&) { return std::nullopt; };
-  around.pet_variables = [] { return std::vector<std::string>(); };
-  auto job = spec::resolve(*line, around);
+  auto job = spec::resolve(*line, CallersEnvironment());
   if (!job) return fail(Code::Usage, job.error().text);
   if (job->spec.dry_run || job->spec.explain) {
     return fail(Code::Usage, "options have to be of a run, which dry_run and explain are not");
@@ -497,18 +499,30 @@ int run_for_caller(guardian::Agent& guardian, int descriptor) {
 
 namespace {
 
-/// This machine, for `spec::resolve`. `called_as`: argv[0].
-spec::HostEnvironment real_host_environment(std::string called_as) {
-  const process::ReadVariable variable = [](const char* name) { return std::getenv(name); };
-  auto around = spec::system_host_environment([variable] { return process::count_gpus(variable); },
-                                              [] { return process::count_xpus(); });
-  around.count_cpus = [cpus = std::move(around.count_cpus)] {
-    return process::cpus_within_quota(cpus(), read_kernel_file("/proc/self/cgroup"),
+/// This machine, for `spec::resolve`.
+struct ThisMachine final : spec::SystemEnvironment {
+  int count_cpus() const override {
+    return process::cpus_within_quota(SystemEnvironment::count_cpus(),
+                                      read_kernel_file("/proc/self/cgroup"),
                                       read_kernel_file("/proc/self/mountinfo"));
-  };
-  around.has_other_accelerators = [] { return process::has_other_accelerators(); };
-  around.ask_torch = process::ask_torch;
-  around.nvlink_domain = [] { return system::nvlink_domain(std::chrono::seconds(10)); };
+  }
+  int count_gpus() const override {
+    return process::count_gpus([](const char* name) { return std::getenv(name); });
+  }
+  int count_xpus() const override { return process::count_xpus(); }
+  bool has_other_accelerators() const override { return process::has_other_accelerators(); }
+  Result<spec::Accelerators> ask_torch(const std::string& interpreter,
+                                       const std::string& name) const override {
+    return process::ask_torch(interpreter, name);
+  }
+  std::string nvlink_domain() const override {
+    return system::nvlink_domain(std::chrono::seconds(10));
+  }
+};
+
+/// `called_as`: argv[0].
+ThisMachine this_machine(std::string called_as) {
+  ThisMachine around;
   around.called_as = std::move(called_as);
   around.rdzv_backends = rendezvous::registered_backends();
   around.event_handlers = telemetry::events::handler_names();
@@ -527,7 +541,7 @@ int run_job(guardian::Agent& guardian, int argc, char** argv) {
       // argc may be 0: Linux before 5.18 lets execve(2) start a program without any argument.
       parse_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   if (!line) return refuse(line.error(), program);
-  const auto around = real_host_environment(argc > 0 ? argv[0] : "");
+  const auto around = this_machine(argc > 0 ? argv[0] : "");
   if (line->action == spec::Action::Install) {
     const auto done = install_into(line->argument, around.own_program());
     return done ? 0 : give_up(done.error(), program);

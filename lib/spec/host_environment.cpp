@@ -16,15 +16,14 @@
 #include <unistd.h>
 
 namespace elastrun::spec {
-namespace {
 
-std::optional<std::string> read_variable(const std::string& name) {
+std::optional<std::string> SystemEnvironment::variable(const std::string& name) const {
   const char* value = std::getenv(name.c_str());
   if (value == nullptr) return std::nullopt;
   return std::string(value);
 }
 
-std::vector<std::string> read_pet_names() {
+std::vector<std::string> SystemEnvironment::pet_variables() const {
   std::vector<std::string> names;
   for (char** one = environ; one != nullptr && *one != nullptr; ++one) {
     const std::string_view entry(*one);
@@ -35,18 +34,18 @@ std::vector<std::string> read_pet_names() {
   return names;
 }
 
-bool path_exists(const std::string& path) {
+bool SystemEnvironment::exists(const std::string& path) const {
   return ::access(path.c_str(), F_OK) == 0;
 }
 
-bool path_is_executable(const std::string& path) {
+bool SystemEnvironment::is_executable(const std::string& path) const {
   struct stat facts {};
   // A folder has the bit for searching it, by which access(2) alone would take it for a program.
   return ::stat(path.c_str(), &facts) == 0 && S_ISREG(facts.st_mode) &&
          ::access(path.c_str(), X_OK) == 0;
 }
 
-std::string read_first_line(const std::string& path) {
+std::string SystemEnvironment::first_line(const std::string& path) const {
   // O_NONBLOCK: a FIFO of that name would wait for its writer.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   // execve(2) reads so much of the first line (BINPRM_BUF_SIZE, since Linux 5.1).
@@ -57,7 +56,7 @@ std::string read_first_line(const std::string& path) {
   return end == std::string::npos ? line : line.substr(0, end + 1);
 }
 
-int count_cpus() {
+int SystemEnvironment::count_cpus() const {
   // sched_getaffinity(2) fails with EINVAL if the mask is smaller than the kernel's.
   for (int bits = 1024; bits <= (1 << 20); bits *= 4) {
     cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(bits));
@@ -72,30 +71,19 @@ int count_cpus() {
   return static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
-std::string own_program() {
+std::string SystemEnvironment::own_program() const {
   std::array<char, PATH_MAX> path{};
   // Not by argv[0], which the caller chooses.
   const auto size = ::readlink("/proc/self/exe", path.data(), path.size());
   return size > 0 ? std::string(path.data(), static_cast<std::size_t>(size)) : std::string();
 }
 
-}  // namespace
+Result<std::string> SystemEnvironment::read_file(const std::string& path) const {
+  return elastrun::read_file(path);
+}
 
-HostEnvironment system_host_environment(std::function<int()> count_gpus,
-                                        std::function<int()> count_xpus) {
-  HostEnvironment around;
-  around.variable = read_variable;
-  around.pet_variables = read_pet_names;
-  around.read_file = [](const std::string& path) { return read_file(path); };
-  around.exists = path_exists;
-  around.is_executable = path_is_executable;
-  around.first_line = read_first_line;
-  around.count_cpus = count_cpus;
-  around.count_gpus = std::move(count_gpus);
-  around.count_xpus = std::move(count_xpus);
-  around.make_uuid = random_uuid;
-  around.own_program = own_program;
-  return around;
+std::string SystemEnvironment::make_uuid() const {
+  return random_uuid();
 }
 
 }  // namespace elastrun::spec

@@ -3,7 +3,6 @@
 
 #include "core/error.hpp"
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,47 +16,58 @@ struct Accelerators {
   int count = 0;
 };
 
-/// What `resolve` may ask the machine. All of it can be faked; nothing is asked unless needed.
-struct HostEnvironment {
+/// What `resolve` may ask the machine; nothing is asked unless needed.
+class HostEnvironment {
+ public:
+  virtual ~HostEnvironment() = default;
   /// A variable of the environment, or nothing if it is unset.
-  std::function<std::optional<std::string>(const std::string& name)> variable;
+  virtual std::optional<std::string> variable(const std::string& name) const = 0;
   /// The names of all variables that begin with PET_, sorted.
-  std::function<std::vector<std::string>()> pet_variables = [] {
-    return std::vector<std::string>();
-  };
-  std::function<Result<std::string>(const std::string& path)> read_file;
+  virtual std::vector<std::string> pet_variables() const = 0;
+  virtual Result<std::string> read_file(const std::string& path) const = 0;
   /// Whether the path names a file at all, and one that may be executed.
-  std::function<bool(const std::string& path)> exists;
-  std::function<bool(const std::string& path)> is_executable;
+  virtual bool exists(const std::string& path) const = 0;
+  virtual bool is_executable(const std::string& path) const = 0;
   /// The start of a file up to its first line end, which is included; 256 bytes at most, as the
   /// kernel reads of a script. Empty if the file is missing.
-  std::function<std::string(const std::string& path)> first_line;
+  virtual std::string first_line(const std::string& path) const = 0;
   /// CPUs that this process may run on.
-  std::function<int()> count_cpus;
+  virtual int count_cpus() const = 0;
   /// Devices that a worker would see; 0 where there are none.
-  std::function<int()> count_gpus;
-  std::function<int()> count_xpus;
+  virtual int count_gpus() const { return 0; }
+  virtual int count_xpus() const { return 0; }
   /// "nvlink-CLUSTER-CLIQUE" of the GPUs; empty: there is none, or the driver does not tell.
-  std::function<std::string()> nvlink_domain = [] { return std::string(); };
-  std::function<std::string()> make_uuid;
-
+  virtual std::string nvlink_domain() const { return {}; }
+  virtual std::string make_uuid() const = 0;
   /// The file of this program, with links resolved; empty if that is not known.
-  std::function<std::string()> own_program;
+  virtual std::string own_program() const = 0;
+  /// Whether there may be accelerators of other makers, and what torch, which takes seconds to
+  /// import, says of one by its name, or of the current one for "auto". Fails with an empty text
+  /// where torch is not asked.
+  virtual bool has_other_accelerators() const { return false; }
+  virtual Result<Accelerators> ask_torch(const std::string& /*interpreter*/,
+                                         const std::string& /*name*/) const {
+    return fail(Code::Usage, "");
+  }
 
   /// How this program was called, argv[0]: links are not resolved. Empty if that is not known.
-  std::string called_as;
+  std::string called_as{};
   /// Names that a custom launcher has registered, beside the built-in ones.
-  std::vector<std::string> rdzv_backends, event_handlers, logs_specs;
-
-  /// Whether there may be accelerators of other makers, and what torch, which takes seconds to
-  /// import, says of one by its name, or of the current one for "auto". Without it none is known.
-  std::function<bool()> has_other_accelerators = [] { return false; };
-  std::function<Result<Accelerators>(const std::string& interpreter, const std::string& name)>
-      ask_torch{};
+  std::vector<std::string> rdzv_backends{}, event_handlers{}, logs_specs{};
 };
 
-/// The real ones, but for devices: those are counted by the caller, who has the library for it.
-HostEnvironment system_host_environment(std::function<int()> count_gpus,
-                                        std::function<int()> count_xpus);
+/// The real one, but for devices: whoever has the libraries for them adds those.
+class SystemEnvironment : public HostEnvironment {
+ public:
+  std::optional<std::string> variable(const std::string& name) const override;
+  std::vector<std::string> pet_variables() const override;
+  Result<std::string> read_file(const std::string& path) const override;
+  bool exists(const std::string& path) const override;
+  bool is_executable(const std::string& path) const override;
+  std::string first_line(const std::string& path) const override;
+  int count_cpus() const override;
+  std::string make_uuid() const override;
+  std::string own_program() const override;
+};
 
 }  // namespace elastrun::spec

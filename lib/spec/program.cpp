@@ -27,7 +27,8 @@ Refusal cannot_run(std::string_view what, const std::string& name, const HostEnv
   // execvp(3) ends with EACCES where a file is there and cannot be run, and with ENOENT else: the
   // two need different advice.
   const auto paths = candidates(name, around);
-  const bool there = std::any_of(paths.begin(), paths.end(), around.exists);
+  const bool there =
+      std::ranges::any_of(paths, [&](const auto& path) { return around.exists(path); });
   if (there) {
     return launcher_refusal(
         fmt::format("cannot run the {} {}: Permission denied", what, in_quotes(name)),

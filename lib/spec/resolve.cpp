@@ -442,13 +442,11 @@ class Resolver {
     const bool is_name = !given.empty() && std::ranges::all_of(given, [](char one) {
       return (one >= 'a' && one <= 'z') || (one >= '0' && one <= '9') || one == '_';
     }) && (given[0] < '0' || given[0] > '9');
-    if (!is_name || !around_.ask_torch) {
-      return unknown({});
-    }
+    if (!is_name) return unknown({});
     // That of the workers: another one may have another torch.
     if (auto refusal = find_interpreter(job_, around_)) return unknown("\n" + refusal->text);
     const auto there = around_.ask_torch(job_.interpreter, given);
-    if (!there) return unknown("\n" + there.error().text);
+    if (!there) return unknown(there.error().text.empty() ? "" : "\n" + there.error().text);
     if (there->count == 0) {
       return launcher_refusal(fmt::format("{} is not available.", given),
                               fmt::format("torch of {} sees none", job_.interpreter));

@@ -17,7 +17,8 @@ using Words = std::vector<std::string>;
 
 /// A machine of the tests' own: variables, files and programs as they say. It has a python3 in its
 /// PATH and a script, so that a job without more words resolves.
-struct FakeMachine {
+struct FakeMachine : HostEnvironment {
+  FakeMachine() { called_as = "elastrun"; }
   std::map<std::string, std::string> variables = {{"PATH", "/usr/bin:/bin"}};
   std::map<std::string, std::string> files;
   std::set<std::string> existing = {"train.py"};
@@ -25,61 +26,52 @@ struct FakeMachine {
   int cpus = 6, gpus = 0, xpus = 0;
   std::string nvlink;                         // domain
   std::map<std::string, Accelerators> torch;  // what it says of these names
-  std::vector<std::string> backends, event_handlers, logs_specs;
-  std::string called_as = "elastrun", program = "/opt/elastrun/bin/elastrun";
+  std::string program = "/opt/elastrun/bin/elastrun";
 
-  HostEnvironment host_environment() const {
-    HostEnvironment around;
-    around.variable = [this](const std::string& name) -> std::optional<std::string> {
-      const auto found = variables.find(name);
-      return found == variables.end() ? std::nullopt : std::optional(found->second);
-    };
-    around.pet_variables = [this] {
-      Words names;
-      for (const auto& [name, value] : variables) {
-        if (name.starts_with("PET_")) names.push_back(name);
-      }
-      return names;
-    };
-    around.read_file = [this](const std::string& path) -> Result<std::string> {
-      const auto found = files.find(path);
-      if (found == files.end()) return fail(Code::Usage, path + ": No such file or directory");
-      return found->second;
-    };
-    around.exists = [this](const std::string& path) {
-      return existing.contains(path) || programs.contains(path);
-    };
-    around.is_executable = [this](const std::string& path) { return programs.contains(path); };
-    around.first_line = [this](const std::string& path) {
-      const auto found = files.find(path);
-      return found == files.end() ? std::string()
-                                  : found->second.substr(0, found->second.find('\n') + 1);
-    };
-    around.called_as = called_as;
-    around.own_program = [this] { return program; };
-    around.count_cpus = [this] { return cpus; };
-    around.count_gpus = [this] { return gpus; };
-    around.count_xpus = [this] { return xpus; };
-    around.has_other_accelerators = [this] { return torch.contains("auto"); };
-    around.ask_torch = [this](const std::string& interpreter,
-                              const std::string& name) -> Result<Accelerators> {
-      const auto found = torch.find(name);
-      if (found == torch.end()) return fail(Code::Usage, interpreter + " knows no " + name);
-      return found->second;
-    };
-    around.nvlink_domain = [this] { return nvlink; };
-    around.make_uuid = [] { return std::string("00000000-0000-4000-8000-000000000010"); };
-    around.rdzv_backends = backends;
-    around.event_handlers = event_handlers;
-    around.logs_specs = logs_specs;
-    return around;
+  std::optional<std::string> variable(const std::string& name) const override {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
   }
+  std::vector<std::string> pet_variables() const override {
+    Words names;
+    for (const auto& [name, value] : variables) {
+      if (name.starts_with("PET_")) names.push_back(name);
+    }
+    return names;
+  }
+  Result<std::string> read_file(const std::string& path) const override {
+    const auto found = files.find(path);
+    if (found == files.end()) return fail(Code::Usage, path + ": No such file or directory");
+    return found->second;
+  }
+  bool exists(const std::string& path) const override {
+    return existing.contains(path) || programs.contains(path);
+  }
+  bool is_executable(const std::string& path) const override { return programs.contains(path); }
+  std::string first_line(const std::string& path) const override {
+    const auto found = files.find(path);
+    return found == files.end() ? std::string()
+                                : found->second.substr(0, found->second.find('\n') + 1);
+  }
+  std::string own_program() const override { return program; }
+  int count_cpus() const override { return cpus; }
+  int count_gpus() const override { return gpus; }
+  int count_xpus() const override { return xpus; }
+  bool has_other_accelerators() const override { return torch.contains("auto"); }
+  Result<Accelerators> ask_torch(const std::string& interpreter,
+                                 const std::string& name) const override {
+    const auto found = torch.find(name);
+    if (found == torch.end()) return fail(Code::Usage, interpreter + " knows no " + name);
+    return found->second;
+  }
+  std::string nvlink_domain() const override { return nvlink; }
+  std::string make_uuid() const override { return "00000000-0000-4000-8000-000000000010"; }
 
   /// The whole way from words to a job.
   Answer<Resolved> run(const Words& words) const {
     const auto line = parse_command_line(words);
     if (!line) return std::unexpected(line.error());
-    return resolve(*line, host_environment());
+    return resolve(*line, *this);
   }
 
   /// The job of words that must be right.

@@ -8,9 +8,8 @@
 namespace elastrun::spec {
 
 TEST_CASE("host environment: the real machine answers") {
-  const auto around = system_host_environment([] { return 3; }, [] { return 0; });
+  const SystemEnvironment around;
   CHECK(around.count_cpus() >= 1);
-  CHECK(around.count_gpus() == 3);
   CHECK(around.variable("PATH").has_value());
   CHECK(!around.variable("ELASTRUN_NO_SUCH_VARIABLE"));
   CHECK(around.is_executable("/bin/sh"));

@@ -185,7 +185,7 @@ TEST_CASE("rendezvous choice: backends and endpoints are checked before anybody 
         "accepted");
   CHECK(machine.refusal({"--rdzv-backend=c10d", "--rdzv-conf=store_type=file",
                          "--rdzv-endpoint=/tmp/a b", "train.py"}) == "accepted");
-  machine.backends = {"pigeon"};
+  machine.rdzv_backends = {"pigeon"};
   CHECK(machine.refusal({"--rdzv-backend=pigeon", "--rdzv-endpoint=a$b", "train.py"}) ==
         "accepted");
   CHECK(has_warning(machine.job({"--rdzv-backend=c10d", "--master-addr=x", "train.py"}),

@@ -50,8 +50,11 @@ TEST_CASE("topology address: the NVLink domain comes behind the switches, and is
   CHECK(job.notes.back() ==
         "Ranks by topology: the address of this node is s0.nvlink-ab01-3 (SLURM_TOPOLOGY_ADDR, "
         "NVLink)");
-  auto around = machine.host_environment();
-  around.nvlink_domain = []() -> std::string { throw std::runtime_error("asked"); };
+  struct Unasked final : FakeMachine {
+    explicit Unasked(const FakeMachine& machine) : FakeMachine(machine) {}
+    std::string nvlink_domain() const override { throw std::runtime_error("asked"); }
+  };
+  const Unasked around(machine);
   for (const Words& words :
        {Words{"train.py"}, with({"--standalone"}, {"train.py"}), with({"--topology=rack1"})}) {
     const auto resolved = resolve(*parse_command_line(words), around);
