@@ -56,7 +56,7 @@ class HostEnvironment {
   std::vector<std::string> rdzv_backends{}, event_handlers{}, logs_specs{};
 };
 
-/// The real one, but for devices: whoever has the libraries for them adds those.
+/// The real one. A program with the libraries for devices adds those.
 class SystemEnvironment : public HostEnvironment {
  public:
   std::optional<std::string> variable(const std::string& name) const override;

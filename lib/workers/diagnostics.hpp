@@ -23,8 +23,8 @@ std::optional<PythonException> exception_of(const Failure& failure);
 /// collective): the one who says so is seldom the one to blame.
 bool blames_a_peer(std::string_view text);
 
-/// Whether nothing but the loss of a peer, or our signal, explains its end: no culprit where
-/// another one has failed of its own, on this node or on another one.
+/// Whether only the loss of a peer, or our signal, explains its end. Where another worker has
+/// failed by itself, on this node or on another one, that one is the culprit.
 bool is_victim(const Failure& failure);
 
 /// Whether NCCL's watchdog took the process down because a collective operation timed out: by

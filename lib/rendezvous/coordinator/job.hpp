@@ -29,7 +29,7 @@ struct KnownWorld {
   Duration at_work{};
 };
 
-/// Whoever runs a coordinator that has successors, and must know or allow what it does. The
+/// Runs a coordinator that has successors, and must know or allow what that one does. The
 /// defaults are those of one that has none.
 class CoordinatorOwner {
  public:
