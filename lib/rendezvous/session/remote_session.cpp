@@ -34,6 +34,8 @@
 
 namespace elastrun::rendezvous {
 
+using boost::asio::ip::tcp;
+
 /// How long to wait before the next attempt to connect, and when to stop trying. Pure but
 /// for its seed. The waits grow from 10 ms to half a second and are drawn at random within a factor
 /// of two, so that thousands of agents that lost one coordinator do not come back in step.
@@ -88,57 +90,166 @@ class CoordinatorSearch {
     /// takes connections but says nothing.
     Duration read_timeout;
   };
-  struct Handlers {
+  /// The one that searches.
+  class Seeker {
+   public:
+    virtual ~Seeker() = default;
     /// Before the locator is asked: what it has to know.
-    std::function<void()> asking;
-    std::function<void(boost::asio::ip::tcp::socket)> connected;
+    virtual void asking() = 0;
+    virtual void connected(tcp::socket socket) = 0;
     /// The search has ended in vain; `requeue`: the scheduler should start the job again.
-    std::function<void(const std::string& why, bool requeue)> given_up;
+    virtual void given_up(const std::string& why, bool requeue) = 0;
     /// Now and then, while it lasts.
-    std::function<void()> still_searching;
+    virtual void still_searching() = 0;
   };
 
-  CoordinatorSearch(boost::asio::io_context& loop, Clock& clock, Locator& locator, Limits limits);
+  CoordinatorSearch(boost::asio::io_context& loop, Clock& clock, Locator& locator, Limits limits,
+                    Seeker& seeker)
+      : clock_(clock),
+        locator_(locator),
+        seeker_(seeker),
+        limits_(std::move(limits)),
+        dialer_(loop, clock),
+        retry_(clock_.make_alarm()),
+        progress_(clock_.make_alarm()),
+        // A random seed for each agent: the nodes of a job start in the same second, and with one
+        // seed they would all knock at the same moments for ever.
+        backoff_(std::random_device{}()) {}
 
-  void begin(Handlers handlers);
+  void begin() {
+    backoff_.begin(clock_.now(), limits_.join_timeout);
+    watch_progress();
+    locate();
+  }
+
   /// The coordinator was lost.
-  void begin_again();
-  void locate();
+  void begin_again() {
+    // A fixed host that has gone does not come back, so a silence is enough; an election takes
+    // longer.
+    backoff_.begin(clock_.now(), locator_.elects() ? limits_.join_timeout : limits_.silence);
+    watch_progress();
+    locate();
+  }
+
+  void locate() {
+    seeker_.asking();
+    locator_.locate([this](Result<Place> place) {
+      if (place) {
+        place_ = std::move(*place);
+        return dial();
+      }
+      // What has worked before is not a user's mistake: the register will have it again.
+      const Code code = place.error().code;
+      const bool mistake = code == Code::Usage && !connected_once_;
+      if (mistake || code == Code::Rendezvous) return seeker_.given_up(place.error().text, false);
+      try_again(place.error());
+    });
+  }
+
   /// The place found was the wrong one: retries later, until time is up.
-  void try_again(const Error& error);
+  void try_again(const Error& error) {
+    // So that another place is given, if there is one.
+    if (!place_.endpoint.host.empty()) locator_.reject(place_);
+    trouble_ = error.text;
+    const TimePoint now = clock_.now();
+    if (backoff_.over(now)) return give_up();
+    // Not beyond the deadline, so that one last attempt is made at it.
+    retry_->arm(std::min(now + backoff_.next(), backoff_.deadline()), [this] { locate(); });
+  }
+
   /// The same; it takes the connection, but has not answered in `time_to_answer`.
-  void try_mute_again(const Error& error);
+  void try_mute_again(const Error& error) {
+    // Perhaps frozen with its machine, and back in a moment. A proxy whose host is gone hangs up.
+    if (connected_once_ && !locator_.elects()) backoff_.extend(limits_.read_timeout);
+    try_again(error);
+  }
+
   /// This agent has been taken in. `stand_alone`: see Coordinator.
-  void taken_in(bool stand_alone);
+  void taken_in(bool stand_alone) {
+    searching_ = false;
+    connected_once_ = true;
+    stand_alone_ = stand_alone;
+    // From here on a fixed locator hosts no rendezvous itself: two hosts of one job would each form
+    // a world.
+    locator_.accept(place_);
+  }
+
   /// Takes back what is under way, but the search is not over.
-  void interrupt();
+  void interrupt() {
+    dialer_.cancel();
+    retry_->disarm();
+  }
+
   /// It is.
-  void stop();
+  void stop() {
+    interrupt();
+    locator_.cancel();
+    progress_->disarm();
+  }
 
   const Place& place() const { return place_; }
-  std::string where() const;
+  std::string where() const {
+    return net::format_endpoint(place_.endpoint.host, place_.endpoint.port);
+  }
+
   bool connected_once() const { return connected_once_; }
   /// Until the search is given up.
-  Duration time_left() const;
+  Duration time_left() const {
+    // Never zero, or the last attempt would fail before it is made.
+    return std::max<Duration>(backoff_.deadline() - clock_.now(), std::chrono::milliseconds(100));
+  }
+
   /// How long the peer may take to answer once it has the connection.
-  Duration time_to_answer() const;
+  Duration time_to_answer() const { return std::min(limits_.silence, time_left()); }
+
   /// Why the search has not succeeded yet; empty: not tried yet.
   const std::string& trouble() const { return trouble_; }
   void set_trouble(std::string text) { trouble_ = std::move(text); }
   /// One warning, in all, that it takes long.
-  void warn();
+  void warn() {
+    // Once, at the level that everybody sees: people at a terminal read the progress, which goes
+    // on.
+    if (std::exchange(warned_, true)) return;
+    log::warning("rendezvous", "still looking for the coordinator of the job \"{}\": {}",
+                 limits_.run_id, trouble_);
+  }
 
  private:
-  void dial();
-  void watch_progress();
-  void give_up();
+  void dial() {
+    // No longer than a later silence: meanwhile others may have elected another leader.
+    const Duration limit = std::min(limits_.read_timeout, time_to_answer());
+    dialer_.dial(place_.endpoint, limit, [this](Result<tcp::socket> socket) {
+      if (socket) return seeker_.connected(std::move(*socket));
+      // An agent that hosted the rendezvous and is gone does not come back.
+      const bool gone = socket.error().code == Code::Closed && connected_once_ && !stand_alone_;
+      if (gone && !locator_.elects())
+        return seeker_.given_up(coordinator_gone_text(socket.error().text), true);
+      try_again(socket.error());
+    });
+  }
+
+  // People who wait want to know for what, also before anybody answers.
+  void watch_progress() {
+    searching_ = true;
+    progress_->arm(clock_.now() + limits_.progress_interval, [this] {
+      if (!searching_) return;
+      seeker_.still_searching();
+      watch_progress();
+    });
+  }
+
+  void give_up() {
+    const std::string why = no_coordinator_text(limits_.run_id, backoff_.time(), trouble_);
+    // A job that has run is sound, and worth a requeue; one that has never met may be a mistake.
+    seeker_.given_up(why, connected_once_);
+  }
 
   AwakeClock clock_;  // who is paused has not looked meanwhile
   Locator& locator_;
+  Seeker& seeker_;
   const Limits limits_;
   net::Dialer dialer_;
   const std::unique_ptr<Alarm> retry_, progress_;
-  Handlers handlers_;
 
   Backoff backoff_;
   Place place_;
@@ -146,135 +257,6 @@ class CoordinatorSearch {
   std::string trouble_;
   bool warned_ = false;
 };
-
-using boost::asio::ip::tcp;
-
-CoordinatorSearch::CoordinatorSearch(boost::asio::io_context& loop, Clock& clock, Locator& locator,
-                                     Limits limits)
-    : clock_(clock),
-      locator_(locator),
-      limits_(std::move(limits)),
-      dialer_(loop, clock),
-      retry_(clock_.make_alarm()),
-      progress_(clock_.make_alarm()),
-      // A random seed for each agent: the nodes of a job start in the same second, and with one
-      // seed they would all knock at the same moments for ever.
-      backoff_(std::random_device{}()) {}
-
-void CoordinatorSearch::begin(Handlers handlers) {
-  handlers_ = std::move(handlers);
-  backoff_.begin(clock_.now(), limits_.join_timeout);
-  watch_progress();
-  locate();
-}
-
-void CoordinatorSearch::begin_again() {
-  // A fixed host that has gone does not come back, so a silence is enough; an election takes
-  // longer.
-  backoff_.begin(clock_.now(), locator_.elects() ? limits_.join_timeout : limits_.silence);
-  watch_progress();
-  locate();
-}
-
-void CoordinatorSearch::locate() {
-  handlers_.asking();
-  locator_.locate([this](Result<Place> place) {
-    if (place) {
-      place_ = std::move(*place);
-      return dial();
-    }
-    // What has worked before is not a user's mistake: the register will have it again.
-    const Code code = place.error().code;
-    const bool mistake = code == Code::Usage && !connected_once_;
-    if (mistake || code == Code::Rendezvous) return handlers_.given_up(place.error().text, false);
-    try_again(place.error());
-  });
-}
-
-void CoordinatorSearch::dial() {
-  // No longer than a later silence: meanwhile others may have elected another leader.
-  const Duration limit = std::min(limits_.read_timeout, time_to_answer());
-  dialer_.dial(place_.endpoint, limit, [this](Result<tcp::socket> socket) {
-    if (socket) return handlers_.connected(std::move(*socket));
-    // An agent that hosted the rendezvous and is gone does not come back.
-    const bool gone = socket.error().code == Code::Closed && connected_once_ && !stand_alone_;
-    if (gone && !locator_.elects())
-      return handlers_.given_up(coordinator_gone_text(socket.error().text), true);
-    try_again(socket.error());
-  });
-}
-
-void CoordinatorSearch::try_again(const Error& error) {
-  // So that another place is given, if there is one.
-  if (!place_.endpoint.host.empty()) locator_.reject(place_);
-  trouble_ = error.text;
-  const TimePoint now = clock_.now();
-  if (backoff_.over(now)) return give_up();
-  // Not beyond the deadline, so that one last attempt is made at it.
-  retry_->arm(std::min(now + backoff_.next(), backoff_.deadline()), [this] { locate(); });
-}
-
-void CoordinatorSearch::try_mute_again(const Error& error) {
-  // Perhaps frozen with its machine, and back in a moment. A proxy whose host is gone hangs up.
-  if (connected_once_ && !locator_.elects()) backoff_.extend(limits_.read_timeout);
-  try_again(error);
-}
-
-void CoordinatorSearch::give_up() {
-  const std::string why = no_coordinator_text(limits_.run_id, backoff_.time(), trouble_);
-  // A job that has run is sound, and worth a requeue; one that has never met may be a mistake.
-  handlers_.given_up(why, connected_once_);
-}
-
-void CoordinatorSearch::taken_in(bool stand_alone) {
-  searching_ = false;
-  connected_once_ = true;
-  stand_alone_ = stand_alone;
-  // From here on a fixed locator hosts no rendezvous itself: two hosts of one job would each form a
-  // world.
-  locator_.accept(place_);
-}
-
-void CoordinatorSearch::interrupt() {
-  dialer_.cancel();
-  retry_->disarm();
-}
-
-void CoordinatorSearch::stop() {
-  interrupt();
-  locator_.cancel();
-  progress_->disarm();
-}
-
-std::string CoordinatorSearch::where() const {
-  return net::format_endpoint(place_.endpoint.host, place_.endpoint.port);
-}
-
-Duration CoordinatorSearch::time_left() const {
-  // Never zero, or the last attempt would fail before it is made.
-  return std::max<Duration>(backoff_.deadline() - clock_.now(), std::chrono::milliseconds(100));
-}
-
-Duration CoordinatorSearch::time_to_answer() const {
-  return std::min(limits_.silence, time_left());
-}
-
-// People who wait want to know for what, also before anybody answers.
-void CoordinatorSearch::watch_progress() {
-  searching_ = true;
-  progress_->arm(clock_.now() + limits_.progress_interval, [this] {
-    if (!searching_) return;
-    handlers_.still_searching();
-    watch_progress();
-  });
-}
-
-void CoordinatorSearch::warn() {
-  // Once, at the level that everybody sees: people at a terminal read the progress, which goes on.
-  if (std::exchange(warned_, true)) return;
-  log::warning("rendezvous", "still looking for the coordinator of the job \"{}\": {}",
-               limits_.run_id, trouble_);
-}
 
 std::vector<std::string> alternate_addresses(const std::string& address,
                                              const std::vector<boost::asio::ip::address>& all) {
@@ -336,7 +318,6 @@ class Refusals {
 
 namespace {
 
-using boost::asio::ip::tcp;
 using net::Link;
 
 // What to say of one who takes connections at `endpoint`, seen as `remote`, and says nothing: the
@@ -362,7 +343,7 @@ CoordinatorSearch::Limits search_limits(const RemoteSettings& settings) {
 }
 
 //   state          left by                                              for
-//   searching      greet: the search has a connection                   greeted
+//   searching      connected: the search has a connection               greeted
 //                  declare_lost: it was in vain                         over
 //   greeted        welcomed                                             taken in
 //                  refused, disconnected, or no answer in time          searching, or over
@@ -374,7 +355,7 @@ CoordinatorSearch::Limits search_limits(const RemoteSettings& settings) {
 //
 // A link that was set aside stays open, though nothing is heard on it, until the group has ended:
 // its end tells the coordinator so.
-class RemoteSession final : public Session {
+class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
  public:
   RemoteSession(boost::asio::io_context& loop, Clock& clock,
                 std::shared_ptr<const net::Sealer> sealer, std::unique_ptr<Locator> locator,
@@ -384,7 +365,7 @@ class RemoteSession final : public Session {
         sealer_(std::move(sealer)),
         locator_(std::move(locator)),
         settings_(std::move(settings)),
-        search_(loop, clock, *locator_, search_limits(settings_)),
+        search_(loop, clock, *locator_, search_limits(settings_), *this),
         heartbeat_(clock.make_alarm()),
         // Random, because two agents in containers may share both host name and pid.
         membership_(random_text(12)) {}
@@ -398,10 +379,7 @@ class RemoteSession final : public Session {
   void open(OnPush on_push) override {
     on_push_ = std::move(on_push);
     locator_->on_moved([this] { coordinator_moved(); });
-    search_.begin({[this] { brief_locator(); },
-                   [this](tcp::socket socket) { greet(std::move(socket)); },
-                   [this](const std::string& why, bool requeue) { declare_lost(why, requeue); },
-                   [this] { tell_trouble(); }});
+    search_.begin();
   }
 
   void join(Node self) override {
@@ -452,11 +430,11 @@ class RemoteSession final : public Session {
  private:
   // Finding the coordinator
 
-  void brief_locator() {
+  void asking() override {
     locator_->learn(epoch_, std::max(membership_.previous().nodes, settings_.rules.min_nodes));
   }
 
-  void tell_trouble() {
+  void still_searching() override {
     if (!membership_.wants_membership()) return;
     if (link_) search_.set_trouble(silent_port_text(place().endpoint, link_->remote_address()));
     if (search_.trouble().empty()) return;
@@ -470,7 +448,7 @@ class RemoteSession final : public Session {
 
   // Talking to it
 
-  void greet(tcp::socket socket) {
+  void connected(tcp::socket socket) override {
     link_ = Link::make(std::move(socket), sealer_, Link::Side::Connector);
     link_->frame_limit(16u << 20);  // a round of a large world lists its members for group rank 0
     link_->start({[this](const std::string& payload) { hear(payload); },
@@ -702,6 +680,7 @@ class RemoteSession final : public Session {
     return over_ || closed_ || (leaving_ && !comes_back);
   }
 
+  void given_up(const std::string& why, bool requeue) override { declare_lost(why, requeue); }
   void declare_lost(const std::string& why, bool requeue, bool misuse = false) {
     over_ = true;
     // A node that leaves has given its reason already, and its report shows that one.
