@@ -12,6 +12,24 @@
 #include <string>
 #include <vector>
 
+/// Who may still be at work. Two worlds at work at once would be two jobs that write the same
+/// checkpoints, so a round is given out only once the last world has ended, as far as anybody here
+/// knows (elastrun-design(7) has the whole chain, elastrun-protocol(7) the times):
+///
+///   PastWorlds    which world was the last one, and which numbers of rounds are taken
+///   WorldFence    whether that one may run as a whole: a single member whose group has ended
+///                 proves that it does not
+///   MemberFence   its members that may run out of sight, one by one: they have left, lost their
+///                 connection, or belong to the world of another coordinator
+///
+/// What a successor, which has seen nothing of it, learns about a world:
+///
+///   WorldRecord   the world, recorded before any worker runs in it
+///   Remnant       what is left of it, once it breaks up
+///   Leavers       its members whose groups are being stopped, and may be saving
+///
+/// An elected coordinator keeps these beside its lease (WorldRecords), a coordinator that stands
+/// alone in its file (KnownWorlds), and both in FencedJobs for jobs without a connected agent.
 namespace elastrun::rendezvous {
 
 /// Members that may be saving, and when the last of their groups has ended.
