@@ -21,6 +21,7 @@ def one(optimizer):
     optimizer.zero_grad()
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """
 
 
@@ -66,6 +67,9 @@ class Auto(AgentEnd):
         return [str(one.get("kind") or next(key for key in one if key.endswith("_time")))
                 for one in entries]
 
+    def checkpoints(self, said: list[dict[str, object]]) -> list[object]:
+        return [one["step"] for one in said if one.get("kind") == "checkpoint"]
+
     def steps(self) -> list[object]:
         return [one["step_count"] for one in self.said() if "step_end_time" in one]
 
@@ -104,7 +108,6 @@ one(torch.optim.SGD(model.parameters(), lr=0.1))
 
     def test_a_forked_child_tells_nothing_at_its_end(self) -> None:
         self.run_script(MODEL + """
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 one(optimizer)  # which is kept back, until it is known who tells of steps
 if os.fork() == 0: sys.exit(0)
 os.wait()
@@ -120,7 +123,6 @@ class Slow(Dataset):
     def __getitem__(self, index):
         time.sleep(0.02)
         return torch.ones(4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 torch.save(torch.ones(3), "tensor.pt")     # no checkpoint, and before the first step
 for batch in DataLoader(Slow(), batch_size=1):
     for _ in range(3): model(batch).sum().backward()   # gradients of three batches
@@ -140,8 +142,7 @@ for batch in DataLoader([torch.ones(4)] * 50, batch_size=1): optimizer.step()   
             "data_loading_start_time", "data_loading_end_time", "training_prep_start_time",
             "training_prep_end_time", "step_end_time"][-first - 1:])
         self.assertEqual(names.count("checkpoint_save_start_time"), 2)
-        self.assertEqual([one for one in said if one.get("kind") == "checkpoint"],
-                         [{"kind": "checkpoint", "step": 3}])
+        self.assertEqual(self.checkpoints(said), [3])
         self.assertEqual([one["step_count"] for one in said if "step_end_time" in one],
                          list(range(54)))
         times = [next(value for key, value in one.items() if "time" in key)
@@ -203,7 +204,6 @@ one(optimizer), one(optimizer)
         self.run_script(MODEL + """
 from collections import OrderedDict
 from elastrun.checkpoint_steps import is_checkpoint
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 class Loud(dict):
     def values(self): raise RuntimeError("mine")
     def __getattr__(self, name): raise RuntimeError("mine")
@@ -226,7 +226,7 @@ for number in range(20):
     if number == 9: torch.save({"model": model.state_dict()}, "a.pt")
 """)
         said = self.said()
-        self.assertEqual([one["step"] for one in said if one.get("kind") == "checkpoint"], [9])
+        self.assertEqual(self.checkpoints(said), [9])
         self.run_script(MODEL + """
 torch.load("metrics.pt"), torch.load("a.pt"), torch.load("sample.pt")
 one(torch.optim.SGD(model.parameters(), lr=0.1))
@@ -241,7 +241,6 @@ faulthandler.dump_traceback_later(60, exit=True)
 journal._INTERVAL = 100
 torch.save(1, "number.pt")
 time.sleep(1)  # from now on the thread leaves it to the save
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 offer, left = channel.offer, [2]
 def interrupted(packet):
     if threading.current_thread() is threading.main_thread() and left and left.pop():
@@ -262,7 +261,6 @@ one(optimizer)
         self.run_script(MODEL + """
 import signal
 from torch.utils.data import DataLoader, Dataset
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 class Interrupted(Dataset):
     def __len__(self): return 4
     def __getitem__(self, index):
@@ -275,7 +273,7 @@ for batch in DataLoader(Interrupted()): one(optimizer)
 """)
         said = self.said()
         names = self.names(said)
-        self.assertEqual([one["step"] for one in said if one.get("kind") == "checkpoint"], [1])
+        self.assertEqual(self.checkpoints(said), [1])
         at = names.index("checkpoint_save_start_time")
         self.assertEqual(names[at - 1:at + 4], [
             "data_loading_start_time", "checkpoint_save_start_time", "checkpoint_save_end_time",
@@ -286,7 +284,6 @@ for batch in DataLoader(Interrupted()): one(optimizer)
         self.run_script(MODEL + """
 import signal
 import torch.distributed as dist
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 class Interrupted(str):
     def upper(self):
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -308,14 +305,12 @@ import faulthandler
 faulthandler.dump_traceback_later(60, exit=True)
 torch.save({"model": model.state_dict()}, "a.pt")
 torch.load("a.pt")
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3):
     one(optimizer)
     torch.save({"model": model.state_dict()}, "a.pt")
 """)
         said = self.said()
-        self.assertEqual([one["step"] for one in said if one.get("kind") == "checkpoint"],
-                         [0, 1, 2])
+        self.assertEqual(self.checkpoints(said), [0, 1, 2])
         self.assertEqual([one["step_count"] for one in said if "step_count" in one], [0, 1, 2])
 
     def test_a_step_within_a_compiled_region_compiles_as_without_us(self) -> None:
@@ -348,7 +343,6 @@ one(optimizer)
 import logging, warnings
 from torch.utils.data import DataLoader
 logging.disable(logging.WARNING)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 @torch.compile(backend="eager")
 def epoch(loader):
     for batch in loader:
@@ -437,7 +431,6 @@ torch.save({"o": optimizer.state_dict()}, "mine.pt")  # is told by rank 0 alone
     def test_a_checkpoint_that_another_thread_saves_is_told_and_takes_no_time(self) -> None:
         self.run_script(MODEL + """
 import threading
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 saved, go = threading.Event(), threading.Event()
 def save(state, path):
     go.wait()
@@ -462,8 +455,7 @@ time.sleep(0.2)
 go.set(), saved.wait()
 """)
         said = self.said()
-        self.assertEqual([one["step"] for one in said if one.get("kind") == "checkpoint"],
-                         [2, 4, 5, 6])
+        self.assertEqual(self.checkpoints(said), [2, 4, 5, 6])
         self.assertEqual(self.names(said).count("checkpoint_save_start_time"), 1)  # of main.pt
         self.assertEqual([one["step_count"] for one in said if "step_end_time" in one],
                          list(range(7)))
@@ -490,7 +482,6 @@ from torch.optim import Optimizer
 things = (save, load, dcp_save, torch.save, torch.utils.data.DataLoader.__iter__,
           Optimizer.state_dict)
 kept = [pickle.dumps(one) for one in things]
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def by_hand(*_): elastrun.step(0)  # while torch calls its hooks, one of which is ours
 sys.modules[Optimizer.__module__].register_optimizer_step_post_hook(by_hand)
 one(optimizer), one(optimizer)
@@ -524,7 +515,6 @@ class Slow(Dataset):
     def __getitem__(self, index):
         time.sleep(0.002)
         return torch.ones(4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def data():
     next(iter(DataLoader(Slow())))
 def evaluation():
@@ -551,8 +541,7 @@ for number in range(100, 103):
         again = [one for one in names[first:] if one not in load]
         self.assertEqual(again, ["step", *rest] * 3)
         self.assertEqual(names[names.index("checkpoint") + 1:][:2], load)
-        self.assertEqual([one["step"] for one in said if one.get("kind") == "checkpoint"],
-                         [100, 101, 102])
+        self.assertEqual(self.checkpoints(said), [100, 101, 102])
 
     def test_beside_a_recorder_hooks_tell_what_it_does_not_and_in_one_order(self) -> None:
         self.run_script(self.TRAINING + """
@@ -578,8 +567,7 @@ save()
                 *load, *load, "start", "end"]  # a loader makes its iterator, too
         self.assertEqual(names, ["training_prep_start", "training_prep_end", *told, *told,
                                  "checkpoint", *save[:2]])
-        self.assertEqual([one["step"] for one in said if one.get("kind") == "checkpoint"],
-                         [6, 7, 7, 7, 8, 8, 8])
+        self.assertEqual(self.checkpoints(said), [6, 7, 7, 7, 8, 8, 8])
         self.assertEqual({str(one["custom_badput_event_type"]) for one in said
                           if "custom_badput_event_type" in one}, {"100 %", "eval"})
 
@@ -645,13 +633,11 @@ Checkpointer().save("alone")
             *save, *save, *save, "checkpoint", *save, *save, "checkpoint", *restore,
             *save, "checkpoint", *save, *save, "checkpoint", *save, *save, *restore,
             *save, "checkpoint"])
-        self.assertEqual([one["step"] for one in said if one.get("kind") == "checkpoint"],
-                         [0, 2, 0, 2, -2])
+        self.assertEqual(self.checkpoints(said), [0, 2, 0, 2, -2])
 
     def test_other_ranks_tell_steps_alone(self) -> None:
         self.run_script(MODEL + """
 from torch.utils.data import DataLoader
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for batch in DataLoader([torch.ones(4)] * 3): one(optimizer)
 torch.save(model, "a.pt")
 """, RANK="1")
@@ -661,7 +647,6 @@ torch.save(model, "a.pt")
         self.run_script(MODEL + """
 import torch.distributed as dist, torch.distributed.checkpoint as dcp
 dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meet", rank=0, world_size=1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 one(optimizer)
 dcp.save({"m": model.state_dict()}, checkpoint_id="here")
 one(optimizer)
@@ -671,7 +656,7 @@ dcp.load({"m": model.state_dict()}, checkpoint_id="here")
 dist.destroy_process_group()
 """)
         said = self.said()
-        self.assertEqual([one["step"] for one in said if one.get("kind") == "checkpoint"], [0, 1])
+        self.assertEqual(self.checkpoints(said), [0, 1])
         names = self.names(said)
         self.assertEqual(names.count("checkpoint_save_start_time"), 2)
         self.assertEqual(names.count("checkpoint_save_end_time"), 2)
@@ -802,7 +787,6 @@ one(optimizer); one(optimizer)
     def test_what_is_no_evaluation_is_training(self) -> None:
         self.run_script(MODEL + """
 teacher = torch.nn.Linear(4, 1).eval()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 model.eval()           # as what was loaded may be, before the first step
 for _ in range(3): one(optimizer)
 model.train()
@@ -812,7 +796,6 @@ one(optimizer)
 """)
         self.assertEqual(self.evaluations(), ["step"] * 4)
         self.run_script(MODEL + """
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(4):
     model.train()
     one(optimizer)
@@ -824,15 +807,13 @@ for _ in range(4):
     def test_a_save_and_a_resume_of_which_nothing_tells_the_step_are_told_as_such(self) -> None:
         self.run_script(MODEL + """
 import io
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3): one(optimizer)
 buffer = io.BytesIO()
 torch.save({"o": optimizer.state_dict()}, buffer)
 open("bucket", "wb").write(buffer.getvalue())
 torch.save(model.state_dict(), "pretrained.pt")
 """)
-        self.assertEqual([one["step"] for one in self.said() if one.get("kind") == "checkpoint"],
-                         [-2, 2])
+        self.assertEqual(self.checkpoints(self.said()), [-2, 2])
         self.run_script(MODEL + """
 import io
 torch.load(io.BytesIO(open("bucket", "rb").read()))
@@ -903,7 +884,6 @@ train(2)
     def test_a_checkpoint_that_the_script_reports_leaves_the_steps_to_the_hooks(self) -> None:
         script = MODEL + """
 import elastrun
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for i in range(5): one(optimizer)
 elastrun.checkpoint_done(100)  # it counts in its own way
 one(optimizer)
@@ -913,13 +893,11 @@ one(optimizer)
             said = self.said()
             self.assertEqual([one["step_count"] for one in said if "step_end_time" in one],
                              list(range(first, first + 6)))
-            self.assertEqual([one for one in said if one.get("kind") == "checkpoint"],
-                             [{"kind": "checkpoint", "step": first + 4}])
+            self.assertEqual(self.checkpoints(said), [first + 4])
 
     def test_a_script_that_reports_its_steps_does_so_after_a_restart(self) -> None:
         script = MODEL + """
 import elastrun
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for i in range(10, 16):
     one(optimizer)
     if i % 5 == 4: elastrun.step(i)
@@ -960,7 +938,6 @@ for i in range(40):
         script = MODEL + """
 from safetensors.torch import load_file, save_file
 if os.path.exists("a.safetensors"): model.load_state_dict(load_file("a.safetensors"))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for i in range(4): one(optimizer)
 save_file(model.state_dict(), "a.safetensors")
 one(optimizer)
@@ -968,8 +945,7 @@ one(optimizer)
         for first in (0, 4):
             self.run_script(script)
             said = self.said()
-            self.assertEqual([one for one in said if one.get("kind") == "checkpoint"],
-                             [{"kind": "checkpoint", "step": first + 3}])
+            self.assertEqual(self.checkpoints(said), [first + 3])
             self.assertEqual(next(one["step_count"] for one in said if "step_end_time" in one),
                              first)
 
