@@ -45,6 +45,12 @@ def alone(workers=2, **more):
     return LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=workers, run_id="t",
                         rdzv_backend="c10d", rdzv_endpoint="localhost:0", **more)
 
+def tell(call, *args):
+    try:
+        print(call(*args), flush=True)
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+
 def handler():
     return get_rendezvous_handler(RendezvousParameters("c10d", "localhost:0", "t", 1, 1))
 """
@@ -409,10 +415,7 @@ if __name__ == "__main__":
 if __name__ == "__main__":
     elastic_launch(alone(1), "printf")("%s\\n", "a\\udcffb")
     for word, more in ("a\\0b", {}), ("a", {"elastrun": {"dry_run": True}}):
-        try:
-            elastic_launch(alone(1, **more), "echo")(word)
-        except Exception as error:
-            print(error)
+        tell(elastic_launch(alone(1, **more), "echo"), word)
 """, text_errors="surrogateescape")
         self.assertRegex(out, "^a\udcffb\n.* must not have a null character.*\n"
                               ".*of a run, which dry_run and explain are not\n$")
@@ -471,18 +474,11 @@ elastic_launch(alone(1), train)()
 
     def test_what_nothing_can_start_with(self) -> None:
         out = self.run_program("""
-def tell(**more):
-    try:
-        elastic_launch(alone(**more), "true")()
-    except Exception as error:
-        print(type(error).__name__, error)
-
 if __name__ == "__main__":
-    tell(logs_specs=DefaultLogsSpecs(local_ranks_filter={"x"}))
-    tell(event_log_handler="mine")
-    tell(shutdown_timeout=1e10)
-    tell(elastrun={"no_such_option": 1})
-    tell(start_method="dance")
+    for more in ({"logs_specs": DefaultLogsSpecs(local_ranks_filter={"x"})},
+                 {"event_log_handler": "mine"}, {"shutdown_timeout": 1e10},
+                 {"elastrun": {"no_such_option": 1}}, {"start_method": "dance"}):
+        tell(elastic_launch(alone(**more), "true"))
     open("no-program", "w").close()
     for program in ("./no-such-program", "./no-program"):
         try:
@@ -563,13 +559,10 @@ if __name__ == "__main__":
     spec = WorkerSpec(role="r", local_world_size=1, entrypoint=train, rdzv_handler=made)
     print(LocalElasticAgent(spec).run().return_values)
     made.rounds = 2
-    try:
-        LocalElasticAgent(spec).run()
-    except RendezvousClosedError as error:
-        print("closed:", error)
+    tell(LocalElasticAgent(spec).run)
 """)
         self.assertEqual(out.splitlines(), ["round 1", "round 2", "shut down", "{0: 'second'}",
-                                            "shut down", "closed: enough"])
+                                            "shut down", "RendezvousClosedError enough"])
 
     def test_launch_after_launch_with_a_handler_of_ones_own(self) -> None:
         """Its thread has ended when a launch returns, so that the next one may fork; one that the
@@ -811,9 +804,14 @@ if __name__ == "__main__":
         sys.exit(9)
 """
 
-    def test_sigterm(self) -> None:
-        child = self.start(self.TEXT)
+    def started(self, text: str) -> subprocess.Popen:
+        """With its two workers."""
+        child = self.start(text)
         self.wait_for(child, "up", 2)
+        return child
+
+    def test_sigterm(self) -> None:
+        child = self.started(self.TEXT)
         child.send_signal(signal.SIGTERM)
         code, text = self.end_of(child)
         self.assertEqual(code, 9, text)
@@ -823,7 +821,7 @@ if __name__ == "__main__":
         """A terminal signals the launcher and the agent's guardian, which share a group: once, so
         that the workers have their time.
         """
-        child = self.start("""
+        child = self.started("""
 def saves():
     try:
         wait_for_end()
@@ -831,7 +829,6 @@ def saves():
         time.sleep(1)
         print("saved", flush=True)
 """ + self.TEXT.replace("wait_for_end", "saves"))
-        self.wait_for(child, "up", 2)
         os.killpg(child.pid, signal.SIGINT)
         code, text = self.end_of(child)
         self.assertEqual(code, 9, text)
@@ -840,14 +837,13 @@ def saves():
 
     def test_sigterm_twice(self) -> None:
         """The second one is the last: workers that do not listen are killed at once."""
-        child = self.start("""
+        child = self.started("""
 def deaf():
     signal.signal(signal.SIGTERM, lambda *_: print("deaf", flush=True))
     print("up", flush=True)
     while True:
         time.sleep(1000)
 """ + self.TEXT.replace("wait_for_end", "deaf"))
-        self.wait_for(child, "up", 2)
         child.send_signal(signal.SIGTERM)
         self.wait_for(child, "deaf", 2)
         time.sleep(1.1)              # what comes within a second is the same request
@@ -856,8 +852,7 @@ def deaf():
         self.assertEqual((code, text.split("\n")[0]), (9, "ended by SIGTERM"), text)
 
     def test_sigkill_of_the_caller(self) -> None:
-        child = self.start(self.TEXT)
-        self.wait_for(child, "up", 2)
+        child = self.started(self.TEXT)
         child.kill()
         self.end_of(child)
 
@@ -909,7 +904,7 @@ if __name__ == "__main__":
 
     def test_an_exception_in_a_caller_that_has_forked(self) -> None:
         """The copy holds its end of the connection open; the job ends all the same."""
-        child = self.start("""
+        child = self.started("""
 def stop(*_):
     if os.fork() == 0:
         time.sleep(1000)
@@ -922,7 +917,6 @@ if __name__ == "__main__":
     except TimeoutError as error:
         print("raised:", error, flush=True)
 """)
-        self.wait_for(child, "up", 2)
         child.send_signal(signal.SIGALRM)
         self.wait_for(child, "raised: too long")
         child.wait(LIMIT)
@@ -931,36 +925,30 @@ if __name__ == "__main__":
 
     def test_a_thread_of_the_caller(self) -> None:
         """Signals are the main thread's there; the end of the process ends the job."""
-        child = self.start("""
+        child = self.started("""
 import threading
 if __name__ == "__main__":
     running = threading.Thread(target=elastic_launch(alone(), wait_for_end))
     running.start()
     running.join()
 """)
-        self.wait_for(child, "up", 2)
         child.send_signal(signal.SIGTERM)
         code, _ = self.end_of(child)
         self.assertEqual(code, -signal.SIGTERM)
 
     def test_the_agent_is_killed(self) -> None:
-        child = self.start("""
+        child = self.started("""
 if __name__ == "__main__":
-    try:
-        elastic_launch(alone(), wait_for_end)()
-    except Exception as error:
-        print("raised", type(error).__name__, error)
+    tell(elastic_launch(alone(), wait_for_end))
 """)
-        self.wait_for(child, "up", 2)
         os.kill(self.agent_of(child.pid), signal.SIGKILL)
         code, text = self.end_of(child)
         self.assertEqual(code, 0, text)
-        self.assertRegex(text, "raised AgentError the agent has ended without a word: SIGKILL")
+        self.assertRegex(text, "AgentError the agent has ended without a word: SIGKILL")
 
     def test_the_guardian_is_killed(self) -> None:
-        child = self.start(self.TEXT.replace("SignalException as error", "Exception as error")
+        child = self.started(self.TEXT.replace("SignalException as error", "Exception as error")
                            .replace("error.sigval.name", "type(error).__name__, error"))
-        self.wait_for(child, "up", 2)
         [guardian] = children_of(child.pid)
         os.kill(guardian, signal.SIGKILL)
         code, text = self.end_of(child)
@@ -1079,10 +1067,7 @@ def three():
 if __name__ == "__main__":
     thread = threading.Thread(target=go.wait, name="prefetch")
     thread.start()
-    try:
-        elastic_launch(alone(), three)()
-    except RuntimeError as error:
-        print(error)
+    tell(elastic_launch(alone(), three))
     print(elastic_launch(alone(1, start_method="spawn"), three)())
     go.set()
     thread.join()
@@ -1095,20 +1080,15 @@ if __name__ == "__main__":
     os.mkdir("dev")
     file = open("dev/nvidia-uvm", "w")
     fork._DEVICES = (os.path.abspath("dev/nvidia"),)
-    try:
-        elastic_launch(alone(), three)()
-    except RuntimeError as error:
-        print(error)
+    tell(elastic_launch(alone(), three))
     file.close()
-    try:
-        elastic_launch(alone(shutdown_timeout=1e10), three)()
-    except ValueError as error:                      # of the agent, and the copy ends
-        print(error)
+    tell(elastic_launch(alone(shutdown_timeout=1e10), three))  # the agent refuses, the copy ends
 """).splitlines()
-        self.assertIn("start_method 'fork': this process has 2 threads (prefetch)", out[0])
+        self.assertIn("RuntimeError start_method 'fork': this process has 2 threads (prefetch)",
+                      out[0])
         self.assertEqual(out[1:3], ["{0: 3}", "{0: 4}"])
-        self.assertRegex(out[3], "this process has used .*/dev/nvidia-uvm, which does not work in")
-        self.assertRegex(out[4], "^shutdown_timeout has to be a number of seconds")
+        self.assertRegex(out[3], "RuntimeError .*this process has used .*/dev/nvidia-uvm, which does")
+        self.assertRegex(out[4], "^ValueError shutdown_timeout has to be a number of seconds")
 
     def test_a_copy_that_is_killed(self) -> None:
         """Workers go on without it; another start of theirs fails, and says why."""
@@ -1123,10 +1103,7 @@ def kill_copy(then):
 
 if __name__ == "__main__":
     print(elastic_launch(alone(1), kill_copy)(0))
-    try:
-        elastic_launch(alone(1, max_restarts=1), kill_copy)(3)
-    except Exception as error:
-        print(type(error).__name__, error)
+    tell(elastic_launch(alone(1, max_restarts=1), kill_copy), 3)
 """).splitlines()
         self.assertEqual(out[0], "{0: None}")
         self.assertRegex(out[1], "^AgentError .*the copy of the calling process cannot fork a "
@@ -1182,10 +1159,7 @@ if __name__ == "__main__":
         out = self.run_program("""
 if __name__ == "__main__":
     for os.environ["ELASTRUN_BINARY"] in ("./none", "./text", "true"):
-        try:
-            elastic_launch(alone(), print)()
-        except RuntimeError as error:
-            print(type(error).__name__, error)
+        tell(elastic_launch(alone(), print))
     print(len(os.listdir("/proc/self/fd")) < 8)
 """).splitlines()
         self.assertRegex(out[0], "^AgentError cannot start the agent: .*'./none'")
@@ -1295,18 +1269,17 @@ def main(scale):
     def train(results):
         results.put(scale)
         return lambda: scale + 1
-    try:
+    def launch():
         returned = elastic_launch(alone(1, start_method="fork", elastrun={"by_value": True}),
                                   train)(queue)
-        print(returned[0](), queue.get())
-    except TypeError as error:
-        print("TypeError:", error)
+        return returned[0](), queue.get()
+    tell(launch)
 main(7)                                  # without a guard: the workers do not import this
 """)
         if importlib.util.find_spec("cloudpickle") is None:
             self.assertIn("needs the package cloudpickle: pip install cloudpickle", out)
         else:
-            self.assertEqual(out, "8 7\n")
+            self.assertEqual(out, "(8, 7)\n")
 
     def test_interrupt(self) -> None:
         child = self.start("""
@@ -1382,19 +1355,13 @@ if __name__ == "__main__":
     print(start(lambda row: (lock.locked(), table[row]), (7,), method="fork").wait().return_values)
     go = threading.Event()
     threading.Thread(target=go.wait, name="prefetch").start()
-    try:
-        start(share, (1, 1), method="fork")
-    except RuntimeError as error:
-        print(error)
+    tell(lambda: start(share, (1, 1), method="fork"))
     go.set()
-    try:
-        start_processes("w", share, {0: ()}, {1: {}}, DefaultLogsSpecs())
-    except RuntimeError as error:
-        print(error)
+    tell(start_processes, "w", share, {0: ()}, {1: {}}, DefaultLogsSpecs())
 """).splitlines()
         self.assertEqual([out[0], out[2]], [
             "{0: (False, 7)}",
-            "envs, local rank mapping mismatch, expected: {0}, actual: {1}"])
+            "RuntimeError envs, local rank mapping mismatch, expected: {0}, actual: {1}"])
         self.assertIn("2 threads (prefetch)", out[1])
 
     def test_a_process_that_is_killed_while_it_returns(self) -> None:
