@@ -1087,7 +1087,7 @@ if __name__ == "__main__":
         self.assertIn("RuntimeError start_method 'fork': this process has 2 threads (prefetch)",
                       out[0])
         self.assertEqual(out[1:3], ["{0: 3}", "{0: 4}"])
-        self.assertRegex(out[3], "RuntimeError .*this process has used .*/dev/nvidia-uvm, which does")
+        self.assertRegex(out[3], "RuntimeError .*this process has used .*/dev/nvidia-uvm, which")
         self.assertRegex(out[4], "^ValueError shutdown_timeout has to be a number of seconds")
 
     def test_a_copy_that_is_killed(self) -> None:
