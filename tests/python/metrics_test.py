@@ -521,6 +521,18 @@ class Agent(AgentEnd):
             "import os; os._exit(0)\n")
         self.assertEqual([packet["name"] for packet in packets], ["a"])
 
+    def test_one_thread_takes_all_to_the_agent(self) -> None:
+        self.run_worker(
+            "import threading\n"
+            "from elastrun.goodput import GoodputRecorder\n"
+            "elastrun.metrics.put_metric('a', 1)\n"
+            "elastrun.metrics.count_metric('b', 1)\n"
+            "GoodputRecorder('j', 'l', True).record_step_start_time(1)\n"
+            "while elastrun.dropped() == 0: elastrun.step(1)\n"
+            "elastrun.phase('eval')\n"  # which is owed now
+            "print([one.name for one in threading.enumerate()])\n")
+        self.assertEqual(self.said, "['MainThread', 'elastrun-outbox']\n")
+
     def test_something_due_that_fails_is_counted_and_the_thread_goes_on(self) -> None:
         self.run_worker(
             "import time\n"

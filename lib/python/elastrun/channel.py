@@ -160,7 +160,7 @@ class Channel:
             return
         self._owed.append(packet)
         if len(self._owed) == 1:
-            self._debt.wake()  # where there are no more threads, it goes with the next message
+            self._debt.wake()  # without a thread it goes with the next message
 
     def _send_owed(self) -> None:
         if not self._paying.acquire(blocking=False):

@@ -513,7 +513,7 @@ class Stat:
         self._closed = self._open
 
     def _forget(self) -> None:
-        """Begins anew in a forked child: a thread that it does not have may hold the lock, and the
+        """Starts over in a forked child: a thread that it does not have may hold the lock, and the
         values of the open window are the parent's to tell.
         """
         self._lock = threading.RLock()

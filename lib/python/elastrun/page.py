@@ -146,7 +146,7 @@ def _look() -> Page | None:
     return own
 
 
-def _has_ended(process: int) -> bool:
+def has_ended(process: int) -> bool:
     """A script that prepares data, say, before the training: that has to hear of should_save."""
     try:
         os.kill(process, 0)
@@ -174,7 +174,7 @@ def _open(path: str) -> Page | None:
     finally:
         os.close(descriptor)
     magic, version, said, owner, _ = _HEADER.unpack_from(mapping)
-    is_taken = owner not in (0, os.getpid()) and not _has_ended(owner)
+    is_taken = owner not in (0, os.getpid()) and not has_ended(owner)
     if (magic, version, said) != (_MAGIC, _VERSION, size) or is_taken:
         mapping.close()
         return None

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from elastrun.multiprocessing.api import SignalException
+from elastrun.multiprocessing.api import signal_exception, signals_to_handle
 from elastrun.multiprocessing.payload import receive_value, socket_pair
 from elastrun.program import find_program
 
@@ -49,15 +49,10 @@ def _program() -> str:
     return found
 
 
-def _handled(names: Iterable[str]) -> list[int]:
+def _handled() -> list[signal.Signals]:
     """Signals of this process that the agent is to hear of: not the ignored ones (nohup)."""
-    numbers = []
-    for name in names:
-        number = getattr(signal, name.strip(), None)
-        if isinstance(number, signal.Signals) and number not in (signal.SIGKILL, signal.SIGSTOP) \
-                and signal.getsignal(number) != signal.SIG_IGN:
-            numbers.append(int(number))
-    return numbers
+    return [one for one in signals_to_handle() if one not in (signal.SIGKILL, signal.SIGSTOP)
+            and signal.getsignal(one) != signal.SIG_IGN]
 
 
 class AgentProcess:
@@ -118,14 +113,14 @@ class AgentProcess:
         if self._child.poll() is None:
             self._child.send_signal(number)
 
-    def run(self, signals: Iterable[str]) -> dict[str, Any]:
-        """Waits for the end of the job; what the agent says of it. In the main thread, `signals`
-        are passed on meanwhile; in others, they do what they do. One that came too late to end the
-        job does here what it does without us. Fails with AgentError. An exception ends the job
-        first, and passes on then.
+    def run(self) -> dict[str, Any]:
+        """Waits for the end of the job; what the agent says of it. In the main thread, the signals
+        to handle are passed on meanwhile; in others, they do what they do. One that came too late
+        to end the job does here what it does without us. Fails with AgentError. An exception ends
+        the job first, and passes on then.
         """
         try:
-            with _PassedOn(self, signals):
+            with _PassedOn(self):
                 self._say()
                 while self._step(None):
                     pass
@@ -274,10 +269,10 @@ class _PassedOn:
     on its own way, too, which tells one request by two ways from a repeated one.
     """
 
-    def __init__(self, agent: AgentProcess, names: Iterable[str]) -> None:
+    def __init__(self, agent: AgentProcess) -> None:
         self._agent = agent
         main = threading.current_thread() is threading.main_thread()
-        self._numbers = _handled(names) if main else []
+        self._numbers = _handled() if main else []
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> None:
@@ -293,12 +288,6 @@ class _PassedOn:
         for number, handler in self._before.items():
             # None: it was not installed by Python, and cannot be by it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-def signal_exception(number: int) -> SignalException:
-    """The exception that torch's agent raises."""
-    name = signal.Signals(number)
-    return SignalException(f"Process {os.getpid()} got signal: {name}", name)
 
 
 def _kind(error: BaseException) -> str:

@@ -30,6 +30,24 @@ class SignalException(Exception):
         return type(self), (str(self), self.sigval)
 
 
+def signal_exception(number: int) -> SignalException:
+    """The exception for a signal of this process, as torch words it."""
+    name = signal.Signals(number)
+    return SignalException(f"Process {os.getpid()} got signal: {name}", name)
+
+
+def names_to_handle() -> list[str]:
+    """The signals that end workers first, by TORCHELASTIC_SIGNALS_TO_HANDLE."""
+    return os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE",
+                          "SIGTERM,SIGINT,SIGHUP,SIGQUIT").split(",")
+
+
+def signals_to_handle() -> list[signal.Signals]:
+    """Those of them that this system has."""
+    found = (getattr(signal, name.strip(), None) for name in names_to_handle())
+    return [one for one in found if isinstance(one, signal.Signals)]
+
+
 class Std(IntFlag):
     """Standard streams of a worker."""
 

@@ -29,14 +29,14 @@ from multiprocessing.connection import Connection, wait as wait_for_any
 from typing import Any, TextIO
 
 from elastrun import errors
-from elastrun.multiprocessing.api import LogsSpecs, RunProcsResult, SignalException
+from elastrun.multiprocessing.api import (LogsSpecs, RunProcsResult, signal_exception,
+                                          signals_to_handle)
 from elastrun.multiprocessing.errors import ProcessFailure
 from elastrun.multiprocessing.fork import refuse_fork
 
 __all__ = ["MultiprocessContext", "PContext", "SubprocessContext", "start_processes"]
 
 _log = logging.getLogger(__name__)
-_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 _PR_SET_PDEATHSIG = 1
 _LATE = 1.0  # seconds until a process that can be killed has ended then
 _libc = ctypes.CDLL(None)  # not in a fork, where it would be loaded
@@ -44,12 +44,11 @@ _open: set[PContext] = set()  # between start() and close()
 
 
 def _raise(number: int, _: object) -> None:
-    name = signal.Signals(number)
     # A program that does not catch this ends, and multiprocessing then waits for its children for
     # as long as they run. What is registered last is called first.
     for context in list(_open):
-        atexit.register(context.close, name)
-    raise SignalException(f"Process {os.getpid()} got signal: {name}", name)
+        atexit.register(context.close, signal.Signals(number))
+    raise signal_exception(number)
 
 
 def _validate_full_rank(by_rank: dict[int, Any], count: int, what: str) -> None:
@@ -192,10 +191,8 @@ class PContext(ABC):
         if self._processes:
             raise ValueError("these processes have been started already")
         if threading.current_thread() is threading.main_thread():
-            for name in os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", _SIGNALS).split(","):
-                number = getattr(signal, name.strip(), None)
-                if isinstance(number, signal.Signals):
-                    self._before[number] = signal.signal(number, _raise)
+            for number in signals_to_handle():
+                self._before[number] = signal.signal(number, _raise)
         _open.add(self)
         self._start()
         for tail in self._tails:

@@ -25,6 +25,7 @@ from contextvars import ContextVar
 
 from elastrun.outbox import at_begin
 from elastrun.channel import is_configured, is_connected, send_object
+from elastrun.page import has_ended
 from elastrun.stacks import offer_stacks
 
 TYPE_CHECKING = False
@@ -248,15 +249,8 @@ class Timers:
 
     @staticmethod
     def _has_ended(worker_id: Any) -> bool:
-        if not isinstance(worker_id, int) or worker_id < 1:  # not a pid: of another's choice
-            return False
-        try:
-            os.getpgid(worker_id)
-        except ProcessLookupError:
-            return True
-        except (OSError, OverflowError):
-            pass
-        return False
+        # Others are a server's own choice, and never end.
+        return isinstance(worker_id, int) and worker_id > 0 and has_ended(worker_id)
 
 
 def reap(worker_id: Any, signal_number: int) -> bool:

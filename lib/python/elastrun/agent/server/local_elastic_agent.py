@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastrun import events
-from elastrun.agent.connection import (AgentError, AgentProcess, HandlerServer,
-                                       signal_exception)
+from elastrun.agent.connection import AgentError, AgentProcess, HandlerServer
 from elastrun.metrics import api as metrics
 from elastrun.multiprocessing import payload as parcel
+from elastrun.multiprocessing.api import names_to_handle, signal_exception
 from elastrun.multiprocessing.errors import ProcessFailure
 from elastrun.rendezvous import (BuiltInHandler, RendezvousClosedError, RendezvousError,
                                  RendezvousTimeoutError)
@@ -36,7 +36,6 @@ TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
 TORCHELASTIC_TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
 TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 _WORKER = str(Path(__file__).resolve().parents[2] / "multiprocessing" / "worker.py")
-_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 # Fields of a WorkerSpec that go to the agent under their names.
 _AS_THEY_ARE = ("role", "local_world_size", "max_restarts", "monitor_interval", "master_addr",
                 "master_port", "local_addr", "virtual_local_rank", "duplicate_stdout_filters",
@@ -125,8 +124,7 @@ class LocalElasticAgent(ElasticAgent):
     def _run(self, stdout: int | None, started: Callable[[], None] | None = None,
              cancelled: threading.Event | None = None) -> RunResult:
         spec = self._spec
-        names = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", _SIGNALS).split(",")
-        request = self._request(names)
+        request = self._request()
         server = None
         payload = None
         copy: CallerCopy | None = None
@@ -163,7 +161,7 @@ class LocalElasticAgent(ElasticAgent):
                 server.start()
             if started is not None:
                 started()
-            return self._result(self._process.run(names), self._process, server)
+            return self._result(self._process.run(), self._process, server)
         finally:
             for one in (theirs, results, server, payload, copy, self._process):
                 if one is not None:
@@ -183,13 +181,13 @@ class LocalElasticAgent(ElasticAgent):
                              "are spawn, forkserver and fork")
         return self._start_method == "fork" and not self._by_value
 
-    def _request(self, names: list[str]) -> dict[str, Any]:
+    def _request(self) -> dict[str, Any]:
         spec = self._spec
         logs = self._logs_specs
         out: dict[str, Any] = {
             **{name: getattr(spec, name) for name in _AS_THEY_ARE},
             "exit_barrier_timeout": self._exit_barrier_timeout,
-            "shutdown_timeout": self._shutdown_timeout, "signals_to_handle": names,
+            "shutdown_timeout": self._shutdown_timeout, "signals_to_handle": names_to_handle(),
             "log_line_prefix_template": self._prefix_template,
             "numa_binding": _binding(spec.numa_options), "rendezvous": self._rendezvous(),
             "metrics": metrics.has_handlers(), "options": _words(self._options)}
