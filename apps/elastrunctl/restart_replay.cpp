@@ -13,16 +13,6 @@ namespace {
 using rendezvous::Cause;
 using telemetry::Record;
 
-std::string recorded_text(const Record& record, std::string_view name) {
-  const auto* text = std::get_if<std::string>(record.find(name));
-  return text != nullptr ? *text : std::string();
-}
-
-std::int64_t recorded_number(const Record& record, std::string_view name, std::int64_t otherwise) {
-  const auto* number = std::get_if<std::int64_t>(record.find(name));
-  return number != nullptr ? *number : otherwise;
-}
-
 bool recorded_flag(const Record& record, std::string_view name) {
   const auto* flag = std::get_if<bool>(record.find(name));
   return flag != nullptr && *flag;
@@ -30,7 +20,7 @@ bool recorded_flag(const Record& record, std::string_view name) {
 
 /// Journals of before the policy have no class: a failure is an error, as it was counted.
 std::optional<Cause> recorded_cause(const Record& record) {
-  const auto name = recorded_text(record, "class");
+  const auto name = record.text("class");
   const auto what = spec::find_cause_class(name);
   if (!what && !recorded_flag(record, "failure")) return std::nullopt;
   Cause cause;
@@ -38,13 +28,13 @@ std::optional<Cause> recorded_cause(const Record& record) {
   cause.kind = what == spec::CauseClass::NodeLost    ? Cause::Kind::NodeLost
                : what == spec::CauseClass::Preempted ? Cause::Kind::NodeLeft
                                                      : Cause::Kind::WorkerFailed;
-  cause.text = recorded_text(record, "cause");
-  cause.node = recorded_text(record, "node");
-  cause.fingerprint = recorded_text(record, "fingerprint");
-  cause.step = recorded_number(record, "step", -1);
-  cause.checkpoint = recorded_number(record, "checkpoint", -1);
+  cause.text = record.text("cause");
+  cause.node = record.text("node");
+  cause.fingerprint = record.text("fingerprint");
+  cause.step = record.whole("step").value_or(-1);
+  cause.checkpoint = record.whole("checkpoint").value_or(-1);
   cause.exit_code = static_cast<int>(
-      std::clamp<std::int64_t>(recorded_number(record, "exit_code", 0), -1000, 1000));
+      std::clamp<std::int64_t>(record.whole("exit_code").value_or(0), -1000, 1000));
   return cause;
 }
 
@@ -73,8 +63,8 @@ void RestartReplay::take(const Record& record) {
   if (record.name == "job.started" || taken_.empty()) {
     // Within bounds, because a journal is a file that others may have written.
     const auto most =
-        std::clamp<std::int64_t>(recorded_number(record, "max_restarts", 0), 0, 1'000'000);
-    taken_.push_back({.run_id = recorded_text(record, "run_id"),
+        std::clamp<std::int64_t>(record.whole("max_restarts").value_or(0), 0, 1'000'000);
+    taken_.push_back({.run_id = record.text("run_id"),
                       .max_restarts = static_cast<int>(most),
                       .begin = record.stamp.wall,
                       .end = record.stamp.wall,
@@ -89,7 +79,7 @@ void RestartReplay::take(const Record& record) {
       start.failures.push_back({record.stamp.wall, std::move(*cause), restarted});
     }
   } else if (record.name == "checkpoint") {
-    start.checkpoints.emplace_back(record.stamp.wall, recorded_number(record, "step", -1));
+    start.checkpoints.emplace_back(record.stamp.wall, record.whole("step").value_or(-1));
   }
 }
 

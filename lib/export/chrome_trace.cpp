@@ -4,7 +4,7 @@
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "export/record_line.hpp"
-#include "telemetry/value.hpp"
+#include "telemetry/record.hpp"
 
 #include <algorithm>
 #include <array>
@@ -31,15 +31,6 @@ json::value plain(const Value& value) {
 
 double microseconds(Duration time) {
   return static_cast<double>(time.count()) / 1e3;
-}
-
-bool is_number(const Value& value) {
-  return std::holds_alternative<std::int64_t>(value) || std::holds_alternative<double>(value);
-}
-
-std::optional<std::int64_t> whole(const Record& record, std::string_view attribute) {
-  const auto* const number = std::get_if<std::int64_t>(record.find(attribute));
-  return number == nullptr ? std::nullopt : std::optional(*number);
 }
 
 }  // namespace
@@ -81,16 +72,15 @@ std::optional<TraceEvent> trace_event_of(const Record& record) {
   TraceEvent event{Phase::Instant, record.name, record.scope};
   event.time = record.stamp.mono.time_since_epoch();
   // Process 0 of a trace is the agent.
-  if (const auto rank = whole(record, "rank")) event.process = *rank + 1;
+  if (const auto rank = record.whole("rank")) event.process = *rank + 1;
   switch (record.kind) {
     case Record::Kind::Event:
       // The end of a span comes as the whole of it, too.
-      if (const auto* part = record.find("span.phase"); part && *part == Value(std::string("stop")))
-        return {};
+      if (record.text("span.phase") == "stop") return {};
       event.arguments = record.attributes;
       return event;
     case Record::Kind::SpanEnd: {
-      const auto length = whole(record, "duration_ns");
+      const auto length = record.whole("duration_ns");
       if (!length || *length < 0) return std::nullopt;
       event.phase = Phase::Complete;
       event.length = Duration(*length);
@@ -99,13 +89,13 @@ std::optional<TraceEvent> trace_event_of(const Record& record) {
       return event;
     }
     case Record::Kind::Sample:
-      if (!is_number(record.value)) return std::nullopt;
+      if (!telemetry::as_real(record.value)) return std::nullopt;
       event.arguments = {{"value", record.value}};
       break;
     case Record::Kind::Window:
       if (record.window == nullptr || record.window->no_data) return std::nullopt;
       for (const auto& aggregate : record.window->aggregates) {
-        if (is_number(aggregate.second)) event.arguments.push_back(aggregate);
+        if (telemetry::as_real(aggregate.second)) event.arguments.push_back(aggregate);
       }
       if (event.arguments.empty()) return std::nullopt;
       break;

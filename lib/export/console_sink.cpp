@@ -4,7 +4,7 @@
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "export/record_line.hpp"
-#include "telemetry/value.hpp"
+#include "telemetry/record.hpp"
 
 #include <fmt/format.h>
 

@@ -4,7 +4,6 @@
 #include "core/exported_name.hpp"
 #include "core/text.hpp"
 #include "telemetry/record.hpp"
-#include "telemetry/value.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -22,6 +21,7 @@ namespace {
 using telemetry::Kind;
 using telemetry::Point;
 using telemetry::Snapshot;
+using Label = std::pair<std::string, std::string>;
 
 /// Appends; a page has ten thousand numbers and as many labels, so none is made as a text first.
 /// As Go reads it: the shortest text that gives the number back.
@@ -200,7 +200,7 @@ class Page {
     if (!has_value(point)) return;
     read_labels(labels_, point.labels, label_names_);
     // A label that stands twice in a line would cost the whole page.
-    if (options_.scope_labels && !point.spec->scope.empty()) {
+    if (!point.spec->scope.empty()) {
       make_room(labels_, "otel_scope_name");
       labels_.emplace_back("otel_scope_name", clean(point.spec->scope));
     }
@@ -413,13 +413,6 @@ std::string prometheus_unit(std::string_view ucum, bool is_gauge) {
   if (ucum.starts_with('{') || ucum.empty()) return "";
   const auto found = kWords.find(ucum);
   return found != kWords.end() ? std::string(found->second) : prometheus_name(ucum);
-}
-
-std::vector<Label> prometheus_labels(const std::vector<telemetry::Attribute>& attributes) {
-  LabelNames names;
-  std::vector<Label> labels;
-  read_labels(labels, attributes, names);
-  return labels;
 }
 
 std::string page_of(const Snapshot& snapshot, PageForm form, const PageOptions& options) {

@@ -26,7 +26,6 @@ struct PageOptions {
   /// side: 1.09 % of the bound.
   std::vector<double> bounds{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,   2.5,
                              5,     10,   30,    60,   120, 300,  600, 1800};
-  bool scope_labels = true;                      // otel_scope_name
   std::vector<telemetry::Attribute> resource{};  // becomes target_info
   bool tells_refused = false;                    // elastrun_page_refused, if there are any
 };
@@ -43,12 +42,9 @@ std::string page_of(const telemetry::Snapshot& snapshot, PageForm form,
 // Names, by OpenTelemetry's rules for Prometheus
 // -----------------------------------------------
 
-using Label = std::pair<std::string, std::string>;
 /// Letters, digits and single `_`; no digit first.
 std::string prometheus_name(std::string_view name);
 /// "s" -> "seconds", "By/s" -> "bytes_per_second", "{restart}" -> ""; "1" is a ratio for gauges.
 std::string prometheus_unit(std::string_view ucum, bool is_gauge);
-/// If keys become one, their values are joined by `;`. By name.
-std::vector<Label> prometheus_labels(const std::vector<telemetry::Attribute>& attributes);
 
 }  // namespace elastrun::exporter

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "telemetry/value.hpp"
+#include "telemetry/record.hpp"
 
 #include <algorithm>
 #include <charconv>

@@ -159,19 +159,14 @@ std::string trace_id(const OtlpOptions& options) {
   return id_of("trace " + options.trace, 16);
 }
 
-std::string text_of(const Record& record, std::string_view attribute) {
-  const auto* const found = std::get_if<std::string>(record.find(attribute));
-  return found == nullptr ? std::string() : *found;
-}
-
 std::string number_of(const Record& record, std::string_view attribute) {
-  const auto* const found = std::get_if<std::int64_t>(record.find(attribute));
-  return found == nullptr ? std::string() : fmt::to_string(*found);
+  const auto found = record.whole(attribute);
+  return found ? fmt::to_string(*found) : std::string();
 }
 
 /// 16 digits, or nothing: workers say what they like, and a collector refuses the whole batch.
 std::string given_id(const Record& record, std::string_view attribute) {
-  auto id = text_of(record, attribute);
+  auto id = record.text(attribute);
   const bool is_one = id.size() == 16 && id != "0000000000000000" &&
                       id.find_first_not_of("0123456789abcdef") == id.npos;
   return is_one ? id : std::string();
@@ -235,7 +230,7 @@ json::object span_of(const Record& record, std::int64_t length, const SpanIds& i
   span["startTimeUnixNano"] = time_of(record.stamp.wall - Duration(length));
   span["endTimeUnixNano"] = time_of(record.stamp.wall);
   span["attributes"] = attributes_of_span(record);
-  if (const auto error = text_of(record, "span.error"); !error.empty()) {
+  if (const auto error = record.text("span.error"); !error.empty()) {
     span["status"] = json::object{{"code", 2}, {"message", text(error)}};
   }
   return span;
@@ -249,8 +244,8 @@ json::object log_of(const Record& record, const std::string& trace) {
     if (attribute.first != "message") attributes.push_back(attribute);
   }
   log["timeUnixNano"] = time_of(record.stamp.wall);
-  const auto* const late = std::get_if<std::int64_t>(record.find("observed"));
-  log["observedTimeUnixNano"] = late == nullptr ? time_of(record.stamp.wall) : whole(*late);
+  const auto late = record.whole("observed");
+  log["observedTimeUnixNano"] = late ? whole(*late) : time_of(record.stamp.wall);
   log["severityNumber"] = static_cast<int>(record.severity);
   log["severityText"] = std::string(to_text(record.severity));
   log["eventName"] = text(record.name);
@@ -326,9 +321,9 @@ std::string otlp_traces(std::span<const Record> records, const OtlpOptions& opti
   const SpanIds ids(options);
   const auto trace = trace_id(options);
   for (const auto& record : records) {
-    const auto* const time = std::get_if<std::int64_t>(record.find("duration_ns"));
+    const auto time = record.whole("duration_ns");
     // A worker says the length: below zero, the span would end before it begins.
-    if (record.kind != Record::Kind::SpanEnd || time == nullptr || *time < 0) continue;
+    if (record.kind != Record::Kind::SpanEnd || !time || *time < 0) continue;
     all[record.scope].push_back(span_of(record, *time, ids, trace));
   }
   return body("resourceSpans", "scopeSpans", by_scope(std::move(all), "spans", options), options);

@@ -4,7 +4,7 @@
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "export/line_scanner.hpp"
-#include "telemetry/value.hpp"
+#include "telemetry/record.hpp"
 
 #include <algorithm>
 #include <array>
@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <optional>
 #include <span>
+#include <utility>
 
 namespace elastrun::exporter {
 namespace {
@@ -36,18 +37,23 @@ Result<Record> no_record(std::string text) {
   return fail(Code::Protocol, std::move(text));
 }
 
+const telemetry::Meaning kNoMeaning;
+
+/// With the labels of `meaning` behind the members.
 void append_object(std::string& out, std::string_view key,
-                   const std::vector<telemetry::Attribute>& members) {
-  if (members.empty()) return;
+                   const std::vector<telemetry::Attribute>& members,
+                   const telemetry::Meaning& meaning = kNoMeaning) {
+  if (members.empty() && meaning.labels.empty()) return;
   out += fmt::format(",\"{}\":", key);
   char separator = '{';
-  for (const auto& [name, value] : members) {
-    out += separator;
+  const auto append = [&](const std::string& name, const Value& value) {
+    out += std::exchange(separator, ',');
     append_string(out, name);
     out += ':';
     append_value(out, value);
-    separator = ',';
-  }
+  };
+  for (const auto& [name, value] : members) append(name, value);
+  for (const auto& [name, value] : meaning.labels) append(name, value);
   out += '}';
 }
 
@@ -89,12 +95,6 @@ bool read_attributes(LineScanner& line, std::vector<telemetry::Attribute>& attri
   return line.take('}');
 }
 
-std::optional<double> as_real(const Value& value) {
-  if (const auto* real = std::get_if<double>(&value)) return *real;
-  if (const auto* whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
-  return std::nullopt;
-}
-
 bool read_kind(std::string_view name, Record::Kind& kind) {
   if (name != "event" && name != "sample") return false;
   kind = name == "event" ? Record::Kind::Event : Record::Kind::Sample;
@@ -121,7 +121,8 @@ std::string to_json_line(const Record& record) {
     line += fmt::format(",\"severity\":\"{}\"", to_text(record.severity));
   }
   if (record.id != 0) line += fmt::format(",\"id\":\"{:016x}\"", record.id);
-  append_object(line, "attributes", record.attributes);
+  append_object(line, "attributes", record.attributes,
+                record.meaning ? *record.meaning : kNoMeaning);
   // That of a sample is for those who keep sums.
   if (record.kind == Record::Kind::Window && record.window) append_window(line, *record.window);
   return line + "}";
@@ -163,7 +164,7 @@ bool read_plain_record(std::string_view text, Record& record) {
   if (!line.take('{') || !line.take_name("\"time\"")) return false;
   if (!line.time(record.stamp.wall)) {
     if (!line.number(number)) return false;
-    const auto seconds = as_real(number);
+    const auto seconds = telemetry::as_real(number);
     if (!seconds || !(std::abs(*seconds) < LineScanner::kLatest)) return false;
     record.stamp.wall = WallTime(from_seconds(*seconds));
   }
@@ -200,6 +201,9 @@ std::string series_name(const telemetry::Record& record) {
   const bool of_worker = record.find("rank") != nullptr;
   const bool of_device = record.find("hw.id") != nullptr && record.find("index") != nullptr;
   std::string name = record.name;
+  const auto append = [&](const std::string& key, const std::string& text) {
+    name.append("/").append(key).append("_").append(text);
+  };
   for (const auto& [key, value] : record.attributes) {
     const auto* const text = std::get_if<std::string>(&value);
     // All workers of an agent have one role: in the name it would tell nothing.
@@ -207,7 +211,10 @@ std::string series_name(const telemetry::Record& record) {
     // The index tells the GPUs of a machine apart; with the id of 40 characters and the model, the
     // name of a curve would fill the screen.
     if (of_device && (key == "hw.id" || key == "hw.type" || key == "hw.model")) continue;
-    name.append("/").append(key).append("_").append(*text);
+    append(key, *text);
+  }
+  if (record.meaning) {
+    for (const auto& [key, value] : record.meaning->labels) append(key, value);
   }
   return name;
 }

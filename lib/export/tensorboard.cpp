@@ -3,7 +3,7 @@
 
 #include "core/text.hpp"
 #include "export/record_line.hpp"
-#include "worker/quantile_sketch.hpp"
+#include "worker/summary.hpp"
 
 #include <algorithm>
 #include <array>
@@ -113,19 +113,11 @@ std::string histogram(const TensorBoardValue& value) {
       .text();
 }
 
-std::optional<double> number_of(const Value& value) {
-  if (const auto* const whole = std::get_if<std::int64_t>(&value)) {
-    return static_cast<double>(*whole);
-  }
-  if (const auto* const real = std::get_if<double>(&value)) return *real;
-  return std::nullopt;
-}
-
 /// Values of ranks, and of other label values, are curves of their own.
 std::string tag_of(const Record& record) {
-  const auto* number = std::get_if<std::int64_t>(record.find("rank"));
+  const auto rank = record.whole("rank");
   const auto name = series_name(record);
-  return number == nullptr ? name : fmt::format("{}/rank_{}", name, *number);
+  return rank ? fmt::format("{}/rank_{}", name, *rank) : name;
 }
 
 }  // namespace
@@ -185,7 +177,7 @@ std::string TensorBoardRecords::window(const Record& record) {
   const auto& window = *record.window;
   const auto tag = tag_of(record);
   for (const auto& [aggregation, value] : window.aggregates) {
-    const auto number = number_of(value);
+    const auto number = telemetry::as_real(value);
     if (number) values.push_back({tag + "." + aggregation, *number});
   }
   if (values.empty() && window.sketch == nullptr) return {};
@@ -195,8 +187,9 @@ std::string TensorBoardRecords::window(const Record& record) {
     const auto own = [&](std::string_view name, double otherwise) {
       const auto found = std::ranges::find(
           window.aggregates, name, [](const auto& one) { return std::string_view(one.first); });
-      return found == window.aggregates.end() ? otherwise
-                                              : number_of(found->second).value_or(otherwise);
+      return found == window.aggregates.end()
+                 ? otherwise
+                 : telemetry::as_real(found->second).value_or(otherwise);
     };
     histogram.min = own("min", window.sketch->quantile(0).value_or(0));
     histogram.max = own("max", window.sketch->quantile(1).value_or(0));
@@ -207,10 +200,10 @@ std::string TensorBoardRecords::window(const Record& record) {
 }
 
 std::int64_t TensorBoardRecords::step_of(const Record& record, const std::string& tag) {
-  const auto* const step = std::get_if<std::int64_t>(record.find("step"));
+  const auto step = record.whole("step");
   // Without the script's step a curve counts its own values: after a restart that drifts from
   // training.
-  return step == nullptr ? steps_[tag]++ : *step;
+  return step ? *step : steps_[tag]++;
 }
 
 std::string TensorBoardRecords::of(const Record& record) {
@@ -218,7 +211,7 @@ std::string TensorBoardRecords::of(const Record& record) {
     return record.window->no_data ? std::string() : window(record);
   }
   if (record.kind != Record::Kind::Sample) return {};
-  const auto number = number_of(record.value);
+  const auto number = telemetry::as_real(record.value);
   if (!number) return {};
   const auto tag = tag_of(record);
   return tensorboard_values(record.stamp.wall, step_of(record, tag), {{tag, *number}});

@@ -2,7 +2,7 @@
 #include "telemetry/events.hpp"
 
 #include "core/text.hpp"
-#include "telemetry/value.hpp"
+#include "telemetry/record.hpp"
 
 #include <algorithm>
 #include <cstdlib>

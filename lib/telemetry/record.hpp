@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "core/json.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -14,15 +15,24 @@
 
 namespace elastrun::worker {
 class Sketch;
-}
+struct Summary;
+}  // namespace elastrun::worker
 
 namespace elastrun::telemetry {
 
-using worker::Sketch;
+using worker::Sketch, worker::Summary;
 
 /// A value of an attribute. `monostate` is JSON's null.
 using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
 using Attribute = std::pair<std::string, Value>;
+/// The number that a value is; nothing for texts, flags and null.
+std::optional<double> as_real(const Value& value);
+/// For sources that write JSON.
+json::value to_json(const Value& value);
+/// A whole number that does not fit becomes a real one, arrays and objects JSON text.
+Value to_value(const json::value& value);
+/// As Python's str(): "None", "True", "3", "0.5", the text itself.
+std::string to_text(const Value& value);
 
 /// When something happened: `mono` orders and measures, `wall` is for people and other machines.
 struct Stamp {
@@ -65,13 +75,13 @@ struct Window {
 /// What a series is, where who reports it says so.
 struct Meaning {
   std::string unit{}, help{};  // UCUM; one sentence
-  /// Beside the rank; they stand among the attributes, too. By name.
+  /// Beside the rank and what else the attributes of a record have. By name.
   std::vector<std::pair<std::string, std::string>> labels{};
   bool operator==(const Meaning&) const = default;
 };
 
 /// How much of what was put a sample tells: all of it, one of several that are summed up as well,
-/// or those in sum, of which `window` knows more than the last value.
+/// or those in sum, of which `summary` knows more than the last value.
 enum class Detail : std::uint8_t { Whole, Each, Summed };
 
 /// The one thing that travels the pipeline: born whole as an event, or made from series as a sample
@@ -84,14 +94,18 @@ struct Record {
   Value value;        // of a Sample
   std::vector<Attribute> attributes;
   Severity severity = Severity::Info;
-  std::uint64_t id = 0;  // 0: has none
-  // Of a Window, whose attributes are the labels of its series; of samples that are Summed.
-  std::shared_ptr<const Window> window{};
+  std::uint64_t id = 0;                      // 0: has none
+  std::shared_ptr<const Window> window{};    // of a Window, whose attributes are its labels
+  std::shared_ptr<const Summary> summary{};  // of a Sample that stands for several
   std::shared_ptr<const Meaning> meaning{};  // null: not said
   Detail detail = Detail::Whole;
 
   /// The attribute of that name, or null.
   const Value* find(std::string_view attribute) const;
+  /// Empty unless there is one that is a text.
+  std::string text(std::string_view attribute) const;
+  /// Nothing unless there is one that is a whole number.
+  std::optional<std::int64_t> whole(std::string_view attribute) const;
 };
 
 }  // namespace elastrun::telemetry

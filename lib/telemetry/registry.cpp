@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/registry.hpp"
 
+#include "core/log.hpp"
 #include "core/text.hpp"
 #include "telemetry/route.hpp"
 
@@ -69,15 +70,6 @@ std::int64_t window_at(TimePoint when, Duration length) {
   return length == Duration::zero() ? 0 : when.time_since_epoch() / length;
 }
 
-/// Null where there is none: percentiles without values.
-Value value_of(const Summary& summary, Aggregation one, bool whole) {
-  const bool is_there = !needs_sketch(one) || (summary.sketch && summary.count > 0);
-  if (!is_there) return {};
-  const double value = summary.of(one);
-  if (whole && one != Aggregation::Stddev) return static_cast<std::int64_t>(value);
-  return value;
-}
-
 }  // namespace
 
 bool is_name(std::string_view text) {
@@ -116,6 +108,20 @@ bool fits_pattern(std::string_view pattern, std::string_view name) {
   }
 }
 
+std::vector<Attribute> aggregates_of(const Summary& summary, const std::set<Aggregation>& chosen,
+                                     bool whole) {
+  std::vector<Attribute> all;
+  for (const auto one : chosen) {
+    const bool is_there = !needs_sketch(one) || (summary.sketch && summary.count > 0);
+    const bool is_whole = one == Aggregation::Count || (whole && one != Aggregation::Stddev);
+    const double number = summary.of(one);
+    Value value;
+    if (is_there) value = is_whole ? Value(static_cast<std::int64_t>(number)) : Value(number);
+    all.emplace_back(std::string(to_text(one)), std::move(value));
+  }
+  return all;
+}
+
 Series::Series(Kind kind, bool whole, TimePoint start) : kind_(kind), whole_(whole), start_(start) {
   if (kind == Kind::Histogram) {
     closed_.sketch.emplace();
@@ -123,24 +129,10 @@ Series::Series(Kind kind, bool whole, TimePoint start) : kind_(kind), whole_(who
   }
 }
 
-void Series::add(const Window& batch) {
-  const auto aggregate = [&](std::string_view name) {
-    const auto found = std::ranges::find(batch.aggregates, name, &Attribute::first);
-    const auto* const number =
-        found == batch.aggregates.end() ? nullptr : std::get_if<double>(&found->second);
-    return number == nullptr ? 0 : *number;
-  };
-  if (batch.count == 0) return;
-  Summary more;
-  more.count = batch.count;
-  more.sum = aggregate("sum");
-  more.min = aggregate("min");
-  more.max = aggregate("max");
-  more.last = aggregate("value");
-  if (batch.sketch) more.sketch = *batch.sketch;
+void Series::add(const Summary& batch) {
   // The sum of finite sums may still be beyond what a double holds, and would stay there.
-  if (!std::isfinite(closed_.sum + open_.sum + more.sum)) return;
-  closed_.merge(more);
+  if (!std::isfinite(closed_.sum + open_.sum + batch.sum)) return;
+  closed_.merge(batch);
   if (!closed_.sketch) return;
   auto& sketch = *closed_.sketch;
   // A worker sends what it likes: values far apart would make a bucket for each step between them.
@@ -223,10 +215,10 @@ void Registry::Family::override_with(const std::set<Aggregation>& chosen) {
   tells_empty = false;
 }
 
-std::shared_ptr<Registry::Family> Registry::make_family(Kind kind, bool whole, bool observed,
-                                                        Spec spec, std::source_location where) {
+std::shared_ptr<Registry::Family> Registry::make_family(Kind kind, bool whole, Spec spec,
+                                                        std::source_location where) {
   auto family = std::make_shared<Family>(std::make_shared<const Spec>(std::move(spec)), kind, whole,
-                                         observed, where, aggregations_of(kind));
+                                         where, aggregations_of(kind));
   family->window = family->spec->window;
   family->tells_empty = family->spec->tells_empty;
   for (const auto& [pattern, chosen] : overrides_) {
@@ -241,8 +233,8 @@ Result<std::shared_ptr<Series>> Registry::series(Kind kind, bool whole, Spec spe
   if (const auto fault = fault_of(spec, labels)) return refuse(spec, *fault);
   auto& family = families_[{spec.scope, spec.name}];
   if (family == nullptr) {
-    family = make_family(kind, whole, false, std::move(spec), where);
-  } else if (family->observed || family->kind != kind || family->whole != whole ||
+    family = make_family(kind, whole, std::move(spec), where);
+  } else if (family->observer || family->kind != kind || family->whole != whole ||
              *family->spec != spec) {
     return refuse(spec, fmt::format("at {} it is another one than at {}", place(where),
                                     place(family->where)));
@@ -268,24 +260,6 @@ std::shared_ptr<Series> Registry::series_of(Family& family, std::vector<std::str
   made->window_ = window_at(now, family.window);
   made->open_window(family.is_sketched());
   return family.series.emplace(std::move(labels), std::move(made)).first->second;
-}
-
-Result<Observation> Registry::observe(Kind kind, Spec spec, Observer observer,
-                                      std::source_location where) {
-  if (kind != Kind::Gauge && kind != Kind::Counter && kind != Kind::UpDown) {
-    return refuse(spec, "an observer reports a gauge or a total");
-  }
-  // With the labels that it will report; the family alone is made now.
-  if (const auto fault = fault_of(spec, spec.label_keys)) return refuse(spec, *fault);
-  auto& family = families_[{spec.scope, spec.name}];
-  if (family != nullptr) {
-    return refuse(spec, fmt::format("at {} it is observed, at {} it is another one", place(where),
-                                    place(family->where)));
-  }
-  family = make_family(kind, false, true, std::move(spec), where);
-  family->observer = std::move(observer);
-  return Observation(
-      [this, key = Name(family->spec->scope, family->spec->name)] { families_.erase(key); });
 }
 
 void Registry::run_observers() {
@@ -401,10 +375,9 @@ void Registry::close_window(const Family& family, const std::vector<std::string>
   } else if (family.kind == Kind::Gauge) {
     series.last_ = summary.last;
   }
-  for (const auto one : family.aggregations) {
-    auto value = window.no_data ? Value() : value_of(summary, one, family.whole);
-    if (one == Aggregation::Count) value = static_cast<std::int64_t>(window.count);
-    window.aggregates.emplace_back(std::string(to_text(one)), std::move(value));
+  window.aggregates = aggregates_of(summary, family.aggregations, family.whole);
+  for (auto& [name, value] : window.aggregates) {
+    if (window.no_data) value = {};
   }
   if (summary.sketch) window.sketch = std::make_shared<const Sketch>(std::move(*summary.sketch));
   Record& record = records.emplace_back();
@@ -430,13 +403,6 @@ std::vector<Record> Registry::close_windows(Closing closing) {
 }
 
 namespace {
-
-std::optional<double> number_of(const Value& value) {
-  if (const auto* whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
-  if (const auto* real = std::get_if<double>(&value)) return *real;
-  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? 1 : 0;
-  return std::nullopt;
-}
 
 /// What cannot be the key of a label is made one, as a name is: two of them stay two.
 std::vector<std::string> keys_of(const Registry::SampleKey& key) {
@@ -474,7 +440,7 @@ Registry::Held Registry::make_held(const SampleKey& key, const Record& sample) {
   }
   if (!key.rank.empty()) held.values.push_back(key.rank);
   for (const auto& label : key.labels) held.values.push_back(label.second);
-  const bool bucketed = sample.window && sample.window->sketch;
+  const bool bucketed = sample.summary && sample.summary->sketch;
   held.kind = bucketed ? Kind::Histogram : key.counts ? Kind::Counter : Kind::Gauge;
   const auto* const help = bucketed     ? "Reported by workers."
                            : key.counts ? "Counted by workers."
@@ -515,17 +481,19 @@ Registry::Held* Registry::find_held(SampleKey key, const Record& sample) {
 }
 
 std::string_view Registry::put(const Record& sample) {
-  const auto number = number_of(sample.value);
+  const auto* const flag = std::get_if<bool>(&sample.value);
+  const auto number =
+      flag != nullptr ? std::optional<double>(*flag ? 1 : 0) : as_real(sample.value);
   if (!number) return "it is not a number";
-  const auto* const rank = std::get_if<std::int64_t>(sample.find("rank"));
+  const auto rank = sample.whole("rank");
   const auto* const total = sample.find("total");
-  SampleKey key{sample.scope, sample.name, rank == nullptr ? "" : fmt::to_string(*rank),
+  SampleKey key{sample.scope, sample.name, rank ? fmt::to_string(*rank) : "",
                 total != nullptr && *total == Value(true)};
   if (sample.meaning) key.labels = sample.meaning->labels;
   auto* const held = find_held(std::move(key), sample);
   if (held == nullptr) return "there are too many names";
   if (!held->series) return held->refusal;
-  const Window* const batch = sample.window.get();
+  const Summary* const batch = sample.summary.get();
   if (held->kind == Kind::Histogram) {
     if (batch == nullptr || !batch->sketch) return kOtherKind;
     held->series->add(*batch);
@@ -562,6 +530,19 @@ void Registry::end_samples(const std::function<bool(const SampleKey& key)>& fits
     if (held.samples) end(key.scope, samples_name(key.name), held.values);
     return true;
   });
+}
+
+void Observations::add(Kind kind, Spec spec, Registry::Observer observer) {
+  spec.scope = scope_;
+  auto& family = registry_.families_[{scope_, spec.name}];
+  if (family != nullptr) return log::info("telemetry", "'{}' is there already", spec.name);
+  names_.push_back(spec.name);
+  family = registry_.make_family(kind, false, std::move(spec), std::source_location::current());
+  family->observer = std::move(observer);
+}
+
+Observations::~Observations() {
+  for (const auto& name : names_) registry_.families_.erase({scope_, name});
 }
 
 Registry& process_registry() {

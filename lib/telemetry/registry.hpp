@@ -24,7 +24,7 @@
 /// to one thread, the agent's loop; other threads put metrics (telemetry/metrics.hpp).
 namespace elastrun::telemetry {
 
-using worker::Aggregation, worker::Summary;
+using worker::Aggregation;
 
 enum class Kind { Counter, UpDown, Gauge, Stat, Histogram };
 
@@ -48,6 +48,11 @@ bool is_name(std::string_view text);
 std::string instrument_name(std::string_view text);
 /// Whether a name fits a pattern: `*` stands for anything but a dot, `**` for anything.
 bool fits_pattern(std::string_view pattern, std::string_view name);
+
+/// The aggregates of a window, by name; whole numbers stay whole. Percentiles without values are
+/// null.
+std::vector<Attribute> aggregates_of(const Summary& summary, const std::set<Aggregation>& chosen,
+                                     bool whole = false);
 
 /// The values of one instrument under one set of labels, since the start and in the open window.
 class Series {
@@ -80,7 +85,7 @@ class Series {
   void add(double value) { open_.add(value); }
   /// Values that others have summed up: counts, sum, extremes and, where it has one, the sketch.
   /// What is not finite is left out.
-  void add(const Window& batch);
+  void add(const Summary& batch);
 
  private:
   friend class Registry;
@@ -136,26 +141,6 @@ struct Snapshot {
 /// (stats, histograms, gauges without data) is left out. Pure.
 std::vector<Record> records_of(const std::vector<Point>& points, const Stamp& at);
 
-/// An observer that a registry asks at each collection, for as long as this object lives; its end
-/// takes the instrument with its series away. Not to be ended inside that call; must not outlive
-/// the registry.
-class Observation {
- public:
-  Observation() = default;
-  explicit Observation(std::function<void()> end) : end_(std::move(end)) {}
-  Observation(Observation&& other) noexcept : end_(std::exchange(other.end_, {})) {}
-  Observation& operator=(Observation&& other) noexcept {
-    std::swap(end_, other.end_);
-    return *this;
-  }
-  ~Observation() {
-    if (end_) end_();
-  }
-
- private:
-  std::function<void()> end_;
-};
-
 /// All series of a process. Any number of readers collect, and see the same totals.
 ///
 /// A sample of a worker is readable as the last value of a gauge under its scope and name, labelled
@@ -186,11 +171,6 @@ class Registry {
   Result<std::shared_ptr<Series>> series(
       Kind kind, bool whole, Spec spec, std::vector<std::string> labels,
       std::source_location where = std::source_location::current());
-  /// `kind`: Gauge, or Counter and UpDown for totals that are kept elsewhere. Ends when the result
-  /// is dropped.
-  Result<Observation> observe(Kind kind, Spec spec, Observer observer,
-                              std::source_location where = std::source_location::current());
-
   /// A sample of a worker, as above. Returns why it is not taken: no number, another kind or other
   /// label names than the first sample of its name, one name too many; empty if it is.
   std::string_view take(const Record& sample);
@@ -222,7 +202,7 @@ class Registry {
   struct Family {
     std::shared_ptr<const Spec> spec;
     Kind kind;
-    bool whole, observed;
+    bool whole;
     std::source_location where;
     std::set<Aggregation> aggregations{};
     Duration window{};
@@ -242,8 +222,8 @@ class Registry {
     std::string_view refusal{};
     std::vector<std::string> values{};  // of the labels
   };
-  std::shared_ptr<Family> make_family(Kind kind, bool whole, bool observed, Spec spec,
-                                      std::source_location where);
+  friend class Observations;
+  std::shared_ptr<Family> make_family(Kind kind, bool whole, Spec spec, std::source_location where);
   std::shared_ptr<Series> series_of(Family& family, std::vector<std::string> labels);
   void run_observers();
   void end(const std::string& scope, const std::string& name,
@@ -261,6 +241,26 @@ class Registry {
   std::map<SampleKey, Held> held_;
   std::map<Name, Spec> sampled_;  // what the first sample said, which holds for all of its series
   std::uint64_t refused_samples_ = 0;
+};
+
+/// Observers of instruments of one scope, which the registry asks at each collection for as long as
+/// this object lives; its end takes their series away. It must not end inside such a call.
+class Observations {
+ public:
+  /// Borrows the registry, which outlives this object.
+  Observations(Registry& registry, std::string_view scope) : registry_(registry), scope_(scope) {}
+  ~Observations();
+  Observations(const Observations&) = delete;
+  Observations& operator=(const Observations&) = delete;
+  /// `kind`: Gauge, or Counter and UpDown for totals that are kept elsewhere. If there is an
+  /// instrument of that name, of a second run in this process say, it stays, and `observer` is
+  /// never asked.
+  void add(Kind kind, Spec spec, Registry::Observer observer);
+
+ private:
+  Registry& registry_;
+  const std::string scope_;
+  std::vector<std::string> names_;
 };
 
 /// The registry of this process. Never destroyed, because something may be added until the very

@@ -47,11 +47,11 @@ void Pipeline::replace(Routes routes) {
   routes_ = std::make_shared<const Routes>(std::move(routes));
 }
 
-RouteId Pipeline::route(Selector selector, std::shared_ptr<Sink> sink) {
+RouteId Pipeline::route_any(std::vector<Selector> selectors, std::shared_ptr<Sink> sink) {
   const std::lock_guard lock(mutex_);
   Routes routes = *routes_;
   const RouteId id = next_id_++;
-  routes.push_back(std::make_shared<Route>(id, std::move(selector), std::move(sink)));
+  routes.push_back(std::make_shared<Route>(id, std::move(selectors), std::move(sink)));
   replace(std::move(routes));
   return id;
 }
@@ -70,30 +70,30 @@ bool Pipeline::unroute(RouteId id) {
   return true;
 }
 
-bool Pipeline::asks_for(std::string_view scope) const {
+bool Pipeline::any_selector(auto fits) const {
   const auto known = routes();
-  return std::any_of(known->begin(), known->end(),
-                     [scope](const auto& route) { return fits(route->selector.scope, scope); });
+  return std::ranges::any_of(
+      *known, [&](const auto& route) { return std::ranges::any_of(route->selectors, fits); });
+}
+
+bool Pipeline::asks_for(std::string_view scope) const {
+  return any_selector([scope](const Selector& one) { return fits(one.scope, scope); });
 }
 
 bool Pipeline::wants_each(std::string_view scope) const {
-  const auto known = routes();
-  return std::ranges::any_of(*known, [scope](const auto& route) {
-    return route->selector.each && fits(route->selector.scope, scope);
-  });
+  return any_selector([scope](const Selector& one) { return one.each && fits(one.scope, scope); });
 }
 
 bool Pipeline::carries(Record::Kind kind) const {
-  const auto known = routes();
-  return std::any_of(known->begin(), known->end(), [kind](const auto& route) {
-    return route->selector.kind.value_or(kind) == kind;
-  });
+  return any_selector([kind](const Selector& one) { return one.kind.value_or(kind) == kind; });
 }
 
 void Pipeline::deliver(const Record& record) {
   const auto known = routes();  // routes that a sink adds now are for later records
   for (const auto& route : *known) {
-    if (route->off || !route->selector.matches(record)) continue;
+    const bool fitting = std::ranges::any_of(
+        route->selectors, [&](const Selector& one) { return one.matches(record); });
+    if (route->off || !fitting) continue;
     try {
       route->sink->consume(record);
     } catch (...) {  // foreign code: whatever it throws is its own loss
@@ -143,9 +143,12 @@ void Pipeline::event(std::string scope, std::string name, std::vector<Attribute>
         severity});
 }
 
-void Pipeline::sample(std::string scope, std::string name, Value value) {
+void Pipeline::sample(std::string scope, std::string name, Value value, Detail detail) {
   if (!wants(scope)) return;
-  emit({Record::Kind::Sample, stamp(), std::move(scope), std::move(name), std::move(value), {}});
+  Record record{Record::Kind::Sample, stamp(),          std::move(scope),
+                std::move(name),      std::move(value), {}};
+  record.detail = detail;
+  emit(std::move(record));
 }
 
 void Pipeline::flush(TimePoint deadline) {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace elastrun::telemetry {
@@ -48,7 +49,11 @@ class Pipeline {
  public:
   static constexpr std::size_t kWaiting = 65'536;
   explicit Pipeline(const Clock& clock);
-  RouteId route(Selector selector, std::shared_ptr<Sink> sink);
+  RouteId route(Selector selector, std::shared_ptr<Sink> sink) {
+    return route_any({std::move(selector)}, std::move(sink));
+  }
+  /// The sink gets what fits any of `selectors`, once.
+  RouteId route_any(std::vector<Selector> selectors, std::shared_ptr<Sink> sink);
   /// False if the id is not known. Another thread may still be inside the sink.
   bool unroute(RouteId id);
   /// Whether anybody would get a record of this scope: lets callers skip building one.
@@ -64,7 +69,7 @@ class Pipeline {
   void event(std::string scope, std::string name, std::vector<Attribute> attributes = {},
              Severity severity = Severity::Info);
   /// A sample stamped now.
-  void sample(std::string scope, std::string name, Value value);
+  void sample(std::string scope, std::string name, Value value, Detail detail = Detail::Whole);
   void flush(TimePoint deadline);
   std::uint64_t lost() const { return lost_; }        // records that sinks refused by throwing
   std::uint64_t dropped() const { return dropped_; }  // that waited among too many
@@ -73,12 +78,13 @@ class Pipeline {
  private:
   struct Route {
     RouteId id;
-    Selector selector;
+    std::vector<Selector> selectors;
     std::shared_ptr<Sink> sink;
     std::atomic<bool> off{false};
   };
   using Routes = std::vector<std::shared_ptr<Route>>;
   bool asks_for(std::string_view scope) const;
+  bool any_selector(auto fits) const;
   std::shared_ptr<const Routes> routes() const;
   void replace(Routes routes);
   Stamp stamp() const { return {clock_.now(), clock_.wall()}; }

@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <ctime>
 #include <string>
 #include <string_view>
@@ -75,6 +76,26 @@ inline std::string time_now() {
   ::clock_gettime(CLOCK_REALTIME, &now);
   const auto micro = std::to_string(1'000'000 + now.tv_nsec / 1000);
   return std::to_string(now.tv_sec) + '.' + micro.substr(1);
+}
+
+/// With `*` for any text and `?` for any byte. Where a text after a star does not fit, the last
+/// star alone takes one more: no pattern takes longer than its length times that of the name.
+inline bool fits(std::string_view pattern, std::string_view name) {
+  std::size_t at = 0, star = pattern.npos, taken = 0;
+  for (std::size_t i = 0; i < name.size();) {
+    if (at < pattern.size() && pattern[at] == '*') {
+      star = at++;
+      taken = i;
+    } else if (at < pattern.size() && (pattern[at] == '?' || pattern[at] == name[i])) {
+      ++at, ++i;
+    } else if (star != pattern.npos) {
+      at = star + 1;
+      i = ++taken;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', at) == pattern.npos;
 }
 }  // namespace detail
 

@@ -3,7 +3,6 @@
 
 #include "agent_channel.hpp"
 #include "fork_lock.hpp"
-#include "name_pattern.hpp"
 #include "packet.hpp"
 #include "samples.hpp"
 #include "summary.hpp"

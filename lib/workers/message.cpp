@@ -4,7 +4,7 @@
 
 #include "core/text.hpp"
 #include "goodput/compat/measurement_log.hpp"
-#include "worker/quantile_sketch.hpp"
+#include "worker/summary.hpp"
 
 #include <algorithm>
 #include <array>

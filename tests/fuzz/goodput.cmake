@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 elastrun_fuzz_target(journal SOURCES
   lib/export/record_line.cpp
-  lib/telemetry/record.cpp lib/telemetry/value.cpp
+  lib/telemetry/record.cpp
   lib/goodput/ledger/bucket.cpp
   lib/goodput/reports/hints.cpp lib/goodput/account/job_account.cpp
   lib/goodput/journals/journal_books.cpp lib/goodput/journals/agent_journals.cpp

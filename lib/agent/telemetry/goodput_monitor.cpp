@@ -7,7 +7,7 @@
 #include "core/text.hpp"
 #include "goodput/journals/journal_books.hpp"
 #include "goodput/reports/summary.hpp"
-#include "telemetry/value.hpp"
+#include "telemetry/record.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -20,7 +20,6 @@ using goodput::Bucket;
 using goodput::WindowView;
 using telemetry::Kind;
 
-constexpr std::string_view kMonitorArea = "goodput";
 // A collection asks a dozen instruments in a row, and all must tell of the same moment.
 constexpr Duration kSameLook = std::chrono::milliseconds(50);
 
@@ -207,19 +206,16 @@ void GoodputMonitor::observe_all() {
 
 void GoodputMonitor::observe(Kind kind, std::string name, std::string unit, std::string help,
                              std::vector<std::string> label_keys, Tell tell) {
-  auto made = parts_.host.registry().observe(kind,
-                                             {.name = "elastrun." + std::move(name),
-                                              .unit = std::move(unit),
-                                              .help = std::move(help),
-                                              .scope = std::string(JobRecords::kScope),
-                                              .label_keys = std::move(label_keys),
-                                              .window = kInterval,
-                                              .tells_empty = false},
-                                             [this, tell](const Report& report) {
-                                               if (here_) (this->*tell)(report);
-                                             });
-  if (!made) return log::info(kMonitorArea, "{}", made.error().text);
-  observations_.push_back(std::move(*made));
+  observations_.add(kind,
+                    {.name = "elastrun." + std::move(name),
+                     .unit = std::move(unit),
+                     .help = std::move(help),
+                     .label_keys = std::move(label_keys),
+                     .window = kInterval,
+                     .tells_empty = false},
+                    [this, tell](const Report& report) {
+                      if (here_) (this->*tell)(report);
+                    });
 }
 
 void GoodputMonitor::tell_goodput(const Report& report) const {

@@ -91,7 +91,7 @@ class GoodputMonitor final : public Observer {
   /// One for all instruments of a collection; making one costs more than looking at it.
   mutable std::optional<goodput::Ledger::Summary> summary_;
   mutable TimePoint summary_at_;
-  std::vector<telemetry::Observation> observations_;
+  telemetry::Observations observations_{parts_.host.registry(), kAgentScope};
   Lifetime lifetime_;  // the machine may be looked at when we go
 };
 

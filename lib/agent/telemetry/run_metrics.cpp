@@ -169,61 +169,53 @@ double number(std::uint64_t whole) {
 
 }  // namespace
 
-/// Of two runs in one process, which cannot be, or a launcher that has such names itself, the first
-/// one is shown.
-void RunMetrics::observe(Kind kind, telemetry::Spec spec, telemetry::Registry::Observer observer) {
-  spec.scope = AgentMetrics::kScope;
-  auto made = host_.registry().observe(kind, std::move(spec), std::move(observer));
-  if (!made) return log::info("metrics", "{}", made.error().text);
-  observations_.push_back(std::move(*made));
-}
-
 void RunMetrics::observe_parts() {
   const auto& store = parts_.store;
-  observe(Kind::Counter,
-          {.name = "elastrun.store.requests",
-           .unit = "{request}",
-           .help = "Requests to the workers' store, where this node serves it."},
-          [&store](const Report& report) { report(number(store.requests()), {}); });
-  observe(Kind::Gauge,
-          {.name = "elastrun.store.connections",
-           .unit = "{connection}",
-           .help = "Open connections to the workers' store of this node."},
-          [&store](const Report& report) { report(number(store.visitors()), {}); });
-  observe(Kind::Counter,
-          {.name = "elastrun.worker.output",
-           .unit = "By",
-           .help = "What the workers have written to stdout and stderr.",
-           .label_keys = {"stream"}},
-          [&streams = parts_.streams](const Report& report) {
-            report(number(streams.bytes(logs::Console::Stream::Out)), {"stdout"});
-            report(number(streams.bytes(logs::Console::Stream::Err)), {"stderr"});
-          });
-  observe(Kind::Counter,
-          {.name = "elastrun.channel.messages",
-           .unit = "{message}",
-           .help = "What workers have reported over their channel."},
-          [&channel = parts_.channel](const Report& report) {
-            report(number(channel.statistics().messages), {});
-          });
-  observe(Kind::Counter,
-          {.name = "elastrun.channel.dropped",
-           .unit = "{message}",
-           .help = "Reports of workers that were refused, or were too many to be taken further.",
-           .label_keys = {"reason"}},
-          [this](const Report& report) {
-            const auto& records = records_.statistics();
-            const auto& channel = parts_.channel.statistics();
-            report(number(channel.refused + records.refused), {"refused"});
-            report(number(channel.strange), {"stranger"});
-            report(number(records.suppressed), {"suppressed"});
-            report(number(records.overflowed), {"overflowed"});
-            report(number(channel.not_told), {"worker"});
-          });
+  observations_.add(Kind::Counter,
+                    {.name = "elastrun.store.requests",
+                     .unit = "{request}",
+                     .help = "Requests to the workers' store, where this node serves it."},
+                    [&store](const Report& report) { report(number(store.requests()), {}); });
+  observations_.add(Kind::Gauge,
+                    {.name = "elastrun.store.connections",
+                     .unit = "{connection}",
+                     .help = "Open connections to the workers' store of this node."},
+                    [&store](const Report& report) { report(number(store.visitors()), {}); });
+  observations_.add(Kind::Counter,
+                    {.name = "elastrun.worker.output",
+                     .unit = "By",
+                     .help = "What the workers have written to stdout and stderr.",
+                     .label_keys = {"stream"}},
+                    [&streams = parts_.streams](const Report& report) {
+                      report(number(streams.bytes(logs::Console::Stream::Out)), {"stdout"});
+                      report(number(streams.bytes(logs::Console::Stream::Err)), {"stderr"});
+                    });
+  observations_.add(Kind::Counter,
+                    {.name = "elastrun.channel.messages",
+                     .unit = "{message}",
+                     .help = "What workers have reported over their channel."},
+                    [&channel = parts_.channel](const Report& report) {
+                      report(number(channel.statistics().messages), {});
+                    });
+  observations_.add(
+      Kind::Counter,
+      {.name = "elastrun.channel.dropped",
+       .unit = "{message}",
+       .help = "Reports of workers that were refused, or were too many to be taken further.",
+       .label_keys = {"reason"}},
+      [this](const Report& report) {
+        const auto& records = records_.statistics();
+        const auto& channel = parts_.channel.statistics();
+        report(number(channel.refused + records.refused), {"refused"});
+        report(number(channel.strange), {"stranger"});
+        report(number(records.suppressed), {"suppressed"});
+        report(number(records.overflowed), {"overflowed"});
+        report(number(channel.not_told), {"worker"});
+      });
 }
 
 void RunMetrics::observe_telemetry() {
-  observe(
+  observations_.add(
       Kind::Counter,
       {.name = "elastrun.telemetry.dropped",
        .unit = "{record}",
@@ -239,14 +231,15 @@ void RunMetrics::observe_telemetry() {
           report(number(one.lost - one.waiting), {one.sink});
         }
       });
-  observe(Kind::Gauge,
-          {.name = "elastrun.telemetry.queue.length",
-           .unit = "{record}",
-           .help = "Records that wait for a sink of --metrics.",
-           .label_keys = {"sink"}},
-          [this](const Report& report) {
-            for (const auto& one : host_.accounts()) report(number(one.waiting), {one.sink});
-          });
+  observations_.add(Kind::Gauge,
+                    {.name = "elastrun.telemetry.queue.length",
+                     .unit = "{record}",
+                     .help = "Records that wait for a sink of --metrics.",
+                     .label_keys = {"sink"}},
+                    [this](const Report& report) {
+                      for (const auto& one : host_.accounts())
+                        report(number(one.waiting), {one.sink});
+                    });
 }
 
 RunMetrics::RunMetrics(const RunParts& parts, telemetry::Pipeline& pipeline,

@@ -114,7 +114,6 @@ class RunMetrics {
   RunMetrics(const RunParts& parts, telemetry::Pipeline& pipeline, const WorkerRecords& records);
   void choose(const std::string& pattern, const std::vector<std::string>& names);
 
-  void observe(telemetry::Kind kind, telemetry::Spec spec, telemetry::Registry::Observer observer);
   void observe_parts();
   void observe_telemetry();
 
@@ -128,7 +127,7 @@ class RunMetrics {
   std::shared_ptr<const exporter::JsonLines> journal_;  // null: there is none
   bool ending_ = false, ended_ = false;
   std::vector<exporter::SinkAccount> accounts_;
-  std::vector<telemetry::Observation> observations_;
+  telemetry::Observations observations_{host_.registry(), kAgentScope};
   Lifetime lifetime_;
 };
 

@@ -110,14 +110,8 @@ void ElasticRecords::look() {
 }
 
 void ElasticRecords::put_each(std::string name, telemetry::Value value) {
-  telemetry::Record record;
-  record.kind = telemetry::Record::Kind::Sample;
-  record.stamp = {pipeline_.clock().now(), pipeline_.clock().wall()};
-  record.scope = telemetry::metrics::kDefaultGroup;
-  record.name = std::move(name);
-  record.value = std::move(value);
-  record.detail = telemetry::Detail::Each;
-  pipeline_.emit(std::move(record));
+  pipeline_.sample(std::string(telemetry::metrics::kDefaultGroup), std::move(name),
+                   std::move(value), telemetry::Detail::Each);
 }
 
 void ElasticRecords::on(const moment::PhaseChanged& seen) {
@@ -290,34 +284,28 @@ std::optional<std::string_view> interruption(Cause::Kind kind) {
 
 }  // namespace
 
-NodeSeries::NodeSeries(telemetry::Registry& registry) {
-  const auto observe = [&](telemetry::Kind kind, std::string name, std::string unit,
-                           std::string help, std::vector<std::string> labels,
-                           telemetry::Registry::Observer observer) {
-    auto made = registry.observe(kind,
-                                 {.name = std::move(name),
-                                  .unit = std::move(unit),
-                                  .help = std::move(help),
-                                  .scope = std::string(JobRecords::kScope),
-                                  .label_keys = std::move(labels)},
-                                 std::move(observer));
-    if (!made) return log::info("telemetry", "{}", made.error().text);
-    observations_.push_back(std::move(*made));
-  };
-  observe(telemetry::Kind::Gauge, "elastrun.node.up", "",  // no ratio
-
-          "Whether a node of the job is in its world.", {"node"}, [this](const Report& report) {
-            for (const auto& [node, up] : up_) {
-              if (here_) report(up ? 1 : 0, {node});
-            }
-          });
-  observe(telemetry::Kind::Counter, "elastrun.node.interruptions", "{interruption}",
-          "Restarts of the workers, by the node where the cause was.", {"node", "cause"},
-          [this](const Report& report) {
-            for (const auto& [key, count] : interruptions_) {
-              if (here_) report(static_cast<double>(count), {key.first, std::string(key.second)});
-            }
-          });
+NodeSeries::NodeSeries(telemetry::Registry& registry) : observations_(registry, kAgentScope) {
+  observations_.add(telemetry::Kind::Gauge,
+                    {.name = "elastrun.node.up",  // without a unit: no ratio
+                     .help = "Whether a node of the job is in its world.",
+                     .label_keys = {"node"}},
+                    [this](const Report& report) {
+                      for (const auto& [node, up] : up_) {
+                        if (here_) report(up ? 1 : 0, {node});
+                      }
+                    });
+  observations_.add(telemetry::Kind::Counter,
+                    {.name = "elastrun.node.interruptions",
+                     .unit = "{interruption}",
+                     .help = "Restarts of the workers, by the node where the cause was.",
+                     .label_keys = {"node", "cause"}},
+                    [this](const Report& report) {
+                      for (const auto& [key, count] : interruptions_) {
+                        if (here_) {
+                          report(static_cast<double>(count), {key.first, std::string(key.second)});
+                        }
+                      }
+                    });
 }
 
 void NodeSeries::on(const moment::RoundReady& seen) {

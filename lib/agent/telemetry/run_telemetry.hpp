@@ -96,7 +96,7 @@ class NodeSeries final : public Observer {
   std::map<std::string, std::string> addresses_;  // by the id in this world
   std::map<std::string, bool> up_;                // by address
   std::map<std::pair<std::string, std::string_view>, std::int64_t> interruptions_;  // and cause
-  std::vector<telemetry::Observation> observations_;
+  telemetry::Observations observations_;
 };
 
 /// All that a run tells of itself: its pipeline of records with those who write into it, the sinks

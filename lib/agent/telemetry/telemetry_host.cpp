@@ -16,23 +16,6 @@ namespace {
 using telemetry::Record;
 using telemetry::Selector;
 
-/// One that several selectors lead to gets a record once.
-class Selected final : public telemetry::Sink {
- public:
-  Selected(std::shared_ptr<telemetry::Sink> sink, std::vector<Selector> selectors)
-      : sink_(std::move(sink)), selectors_(std::move(selectors)) {}
-  void consume(const Record& record) override {
-    const bool fits = std::ranges::any_of(
-        selectors_, [&](const Selector& selector) { return selector.matches(record); });
-    if (fits) sink_->consume(record);
-  }
-  void flush(TimePoint deadline) override { sink_->flush(deadline); }
-
- private:
-  const std::shared_ptr<telemetry::Sink> sink_;
-  const std::vector<Selector> selectors_;
-};
-
 /// Whether a sample of a series without a scope, whose name begins with one of these, could fit.
 bool may_fit(const Selector& selector, const std::vector<std::string>& names) {
   if (selector.kind.value_or(Record::Kind::Sample) != Record::Kind::Sample) return false;
@@ -75,20 +58,15 @@ TelemetryHost::~TelemetryHost() {
 void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
                         std::vector<Selector> selectors, By by) {
   sinks_.push_back(sink);
+  if (sink->is_told()) routes_.push_back(pipeline_.route_any(selectors, sink));
+  const bool asks = by == By::User && std::ranges::any_of(selectors, [&](const auto& selector) {
+                      return may_fit(selector, gathered_names_);
+                    });
   if (sink->pulls()) {
     take_samples();
-    pullers_.push_back({sink, selectors});
-  }
-  const auto told = selectors.size() == 1 ? std::shared_ptr<telemetry::Sink>(sink)
-                                          : std::make_shared<Selected>(sink, selectors);
-  if (sink->is_told()) {
-    const bool one = selectors.size() == 1;
-    const Selector all{.each = selectors.front().each};
-    routes_.push_back(pipeline_.route(one ? selectors.front() : all, told));
-    const bool asks = by == By::User && std::ranges::any_of(selectors, [&](const auto& selector) {
-                        return may_fit(selector, gathered_names_);
-                      });
-    if (asks && !sink->pulls()) listeners_.push_back(std::make_shared<Selected>(sink, selectors));
+    pullers_.emplace_back(std::move(sink), std::move(selectors));
+  } else if (asks) {
+    listeners_.emplace_back(std::move(sink), std::move(selectors));
   }
 }
 
@@ -188,7 +166,11 @@ void TelemetryHost::tell_gathered() {
   const auto records =
       telemetry::records_of(gathered_, {pipeline_.clock().now(), pipeline_.clock().wall()});
   for (const auto& record : records) {
-    for (const auto& listener : listeners_) listener->consume(record);
+    for (const auto& [sink, selectors] : listeners_) {
+      const bool fits = std::ranges::any_of(
+          selectors, [&](const Selector& selector) { return selector.matches(record); });
+      if (fits) sink->consume(record);
+    }
   }
 }
 

@@ -79,10 +79,9 @@ class TelemetryHost {
   std::vector<exporter::SinkAccount> accounts() const;
 
  private:
-  struct Puller {
-    std::shared_ptr<exporter::MetricsSink> sink;
-    std::vector<telemetry::Selector> selectors;
-  };
+  /// With what it gets.
+  using Selected =
+      std::pair<std::shared_ptr<exporter::MetricsSink>, std::vector<telemetry::Selector>>;
   void pull();
   void tell_gathered();
   void gather_and_pull();
@@ -97,8 +96,7 @@ class TelemetryHost {
   const Duration interval_;
   std::vector<telemetry::RouteId> routes_;
   std::vector<std::shared_ptr<exporter::MetricsSink>> sinks_;
-  std::vector<Puller> pullers_;
-  std::vector<std::shared_ptr<telemetry::Sink>> listeners_;  // hear of what is gathered
+  std::vector<Selected> pullers_, listeners_;  // these hear of what is gathered
   std::unique_ptr<Alarm> window_end_, next_pull_;
   bool window_open_ = false, pull_due_ = false, pulled_ = false, finished_ = false;
   bool takes_samples_ = false, has_begun_ = false;  // a round

@@ -5,11 +5,12 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "goodput/journals/journal_books.hpp"
-#include "worker/quantile_sketch.hpp"
+#include "telemetry/registry.hpp"
+#include "worker/summary.hpp"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
+#include <set>
 
 namespace elastrun::agent {
 namespace {
@@ -19,31 +20,9 @@ constexpr std::string_view kMonitorScope = "torch.monitor", kStatEvent = "torch.
 
 using telemetry::Detail;
 using telemetry::Record;
-using telemetry::Value;
 
 bool is_severity(const telemetry::Attribute& attribute) {
   return attribute.first == "severity";
-}
-
-/// That of an event, as routes and readers know it.
-std::optional<telemetry::Severity> severity_in(
-    const std::vector<telemetry::Attribute>& attributes) {
-  const auto found = std::ranges::find_if(attributes, is_severity);
-  const auto* text = found == attributes.end() ? nullptr : std::get_if<std::string>(&found->second);
-  return text == nullptr ? std::nullopt : telemetry::severity_named(*text);
-}
-
-Value whole_number(std::int64_t number) {
-  return number;
-}
-
-constexpr std::array<std::pair<const char*, double>, 4> kQuantiles = {
-    {{"p50", 0.5}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}}};
-
-void add_meaning(Record& record, std::shared_ptr<const telemetry::Meaning> meaning) {
-  if (!meaning) return;
-  for (const auto& [key, value] : meaning->labels) record.attributes.emplace_back(key, value);
-  record.meaning = std::move(meaning);
 }
 
 std::string text_in(const std::vector<telemetry::Attribute>& attributes, std::string_view name) {
@@ -64,7 +43,7 @@ std::shared_ptr<const telemetry::Meaning> meaning_in(
 
 /// The stretch of which an event tells the end, for traces.
 std::optional<Record> span_of(const Record& end) {
-  if (text_in(end.attributes, "span.phase") != "stop") return std::nullopt;
+  if (end.text("span.phase") != "stop") return std::nullopt;
   const auto* const seconds = std::get_if<double>(end.find("span.seconds"));
   constexpr double kLongest = 1e9;  // more does not fit its nanoseconds
   if (seconds == nullptr || !(*seconds >= 0 && *seconds < kLongest)) return std::nullopt;
@@ -125,10 +104,10 @@ void WorkerRecords::heard(const workers::Worker& worker, workers::Message messag
 }
 
 WorkerRecords::Attributes WorkerRecords::labels(const workers::Worker& worker) const {
-  return {{"rank", whole_number(worker.rank)},
-          {"local_rank", whole_number(worker.local_rank)},
+  return {{"rank", std::int64_t{worker.rank}},
+          {"local_rank", std::int64_t{worker.local_rank}},
           {"role", spec_.role},
-          {"attempt", whole_number(attempt_)}};
+          {"attempt", std::int64_t{attempt_}}};
 }
 
 Record WorkerRecords::record(Record::Kind kind, std::string scope, std::string name,
@@ -167,7 +146,7 @@ void WorkerRecords::tell(const workers::Worker& worker, const workers::MetricSam
   if (!pipeline_.wants(metric.group)) return;
   auto sample = record(Record::Kind::Sample, metric.group, metric.name, labels(worker));
   if (metric.step) sample.attributes.emplace_back("step", *metric.step);
-  add_meaning(sample, metric.meaning);
+  sample.meaning = metric.meaning;
   set_time(sample, metric.time);
   sample.value = metric.value;
   if (metric.each) sample.detail = Detail::Summed;
@@ -183,7 +162,7 @@ void WorkerRecords::tell(const workers::Worker& worker, const workers::SamplesTo
     if (!pipeline_.wants_each(group)) continue;
     auto sample = record(Record::Kind::Sample, group, name, who);
     if (step) sample.attributes.emplace_back("step", *step);
-    add_meaning(sample, meaning);
+    sample.meaning = meaning;
     set_time(sample, time);
     sample.value = value;
     sample.detail = Detail::Each;
@@ -210,7 +189,7 @@ void WorkerRecords::tell_total(const workers::Worker& worker, const workers::Met
   if (!pipeline_.wants(metric.group)) return;
   auto sample = record(Record::Kind::Sample, metric.group, metric.name, labels(worker));
   sample.attributes.emplace_back("total", true);
-  add_meaning(sample, metric.meaning);
+  sample.meaning = metric.meaning;
   sample.value = total;
   pipeline_.emit(std::move(sample));
 }
@@ -218,37 +197,36 @@ void WorkerRecords::tell_total(const workers::Worker& worker, const workers::Met
 /// The worker has summed up about a second: what happened in it, for those to whom the last value
 /// is not enough.
 void WorkerRecords::tell_batch(const workers::MetricSample& metric, Record sample) {
+  using enum worker::Aggregation;
   const auto& batch = *metric.batch;
-  auto window = std::make_shared<telemetry::Window>();
-  window->end = pipeline_.clock().now();
-  window->start = window->end - std::chrono::seconds(1);
-  window->count = batch.count;
-  if (metric.meaning) window->unit = metric.meaning->unit;
-  window->aggregates = {{"value", metric.value},
-                        {"mean", batch.sum / static_cast<double>(batch.count)},
-                        {"count", static_cast<std::int64_t>(batch.count)},
-                        {"sum", batch.sum},
-                        {"max", batch.max},
-                        {"min", batch.min}};
   const bool histogram = batch.sketch != nullptr;
-  if (histogram) {
-    window->sketch = batch.sketch;
-    for (const auto& [name, rank] : kQuantiles) {
-      const auto found = batch.sketch->quantile(rank);
-      // A bucket may be wider than what is in it.
-      if (found) window->aggregates.emplace_back(name, std::clamp(*found, batch.min, batch.max));
-    }
-  }
+  auto all = std::make_shared<telemetry::Summary>();
+  all->count = batch.count;
+  all->last = metric.value;
+  all->sum = batch.sum;
+  all->min = batch.min;
+  all->max = batch.max;
+  if (histogram) all->sketch = *batch.sketch;
   auto told = sample;
-  told.kind = Record::Kind::Window;
-  told.value = {};
-  told.window = window;
-  // The windows of histograms are all that is told of them.
-  if (histogram) told.detail = Detail::Whole;
-  sample.window = std::move(window);
+  sample.summary = all;
   if (histogram) sample.detail = Detail::Summed;
   pipeline_.emit(std::move(sample));
-  if (batch.count > 1 || histogram) pipeline_.emit(std::move(told));
+  if (batch.count == 1 && !histogram) return;
+  std::set<worker::Aggregation> chosen{worker::Aggregation::Value, Mean, Count, Sum, Max, Min};
+  if (histogram) chosen.insert({P50, P90, P95, P99});
+  telemetry::Window window;
+  window.end = pipeline_.clock().now();
+  window.start = window.end - std::chrono::seconds(1);
+  window.count = batch.count;
+  if (metric.meaning) window.unit = metric.meaning->unit;
+  window.aggregates = telemetry::aggregates_of(*all, chosen);
+  window.sketch = batch.sketch;
+  told.kind = Record::Kind::Window;
+  told.value = {};
+  told.window = std::make_shared<const telemetry::Window>(std::move(window));
+  // The windows of histograms are all that is told of them.
+  if (histogram) told.detail = Detail::Whole;
+  pipeline_.emit(std::move(told));
 }
 
 void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent event) {
@@ -262,7 +240,7 @@ void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent eve
   set_time(told, event.time);
   if (now - told.stamp.mono > kLongestUnderWay) told.stamp.mono = now;
   told.attributes = std::move(event.attributes);
-  if (const auto severity = severity_in(told.attributes)) {
+  if (const auto severity = telemetry::severity_named(text_in(told.attributes, "severity"))) {
     told.severity = *severity;
     std::erase_if(told.attributes, is_severity);
   }

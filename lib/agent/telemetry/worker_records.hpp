@@ -2,9 +2,9 @@
 #pragma once
 
 #include "agent/loop/observer.hpp"
+#include "agent/telemetry/intake.hpp"
 #include "spec/job_spec.hpp"
 #include "telemetry/route.hpp"
-#include "workers/intake.hpp"
 #include "workers/worker.hpp"
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 namespace elastrun::agent {
 
 /// Tells the pipeline what the workers of this node report, each with its rank, local_rank, role
-/// and attempt, and within the limits of workers::Intake. elastrun-protocol(7) lists the names.
+/// and attempt, and within the limits of Intake. elastrun-protocol(7) lists the names.
 /// Without a route nothing is built.
 class WorkerRecords final : public Observer {
  public:
@@ -42,7 +42,7 @@ class WorkerRecords final : public Observer {
   /// What a worker said over its channel: of its training, and a sample that may sum up others, as
   /// an observer; else as the consumer of events and of samples one by one.
   void heard(const workers::Worker& worker, workers::Message message);
-  const workers::Intake::Statistics& statistics() const { return intake_.statistics(); }
+  const Intake::Statistics& statistics() const { return intake_.statistics(); }
 
  private:
   /// Within the limits; what it says may be another series then.
@@ -68,7 +68,7 @@ class WorkerRecords final : public Observer {
   int attempt_ = 0;
   // Of the counters of each rank, by group and name: Intake says how many there may be.
   std::map<std::tuple<int, std::string, std::string>, double> totals_;
-  workers::Intake intake_;
+  Intake intake_;
   std::map<int, std::uint64_t> refused_;  // in this round, by local rank
   std::function<void(int, std::uint64_t)> tell_refused_;
 };

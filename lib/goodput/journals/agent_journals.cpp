@@ -28,13 +28,7 @@ Time bounded(Time time) {
 }
 
 std::int64_t number_in(const Record& record, std::string_view name) {
-  const auto* number = std::get_if<std::int64_t>(record.find(name));
-  return number == nullptr ? -1 : *number;
-}
-
-std::string text_in(const Record& record, std::string_view name) {
-  const auto* found = std::get_if<std::string>(record.find(name));
-  return found == nullptr ? std::string() : *found;
+  return record.whole(name).value_or(-1);
 }
 
 /// Ends an agent, and not the job of the others.
@@ -71,7 +65,7 @@ void JournalOutline::take(const Record& record) {
   // Else the line that told the start was torn, and the run id with it.
   if (starts || submissions_ == 0) ++submissions_;
   if (starts) {
-    run_id_ = text_in(record, "run_id");
+    run_id_ = record.text("run_id");
   } else if (record.name == "rendezvous.round" && rounds_.size() < kMostRounds) {
     rounds_.push_back({{number_in(record, "epoch"), number_in(record, "round")},
                        number_in(record, "group_rank"),
@@ -80,7 +74,7 @@ void JournalOutline::take(const Record& record) {
     if (phase == NodePhase::Stopping) stopping_ = at;
     if (phase == NodePhase::Joining) stopping_.reset();
   } else if (record.name == "job.ended") {
-    left_ = is_of_leaving(text_in(record, "ending"));
+    left_ = is_of_leaving(record.text("ending"));
     tells_end_ = !left_;
     // The others begin to stop at the same moment at the earliest.
     if (left_) end_ = std::max(begin_, stopping_.value_or(at) - Duration(1));

@@ -3,7 +3,7 @@
 
 #include "core/text.hpp"
 #include "goodput/compat/measurement_log.hpp"
-#include "telemetry/value.hpp"
+#include "telemetry/record.hpp"
 
 #include <algorithm>
 #include <chrono>

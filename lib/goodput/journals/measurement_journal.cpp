@@ -4,7 +4,7 @@
 #include "core/text.hpp"
 #include "goodput/compat/measurement_log.hpp"
 #include "goodput/journals/journal_books.hpp"
-#include "telemetry/value.hpp"
+#include "telemetry/record.hpp"
 
 #include <algorithm>
 #include <utility>

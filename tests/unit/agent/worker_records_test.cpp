@@ -3,7 +3,7 @@
 
 #include "core/text.hpp"
 #include "unit/agent/records.hpp"
-#include "worker/quantile_sketch.hpp"
+#include "worker/summary.hpp"
 
 #include <cmath>
 #include <cstdint>
@@ -118,7 +118,7 @@ TEST_CASE("worker records: samples come one by one to those who want each, else 
   CHECK(to_seconds(job.clock.wall() - first.stamp.wall) == doctest::Approx(0.5));
   CHECK(to_seconds(job.clock.now() - first.stamp.mono) == doctest::Approx(0.5));
   job.check_labels(first, 1);
-  CHECK(attribute<std::string>(each->records[1], "layer") == "3");
+  CHECK(each->records[1].meaning->labels == meaning->labels);
   CHECK(each->records[1].meaning->unit == "s");
   CHECK(each->records[2].name == "loss");
   CHECK(each->records[3].name == "samples.suppressed");
@@ -129,7 +129,7 @@ TEST_CASE("worker records: samples come one by one to those who want each, else 
   job.heard_from(1, sum);
   CHECK(each->records.size() == 4);
   REQUIRE(job.heard->records.size() == 2);
-  CHECK(job.heard->records[0].window->count == 2);
+  CHECK(job.heard->records[0].summary->count == 2);
   CHECK(job.heard->records[1].kind == RecordKind::Window);
 }
 
@@ -142,7 +142,7 @@ TEST_CASE("worker records: a histogram is a window with quantiles, and its bucke
   job.heard_from(0, sample);
   REQUIRE(job.heard->records.size() == 2);
   CHECK(job.heard->records[0].detail == telemetry::Detail::Summed);
-  CHECK(job.heard->records[0].window->sketch->count() == 100);
+  CHECK(job.heard->records[0].summary->sketch->count() == 100);
   const auto& window = job.heard->records[1];
   CHECK(window.detail == telemetry::Detail::Whole);
   const auto& aggregates = window.window->aggregates;
@@ -267,7 +267,7 @@ TEST_CASE("worker records: windows of torch.monitor make no names without end") 
   for (const auto& record : job.heard->records) {
     if (record.kind == RecordKind::Sample) names.insert(record.name);
   }
-  CHECK(names.size() == workers::Intake::kMostSeries + 1);
+  CHECK(names.size() == Intake::kMostSeries + 1);
   CHECK(job.records.statistics().overflowed == 700);
 }
 

@@ -56,8 +56,9 @@ TEST_CASE("exposition: names and units by rule") {
   CHECK(prometheus_unit("1", false).empty());
   CHECK(prometheus_unit("{restart}", true).empty());
   CHECK(prometheus_unit("furlong", true) == "furlong");
-  CHECK(prometheus_labels({{"a.b", "1"}, {"a_b", "2"}, {"t", true}}) ==
-        std::vector<Label>{{"a_b", "1;2"}, {"t", "true"}});
+  telemetry::Snapshot snapshot;  // keys that become one
+  add(snapshot, telemetry::Kind::Gauge, {.name = "n"}, {{"a.b", "1"}, {"a_b", "2"}, {"t", true}});
+  CHECK(text(snapshot).ends_with("n{a_b=\"1;2\",t=\"true\"} 1\n"));
 }
 
 TEST_CASE("exposition: a label of the user's that a line has by itself is another one") {
@@ -106,7 +107,7 @@ TEST_CASE("exposition: the agent's and the machine's come first, and what is ref
   add(snapshot, Kind::Counter, {.name = "elastrun.page.refused", .scope = "a"});
   add(snapshot, Kind::Counter, {.name = "elastrun.restarts", .scope = "elastrun.agent"});
   add(snapshot, Kind::Counter, {.name = "system.time"});
-  const auto page = text(snapshot, {.scope_labels = false, .tells_refused = true});
+  const auto page = text(snapshot, {.tells_refused = true});
   CHECK(lines(page, "# TYPE") ==
         "# TYPE elastrun_page_refused gauge\n# TYPE elastrun_restarts_total counter\n"
         "# TYPE system_time_total counter\n");
@@ -146,7 +147,7 @@ TEST_CASE("exposition: the text format, line by line") {
 
 TEST_CASE("exposition: buckets rise to the count, and bounds are written as each format wants") {
   SamplePoints points;
-  const PageOptions options{.bounds = {0.1, 1, 1e6}, .scope_labels = false};
+  const PageOptions options{.bounds = {0.1, 1, 1e6}};
   CHECK(lines(text(points.snapshot(), options), "elastrun_rendezvous") ==
         "elastrun_rendezvous_duration_seconds_bucket{le=\"0.1\"} 0\n"
         "elastrun_rendezvous_duration_seconds_bucket{le=\"1\"} 3\n"

@@ -2,7 +2,7 @@
 #include "export/tensorboard.hpp"
 
 #include "telemetry/route.hpp"
-#include "worker/quantile_sketch.hpp"
+#include "worker/summary.hpp"
 
 #include <boost/algorithm/hex.hpp>
 #include <cstring>

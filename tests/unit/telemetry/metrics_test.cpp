@@ -2,7 +2,7 @@
 #include "telemetry/metrics.hpp"
 
 #include "clock.hpp"
-#include "telemetry/value.hpp"
+#include "telemetry/record.hpp"
 
 #include <doctest/doctest.h>
 #include <stdexcept>

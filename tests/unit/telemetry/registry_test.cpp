@@ -199,18 +199,18 @@ TEST_CASE("registry: an observer is asked once for each collection, and its fail
   Place place;
   int calls = 0;
   bool broken = false;
-  const auto observation = place.registry.observe(
-      Kind::Gauge, {.name = "gpu.memory", .unit = "By", .label_keys = {"gpu"}},
-      [&](const Registry::Report& report) {
-        calls += 1;
-        if (broken) throw std::runtime_error("no driver");
-        report(10, {"0"});
-        report(20, {"1"});
-        CHECK(place.registry.due());  // an observer may use the registry
-      });
-  REQUIRE(observation.has_value());
-  CHECK_FALSE(place.registry.observe(Kind::Gauge, {.name = "gpu.memory"}, {}));
-  CHECK_FALSE(place.registry.observe(Kind::Stat, {.name = "x"}, {}));
+  Observations observations(place.registry, "");
+  observations.add(Kind::Gauge, {.name = "gpu.memory", .unit = "By", .label_keys = {"gpu"}},
+                   [&](const Registry::Report& report) {
+                     calls += 1;
+                     if (broken) throw std::runtime_error("no driver");
+                     report(10, {"0"});
+                     report(20, {"1"});
+                     CHECK(place.registry.due());  // an observer may use the registry
+                   });
+  // Its name is taken.
+  observations.add(Kind::Gauge, {.name = "gpu.memory"}, [](const auto&) { FAIL("not asked"); });
+  CHECK_THROWS_AS(Gauge({.name = "gpu.memory"}, place.registry), std::invalid_argument);
   const auto points = place.registry.collect().points;
   REQUIRE(points.size() == 2);
   CHECK(points[1].value == Value(20.0));
@@ -222,32 +222,24 @@ TEST_CASE("registry: an observer is asked once for each collection, and its fail
   CHECK(calls == 2);
 }
 
-TEST_CASE("registry: an observer ends with its handle, and its series with it") {
+TEST_CASE("registry: an observer ends with its owner, and its series with it") {
   Place place;
-  auto source = std::make_unique<int>(3);
+  int source = 3;
   const auto observe = [&] {
-    return place.registry.observe(
-        Kind::Counter, {.name = "requests"},
-        [&source](const Registry::Report& report) { report(*source, {}); });
+    auto owner = std::make_unique<Observations>(place.registry, "s");
+    owner->add(Kind::Counter, {.name = "requests"},
+               [&source](const Registry::Report& report) { report(source, {}); });
+    return owner;
   };
   {
-    const auto handle = observe();
-    REQUIRE(handle.has_value());
+    const auto owner = observe();
     CHECK(place.registry.collect().points.at(0).value == Value(3.0));
-    *source = 5;
+    source = 5;
     CHECK(place.registry.collect().points.at(0).value == Value(5.0));
   }
-  source.reset();
   CHECK(place.registry.collect().points.empty());
-  // The name is free again.
-  source = std::make_unique<int>(4);
-  auto again = observe();
-  REQUIRE(again.has_value());
-  CHECK(place.registry.collect().points.at(0).value == Value(4.0));
-  Observation moved = std::move(*again);
-  CHECK(place.registry.collect().points.size() == 1);
-  moved = Observation();
-  CHECK(place.registry.collect().points.empty());
+  const auto again = observe();  // the name is free
+  CHECK(place.registry.collect().points.at(0).spec->scope == "s");
 }
 
 TEST_CASE("registry: windows close when their time is over, late ones as one") {
@@ -327,9 +319,10 @@ TEST_CASE("registry: an empty window is nothing, a zero, no data or the last one
   const Counter counter({.name = "b"}, place.registry);
   const Gauge unset({.name = "c"}, place.registry), overridden({.name = "f"}, place.registry);
   double value = 7;
-  const auto observed = place.registry.observe(
-      Kind::Gauge, {.name = "d"},
-      [&](const Registry::Report& report) { value > 0 ? report(value, {}) : void(); });
+  Observations observed(place.registry, "");
+  observed.add(Kind::Gauge, {.name = "d"}, [&](const Registry::Report& report) {
+    if (value > 0) report(value, {});
+  });
   CHECK(place.after(kMinute).size() == 2);  // before the observer's series was made
   CHECK(place.after(kMinute).size() == 3);
   value = 0;  // it reports nothing any more

@@ -146,15 +146,18 @@ TEST_CASE("sample series: what is no number or the name of another instrument is
 TEST_CASE("sample series: beside the gauge of a worker there are the count and sum of all") {
   SeriesPlace place;
   const auto batch = [](double last, double sum, std::uint64_t count) {
-    auto window = std::make_shared<Window>();
-    window->count = count;
-    window->aggregates = {{"value", last}, {"sum", sum}, {"min", 1.0}, {"max", 9.0}};
-    return window;
+    auto all = std::make_shared<Summary>();
+    all->count = count;
+    all->last = last;
+    all->sum = sum;
+    all->min = 1;
+    all->max = 9;
+    return all;
   };
-  const auto put = [&](Value value, std::shared_ptr<const Window> window) {
+  const auto put = [&](Value value, std::shared_ptr<const Summary> all) {
     Record record{Record::Kind::Sample,       {}, "g", "loss", std::move(value),
                   {{"rank", std::int64_t{1}}}};
-    record.window = std::move(window);
+    record.summary = std::move(all);
     place.registry.take(record);
   };
   put(2.0, nullptr);
@@ -215,18 +218,11 @@ TEST_CASE("sample series: a label whose key is no name of an instrument keeps it
 TEST_CASE("sample series: a sample with a sketch is a histogram, which stays small") {
   SeriesPlace place;
   const auto put = [&](const std::vector<double>& values) {
-    auto window = std::make_shared<Window>();
-    Sketch sketch;
-    double sum = 0;
-    for (const double value : values) {
-      sketch.add(value);
-      sum += value;
-    }
-    window->count = values.size();
-    window->aggregates = {{"value", values.back()}, {"sum", sum}, {"min", 0.0}, {"max", 9.0}};
-    window->sketch = std::make_shared<const Sketch>(sketch);
+    auto all = std::make_shared<Summary>();
+    all->sketch.emplace();
+    for (const double value : values) all->add(value);
     Record record{Record::Kind::Sample, {}, "g", "step", 1.0, {{"rank", std::int64_t{0}}}};
-    record.window = window;
+    record.summary = all;
     place.registry.take(record);
   };
   put({0.5, 1, 2});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/quantile_sketch.hpp"
+#include "worker/summary.hpp"
 #include "workers/message.hpp"
 
 #include <doctest/doctest.h>

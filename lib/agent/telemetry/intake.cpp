@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workers/intake.hpp"
+#include "agent/telemetry/intake.hpp"
 
 #include "core/text.hpp"
 #include "telemetry/record.hpp"
@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <fmt/format.h>
 
-namespace elastrun::workers {
+namespace elastrun::agent {
 namespace {
+
+using workers::CheckpointDone, workers::GoodputEntries, workers::Message, workers::MetricSample,
+    workers::PhaseEntered, workers::SamplesTold, workers::StepDone, workers::WorkerEvent;
 
 // Per second, and at once (elastrun-protocol(7)): one worker must not fill the disk.
 constexpr TokenBucket::Limit kSamples{50'000, 100'000}, kEntries{2'000, 20'000},
@@ -31,17 +34,10 @@ std::optional<std::uint64_t> TokenBucket::take(TimePoint now) {
   return std::exchange(suppressed_, 0);
 }
 
-/// What each rank may say so often of one kind.
-struct Intake::Word {
-  std::string_view what;
-  TokenBucket::Limit limit;
-};
-
 bool Intake::admit(int rank, Message& message, TimePoint now) {
-  static constexpr Word kStep{"steps", kEntries}, kPhase{"phases", {}}, kSaved{"checkpoints", {}};
-  if (std::holds_alternative<StepDone>(message)) return admit(kStep, rank, now);
-  if (std::holds_alternative<PhaseEntered>(message)) return admit(kPhase, rank, now);
-  if (std::holds_alternative<CheckpointDone>(message)) return admit(kSaved, rank, now);
+  if (std::holds_alternative<StepDone>(message)) return admit(rank, "steps", kEntries, now);
+  if (std::holds_alternative<PhaseEntered>(message)) return admit(rank, "phases", {}, now);
+  if (std::holds_alternative<CheckpointDone>(message)) return admit(rank, "checkpoints", {}, now);
   if (auto* sample = std::get_if<MetricSample>(&message)) return admit(rank, *sample, now);
   if (auto* event = std::get_if<WorkerEvent>(&message)) return admit(rank, *event, now);
   if (auto* said = std::get_if<GoodputEntries>(&message)) return admit(rank, *said, now);
@@ -49,27 +45,26 @@ bool Intake::admit(int rank, Message& message, TimePoint now) {
   return true;
 }
 
-bool Intake::admit(const Word& word, int rank, TimePoint now) {
-  // For each rank: one that floods the channel must not silence its neighbours.
-  auto& bucket = words_.try_emplace({word.what, rank}, word.limit).first->second;
-  if (bucket.take(now)) return true;
+bool Intake::admit(int rank, std::string_view what, TokenBucket::Limit limit, TimePoint now) {
+  if (bucket(rank, what, limit).take(now)) return true;
   ++statistics_.suppressed;
-  // Once for each kind, whichever rank: a flood of complaints would be another flood.
-  if (said_words_.insert(word.what).second) {
-    remark_ = fmt::format(
-        "Rank {} reports more than {} {} a second: others count in the summary, "
-        "and are not in the journal",
-        rank, word.limit.rate, word.what);
-  }
+  remark(what, fmt::format("Rank {} reports more than {} {} a second: others count in the summary, "
+                           "and are not in the journal",
+                           rank, limit.rate, what));
   return false;
+}
+
+/// For each rank: one that floods the channel must not silence its neighbours.
+TokenBucket& Intake::bucket(int rank, std::string_view what, TokenBucket::Limit limit) {
+  return buckets_.try_emplace({what, rank}, limit).first->second;
 }
 
 bool Intake::is_own(int rank, const std::string& group, const std::string& name) {
   if (!telemetry::is_own_scope(group)) return false;
   ++statistics_.refused;
-  remark(said_group_, fmt::format("Rank {} reports metric '{}' of the group '{}', which is the "
-                                  "agent's: such ones are refused, and counted",
-                                  rank, printable(name), printable(group)));
+  remark("group", fmt::format("Rank {} reports metric '{}' of the group '{}', which is the "
+                              "agent's: such ones are refused, and counted",
+                              rank, printable(name), printable(group)));
   return true;
 }
 
@@ -93,10 +88,9 @@ bool Intake::admit(int rank, MetricSample& sample, TimePoint now) {
   if (sample.group.empty()) sample.group = "worker";
   // A worker could otherwise write over the agent's series by taking their name.
   if (is_own(rank, sample.group, sample.name)) return false;
-  const auto bucket = samples_.try_emplace(rank, kSamples).first;
-  if (!bucket->second.take(now)) {
+  if (!bucket(rank, "metrics", kSamples).take(now)) {
     ++statistics_.suppressed;
-    remark(said_samples_,
+    remark("metrics",
            fmt::format("Rank {} reports more than {} metrics a second: others are counted, and not "
                        "kept; put_metric of the Python package elastrun sums them up",
                        rank, kSamples.rate));
@@ -104,7 +98,7 @@ bool Intake::admit(int rank, MetricSample& sample, TimePoint now) {
   }
   if (knows(sample.group, sample.name, sample.meaning.get())) return true;
   ++statistics_.overflowed;
-  remark(said_series_,
+  remark("series",
          fmt::format("Rank {} reports metric '{}', and workers of this node have used {} names and "
                      "sets of labels: this one and others become one, {}",
                      rank, printable(sample.name), kMostSeries, kOverflow));
@@ -123,15 +117,15 @@ bool Intake::admit(int rank, SamplesTold& told, TimePoint now) {
     if (group.empty()) group = "worker";
     kept.push_back(!is_own(rank, group, name) && knows(group, name, meaning.get()));
   }
-  auto& bucket = single_.try_emplace(rank, kSingle).first->second;
+  auto& single = bucket(rank, "samples", kSingle);
   std::map<std::string, std::uint64_t> more;
   std::erase_if(told.samples, [&](const SamplesTold::Sample& sample) {
     if (!kept[sample.series]) return true;
-    if (bucket.take(now)) return false;
+    if (single.take(now)) return false;
     more[told.series[sample.series].group] += 1;
     return true;
   });
-  auto& lines = words_.try_emplace({"lines", rank}, TokenBucket::Limit{}).first->second;
+  auto& lines = bucket(rank, "lines", {});
   std::erase_if(told.suppressed, [&](const auto& one) {
     return one.first.empty() || telemetry::is_own_scope(one.first) || !lines.take(now);
   });
@@ -144,22 +138,22 @@ bool Intake::admit(int rank, WorkerEvent& event, TimePoint now) {
   const auto known = events_.find(key);
   // Beyond the limit all names share one: a script that makes up a name for each event would get a
   // fresh allowance with each.
-  TokenBucket* bucket = &other_events_;
+  TokenBucket* allowed = &other_events_;
   if (known != events_.end()) {
-    bucket = &known->second;
+    allowed = &known->second;
   } else if (events_.size() < kMostEventNames) {
-    bucket = &events_.try_emplace(std::move(key), TokenBucket::Limit{}).first->second;
+    allowed = &events_.try_emplace(std::move(key), TokenBucket::Limit{}).first->second;
   }
-  const auto suppressed = bucket->take(now);
+  const auto suppressed = allowed->take(now);
   if (!suppressed) {
     ++statistics_.suppressed;
-    remark(said_events_,
+    remark("events",
            fmt::format("Rank {} reports more than {} events '{}' a second: others are counted, and "
                        "not kept",
                        rank, TokenBucket::Limit{}.rate, printable(event.name)));
     return false;
   }
-  if (*suppressed > 0 && event.attributes.size() < kMaxAttributes) {
+  if (*suppressed > 0 && event.attributes.size() < workers::kMaxAttributes) {
     event.attributes.emplace_back("suppressed", static_cast<std::int64_t>(*suppressed));
   }
   return true;
@@ -168,25 +162,26 @@ bool Intake::admit(int rank, WorkerEvent& event, TimePoint now) {
 bool Intake::admit(int rank, GoodputEntries& said, TimePoint now) {
   if (said.refused > 0) {
     statistics_.refused += said.refused;
-    remark(said_refused_, fmt::format("Rank {}: an entry about goodput is refused, and counts as "
-                                      "lost: {}",
-                                      rank, printable(said.refusal)));
+    remark("refused", fmt::format("Rank {}: an entry about goodput is refused, and counts as "
+                                  "lost: {}",
+                                  rank, printable(said.refusal)));
   }
-  auto& bucket = entries_.try_emplace(rank, kEntries).first->second;
+  auto& entries = bucket(rank, "entries", kEntries);
   const auto held_back =
-      std::erase_if(said.entries, [&](const auto&) { return !bucket.take(now).has_value(); });
+      std::erase_if(said.entries, [&](const auto&) { return !entries.take(now).has_value(); });
   if (held_back == 0) return true;
   statistics_.suppressed += held_back;
   said.lost += held_back;
-  remark(said_entries_,
+  remark("entries",
          fmt::format("Rank {} records more than {} entries about goodput a second: others count in "
                      "the summary, and are not in the journal",
                      rank, kEntries.rate));
   return true;
 }
 
-void Intake::remark(bool& said, std::string text) {
-  if (!std::exchange(said, true)) remark_ = std::move(text);
+/// Once for each kind, whichever rank: a flood of complaints would be another flood.
+void Intake::remark(std::string_view kind, std::string text) {
+  if (said_.insert(kind).second) remark_ = std::move(text);
 }
 
-}  // namespace elastrun::workers
+}  // namespace elastrun::agent

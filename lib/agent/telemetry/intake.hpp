@@ -9,9 +9,10 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
-namespace elastrun::workers {
+namespace elastrun::agent {
 
 /// Lets so many through: `burst` at once, `rate` a second in the long run, and counts the others.
 class TokenBucket {
@@ -53,32 +54,29 @@ class Intake {
 
   /// False: not to be taken further. What is not named above passes; of entries those that pass are
   /// left in the message.
-  bool admit(int rank, Message& message, TimePoint now);
+  bool admit(int rank, workers::Message& message, TimePoint now);
   const Statistics& statistics() const { return statistics_; }
   /// A sentence for the first time that each limit is reached; empty otherwise.
   std::string take_remark() { return std::exchange(remark_, {}); }
 
  private:
-  bool admit(int rank, MetricSample& sample, TimePoint now);
-  bool admit(int rank, WorkerEvent& event, TimePoint now);
-  bool admit(int rank, GoodputEntries& said, TimePoint now);
-  bool admit(int rank, SamplesTold& told, TimePoint now);
+  bool admit(int rank, workers::MetricSample& sample, TimePoint now);
+  bool admit(int rank, workers::WorkerEvent& event, TimePoint now);
+  bool admit(int rank, workers::GoodputEntries& said, TimePoint now);
+  bool admit(int rank, workers::SamplesTold& told, TimePoint now);
   bool is_own(int rank, const std::string& group, const std::string& name);
   bool knows(const std::string& group, const std::string& name, const telemetry::Meaning* meaning);
-  struct Word;
-  bool admit(const Word& word, int rank, TimePoint now);
-  void remark(bool& said, std::string text);
+  bool admit(int rank, std::string_view what, TokenBucket::Limit limit, TimePoint now);
+  TokenBucket& bucket(int rank, std::string_view what, TokenBucket::Limit limit);
+  void remark(std::string_view kind, std::string text);
 
-  std::map<int, TokenBucket> samples_, single_, entries_;
-  std::map<std::pair<std::string_view, int>, TokenBucket> words_;  // by what and rank
+  std::map<std::pair<std::string_view, int>, TokenBucket> buckets_;  // by what and rank
   std::map<std::pair<int, std::string>, TokenBucket> events_;
   TokenBucket other_events_{{}};
   std::set<std::pair<std::string, std::string>> series_;
   Statistics statistics_;
   std::string remark_;
-  bool said_samples_ = false, said_events_ = false, said_series_ = false, said_entries_ = false;
-  bool said_refused_ = false, said_group_ = false;
-  std::set<std::string_view> said_words_;
+  std::set<std::string_view> said_;  // kinds of remarks
 };
 
-}  // namespace elastrun::workers
+}  // namespace elastrun::agent

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workers/intake.hpp"
+#include "agent/telemetry/intake.hpp"
 
 #include <doctest/doctest.h>
 
-namespace elastrun::workers {
+namespace elastrun::agent {
 namespace {
+
+using namespace workers;
 
 constexpr TimePoint kStart{std::chrono::hours(1)};
 
@@ -205,4 +207,4 @@ TEST_CASE("intake: events with names without end share one limit") {
 }
 
 }  // namespace
-}  // namespace elastrun::workers
+}  // namespace elastrun::agent
