@@ -555,10 +555,12 @@ class Agent(AgentEnd):
             "from elastrun.monitor import *\n"
             "log_event(Event('e', datetime.fromtimestamp(12.5), {'a': 1, 'b': 'x'}))\n"
             "seen = []\n"
-            "register_event_handler(seen.append)\n"
+            "def slow(event): seen.append(event); time.sleep(0.3)\n"  # while the process ends
+            "handle = register_event_handler(slow)\n"
             "stat = Stat('s', [Aggregation.SUM], timedelta(milliseconds=50))\n"
             "stat.add(2)\n"
             "while not seen: time.sleep(0.01)\n"
+            "unregister_event_handler(handle)\n"
             "late = Stat('late', [Aggregation.SUM], timedelta(hours=1))\n"
             "late.add(3)\n")
         first, window, last = (one for one in packets if one["kind"] == "event")

@@ -87,9 +87,6 @@ class Channel:
     def connected(self) -> bool:
         return (self._socket or self._connect()) is not None
 
-    def ends(self) -> bool:
-        return self._linger_until is not None
-
     def linger(self) -> None:
         """This process is at its end: what it says from now on may wait, for a second in all, for
         an agent that is behind.
@@ -227,7 +224,7 @@ def lost(count: int = 1) -> None:
     """Counts what could not be told: nothing that a script says raises."""
     if _channel is not None:
         _channel.dropped += count
-        if _channel.ends():  # no later message takes it along
+        if _channel._linger_until is not None:  # no later message takes it along
             _channel.tell_dropped()
 
 

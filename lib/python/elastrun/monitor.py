@@ -77,11 +77,6 @@ def _severity(name: str, said: str | int) -> str:
     return word
 
 
-def new_id() -> str:
-    """16 hexadecimal digits."""
-    return os.urandom(8).hex()
-
-
 def _data_value(value: Any) -> data_value_t:
     """Takes numbers of numpy and torch, too, and bytes, which torch's takes."""
     if isinstance(value, (str, int, float)):
@@ -146,7 +141,7 @@ class Event:
     def id(self) -> str:
         """The id of this event, made when it is first asked for."""
         if self._id is None:
-            self._id = new_id()
+            self._id = os.urandom(8).hex()
         return self._id
 
     @property
@@ -183,7 +178,7 @@ def span(name: str, severity: str | int = "info", **data: data_value_t) -> Itera
     stop, `span.seconds`, and `span.error` where an exception ends it. Events in it know it by
     `span`, and spans in it by `parent`. Gives its id.
     """
-    mine, before = new_id(), _span.get()
+    mine, before = os.urandom(8).hex(), _span.get()
     around = before[0]
     ends: dict[str, data_value_t] = {"span.phase": "stop"}
     first = Event(name, data={**data, "span.phase": "start"}, severity=severity, span=mine,
@@ -427,6 +422,7 @@ def _parts(chosen: Iterable[Aggregation]) -> tuple[bool, bool]:
             Aggregation.STDDEV in chosen)
 
 
+_GRACE = 1.0  # seconds that the end of the process waits for handlers at most
 _now = time.monotonic
 
 
@@ -836,6 +832,7 @@ def _begin() -> None:
 
 def _finish_all() -> None:
     linger()
+    _windows.outbox.await_rest(_GRACE)  # a window that is over is with a handler, and told then
     for stat in _living():
         stat._finish()
 

@@ -129,6 +129,7 @@ class Outbox:
         self._starting = threading.Lock()
         self._wake: _Wake | None = None
         self._thread: threading.Thread | None = None
+        self._is_busy = False
         for duty in self._duties:
             duty.due, duty.woken = math.inf, False
 
@@ -138,6 +139,12 @@ class Outbox:
 
     def is_alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
+
+    def await_rest(self, seconds: float) -> None:
+        """Waits until no duty is being done, for so long at most."""
+        end = time.monotonic() + seconds
+        while self._is_busy and time.monotonic() < end:
+            time.sleep(0.001)
 
     def wake(self) -> bool:
         if self._thread is None and self._starting.acquire(blocking=False):
@@ -158,10 +165,12 @@ class Outbox:
 
     def _run(self, wake: _Wake) -> None:
         while wake is self._wake:  # a forked child has another one, and not this thread
+            self._is_busy = True
             for duty in self._duties:
                 if duty.woken or duty.due <= time.monotonic():
                     duty.woken = False  # first: who wakes it meanwhile wants another call
                     self._do(duty)
+            self._is_busy = False
             due = min(0.0 if duty.woken else duty.due for duty in self._duties)
             wake.wait(None if due == math.inf else max(due - time.monotonic(), 0.001))
 

@@ -59,17 +59,13 @@ def has_handler(destination: str) -> bool:
     return destination in _handlers or _RDZV in _handlers
 
 
-def hand_on(event: Event | RdzvEvent, destination: str) -> None:
-    """An event of the agent that this process has started, for its destination."""
-    _deliver(event, destination)
-
-
 def failures() -> int:
     """The number of events that their destinations have refused by raising."""
     return _failures
 
 
-def _deliver(event: Event | RdzvEvent, destination: str) -> None:
+def hand_on(event: Event | RdzvEvent, destination: str) -> None:
+    """Gives an event, also one of the agent that this process has started, to its destination."""
     global _failures
     handler = _handlers.get(destination)
     logger = _get_or_create_logger(destination) if handler is None else None
@@ -97,7 +93,7 @@ def record(event: Event, destination: str = "null") -> None:
         send_event(event.name, {**event.metadata, "source": source}, at)
     except Exception:
         lost()
-    _deliver(event, destination)
+    hand_on(event, destination)
 
 
 def record_rdzv_event(event: RdzvEvent) -> None:
@@ -107,7 +103,7 @@ def record_rdzv_event(event: RdzvEvent) -> None:
         send_event(attributes.pop("name"), attributes)
     except Exception:
         lost()
-    _deliver(event, _RDZV)
+    hand_on(event, _RDZV)
 
 
 def construct_and_record_rdzv_event(
