@@ -3,13 +3,10 @@
 #include "net/link.hpp"
 #include "rendezvous/discovery/elected_locator.hpp"
 #include "rendezvous/election/election_entry.hpp"
-#include "rendezvous/session/make_session.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "unit/rendezvous/agents.hpp"
-#include "unit/rendezvous/etcd_server.hpp"
 
 #include <doctest/doctest.h>
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <utility>
@@ -174,44 +171,11 @@ class Stranger {
   std::vector<std::shared_ptr<net::Link>> links_;
 };
 
-using Maker = std::function<std::unique_ptr<TestAgent>()>;
-
-std::unique_ptr<TestAgent> made(Network& network, const SessionSettings& settings) {
-  auto session = make_session(network.loop, *network.clock, settings);
-  REQUIRE(session.has_value());
-  return std::make_unique<TestAgent>(network, std::move(*session));
-}
-
 void settle_into(std::vector<TestAgent*> agents, int nodes) {
   for (TestAgent* agent : agents) {
     const Round round = agent->round();
     CHECK(round.group_world_size() == nodes);
   }
-}
-
-// The coordinator is whoever comes first; its process ends without a word.
-void check_succession(const Maker& make) {
-  auto a = make();
-  a->join();
-  // From then on nobody else can be elected: a waits for the others at its own coordinator.
-  run_until(a->network.loop, [&] { return a->progress.present == 1; });
-  auto b = make(), c = make();
-  b->join(), c->join();
-  settle_into({a.get(), b.get(), c.get()}, 3);
-  const auto before = b->number;
-  a.reset();
-  CHECK(b->hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
-  CHECK(c->hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
-  b->join(), c->join();
-  settle_into({b.get(), c.get()}, 2);
-  CHECK(b->number > before);
-  b->succeed(), c->succeed();
-  CHECK(!b->hear<Done>().failed);
-  CHECK(!c->hear<Done>().failed);
-  bool b_closed = false, c_closed = false;
-  b->session->close([&] { b_closed = true; });
-  c->session->close([&] { c_closed = true; });
-  run_until(b->network.loop, [&] { return b_closed && c_closed; });
 }
 
 }  // namespace
@@ -295,28 +259,6 @@ TEST_CASE("elected session: a leader that does not answer is looked for less and
   settle_into({a.get()}, 1);
 }
 
-TEST_CASE("elected session: members follow the leader that a register elects which forgot all") {
-  Parish parish;
-  parish.shared.leader.epoch = 500;
-  auto a = parish.agent(rules_for(2, 2, 3), 30ms);
-  auto b = parish.agent(rules_for(2, 2, 3), 30ms);
-  a->join(1, "a");
-  b->join(1, "b");
-  settle_into({a.get(), b.get()}, 2);
-  for (int life = 1; life <= 2; ++life) {
-    parish.shared.record.clear();
-    parish.shared.leader = {};
-    a->fail(1);
-    for (auto* agent : {a.get(), b.get()}) {
-      CHECK(agent->hear<Restart>().attempt_spent);
-      agent->join();
-    }
-    const Round round = a->round();
-    CHECK(round.epoch > 500);
-    CHECK(b->round().epoch == round.epoch);
-  }
-}
-
 TEST_CASE(
     "elected session: a newcomer whom a register elects that forgot all learns from members") {
   Parish parish;
@@ -389,42 +331,6 @@ TEST_CASE("elected session: a refusal at the place of a leader that lives on is 
   }
 }
 
-TEST_CASE("elected session: a leader that leaves stays while the others that leave are saving") {
-  for (const bool ends : {true, false}) {
-    CAPTURE(ends);
-    Parish parish;
-    auto a = parish.agent(rules_for(2, 2), 30ms);
-    a->join(1, "a");
-    run_until(parish.network.loop, [&] { return a->progress.present == 1; });
-    auto b = parish.agent(rules_for(2, 2), 30ms);
-    b->grace = ends ? Duration(1h) : Duration(200ms);
-    b->join(1, "b");
-    settle_into({a.get(), b.get()}, 2);
-    const std::string leader = parish.shared.leader.value;
-    const auto began = parish.network.clock->now();
-    a->session->report(Leaving{"preempted"});
-    b->session->report(Leaving{"preempted"});
-    CHECK(b->hear<Restart>().cause.kind == Cause::Kind::NodeLeft);
-    bool a_closed = false;
-    a->session->close([&a_closed] { a_closed = true; });
-    // Replacements, as many as the job may have, and nobody of the last world.
-    auto c = parish.agent(rules_for(2, 2), 30ms), d = parish.agent(rules_for(2, 2), 30ms);
-    c->join(1, "c"), d->join(1, "d");
-    if (ends) {
-      // For several TTLs.
-      run_until(parish.network.loop, [&] { return parish.network.clock->now() > began + 150ms; });
-      CHECK(parish.shared.leader.value == leader);
-      CHECK(!a_closed);
-      CHECK(c->told.empty());
-      b->close();
-    }
-    settle_into({c.get(), d.get()}, 2);
-    if (!ends) CHECK(parish.network.clock->now() >= began + 200ms);
-    run_until(parish.network.loop, [&] { return a_closed; });
-    CHECK(parish.shared.leader.value != leader);
-  }
-}
-
 namespace {
 
 /// a coordinates, b leaves and saves, c waits for that.
@@ -491,25 +397,6 @@ TEST_CASE("elected session: a leader that leaves a broken world is no member of 
   run_until(parish.network.loop, [&] { return parish.shared.record.contains("\"left\":true"); });
   b->join(1, "b");  // has saved
   settle_into({b.get()}, 1);
-}
-
-TEST_CASE("elected session: the successor of a leader that dies waits for those who leave") {
-  for (const bool ends : {true, false}) {
-    CAPTURE(ends);
-    Vestry vestry(ends ? Duration(200ms) : Duration(1h));
-    run_until(vestry.parish.network.loop, [&] { return vestry.records_leavers(); });
-    const auto died = vestry.parish.network.clock->now();
-    vestry.crash();
-    vestry.c->join(1, "c");
-    if (ends) {
-      settle_into({vestry.c.get()}, 1);
-      continue;
-    }
-    // For several TTLs.
-    run_until(vestry.parish.network.loop,
-              [&] { return vestry.parish.network.clock->now() > died + 150ms; });
-    CHECK(vestry.c->told.empty());
-  }
 }
 
 TEST_CASE(
@@ -666,60 +553,4 @@ TEST_CASE("elected session: whom a leader has left behind is waited for, whoever
   const std::string& text = c->progress.text;
   CAPTURE(text);
   CHECK(text.find("waiting for 1 node to stop its workers, at most 2 h") != std::string::npos);
-}
-
-TEST_CASE("elected session: a file elects, and elects again") {
-  std::string folder = (std::filesystem::temp_directory_path() / "elected.XXXXXX").string();
-  REQUIRE(::mkdtemp(folder.data()) != nullptr);
-  Network network;
-  SessionSettings settings;
-  settings.backend = "file";
-  settings.endpoint = folder;
-  settings.rules.min_nodes = 2;
-  settings.rules.max_nodes = 3;
-  settings.secret = "s";
-  settings.config.lease_ttl = 300ms;
-  check_succession([&] { return made(network, settings); });
-  std::filesystem::remove_all(folder);
-}
-
-TEST_CASE("elected session: etcd elects, and elects again") {
-  if (!has_etcd()) return;
-  EtcdServer etcd;
-  Network network;
-  SessionSettings settings;
-  settings.backend = "etcd";
-  settings.endpoint = etcd.endpoints();
-  settings.rules.min_nodes = 2;
-  settings.rules.max_nodes = 3;
-  settings.secret = "s";
-  settings.config.lease_ttl = 1s;
-  check_succession([&] { return made(network, settings); });
-}
-
-TEST_CASE("elected session: a round lives through the restart of etcd") {
-  if (!has_etcd()) return;
-  EtcdServer etcd;
-  Network network;
-  SessionSettings settings;
-  settings.backend = "etcd-v2";
-  settings.endpoint = etcd.endpoints();
-  settings.rules.min_nodes = settings.rules.max_nodes = 2;
-  settings.rules.max_restarts = 1;
-  settings.secret = "s";
-  settings.config.lease_ttl = 1s;
-  auto a = made(network, settings), b = made(network, settings);
-  a->join(), b->join();
-  settle_into({a.get(), b.get()}, 2);
-  etcd.kill(0);
-  const TimePoint later = network.clock->now() + 1500ms;
-  run_until(network.loop, [&] { return network.clock->now() > later; });
-  CHECK(a->told.empty());
-  etcd.start(0);
-  a->fail(1);
-  for (auto* agent : {a.get(), b.get()}) {
-    CHECK(agent->hear<Restart>().attempt_spent);
-    agent->join();
-  }
-  settle_into({a.get(), b.get()}, 2);
 }

@@ -18,23 +18,6 @@ using namespace elastrun;
 using namespace elastrun::rendezvous;
 using namespace elastrun::rendezvous::test;
 
-TEST_CASE("remote session: two nodes get one world with one master") {
-  Town town(rules_for(2, 2));
-  auto a = town.agent(), b = town.agent();
-  a->join(2, "10.0.0.2");
-  b->join(3, "10.0.0.1");
-  const Round left = a->round(), right = b->round();
-  CHECK(right.group_rank == 0);
-  CHECK(left.group_rank == 1);
-  CHECK(left.rank_base == 3);
-  CHECK(left.world_size == 5);
-  CHECK(right.role_world_size == 5);
-  CHECK(left.members == right.members);
-  CHECK(left.master_addr == "127.0.0.1");
-  CHECK(left.master_port == 29123);
-  CHECK(left.number == right.number);
-}
-
 TEST_CASE("remote session: --local-addr is announced, and the node is named after it") {
   Town town(rules_for(1, 1));
   auto a = town.agent("job", "s3cret", "127.0.0.9");
@@ -42,101 +25,6 @@ TEST_CASE("remote session: --local-addr is announced, and the node is named afte
   const Round round = a->round();
   CHECK(round.master_addr == "127.0.0.9");
   CHECK(round.members.front().id.starts_with("127.0.0.9_"));
-}
-
-TEST_CASE("remote session: a failure stops and restarts both, the last one ends both alike") {
-  Town town(rules_for(2, 2, 1));
-  auto a = town.agent(), b = town.agent();
-  a->join(), b->join();
-  a->round(), b->round();
-  b->fail(3);
-  for (auto* agent : {a.get(), b.get()}) {
-    const auto restart = agent->hear<Restart>();
-    CHECK(restart.attempt_spent);
-    CHECK(restart.restarts_left == 0);
-    CHECK(restart.cause.exit_code == 3);
-    agent->join();
-  }
-  CHECK(a->round().attempt == 1);
-  b->round();
-  a->fail(-9);
-  for (auto* agent : {a.get(), b.get()}) {
-    const auto done = agent->hear<Done>();
-    CHECK(done.failed);
-    CHECK(done.cause.node == "culprit");
-    CHECK(done.cause.exit_code == -9);
-  }
-}
-
-TEST_CASE("remote session: who has finished waits for the others, and all end well") {
-  Town town(rules_for(2, 2));
-  auto a = town.agent(), b = town.agent();
-  a->join(), b->join();
-  a->round(), b->round();
-  a->succeed();
-  b->succeed();
-  CHECK(!a->hear<Done>().failed);
-  CHECK(!b->hear<Done>().failed);
-  a->close(), b->close();
-  run_until(town.network.loop, [&] { return town.host->coordinator().agents() == 0; });
-}
-
-TEST_CASE("remote session: a node that vanishes shrinks the world") {
-  Town town(rules_for(1, 2));
-  auto a = town.agent(), b = town.agent();
-  a->join(1, "a"), b->join(1, "b");
-  a->round(), b->round();
-  b.reset();
-  const auto restart = a->hear<Restart>();
-  CHECK(!restart.attempt_spent);
-  CHECK(restart.cause.kind == Cause::Kind::NodeLost);
-  CHECK(restart.cause.node == "b_1_0");
-  a->join();
-  CHECK(a->round().world_size == 1);
-}
-
-TEST_CASE("remote session: a node that says goodbye is named as one that left") {
-  Town town(rules_for(1, 2));
-  auto a = town.agent(), b = town.agent();
-  a->join(1, "a"), b->join(1, "b");
-  a->round(), b->round();
-  b->session->report(Leaving{"received SIGTERM"});
-  b->close();
-  const auto restart = a->hear<Restart>();
-  CHECK(restart.cause.kind == Cause::Kind::NodeLeft);
-  CHECK(restart.cause.text == "node b_1_0 has left: received SIGTERM");
-}
-
-TEST_CASE("remote session: a late node and a spare hear what they are") {
-  Town town(rules_for(1, 2));
-  auto a = town.agent(), b = town.agent(), c = town.agent();
-  a->join(1, "a"), b->join(1, "b");
-  a->round(), b->round();
-  c->join(1, "c");
-  CHECK(c->hear<Spare>().ahead == 0);
-  a.reset();
-  b->hear<Restart>();
-  b->join(1, "b");
-  CHECK(b->round().group_rank == 0);
-  CHECK(c->round().group_rank == 1);
-}
-
-TEST_CASE("remote session: another job at the same port is refused by name") {
-  Town town(rules_for(1, 1), "mine");
-  auto a = town.agent("theirs");
-  a->join();
-  const auto lost = a->hear<Lost>();
-  CHECK(!lost.requeue);
-  CHECK(lost.why.find("the job that meets here is \"mine\", not \"theirs\"") != std::string::npos);
-}
-
-TEST_CASE("remote session: another secret is refused by name") {
-  Town town(rules_for(1, 1));
-  auto a = town.agent("job", "wrong");
-  a->join();
-  const auto lost = a->hear<Lost>();
-  CHECK(!lost.requeue);
-  CHECK(lost.why.find("is not the one of the job \"job\"") != std::string::npos);
 }
 
 TEST_CASE("remote session: a coordinator that resigns sends the job back to the scheduler") {
@@ -150,32 +38,6 @@ TEST_CASE("remote session: a coordinator that resigns sends the job back to the 
   CHECK(lost.requeue);
   CHECK(lost.why == "it is preempted");
   run_until(town.network.loop, [&] { return retired; });
-}
-
-TEST_CASE("remote session: a spare that is preempted goes alone, and a member with all") {
-  Town town(rules_for(1, 1));
-  auto a = town.agent(), b = town.agent(), c = town.agent();
-  a->join(1, "a");
-  a->round();
-  b->join(1, "b");
-  b->hear<Spare>();
-  b->session->report(AskPreempt{"SIGTERM", 30s});
-  const auto done = b->hear<Done>();
-  CHECK(done.cause.kind == Cause::Kind::Preempted);
-  CHECK(done.cause.node == "b_1_0");
-  CHECK(done.cause.text == "preempted (SIGTERM): a spare, without which the job runs on");
-  b->close();
-  c->join(1, "c");
-  CHECK(c->hear<Spare>().ahead == 0);
-  CHECK(a->told.empty());
-  a->session->report(AskPreempt{"SIGTERM", 30s});
-  a->hear<AskReached>();
-  a->succeed();
-  for (auto* agent : {a.get(), c.get()}) {
-    const auto all = agent->hear<Done>();
-    CHECK(all.cause.kind == Cause::Kind::Preempted);
-    CHECK(all.cause.node.empty());
-  }
 }
 
 TEST_CASE("remote session: a spare that hosts the coordinator does not go without the job") {
@@ -204,18 +66,6 @@ TEST_CASE("remote session: a spare that hosts the coordinator does not go withou
   other->hear<AskReached>();
   other->succeed();
   CHECK(host->hear<Done>().cause.node.empty());
-}
-
-TEST_CASE("remote session: a coordinator whose host has died sends the job back to the scheduler") {
-  Town town(rules_for(2, 2));
-  auto a = town.agent(), b = town.agent();
-  a->join(), b->join();
-  a->round(), b->round();
-  town.host.reset();
-  CHECK(a->hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
-  const auto lost = a->hear<Lost>();
-  CHECK(lost.requeue);
-  CHECK(lost.why.starts_with("the coordinator of this job is gone"));
 }
 
 TEST_CASE(
@@ -643,25 +493,6 @@ TEST_CASE("remote session: a stranger who says nothing is named, and not waited 
   }
 }
 
-TEST_CASE("remote session: any job may meet at a coordinator that stands alone") {
-  Town town(rules_for(2, 2), "");
-  auto a = town.agent("one"), b = town.agent("one"), c = town.agent("two");
-  a->join(), b->join(), c->join();
-  CHECK(a->round().group_world_size() == 2);
-  b->round();
-  const auto status = parse_json(town.host->coordinator().status());
-  REQUIRE(status.has_value());
-  CHECK(status->at("jobs").as_array().size() == 2);
-  CHECK(status->at("jobs").at(0).at("phase") == "running");
-  CHECK(status->at("jobs").at(1).at("missing") == 1);
-  a->close(), b->close();
-  run_until(town.network.loop, [&] { return town.host->coordinator().agents() == 1; });
-  auto again = town.agent("one");
-  again->join();
-  run_until(town.network.loop, [&] { return town.host->coordinator().agents() == 2; });
-  CHECK(parse_json(town.host->coordinator().status())->at("jobs").at(0).at("round") == 0);
-}
-
 namespace {
 
 std::unique_ptr<TestAgent> c10d_agent(Network& network, std::uint16_t port,
@@ -807,41 +638,4 @@ TEST_CASE("make_session: a host that leaves tells the others") {
   a->session->report(Leaving{"received SIGTERM"});
   a->close();
   CHECK(b->hear<Lost>().requeue);
-}
-
-TEST_CASE("make_session: a host that cannot start its workers goes when all know why") {
-  Network network;
-  const std::uint16_t port = free_port();
-  auto a = c10d_agent(network, port), b = c10d_agent(network, port);
-  a->join(), b->join();
-  a->round(), b->round();
-  a->session->report(Leaving{"Exec format error", {}, false, true});
-  bool closed = false;
-  a->session->close([&closed] { closed = true; });
-  CHECK(b->hear<Done>().cause.text.contains("Exec format error"));
-  b->close();
-  run_until(network.loop, [&closed] { return closed; });
-}
-
-TEST_CASE("make_session: static nodes are ranked by their node rank at the given master") {
-  Network network;
-  const std::uint16_t port = free_port();
-  std::vector<std::unique_ptr<TestAgent>> agents;
-  for (int rank : {1, 0}) {
-    SessionSettings settings;
-    settings.backend = "static";
-    settings.endpoint = "localhost:" + std::to_string(port);
-    settings.rules.min_nodes = settings.rules.max_nodes = 2;
-    settings.node_rank = rank;
-    auto session = make_session(network.loop, *network.clock, settings);
-    REQUIRE(session.has_value());
-    CHECK((*session)->store_plan().lent_port == (rank == 0));
-    agents.push_back(std::make_unique<TestAgent>(network, std::move(*session)));
-    agents.back()->join();
-  }
-  const Round round = agents[0]->round();
-  CHECK(round.group_rank == 1);
-  CHECK(round.master_addr == "localhost");
-  CHECK(round.master_port == port);
-  CHECK(agents[1]->round().group_rank == 0);
 }

@@ -43,21 +43,6 @@ TimePoint at(Duration time) {
 
 }  // namespace
 
-TEST_CASE("restart rule: failures of workers spend the budget, and the job has failed after it") {
-  RestartRule rule({.max_restarts = 2});
-  const auto first = rule.decide({.kind = Kind::WorkerFailed});
-  CHECK(first.restarts);
-  CHECK(first.attempt_spent);
-  CHECK(first.restarts_left == 1);
-  CHECK(first.delay == Duration::zero());
-  CHECK(rule.decide({.kind = Kind::WorkerFailed}).restarts_left == 0);
-  const auto last = rule.decide({.kind = Kind::WorkerFailed});
-  CHECK_FALSE(last.restarts);
-  CHECK_FALSE(last.hopeless);
-  CHECK(rule.spent() == 2);
-  CHECK(rule.memory({}).empty());
-}
-
 TEST_CASE("restart rule: changes of membership cost nothing, also without a budget") {
   RestartRule rule({.max_restarts = 0});
   for (const auto kind : {Kind::NodeLost, Kind::NodeLeft, Kind::NodeJoined}) {
@@ -82,18 +67,6 @@ TEST_CASE("restart rule: torchrun's policy counts whatever the cause says of its
   for (int i = 0; i < 100; ++i)
     CHECK(rule.decide(failure(CauseClass::Error, 875), at(1s)).restarts);
   CHECK_FALSE(rule.decide(failure(CauseClass::Error, 875), at(1s)).restarts);
-}
-
-TEST_CASE(
-    "auto: twice the same error at the same step ends the job, and a requeue would not help") {
-  RestartRule rule(automatic(10));
-  CHECK(rule.decide(failure(CauseClass::Error, 875), at(1s)).restarts);
-  CHECK(rule.decide(failure(CauseClass::Error, 900), at(2s)).restarts);
-  const auto verdict = rule.decide(failure(CauseClass::Error, 875), at(6s));
-  CHECK_FALSE(verdict.restarts);
-  CHECK(verdict.hopeless);
-  CHECK(verdict.rule ==
-        "auto: twice the same ValueError@train.py:7 after step 875: restarting does not help");
 }
 
 TEST_CASE("auto: of two equal failures within 5 s a third one decides, after a pause") {
@@ -132,15 +105,6 @@ TEST_CASE("auto: what something outside can explain is no verdict, at whatever s
   CHECK(mixed.decide(failure(CauseClass::External, 5), at(0s)).restarts);
   CHECK(mixed.decide(failure(CauseClass::Error, 5), at(9s)).restarts);
   CHECK(mixed.decide(failure(CauseClass::Error, 5), at(18s)).hopeless);
-}
-
-TEST_CASE("auto: an error that names code is deterministic at once, and before the first step") {
-  RestartRule rule(automatic(5));
-  CHECK(rule.decide(failure(CauseClass::Code, -1, "NameError@a.py:3"), at(0s)).restarts);
-  CHECK(rule.decide(failure(CauseClass::Code, -1, "NameError@a.py:4"), at(0s)).restarts);
-  const auto verdict = rule.decide(failure(CauseClass::Code, -1, "NameError@a.py:3"), at(100ms));
-  CHECK(verdict.hopeless);
-  CHECK(verdict.rule == "auto: twice the same NameError@a.py:3: restarting does not help");
 }
 
 TEST_CASE("auto: without steps, with another error or of a device nothing is deterministic") {

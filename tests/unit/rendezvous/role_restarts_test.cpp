@@ -59,74 +59,6 @@ Mixed four(int max_restarts = 3) {
 
 }  // namespace
 
-TEST_CASE("own roles: each meets at a store apart, and nobody starts to count anew") {
-  Mixed job = four();
-  CHECK(job.round("g2")->master_addr == "g1");
-  CHECK(job.round("g2")->store_rank == 0);
-  CHECK(job.round("t2")->master_addr == "t1");
-  CHECK(job.round("t2")->store_rank == 2);
-  CHECK(job.round("t2")->store_nodes == 2);
-  CHECK(job.round("t2")->rank_base == 3);
-  CHECK(job.round("t2")->world_size == 4);
-  CHECK(job.round("t2")->role_rank_base == 1);
-}
-
-TEST_CASE("own roles: a failure stops the nodes of that role, and starts them in the same round") {
-  Mixed job = four();
-  job.fail_by("g2");
-  for (const char* name : {"g1", "g2", "t1", "t2"}) {
-    const auto* restart = job.last<Restart>(name);
-    REQUIRE(restart != nullptr);
-    CHECK(restart->role == "generator");
-    CHECK(restart->attempt_spent);
-    CHECK(restart->restarts_left == 2);
-  }
-  const auto words = job.words("t1");
-  job.come("g2", 31000);
-  CHECK(job.round("g2") == nullptr);  // not before the other one has stopped
-  job.come("g1", 32000);
-  CHECK(job.assignment("g1") == "0/4#1");
-  CHECK(job.assignment("g2") == "1/4#1");
-  CHECK(job.round("g2")->attempt == 1);
-  CHECK(job.round("g2")->again);
-  CHECK(job.round("g2")->master_port == 32000);  // no key of the attempt before is there
-  CHECK(job.words("t1") == words);
-  CHECK(job.state.phase() == Phase::Running);
-  job.fail_by("g1");
-  job.come("g1"), job.come("g2");
-  CHECK(job.round("g1")->attempt == 2);
-  for (const char* name : {"t1", "g1", "g2", "t2"}) job.succeed(name);
-  CHECK(job.state.phase() == Phase::Ended);
-  CHECK(!job.state.verdict().failed);
-}
-
-TEST_CASE("own roles: a failure elsewhere restarts all, with a count above each that was") {
-  Mixed job = four();
-  job.fail_by("g1");
-  job.come("g1"), job.come("g2");
-  job.fail_by("t1");
-  for (const char* name : {"t1", "t2", "g1"}) {
-    job.come(name);
-    CHECK(job.assignment(name).empty());
-  }
-  job.come("g2");
-  CHECK(job.assignment("g2") == "1/4#2");
-  CHECK(job.round("g2")->attempt == 2);
-  CHECK(job.round("t1")->attempt == 2);
-  CHECK(!job.round("g2")->again);
-}
-
-TEST_CASE("own roles: the restarts of all and of one role are the same budget") {
-  Mixed job = four(1);
-  job.fail_by("g1");
-  job.come("g1"), job.come("g2");
-  job.fail_by("g2");
-  job.pass(1s);
-  REQUIRE(job.last<Done>("t1") != nullptr);
-  CHECK(job.last<Done>("t1")->failed);
-  CHECK(job.last<Done>("t1")->cause.node == "g2_1_0");
-}
-
 TEST_CASE("own roles: a restart of all wins over one that is under way") {
   for (const bool is_back : {true, false}) {
     CAPTURE(is_back);
@@ -175,16 +107,6 @@ TEST_CASE("own roles: one that has finished starts again with its role; one that
     job.fail_by("g1");
     CHECK(job.last<Restart>("t1")->role.empty());
   }
-}
-
-TEST_CASE("own roles: all others have finished, and wait for the role that starts again") {
-  Mixed job = four();
-  job.fail_by("g1");
-  job.succeed("t1"), job.succeed("t2");
-  CHECK(job.state.phase() == Phase::Running);
-  job.come("g1"), job.come("g2");
-  job.succeed("g1"), job.succeed("g2");
-  CHECK(job.state.phase() == Phase::Ended);
 }
 
 TEST_CASE("own roles: a node of it that goes, or does not come back in time, restarts all") {
@@ -259,21 +181,6 @@ TEST_CASE("own roles: what others prove of a lost node ends with their role") {
   CHECK(job.state.round_number() == 1);
   job.pass(2s);
   CHECK(job.assignment("g1") == "0/1#2");
-}
-
-TEST_CASE(
-    "own roles: a job of one role restarts as a whole, and a name without agents is refused") {
-  Mixed alone(own_generators(2, 3));
-  alone.come("g1"), alone.come("g2");
-  CHECK(!alone.round("g1")->is_divided());
-  alone.fail_by("g1");
-  CHECK(alone.last<Restart>("g2")->role.empty());
-
-  Mixed job(own_generators(2, 3));
-  job.come("t1"), job.come("t2");
-  REQUIRE(job.last<Done>("t1") != nullptr);
-  CHECK(job.last<Done>("t1")->cause.misuse);
-  CHECK(job.last<Done>("t1")->cause.text.contains("no agent of this job has that role"));
 }
 
 TEST_CASE("own roles: an agent takes its own round again only when it was told to come back") {

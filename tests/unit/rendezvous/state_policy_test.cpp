@@ -26,24 +26,6 @@ void come_back(Script& job, const std::vector<std::string>& all) {
 
 }  // namespace
 
-TEST_CASE("policy: a node that was to blame twice gives its place to a spare, and stays as one") {
-  Script job(automatic(1, 1, 9));
-  job.join("bad");
-  job.join("spare");
-  CHECK(job.assignment("bad") == "0/1#1");
-  job.fail_of_gpu("bad");
-  come_back(job, {"bad"});
-  CHECK(job.assignment("bad") == "0/1#2");
-  job.fail_of_gpu("bad");
-  come_back(job, {"bad"});
-  CHECK(job.assignment("spare") == "0/1#3");
-  CHECK(job.last<Spare>("bad") != nullptr);
-  job.pass(10s);  // no round begins for it
-  CHECK(job.state.round_number() == 3);
-  job.lose("spare");
-  CHECK(job.assignment("bad") == "0/1#4");
-}
-
 TEST_CASE("policy: without enough others a node that is to be left out takes part") {
   Script job(automatic(2, 2, 9));
   job.join("bad"), job.join("good");

@@ -10,15 +10,6 @@ using namespace elastrun;
 using namespace elastrun::rendezvous;
 using namespace elastrun::rendezvous::test;
 
-TEST_CASE("rendezvous: a round closes at once when the last place is taken") {
-  Script job(make_rules(1, 2));
-  job.join("b");
-  CHECK(job.told["b"].empty());
-  job.join("a");
-  CHECK(job.assignment("a") == "0/2#1");
-  CHECK(job.assignment("b") == "1/2#1");
-}
-
 TEST_CASE("rendezvous: with the minimum there a last call passes, which late nodes do not extend") {
   Script job(make_rules(1, 3));
   job.join("a");
@@ -65,26 +56,6 @@ TEST_CASE("rendezvous: a node that stays alone is told so after join_timeout") {
   CHECK(done->cause.text == "1 node (a) of at least 2 came within 10 min 00 s (join_timeout)");
 }
 
-TEST_CASE("rendezvous: a failure restarts every node under one attempt, without a last call") {
-  Script job(make_rules(1, 4, 2));
-  job.join("a");
-  job.join("b");
-  job.pass(30s);
-  job.fail("b", 3);
-  for (const char* name : {"a", "b"}) {
-    const auto* restart = job.last<Restart>(name);
-    REQUIRE(restart != nullptr);
-    CHECK(restart->attempt_spent);
-    CHECK(restart->restarts_left == 1);
-    CHECK(restart->cause.exit_code == 3);
-  }
-  job.join("a");
-  CHECK(job.last<Restart>("a") != nullptr);
-  job.join("b");
-  CHECK(job.assignment("a") == "0/2#2");
-  CHECK(job.last<RoundReady>("b")->round.attempt == 1);
-}
-
 TEST_CASE("rendezvous: a second report of the same failed round costs nothing") {
   Script job(make_rules(2, 2, 2));
   job.join("a");
@@ -98,22 +69,6 @@ TEST_CASE("rendezvous: a second report of the same failed round costs nothing") 
   job.read();
   CHECK(job.assignment("b") == "1/2#2");
   CHECK(job.state.attempt() == 1);
-}
-
-TEST_CASE("rendezvous: the last failure is told to all with the first culprit") {
-  Script job(make_rules(3, 3));
-  for (const char* name : {"a", "b", "c"}) job.join(name);
-  job.fail("b", 7);
-  CHECK(job.last<Done>("a") == nullptr);
-  job.fail("a", -6);
-  job.pass(50ms);
-  for (const char* name : {"a", "b", "c"}) {
-    const auto* done = job.last<Done>(name);
-    REQUIRE(done != nullptr);
-    CHECK(done->failed);
-    CHECK(done->cause.node == "b");
-    CHECK(done->cause.exit_code == 7);
-  }
 }
 
 TEST_CASE(
@@ -201,31 +156,6 @@ TEST_CASE("rendezvous: the verdict does not wait when everybody has reported") {
   CHECK(job.last<Done>("a")->failed);
 }
 
-TEST_CASE("rendezvous: all have finished, all are told, spares too") {
-  Script job(make_rules(2, 2));
-  for (const char* name : {"a", "b", "c"}) job.join(name);
-  CHECK(job.last<Spare>("c") != nullptr);
-  job.succeed("a");
-  CHECK(job.last<Done>("a") == nullptr);
-  job.succeed("b");
-  for (const char* name : {"a", "b", "c"}) {
-    REQUIRE(job.last<Done>(name) != nullptr);
-    CHECK(!job.last<Done>(name)->failed);
-  }
-}
-
-TEST_CASE("rendezvous: a finished node is restarted when another fails and a restart is left") {
-  Script job(make_rules(2, 2, 1));
-  job.join("a");
-  job.join("b");
-  job.succeed("a");
-  job.fail("b");
-  REQUIRE(job.last<Restart>("a") != nullptr);
-  job.join("a");
-  job.join("b");
-  CHECK(job.assignment("a") == "0/2#2");
-}
-
 TEST_CASE("rendezvous: a node that has finished and goes leaves the others in peace") {
   Script job(make_rules(1, 2, 1));
   job.join("a");
@@ -258,20 +188,6 @@ TEST_CASE("rendezvous: a lost node shrinks the world at once and costs no restar
   CHECK(job.last<RoundReady>("b")->round.attempt == 0);
 }
 
-TEST_CASE("rendezvous: below the minimum the survivors wait for a replacement") {
-  Script job(make_rules(2, 2));
-  job.join("a");
-  job.join("b");
-  job.leave("a");
-  CHECK(job.last<Restart>("b")->cause.kind == Cause::Kind::NodeLeft);
-  job.join("b");
-  job.pass(100s);
-  CHECK(job.assignment("b") == "");
-  job.join("d");
-  CHECK(job.assignment("b") == "0/2#2");
-  CHECK(job.assignment("d") == "1/2#2");
-}
-
 TEST_CASE("rendezvous: a survivor that finds no replacement gives up after join_timeout") {
   Script job(make_rules(2, 2, 3));
   job.join("a");
@@ -281,21 +197,6 @@ TEST_CASE("rendezvous: a survivor that finds no replacement gives up after join_
   job.pass(600s);
   REQUIRE(job.last<Done>("b") != nullptr);
   CHECK(job.last<Done>("b")->cause.kind == Cause::Kind::Timeout);
-}
-
-TEST_CASE("rendezvous: a late node makes the world larger at no cost") {
-  Script job(make_rules(1, 2));
-  job.join("b");
-  job.pass(30s);
-  CHECK(job.assignment("b") == "0/1#1");
-  job.join("a");
-  const auto* restart = job.last<Restart>("b");
-  REQUIRE(restart != nullptr);
-  CHECK(restart->cause.kind == Cause::Kind::NodeJoined);
-  CHECK(!restart->attempt_spent);
-  job.join("b");
-  CHECK(job.assignment("a") == "0/2#2");
-  CHECK(job.assignment("b") == "1/2#2");
 }
 
 TEST_CASE("rendezvous: newcomers are collected while training goes on") {
@@ -310,18 +211,6 @@ TEST_CASE("rendezvous: newcomers are collected while training goes on") {
   CHECK(job.last<Restart>("a") != nullptr);
   job.join("a");
   CHECK(job.assignment("c") == "2/3#2");
-}
-
-TEST_CASE("rendezvous: a spare takes over at once when a member dies") {
-  Script job(make_rules(2, 2));
-  for (const char* name : {"a", "b", "c", "d"}) job.join(name);
-  CHECK(job.last<Spare>("c")->ahead == 0);
-  CHECK(job.last<Spare>("d")->ahead == 1);
-  job.lose("a");
-  job.join("b");
-  CHECK(job.assignment("b") == "0/2#2");
-  CHECK(job.assignment("c") == "1/2#2");
-  CHECK(job.last<Spare>("d")->ahead == 0);
 }
 
 TEST_CASE("rendezvous: a spare does not take the place of a member that is still stopping") {
@@ -371,25 +260,6 @@ TEST_CASE("rendezvous: agents with the same id but another instance are two node
   job.read();
   CHECK(job.assignment("y") == "0/2#1");
   CHECK(job.assignment("z") == "1/2#1");
-}
-
-TEST_CASE("rendezvous: fixed ranks follow the node rank, and a second owner is refused by name") {
-  Rules rules = make_rules(2, 2);
-  rules.fixed_ranks = true;
-  Script job(rules);
-  job.join("a", {}, 1);
-  job.join("c", {}, 1);
-  REQUIRE(job.last<Progress>("c") != nullptr);  // who has it may have died
-  CHECK(job.last<Progress>("c")->text.starts_with("node rank 1 is that of a_1_0; waiting"));
-  job.hear("a");
-  REQUIRE(job.last<Lost>("c") != nullptr);
-  CHECK(job.last<Lost>("c")->why ==
-        "--node-rank 1 is already taken by a_1_0: give each node a different rank");
-  job.join("d", {}, 2);
-  CHECK(job.last<Lost>("d")->why.starts_with("--node-rank 2 of d_1_0 is not one of the 2 nodes"));
-  job.join("b", {}, 0);
-  CHECK(job.assignment("b") == "0/2#1");
-  CHECK(job.assignment("a") == "1/2#1");
 }
 
 TEST_CASE("rendezvous: node 0's own loopback is no master for nodes of other machines") {

@@ -40,27 +40,6 @@ struct Unable : Script {
 
 }  // namespace
 
-TEST_CASE("unable: a job that needs the node fails at once, for all alike") {
-  Unable job(make_rules(3, 3));
-  job.join("a");
-  SUBCASE("once all have come") {
-    job.join("b");
-    job.pass(1s);
-    job.come("x");
-    CHECK(job.has_failed("b"));
-  }
-  SUBCASE("before all have come: it stays for those, if it is their host") {
-    job.come("x");
-    CHECK(job.state.awaits_latecomers());
-    CHECK(job.told["x"].empty());
-    job.join("b");
-    CHECK(job.has_failed("b"));
-  }
-  CHECK(job.has_failed("a"));
-  CHECK(job.has_failed("x"));
-  CHECK(!job.state.awaits_latecomers());
-}
-
 TEST_CASE("unable: the first of all waits for the others as long as they would for it") {
   Unable job(make_rules(2, 2));
   job.come("x");
@@ -85,34 +64,6 @@ TEST_CASE("unable: the first of all waits for the others as long as they would f
     job.come("y");
     CHECK(job.has_failed("y"));
     CHECK(job.has_failed("x"));
-  }
-}
-
-TEST_CASE("unable: an elastic job goes on without it, and says so") {
-  Unable job(make_rules(2, 3));
-  job.join("a");
-  job.come("x");
-  const auto* lost = job.last<Lost>("x");
-  REQUIRE(lost != nullptr);
-  CHECK(!lost->requeue);
-  CHECK(lost->why.starts_with(kText));
-  const auto* progress = job.last<Progress>("a");
-  REQUIRE(progress != nullptr);
-  CHECK(progress->text.ends_with("; " + kText));
-  SUBCASE("with others") {
-    job.join("b");
-    job.pass(30s);
-    CHECK(job.assignment("a") == "0/2#1");
-  }
-  SUBCASE("until too few can be left") {
-    job.come("y");
-    CHECK(job.last<Done>("a") != nullptr);
-  }
-  SUBCASE("and names it when nobody else has come") {
-    job.pass(600s);
-    const auto* done = job.last<Done>("a");
-    REQUIRE(done != nullptr);
-    CHECK(done->cause.text.ends_with("(join_timeout); " + kText));
   }
 }
 
