@@ -2,6 +2,7 @@
 #include "files/whole_file.hpp"
 
 #include "core/unique_fd.hpp"
+#include "support/scratch.hpp"
 
 #include <algorithm>
 #include <array>
@@ -14,30 +15,15 @@
 #include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <thread>
 #include <unistd.h>
 
 using namespace elastrun;
 using namespace elastrun::files;
+using test::content;
+using test::Scratch;
 namespace fs = std::filesystem;
 
 namespace {
-
-struct WholePlace {
-  WholePlace() {
-    std::string pattern = (fs::temp_directory_path() / "whole_file_XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~WholePlace() { fs::remove_all(path); }
-  std::string path;
-};
-
-std::string content(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
 
 constexpr uid_t kStranger = 65533, kNobody = 65534;
 
@@ -47,7 +33,7 @@ std::string refusal(const std::string& path, const std::string& folder) {
 }
 
 /// A folder of everybody's, as /tmp, with something in it that a stranger has put there.
-struct Everybodys : WholePlace {
+struct Everybodys : Scratch {
   Everybodys() { REQUIRE(::chmod(path.c_str(), 01777) == 0); }
   std::string give_away(const std::string& name) const {
     const auto file = path + "/" + name;
@@ -91,7 +77,7 @@ std::ptrdiff_t files_in(const std::string& path) {
 }  // namespace
 
 TEST_CASE("whole file: it is made, then replaced, and no draft stays") {
-  const WholePlace place;
+  const Scratch place;
   const auto file = place.path + "/report.json";
   REQUIRE(put_file(file, "old and long", 0644));
   const std::ifstream reader(file);
@@ -104,7 +90,7 @@ TEST_CASE("whole file: it is made, then replaced, and no draft stays") {
 }
 
 TEST_CASE("whole file: a symbolic link stays, and what it leads to is replaced") {
-  const WholePlace place;
+  const Scratch place;
   REQUIRE(put_file(place.path + "/target", "old", 0644));
   fs::create_symlink("target", place.path + "/link");
   REQUIRE(put_file(place.path + "/link", "new", 0644));
@@ -113,7 +99,7 @@ TEST_CASE("whole file: a symbolic link stays, and what it leads to is replaced")
 }
 
 TEST_CASE("whole file: what a dangling link leads to is made") {
-  const WholePlace place;
+  const Scratch place;
   fs::create_directory(place.path + "/there");
   fs::create_symlink("there/second", place.path + "/first");
   fs::create_symlink("target", place.path + "/there/second");
@@ -129,7 +115,7 @@ TEST_CASE("whole file: what a dangling link leads to is made") {
 TEST_CASE("whole file: a stranger's link in a folder of everybody's is not followed") {
   if (!is_root()) return;
   const Everybodys place;
-  const WholePlace apart;
+  const Scratch apart;
   REQUIRE(put_file(apart.path + "/there", "old", 0644));
   for (const auto* name : {"there", "absent"}) {
     const auto target = apart.path + "/" + name;
@@ -151,7 +137,7 @@ TEST_CASE("whole file: a stranger's link in a folder of everybody's is not follo
 TEST_CASE("open by name: neither a stranger's link nor their file is appended to or emptied") {
   if (!is_root()) return;
   const Everybodys place;
-  const WholePlace apart;
+  const Scratch apart;
   REQUIRE(put_file(apart.path + "/there", "old", 0644));
   REQUIRE(put_file(place.path + "/file", "old", 0644));
   fs::create_symlink(apart.path + "/there", place.path + "/link");
@@ -174,7 +160,7 @@ TEST_CASE("open by name: neither a stranger's link nor their file is appended to
 }
 
 TEST_CASE("open by name: own links are followed, a file is emptied or appended to") {
-  const WholePlace place;
+  const Scratch place;
   REQUIRE(put_file(place.path + "/target", "old", 0644));
   fs::create_symlink("target", place.path + "/link");
   auto opened = open_by_name(place.path + "/link", O_WRONLY | O_APPEND);
@@ -249,7 +235,7 @@ TEST_CASE("whole file: what is not a stranger's, or not in everybody's folder, i
 }
 
 TEST_CASE("whole file: a file that is replaced keeps its mode") {
-  const WholePlace place;
+  const Scratch place;
   const auto file = place.path + "/report.json";
   REQUIRE(put_file(file, "old", 0644));
   for (const mode_t mode : {0600u, 0666u}) {
@@ -262,7 +248,7 @@ TEST_CASE("whole file: a file that is replaced keeps its mode") {
 }
 
 TEST_CASE("whole file: in a folder that may not be changed, the file is written in place") {
-  const WholePlace place;
+  const Scratch place;
   const auto file = place.path + "/report.json", other = place.path + "/other";
   REQUIRE(put_file(file, "old and long", 0644));
   REQUIRE(put_file(other, "locked", 0444));
@@ -288,7 +274,7 @@ TEST_CASE("whole file: in a folder that may not be changed, the file is written 
 }
 
 TEST_CASE("whole file: a device is written to, and stays one") {
-  const WholePlace place;
+  const Scratch place;
   CHECK(is_written_to("/dev/null"));
   CHECK(is_written_to("/dev/stdout"));
   CHECK_FALSE(is_written_to(place.path + "/absent"));
@@ -304,19 +290,8 @@ TEST_CASE("whole file: a device is written to, and stays one") {
   CHECK(full.error().text == "cannot write /dev/full: No space left on device");
 }
 
-TEST_CASE("whole file: a FIFO is written to, when its reader is there") {
-  const WholePlace place;
-  const auto fifo = place.path + "/fifo";
-  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
-  std::thread writer([&] { CHECK(put_file(fifo, "text", 0644)); });
-  const auto seen = content(fifo);
-  writer.join();
-  CHECK(seen == "text");
-  CHECK(fs::is_fifo(fifo));
-}
-
 TEST_CASE("whole file: what cannot be written is an error that names it, and leaves nothing") {
-  const WholePlace place;
+  const Scratch place;
   const auto missing = put_file(place.path + "/no/report.json", "text", 0644);
   REQUIRE_FALSE(missing);
   CHECK(missing.error().text ==
@@ -334,7 +309,7 @@ TEST_CASE("whole file: a word is put before the ending of the name") {
 }
 
 TEST_CASE("whole file: what a descriptor has open is known under every name, and nothing else") {
-  const WholePlace place;
+  const Scratch place;
   const auto file = place.path + "/out", other = place.path + "/other";
   REQUIRE(put_file(other, "same text", 0644));
   REQUIRE(put_file(file, "same text", 0644));

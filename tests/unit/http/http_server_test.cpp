@@ -7,7 +7,6 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <doctest/doctest.h>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -254,16 +253,6 @@ TEST_CASE("http server: a listener that takes nothing is cut off, and costs boun
     test::run_ready(served.loop);
     REQUIRE(++sent < 10'000);
   }
-}
-
-TEST_CASE("http server: a port that is taken is an error that names it") {
-  Served served;
-  http::Server::Settings settings;
-  settings.at = served.server->at();
-  const auto second = http::Server::open(served.loop, *served.clock, settings, {});
-  REQUIRE_FALSE(second);
-  CHECK(second.error().text == "cannot listen on 127.0.0.1:" + std::to_string(settings.at.port) +
-                                   ": Address already in use");
 }
 
 TEST_CASE("http event: each line of its data stands behind a name of its own") {

@@ -3,6 +3,7 @@
 
 #include "launcher/job_run.hpp"
 #include "store/blocking_store.hpp"
+#include "support/scratch.hpp"
 #include "support/stub_worker.hpp"
 #include "telemetry/events.hpp"
 #include "telemetry/metrics.hpp"
@@ -22,12 +23,7 @@ using namespace elastrun::rendezvous;
 
 namespace {
 
-struct Folder {
-  std::string path = [] {
-    std::string name = std::filesystem::temp_directory_path() / "elastrun_testXXXXXX";
-    return std::string(::mkdtemp(name.data()));
-  }();
-  ~Folder() { std::filesystem::remove_all(path); }
+struct Folder : elastrun::test::Scratch {
   /// What the workers of all attempts have said on stdout, in no order of workers.
   std::string output() const {
     std::string text;

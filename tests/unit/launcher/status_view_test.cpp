@@ -19,7 +19,7 @@ spec::JobSpec job_of(int workers, int max_restarts, bool several_nodes) {
 /// A view on a terminal of its own, whose last line the test reads.
 struct Screen {
   boost::asio::io_context loop;
-  plumbing::ManualClock clock;
+  plumbing::FakeClock clock;
   plumbing::Terminal terminal;
   std::unique_ptr<logs::Console> console;
   std::unique_ptr<logs::StatusLine> line;

@@ -21,7 +21,7 @@ spec::JobSpec nodes_of(int nodes) {
 TEST_CASE(
     "waiting: after ten seconds it is said, then ever more rarely, until the nodes have met") {
   test::LoggedText log;
-  plumbing::ManualClock clock;
+  plumbing::FakeClock clock;
   WaitingWarning waiting(clock, nodes_of(2), false);
   const auto lines = [&log] { return std::ranges::count(log.text, '\n'); };
   waiting.on(moment::PhaseChanged{Phase::Joining, clock.now()});
@@ -44,7 +44,7 @@ TEST_CASE(
 
 TEST_CASE("waiting: who waits at a loopback address hears what other machines need") {
   test::LoggedText log;
-  plumbing::ManualClock clock;
+  plumbing::FakeClock clock;
   auto job = nodes_of(2);
   job.rdzv_backend = "static";
   job.rdzv_endpoint = "127.0.0.1:29500";
@@ -71,7 +71,7 @@ TEST_CASE("waiting: who waits at a loopback address hears what other machines ne
 }
 
 TEST_CASE("waiting: who hosts at another machine's address hears that it may not be node 0") {
-  plumbing::ManualClock clock;
+  plumbing::FakeClock clock;
   auto job = nodes_of(2);
   job.rdzv_backend = "static";
   const auto said = [&] {
@@ -92,7 +92,7 @@ TEST_CASE("waiting: who hosts at another machine's address hears that it may not
 }
 
 TEST_CASE("waiting: one node waits for nobody, and a status line says it all the time") {
-  plumbing::ManualClock clock;
+  plumbing::FakeClock clock;
   WaitingWarning alone(clock, nodes_of(1), false), seen(clock, nodes_of(2), true);
   alone.on(moment::PhaseChanged{Phase::Joining, clock.now()});
   seen.on(moment::PhaseChanged{Phase::Joining, clock.now()});

@@ -2,6 +2,7 @@
 #include "logs/layout.hpp"
 
 #include "support/logged_text.hpp"
+#include "support/scratch.hpp"
 
 #include <cstdlib>
 #include <doctest/doctest.h>
@@ -19,16 +20,10 @@ namespace fs = std::filesystem;
 namespace {
 
 struct LayoutFolder {
-  LayoutFolder() {
-    std::string pattern = (fs::temp_directory_path() / "layout_test_XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-    ::setenv("TMPDIR", path.c_str(), 1);
-  }
-  ~LayoutFolder() {
-    ::unsetenv("TMPDIR");
-    fs::remove_all(path);
-  }
-  fs::path path;
+  LayoutFolder() { ::setenv("TMPDIR", path.c_str(), 1); }
+  ~LayoutFolder() { ::unsetenv("TMPDIR"); }
+  const elastrun::test::Scratch scratch;
+  const fs::path path = scratch.path;
 };
 
 void write(const fs::path& path, std::string_view text) {

@@ -5,6 +5,7 @@
 #include "logs/stream_factory.hpp"
 #include "plumbing.hpp"
 
+#include <sstream>
 #include <sys/stat.h>
 
 using namespace elastrun;
@@ -18,7 +19,7 @@ namespace {
 /// An agent whose console is two pipes.
 struct Agent {
   boost::asio::io_context loop;
-  ManualClock clock;
+  FakeClock clock;
   Pipe out, err;
   Scratch scratch;
   Console console{loop.get_executor(), out.writer.get(), err.writer.get()};
@@ -51,10 +52,10 @@ struct Worker {
     streams->drain(give_up, [&] { ++told; });
     CHECK(told == 0);  // never inside the call
     run_until(loop, [&] { return told == 1; });
-    settle_loop(loop);
+    run_ready(loop);
     CHECK(told == 1);
     CHECK(files.finish(60s));
-    settle_loop(loop);  // warnings
+    run_ready(loop);  // warnings
   }
   boost::asio::io_context& loop;
   files::BlockingCalls& files;
@@ -94,7 +95,7 @@ TEST_CASE("streams: tee writes raw bytes to the file and prefixed whole lines to
   Agent agent;
   Worker one(agent, {.tee = 1, .prefix = "[one]:"});
   say(one.out.get(), "a\r\nhalf");
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   CHECK(agent.shown() == "[one]:a\r\n");
   say(one.out.get(), " line\nlast");
   say(one.err.get(), "direct");
@@ -110,9 +111,9 @@ TEST_CASE("streams: half lines of two workers are not mixed") {
   Worker one(agent, {.tee = 1, .prefix = "1:"});
   Worker two(agent, {.tee = 1, .prefix = "2:"});
   say(one.out.get(), "part");
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   say(two.out.get(), "whole\n");
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   say(one.out.get(), "ial\n");
   one.end();
   two.end();
@@ -123,19 +124,19 @@ TEST_CASE("streams: without tee a line that comes in pieces stays in one piece f
   Agent agent;
   Worker one(agent, {}), two(agent, {});
   say(one.out.get(), "part");
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   say(two.out.get(), "bar 1\rbar 2");
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   CHECK(agent.shown() == "bar 1\r");
   say(one.out.get(), "ial\n");
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   CHECK(agent.shown() == "partial\n");
   say(one.out.get(), "prompt: ");
   agent.clock.advance(20ms);
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   CHECK(agent.shown() == "bar 2");
   agent.clock.advance(20ms);
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   CHECK(agent.shown() == "prompt: ");
   one.end();
   two.end();
@@ -201,7 +202,7 @@ TEST_CASE("streams: many lines of several workers arrive complete and in order")
       say(worker->out.get(), std::to_string(line) + "\n");
     }
     if (line % 50 == 0) {
-      settle_loop(agent.loop);
+      run_ready(agent.loop);
       seen += agent.shown();
     }
   }
@@ -228,7 +229,7 @@ TEST_CASE("streams: where no file has the output a congested console stops the r
   for (int round = 0; round < 200; ++round) {  // until the worker would block
     const ssize_t size = ::write(worker.out.get(), (block + "\n").data(), block.size() + 1);
     if (size > 0) written += static_cast<std::size_t>(size);
-    settle_loop(agent.loop);
+    run_ready(agent.loop);
     agent.clock.advance(1s);
   }
   CHECK(written < (4u << 20));
@@ -237,7 +238,7 @@ TEST_CASE("streams: where no file has the output a congested console stops the r
   worker.err.reset();
   bool drained = false;
   worker.streams->drain(false, [&] { drained = true; });
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   CHECK_FALSE(drained);
   std::size_t seen = 0;
   run_until(agent.loop, [&] {
@@ -245,7 +246,7 @@ TEST_CASE("streams: where no file has the output a congested console stops the r
     return drained;
   });
   while (seen < written) {
-    settle_loop(agent.loop);
+    run_ready(agent.loop);
     seen += agent.shown().size();
   }
   CHECK(seen == written);
@@ -264,12 +265,12 @@ TEST_CASE("streams: a tee'd worker waits 100 ms for the console, which then miss
       all += line;
       ++number;
     } else {
-      settle_loop(agent.loop);
+      run_ready(agent.loop);
       agent.clock.advance(100ms);
       CHECK(agent.files.finish(60s));  // the other thing that a worker waits for
     }
   }
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   worker.out.reset();
   worker.drain(true);
   CHECK(content(agent.scratch.path + "/stdout.log") == all);
@@ -309,11 +310,11 @@ TEST_CASE("streams: a file that takes nothing stops its own worker and no other"
   for (int round = 0; round < 100; ++round) {
     const ssize_t size = ::write(stuck.out.get(), (block + "\n").data(), block.size() + 1);
     if (size > 0) written += static_cast<std::size_t>(size);
-    settle_loop(agent.loop);
+    run_ready(agent.loop);
   }
   CHECK(written < (4u << 20));
   say(other.err.get(), "goes on\n");
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   CHECK(agent.complained() == "goes on\n");
   // The end takes what is in the pipe, and waits for nothing.
   stuck.out.reset();
@@ -335,7 +336,7 @@ TEST_CASE("streams: a tee'd line without its end is shown after 100 ms of silenc
   Worker two(agent, {.tee = 1, .prefix = "2:"});
   const auto say_to = [&](Worker& worker, std::string_view text) {
     say(worker.out.get(), text);
-    settle_loop(agent.loop);
+    run_ready(agent.loop);
   };
   say_to(one, "Loading");
   agent.clock.advance(99ms);
@@ -377,10 +378,10 @@ TEST_CASE("streams: a prompt that comes while the console lags is shown when it 
   agent.console.write(Console::Stream::Out, std::string(1 << 20, 'x') + "\n");
   REQUIRE(agent.console.congested(Console::Stream::Out));
   say(worker.out.get(), "Name? ");
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   // It is not read while somebody may still wait for the console.
   agent.clock.advance(100ms);
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   agent.clock.advance(100ms);
   std::string seen;
   bool idle = false;
@@ -389,7 +390,7 @@ TEST_CASE("streams: a prompt that comes while the console lags is shown when it 
     seen += agent.shown();
     return idle;
   });
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   for (int i = 0; i < 3; ++i) agent.clock.advance(100ms);
   seen += agent.shown();
   CHECK(seen.ends_with("x\n1:Name? "));
@@ -459,7 +460,7 @@ TEST_CASE("streams: nothing is called after they were destroyed") {
   bool told = false;
   worker.streams->drain(true, [&] { told = true; });
   worker.streams.reset();
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   CHECK_FALSE(told);
 }
 
@@ -470,7 +471,7 @@ TEST_CASE("streams: a full disk costs the file, not the worker and not the conso
   std::filesystem::create_symlink("/dev/full", file);
   Worker worker(agent, {.tee = 1, .prefix = "p:"});
   say(worker.out.get(), "one\n");
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   say(worker.out.get(), "two\n");
   worker.end();
   CHECK(agent.shown() == "p:one\np:two\n");
@@ -486,7 +487,7 @@ TEST_CASE("streams: a closed console costs the console, not the worker and not t
   Worker worker(agent, {.tee = 1});
   for (int i = 0; i < 5; ++i) {
     say(worker.out.get(), std::string(50000, 'x') + "\n");
-    settle_loop(agent.loop);
+    run_ready(agent.loop);
   }
   worker.end();
   CHECK(std::filesystem::file_size(agent.scratch.path + "/stdout.log") == 250005);
@@ -508,7 +509,7 @@ TEST_CASE("streams: the last lines are those of stderr, cut to a sane length") {
   Worker worker(agent, {});
   say(worker.out.get(), "not this\n");
   say(worker.err.get(), std::string(40000, 'y') + "\n");
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   say(worker.err.get(), "one\n\n 10%\r 20%\r\nlast");
   worker.end();
   CHECK_FALSE(worker.streams->knows_all_lines());
@@ -525,7 +526,7 @@ TEST_CASE("streams: a progress bar without newline is shown once a second") {
   Agent agent;
   Worker worker(agent, {.tee = 1, .prefix = "p:"});
   say(worker.out.get(), "\r 1%\r 2%\r 3");
-  settle_loop(agent.loop);
+  run_ready(agent.loop);
   CHECK(agent.shown().empty());
   CHECK(agent.clock.armed() == 1);
   agent.clock.advance(1s);
@@ -539,7 +540,7 @@ TEST_CASE("streams: a progress bar without newline is shown once a second") {
 
 TEST_CASE("streams: one place for both console streams keeps their order") {
   boost::asio::io_context loop;
-  ManualClock clock;
+  FakeClock clock;
   Pipe both;
   Console console(loop.get_executor(), both.writer.get(), copy_of(both.writer.get()).release());
   files::BlockingCalls files(loop.get_executor());
@@ -558,7 +559,7 @@ TEST_CASE("streams: one place for both console streams keeps their order") {
 TEST_CASE("streams: on a terminal the workers see one, with its size, and write to it untouched") {
   ::setenv("TERM", "xterm", 1);
   boost::asio::io_context loop;
-  ManualClock clock;
+  FakeClock clock;
   Terminal terminal;
   Console console(loop.get_executor(), terminal.side.get(), copy_of(terminal.side.get()).release());
   files::BlockingCalls files(loop.get_executor());
@@ -589,7 +590,7 @@ TEST_CASE("streams: on a terminal the workers see one, with its size, and write 
 TEST_CASE(
     "streams: stdout on a terminal without a status line is inherited when stderr is elsewhere") {
   boost::asio::io_context loop;
-  ManualClock clock;
+  FakeClock clock;
   Terminal terminal;
   Pipe err;
   Console console(loop.get_executor(), terminal.side.get(), err.writer.get());

@@ -4,7 +4,6 @@
 #include "core/json.hpp"
 #include "support/children.hpp"
 
-#include <algorithm>
 #include <doctest/doctest.h>
 #include <fstream>
 #include <sstream>
@@ -21,13 +20,6 @@ Topology made(const std::string& synthetic) {
   auto topology = make_topology(synthetic);
   REQUIRE(topology);
   return *topology;
-}
-
-std::vector<Cpus> planned(BindingMode mode, const Topology& topology, const Cpus& devices,
-                          int workers) {
-  const auto plan = plan_binding(mode, topology, devices, workers);
-  REQUIRE(plan);
-  return plan->cpus;
 }
 
 int number(const json::value& value) {
@@ -95,25 +87,6 @@ TEST_CASE("affinity: hwloc's objects become CPUs with node, package, core and la
   const auto bare = made("numa:2 pu:2");  // a machine that tells of no cache and no package
   CHECK(bare.cpus.back().node == 1);
   CHECK(bare.cpus.back().cache == bare.cpus.back().number);
-}
-
-TEST_CASE("affinity: a machine with two packages of two nodes is bound as people expect") {
-  const auto topology = made("package:2 numa:2 l3:1 core:4 pu:2");  // 8 CPUs a node
-  const Cpus devices{0, 0, 1, 3};
-  CHECK(planned(BindingMode::Node, topology, devices, 4) ==
-        std::vector<Cpus>{{0, 1, 2, 3, 4, 5, 6, 7},
-                          {0, 1, 2, 3, 4, 5, 6, 7},
-                          {8, 9, 10, 11, 12, 13, 14, 15},
-                          {24, 25, 26, 27, 28, 29, 30, 31}});
-  CHECK(planned(BindingMode::Exclusive, topology, devices, 2) ==
-        std::vector<Cpus>{{0, 1, 2, 3}, {4, 5, 6, 7}});
-  CHECK(format_cpus(planned(BindingMode::Socket, topology, devices, 3)[2]) == "0-15");
-}
-
-TEST_CASE("affinity: an uneven share gives the additional core to the first ones") {
-  const auto topology = made("numa:1 core:5 pu:1");
-  CHECK(planned(BindingMode::Exclusive, topology, {0, 0, 0}, 3) ==
-        std::vector<Cpus>{{0, 1}, {2, 3}, {4}});
 }
 
 TEST_CASE("affinity: without devices the workers are spread over the nodes, which is said") {

@@ -52,23 +52,6 @@ std::string line_with(Ear& ear, const std::string& start) {
 
 }  // namespace
 
-TEST_CASE("containment: what workers left behind ends, wherever it hides") {
-  for (const char* words : {"", "setsid", "setsid,double,bare,deaf", "deep", "double,deep"}) {
-    CAPTURE(words);
-    Contained here;
-    Ear ear;
-    here.containment.begin_attempt();
-    const auto worker = here.worker({std::string("child=") + words, "exit=0"}, ear);
-    here.wait(*worker);
-    const auto swept = here.containment.sweep(kLong);
-    CHECK(swept.alive.empty());
-    ear.rest();  // comes back only when nobody holds the pipe any more
-    CHECK_FALSE(any_live_child());
-    CHECK(adopted_zombies(*here.launcher) == 0);
-    CHECK(::kill(worker->child->pid(), 0) == 0);  // the worker's own zombie was left alone
-  }
-}
-
 TEST_CASE("containment: what ended workers have left is found, told and left alone") {
   Contained here;
   Ear ear;
@@ -98,17 +81,6 @@ TEST_CASE("containment: the sweep kills without a cgroup what it kills with one"
   const auto swept = here.containment.sweep(kLong);
   CHECK(swept.killed == 3);
   CHECK(swept.alive.empty());
-  ear.rest();
-  CHECK_FALSE(any_live_child());
-}
-
-TEST_CASE("containment: a process that for ever forks itself anew is caught") {
-  Contained here;
-  Ear ear;
-  const auto worker = here.worker({"hop", "exit=0"}, ear);
-  CHECK(line_with(ear, "hopping") == "hopping");
-  here.wait(*worker);
-  CHECK(here.containment.sweep(kLong).alive.empty());
   ear.rest();
   CHECK_FALSE(any_live_child());
 }
@@ -147,17 +119,6 @@ TEST_CASE("containment: a running worker and all below it are spared by the swee
   CHECK(here.wait(*running).status.by_signal(SIGKILL));
 }
 
-TEST_CASE("containment: killing all takes the workers along, who are then reported") {
-  Contained here;
-  Ear ear;
-  here.containment.begin_attempt();
-  const auto worker = here.worker({"child=setsid,bare", "ignore=TERM", "say=up", "stay"}, ear);
-  CHECK(line_with(ear, "up") == "up");
-  here.containment.kill_all();
-  CHECK(here.wait(*worker).status.by_signal(SIGKILL));
-  ear.rest();
-}
-
 TEST_CASE("containment: orphans that end are reaped while the job runs") {
   Contained here;
   Ear ear;
@@ -184,14 +145,6 @@ TEST_CASE("containment: an ended worker does not hide the orphans of the others 
   here.io.poll();
   CHECK(adopted_zombies(*here.launcher) < 3 * 70);
   CHECK(::kill(first->child->pid(), 0) == 0);
-}
-
-TEST_CASE("containment: nothing to do is known at once, and nothing is reported") {
-  Contained here;
-  here.containment.begin_attempt();
-  const auto swept = here.containment.end_attempt(kLong);
-  CHECK(swept.killed == 0);
-  CHECK(swept.survivors().empty());
 }
 
 TEST_CASE("cgroup: its directory is found in pure, hybrid and container mounts") {

@@ -3,6 +3,7 @@
 
 #include "process/descendants.hpp"
 #include "support/children.hpp"
+#include "support/scratch.hpp"
 
 #include <cstdlib>
 #include <doctest/doctest.h>
@@ -105,22 +106,6 @@ struct Started {
 
 }  // namespace
 
-TEST_CASE("guardian: it exits with the code of the agent") {
-  CHECK(wait_for(play([](auto&) { return 5; })) == ExitStatus::exited(5));
-  CHECK(wait_for(play([](auto&) { return 0; })) == ExitStatus::exited(0));
-}
-
-TEST_CASE("guardian: it dies of the signal that ended the agent") {
-  for (const int signal : {SIGTERM, SIGABRT, SIGKILL, SIGUSR2}) {
-    CAPTURE(signal);
-    const pid_t pid = play([&](auto&) {
-      ::kill(::getpid(), signal);
-      return 0;
-    });
-    CHECK(wait_for(pid).by_signal(signal));
-  }
-}
-
 TEST_CASE("guardian: a signal reaches the agent with the pid of its true sender") {
   Ear ear;
   const pid_t pid = play([&](auto&) { return write_down_signals(ear.mouth()); });
@@ -132,17 +117,6 @@ TEST_CASE("guardian: a signal reaches the agent with the pid of its true sender"
   }
   ::kill(pid, SIGTERM);
   CHECK(ear.rest() == "SIGTERM from " + me + "\n");
-  CHECK(wait_for(pid) == ExitStatus::exited(0));
-}
-
-TEST_CASE("guardian: a signal that was ignored at the start is not passed on") {
-  Ear ear;
-  const pid_t pid = play([&](auto&) { return write_down_signals(ear.mouth()); },
-                         [] { ::signal(SIGHUP, SIG_IGN); });
-  CHECK(ear.line() == "ready");
-  ::kill(pid, SIGHUP);
-  ::kill(pid, SIGTERM);
-  CHECK(ear.rest().starts_with("SIGTERM from "));
   CHECK(wait_for(pid) == ExitStatus::exited(0));
 }
 
@@ -226,61 +200,9 @@ TEST_CASE("guardian: Ctrl+C comes from the kernel also where there were children
   ::close(terminal);
 }
 
-TEST_CASE("guardian: nothing survives an agent that is killed, wherever it hides") {
-  for (const char* words : {"", "setsid,bare", "setsid,double,bare,deaf", "deep,setsid"}) {
-    CAPTURE(words);
-    Ear ear;
-    const pid_t pid = play([&](auto&) {
-      Started worker({std::string("child=") + words, "say=up", "stay"}, ear.mouth());
-      ear.close_mouth();
-      ::pause();
-      return 0;
-    });
-    std::string line;
-    while (!line.starts_with("up")) line = ear.line();
-    const auto family = descendants(read_all_processes(), pid);
-    REQUIRE(family.size() >= 3);  // the agent, the worker and what it left
-    for (const auto& member : family) {
-      if (member.parent == pid) ::kill(member.pid, SIGKILL);  // the agent
-    }
-    ear.rest();  // returns when the last of them has closed the pipe
-    CHECK(wait_for(pid).by_signal(SIGKILL));
-  }
-}
-
-TEST_CASE("guardian: nothing survives an agent that ends without cleaning up") {
-  Ear ear;
-  const pid_t pid = play([&](auto&) {
-    auto* const worker =
-        new Started({"child=setsid,double,bare,deaf", "hop", "exit=0"}, ear.mouth());
-    worker->nursery.wait(*worker->worker);
-    return 3;
-  });
-  ear.rest();
-  CHECK(wait_for(pid) == ExitStatus::exited(3));
-}
-
-TEST_CASE("guardian: when it is killed, the agent learns of it and can end all") {
-  Ear ear;
-  const pid_t pid = play([&](guardian::Agent& agent) {
-    Started worker({"child=setsid,double,bare,deaf", "say=up", "stay"}, ear.mouth());
-    ear.close_mouth();
-    worker.nursery.launcher->children();
-    pollfd death{agent.guardian_fd(), POLLIN, 0};
-    ::poll(&death, 1, -1);
-    kill_descendants({}, std::chrono::seconds(5));
-    return 0;
-  });
-  std::string line;
-  while (!line.starts_with("up")) line = ear.line();
-  ::kill(pid, SIGKILL);
-  ear.rest();
-  CHECK(wait_for(pid).by_signal(SIGKILL));
-}
-
 TEST_CASE("guardian: what the agent asked to be removed is removed after its death") {
-  std::string name = std::filesystem::temp_directory_path() / "elastrun-guard-XXXXXX";
-  const std::filesystem::path root = ::mkdtemp(name.data());
+  const Scratch scratch;
+  const std::filesystem::path root = scratch.path;
   for (const char* folder : {"gone", "gone/deep", "forgotten", "linked"}) {
     std::filesystem::create_directory(root / folder);
   }
@@ -297,7 +219,6 @@ TEST_CASE("guardian: what the agent asked to be removed is removed after its dea
   CHECK_FALSE(std::filesystem::exists(root / "gone"));
   CHECK(std::filesystem::exists(root / "forgotten"));
   CHECK(std::filesystem::exists(root / "linked"));
-  std::filesystem::remove_all(root);
 }
 
 TEST_CASE("guardian: two that were forked ahead take their places") {
@@ -309,8 +230,7 @@ TEST_CASE("guardian: two that were forked ahead take their places") {
   ::kill(pid, SIGTERM);
   CHECK(ear.rest().starts_with("SIGTERM from "));
   CHECK(wait_for(pid) == ExitStatus::exited(0));
-  std::string name = std::filesystem::temp_directory_path() / "elastrun-guard-XXXXXX";
-  const std::filesystem::path root = ::mkdtemp(name.data());
+  const Scratch scratch;
   const pid_t other = play_pair([&](guardian::Agent& agent) {
     sigset_t mask;
     ::sigprocmask(SIG_SETMASK, nullptr, &mask);
@@ -318,12 +238,12 @@ TEST_CASE("guardian: two that were forked ahead take their places") {
                        ::getpgrp() == ::getpid() && ::sigisemptyset(&mask) == 1;
     // Nothing of an orphan's has to be told to the guardian: it is an ancestor.
     if (::fork() == 0) ::setsid(), ::pause();
-    if (sound && agent.remember_directory(root.native())) ::kill(::getpid(), SIGABRT);
+    if (sound && agent.remember_directory(scratch.path)) ::kill(::getpid(), SIGABRT);
     return 1;
   });
   CHECK(wait_for(other).by_signal(SIGABRT));
   CHECK(wait_for(play_pair([](auto&) { return 4; }, true)) == ExitStatus::exited(4));
-  CHECK_FALSE(std::filesystem::exists(root));
+  CHECK_FALSE(std::filesystem::exists(scratch.path));
 }
 
 TEST_CASE("guardian: a variable that names no pair of ours is as none") {

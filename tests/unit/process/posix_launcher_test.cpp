@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/posix_launcher.hpp"
 
-#include "process/descriptor_limit.hpp"
 #include "process/group_death_signal.hpp"
 #include "process/process_table.hpp"
 #include "support/children.hpp"
+#include "support/scratch.hpp"
 
 #include <array>
 #include <doctest/doctest.h>
-#include <filesystem>
-#include <fstream>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -37,18 +34,11 @@ std::string text_of_failure(Nursery& nursery, const LaunchRequest& request) {
   return started.error().text;
 }
 
-struct Folder {
-  std::filesystem::path path;
-  Folder() {
-    std::string name = std::filesystem::temp_directory_path() / "elastrun-test-XXXXXX";
-    path = ::mkdtemp(name.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
+struct Folder : Scratch {
   std::string file(const std::string& name, const std::string& text, mode_t mode) const {
-    const std::string full = path / name;
-    std::ofstream(full) << text;
-    ::chmod(full.c_str(), mode);
-    return full;
+    add(name, text);
+    ::chmod((*this / name).c_str(), mode);
+    return *this / name;
   }
 };
 
@@ -72,8 +62,7 @@ TEST_CASE("launcher: how a traced child ended is known when its tracer lets go")
   Folder folder;
   std::array<int, 2> pipe{};
   REQUIRE(::pipe(pipe.data()) == 0);
-  const auto worker =
-      nursery.start(nursery.stub({"wait=" + (folder.path / "go").string(), "exit=3"}));
+  const auto worker = nursery.start(nursery.stub({"wait=" + folder / "go", "exit=3"}));
   REQUIRE(worker);
   const pid_t tracer = start_tracer((*worker)->child->pid(), ear, pipe[0]);
   const bool traced = ear.line() == "y";
@@ -92,18 +81,6 @@ TEST_CASE("launcher: how a traced child ended is known when its tracer lets go")
   CHECK(nursery.wait(**worker).status == ExitStatus::exited(3));
   ::waitpid(tracer, nullptr, 0);
   for (const int fd : pipe) ::close(fd);
-}
-
-TEST_CASE("launcher: a child's exit code and signal arrive on the loop") {
-  Nursery nursery;
-  const auto exits = nursery.start(nursery.stub({"exit=7"}));
-  const auto dies = nursery.start(nursery.stub({"die=USR1"}));
-  REQUIRE(exits);
-  REQUIRE(dies);
-  CHECK_FALSE((*exits)->child->ended());
-  CHECK(nursery.wait(**exits).status == ExitStatus::exited(7));
-  CHECK(nursery.wait(**dies).status == ExitStatus::signaled(SIGUSR1));
-  CHECK((*exits)->child->ended());
 }
 
 TEST_CASE("launcher: a child leads its own session and dies with its parent") {
@@ -126,30 +103,6 @@ TEST_CASE("launcher: a child leads its own session and dies with its parent") {
   CHECK(orphan.line() == "up");
   ::kill(parent, SIGKILL);
   CHECK(orphan.rest().empty());  // comes back only when the child has gone too
-  ::waitpid(parent, nullptr, 0);
-}
-
-TEST_CASE("launcher: what a child has started dies with the parent, too") {
-  Ear everybody;
-  const pid_t parent = ::fork();
-  if (parent == 0) {
-    Nursery inner;
-    const auto child = inner.start(inner.stub({"child=double,deaf", "stay"}, everybody.mouth()));
-    inner.io.poll();
-    (void)!::write(everybody.mouth(), "armed\n", 6);
-    everybody.close_mouth();
-    ::pause();
-  }
-  bool armed = false, child = false;  // said in either order
-  for (int seen = 0; seen < 2; ++seen) {
-    const auto line = everybody.line();
-    armed |= line == "armed";
-    child |= line.starts_with("child ");
-  }
-  REQUIRE(armed);
-  REQUIRE(child);
-  ::kill(parent, SIGKILL);
-  CHECK(everybody.rest().empty());  // comes back only when the grandchild has gone too
   ::waitpid(parent, nullptr, 0);
 }
 
@@ -233,7 +186,7 @@ TEST_CASE("launcher: programs are looked up in the PATH of the child, not in our
   Ear ear;
   LaunchRequest request;
   request.argv = {"greet", "you"};
-  request.environment = {"PATH=/nowhere:" + folder.path.string()};
+  request.environment = {"PATH=/nowhere:" + folder.path};
   request.stdout_fd = ear.mouth();
   const auto worker = nursery.start(request);
   REQUIRE(worker);
@@ -270,16 +223,6 @@ TEST_CASE("launcher: what cannot be started is explained, and nothing is left") 
   CHECK(no_child_at_all());
 }
 
-TEST_CASE("launcher: an environment too large for exec names its largest variable") {
-  Nursery nursery;
-  auto request = nursery.stub({"exit=0"});
-  request.environment = {"SMALL=1", "HUGE=" + std::string(200'000, 'x')};
-  const auto text = text_of_failure(nursery, request);
-  CHECK(text.find("Argument list too long") != std::string::npos);
-  CHECK(text.find("the largest variable is HUGE with 195") != std::string::npos);
-  CHECK(no_child_at_all());
-}
-
 TEST_CASE("launcher: a missing directory and impossible CPUs are named") {
   Nursery nursery;
   auto request = nursery.stub({"exit=0"});
@@ -291,55 +234,6 @@ TEST_CASE("launcher: a missing directory and impossible CPUs are named") {
   CHECK(text_of_failure(nursery, request).find("cannot bind it to CPUs 5000: Invalid argument") !=
         std::string::npos);
   CHECK(no_child_at_all());
-}
-
-TEST_CASE("launcher: a start without free descriptors fails and leaves nothing") {
-  Nursery nursery;
-  rlimit before{};
-  ::getrlimit(RLIMIT_NOFILE, &before);
-  rlimit tight = before;
-  const UniqueFd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  tight.rlim_cur = static_cast<rlim_t>(next.get()) + 1;
-  ::setrlimit(RLIMIT_NOFILE, &tight);
-  const auto started = nursery.start(nursery.stub({"stay"}));
-  ::setrlimit(RLIMIT_NOFILE, &before);
-  REQUIRE_FALSE(started);
-  CHECK(started.error().text.find("Too many open files (raise the limit: ulimit -n)") !=
-        std::string::npos);
-  CHECK(no_child_at_all());
-}
-
-TEST_CASE("launcher: a child has the soft limit of descriptors that the user gave") {
-  rlimit before{};
-  ::getrlimit(RLIMIT_NOFILE, &before);
-  rlimit low = before;
-  low.rlim_cur = 300;
-  REQUIRE(before.rlim_max > 300);
-  ::setrlimit(RLIMIT_NOFILE, &low);
-  {
-    const DescriptorLimit raised;
-    rlimit now{};
-    ::getrlimit(RLIMIT_NOFILE, &now);
-    CHECK(now.rlim_cur == before.rlim_max);
-    CHECK(raised.given() == 300);
-    Nursery nursery;
-    for (const bool restored : {true, false}) {
-      Ear ear;
-      process::LaunchRequest request;
-      request.argv = {"/bin/sh", "-c", "ulimit -Sn; ulimit -Hn"};
-      request.stdout_fd = ear.mouth();
-      if (restored) request.open_files = raised.given();
-      const auto child = nursery.start(request);
-      REQUIRE(child);
-      const auto hard =
-          before.rlim_max == RLIM_INFINITY ? "unlimited" : std::to_string(before.rlim_max);
-      CHECK(ear.line() == (restored ? "300" : hard));
-      CHECK(ear.line() == hard);
-    }
-  }
-  ::getrlimit(RLIMIT_NOFILE, &low);
-  CHECK(low.rlim_cur == 300);
-  ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST_CASE("launcher: two hundred children leak neither descriptor nor zombie") {

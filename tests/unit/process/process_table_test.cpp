@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <doctest/doctest.h>
-#include <filesystem>
 #include <fmt/format.h>
-#include <fstream>
 #include <unistd.h>
 
 using namespace elastrun::process;
@@ -81,40 +79,34 @@ TEST_CASE("process table: a loop in a table that changed while it was read does 
 }
 
 TEST_CASE("process table: who waits for a child, and who for something else") {
-  std::string name = std::filesystem::temp_directory_path() / "elastrun-proc-XXXXXX";
-  const std::filesystem::path proc = ::mkdtemp(name.data());
+  const elastrun::test::FakeFiles proc;
   const auto waits_in = [&](const std::string& where, char state = 'S') {
-    std::filesystem::create_directories(proc / "7");
-    std::ofstream(proc / "7" / "wchan") << where;
-    return waits_for_child(entry(7, 1, state), proc);
+    proc.add("7/wchan", where);
+    return waits_for_child(entry(7, 1, state), proc.root());
   };
   CHECK(waits_in("do_wait"));
   CHECK_FALSE(waits_in("futex_wait_queue"));
   CHECK_FALSE(waits_in("hrtimer_nanosleep"));
   CHECK_FALSE(waits_in("0", 'R'));
   CHECK_MESSAGE(waits_in("0"), "a kernel that does not tell");
-  CHECK_FALSE(waits_for_child(entry(7, 1, 'S'), proc, true));
-  std::filesystem::remove_all(proc);
+  CHECK_FALSE(waits_for_child(entry(7, 1, 'S'), proc.root(), true));
 }
 
 TEST_CASE("process table: the kernel's lists of children are used where it keeps them") {
-  std::string name = std::filesystem::temp_directory_path() / "elastrun-proc-XXXXXX";
-  const std::filesystem::path proc = ::mkdtemp(name.data());
+  const elastrun::test::FakeFiles proc;
   const auto add = [&](pid_t pid, pid_t thread, const std::string& children) {
-    const auto folder = proc / std::to_string(pid);
-    std::filesystem::create_directories(folder / "task" / std::to_string(thread));
-    std::ofstream(folder / "task" / std::to_string(thread) / "children") << children;
-    std::ofstream(folder / "stat") << pid << " (x) S 1 1 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 5 0\n";
+    proc.add(fmt::format("{}/task/{}/children", pid, thread), children);
+    proc.add(fmt::format("{}/stat", pid),
+             fmt::format("{} (x) S 1 1 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 5 0\n", pid));
   };
   add(100, 100, "101 ");
   add(100, 105, "102 103 ");  // children of a second thread
   add(101, 101, "");
   add(102, 102, "104 ");
   add(104, 104, "");
-  add(900, 900, "");                          // a stranger
-  CHECK(pids(read_descendants(100, proc)) ==  // 103 has gone in the meantime
+  add(900, 900, "");                                 // a stranger
+  CHECK(pids(read_descendants(100, proc.root())) ==  // 103 has gone in the meantime
         std::vector<pid_t>{101, 102, 104});
-  std::filesystem::remove_all(proc);
 }
 
 TEST_CASE("process table: the command line of a process that hangs in the kernel is not read") {

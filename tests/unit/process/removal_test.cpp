@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/guardian.hpp"
 #include "support/children.hpp"
+#include "support/scratch.hpp"
 
 #include <doctest/doctest.h>
 #include <filesystem>
@@ -43,8 +44,8 @@ void hang_at_stuck(const std::string& path) {
 }  // namespace
 
 TEST_CASE("removal: what answers is removed with all below, and links are not followed") {
-  std::string name = std::filesystem::temp_directory_path() / "elastrun-removal-XXXXXX";
-  const std::filesystem::path root = ::mkdtemp(name.data());
+  const Scratch scratch;
+  const std::filesystem::path root = scratch.path;
   for (const char* folder : {"gone", "gone/deep", "linked"}) {
     std::filesystem::create_directory(root / folder);
   }
@@ -56,7 +57,6 @@ TEST_CASE("removal: what answers is removed with all below, and links are not fo
   CHECK_FALSE(std::filesystem::exists(root / "gone"));
   CHECK_FALSE(std::filesystem::exists(root / "file"));
   CHECK(std::filesystem::exists(root / "linked"));
-  std::filesystem::remove_all(root);
 }
 
 TEST_CASE("removal: one that hangs is waited for so long, and named with those behind it") {
@@ -74,8 +74,8 @@ TEST_CASE(
 }
 
 TEST_CASE("removal: what a killed child has left, the next one removes") {
-  std::string name = std::filesystem::temp_directory_path() / "elastrun-removal-XXXXXX";
-  const std::filesystem::path root = ::mkdtemp(name.data());
+  const Scratch scratch;
+  const std::filesystem::path root = scratch.path;
   std::ofstream(root / "file") << "text";
   const auto killed_at_the_first_file = [](const std::string& path) {
     const bool first = std::filesystem::exists(path);

@@ -40,98 +40,73 @@ TEST_CASE("signals: what cannot be handled is ignored with a warning") {
         "unknown signal \"TERM\" (expected names such as SIGTERM or SIGUSR1); ignored");
 }
 
-/// What each of a series of signals asks for: S to stop, K to kill, - for nothing more.
-class Series {
- public:
-  Series& signal(int number, Route route, Duration later = {}) {
-    now_ += later;
-    switch (escalation_.heard({number, route == Route::Kernel ? 0 : 42, 0, route}, now_)) {
-      case Demand::Stop:
-        asked_ += 'S';
-        break;
-      case Demand::Nothing:
-        asked_ += '-';
-        break;
-      case Demand::KillNow:
-        asked_ += 'K';
-        break;
-    }
-    return *this;
-  }
-  const std::string& asked() const { return asked_; }
+namespace {
 
- private:
-  SignalEscalation escalation_;
-  TimePoint now_{};
-  std::string asked_;
+struct Heard {
+  int number;
+  Route route;
+  Duration later{};
 };
 
-TEST_CASE("signals: one end of a job that arrives by two routes is one end") {
-  SUBCASE("a closed terminal: SIGHUP by the shell, then by the kernel, however late") {
-    Series series;
-    series.signal(SIGHUP, Route::ThroughGuardian).signal(SIGHUP, Route::Kernel, 5s);
-    CHECK(series.asked() == "S-");
+/// What each of a series of signals asks for: S to stop, K to kill, - for nothing more.
+std::string asked(const std::vector<Heard>& series) {
+  SignalEscalation escalation;
+  TimePoint now{};
+  std::string demands;
+  for (const auto& [number, route, later] : series) {
+    now += later;
+    const auto demand = escalation.heard({number, route == Route::Kernel ? 0 : 42, 0, route}, now);
+    demands += demand == Demand::Stop ? 'S' : demand == Demand::KillNow ? 'K' : '-';
   }
-  SUBCASE("systemd: SIGTERM, then SIGHUP") {
-    Series series;
-    series.signal(SIGTERM, Route::ThroughGuardian).signal(SIGHUP, Route::ThroughGuardian, 1ms);
-    series.signal(SIGCONT, Route::ThroughGuardian, 3s);
-    CHECK(series.asked() == "S--");
-  }
-  SUBCASE("a scheduler that signals guardian and agent, and a guardian that is slow") {
-    Series series;
-    series.signal(SIGTERM, Route::Process).signal(SIGTERM, Route::ThroughGuardian, 30s);
-    CHECK(series.asked() == "S-");
-  }
-  SUBCASE("a scheduler that signals two guardians and the agent, and a machine that stalls") {
-    Series series;
-    series.signal(SIGTERM, Route::Process).signal(SIGTERM, Route::ThroughGuardian);
-    series.signal(SIGTERM, Route::ThroughGuardian, 3s);
-    CHECK(series.asked() == "S--");
-    series.signal(SIGTERM, Route::Process, 1s);
-    CHECK(series.asked() == "S--K");
-  }
-  SUBCASE("but who goes on to signal the guardian alone is heard as well") {
-    Series series;
-    series.signal(SIGTERM, Route::Process).signal(SIGTERM, Route::ThroughGuardian);
-    series.signal(SIGTERM, Route::ThroughGuardian, 10s);
-    CHECK(series.asked() == "S-K");
-  }
-  SUBCASE("timeout(1) signals its child, then its group") {
-    Series series;
-    series.signal(SIGTERM, Route::ThroughGuardian).signal(SIGTERM, Route::ThroughGuardian, 1ms);
-    series.signal(SIGTERM, Route::ThroughGuardian, 998ms);
-    CHECK(series.asked() == "S--");
-  }
-  SUBCASE("a wrapper passes on the Ctrl+C that came to both") {
-    Series series;
-    series.signal(SIGINT, Route::Kernel).signal(SIGINT, Route::ThroughGuardian, 2s);
-    CHECK(series.asked() == "S-");
-  }
+  return demands;
 }
 
-TEST_CASE("signals: who repeats a signal insists") {
-  SUBCASE("a second after the first") {
-    Series series;
-    series.signal(SIGTERM, Route::ThroughGuardian).signal(SIGTERM, Route::ThroughGuardian, 1s);
-    CHECK(series.asked() == "SK");
-  }
-  SUBCASE("Ctrl+C typed twice, in whatever haste") {
-    Series series;
-    series.signal(SIGINT, Route::Kernel).signal(SIGINT, Route::Kernel, 150ms);
-    CHECK(series.asked() == "SK");
-  }
-  SUBCASE("but a key that bounces does not") {
-    Series series;
-    series.signal(SIGINT, Route::Kernel).signal(SIGINT, Route::Kernel, 20ms);
-    series.signal(SIGINT, Route::Kernel, 500ms);
-    CHECK(series.asked() == "S-K");
-  }
-  SUBCASE("Ctrl+C after another signal has to be typed twice as well") {
-    Series series;
-    series.signal(SIGTERM, Route::ThroughGuardian).signal(SIGINT, Route::Kernel, 9s);
-    series.signal(SIGINT, Route::Kernel, 9s);
-    CHECK(series.asked() == "S-K");
+}  // namespace
+
+TEST_CASE("signals: one end of a job by two routes is one end, and who repeats a signal insists") {
+  constexpr auto kGuardian = Route::ThroughGuardian, kAgent = Route::Process,
+                 kKernel = Route::Kernel;
+  struct Row {
+    const char* who;
+    std::vector<Heard> series;
+    const char* demands;
+  };
+  for (const auto& [who, series, demands] : std::initializer_list<Row>{
+           {"a closed terminal: SIGHUP by the shell, then by the kernel, however late",
+            {{SIGHUP, kGuardian}, {SIGHUP, kKernel, 5s}},
+            "S-"},
+           {"systemd: SIGTERM, then SIGHUP",
+            {{SIGTERM, kGuardian}, {SIGHUP, kGuardian, 1ms}, {SIGCONT, kGuardian, 3s}},
+            "S--"},
+           {"a scheduler that signals guardian and agent, and a guardian that is slow",
+            {{SIGTERM, kAgent}, {SIGTERM, kGuardian, 30s}},
+            "S-"},
+           {"a scheduler that signals two guardians and the agent, and a machine that stalls",
+            {{SIGTERM, kAgent},
+             {SIGTERM, kGuardian},
+             {SIGTERM, kGuardian, 3s},
+             {SIGTERM, kAgent, 1s}},
+            "S--K"},
+           {"but who goes on to signal the guardian alone is heard as well",
+            {{SIGTERM, kAgent}, {SIGTERM, kGuardian}, {SIGTERM, kGuardian, 10s}},
+            "S-K"},
+           {"timeout(1) signals its child, then its group",
+            {{SIGTERM, kGuardian}, {SIGTERM, kGuardian, 1ms}, {SIGTERM, kGuardian, 998ms}},
+            "S--"},
+           {"a wrapper passes on the Ctrl+C that came to both",
+            {{SIGINT, kKernel}, {SIGINT, kGuardian, 2s}},
+            "S-"},
+           {"a second after the first", {{SIGTERM, kGuardian}, {SIGTERM, kGuardian, 1s}}, "SK"},
+           {"Ctrl+C typed twice, in whatever haste",
+            {{SIGINT, kKernel}, {SIGINT, kKernel, 150ms}},
+            "SK"},
+           {"but a key that bounces does not insist",
+            {{SIGINT, kKernel}, {SIGINT, kKernel, 20ms}, {SIGINT, kKernel, 500ms}},
+            "S-K"},
+           {"Ctrl+C after another signal has to be typed twice as well",
+            {{SIGTERM, kGuardian}, {SIGINT, kKernel, 9s}, {SIGINT, kKernel, 9s}},
+            "S-K"}}) {
+    CHECK_MESSAGE(asked(series) == demands, who);
   }
 }
 

@@ -4,6 +4,7 @@
 #include "core/system_clock.hpp"
 #include "store/blocking_store.hpp"
 #include "support/loop.hpp"
+#include "support/scratch.hpp"
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <cstdlib>
@@ -86,14 +87,6 @@ struct OneNode {
   std::unique_ptr<HandlerSession> session;
   std::vector<Push> told;
   Node self;
-};
-
-struct HandlerFolder {
-  std::string path = [] {
-    std::string name = std::filesystem::temp_directory_path() / "elastrun_testXXXXXX";
-    return std::string(::mkdtemp(name.data()));
-  }();
-  ~HandlerFolder() { std::filesystem::remove_all(path); }
 };
 
 }  // namespace
@@ -196,7 +189,7 @@ TEST_CASE("handler session: worlds that cannot be are refused with a sentence") 
   };
   CHECK(refused({.rank = 2, .world_size = 2}).find("rank 2 in a world of 2") != std::string::npos);
   CHECK(refused({.rank = 0, .world_size = 2}).find("needs a store") != std::string::npos);
-  const HandlerFolder folder;
+  const elastrun::test::Scratch folder;
   const auto store = *store::BlockingStore::open_file(folder.path + "/s");
   CHECK(refused({.world_size = 2, .store = store}).find("local_addr") != std::string::npos);
 }
@@ -234,7 +227,7 @@ TEST_CASE("handler session: a handler that does not return keeps nobody from end
 }
 
 TEST_CASE("handler session: two nodes agree about ranks, attempt and master, and leave together") {
-  const HandlerFolder folder;
+  const elastrun::test::Scratch folder;
   OneNode first(job_with(3), "127.0.0.1"), second(job_with(3), "127.0.0.2");
   second.self.local_world_size = 3;
   second.self.store_port = 89;
@@ -279,7 +272,7 @@ TEST_CASE("handler session: two nodes agree about ranks, attempt and master, and
 
 TEST_CASE(
     "handler session: whoever serves the store waits on for the others when the time is over") {
-  const HandlerFolder folder;
+  const elastrun::test::Scratch folder;
   OneNode first(job_with(0, 1ms), "127.0.0.1"), second(job_with(0, 1ms), "127.0.0.2");
   const auto give = [path = folder.path + "/store"](OneNode& node, int rank) {
     node.handler->next = [path, rank] {

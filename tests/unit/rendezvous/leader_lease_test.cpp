@@ -5,6 +5,7 @@
 #include "core/unique_fd.hpp"
 #include "rendezvous/election/file_leader_lease.hpp"
 #include "rendezvous/election/make_elected.hpp"
+#include "support/scratch.hpp"
 #include "unit/rendezvous/agents.hpp"
 #include "unit/rendezvous/etcd_server.hpp"
 
@@ -126,15 +127,7 @@ void check_contract(Network& network, const LeaseMaker& make) {
   CHECK(clerk.claim(*mine, "me once more").record.empty());
 }
 
-struct Folder {
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "lease.XXXXXX").string();
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path = pattern;
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string path;
-};
+using Folder = elastrun::test::Scratch;
 
 }  // namespace
 
@@ -350,18 +343,6 @@ TEST_CASE("leader lease: the loss of one member of three, and a restart of all, 
   clerk.release(lease);
   run_until(network.loop, [&] { return changes > 0; });
   lease.unwatch();
-}
-
-TEST_CASE("leader lease: an etcd that is not there is an error that names it") {
-  Network network;
-  const auto port = std::to_string(free_port());
-  auto lease = make_etcd_lease(network.loop, *network.clock, "127.0.0.1:" + port, "job",
-                               spec::RendezvousConfig{});
-  REQUIRE(lease.has_value());
-  std::optional<Error> error;
-  (*lease)->read([&](const auto& found) { error = found.error(); });
-  run_until(network.loop, [&] { return error.has_value(); });
-  CHECK(error->text == "cannot reach 127.0.0.1:" + port + " (127.0.0.1: Connection refused)");
 }
 
 TEST_CASE("leader lease: settings that cannot be are refused before anything is asked") {

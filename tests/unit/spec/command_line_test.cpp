@@ -30,40 +30,6 @@ TEST_CASE("command line: values arrive as they were written") {
         Map{{"node-rank", "-1"}, {"module", "1"}, {"redirects", "1"}});
 }
 
-TEST_CASE("command line: the last occurrence of an option wins, in whichever spelling") {
-  CHECK(given({"--nproc-per-node", "3", "--nproc_per_node=2", "--role", "a", "--rol=b", "s"}) ==
-        Map{{"nproc-per-node", "2"}, {"role", "b"}});
-  CHECK(given({"-m", "-m", "--module", "s"}) == Map{{"module", "1"}});
-}
-
-TEST_CASE("command line: script and arguments are kept apart from options") {
-  const Words words = {"--standalone", "s.py", "--role", "", "-m", "--"};
-  const auto line = parse_command_line(words);
-  REQUIRE(line.has_value());
-  CHECK(line->script == "s.py");
-  CHECK(line->script_args == Words{"--role", "", "-m", "--"});
-  CHECK(line->given.size() == 1);
-  CHECK(line->given[0].source == "--standalone on the command line");
-}
-
-TEST_CASE("command line: a value of the wrong kind is refused with argparse's text") {
-  const std::vector<std::pair<Words, std::string>> rows = {
-      {{"--max-restarts=x"}, "argument --max-restarts/--max_restarts: invalid int value: 'x'"},
-      {{"--max_restarts="}, "argument --max-restarts/--max_restarts: invalid int value: ''"},
-      {{"--shutdown-timeout=1.0"},
-       "argument --shutdown-timeout/--shutdown_timeout: invalid int value: '1.0'"},
-      {{"--monitor-interval", "fast"},
-       "argument --monitor-interval/--monitor_interval: invalid float value: 'fast'"},
-      {{"--start-method=thread"},
-       "argument --start-method/--start_method: invalid choice: 'thread' (choose from 'spawn', "
-       "'fork', 'forkserver', 'auto')"},
-      {{"--exit-code=zero"},
-       "argument --exit-code/--exit_code: invalid choice: 'zero' (choose from 'torchrun', "
-       "'worker')"},
-  };
-  for (const auto& [words, text] : rows) CHECK(given(words) == Map{{"refused", text}});
-}
-
 TEST_CASE("command line: the first error counts") {
   const auto refused = [](const Words& words) { return given(words)["refused"]; };
   CHECK(contains(refused({"--max-restarts=x", "--role"}), "invalid int value: 'x'"));

@@ -20,19 +20,6 @@ bool has_warning(const Resolved& job, std::string_view part) {
 
 }  // namespace
 
-TEST_CASE("rendezvous choice: one node with nothing said is as with --standalone") {
-  FakeMachine machine;
-  for (const Words& words :
-       {Words{"train.py"}, Words{"--nnodes=1", "train.py"}, Words{"--standalone", "train.py"}}) {
-    const auto job = machine.job(words);
-    CHECK(job.spec.standalone);
-    CHECK(job.spec.rdzv_backend == "c10d");
-    CHECK(job.spec.rdzv_endpoint == "localhost:0");
-    CHECK(job.spec.run_id == kUuid);
-    CHECK(job.warnings.empty());
-  }
-}
-
 TEST_CASE("rendezvous choice: what the rules of one node drop is said") {
   FakeMachine machine;
   const auto implicit = machine.job({"--rdzv-id=mine", "train.py"});
@@ -51,12 +38,6 @@ TEST_CASE("rendezvous choice: what the rules of one node drop is said") {
       machine
           .job({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=mine", "train.py"})
           .spec.run_id == "mine");
-}
-
-TEST_CASE("rendezvous choice: --standalone with more than one node needed is a contradiction") {
-  FakeMachine machine;
-  CHECK(machine.refusal({"--standalone", "--nnodes=2", "train.py"}).starts_with("1: --standalone"));
-  CHECK(machine.job({"--standalone", "--nnodes=1:2", "train.py"}).spec.max_nodes == 2);
 }
 
 TEST_CASE("rendezvous choice: static knows node 0 by address and port") {
@@ -190,14 +171,6 @@ TEST_CASE("rendezvous choice: backends and endpoints are checked before anybody 
         "accepted");
   CHECK(has_warning(machine.job({"--rdzv-backend=c10d", "--master-addr=x", "train.py"}),
                     "--master-addr has no effect"));
-}
-
-TEST_CASE("rendezvous choice: an empty run id becomes a random integer, with a warning") {
-  FakeMachine machine;
-  const auto job =
-      machine.job({"--rdzv-backend=c10d", "--rdzv-endpoint=h:1", "--rdzv-id=", "train.py"});
-  CHECK(job.spec.run_id == "302240678275694148452368");
-  CHECK(has_warning(job, "the job gets the random run id"));
 }
 
 TEST_CASE("rendezvous choice: several nodes do not meet by a random id or at a random port") {

@@ -73,45 +73,6 @@ TEST_CASE("resolve: roles that restart alone are named alike, whoever names them
   CHECK(machine.job({"--role-restart=a=own", "train.py"}).spec.standalone);
 }
 
-TEST_CASE("resolve: a missing script, file or option is a usage error") {
-  FakeMachine machine;
-  const std::string missing =
-      "2: the following arguments are required: training_script, training_script_args";
-  CHECK(machine.refusal({}) == missing);
-  CHECK(machine.refusal({"--standalone"}) == missing);
-  CHECK(machine.refusal({"--bogus"}) == missing);
-  CHECK(machine.refusal({"-t", "train.py"}) == missing);
-  CHECK(machine.refusal({"--bogus", "train.py"}) == "2: unrecognized arguments: --bogus");
-  CHECK(machine.refusal({"--config=none.toml", "train.py"}) ==
-        "2: cannot read the job file none.toml: No such file or directory");
-  machine.files["empty.toml"] = "";
-  CHECK(machine.refusal({"--config=empty.toml"}) == missing);
-}
-
-TEST_CASE("resolve: variables have torchrun's types and its errors") {
-  FakeMachine machine;
-  machine.variables["PET_MAX_RESTARTS"] = "some";
-  CHECK(machine.refusal({"train.py"}) ==
-        "2: argument --max-restarts/--max_restarts: invalid int value: 'some'");
-  CHECK(machine.refusal({"--max-restarts=1", "train.py"}) == "accepted");
-  machine.variables = {{"PATH", "/usr/bin"}, {"PET_STANDALONE", "true"}};
-  CHECK(machine.refusal({"train.py"}) ==
-        "1: PET_STANDALONE: invalid literal for int() with base 10: 'true'");
-  machine.variables = {
-      {"PATH", "/usr/bin"}, {"PET_STANDALONE", "2"}, {"PET_MODULE", "0"}, {"PET_ROLE", ""}};
-  const auto job = machine.job({"train.py"});
-  CHECK(job.spec.standalone);
-  CHECK(job.spec.mode == Mode::Script);
-  CHECK(job.spec.role.empty());
-  machine.variables = {{"PATH", "/usr/bin"}, {"PET_MASTER_PORT", ""}};
-  CHECK(contains(machine.refusal({"train.py"}), "invalid int value: ''"));
-  machine.variables = {{"PATH", "/usr/bin"}, {"PET_START_METHOD", "bogus"}};
-  CHECK(machine.refusal({"train.py"}) == "accepted");
-  CHECK(machine.refusal({"--run-path", "train.py"}) == "1: cannot find context for 'bogus'");
-  machine.variables = {{"PATH", "/usr/bin"}, {"PET_STATUS", "bogus"}};
-  CHECK(machine.refusal({"train.py"}).starts_with("2: argument --status: invalid choice: 'bogus'"));
-}
-
 TEST_CASE("resolve: the timeouts of the end have variables of torch") {
   FakeMachine machine;
   using std::chrono::seconds;
@@ -169,28 +130,6 @@ TEST_CASE("resolve: workers are counted by number, CPUs or devices") {
     CHECK(machine.refusal({"--nproc-per-node=" + most, "train.py"}) ==
           "1: nproc_per_node must be <= 20000, got " + most);
   }
-}
-
-TEST_CASE("resolve: several workers without OMP_NUM_THREADS are limited to one thread") {
-  FakeMachine machine;
-  CHECK(machine.job({"--nproc-per-node=2", "train.py"}).spec.limit_omp_threads);
-  CHECK(!machine.job({"train.py"}).spec.limit_omp_threads);
-  machine.files["j"] = "[env]\nOMP_NUM_THREADS = 3";
-  CHECK(!machine.job({"--config=j", "--nproc-per-node=2", "train.py"}).spec.limit_omp_threads);
-  machine.variables["OMP_NUM_THREADS"] = "";
-  CHECK(!machine.job({"--nproc-per-node=2", "train.py"}).spec.limit_omp_threads);
-}
-
-TEST_CASE("resolve: the mode follows from the flags, and contradictions are named") {
-  FakeMachine machine;
-  machine.programs.insert("/bin/echo");
-  const auto mode = [&](Words words) { return machine.job(words).spec.mode; };
-  CHECK(mode({"train.py"}) == Mode::Script);
-  CHECK(mode({"-m", "pkg"}) == Mode::Module);
-  CHECK(mode({"--no-python", "echo"}) == Mode::Program);
-  CHECK(mode({"--run-path", "--no-python", "-m", "train.py"}) == Mode::RunPath);
-  CHECK(machine.refusal({"--no-python", "-m", "x"}) ==
-        "1: Don't use both the '--no-python' flag and the '--module' flag at the same time.");
 }
 
 TEST_CASE("resolve: output, reports and limits are read") {
@@ -307,22 +246,6 @@ TEST_CASE("resolve: a refused port names the largest one and where it came from"
         "a port is a number up to 65535; it comes from --master-port on the command line");
 }
 
-TEST_CASE("resolve: bad values are refused with torchrun's exit codes") {
-  FakeMachine machine;
-  CHECK(machine.refusal({"--max-restarts=-1", "train.py"}) == "1: max_restarts must be >= 0");
-  CHECK(machine.refusal({"--monitor-interval=0", "train.py"}).starts_with("1: "));
-  CHECK(machine.refusal({"--monitor-interval=nan", "train.py"}).starts_with("1: "));
-  CHECK(machine.refusal({"--exit-barrier-timeout=-1", "train.py"}).starts_with("1: "));
-  CHECK(machine.refusal({"--exit-barrier-timeout=inf", "train.py"}) == "accepted");
-  CHECK(machine.refusal({"--redirects=4", "train.py"})
-            .starts_with("1: --redirects on the command line: 4 does not match: "));
-  CHECK(machine.refusal({"--local-ranks-filter=0,x", "train.py"}).starts_with("1: "));
-  CHECK(machine.refusal({"--logs-specs=nobody", "train.py"}) ==
-        "1: Could not find entrypoint under 'torchrun.logs_specs[nobody]' key");
-  CHECK(machine.refusal({"--event-log-handler=nobody", "train.py"}).starts_with("1: "));
-  CHECK(machine.refusal({"--signals-to-handle=SIGKILL", "train.py"}) == "accepted");
-}
-
 TEST_CASE("explain: each value stands beside its source") {
   FakeMachine machine;
   machine.variables["PET_ROLE"] = "reader";
@@ -341,25 +264,6 @@ TEST_CASE("explain: each value stands beside its source") {
   CHECK(has("rdzv-id", kRunUuid, "implied: one node"));
   CHECK(has("max-restarts", "0", "default"));
   CHECK(!contains(text, "print-config"));
-}
-
-TEST_CASE("explain: a password of etcd is shown nowhere, wherever it was given") {
-  const std::vector<std::string> etcd{"--nnodes=2", "--rdzv-backend=etcd-v2",
-                                      "--rdzv-endpoint=localhost:2379", "train.py"};
-  const auto shows = [](const Resolved& job) {
-    const auto text = explain_text(job);
-    CHECK(contains(text, "user=u,password=***"));
-    CHECK_FALSE(contains(text, "hunter2"));
-    CHECK(job.spec.rdzv_conf.at("password") == "hunter2");
-  };
-  FakeMachine machine;
-  auto words = etcd;
-  words.insert(words.begin(), "--rdzv-conf=user=u, password = hunter2");
-  const auto given = explain_text(machine.job(words));
-  CHECK(contains(given, "password =***"));
-  CHECK_FALSE(contains(given, "hunter2"));
-  machine.variables["PET_RDZV_CONF"] = "user=u,password=hunter2";
-  shows(machine.job(etcd));
 }
 
 TEST_CASE("explain: no line is wider than 100 columns, unless a value is") {

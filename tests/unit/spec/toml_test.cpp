@@ -84,20 +84,6 @@ TEST_CASE("toml: a wrong key is named with its place and the nearest right one")
                  "the keys of [reports] are status, summary, goodput, file"));
 }
 
-TEST_CASE("toml: a key at the wrong level, or in a section named as in --help, has a place") {
-  constexpr std::string_view kJob = "'nproc_per_node' belongs into the section [job]";
-  CHECK(problem("nproc-per-node = 2").ends_with(kJob));
-  CHECK(problem("[workers]\nnproc_per_node = 2").ends_with(kJob));
-  CHECK(problem("[workers]\nnproc-per-node = 2\nbogus = 1").ends_with(kJob));
-  CHECK(problem("[logs]\nnproc_per_node = 2").ends_with(kJob));
-  CHECK(contains(problem("log_dir = \"x\""), "the key of --log-dir is logs.dir"));
-  CHECK(contains(problem("[output]\nlog-dir = \"x\""), "the key of --log-dir is logs.dir"));
-  CHECK(contains(problem("[restarts]\nmax_restarts = 3"), "belongs into the section [restart]"));
-  CHECK(contains(problem("[job.env]\nX = 1"), "[env] is a top-level section"));
-  CHECK(contains(problem("[job]\nrole = {}"), "a table"));
-  CHECK(contains(problem("[tool.elastrun]\nname = \"x\""), "the sections are env"));
-}
-
 TEST_CASE("toml: a wrong type is named with what was expected") {
   CHECK(problem("job = 1") == "job.toml:1:7: job is 1; expected a section, [job]");
   CHECK(problem("[restart]\nmax_restarts = \"3\"") ==
@@ -120,16 +106,6 @@ TEST_CASE("toml: a wrong type is named with what was expected") {
   CHECK(contains(problem("[env]\nX = true"), "env.X is true; expected a text or a number"));
   CHECK(contains(problem("[env]\n\"A=B\" = 1"), "cannot be the name of a variable"));
   CHECK(contains(problem("[job]\nrole = 1979-05-27"), "a date or time"));
-}
-
-TEST_CASE("toml: bad TOML is named with its place") {
-  CHECK(problem("[job]\nrole = ").starts_with("job.toml:2:"));
-  CHECK(problem("[job\n").starts_with("job.toml:1:"));
-  CHECK(problem("[job]\nrole = \"a\"\nrole = \"b\"").starts_with("job.toml:3:"));
-  CHECK(problem("\xff\xfe") != "accepted");
-  CHECK(problem("[job]\nrole = \"a\"\nrole = \"b\"").contains("keep one of the two"));
-  CHECK(problem("[job\n").contains("not closed"));
-  CHECK(problem("[job]\nrole = worker").contains("double quotes"));
 }
 
 TEST_CASE("toml: a file cut short anywhere is read or refused, never worse") {

@@ -2,10 +2,9 @@
 #include "store/blocking_store.hpp"
 
 #include "store/server.hpp"
+#include "support/scratch.hpp"
 
-#include <cstdlib>
 #include <doctest/doctest.h>
-#include <filesystem>
 #include <thread>
 
 using namespace elastrun;
@@ -27,14 +26,6 @@ struct ServedElsewhere {
     REQUIRE(made);
     return *made;
   }
-};
-
-struct Folder {
-  std::string path = [] {
-    std::string name = std::filesystem::temp_directory_path() / "elastrun_testXXXXXX";
-    return std::string(::mkdtemp(name.data()));
-  }();
-  ~Folder() { std::filesystem::remove_all(path); }
 };
 
 }  // namespace
@@ -91,7 +82,7 @@ TEST_CASE("blocking store: a server that has gone is an error, not a wait") {
 }
 
 TEST_CASE("blocking store: two openings of one file see each other") {
-  const Folder folder;
+  const test::Scratch folder;
   const auto one = BlockingStore::open_file(folder.path + "/store");
   const auto two = BlockingStore::open_file(folder.path + "/store");
   REQUIRE(one);

@@ -325,20 +325,6 @@ TEST_CASE("server: without a free descriptor new peers wait, and are served when
   CHECK(second.receive(4) == "abcd");
 }
 
-TEST_CASE("server: takes over a connection with what was read from it already") {
-  Fixture at;
-  asio::ip::tcp::acceptor acceptor(at.loop, {asio::ip::address_v4::loopback(), 0});
-  RawClient client(at.loop, acceptor.local_endpoint().port());
-  client.send(kOpen + kPing);
-  auto socket = acceptor.accept();
-  std::string first(7, '\0');
-  asio::read(socket, asio::buffer(first));
-  at.server->adopt(std::move(socket), first);
-  CHECK(client.receive(4) == "abcd");
-  client.send(kPing);
-  CHECK(client.receive(4) == "abcd");
-}
-
 TEST_CASE("server: listens on both families for an empty address, and on one for a number") {
   asio::io_context loop;
   for (const char* address : {"", "::", "0.0.0.0", "localhost"}) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "system/machine.hpp"
 
+#include "support/scratch.hpp"
 #include "support/stub_worker.hpp"
 #include "system/machine_points.hpp"
 
 #include <csignal>
 #include <doctest/doctest.h>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <string>
 #include <sys/wait.h>
@@ -21,19 +21,7 @@ namespace {
 
 constexpr TimePoint kStart{std::chrono::seconds(1000)};
 
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/machine.XXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  void put(const std::string& name, const std::string& text) const {
-    const auto file = path + "/" + name;
-    std::filesystem::create_directories(std::filesystem::path(file).parent_path());
-    std::ofstream(file) << text;
-  }
-  std::string path;
-};
+using Folder = test::Scratch;
 
 /// A process of a session, with so many ticks of CPU time.
 std::string stat_of(int pid, int session, int ticks, int start = 77) {
@@ -63,7 +51,7 @@ TEST_CASE("machine: garbage in each file costs that file's values only") {
   const Folder folder;
   for (const char* file : {"stat", "meminfo", "vmstat", "loadavg", "diskstats", "net/dev",
                            "self/cgroup", "10/stat", "10/io", "uptime"}) {
-    folder.put(std::string("proc/") + file, std::string(5000, '\xff') + "\n1 2 :::\n((((\n");
+    folder.add(std::string("proc/") + file, std::string(5000, '\xff') + "\n1 2 :::\n((((\n");
   }
   auto machine = machine_of(folder);
   CHECK(points_of(machine.sample(kStart, {{0, 0, 10}}), kStart).empty());
@@ -71,12 +59,12 @@ TEST_CASE("machine: garbage in each file costs that file's values only") {
 
 TEST_CASE("machine: what is a rate is told from the second look on") {
   const Folder folder;
-  folder.put("proc/stat", "cpu  0 0 0 100 0 0 0 0\ncpu0 0 0 0 100\n");
-  folder.put("proc/net/dev", "eth0: 1000 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
+  folder.add("proc/stat", "cpu  0 0 0 100 0 0 0 0\ncpu0 0 0 0 100\n");
+  folder.add("proc/net/dev", "eth0: 1000 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
   auto machine = machine_of(folder);
   CHECK_FALSE(machine.sample(kStart, {}).cpu_utilization);
-  folder.put("proc/stat", "cpu  30 0 0 170 0 0 0 0\ncpu0 30 0 0 170\n");
-  folder.put("proc/net/dev", "eth0: 5000 1 0 0 0 0 0 0 8000 0 0 0 0 0 0 0\n");
+  folder.add("proc/stat", "cpu  30 0 0 170 0 0 0 0\ncpu0 30 0 0 170\n");
+  folder.add("proc/net/dev", "eth0: 5000 1 0 0 0 0 0 0 8000 0 0 0 0 0 0 0\n");
   const auto second = machine.sample(kStart + std::chrono::seconds(2), {});
   CHECK(second.cpu_utilization.value() == doctest::Approx(0.3));
   CHECK(second.received_per_s == 2000);
@@ -85,13 +73,13 @@ TEST_CASE("machine: what is a rate is told from the second look on") {
 
 TEST_CASE("machine: a worker has what its session has, and its totals do not fall") {
   const Folder folder;
-  folder.put("proc/10/stat", stat_of(10, 10, 100));
-  folder.put("proc/11/stat", stat_of(11, 10, 900, 80));
-  folder.put("proc/12/stat", stat_of(12, 12, 5000));
-  folder.put("proc/10/task/10/status",
+  folder.add("proc/10/stat", stat_of(10, 10, 100));
+  folder.add("proc/11/stat", stat_of(11, 10, 900, 80));
+  folder.add("proc/12/stat", stat_of(12, 12, 5000));
+  folder.add("proc/10/task/10/status",
              "voluntary_ctxt_switches:\t3\n"
              "nonvoluntary_ctxt_switches:\t4\n");
-  folder.put("proc/10/task/19/status", "voluntary_ctxt_switches:\t30\n");
+  folder.add("proc/10/task/19/status", "voluntary_ctxt_switches:\t30\n");
   auto machine = machine_of(folder);
   const auto ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
   const auto first = machine.sample(kStart, {{3, 1, 10}});
@@ -110,7 +98,7 @@ TEST_CASE("machine: a worker has what its session has, and its totals do not fal
   CHECK(second.workers.at(0).use.threads == 2);
   CHECK(second.workers.at(0).cores == 0.0);
   // Its number has been given to another process: that is not the same worker.
-  folder.put("proc/10/stat", stat_of(10, 10, 7, 99));
+  folder.add("proc/10/stat", stat_of(10, 10, 7, 99));
   const auto third = machine.sample(kStart + std::chrono::seconds(2), {{3, 1, 10}});
   CHECK(third.workers.at(0).use.user == 7 / ticks);
 }
@@ -203,9 +191,9 @@ TEST_CASE("machine: this very machine can be told, each series once") {
 TEST_CASE("machine: processors and their memory tell their energy, each once, also when it wraps") {
   const Folder folder;
   const auto zone = [&](const std::string& id, const std::string& name, const char* energy) {
-    folder.put("powercap/" + id + "/name", name + "\n");
-    folder.put("powercap/" + id + "/energy_uj", energy);
-    folder.put("powercap/" + id + "/max_energy_range_uj", "10000000\n");
+    folder.add("powercap/" + id + "/name", name + "\n");
+    folder.add("powercap/" + id + "/energy_uj", energy);
+    folder.add("powercap/" + id + "/max_energy_range_uj", "10000000\n");
   };
   zone("intel-rapl:0", "package-0", "9000000\n");
   zone("intel-rapl:0:0", "core", "5000000\n");  // part of the package

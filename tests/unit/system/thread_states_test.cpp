@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "system/thread_states.hpp"
 
+#include "support/fake_files.hpp"
+
 #include <doctest/doctest.h>
-#include <filesystem>
 #include <fmt/format.h>
-#include <fstream>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -16,19 +16,14 @@ namespace {
 using Lines = std::vector<std::string>;
 
 /// A folder with the files of one thread, as in proc(5).
-struct Proc {
-  std::filesystem::path folder = [] {
-    auto name = (std::filesystem::temp_directory_path() / "proc_XXXXXX").string();
-    return std::filesystem::path(::mkdtemp(name.data()));
-  }();
-  ~Proc() { std::filesystem::remove_all(folder); }
+struct Proc : test::FakeFiles {
   void add(int pid, int id, const std::string& name, const std::string& file,
            const std::string& text) const {
-    const auto thread = folder / std::to_string(pid) / "task" / std::to_string(id);
-    std::filesystem::create_directories(thread);
-    std::ofstream(thread / "stat")
-        << fmt::format("{} ({}) S 1 1 1 0 -1 4194560 0 0 0 0 1 2 0 0 20 0 1 0 345 0 0\n", id, name);
-    std::ofstream(thread / file) << text;
+    const auto thread = fmt::format("{}/task/{}/", pid, id);
+    FakeFiles::add(
+        thread + "stat",
+        fmt::format("{} ({}) S 1 1 1 0 -1 4194560 0 0 0 0 1 2 0 0 20 0 1 0 345 0 0\n", id, name));
+    FakeFiles::add(thread + file, text);
   }
 };
 
@@ -52,12 +47,12 @@ TEST_CASE("thread states: what procfs does not tell is left out") {
   const Proc proc;
   proc.add(7, 7, "python3", "wchan", "0");
   proc.add(7, 8, "odd ) name", "wchan", "do_wait");
-  const auto threads = read_threads(7, 9, proc.folder);
+  const auto threads = read_threads(7, 9, proc.root());
   REQUIRE(threads.size() == 2);
   CHECK(threads[0] == ThreadState{7, "python3", 'S', {}, {}, {}});
   CHECK(threads[1] == ThreadState{8, "odd ) name", 'S', "do_wait", {}, {}});
-  CHECK(read_threads(7, 1, proc.folder).size() == 1);
-  CHECK(read_threads(99, 9, proc.folder).empty());
+  CHECK(read_threads(7, 1, proc.root()).size() == 1);
+  CHECK(read_threads(99, 9, proc.root()).empty());
 }
 
 TEST_CASE("thread states: threads that do the same are one paragraph, the main thread's first") {

@@ -35,21 +35,6 @@ TEST_CASE("deadlines: a timer expires at its time, not before, and only once") {
   CHECK_FALSE(deadlines.next());
 }
 
-TEST_CASE("deadlines: a timer that is taken back does not expire") {
-  auto deadlines = with({{7, "a", at(1s)}, {7, "b", at(2s)}, {7, "a", {}}});
-  CHECK(deadlines.next() == at(2s));
-  deadlines.apply({7, "b", {}});
-  deadlines.apply({7, "never there", {}});
-  CHECK(deadlines.size() == 0);
-  CHECK(deadlines.take_expired(at(9s)).empty());
-}
-
-TEST_CASE("deadlines: registering again replaces, for the same worker and scope only") {
-  auto deadlines = with({{7, "a", at(1s)}, {8, "a", at(5s)}, {7, "a", at(9s)}});
-  CHECK(deadlines.size() == 2);
-  CHECK(deadlines.next() == at(5s));
-}
-
 TEST_CASE("deadlines: expired timers come by worker, the earliest first, others go with them") {
   auto deadlines = with({{7, "late", at(3s)},
                          {8, "x", at(2s)},
@@ -79,14 +64,6 @@ TEST_CASE("deadlines: a timer that only tells leaves the others of its process a
   CHECK(deadlines.take_expired(at(1s)).size() == 1);
   CHECK(deadlines.next() == at(2s));
   CHECK(deadlines.take_expired(at(2s)).at(0).signal() == SIGKILL);
-}
-
-TEST_CASE("deadlines: a worker that has ended is forgotten") {
-  auto deadlines = with({{7, "", at(1s)}, {7, "z", at(2s)}, {8, "a", at(3s)}, {-1, "a", at(4s)}});
-  deadlines.forget(7);
-  deadlines.forget(100);
-  CHECK(deadlines.size() == 2);
-  CHECK(deadlines.next() == at(3s));
 }
 
 TEST_CASE("deadlines: random requests agree with a plain table") {

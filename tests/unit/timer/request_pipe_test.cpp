@@ -3,6 +3,7 @@
 
 #include "core/unique_fd.hpp"
 #include "support/loop.hpp"
+#include "support/scratch.hpp"
 #include "timer/torch_request.hpp"
 
 #include <doctest/doctest.h>
@@ -41,14 +42,6 @@ bool write_line(const std::string& path, std::string_view text) {
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
   return fd && ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
-
-struct Folder {
-  std::string path = [] {
-    auto name = (std::filesystem::temp_directory_path() / "pipe_XXXXXX").string();
-    return std::string(::mkdtemp(name.data()));
-  }();
-  ~Folder() { std::filesystem::remove_all(path); }
-};
 
 }  // namespace
 
@@ -123,7 +116,7 @@ TEST_CASE("request pipe: only our user writes to it, and nothing is left of it")
 }
 
 TEST_CASE("request pipe: at a path that was given, in place of an old FIFO but of nothing else") {
-  const Folder folder;
+  const test::Scratch folder;
   const auto path = folder.path + "/timers";
   REQUIRE(::mkfifo(path.c_str(), 0644) == 0);
   {

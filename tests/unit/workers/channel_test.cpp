@@ -76,16 +76,6 @@ void say(const UniqueFd& fd, std::string_view packet) {
           static_cast<ssize_t>(packet.size()));
 }
 
-TEST_CASE("channel: a message arrives with the process that sent it") {
-  Hearing hearing;
-  const auto worker = connect_to(hearing.channel->path());
-  say(worker, R"({"kind":"step","step":1})");
-  say(worker, R"({"kind":"step","step":2})");
-  hearing.until_heard(2);
-  CHECK(hearing.heard[0].first == ::getpid());
-  CHECK(std::get<StepDone>(hearing.heard[1].second).step == 2);
-}
-
 TEST_CASE("channel: whose a sender is is found out when it connects, and remembered") {
   Hearing hearing;
   hearing.worker_of_all = 7;
@@ -140,16 +130,6 @@ TEST_CASE("channel: nonsense is counted, and who goes on with it is cut off") {
   CHECK(hearing.heard.empty());
 }
 
-TEST_CASE("channel: a worker that says something with a meaning is not cut off for nonsense") {
-  Hearing hearing;
-  const auto worker = connect_to(hearing.channel->path());
-  say(worker, R"({"kind":"timer","id":7,"scope":"load","deadline":9e6})");
-  for (int i = 0; i < 20; ++i) say(worker, "nonsense");
-  say(worker, R"({"kind":"timer","id":7,"scope":"load"})");
-  hearing.until_heard(2);
-  CHECK(hearing.channel->statistics().refused == 20);
-}
-
 TEST_CASE("channel: all that has been said is heard at once if somebody needs to know") {
   Hearing hearing;
   const auto before = connect_to(hearing.channel->path());
@@ -165,15 +145,6 @@ TEST_CASE("channel: all that has been said is heard at once if somebody needs to
   CHECK(std::get<StepDone>(hearing.heard.back().second).step == 3);
 }
 
-TEST_CASE("channel: a packet that is too long is refused, and the next one is heard") {
-  Hearing hearing;
-  const auto worker = connect_to(hearing.channel->path());
-  say(worker, std::string(kMaxPacket + 1, ' '));
-  say(worker, R"({"kind":"step","step":3})");
-  hearing.until_heard(1);
-  CHECK(hearing.channel->statistics().refused == 1);
-}
-
 TEST_CASE("channel: whose packet is refused is told, of strangers it is not") {
   Hearing hearing;
   const auto stranger = connect_to(hearing.channel->path());
@@ -186,30 +157,6 @@ TEST_CASE("channel: whose packet is refused is told, of strangers it is not") {
   say(worker, R"({"kind":"event","name":")" + std::string(300, 'n') + R"("})");
   hearing.until_refused(3);
   CHECK(hearing.refused == std::vector<pid_t>{21, 21});
-}
-
-TEST_CASE("channel: a worker that goes away is forgotten, others are heard") {
-  Hearing hearing;
-  const auto stays = connect_to(hearing.channel->path());
-  connect_to(hearing.channel->path());
-  say(stays, R"({"kind":"checkpoint","step":7})");
-  hearing.until_heard(1);
-  CHECK(std::get<CheckpointDone>(hearing.heard[0].second).step == 7);
-}
-
-TEST_CASE("channel: a folder whose path is too long for a socket gets a short one elsewhere") {
-  test::FakeFiles files;
-  boost::asio::io_context loop;
-  const std::string folder = files.root() + "/" + std::string(120, 'x');
-  std::string path;
-  {
-    const auto channel = listen(loop, folder, [](Channel::Sender, Message) {});
-    REQUIRE(channel.has_value());
-    path = (*channel)->path();
-    CHECK(path.size() < 108);
-    connect_to(path);
-  }
-  CHECK_MESSAGE(::access(path.substr(0, path.rfind('/')).c_str(), F_OK) != 0, "left: " << path);
 }
 
 TEST_CASE("channel: where no socket can be made it is elsewhere, and goes with its folder") {
@@ -354,15 +301,6 @@ void serve(Hearing& hearing, Client& client) {
     hearing.loop.run_for(std::chrono::milliseconds(20));
   }
   CHECK(client.pid < 0);
-}
-
-TEST_CASE("channel: it takes a part of the descriptors, and who comes then is not left waiting") {
-  const Limit limit(64);
-  Hearing hearing;
-  Client client(hearing, limit, 100);
-  serve(hearing, client);
-  CHECK(hearing.channel->statistics().connections == 16);
-  CHECK(hearing.channel->statistics().refused == 84);
 }
 
 TEST_CASE("channel: without a descriptor it refuses, and does not keep the loop busy") {

@@ -90,28 +90,6 @@ TEST_CASE("shared page: whatever the bytes are, something comes of them") {
   }
 }
 
-TEST_CASE("shared page: another process writes it by its path and cannot change its size") {
-  const auto page = SharedPage::make();
-  REQUIRE(page);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const int fd = ::open(page->path().c_str(), O_RDWR | O_CLOEXEC);
-    const bool sealed = ::ftruncate(fd, 1) != 0 && ::ftruncate(fd, 1 << 20) != 0;
-    auto* bytes = static_cast<char*>(
-        ::mmap(nullptr, SharedPage::kSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-    if (bytes == MAP_FAILED) ::_exit(1);
-    const auto whole = page_of_a_worker();
-    std::memcpy(bytes, whole.data(), whole.size());
-    bytes[24] = 1;  // killed while it wrote
-    ::_exit(sealed ? 0 : 2);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  REQUIRE(status == 0);
-  CHECK(page->read().step == 120);
-  CHECK(page->read().series.size() == 2);
-}
-
 TEST_CASE("shared page: who reads while another writes sees value and count of one moment") {
   const auto page = SharedPage::make();
   REQUIRE(page);
