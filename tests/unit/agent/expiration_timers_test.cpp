@@ -82,25 +82,6 @@ struct Hanging {
 
 using process::ExitStatus;
 
-TEST_CASE("expiration timers: the stack is taken before the signal, and explains the failure") {
-  Hanging job;
-  job.ask("load", 2);
-  job.clock.advance(2s + 2ms);
-  const auto& timer = job.expired();
-  CHECK(timer.rank == 5);
-  CHECK(timer.after == 2s);
-  CHECK(timer.signal == SIGTERM);
-  CHECK(timer.reaped);
-  REQUIRE_FALSE(timer.stack.empty());
-  CHECK(timer.stack[0].starts_with("thread " + std::to_string(job.worker.pid)));
-  CHECK(job.events == Names{"expired", "killed"});
-  const auto failure = job.failure(ExitStatus::signaled(SIGTERM));
-  CHECK(failure.expired_timer == "expired timer 'load' after 2.0 s");
-  CHECK(failure.stack == timer.stack);
-  CHECK(job.failure(ExitStatus::signaled(SIGSEGV)).expired_timer.empty());
-  CHECK(job.failure(ExitStatus::exited(1)).expired_timer.empty());
-}
-
 TEST_CASE("expiration timers: a group that is stopped while a stack is taken has its own grace") {
   Hanging job;
   job.ask("load", 2);
@@ -112,18 +93,6 @@ TEST_CASE("expiration timers: a group that is stopped while a stack is taken has
   job.ask("while it saves", 1);
   job.clock.advance(1h);
   CHECK(job.events == Names{"expired"});
-}
-
-TEST_CASE("expiration timers: time in which the agent stands still ends nobody") {
-  Hanging job;
-  job.ask("load", 2);
-  job.clock.advance(1s);
-  job.clock.pause(1h);
-  job.clock.advance(500ms);
-  CHECK(job.events.empty());
-  CHECK_FALSE(job.timers.overdue());
-  job.clock.advance(1s);
-  CHECK(job.expired().after == 2s);
 }
 
 TEST_CASE("expiration timers: what is heard late has its whole time from then on") {
@@ -142,14 +111,6 @@ TEST_CASE("expiration timers: a release that was said, but not heard yet, counts
   job.catch_up = [&job] { job.release("load"); };
   job.clock.advance(3s);
   CHECK(job.events.empty());
-}
-
-TEST_CASE("expiration timers: without a signal it is only told") {
-  Hanging job;
-  job.ask("slow", 1, 0);
-  job.clock.advance(2s);
-  CHECK_FALSE(job.expired().reaped);
-  CHECK(job.failure(ExitStatus::signaled(SIGKILL)).expired_timer.empty());
 }
 
 TEST_CASE("expiration timers: of those that end nobody not all are kept for ever") {

@@ -53,27 +53,6 @@ TEST_CASE("job view: before there is a round, it says what is waited for") {
   CHECK(watched.changes == 1);
 }
 
-TEST_CASE("job view: round, store and workers of a job that runs") {
-  Watched watched;
-  watched.group = workers_of({process::ExitStatus::exited(0), process::ExitStatus::signaled(9)});
-  auto& running = watched.group.emplace_back();
-  running.rank = 2, running.pid = 4242;
-  watched.view->on(moment::RoundReady{round_of(2, 7), seconds(1)});
-  watched.view->on(moment::PhaseChanged{Phase::Running, watched.clock.now()});
-  const auto status = watched.view->status();
-  CHECK(status.at("round").at("number") == 7);
-  CHECK(status.at("round").at("nodes") == 2);
-  CHECK(status.at("round").at("world_size") == 4);
-  CHECK(status.at("store").at("workers") == "10.0.0.1:29500");
-  CHECK(status.at("store").at("served_here") == true);
-  CHECK(watched.worker(0).at("state") == "succeeded");
-  CHECK(watched.worker(1).at("state") == "failed");
-  CHECK(watched.worker(1).at("end") == "SIGKILL");
-  CHECK(watched.worker(2).at("state") == "running");
-  CHECK(watched.worker(2).at("pid") == 4242);
-  CHECK(watched.worker(2).at("step").is_null());
-}
-
 TEST_CASE("job view: steps have a rate, which begins anew with a round or a smaller step") {
   Watched watched;
   watched.group.emplace_back();

@@ -75,16 +75,6 @@ rendezvous::Done failed_elsewhere() {
   return done;
 }
 
-TEST_CASE("policy: a job whose workers succeed ends well, when the other nodes are done too") {
-  PolicyNode node;
-  node.run();
-  CHECK(node.on(AllSucceeded{}) == Words{"succeeded!", "barrier", "finish"});
-  CHECK(node.on(GroupGone{}).empty());
-  CHECK(node.policy.phase() == Phase::Barrier);
-  CHECK(node.push(rendezvous::Done{}) == Words{"end"});
-  CHECK(node.ended() == EndingKind::Succeeded);
-}
-
 TEST_CASE("policy: it does not end before the group is gone") {
   PolicyNode node;
   node.run();
@@ -143,16 +133,6 @@ TEST_CASE("policy: the moment is over when the culprit has ended, or nobody is l
   CHECK(last.on(SettleOver{}).empty());
 }
 
-TEST_CASE("policy: a failure with no restart left ends the job as failed here") {
-  PolicyNode node;
-  node.run();
-  node.on(WorkerFailed{});
-  node.on(GroupGone{});
-  CHECK(node.policy.phase() == Phase::Waiting);
-  CHECK(node.push(failed_elsewhere()) == Words{"end"});
-  CHECK(node.ended() == EndingKind::WorkersFailed);
-}
-
 TEST_CASE("policy: a failure elsewhere stops the group and names the cause") {
   PolicyNode node;
   node.run();
@@ -194,25 +174,6 @@ TEST_CASE("policy: the verdict wins over a restart that came before it") {
   CHECK(node.push(failed_elsewhere()).empty());
   CHECK(node.on(GroupGone{}) == Words{"end"});
   CHECK(node.ended() == EndingKind::JobFailed);
-}
-
-TEST_CASE("policy: a signal is passed on, and the job ends by it") {
-  PolicyNode node;
-  node.run();
-  CHECK(node.on(SignalCame{SIGINT}) == Words{"leaving!", "stop by " + std::to_string(SIGINT)});
-  CHECK(node.push(rendezvous::Restart{}).empty());
-  CHECK(node.on(GroupGone{}) == Words{"end"});
-  CHECK(node.ended() == EndingKind::Signalled);
-  CHECK(node.ending->signal == SIGINT);
-}
-
-TEST_CASE("policy: only who insists kills the workers") {
-  PolicyNode node;
-  node.run();
-  node.on(SignalCame{SIGTERM});
-  CHECK_MESSAGE(node.on(SignalCame{SIGHUP}).empty(), "one end may arrive by two signals");
-  CHECK(node.on(SignalCame{SIGTERM, true}) == Words{"kill"});
-  CHECK(node.on(GroupGone{}) == Words{"end"});
 }
 
 TEST_CASE("policy: nobody insists on what nobody has asked for") {
@@ -261,15 +222,6 @@ TEST_CASE("policy: a signal while a failed group is stopped is passed on as well
   CHECK(node.on(GroupGone{}) == Words{"end"});
 }
 
-TEST_CASE("policy: workers that cannot be started end this node's part") {
-  PolicyNode node;
-  node.words(node.policy.begin());
-  node.push(rendezvous::RoundReady{});
-  CHECK(node.on(StartFailed{{Code::Spawn, "no such file"}}) == Words{"leaving!", "end"});
-  CHECK(node.ended() == EndingKind::NoStart);
-  CHECK(node.ending->why == "no such file");
-}
-
 TEST_CASE("policy: a node that is known to be unable to start waits until the others know") {
   PolicyNode node{NodePolicy("no such program"), {}};
   CHECK(node.words(node.policy.begin()) == Words{"join"});
@@ -292,28 +244,11 @@ TEST_CASE("policy: a node that is known to be unable to start waits until the ot
   CHECK(!node.ending->requeue);
 }
 
-TEST_CASE("policy: a dead guardian means that everything is killed") {
-  PolicyNode node;
-  node.run();
-  CHECK(node.on(GuardianGone{}) == Words{"leaving!", "kill"});
-  CHECK(node.on(GroupGone{}) == Words{"end"});
-  CHECK(node.ended() == EndingKind::GuardianLost);
-}
-
 TEST_CASE("policy: who has said why it goes does not say it again when the guardian dies") {
   PolicyNode node;
   node.run();
   node.on(SignalCame{SIGTERM});
   CHECK(node.on(GuardianGone{}) == Words{"kill"});
-}
-
-TEST_CASE("policy: a worker stuck in the kernel ends the job with a report") {
-  PolicyNode node;
-  node.run();
-  CHECK(node.on(WorkerStuck{4711, 1, std::chrono::seconds(3)}) == Words{"leaving!", "stop"});
-  CHECK(node.on(GroupGone{}) == Words{"end"});
-  CHECK(node.ended() == EndingKind::Stuck);
-  CHECK(node.ending->why.contains("4711"));
 }
 
 TEST_CASE("policy: the end of the exit barrier is a success with a remark") {
@@ -492,17 +427,6 @@ TEST_CASE("policy: a preempted job tells, saves, and ends so that a requeue help
   CHECK(node.push(preempted()) == Words{"end"});
   CHECK(node.ended() == EndingKind::Preempted);
   CHECK(node.ending->requeue);
-}
-
-TEST_CASE("policy: workers that do not look for it are asked by a signal, and have not failed") {
-  PolicyNode node;
-  node.run();
-  CHECK(node.push(rendezvous::SaveAt{-1, {}, true}) == Words{"save"});
-  CHECK(node.policy.phase() == Phase::Stopping);
-  CHECK(node.on(WorkerFailed{}).empty());
-  CHECK(node.on(GroupGone{}) == Words{"saved!"});
-  CHECK(node.push(preempted()) == Words{"end"});
-  CHECK(node.ended() == EndingKind::Preempted);
 }
 
 TEST_CASE("policy: once the checkpoint is there, workers leave by themselves") {

@@ -121,18 +121,6 @@ TEST_CASE("verdict: alone, the first failure is named as before") {
   CHECK(verdict_sentence(result) == "rank 1 failed first: it ended with exit code 3");
 }
 
-TEST_CASE("verdict: without a traceback the last words on stderr are quoted, wherever they stand") {
-  auto one = failure_of(1, ExitStatus::exited(1));
-  one.stderr_shown = true;
-  one.last_lines = {"loading", "data set not found", ""};
-  CHECK(workers::last_words(one) == "data set not found");
-  auto result = alone_with(one);
-  CHECK(verdict_text(result, "here")
-            .contains("  its last lines on stderr:\n    | loading\n    | data set not found\n"));
-  result.judgement->failures[0].exception = workers::PythonException{"ValueError", "boom"};
-  CHECK_FALSE(verdict_text(result, "here").contains("its last lines"));
-}
-
 TEST_CASE("verdict: a quoted line steers no terminal, and is as wide as it looks") {
   auto one = failure_of(1, ExitStatus::exited(1));
   std::string wide;
@@ -144,14 +132,6 @@ TEST_CASE("verdict: a quoted line steers no terminal, and is as wide as it looks
   std::string shown;
   for (int i = 0; i < 150; ++i) shown += "\xC3\xBC";
   CHECK(verdict_text(result, "here").contains("    | " + shown + "\n"));
-}
-
-TEST_CASE("verdict: lines of two streams in one pipe are not said to be of stderr") {
-  auto one = failure_of(1, ExitStatus::exited(1));
-  one.last_lines = {"step 7"};
-  one.lines_are_mixed = true;
-  const auto text = verdict_text(result_with({one}), "here");
-  CHECK(text.contains("  its last output:\n    | step 7\n"));
 }
 
 TEST_CASE("verdict: what the console has shown already is quoted only if others spoke as well") {
@@ -193,30 +173,6 @@ TEST_CASE("outcome: without an exception it says how the worker ended") {
         "rank 1 ended with exit code 3 (node n2)");
   CHECK(reason_text(alone_with(failure_of(1, ExitStatus::signaled(SIGKILL)))) ==
         "rank 1 was killed by SIGKILL");
-}
-
-TEST_CASE("verdict: who had to be killed is named, with what it cost") {
-  auto result = alone_with(failure_of(1, ExitStatus::exited(3)));
-  result.attempts.resize(2);
-  result.attempts[1].stopping = std::chrono::seconds(30);
-  CHECK_FALSE(verdict_text(result, "here").contains("slow"));
-  result.attempts[1].deaf = {0, 2};
-  CHECK(verdict_text(result, "here")
-            .contains("  slow      ranks 0, 2 did not end when asked to: killed after 30.0 s\n"));
-}
-
-TEST_CASE("verdict: in brief torchrun's block is its title, three workers and a count") {
-  std::vector<workers::Failure> failures;
-  for (int rank = 0; rank < 8; ++rank) {
-    failures.push_back(rank == 5 ? failure_of(rank, ExitStatus::exited(1))
-                                 : failure_of(rank, ExitStatus::signaled(SIGTERM), true));
-  }
-  CHECK(brief_report(workers::judge(std::move(failures)), "train.py") ==
-        "\ntrain.py FAILED\n"
-        "  [0] rank 5 (local_rank 5), exitcode 1, pid 0: root cause\n"
-        "  [1] rank 0 (local_rank 0), exitcode -15 SIGTERM, pid 0\n"
-        "  [2] rank 1 (local_rank 1), exitcode -15 SIGTERM, pid 0\n"
-        "  and 5 more\n");
 }
 
 Attempt attempt(int number, Duration ran, std::string why) {

@@ -77,18 +77,6 @@ TEST_CASE("binding: without devices the workers are spread, and one note says so
   CHECK(std::ranges::count(lines.text, '\n') == 1);
 }
 
-TEST_CASE("binding: more workers than cores cannot have cores of their own") {
-  const LogLines lines;
-  const auto spec = bound(spec::NumaBinding::Exclusive, 100'000);
-  Binding binding(spec);
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    const auto cpus = binding.cpus(99'999);
-    REQUIRE_FALSE(cpus);
-    CHECK(cpus.error().code == Code::Usage);
-    CHECK(cpus.error().text.starts_with("cannot bind the workers: "));
-  }
-}
-
 TEST_CASE("binding: what the kernel made of it is read back at every start") {
   LogLines lines;
   const auto spec = bound(spec::NumaBinding::Node, 1);
