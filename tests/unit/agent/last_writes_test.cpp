@@ -32,39 +32,6 @@ std::shared_ptr<std::binary_semaphore> freeze(files::BlockingCalls& files) {
 
 }  // namespace
 
-TEST_CASE("last writes: a file given up is not waited for again, but the verdict is shown") {
-  test::LoggedText log;
-  std::string& said = log.text;
-  boost::asio::io_context loop;
-  const auto clock = make_system_clock(loop.get_executor());
-  int ends[2];
-  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
-  const UniqueFd reader(ends[0]), writer(ends[1]), null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-  files::BlockingCalls files(loop.get_executor());
-  const auto thawed = freeze(files);
-  logs::Console console(loop.get_executor(), writer.get(), null.get());
-  agent::LastWrites last(loop, *clock, console, {&files}, 60s);
-  boost::asio::post(loop, [&] { last.give_up_now(); });
-  last.wait(false);
-  CHECK(said.contains("what /frozen/log has not taken is lost"));
-
-  const std::string verdict(1 << 20, 'v');
-  console.write(Stream::Out, verdict, logs::Console::Weight::Verdict);
-  CHECK_FALSE(console.idle());
-  std::jthread person([&] {
-    std::string text(1 << 16, ' ');
-    for (std::size_t left = verdict.size(); left > 0;) {
-      const auto got = ::read(reader.get(), text.data(), std::min(left, text.size()));
-      if (got <= 0) return;
-      left -= static_cast<std::size_t>(got);
-    }
-  });
-  last.wait(true);
-  CHECK(console.idle());
-  console.finish();  // whatever happened, the reader ends
-  thawed->release();
-}
-
 // Fails about once in a thousand of its rounds where the wake-up can be missed.
 TEST_CASE("last writes: a console that is a file may be done at any moment") {
   boost::asio::io_context loop;
@@ -131,66 +98,6 @@ TEST_CASE("last writes: who is known not to answer is not waited for; the others
   last.wait(true);
   CHECK(reported);
   thawed->release();
-}
-
-TEST_CASE("last writes: who answers at last is not given up, and what it has to do is done") {
-  test::LoggedText log;
-  boost::asio::io_context loop;
-  const auto clock = make_system_clock(loop.get_executor());
-  const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-  logs::Console console(loop.get_executor(), null.get(), null.get());
-  files::BlockingCalls logs(loop.get_executor()), reports(loop.get_executor());
-  const auto thawed = freeze(logs), stuck = freeze(reports);
-  std::jthread system([&] {
-    std::this_thread::sleep_for(200ms);
-    thawed->release();
-  });
-  bool written = false;
-  logs.make(
-      "the end", [] { return 1; }, [&](int) { written = true; });
-  agent::LastWrites last(loop, *clock, console, {&logs, &reports}, 60s);
-  CHECK(last.give_up_on({&logs}).empty());
-  CHECK(written);
-  CHECK(log.text.empty());
-  stuck->release();  // it was not asked for, and is waited for now
-  last.wait(false);
-  CHECK(reports.idle());
-}
-
-TEST_CASE("last writes: a signal limits the wait; what is taken in time is not lost") {
-  test::LoggedText log;
-  std::string& said = log.text;
-  boost::asio::io_context loop;
-  const auto clock = make_system_clock(loop.get_executor());
-  const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-  logs::Console console(loop.get_executor(), null.get(), null.get());
-  for (const bool in_time : {true, false}) {
-    CAPTURE(in_time);
-    said.clear();
-    files::BlockingCalls logs(loop.get_executor()), reports(loop.get_executor());
-    const auto thawed = std::make_shared<std::binary_semaphore>(0);
-    const auto taken = std::make_shared<std::atomic<bool>>(false);
-    logs.enqueue(std::make_shared<const std::string>("/frozen/log"), [thawed, taken] {
-      thawed->acquire();
-      *taken = true;
-      return files::BlockingCalls::Outcome{};
-    });
-    agent::LastWrites last(loop, *clock, console, {&logs, &reports}, in_time ? 60s : 0s);
-    bool reported = false;
-    reports.make(
-        "report", [] { return 1; },
-        [&](int) {
-          reported = true;
-          last.shorten();
-          if (in_time) thawed->release();
-        });
-    last.wait(false);
-    CHECK(reported);  // by the healthy one, whatever the other does
-    CHECK(*taken == in_time);
-    CHECK(said.contains("a signal came: /frozen/log"));
-    CHECK(said.contains("has not taken in time is lost") == !in_time);
-    thawed->release();
-  }
 }
 
 TEST_CASE("last writes: a signal that came before the wait limits it") {

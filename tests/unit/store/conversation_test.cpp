@@ -107,15 +107,6 @@ TEST_CASE("conversation: what is neither protocol is ended and named") {
   CHECK(http.answer().empty());
 }
 
-TEST_CASE("conversation: answers before a fault are kept, requests behind it are not run") {
-  Exchange exchange;
-  Client client(exchange);
-  client.send("\x0D"s + "abcd" + "\x13" + "\x0D" + "efgh");
-  CHECK(client.ended());
-  CHECK(client.answer() == "abcd");
-  CHECK(client.violation() == "sent an invalid request number 19");
-}
-
 TEST_CASE("conversation: each limit has its own words") {
   Exchange exchange;
   const auto violation = [&](const std::string& bytes) {

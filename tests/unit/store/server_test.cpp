@@ -109,19 +109,6 @@ TEST_CASE("server: a value larger than any buffer comes back whole") {
   CHECK(client.receive(value.size() + 8) == words(value));
 }
 
-TEST_CASE("server: one SET wakes all that wait") {
-  Fixture at;
-  std::vector<RawClient> waiters;
-  std::string wait = "\x06\1\0\0\0\0\0\0\0"s + words("/k");
-  for (int i = 0; i < 200; ++i) {
-    waiters.push_back(at.served_client());
-    waiters.back().send(wait);
-  }
-  auto setter = at.served_client();
-  setter.send(ask(Query::Set, "/k"));
-  for (auto& waiter : waiters) CHECK(waiter.receive(1) == "\0"s);
-}
-
 TEST_CASE("server: a fault ends one connection, with a line in the log, and hurts no other") {
   Fixture at;
   auto bystander = at.served_client();
@@ -149,15 +136,6 @@ TEST_CASE("server: many faults do not fill the log") {
   const auto lines = std::count(at.log.text.begin(), at.log.text.end(), '\n');
   CHECK(lines == 16 + 4);  // all of the first 16, then number 32, 64, 128 and 256
   CHECK(at.log.has("(256 such lines so far)"));
-}
-
-TEST_CASE("server: who shuts its sending side still gets its answers, then the end") {
-  Fixture at;
-  auto client = at.served_client();
-  client.send(ask(Query::Set, "/k", "v") + ask(Query::Get, "/k"));
-  ::shutdown(client.fd(), SHUT_WR);
-  CHECK(client.receive(9) == words("v"));
-  CHECK(client.closed());
 }
 
 TEST_CASE("server: a peer that never reads waits for itself, and is served once it reads") {

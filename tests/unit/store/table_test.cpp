@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/table.hpp"
 
-#include <algorithm>
 #include <doctest/doctest.h>
 #include <limits>
 #include <random>
@@ -27,21 +26,6 @@ static std::string value_of(const Table& table, std::string_view key) {
 
 static bool wait(Table& table, Peer peer, KeyTexts keys) {
   return table.wait(peer, keys);
-}
-
-TEST_CASE("table: what was set is there until it is erased, once") {
-  Table table;
-  CHECK(value_of(table, "a") == "(none)");
-  table.set("a", "1");
-  table.set("a", "22");
-  table.set("", "empty key");
-  CHECK(value_of(table, "a") == "22");
-  CHECK(value_of(table, "") == "empty key");
-  CHECK(table.size() == 2);
-  CHECK(table.erase("a"));
-  CHECK(!table.erase("a"));
-  CHECK(table.size() == 1);
-  CHECK(table.keys() == KeyTexts{""});
 }
 
 TEST_CASE("table: append creates, extends, and leaves bytes that are on their way alone") {
@@ -89,18 +73,6 @@ TEST_CASE("table: add reads numbers as torch does") {
   }
 }
 
-TEST_CASE("table: compare_set stores on a match, and for a missing key with nothing expected") {
-  Table table;
-  CHECK(table.compare_set("a", "x", "1") == nullptr);
-  CHECK(!table.present("a"));
-  CHECK(table.compare_set("a", "", "1")->view() == "1");
-  CHECK(table.compare_set("a", "0", "2")->view() == "1");
-  CHECK(table.compare_set("a", "", "2")->view() == "1");
-  CHECK(table.compare_set("a", "1", "2")->view() == "2");
-  table.set("a", "");
-  CHECK(table.compare_set("a", "", "3")->view() == "3");
-}
-
 TEST_CASE("table: a wait ends when each of its keys has been there at some time") {
   Table table;
   table.set("a", "");
@@ -116,26 +88,6 @@ TEST_CASE("table: a wait ends when each of its keys has been there at some time"
   CHECK(woken(table).empty());
 }
 
-TEST_CASE("table: whatever stores a value wakes, and what stores none does not") {
-  Table table;
-  const auto wakes = [&](const char* key, auto act) {
-    REQUIRE(!wait(table, 7, {key}));
-    act();
-    const bool did = woken(table) == Peers{7};
-    table.cancel(7);
-    return did;
-  };
-  CHECK(wakes("set", [&] { table.set("set", ""); }));
-  CHECK(wakes("add", [&] { table.add("add", 0); }));
-  CHECK(wakes("append", [&] { table.append("append", ""); }));
-  CHECK(wakes("compare", [&] { table.compare_set("compare", "", "1"); }));
-  CHECK(wakes("queue", [&] { table.queue_push("queue", "1"); }));
-  CHECK(wakes("barrier", [&] { table.arrive(1, "barrier", 1); }));
-  CHECK(!wakes("failed", [&] { table.compare_set("failed", "x", "1"); }));
-  CHECK(!wakes("first", [&] { table.arrive(1, "first", 2); }));
-  CHECK(!wakes("erased", [&] { table.erase("erased"); }));
-}
-
 TEST_CASE(
     "table: waiters are woken in the order they came, two waits of one peer each for itself") {
   Table table;
@@ -145,58 +97,6 @@ TEST_CASE(
   CHECK(woken(table) == Peers{3, 1, 2});
   table.set("other", "");
   CHECK(woken(table) == Peers{3});
-}
-
-TEST_CASE("table: who cancels or leaves is told nothing, and leaves nothing behind") {
-  Table table;
-  wait(table, 1, {"a", "b"});
-  wait(table, 2, {"a"});
-  wait(table, 3, {"a"});
-  table.cancel(2);
-  table.forget(1);
-  table.cancel(99);
-  table.set("a", "");
-  table.set("b", "");
-  CHECK(woken(table) == Peers{3});
-  CHECK(table.size() == 2);
-}
-
-TEST_CASE("table: a queue is first in, first out, beside the key of its name") {
-  Table table;
-  CHECK(!table.queue_pop("q"));
-  table.queue_push("q", "1");
-  table.queue_push("q", "2");
-  table.set("q", "key");
-  CHECK(table.queue_size("q") == 2);
-  CHECK(table.size() == 1);
-  CHECK(table.queue_pop("q")->view() == "1");
-  table.erase("q");
-  CHECK(table.present("q"));
-  CHECK(table.get("q") == nullptr);
-  CHECK(table.queue_pop("q")->view() == "2");
-  CHECK(!table.present("q"));
-  CHECK(!table.queue_pop("q"));
-}
-
-TEST_CASE("table: each push wakes one waiter, the oldest") {
-  Table table;
-  for (const Peer peer : {1u, 2u, 3u}) wait(table, peer, {"q"});
-  table.queue_push("q", "x");
-  CHECK(woken(table) == Peers{1});
-  table.queue_push("q", "y");
-  CHECK(woken(table) == Peers{2});
-}
-
-TEST_CASE("barrier: the last arrival lets all go, and the barrier can be used again") {
-  Table table;
-  for (int use = 0; use < 3; ++use) {
-    CHECK(table.arrive(1, "b", 3) == Table::Arrival::Waiting);
-    CHECK(table.arrive(2, "b", 3) == Table::Arrival::Waiting);
-    CHECK(woken(table).empty());
-    CHECK(table.arrive(3, "b", 3) == Table::Arrival::Complete);
-    CHECK(woken(table) == Peers{1, 2});
-  }
-  CHECK(value_of(table, "b") == "9");
 }
 
 TEST_CASE("barrier: nobody passes in place of one that cancelled or left") {
@@ -209,21 +109,6 @@ TEST_CASE("barrier: nobody passes in place of one that cancelled or left") {
   CHECK(table.arrive(3, "b", 2) == Table::Arrival::Waiting);
   CHECK(table.arrive(1, "b", 2) == Table::Arrival::Complete);
   CHECK(woken(table) == Peers{3});
-}
-
-TEST_CASE("barrier: its number is an ordinary key, and reaching it releases, whoever counts") {
-  Table table;
-  table.arrive(1, "b", 3);
-  table.set("b", "2");
-  CHECK(woken(table).empty());
-  CHECK(table.add("b", 1) == 3);
-  CHECK(woken(table) == Peers{1});
-  table.set("b", "text");
-  CHECK(table.arrive(1, "b", 3) == Table::Arrival::NoNumber);
-  table.set("b", "5");
-  CHECK(table.arrive(1, "b", 3) == Table::Arrival::Complete);
-  CHECK(table.arrive(1, "b", 0) == Table::Arrival::Complete);
-  CHECK(table.arrive(1, "b", -1) == Table::Arrival::Complete);
 }
 
 TEST_CASE("barrier: complete for one it is complete for all, whatever size each named") {
