@@ -51,18 +51,6 @@ struct Shown {
 
 }  // namespace
 
-TEST_CASE("console: output goes to where it belongs, at once") {
-  boost::asio::io_context loop;
-  Pipe out, err;
-  Console console(loop.get_executor(), out.writer.get(), err.writer.get());
-  console.write(Stream::Out, "one\n");
-  console.write(Stream::Err, "two\n");
-  CHECK(take(out.reader.get()) == "one\n");
-  CHECK(take(err.reader.get()) == "two\n");
-  CHECK_FALSE(console.one_place());
-  CHECK_FALSE(console.can_show_status());
-}
-
 TEST_CASE(
     "console: a slow reader gets everything in order, and the file stays blocking for others") {
   boost::asio::io_context loop;
@@ -124,75 +112,6 @@ TEST_CASE("console: a reader that never reads cannot make the agent grow without
   CHECK(console.lost(Stream::Out) > (9u << 20));
 }
 
-TEST_CASE("console: the last words wait for a slow reader") {
-  boost::asio::io_context loop;
-  Pipe out, err;
-  Console console(loop.get_executor(), out.writer.get(), err.writer.get());
-  const std::string text = many_lines(300 << 10);
-  console.write(Stream::Out, text);
-  const pid_t reader = ::fork();
-  if (reader == 0) {  // reads to the end in its own time
-    out.writer.reset();
-    char buffer[4096];
-    std::size_t sum = 0;
-    while (sum < text.size()) {
-      const ssize_t size = ::read(out.reader.get(), buffer, sizeof buffer);
-      if (size <= 0) ::_exit(1);
-      sum += static_cast<std::size_t>(size);
-    }
-    ::_exit(0);
-  }
-  console.finish(60s);
-  CHECK(console.lost(Stream::Out) == 0);
-  int status = 0;
-  REQUIRE(::waitpid(reader, &status, 0) == reader);
-  CHECK(status == 0);
-}
-
-TEST_CASE("console: a closed stdout is no error") {
-  boost::asio::io_context loop;
-  Pipe err;
-  Console console(loop.get_executor(), 999, err.writer.get());
-  console.take_log_lines();
-  console.write(Stream::Out, "x");
-  console.finish(1ms);
-  CHECK(take(err.reader.get()).empty());
-}
-
-TEST_CASE("status: it is cleared before other output and drawn again at the start of a line only") {
-  ::setenv("TERM", "xterm", 1);
-  boost::asio::io_context loop;
-  Terminal terminal;
-  Console console(loop.get_executor(), copy_of(terminal.side.get()).release(), terminal.side.get());
-  REQUIRE(console.can_show_status());
-  REQUIRE(console.one_place());
-  CHECK(console.width() == 60);
-  const int screen = terminal.screen.get();
-  console.set_status("S1");
-  CHECK(take(screen) == "S1");
-  console.write(Stream::Out, "part");
-  CHECK(take(screen) == "\r\x1b[Kpart");
-  console.set_status("S2");
-  CHECK(take(screen).empty());
-  console.write(Stream::Err, "ial\n");
-  CHECK(take(screen) == "ial\r\nS2");
-  console.set_status("S2");
-  CHECK(take(screen).empty());
-  console.finish(1s);
-  CHECK(take(screen) == "\r\x1b[K");
-}
-
-TEST_CASE("status: output to another place than the terminal leaves it alone") {
-  ::setenv("TERM", "xterm", 1);
-  boost::asio::io_context loop;
-  Terminal terminal;
-  Pipe out;
-  Console console(loop.get_executor(), out.writer.get(), terminal.side.get());
-  console.set_status("S");
-  console.write(Stream::Out, "text");
-  CHECK(take(terminal.screen.get()) == "S");
-}
-
 TEST_CASE_FIXTURE(
     Shown, "status: it is drawn on change and once a second, and costs nothing when hidden") {
   REQUIRE(line->is_enabled());
@@ -234,16 +153,6 @@ TEST_CASE_FIXTURE(Shown, "status: thousands of steps a second are drawn four tim
   CHECK(take(terminal.screen.get()) == "\r\x1b[K[stopping] 1/1 workers | step 1000 | 0:01");
   line->hide();
   CHECK(clock.armed() == 0);
-}
-
-TEST_CASE("status: without a terminal, or on a dumb one, nothing is drawn") {
-  boost::asio::io_context loop;
-  Terminal terminal;
-  Pipe err;
-  ::setenv("TERM", "dumb", 1);
-  CHECK_FALSE(Console(loop.get_executor(), 1, terminal.side.get()).can_show_status());
-  ::setenv("TERM", "xterm", 1);
-  CHECK_FALSE(Console(loop.get_executor(), 1, err.writer.get()).can_show_status());
 }
 
 TEST_CASE("status: what matters least is left out first, and the line never wraps") {

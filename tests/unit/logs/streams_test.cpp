@@ -5,7 +5,6 @@
 #include "logs/stream_factory.hpp"
 #include "plumbing.hpp"
 
-#include <sstream>
 #include <sys/stat.h>
 
 using namespace elastrun;
@@ -65,18 +64,6 @@ struct Worker {
 
 }  // namespace
 
-TEST_CASE("streams: without settings both go to the console as they are") {
-  Agent agent;
-  Worker worker(agent, {});
-  say(worker.out.get(), "raw\0bytes\xff"sv);
-  say(worker.err.get(), "no newline");
-  worker.end();
-  CHECK(agent.shown() == "raw\0bytes\xff"sv);
-  CHECK(agent.complained() == "no newline");
-  CHECK(worker.streams->stdout_path().empty());
-  CHECK(std::filesystem::is_empty(agent.scratch.path));
-}
-
 TEST_CASE("streams: what is redirected is in the file and nowhere else") {
   Agent agent;
   Worker worker(agent, {.redirect = 3});
@@ -89,35 +76,6 @@ TEST_CASE("streams: what is redirected is in the file and nowhere else") {
   CHECK(agent.complained().empty());
   CHECK(worker.streams->last_lines(5) == std::vector<std::string>{"also"});
   CHECK(worker.streams->knows_all_lines());
-}
-
-TEST_CASE("streams: tee writes raw bytes to the file and prefixed whole lines to the console") {
-  Agent agent;
-  Worker one(agent, {.tee = 1, .prefix = "[one]:"});
-  say(one.out.get(), "a\r\nhalf");
-  run_ready(agent.loop);
-  CHECK(agent.shown() == "[one]:a\r\n");
-  say(one.out.get(), " line\nlast");
-  say(one.err.get(), "direct");
-  one.end();
-  CHECK(agent.shown() == "[one]:half line\n[one]:last\n");
-  CHECK(content(agent.scratch.path + "/stdout.log") == "a\r\nhalf line\nlast");
-  CHECK(agent.complained() == "direct");
-  CHECK(one.streams->stderr_path().empty());
-}
-
-TEST_CASE("streams: half lines of two workers are not mixed") {
-  Agent agent;
-  Worker one(agent, {.tee = 1, .prefix = "1:"});
-  Worker two(agent, {.tee = 1, .prefix = "2:"});
-  say(one.out.get(), "part");
-  run_ready(agent.loop);
-  say(two.out.get(), "whole\n");
-  run_ready(agent.loop);
-  say(one.out.get(), "ial\n");
-  one.end();
-  two.end();
-  CHECK(agent.shown() == "2:whole\n1:partial\n");
 }
 
 TEST_CASE("streams: without tee a line that comes in pieces stays in one piece for a moment") {
@@ -172,54 +130,6 @@ TEST_CASE("streams: without a directory tee goes to the console alone, and nothi
   CHECK(agent.shown().empty());
 }
 
-TEST_CASE("streams: duplicate filters collect matching tee'd lines of all workers") {
-  Agent agent;
-  agent.factory.begin_attempt({.directory = agent.scratch.path,
-                               .stdout_filters = std::vector<std::string>{"loss", "one"},
-                               .stderr_filters = std::nullopt});
-  Worker one(agent, {.tee = 3, .prefix = "one:"});
-  Worker two(agent, {.tee = 1, .prefix = "two:"});
-  say(one.out.get(), "loss 1\nother\n");
-  say(one.err.get(), "loss\n");
-  say(two.out.get(), "a loss 2");
-  one.end();
-  two.end();
-  CHECK(content(agent.scratch.path + "/filtered_stdout.log") == "one:loss 1\ntwo:a loss 2\n");
-  CHECK_FALSE(std::filesystem::exists(agent.scratch.path + "/filtered_stderr.log"));
-}
-
-TEST_CASE("streams: many lines of several workers arrive complete and in order") {
-  Agent agent;
-  std::vector<std::unique_ptr<Worker>> workers;
-  for (int i = 0; i < 3; ++i) {
-    workers.push_back(std::make_unique<Worker>(
-        agent, StreamSettings{.tee = 1, .prefix = std::to_string(i) + ":"}));
-  }
-  std::string seen;
-  for (int line = 0; line < 2000; ++line) {
-    for (auto& worker : workers) {
-      say(worker->out.get(), "line ");
-      say(worker->out.get(), std::to_string(line) + "\n");
-    }
-    if (line % 50 == 0) {
-      run_ready(agent.loop);
-      seen += agent.shown();
-    }
-  }
-  for (auto& worker : workers) {
-    worker->end();
-    seen += agent.shown();
-  }
-  std::vector<int> next(workers.size());
-  std::istringstream lines(seen);
-  for (std::string line; std::getline(lines, line);) {
-    const auto rank = static_cast<std::size_t>(line.at(0) - '0');
-    REQUIRE(rank < next.size());
-    REQUIRE(line.substr(1) == ":line " + std::to_string(next[rank]++));
-  }
-  CHECK(next == std::vector<int>{2000, 2000, 2000});
-}
-
 TEST_CASE("streams: where no file has the output a congested console stops the reading") {
   Agent agent;
   Worker worker(agent, {});
@@ -251,50 +161,6 @@ TEST_CASE("streams: where no file has the output a congested console stops the r
   }
   CHECK(seen == written);
   CHECK(agent.console.lost(Console::Stream::Out) == 0);
-}
-
-TEST_CASE("streams: a tee'd worker waits 100 ms for the console, which then misses counted lines") {
-  Agent agent;
-  agent.factory.begin_attempt({.directory = agent.scratch.path});
-  Worker worker(agent, {.tee = 1, .prefix = "p:"});
-  ::fcntl(worker.out.get(), F_SETFL, O_NONBLOCK);
-  std::string all;
-  for (int number = 0; all.size() < (10u << 20);) {
-    const std::string line = std::to_string(number) + std::string(999, 'x') + "\n";
-    if (::write(worker.out.get(), line.data(), line.size()) > 0) {
-      all += line;
-      ++number;
-    } else {
-      run_ready(agent.loop);
-      agent.clock.advance(100ms);
-      CHECK(agent.files.finish(60s));  // the other thing that a worker waits for
-    }
-  }
-  run_ready(agent.loop);
-  worker.out.reset();
-  worker.drain(true);
-  CHECK(content(agent.scratch.path + "/stdout.log") == all);
-
-  // What the reader finds when it comes back: lines, the count of those left out, the verdict.
-  agent.console.write(Console::Stream::Out, "verdict\n", Console::Weight::Verdict);
-  bool idle = false;
-  agent.console.when_idle([&] { idle = true; });
-  std::string seen;
-  run_until(agent.loop, [&] {
-    seen += agent.shown();
-    return idle;
-  });
-  seen += agent.shown();
-  const auto notice = seen.find("[elastrun] ");
-  REQUIRE(notice != std::string::npos);
-  const auto before = std::count(seen.begin(), seen.begin() + static_cast<long>(notice), '\n');
-  const auto lines = std::count(all.begin(), all.end(), '\n');
-  std::string count = std::to_string(lines - before);
-  count.insert(count.size() - 3, ",");
-  CHECK(seen.substr(notice) ==
-        "[elastrun] " + count +
-            " lines were not shown: the reader was too slow; they are in the files below " +
-            agent.scratch.path + "\nverdict\n");
 }
 
 TEST_CASE("streams: a file that takes nothing stops its own worker and no other") {
@@ -480,19 +346,6 @@ TEST_CASE("streams: a full disk costs the file, not the worker and not the conso
   CHECK(std::count(said.begin(), said.end(), '\n') == 1);
 }
 
-TEST_CASE("streams: a closed console costs the console, not the worker and not the file") {
-  ignore_console_signals();
-  Agent agent;
-  agent.out.reader.reset();
-  Worker worker(agent, {.tee = 1});
-  for (int i = 0; i < 5; ++i) {
-    say(worker.out.get(), std::string(50000, 'x') + "\n");
-    run_ready(agent.loop);
-  }
-  worker.end();
-  CHECK(std::filesystem::file_size(agent.scratch.path + "/stdout.log") == 250005);
-}
-
 TEST_CASE("streams: a file that cannot be made costs the output, and is named") {
   Agent agent;
   agent.console.take_log_lines();
@@ -554,37 +407,6 @@ TEST_CASE("streams: one place for both console streams keeps their order") {
   streams->drain(false, [&] { drained = true; });
   run_until(loop, [&] { return drained; });
   CHECK(take(both.reader.get()).size() == 200);
-}
-
-TEST_CASE("streams: on a terminal the workers see one, with its size, and write to it untouched") {
-  ::setenv("TERM", "xterm", 1);
-  boost::asio::io_context loop;
-  FakeClock clock;
-  Terminal terminal;
-  Console console(loop.get_executor(), terminal.side.get(), copy_of(terminal.side.get()).release());
-  files::BlockingCalls files(loop.get_executor());
-  StreamFactory factory(loop.get_executor(), clock, console, files, true);
-  console.set_status("S");
-  auto streams = factory.make({}).value();
-  UniqueFd out = copy_of(streams->stdout_fd());
-  REQUIRE(::isatty(out.get()) == 1);
-  winsize size{};
-  REQUIRE(::ioctl(out.get(), TIOCGWINSZ, &size) == 0);
-  CHECK(size.ws_col == 60);
-  size.ws_col = 100;
-  REQUIRE(::ioctl(terminal.side.get(), TIOCSWINSZ, &size) == 0);
-  factory.terminal_resized();
-  size = {};
-  REQUIRE(::ioctl(out.get(), TIOCGWINSZ, &size) == 0);
-  CHECK(size.ws_col == 100);
-  streams->started();
-  say(out.get(), "text\n");
-  out.reset();
-  bool drained = false;
-  streams->drain(false, [&] { drained = true; });
-  run_until(loop, [&] { return drained; });
-  CHECK(take(terminal.screen.get()) == "S\r\x1b[Ktext\r\nS");
-  CHECK(streams->last_lines(2) == std::vector<std::string>{"text"});
 }
 
 TEST_CASE(
