@@ -75,14 +75,6 @@ rendezvous::Done failed_elsewhere() {
   return done;
 }
 
-TEST_CASE("policy: it does not end before the group is gone") {
-  PolicyNode node;
-  node.run();
-  node.on(AllSucceeded{});
-  CHECK(node.push(rendezvous::Done{}).empty());
-  CHECK(node.on(GroupGone{}) == Words{"end"});
-}
-
 TEST_CASE(
     "policy: a job that has lost its nodes is to be submitted again; one that never met is not") {
   for (const bool ran : {false, true}) {
@@ -133,36 +125,9 @@ TEST_CASE("policy: the moment is over when the culprit has ended, or nobody is l
   CHECK(last.on(SettleOver{}).empty());
 }
 
-TEST_CASE("policy: a failure elsewhere stops the group and names the cause") {
-  PolicyNode node;
-  node.run();
-  CHECK(node.push(failed_elsewhere()) == Words{"stop"});
-  CHECK(node.on(GroupGone{}) == Words{"end"});
-  CHECK(node.ended() == EndingKind::JobFailed);
-  CHECK(node.ending->cause.text == "rank 7 ended with exit code 3");
-}
-
-TEST_CASE("policy: a restart asked for elsewhere stops the group and joins again") {
-  PolicyNode node;
-  node.run();
-  CHECK(node.push(rendezvous::Restart{}) == Words{"stop"});
-  CHECK_MESSAGE(node.on(WorkerFailed{}).empty(), "what ends by our stop is no failure of its own");
-  CHECK(node.on(GroupGone{}) == Words{"join"});
-  node.again();
-}
-
 TEST_CASE("policy: a restart of a round that it was never told makes it join again") {
   PolicyNode node;
   node.words(node.policy.begin());
-  CHECK(node.push(rendezvous::Restart{}) == Words{"join"});
-  node.again();
-}
-
-TEST_CASE("policy: a node that has finished runs again when another one fails") {
-  PolicyNode node;
-  node.run();
-  node.on(AllSucceeded{});
-  node.on(GroupGone{});
   CHECK(node.push(rendezvous::Restart{}) == Words{"join"});
   node.again();
 }
@@ -191,15 +156,6 @@ TEST_CASE("policy: a signal after the verdict changes nothing but the time") {
   CHECK(node.on(SignalCame{SIGTERM, true}) == Words{"kill"});
   CHECK(node.on(GroupGone{}) == Words{"end"});
   CHECK(node.ended() == EndingKind::Succeeded);
-}
-
-TEST_CASE("policy: after the end, who insists does not wait for the goodbyes to other nodes") {
-  PolicyNode node;
-  node.run();
-  node.on(SignalCame{SIGINT});
-  node.on(GroupGone{});
-  CHECK(node.on(SignalCame{SIGTERM}).empty());
-  CHECK(node.on(SignalCame{SIGINT, true}) == Words{"cut"});
 }
 
 TEST_CASE("policy: a signal during a wait ends that wait") {
@@ -249,16 +205,6 @@ TEST_CASE("policy: who has said why it goes does not say it again when the guard
   node.run();
   node.on(SignalCame{SIGTERM});
   CHECK(node.on(GuardianGone{}) == Words{"kill"});
-}
-
-TEST_CASE("policy: the end of the exit barrier is a success with a remark") {
-  PolicyNode node;
-  node.run();
-  node.on(AllSucceeded{});
-  node.on(GroupGone{});
-  CHECK(node.on(BarrierOver{}) == Words{"end"});
-  CHECK(node.ended() == EndingKind::Succeeded);
-  CHECK_FALSE(node.ending->why.empty());
 }
 
 TEST_CASE("policy: a barrier of an earlier round rings in vain") {
@@ -379,21 +325,6 @@ TEST_CASE("policy: a lost coordinator stops the group, but spares who has finish
   CHECK(finished.ended() == EndingKind::Succeeded);
 }
 
-TEST_CASE("policy: a spare that is let go was not needed") {
-  PolicyNode node;
-  node.words(node.policy.begin());
-  CHECK(node.push(rendezvous::Spare{1}).empty());
-  CHECK(node.push(rendezvous::Done{}) == Words{"end"});
-  CHECK(node.ended() == EndingKind::NotNeeded);
-}
-
-TEST_CASE("policy: a rendezvous that fails before any round ends the job") {
-  PolicyNode node;
-  node.words(node.policy.begin());
-  CHECK(node.push(failed_elsewhere()) == Words{"end"});
-  CHECK(node.ended() == EndingKind::JobFailed);
-}
-
 TEST_CASE("policy: after the end nothing moves any more") {
   PolicyNode node;
   node.run();
@@ -427,18 +358,6 @@ TEST_CASE("policy: a preempted job tells, saves, and ends so that a requeue help
   CHECK(node.push(preempted()) == Words{"end"});
   CHECK(node.ended() == EndingKind::Preempted);
   CHECK(node.ending->requeue);
-}
-
-TEST_CASE("policy: once the checkpoint is there, workers leave by themselves") {
-  PolicyNode node;
-  node.run();
-  node.push(rendezvous::SaveAt{4});
-  CHECK(node.push(preempted()) == Words{"leave"});
-  CHECK(node.policy.phase() == Phase::Running);
-  CHECK(node.on(AllSucceeded{}) == Words{"finish"});
-  CHECK(node.on(GroupGone{}) == Words{"end"});
-  CHECK(node.on(LeaveOver{}).empty());
-  CHECK(node.ended() == EndingKind::Preempted);
 }
 
 TEST_CASE("policy: once the checkpoint is there, workers that stay are stopped") {

@@ -65,15 +65,6 @@ TEST_CASE("layout: a second start under one number keeps the logs of the first")
   CHECK(fs::file_size(layout.run_directory() + "/attempt_0/stdout.log") == 3);
 }
 
-TEST_CASE("layout: two agents with one base and run id do not meet") {
-  const LayoutFolder scratch;
-  auto one = Layout::plan(scratch.path.string(), "x").value();
-  auto two = Layout::plan(scratch.path.string(), "x").value();
-  REQUIRE(one.make_run());
-  REQUIRE(two.make_run());
-  CHECK(one.run_directory() != two.run_directory());
-}
-
 TEST_CASE("layout: /dev/null means no directories and an empty error file name") {
   const LayoutFolder scratch;
   auto layout = Layout::plan("/dev/null", "x").value();
@@ -93,15 +84,6 @@ TEST_CASE("layout: a log directory that is a file is refused in torchrun's words
   REQUIRE_FALSE(refused);
   CHECK(refused.error().text == "log_dir: " + taken + " is a file");
   CHECK_FALSE(Layout::plan(taken + "/below", "x"));
-}
-
-TEST_CASE("layout: a directory that cannot be made is named with the reason") {
-  auto layout = Layout::plan("/proc/nothing/here", "x");
-  REQUIRE(layout);
-  const auto made = layout->make_run();
-  REQUIRE_FALSE(made);
-  CHECK(made.error().text.find("/proc/nothing") != std::string::npos);
-  CHECK(made.error().text.find("--log-dir") != std::string::npos);
 }
 
 TEST_CASE("layout: a run id is made safe as a file name") {

@@ -83,29 +83,6 @@ TEST_CASE("launcher: how a traced child ended is known when its tracer lets go")
   for (const int fd : pipe) ::close(fd);
 }
 
-TEST_CASE("launcher: a child leads its own session and dies with its parent") {
-  Nursery nursery;
-  Ear ear;
-  const auto worker = nursery.start(nursery.stub({"group"}, ear.mouth()));
-  REQUIRE(worker);
-  const auto pid = std::to_string((*worker)->child->pid());
-  CHECK(ear.rest() == "pid " + pid + " parent " + std::to_string(::getpid()) + " group " + pid +
-                          " session " + pid + "\n");
-
-  Ear orphan;
-  const pid_t parent = ::fork();
-  if (parent == 0) {
-    Nursery inner;
-    const auto child = inner.start(inner.stub({"say=up", "stay"}, orphan.mouth()));
-    orphan.close_mouth();
-    ::pause();
-  }
-  CHECK(orphan.line() == "up");
-  ::kill(parent, SIGKILL);
-  CHECK(orphan.rest().empty());  // comes back only when the child has gone too
-  ::waitpid(parent, nullptr, 0);
-}
-
 TEST_CASE("launcher: a group that has outlived its child's object dies of no later event") {
   Ear ear;
   const pid_t group = ::fork();
@@ -127,37 +104,6 @@ TEST_CASE("launcher: a group that has outlived its child's object dies of no lat
   CHECK(info.si_pid == 0);
   ::kill(group, SIGKILL);
   ::waitpid(group, nullptr, 0);
-}
-
-TEST_CASE("launcher: a child has three descriptors and no signal ignored or blocked") {
-  Nursery nursery;
-  ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGHUP, SIG_IGN);
-  sigset_t some, before;
-  sigemptyset(&some);
-  sigaddset(&some, SIGTERM);
-  ::sigprocmask(SIG_BLOCK, &some, &before);
-  const UniqueFd leaky(::open("/dev/null", O_RDONLY));  // on purpose not close-on-exec
-  Ear ear;
-  const auto worker = nursery.start(nursery.stub({"fds", "signals"}, ear.mouth()));
-  ::sigprocmask(SIG_SETMASK, &before, nullptr);
-  ::signal(SIGPIPE, SIG_DFL);
-  ::signal(SIGHUP, SIG_DFL);
-  REQUIRE(worker);
-  CHECK(ear.line() == "fds 0 1 2");
-  CHECK(ear.line() == "ignored blocked");
-}
-
-TEST_CASE("launcher: a child sees the environment, directory and CPUs of the request only") {
-  Nursery nursery;
-  Ear ear;
-  auto request = nursery.stub({"env", "cwd", "cpus"}, ear.mouth());
-  request.environment = {"A=1", "B=two words"};
-  request.directory = "/proc";
-  request.cpus = {0};
-  const auto worker = nursery.start(request);
-  REQUIRE(worker);
-  CHECK(ear.rest() == "A=1\nB=two words\n/proc\ncpus 0\n");
 }
 
 TEST_CASE("launcher: streams may be given on descriptors that are targets themselves") {
