@@ -30,19 +30,6 @@ TEST_CASE("environment: with --goodput auto workers are told, and never what an 
   CHECK(as_map(worker_environment(outer, {job, "a"}, {}, 0, {})).at("ELASTRUN_GOODPUT") == "auto");
 }
 
-TEST_CASE("environment: the FIFO of timers is the agent's own, or what it was given") {
-  spec::JobSpec job;
-  const Entries agent{"TORCHELASTIC_TIMER_FILE=given"};
-  JobFacts facts{job};
-  const auto of_worker = [&] {
-    return as_map(worker_environment(agent, facts, Placement{}, 0, {}))
-        .at("TORCHELASTIC_TIMER_FILE");
-  };
-  CHECK(of_worker() == "given");
-  facts.timer_file = "/tmp/made";
-  CHECK(of_worker() == "/tmp/made");
-}
-
 TEST_CASE("environment: each worker has a socket file for torch's control plane") {
   const Entries agent{"TORCH_WORKER_SERVER_SOCKET=/run/job/${local_rank}.sock"};
   for (const int rank : {0, 3}) {

@@ -29,56 +29,12 @@ struct Orders {
   TimePoint now{};
 };
 
-TEST_CASE("passing signals: what only guardian or agent has heard is for the workers") {
-  for (const Route route : {Route::Process, Route::ThroughGuardian, Route::Kernel}) {
-    Orders orders;
-    CHECK(orders.heard(route));
-    CHECK_FALSE_MESSAGE(orders.heard(route), "the same order");
-    CHECK(orders.passed());
-    CHECK_MESSAGE(orders.heard(route, 1s), "another one");
-    CHECK(orders.passed());
-    CHECK_FALSE(orders.signals.due(SIGUSR1).has_value());
-  }
-}
-
-TEST_CASE("passing signals: what both have heard was sent to every process") {
-  Orders orders;
-  CHECK(orders.heard(Route::ThroughGuardian));
-  CHECK_FALSE(orders.heard(Route::Process, 900ms));
-  CHECK_FALSE(orders.passed());
-  CHECK(orders.heard(Route::Process, 1s));
-  CHECK_FALSE(orders.heard(Route::ThroughGuardian));
-  CHECK_FALSE(orders.passed());
-}
-
 TEST_CASE("passing signals: a guardian that is slow passes nothing on twice") {
   Orders orders;
   CHECK(orders.heard(Route::Process));
   CHECK(orders.passed());
   CHECK_FALSE(orders.heard(Route::ThroughGuardian, 5s));
   CHECK(orders.heard(Route::ThroughGuardian, 20s));
-}
-
-TEST_CASE("passing signals: two processes that signal are two orders, however soon") {
-  Orders orders;
-  CHECK(orders.heard(Route::Process));
-  SUBCASE("after the first was passed on") {
-    CHECK(orders.passed());
-    CHECK(orders.heard(Route::ThroughGuardian, 5s, 43));
-    CHECK(orders.passed());
-    CHECK_MESSAGE(!orders.heard(Route::ThroughGuardian), "that of the first, late");
-  }
-  SUBCASE("before that") {
-    orders.heard(Route::ThroughGuardian, 200ms, 43);
-    CHECK(orders.passed());
-    CHECK(orders.passed());
-  }
-  SUBCASE("one of which signals every process, whichever is heard first") {
-    CHECK(orders.passed());
-    CHECK(orders.heard(Route::ThroughGuardian, 2s, 43));
-    CHECK_FALSE(orders.heard(Route::Process, {}, 43));
-    CHECK_FALSE(orders.passed());
-  }
 }
 
 TEST_CASE("passing signals: a storm of them costs no memory") {
