@@ -328,9 +328,6 @@ class EventsToCaller final : public telemetry::events::EventHandler {
   void record(const telemetry::events::Event& event) override {
     caller_.tell(json::object{{"event", event.to_json()}});
   }
-  void record_rdzv(const telemetry::events::RdzvEvent& event) override {
-    caller_.tell(json::object{{"rdzv_event", event.to_json()}});
-  }
 
  private:
   Caller& caller_;

@@ -30,13 +30,14 @@
 namespace elastrun {
 namespace {
 
-json::value text_or_null(const std::string& text) {
-  return text.empty() ? json::value(nullptr) : json::value(text);
-}
-
 json::value signal_or_null(const process::ExitStatus& status) {
   if (status.how != process::ExitStatus::How::Signaled) return nullptr;
   return json::value(process::signal_name(status.number));
+}
+
+/// Of a step or checkpoint, which are below 0 if not known.
+json::value step_or_null(std::int64_t step) {
+  return step >= 0 ? json::value(step) : nullptr;
 }
 
 json::array lines_json(const std::vector<std::string>& lines) {
@@ -49,46 +50,41 @@ json::array lines_json(const std::vector<std::string>& lines) {
 json::value page_json(const workers::Failure& failure) {
   if (!failure.page) return nullptr;
   const auto& page = *failure.page;
-  json::object out, values;
-  out["step"] = page.step ? json::value(*page.step) : json::value(nullptr);
-  out["step_age_s"] = page.step ? json::value(std::max(to_seconds(failure.at - page.step_at), 0.0))
-                                : json::value(nullptr);
-  out["phase"] = text_or_null(page.phase);
+  json::object values;
   for (const auto& series : page.series) {
-    const bool finite = std::isfinite(series.value);
     // JSON has no NaN and no infinity (RFC 8259, 6); a strict reader would refuse the whole report.
     values[fmt::format("{}/{}", series.group, series.name)] =
-        finite ? json::value(series.value) : json::value(nullptr);
+        std::isfinite(series.value) ? json::value(series.value) : nullptr;
   }
-  out["values"] = std::move(values);
-  return out;
+  const auto age = std::max(to_seconds(failure.at - page.step_at), 0.0);
+  return {{"step", or_null(page.step)},
+          {"step_age_s", page.step ? json::value(age) : nullptr},
+          {"phase", text_or_null(page.phase)},
+          {"values", std::move(values)}};
 }
 
 json::object failure_json(const workers::Failure& failure, bool consequence) {
-  json::object out;
-  out["rank"] = failure.rank;
-  out["local_rank"] = failure.local_rank;
-  out["pid"] = failure.pid;
-  out["time"] = to_seconds(agent::time_of(failure));
-  out["ended"] = to_seconds(failure.wall);
-  out["exit_code"] = failure.status.as_python();
-  out["signal"] = signal_or_null(failure.status);
-  out["core_dumped"] = failure.status.core_dumped;
-  out["what"] = workers::what_happened(failure);
-  out["stopped_by_us"] = failure.stopped_by_us;
-  out["consequence"] = consequence;
-  out["exception"] =
-      failure.exception ? json::value(failure.exception->text()) : json::value(nullptr);
-  out["out_of_memory"] = text_or_null(failure.out_of_memory);
-  out["expired_timer"] = text_or_null(failure.expired_timer);
-  out["stack"] = lines_json(failure.stack);
-  out["error_file"] = failure.error_file ? json::value(failure.error_file_path) : nullptr;
-  out["stdout"] = text_or_null(failure.stdout_path);
-  out["stderr"] = text_or_null(failure.stderr_path);
-  out["peak_rss_bytes"] = failure.peak_rss_bytes;
-  out["last_lines"] = lines_json(failure.last_lines);
-  out["last"] = page_json(failure);
-  return out;
+  return {{"rank", failure.rank},
+          {"local_rank", failure.local_rank},
+          {"pid", failure.pid},
+          {"time", to_seconds(agent::time_of(failure))},
+          {"ended", to_seconds(failure.wall)},
+          {"exit_code", failure.status.as_python()},
+          {"signal", signal_or_null(failure.status)},
+          {"core_dumped", failure.status.core_dumped},
+          {"what", workers::what_happened(failure)},
+          {"stopped_by_us", failure.stopped_by_us},
+          {"consequence", consequence},
+          {"exception", failure.exception ? json::value(failure.exception->text()) : nullptr},
+          {"out_of_memory", text_or_null(failure.out_of_memory)},
+          {"expired_timer", text_or_null(failure.expired_timer)},
+          {"stack", lines_json(failure.stack)},
+          {"error_file", failure.error_file ? json::value(failure.error_file_path) : nullptr},
+          {"stdout", text_or_null(failure.stdout_path)},
+          {"stderr", text_or_null(failure.stderr_path)},
+          {"peak_rss_bytes", failure.peak_rss_bytes},
+          {"last_lines", lines_json(failure.last_lines)},
+          {"last", page_json(failure)}};
 }
 
 json::array failures_json(const agent::JobResult& result) {
@@ -101,19 +97,17 @@ json::array failures_json(const agent::JobResult& result) {
   return out;
 }
 
-json::object cause_json(const rendezvous::Cause& cause) {
-  json::object out;
-  out["node"] = text_or_null(cause.node);
-  out["text"] = cause.text;
-  out["time"] = cause.wall_seconds;
+json::value cause_json(const rendezvous::Cause& cause) {
+  json::object out{
+      {"node", text_or_null(cause.node)}, {"text", cause.text}, {"time", cause.wall_seconds}};
   if (const auto what = rendezvous::class_of(cause)) {
     out["class"] = spec::cause_class_name(*what);
   }
   if (!cause.rule.empty()) out["rule"] = cause.rule;
   if (cause.kind != rendezvous::Cause::Kind::WorkerFailed) return out;
   out["fingerprint"] = text_or_null(cause.fingerprint);
-  out["step"] = cause.step >= 0 ? json::value(cause.step) : json::value(nullptr);
-  out["checkpoint"] = cause.checkpoint >= 0 ? json::value(cause.checkpoint) : json::value(nullptr);
+  out["step"] = step_or_null(cause.step);
+  out["checkpoint"] = step_or_null(cause.checkpoint);
   out["rank"] = cause.rank;
   out["local_rank"] = cause.local_rank;
   out["exit_code"] = cause.exit_code;
@@ -121,23 +115,22 @@ json::object cause_json(const rendezvous::Cause& cause) {
 }
 
 json::value culprit_json(const agent::JobResult& result) {
-  return result.culprit ? json::value(cause_json(result.culprit->cause)) : nullptr;
+  return result.culprit ? cause_json(result.culprit->cause) : nullptr;
 }
 
 json::array expired_timers_json(const agent::JobResult& result, std::size_t attempt) {
   json::array out;
   for (const auto& timer : result.expired_timers) {
     if (static_cast<std::size_t>(timer.attempt) != attempt) continue;
-    json::object row;
-    row["rank"] = timer.rank;
-    row["local_rank"] = timer.local_rank;
-    row["pid"] = timer.pid;
-    row["scope"] = timer.scope;
-    row["after_s"] = to_seconds(timer.after);
-    row["expired"] = to_seconds(timer.expiry);
-    row["signal"] = timer.reaped ? json::value(process::signal_name(timer.signal)) : nullptr;
-    row["stack"] = lines_json(timer.stack);
-    out.push_back(std::move(row));
+    out.push_back(
+        {{"rank", timer.rank},
+         {"local_rank", timer.local_rank},
+         {"pid", timer.pid},
+         {"scope", timer.scope},
+         {"after_s", to_seconds(timer.after)},
+         {"expired", to_seconds(timer.expiry)},
+         {"signal", timer.reaped ? json::value(process::signal_name(timer.signal)) : nullptr},
+         {"stack", lines_json(timer.stack)}});
   }
   return out;
 }
@@ -146,24 +139,23 @@ json::array expired_timers_json(const agent::JobResult& result, std::size_t atte
 json::array attempts_json(const agent::JobResult& result) {
   json::array out;
   for (const auto& attempt : result.attempts) {
-    json::object row;
-    row["round"] = attempt.round;
-    row["attempt"] = attempt.number;
-    row["waited_s"] = to_seconds(attempt.waited);
-    row["started"] = to_seconds(attempt.started);
-    row["ran_s"] = to_seconds(attempt.ran);
-    row["stopping_s"] = to_seconds(attempt.stopping);
-    row["ended"] = to_seconds(attempt.started + (attempt.ran + attempt.stopping));
     const bool last = &attempt == &result.attempts.back();
+    const auto index = static_cast<std::size_t>(&attempt - result.attempts.data());
     // The last one was ended by what ended the job.
-    row["cause"] = attempt.cause ? json::value(cause_json(*attempt.cause))
-                   : last        ? culprit_json(result)
-                                 : json::value(nullptr);
-    row["restarted"] = !last;
-    row["delay_s"] = to_seconds(attempt.delay);
-    row["expired_timers"] =
-        expired_timers_json(result, static_cast<std::size_t>(&attempt - result.attempts.data()));
-    out.push_back(std::move(row));
+    auto cause = attempt.cause ? cause_json(*attempt.cause)
+                 : last        ? culprit_json(result)
+                               : json::value(nullptr);
+    out.push_back({{"round", attempt.round},
+                   {"attempt", attempt.number},
+                   {"waited_s", to_seconds(attempt.waited)},
+                   {"started", to_seconds(attempt.started)},
+                   {"ran_s", to_seconds(attempt.ran)},
+                   {"stopping_s", to_seconds(attempt.stopping)},
+                   {"ended", to_seconds(attempt.started + (attempt.ran + attempt.stopping))},
+                   {"cause", std::move(cause)},
+                   {"restarted", !last},
+                   {"delay_s", to_seconds(attempt.delay)},
+                   {"expired_timers", expired_timers_json(result, index)}});
   }
   return out;
 }
@@ -180,33 +172,17 @@ json::array role_restarts_json(const agent::JobResult& result) {
   return rows;
 }
 
-/// The ledger of the restart policy; null with torchrun's.
-json::value ledger_json(const agent::JobResult& result) {
-  if (!result.memory) return nullptr;
-  return rendezvous::write_memory(*result.memory);
-}
-
 json::value preemption_json(const agent::JobResult& result) {
   if (!result.preemption) return nullptr;
   const auto& preemption = *result.preemption;
-  const auto step = [](std::int64_t number) {
-    return number >= 0 ? json::value(number) : json::value(nullptr);
-  };
-  json::object out{{"why", preemption.why}, {"asked", to_seconds(preemption.asked)}};
-  out["saved"] = preemption.is_saved ? json::value(to_seconds(preemption.saved)) : nullptr;
-  out["saved_step"] = step(preemption.checkpoint);
-  out["last_step"] = step(preemption.step);
-  const auto lost = preemption.lost();
-  out["lost_steps"] = lost ? json::value(*lost) : json::value(nullptr);
-  out["last_checkpoint"] = step(preemption.holds);
-  out["failure"] = text_or_null(preemption.failure);
-  return out;
-}
-
-void add_endings(json::object& out, const agent::JobResult& result) {
-  out["role_restarts"] = role_restarts_json(result);
-  out["restart_ledger"] = ledger_json(result);
-  out["preemption"] = preemption_json(result);
+  return {{"why", preemption.why},
+          {"asked", to_seconds(preemption.asked)},
+          {"saved", preemption.is_saved ? json::value(to_seconds(preemption.saved)) : nullptr},
+          {"saved_step", step_or_null(preemption.checkpoint)},
+          {"last_step", step_or_null(preemption.step)},
+          {"lost_steps", or_null(preemption.lost())},
+          {"last_checkpoint", step_or_null(preemption.holds)},
+          {"failure", text_or_null(preemption.failure)}};
 }
 
 json::array hangs_json(const agent::JobResult& result) {
@@ -225,17 +201,15 @@ json::array hangs_json(const agent::JobResult& result) {
 json::array workers_json(const agent::JobResult& result) {
   json::array out;
   for (const auto& worker : result.workers) {
-    json::object row;
-    row["rank"] = worker.rank;
-    row["local_rank"] = worker.local_rank;
-    row["pid"] = worker.pid;
-    row["stopped_by_us"] = worker.stopped_by_us;
     const auto& exit = worker.exit;  // none: the process hangs in the kernel
-    row["exit_code"] = exit ? json::value(exit->status.as_python()) : nullptr;
-    row["signal"] = exit ? signal_or_null(exit->status) : nullptr;
-    row["ended"] = exit ? json::value(to_seconds(exit->wall)) : nullptr;
-    row["peak_rss_bytes"] = exit ? json::value(exit->peak_rss_bytes) : nullptr;
-    out.push_back(std::move(row));
+    out.push_back({{"rank", worker.rank},
+                   {"local_rank", worker.local_rank},
+                   {"pid", worker.pid},
+                   {"stopped_by_us", worker.stopped_by_us},
+                   {"exit_code", exit ? json::value(exit->status.as_python()) : nullptr},
+                   {"signal", exit ? signal_or_null(exit->status) : nullptr},
+                   {"ended", exit ? json::value(to_seconds(exit->wall)) : nullptr},
+                   {"peak_rss_bytes", exit ? json::value(exit->peak_rss_bytes) : nullptr}});
   }
   return out;
 }
@@ -243,13 +217,11 @@ json::array workers_json(const agent::JobResult& result) {
 json::array sinks_json(const std::vector<exporter::SinkAccount>& sinks) {
   json::array out;
   for (const auto& sink : sinks) {
-    json::object row;
     // As the user has typed it, which may be no UTF-8.
-    row["sink"] = valid_utf8(sink.sink);
-    row["delivered"] = sink.delivered;
-    row["lost"] = sink.lost;
-    row["trouble"] = text_or_null(valid_utf8(sink.trouble));
-    out.push_back(std::move(row));
+    out.push_back({{"sink", valid_utf8(sink.sink)},
+                   {"delivered", sink.delivered},
+                   {"lost", sink.lost},
+                   {"trouble", text_or_null(valid_utf8(sink.trouble))}});
   }
   return out;
 }
@@ -260,8 +232,7 @@ std::vector<goodput::Hint> hints_of(const agent::JobResult& result, const spec::
 }
 
 json::object versions_json() {
-  json::object out;
-  out["elastrun"] = ELASTRUN_VERSION;
+  json::object out{{"elastrun", ELASTRUN_VERSION}};
   utsname system{};
   if (::uname(&system) != 0) return out;
   out["system"] = system.sysname;
@@ -274,25 +245,25 @@ json::object versions_json() {
 
 std::string report_json(const agent::JobResult& result, const spec::JobSpec& spec, int exit_code,
                         const std::vector<exporter::SinkAccount>& sinks) {
-  json::object out;
-  out["format"] = 1;
-  out["versions"] = versions_json();
-  out["run_id"] = spec.run_id;
-  out["name"] = spec.name;
-  out["entry_point"] = workers::entry_name(spec);
-  out["host"] = host_name();
-  out["ending"] = agent::ending_name(result.ending.kind);
-  out["succeeded"] = result.succeeded();
-  out["exit_code"] = exit_code;
-  out["verdict"] = agent::verdict_sentence(result);
-  out["requeue"] = result.ending.requeue;
-  out["requeue_command"] = text_or_null(result.ending.requeue ? spec.requeue_command : "");
-  out["started"] = to_seconds(result.started);
-  out["finished"] = to_seconds(result.finished);
-  out["restarts"] = result.restarts;
-  out["restarts_left"] = result.restarts_left;
-  out["max_restarts"] = spec.max_restarts;
-  out["local_world_size"] = result.local_world_size;
+  json::object out{
+      {"format", 1},
+      {"versions", versions_json()},
+      {"run_id", spec.run_id},
+      {"name", spec.name},
+      {"entry_point", workers::entry_name(spec)},
+      {"host", host_name()},
+      {"ending", agent::ending_name(result.ending.kind)},
+      {"succeeded", result.succeeded()},
+      {"exit_code", exit_code},
+      {"verdict", agent::verdict_sentence(result)},
+      {"requeue", result.ending.requeue},
+      {"requeue_command", text_or_null(result.ending.requeue ? spec.requeue_command : "")},
+      {"started", to_seconds(result.started)},
+      {"finished", to_seconds(result.finished)},
+      {"restarts", result.restarts},
+      {"restarts_left", result.restarts_left},
+      {"max_restarts", spec.max_restarts},
+      {"local_world_size", result.local_world_size}};
   if (result.round) {
     out["group_rank"] = result.round->group_rank;
     out["group_world_size"] = result.round->group_world_size();
@@ -301,7 +272,10 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
   out["culprit"] = culprit_json(result);
   out["failures"] = failures_json(result);
   out["attempts"] = attempts_json(result);
-  add_endings(out, result);
+  out["role_restarts"] = role_restarts_json(result);
+  // The ledger of the restart policy; null with torchrun's.
+  out["restart_ledger"] = result.memory ? json::value(to_json(*result.memory)) : nullptr;
+  out["preemption"] = preemption_json(result);
   out["hangs"] = hangs_json(result);
   out["workers"] = workers_json(result);
   out["goodput"] = nullptr;

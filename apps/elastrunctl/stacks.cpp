@@ -88,9 +88,8 @@ Result<StacksReport> ask_coordinator(const StacksOptions& options, const std::st
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
   Query query(loop, *clock, *endpoint, sealer_for(loop, secret));
-  rendezvous::Hello question{options.job.run_id, false, 0};
-  question.wants_stacks = true;
-  return stacks_in(query.ask(std::move(question), from_seconds(options.timeout)));
+  return stacks_in(query.ask({options.job.run_id, rendezvous::Hello::Who::Stacks},
+                             from_seconds(options.timeout)));
 }
 
 /// A job of this machine wins over an endpoint of that name.

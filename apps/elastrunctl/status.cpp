@@ -195,7 +195,7 @@ int print_answer(const StatusOptions& options, const net::Endpoint& endpoint,
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
   Query query(loop, *clock, endpoint, sealer_for(loop, secret));
-  const rendezvous::Hello question{options.job.run_id, true, 0};
+  const rendezvous::Hello question{options.job.run_id, rendezvous::Hello::Who::Status};
   const auto said = query.ask(question, from_seconds(options.timeout));
   // It may have answered with anything.
   const auto* status = said ? std::get_if<rendezvous::StatusText>(&*said) : nullptr;

@@ -162,6 +162,10 @@ const json::value* find_member(const json::value& value, std::string_view name) 
   return object == nullptr ? nullptr : object->if_contains(name);
 }
 
+json::value text_or_null(const std::string& text) {
+  return text.empty() ? json::value(nullptr) : json::value(text);
+}
+
 std::string member_text_or(const json::value& value, std::string_view name, std::string otherwise) {
   const json::value* member = find_member(value, name);
   if (member == nullptr || !member->is_string()) return otherwise;

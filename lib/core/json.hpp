@@ -8,6 +8,7 @@
 #include <boost/json/serialize.hpp>
 #include <boost/json/string.hpp>
 #include <boost/json/value.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -31,6 +32,12 @@ std::string python_float(double value);
 
 /// The member of that name, or null when `value` is not an object or lacks it.
 const json::value* find_member(const json::value& value, std::string_view name);
+/// A member that may lack a value: null then.
+json::value text_or_null(const std::string& text);
+template <class T>
+json::value or_null(const std::optional<T>& value) {
+  return value ? json::value(*value) : json::value(nullptr);
+}
 /// Returns the member if it is a text, or a number that fits; otherwise `otherwise`.
 std::string member_text_or(const json::value& value, std::string_view name, std::string otherwise);
 std::int64_t member_int_or(const json::value& value, std::string_view name, std::int64_t otherwise);

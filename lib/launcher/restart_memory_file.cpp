@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/restart_memory_file.hpp"
 
-#include "core/json.hpp"
 #include "core/log.hpp"
 #include "core/read_file.hpp"
 #include "core/text.hpp"
@@ -19,6 +18,15 @@ constexpr std::size_t kLargestMemory = 256u << 10;
 
 }  // namespace
 
+struct Kept {
+  rendezvous::RestartMemory memory;
+  double saved = 0;  // when, in seconds since the epoch
+};
+void members(Codec& codec, Kept& kept) {
+  members(codec, kept.memory);
+  codec("saved", kept.saved, 0, 1e11);
+}
+
 Result<std::shared_ptr<const rendezvous::RestartMemory>> RestartMemoryFile::read(
     const std::string& path, WallTime now) {
   struct stat found {};
@@ -31,21 +39,15 @@ Result<std::shared_ptr<const rendezvous::RestartMemory>> RestartMemoryFile::read
   }
   const auto text = read_file(path, kLargestMemory);
   const auto value = text ? parse_json(*text) : std::unexpected(text.error());
-  bool sound = value.has_value();
-  rendezvous::RestartMemory memory;
-  double saved = 0;
-  if (sound) {
-    const rendezvous::Reader reader(*value, sound);
-    memory = rendezvous::read_memory(reader);
-    saved = reader.number("saved", 0, 1e11, 0);
-  }
-  if (!sound) {
+  Kept kept;
+  if (!value || !from_json(*value, kept).empty()) {
     log::warning("restarts", "--restart-memory {}: not what elastrun writes; a new one begins",
                  path);
     return nullptr;
   }
   // Clocks of nodes differ a little: nothing is younger than it was.
-  const Duration since = std::max(from_seconds(to_seconds(now) - saved), Duration::zero());
+  const Duration since = std::max(from_seconds(to_seconds(now) - kept.saved), Duration::zero());
+  auto& memory = kept.memory;
   memory.spent = memory.used = memory.level = 0;
   memory.uses.clear();
   return std::make_shared<const rendezvous::RestartMemory>(memory.aged(since));
@@ -53,11 +55,10 @@ Result<std::shared_ptr<const rendezvous::RestartMemory>> RestartMemoryFile::read
 
 void RestartMemoryFile::write(const std::shared_ptr<const rendezvous::RestartMemory>& memory) {
   if (!writes_ || path_.empty() || !memory) return;
-  auto object = rendezvous::write_memory(*memory);
-  object["saved"] = to_seconds(clock_.wall());
+  const Kept kept{*memory, to_seconds(clock_.wall())};
   thread_.make(
       path_,
-      [path = path_, text = rendezvous::to_wire(std::move(object)) + "\n"] {
+      [path = path_, text = json::serialize(to_json(kept)) + "\n"] {
         return files::put_file(path, text, 0644);
       },
       [](const Status& written) {

@@ -26,7 +26,7 @@ namespace elastrun::net {
 
 /// Begins with a byte that no TCPStore query (0-18) and no HTTP request (ASCII) begins with.
 constexpr std::string_view kMagic = "\xE5lastrun";
-constexpr std::uint8_t kProtocolVersion = 2;
+constexpr std::uint8_t kProtocolVersion = 3;
 constexpr std::uint8_t kExchangesKeys = 0x80;
 constexpr std::size_t kNonceBytes = 16;
 constexpr std::size_t kGreetingBytes = 8 + 1 + kNonceBytes;

@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 
+#include <boost/describe/class.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@ struct RunWorker {
   std::uint64_t start_time = 0;  // as that of the run; 0: not known
   bool operator==(const RunWorker&) const = default;
 };
+BOOST_DESCRIBE_STRUCT(RunWorker, (), (rank, local_rank, pid, start_time, directory))
 
 /// What an agent tells of its run to other programs of the same user on the same machine
 /// (elastrun-protocol(7), RUN REGISTRY).
@@ -46,6 +48,11 @@ struct RunEntry {
   std::vector<RunWorker> workers;  // by local rank; empty: none runs
   bool operator==(const RunEntry&) const = default;
 };
+BOOST_DESCRIBE_STRUCT(RunEntry, (),
+                      (run_id, name, pid, start_time, pid_namespace, boot_id, agent_id, entry_point,
+                       phase, started, phase_since, min_nodes, max_nodes, rdzv_backend, endpoint,
+                       attempt, max_restarts, restarts_left, run_directory, channel, keeps_output,
+                       group_started, workers))
 
 /// One line of JSON, with U+FFFD for invalid UTF-8: names and paths may hold any bytes. Pure.
 std::string encode(const RunEntry& entry);

@@ -8,10 +8,6 @@
 namespace elastrun::telemetry::events {
 namespace {
 
-json::value or_null(const std::optional<int>& number) {
-  return number ? json::value(*number) : json::value(nullptr);
-}
-
 Value value_or_null(const std::optional<int>& number) {
   return number ? Value(static_cast<std::int64_t>(*number)) : Value();
 }
@@ -21,10 +17,8 @@ Value value_or_null(const std::optional<std::string>& text) {
 }
 
 json::object inner_metadata(const AgentFacts& agent) {
-  json::object inner;
-  inner["group_world_size"] = or_null(agent.group_world_size);
-  inner["entry_point"] = agent.entry_point;
-  return inner;
+  return {{"group_world_size", or_null(agent.group_world_size)},
+          {"entry_point", agent.entry_point}};
 }
 
 /// The keys in torchrun's order; what is empty here is filled by the caller.
@@ -82,8 +76,7 @@ Event worker_event(std::string_view state, const AgentFacts& agent, const Worker
 
 Event watchdog_event(std::string_view name, const AgentFacts& agent,
                      const std::vector<std::pair<std::string, std::string>>& timer) {
-  json::object inner;
-  inner["watchdog_event"] = json::string_view(name);
+  json::object inner{{"watchdog_event", name}};
   for (const auto& [key, value] : timer) inner[key] = value;
   return {std::string(name), Source::Agent, 0, outer_metadata("RUNNING", agent, {}, inner)};
 }

@@ -16,7 +16,6 @@
 namespace elastrun::telemetry::events {
 
 enum class Source { Agent, Worker };
-enum class NodeState { Init, Running, Succeeded, Failed };
 
 struct Event {
   std::string name;
@@ -25,19 +24,7 @@ struct Event {
   std::vector<Attribute> metadata{};
   /// One line, as Python's json.dumps writes torchelastic's Event.
   std::string to_json() const;
-  static Result<Event> from_json(std::string_view text);
   bool operator==(const Event&) const = default;
-};
-
-struct RdzvEvent {
-  std::string name, run_id, message, hostname;
-  int pid = 0;
-  NodeState node_state = NodeState::Running;
-  std::string master_endpoint{};
-  std::optional<int> rank{}, local_id{};
-  std::string error_trace{};
-  std::string to_json() const;
-  bool operator==(const RdzvEvent&) const = default;
 };
 
 /// Where events end. One that throws loses its own events only.
@@ -45,7 +32,6 @@ class EventHandler {
  public:
   virtual ~EventHandler() = default;
   virtual void record(const Event& event) = 0;
-  virtual void record_rdzv(const RdzvEvent& event) { static_cast<void>(event); }
 };
 class NullEventHandler final : public EventHandler {
  public:
@@ -56,7 +42,6 @@ class ConsoleEventHandler final : public EventHandler {
  public:
   explicit ConsoleEventHandler(std::function<void(std::string_view)> write = {});
   void record(const Event& event) override;
-  void record_rdzv(const RdzvEvent& event) override;
 
  private:
   std::function<void(std::string_view)> write_;
@@ -72,13 +57,11 @@ std::vector<std::string> handler_names();
 /// starts. `write` is where a console handler writes.
 Result<std::shared_ptr<EventHandler>> find_handler(std::string_view name, LineWriter write = {});
 
-constexpr std::string_view kRdzvScope = "torchelastic.rendezvous";
 /// From now on `handler` gets every torchelastic event of the pipeline.
 RouteId attach(Pipeline& pipeline, std::shared_ptr<EventHandler> handler,
                std::string scope = "torchelastic.*");
 /// Under `scope` and "agent" or "worker".
 void record(Pipeline& pipeline, Event event, std::string_view scope = "torchelastic.");
-void record_rdzv(Pipeline& pipeline, const RdzvEvent& event);
 
 // Events of agent and workers, as torchrun records them
 // --------------------------------------------

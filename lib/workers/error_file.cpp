@@ -73,7 +73,7 @@ std::optional<json::value> parse_strictly(std::string_view text) {
 
 std::optional<json::value> parse(std::string_view text) {
   auto value = parse_strictly(text);
-  return value ? value : parse_strictly(members::with_whole_characters(text));
+  return value ? value : parse_strictly(with_whole_characters(text));
 }
 
 /// Of JSON that goes on or ends anywhere.

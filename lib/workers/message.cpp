@@ -2,6 +2,7 @@
 
 #include "workers/message.hpp"
 
+#include "core/codec.hpp"
 #include "core/text.hpp"
 #include "goodput/compat/measurement_log.hpp"
 #include "worker/summary.hpp"
@@ -9,17 +10,13 @@
 #include <algorithm>
 #include <array>
 #include <boost/json.hpp>
-#include <boost/json/object.hpp>
 #include <charconv>
 #include <cmath>
 #include <csignal>
 #include <fmt/format.h>
 #include <limits>
 
-namespace elastrun::workers::members {
-
-namespace json = boost::json;
-
+namespace elastrun::workers {
 namespace {
 
 constexpr std::size_t kEscape = 6;  // \uXXXX
@@ -60,25 +57,30 @@ std::string with_whole_characters(std::string_view json) {
   return mended;
 }
 
-std::unexpected<Error> refuse(std::string_view what) {
+namespace {
+
+constexpr std::size_t kMaxLabels = 16;
+constexpr std::size_t kMaxMeaning = 1024;         // bytes of a help text
+constexpr std::int64_t kMostCounted = 1ll << 53;  // of one bucket in one packet
+constexpr double kLongest = 10 * 365.0 * 86400;   // years; a duration must fit into nanoseconds
+constexpr std::int64_t kMaxDescriptor = 1 << 30;  // fs.nr_open allows no more
+
+std::unexpected<Error> refuse_packet(std::string_view what) {
   return fail(Code::Protocol, fmt::format("a message of a worker {}", what));
 }
 
-std::optional<std::string> name_of(const json::value* value) {
+/// A text of at most kMaxName bytes, as a terminal may show it (without_controls).
+std::optional<std::string> short_text(const json::value* value) {
   const auto* text = value == nullptr ? nullptr : value->if_string();
   if (text == nullptr || text->size() > kMaxName) return std::nullopt;
   return without_controls(*text);
 }
 
-std::optional<std::string> text_in(const json::object& object, std::string_view key) {
-  return name_of(object.if_contains(key));
-}
-
-std::optional<std::int64_t> whole(const json::object& object, std::string_view key) {
-  const auto* value = object.if_contains(key);
+std::optional<std::int64_t> whole_of(const json::value* value) {
   return value != nullptr && value->is_int64() ? std::optional(value->get_int64()) : std::nullopt;
 }
 
+/// A number; JSON has none for NaN and infinity, so these come as text.
 std::optional<double> number_of(const json::value* value) {
   if (value == nullptr) return std::nullopt;
   if (value->is_int64()) return static_cast<double>(value->get_int64());
@@ -88,30 +90,40 @@ std::optional<double> number_of(const json::value* value) {
   return std::nullopt;
 }
 
+/// Seconds since the epoch. What the nanoseconds of the wall clock cannot hold, or is before the
+/// epoch, is ignored.
 std::optional<double> time_of(const json::value* value) {
   const auto seconds = number_of(value);
   // Nanoseconds of more would not fit into 64 bits.
   return seconds && *seconds > 0 && *seconds < 9e9 ? seconds : std::nullopt;
 }
 
-}  // namespace elastrun::workers::members
+bool is_true(const json::value* value) {
+  return value != nullptr && value->is_bool() && value->get_bool();
+}
 
-namespace elastrun::workers {
+/// A member that has to be there.
+void needed(Codec& codec, std::string_view name, auto& value, auto... limits) {
+  if (!codec.has(name, false)) return codec.refuse(name);
+  codec(name, value, limits...);
+}
 
-/// Packets of kind metric and samples. Both fail with Protocol and one sentence. Pure.
-Result<Message> metric_from(const boost::json::object& object);
-Result<Message> samples_from(const boost::json::object& object);
+/// A text of 1 to kMaxName bytes.
+void name_member(Codec& codec, std::string_view name, std::string& value) {
+  codec(name, value, kMaxName);
+  if (value.empty()) codec.refuse(name);
+}
 
-namespace {
-namespace json = boost::json;
-using members::number_of;
-using members::refuse;
-using members::text_in;
-using members::whole;
-
-constexpr std::size_t kMaxLabels = 16;
-constexpr std::size_t kMaxMeaning = 1024;         // bytes of a help text
-constexpr std::int64_t kMostCounted = 1ll << 53;  // of one bucket in one packet
+/// Seconds above 0; none: missing or null.
+std::optional<Duration> time_member(Codec& codec, std::string_view name) {
+  const auto* const value = codec.find(name);
+  if (value == nullptr || value->is_null()) return std::nullopt;
+  const auto seconds = number_of(value);
+  // Written so that NaN is refused as well.
+  if (seconds && *seconds > 0) return from_seconds(std::min(*seconds, kLongest));
+  codec.refuse(name);
+  return std::nullopt;
+}
 
 /// Who a worker is, and what else the agent says of a sample, is for the agent to say.
 bool is_ours(std::string_view label) {
@@ -125,17 +137,15 @@ std::string label_text(const json::value& value) {
   return json::serialize(value);
 }
 
-Result<std::vector<std::pair<std::string, std::string>>> labels_from(const json::value* value) {
+std::vector<std::pair<std::string, std::string>> labels_of(Codec& codec, const json::value* value) {
   std::vector<std::pair<std::string, std::string>> labels;
   if (value == nullptr || value->is_null()) return labels;
-  if (!value->is_object()) return refuse("has `labels` that are not an object");
-  for (const auto& [key, member] : value->get_object()) {
-    if (labels.size() == kMaxLabels) return refuse("has more than 16 labels");
+  const auto* const object = value->if_object();
+  if (object == nullptr || object->size() > kMaxLabels) return codec.refuse("labels"), labels;
+  for (const auto& [key, member] : *object) {
     std::string name(std::string_view(key).substr(0, kMaxName));
     auto text = label_text(member);
-    if (key.size() > kMaxName || text.size() > kMaxName) {
-      return refuse("has a label of more than 256 bytes");
-    }
+    if (key.size() > kMaxName || text.size() > kMaxName) codec.refuse("labels");
     if (name.empty()) continue;
     // Renamed as Prometheus does: left out, {"role": "actor"} and "critic" would become one series.
     if (is_ours(name)) name.insert(0, "exported_");
@@ -146,14 +156,11 @@ Result<std::vector<std::pair<std::string, std::string>>> labels_from(const json:
   return labels;
 }
 
-using MeaningPointer = std::shared_ptr<const telemetry::Meaning>;
-
 /// Null: nothing is said.
-Result<MeaningPointer> meaning_from(const json::value* labels, std::optional<std::string> unit,
-                                    const json::value* help) {
-  auto said = labels_from(labels);
-  if (!said) return std::unexpected(said.error());
-  telemetry::Meaning meaning{unit.value_or(""), {}, std::move(*said)};
+std::shared_ptr<const telemetry::Meaning> meaning_of(Codec& codec, const json::value* labels,
+                                                     const json::value* unit,
+                                                     const json::value* help) {
+  telemetry::Meaning meaning{short_text(unit).value_or(""), {}, labels_of(codec, labels)};
   if (help != nullptr && help->is_string() && help->get_string().size() <= kMaxMeaning) {
     meaning.help = std::string_view(help->get_string());
   }
@@ -185,26 +192,26 @@ bool read_buckets(const json::value* value, bool negative, worker::Sketch& sketc
   return true;
 }
 
-/// Of a metric of type histogram; nothing if it is not one that can be read.
-std::shared_ptr<const worker::Sketch> sketch_of(const json::object& object) {
-  const auto scale = whole(object, "scale").value_or(worker::kSketchScale);
+/// Of a metric of type histogram; null if it is not one that can be read.
+std::shared_ptr<const worker::Sketch> sketch_of(const Codec& codec) {
+  const auto scale = whole_of(codec.find("scale")).value_or(worker::kSketchScale);
   // At -8 one bucket spans 256 doublings already, and a finer scale than ours is not kept.
   if (scale < -8 || scale > worker::kSketchScale) return nullptr;
   worker::Sketch sketch;
   sketch.downscale(static_cast<int>(scale));
-  const auto zeros = whole(object, "zeros").value_or(0);
+  const auto zeros = whole_of(codec.find("zeros")).value_or(0);
   if (zeros < 0 || zeros > kMostCounted) return nullptr;
   sketch.add_zeros(static_cast<std::uint64_t>(zeros));
-  const bool read = read_buckets(object.if_contains("buckets"), false, sketch) &&
-                    read_buckets(object.if_contains("negative"), true, sketch);
+  const bool read = read_buckets(codec.find("buckets"), false, sketch) &&
+                    read_buckets(codec.find("negative"), true, sketch);
   return read ? std::make_shared<const worker::Sketch>(std::move(sketch)) : nullptr;
 }
 
 /// Of a worker that sums its samples up; nothing if it does not, or not in numbers.
-std::optional<MetricSample::Batch> batch_of(const json::object& object) {
-  const auto count = whole(object, "count");
-  const auto sum = number_of(object.if_contains("sum"));
-  const auto min = number_of(object.if_contains("min")), max = number_of(object.if_contains("max"));
+std::optional<MetricSample::Batch> batch_of(const Codec& codec) {
+  const auto count = whole_of(codec.find("count"));
+  const auto sum = number_of(codec.find("sum"));
+  const auto min = number_of(codec.find("min")), max = number_of(codec.find("max"));
   const bool whole_batch = count && *count > 0 && sum && min && max;
   if (!whole_batch || !std::isfinite(*sum) || !std::isfinite(*min) || !std::isfinite(*max)) {
     return std::nullopt;
@@ -213,117 +220,6 @@ std::optional<MetricSample::Batch> batch_of(const json::object& object) {
   if (*min > *max) return std::nullopt;
   return MetricSample::Batch{static_cast<std::uint64_t>(*count), *sum, *min, *max};
 }
-
-Status make_histogram(MetricSample& sample, const json::object& object) {
-  auto sketch = sketch_of(object);
-  if (!sample.batch || !sketch || sketch->count() != sample.batch->count) {
-    return refuse(
-        "of type histogram needs `count`, `sum`, `min`, `max` and `buckets` with as many values");
-  }
-  sample.batch->sketch = std::move(sketch);
-  return {};
-}
-
-struct Columns {
-  SamplesTold told;
-  Status read_series(const json::value& value) {
-    const auto* const row = value.if_array();
-    const auto member = [&](std::size_t place) {
-      return row != nullptr && row->size() > place ? &(*row)[place] : nullptr;
-    };
-    auto group = members::name_of(member(0)), name = members::name_of(member(1));
-    if (!group || !name || name->empty())
-      return refuse("of kind samples has a series without name");
-    auto meaning = meaning_from(member(2), members::name_of(member(3)), member(4));
-    if (!meaning) return std::unexpected(meaning.error());
-    told.series.push_back({std::move(*group), std::move(*name), std::move(*meaning)});
-    return {};
-  }
-  Status read_sample(const json::value& value) {
-    const auto* const row = value.if_array();
-    if (row == nullptr || row->size() < 3 || row->size() > 4) {
-      return refuse("of kind samples has a sample that is not [series, time, value, step]");
-    }
-    const auto* const series = (*row)[0].if_int64();
-    const auto time = members::time_of(&(*row)[1]);
-    const auto number = number_of(&(*row)[2]);
-    if (series == nullptr || *series < 0 || std::cmp_greater_equal(*series, told.series.size()) ||
-        !time || !number) {
-      return refuse("of kind samples has a sample that is not [series, time, value, step]");
-    }
-    SamplesTold::Sample one{static_cast<std::size_t>(*series), *time, *number};
-    const auto* const step = row->size() == 4 ? (*row)[3].if_int64() : nullptr;
-    if (step != nullptr && *step >= 0) one.step = *step;
-    told.samples.push_back(one);
-    return {};
-  }
-  void read_suppressed(const json::object& object) {
-    for (const auto& [group, count] : object) {
-      const auto* const number = count.if_int64();
-      if (number == nullptr || *number < 1 || group.size() > kMaxName) continue;
-      told.suppressed.emplace_back(std::string_view(group), static_cast<std::uint64_t>(*number));
-    }
-  }
-};
-
-}  // namespace
-
-Result<Message> metric_from(const json::object& object) {
-  auto name = text_in(object, "name");
-  const auto value = number_of(object.if_contains("value"));
-  if (!name || name->empty()) return refuse("of kind metric needs a `name`");
-  if (!value) return refuse("of kind metric needs a number `value`");
-  MetricSample sample{std::move(*name), *value, text_in(object, "group").value_or("worker")};
-  auto meaning = meaning_from(object.if_contains("labels"), text_in(object, "unit"),
-                              object.if_contains("help"));
-  if (!meaning) return std::unexpected(meaning.error());
-  sample.meaning = std::move(*meaning);
-  const auto type = text_in(object, "type").value_or("");
-  if (type == "counter") {
-    // Written so that NaN is refused, too. Readers take a counter that falls for one that began
-    // again, as rate() of Prometheus does.
-    if (!(*value >= 0) || std::isinf(*value)) {
-      return refuse("of type counter needs a `value` that is finite and not below 0");
-    }
-    sample.counts = true;
-    return sample;
-  }
-  sample.batch = batch_of(object);
-  sample.step = whole(object, "step");
-  if (sample.step && *sample.step < 0) sample.step.reset();
-  sample.time = members::time_of(object.if_contains("time"));
-  const auto* const each = object.if_contains("each");
-  sample.each = each != nullptr && each->is_bool() && each->get_bool();
-  if (type == "histogram") {
-    if (auto done = make_histogram(sample, object); !done) return std::unexpected(done.error());
-  }
-  return sample;
-}
-
-Result<Message> samples_from(const json::object& object) {
-  Columns read;
-  const auto* const series = object.if_contains("series");
-  const auto* const samples = object.if_contains("samples");
-  if (series == nullptr || !series->is_array() || samples == nullptr || !samples->is_array()) {
-    return refuse("of kind samples needs lists `series` and `samples`");
-  }
-  for (const auto& one : series->get_array()) {
-    if (auto done = read.read_series(one); !done) return std::unexpected(done.error());
-  }
-  for (const auto& one : samples->get_array()) {
-    if (auto done = read.read_sample(one); !done) return std::unexpected(done.error());
-  }
-  const auto* const suppressed = object.if_contains("suppressed");
-  if (suppressed != nullptr && suppressed->is_object()) {
-    read.read_suppressed(suppressed->get_object());
-  }
-  return std::move(read.told);
-}
-
-namespace {
-
-constexpr double kLongest = 10 * 365.0 * 86400;   // years; a duration must fit into nanoseconds
-constexpr std::int64_t kMaxDescriptor = 1 << 30;  // fs.nr_open allows no more
 
 AttributeValue attribute_of(const json::value& value) {
   if (value.is_bool()) return value.get_bool();
@@ -335,82 +231,12 @@ AttributeValue attribute_of(const json::value& value) {
   return json::serialize(value);
 }
 
-Result<Message> step_from(const json::object& object) {
-  const auto step = whole(object, "step");
-  if (!step || *step < 0) return refuse("of kind step needs a whole number `step` of at least 0");
-  return StepDone{*step};
-}
-
-Result<Message> checkpoint_from(const json::object& object) {
-  const auto step = whole(object, "step");
-  if (!step || *step < -2) return refuse("of kind checkpoint needs a whole number `step`");
-  return CheckpointDone{*step};
-}
-
-using Members = std::vector<std::pair<std::string, AttributeValue>>;
-
-/// Fails with the end of a sentence.
-Result<Members> members_from(const json::object& object) {
-  Members members;
+std::vector<std::pair<std::string, AttributeValue>> event_attributes(const json::object& object) {
+  std::vector<std::pair<std::string, AttributeValue>> attributes;
   for (const auto& [key, value] : object) {
-    if (members.size() == kMaxAttributes) return refuse("has more than 64 attributes");
-    members.emplace_back(std::string(std::string_view(key)), attribute_of(value));
+    attributes.emplace_back(std::string(std::string_view(key)), attribute_of(value));
   }
-  return members;
-}
-
-Result<Message> event_from(const json::object& object) {
-  auto name = text_in(object, "name");
-  if (!name || name->empty()) return refuse("of kind event needs a `name`");
-  WorkerEvent event{std::move(*name), {}, {}};
-  event.time = members::time_of(object.if_contains("time"));
-  const auto* attributes = object.if_contains("attributes");
-  if (attributes == nullptr) return event;
-  if (!attributes->is_object()) return refuse("has `attributes` that are not an object");
-  auto members = members_from(attributes->get_object());
-  if (!members) return std::unexpected(members.error());
-  event.attributes = std::move(*members);
-  return event;
-}
-
-Result<Message> timer_from(const json::object& object) {
-  const auto id = whole(object, "id");
-  auto scope = text_in(object, "scope");
-  if (!id || *id < 0) return refuse("of kind timer needs a whole number `id` of at least 0");
-  if (!scope) return refuse("of kind timer needs a text `scope` of at most 256 bytes");
-  TimerSet timer{static_cast<std::uint64_t>(*id), std::move(*scope)};
-  const auto* deadline = object.if_contains("deadline");
-  if (deadline == nullptr || deadline->is_null()) return timer;
-  timer.deadline = number_of(deadline);
-  timer.after = number_of(object.if_contains("after")).value_or(0);
-  const auto signal = object.contains("signal") ? whole(object, "signal") : timer.signal;
-  if (!timer.deadline || !std::isfinite(*timer.deadline) || !std::isfinite(timer.after)) {
-    return refuse("of kind timer has a `deadline` that is not a number of seconds");
-  }
-  if (!signal || *signal < 0 || *signal > SIGRTMAX) {
-    return refuse("of kind timer has a `signal` that does not exist");
-  }
-  timer.signal = static_cast<int>(*signal);
-  return timer;
-}
-
-Result<Message> stacks_from(const json::object& object) {
-  const auto signal = whole(object, "signal");
-  const auto descriptor = whole(object, "descriptor");
-  const bool exists = signal && *signal > 0 && *signal <= SIGRTMAX;
-  // Neither can have a handler (signal(7)).
-  if (!exists || *signal == SIGKILL || *signal == SIGSTOP) {
-    return refuse("of kind stacks needs a `signal` that can be handled");
-  }
-  if (!descriptor || *descriptor < 0 || *descriptor > kMaxDescriptor) {
-    return refuse("of kind stacks needs a `descriptor`");
-  }
-  const auto thread = object.contains("thread") ? whole(object, "thread") : 0;
-  if (!thread || *thread < 0 || *thread > std::numeric_limits<pid_t>::max()) {
-    return refuse("of kind stacks has a `thread` that does not exist");
-  }
-  return StacksOffered{static_cast<int>(*signal), static_cast<int>(*descriptor),
-                       static_cast<pid_t>(*thread)};
+  return attributes;
 }
 
 /// Nothing for what the account does not read.
@@ -418,22 +244,129 @@ Result<std::optional<GoodputEntry>> entry_from(const json::value& value) {
   auto read = goodput::read_measurement(value);
   if (!read) return std::unexpected(read.error());
   if (read->entry.kind == goodput::MeasurementKind::Other) return std::nullopt;
-  auto members = members_from(value.get_object());
-  if (!members) return std::unexpected(members.error());
-  return GoodputEntry{read->entry, std::move(read->name), std::move(*members)};
+  const auto& object = value.get_object();
+  if (object.size() > kMaxAttributes) return refuse_packet("has more than 64 attributes");
+  return GoodputEntry{read->entry, std::move(read->name), event_attributes(object)};
+}
+
+}  // namespace
+
+void members(Codec& codec, StepDone& done) {
+  needed(codec, "step", done.step);
+}
+void members(Codec& codec, CheckpointDone& done) {
+  needed(codec, "step", done.step, -2);
+}
+
+void members(Codec& codec, MetricSample& sample) {
+  name_member(codec, "name", sample.name);
+  const auto value = number_of(codec.find("value"));
+  if (!value) return codec.refuse("value");
+  sample.value = *value;
+  sample.group = short_text(codec.find("group")).value_or("worker");
+  sample.meaning = meaning_of(codec, codec.find("labels"), codec.find("unit"), codec.find("help"));
+  const auto type = short_text(codec.find("type")).value_or("");
+  if (type == "counter") {
+    // Written so that NaN is refused, too. Readers take a counter that falls for one that began
+    // again, as rate() of Prometheus does.
+    if (!(*value >= 0) || std::isinf(*value)) codec.refuse("value");
+    sample.counts = true;
+    return;
+  }
+  sample.batch = batch_of(codec);
+  sample.step = whole_of(codec.find("step"));
+  if (sample.step && *sample.step < 0) sample.step.reset();
+  sample.time = time_of(codec.find("time"));
+  sample.each = is_true(codec.find("each"));
+  if (type != "histogram") return;
+  auto sketch = sketch_of(codec);
+  if (!sample.batch || !sketch || sketch->count() != sample.batch->count)
+    return codec.refuse("buckets");
+  sample.batch->sketch = std::move(sketch);
+}
+
+void members(Codec& codec, SamplesTold& told) {
+  if (!codec.has("series", false)) codec.refuse("series");
+  if (!codec.has("samples", false)) codec.refuse("samples");
+  for (const auto& value : codec.elements("series")) {
+    // [group, name, labels, unit, help]
+    const auto* const row = value.if_array();
+    const auto member = [&](std::size_t place) {
+      return row != nullptr && row->size() > place ? &(*row)[place] : nullptr;
+    };
+    auto group = short_text(member(0)), name = short_text(member(1));
+    if (!group || !name || name->empty()) return codec.refuse("series");
+    auto meaning = meaning_of(codec, member(2), member(3), member(4));
+    told.series.push_back({std::move(*group), std::move(*name), std::move(meaning)});
+  }
+  for (const auto& value : codec.elements("samples")) {
+    // [series, time, value, step]
+    const auto* const row = value.if_array();
+    if (row == nullptr || row->size() < 3 || row->size() > 4) return codec.refuse("samples");
+    const auto series = whole_of(&(*row)[0]);
+    const auto time = time_of(&(*row)[1]), number = number_of(&(*row)[2]);
+    if (!series || *series < 0 || std::cmp_greater_equal(*series, told.series.size()) || !time ||
+        !number) {
+      return codec.refuse("samples");
+    }
+    SamplesTold::Sample one{static_cast<std::size_t>(*series), *time, *number};
+    const auto step = row->size() == 4 ? whole_of(&(*row)[3]) : std::nullopt;
+    if (step && *step >= 0) one.step = *step;
+    told.samples.push_back(one);
+  }
+  const auto* const suppressed = codec.find("suppressed");
+  if (suppressed == nullptr || !suppressed->is_object()) return;
+  for (const auto& [group, count] : suppressed->get_object()) {
+    const auto number = whole_of(&count);
+    if (!number || *number < 1 || group.size() > kMaxName) continue;
+    told.suppressed.emplace_back(std::string_view(group), static_cast<std::uint64_t>(*number));
+  }
+}
+
+void members(Codec& codec, WorkerEvent& event) {
+  name_member(codec, "name", event.name);
+  event.time = time_of(codec.find("time"));
+  const auto* const attributes = codec.find("attributes");
+  if (attributes == nullptr) return;
+  const auto* const object = attributes->if_object();
+  if (object == nullptr || object->size() > kMaxAttributes) return codec.refuse("attributes");
+  event.attributes = event_attributes(*object);
+}
+
+void members(Codec& codec, TimerSet& timer) {
+  needed(codec, "id", timer.id);
+  needed(codec, "scope", timer.scope, kMaxName);
+  const auto* const deadline = codec.find("deadline");
+  if (deadline == nullptr || deadline->is_null()) return;
+  timer.deadline = number_of(deadline);
+  timer.after = number_of(codec.find("after")).value_or(0);
+  if (!timer.deadline || !std::isfinite(*timer.deadline) || !std::isfinite(timer.after))
+    codec.refuse("deadline");
+  codec("signal", timer.signal, 0, SIGRTMAX);
+}
+
+void members(Codec& codec, StacksOffered& offer) {
+  needed(codec, "signal", offer.signal, 1, SIGRTMAX);
+  // Neither can have a handler (signal(7)).
+  if (offer.signal == SIGKILL || offer.signal == SIGSTOP) codec.refuse("signal");
+  needed(codec, "descriptor", offer.descriptor, 0, kMaxDescriptor);
+  codec("thread", offer.thread, 0, std::numeric_limits<pid_t>::max());
+}
+
+void members(Codec& codec, PhaseEntered& phase) {
+  name_member(codec, "phase", phase.name);
+  phase.at_most = time_member(codec, "at_most");
 }
 
 /// An entry that cannot be read costs only itself.
-Result<Message> goodput_from(const json::object& object) {
-  GoodputEntries said{text_in(object, "job").value_or(""), {}, 0};
-  const auto* hooks = object.if_contains("hooks");
-  said.by_hooks = hooks != nullptr && hooks->is_bool() && hooks->get_bool();
-  said.lost =
-      // A negative number would become a huge one.
-      static_cast<std::uint64_t>(std::max<std::int64_t>(whole(object, "lost").value_or(0), 0));
-  const auto* entries = object.if_contains("entries");
-  if (entries == nullptr || !entries->is_array()) return refuse("of kind goodput needs `entries`");
-  for (const auto& one : entries->get_array()) {
+void members(Codec& codec, GoodputEntries& said) {
+  said.job = short_text(codec.find("job")).value_or("");
+  said.by_hooks = is_true(codec.find("hooks"));
+  // A negative number would become a huge one.
+  said.lost = static_cast<std::uint64_t>(
+      std::max<std::int64_t>(whole_of(codec.find("lost")).value_or(0), 0));
+  if (!codec.has("entries", false)) codec.refuse("entries");
+  for (const auto& one : codec.elements("entries")) {
     auto entry = entry_from(one);
     if (!entry) {
       if (++said.refused == 1) said.refusal = std::move(entry.error().text);
@@ -443,78 +376,46 @@ Result<Message> goodput_from(const json::object& object) {
   }
   // To the account an entry that was refused is missing just as one that was lost.
   said.lost += said.refused;
-  return said;
 }
 
-Result<Message> sender_from(const json::object& object) {
-  const auto* directory = object.if_contains("directory");
-  if (directory == nullptr || !directory->is_string()) {
-    return refuse("of kind from needs a text `directory`");
-  }
-  return SentFrom{std::string(std::string_view(directory->get_string()))};
+void members(Codec& codec, PreemptAsked& ask) {
+  ask.deadline = time_member(codec, "deadline").value_or(Duration::zero());
 }
 
-Result<Message> lost_from(const json::object& object) {
-  const auto count = whole(object, "count").value_or(0);
-  if (count < 1) return refuse("of kind lost needs a whole `count` of at least 1");
-  return NotTold{static_cast<std::uint64_t>(count)};
+void members(Codec& codec, SentFrom& from) {
+  // A path may have any bytes.
+  const auto* const directory = codec.find("directory");
+  if (directory == nullptr || !directory->is_string()) return codec.refuse("directory");
+  from.directory = std::string_view(directory->get_string());
 }
 
-Result<Message> phase_from(const json::object& object) {
-  auto name = text_in(object, "phase");
-  if (!name || name->empty()) return refuse("of kind phase needs a text `phase` of 1 to 256 bytes");
-  PhaseEntered phase{std::move(*name)};
-  const auto* at_most = object.if_contains("at_most");
-  if (at_most == nullptr || at_most->is_null()) return phase;
-  const auto seconds = number_of(at_most);
-  // Written so that NaN is refused as well.
-  if (!seconds || !(*seconds > 0)) {
-    return refuse("of kind phase has an `at_most` that is not a number of seconds above 0");
-  }
-  phase.at_most = from_seconds(std::min(*seconds, kLongest));
-  return phase;
+void members(Codec& codec, NotTold& lost) {
+  needed(codec, "count", lost.count, 1);
 }
-
-Result<Message> preempt_from(const json::object& object) {
-  const auto* deadline = object.if_contains("deadline");
-  if (deadline == nullptr || deadline->is_null()) return PreemptAsked{};
-  const auto seconds = number_of(deadline);
-  // Refuses NaN as well, as above.
-  if (!seconds || !(*seconds > 0)) {
-    return refuse("of kind preempt has a `deadline` that is not a number of seconds above 0");
-  }
-  return PreemptAsked{from_seconds(std::min(*seconds, kLongest))};
-}
-
-}  // namespace
 
 Result<Message> parse_message(std::string_view packet) {
-  if (packet.size() > kMaxPacket) return refuse("is longer than 16 KiB");
+  // By their place in the variant.
+  constexpr std::array<std::string_view, std::variant_size_v<Message>> kKinds = {
+      "step",  "checkpoint", "metric",     "event",   "returned", "timer", "stacks",
+      "phase", "goodput",    "ask_stacks", "preempt", "from",     "lost",  "samples"};
+  if (packet.size() > kMaxPacket) return refuse_packet("is longer than 16 KiB");
   json::error_code error;
   json::parse_options options;
   options.max_depth = 8;
   auto value = json::parse(packet, error, {}, options);
   // Only then, because the mending costs a copy and nearly all packets are sound.
-  if (error) value = json::parse(members::with_whole_characters(packet), error, {}, options);
-  if (error || !value.is_object()) return refuse("is not a JSON object");
-  const auto& object = value.get_object();
-  const auto kind = text_in(object, "kind");
-  if (!kind) return refuse("has no `kind`");
-  if (*kind == "step") return step_from(object);
-  if (*kind == "checkpoint") return checkpoint_from(object);
-  if (*kind == "metric") return metric_from(object);
-  if (*kind == "samples") return samples_from(object);
-  if (*kind == "event") return event_from(object);
-  if (*kind == "timer") return timer_from(object);
-  if (*kind == "stacks") return stacks_from(object);
-  if (*kind == "phase") return phase_from(object);
-  if (*kind == "goodput") return goodput_from(object);
-  if (*kind == "from") return sender_from(object);
-  if (*kind == "lost") return lost_from(object);
-  if (*kind == "ask_stacks") return StacksAsked{};
-  if (*kind == "preempt") return preempt_from(object);
-  if (*kind == "returned") return Returned{};
-  return refuse(fmt::format("has the unknown kind '{}'", *kind));
+  if (error) value = json::parse(with_whole_characters(packet), error, {}, options);
+  if (error || !value.is_object()) return refuse_packet("is not a JSON object");
+  std::string unsound, kind;
+  Codec codec(value, unsound);
+  codec("kind", kind, kMaxName);
+  if (kind.empty()) return refuse_packet("has no `kind`");
+  Message message;
+  if (!read_alternative(codec, kind, kKinds, message))
+    return refuse_packet(fmt::format("has the unknown kind '{}'", kind));
+  if (!unsound.empty())
+    return refuse_packet(fmt::format("of kind {} has no valid `{}`", kind, unsound));
+  return message;
 }
 
 std::optional<std::int64_t> step_of(const Message& message) {

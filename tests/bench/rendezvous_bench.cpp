@@ -221,7 +221,7 @@ class Crowd {
       std::exit(1);
     };
     links_[i]->start(std::move(handlers));
-    links_[i]->send(encode(FromAgent(Hello{"bench", false, 0})));
+    links_[i]->send(encode(FromAgent(Hello{"bench"})));
     if (i % 64 == 63) loop_.poll();
   }
   void join(std::size_t i) {

@@ -732,7 +732,7 @@ class OddPeers(Elastic):
         port = int(self.where[1].rsplit(":", 1)[1])
         peer = self.stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
         nonce = os.urandom(16)
-        peer.sendall(b"\xe5lastrun\x02" + nonce)
+        peer.sendall(b"\xe5lastrun\x03" + nonce)
         greeting = b""
         while len(greeting) < 25:
             greeting += peer.recv(25 - len(greeting))

@@ -169,7 +169,7 @@ class Store(Case):
         with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.settimeout(0.05)
             # A greeting, and a first frame that never ends.
-            stranger.sendall(b"\xe5lastrun\x02" + bytes(16) + (60000).to_bytes(4, "little"))
+            stranger.sendall(b"\xe5lastrun\x03" + bytes(16) + (60000).to_bytes(4, "little"))
             end = time.monotonic() + 30
             closed = False
             while not closed and time.monotonic() < end:
@@ -186,7 +186,7 @@ class Store(Case):
         child, port = self.store()
         for _ in range(100):
             with socket.create_connection(("127.0.0.1", port)) as stranger:
-                stranger.sendall(b"\xe5lastrun\x02" + bytes(16) + bytes(36))
+                stranger.sendall(b"\xe5lastrun\x03" + bytes(16) + bytes(36))
                 while stranger.recv(4096):
                     pass
         child.terminate()

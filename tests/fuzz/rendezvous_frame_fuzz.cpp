@@ -131,8 +131,8 @@ void say(std::string_view bytes) {
   node.id = node.role = node.address = said;
   node.alternates = {said};
   for (const FromAgent& message :
-       {FromAgent(Failed{1, cause}), FromAgent(Leaving{said}), FromAgent(Hello{said, false, 1}),
-        FromAgent(Join{node, {}, {}})}) {
+       {FromAgent(Failed{1, cause}), FromAgent(Leaving{said}),
+        FromAgent(Hello{said, rendezvous::Hello::Who::Agent, 1}), FromAgent(Join{node, {}, {}})}) {
     const std::string text = encode(message);
     require(text.size() <= (64 << 10));
     const auto taken = decode_from_agent(text);

@@ -33,7 +33,7 @@ class Peer:
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         own = b"n" * 16
-        self.socket.sendall(b"\xe5lastrun\x02" + own)
+        self.socket.sendall(b"\xe5lastrun\x03" + own)
         self.session = own + self.take(25)[9:]
         self.number = 0
 

@@ -181,7 +181,7 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::AskReached& push) {
   return {TellReached{}};
 }
 
-// The connection to the coordinator is lost, or it is of an earlier release: this node alone saves.
+// The connection to the coordinator is lost: this node alone saves.
 NodePolicy::Actions NodePolicy::on(const PreemptUnheard& fact) {
   if (saving_ || order_ || ending_) return {};
   // By itself: the coordinator did not answer, and the time to save in runs out.

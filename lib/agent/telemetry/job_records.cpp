@@ -89,16 +89,14 @@ void JobRecords::begin(Duration since_start) {
 
 void JobRecords::on(const moment::PhaseChanged& seen) {
   phase_since_ = seen.now;
-  if (pipeline_.wants(kScope))
-    tell("phase", {{"phase", std::string(goodput::phase_name(seen.phase))}});
+  tell("phase", {{"phase", std::string(goodput::phase_name(seen.phase))}});
 }
 
 void JobRecords::on(const moment::Progress& seen) {
-  if (pipeline_.wants(kScope)) tell("rendezvous.progress", {{"text", seen.text}});
+  tell("rendezvous.progress", {{"text", seen.text}});
 }
 
 void JobRecords::on(const moment::RoundReady& seen) {
-  if (!pipeline_.wants(kScope)) return;
   tell("rendezvous.round", {{"round", seen.round.number},
                             {"epoch", seen.round.epoch},
                             {"attempt", whole(seen.round.attempt)},
@@ -112,7 +110,6 @@ void JobRecords::on(const moment::RoundReady& seen) {
 }
 
 void JobRecords::on(const moment::Started& seen) {
-  if (!pipeline_.wants(kScope)) return;
   for (const auto& worker : seen.group) tell("worker.started", worker_attributes(worker));
   tell("group.started", {{"round", seen.round.number},
                          {"attempt", whole(seen.round.attempt)},
@@ -121,11 +118,10 @@ void JobRecords::on(const moment::Started& seen) {
 }
 
 void JobRecords::on(const moment::Joined& seen) {
-  if (pipeline_.wants(kScope)) tell(seen.all ? "ranks.connected" : "ranks.connecting", {});
+  tell(seen.all ? "ranks.connected" : "ranks.connecting", {});
 }
 
 void JobRecords::on(const moment::Failed& seen) {
-  if (!pipeline_.wants(kScope)) return;
   const auto& first = seen.judgement.first();
   Attributes attributes{
       {"rank", whole(first.rank)},
@@ -142,7 +138,6 @@ void JobRecords::on(const moment::Failed& seen) {
 
 // By another name: this node has no downtime, which readers of a journal take from `restart`.
 void JobRecords::tell_restart(std::string_view name, const rendezvous::Restart& order) {
-  if (!pipeline_.wants(kScope)) return;
   const auto& cause = order.cause;
   // `failure` beside `attempt_spent`: a node that is lost counts as a failure in the account,
   // though it costs no restart.
@@ -159,7 +154,6 @@ void JobRecords::tell_restart(std::string_view name, const rendezvous::Restart& 
 }
 
 void JobRecords::on(const moment::Stopped& seen) {
-  if (!pipeline_.wants(kScope)) return;
   for (const auto& worker : seen.group) {
     auto attributes = worker_attributes(worker);
     add_exit(attributes, worker.exit);
@@ -171,18 +165,16 @@ void JobRecords::on(const moment::Stopped& seen) {
 }
 
 void JobRecords::on(const TimerExpired& seen) {
-  if (pipeline_.wants(kScope)) tell("timer.expired", facts_of(*seen.timer));
+  tell("timer.expired", facts_of(*seen.timer));
 }
 
 void JobRecords::on(const TimerKilled& seen) {
-  if (!pipeline_.wants(kScope)) return;
   auto attributes = facts_of(*seen.timer);
   attributes.emplace_back("stack", join(seen.timer->stack, "\n"));
   tell("timer.killed", std::move(attributes));
 }
 
 void JobRecords::on(const HangSeen& seen) {
-  if (!pipeline_.wants(kScope)) return;
   const auto culprits = hangs::culprits_of(seen.hang->stacks);
   Attributes attributes{
       {"text", hangs::hang_text(seen.hang->stacks)},
@@ -195,7 +187,6 @@ void JobRecords::on(const HangSeen& seen) {
 }
 
 void JobRecords::on(const moment::Ended& seen) {
-  if (!pipeline_.wants(kScope)) return;
   Attributes attributes{{"ending", std::string(ending_name(seen.result.ending.kind))},
                         {"succeeded", seen.result.succeeded()},
                         {"verdict", verdict_sentence(seen.result)},

@@ -24,7 +24,9 @@ class JobRecords final : public Observer {
 
   /// First of all: what the job is. `since_start`: so long ago its agent began.
   void begin(Duration since_start);
-  void heard(const Moment& one) override { dispatch(one, *this); }
+  void heard(const Moment& one) override {
+    if (pipeline_.wants(kScope)) dispatch(one, *this);
+  }
   using Observer::on;
   void on(const moment::PhaseChanged& seen);
   void on(const moment::Progress& seen);

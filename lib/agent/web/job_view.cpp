@@ -17,14 +17,6 @@ namespace {
 /// Over how long the rate of steps is counted.
 constexpr Duration kRateOver = std::chrono::seconds(10);
 
-json::object cause_json(const rendezvous::Cause& cause) {
-  json::object text;
-  text["text"] = printable(cause.text);
-  text["node"] = cause.node;
-  text["rank"] = cause.rank >= 0 ? json::value(cause.rank) : nullptr;
-  return text;
-}
-
 std::string_view state_of(const workers::Worker& worker) {
   if (worker.abandoned) return "abandoned";
   if (!worker.exit) return worker.returned ? "returned" : "running";
@@ -48,52 +40,47 @@ std::string JobView::phase_name() const {
 }
 
 json::object JobView::job_json() const {
-  json::object job;
-  job["run_id"] = spec_.run_id;
-  job["name"] = spec_.name;
-  job["script"] = spec_.script;
-  job["role"] = spec_.role;
-  job["min_nodes"] = spec_.min_nodes;
-  job["max_nodes"] = spec_.max_nodes;
-  job["nproc_per_node"] = spec_.nproc_per_node;
-  job["max_restarts"] = spec_.max_restarts;
-  return job;
+  return {{"run_id", spec_.run_id},
+          {"name", spec_.name},
+          {"script", spec_.script},
+          {"role", spec_.role},
+          {"min_nodes", spec_.min_nodes},
+          {"max_nodes", spec_.max_nodes},
+          {"nproc_per_node", spec_.nproc_per_node},
+          {"max_restarts", spec_.max_restarts}};
 }
 
 json::value JobView::round_json() const {
   if (!round_) return nullptr;
-  json::object round;
-  round["number"] = round_->number;
-  round["attempt"] = round_->attempt;
-  round["nodes"] = round_->group_world_size();
-  round["group_rank"] = round_->group_rank;
-  round["world_size"] = round_->world_size;
-  round["waited_s"] = to_seconds(waited_);
-  round["starting_s"] = to_seconds(starting_);
-  return round;
+  return {{"number", round_->number},
+          {"attempt", round_->attempt},
+          {"nodes", round_->group_world_size()},
+          {"group_rank", round_->group_rank},
+          {"world_size", round_->world_size},
+          {"waited_s", to_seconds(waited_)},
+          {"starting_s", to_seconds(starting_)}};
 }
 
 json::object JobView::worker_json(const workers::Worker& worker) const {
-  json::object text;
-  text["rank"] = worker.rank;
-  text["local_rank"] = worker.local_rank;
-  text["pid"] = worker.pid;
-  text["state"] = state_of(worker);
-  text["end"] = worker.exit ? json::value(worker.exit->status.text()) : nullptr;
   const auto held = held_.find(worker.rank);
-  text["held"] = held != held_.end() ? json::value(held->second) : nullptr;
   const auto found = steps_.find(worker.rank);
-  if (found == steps_.end()) {
-    for (const char* name : {"step", "step_age_s", "steps_per_s"}) text[name] = nullptr;
-    return text;
+  json::value step, age, rate;
+  if (found != steps_.end()) {
+    const auto& steps = found->second;
+    const double passed = to_seconds(clock_.now() - steps.at);
+    step = steps.last, age = passed;
+    // One that stands still has not the pace of before.
+    rate = steps.rate * passed > 1 ? 1 / passed : steps.rate;
   }
-  const auto& steps = found->second;
-  text["step"] = steps.last;
-  const double age = to_seconds(clock_.now() - steps.at);
-  text["step_age_s"] = age;
-  // One that stands still has not the pace of before.
-  text["steps_per_s"] = steps.rate * age > 1 ? 1 / age : steps.rate;
-  return text;
+  return {{"rank", worker.rank},
+          {"local_rank", worker.local_rank},
+          {"pid", worker.pid},
+          {"state", state_of(worker)},
+          {"end", worker.exit ? json::value(worker.exit->status.text()) : nullptr},
+          {"held", held != held_.end() ? json::value(held->second) : nullptr},
+          {"step", std::move(step)},
+          {"step_age_s", std::move(age)},
+          {"steps_per_s", std::move(rate)}};
 }
 
 json::array JobView::workers_json() const {
@@ -105,22 +92,22 @@ json::array JobView::workers_json() const {
 }
 
 json::object JobView::restarts_json() const {
-  json::object restarts;
-  restarts["count"] = restart_count_;
-  restarts["spent"] = spent_;
-  restarts["left"] = restarts_left_;
-  restarts["limit"] = spec_.max_restarts;
   json::array latest;
   for (const auto& one : restarts_) {
-    json::object text = cause_json(one.cause);
-    text["at"] = to_seconds(one.at);
-    text["round"] = one.round;
-    text["spent"] = one.spent;
+    json::object text{{"text", printable(one.cause.text)},
+                      {"node", one.cause.node},
+                      {"rank", one.cause.rank >= 0 ? json::value(one.cause.rank) : nullptr},
+                      {"at", to_seconds(one.at)},
+                      {"round", one.round},
+                      {"spent", one.spent}};
     if (!one.role.empty()) text["role"] = one.role;
     latest.push_back(std::move(text));
   }
-  restarts["latest"] = std::move(latest);
-  return restarts;
+  return {{"count", restart_count_},
+          {"spent", spent_},
+          {"left", restarts_left_},
+          {"limit", spec_.max_restarts},
+          {"latest", std::move(latest)}};
 }
 
 json::array JobView::metrics_json() const {
@@ -138,33 +125,31 @@ json::array JobView::metrics_json() const {
 
 json::object JobView::status() const {
   const auto now = clock_.now();
-  json::object text;
-  text["job"] = job_json();
-  text["node"] = {{"host", host_name()}, {"pid", ::getpid()}};
-  text["started"] = to_seconds(begun_wall_);
-  text["now"] = to_seconds(clock_.wall());
-  text["uptime_s"] = to_seconds(now - begun_);
-  text["phase"] = phase_name();
-  text["phase_text"] = phase_text(phase_);
-  text["phase_s"] = to_seconds(now - phase_since_);
-  text["progress"] = progress_;
-  text["round"] = round_json();
   json::object store{{"rendezvous", spec_.rdzv_backend}, {"workers", nullptr}};
   if (round_) {
     store["workers"] = net::format_endpoint(round_->master_addr, round_->master_port);
     store["served_here"] = sources_.serves_store();
   }
-  text["store"] = std::move(store);
-  text["workers"] = workers_json();
-  text["restarts"] = restarts_json();
-  text["goodput"] = sources_.goodput ? sources_.goodput() : nullptr;
-  text["metrics"] = metrics_json();
-  text["failure"] = failure_.empty() ? json::value(nullptr) : json::value(failure_);
-  text["failed_rank"] = failed_rank_ ? json::value(*failed_rank_) : nullptr;
-  text["succeeded"] = succeeded_ ? json::value(*succeeded_) : nullptr;
   const auto report = succeeded_ && sources_.report ? sources_.report() : std::string();
-  text["report"] = report.empty() ? json::value(nullptr) : json::value(printable(report));
-  return text;
+  return {{"job", job_json()},
+          {"node", {{"host", host_name()}, {"pid", ::getpid()}}},
+          {"started", to_seconds(begun_wall_)},
+          {"now", to_seconds(clock_.wall())},
+          {"uptime_s", to_seconds(now - begun_)},
+          {"phase", phase_name()},
+          {"phase_text", phase_text(phase_)},
+          {"phase_s", to_seconds(now - phase_since_)},
+          {"progress", progress_},
+          {"round", round_json()},
+          {"store", std::move(store)},
+          {"workers", workers_json()},
+          {"restarts", restarts_json()},
+          {"goodput", sources_.goodput ? sources_.goodput() : nullptr},
+          {"metrics", metrics_json()},
+          {"failure", text_or_null(failure_)},
+          {"failed_rank", or_null(failed_rank_)},
+          {"succeeded", or_null(succeeded_)},
+          {"report", text_or_null(printable(report))}};
 }
 
 void JobView::on(const moment::WorkerSaid& seen) {

@@ -137,7 +137,7 @@ Coordinator::Coordinator(boost::asio::io_context& loop, Clock& clock,
       local_agents_(clock, [this](Peer peer) { forget_lost(peer); }),
       leavers_due_(clock.make_alarm()),
       fences_due_(clock.make_alarm()) {
-  settings_.run_id = fit_text(settings_.run_id);  // as agents will say it
+  settings_.run_id = fit_text(settings_.run_id, kLongestSent);  // as agents will say it
   for (const auto& world : settings_.known_worlds) {
     MemberFence fence;
     fence.expect(world.id, world.nodes, 0);
@@ -292,16 +292,15 @@ void Coordinator::welcome(Peer peer, Connection& connection, const Hello& hello)
   connection.host = hello.host;
   hellos_[peer] = hello;
   if (hello.processes) local_agents_.note(peer, *hello.processes);
-  if (hello.wants_status) {
+  if (hello.who == Hello::Who::Status) {
     connection.link->send(encode(FromCoordinator(StatusText{status()})));
     return;
   }
-  if (hello.wants_stacks) return ask_stacks(peer, connection, hello.run_id);
+  if (hello.who == Hello::Who::Stacks) return ask_stacks(peer, connection, hello.run_id);
   // With the last world, also for an agent outside it: a restarted store knows only what its
   // agents tell.
   Welcome answer{hello.run_id, settings_.epoch, settings_.stand_alone, settings_.heartbeat,
                  settings_.heartbeats_missed};
-  answer.fences = answer.stacks = answer.saves = true;
   if (const auto job = jobs_.find(hello.run_id); job != jobs_.end()) {
     answer.world = job->second->state.last_world();
   }
@@ -374,8 +373,6 @@ void Coordinator::enter(Peer peer, Connection& connection, const Rules& rules) {
   Job& job = job_of(hellos_[peer].run_id, rules);
   connection.job = &job;
   job.links[peer] = connection.link;
-  if (!hellos_[peer].stacks) job.without_stacks.insert(peer);
-  if (!hellos_[peer].saves) job.without_saves.insert(peer);
   lost_contact_.came(), ++agents_;
 }
 
@@ -540,7 +537,7 @@ std::optional<Done> Coordinator::verdict() const {
 }
 
 bool Coordinator::is_over_for(const Hello& hello) const {
-  if (hello.epoch > 0 || hello.wants_status || hello.at_work) return false;
+  if (hello.epoch > 0 || hello.who == Hello::Who::Status || hello.at_work) return false;
   // One of another start is refused before: this one is merely late.
   if (!settings_.start.empty() && !hello.start.empty()) return false;
   const auto job = jobs_.find(hello.run_id);

@@ -101,7 +101,7 @@ void Job::ask_stacks(Peer peer, const std::shared_ptr<net::Link>& link) {
 void Job::lost(Peer peer, const std::string& why, Loss loss) {
   const TimePoint now = clock_.now();
   // The link first: what the state decides next is not for this peer any more.
-  links.erase(peer), without_stacks.erase(peer), without_saves.erase(peer);
+  links.erase(peer);
   askers_.erase(peer);
   state.depart(peer, why, now, loss);
   look_at_round();
@@ -134,11 +134,8 @@ void Job::deliver_stacks() {
 void Job::note_assigned(Peer peer, const Assigned& assigned) {
   const auto at = static_cast<std::size_t>(assigned.group_rank);
   const auto& world = *assigned.world;
-  standstill_.assigned(peer, world.id.round, world.members[at], world.ranks.of[at].rank,
-                       !without_stacks.contains(peer));
-  // One that does not understand the question is not waited for; its workers go with the job.
-  if (!without_saves.contains(peer))
-    preemption_.assigned(peer, world.id.round, assigned.group_rank);
+  standstill_.assigned(peer, world.id.round, world.members[at], world.ranks.of[at].rank);
+  preemption_.assigned(peer, world.id.round, assigned.group_rank);
 }
 
 // Until its role runs again it neither hangs nor saves, and is not waited for.

@@ -16,7 +16,6 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 namespace elastrun::rendezvous {
@@ -110,8 +109,6 @@ class Job {
 
   State state;
   std::unordered_map<Peer, std::shared_ptr<net::Link>> links;
-  /// Agents of earlier releases, which end a connection over words of stacks, or of saving.
-  std::unordered_set<Peer> without_stacks, without_saves;
 
  private:
   void record_world();

@@ -1,79 +1,94 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/election/election_entry.hpp"
 
-#include "core/json.hpp"
 #include "core/text.hpp"
 #include "rendezvous/wire/messages.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 namespace elastrun::rendezvous {
 namespace {
 
-// A worker's failure without the worker says no more than that the job is over.
-Cause::Kind kind_of(const json::value& record) {
-  bool sound = true;
-  // By the reader of the wire, so that the names of causes stand in one place.
-  const Cause cause = read_cause(Reader(record, sound));
-  return cause.kind == Cause::Kind::WorkerFailed ? Cause::Kind::Closed : cause.kind;
+constexpr std::array<std::string_view, 3> kOverWords = {"", "succeeded", "failed"};
+
+/// Rounded up: a successor that waits too short a time forms a world beside this one.
+void milliseconds_member(Codec& codec, std::string_view name, Duration& time) {
+  using std::chrono::milliseconds;
+  auto count = std::chrono::ceil<milliseconds>(time).count();
+  codec(name, count, 0, std::chrono::duration_cast<milliseconds>(kLongestGrace).count());
+  if (codec.reads()) time = milliseconds(count);
 }
 
-constexpr auto kLongestEntry = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestGrace);
-
-std::int64_t whole_of(const json::value& record, std::string_view name, std::int64_t most) {
-  // Any client of the register can have written this: sums and clocks must be able to hold it.
-  return std::clamp<std::int64_t>(member_int_or(record, name, 0), 0, most);
-}
-
-std::string text_of(const json::value& record, std::string_view name) {
-  bool sound = true;
-  return Reader(record, sound).text(name);
-}
-
-bool flag_of(const json::value& record, std::string_view name) {
-  const json::value* found = find_member(record, name);
-  return found != nullptr && found->is_bool() && found->as_bool();
-}
-
-WorldRecord recorded_world_of(const json::value& record) {
-  const auto whole = [&record](std::string_view name, std::int64_t most) {
-    return whole_of(record, name, most);
-  };
-  WorldRecord world{{whole("epoch", kHighestEpoch), whole("round", std::int64_t{1} << 53)},
-                    static_cast<int>(whole("nodes", 1 << 24)),
-                    text_of(record, "address"),
-                    static_cast<std::uint16_t>(whole("port", 65535)),
-                    std::chrono::milliseconds(whole("at_work_ms", kLongestEntry.count())),
-                    flag_of(record, "local")};
-  const json::value* names = find_member(record, "names");
-  if (names == nullptr || !names->is_array()) return world;
-  for (const json::value& name : names->as_array()) {
-    if (name.is_string()) world.members.emplace_back(name.get_string());
-  }
-  return world;
+void verdict_member(Codec& codec, std::optional<Done>& verdict) {
+  std::size_t over = !verdict ? 0 : verdict->failed ? 2 : 1;
+  if (codec.has("over", over > 0)) codec.word("over", over, kOverWords);
+  if (over == 0) return;
+  Cause cause = verdict ? verdict->cause : Cause{};
+  const bool failed = over == 2;
+  if (failed && codec.has("kind", true)) cause_kind(codec, cause.kind);
+  cause.text = printable(std::move(cause.text));
+  if (failed && codec.has("text", true)) codec("text", cause.text);
+  // A worker's failure without the worker says no more than that the job is over.
+  if (cause.kind == Cause::Kind::WorkerFailed) cause.kind = Cause::Kind::Closed;
+  if (codec.reads()) verdict = {failed, std::move(cause)};
 }
 
 }  // namespace
 
+struct WrittenEntry {
+  EntryPlace place;
+  std::string nonce;
+};
+void members(Codec& codec, WrittenEntry& entry) {
+  codec.name("address", entry.place.address);
+  codec("port", entry.place.port);
+  codec("nonce", entry.nonce);
+  codec("above", entry.place.above);
+}
+
+void members(Codec& codec, RecordedWorld& recorded) {
+  WorldRecord& world = recorded.world;
+  codec("epoch", world.id.epoch, 0, kHighestEpoch);
+  codec("round", world.id.round, 0, std::int64_t{1} << 53);
+  codec("nodes", world.nodes);
+  codec("address", world.address);
+  codec("port", world.port);
+  codec("by", recorded.by);
+  codec("network", recorded.network);
+  milliseconds_member(codec, "at_work_ms", world.at_work);
+  codec("local", world.local);
+  if (codec.has("names", !world.members.empty())) codec("names", world.members);
+  if (codec.has("leavers", recorded.leavers > 0)) {
+    codec("leavers", recorded.leavers);
+    milliseconds_member(codec, "leaving_ms", recorded.leaving);
+  }
+  if (codec.has("stopping", recorded.break_up.has_value())) {
+    auto& broken = recorded.break_up ? *recorded.break_up : recorded.break_up.emplace();
+    codec("members", broken.members);
+    codec("stopping", broken.stopping);
+    milliseconds_member(codec, "stopping_ms", broken.stopping_for);
+    codec("left", broken.left);
+  }
+  verdict_member(codec, recorded.verdict);
+}
+
 std::string encode_entry(const EntryPlace& place, const std::string& nonce) {
-  return to_wire(json::object{
-      {"address", place.address}, {"port", place.port}, {"nonce", nonce}, {"above", place.above}});
+  return json::serialize(to_json(WrittenEntry{place, nonce}));
 }
 
 Result<EntryPlace> decode_entry(const std::string& text) {
   const auto parsed = parse_json(text);
   if (!parsed) return std::unexpected(parsed.error().context("the coordinator's entry"));
-  const auto port = member_int_or(*parsed, "port", 0);
+  WrittenEntry entry;
+  const auto unsound = from_json(*parsed, entry);
+  EntryPlace& place = entry.place;
+  if (unsound == "address" || unsound == "port" || place.address.empty() || place.port == 0)
+    return fail(Code::Protocol, "the coordinator's entry names no address and port");
   // The epoch that follows must be one that every agent believes, or agents ignore the register
   // from then on.
-  bool sound = true;
-  EntryPlace place{
-      Reader(*parsed, sound).name("address"), static_cast<std::uint16_t>(port),
-      std::clamp<std::int64_t>(member_int_or(*parsed, "above", 0), 0, kHighestEpoch - 1)};
-  if (!sound || place.address.empty() || port <= 0 || port > 65535) {
-    return fail(Code::Protocol, "the coordinator's entry names no address and port");
-  }
+  place.above = std::min(place.above, kHighestEpoch - 1);
   return place;
 }
 
@@ -86,61 +101,16 @@ void raise_epoch(LeaderLease::Leader& leader) {
 }
 
 std::string encode_record(const RecordedWorld& recorded) {
-  json::object record{{"epoch", recorded.world.id.epoch}, {"round", recorded.world.id.round},
-                      {"nodes", recorded.world.nodes},    {"address", recorded.world.address},
-                      {"port", recorded.world.port},      {"by", recorded.by},
-                      {"network", recorded.network}};
-  // Rounded up, like all times of a record: a successor that waits too short a time forms a world
-  // beside this one.
-  record["at_work_ms"] =
-      std::chrono::ceil<std::chrono::milliseconds>(recorded.world.at_work).count();
-  record["local"] = recorded.world.local;
-  const auto& names = recorded.world.members;
-  if (!names.empty()) record["names"] = json::array(names.begin(), names.end());
-  if (recorded.leavers > 0) {
-    record["leavers"] = recorded.leavers;
-    record["leaving_ms"] = std::chrono::ceil<std::chrono::milliseconds>(recorded.leaving).count();
-  }
-  if (const auto& broken = recorded.break_up) {
-    record["members"] = broken->members;
-    record["stopping"] = broken->stopping;
-    record["stopping_ms"] =
-        std::chrono::ceil<std::chrono::milliseconds>(broken->stopping_for).count();
-    record["left"] = broken->left;
-  }
-  if (recorded.verdict) record["over"] = recorded.verdict->failed ? "failed" : "succeeded";
-  if (recorded.verdict && recorded.verdict->failed) {
-    record["kind"] = write_cause(recorded.verdict->cause).at("kind");
-    record["text"] = printable(recorded.verdict->cause.text);
-  }
-  return to_wire(record);
+  return json::serialize(to_json(recorded));
 }
 
 std::optional<RecordedWorld> decode_record(const std::string& text) {
   if (text.empty()) return std::nullopt;
   RecordedWorld recorded;
-  const auto parsed = parse_json(text);
   // Unreadable, but there: a world may be at work, so the successor waits instead of forming
-  // another one.
-  if (!parsed) return recorded;
-  const auto whole = [&parsed](std::string_view name, std::int64_t most) {
-    return whole_of(*parsed, name, most);
-  };
-  recorded.world = recorded_world_of(*parsed);
-  recorded.by = text_of(*parsed, "by");
-  recorded.leavers = static_cast<int>(whole("leavers", 1 << 24));
-  recorded.leaving = std::chrono::milliseconds(whole("leaving_ms", kLongestEntry.count()));
-  if (find_member(*parsed, "stopping") != nullptr) {
-    recorded.break_up = {static_cast<int>(whole("members", 1 << 24)),
-                         static_cast<int>(whole("stopping", 1 << 24)),
-                         std::chrono::milliseconds(whole("stopping_ms", kLongestEntry.count())),
-                         flag_of(*parsed, "left")};
-  }
-  recorded.network = text_of(*parsed, "network");
-  const std::string over = text_of(*parsed, "over");
-  if (over != "failed" && over != "succeeded") return recorded;
-  recorded.verdict = {over == "failed", {.kind = kind_of(*parsed)}};
-  recorded.verdict->cause.text = text_of(*parsed, "text");
+  // another one. Any client of the register can have written it: what is unsound is left at its
+  // default or bound.
+  if (const auto parsed = parse_json(text)) from_json(*parsed, recorded);
   return recorded;
 }
 

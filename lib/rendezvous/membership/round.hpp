@@ -188,15 +188,6 @@ struct AskPreempt {
 };
 using Report = std::variant<Started, Failed, Succeeded, Leaving, ProgressReport, NodeStacks,
                             AskStacks, Reached, AskPreempt>;
-/// One of those of stacks, which not every release understands.
-inline bool is_of_stacks(const Report& report) {
-  return std::holds_alternative<ProgressReport>(report) ||
-         std::holds_alternative<NodeStacks>(report) || std::holds_alternative<AskStacks>(report);
-}
-/// Nor does each release understand these.
-inline bool is_of_preemption(const Report& report) {
-  return std::holds_alternative<Reached>(report) || std::holds_alternative<AskPreempt>(report);
-}
 
 /// What an agent is told.
 struct RoundReady {

@@ -6,8 +6,7 @@
 
 namespace elastrun::rendezvous {
 
-void Standstill::assigned(Peer peer, std::int64_t round, const Node& node, int first_rank,
-                          bool understands) {
+void Standstill::assigned(Peer peer, std::int64_t round, const Node& node, int first_rank) {
   if (round != round_) {
     broken_up();
     // Clients that asked about the last round get what has come; the new one has other workers.
@@ -22,7 +21,7 @@ void Standstill::assigned(Peer peer, std::int64_t round, const Node& node, int f
   const auto [entry, is_new] = watched_.try_emplace(peer);
   Watched& member = entry->second;
   if (!is_new) tally(member, -1);
-  member = {node.id, first_rank, node.local_world_size, {}, false, false, understands};
+  member = {node.id, first_rank, node.local_world_size, {}, false, false};
   tally(member, +1);
 }
 
@@ -163,10 +162,6 @@ void Standstill::call(TimePoint now, bool hang) {
   const auto order = std::make_shared<const Push>(TakeStacks{call_->id, hang});
   for (const auto& [peer, member] : watched_) {
     if (member.finished) continue;
-    if (!member.understands) {
-      add_silent(member, {});
-      continue;
-    }
     const auto workers = static_cast<std::size_t>(std::max(member.workers, 0));
     call_->awaited.emplace(peer, Allowance{std::vector<bool>(workers), workers});
     tell(peer, order);
@@ -243,9 +238,7 @@ void Standstill::finish(TimePoint now) {
   report.speaker = speaker();
   const auto told = std::make_shared<const Push>(std::move(report));
   if (call.hang) {
-    for (const auto& [peer, member] : watched_) {
-      if (member.understands) tell(peer, told);
-    }
+    for (const auto& [peer, member] : watched_) tell(peer, told);
   }
   for (const Peer peer : call.askers) {
     if (!call.hang || !watched_.contains(peer)) tell(peer, told);

@@ -31,10 +31,8 @@ class Standstill {
   static constexpr Duration kTimeToAnswer = std::chrono::seconds(5);
 
   /// A member of a round that is given out, and its workers. The first one of a new round forgets
-  /// the last one: clients then get the answers that have come. One that does not understand these
-  /// messages is only named.
-  void assigned(Peer peer, std::int64_t round, const Node& node, int first_rank,
-                bool understands = true);
+  /// the last one: clients then get the answers that have come.
+  void assigned(Peer peer, std::int64_t round, const Node& node, int first_rank);
   /// Its workers run; any message about them implies it, too.
   void started(Peer peer, std::int64_t round, TimePoint now);
   /// Its workers are stopped, and start again in the same round: it is `assigned` once more. What
@@ -69,7 +67,6 @@ class Standstill {
     int first_rank = 0, workers = 0;
     std::optional<ProgressReport> progress;
     bool started = false, finished = false;
-    bool understands = true;
     bool renews = false;
   };
   /// What a member may still add to the answer: it reports each of its workers once.

@@ -75,7 +75,7 @@ World start_again(const World& world, const std::string& role, std::vector<Node>
   return next;
 }
 
-Round round_of(const World& world, int group_rank) {
+Round place_of(const World& world, int group_rank) {
   const Bases& bases = world.ranks.of[static_cast<std::size_t>(group_rank)];
   Round round;
   round.epoch = world.id.epoch;
@@ -84,7 +84,6 @@ Round round_of(const World& world, int group_rank) {
       world.meeting_of(world.members[static_cast<std::size_t>(group_rank)].role);
   round.attempt = meeting.attempt;
   round.restarts_left = world.left;
-  round.members = world.members;
   round.group_rank = group_rank;
   round.rank_base = bases.rank;
   round.world_size = world.ranks.world_size;
@@ -97,6 +96,12 @@ Round round_of(const World& world, int group_rank) {
   round.store_rank = meeting.store_rank;
   round.store_nodes = meeting.nodes, round.store_workers = meeting.workers;
   round.again = meeting.again;
+  return round;
+}
+
+Round round_of(const World& world, int group_rank) {
+  Round round = place_of(world, group_rank);
+  round.members = world.members;
   return round;
 }
 

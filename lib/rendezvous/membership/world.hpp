@@ -54,7 +54,8 @@ World make_world(std::vector<Node> members, RankOrder order, std::string master_
 World start_again(const World& world, const std::string& role, std::vector<Node> members,
                   bool attempt_spent, int spent);
 
-/// The round as the member with that group rank sees it.
+/// The round as the member with that group rank sees it; its place is that without the members.
+Round place_of(const World& world, int group_rank);
 Round round_of(const World& world, int group_rank);
 
 /// A member's place in a round. The world is shared, not copied, between thousands of members.

@@ -14,7 +14,7 @@ struct WorldId {
   constexpr WorldId(std::int64_t of_coordinator, std::int64_t number)
       : epoch(of_coordinator), round(number) {}
 
-  std::int64_t epoch = 0;  // of the coordinator that gave it out; 0: an older release does not say
+  std::int64_t epoch = 0;  // of the coordinator that gave it out; 0: not told
   std::int64_t round = 0;  // from 1; 0: there is none
   bool operator==(const WorldId&) const = default;
 

@@ -9,6 +9,13 @@
 #include <fmt/format.h>
 
 namespace elastrun::rendezvous {
+
+void members(Codec& codec, Contribution& one) {
+  members(codec, one.self);
+  codec("round", one.round);
+  codec("attempt", one.attempt);
+}
+
 namespace {
 
 constexpr const char* kList = "elastrun/nodes";
@@ -40,20 +47,10 @@ Status check(const RendezvousInfo& info, const Contribution& own) {
   return {};
 }
 
-std::string to_text(const Contribution& own) {
-  auto node = write_node(own.self);
-  node["round"] = own.round;
-  node["attempt"] = own.attempt;
-  return to_wire(node);
-}
-
 Result<Contribution> from_text(const json::value& value) {
-  bool sound = true;
-  const Reader reader(value, sound);
-  Contribution one{read_node(reader), reader.integer("round", 0),
-                   static_cast<int>(reader.integer("attempt", 0, kMaxCount))};
-  if (!sound) return fail(Code::Protocol, "the store of the round holds no node where one belongs");
-  return one;
+  Contribution one;
+  if (from_json(value, one).empty()) return one;
+  return fail(Code::Protocol, "the store of the round holds no node where one belongs");
 }
 
 /// Rank 0's list of all nodes, in the order of their ranks.
@@ -88,7 +85,7 @@ Result<Round> agree_on_round(const RendezvousInfo& info, Contribution own) {
   if (const auto sound = check(info, own); !sound) return std::unexpected(sound.error());
   // The rank that the handler gave is the order of the list, whatever --node-rank said.
   own.self.node_rank = info.rank;
-  const auto text = to_text(own);
+  const auto text = json::serialize(to_json(own));
   const auto list = info.rank == 0 ? make_list(info, text) : await_list(info, text);
   if (!list) return std::unexpected(list.error());
   const auto parsed = parse_json(*list);

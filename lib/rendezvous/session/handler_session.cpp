@@ -116,7 +116,8 @@ class UsersSession final : public HandlerSession {
       await_others();
     } else if (std::holds_alternative<Leaving>(report)) {
       left_ = true;
-    } else if (is_of_preemption(report)) {
+    } else if (std::holds_alternative<Reached>(report) ||
+               std::holds_alternative<AskPreempt>(report)) {
       tell_preemption(report);
     } else {
       report_stacks(std::move(report));

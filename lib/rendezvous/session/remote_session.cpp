@@ -398,10 +398,6 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
       leaving_ = *leaving;
       membership_.leave(clock_.now(), leaving->grace);
     }
-    // A coordinator of an earlier release hangs up on a word that it does not know, which would end
-    // the round.
-    if (is_of_stacks(report) && !stacks_) return;
-    if (is_of_preemption(report) && !saves_) return;
     if (auto* ask = std::get_if<AskPreempt>(&report)) ask->hosts = serves_others();
     if (const auto* reached = std::get_if<Reached>(&report))
       membership_.saved(reached->checkpoint, settings_.rules);
@@ -503,7 +499,7 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
     // The answer, the alarm and the end of the connection all lead here; the first one finishes.
     if (!on_closed_) return;
     heartbeat_->disarm();
-    if (link_ && fences_) send(Leaving{{}, {}, true});  // its end alone could be a proxy's
+    if (link_) send(Leaving{{}, {}, true});  // its end alone could be a proxy's
     if (link_) hang_up();
     close_links_aside();
     // The others have been told what we were told, if that was the verdict on the job.
@@ -527,9 +523,6 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
                                      welcome.epoch, epoch_)});
     }
     epoch_ = welcome.epoch;
-    // All are false of an earlier release. It ignores unknown members of a message, but an unknown
-    // kind of message makes it hang up.
-    fences_ = welcome.fences, stacks_ = welcome.stacks, saves_ = welcome.saves;
     membership_.learn(welcome.world);
     welcomed_ = true;
     search_.taken_in(welcome.stand_alone);
@@ -611,7 +604,7 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
       // Its group may have stopped before, when another connection was lost.
       if (!membership_.give_up(clock_.now(), !restart->role.empty())) return;
       membership_.hear(*restart);
-      if (fences_) send(Stopping{*membership_.at_work(clock_.now())});
+      send(Stopping{*membership_.at_work(clock_.now())});
     } else if (const auto* spare = std::get_if<Spare>(&told)) {
       membership_.learn(spare->world);
     } else if (std::holds_alternative<Done>(told) || std::holds_alternative<Lost>(told)) {
@@ -737,9 +730,6 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
   std::shared_ptr<Link> link_;
   std::vector<std::shared_ptr<Link>> aside_;  // whose ends will say that our group has ended
   bool welcomed_ = false;
-  bool fences_ = false;  // it waits for agents that say they are being stopped
-  bool stacks_ = false;  // it wants to hear of workers that stand still
-  bool saves_ = false;   // it understands what a preemption says
   std::int64_t epoch_ = 0;
   TimePoint greeted_at_;
   HeartbeatLease heartbeat_lease_;

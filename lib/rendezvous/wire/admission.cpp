@@ -45,14 +45,12 @@ std::string given_text(std::string rule, const Value& value) {
 
 Hello own_hello(const std::string& run_id, const std::string& start, std::int64_t epoch,
                 pid_t guardian) {
-  Hello hello{run_id, false, epoch, start, host_name(), fmt::to_string(::geteuid())};
+  Hello hello{run_id, Hello::Who::Agent, epoch, start, host_name(), fmt::to_string(::geteuid())};
   for (const char* name : {"LOGNAME", "USER"}) {
     const char* user = std::getenv(name);
     if (user != nullptr && *user != '\0') hello.user = user;
   }
   hello.processes = own_processes(guardian);
-  // An agent of an older release says neither, and is not asked for it.
-  hello.stacks = hello.saves = true;
   return hello;
 }
 

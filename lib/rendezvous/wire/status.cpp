@@ -130,7 +130,7 @@ json::object describe(const State& state, const std::map<int, std::string>& held
                    {"nodes", member_nodes(state, now)}};
   if (auto gone = gone_nodes(state, now); !gone.empty()) job["gone"] = std::move(gone);
   if (const auto memory = state.restart_memory(now); !memory.empty())
-    job["restarts"] = write_memory(memory);
+    job["restarts"] = to_json(memory);
   if (rules.rank_order_topology) job["rank_order"] = "topology";
   if (!held.empty()) job["held"] = held_workers(held);
   if (rules.fixed_ranks) job["missing_node_ranks"] = missing_ranks(state);

@@ -12,11 +12,11 @@ using namespace elastrun::rendezvous;
 using namespace elastrun::rendezvous::test;
 
 TEST_CASE("admission: another job and another start of it are refused by name") {
-  const Hello hello{"job", false, 0, "170/1", "n7", "ada"};
+  const Hello hello{"job", Hello::Who::Agent, 0, "170/1", "n7", "ada"};
   CHECK(refusal_of(hello, "job", "170/1").empty());
   CHECK(refusal_of(hello, "job", "").empty());
   CHECK(refusal_of(hello, "", "170/1").empty());
-  CHECK(refusal_of({"job", false, 0, "", "", ""}, "job", "170/1").empty());
+  CHECK(refusal_of({"job", Hello::Who::Agent, 0, "", "", ""}, "job", "170/1").empty());
   CHECK(refusal_of(hello, "other", "170/1").contains("\"other\", not \"job\""));
   const auto text = refusal_of(hello, "job", "170/0");
   CHECK(text.contains("170/0"));
@@ -54,7 +54,8 @@ TEST_CASE("admission: a node with other options is named with them as they are g
 TEST_CASE("admission: the log says who joins from where") {
   Node node;
   node.id = "10.0.0.7_311_0";
-  const auto text = arrival_text({"night", false, 0, "", "n7", "ada"}, node, "10.0.0.7");
+  const auto text =
+      arrival_text({"night", Hello::Who::Agent, 0, "", "n7", "ada"}, node, "10.0.0.7");
   CHECK(text.contains("10.0.0.7_311_0"));
   CHECK(text.contains("host n7, user ada"));
 }

@@ -38,7 +38,7 @@ TEST_CASE("election entry: a place and a world come back as they were written") 
   CHECK(recorded->network == "here");
   CHECK(!recorded->verdict);
   CHECK(recorded->leavers == 0);
-  const auto older = decode_record(R"({"round":7})");  // of an older release
+  const auto older = decode_record(R"({"round":7})");
   CHECK(older->world.id == WorldId{0, 7});
   CHECK(!older->world.local);
   CHECK(older->world.members.empty());

@@ -261,22 +261,6 @@ TEST_CASE("standstill: few bytes of a member do not stand for millions of ranks"
   CHECK_FALSE(of_range(1 << 20).has_value());
 }
 
-TEST_CASE("standstill: nodes of a release without stacks are neither asked, awaited nor chosen") {
-  Nodes nodes(3);
-  const Node old{.id = "n0", .local_world_size = 2};
-  nodes.standstill.assigned(Nodes::peer(0), 1, old, 0, false);
-  nodes.standstill.started(Nodes::peer(0), 1, nodes.now);
-  for (int i = 1; i < 3; ++i) nodes.say(i, Kind::Stands);
-  CHECK(nodes.asked() == 2);
-  for (int i = 1; i < 3; ++i) nodes.answer(i);
-  const auto reports = nodes.reports();
-  REQUIRE(reports.size() == 2);
-  CHECK(reports[0].first == Nodes::peer(1));
-  CHECK(reports[0].second.hang);
-  CHECK(reports[0].second.speaker == 2);
-  CHECK(reports[0].second.stacks.silent == std::vector<hangs::SilentNode>{{"n0", {0, 1}}});
-}
-
 TEST_CASE("standstill: who does not answer within 5 s is named with the ranks that are missing") {
   Nodes nodes(4);
   nodes.standstill.asks(99, nodes.now);

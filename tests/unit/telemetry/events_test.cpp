@@ -79,27 +79,14 @@ TEST_CASE("events: a watchdog's event has no duration") {
         R"("metadata": "{\"watchdog_event\": \"watchdog started\"}", "agent_restarts": 0}})");
 }
 
-TEST_CASE("events: an event survives its own text, floats stay floats") {
-  const Event event{"n",
-                    Source::Worker,
-                    17,
-                    {{"i", std::int64_t{1}}, {"f", 1.0}, {"t", "é\n"}, {"b", false}, {"x", {}}}};
-  const auto back = Event::from_json(event.to_json());
-  REQUIRE(back);
-  CHECK(*back == event);
-  for (const char* bad : {"", "[]", "{}", R"({"name": "n", "source": "ME"})"}) {
-    CAPTURE(bad);
-    CHECK_FALSE(Event::from_json(bad));
-  }
-}
-
-TEST_CASE("events: a rendezvous event has torchelastic's keys in their order") {
-  const RdzvEvent event{
-      .name = "f.py:C.m", .run_id = "R", .message = "m", .hostname = "h", .pid = 5};
-  CHECK(event.to_json() ==
-        R"({"name": "f.py:C.m", "run_id": "R", "message": "m", "hostname": "h", "pid": 5, )"
-        R"("node_state": "RUNNING", "master_endpoint": "", "rank": null, "local_id": null, )"
-        R"("error_trace": ""})");
+TEST_CASE("events: floats stay floats in an event's text") {
+  const Event event{
+      "n",
+      Source::Worker,
+      17,
+      {{"i", std::int64_t{1}}, {"f", 1.0}, {"t", "\u00e9\n"}, {"b", false}, {"x", {}}}};
+  CHECK(event.to_json() == R"({"name": "n", "source": "WORKER", "timestamp": 17, "metadata": )"
+                           R"({"i": 1, "f": 1.0, "t": "\u00e9\n", "b": false, "x": null}})");
 }
 
 TEST_CASE("events: a handler gets the pipeline's events with their real time") {

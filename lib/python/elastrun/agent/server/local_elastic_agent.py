@@ -228,8 +228,6 @@ class LocalElasticAgent(ElasticAgent):
                                                metric["value"]))
         elif "event" in said:
             events.hand_on(events.Event.deserialize(said["event"]), self._spec.event_log_handler)
-        elif "rdzv_event" in said:
-            events.hand_on(events.RdzvEvent.deserialize(said["rdzv_event"]), "dynamic_rendezvous")
 
     def _result(self, ended: dict[str, Any], process: AgentProcess,
                 server: HandlerServer | None) -> RunResult:
