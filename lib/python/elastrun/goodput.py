@@ -11,7 +11,7 @@
         train(step)
     recorder.record_job_end_time()
 
-or, with elastrun.measurement.Event, `with recorder.record_event(Event.STEP, step): train(step)`.
+or, with its Event, `with recorder.record_event(Event.STEP, step): train(step)`.
 
 Under elastrun the entries reach the agent: its summary, its journal, `elastrunctl goodput report`.
 Where no agent keeps a journal (--log-dir), they go into a file of JSON lines, which
@@ -49,11 +49,11 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastrun import channel
-from elastrun.journal import (INIT, LOADING, PREPARATION, Entry, Journal, journal,
-                              own_file)
+from elastrun.journal import INIT, LOADING, PREPARATION, Entry, Journal, journal, own_file
 
 if TYPE_CHECKING:
     from elastrun.checkpoint_badput_calculator import (  # noqa: F401
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
         IntervalWorkloadMetricDetails, MetricType, MonitoringWindowType, StepInfo,
         UnproductiveTimeDict, WorkloadMetricDetails, compute_ideal_step_time,
         get_extra_time_from_anomalous_steps, get_timestamp_from_log_entry)
-    from elastrun.measurement import Event
 
 # What a training that only records need not import.
 _ELSEWHERE = {
@@ -85,7 +84,7 @@ _ELSEWHERE = {
         get_timestamp_from_log_entry"""}
 _PLACES = {name: module for module, names in _ELSEWHERE.items() for name in names.split()}
 
-__all__ = ["ElasticGoodputRecorder", "GoodputRecorder", *_PLACES]
+__all__ = ["ElasticGoodputRecorder", "Event", "GoodputRecorder", *_PLACES]
 
 _JOB_START = '{"job_start_time":%r}'
 _JOB_END = '{"job_end_time":%r}'
@@ -136,6 +135,17 @@ def _never_raises(method: _Method) -> _Method:
                 self._refuse()
 
     return recorded  # type: ignore[return-value]
+
+
+class Event(Enum):
+    """What a recorder can record; the value is that of its methods record_VALUE_start_time."""
+
+    JOB = "job"
+    ACCELERATOR_INIT = "tpu_init"
+    TRAINING_PREP = "training_preparation"
+    DATA_LOADING = "data_loading"
+    STEP = "step"
+    CUSTOM = "custom_badput_event"
 
 
 class GoodputRecorder:
@@ -261,7 +271,7 @@ class GoodputRecorder:
         """The block is an `event`: its start is recorded, and its end, also that by an exception.
         `detail`: the number of a STEP, which lasts until the next one, and the name of a CUSTOM.
 
-            with recorder.record_event(measurement.Event.STEP, step):
+            with recorder.record_event(Event.STEP, step):
                 train(step)
         """
         kind = str(getattr(event, "value", event))

@@ -15,19 +15,6 @@
 """
 from __future__ import annotations
 
-from enum import Enum
-
-from elastrun.goodput import ElasticGoodputRecorder, GoodputRecorder
+from elastrun.goodput import ElasticGoodputRecorder, Event, GoodputRecorder
 
 __all__ = ["ElasticGoodputRecorder", "Event", "GoodputRecorder"]
-
-
-class Event(Enum):
-    """What a recorder can record; the value is that of its methods record_VALUE_start_time."""
-
-    JOB = "job"
-    ACCELERATOR_INIT = "tpu_init"
-    TRAINING_PREP = "training_preparation"
-    DATA_LOADING = "data_loading"
-    STEP = "step"
-    CUSTOM = "custom_badput_event"
