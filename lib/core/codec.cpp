@@ -77,6 +77,13 @@ void Codec::operator()(std::string_view name, Duration& value, double longest) {
   if (reads()) value = from_seconds(seconds);
 }
 
+void Codec::milliseconds(std::string_view name, Duration& value, Duration longest) {
+  using std::chrono::milliseconds;
+  auto count = std::chrono::ceil<milliseconds>(value).count();
+  (*this)(name, count, 0, std::chrono::duration_cast<milliseconds>(longest).count());
+  if (reads()) value = milliseconds(count);
+}
+
 void Codec::operator()(std::string_view name, WallTime& value) {
   // Nanoseconds of more would not fit into 64 bits.
   constexpr double kLatest = 9e9;

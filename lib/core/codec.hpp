@@ -69,6 +69,8 @@ class Codec {
   void operator()(std::string_view name, std::string& value, std::size_t longest = kLongestText);
   /// Seconds.
   void operator()(std::string_view name, Duration& value, double longest = kYear);
+  /// Whole milliseconds, rounded up: who waits too short a time does harm.
+  void milliseconds(std::string_view name, Duration& value, Duration longest);
   /// Seconds since the epoch, which nothing is before.
   void operator()(std::string_view name, WallTime& value);
   /// Texts; non-texts among them are left out.

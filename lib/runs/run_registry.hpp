@@ -1,16 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/unique_fd.hpp"
-#include "runs/entry.hpp"
 
+#include <boost/describe/class.hpp>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <sys/types.h>
 #include <vector>
 
 /// The runs of this user on this machine: a directory with a file for each agent
 /// (elastrun-protocol(7), RUN REGISTRY).
 namespace elastrun::runs {
+
+/// A worker that its agent has started.
+struct RunWorker {
+  int rank = 0, local_rank = 0;
+  pid_t pid = 0;
+  std::string directory;         // its files: stdout.log, stderr.log, error.json; empty: none
+  std::uint64_t start_time = 0;  // as that of the run; 0: not known
+  bool operator==(const RunWorker&) const = default;
+};
+BOOST_DESCRIBE_STRUCT(RunWorker, (), (rank, local_rank, pid, start_time, directory))
+
+/// What an agent tells of its run to other programs of the same user on the same machine
+/// (elastrun-protocol(7), RUN REGISTRY).
+struct RunEntry {
+  std::string run_id;
+  std::string name;                 // what people call the job
+  pid_t pid = 0;                    // of the agent
+  std::uint64_t start_time = 0;     // of that process: process::ProcessEntry
+  std::uint64_t pid_namespace = 0;  // inode of /proc/self/ns/pid: where those numbers hold
+  std::string boot_id;              // of the machine: /proc/sys/kernel/random/boot_id
+  std::string agent_id;             // ELASTRUN_AGENT_ID of all that it starts
+  std::string entry_point;          // script or module as typed
+  std::string phase;                // "running", ...
+  WallTime started{}, phase_since{};
+  int min_nodes = 1, max_nodes = 1;
+  std::string rdzv_backend;
+  std::string endpoint;  // where the coordinator can be asked; empty: there is none
+  int attempt = 0, max_restarts = 0, restarts_left = 0;
+  std::string run_directory;       // empty: none
+  std::string channel;             // ELASTRUN_CHANNEL of the workers; empty: none
+  bool keeps_output = false;       // --redirects or --tee: there are log files
+  WallTime group_started{};        // of the workers below
+  std::vector<RunWorker> workers;  // by local rank; empty: none runs
+  bool operator==(const RunEntry&) const = default;
+};
+BOOST_DESCRIBE_STRUCT(RunEntry, (),
+                      (run_id, name, pid, start_time, pid_namespace, boot_id, agent_id, entry_point,
+                       phase, started, phase_since, min_nodes, max_nodes, rdzv_backend, endpoint,
+                       attempt, max_restarts, restarts_left, run_directory, channel, keeps_output,
+                       group_started, workers))
+
+/// One line of JSON, with U+FFFD for invalid UTF-8: names and paths may hold any bytes. Pure.
+std::string encode(const RunEntry& entry);
+/// Fails with Protocol for an invalid entry. Missing members have their defaults, but for
+/// run_id, pid and start_time. Pure.
+Result<RunEntry> decode(std::string_view text);
+
+/// What the name of an entry's file tells, so that most entries need not be read to know whether
+/// they matter here: "PID-START_TIME-PID_NAMESPACE-BOOT.json".
+struct FileName {
+  pid_t pid = 0;
+  std::uint64_t start_time = 0;
+  std::uint64_t pid_namespace = 0;  // where those numbers hold
+  std::string boot;                 // boot_prefix() of the machine's boot_id
+  bool operator==(const FileName&) const = default;
+};
+
+/// The first word of a boot id: enough to tell one boot from others.
+std::string boot_prefix(std::string_view boot_id);
+std::string format_file_name(const FileName& name);
+/// Nothing for any other name. Pure, as all of these.
+std::optional<FileName> parse_file_name(std::string_view name);
 
 /// Where runs register, the preferred place first: ELASTRUN_RUNTIME_DIR alone if that is set; else
 /// `elastrun` below XDG_RUNTIME_DIR and below /run/user/UID, then /tmp/elastrun-UID. A reader looks

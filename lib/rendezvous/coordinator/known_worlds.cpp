@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/coordinator/known_worlds.hpp"
 
-#include "core/json.hpp"
+#include "core/codec.hpp"
 #include "core/log.hpp"
 #include "core/read_file.hpp"
 #include "core/text.hpp"
@@ -17,8 +17,6 @@
 namespace elastrun::rendezvous {
 namespace {
 
-using std::chrono::milliseconds;
-
 // Hundreds of thousands of jobs; what is larger is another file.
 constexpr std::size_t kMaxFile = 64 << 20;
 constexpr auto kMode = 0600;
@@ -33,18 +31,15 @@ Result<std::string> read_if_there(const std::string& path) {
   return text;
 }
 
-KnownWorld world_of(const json::value& text) {
-  const auto whole = [&text](std::string_view name, std::int64_t most) {
-    return std::clamp<std::int64_t>(member_int_or(text, name, 0), 0, most);
-  };
-  constexpr auto longest = std::chrono::duration_cast<milliseconds>(kLongestGrace);
-  return {member_text_or(text, "run_id", ""),
-          {whole("epoch", kHighest), whole("round", kHighest)},
-          static_cast<int>(whole("nodes", 1 << 24)),
-          milliseconds(whole("at_work_ms", longest.count()))};
-}
-
 }  // namespace
+
+void members(Codec& codec, KnownWorld& world) {
+  codec("run_id", world.run_id);
+  codec("epoch", world.id.epoch, 0, kHighest);
+  codec("round", world.id.round, 0, kHighest);
+  codec("nodes", world.nodes);
+  codec.milliseconds("at_work_ms", world.at_work, kLongestGrace);
+}
 
 Result<std::unique_ptr<KnownWorlds>> KnownWorlds::open(boost::asio::io_context& loop, Clock& clock,
                                                        std::string path) {
@@ -66,7 +61,8 @@ Status KnownWorlds::read() {
                             path_));
   }
   for (const json::value& each : worlds->as_array()) {
-    KnownWorld world = world_of(each);
+    KnownWorld world;
+    from_json(each, world);
     // A job without a round has no world to be fenced.
     if (world.id.round > 0) worlds_[world.run_id] = std::move(world);
   }
@@ -86,16 +82,7 @@ void KnownWorlds::record_world(const std::string& run_id, const WorldRecord& wor
 
 void KnownWorlds::write(std::function<void()> written) {
   json::array worlds;
-  for (const auto& [run_id, world] : worlds_) {
-    worlds.push_back(
-        json::object{{"run_id", run_id},
-                     {"epoch", world.id.epoch},
-                     {"round", world.id.round},
-                     {"nodes", world.nodes},
-                     // Rounded up: a store that begins again with too short a time lets a second
-                     // world begin.
-                     {"at_work_ms", std::chrono::ceil<milliseconds>(world.at_work).count()}});
-  }
+  for (const auto& [run_id, world] : worlds_) worlds.push_back(to_json(world));
   const auto put = [path = path_,
                     text = json::serialize(json::object{{"worlds", std::move(worlds)}}) + "\n"] {
     return files::put_file(path, text, kMode);

@@ -6,20 +6,11 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 
 namespace elastrun::rendezvous {
 namespace {
 
 constexpr std::array<std::string_view, 3> kOverWords = {"", "succeeded", "failed"};
-
-/// Rounded up: a successor that waits too short a time forms a world beside this one.
-void milliseconds_member(Codec& codec, std::string_view name, Duration& time) {
-  using std::chrono::milliseconds;
-  auto count = std::chrono::ceil<milliseconds>(time).count();
-  codec(name, count, 0, std::chrono::duration_cast<milliseconds>(kLongestGrace).count());
-  if (codec.reads()) time = milliseconds(count);
-}
 
 void verdict_member(Codec& codec, std::optional<Done>& verdict) {
   std::size_t over = !verdict ? 0 : verdict->failed ? 2 : 1;
@@ -57,18 +48,18 @@ void members(Codec& codec, RecordedWorld& recorded) {
   codec("port", world.port);
   codec("by", recorded.by);
   codec("network", recorded.network);
-  milliseconds_member(codec, "at_work_ms", world.at_work);
+  codec.milliseconds("at_work_ms", world.at_work, kLongestGrace);
   codec("local", world.local);
   if (codec.has("names", !world.members.empty())) codec("names", world.members);
   if (codec.has("leavers", recorded.leavers > 0)) {
     codec("leavers", recorded.leavers);
-    milliseconds_member(codec, "leaving_ms", recorded.leaving);
+    codec.milliseconds("leaving_ms", recorded.leaving, kLongestGrace);
   }
   if (codec.has("stopping", recorded.break_up.has_value())) {
     auto& broken = recorded.break_up ? *recorded.break_up : recorded.break_up.emplace();
     codec("members", broken.members);
     codec("stopping", broken.stopping);
-    milliseconds_member(codec, "stopping_ms", broken.stopping_for);
+    codec.milliseconds("stopping_ms", broken.stopping_for, kLongestGrace);
     codec("left", broken.left);
   }
   verdict_member(codec, recorded.verdict);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runs/run_registry.hpp"
 
-#include "runs/entry.hpp"
-
 #include <array>
 #include <cstdlib>
 #include <doctest/doctest.h>
