@@ -291,7 +291,8 @@ class DeadRuns(Case):
         gone = subprocess.Popen(["true"])
         gone.wait(60)
         self.registry.mkdir(mode=0o700, exist_ok=True)
-        entry = {"format": 1, "run_id": "night", "pid": gone.pid, "start_time": start,
+        entry = {"format": 1, "run_id": "night", "name": "night", "pid": gone.pid,
+                 "start_time": start,
                  "agent_id": "node_of_the_dead",
                  "pid_namespace": os.stat("/proc/self/ns/pid").st_ino,
                  "workers": [{"rank": 0, "local_rank": 0, "pid": worker, "start_time": start}]}
