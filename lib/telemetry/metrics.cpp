@@ -39,10 +39,6 @@ void Metrics::configure(std::shared_ptr<MetricHandler> handler, std::optional<st
   if (route_ == 0) route_ = pipeline_.route({{}, {}, Record::Kind::Sample}, handlers_);
 }
 
-void Metrics::put_value(std::string_view name, Value value, std::string_view group) {
-  pipeline_.sample(std::string(group), std::string(name), std::move(value));
-}
-
 void Metrics::put_profile(std::string_view base, bool success, Duration duration,
                           std::string_view group) {
   if (!pipeline_.wants(group)) return;

@@ -49,9 +49,9 @@ class Metrics {
   void configure(std::shared_ptr<MetricHandler> handler, std::optional<std::string> group = {});
 
   void put(std::string_view name, Number auto value, std::string_view group = kDefaultGroup) {
-    if (pipeline_.wants(group)) put_value(name, to_value(value), group);
+    if (!pipeline_.has_routes()) return;
+    pipeline_.sample(std::string(group), std::string(name), to_value(value));
   }
-  void put_value(std::string_view name, Value value, std::string_view group);
   /// "BASE.success" or "BASE.failure", then "BASE.duration.ms" in whole milliseconds.
   void put_profile(std::string_view base, bool success, Duration duration,
                    std::string_view group = kDefaultGroup);

@@ -103,7 +103,7 @@ void Pipeline::deliver(const Record& record) {
 }
 
 void Pipeline::emit(Record record) {
-  if (!any_.load(std::memory_order_relaxed)) return;
+  if (!has_routes()) return;
   {
     const std::lock_guard lock(mutex_);
     // A sink may emit, and threads meet here: one of them delivers, the others leave it their
@@ -145,10 +145,13 @@ void Pipeline::event(std::string scope, std::string name, std::vector<Attribute>
 
 void Pipeline::sample(std::string scope, std::string name, Value value, Detail detail) {
   if (!wants(scope)) return;
-  Record record{Record::Kind::Sample, stamp(),          std::move(scope),
-                std::move(name),      std::move(value), {}};
-  record.detail = detail;
-  emit(std::move(record));
+  emit({.kind = Record::Kind::Sample,
+        .stamp = stamp(),
+        .scope = std::move(scope),
+        .name = std::move(name),
+        .value = std::move(value),
+        .attributes = {},
+        .detail = detail});
 }
 
 void Pipeline::flush(TimePoint deadline) {

@@ -57,9 +57,9 @@ class Pipeline {
   /// False if the id is not known. Another thread may still be inside the sink.
   bool unroute(RouteId id);
   /// Whether anybody would get a record of this scope: lets callers skip building one.
-  bool wants(std::string_view scope) const {
-    return any_.load(std::memory_order_relaxed) && asks_for(scope);
-  }
+  bool wants(std::string_view scope) const { return has_routes() && asks_for(scope); }
+  /// Costs one load.
+  bool has_routes() const { return any_.load(std::memory_order_relaxed); }
   /// Whether anybody would get single samples of this scope (Detail::Each).
   bool wants_each(std::string_view scope) const;
   /// Whether any route carries records of this kind.
