@@ -4,9 +4,7 @@
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
 #include "net/link.hpp"
-#include "rendezvous/membership/preemption.hpp"
-#include "rendezvous/membership/standstill.hpp"
-#include "rendezvous/membership/state.hpp"
+#include "rendezvous/membership/job_decider.hpp"
 #include "rendezvous/wire/messages.hpp"
 
 #include <cstdint>
@@ -93,7 +91,7 @@ class Job {
   /// Answers a client that is not an agent of the job with a StacksReport: where its workers stand.
   void ask_stacks(Peer peer, const std::shared_ptr<net::Link>& link);
   /// Workers that are stopped or traced, by rank, and by what.
-  std::map<int, std::string> held() const { return standstill_.held(); }
+  std::map<int, std::string> held() const { return decider.held(); }
   /// The link of an agent has ended, and why.
   void lost(Peer peer, const std::string& why, Loss loss);
 
@@ -107,19 +105,13 @@ class Job {
   /// a world with other machines they get the address under which those have found us.
   void note_reachable(const net::Link& link);
 
-  State state;
+  JobDecider decider;
+  State& state = decider.state;
   std::unordered_map<Peer, std::shared_ptr<net::Link>> links;
 
  private:
   void record_world();
   void arm();
-  void tell_standstill(Peer peer, FromAgent message, TimePoint now);
-  void tell_preemption(Peer peer, const FromAgent& message, TimePoint now);
-  void preempt(const std::string& why, Duration deadline);
-  void note_assigned(Peer peer, const Assigned& assigned);
-  void note_renewing(Peer peer);
-  void look_at_round();
-  void deliver_stacks();
 
   Clock& clock_;
   CoordinatorOwner* const owner_;
@@ -129,8 +121,6 @@ class Job {
   TimePoint expected_;  // when that rings
   bool recording_ = false, told_end_ = false;
   int leavers_ = 0, stopping_ = 0;
-  Standstill standstill_;
-  Preemption preemption_;
   std::unordered_map<Peer, std::weak_ptr<net::Link>> askers_;
   // Answers of the register outlive the job; this tells them that it has gone.
   Lifetime lifetime_;

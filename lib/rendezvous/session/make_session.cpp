@@ -10,9 +10,7 @@
 #include "rendezvous/discovery/elected_locator.hpp"
 #include "rendezvous/discovery/locator.hpp"
 #include "rendezvous/election/make_elected.hpp"
-#include "rendezvous/membership/preemption.hpp"
-#include "rendezvous/membership/standstill.hpp"
-#include "rendezvous/membership/state.hpp"
+#include "rendezvous/membership/job_decider.hpp"
 #include "rendezvous/session/munge.hpp"
 #include "rendezvous/session/remote_session.hpp"
 
@@ -39,9 +37,8 @@ class LocalSession final : public Session {
       : loop_(loop),
         clock_(clock),
         settings_(std::move(settings)),
-        state_(for_one_node(settings_.rules), settings_.run_id, settings_.master_addr,
-               settings_.master_port),
-        preemption_(settings_.rules.preempt_ack_all) {}
+        decider_(for_one_node(settings_.rules), settings_.run_id, settings_.master_addr,
+                 settings_.master_port) {}
   ~LocalSession() override { lifetime_.end(); }
 
   void open(OnPush on_push) override { on_push_ = std::move(on_push); }
@@ -49,24 +46,16 @@ class LocalSession final : public Session {
   void join(Node self) override {
     // Without a previous world: no other coordinator can have formed one, so nothing has to be
     // fenced.
-    state_.join(kSelf, std::move(self), PreviousWorld{}, clock_.now());
+    decider_.state.join(kSelf, std::move(self), PreviousWorld{}, clock_.now());
     deliver();
   }
 
   void report(Report report) override {
-    const TimePoint now = clock_.now();
-    if (const auto* started = std::get_if<Started>(&report)) {
-      state_.started(kSelf, started->round);
-    } else if (auto* failed = std::get_if<Failed>(&report)) {
-      state_.fail(kSelf, failed->round, std::move(failed->cause), now, failed->goes_on);
-    } else if (const auto* succeeded = std::get_if<Succeeded>(&report)) {
-      state_.succeed(kSelf, succeeded->round, now);
-    } else if (const auto* leaving = std::get_if<Leaving>(&report)) {
-      // Without a grace: no other node has to wait for this group.
-      state_.leave(kSelf, leaving->why, now);
+    if (auto* leaving = std::get_if<Leaving>(&report)) {
+      // No other node has to wait for this group, or to be told.
+      leaving->grace = {}, leaving->unable = leaving->killed = false;
     }
-    tell_preemption(report, now);
-    tell_standstill(std::move(report), now);
+    decider_.report(kSelf, std::move(report), clock_.now());
     deliver();
   }
 
@@ -81,55 +70,9 @@ class LocalSession final : public Session {
   std::string run_id() const override { return settings_.run_id; }
 
  private:
-  void tell_preemption(const Report& report, TimePoint now) {
-    if (const auto* ask = std::get_if<AskPreempt>(&report)) {
-      if (preemption_.ask(ask->why, ask->deadline, now)) {
-        state_.preempting(preemption_.cause(), now);
-      }
-    } else if (const auto* reached = std::get_if<Reached>(&report)) {
-      state_.saved(reached->checkpoint);
-      preemption_.says(kSelf, *reached, now);
-    } else if (std::holds_alternative<Leaving>(report)) {
-      preemption_.gone(kSelf, now);
-    }
-  }
-
-  /// After the state, which knows by then whether there still is a round that could hang.
-  void tell_standstill(Report report, TimePoint now) {
-    look_at_round();
-    if (std::holds_alternative<Succeeded>(report)) {
-      standstill_.finished(kSelf, now);
-    } else if (const auto* progress = std::get_if<ProgressReport>(&report)) {
-      standstill_.says(kSelf, *progress, now);
-    } else if (auto* stacks = std::get_if<NodeStacks>(&report)) {
-      standstill_.answers(kSelf, std::move(*stacks), now);
-    } else if (std::holds_alternative<AskStacks>(report)) {
-      standstill_.asks(kSelf, now);
-    }
-  }
-
-  void look_at_round() {
-    if (state_.phase() != Phase::Running) standstill_.broken_up();
-  }
-
   void deliver() {
-    // First, so that what this makes the state say goes out below.
-    if (preemption_.take_over()) state_.preempted(preemption_.text(), clock_.now());
-    for (Delivery& delivery : state_.take()) {
-      auto told = to_push(delivery.notice);
-      if (const auto* ready = std::get_if<RoundReady>(&told)) {
-        const auto& round = ready->round;
-        standstill_.assigned(kSelf, round.number, round.members.front(), round.rank_base);
-        preemption_.assigned(kSelf, round.number, round.group_rank);
-      }
-      push(std::move(told));
-    }
-    look_at_round();
-    for (const auto& [peer, told] : standstill_.take()) push(*told);
-    for (const auto& [peer, told] : preemption_.take()) push(*told);
-    auto due = state_.deadline();
-    if (const auto asked = standstill_.deadline()) due = std::min(due.value_or(*asked), *asked);
-    if (const auto asked = preemption_.deadline()) due = std::min(due.value_or(*asked), *asked);
+    for (const Delivery& delivery : decider_.take(clock_.now())) push(to_push(delivery.notice));
+    const auto due = decider_.deadline();
     if (!due) {
       if (alarm_) alarm_->disarm();
       return;
@@ -137,10 +80,7 @@ class LocalSession final : public Session {
     // Made when there is something to wait for: most jobs of one node never have a deadline.
     if (!alarm_) alarm_ = clock_.make_alarm();
     alarm_->arm(*due, [this] {
-      state_.tick(clock_.now());
-      look_at_round();
-      standstill_.tick(clock_.now());
-      preemption_.tick(clock_.now());
+      decider_.tick(clock_.now());
       deliver();
     });
   }
@@ -154,9 +94,7 @@ class LocalSession final : public Session {
   boost::asio::io_context& loop_;
   Clock& clock_;
   const LocalSettings settings_;
-  State state_;
-  Standstill standstill_;
-  Preemption preemption_;
+  JobDecider decider_;
   OnPush on_push_;
   std::unique_ptr<Alarm> alarm_;
   bool closed_ = false;
