@@ -8,13 +8,8 @@
 #include "spec/rendezvous_config.hpp"
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/address.hpp>
-#include <cstdint>
-#include <functional>
-#include <list>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace elastrun::rendezvous {
@@ -29,62 +24,6 @@ struct EtcdAccess {
   std::shared_ptr<net::TlsClient> tls;       // null: http
   std::string user, password;                // empty: no login
   Duration limit = std::chrono::seconds(5);  // of one request at one endpoint
-};
-
-/// Requests to etcd's JSON gateway. Logs in when it must, goes to the next endpoint when one does
-/// not answer. Destroying it takes all answers away.
-class EtcdClient {
- public:
-  using Answer = std::function<void(Result<std::string>)>;
-
-  EtcdClient(boost::asio::io_context& loop, Clock& clock, EtcdAccess access);
-  ~EtcdClient();
-  EtcdClient(const EtcdClient&) = delete;
-  EtcdClient& operator=(const EtcdClient&) = delete;
-
-  /// Posts `body` to e.g. "/v3/kv/range"; answers with the body of a 200.
-  void ask(std::string target, std::string body, Answer answer);
-
-  /// A watch on one key from a revision on. Survives lost connections, servers that stop and those
-  /// that lose their leader: it goes on elsewhere, from the first revision not seen.
-  void watch(std::string key, std::int64_t from_revision, std::function<void()> changed);
-  void unwatch();
-
-  /// This machine's address on the last connection; unspecified before.
-  boost::asio::ip::address own_address() const { return own_; }
-
- private:
-  struct Question;
-  using Place = std::list<Question>::iterator;
-  void send(Place question);
-  void answered(Place question, Result<net::HttpResponse> response);
-  void next_endpoint(Place question, Error error);
-  void finish(Place question, Result<std::string> result);
-  void log_in(Place question);
-  net::HttpCall::Settings settings(std::size_t endpoint) const;
-
-  void open_watch();
-  void read_stream(std::string_view piece);
-  void read_line(std::string_view line);
-  void watch_ended(const std::string& why);
-
-  boost::asio::io_context& loop_;
-  Clock& clock_;
-  const EtcdAccess access_;
-  std::size_t good_ = 0;  // endpoint that answered last
-  std::string token_;
-  boost::asio::ip::address own_;
-  const std::unique_ptr<net::KeptConnection> kept_;
-  std::list<Question> questions_;
-
-  // The watch
-  std::string watched_;
-  std::int64_t from_revision_ = 0;
-  std::function<void()> changed_;
-  std::unique_ptr<net::HttpCall> stream_;
-  std::string unread_;
-  std::unique_ptr<Alarm> reopening_;
-  Duration pause_{};
 };
 
 struct EtcdLeaseSettings {
