@@ -2,8 +2,6 @@
 
 #include "net/listener.hpp"
 
-#include "core/lifetime.hpp"
-#include "core/rate_limited_log.hpp"
 #include "net/bytes.hpp"
 #include "net/endpoint.hpp"
 #include "net/frame.hpp"
@@ -13,16 +11,16 @@
 #include <boost/asio/ip/v6_only.hpp>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <list>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
 
 namespace elastrun::net {
-namespace {
 
 using boost::asio::ip::tcp;
 using boost::system::error_code;
+
+namespace {
 
 error_code bind(tcp::acceptor& acceptor, const tcp::endpoint& endpoint, int backlog) {
   error_code error;
@@ -79,181 +77,141 @@ std::optional<tcp::socket> accepted(tcp::acceptor& acceptor, int fd) {
   return socket;
 }
 
-namespace {
-
-using boost::asio::ip::tcp;
-using boost::system::error_code;
-
-class PortListener final : public Listener {
- public:
-  PortListener(boost::asio::io_context& loop, Clock& clock, Settings settings, Takers takers)
-      : clock_(clock),
-        settings_(std::move(settings)),
-        takers_(std::move(takers)),
-        acceptor_(loop),
-        deadline_(clock.make_alarm()),
-        relief_(clock.make_alarm()) {}
-  ~PortListener() override { lifetime_.end(); }
-
-  Status open() {
-    auto opened = listen_at(acceptor_, settings_.address, settings_.port, settings_.backlog);
-    if (!opened) return opened;
-    port_ = acceptor_.local_endpoint().port();
-    wait();
-    return {};
-  }
-
-  std::uint16_t port() const override { return port_; }
-  void take_stores(Taker taker) override { takers_.store = std::move(taker); }
-
- private:
-  struct Newcomer {
-    tcp::socket socket;
-    std::string bytes;
-    TimePoint deadline;
-  };
-  using Place = std::list<Newcomer>::iterator;
-
-  void wait() {
-    acceptor_.async_wait(tcp::acceptor::wait_read,
-                         [this, alive = lifetime_.token()](error_code error) {
-                           if (alive && !error) accept_all();
-                         });
-  }
-
-  // Many in one go: a wake-up for each would be half of the cost of a thousand agents that connect.
-  void accept_all() {
-    // Not without end: the loop has alarms and workers to look after, too, and what is left in the
-    // backlog wakes us at once.
-    for (int count = 0; count < 512; ++count) {
-      const int fd = accept_now(acceptor_);
-      if (fd >= 0) {
-        greet(fd);
-        continue;
-      }
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EAGAIN) break;
-      // Out of descriptors or memory: the connection stays in the backlog. Look again a little
-      // later, instead of being woken for it without end.
-      limited_.add(
-          "{}",
-          errno_error(Code::Io, fmt::format("cannot accept a connection on port {}", port_), errno)
-              .text);
-      relief_->arm(clock_.now() + std::chrono::milliseconds(100), [this] { wait(); });
-      return;
-    }
-    wait();
-  }
-
-  void greet(int fd) {
-    auto socket = accepted(acceptor_, fd);
-    if (!socket) return;
-    error_code error;
-    socket->non_blocking(true, error);
-    // The oldest goes: those that say nothing must not keep the others out.
-    if (newcomers_.size() >= settings_.max_undecided) newcomers_.pop_front();
-    // At the end, with one time limit for all: so the list is in the order of deadlines, on which
-    // watch_first_bytes() relies.
-    newcomers_.push_back({std::move(*socket), {}, clock_.now() + settings_.time_limit});
-    // The alarm is set for the first one alone. When that is handed over early, the alarm comes for
-    // it all the same, finds the next, and is set again.
-    if (newcomers_.size() == 1) watch_first_bytes();
-    listen_to(std::prev(newcomers_.end()));
-  }
-
-  // Tries at once: agents and workers speak first, so their bytes are usually there already.
-  void listen_to(Place place) {
-    std::array<char, 4096> buffer;
-    error_code error;
-    const auto size = place->socket.read_some(boost::asio::buffer(buffer), error);
-    if (error == boost::asio::error::would_block) {
-      place->socket.async_wait(tcp::socket::wait_read,
-                               [this, place, alive = lifetime_.token()](error_code failed) {
-                                 // A newcomer that was dropped has closed its socket: then `place`
-                                 // has gone.
-                                 if (alive && !failed) listen_to(place);
-                               });
-      return;
-    }
-    if (error) {
-      newcomers_.erase(place);
-      return;
-    }
-    place->bytes.append(buffer.data(), size);
-    const Protocol protocol = recognise(place->bytes);
-    // The magic may come in pieces: TCP keeps no borders between writes.
-    if (protocol == Protocol::Undecided) return listen_to(place);
-    hand_over(place, protocol);
-  }
-
-  void hand_over(Place place, Protocol protocol) {
-    Newcomer newcomer = std::move(*place);
-    newcomers_.erase(place);
-    const Taker& taker = protocol == Protocol::Agent   ? takers_.agent
-                         : protocol == Protocol::Store ? takers_.store
-                                                       : takers_.http;
-    if (protocol == Protocol::Unknown || !taker) {
-      error_code error;
-      const auto peer = newcomer.socket.remote_endpoint(error);
-      limited_.add("closed a connection of {} to port {}: it began with {}",
-                   plain(peer.address()).to_string(), port_, format_hex(newcomer.bytes));
-      return;
-    }
-    taker(std::move(newcomer.socket), std::move(newcomer.bytes));
-  }
-
-  // The list is in the order of deadlines.
-  void watch_first_bytes() {
-    if (newcomers_.empty()) return;
-    deadline_->arm(newcomers_.front().deadline, [this] {
-      const TimePoint now = clock_.now();
-      while (!newcomers_.empty() && newcomers_.front().deadline <= now) {
-        if (newcomers_.front().bytes.empty() && takers_.store) {
-          // Its wait holds an iterator into the list. Cancelled, it completes with an error, and
-          // does not look there any more.
-          newcomers_.front().socket.cancel();
-          // A TCPStore of torch 1.13 opens a second connection, and says nothing on it until it
-          // watches a key: its silence is its sign.
-          hand_over(newcomers_.begin(), Protocol::Store);
-        } else {
-          newcomers_.pop_front();
-        }
-      }
-      watch_first_bytes();
-    });
-  }
-
-  Clock& clock_;
-  const Settings settings_;
-  Takers takers_;
-  tcp::acceptor acceptor_;
-  std::uint16_t port_ = 0;
-  std::list<Newcomer> newcomers_;
-  std::unique_ptr<Alarm> deadline_, relief_;
-  RateLimitedLog limited_{"net"};
-  // Completions outlive the listener; this tells them that it has gone.
-  Lifetime lifetime_;
-};
-
-}  // namespace
-
 Protocol recognise(std::string_view first_bytes) {
   if (first_bytes.empty()) return Protocol::Undecided;
   const auto first = static_cast<unsigned char>(first_bytes.front());
   // 19-31 are not assigned yet; the store refuses what it does not know, and says so in its own
   // words.
   if (first < 32) return Protocol::Store;
-  if (first >= 'A' && first <= 'Z') return Protocol::Http;
   const std::size_t known = std::min(first_bytes.size(), kMagic.size());
   if (first_bytes.substr(0, known) != kMagic.substr(0, known)) return Protocol::Unknown;
   return known == kMagic.size() ? Protocol::Agent : Protocol::Undecided;
 }
 
+Listener::Listener(boost::asio::io_context& loop, Clock& clock, Settings settings, Takers takers)
+    : clock_(clock),
+      settings_(std::move(settings)),
+      takers_(std::move(takers)),
+      acceptor_(loop),
+      deadline_(clock.make_alarm()),
+      relief_(clock.make_alarm()) {}
+
 Result<std::unique_ptr<Listener>> Listener::open(boost::asio::io_context& loop, Clock& clock,
-                                                 const Settings& settings, Takers takers) {
-  auto listener = std::make_unique<PortListener>(loop, clock, settings, std::move(takers));
-  if (auto opened = listener->open(); !opened) return std::unexpected(opened.error());
-  return listener;
+                                                 Settings settings, Takers takers) {
+  std::unique_ptr<Listener> made(new Listener(loop, clock, std::move(settings), std::move(takers)));
+  const Settings& own = made->settings_;
+  auto opened = listen_at(made->acceptor_, own.address, own.port, own.backlog);
+  if (!opened) return std::unexpected(opened.error());
+  made->port_ = made->acceptor_.local_endpoint().port();
+  made->wait();
+  return made;
+}
+
+void Listener::wait() {
+  acceptor_.async_wait(tcp::acceptor::wait_read,
+                       [this, alive = lifetime_.token()](error_code error) {
+                         if (alive && !error) accept_all();
+                       });
+}
+
+// Many in one go: a wake-up for each would be half of the cost of a thousand agents that connect.
+void Listener::accept_all() {
+  // Not without end: the loop has alarms and workers to look after, too, and what is left in the
+  // backlog wakes us at once.
+  for (int count = 0; count < 512; ++count) {
+    const int fd = accept_now(acceptor_);
+    if (fd >= 0) {
+      greet(fd);
+      continue;
+    }
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno == EAGAIN) break;
+    // Out of descriptors or memory: the connection stays in the backlog. Look again a little
+    // later, instead of being woken for it without end.
+    limited_.add(
+        "{}",
+        errno_error(Code::Io, fmt::format("cannot accept a connection on port {}", port_), errno)
+            .text);
+    relief_->arm(clock_.now() + std::chrono::milliseconds(100), [this] { wait(); });
+    return;
+  }
+  wait();
+}
+
+void Listener::greet(int fd) {
+  auto socket = accepted(acceptor_, fd);
+  if (!socket) return;
+  error_code error;
+  socket->non_blocking(true, error);
+  // The oldest goes: those that say nothing must not keep the others out.
+  if (newcomers_.size() >= settings_.max_undecided) newcomers_.pop_front();
+  // At the end, with one time limit for all: so the list is in the order of deadlines, on which
+  // watch_first_bytes() relies.
+  newcomers_.push_back({std::move(*socket), {}, clock_.now() + settings_.time_limit});
+  // The alarm is set for the first one alone. When that is handed over early, the alarm comes for
+  // it all the same, finds the next, and is set again.
+  if (newcomers_.size() == 1) watch_first_bytes();
+  listen_to(std::prev(newcomers_.end()));
+}
+
+// Tries at once: agents and workers speak first, so their bytes are usually there already.
+void Listener::listen_to(Place place) {
+  std::array<char, 4096> buffer;
+  error_code error;
+  const auto size = place->socket.read_some(boost::asio::buffer(buffer), error);
+  if (error == boost::asio::error::would_block) {
+    place->socket.async_wait(tcp::socket::wait_read,
+                             [this, place, alive = lifetime_.token()](error_code failed) {
+                               // A newcomer that was dropped has closed its socket: then `place`
+                               // has gone.
+                               if (alive && !failed) listen_to(place);
+                             });
+    return;
+  }
+  if (error) {
+    newcomers_.erase(place);
+    return;
+  }
+  place->bytes.append(buffer.data(), size);
+  const Protocol protocol = recognise(place->bytes);
+  // The magic may come in pieces: TCP keeps no borders between writes.
+  if (protocol == Protocol::Undecided) return listen_to(place);
+  hand_over(place, protocol);
+}
+
+void Listener::hand_over(Place place, Protocol protocol) {
+  Newcomer newcomer = std::move(*place);
+  newcomers_.erase(place);
+  const Taker& taker = protocol == Protocol::Agent ? takers_.agent : takers_.store;
+  if (protocol == Protocol::Unknown || !taker) {
+    error_code error;
+    const auto peer = newcomer.socket.remote_endpoint(error);
+    limited_.add("closed a connection of {} to port {}: it began with {}",
+                 plain(peer.address()).to_string(), port_, format_hex(newcomer.bytes));
+    return;
+  }
+  taker(std::move(newcomer.socket), std::move(newcomer.bytes));
+}
+
+// The list is in the order of deadlines.
+void Listener::watch_first_bytes() {
+  if (newcomers_.empty()) return;
+  deadline_->arm(newcomers_.front().deadline, [this] {
+    const TimePoint now = clock_.now();
+    while (!newcomers_.empty() && newcomers_.front().deadline <= now) {
+      if (newcomers_.front().bytes.empty() && takers_.store) {
+        // Its wait holds an iterator into the list. Cancelled, it completes with an error, and
+        // does not look there any more.
+        newcomers_.front().socket.cancel();
+        // A TCPStore of torch 1.13 opens a second connection, and says nothing on it until it
+        // watches a key: its silence is its sign.
+        hand_over(newcomers_.begin(), Protocol::Store);
+      } else {
+        newcomers_.pop_front();
+      }
+    }
+    watch_first_bytes();
+  });
 }
 
 }  // namespace elastrun::net

@@ -3,15 +3,20 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/lifetime.hpp"
+#include "core/rate_limited_log.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace elastrun::net {
 
@@ -34,23 +39,22 @@ enum class Protocol {
   Undecided,  // too few bytes so far
   Agent,      // elastrun's own protocol (frame.hpp)
   Store,      // a TCPStore client, of either protocol
-  Http,
   Unknown,
 };
 
-/// Tells by the first bytes. The three cannot be mistaken for each other: TCPStore queries begin
-/// with a byte of 0 to 31, HTTP with a capital letter, ours with 0xE5 and the rest of its magic.
+/// Tells by the first bytes: TCPStore queries begin with a byte of 0 to 31, ours with 0xE5 and the
+/// rest of its magic.
 Protocol recognise(std::string_view first_bytes);
 
-/// One listening port for several protocols: agents, workers' store clients and HTTP are told apart
-/// by their first bytes and handed to the taker of that kind. Strangers, and
-/// kinds without a taker, are closed with a line in the log.
+/// One listening port for two protocols: agents and workers' store clients are told apart by their
+/// first bytes and handed to the taker of that kind. Strangers, and kinds without a taker, are
+/// closed with a line in the log.
 class Listener {
  public:
   /// Gets the connection and the bytes already read from it.
   using Taker = std::function<void(boost::asio::ip::tcp::socket, std::string first_bytes)>;
   struct Takers {
-    Taker agent, store, http;
+    Taker agent, store;
   };
   struct Settings {
     std::string address = "127.0.0.1";  // numeric; "::" is every address, of IPv4 too
@@ -64,11 +68,39 @@ class Listener {
 
   /// Listens from now on; takers are called on the loop. Fails with Io: address in use or not ours.
   static Result<std::unique_ptr<Listener>> open(boost::asio::io_context& loop, Clock& clock,
-                                                const Settings& settings, Takers takers);
-  virtual ~Listener() = default;
-  virtual std::uint16_t port() const = 0;
+                                                Settings settings, Takers takers);
+  Listener(const Listener&) = delete;
+  ~Listener() { lifetime_.end(); }
+  std::uint16_t port() const { return port_; }
   /// Takes stores from now on, or with {} no more.
-  virtual void take_stores(Taker taker) = 0;
+  void take_stores(Taker taker) { takers_.store = std::move(taker); }
+
+ private:
+  struct Newcomer {
+    boost::asio::ip::tcp::socket socket;
+    std::string bytes;
+    TimePoint deadline;
+  };
+  using Place = std::list<Newcomer>::iterator;
+
+  Listener(boost::asio::io_context& loop, Clock& clock, Settings settings, Takers takers);
+  void wait();
+  void accept_all();
+  void greet(int fd);
+  void listen_to(Place place);
+  void hand_over(Place place, Protocol protocol);
+  void watch_first_bytes();
+
+  Clock& clock_;
+  const Settings settings_;
+  Takers takers_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  std::uint16_t port_ = 0;
+  std::list<Newcomer> newcomers_;
+  const std::unique_ptr<Alarm> deadline_, relief_;
+  RateLimitedLog limited_{"net"};
+  // Completions outlive the listener; this tells them that it has gone.
+  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::net
