@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 /// Who may still be at work. Two worlds at work at once would be two jobs that write the same
@@ -68,49 +69,122 @@ class MemberFence {
 
   /// That member's group ends by then. An entry that it has already is replaced. `of_last_world`:
   /// its end is the end of that world.
-  void hold(const std::string& member, Peer peer, TimePoint until, bool of_last_world = true);
+  void hold(const std::string& member, Peer peer, TimePoint until, bool of_last_world = true) {
+    release(member);
+    held_[member] = {peer, until, of_last_world};
+    ends_.insert(until);
+  }
   /// The member is here again, or its group has ended.
-  void release(const std::string& member);
+  void release(const std::string& member) {
+    if (const auto entry = held_.find(member); entry != held_.end()) erase(entry);
+  }
   /// The connection over which that member was heard last has ended in order: the group has ended.
   /// Whether it was of the last world, which is `last`; none if the member is unknown.
-  std::optional<bool> left(Peer peer, const WorldId& last);
+  std::optional<bool> left(Peer peer, const WorldId& last) {
+    const auto entry =
+        std::ranges::find_if(held_, [peer](const auto& held) { return held.second.peer == peer; });
+    if (entry == held_.end()) return std::nullopt;
+    const bool of_last_world = entry->second.of_last_world;
+    if (of_last_world) ended(entry->first, last);
+    erase(entry);
+    return of_last_world;
+  }
   /// The same, but its process may be alive.
-  void shorten(Peer peer, TimePoint until);
+  void shorten(Peer peer, TimePoint until) {
+    for (auto& [member, entry] : held_) {
+      if (entry.peer != peer || entry.until <= until) continue;
+      ends_.erase(ends_.find(entry.until));
+      ends_.insert(entry.until = until);
+    }
+  }
   /// Members of whom only another coordinator knows.
   void inherit(const Leavers& leavers) { strangers_ = leavers; }
 
   /// Another coordinator has given out that world. All of its members are waited for but
   /// `may_miss`, from when the first was heard. `chosen`: their names, if they are known.
-  void expect(const WorldId& world, int members, int may_miss, std::set<std::string> chosen = {});
+  void expect(const WorldId& world, int members, int may_miss, std::set<std::string> chosen = {}) {
+    world_ = world;
+    expected_ = members;
+    may_miss_ = may_miss;
+    chosen_ = std::move(chosen);
+    heard_.clear(), ended_.clear();
+    all_by_.reset();
+    most_by_.reset();
+  }
   /// That world has been given out here, and its members have come to say how they end.
   void watch(const WorldId& world) { expect(world, 0, 0); }
   /// The group of that member of it has ended.
-  void ended(const std::string& member, const WorldId& world);
+  void ended(const std::string& member, const WorldId& world) {
+    if (world.is_same(world_)) ended_.insert(member);
+  }
   /// It runs again in the same world.
   void resumed(const std::string& member) { ended_.erase(member); }
   /// It was cut off whole: its members are waited for, from when the first one is back, but for
   /// those that had ended before.
-  void expect_rest(const WorldId& world, int members);
+  void expect_rest(const WorldId& world, int members) {
+    if (!world.is_same(world_)) return expect(world, members, 0);
+    expected_ = members;
+    may_miss_ = 0;
+    // Members whose groups have ended prove nothing about the others, but are not waited for.
+    heard_ = ended_;
+  }
   /// In which world a member was that comes out of `told`: in the one that was given out after that
   /// if it was chosen for it. It has never heard of that, and does not any more, having left that
   /// coordinator.
-  const WorldId& world_of(const std::string& member, const WorldId& told) const;
+  const WorldId& world_of(const std::string& member, const WorldId& told) const {
+    // One that was chosen for the recorded world and comes out of an earlier one never got that
+    // round: so the recorded world does not run as a whole.
+    return chosen_.contains(member) && world_.is_later_than(told) ? world_ : told;
+  }
   /// That one has broken up: so many were left of it, and of those no more are waited for than may
   /// be at work, nor for longer.
-  void expect(const WorldId& world, const Remnant& remnant, int may_miss);
+  void expect(const WorldId& world, const Remnant& remnant, int may_miss) {
+    // A member that comes may be one whose group had ended before: only all of them prove it.
+    expect(world, remnant.at_work.count > 0 ? remnant.members : 0, may_miss);
+    if (expected_ > 0) all_by_ = remnant.at_work.until;
+  }
   /// A member of it was heard; all of it has ended by `until`.
-  void hear(const std::string& member, const WorldId& world, TimePoint now, TimePoint until);
+  void hear(const std::string& member, const WorldId& world, TimePoint now, TimePoint until) {
+    if (!world.is_same(world_) || unheard() == 0) return;
+    heard_.insert(member);
+    begin(now, until);
+  }
   /// That world has ended, whichever members were heard.
-  void begin(TimePoint now, TimePoint until);
+  void begin(TimePoint now, TimePoint until) {
+    if (expected_ == 0 || most_by_) return;
+    all_by_ = std::min(all_by_.value_or(until), until);
+    // All members notice the same end, so those that live follow the first one soon.
+    most_by_ = std::min<TimePoint>(now + kTimeToFollow, *all_by_);
+  }
 
   /// Entries whose time is over are forgotten.
-  void pass(TimePoint now);
+  void pass(TimePoint now) {
+    if (!ends_.empty() && *ends_.begin() <= now) {
+      for (auto entry = held_.begin(); entry != held_.end();) {
+        const auto next = std::next(entry);
+        if (entry->second.until <= now) erase(entry);
+        entry = next;
+      }
+    }
+    if (!strangers_.are_at_work(now)) strangers_ = {};
+    if (unheard_limit() && now >= *unheard_limit()) expect({}, 0, 0);
+  }
   /// When the last of all has ended.
-  std::optional<TimePoint> limit() const;
+  std::optional<TimePoint> limit() const {
+    std::optional<TimePoint> end = unheard_limit();  // none is before all others
+    if (!ends_.empty()) end = std::max(end, std::optional(*ends_.rbegin()));
+    if (strangers_.count > 0) end = std::max(end, std::optional(strangers_.until));
+    return end;
+  }
   /// Those that are known one by one, or were inherited so.
-  Leavers leavers() const;
+  Leavers leavers() const {
+    Leavers all = strangers_;
+    all.count += static_cast<int>(held_.size());
+    if (!ends_.empty()) all.until = std::max(all.until, *ends_.rbegin());
+    return all;
+  }
   /// How many members of another coordinator's world have not been heard.
-  int unheard() const;
+  int unheard() const { return std::max(expected_ - static_cast<int>(heard_.size()), 0); }
 
  private:
   struct Entry {
@@ -119,8 +193,15 @@ class MemberFence {
     bool of_last_world = true;
   };
   using Entries = std::map<std::string, Entry>;
-  void erase(Entries::iterator entry);
-  std::optional<TimePoint> unheard_limit() const;
+  void erase(Entries::iterator entry) {
+    ends_.erase(ends_.find(entry->second.until));
+    held_.erase(entry);
+  }
+  std::optional<TimePoint> unheard_limit() const {
+    const int missing = unheard();
+    if (missing == 0) return std::nullopt;
+    return missing <= may_miss_ && most_by_ ? most_by_ : all_by_;
+  }
 
   Entries held_;
   std::multiset<TimePoint> ends_;  // of those
