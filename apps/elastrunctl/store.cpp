@@ -3,7 +3,7 @@
 #include "core/system_clock.hpp"
 #include "net/endpoint.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
-#include "rendezvous/coordinator/known_worlds.hpp"
+#include "rendezvous/coordinator/store_state_file.hpp"
 #include "store/server.hpp"
 #include "subcommands.hpp"
 
@@ -59,9 +59,9 @@ rendezvous::CoordinatorSettings coordinator_settings(const JobChoice& job) {
 /// Reads the state from before the restart, and names the file for the next one.
 Status read_state(const std::string& file, boost::asio::io_context& loop, Clock& clock,
                   rendezvous::CoordinatorSettings& settings,
-                  std::unique_ptr<rendezvous::KnownWorlds>& known) {
+                  std::unique_ptr<rendezvous::StoreStateFile>& known) {
   if (file.empty()) return {};
-  auto opened = rendezvous::KnownWorlds::open(loop, clock, file);
+  auto opened = rendezvous::StoreStateFile::open(loop, clock, file);
   if (!opened) return std::unexpected(opened.error());
   known = std::move(*opened);
   known->attach(settings);
@@ -103,7 +103,7 @@ int run_store(const StoreOptions& options) {
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
   auto settings = coordinator_settings(options.job);
-  std::unique_ptr<rendezvous::KnownWorlds> known;
+  std::unique_ptr<rendezvous::StoreStateFile> known;
   if (const auto read = read_state(options.state, loop, *clock, settings, known); !read)
     return report_error(read.error().text, exit_code_of(read.error()));
   auto host = rendezvous::Host::open(loop, *clock, net::make_sealer(*secret),

@@ -135,14 +135,14 @@ Coordinator::Coordinator(boost::asio::io_context& loop, Clock& clock,
       ready_at_(settings_.stand_alone ? clock.now() + kTimeToFollow : TimePoint()),
       heartbeat_(clock, settings_.heartbeat),
       local_agents_(clock, [this](Peer peer) { forget_lost(peer); }),
-      leavers_due_(clock.make_alarm()),
+      stopping_due_(clock.make_alarm()),
       fences_due_(clock.make_alarm()) {
   settings_.run_id = fit_text(settings_.run_id, kLongestSent);  // as agents will say it
   for (const auto& world : settings_.known_worlds) {
     MemberFence fence;
     fence.expect(world.id, world.nodes, 0);
-    fenced_jobs_.inherit(world.run_id, {world.id, 0, world.nodes}, clock.now() + world.at_work,
-                         std::move(fence));
+    unattended_jobs_.inherit(world.run_id, {world.id, 0, world.nodes}, clock.now() + world.at_work,
+                             std::move(fence));
   }
   forget_fences();
 }
@@ -184,20 +184,21 @@ void Coordinator::suspend(const std::string& why) {
   }
 }
 
-void Coordinator::inherit(const WorldRecord& last, TimePoint until, const Leavers& leavers) {
+void Coordinator::inherit(const WorldRecord& last, TimePoint until,
+                          const StoppingGroups& stopping) {
   // That world outlives its coordinator. One of its members may stay away: as a rule it is that
   // coordinator's own node, which a store has none of.
   MemberFence fence;
   fence.expect(last.id, last.nodes, settings_.stand_alone ? 0 : 1,
                {last.members.begin(), last.members.end()});
-  inherit({last.id, 0, last.nodes}, until, std::move(fence), leavers);
+  inherit({last.id, 0, last.nodes}, until, std::move(fence), stopping);
 }
 
-void Coordinator::inherit_remnant(const PreviousWorld& previous, const Remnant& remnant,
-                                  int may_miss, const Leavers& leavers) {
+void Coordinator::inherit_survivors(const PreviousWorld& previous, const Survivors& survivors,
+                                    int may_miss, const StoppingGroups& stopping) {
   MemberFence fence;
-  fence.expect(previous.id, remnant, may_miss);
-  inherit(previous, clock_.now(), std::move(fence), leavers);
+  fence.expect(previous.id, survivors, may_miss);
+  inherit(previous, clock_.now(), std::move(fence), stopping);
 }
 
 void Coordinator::set_epoch(std::int64_t epoch) {
@@ -228,8 +229,8 @@ void Coordinator::resign(const std::string& why, bool another_follows) {
   jobs_.clear();
   heartbeat_.disarm();
   agents_ = 0;
-  // No leaver is left to wait for, so this ends the wait of await_leavers().
-  look_for_leavers();
+  // No leaver is left to wait for, so this ends the wait of await_stopping_groups().
+  look_for_stopping_groups();
 }
 
 // Before each decision: a process that was paused reads what has arrived, and sees the ends of
@@ -373,7 +374,7 @@ void Coordinator::enter(Peer peer, Connection& connection, const Rules& rules) {
   Job& job = job_of(hellos_[peer].run_id, rules);
   connection.job = &job;
   job.links[peer] = connection.link;
-  lost_contact_.came(), ++agents_;
+  cut_off_detector_.came(), ++agents_;
 }
 
 void Coordinator::dismiss(Peer peer, const Refusal& refusal) {
@@ -412,7 +413,7 @@ void Coordinator::remove(Peer peer, const std::string& why, Loss loss) {
   if (job == nullptr) return;
   --agents_;
   const bool silent = member && loss == Loss::Silent;
-  const bool cut_off = silent && lost_contact_.silent(job->state.phase(), agents_);
+  const bool cut_off = silent && cut_off_detector_.silent(job->state.phase(), agents_);
   if (cut_off && settings_.owner != nullptr) {
     log::warning("rendezvous",
                  "this node may be cut off: more nodes have been lost to silence than are left");
@@ -421,9 +422,9 @@ void Coordinator::remove(Peer peer, const std::string& why, Loss loss) {
   check_entitlement();  // `cut_off` may have given the lease back
   job->lost(peer, why, loss);
   job->deliver();
-  // Not while leavers are awaited: the job says how long they may take.
-  if (job->links.empty() && !on_leavers_gone_) forget(*job);
-  look_for_leavers(true);
+  // Not while groups that stop are awaited: the job says how long they may take.
+  if (job->links.empty() && !on_all_stopped_) forget(*job);
+  look_for_stopping_groups(true);
   if (agents_ != 0 || !on_deserted_) return;
   // Not inside this call: the reaction may destroy us. Until then another agent may have come.
   boost::asio::post(loop_, [this, alive = lifetime_.token()] {
@@ -438,7 +439,7 @@ void Coordinator::forget_lost(Peer peer) {
     job->state.depart(peer, "its processes have ended", clock_.now(), Loss::Ended);
     job->deliver();
   }
-  look_for_leavers();
+  look_for_stopping_groups();
 }
 
 void Coordinator::watch_heartbeats() {
@@ -474,7 +475,7 @@ Job& Coordinator::job_of(const std::string& run_id, const Rules& rules) {
   // A world of which this store has forgotten may still be at work, and its members look for us: a
   // new one waits until they have had the time.
   if (clock_.now() < ready_at_) job->state.inherit({}, ready_at_);
-  fenced_jobs_.hand_to(job->state);
+  unattended_jobs_.hand_to(job->state);
   if (over_) job->state.conclude(over_->first, over_->second);
   job->state.hold(held_, clock_.now());
   forget_fences();
@@ -484,10 +485,10 @@ Job& Coordinator::job_of(const std::string& run_id, const Rules& rules) {
 // Worlds of which no member has come in time. The list of worlds is told now, not with the next
 // job.
 void Coordinator::forget_fences() {
-  for (const auto& run_id : fenced_jobs_.pass(clock_.now())) {
+  for (const auto& run_id : unattended_jobs_.pass(clock_.now())) {
     if (settings_.owner != nullptr && !jobs_.contains(run_id)) settings_.owner->job_over(run_id);
   }
-  const auto next = fenced_jobs_.next_end();
+  const auto next = unattended_jobs_.next_end();
   if (!next || settings_.owner == nullptr) return fences_due_->disarm();
   fences_due_->arm(*next, [this] { forget_fences(); });
 }
@@ -502,21 +503,21 @@ void Coordinator::forget(const Job& job) {
   // A copy: the job goes with its name.
   const std::string run_id = state.run_id();
   const bool at_work = state.world_fence().is_up(clock_.now());
-  fenced_jobs_.keep(state, clock_.now());
+  unattended_jobs_.keep(state, clock_.now());
   jobs_.erase(run_id);
   forget_fences();
   if (!at_work && settings_.owner != nullptr) settings_.owner->job_over(run_id);
 }
 
 void Coordinator::inherit(const PreviousWorld& previous, TimePoint until, MemberFence fence,
-                          const Leavers& leavers) {
-  fence.inherit(leavers);
+                          const StoppingGroups& stopping) {
+  fence.inherit(stopping);
   for (auto& [run_id, job] : jobs_) job->state.inherit(previous, until, fence);
-  fenced_jobs_.inherit(settings_.run_id, previous, until, std::move(fence));
+  unattended_jobs_.inherit(settings_.run_id, previous, until, std::move(fence));
 }
 
 void Coordinator::disinherit(Duration left) {
-  fenced_jobs_.disinherit(left, clock_.now());
+  unattended_jobs_.disinherit(left, clock_.now());
   forget_fences();
   for (auto& [run_id, job] : jobs_) {
     job->state.disinherit(left, clock_.now());
@@ -552,10 +553,10 @@ bool Coordinator::is_needed() const {
       jobs_, [](const auto& job) { return job.second->state.phase() == Phase::Joining; });
 }
 
-Remnant Coordinator::remnant() const {
-  Remnant all;
+Survivors Coordinator::survivors() const {
+  Survivors all;
   for (const auto& [run_id, job] : jobs_) {
-    const Remnant left = job->state.remnant(clock_.now());
+    const Survivors left = job->state.survivors(clock_.now());
     all.members += left.members;
     all.at_work.add(left.at_work);
     if (left.world.is_later_than(all.world)) all.world = left.world;
@@ -565,7 +566,7 @@ Remnant Coordinator::remnant() const {
 
 bool Coordinator::is_fenced() const {
   const TimePoint now = clock_.now();
-  return fenced_jobs_.are_any(now) || std::ranges::any_of(jobs_, [now](const auto& job) {
+  return unattended_jobs_.are_any(now) || std::ranges::any_of(jobs_, [now](const auto& job) {
            return job.second->state.world_fence().is_up(now);
          });
 }
@@ -583,44 +584,44 @@ std::string Coordinator::status() const {
       json::object{{"stand_alone", settings_.stand_alone}, {"jobs", std::move(described)}});
 }
 
-Leavers Coordinator::leavers_of_jobs() const {
-  Leavers all;
-  for (const auto& [run_id, job] : jobs_) all.add(job->state.world_fence().fence.leavers());
+StoppingGroups Coordinator::stopping_groups_of_jobs() const {
+  StoppingGroups all;
+  for (const auto& [run_id, job] : jobs_) all.add(job->state.world_fence().fence.stopping_groups());
   return all;
 }
 
-Leavers Coordinator::leavers() const {
-  Leavers all = leavers_of_jobs();
-  all.add(fenced_jobs_.leavers());
+StoppingGroups Coordinator::stopping_groups() const {
+  StoppingGroups all = stopping_groups_of_jobs();
+  all.add(unattended_jobs_.stopping_groups());
   return all;
 }
 
-void Coordinator::await_leavers(std::function<void()> then) {
-  on_leavers_gone_ = std::move(then);
-  look_for_leavers();
+void Coordinator::await_stopping_groups(std::function<void()> then) {
+  on_all_stopped_ = std::move(then);
+  look_for_stopping_groups();
 }
 
 // When a link has ended, or a job.
-void Coordinator::look_for_leavers(bool say_so) {
-  if (!on_leavers_gone_) return;
-  const Leavers leavers = leavers_of_jobs();
+void Coordinator::look_for_stopping_groups(bool say_so) {
+  if (!on_all_stopped_) return;
+  const StoppingGroups stopping = stopping_groups_of_jobs();
   const TimePoint now = clock_.now();
-  if (!leavers.are_at_work(now)) {
-    leavers_due_->disarm();
+  if (!stopping.are_at_work(now)) {
+    stopping_due_->disarm();
     // Not inside this call, which a message of a leaver has brought about: `then` may end the
     // coordinator that is still reading it.
     return boost::asio::post(
-        loop_, [alive = lifetime_.token(), then = std::exchange(on_leavers_gone_, {})] {
+        loop_, [alive = lifetime_.token(), then = std::exchange(on_all_stopped_, {})] {
           if (alive) then();
         });
   }
-  if (say_so && !std::exchange(told_leavers_, true)) {
+  if (say_so && !std::exchange(told_stopping_, true)) {
     log::info("rendezvous",
               "{} of the nodes that leave may still be saving: this node coordinates the job until "
               "they have ended, for {} at most",
-              leavers.count, format_duration(leavers.until - now));
+              stopping.count, format_duration(stopping.until - now));
   }
-  leavers_due_->arm(leavers.until, [this] { look_for_leavers(); });
+  stopping_due_->arm(stopping.until, [this] { look_for_stopping_groups(); });
 }
 
 }  // namespace elastrun::rendezvous

@@ -71,7 +71,7 @@ class LocalAgents {
 /// Whether it is the coordinator that is cut off, rather than its members: since the last world
 /// more of them have been lost to silence than agents are left. Those who were lost then form the
 /// larger part, and could go on if another leader was elected among them. Pure.
-class LostContact {
+class CutOffDetector {
  public:
   /// An agent has been silent for too long; whether it is the coordinator that is cut off.
   /// `before`: the phase of its job until then. `left`: agents that are connected still, the
@@ -90,12 +90,12 @@ class LostContact {
 };
 
 /// Worlds that may be at work, and nodes that leave, of jobs without a connected agent, by run id.
-class FencedJobs {
+class UnattendedJobs {
  public:
   /// An earlier coordinator's: as `inherit` of the state.
   void inherit(const std::string& run_id, const PreviousWorld& previous, TimePoint until,
                MemberFence fence) {
-    fenced_jobs_[run_id] = {previous, until, std::move(fence), previous.id, previous.id.round};
+    unattended_jobs_[run_id] = {previous, until, std::move(fence), previous.id, previous.id.round};
   }
   /// One whose last agent has gone.
   void keep(const State& state, TimePoint now) {
@@ -106,13 +106,13 @@ class FencedJobs {
     const PreviousWorld last{state.past().last(), 0, state.past().last_size()};
     MemberFence fence = world_fence.fence;
     fence.expect_rest(last.id, last.nodes);
-    fenced_jobs_[state.run_id()] = {last, *world_fence.limit(), std::move(fence),
-                                    world_fence.world(), state.past().highest()};
+    unattended_jobs_[state.run_id()] = {last, *world_fence.limit(), std::move(fence),
+                                        world_fence.world(), state.past().highest()};
   }
   /// No world of them is at work any more. Of those who leave only time says that, and of members
   /// that are not heard, `left`.
   void disinherit(Duration left, TimePoint now) {
-    for (auto& [run_id, doubt] : fenced_jobs_) {
+    for (auto& [run_id, doubt] : unattended_jobs_) {
       doubt.until = std::min(doubt.until, now);
       doubt.fence.begin(now, now + left);
     }
@@ -120,7 +120,7 @@ class FencedJobs {
   /// Those of which nothing is at work any more are forgotten: their run ids.
   std::vector<std::string> pass(TimePoint now) {
     std::vector<std::string> over;
-    std::erase_if(fenced_jobs_, [&](const auto& one) {
+    std::erase_if(unattended_jobs_, [&](const auto& one) {
       const bool pending = one.second.is_pending(now);
       if (!pending) over.push_back(one.first);
       return !pending;
@@ -129,27 +129,27 @@ class FencedJobs {
   }
   /// Agents of it have come.
   void hand_to(State& state) {
-    const auto found = fenced_jobs_.find(state.run_id());
-    if (found == fenced_jobs_.end()) return;
+    const auto found = unattended_jobs_.find(state.run_id());
+    if (found == unattended_jobs_.end()) return;
     const Doubt& doubt = found->second;
     state.inherit(doubt.previous, doubt.until, doubt.fence, doubt.at_work, doubt.highest);
-    fenced_jobs_.erase(found);
+    unattended_jobs_.erase(found);
   }
   bool are_any(TimePoint now) const {
-    return std::ranges::any_of(fenced_jobs_,
+    return std::ranges::any_of(unattended_jobs_,
                                [now](const auto& one) { return one.second.is_pending(now); });
   }
   /// When the next one of them is over.
   std::optional<TimePoint> next_end() const {
     std::optional<TimePoint> next;
-    for (const auto& [run_id, doubt] : fenced_jobs_) {
+    for (const auto& [run_id, doubt] : unattended_jobs_) {
       next = std::min(next.value_or(doubt.end()), doubt.end());
     }
     return next;
   }
-  Leavers leavers() const {
-    Leavers all;
-    for (const auto& [run_id, doubt] : fenced_jobs_) all.add(doubt.fence.leavers());
+  StoppingGroups stopping_groups() const {
+    StoppingGroups all;
+    for (const auto& [run_id, doubt] : unattended_jobs_) all.add(doubt.fence.stopping_groups());
     return all;
   }
 
@@ -164,7 +164,7 @@ class FencedJobs {
     std::int64_t highest = 0;  // number of a round
   };
 
-  std::map<std::string, Doubt> fenced_jobs_;
+  std::map<std::string, Doubt> unattended_jobs_;
 };
 
 /// The one that steps `State` for all agents of a job, over their connections, and tells each what
@@ -186,10 +186,10 @@ class Coordinator {
   void suspend(const std::string& why);
   /// An earlier coordinator's world may be at work until then, and they who had said goodbye to it;
   /// `disinherit`: that world has ended, and its unheard members end within `left`.
-  void inherit(const WorldRecord& last, TimePoint until, const Leavers& leavers);
+  void inherit(const WorldRecord& last, TimePoint until, const StoppingGroups& stopping);
   /// It has broken up, and that is left of it. All of those come but `may_miss`.
-  void inherit_remnant(const PreviousWorld& previous, const Remnant& remnant, int may_miss,
-                       const Leavers& leavers);
+  void inherit_survivors(const PreviousWorld& previous, const Survivors& survivors, int may_miss,
+                         const StoppingGroups& stopping);
   void disinherit(Duration left);
   /// The job whose last world that was is over: members of it that come late are told so.
   void conclude(const WorldId& last, const Done& verdict);
@@ -202,16 +202,16 @@ class Coordinator {
   /// Runs `then` on the loop once no agent that has said goodbye can be at work any more, since
   /// only this coordinator knows of them: their links have ended, or the time that each had named
   /// is over. In one log line if that takes long.
-  void await_leavers(std::function<void()> then);
+  void await_stopping_groups(std::function<void()> then);
   /// Those of all jobs together.
-  Leavers leavers() const;
+  StoppingGroups stopping_groups() const;
 
   /// Agents connected at the moment (not status queries).
   std::size_t agents() const { return agents_; }
   /// Whether a job waits for something that only an entitled coordinator can decide.
   bool is_needed() const;
   /// Members of the last world, and for how long they may be at work if we leave them now.
-  Remnant remnant() const;
+  Survivors survivors() const;
   /// Whether others may be at work, whom we wait for.
   bool is_fenced() const;
   /// How the job has ended, if it has.
@@ -254,10 +254,10 @@ class Coordinator {
   void forget(const Job& job);
   void forget_fences();
   void inherit(const PreviousWorld& previous, TimePoint until, MemberFence fence,
-               const Leavers& leavers);
+               const StoppingGroups& stopping);
   bool is_over_for(const Hello& hello) const;
-  Leavers leavers_of_jobs() const;
-  void look_for_leavers(bool say_so = false);
+  StoppingGroups stopping_groups_of_jobs() const;
+  void look_for_stopping_groups(bool say_so = false);
 
   boost::asio::io_context& loop_;
   Clock& clock_;
@@ -268,18 +268,18 @@ class Coordinator {
   // meanwhile has not been read yet; those who were paused with us need as long to wake.
   PauseTolerantAlarm heartbeat_;
   LocalAgents local_agents_;
-  std::function<void()> on_deserted_, on_leavers_gone_;
-  bool told_leavers_ = false;
-  const std::unique_ptr<Alarm> leavers_due_, fences_due_;
+  std::function<void()> on_deserted_, on_all_stopped_;
+  bool told_stopping_ = false;
+  const std::unique_ptr<Alarm> stopping_due_, fences_due_;
   Peer last_peer_ = 0;
   std::unordered_map<Peer, Connection> connections_;
   std::unordered_map<Peer, Hello> hellos_;  // of those that have not joined yet
   RateLimitedLog refusals_{"rendezvous"};
   std::map<std::string, std::unique_ptr<Job>> jobs_;  // by run id
-  FencedJobs fenced_jobs_;
+  UnattendedJobs unattended_jobs_;
   std::optional<std::pair<WorldId, Done>> over_;  // an earlier job of this run id
   std::optional<Done> ended_;
-  LostContact lost_contact_;
+  CutOffDetector cut_off_detector_;
   std::size_t agents_ = 0;
   bool held_ = false;
   Lifetime lifetime_;  // posted reactions outlive it

@@ -83,11 +83,12 @@ void Job::deliver() {
   }
   // One at a time; a world that has changed meanwhile is recorded by its own request.
   if (state.unacknowledged() && !recording_) record_world();
-  const int before = std::exchange(leavers_, state.world_fence().fence.leavers().count);
-  if (leavers_ != before && owner_ != nullptr) owner_->leavers_changed();
+  const int before =
+      std::exchange(stopping_groups_, state.world_fence().fence.stopping_groups().count);
+  if (stopping_groups_ != before && owner_ != nullptr) owner_->stopping_changed();
   const int at_work = state.roster().count(MemberState::Stopping);
   const bool changed = std::exchange(stopping_, at_work) != at_work;
-  if (changed && state.phase() == Phase::Joining && owner_ != nullptr) owner_->remnant_changed();
+  if (changed && state.phase() == Phase::Joining && owner_ != nullptr) owner_->survivors_changed();
   // A job that has failed stops its groups now: it is over when its last agent has gone.
   const bool over = state.phase() == Phase::Ended && !state.verdict().failed;
   if (over && !std::exchange(told_end_, true) && owner_ != nullptr)

@@ -44,10 +44,10 @@ class CoordinatorOwner {
   /// More agents have been lost to silence than are left, and nothing is decided yet: perhaps it is
   /// we who are cut off.
   virtual void cut_off() {}
-  /// Coordinator::leavers has changed: a successor must find them recorded, too.
-  virtual void leavers_changed() {}
-  /// While a round is being formed, Coordinator::remnant has changed.
-  virtual void remnant_changed() {}
+  /// Coordinator::stopping_groups has changed: a successor must find them recorded, too.
+  virtual void stopping_changed() {}
+  /// While a round is being formed, Coordinator::survivors has changed.
+  virtual void survivors_changed() {}
   /// An agent says, once, that it has seen a higher epoch than ours.
   virtual void newer_epoch(std::int64_t) {}
 };
@@ -120,7 +120,7 @@ class Job {
   std::optional<TimePoint> armed_;
   TimePoint expected_;  // when that rings
   bool recording_ = false, told_end_ = false;
-  int leavers_ = 0, stopping_ = 0;
+  int stopping_groups_ = 0, stopping_ = 0;
   std::unordered_map<Peer, std::weak_ptr<net::Link>> askers_;
   // Answers of the register outlive the job; this tells them that it has gone.
   Lifetime lifetime_;

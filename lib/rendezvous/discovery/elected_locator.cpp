@@ -9,7 +9,7 @@
 #include "core/text.hpp"
 #include "net/outward.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
-#include "rendezvous/discovery/world_records.hpp"
+#include "rendezvous/discovery/world_register.hpp"
 #include "rendezvous/election/election.hpp"
 #include "rendezvous/election/election_entry.hpp"
 #include "rendezvous/election/leader_lease.hpp"
@@ -30,11 +30,11 @@ namespace elastrun::rendezvous {
 /// Notices that no agent joins a leader that cannot form a world alone. An unreachable address
 /// looks like nodes that have not been started yet, so this is told less and less often,
 /// and not in the last three quarters of join_timeout.
-class ArrivalWatch {
+class UnjoinedLeaderWatch {
  public:
   /// `interval`: until it is told for the first time; it doubles each time, for as long as this
   /// object lives.
-  ArrivalWatch(Clock& clock, const Rules& rules, Duration interval)
+  UnjoinedLeaderWatch(Clock& clock, const Rules& rules, Duration interval)
       : needs_others_(rules.min_nodes > 1),
         longest_(rules.join_timeout / 4),
         clock_(clock),
@@ -66,10 +66,10 @@ class ArrivalWatch {
 
 /// Waits for the end of a leader that does not answer. A second look now and then, at growing
 /// intervals, finds out whether it answers after all.
-class LeaderWatch {
+class SilentLeaderWatch {
  public:
   /// `lease` is borrowed.
-  LeaderWatch(Clock& clock, LeaderLease& lease)
+  SilentLeaderWatch(Clock& clock, LeaderLease& lease)
       : lease_(lease), clock_(clock), second_look_(clock.make_alarm()) {}
 
   /// Runs `changed` each time something may have changed in the register, and `look_again` once,
@@ -101,7 +101,7 @@ class LeaderWatch {
 
 /// How the agents that start, or see the same leader go, come one after the other. Most of them
 /// then find a leader.
-class Stagger {
+class StartJitter {
  public:
   /// After how long this one of so many comes.
   Duration next(int nodes) {
@@ -184,7 +184,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     // A leader does not ask the register about itself: it may be cut off from that, and is entitled
     // all the same until its lease ends.
     if (election_.is_entitled(clock_.now())) return give(own_place());
-    election_.look(clock_.now() + stagger_.next(nodes_));
+    election_.look(clock_.now() + jitter_.next(nodes_));
     step();
   }
 
@@ -208,9 +208,10 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     if (!leads() || why.empty()) return hand_over(why, limit, std::move(retired));
     // A successor would know nothing of those who have said goodbye and are saving still.
     host_->coordinator().hold(true);
-    host_->coordinator().await_leavers([this, alive = lifetime_.token(), why, limit, retired] {
-      if (alive) hand_over(why, limit, retired);
-    });
+    host_->coordinator().await_stopping_groups(
+        [this, alive = lifetime_.token(), why, limit, retired] {
+          if (alive) hand_over(why, limit, retired);
+        });
   }
 
  private:
@@ -225,12 +226,12 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
       });
     }
     // The others find the place free when they come.
-    const Remnant remnant = host_->coordinator().remnant();
+    const Survivors survivors = host_->coordinator().survivors();
     // A record of a world that may be at work has to outlive this leader: a successor without it
     // would form a second world.
-    forget_ = is_forgettable() && remnant.at_work.count == 0;
+    forget_ = is_forgettable() && survivors.at_work.count == 0;
     const bool noteworthy = !forget_ && is_forgettable() && records_.has_any();
-    if (noteworthy) records_.leave(remnant);
+    if (noteworthy) records_.leave(survivors);
     give_lease_back(noteworthy, [this, why, limit, retired = std::move(retired)]() mutable {
       host_->retire(why, true, limit, std::move(retired));
     });
@@ -308,7 +309,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
 
   void obey(const Election::Await&) {
     const auto changed = [this] {
-      election_.look(clock_.now() + stagger_.next(nodes_));
+      election_.look(clock_.now() + jitter_.next(nodes_));
       step();
     };
     watch_.wait(changed, [this] {
@@ -428,11 +429,11 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   }
   void cut_off() override { let_others_lead(); }
   // If this leader dies, the record alone tells its successor who is saving, and for how long.
-  void leavers_changed() override {
+  void stopping_changed() override {
     if (records_.has_any()) record();
   }
-  void remnant_changed() override {
-    records_.watch_remnant(host_->coordinator(), [this] { record(); });
+  void survivors_changed() override {
+    records_.watch_survivors(host_->coordinator(), [this] { record(); });
   }
   void newer_epoch(std::int64_t epoch) override {
     election_.hear_of(epoch);
@@ -517,17 +518,17 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   const std::unique_ptr<LeaderLease> leader_lease_;
   const ElectedLocatorSettings settings_;
   const std::unique_ptr<Alarm> due_, doubt_, isolation_;
-  LeaderWatch watch_;
-  ArrivalWatch arrivals_;
+  SilentLeaderWatch watch_;
+  UnjoinedLeaderWatch arrivals_;
   std::function<void()> moved_;
-  Stagger stagger_;
+  StartJitter jitter_;
 
   Answer answer_;
   int nodes_ = 1;  // of the last world, or of the first one
 
   // As candidate and leader
   Election election_;
-  WorldRecords records_;
+  WorldRegister records_;
   std::unique_ptr<Host> host_;
   std::string own_text_;
   ip::address seen_;  // of the last coordinator that was not us

@@ -407,8 +407,8 @@ void State::acknowledge(const WorldRecord& record, TimePoint now) {
   if (phase_ == Phase::Joining) advance(now);
 }
 
-Remnant State::remnant(TimePoint now) const {
-  Remnant left{0, {}, past_.last()};
+Survivors State::survivors(TimePoint now) const {
+  Survivors left{0, {}, past_.last()};
   for (const auto& [peer, member] : roster_.all()) {
     if (member.state == MemberState::Waiting && !member.returning) continue;
     ++left.members;

@@ -225,10 +225,10 @@ class State {
   Phase phase() const { return phase_; }
   std::int64_t epoch() const { return epoch_; }
   std::int64_t round_number() const { return past_.last().round; }
-  const PastWorlds& past() const { return past_; }
+  const WorldHistory& past() const { return past_; }
   PreviousWorld last_world() const { return past_.told(attempt()); }
   /// Members that are connected, and for how long their groups may be at work without us.
-  Remnant remnant(TimePoint now) const;
+  Survivors survivors(TimePoint now) const;
   int attempt() const { return restart_rule_.spent(); }
   int restarts_left() const { return restart_rule_.left(); }
   const Rules& rules() const { return rules_; }
@@ -308,7 +308,7 @@ class State {
   RestartRule restart_rule_;
   RoleRestarts roles_;
   std::int64_t epoch_ = 1;
-  PastWorlds past_;
+  WorldHistory past_;
   std::vector<Node> last_members_;  // of the last round, if spares are chosen by topology
   bool ending_ = false;             // a member of this round has finished
   std::optional<TimePoint> growth_at_, verdict_at_, record_by_;

@@ -167,7 +167,8 @@ std::string progress_text(const Rules& rules, const Quorum& there, const JoinPha
                        nodes_text(here));
   }
   if (const auto end = world_fence.fence_limit(now); end && here >= rules.min_nodes) {
-    const int known = world_fence.fence.leavers().count, unheard = world_fence.fence.unheard();
+    const int known = world_fence.fence.stopping_groups().count,
+              unheard = world_fence.fence.unheard();
     return fmt::format("{} here, enough to start; waiting for {} to stop {} workers, at most {}",
                        nodes_text(here), nodes_text(known + unheard),
                        known + unheard == 1 ? "its" : "their", format_duration(*end - now));

@@ -17,37 +17,37 @@
 /// checkpoints, so a round is given out only once the last world has ended, as far as anybody here
 /// knows (elastrun-design(7) has the whole chain, elastrun-protocol(7) the times):
 ///
-///   PastWorlds    which world was the last one, and which numbers of rounds are taken
-///   WorldFence    whether that one may run as a whole: a single member whose group has ended
-///                 proves that it does not
-///   MemberFence   its members that may run out of sight, one by one: they have left, lost their
-///                 connection, or belong to the world of another coordinator
+///   WorldHistory    which world was the last one, and which numbers of rounds are taken
+///   WorldFence      whether that one may run as a whole: a single member whose group has ended
+///                   proves that it does not
+///   MemberFence     its members that may run out of sight, one by one: they have left, lost their
+///                   connection, or belong to the world of another coordinator
 ///
 /// What a successor, which has seen nothing of it, learns about a world:
 ///
-///   WorldRecord   the world, recorded before any worker runs in it
-///   Remnant       what is left of it, once it breaks up
-///   Leavers       its members whose groups are being stopped, and may be saving
+///   WorldRecord     the world, recorded before any worker runs in it
+///   Survivors       the members that are left of it, once it breaks up
+///   StoppingGroups  how many groups are being stopped, which may be saving, and until when
 ///
-/// An elected coordinator keeps these beside its lease (WorldRecords), a coordinator that stands
-/// alone in its file (KnownWorlds), and both in FencedJobs for jobs without a connected agent.
+/// An elected coordinator keeps these beside its lease (WorldRegister), one that stands alone in
+/// its file (StoreStateFile), and both in UnattendedJobs for jobs without a connected agent.
 namespace elastrun::rendezvous {
 
 /// Members that may be saving, and when the last of their groups has ended.
-struct Leavers {
+struct StoppingGroups {
   int count = 0;
   TimePoint until;
   bool are_at_work(TimePoint now) const { return count > 0 && now < until; }
-  void add(const Leavers& more) {
+  void add(const StoppingGroups& more) {
     count += more.count;
     until = std::max(until, more.until);
   }
 };
 
 /// What is left of a world that breaks up.
-struct Remnant {
-  int members = 0;  // that are connected to their coordinator
-  Leavers at_work;  // those of them whose groups have not ended
+struct Survivors {
+  int members = 0;         // that are connected to their coordinator
+  StoppingGroups at_work;  // those of them whose groups have not ended
   WorldId world{};
 };
 
@@ -98,7 +98,7 @@ class MemberFence {
     }
   }
   /// Members of whom only another coordinator knows.
-  void inherit(const Leavers& leavers) { strangers_ = leavers; }
+  void inherit(const StoppingGroups& stopping) { strangers_ = stopping; }
 
   /// Another coordinator has given out that world. All of its members are waited for but
   /// `may_miss`, from when the first was heard. `chosen`: their names, if they are known.
@@ -138,10 +138,10 @@ class MemberFence {
   }
   /// That one has broken up: so many were left of it, and of those no more are waited for than may
   /// be at work, nor for longer.
-  void expect(const WorldId& world, const Remnant& remnant, int may_miss) {
+  void expect(const WorldId& world, const Survivors& survivors, int may_miss) {
     // A member that comes may be one whose group had ended before: only all of them prove it.
-    expect(world, remnant.at_work.count > 0 ? remnant.members : 0, may_miss);
-    if (expected_ > 0) all_by_ = remnant.at_work.until;
+    expect(world, survivors.at_work.count > 0 ? survivors.members : 0, may_miss);
+    if (expected_ > 0) all_by_ = survivors.at_work.until;
   }
   /// A member of it was heard; all of it has ended by `until`.
   void hear(const std::string& member, const WorldId& world, TimePoint now, TimePoint until) {
@@ -177,8 +177,8 @@ class MemberFence {
     return end;
   }
   /// Those that are known one by one, or were inherited so.
-  Leavers leavers() const {
-    Leavers all = strangers_;
+  StoppingGroups stopping_groups() const {
+    StoppingGroups all = strangers_;
     all.count += static_cast<int>(held_.size());
     if (!ends_.empty()) all.until = std::max(all.until, *ends_.rbegin());
     return all;
@@ -205,7 +205,7 @@ class MemberFence {
 
   Entries held_;
   std::multiset<TimePoint> ends_;  // of those
-  Leavers strangers_;
+  StoppingGroups strangers_;
 
   // The world of another coordinator, or one that was cut off
   WorldId world_;
@@ -216,7 +216,7 @@ class MemberFence {
 
 /// The worlds that a job has had, as far as anybody has told: which one was the last, whose members
 /// have their places before all others, and which numbers of rounds are taken. Pure.
-class PastWorlds {
+class WorldHistory {
  public:
   /// The last one, of whichever coordinator. While a round runs, that is this one.
   const WorldId& last() const { return last_; }

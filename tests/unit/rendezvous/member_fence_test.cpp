@@ -168,7 +168,7 @@ TEST_CASE("member fence: a successor waits for all but one of whom it has heard 
 TEST_CASE("member fence: whom a leader left behind is waited for, and nobody else") {
   Script job(fencing_rules(2, 2));
   MemberFence fence;
-  fence.expect({1, 7}, Remnant{1, {1, job.now + 30s}}, 0);
+  fence.expect({1, 7}, Survivors{1, {1, job.now + 30s}}, 0);
   job.state.inherit({{1, 7}, 0, 2}, job.now, fence);
   job.join("x");
   job.join("y");
@@ -190,7 +190,7 @@ TEST_CASE(
   Script job(fencing_rules(2, 2));
   job.grace = 40s;
   MemberFence fence;
-  fence.expect({1, 7}, Remnant{2, {1, job.now + 30s}}, 0);
+  fence.expect({1, 7}, Survivors{2, {1, job.now + 30s}}, 0);
   job.state.inherit({{1, 7}, 0, 3}, job.now, fence);
   job.join("x");
   job.join("a", {{1, 7}, 0, 3});
@@ -212,14 +212,14 @@ TEST_CASE(
   job.grace = 40s;
   MemberFence fence;
   SUBCASE("if they all had") {
-    fence.expect({1, 7}, Remnant{3, {}}, 1);
+    fence.expect({1, 7}, Survivors{3, {}}, 1);
     job.state.inherit({{1, 7}, 0, 4}, job.now, fence);
     for (const char* name : {"x", "y"}) job.join(name);
     job.join("a", {{1, 7}, 0, 4});
     CHECK(job.assignment("a") == "0/3#8");
   }
   SUBCASE("and others only as long as they may take, or until all but the leader are here") {
-    fence.expect({1, 7}, Remnant{3, {2, job.now + 30s}}, 1);
+    fence.expect({1, 7}, Survivors{3, {2, job.now + 30s}}, 1);
     job.state.inherit({{1, 7}, 0, 4}, job.now, fence);
     for (const char* name : {"x", "y"}) job.join(name);
     job.join("a", {{1, 7}, 0, 4});
@@ -237,7 +237,7 @@ TEST_CASE(
     CHECK(job.assignment("a") == "0/3#8");
   }
   SUBCASE("nor is one leader alone that may be saving taken for nobody") {
-    fence.expect({1, 7}, Remnant{1, {1, job.now + 30s}}, 1);
+    fence.expect({1, 7}, Survivors{1, {1, job.now + 30s}}, 1);
     job.state.inherit({{1, 7}, 0, 1}, job.now, fence);
     for (const char* name : {"x", "y", "z"}) job.join(name);
     CHECK(job.assignment("x") == "");

@@ -50,7 +50,7 @@ struct Leadership {
                     not_isolated_before);
   }
   State state;
-  LostContact contact;
+  CutOffDetector contact;
   std::optional<TimePoint> yields_until;
   TimePoint alone_until;          // it yields then, if nobody has come
   std::set<std::string> leavers;  // that have said goodbye to it
@@ -86,8 +86,8 @@ struct Register {
   int leavers = 0;
   Duration leaving{};
   // What was left of it when it broke up, by name, too; and whether its coordinator left it then.
-  std::optional<Remnant> remnant;
-  Duration remnant_time{};
+  std::optional<Survivors> survivors;
+  Duration survivors_time{};
   std::set<std::string> rest;
   bool left = false;
   std::set<std::string> told;

@@ -341,7 +341,7 @@ class Cluster {
     ring_alarms(i);
     if (at(i).leadership && draw(3) > 0) record_world(i);
     if (at(i).leadership && draw(3) > 0) record_leavers(i);
-    if (at(i).leadership && draw(3) > 0) record_remnant(i);
+    if (at(i).leadership && draw(3) > 0) record_survivors(i);
     for (auto& [peer, line] : lines_) {
       if (line.host == i && line.coordinator_open && now_ - line.coordinator_heard > kSilence) {
         lose(i, peer, Loss::Silent);
@@ -437,12 +437,12 @@ class Cluster {
   void leave_record(int i) {
     const State& state = at(i).leadership->state;
     if (state.world_fence().is_up(now_)) return;
-    if (state.remnant(now_).at_work.count == 0) return register_.by.clear();
-    if (register_.by == at(i).name) write_remnant(i, true);
+    if (state.survivors(now_).at_work.count == 0) return register_.by.clear();
+    if (register_.by == at(i).name) write_survivors(i, true);
   }
 
   // While a round is formed, at some time: who has not come back of the last one.
-  void record_remnant(int i) {
+  void record_survivors(int i) {
     const Leadership& leadership = *at(i).leadership;
     if (!reaches_register(i) || leadership.epoch != register_.epoch || now_ >= register_.until)
       return;
@@ -450,14 +450,14 @@ class Cluster {
                            leadership.state.past().last() == register_.world.id;
     if (!breaks_up || register_.by != at(i).name || leadership.state.world_fence().is_up(now_))
       return;
-    write_remnant(i, false);
+    write_survivors(i, false);
     write_leavers(*at(i).leadership);
   }
 
-  void write_remnant(int i, bool left) {
+  void write_survivors(int i, bool left) {
     const State& state = at(i).leadership->state;
-    register_.remnant = state.remnant(now_);
-    register_.remnant_time = std::max<Duration>(register_.remnant->at_work.until - now_, 0s);
+    register_.survivors = state.survivors(now_);
+    register_.survivors_time = std::max<Duration>(register_.survivors->at_work.until - now_, 0s);
     register_.left = left;
     register_.rest.clear();
     for (const auto& [peer, member] : state.roster().all()) {
@@ -553,7 +553,7 @@ class Cluster {
     if (now_ >= register_.until) return;
     register_.world = *world;
     register_.by = at(i).name;
-    register_.remnant.reset();
+    register_.survivors.reset();
     write_leavers(leadership);
     check_entitlement(i);
     leadership.state.acknowledge(*world, now_);
@@ -563,22 +563,23 @@ class Cluster {
   // At some time after it has changed who leaves. Until then a successor knows nothing of them.
   void record_leavers(int i) {
     const Leadership& leadership = *at(i).leadership;
-    if (leadership.state.world_fence().fence.leavers().count == leadership.recorded_leavers) return;
+    if (leadership.state.world_fence().fence.stopping_groups().count == leadership.recorded_leavers)
+      return;
     if (!reaches_register(i) || leadership.epoch != register_.epoch || now_ >= register_.until)
       return;
     if (register_.by == at(i).name) write_leavers(*at(i).leadership);
   }
 
   void write_leavers(Leadership& leadership) {
-    const Leavers leavers = leadership.state.world_fence().fence.leavers();
+    const StoppingGroups leavers = leadership.state.world_fence().fence.stopping_groups();
     register_.leavers = leadership.recorded_leavers = leavers.count;
     register_.leaving = std::max<Duration>(leavers.until - now_, 0s);
     register_.told.insert(leadership.leavers.begin(), leadership.leavers.end());
   }
 
-  // A new coordinator learns what may be at work. If no remnant of the last world was recorded, it
-  // sometimes finds out that group rank 0 is gone; a remnant is believed, whoever of it has ended
-  // (see WorldRecords::inherit).
+  // A new coordinator learns what may be at work. If no survivors of the last world was recorded,
+  // it sometimes finds out that group rank 0 is gone; a survivors is believed, whoever of it has
+  // ended (see WorldRegister::inherit).
   void inherit(int i) {
     if (register_.by.empty()) return;
     Leadership& leadership = *at(i).leadership;
@@ -587,19 +588,19 @@ class Cluster {
     const PreviousWorld previous{register_.world.id, 0, register_.world.nodes};
     MemberFence fence;
     fence.inherit({register_.leavers, now_ + register_.leaving});
-    leadership.may_miss = register_.remnant && register_.left ? 0 : 1;
+    leadership.may_miss = register_.survivors && register_.left ? 0 : 1;
     leadership.expected.reset();
-    if (auto remnant = register_.remnant) {
-      remnant->at_work.until = now_ + register_.remnant_time;
-      fence.expect(previous.id, *remnant, leadership.may_miss);
+    if (auto survivors = register_.survivors) {
+      survivors->at_work.until = now_ + register_.survivors_time;
+      fence.expect(previous.id, *survivors, leadership.may_miss);
       leadership.expected = register_.rest;
     } else {
       const auto& chosen = register_.world.members;
       fence.expect(previous.id, previous.nodes, 1, {chosen.begin(), chosen.end()});
     }
-    leadership.state.inherit(previous, register_.remnant ? now_ : now_ + kIsolation, fence);
+    leadership.state.inherit(previous, register_.survivors ? now_ : now_ + kIsolation, fence);
     leadership.recorded_leavers = register_.leavers;
-    if (register_.remnant) return;
+    if (register_.survivors) return;
     const std::string& name = register_.world.address;
     const bool alive = std::ranges::any_of(
         machines_, [&name](const auto& machine) { return machine.name == name; });

@@ -34,7 +34,7 @@ TEST_CASE("world id: no world is later than none, and none later than any") {
 }
 
 TEST_CASE("past worlds: a later epoch's world is the last one, although its number is lower") {
-  PastWorlds past;
+  WorldHistory past;
   CHECK(past.learn({{1, 7}, 0, 4}, false));
   CHECK(past.learn({{3, 2}, 0, 3}, false));
   CHECK(past.last() == WorldId{3, 2});
@@ -46,7 +46,7 @@ TEST_CASE("past worlds: a later epoch's world is the last one, although its numb
 }
 
 TEST_CASE("past worlds: while a round runs it stays the last one") {
-  PastWorlds past;
+  WorldHistory past;
   past.formed({2, 3}, 2);
   CHECK(!past.is_succession());
   CHECK(!past.learn({{0, 9}, 0, 4}, true));
@@ -56,7 +56,7 @@ TEST_CASE("past worlds: while a round runs it stays the last one") {
 }
 
 TEST_CASE("past worlds: the members of a job that is over are those up to its last world") {
-  PastWorlds past;
+  WorldHistory past;
   CHECK(!past.is_concluded({1, 1}));
   past.conclude({3, 5});
   CHECK(past.is_concluded({3, 5}));

@@ -37,7 +37,7 @@ Rules store_rules(int min_nodes, int max_nodes) {
 
 /// What the store knows of a job when its next agent comes, whose graces are 20 s.
 Script come_again(const Script& before) {
-  FencedJobs fenced;
+  UnattendedJobs fenced;
   fenced.keep(before.state, before.now);
   Script job(before.state.rules());
   job.grace = 20s;

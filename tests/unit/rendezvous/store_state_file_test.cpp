@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a coordinator that stands alone knows of jobs of which nobody is there.
-#include "rendezvous/coordinator/known_worlds.hpp"
+#include "rendezvous/coordinator/store_state_file.hpp"
 
 #include "support/fake_clock.hpp"
 #include "support/fake_files.hpp"
@@ -60,7 +60,7 @@ struct Store final : private CoordinatorOwner {
 
 }  // namespace
 
-TEST_CASE("known worlds: one of which nobody has come is forgotten when it cannot be at work") {
+TEST_CASE("store state file: one of which nobody has come is forgotten when it cannot be at work") {
   Store store({{"old", {1, 3}, 2, 10s}});
   store.pass(9s);
   CHECK(store.over.empty());
@@ -73,7 +73,7 @@ TEST_CASE("known worlds: one of which nobody has come is forgotten when it canno
   CHECK(store.over == std::vector<std::string>{"old"});
 }
 
-TEST_CASE("known worlds: one whose last agent was lost is forgotten, too") {
+TEST_CASE("store state file: one whose last agent was lost is forgotten, too") {
   Store store;
   auto agent = store.agent("job");
   agent->join();
@@ -85,7 +85,7 @@ TEST_CASE("known worlds: one whose last agent was lost is forgotten, too") {
   CHECK(store.over == std::vector<std::string>{"job"});
 }
 
-TEST_CASE("known worlds: a job that has failed is known until its last agent has gone") {
+TEST_CASE("store state file: a job that has failed is known until its last agent has gone") {
   Store store;
   auto agent = store.agent("job");
   agent->join();
@@ -100,12 +100,12 @@ TEST_CASE("known worlds: a job that has failed is known until its last agent has
   CHECK(store.over == std::vector<std::string>{"job"});
 }
 
-TEST_CASE("known worlds: no job waits for a disk that does not answer") {
+TEST_CASE("store state file: no job waits for a disk that does not answer") {
   elastrun::test::FakeFiles folder;
   const std::string path = folder.root() + "/state";
   boost::asio::io_context loop;
   elastrun::test::FakeClock clock;
-  auto known = KnownWorlds::open(loop, clock, path);
+  auto known = StoreStateFile::open(loop, clock, path);
   REQUIRE(known.has_value());
   CoordinatorSettings settings;
   (*known)->attach(settings);

@@ -10,33 +10,33 @@
 using namespace elastrun::rendezvous;
 using namespace elastrun::rendezvous::test;
 
-TEST_CASE("lost contact: who has lost more than are left is cut off") {
-  LostContact contact;
+TEST_CASE("cut off detector: who has lost more than are left is cut off") {
+  CutOffDetector contact;
   CHECK(!contact.silent(Phase::Running, 2));
   CHECK(contact.silent(Phase::Joining, 1));
 }
 
-TEST_CASE("lost contact: half of them prove nothing") {
-  LostContact contact;
+TEST_CASE("cut off detector: half of them prove nothing") {
+  CutOffDetector contact;
   CHECK(!contact.silent(Phase::Running, 3));
   CHECK(!contact.silent(Phase::Joining, 2));
 }
 
-TEST_CASE("lost contact: a complete world needs no other coordinator") {
-  LostContact contact;
+TEST_CASE("cut off detector: a complete world needs no other coordinator") {
+  CutOffDetector contact;
   for (int spare = 0; spare < 3; ++spare) CHECK(!contact.silent(Phase::Running, 2));
 }
 
-TEST_CASE("lost contact: those who were lost before the last world was formed do not count") {
-  LostContact contact;
+TEST_CASE("cut off detector: those who were lost before the last world was formed do not count") {
+  CutOffDetector contact;
   CHECK(!contact.silent(Phase::Running, 4));
   CHECK(!contact.silent(Phase::Joining, 3));
   CHECK(!contact.silent(Phase::Running, 2));
   CHECK(!contact.silent(Phase::Joining, 2));
 }
 
-TEST_CASE("lost contact: who comes makes good for one who was lost") {
-  LostContact contact;
+TEST_CASE("cut off detector: who comes makes good for one who was lost") {
+  CutOffDetector contact;
   contact.came();
   CHECK(!contact.silent(Phase::Running, 3));
   contact.came();

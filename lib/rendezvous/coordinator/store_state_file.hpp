@@ -19,12 +19,12 @@ namespace elastrun::rendezvous {
 /// could tell it come late or never, it knows what may be at work. Each is written before it is
 /// given out, on a separate thread; a slow disk delays a job by at most that time. JSON, in
 /// elastrun-protocol(7).
-class KnownWorlds final : public CoordinatorOwner {
+class StoreStateFile final : public CoordinatorOwner {
  public:
   /// A file that is not there or is empty knows of none. Fails with Usage if it is something else,
   /// with Io if it cannot be read.
-  static Result<std::unique_ptr<KnownWorlds>> open(boost::asio::io_context& loop, Clock& clock,
-                                                   std::string path);
+  static Result<std::unique_ptr<StoreStateFile>> open(boost::asio::io_context& loop, Clock& clock,
+                                                      std::string path);
 
   /// Lets the coordinator of these settings know, and record. To be destroyed after it.
   void attach(CoordinatorSettings& settings);
@@ -41,7 +41,7 @@ class KnownWorlds final : public CoordinatorOwner {
     std::function<void()> written;  // none: it is waited for no longer
     std::unique_ptr<Alarm> limit;
   };
-  KnownWorlds(boost::asio::io_context& loop, Clock& clock, std::string path)
+  StoreStateFile(boost::asio::io_context& loop, Clock& clock, std::string path)
       : path_(std::move(path)), clock_(clock), calls_(loop.get_executor()) {}
   Status read();
   void write(std::function<void()> written);

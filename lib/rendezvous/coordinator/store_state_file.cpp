@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/coordinator/known_worlds.hpp"
+#include "rendezvous/coordinator/store_state_file.hpp"
 
 #include "core/codec.hpp"
 #include "core/log.hpp"
@@ -41,14 +41,14 @@ void members(Codec& codec, KnownWorld& world) {
   codec.milliseconds("at_work_ms", world.at_work, kLongestGrace);
 }
 
-Result<std::unique_ptr<KnownWorlds>> KnownWorlds::open(boost::asio::io_context& loop, Clock& clock,
-                                                       std::string path) {
-  std::unique_ptr<KnownWorlds> known(new KnownWorlds(loop, clock, std::move(path)));
+Result<std::unique_ptr<StoreStateFile>> StoreStateFile::open(boost::asio::io_context& loop,
+                                                             Clock& clock, std::string path) {
+  std::unique_ptr<StoreStateFile> known(new StoreStateFile(loop, clock, std::move(path)));
   if (auto read = known->read(); !read) return std::unexpected(read.error());
   return known;
 }
 
-Status KnownWorlds::read() {
+Status StoreStateFile::read() {
   const auto text = read_if_there(path_);
   if (!text) return std::unexpected(text.error());
   if (trim(*text).empty()) return {};
@@ -69,18 +69,18 @@ Status KnownWorlds::read() {
   return {};
 }
 
-void KnownWorlds::attach(CoordinatorSettings& settings) {
+void StoreStateFile::attach(CoordinatorSettings& settings) {
   for (const auto& [run_id, world] : worlds_) settings.known_worlds.push_back(world);
   settings.owner = this;
 }
 
-void KnownWorlds::record_world(const std::string& run_id, const WorldRecord& world,
-                               std::function<void()> recorded) {
+void StoreStateFile::record_world(const std::string& run_id, const WorldRecord& world,
+                                  std::function<void()> recorded) {
   worlds_[run_id] = {run_id, world.id, world.nodes, world.at_work};
   write(std::move(recorded));
 }
 
-void KnownWorlds::write(std::function<void()> written) {
+void StoreStateFile::write(std::function<void()> written) {
   json::array worlds;
   for (const auto& [run_id, world] : worlds_) worlds.push_back(to_json(world));
   const auto put = [path = path_,
@@ -103,7 +103,7 @@ void KnownWorlds::write(std::function<void()> written) {
   });
 }
 
-void KnownWorlds::warn(const Error& error) {
+void StoreStateFile::warn(const Error& error) {
   if (std::exchange(warned_, true)) return;
   log::warning("rendezvous",
                "{}: jobs go on, but if this coordinator is begun again, it does not know of them",

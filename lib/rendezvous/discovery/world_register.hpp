@@ -42,9 +42,9 @@ class PreviousWorldProbe {
 
 /// What an elected coordinator writes beside its lease about its worlds, and makes of what an
 /// earlier one has written.
-class WorldRecords {
+class WorldRegister {
  public:
-  explicit WorldRecords(Clock& clock);
+  explicit WorldRegister(Clock& clock);
 
   /// Asks for a world to be recorded; `done` runs once `recorded` is called. One at a time: a later
   /// one takes the place of one that is still to be recorded.
@@ -56,9 +56,9 @@ class WorldRecords {
   /// it has found.
   bool has_any() const { return !latest_.by.empty(); }
   /// Its coordinator goes, and leaves that much of it.
-  void leave(const Remnant& remnant);
+  void leave(const Survivors& survivors);
   /// Members come back out of it: once that has taken a while, `write` is to record who has not.
-  void watch_remnant(const Coordinator& coordinator, std::function<void()> write);
+  void watch_survivors(const Coordinator& coordinator, std::function<void()> write);
   /// It, with what is left of it, the members that leave and the time that they have.
   std::string text(const Coordinator& coordinator);
   /// Tells the coordinator what may be at work for so long, or is over, and who leaves, and finds
@@ -71,7 +71,7 @@ class WorldRecords {
   void stop();
 
  private:
-  std::optional<Remnant> remnant_of(const Coordinator& coordinator) const;
+  std::optional<Survivors> survivors_of(const Coordinator& coordinator) const;
 
   Clock& clock_;
   const std::string nonce_;
@@ -79,7 +79,7 @@ class WorldRecords {
   RecordedWorld latest_;
   const std::unique_ptr<Alarm> look_;
   bool looks_ = false;
-  std::optional<std::pair<int, int>> recorded_remnant_;  // members, and those at work
+  std::optional<std::pair<int, int>> recorded_survivors_;  // members, and those at work
   std::string inherited_;
   std::function<void()> recorded_;
   bool tells_of_end_ = false;

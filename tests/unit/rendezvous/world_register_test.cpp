@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/discovery/world_records.hpp"
+#include "rendezvous/discovery/world_register.hpp"
 
 #include "unit/rendezvous/timeless.hpp"
 
@@ -12,7 +12,7 @@ using namespace elastrun::rendezvous::test;
 TEST_CASE("world records: whoever is elected once more does not tell of its old world") {
   Timeless town(rules_for(1, 1));
   Coordinator& coordinator = town.host->coordinator();
-  WorldRecords records(*town.network.clock);
+  WorldRegister records(*town.network.clock);
   WorldRecord ours{{1, 1}, 2, "192.0.2.1", 29000};
   records.record(ours, [] {});
   CHECK(records.has_any());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "rendezvous/discovery/world_records.hpp"
+#include "rendezvous/discovery/world_register.hpp"
 
 #include "core/read_file.hpp"
 #include "core/text.hpp"
@@ -87,10 +87,10 @@ namespace {
 // Within it most worlds that break up are replaced by the next one, which is recorded anyway.
 constexpr auto kBreakUp = std::chrono::milliseconds(500);
 
-RecordedWorld::BreakUp record_of(const Remnant& remnant, bool left, TimePoint now) {
-  const Leavers& at_work = remnant.at_work;
+RecordedWorld::BreakUp record_of(const Survivors& survivors, bool left, TimePoint now) {
+  const StoppingGroups& at_work = survivors.at_work;
   // As time that is left, not as a date: clocks of machines differ.
-  return {remnant.members, at_work.count,
+  return {survivors.members, at_work.count,
           at_work.count > 0 ? std::max<Duration>(at_work.until - now, {}) : Duration{}, left};
 }
 
@@ -101,77 +101,77 @@ Duration time_to_end(const WorldRecord& world, Duration isolation) {
   return world.at_work > Duration::zero() ? world.at_work : isolation;
 }
 
-std::pair<int, int> counts_of(const Remnant& remnant) {
-  return {remnant.members, remnant.at_work.count};
+std::pair<int, int> counts_of(const Survivors& survivors) {
+  return {survivors.members, survivors.at_work.count};
 }
 
 }  // namespace
 
-WorldRecords::WorldRecords(Clock& clock)
+WorldRegister::WorldRegister(Clock& clock)
     : clock_(clock), nonce_(random_text(16)), probe_(clock), look_(clock.make_alarm()) {}
 
-void WorldRecords::record(const WorldRecord& world, std::function<void()> recorded) {
+void WorldRegister::record(const WorldRecord& world, std::function<void()> recorded) {
   // Assigned as a whole, so that verdict and break-up of the world before do not stay beside it.
   latest_ = {world, nonce_, PreviousWorldProbe::own_network()};
   recorded_ = std::move(recorded);
   tells_of_end_ = false;
 }
 
-void WorldRecords::recorded() {
+void WorldRegister::recorded() {
   if (const auto recorded = std::exchange(recorded_, {})) recorded();
 }
 
-void WorldRecords::conclude(const Done& verdict) {
+void WorldRegister::conclude(const Done& verdict) {
   recorded_ = nullptr;
   latest_.by = nonce_;
   latest_.network = PreviousWorldProbe::own_network();
   latest_.verdict = verdict;
 }
 
-void WorldRecords::leave(const Remnant& remnant) {
+void WorldRegister::leave(const Survivors& survivors) {
   recorded_ = nullptr;
-  latest_.break_up = record_of(remnant, true, clock_.now());
+  latest_.break_up = record_of(survivors, true, clock_.now());
 }
 
 // Who decides would form the next world now, as far as those go who are not there.
-std::optional<Remnant> WorldRecords::remnant_of(const Coordinator& coordinator) const {
+std::optional<Survivors> WorldRegister::survivors_of(const Coordinator& coordinator) const {
   if (latest_.verdict || !coordinator.is_needed() || coordinator.is_fenced()) return std::nullopt;
-  const Remnant remnant = coordinator.remnant();
-  return remnant.world == latest_.world.id ? std::optional(remnant) : std::nullopt;
+  const Survivors survivors = coordinator.survivors();
+  return survivors.world == latest_.world.id ? std::optional(survivors) : std::nullopt;
 }
 
-void WorldRecords::watch_remnant(const Coordinator& coordinator, std::function<void()> write) {
+void WorldRegister::watch_survivors(const Coordinator& coordinator, std::function<void()> write) {
   // One look at a time: a world that breaks up tells of each member that goes, and each record is a
   // write to the register.
   if (!has_any() || std::exchange(looks_, true)) return;
   look_->arm(clock_.now() + kBreakUp, [this, &coordinator, write = std::move(write)] {
     looks_ = false;
-    const auto remnant = remnant_of(coordinator);
+    const auto survivors = survivors_of(coordinator);
     // Only where a successor would decide otherwise by it: etcd keeps a revision of every write
     // until it is compacted.
-    if (remnant && counts_of(*remnant) != recorded_remnant_) write();
+    if (survivors && counts_of(*survivors) != recorded_survivors_) write();
     // Members that were lost are waited for: no message tells when that is over.
-    const bool ended = remnant && remnant->at_work.count == 0;
-    if (coordinator.is_needed() && !ended) watch_remnant(coordinator, write);
+    const bool ended = survivors && survivors->at_work.count == 0;
+    if (coordinator.is_needed() && !ended) watch_survivors(coordinator, write);
   });
 }
 
-std::string WorldRecords::text(const Coordinator& coordinator) {
+std::string WorldRegister::text(const Coordinator& coordinator) {
   const TimePoint now = clock_.now();
-  const Leavers leavers = coordinator.leavers();
+  const StoppingGroups stopping = coordinator.stopping_groups();
   RecordedWorld recorded = latest_;
-  const auto remnant = remnant_of(coordinator);
-  recorded_remnant_ = remnant.transform(counts_of);
-  if (remnant && !latest_.break_up) recorded.break_up = record_of(*remnant, false, now);
-  if (leavers.are_at_work(now)) {
-    recorded.leavers = leavers.count;
-    recorded.leaving = leavers.until - now;
+  const auto survivors = survivors_of(coordinator);
+  recorded_survivors_ = survivors.transform(counts_of);
+  if (survivors && !latest_.break_up) recorded.break_up = record_of(*survivors, false, now);
+  if (stopping.are_at_work(now)) {
+    recorded.leavers = stopping.count;
+    recorded.leaving = stopping.until - now;
   }
   return encode_record(recorded);
 }
 
-void WorldRecords::inherit(const std::string& record, Coordinator& coordinator,
-                           Duration isolation) {
+void WorldRegister::inherit(const std::string& record, Coordinator& coordinator,
+                            Duration isolation) {
   // A world of ours, from when we were elected before, is not the last one any more.
   latest_ = {};
   inherited_ = record;
@@ -179,18 +179,18 @@ void WorldRecords::inherit(const std::string& record, Coordinator& coordinator,
   tells_of_end_ = recorded && recorded->verdict;
   if (!recorded) return;
   const TimePoint now = clock_.now();
-  const Leavers leavers{recorded->leavers, now + recorded->leaving};
+  const StoppingGroups stopping{recorded->leavers, now + recorded->leaving};
   if (recorded->verdict) {
-    if (leavers.count > 0) coordinator.inherit(recorded->world, now, leavers);
+    if (stopping.count > 0) coordinator.inherit(recorded->world, now, stopping);
     return coordinator.conclude(recorded->world.id, *recorded->verdict);
   }
   if (const auto& broken = recorded->break_up) {
-    const Remnant remnant{broken->members, {broken->stopping, now + broken->stopping_for}};
+    const Survivors survivors{broken->members, {broken->stopping, now + broken->stopping_for}};
     const PreviousWorld previous{recorded->world.id, 0, recorded->world.nodes};
     // A leader that left has counted itself out; one that died took its own node along, as a rule.
-    return coordinator.inherit_remnant(previous, remnant, broken->left ? 0 : 1, leavers);
+    return coordinator.inherit_survivors(previous, survivors, broken->left ? 0 : 1, stopping);
   }
-  coordinator.inherit(recorded->world, now + isolation, leavers);
+  coordinator.inherit(recorded->world, now + isolation, stopping);
   // On the leader's machine a free port proves the end. From elsewhere only a member or
   // isolation_timeout does: a firewall refuses connections just as a dead host.
   probe_.probe(*recorded, [&coordinator, left = time_to_end(recorded->world, isolation)] {
@@ -198,13 +198,13 @@ void WorldRecords::inherit(const std::string& record, Coordinator& coordinator,
   });
 }
 
-bool WorldRecords::is_strange(const std::string& record) const {
+bool WorldRegister::is_strange(const std::string& record) const {
   const auto recorded = decode_record(record);
   // What this leader inherited is another one's record, but no news.
   return recorded && recorded->by != nonce_ && record != inherited_;
 }
 
-void WorldRecords::stop() {
+void WorldRegister::stop() {
   recorded_ = nullptr;
   look_->disarm();
   looks_ = false;
