@@ -617,7 +617,7 @@ class Preemption(unittest.TestCase):
                 self.assertIn("start the job again: the save was not finished in time",
                               job.errors())
                 self.assertNotIn("nothing is wrong", job.errors())
-                self.assertEqual(report_of(job)["preemption"]["failure"],
+                self.assertEqual(job.report()["preemption"]["failure"],
                                  "the save was not finished in time")
 
     def test_two_agents_save_at_one_step(self) -> None:
