@@ -5,7 +5,7 @@
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
 #include "spec/completion.hpp"
-#include "spec/rdzv_conf.hpp"
+#include "spec/option_values.hpp"
 #include "subcommands.hpp"
 
 #include <CLI/App.hpp>
@@ -301,7 +301,7 @@ void add_print_completion(CLI::App& app) {
 
 /// Checks the text of --rdzv-conf and says what is wrong with it.
 bool read_conf(const std::string& text, JobChoice& job) {
-  const auto conf = spec::parse_rdzv_conf(std::string_view(text));
+  const auto conf = spec::parse_rdzv_conf(spec::rdzv_conf_parts(text));
   if (!conf) {
     report_error("--rdzv-conf: " + conf.error().text, kExitUsage);
     return false;

@@ -8,7 +8,6 @@
 #include "process/descendants.hpp"
 #include "rendezvous/session/handler_session.hpp"
 #include "rendezvous/session/make_session.hpp"
-#include "spec/rdzv_conf.hpp"
 
 #include <cstdlib>
 #include <fmt/format.h>
@@ -41,8 +40,8 @@ std::string listening_address(const std::string& host) {
 /// Whether no other node can ever take part: then no socket is needed for a standalone rendezvous.
 bool is_alone(const spec::JobSpec& spec) {
   if (spec.standalone) return true;
-  const bool by_file = spec::read_rendezvous_config(spec.rdzv_conf).meets_in_file;
-  return spec.max_nodes == 1 && (spec.rdzv_backend == spec::backend::kStatic || by_file);
+  return spec.max_nodes == 1 &&
+         (spec.rdzv_backend == spec::backend::kStatic || spec.rendezvous.meets_in_file);
 }
 
 std::string own_id() {
@@ -175,7 +174,7 @@ Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& 
                                            .node_rank = spec.node_rank,
                                            .grace = spec.shutdown_timeout + process::kKillBound,
                                            .local_addr = spec.local_addr,
-                                           .config = spec::read_rendezvous_config(spec.rdzv_conf),
+                                           .config = spec.rendezvous,
                                            .secret = secret == nullptr ? "" : secret,
                                            .try_munge = std::getenv("SLURM_JOB_ID") != nullptr,
                                            .guardian = guardian});

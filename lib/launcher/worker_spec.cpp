@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "net/endpoint.hpp"
+#include "spec/option_values.hpp"
 #include "spec/worker_count.hpp"
 
 #include <algorithm>
@@ -78,6 +79,7 @@ Status take_rendezvous(const WorkerSpec& spec, spec::JobSpec& job) {
   if (const auto sound = parameters.check(); !sound) return sound;
   job.rdzv_endpoint = parameters.endpoint;
   job.rdzv_conf = parameters.conf;
+  job.rendezvous = spec::read_rendezvous_config(job.rdzv_conf);
   job.min_nodes = parameters.min_nodes;
   job.max_nodes = parameters.max_nodes;
   job.node_rank = parameters.node_rank;

@@ -3,8 +3,6 @@
 
 #include "core/text.hpp"
 #include "spec/option_table.hpp"
-#include "spec/rdzv_conf.hpp"
-#include "spec/rendezvous_config.hpp"
 #include "spec/sink_choices.hpp"
 
 #include <fmt/format.h>
@@ -33,8 +31,8 @@ std::vector<std::string> words_of(const OptionRow& option) {
     case Opt::RdzvBackend:
       return {backend::kBuiltIn.begin(), backend::kBuiltIn.end()};
     case Opt::RdzvConf: {
-      auto words = rdzv_conf_keys();
-      for (auto& word : words) word += '=';
+      std::vector<std::string> words;
+      for (const auto& key : settings()) words.push_back(fmt::format("{}=", key.name));
       return words;
     }
     case Opt::Metrics:

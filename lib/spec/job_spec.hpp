@@ -67,7 +67,8 @@ struct JobSpec : AgreedRules {
   std::string rdzv_backend{backend::kStatic};  // after the implicit rules: "c10d" when standalone
   std::string rdzv_endpoint;  // effective: localhost:0 when standalone, ADDR:PORT if static
   std::string run_id = "none";
-  std::map<std::string, std::string> rdzv_conf;
+  std::map<std::string, std::string> rdzv_conf;  // --rdzv-conf, for a handler that is not ours
+  RendezvousConfig rendezvous;                   // the same for ours
   std::string job_start;  // which start of the job this is, as the scheduler tells; may be empty
   std::string master_addr = "127.0.0.1";
   std::optional<int> master_port;

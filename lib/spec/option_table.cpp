@@ -288,6 +288,44 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      kNone, "Print this help", kNone},
 }};
 
+using Config = RendezvousConfig;
+constexpr std::string_view kAll = "c10d etcd etcd-v2 file static";
+constexpr std::string_view kDynamic = "c10d etcd etcd-v2 file";
+constexpr std::string_view kEtcds = "etcd etcd-v2";
+constexpr std::string_view kElected = "etcd etcd-v2 file";
+// A new key is a member of RendezvousConfig, its row here, and a line in elastrun(1).
+constexpr std::array<SettingRow, 29> kSettings = {{
+    {"join_timeout", kDynamic, &Config::join_timeout},
+    {"last_call_timeout", kDynamic, &Config::last_call_timeout},
+    {"close_timeout", kDynamic, &Config::close_timeout},
+    {"heartbeat_timeout", kDynamic},
+    {"keep_alive_interval", kDynamic, &Config::keep_alive_interval},
+    {"keep_alive_max_attempt", kDynamic, &Config::keep_alive_max_attempt},
+    {"read_timeout", kAll, &Config::read_timeout},
+    {"store_type", backend::kC10d, &Config::meets_in_file},
+    {"is_host", backend::kC10d, &Config::is_host},
+    {"store_port", kAll, &Config::store_port},
+    {"secret_file", kAll, &Config::secret_file},
+    {"timeout", "static etcd", &Config::timeout},
+    {"rank", backend::kStatic},
+    {"protocol", kEtcds, &Config::protocol},
+    {"cert", kEtcds, &Config::ssl_cert},
+    {"key", kEtcds, &Config::ssl_cert_key},
+    {"cacert", kEtcds, &Config::ca_cert},
+    {"ssl_cert", kEtcds, &Config::ssl_cert},
+    {"ssl_cert_key", kEtcds, &Config::ssl_cert_key},
+    {"ca_cert", kEtcds, &Config::ca_cert},
+    {"etcd_prefix", kEtcds, &Config::etcd_prefix},
+    {"username", kEtcds, &Config::user},
+    {"user", kEtcds, &Config::user},
+    {"password", kEtcds, &Config::password},
+    {"password_file", kEtcds, &Config::password_file},
+    {"lease_ttl", kElected, &Config::lease_ttl},
+    {"isolation_timeout", kElected, &Config::isolation_timeout},
+    {"coordinator_port", kElected, &Config::coordinator_port},
+    {"advertise", kElected, &Config::advertise},
+}};
+
 constexpr bool in_order() {
   for (std::size_t i = 0; i < kOptions; ++i) {
     if (kRows[i].id != static_cast<Opt>(i)) return false;
@@ -309,6 +347,10 @@ bool same_name(std::string_view name, std::string_view spelled) {
 
 std::span<const OptionRow, kOptions> options() {
   return kRows;
+}
+
+std::span<const SettingRow> settings() {
+  return kSettings;
 }
 
 const OptionRow& row(Opt id) {

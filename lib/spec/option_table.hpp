@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "spec/rendezvous_config.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -135,6 +136,19 @@ struct OptionRow {
   Field field{};
   std::string_view variable{};  // of torch, weaker than PET_NAME; empty: none
 };
+
+/// One key of --rdzv-conf. The type of its member says how its text is read and checked
+/// (option_values.cpp); without a member the key is accepted, as by torchrun, and changes nothing.
+struct SettingRow {
+  std::string_view name;
+  std::string_view backends;  // those that read it
+  std::variant<std::monostate, Duration RendezvousConfig::*, int RendezvousConfig::*,
+               bool RendezvousConfig::*, std::optional<bool> RendezvousConfig::*,
+               PortRange RendezvousConfig::*, std::string RendezvousConfig::*>
+      field{};
+};
+/// All keys. If two fill one member, the later one wins.
+std::span<const SettingRow> settings();
 
 /// All rows; `options()[i].id == Opt(i)`.
 std::span<const OptionRow, kOptions> options();

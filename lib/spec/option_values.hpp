@@ -5,6 +5,8 @@
 #include "spec/job_spec.hpp"
 #include "spec/override.hpp"
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +23,9 @@ Refusal launcher_refusal(std::string text, std::string hint = {});
 Refusal placed(Refusal refusal, const Override& given);
 /// "invalid literal for int() with base 10: 'x'".
 std::string python_int_error(std::string_view text);
+
+/// The nearest number that an int can be.
+int clamped_int(std::int64_t value);
 
 struct NodeRange {
   int min = 1, max = 1;
@@ -44,5 +49,25 @@ Answer<HostPort> parse_endpoint(std::string_view text);
 /// The names of --signals-to-handle or --forward-signals, trimmed, each once. Left out and named in
 /// `warnings`: unknown ones, SIGKILL and SIGSTOP, and of the second those that the agent needs.
 std::vector<std::string> parse_signals(const Override& given, std::vector<std::string>& warnings);
+
+using RdzvConf = std::map<std::string, std::string>;
+
+/// One part per entry, "key=value"; the first `=` splits, blanks around both are dropped, the last
+/// of equal keys counts. Fails with torchrun's texts and exit code 1.
+Answer<RdzvConf> parse_rdzv_conf(const std::vector<std::string>& parts);
+/// Splits the text of --rdzv-conf into its parts; a blank text has none.
+std::vector<std::string> rdzv_conf_parts(std::string_view text);
+
+/// The same parts as one text, to be shown: with "***" in place of a password.
+std::string masked(std::vector<std::string> parts);
+
+/// Checks the keys and values that `backend` reads. Keys that are never read are named in
+/// `warnings` with the nearest one that is read. Backends that are not built in are not checked.
+std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view backend,
+                                       std::vector<std::string>& warnings);
+
+/// Reads what the built-in backends use of it, unchecked: a value that means nothing is as if it
+/// were not given.
+RendezvousConfig read_rendezvous_config(const RdzvConf& conf);
 
 }  // namespace elastrun::spec

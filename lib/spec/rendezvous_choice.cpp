@@ -3,7 +3,6 @@
 
 #include "core/text.hpp"
 #include "spec/option_values.hpp"
-#include "spec/rdzv_conf.hpp"
 
 #include <array>
 #include <fmt/format.h>
@@ -138,11 +137,12 @@ class RendezvousChoice {
 
   std::optional<Refusal> read_conf() {
     auto given = values_[Opt::RdzvConf];
-    auto conf = given.listed ? parse_rdzv_conf(given.items) : parse_rdzv_conf(given.text);
+    auto parts = given.listed ? given.items : rdzv_conf_parts(given.text);
+    auto conf = parse_rdzv_conf(parts);
     if (!conf) return placed(conf.error(), given);
     job_.rdzv_conf = std::move(*conf);
     // What stays of the text is for people to see.
-    given.text = masked(given.listed ? given.items : split(given.text, ','));
+    given.text = masked(std::move(parts));
     given.items.clear();
     values_.replace(given);
     // /proc/PID/cmdline is open to all users, unless proc(5) is mounted with hidepid.
@@ -162,6 +162,7 @@ class RendezvousChoice {
     if (place_ && !place_->start.empty()) job_.job_start = place_->start;
     // As torchrun hands it to every backend; the static one reads it.
     job_.rdzv_conf.emplace("timeout", "900");
+    job_.rendezvous = read_rendezvous_config(job_.rdzv_conf);
     return std::nullopt;
   }
 
@@ -187,9 +188,7 @@ class RendezvousChoice {
           "--rdzv-endpoint.");
     }
     if (job_.rdzv_backend == backend::kC10d) {
-      return read_rendezvous_config(job_.rdzv_conf).meets_in_file
-                 ? std::nullopt
-                 : check_endpoints({job_.rdzv_endpoint});
+      return job_.rendezvous.meets_in_file ? std::nullopt : check_endpoints({job_.rdzv_endpoint});
     }
     if (job_.rdzv_backend.starts_with(backend::kEtcd)) {
       return check_endpoints(split(job_.rdzv_endpoint, ','));
@@ -295,7 +294,7 @@ class RendezvousChoice {
   /// Nodes that may be on several machines need a place that all of them reach.
   std::optional<Refusal> check_meeting_place() {
     const bool fixed_ranks = job_.rdzv_backend == backend::kStatic;
-    const auto config = read_rendezvous_config(job_.rdzv_conf);
+    const auto& config = job_.rendezvous;
     const bool in_c10d = job_.rdzv_backend == backend::kC10d && !config.meets_in_file;
     if (!fixed_ranks && !in_c10d) return std::nullopt;
     const bool hosts = fixed_ranks ? job_.node_rank == 0 : config.is_host.value_or(true);

@@ -29,7 +29,7 @@ struct PortRange {
 
 /// What the built-in rendezvous back ends read from --rdzv-conf, with the defaults. elastrun(1) has
 /// a line for each; those that torchrun knows have its names and defaults. A new key is a member
-/// here and a row of the table in rdzv_conf.cpp. One that the coordinator obeys is a member of
+/// here and a row in option_table.cpp. One that the coordinator obeys is a member of
 /// rendezvous::Rules, too, which rules_of() fills.
 struct RendezvousConfig {
   Duration join_timeout = std::chrono::seconds(600);

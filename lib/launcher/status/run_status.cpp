@@ -9,7 +9,6 @@
 #include "net/outward.hpp"
 #include "process/process_table.hpp"
 #include "runs/dead_runs.hpp"
-#include "spec/rdzv_conf.hpp"
 #include "workers/command.hpp"
 
 #include <algorithm>
@@ -269,7 +268,7 @@ constexpr Duration kLongestPause = std::chrono::minutes(10);
 /// nothing.
 std::string unreachable_text(const spec::JobSpec& job) {
   const bool fixed_ranks = job.rdzv_backend == spec::backend::kStatic;
-  const auto config = spec::read_rendezvous_config(job.rdzv_conf);
+  const auto& config = job.rendezvous;
   const bool in_c10d = job.rdzv_backend == spec::backend::kC10d && !config.meets_in_file;
   const auto endpoint = net::parse_endpoint(job.rdzv_endpoint, spec::kC10dPort);
   if ((!fixed_ranks && !in_c10d) || !endpoint) return {};

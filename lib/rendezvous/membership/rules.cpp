@@ -4,7 +4,6 @@
 #include "core/log.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "spec/job_spec.hpp"
-#include "spec/rdzv_conf.hpp"
 
 #include <functional>
 #include <utility>
@@ -12,7 +11,7 @@
 namespace elastrun::rendezvous {
 
 Rules rules_of(const spec::JobSpec& job) {
-  const auto config = spec::read_rendezvous_config(job.rdzv_conf);
+  const auto& config = job.rendezvous;
   Rules rules{job};
   rules.join_timeout = config.join_timeout;
   rules.last_call_timeout = config.last_call_timeout;

@@ -53,7 +53,7 @@ TEST_CASE("waiting: who waits at a loopback address hears what other machines ne
   WaitingWarning second(clock, job, false);
   job.rdzv_backend = "c10d", job.rdzv_endpoint = "localhost";
   WaitingWarning third(clock, job, false);
-  job.rdzv_conf["is_host"] = "0";
+  job.rendezvous.is_host = false;
   WaitingWarning fourth(clock, job, false);
   for (auto* one : {&first, &second, &third, &fourth})
     one->on(moment::PhaseChanged{Phase::Joining, clock.now()});

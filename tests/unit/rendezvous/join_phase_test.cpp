@@ -53,7 +53,8 @@ TEST_CASE("rules: all of them come from the job; a static one has its own") {
   elastrun::spec::JobSpec job;
   job.min_nodes = 2, job.max_nodes = 4, job.max_restarts = 3;
   job.rdzv_backend = "c10d";
-  job.rdzv_conf = {{"join_timeout", "60"}, {"last_call_timeout", "5"}, {"timeout", "70"}};
+  job.rendezvous.join_timeout = 60s, job.rendezvous.last_call_timeout = 5s;
+  job.rendezvous.timeout = 70s;
   const Rules rules = rules_of(job);
   CHECK(rules.min_nodes == 2);
   CHECK(rules.max_nodes == 4);

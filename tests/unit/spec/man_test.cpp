@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
-#include "spec/rdzv_conf.hpp"
+#include "spec/option_table.hpp"
 #include "spec/toml.hpp"
 #include "unit/spec/fakes.hpp"
 
@@ -120,11 +120,12 @@ TEST_CASE("man: elastrun(1) has the groups of --help, in their order, and every 
     CHECK(found >= at);
     at = found;
   }
-  const auto settings = join(section(page, "RENDEZVOUS SETTINGS"), " ");
-  for (const auto& key : rdzv_conf_keys()) {
+  const auto told = join(section(page, "RENDEZVOUS SETTINGS"), " ");
+  for (const auto& setting : settings()) {
+    const std::string key(setting.name);
     CAPTURE(key);
     // `rank` is set by --node-rank.
-    CHECK((key == "rank" || contains(settings, key)));
+    CHECK((key == "rank" || contains(told, key)));
   }
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/rdzv_conf.hpp"
-
+#include "spec/option_values.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <algorithm>
@@ -15,8 +14,12 @@ std::string read_source(const std::string& path);  // man_test.cpp
 
 namespace {
 
+Answer<RdzvConf> read_conf(std::string_view text) {
+  return parse_rdzv_conf(rdzv_conf_parts(text));
+}
+
 std::string problem(std::string_view text, std::string_view backend = "c10d") {
-  const auto conf = parse_rdzv_conf(text);
+  const auto conf = read_conf(text);
   if (!conf) return fmt::format("{}: {}", conf.error().exit_code, conf.error().text);
   Words warnings;
   const auto refusal = check_rdzv_conf(*conf, backend, warnings);
@@ -27,8 +30,8 @@ std::string problem(std::string_view text, std::string_view backend = "c10d") {
 }  // namespace
 
 TEST_CASE("rdzv conf: keys and values are trimmed, the last of equal keys counts") {
-  CHECK(parse_rdzv_conf(" a = 1 , b=x=y,a=2 ") == RdzvConf{{"a", "2"}, {"b", "x=y"}});
-  CHECK(parse_rdzv_conf("  ") == RdzvConf{});
+  CHECK(read_conf(" a = 1 , b=x=y,a=2 ") == RdzvConf{{"a", "2"}, {"b", "x=y"}});
+  CHECK(read_conf("  ") == RdzvConf{});
   CHECK(parse_rdzv_conf(Words{"a=1,2"}) == RdzvConf{{"a", "1,2"}});
 }
 
@@ -65,7 +68,7 @@ TEST_CASE("rdzv conf: values are checked before anybody waits for them") {
 }
 
 TEST_CASE("rdzv conf: keys with options of their own are refused with the option's name") {
-  const auto conf = parse_rdzv_conf("run_id=x");
+  const auto conf = read_conf("run_id=x");
   Words warnings;
   const auto refusal = check_rdzv_conf(*conf, "c10d", warnings);
   REQUIRE(refusal.has_value());
@@ -98,7 +101,7 @@ TEST_CASE("rdzv conf: settings of an election are read by the back ends that ele
 
 TEST_CASE("rdzv conf: values become what the rendezvous uses, and what is not given is default") {
   const auto config = [](std::string_view text) {
-    return read_rendezvous_config(parse_rdzv_conf(text).value());
+    return read_rendezvous_config(read_conf(text).value());
   };
   CHECK(config("").join_timeout == std::chrono::seconds(600));
   CHECK(config("join_timeout=7,lease_ttl=2").join_timeout == std::chrono::seconds(7));
@@ -116,9 +119,9 @@ TEST_CASE("rdzv conf: values become what the rendezvous uses, and what is not gi
 
 TEST_CASE("rdzv conf: of two names of one thing ours counts") {
   for (const char* text : {"ca_cert=a,cacert=b", "cacert=b,ca_cert=a", "ca_cert=a"}) {
-    CHECK(read_rendezvous_config(parse_rdzv_conf(text).value()).ca_cert == "a");
+    CHECK(read_rendezvous_config(read_conf(text).value()).ca_cert == "a");
   }
-  CHECK(read_rendezvous_config(parse_rdzv_conf("username=u").value()).user == "u");
+  CHECK(read_rendezvous_config(read_conf("username=u").value()).user == "u");
 }
 
 // What passes the check by force, as a user's program can, falls back to the default.
