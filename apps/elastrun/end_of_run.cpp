@@ -2,21 +2,24 @@
 
 #include "elastrun/end_of_run.hpp"
 
-#include "agent/loop/job_result.hpp"
+#include "agent/verdict/failure_report.hpp"
 #include "agent/verdict/verdict.hpp"
 #include "core/error.hpp"
+#include "core/host_name.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "exit_code.hpp"
+#include "files/blocking_calls.hpp"
 #include "files/whole_file.hpp"
 #include "logs/console.hpp"
-#include "report.hpp"
 #include "report_json.hpp"
 #include "spec/job_spec.hpp"
+#include "workers/command.hpp"
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <fmt/format.h>
 #include <optional>
 #include <poll.h>
@@ -26,8 +29,96 @@
 #include <unistd.h>
 
 namespace elastrun {
-
 namespace {
+
+// A run shorter than this needs no account of where its time went.
+constexpr Duration kLongRun = std::chrono::seconds(10);
+
+std::string torchrun_part(const agent::JobResult& result, const spec::JobSpec& spec,
+                          const agent::Reader& reader) {
+  using Kind = agent::Ending::Kind;
+  const auto& ending = result.ending;
+  if (ending.kind == Kind::Signalled) {
+    return agent::signal_exception(ending.signal) + "\n";
+  }
+  const bool own = ending.kind == Kind::WorkersFailed || ending.kind == Kind::JobFailed;
+  if (!own || !result.judgement) return {};
+  // A worker that we have stopped did not cause it; torchrun's sentence would blame it.
+  if (result.judgement->failures[result.judgement->root].stopped_by_us) return {};
+  const auto name = workers::entry_name(spec);
+  return "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " +
+         (reader.looks_on ? agent::brief_report(*result.judgement, name)
+                          : agent::torchrun_report(*result.judgement, name, host_name()) + "\n");
+}
+
+/// One node of a round: each has much the same account of the time.
+bool speaks_for_the_job(const agent::JobResult& result) {
+  return result.round && result.round->group_rank == 0;
+}
+
+/// The verdict, above the last line: what that says already is not said twice.
+std::string verdict_above(const std::string& outcome, const agent::JobResult& result,
+                          const spec::JobSpec& spec) {
+  const bool preempted = result.ending.kind == agent::Ending::Kind::Preempted;
+  // Else who reads it would requeue the job a second time.
+  const bool by_itself = preempted && spec.requeues && !spec.requeue_command.empty();
+  auto text =
+      agent::verdict_text(result, host_name(),
+                          (by_itself ? "elastrun asks Slurm itself, " : "") + spec.requeue_command);
+  const auto sentence = agent::verdict_sentence(result);
+  const auto head = "elastrun: " + sentence + "\n";
+  if (!text.starts_with(head) || !outcome.contains(": " + sentence)) return text;
+  const bool more = text.size() > head.size();
+  const bool unsaved = result.preemption && !result.preemption->failure.empty();
+  const auto* title = !preempted ? "elastrun: why it failed\n"
+                      : unsaved  ? "elastrun: preempted, not saved\n"
+                                 : "elastrun: preempted, not failed\n";
+  return text.replace(0, head.size(), more ? title : "");
+}
+
+void warn_of(const Result<std::string>& written) {
+  if (!written) log::warning("error_file", "{}", written.error().text);
+  if (written && !written->empty()) log::warning("error_file", "{}", *written);
+}
+
+/// Returns what stderr gets when the job is over. After a failure: torchrun's block (in brief if a
+/// person looks on), where the time went, our verdict, and as the last line the outcome, which no
+/// table pushes off the screen. After a success nothing, unless the job was restarted, was long, or
+/// a person looks on. --summary says how much of it; only group rank 0 gives the account.
+std::string report_text(const agent::JobResult& result, const spec::JobSpec& spec,
+                        const agent::Reader& reader) {
+  using spec::Summary;
+  const bool worth_it = !result.succeeded() || result.restarts > 0 || reader.looks_on ||
+                        result.goodput.elapsed >= kLongRun;
+  const bool told = worth_it && spec.summary != Summary::Off;
+  const auto outcome = told ? agent::outcome_text(result, spec, reader) : "";
+  const bool whole = told && spec.summary == Summary::Full && speaks_for_the_job(result);
+  return torchrun_part(result, spec, reader) +
+         (whole ? agent::account_text(result, spec, reader) : "") +
+         verdict_above(outcome, result, spec) + outcome;
+}
+
+/// Leaves the failure of a worker there, by the thread of `files`.
+void hand_error_on(const agent::JobResult& result, files::BlockingCalls& files) {
+  // A launcher around this one reads there why this program has failed.
+  const char* own = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (result.succeeded() || own == nullptr || *own == '\0') return;
+  const std::string to = own;
+  const auto* root =
+      result.judgement ? &result.judgement->failures[result.judgement->root] : nullptr;
+  if (root == nullptr) {
+    const auto write = [to, sentence = agent::verdict_sentence(result)] {
+      return workers::write_error_file(to, sentence, std::chrono::system_clock::now());
+    };
+    return files.make(to, write, warn_of);
+  }
+  // Without one torchrun copies nothing either.
+  if (!root->error_file) return;
+  const auto copy = [to, from = root->error_file_path, code = root->status.as_python()] {
+    return workers::copy_error_file(from, to, code);
+  };
+  files.make(to, copy, warn_of);
+}
 
 constexpr int kBriefLimit = 10'000;  // milliseconds
 
@@ -61,8 +152,6 @@ Status run_briefly(std::vector<std::string> argv) {
   return fail(Code::Spawn, fmt::format("ended with exit code {}", WEXITSTATUS(status)));
 }
 
-}  // namespace
-
 /// Has Slurm requeue a job that was preempted (--on-preempt requeue), from group rank 0 alone.
 /// Slurm ends our job step as soon as it has heard this, so it comes after everything else.
 void requeue(const agent::JobResult& result, const spec::JobSpec& spec) {
@@ -79,8 +168,6 @@ void requeue(const agent::JobResult& result, const spec::JobSpec& spec) {
     log::error("preempt", "{}: {}", spec.requeue_command, asked.error().text);
   }
 }
-
-namespace {
 
 using Stream = logs::Console::Stream;
 constexpr auto kVerdict = logs::Console::Weight::Verdict;
@@ -124,6 +211,12 @@ agent::Reader reader_at(const logs::Console& console) {
 }
 
 }  // namespace
+
+void hand_error_on(const std::string& message) {
+  const char* own = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (own == nullptr || *own == '\0') return;
+  warn_of(workers::write_error_file(own, message, std::chrono::system_clock::now()));
+}
 
 int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent::JobRun& run) {
   const int code = exit_code(result, spec.exit_code_of_worker);

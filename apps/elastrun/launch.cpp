@@ -4,13 +4,11 @@
 
 #include "agent/verdict/verdict.hpp"
 #include "caller_request.hpp"
-#include "command_line.hpp"
 #include "core/json.hpp"
 #include "core/log.hpp"
 #include "core/read_file.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "dry_run.hpp"
 #include "end_of_run.hpp"
 #include "exit_code.hpp"
 #include "install_into.hpp"
@@ -23,7 +21,7 @@
 #include "process/torch_devices.hpp"
 #include "rendezvous/session/handler.hpp"
 #include "report_json.hpp"
-#include "spec/explain.hpp"
+#include "spec/command_line.hpp"
 #include "spec/resolve.hpp"
 #include "start_of_run.hpp"
 #include "store/blocking_store.hpp"
@@ -380,7 +378,7 @@ Result<spec::JobSpec> read_options(std::vector<std::string> words) {
   // A line of options needs something to start; true(1) is never run, since the request has its
   // entry point.
   words.insert(words.end(), {"--no-python", "true"});
-  const auto line = parse_command_line(words);
+  const auto line = spec::parse_command_line(words);
   if (!line) return fail(Code::Usage, line.error().text);
   if (line->action != spec::Action::Run) return fail(Code::Usage, "options have to be of a run");
   auto job = spec::resolve(*line, CallersEnvironment());
@@ -536,7 +534,7 @@ int run_job(guardian::Agent& guardian, int argc, char** argv) {
   if (const auto caller = caller_descriptor(argc, argv)) return run_for_caller(guardian, *caller);
   const auto line =
       // argc may be 0: Linux before 5.18 lets execve(2) start a program without any argument.
-      parse_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+      spec::parse_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   if (!line) return refuse(line.error(), program);
   const auto around = this_machine(argc > 0 ? argv[0] : "");
   if (line->action == spec::Action::Install) {

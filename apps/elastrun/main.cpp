@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "elastrunctl/main_program.hpp"
+#include "elastrunctl/command_line.hpp"
 #include "launch.hpp"
 #include "process/guardian.hpp"
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "agent/round/start_failure.hpp"
+#include "core/error.hpp"
+#include "spec/job_spec.hpp"
 #include "spec/resolve.hpp"
 
 #include <optional>
@@ -9,6 +11,11 @@
 #include <string_view>
 
 namespace elastrun {
+
+/// For --dry-run: what would be started, worker by worker, as far as it is known before a
+/// rendezvous: command, what the environment gets, directories, binding. Nothing is made or
+/// started.
+Result<std::string> dry_run_text(const spec::JobSpec& spec);
 
 /// Last part of argv[0], for usage and error lines.
 std::string program_name(int argc, char** argv);

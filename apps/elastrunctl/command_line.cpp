@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file of this program that includes CLI11.
-#include "command_line.hpp"
 
+#include "elastrunctl/command_line.hpp"
+
+#include "core/standard_streams.hpp"
 #include "core/text.hpp"
-#include "spec/argument_words.hpp"
 #include "spec/completion.hpp"
 #include "spec/option_values.hpp"
 #include "subcommands.hpp"
@@ -12,6 +12,9 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <fmt/format.h>
 #include <functional>
 
@@ -43,206 +46,217 @@ constexpr const char* kJobHelp =
 constexpr const char* kSecretHelp =
     "File with the job's secret, as secret_file in --rdzv-conf; else ELASTRUN_SECRET";
 
-void add_job_options(CLI::App& command, JobChoice& job, std::string& conf) {
-  command.add_option("--rdzv-id,--run-id", job.run_id, "The job, as --rdzv-id of its agents")
-      ->envname("PET_RDZV_ID")
-      ->type_name("ID");
-  command.add_option("--secret-file", job.secret_file, kSecretHelp)->type_name("FILE");
-  command
-      .add_option("--rdzv-conf", conf,
-                  "key=value,... as the agents have it: secret_file, and for store "
-                  "keep_alive_interval and keep_alive_max_attempt")
-      ->type_name("CONF");
-}
-
-template <class Options>
-void add_question_options(CLI::App& command, Options& options, std::string& conf) {
-  command.add_flag("--json", options.json, "Print the answer as one line of JSON");
-  command.add_option("--timeout", options.timeout, "Seconds to wait for an answer")
-      ->check(seconds(0.001, 86400))
-      ->type_name("SECONDS")
-      ->capture_default_str();
-  add_job_options(command, options.job, conf);
-}
-
-CLI::App* add_status(CLI::App& app, StatusOptions& options, std::string& conf) {
-  auto* command = app.add_subcommand(
-      "status", "Who is in, who is missing, who waits for what; which jobs run on this machine");
-  command
-      ->add_option(
-          "job", options.target,
-          fmt::format("{}, or a rendezvous endpoint (--rdzv-endpoint, or MASTER_ADDR:MASTER_PORT "
-                      "of a static job): HOST[:PORT]. If left out: the jobs that run here",
-                      kJobHelp))
-      ->envname("PET_RDZV_ENDPOINT");
-  add_question_options(*command, options, conf);
-  return command;
-}
-
-CLI::App* add_stacks(CLI::App& app, StacksOptions& options, std::string& conf) {
-  auto* command = app.add_subcommand("stacks", "Where the workers of a running job stand");
-  command->add_option(
-      "job", options.target,
-      fmt::format("{}, or the rendezvous endpoint of a job: HOST[:PORT]; not needed for the only "
-                  "one here",
-                  kJobHelp));
-  command->add_flag(
-      "--kernel", options.kernel,
-      "Show what the kernel tells of each thread, too, where there are Python frames");
-  add_question_options(*command, options, conf);
-  return command;
-}
-
-CLI::App* add_preempt(CLI::App& app, PreemptOptions& options) {
-  auto* command = app.add_subcommand(
-      "preempt", "Have a running job save and end with exit code 75, on all of its nodes");
-  command->add_option("job", options.job, fmt::format("{}; not needed for the only one", kJobHelp));
-  command
-      ->add_option("--deadline", options.deadline,
-                   "How long it may take; the job's own --preempt-timeout if left out")
-      ->check(CLI::Range(0.001, 1e7))
-      ->type_name("SECONDS");
-  return command;
-}
-
-CLI::App* add_logs(CLI::App& app, LogsOptions& options) {
-  auto* command =
-      app.add_subcommand("logs", "Show and follow what the workers on this machine write");
-  command->add_option("job", options.job, fmt::format("{}; not needed for the only one", kJobHelp));
-  command->add_option("rank", options.rank, "Rank of the worker; all of this machine if left out")
-      ->check(CLI::NonNegativeNumber);
-  command->add_flag("!--no-follow", options.follow, "Print what is there and end");
-  command
-      ->add_option("-n,--lines", options.lines,
-                   "Begin with so many lines of the end of each file; all of this attempt if left "
-                   "out")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("LINES");
-  return command;
-}
-
-CLI::App* add_store(CLI::App& app, StoreOptions& options, std::string& conf) {
-  auto* command = app.add_subcommand(
-      "store", "Host the rendezvous, and a TCPStore, so that no node of the job has to");
-  command
-      ->add_option("--listen", options.listen,
-                   "ADDRESS[:PORT] to listen at: a number, localhost, or * for every address; "
-                   "port 29400 if left out, any free one if 0")
-      ->required()
-      ->type_name("ADDRESS[:PORT]");
-  command->add_flag("--coordinator-only", options.coordinator_only,
-                    "Serve no TCPStore clients at this port");
-  command
-      ->add_option("--state", options.state,
-                   "File in which it remembers the rounds that run, for when it is begun again")
-      ->type_name("FILE");
-  add_job_options(*command, options.job, conf);
-  return command;
-}
-
-/// The commands after `goodput`; `run` is the one that was chosen.
-struct GoodputCommands {
+/// Options of all subcommands, and the one that the words ask for.
+struct Verbs {
+  StatusOptions status;
+  StacksOptions stacks;
+  PreemptOptions preempt;
+  LogsOptions logs;
+  StoreOptions store;
   GoodputOptions report;
   ConvertOptions convert;
   CalculateOptions calculate;
   WatchOptions watch;
   WhatIfOptions what_if;
-  std::function<int()> run;
+  std::function<int()> chosen;
 };
 
-void add_report(CLI::App& goodput, GoodputCommands& commands) {
-  auto& options = commands.report;
-  auto* report = goodput.add_subcommand("report", "Print the account of a job");
-  report
-      ->add_option("files", options.files,
-                   "journal.jsonl of each submission of the job, or the directory with it, or a "
-                   "log of ml-goodput-measurement as JSON lines; - is standard input")
-      ->required()
-      ->type_name("FILE");
-  report->add_flag("--json", options.json, "Print the account as one line of JSON");
-  report->add_flag("--compatible", options.compatible,
-                   "Also the numbers that ml-goodput-measurement would give for its log");
-  report->add_option("--html", options.html, "Write one page of HTML; - is standard output")
-      ->type_name("FILE")
-      ->excludes("--json")
-      ->excludes("--compatible");
-  report->callback([&] { commands.run = [&] { return run_goodput_report(options); }; });
+/// Checks the text of --rdzv-conf and says what is wrong with it.
+bool read_conf(JobChoice& job) {
+  const auto conf = spec::parse_rdzv_conf(spec::rdzv_conf_parts(job.conf));
+  if (!conf) {
+    report_error("--rdzv-conf: " + conf.error().text, kExitUsage);
+    return false;
+  }
+  job.config = spec::read_rendezvous_config(*conf);
+  return true;
 }
 
-void add_convert(CLI::App& goodput, GoodputCommands& commands) {
-  auto& options = commands.convert;
-  auto* convert = goodput.add_subcommand("convert", "Write the files of a job for other programs");
+/// One subcommand, which `start` runs with its options.
+template <class Options>
+CLI::App& add_verb(CLI::App& app, Verbs& verbs, const char* name, const char* help,
+                   Options& options, int (*start)(const Options&)) {
+  auto* command = app.add_subcommand(name, help);
+  command->callback([&verbs, &options, start] {
+    verbs.chosen = [&options, start] {
+      if constexpr (requires { options.job.conf; }) {
+        if (!read_conf(options.job)) return kExitUsage;
+      }
+      return start(options);
+    };
+  });
+  return *command;
+}
+
+template <class Value>
+CLI::Option* valued(CLI::App& command, const char* names, Value& value, const char* kind,
+                    const std::string& help) {
+  return command.add_option(names, value, help)->type_name(kind);
+}
+
+void add_job_options(CLI::App& command, JobChoice& job) {
+  valued(command, "--rdzv-id,--run-id", job.run_id, "ID", "The job, as --rdzv-id of its agents")
+      ->envname("PET_RDZV_ID");
+  valued(command, "--secret-file", job.secret_file, "FILE", kSecretHelp);
+  valued(command, "--rdzv-conf", job.conf, "CONF",
+         "key=value,... as the agents have it: secret_file, and for store keep_alive_interval and "
+         "keep_alive_max_attempt");
+}
+
+template <class Options>
+void add_question_options(CLI::App& command, Options& options) {
+  command.add_flag("--json", options.json, "Print the answer as one line of JSON");
+  valued(command, "--timeout", options.timeout, "SECONDS", "Seconds to wait for an answer")
+      ->check(seconds(0.001, 86400))
+      ->capture_default_str();
+  add_job_options(command, options.job);
+}
+
+void add_status(CLI::App& app, Verbs& verbs) {
+  auto& command =
+      add_verb(app, verbs, "status",
+               "Who is in, who is missing, who waits for what; which jobs run on this machine",
+               verbs.status, run_status);
+  command
+      .add_option(
+          "job", verbs.status.target,
+          fmt::format("{}, or a rendezvous endpoint (--rdzv-endpoint, or MASTER_ADDR:MASTER_PORT "
+                      "of a static job): HOST[:PORT]. If left out: the jobs that run here",
+                      kJobHelp))
+      ->envname("PET_RDZV_ENDPOINT");
+  add_question_options(command, verbs.status);
+}
+
+void add_stacks(CLI::App& app, Verbs& verbs) {
+  auto& command = add_verb(app, verbs, "stacks", "Where the workers of a running job stand",
+                           verbs.stacks, run_stacks);
+  command.add_option(
+      "job", verbs.stacks.target,
+      fmt::format("{}, or the rendezvous endpoint of a job: HOST[:PORT]; not needed for the only "
+                  "one here",
+                  kJobHelp));
+  command.add_flag("--kernel", verbs.stacks.kernel,
+                   "Show what the kernel tells of each thread, too, where there are Python frames");
+  add_question_options(command, verbs.stacks);
+}
+
+void add_preempt(CLI::App& app, Verbs& verbs) {
+  auto& options = verbs.preempt;
+  auto& command = add_verb(app, verbs, "preempt",
+                           "Have a running job save and end with exit code 75, on all of its nodes",
+                           options, run_preempt);
+  command.add_option("job", options.job, fmt::format("{}; not needed for the only one", kJobHelp));
+  valued(command, "--deadline", options.deadline, "SECONDS",
+         "How long it may take; the job's own --preempt-timeout if left out")
+      ->check(CLI::Range(0.001, 1e7));
+}
+
+void add_logs(CLI::App& app, Verbs& verbs) {
+  auto& options = verbs.logs;
+  auto& command =
+      add_verb(app, verbs, "logs", "Show and follow what the workers on this machine write",
+               options, run_logs);
+  command.add_option("job", options.job, fmt::format("{}; not needed for the only one", kJobHelp));
+  command.add_option("rank", options.rank, "Rank of the worker; all of this machine if left out")
+      ->check(CLI::NonNegativeNumber);
+  command.add_flag("!--no-follow", options.follow, "Print what is there and end");
+  valued(command, "-n,--lines", options.lines, "LINES",
+         "Begin with so many lines of the end of each file; all of this attempt if left out")
+      ->check(CLI::NonNegativeNumber);
+}
+
+void add_store(CLI::App& app, Verbs& verbs) {
+  auto& options = verbs.store;
+  auto& command = add_verb(app, verbs, "store",
+                           "Host the rendezvous, and a TCPStore, so that no node of the job has to",
+                           options, run_store);
+  valued(command, "--listen", options.listen, "ADDRESS[:PORT]",
+         "ADDRESS[:PORT] to listen at: a number, localhost, or * for every address; port 29400 if "
+         "left out, any free one if 0")
+      ->required();
+  command.add_flag("--coordinator-only", options.coordinator_only,
+                   "Serve no TCPStore clients at this port");
+  valued(command, "--state", options.state, "FILE",
+         "File in which it remembers the rounds that run, for when it is begun again");
+  add_job_options(command, options.job);
+}
+
+void add_report(CLI::App& goodput, Verbs& verbs) {
+  auto& options = verbs.report;
+  auto& report =
+      add_verb(goodput, verbs, "report", "Print the account of a job", options, run_goodput_report);
+  valued(report, "files", options.files, "FILE",
+         "journal.jsonl of each submission of the job, or the directory with it, or a log of "
+         "ml-goodput-measurement as JSON lines; - is standard input")
+      ->required();
+  report.add_flag("--json", options.json, "Print the account as one line of JSON");
+  report.add_flag("--compatible", options.compatible,
+                  "Also the numbers that ml-goodput-measurement would give for its log");
+  valued(report, "--html", options.html, "FILE", "Write one page of HTML; - is standard output")
+      ->excludes("--json")
+      ->excludes("--compatible");
+}
+
+void add_convert(CLI::App& goodput, Verbs& verbs) {
+  auto& options = verbs.convert;
+  auto& convert = add_verb(goodput, verbs, "convert", "Write the files of a job for other programs",
+                           options, run_goodput_convert);
   std::vector<std::string> forms(std::begin(kConversions), std::end(kConversions));
   convert
-      ->add_option("--to", options.to,
-                   "What for: Perfetto, TensorBoard, or from a log to a journal")
+      .add_option("--to", options.to, "What for: Perfetto, TensorBoard, or from a log to a journal")
       ->required()
       ->check(CLI::IsMember(forms, CLI::ignore_case).description(""))
       ->type_name(join(forms, "|"));
-  convert
-      ->add_option("-o,--output", options.output,
-                   "Where to, instead of standard output; for TensorBoard also its directory")
-      ->type_name("FILE");
-  convert->add_option("files", options.files, "As those of report; - is standard input")
-      ->required()
-      ->type_name("FILE");
-  convert->callback([&] { commands.run = [&] { return run_goodput_convert(options); }; });
+  valued(convert, "-o,--output", options.output, "FILE",
+         "Where to, instead of standard output; for TensorBoard also its directory");
+  valued(convert, "files", options.files, "FILE", "As those of report; - is standard input")
+      ->required();
 }
 
-void add_calculate(CLI::App& goodput, GoodputCommands& commands) {
-  auto& options = commands.calculate;
-  auto* calculate = goodput.add_subcommand(
-      "calculate", "Answer questions on standard input as ml-goodput-measurement does");
-  calculate->add_option("--job", options.job, "Whose entries count")->required()->type_name("NAME");
-  calculate->add_flag("--elastic", options.elastic, "Count slices, as its elastic calculator");
-  calculate->add_option("files", options.files, "Logs of ml-goodput-measurement, or journal.jsonl")
-      ->type_name("FILE");
-  calculate->callback([&] { commands.run = [&] { return run_goodput_calculate(options); }; });
-}
-
-void add_watch(CLI::App& goodput, GoodputCommands& commands) {
-  auto& options = commands.watch;
-  auto* watch = goodput.add_subcommand("watch", "Show the account of a job as it goes on");
-  watch
-      ->add_option("job", options.target,
-                   fmt::format("{}, or a journal.jsonl or its directory; not needed for the only "
-                               "job here",
-                               kJobHelp))
-      ->type_name("FILE");
-  watch->callback([&] { commands.run = [&] { return run_goodput_watch(options); }; });
-}
-
-void add_what_if(CLI::App& goodput, GoodputCommands& commands) {
-  auto& options = commands.what_if;
-  auto* what_if =
-      goodput.add_subcommand("what-if", "What another restart policy would have decided");
-  what_if->add_option("files", options.files, "As of report")->required()->type_name("FILE");
+void add_what_if(CLI::App& goodput, Verbs& verbs) {
+  auto& options = verbs.what_if;
+  auto& what_if =
+      add_verb(goodput, verbs, "what-if", "What another restart policy would have decided", options,
+               run_goodput_what_if);
+  what_if.add_option("files", options.files, "As of report")->required()->type_name("FILE");
   what_if
-      ->add_option("--policy", options.policy,
-                   "What this restart policy (else torchrun) would have decided at each failure")
+      .add_option("--policy", options.policy,
+                  "What this restart policy (else torchrun) would have decided at each failure")
       ->check(CLI::IsMember({"torchrun", "auto"}));
-  what_if
-      ->add_option("--restart-rule", options.restart_rules,
-                   "With what rules, as elastrun takes them; may be given several times")
-      ->type_name("CAUSE:ACTION")
+  valued(what_if, "--restart-rule", options.restart_rules, "CAUSE:ACTION",
+         "With what rules, as elastrun takes them; may be given several times")
       ->allow_extra_args(false);
   what_if
-      ->add_option("--max-restarts", options.max_restarts,
-                   "With how many restarts, instead of those of the job")
+      .add_option("--max-restarts", options.max_restarts,
+                  "With how many restarts, instead of those of the job")
       ->check(CLI::NonNegativeNumber);
-  what_if->add_flag("--json", options.json, "Print the answer as one line of JSON");
-  what_if->callback([&] { commands.run = [&] { return run_goodput_what_if(options); }; });
+  what_if.add_flag("--json", options.json, "Print the answer as one line of JSON");
 }
 
-CLI::App* add_goodput(CLI::App& app, GoodputCommands& commands) {
+void add_calculate(CLI::App& goodput, Verbs& verbs) {
+  auto& options = verbs.calculate;
+  auto& calculate = add_verb(goodput, verbs, "calculate",
+                             "Answer questions on standard input as ml-goodput-measurement does",
+                             options, run_goodput_calculate);
+  valued(calculate, "--job", options.job, "NAME", "Whose entries count")->required();
+  calculate.add_flag("--elastic", options.elastic, "Count slices, as its elastic calculator");
+  valued(calculate, "files", options.files, "FILE",
+         "Logs of ml-goodput-measurement, or journal.jsonl");
+}
+
+void add_watch(CLI::App& goodput, Verbs& verbs) {
+  auto& watch = add_verb(goodput, verbs, "watch", "Show the account of a job as it goes on",
+                         verbs.watch, run_goodput_watch);
+  valued(watch, "job", verbs.watch.target, "FILE",
+         fmt::format("{}, or a journal.jsonl or its directory; not needed for the only job here",
+                     kJobHelp));
+}
+
+void add_goodput(CLI::App& app, Verbs& verbs) {
   auto* command = app.add_subcommand("goodput", "Where every second of a job went, from its files");
   command->require_subcommand(1);
-  add_report(*command, commands);
-  add_convert(*command, commands);
-  add_what_if(*command, commands);
-  add_calculate(*command, commands);
-  add_watch(*command, commands);
-  return command;
+  for (const auto add : {add_report, add_convert, add_what_if, add_calculate, add_watch})
+    add(*command, verbs);
 }
 
 std::vector<spec::Choice> choices_of(const CLI::App& app) {
@@ -290,24 +304,13 @@ void add_print_completion(CLI::App& app) {
     auto script = spec::completion_script(shell, commands_of(app));
     if (script.empty()) throw CLI::ValidationError("--print-completion", "bash, zsh or fish");
     script.pop_back();  // exit() adds a newline
-    // As CLI11 leaves the parser for --version: what is required need not be there.
+    // CLI11 leaves the parser so for --version: what is required need not be there.
     throw CLI::CallForVersion(script, 0);
   };
   app.add_option_function<std::string>("--print-completion", print,
                                        "Print what teaches this shell the options")
       ->type_name("bash|zsh|fish")
       ->trigger_on_parse();
-}
-
-/// Checks the text of --rdzv-conf and says what is wrong with it.
-bool read_conf(const std::string& text, JobChoice& job) {
-  const auto conf = spec::parse_rdzv_conf(spec::rdzv_conf_parts(text));
-  if (!conf) {
-    report_error("--rdzv-conf: " + conf.error().text, kExitUsage);
-    return false;
-  }
-  job.config = spec::read_rendezvous_config(*conf);
-  return true;
 }
 
 /// Names the first word that no command took, and the command that may be meant.
@@ -334,28 +337,20 @@ std::string unknown_command(const CLI::App& app, int argc, char** argv) {
   return {};
 }
 
-}  // namespace
-
+/// Reads the words, runs the subcommand they name, and gives its exit status. Help and version are
+/// printed on stdout with status 0; mistakes on stderr, with the word that is wrong, with status 2.
 int run_command(int argc, char** argv) try {
   CLI::App app(kAbout, "elastrunctl");
   app.set_version_flag("--version", std::string("elastrunctl ") + ELASTRUN_VERSION);
   app.require_subcommand(1);
   add_print_completion(app);
-  StatusOptions status;
-  StoreOptions store;
-  LogsOptions logs;
-  StacksOptions stacks;
-  std::string conf;
-  const CLI::App* asks_status = add_status(app, status, conf);
-  const CLI::App* asks_stacks = add_stacks(app, stacks, conf);
-  PreemptOptions preempt;
-  const CLI::App* preempts = add_preempt(app, preempt);
-  const CLI::App* asks_logs = add_logs(app, logs);
-  GoodputCommands goodput;
-  const CLI::App* asks_goodput = add_goodput(app, goodput);
-  add_store(app, store, conf);
-  const CLI::App* cleans = app.add_subcommand(
-      "clean", "Kill what jobs have left on this machine whose two processes were killed together");
+  Verbs verbs;
+  for (const auto add : {add_status, add_stacks, add_preempt, add_logs, add_goodput, add_store})
+    add(app, verbs);
+  app.add_subcommand(
+         "clean",
+         "Kill what jobs have left on this machine whose two processes were killed together")
+      ->callback([&verbs] { verbs.chosen = run_clean; });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -365,16 +360,21 @@ int run_command(int argc, char** argv) try {
                                     unknown.empty() ? error.what() : unknown),
                         kExitUsage);
   }
-  if (asks_logs->parsed()) return run_logs(logs);
-  if (preempts->parsed()) return run_preempt(preempt);
-  if (cleans->parsed()) return run_clean();
-  if (asks_goodput->parsed()) return goodput.run();
-  auto& job = asks_status->parsed() ? status.job : asks_stacks->parsed() ? stacks.job : store.job;
-  if (!read_conf(conf, job)) return kExitUsage;
-  if (asks_stacks->parsed()) return run_stacks(stacks);
-  return asks_status->parsed() ? run_status(status) : run_store(store);
+  return verbs.chosen();
 } catch (const std::exception& error) {
   return report_error(fmt::format("internal error: {}", error.what()), kExitFailed);
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv) {
+  // First: with stdout closed, the next file that is opened would become descriptor 1, and the
+  // answer would be written into it.
+  open_standard_streams();
+  const int code = run_command(argc, argv);
+  // Who reads an answer from a file must not take half of it for the whole.
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  return report_error(fmt::format("cannot write to stdout: {}", std::strerror(errno)), kExitFailed);
 }
 
 }  // namespace elastrun::ctl

@@ -3,8 +3,11 @@
 
 namespace elastrun::ctl {
 
-/// Reads the words, runs the subcommand they name, and gives its exit status. Help and version are
-/// printed on stdout with status 0; mistakes on stderr, with the word that is wrong, with status 2.
-int run_command(int argc, char** argv);
+/// The first word to the program elastrun that makes it this program, where one file is both: in a
+/// wheel, which has elastrunctl as a script (elastrunctl.sh).
+constexpr const char* kAsElastrunctl = "--as-elastrunctl";
+
+/// All of the program; what main() returns.
+int run_program(int argc, char** argv);
 
 }  // namespace elastrun::ctl

@@ -6,7 +6,6 @@
 #include "goodput/reports/summary.hpp"
 #include "goodput_page.hpp"
 #include "subcommands.hpp"
-#include "text_table.hpp"
 
 #include <cstdio>
 #include <fmt/format.h>

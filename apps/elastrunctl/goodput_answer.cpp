@@ -2,11 +2,11 @@
 #include "goodput_answer.hpp"
 
 #include "core/text.hpp"
+#include "elastrunctl/subcommands.hpp"
 #include "goodput/reports/hints.hpp"
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/start_table.hpp"
 #include "goodput/reports/summary.hpp"
-#include "text_table.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

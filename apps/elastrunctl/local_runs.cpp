@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "local_runs.hpp"
+
+#include "elastrunctl/local_runs.hpp"
 
 #include "core/text.hpp"
+#include "process/descendants.hpp"
 #include "process/held.hpp"
 #include "rendezvous/membership/wording.hpp"
+#include "runs/dead_runs.hpp"
 #include "spec/option_help.hpp"
 #include "subcommands.hpp"
-#include "text_table.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -53,7 +55,7 @@ std::string overview(const std::vector<ListedRun>& runs, WallTime now) {
   std::vector<std::vector<std::string>> rows{
       {"JOB", "PHASE", "RESTARTS", "NODES", "WORKERS", "UP", "AGENT", "SCRIPT"}};
   for (const auto& [run, path] : runs) {
-    // By shown(): names and phases come from a file that others write, and a terminal would obey
+    // shown(): names and phases come from a file that others write, and a terminal would obey
     // the escapes in them.
     rows.push_back({shown(run.name), shown(run.phase),
                     fmt::format("{} of {}", run.max_restarts - run.restarts_left, run.max_restarts),
@@ -176,6 +178,18 @@ std::string local_status_json(const std::vector<ListedRun>& runs) {
     list += (list.empty() ? "" : ",") + std::string(trim(runs::encode(run.entry)));
   }
   return "{\"runs\":[" + list + "]}\n";
+}
+
+int run_clean() {
+  int code = kExitDone;
+  for (const auto& run : runs::end_dead_runs(runs::registry_places(), process::kKillBound)) {
+    const auto name = shown(run.entry.name);
+    fmt::print("job \"{}\": killed {}\n", name, runs::names_of(run.killed));
+    if (run.alive.empty()) continue;
+    code = report_error(fmt::format("job \"{}\": cannot end {}", name, runs::names_of(run.alive)),
+                        kExitFailed);
+  }
+  return code;
 }
 
 }  // namespace elastrun::ctl

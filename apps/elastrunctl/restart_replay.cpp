@@ -2,7 +2,7 @@
 #include "restart_replay.hpp"
 
 #include "core/text.hpp"
-#include "text_table.hpp"
+#include "elastrunctl/subcommands.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

@@ -1,25 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent_socket.hpp"
+
+#include "core/error.hpp"
 #include "core/json.hpp"
-#include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "hangs/stack_sections.hpp"
 #include "hangs/stacks_report.hpp"
 #include "local_runs.hpp"
 #include "query.hpp"
+#include "runs/run_registry.hpp"
 #include "subcommands.hpp"
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <fmt/format.h>
 #include <poll.h>
+#include <string_view>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include <utility>
 
 namespace elastrun::ctl {
 namespace {
+
+Result<UniqueFd> connect_to(const std::string& channel) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // 108 bytes with the final zero (unix(7)).
+  if (channel.size() >= sizeof address.sun_path) {
+    return fail(Code::Io, fmt::format("{} is too long for a socket", channel));
+  }
+  std::memcpy(address.sun_path, channel.c_str(), channel.size() + 1);
+  const auto* raw = reinterpret_cast<const sockaddr*>(&address);
+  if (!socket || ::connect(socket.get(), raw, sizeof address) != 0) {
+    return std::unexpected(errno_error(Code::Io, "cannot reach the agent at " + channel, errno));
+  }
+  return socket;
+}
+
+/// Sends the question to the agent of a run on this machine; on the connection comes the answer, if
+/// there is one. Fails with Rendezvous where no worker of it runs, else with Io.
+Result<UniqueFd> ask_agent(const runs::RunEntry& run, std::string_view question) {
+  if (run.channel.empty() || run.workers.empty()) {
+    return fail(Code::Rendezvous, fmt::format("no worker of the job \"{}\" runs here: it is {}",
+                                              shown(run.name), run.phase));
+  }
+  auto socket = connect_to(run.channel);
+  if (socket && ::send(socket->get(), question.data(), question.size(), MSG_NOSIGNAL) < 0) {
+    return std::unexpected(errno_error(Code::Io, "cannot ask the agent", errno));
+  }
+  return socket;
+}
 
 using rendezvous::FromCoordinator;
 using rendezvous::StacksReport;
@@ -82,14 +116,13 @@ Result<StacksReport> stacks_by_agent(const runs::RunEntry& run, Duration limit) 
   return stacks_in(rendezvous::decode_from_coordinator(whole(*file)));
 }
 
-Result<StacksReport> ask_coordinator(const StacksOptions& options, const std::string& secret) {
+Result<StacksReport> stacks_by_coordinator(const StacksOptions& options,
+                                           const std::string& secret) {
   const auto endpoint = net::parse_endpoint(options.target, spec::kC10dPort);
   if (!endpoint) return std::unexpected(endpoint.error());
-  boost::asio::io_context loop;
-  const auto clock = make_system_clock(loop.get_executor());
-  Query query(loop, *clock, *endpoint, sealer_for(loop, secret));
-  return stacks_in(query.ask({options.job.run_id, rendezvous::Hello::Who::Stacks},
-                             from_seconds(options.timeout)));
+  return stacks_in(ask_coordinator(*endpoint, secret,
+                                   {options.job.run_id, rendezvous::Hello::Who::Stacks},
+                                   from_seconds(options.timeout)));
 }
 
 /// A job of this machine wins over an endpoint of that name.
@@ -100,7 +133,7 @@ Result<StacksReport> ask(const StacksOptions& options, const std::string& secret
   if (runs) return stacks_by_agent(runs->front().entry, from_seconds(options.timeout));
   const bool is_here = runs.error().code == Code::Usage;
   if (options.target.empty() || is_here) return std::unexpected(runs.error());
-  auto answer = ask_coordinator(options, secret);
+  auto answer = stacks_by_coordinator(options, secret);
   if (!answer && !options.target.contains(':')) {
     return std::unexpected(neither_here(runs.error(), answer.error()));
   }
@@ -124,6 +157,21 @@ int run_stacks(const StacksOptions& options) {
   }
   const auto text = hangs::stacks_lines(stacks, "\n", kMostLines);
   fmt::print("{}\n", text.empty() ? "no worker of the job runs" : text.substr(1));
+  return kExitDone;
+}
+
+int run_preempt(const PreemptOptions& options) {
+  const auto runs = runs_of(runs_here(), options.job);
+  if (!runs) return report_error(runs.error().text, kExitFailed);
+  const auto& run = runs->front().entry;
+  const auto& deadline = options.deadline;
+  const auto question = deadline ? fmt::format(R"({{"kind":"preempt","deadline":{}}})", *deadline)
+                                 : std::string(R"({"kind":"preempt"})");
+  // Any agent of the job will do: it tells the coordinator, which tells all nodes.
+  if (const auto asked = ask_agent(run, question); !asked) {
+    return report_error(asked.error().text, kExitFailed);
+  }
+  fmt::print("asked the job \"{}\" to save and end\n", shown(run.name));
   return kExitDone;
 }
 

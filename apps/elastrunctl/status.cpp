@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "core/json.hpp"
-#include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "local_runs.hpp"
 #include "net/endpoint.hpp"
 #include "query.hpp"
 #include "rendezvous/membership/wording.hpp"
 #include "subcommands.hpp"
-#include "text_table.hpp"
 
 #include <algorithm>
 #include <climits>
@@ -192,11 +190,9 @@ int print_local_status(const StatusOptions& options, const std::vector<runs::Lis
 /// `here`: why it is no job of this machine.
 int print_answer(const StatusOptions& options, const net::Endpoint& endpoint,
                  const std::string& secret, const std::optional<Error>& here) {
-  boost::asio::io_context loop;
-  const auto clock = make_system_clock(loop.get_executor());
-  Query query(loop, *clock, endpoint, sealer_for(loop, secret));
-  const rendezvous::Hello question{options.job.run_id, rendezvous::Hello::Who::Status};
-  const auto said = query.ask(question, from_seconds(options.timeout));
+  const auto said =
+      ask_coordinator(endpoint, secret, {options.job.run_id, rendezvous::Hello::Who::Status},
+                      from_seconds(options.timeout));
   // It may have answered with anything.
   const auto* status = said ? std::get_if<rendezvous::StatusText>(&*said) : nullptr;
   Result<json::value> answer =

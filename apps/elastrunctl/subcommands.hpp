@@ -11,6 +11,12 @@
 
 namespace elastrun::ctl {
 
+/// A line per row, indented by two blanks, with columns as wide as their widest cell. Pure.
+std::string table(const std::vector<std::vector<std::string>>& rows);
+
+/// Without what would steer a terminal: names come from other programs.
+std::string shown(const std::string& text);
+
 // Each subcommand is in the file of its name (`run_status`: status.cpp).
 
 /// Exit status of every subcommand; usage errors give 2.
@@ -20,7 +26,8 @@ constexpr int kExitDone = 0, kExitFailed = 1, kExitUsage = 2;
 struct JobChoice {
   std::string run_id;             // empty: any
   std::string secret_file;        // wins over ELASTRUN_SECRET
-  spec::RendezvousConfig config;  // --rdzv-conf
+  std::string conf;               // --rdzv-conf
+  spec::RendezvousConfig config;  // what that says
 };
 /// The job's secret, read as the agents read it; empty if there is none. Fails with Usage.
 Result<std::string> secret_of(const JobChoice& job);

@@ -3,8 +3,8 @@
 
 #include "core/text.hpp"
 #include "net/endpoint.hpp"
+#include "spec/agreed_rules.hpp"
 #include "spec/option_values.hpp"
-#include "spec/worker_count.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

@@ -3,7 +3,7 @@
 
 #include "core/text.hpp"
 #include "spec/option_table.hpp"
-#include "spec/sink_choices.hpp"
+#include "spec/option_values.hpp"
 
 #include <fmt/format.h>
 
@@ -57,7 +57,7 @@ std::string single_quoted(std::string_view text) {
 }
 
 /// A line for each job of this machine, for bash and zsh.
-// By sed, because not every machine has jq.
+// sed reads it, because not every machine has jq.
 constexpr std::string_view kJobs =
     R"~(elastrunctl status --json 2>/dev/null | sed 's/"name": *"/\n&/g' | )~"
     R"~(sed -n 's/^"name": *"\([^"]*\)".*/\1/p')~";
@@ -114,7 +114,7 @@ std::string names_of(const std::vector<Choice>& options, std::string_view betwee
   return join(names, between);
 }
 
-/// What comes after each option that takes a value.
+/// Cases for the word after each option that takes a value.
 std::string bash_values(const std::string& command, const std::vector<Choice>& options) {
   std::string cases;
   for (const auto& option : options) {

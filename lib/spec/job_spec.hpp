@@ -3,14 +3,13 @@
 
 #include "core/clock.hpp"
 #include "spec/agreed_rules.hpp"
-#include "spec/listen_address.hpp"
 #include "spec/rendezvous_config.hpp"
-#include "spec/sink_choices.hpp"
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace elastrun::spec {
@@ -26,6 +25,41 @@ struct StdMap {
     return found == by_local_rank.end() ? kNone : found->second;
   }
   bool operator==(const StdMap&) const = default;
+};
+
+/// The address at which a server listens.
+struct ListenAddress {
+  std::string address = "127.0.0.1";  // a number, IPv6 without brackets
+  std::uint16_t port = 0;             // 0: any that is free
+  bool operator==(const ListenAddress&) const = default;
+};
+
+/// One [[metrics.route]] of a job file: which records a sink gets, by group (scope) and name, each
+/// as it is or ending in `*`, and by least severity. What is empty matches all.
+struct MetricsRoute {
+  std::string group, name;
+  std::string severity;  // "warn", in lower case
+  bool operator==(const MetricsRoute&) const = default;
+};
+
+/// One destination of metrics and events: `--metrics NAME[:ARGUMENT]`. Checked, not opened.
+struct SinkChoice {
+  enum class Kind {
+    Console,
+    JsonLines,
+    Prometheus,
+    TensorBoard,
+    Trace,
+    Otlp,
+    Exec
+  } kind = Kind::Console;
+  std::string text;  // as it was given: its name in logs and reports
+  std::string argument;
+  /// True if it gets each sample of a worker, false if it gets the sum of a second of them.
+  bool each = false;
+  std::vector<MetricsRoute> routes{};  // empty: what it takes by default
+  bool openmetrics = false;            // prometheus: in that form
+  bool operator==(const SinkChoice&) const = default;
 };
 
 /// How the workers are started.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "spec/option_help.hpp"
 
 #include "core/text.hpp"
@@ -13,6 +14,87 @@
 namespace elastrun::spec {
 namespace {
 
+constexpr std::size_t kWidth = 96;
+
+void append_comment(std::string& out, std::string_view text) {
+  out += "# " + wrapped(text, kWidth, "# ") + "\n";
+}
+
+std::string toml_list(std::string_view text) {
+  if (text.empty()) return "[]";
+  std::vector<std::string> items;
+  for (const auto& item : split(text, ',')) items.push_back('"' + item + '"');
+  return "[" + join(items, ", ") + "]";
+}
+
+std::string toml_value(const OptionRow& option) {
+  switch (option.kind) {
+    case Kind::Flag:
+      return "false";
+    case Kind::List:
+      return option.id == Opt::RdzvConf ? "{}" : toml_list(option.fallback);
+    case Kind::Int:
+    case Kind::Float:
+      return option.fallback.empty() ? "0" : std::string(option.fallback);
+    case Kind::Text:
+    case Kind::Choice:
+      break;
+  }
+  return fmt::format("\"{}\"", option.fallback);
+}
+
+void append_key(std::string& out, const OptionRow& option, std::string_view key) {
+  std::string text = fmt::format("{}.", option.help);
+  if (option.kind == Kind::Choice) text += fmt::format(" One of: {}.", join(choices(option), ", "));
+  if (!option.details.empty()) text += fmt::format(" {}", option.details);
+  append_comment(out, text);
+  // Commented out: a file with all defaults in it would keep those of today when later versions
+  // change them.
+  out += fmt::format("# {} = {}\n\n", key, toml_value(option));
+}
+
+}  // namespace
+
+std::string default_config() {
+  std::string out = "# SPDX-License-Identifier: Apache-2.0\n";
+  append_comment(out,
+                 "Options of elastrun: `elastrun --config FILE`. Every key is shown with its "
+                 "default; an empty text or a 0 beside \"Unset\" means that there is none. "
+                 "The command line wins over PET_* variables, and those over this file. See "
+                 "elastrun.toml(5).");
+  out += "\n[job]\n";
+  append_comment(out, "The script, module or program to run, unless the command line names one.");
+  out += "# script = \"train.py\"\n\n";
+  append_comment(out, "Its arguments. A command line that names a script brings its own.");
+  out += "# args = []\n\n";
+  std::string section = "job";
+  for (const auto& option : options()) {
+    if (option.toml.empty()) continue;
+    const auto point = option.toml.find('.');
+    const std::string own(option.toml.substr(0, point));
+    if (own != section) out += fmt::format("[{}]\n", section = own);
+    append_key(out, option, option.toml.substr(point + 1));
+  }
+  append_comment(
+      out,
+      "Which records a sink gets, by name, group (`*` at the end stands for anything) and "
+      "least severity: { sink = \"jsonl:errors.jsonl\", severity = \"error\" }, or "
+      "[[metrics.route]] sections. Several of one sink add up.");
+  out += "# route = []\n\n";
+  out += "[role.NAME]\n";
+  append_comment(
+      out,
+      "Whom a failure in that role restarts: \"own\", the agents with --role NAME alone, "
+      "or \"all\". See elastrun-restarts(7).");
+  out += "# restart = \"all\"\n\n";
+  out += "[env]\n";
+  append_comment(out, "Variables for the workers, over those that the launcher has itself.");
+  out += "# OMP_NUM_THREADS = \"4\"\n";
+  return out;
+}
+
+namespace {
+
 /// One machine, several nodes, and what would be done; they fit into 60 columns.
 constexpr std::array<std::string_view, 3> kExamples = {
     "--nproc-per-node gpu --max-restarts 3 train.py",
@@ -20,6 +102,10 @@ constexpr std::array<std::string_view, 3> kExamples = {
     "--dry-run --explain train.py",
 };
 constexpr std::size_t kHelpColumn = 34;  // fits nearly every option with its value
+
+std::string usage_line(std::string_view program) {
+  return fmt::format("usage: {} [OPTION]... training_script [training_script_args]...\n", program);
+}
 
 std::size_t usable(int columns) {
   return static_cast<std::size_t>(std::clamp(columns <= 0 ? 80 : columns, 60, 100));
@@ -71,9 +157,7 @@ std::string wrapped(std::string_view text, std::size_t width, std::string_view i
 }
 
 std::string usage_text(std::string_view program) {
-  std::string out =
-      fmt::format("usage: {} [OPTION]... training_script [training_script_args]...\n", program);
-  return out + fmt::format("       `{} --help` lists the options\n", program);
+  return fmt::format("{}       `{} --help` lists the options\n", usage_line(program), program);
 }
 
 std::string brief_help(std::string_view program) {
@@ -81,8 +165,7 @@ std::string brief_help(std::string_view program) {
                                  Opt::RdzvEndpoint, Opt::RdzvId, Opt::MaxRestarts,
                                  Opt::LogDir,       Opt::Config};
   constexpr std::size_t kColumn = 20;
-  std::string out =
-      fmt::format("usage: {} [OPTION]... training_script [training_script_args]...\n\n", program);
+  std::string out = usage_line(program) + "\n";
   for (const Opt id : kMostUsed) {
     const auto help = row(id).help.substr(0, row(id).help.find(':'));
     out += fmt::format("  {:<{}}{}\n", spelling(row(id)), kColumn - 2,
@@ -94,8 +177,7 @@ std::string brief_help(std::string_view program) {
 
 std::string help_text(std::string_view program, int columns) {
   const std::size_t width = usable(columns);
-  std::string out =
-      fmt::format("usage: {} [OPTION]... training_script [training_script_args]...\n", program);
+  std::string out = usage_line(program);
   out += fmt::format("       {} --config FILE [OPTION]... [training_script ...]\n\n", program);
   out += wrapped(
       "Starts the workers of a distributed training job, watches them, restarts them after a "

@@ -2,7 +2,6 @@
 #include "spec/option_table.hpp"
 
 #include "core/text.hpp"
-#include "spec/job_spec.hpp"
 
 #include <algorithm>
 #include <array>
@@ -16,7 +15,7 @@ constexpr std::string_view kNone;
 
 // A new option is its enumerator in Opt, its row at the same place here, and the member of JobSpec
 // that it fills, of its base AgreedRules if all nodes have to agree on it. The type of the member
-// says how the text is read (option_fields.cpp). The pages: a paragraph in man/elastrun.1,
+// says how the text is read (option_values.cpp). The pages: a paragraph in man/elastrun.1,
 // `elastrun --print-config > config/elastrun.toml`, and the keys of elastrun.toml(5), which
 // `ELASTRUN_WRITE_PAGES=1 unit_spec -tc='man:*'` writes. Tests name what is missing.
 constexpr std::array<OptionRow, kOptions> kRows = {{

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/clock.hpp"
-#include "spec/rendezvous_config.hpp"
+#include "spec/job_spec.hpp"
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,15 +12,6 @@
 #include <vector>
 
 namespace elastrun::spec {
-
-struct JobSpec;
-struct ListenAddress;
-struct StdMap;
-enum class Switch;
-enum class Summary;
-enum class Goodput;
-enum class OnHang;
-enum class NumaBinding;
 
 /// Every option of the launcher, in the order of --help.
 enum class Opt {
@@ -108,7 +97,7 @@ constexpr std::size_t kOptions = static_cast<std::size_t>(Opt::Help) + 1;
 enum class Kind { Text, Int, Float, Flag, Choice, List };
 enum class Group { Script, Workers, Nodes, Restarts, Output, Reports, Launch };
 
-/// The member of the job that an option fills (option_fields.hpp); none: it takes several options,
+/// The member of the job that an option fills (option_values.cpp); none: it takes several options,
 /// or more than its type, to tell the value, which `resolve` does.
 using Field =
     std::variant<std::monostate, std::string JobSpec::*, bool JobSpec::*, int JobSpec::*,
@@ -158,7 +147,7 @@ const OptionRow* find_option(std::string_view name);
 /// The row whose TOML key ("rendezvous.backend") this is, or null.
 const OptionRow* find_toml_key(std::string_view key);
 
-/// Whether each occurrence on the command line counts, not only the last one. Of a List; such a
+/// True if each occurrence on the command line counts, not only the last one. It is a List; such a
 /// text is not divided at its commas.
 constexpr bool repeats(Opt id) {
   return id == Opt::Metrics || id == Opt::RestartRule || id == Opt::RoleRestart;

@@ -3,16 +3,20 @@
 
 #include "core/signal_names.hpp"
 #include "core/text.hpp"
-#include "spec/argument_words.hpp"
 
 #include <algorithm>
+#include <arpa/inet.h>
 #include <array>
+#include <charconv>
 #include <csignal>
 #include <fmt/format.h>
 #include <limits>
+#include <optional>
+#include <type_traits>
 #include <variant>
 
 namespace elastrun::spec {
+
 namespace {
 
 bool is_digit(char c) {
@@ -38,7 +42,7 @@ bool is_std(std::string_view text) {
   return text.size() == 1 && text[0] >= '0' && text[0] <= '3';
 }
 
-/// As Python's signal.Signals: of the real-time ones it knows the first and the last.
+/// The names of Python's signal.Signals, which has the first and the last of the real-time ones.
 std::vector<std::string> known_signals() {
   std::vector<std::string> names = {"SIGRTMIN", "SIGRTMAX"};
   for (const auto& signal : signal_names()) {
@@ -64,6 +68,53 @@ Refusal launcher_refusal(std::string text, std::string hint) {
 int clamped_int(std::int64_t value) {
   return static_cast<int>(std::clamp<std::int64_t>(value, std::numeric_limits<int>::min(),
                                                    std::numeric_limits<int>::max()));
+}
+
+Refusal refuse_argument(const OptionRow& option, std::string text, std::string hint) {
+  return {fmt::format("argument {}: {}", error_name(option), std::move(text)), 2, true,
+          std::move(hint)};
+}
+
+std::string in_quotes(std::string_view text) {
+  // torchrun's messages use Python's repr(), and tools look for it.
+  const bool has_single = text.find('\'') != std::string_view::npos;
+  const bool has_double = text.find('"') != std::string_view::npos;
+  const char quote = has_single && !has_double ? '"' : '\'';
+  std::string out(1, quote);
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == quote || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n' || c == '\t' || c == '\r') {
+      out += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + quote;
+}
+
+std::optional<Refusal> check_text(const OptionRow& option, std::string_view text) {
+  if (option.kind == Kind::Int && !parse_int(text)) {
+    return refuse_argument(option, "invalid int value: " + in_quotes(text),
+                           "expected a whole number");
+  }
+  if (option.kind == Kind::Float && !parse_float(text)) {
+    return refuse_argument(option, "invalid float value: " + in_quotes(text), "expected a number");
+  }
+  if (option.kind != Kind::Choice) return std::nullopt;
+  const auto allowed = choices(option);
+  if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return std::nullopt;
+  std::vector<std::string> shown;
+  for (const auto& choice : allowed) shown.push_back(in_quotes(choice));
+  const auto near = nearest(text, allowed);
+  return refuse_argument(
+      option,
+      fmt::format("invalid choice: {} (choose from {})", in_quotes(text), join(shown, ", ")),
+      near ? "did you mean " + *near + "?" : "");
 }
 
 Refusal placed(Refusal refusal, const Override& given) {
@@ -425,6 +476,325 @@ RendezvousConfig read_rendezvous_config(const RdzvConf& conf) {
     if (value != conf.end()) read_setting(config, key, value->second);
   }
   return config;
+}
+
+namespace {
+
+constexpr std::string_view kListenForms =
+    "expected PORT or ADDRESS:PORT, such as 9400 (this machine only), 0.0.0.0:9400 or [::]:9400 "
+    "(everybody); port 0 takes one that is free";
+
+std::optional<std::uint16_t> parse_port(std::string_view text) {
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return port;
+}
+
+bool is_address(int family, const std::string& text) {
+  in6_addr space{};
+  return ::inet_pton(family, text.c_str(), &space) == 1;
+}
+
+}  // namespace
+
+Answer<ListenAddress> parse_listen_address(std::string_view option, std::string_view text) {
+  const auto refuse = [&](std::string_view why) {
+    return std::unexpected(
+        Refusal{fmt::format("{} {}: {}", option, printable(std::string(text)), why), 2, false,
+                std::string(kListenForms)});
+  };
+  ListenAddress at;
+  const auto colon = text.rfind(':');
+  const bool only_port = colon == text.npos;
+  const auto port = parse_port(only_port ? text : text.substr(colon + 1));
+  if (!port) return refuse("the port is a number from 0 to 65535");
+  at.port = *port;
+  if (only_port || colon == 0) return at;
+  std::string host(text.substr(0, colon));
+  const bool bracketed = host.starts_with('[') && host.ends_with(']');
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  // The default of `at`, without a resolver: localhost is loopback (RFC 6761).
+  if (host == "localhost") return at;
+  // "::1:9400" is an address as a whole: where its port begins cannot be seen.
+  if (!bracketed && host.contains(':')) return refuse("an IPv6 address stands in brackets");
+  if (!is_address(bracketed ? AF_INET6 : AF_INET, host)) {
+    return refuse(fmt::format("{} is not a numeric address", printable(host)));
+  }
+  at.address = std::move(host);
+  return at;
+}
+
+namespace {
+
+using SinkKind = SinkChoice::Kind;
+
+struct SinkRow {
+  std::string_view name;
+  SinkKind kind;
+  std::string_view argument;  // for people; in brackets: may be left out
+  std::string_view example;
+  enum class Grain { Each, Seconds, Totals } grain;  // of the samples of workers, unless it is said
+};
+using Grain = SinkRow::Grain;
+constexpr std::array<SinkRow, 7> kSinkRows = {{
+    {"console", SinkKind::Console, "[:GROUP]", "console", Grain::Each},
+    {"jsonl", SinkKind::JsonLines, ":FILE", "jsonl:run.jsonl", Grain::Each},
+    {"prometheus", SinkKind::Prometheus, ":FILE[;openmetrics]",
+     "prometheus:/var/lib/node_exporter/job.prom", Grain::Totals},
+    {"tensorboard", SinkKind::TensorBoard, ":DIR", "tensorboard:runs", Grain::Seconds},
+    {"trace", SinkKind::Trace, ":FILE", "trace:trace.json", Grain::Seconds},
+    {"otlp", SinkKind::Otlp, ":URL", "otlp:http://collector:4318", Grain::Totals},
+    {"exec", SinkKind::Exec, ":COMMAND", "exec:python3 collect.py", Grain::Seconds},
+}};
+
+std::unexpected<Refusal> refuse_sink(std::string_view source, std::string text, std::string hint) {
+  return std::unexpected(
+      Refusal{fmt::format("{}: {}", source, std::move(text)), 2, false, std::move(hint)});
+}
+
+std::vector<std::string> sink_names() {
+  std::vector<std::string> all{"none"};
+  for (const auto& row : kSinkRows) all.emplace_back(row.name);
+  return all;
+}
+
+/// Checks an argument that is there: the fault; empty: none.
+std::string fault_of(SinkKind kind, std::string_view argument) {
+  // The kernel would end the name or command there, and another one would be used.
+  if (argument.find('\0') != argument.npos) return "a zero byte is in it";
+  if (kind == SinkKind::Otlp && !argument.starts_with("http://") &&
+      !argument.starts_with("https://")) {
+    return "expected http://HOST[:PORT][/PATH] or https://...";
+  }
+  return {};
+}
+
+constexpr std::string_view kWindow = ";window=";
+
+/// Takes the option off the end of a sink's text: "" or the value of window.
+std::string_view take_window(std::string_view& text) {
+  const auto at = text.rfind(kWindow);
+  if (at == text.npos) return {};
+  const auto value = text.substr(at + kWindow.size());
+  // A command of exec: may hold those words in its middle.
+  if (value.empty() || value.find_first_of(" ;:/") != value.npos) return {};
+  text = text.substr(0, at);
+  return value;
+}
+
+}  // namespace
+
+std::string known_metrics_sinks() {
+  std::vector<std::string> all;
+  for (const auto& row : kSinkRows) all.push_back(fmt::format("{}{}", row.name, row.argument));
+  return join(all, ", ");
+}
+
+bool is_severity(std::string_view text) {
+  constexpr std::array<std::string_view, 7> kNames = {"trace",   "debug", "info", "warn",
+                                                      "warning", "error", "fatal"};
+  return std::ranges::find(kNames, text) != kNames.end();
+}
+
+Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view source) {
+  auto rest = text;
+  const auto window = take_window(rest);
+  const auto colon = rest.find(':');
+  const auto name = rest.substr(0, colon);
+  auto argument = colon == rest.npos ? std::string_view() : rest.substr(colon + 1);
+  const auto row = std::ranges::find(kSinkRows, name, &SinkRow::name);
+  if (row == kSinkRows.end()) {
+    const auto near = nearest(name, sink_names());
+    return refuse_sink(source, fmt::format("unknown sink {}", in_quotes(name)),
+                       (near ? fmt::format("did you mean {}? ", *near) : std::string()) +
+                           fmt::format("The sinks are none, {}", known_metrics_sinks()));
+  }
+  constexpr std::string_view kOpenMetrics = ";openmetrics";
+  const bool open = row->kind == SinkKind::Prometheus && argument.ends_with(kOpenMetrics);
+  if (open) argument.remove_suffix(kOpenMetrics.size());
+  if (argument.empty() && !row->argument.starts_with('[')) {
+    return refuse_sink(source, fmt::format("the sink {} needs {}", name, row->argument.substr(1)),
+                       fmt::format("for example {}", row->example));
+  }
+  const auto fault = argument.empty() ? std::string() : fault_of(row->kind, argument);
+  if (!fault.empty()) {
+    return refuse_sink(source,
+                       fmt::format("{} of the sink {}: {}", in_quotes(argument), name, fault),
+                       fmt::format("for example {}", row->example));
+  }
+  if (!window.empty() && row->grain == Grain::Totals) {
+    return refuse_sink(source, fmt::format("the sink {} has no window", name),
+                       "it takes totals, with the count and the sum of all samples");
+  }
+  if (!window.empty() && window != "0" && window != "1s") {
+    return refuse_sink(
+        source, fmt::format("{} is no window of the sink {}", in_quotes(window), name),
+        "expected 0 (each sample) or 1s (their sum), for example jsonl:run.jsonl;window=1s");
+  }
+  const bool each = window.empty() ? row->grain == Grain::Each : window == "0";
+  return SinkChoice{row->kind, std::string(text), std::string(argument), each, {}, open};
+}
+
+Answer<std::vector<SinkChoice>> metrics_sinks(const Override& given,
+                                              const std::vector<MetricsRouteRow>& rows) {
+  std::vector<SinkChoice> sinks;
+  const auto add = [&](const std::string& text, const std::string& source) -> Answer<std::size_t> {
+    // One sink for one text: opened twice, a file would get each record twice.
+    const auto known = std::ranges::find(sinks, text, &SinkChoice::text);
+    if (known != sinks.end()) return static_cast<std::size_t>(known - sinks.begin());
+    auto sink = parse_sink_choice(text, source);
+    if (!sink) return std::unexpected(sink.error());
+    sinks.push_back(std::move(*sink));
+    return sinks.size() - 1;
+  };
+  for (const auto& text : given.listed ? given.items : split_filters(given.text)) {
+    if (text == "none" || text.empty()) continue;
+    const auto added = add(text, given.source);
+    if (!added) return std::unexpected(added.error());
+  }
+  for (const auto& row : rows) {
+    const auto added = add(row.sink, row.source);
+    if (!added) return std::unexpected(added.error());
+    sinks[*added].routes.push_back(row.route);
+  }
+  return sinks;
+}
+
+Answer<std::vector<std::pair<std::string, std::vector<std::string>>>> stat_aggregations(
+    const Override& given) {
+  static const std::vector<std::string> kNames = {"value", "mean",   "count",    "sum", "max",
+                                                  "min",   "stddev", "p50",      "p90", "p95",
+                                                  "p99",   "p999",   "histogram"};
+  std::vector<std::pair<std::string, std::vector<std::string>>> all;
+  for (const auto& text : given.listed ? given.items : split_filters(given.text)) {
+    if (text.empty()) continue;
+    // The last one: a pattern may hold the sign, names of aggregations do not.
+    const auto equals = text.rfind('=');
+    const auto pattern = text.substr(0, equals);
+    auto names =
+        equals == text.npos ? std::vector<std::string>() : split(text.substr(equals + 1), '+');
+    const auto strange = std::ranges::find_if(names, [](const std::string& name) {
+      return std::ranges::find(kNames, name) == kNames.end();
+    });
+    if (pattern.empty() || names.empty()) {
+      return refuse_sink(given.source, fmt::format("{} names no aggregations", in_quotes(text)),
+                         "expected PATTERN=NAME[+NAME...], for example 'train.*=p95+p99'");
+    }
+    if (strange != names.end()) {
+      return refuse_sink(given.source, fmt::format("unknown aggregation {}", in_quotes(*strange)),
+                         fmt::format("the aggregations are {}", join(kNames, ", ")));
+    }
+    all.emplace_back(pattern, std::move(names));
+  }
+  return all;
+}
+
+namespace {
+
+constexpr double kLongestSeconds = 3e9;  // seconds; more does not fit the clock's nanoseconds
+
+/// Fills one member from one option, whose text has the form of its kind.
+struct Filler {
+  JobSpec& job;
+  const OptionRow& option;
+  const Override& given;
+
+  /// "max_restarts": as torchrun names it in its errors.
+  std::string key() const {
+    std::string name(option.name);
+    std::ranges::replace(name, '-', '_');
+    return name;
+  }
+  bool is_on() const { return parse_int(given.text).value_or(0) != 0; }
+  std::optional<std::size_t> choice() const {
+    const auto all = choices(option);
+    const auto found = std::ranges::find(all, given.text);
+    if (found == all.end()) return std::nullopt;
+    return static_cast<std::size_t>(found - all.begin());
+  }
+
+  Refused operator()(std::monostate) const { return std::nullopt; }
+  Refused operator()(std::string JobSpec::*member) const {
+    job.*member = given.text;
+    return std::nullopt;
+  }
+  /// Takes a choice of two for true if it is not the default.
+  Refused operator()(bool JobSpec::*member) const {
+    job.*member = option.kind == Kind::Flag ? is_on() : given.text != option.fallback;
+    return std::nullopt;
+  }
+  Refused operator()(int JobSpec::*member) const {
+    // Never empty: check_text() or its like has looked at the text of each source.
+    const std::int64_t value = *parse_int(given.text);
+    if (value < 0) {
+      return launcher_refusal(key() + " must be >= 0", fmt::format("see {}", spelling(option)));
+    }
+    job.*member = clamped_int(value);
+    return std::nullopt;
+  }
+  Refused operator()(double JobSpec::*member) const {
+    job.*member = *parse_float(given.text);
+    if (job.*member > 0) return std::nullopt;
+    return launcher_refusal(fmt::format("{} must be > 0, got {}", key(), given.text));
+  }
+  /// torchrun checks the option but not its own variable, where less than 0 means not to wait.
+  Refused operator()(Duration JobSpec::*member) const {
+    const bool whole = option.kind == Kind::Int;
+    const double value =
+        whole ? static_cast<double>(*parse_int(given.text)) : *parse_float(given.text);
+    if (!(value >= 0) && (option.variable.empty() || given.source != option.variable)) {
+      return launcher_refusal(fmt::format("{} must be non-negative, got {}", key(), given.text));
+    }
+    job.*member = from_seconds(std::clamp(value, 0.0, kLongestSeconds));
+    return std::nullopt;
+  }
+  Refused operator()(StdMap JobSpec::*member) const {
+    auto refusal = take(parse_std_map(given.text), member);
+    if (refusal && given.origin != Origin::File) {
+      refusal->text = fmt::format("{}: {}", given.source, refusal->text);
+    }
+    return refusal;
+  }
+  Refused operator()(std::vector<int> JobSpec::*member) const {
+    return take(parse_ranks_filter(given.text), member);
+  }
+  /// An empty text is one filter that fits every line, an empty list is none.
+  Refused operator()(std::optional<std::vector<std::string>> JobSpec::*member) const {
+    if (given.origin == Origin::Default || (given.listed && given.items.empty())) return {};
+    job.*member = given.listed ? given.items : split_filters(given.text);
+    return std::nullopt;
+  }
+  Refused operator()(std::optional<ListenAddress> JobSpec::*member) const {
+    if (given.text.empty()) return std::nullopt;
+    const bool by_line = given.origin == Origin::CommandLine;
+    return take(parse_listen_address(by_line ? spelling(option) : given.source, given.text),
+                member);
+  }
+  template <class Parsed, class Member>
+  Refused take(Answer<Parsed> parsed, Member JobSpec::*member) const {
+    if (!parsed) return parsed.error();
+    job.*member = std::move(*parsed);
+    return std::nullopt;
+  }
+  template <class Enum>
+  requires std::is_enum_v<Enum> Refused operator()(Enum JobSpec::*member) const {
+    if (const auto index = choice()) {
+      // Without a default the first enumerator stands for "not given" and has no word.
+      job.*member = static_cast<Enum>(*index + (option.fallback.empty() ? 1 : 0));
+    }
+    return std::nullopt;
+  }
+};
+
+}  // namespace
+
+std::optional<Refusal> fill_fields(JobSpec& job, const Values& values) {
+  for (const auto& option : options()) {
+    auto refusal = std::visit(Filler{job, option, values[option.id]}, option.field);
+    if (refusal) return placed(std::move(*refusal), values[option.id]);
+  }
+  return std::nullopt;
 }
 
 }  // namespace elastrun::spec

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "core/host_port.hpp"
-#include "spec/job_spec.hpp"
-#include "spec/override.hpp"
+#include "spec/sources.hpp"
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,9 +18,16 @@ namespace elastrun::spec {
 
 /// A refusal as torchrun's launcher raises it.
 Refusal launcher_refusal(std::string text, std::string hint = {});
-/// Of a value from the job file, which torchrun does not have: with where it stands (unless the
-/// text begins with it), exit code 2.
+/// Adds to the refusal of a value from the job file, which torchrun does not have, where it stands
+/// (unless the text begins with it), and makes the exit code 2.
 Refusal placed(Refusal refusal, const Override& given);
+/// "argument --role: TEXT", as argparse names the option that is wrong; with the usage.
+Refusal refuse_argument(const OptionRow& option, std::string text, std::string hint = {});
+/// Checks a value as argparse does: "argument --max-restarts/--max_restarts: invalid int value:
+/// 'x'". Choices are not checked when the text comes from a variable, as in torchrun.
+std::optional<Refusal> check_text(const OptionRow& option, std::string_view text);
+/// 'text', with Python's choice of quotes and escapes.
+std::string in_quotes(std::string_view text);
 /// "invalid literal for int() with base 10: 'x'".
 std::string python_int_error(std::string_view text);
 
@@ -58,7 +65,7 @@ Answer<RdzvConf> parse_rdzv_conf(const std::vector<std::string>& parts);
 /// Splits the text of --rdzv-conf into its parts; a blank text has none.
 std::vector<std::string> rdzv_conf_parts(std::string_view text);
 
-/// The same parts as one text, to be shown: with "***" in place of a password.
+/// One text of the parts, to be shown: with "***" in place of a password.
 std::string masked(std::vector<std::string> parts);
 
 /// Checks the keys and values that `backend` reads. Keys that are never read are named in
@@ -69,5 +76,34 @@ std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view ba
 /// Reads what the built-in backends use of it, unchecked: a value that means nothing is as if it
 /// were not given.
 RendezvousConfig read_rendezvous_config(const RdzvConf& conf);
+
+/// "9400" and ":9400" are on loopback, as "localhost:9400"; "0.0.0.0:9400" and "[::]:9400" for
+/// everybody. Names are refused: one may have several addresses. Pure; `option` begins the text of
+/// a refusal.
+Answer<ListenAddress> parse_listen_address(std::string_view option, std::string_view text);
+
+/// "console", "tensorboard:runs;window=0", "prometheus:job.om;openmetrics". Refuses (exit code 2) a
+/// name that is not known, and an argument that is missing or of the wrong form; `source` is who
+/// said it.
+Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view source);
+
+/// The sinks that `given` names, in order, each once, and those that `rows` name beside them; what
+/// a row selects is all that its sink gets.
+Answer<std::vector<SinkChoice>> metrics_sinks(const Override& given,
+                                              const std::vector<MetricsRouteRow>& rows);
+
+/// "train.*=p95+p99": patterns of names, and what the Stats of those are summarised to.
+Answer<std::vector<std::pair<std::string, std::vector<std::string>>>> stat_aggregations(
+    const Override& given);
+
+/// "console[:GROUP], jsonl:FILE, ...": for people.
+std::string known_metrics_sinks();
+/// "trace", "debug", "info", "warn", "error", "fatal"; also "warning".
+bool is_severity(std::string_view text);
+
+/// Fills each member of the job that a row of the option table names with the value that won. A
+/// whole number or a time below zero and a number that is not above it are refused, in torchrun's
+/// words; numbers that do not fit are the largest that do.
+std::optional<Refusal> fill_fields(JobSpec& job, const Values& values);
 
 }  // namespace elastrun::spec

@@ -1,14 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "spec/rendezvous_choice.hpp"
 
 #include "core/text.hpp"
 #include "spec/option_values.hpp"
 
+#include <algorithm>
 #include <array>
 #include <fmt/format.h>
+#include <utility>
 
 namespace elastrun::spec {
 namespace {
+
+using Refused = std::optional<Refusal>;
+
+struct Found {
+  std::string address, source;
+
+  void add(const std::string& level, std::string_view from) {
+    if (level.empty()) return;
+    address += (address.empty() ? "" : ".") + level;
+    source += (source.empty() ? "" : ", ") + std::string(from);
+  }
+};
 
 template <class Names>
 bool contains(const Names& names, std::string_view name) {
@@ -21,28 +36,28 @@ bool is_loopback(std::string_view host) {
 
 class RendezvousChoice {
  public:
-  RendezvousChoice(JobSpec& job, Values& values, const HostEnvironment& around,
-                   const std::optional<Placement>& place, std::vector<std::string>& warnings)
-      : job_(job), values_(values), around_(around), place_(place), warnings_(warnings) {}
+  RendezvousChoice(Resolved& resolved, const HostEnvironment& around,
+                   const std::optional<Placement>& place)
+      : resolved_(resolved), around_(around), place_(place) {}
 
-  std::optional<Refusal> decide() {
+  Refused decide() {
     // In this order: the backend says which keys count, and one of the keys what an endpoint is.
-    if (auto refusal = apply_single_node_rules()) return refusal;
-    copy_values();
-    if (auto refusal = check_backend()) return refusal;
-    if (auto refusal = read_conf()) return refusal;
-    if (auto refusal = decide_endpoint()) return refusal;
-    if (auto refusal = check_node_rank()) return refusal;
-    if (auto refusal = check_meeting_place()) return refusal;
-    warn_of_local_addr();
-    if (auto refusal = check_role_restarts()) return refusal;
-    return replace_empty_id();
+    for (const auto step :
+         {&RendezvousChoice::apply_single_node_rules, &RendezvousChoice::take_backend,
+          &RendezvousChoice::read_conf, &RendezvousChoice::decide_endpoint,
+          &RendezvousChoice::check_node_rank, &RendezvousChoice::check_meeting_place,
+          &RendezvousChoice::warn_of_local_addr, &RendezvousChoice::check_role_restarts,
+          &RendezvousChoice::replace_empty_id, &RendezvousChoice::take_topology}) {
+      if (auto refusal = (this->*step)()) return refusal;
+    }
+    return std::nullopt;
   }
 
  private:
   const std::string& text(Opt id) const { return values_[id].text; }
+  void warn(std::string warning) { resolved_.warnings.push_back(std::move(warning)); }
 
-  std::optional<Refusal> apply_single_node_rules() {
+  Refused apply_single_node_rules() {
     std::string why;
     if (values_.is_on(Opt::Standalone)) {
       why = "implied by --standalone";
@@ -88,7 +103,7 @@ class RendezvousChoice {
     }
     if (names.empty()) return;
     const bool asked = values_.is_on(Opt::Standalone);
-    warnings_.push_back(fmt::format(
+    warn(fmt::format(
         "{} is not used{}: {}{}", join(names, ", "), is_name ? ", except as the job's name" : "",
         asked ? "--standalone overrides it" : "one node without an endpoint gets a random run id",
         asked ? ""
@@ -96,18 +111,9 @@ class RendezvousChoice {
                 "--rdzv-endpoint localhost:0"));
   }
 
-  void copy_values() {
-    job_.rdzv_backend = text(Opt::RdzvBackend);
-    job_.rdzv_endpoint = text(Opt::RdzvEndpoint);
-    job_.run_id = text(Opt::RdzvId);
-    job_.master_addr = text(Opt::MasterAddr);
-    job_.local_addr = text(Opt::LocalAddr);
-    job_.node_rank_given = values_.is_given(Opt::NodeRank);
-  }
-
   /// Each role that restarts alone needs a store, for which others give out neither a place nor a
   /// port.
-  std::optional<Refusal> check_role_restarts() {
+  Refused check_role_restarts() {
     if (job_.role_restart.empty() || job_.standalone) return std::nullopt;
     const bool fits =
         job_.rdzv_backend != backend::kStatic && contains(backend::kBuiltIn, job_.rdzv_backend);
@@ -117,7 +123,13 @@ class RendezvousChoice {
                    2, false, "use --rdzv-backend c10d, etcd or file"};
   }
 
-  std::optional<Refusal> check_backend() {
+  Refused take_backend() {
+    job_.rdzv_backend = text(Opt::RdzvBackend);
+    job_.rdzv_endpoint = text(Opt::RdzvEndpoint);
+    job_.run_id = text(Opt::RdzvId);
+    job_.master_addr = text(Opt::MasterAddr);
+    job_.local_addr = text(Opt::LocalAddr);
+    job_.node_rank_given = values_.is_given(Opt::NodeRank);
     const auto& name = job_.rdzv_backend;
     if (name.empty()) {
       return launcher_refusal("A rendezvous backend needs a name, and this one is empty.",
@@ -135,7 +147,7 @@ class RendezvousChoice {
         values_[Opt::RdzvBackend]);
   }
 
-  std::optional<Refusal> read_conf() {
+  Refused read_conf() {
     auto given = values_[Opt::RdzvConf];
     auto parts = given.listed ? given.items : rdzv_conf_parts(given.text);
     auto conf = parse_rdzv_conf(parts);
@@ -147,11 +159,11 @@ class RendezvousChoice {
     values_.replace(given);
     // /proc/PID/cmdline is open to all users, unless proc(5) is mounted with hidepid.
     if (given.source.ends_with(" on the command line") && job_.rdzv_conf.contains("password")) {
-      warnings_.push_back(
+      warn(
           "--rdzv-conf: everybody on this machine can read password= on a command line (ps); put "
           "it into a file that only you can read, and give password_file=PATH instead");
     }
-    if (auto refusal = check_rdzv_conf(job_.rdzv_conf, job_.rdzv_backend, warnings_)) {
+    if (auto refusal = check_rdzv_conf(job_.rdzv_conf, job_.rdzv_backend, resolved_.warnings)) {
       return placed(*refusal, given);
     }
     if (place_ && place_->is_host && job_.rdzv_backend == backend::kC10d) {
@@ -160,14 +172,14 @@ class RendezvousChoice {
       job_.rdzv_conf.emplace("is_host", *place_->is_host ? "1" : "0");
     }
     if (place_ && !place_->start.empty()) job_.job_start = place_->start;
-    // As torchrun hands it to every backend; the static one reads it.
+    // torchrun hands it to every backend; the static one reads it.
     job_.rdzv_conf.emplace("timeout", "900");
     job_.rendezvous = read_rendezvous_config(job_.rdzv_conf);
     return std::nullopt;
   }
 
   /// An unset shell variable, as a rule.
-  std::optional<Refusal> check_empty_place() const {
+  Refused check_empty_place() const {
     const bool by_master = job_.rdzv_backend == backend::kStatic && job_.rdzv_endpoint.empty() &&
                            values_.is_given(Opt::MasterAddr);
     const Opt id = by_master ? Opt::MasterAddr : Opt::RdzvEndpoint;
@@ -179,11 +191,11 @@ class RendezvousChoice {
         false, fmt::format("it comes from {}; is a shell variable not set?", values_[id].source)};
   }
 
-  std::optional<Refusal> decide_endpoint() {
+  Refused decide_endpoint() {
     if (auto refusal = check_empty_place()) return refusal;
     if (job_.rdzv_backend == backend::kStatic) return decide_static();
     if (values_.is_given(Opt::MasterAddr) && text(Opt::RdzvEndpoint).empty()) {
-      warnings_.push_back(
+      warn(
           "--master-addr has no effect: only the static backend reads it, when it is given no "
           "--rdzv-endpoint.");
     }
@@ -212,9 +224,9 @@ class RendezvousChoice {
     return refusal;
   }
 
-  std::optional<Refusal> check_endpoints(const std::vector<std::string>& endpoints) const {
+  Refused check_endpoints(const std::vector<std::string>& endpoints) const {
     for (std::string_view endpoint : endpoints) {
-      // As people write the endpoints of etcd.
+      // People write the endpoints of etcd so.
       for (const std::string_view scheme : {"http://", "https://"}) {
         if (endpoint.starts_with(scheme)) endpoint.remove_prefix(scheme.size());
       }
@@ -224,11 +236,10 @@ class RendezvousChoice {
     return std::nullopt;
   }
 
-  std::optional<Refusal> decide_static() {
+  Refused decide_static() {
     if (job_.min_nodes != job_.max_nodes) {
-      warnings_.push_back(
-          fmt::format("--nnodes {}: the static backend always waits for all {} nodes",
-                      text(Opt::Nnodes), job_.max_nodes));
+      warn(fmt::format("--nnodes {}: the static backend always waits for all {} nodes",
+                       text(Opt::Nnodes), job_.max_nodes));
     }
     const bool master_given =
         values_.is_given(Opt::MasterAddr) || values_.is_given(Opt::MasterPort);
@@ -242,7 +253,7 @@ class RendezvousChoice {
       values_.imply(Opt::RdzvEndpoint, job_.rdzv_endpoint,
                     "implied by --master-addr, --master-port");
     } else if (master_given) {
-      warnings_.push_back("--master-addr and --master-port are not used: --rdzv-endpoint is given");
+      warn("--master-addr and --master-port are not used: --rdzv-endpoint is given");
     }
     const auto endpoint = parse_endpoint(job_.rdzv_endpoint);
     if (!endpoint) return named(endpoint.error());
@@ -257,7 +268,7 @@ class RendezvousChoice {
     return std::nullopt;
   }
 
-  std::optional<Refusal> check_node_rank() {
+  Refused check_node_rank() {
     const auto rank = *parse_int(text(Opt::NodeRank));
     // What a scheduler says orders the nodes with every backend; a user's word is for static alone.
     if (values_[Opt::NodeRank].origin == Origin::Scheduler) {
@@ -270,9 +281,8 @@ class RendezvousChoice {
     }
     if (job_.rdzv_backend != backend::kStatic) {
       if (rank != 0) {
-        warnings_.push_back(
-            fmt::format("--node-rank has no effect with the backend {}: only static reads it.",
-                        job_.rdzv_backend));
+        warn(fmt::format("--node-rank has no effect with the backend {}: only static reads it.",
+                         job_.rdzv_backend));
       }
       return std::nullopt;
     }
@@ -286,13 +296,13 @@ class RendezvousChoice {
           values_[Opt::NodeRank]);
     }
     job_.node_rank = static_cast<int>(rank);
-    // As torchrun hands it to its static handler.
+    // torchrun hands it to its static handler.
     job_.rdzv_conf["rank"] = fmt::to_string(rank);
     return std::nullopt;
   }
 
   /// Nodes that may be on several machines need a place that all of them reach.
-  std::optional<Refusal> check_meeting_place() {
+  Refused check_meeting_place() {
     const bool fixed_ranks = job_.rdzv_backend == backend::kStatic;
     const auto& config = job_.rendezvous;
     const bool in_c10d = job_.rdzv_backend == backend::kC10d && !config.meets_in_file;
@@ -318,29 +328,30 @@ class RendezvousChoice {
     if (fixed_ranks && values_.is_given(Opt::MasterAddr)) return std::nullopt;
     const auto where = fixed_ranks ? job_.rdzv_endpoint : fmt::format("localhost:{}", kC10dPort);
     const std::string what = fixed_ranks ? "--master-addr" : "--rdzv-endpoint";
-    warnings_.push_back(
-        hosts
-            ? fmt::format("{} is not given: this node waits for the others at {}, which other "
-                          "machines cannot reach; nodes there need {} with the address of {}",
-                          what, where, what, fixed_ranks ? "this one" : "one node, the same on all")
-            : fmt::format("{} is not given: node 0 is looked for at {}, on this machine; if it is "
-                          "another one, give its address",
-                          what, where));
+    warn(hosts
+             ? fmt::format("{} is not given: this node waits for the others at {}, which other "
+                           "machines cannot reach; nodes there need {} with the address of {}",
+                           what, where, what,
+                           fixed_ranks ? "this one" : "one node, the same on all")
+             : fmt::format("{} is not given: node 0 is looked for at {}, on this machine; if it is "
+                           "another one, give its address",
+                           what, where));
     return std::nullopt;
   }
 
   /// Workers of other machines would look for the store at their own loopback.
-  void warn_of_local_addr() {
+  Refused warn_of_local_addr() {
     const auto place = parse_endpoint(job_.rdzv_endpoint);
     const bool on_one_machine = place && is_loopback(place->host);
-    if (job_.max_nodes == 1 || on_one_machine || !is_loopback(job_.local_addr)) return;
-    warnings_.push_back(fmt::format(
+    if (job_.max_nodes == 1 || on_one_machine || !is_loopback(job_.local_addr)) return {};
+    warn(fmt::format(
         "--local-addr {}: other machines cannot reach this node there; leave it out, or give an "
         "address of this machine that they reach",
         job_.local_addr));
+    return std::nullopt;
   }
 
-  std::optional<Refusal> replace_empty_id() {
+  Refused replace_empty_id() {
     if (!job_.run_id.empty()) return std::nullopt;
     if (job_.min_nodes > 1 && contains(backend::kBuiltIn, job_.rdzv_backend)) {
       return Refusal{"--rdzv-id is empty: the nodes need the same id to meet", 2, false,
@@ -348,8 +359,7 @@ class RendezvousChoice {
     }
     job_.run_id = random_integer();
     values_.imply(Opt::RdzvId, job_.run_id, "random, because it was empty");
-    warnings_.push_back(
-        fmt::format("--rdzv-id is empty: the job gets the random run id {}", job_.run_id));
+    warn(fmt::format("--rdzv-id is empty: the job gets the random run id {}", job_.run_id));
     return std::nullopt;
   }
 
@@ -369,20 +379,87 @@ class RendezvousChoice {
     return {digits.rbegin(), digits.rend()};
   }
 
-  JobSpec& job_;
-  Values& values_;
+  /// Slurm ends the address with the node ("s0.s2.node7", and "node7" alone where it knows no
+  /// network). Without it: two nodes of one switch are to have the same address, and may have each
+  /// other's rank. The pattern ("switch.switch.node", "block.node") tells how many levels there
+  /// are: names of nodes may have points, too.
+  std::string slurm_switches() const {
+    const auto levels = split(around_.variable("SLURM_TOPOLOGY_ADDR").value_or(""), '.');
+    const auto kinds = split(around_.variable("SLURM_TOPOLOGY_ADDR_PATTERN").value_or(""), '.');
+    if (kinds.back() != "node" || levels.size() < kinds.size()) return {};
+    return join({levels.begin(), levels.begin() + static_cast<std::ptrdiff_t>(kinds.size()) - 1},
+                ".");
+  }
+
+  Found find_address() {
+    Found found;
+    const auto switches = slurm_switches();
+    if (const auto problem = topology_problem(switches); switches.empty() || problem.empty()) {
+      found.add(switches, "SLURM_TOPOLOGY_ADDR");
+    } else {
+      warn(fmt::format("SLURM_TOPOLOGY_ADDR {}: {}; it is ignored", in_quotes(switches), problem));
+    }
+    // Behind the switches: racks that share NVLink lie within a block or below a switch.
+    found.add(around_.nvlink_domain(), "NVLink");
+    return found;
+  }
+
+  /// True if the coordinator gives out the ranks.
+  bool orders_nodes() {
+    const auto& name = job_.rdzv_backend;
+    const bool fixed = name == backend::kStatic;
+    if (!fixed && std::ranges::count(backend::kBuiltIn, name) > 0) return true;
+    warn(fmt::format("--rank-order topology has no effect with the backend {}: {} gives the ranks",
+                     name, fixed ? "--node-rank" : "its handler"));
+    return false;
+  }
+
+  /// Fills `topology`: what --topology says, or what Slurm and the GPUs' driver tell, which is
+  /// asked for nothing but --rank-order topology. What these tell may be wrong or missing, and
+  /// refuses no job_.
+  Refused take_topology() {
+    const auto given = values_[Opt::Topology];
+    if (const auto problem = topology_problem(given.text);
+        !given.text.empty() && !problem.empty()) {
+      return Refusal{fmt::format("{}: {}: {}", given.source, in_quotes(given.text), problem), 2,
+                     false, "expected levels with points between them, as zone1.rack7"};
+    }
+    job_.topology = given.text;
+    if (!job_.rank_order_topology) {
+      // In the environment of all nodes of a cluster it is right all the same.
+      if (given.origin == Origin::CommandLine)
+        warn("--topology has no effect without --rank-order topology");
+      return std::nullopt;
+    }
+    if (job_.standalone || !orders_nodes()) return std::nullopt;
+    Found found{given.text, given.source};
+    if (found.address.empty()) {
+      found = find_address();
+      job_.topology = found.address;
+      values_.imply(Opt::Topology, found.address,
+                    found.address.empty() ? "by host name: neither Slurm nor the driver tells"
+                                          : found.source);
+    }
+    resolved_.notes.push_back(
+        job_.topology.empty()
+            ? "Ranks by topology: this node has no address, its host name orders it"
+            : fmt::format("Ranks by topology: the address of this node is {} ({})", job_.topology,
+                          found.source));
+    return std::nullopt;
+  }
+
+  Resolved& resolved_;
+  JobSpec& job_ = resolved_.spec;
+  Values& values_ = resolved_.values;
   const HostEnvironment& around_;
   const std::optional<Placement>& place_;
-  std::vector<std::string>& warnings_;
 };
 
 }  // namespace
 
-std::optional<Refusal> choose_rendezvous(JobSpec& job, Values& values,
-                                         const HostEnvironment& around,
-                                         const std::optional<Placement>& place,
-                                         std::vector<std::string>& warnings) {
-  return RendezvousChoice(job, values, around, place, warnings).decide();
+std::optional<Refusal> choose_rendezvous(Resolved& job, const HostEnvironment& around,
+                                         const std::optional<Placement>& place) {
+  return RendezvousChoice(job, around, place).decide();
 }
 
 }  // namespace elastrun::spec

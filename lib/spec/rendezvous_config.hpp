@@ -27,10 +27,10 @@ struct PortRange {
   bool operator==(const PortRange&) const = default;
 };
 
-/// What the built-in rendezvous back ends read from --rdzv-conf, with the defaults. elastrun(1) has
-/// a line for each; those that torchrun knows have its names and defaults. A new key is a member
-/// here and a row in option_table.cpp. One that the coordinator obeys is a member of
-/// rendezvous::Rules, too, which rules_of() fills.
+/// Settings that the built-in rendezvous back ends read from --rdzv-conf, with the defaults.
+/// elastrun(1) has a line for each; those that torchrun knows have its names and defaults. A new
+/// key is a member here and a row in option_table.cpp. One that the coordinator obeys is a member
+/// of rendezvous::Rules, too, which rules_of() fills.
 struct RendezvousConfig {
   Duration join_timeout = std::chrono::seconds(600);
   Duration last_call_timeout = std::chrono::seconds(30);

@@ -2,21 +2,17 @@
 
 #include "spec/resolve.hpp"
 
+#include "core/search_path.hpp"
 #include "core/text.hpp"
-#include "spec/argument_words.hpp"
+#include "spec/agreed_rules.hpp"
+#include "spec/command_line.hpp"
 #include "spec/host_environment.hpp"
 #include "spec/job_spec.hpp"
-#include "spec/merge.hpp"
-#include "spec/option_fields.hpp"
 #include "spec/option_values.hpp"
-#include "spec/override.hpp"
-#include "spec/program.hpp"
 #include "spec/rendezvous_choice.hpp"
-#include "spec/restart_rules.hpp"
 #include "spec/schedulers.hpp"
+#include "spec/sources.hpp"
 #include "spec/toml.hpp"
-#include "spec/topology_address.hpp"
-#include "spec/worker_count.hpp"
 
 #include <algorithm>
 #include <array>
@@ -27,135 +23,86 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace elastrun::spec {
 
 namespace {
 
+using Refused = std::optional<Refusal>;
+
+bool has_slash(const std::string& name) {
+  return name.find('/') != std::string::npos;
+}
+
+Refused check_variable(const OptionRow& option, const std::string& name, const std::string& text) {
+  if (option.kind == Kind::Flag) {
+    // torchrun takes int() of it: "true" is an error there as well.
+    if (parse_int(text)) return std::nullopt;
+    return launcher_refusal(fmt::format("{}: {}", name, python_int_error(text)),
+                            "0 turns the flag off, 1 turns it on");
+  }
+  // torchrun does not check choices here; ours that it has not are checked all the same.
+  if (option.kind == Kind::Choice && option.torchrun) return std::nullopt;
+  auto refusal = check_text(option, text);
+  if (refusal) refusal->hint = fmt::format("the value comes from the variable {}", name);
+  return refusal;
+}
+
+/// Reads the PET_* variables, and the two of torchelastic that change a default. An invalid number
+/// is refused as on the command line (exit 2); a flag that is not an integer with Python's
+/// ValueError (exit 1). `decided` has the options whose variable does not matter any more.
+Answer<std::vector<Override>> read_variables(const HostEnvironment& around, const Values& decided) {
+  std::vector<Override> found;
+  for (const auto& option : options()) {
+    // Not even looked at: a variable that is wrong does no harm where it does not count.
+    if (decided[option.id].origin == Origin::CommandLine) continue;
+    const std::string name = pet_name(option);
+    if (name.empty()) continue;
+    if (auto text = around.variable(name)) {
+      if (auto refusal = check_variable(option, name, *text)) return std::unexpected(*refusal);
+      found.push_back({option.id, std::move(*text), Origin::Variable, name});
+      continue;
+    }
+    const std::string other(option.variable);
+    if (other.empty()) continue;
+    auto text = around.variable(other);
+    if (!text) continue;
+    if (option.kind == Kind::Int && !parse_int(*text)) {
+      return std::unexpected(launcher_refusal(fmt::format("{}: {}", other, python_int_error(*text)),
+                                              "expected a number of seconds"));
+    }
+    found.push_back({option.id, std::move(*text), Origin::Variable, other});
+  }
+  return found;
+}
+
+/// A warning for each variable PET_* that no option reads, with the nearest name that one does.
+std::vector<std::string> unknown_variables(const HostEnvironment& around) {
+  const auto set = around.pet_variables();
+  if (set.empty()) return {};
+  std::vector<std::string> known, warnings;
+  for (const auto& option : options()) {
+    if (auto name = pet_name(option); !name.empty()) known.push_back(std::move(name));
+  }
+  for (const auto& name : set) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    const auto near = nearest(name, known);
+    warnings.push_back(fmt::format("the variable {} sets no option and has no effect{}", name,
+                                   near ? fmt::format(" (did you mean {}?)", *near) : ""));
+  }
+  return warnings;
+}
+
 constexpr double kLongestSave = 366.0 * 86400;  // seconds
 constexpr std::size_t kLongestNames = 2000;     // of what travels with each join
-
-std::optional<Refusal> take_restart_rules(JobSpec& job, const Override& given) {
-  job.restart_rule = given.listed ? join(given.items, ",") : given.text;
-  const auto rules = parse_restart_rules(job.restart_rule);
-  if (rules) return std::nullopt;
-  return Refusal{fmt::format("{}: {}", given.source, rules.error().text), 2, false,
-                 "elastrun-restarts(7) has the rules"};
-}
-
-/// "generator=own". The names in one order, since all agents have to say the same.
-std::optional<Refusal> take_role_restarts(JobSpec& job, const Override& given) {
-  std::map<std::string, bool> own;
-  for (const auto& item : given.listed ? given.items : split(given.text, ',')) {
-    const auto text = trim(item);
-    if (text.empty()) continue;
-    const auto at = std::min(text.rfind('='), text.size());
-    const std::string name(trim(text.substr(0, at)));
-    const auto whom = text.substr(std::min(at + 1, text.size()));
-    if (name.empty() || name.contains(',') || (whom != "own" && whom != "all")) {
-      return Refusal{fmt::format("{}: '{}' does not say whom a role restarts", given.source, text),
-                     2, false,
-                     "expected ROLE=own (the agents with that --role alone) or ROLE=all (every "
-                     "agent, as without it)"};
-    }
-    own[name] = whom == "own";
-  }
-  std::erase_if(own, [](const auto& one) { return !one.second; });
-  std::vector<std::string> names;
-  for (const auto& [name, alone] : own) names.push_back(name);
-  job.role_restart = join(names, ",");
-  if (job.role_restart.size() <= kLongestNames) return std::nullopt;
-  return Refusal{fmt::format("{}: the names of the roles are longer than {} bytes together",
-                             given.source, kLongestNames),
-                 2, false, "use shorter names"};
-}
-
-std::optional<Refusal> take_preempt_timeout(JobSpec& job, const Override& given) {
-  if (given.text.empty()) return std::nullopt;
-  const auto seconds = parse_float(given.text);
-  if (!seconds || !(*seconds > 0) || *seconds > kLongestSave) {
-    return Refusal{fmt::format("{}: {} is not a time to save in", given.source, given.text), 2,
-                   false, "expected a number of seconds above 0"};
-  }
-  job.preempt_timeout = from_seconds(*seconds);
-  return std::nullopt;
-}
-
-}  // namespace
-
-/// Fills what the options of the restart policy and of preemption say, once signals_to_handle and
-/// forward_signals are known: a signal that preempts is handled, and passed on to no worker.
-std::optional<Refusal> take_restart_options(JobSpec& job, const Values& values,
-                                            std::vector<std::string>& warnings) {
-  if (auto refusal = take_restart_rules(job, values[Opt::RestartRule])) return refusal;
-  if (auto refusal = take_role_restarts(job, values[Opt::RoleRestart])) return refusal;
-  if (auto refusal = take_preempt_timeout(job, values[Opt::PreemptTimeout])) return refusal;
-  if (values.is_given(Opt::PreemptSignals)) {
-    job.preempt_signals = parse_signals(values[Opt::PreemptSignals], warnings);
-  }
-  for (const auto& name : job.preempt_signals) {
-    std::erase(job.forward_signals, name);
-    if (std::ranges::count(job.signals_to_handle, name) == 0) job.signals_to_handle.push_back(name);
-  }
-  return std::nullopt;
-}
-
-namespace {
 
 constexpr std::string_view kVariable = "PYTHONPATH";
 // Below the folder of the program. Never site-packages itself: a folder of PYTHONPATH comes before
 // those of the worker's own Python, and would bring other packages along.
 constexpr std::array<std::string_view, 2> kPlaces = {"../share/elastrun/python",
                                                      "../../../lib/python"};
-
-/// Empty if it is in none of the places, which are in `tried` then.
-std::string find_package(const HostEnvironment& around, std::string& tried) {
-  const std::filesystem::path folder = std::filesystem::path(around.own_program()).parent_path();
-  for (const auto place : kPlaces) {
-    const std::string path = (folder / place).lexically_normal().string();
-    if (around.exists(path + "/elastrun/channel.py")) return path;
-    tried += (tried.empty() ? "" : " and ") + path;
-  }
-  return {};
-}
-
-}  // namespace
-
-/// Where forkserver.py is, for --start-method forkserver and auto: in the same package.
-void find_fork_server(JobSpec& job, const HostEnvironment& around) {
-  std::string tried;
-  const auto package = find_package(around, tried);
-  if (!package.empty()) job.fork_server = package + "/elastrun/forkserver.py";
-}
-
-/// --worker-lib and --goodput auto: appends the folder of the Python package that came with this
-/// program to PYTHONPATH of the workers. Refused if there is none beside the program: below
-/// PREFIX/share/elastrun/python (cmake --install, wheel), or in the source tree of a build. With
-/// --goodput auto a folder comes before all others from which Python starts the hooks into torch.
-std::optional<Refusal> add_worker_library(JobSpec& job, const HostEnvironment& around) {
-  const bool hooks = job.goodput == Goodput::Auto;
-  std::string tried;
-  const auto found = find_package(around, tried);
-  if (found.empty()) {
-    return Refusal{fmt::format("{}: the Python package elastrun is not beside this program",
-                               hooks ? "--goodput auto" : "--worker-lib"),
-                   2, false,
-                   fmt::format("looked in {}; install it with cmake --install or pip, or leave the "
-                               "option away and set PYTHONPATH",
-                               tried)};
-  }
-  // Last: what the user has there is found first.
-  auto& variable = job.worker_env[std::string(kVariable)];
-  if (variable.empty()) variable = around.variable(std::string(kVariable)).value_or("");
-  variable += (variable.empty() ? "" : ":") + found;
-  // First: the sitecustomize there, which calls the one that it hides.
-  if (hooks) variable = found + "/elastrun/start:" + variable;
-  job.worker_lib = true;
-  return std::nullopt;
-}
-
-namespace {
 
 constexpr std::size_t kLongestName = 100;
 
@@ -165,39 +112,6 @@ std::string_view name_of_script(std::string_view script) {
   if (script.ends_with(".py")) script.remove_suffix(3);
   return script;
 }
-
-}  // namespace
-
-std::optional<Refusal> name_job(JobSpec& job, Values& values) {
-  const auto& given = values[Opt::Name];
-  job.name = given.text;
-  // It becomes a part of file names, and stands in tables and on terminals, where control
-  // characters do harm.
-  if (job.name.size() > kLongestName || job.name.contains('/') || printable(job.name) != job.name) {
-    return Refusal{
-        fmt::format("{}: {} cannot be the name of a job", given.source,
-                    in_quotes(printable(job.name))),
-        2, false,
-        fmt::format("at most {} bytes of UTF-8, without / and control characters", kLongestName)};
-  }
-  job.named = !job.name.empty();
-  if (job.named) return std::nullopt;
-  const auto& id = values[Opt::RdzvId];
-  // Its default, given in full, names no job.
-  const bool has_id = values.is_given(id.id) && !id.text.empty() && id.text != row(id.id).fallback;
-  if (has_id) {
-    job.name = id.text;
-  } else {
-    job.name = values.is_on(Opt::Module) ? job.script : name_of_script(job.script);
-    if (job.name.empty()) job.name = "job";
-  }
-  values.imply(Opt::Name, job.name, has_id ? "implied by --rdzv-id" : "implied by the script");
-  return std::nullopt;
-}
-
-namespace {
-
-using Refused = std::optional<Refusal>;
 
 constexpr std::int64_t kMostSpares = 4096;
 constexpr double kLongest = 3e9;  // seconds; more does not fit the clock's nanoseconds
@@ -217,8 +131,9 @@ class Resolver {
     for (const auto step :
          {&Resolver::collect, &Resolver::take_script, &Resolver::name, &Resolver::ask_scheduler,
           &Resolver::count_nodes, &Resolver::take_plain_fields, &Resolver::limit_hang,
-          &Resolver::take_signals, &Resolver::count_workers, &Resolver::meet,
-          &Resolver::find_topology, &Resolver::take_logs, &Resolver::take_reports,
+          &Resolver::take_signals, &Resolver::take_restart_rules, &Resolver::take_role_restarts,
+          &Resolver::take_preempt_timeout, &Resolver::take_preempt_signals,
+          &Resolver::count_workers, &Resolver::meet, &Resolver::take_logs, &Resolver::take_reports,
           &Resolver::choose_mode, &Resolver::take_fork_server, &Resolver::take_worker_library}) {
       if (auto refusal = (this->*step)()) return std::unexpected(*refusal);
     }
@@ -232,6 +147,290 @@ class Resolver {
   const std::string& text(Opt id) { return out_.values[id].text; }
   bool is_on(Opt id) { return out_.values.is_on(id); }
   void warn(std::string warning) { out_.warnings.push_back(std::move(warning)); }
+
+  std::vector<std::string> candidates(const std::string& name) {
+    return program_candidates(name, around_.variable("PATH"));
+  }
+
+  /// The first executable file of that name in PATH, or the name itself if it has a slash and is
+  /// one.
+  std::optional<std::string> find_program(const std::string& name) {
+    for (const auto& path : candidates(name)) {
+      if (around_.is_executable(path)) return path;
+    }
+    return std::nullopt;
+  }
+
+  Refusal cannot_run(std::string_view what, const std::string& name, std::string hint) {
+    // execvp(3) ends with EACCES where a file is there and cannot be run, and with ENOENT else: the
+    // two need different advice.
+    const auto paths = candidates(name);
+    const bool there =
+        std::ranges::any_of(paths, [&](const auto& path) { return around_.exists(path); });
+    if (there) {
+      return launcher_refusal(
+          fmt::format("cannot run the {} {}: Permission denied", what, in_quotes(name)),
+          "it is not an executable file (chmod +x)");
+    }
+    return launcher_refusal(
+        fmt::format("cannot run the {} {}: No such file or directory", what, in_quotes(name)),
+        std::move(hint));
+  }
+
+  /// The interpreter of the folder that this program was called in: torchrun, installed in a
+  /// virtual environment and called by its path (cron, systemd), runs that one's Python. A folder
+  /// of PATH counts only if it is an environment's: /usr/bin/elastrun serves whatever environment
+  /// is active. That is so too when the caller has looked it up in PATH before: srun(1) calls by
+  /// the whole path.
+  std::optional<std::string> beside_us() {
+    const auto& called = around_.called_as;
+    if (called.empty()) return std::nullopt;
+    const auto found = find_program(called.substr(called.rfind('/') + 1));
+    const auto program = has_slash(called) ? called : found.value_or("");
+    if (!has_slash(program)) return std::nullopt;
+    const auto folder = program.substr(0, program.rfind('/'));
+    const bool is_environment =
+        around_.exists(folder + "/../pyvenv.cfg") || around_.exists(folder + "/../conda-meta");
+    if (program == found && !is_environment) return std::nullopt;
+    for (const char* name : {"/python3", "/python"}) {
+      if (around_.is_executable(folder + name)) return folder + name;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> of_active_environment() {
+    const auto environment = around_.variable("VIRTUAL_ENV").value_or("");
+    if (environment.empty()) return std::nullopt;
+    const auto path = environment + "/bin/python3";
+    return around_.is_executable(path) ? std::optional(path) : std::nullopt;
+  }
+
+  /// The kernel takes the CR for a part of the interpreter's name or of its argument.
+  void check_first_line(const std::string& path) {
+    const auto line = around_.first_line(path);
+    // execve(2) then fails with ENOENT, for an interpreter called "python3\r", and the script seems
+    // to be missing.
+    if (!line.starts_with("#!") || !line.ends_with("\r\n")) return;
+    warn(
+        fmt::format("the first line of {}, {}, ends in CR LF, as Windows writes it, and the kernel "
+                    "takes the CR for a part of it; convert the file: sed -i 's/\\r$//' {}",
+                    in_quotes(path), in_quotes(line.substr(0, line.size() - 2)), path));
+  }
+
+  void check_script() {
+    // The interpreter of PYTHON_EXEC may mean something else by its argument; `$local_rank` is not
+    // replaced yet.
+    const bool is_path = job_.mode == Mode::Script || job_.mode == Mode::RunPath;
+    if (!is_path || job_.script == "-" || job_.interpreter_given ||
+        job_.script.find('$') != std::string::npos || around_.exists(job_.script)) {
+      return;
+    }
+    const auto name = job_.script.substr(job_.script.rfind('/') + 1);
+    const bool is_python = name.starts_with("python") && !name.ends_with(".py");
+    warn(fmt::format("the script {} does not exist{}{}", in_quotes(job_.script),
+                     job_.script.starts_with('/') ? "" : " in the current directory",
+                     is_python ? "; elastrun starts Python itself: leave out " + job_.script : ""));
+  }
+
+  /// A pipe gives each of its bytes to one reader, and readers of one open file go on where another
+  /// one is: with several workers each would run a part of the script, or nothing.
+  Refused check_input() const {
+    const bool is_path = job_.mode == Mode::Script || job_.mode == Mode::RunPath;
+    std::error_code error;
+    const bool is_input = job_.mode == Mode::Script && job_.script == "-";
+    const bool is_pipe = is_path && std::filesystem::is_fifo(job_.script, error);
+    if (job_.nproc_per_node == 1 || (!is_input && !is_pipe)) return std::nullopt;
+    return Refusal{
+        fmt::format("the script {} is {}, which only one of the {} workers of this node "
+                    "could read",
+                    job_.script, is_input ? "standard input" : "a pipe", job_.nproc_per_node),
+        2, false, "give elastrun a file, or --nproc-per-node 1"};
+  }
+
+  /// Fills `job_.interpreter`: PYTHON_EXEC as it is, else one beside the program that was called,
+  /// else python3 of PATH, else that of the active virtual environment, else python of PATH.
+  /// Refuses, with exit code 1 as torchrun, one that is missing or not executable.
+  Refused find_interpreter() {
+    if (const auto given = around_.variable("PYTHON_EXEC")) {
+      job_.interpreter_given = true;
+      job_.interpreter = *given;
+      if (given->empty()) {
+        return launcher_refusal("PYTHON_EXEC is empty", "unset it, or name a Python interpreter");
+      }
+      if (find_program(*given)) return std::nullopt;
+      return cannot_run("interpreter", *given,
+                        "it is named by PYTHON_EXEC; correct or unset the variable");
+    }
+    // PATH before VIRTUAL_ENV: an active environment is first in PATH anyway, and where it is not,
+    // the user has put something before it.
+    if (auto path = beside_us()) {
+      job_.interpreter = *path;
+    } else if (auto first = find_program("python3")) {
+      job_.interpreter = *first;
+    } else if (auto active = of_active_environment()) {
+      job_.interpreter = *active;
+    } else if (auto last = find_program("python")) {
+      job_.interpreter = *last;
+    } else {
+      return launcher_refusal(
+          "no python3 and no python in PATH: No such file or directory",
+          "activate a virtual environment, set PYTHON_EXEC, or use --no-python");
+    }
+    return std::nullopt;
+  }
+
+  /// The interpreter for the modes that need one, else the program (--no-python), which is refused
+  /// likewise. A missing script is a warning: Python itself says so too, and the job ends as with
+  /// torchrun.
+  Refused find_programs() {
+    if (job_.mode == Mode::Program) {
+      if (const auto path = find_program(job_.script)) {
+        check_first_line(*path);
+        return std::nullopt;
+      }
+      return cannot_run("program", job_.script,
+                        has_slash(job_.script)
+                            ? "the path is relative to the current directory"
+                            : "it is not in PATH; write ./NAME for a file of this directory");
+    }
+    if (auto refusal = check_input()) return refusal;
+    if (auto refusal = find_interpreter()) return refusal;
+    check_script();
+    return std::nullopt;
+  }
+
+  /// Names the job for people: --name, else the --rdzv-id that was given, else the script's name
+  /// without `.py`, or the module's. Refuses (exit code 2) a --name that cannot be shown on a line
+  /// or be a part of a file name.
+  Refused name() {
+    const auto& given = values()[Opt::Name];
+    job_.name = given.text;
+    // It becomes a part of file names, and stands in tables and on terminals, where control
+    // characters do harm.
+    if (job_.name.size() > kLongestName || job_.name.contains('/') ||
+        printable(job_.name) != job_.name) {
+      return Refusal{
+          fmt::format("{}: {} cannot be the name of a job", given.source,
+                      in_quotes(printable(job_.name))),
+          2, false,
+          fmt::format("at most {} bytes of UTF-8, without / and control characters", kLongestName)};
+    }
+    job_.named = !job_.name.empty();
+    if (job_.named) return std::nullopt;
+    const auto& id = values()[Opt::RdzvId];
+    // Its default, given in full, names no job.
+    const bool has_id =
+        values().is_given(id.id) && !id.text.empty() && id.text != row(id.id).fallback;
+    if (has_id) {
+      job_.name = id.text;
+    } else {
+      job_.name = values().is_on(Opt::Module) ? job_.script : name_of_script(job_.script);
+      if (job_.name.empty()) job_.name = "job";
+    }
+    values().imply(Opt::Name, job_.name, has_id ? "implied by --rdzv-id" : "implied by the script");
+    return std::nullopt;
+  }
+
+  Refused take_restart_rules() {
+    const auto& given = values()[Opt::RestartRule];
+    job_.restart_rule = given.listed ? join(given.items, ",") : given.text;
+    const auto rules = parse_restart_rules(job_.restart_rule);
+    if (rules) return std::nullopt;
+    return Refusal{fmt::format("{}: {}", given.source, rules.error().text), 2, false,
+                   "elastrun-restarts(7) has the rules"};
+  }
+
+  /// "generator=own". The names in one order, since all agents have to say the same.
+  Refused take_role_restarts() {
+    const auto& given = values()[Opt::RoleRestart];
+    std::map<std::string, bool> own;
+    for (const auto& item : given.listed ? given.items : split(given.text, ',')) {
+      const auto text = trim(item);
+      if (text.empty()) continue;
+      const auto at = std::min(text.rfind('='), text.size());
+      const std::string name(trim(text.substr(0, at)));
+      const auto whom = text.substr(std::min(at + 1, text.size()));
+      if (name.empty() || name.contains(',') || (whom != "own" && whom != "all")) {
+        return Refusal{
+            fmt::format("{}: '{}' does not say whom a role restarts", given.source, text), 2, false,
+            "expected ROLE=own (the agents with that --role alone) or ROLE=all (every "
+            "agent, as without it)"};
+      }
+      own[name] = whom == "own";
+    }
+    std::erase_if(own, [](const auto& one) { return !one.second; });
+    std::vector<std::string> names;
+    for (const auto& [name, alone] : own) names.push_back(name);
+    job_.role_restart = join(names, ",");
+    if (job_.role_restart.size() <= kLongestNames) return std::nullopt;
+    return Refusal{fmt::format("{}: the names of the roles are longer than {} bytes together",
+                               given.source, kLongestNames),
+                   2, false, "use shorter names"};
+  }
+
+  Refused take_preempt_timeout() {
+    const auto& given = values()[Opt::PreemptTimeout];
+    if (given.text.empty()) return std::nullopt;
+    const auto seconds = parse_float(given.text);
+    if (!seconds || !(*seconds > 0) || *seconds > kLongestSave) {
+      return Refusal{fmt::format("{}: {} is not a time to save in", given.source, given.text), 2,
+                     false, "expected a number of seconds above 0"};
+    }
+    job_.preempt_timeout = from_seconds(*seconds);
+    return std::nullopt;
+  }
+
+  /// A signal that preempts is handled, and passed on to no worker.
+  Refused take_preempt_signals() {
+    if (values().is_given(Opt::PreemptSignals)) {
+      job_.preempt_signals = parse_signals(values()[Opt::PreemptSignals], out_.warnings);
+    }
+    for (const auto& name : job_.preempt_signals) {
+      std::erase(job_.forward_signals, name);
+      if (std::ranges::count(job_.signals_to_handle, name) == 0)
+        job_.signals_to_handle.push_back(name);
+    }
+    return std::nullopt;
+  }
+
+  /// Empty if it is in none of the places, which are in `tried` then.
+  std::string find_package(std::string& tried) {
+    const std::filesystem::path folder = std::filesystem::path(around_.own_program()).parent_path();
+    for (const auto place : kPlaces) {
+      const std::string path = (folder / place).lexically_normal().string();
+      if (around_.exists(path + "/elastrun/channel.py")) return path;
+      tried += (tried.empty() ? "" : " and ") + path;
+    }
+    return {};
+  }
+
+  /// --worker-lib and --goodput auto: appends the folder of the Python package that came with this
+  /// program to PYTHONPATH of the workers. Refused if there is none beside the program: below
+  /// PREFIX/share/elastrun/python (cmake --install, wheel), or in the source tree of a build. With
+  /// --goodput auto a folder comes before all others from which Python starts the hooks into torch.
+  Refused take_worker_library() {
+    const bool hooks = job_.goodput == Goodput::Auto;
+    if (!is_on(Opt::WorkerLib) && !hooks) return std::nullopt;
+    std::string tried;
+    const auto found = find_package(tried);
+    if (found.empty()) {
+      return Refusal{
+          fmt::format("{}: the Python package elastrun is not beside this program",
+                      hooks ? "--goodput auto" : "--worker-lib"),
+          2, false,
+          fmt::format("looked in {}; install it with cmake --install or pip, or leave the "
+                      "option away and set PYTHONPATH",
+                      tried)};
+    }
+    // Last: what the user has there is found first.
+    auto& variable = job_.worker_env[std::string(kVariable)];
+    if (variable.empty()) variable = around_.variable(std::string(kVariable)).value_or("");
+    variable += (variable.empty() ? "" : ":") + found;
+    // First: the sitecustomize there, which calls the one that it hides.
+    if (hooks) variable = found + "/elastrun/start:" + variable;
+    job_.worker_lib = true;
+    return std::nullopt;
+  }
 
   Refused collect() {
     for (const auto& given : line_.given) values().offer(given);
@@ -326,8 +525,6 @@ class Resolver {
     return std::nullopt;
   }
 
-  Refused name() { return name_job(job_, values()); }
-
   Refused count_nodes() {
     const auto range = parse_nnodes(text(Opt::Nnodes));
     if (!range) return placed(range.error(), values()[Opt::Nnodes]);
@@ -336,7 +533,7 @@ class Resolver {
     return std::nullopt;
   }
 
-  /// Of each option whose row in the table names the field that it fills.
+  /// Takes each option whose row in the table names the field that it fills.
   Refused take_plain_fields() { return fill_fields(job_, values()); }
 
   Refused limit_hang() {
@@ -373,7 +570,7 @@ class Resolver {
     job_.signals_text = chosen ? values()[Opt::SignalsToHandle].text : join(handled, ",");
     job_.signals_to_handle = std::move(handled);
     job_.forward_signals = std::move(forwarded);
-    return take_restart_options(job_, values(), out_.warnings);
+    return std::nullopt;
   }
 
   Refused count_workers() {
@@ -444,7 +641,7 @@ class Resolver {
     }) && (given[0] < '0' || given[0] > '9');
     if (!is_name) return unknown({});
     // That of the workers: another one may have another torch.
-    if (auto refusal = find_interpreter(job_, around_)) return unknown("\n" + refusal->text);
+    if (auto refusal = find_interpreter()) return unknown("\n" + refusal->text);
     const auto there = around_.ask_torch(job_.interpreter, given);
     if (!there) return unknown(there.error().text.empty() ? "" : "\n" + there.error().text);
     if (there->count == 0) {
@@ -473,21 +670,15 @@ class Resolver {
     }
     if (job_.start_method == "forkserver" || job_.start_method == "auto" ||
         job_.warm_spares.value_or(0) > 0 || around_.variable("ELASTRUN_TEST_FORKSERVER")) {
-      find_fork_server(job_, around_);
+      // In the same package.
+      std::string tried;
+      const auto package = find_package(tried);
+      if (!package.empty()) job_.fork_server = package + "/elastrun/forkserver.py";
     }
     return std::nullopt;
   }
 
-  Refused take_worker_library() {
-    const bool hooks = job_.goodput == Goodput::Auto;
-    return is_on(Opt::WorkerLib) || hooks ? add_worker_library(job_, around_) : std::nullopt;
-  }
-
-  Refused meet() { return choose_rendezvous(job_, values(), around_, place_, out_.warnings); }
-
-  Refused find_topology() {
-    return take_topology(job_, values(), around_, out_.warnings, out_.notes);
-  }
+  Refused meet() { return choose_rendezvous(out_, around_, place_); }
 
   Refused take_logs() {
     check_ranks_filter();
@@ -577,7 +768,7 @@ class Resolver {
     } else {
       job_.mode = no_python ? Mode::Program : module ? Mode::Module : Mode::Script;
     }
-    out_.refusal = find_programs(job_, around_, out_.warnings);
+    out_.refusal = find_programs();
     if (!out_.refusal || !is_awaited() || is_on(Opt::DryRun)) return out_.refusal;
     // Not an error here: the agent meets the others and says why it cannot take part, or they would
     // wait for it until their time is up.
@@ -587,9 +778,8 @@ class Resolver {
 
   // Other nodes wait for this one, and can be told that it does not come.
   bool is_awaited() const {
-    constexpr std::array<std::string_view, 5> kOurs = {"static", "c10d", "etcd", "etcd-v2", "file"};
     return job_.max_nodes > 1 && !job_.standalone &&
-           std::ranges::find(kOurs, job_.rdzv_backend) != kOurs.end();
+           std::ranges::count(backend::kBuiltIn, job_.rdzv_backend) > 0;
   }
 
   const CommandLine& line_;
@@ -600,10 +790,58 @@ class Resolver {
   JobSpec& job_ = out_.spec;
 };
 
+struct Line {
+  std::string name, value, source;
+};
+
+std::string shown_value(const OptionRow& option, const Values& values) {
+  if (option.kind == Kind::Flag) return values.is_on(option.id) ? "on" : "off";
+  const auto& text = values[option.id].text;
+  return text.empty() ? "-" : text;
+}
+
+Line line_of(const OptionRow& option, const Resolved& job) {
+  Line line{std::string(option.name), shown_value(option, job.values),
+            job.values[option.id].source};
+  const std::string count = fmt::to_string(job.spec.nproc_per_node);
+  if (option.id == Opt::NprocPerNode && line.value != count) line.value += " (" + count + ")";
+  return line;
+}
+
+/// One column for the sources, wide enough for the id that a job is given. Beside a longer value,
+/// as of a path, the source has no room, and stands in the next line; no line is longer than 100
+/// for it.
+void append(std::string& out, const Line& line) {
+  constexpr std::size_t kValueWidth = 36, kColumn = 64, kLineWidth = 100;
+  const auto room = kLineWidth - std::min(line.source.size(), kLineWidth - 4);
+  const bool fits = line.value.size() <= kValueWidth && room >= kColumn;
+  const auto gap = fits ? " " : fmt::format("\n{:{}}", "", std::min(kColumn, room));
+  out += fmt::format("  {:<24} {:<{}}{}{}\n", line.name, line.value, fits ? kValueWidth : 0, gap,
+                     line.source);
+}
+
 }  // namespace
 
 Answer<Resolved> resolve(const CommandLine& line, const HostEnvironment& around) {
   return Resolver(line, around).run();
+}
+
+std::string explain_text(const Resolved& job) {
+  std::string out = "Where each value comes from:\n";
+  append(out, {"script", job.spec.script, job.script_source});
+  if (job.spec.mode != Mode::Program) {
+    append(out, {"interpreter", job.spec.interpreter,
+                 job.spec.interpreter_given ? "PYTHON_EXEC" : "in PATH, VIRTUAL_ENV or beside it"});
+  }
+  std::optional<Group> current;
+  for (const auto& option : options()) {
+    // The others of that group ask for something else than a run, and have no value in it.
+    if (option.group == Group::Launch && option.id != Opt::Config) continue;
+    if (option.group != current) out += fmt::format("{}\n", title(option.group));
+    current = option.group;
+    append(out, line_of(option, job));
+  }
+  return out;
 }
 
 }  // namespace elastrun::spec

@@ -123,9 +123,7 @@ std::optional<Process> find_started(const HostEnvironment& around) {
   return found;
 }
 
-}  // namespace
-
-/// Whether this program was typed into a shell with job control that runs as the process `task`, on
+/// True if this program was typed into a shell with job control that runs as the process `task`, on
 /// a terminal. Such a shell puts what is typed into process groups of their own; what the task is
 /// itself, or a script of it starts, is in the task's group.
 bool is_typed_in_shell(const HostEnvironment& around, std::int64_t task) {
@@ -134,8 +132,6 @@ bool is_typed_in_shell(const HostEnvironment& around, std::int64_t task) {
   // shell's (credentials(7)); what srun starts itself stays in the task's group.
   return started && started->terminal != "0" && parse_int(started->group) != task;
 }
-
-namespace {
 
 using Text = std::optional<std::string>;
 
@@ -177,14 +173,12 @@ class Finder {
         !rank) {
       return std::nullopt;
     }
-    return placement({.scheduler = "Kubeflow",
-                      .rank = *rank,
-                      .rank_from = "PET_NODE_RANK",
-                      .endpoint = endpoint(*host, *port),
-                      .endpoint_from = "PET_MASTER_ADDR, PET_MASTER_PORT",
-                      .id = id_of_master(*host),
-                      .id_from = "PET_MASTER_ADDR",
-                      .is_host = *rank == 0});
+    return placement(
+        "Kubeflow",
+        {{Opt::NodeRank, fmt::to_string(*rank), "PET_NODE_RANK"},
+         {Opt::RdzvEndpoint, endpoint(*host, *port), "PET_MASTER_ADDR, PET_MASTER_PORT"},
+         {Opt::RdzvId, id_of_master(*host), "PET_MASTER_ADDR"}},
+        *rank == 0);
   }
 
   std::string single_node_id(std::string_view command) const {
@@ -234,40 +228,40 @@ class Finder {
     return std::nullopt;
   }
 
-  struct Facts {
-    std::string scheduler;
-    int nodes = 0;
-    std::string nodes_from{};
-    std::optional<int> rank{};
-    std::string rank_from{};
-    std::string endpoint{}, endpoint_from{};
-    std::string id{}, id_from{};
-    std::optional<bool> is_host{};
-    std::string start{};
+  /// An option, its value, and the variables that tell it. Without a value it is not told: JobSet
+  /// and indexed jobs give no number of nodes.
+  struct Told {
+    Opt id;
+    std::string text;
+    std::string_view from;
   };
 
-  static Placement placement(const Facts& facts) {
-    Placement place{facts.scheduler, {}, facts.is_host, facts.start};
+  static std::string text_of(std::optional<int> number) {
+    return number ? fmt::to_string(*number) : std::string();
+  }
+
+  static Placement placement(std::string_view scheduler, const std::vector<Told>& told,
+                             std::optional<bool> is_host, std::string start = {}) {
+    Placement place{std::string(scheduler), {}, is_host, std::move(start)};
     const auto give = [&](Opt id, std::string text, std::string_view from) {
-      place.given.push_back({id,
-                             std::move(text),
-                             {},
-                             false,
-                             Origin::Scheduler,
-                             fmt::format("{} ({})", from, facts.scheduler)});
+      place.given.push_back(
+          {id, std::move(text), Origin::Scheduler, fmt::format("{} ({})", from, scheduler)});
     };
-    // JobSet and indexed jobs do not tell it: there the user has.
-    if (facts.nodes > 0) give(Opt::Nnodes, fmt::to_string(facts.nodes), facts.nodes_from);
-    give(Opt::RdzvBackend, std::string(backend::kC10d), facts.endpoint_from);
-    give(Opt::RdzvEndpoint, facts.endpoint, facts.endpoint_from);
-    give(Opt::RdzvId, facts.id, facts.id_from);
-    if (facts.rank) give(Opt::NodeRank, fmt::to_string(*facts.rank), facts.rank_from);
+    for (const auto& [id, text, from] : told) {
+      if (!text.empty()) give(id, text, from);
+      if (id == Opt::RdzvEndpoint) give(Opt::RdzvBackend, std::string(backend::kC10d), from);
+    }
     return place;
   }
 
   static std::string endpoint(std::string_view host, int port) {
     return host.find(':') == std::string_view::npos ? fmt::format("{}:{}", host, port)
                                                     : fmt::format("[{}]:{}", host, port);
+  }
+
+  /// With the port that the cluster's operators give.
+  std::string endpoint_at(std::string_view host) const {
+    return endpoint(host, number("MASTER_PORT").value_or(kFirstPort));
   }
 
   std::optional<Placement> slurm() {
@@ -291,20 +285,15 @@ class Finder {
     if (!hosts || hosts->empty())
       return stop("SLURM_STEP_NODELIST names no hosts; --rdzv-endpoint is needed");
     if (auto why = why_not_one_per_node(nodes); !why.empty()) return stop(std::move(why));
-    Facts facts{"Slurm",
-                nodes,
-                "SLURM_STEP_NUM_NODES",
-                number("SLURM_NODEID"),
-                "SLURM_NODEID",
-                {},
-                "SLURM_STEP_NODELIST",
-                slurm_id(*job, *step),
-                "SLURM_CLUSTER_NAME, SLURM_JOB_USER, SLURM_JOB_ID, SLURM_STEP_ID",
-                {},
-                slurm_start()};
-    facts.endpoint = endpoint(hosts->front(), port_of(facts.id));
-    if (facts.rank) facts.is_host = *facts.rank == 0;
-    return placement(facts);
+    const auto id = slurm_id(*job, *step);
+    const auto rank = number("SLURM_NODEID");
+    return placement(
+        "Slurm",
+        {{Opt::Nnodes, fmt::to_string(nodes), "SLURM_STEP_NUM_NODES"},
+         {Opt::NodeRank, text_of(rank), "SLURM_NODEID"},
+         {Opt::RdzvEndpoint, endpoint(hosts->front(), port_of(id)), "SLURM_STEP_NODELIST"},
+         {Opt::RdzvId, id, "SLURM_CLUSTER_NAME, SLURM_JOB_USER, SLURM_JOB_ID, SLURM_STEP_ID"}},
+        rank ? std::optional(*rank == 0) : std::nullopt, slurm_start());
   }
 
   std::string why_not_one_per_node(int nodes) const {
@@ -356,27 +345,22 @@ class Finder {
           "mpirun started several processes on this node; elastrun uses Open MPI's places "
           "only with one process per node (mpirun --map-by ppr:1:node)");
     }
-    auto [host, from, is_rank0] = mpi_host();
+    const auto [host, from, is_rank0] = mpi_host();
     if (host.empty()) {
       return stop(
           "Open MPI does not tell the address of its first process; export MASTER_ADDR "
           "(mpirun -x MASTER_ADDR) or give --rdzv-endpoint");
     }
     const auto id =
-        variable("PMIX_NAMESPACE").value_or(variable("OMPI_MCA_ess_base_jobid").value_or("job"));
-    Facts facts{"Open MPI",
-                *size,
-                "OMPI_COMM_WORLD_SIZE",
-                *rank,
-                "OMPI_COMM_WORLD_RANK",
-                {},
-                from,
-                "ompi-" + plain(id),
-                "PMIX_NAMESPACE, OMPI_MCA_ess_base_jobid",
-                {}};
-    facts.endpoint = endpoint(host, number("MASTER_PORT").value_or(port_of(facts.id)));
-    if (is_rank0) facts.is_host = *rank == 0;
-    return placement(facts);
+        "ompi-" + plain(variable("PMIX_NAMESPACE")
+                            .value_or(variable("OMPI_MCA_ess_base_jobid").value_or("job")));
+    return placement(
+        "Open MPI",
+        {{Opt::Nnodes, fmt::to_string(*size), "OMPI_COMM_WORLD_SIZE"},
+         {Opt::NodeRank, fmt::to_string(*rank), "OMPI_COMM_WORLD_RANK"},
+         {Opt::RdzvEndpoint, endpoint(host, number("MASTER_PORT").value_or(port_of(id))), from},
+         {Opt::RdzvId, id, "PMIX_NAMESPACE, OMPI_MCA_ess_base_jobid"}},
+        is_rank0 ? std::optional(*rank == 0) : std::nullopt);
   }
 
   struct MpiHost {
@@ -449,19 +433,13 @@ class Finder {
     // The id has the server's name in it.
     const auto user = variable("PBS_O_LOGNAME");
     const std::string id = "pbs-" + (user ? plain(*user) + "-" : "") + plain(*job);
-    Facts facts{"PBS",
-                static_cast<int>(hosts.size()),
-                "PBS_NODEFILE",
-                number("PBS_NODENUM"),
-                "PBS_NODENUM",
-                {},
-                "PBS_NODEFILE",
-                id,
-                "PBS_O_LOGNAME, PBS_JOBID",
-                {}};
-    facts.endpoint = endpoint(hosts.front(), port_of(facts.id));
-    facts.is_host = *facts.rank == 0;
-    return placement(facts);
+    const auto rank = number("PBS_NODENUM");
+    return placement("PBS",
+                     {{Opt::Nnodes, fmt::to_string(hosts.size()), "PBS_NODEFILE"},
+                      {Opt::NodeRank, text_of(rank), "PBS_NODENUM"},
+                      {Opt::RdzvEndpoint, endpoint(hosts.front(), port_of(id)), "PBS_NODEFILE"},
+                      {Opt::RdzvId, id, "PBS_O_LOGNAME, PBS_JOBID"}},
+                     *rank == 0);
   }
 
   std::optional<Placement> pytorch_job() {
@@ -472,17 +450,12 @@ class Finder {
         !rank || !world || *world < 2) {
       return std::nullopt;
     }
-    Facts facts{"PyTorchJob",
-                *world,
-                "WORLD_SIZE",
-                *rank,
-                "RANK",
-                endpoint(*host, number("MASTER_PORT").value_or(kFirstPort)),
-                "MASTER_ADDR, MASTER_PORT",
-                kPytorchJob,
-                "MASTER_ADDR",
-                *rank == 0};
-    return placement(facts);
+    return placement("PyTorchJob",
+                     {{Opt::Nnodes, fmt::to_string(*world), "WORLD_SIZE"},
+                      {Opt::NodeRank, fmt::to_string(*rank), "RANK"},
+                      {Opt::RdzvEndpoint, endpoint_at(*host), "MASTER_ADDR, MASTER_PORT"},
+                      {Opt::RdzvId, kPytorchJob, "MASTER_ADDR"}},
+                     *rank == 0);
   }
 
   std::optional<Placement> kubernetes() {
@@ -495,17 +468,14 @@ class Finder {
   // Pods are called SET-GROUP-JOB-POD in a subdomain that is called as the set, by default.
   std::optional<Placement> job_set(const std::string& set, const std::string& group, int pod) {
     const int job = number("JOB_INDEX").value_or(0);
-    Facts facts{"JobSet",      0, {}, {}, {}, {}, "JOBSET_NAME, REPLICATED_JOB_NAME", set,
-                "JOBSET_NAME", {}};
     const auto host = variable("MASTER_ADDR").value_or(fmt::format("{0}-{1}-0-0.{0}", set, group));
-    facts.endpoint = endpoint(host, number("MASTER_PORT").value_or(kFirstPort));
-    facts.is_host = job == 0 && pod == 0;
     // A pod's index counts within its job alone: of several jobs the ranks would repeat.
-    if (!variable("JOB_INDEX")) {
-      facts.rank = pod;
-      facts.rank_from = "JOB_COMPLETION_INDEX";
-    }
-    return placement(facts);
+    const auto rank = variable("JOB_INDEX") ? std::nullopt : std::optional(pod);
+    return placement("JobSet",
+                     {{Opt::NodeRank, text_of(rank), "JOB_COMPLETION_INDEX"},
+                      {Opt::RdzvEndpoint, endpoint_at(host), "JOBSET_NAME, REPLICATED_JOB_NAME"},
+                      {Opt::RdzvId, set, "JOBSET_NAME"}},
+                     job == 0 && pod == 0);
   }
 
   // Pods are called JOB-INDEX; the others resolve the name in the pod's own subdomain, which the
@@ -513,21 +483,22 @@ class Finder {
   std::optional<Placement> indexed_job(int index) {
     const auto pod = variable("HOSTNAME");
     const std::string ending = fmt::format("-{}", index);
-    Facts facts{"Kubernetes",           0,  {},         index,     "JOB_COMPLETION_INDEX", {},
-                "JOB_COMPLETION_INDEX", {}, "HOSTNAME", index == 0};
-    std::string host = variable("MASTER_ADDR").value_or("");
+    std::string id = "k8s", host = variable("MASTER_ADDR").value_or("");
     if (pod && pod->ends_with(ending)) {
-      facts.id = pod->substr(0, pod->size() - ending.size());
-      if (host.empty()) host = facts.id + "-0" + own_domain(*pod);
+      const auto name = pod->substr(0, pod->size() - ending.size());
+      if (host.empty()) host = name + "-0" + own_domain(*pod);
+      if (!name.empty()) id = name;
     }
     if (host.empty()) {
       return stop(
           "JOB_COMPLETION_INDEX is set, but HOSTNAME does not end in it, so that the first "
           "pod has no known name; give --rdzv-endpoint");
     }
-    if (facts.id.empty()) facts.id = "k8s";
-    facts.endpoint = endpoint(host, number("MASTER_PORT").value_or(kFirstPort));
-    return placement(facts);
+    return placement("Kubernetes",
+                     {{Opt::NodeRank, fmt::to_string(index), "JOB_COMPLETION_INDEX"},
+                      {Opt::RdzvEndpoint, endpoint_at(host), "JOB_COMPLETION_INDEX"},
+                      {Opt::RdzvId, id, "HOSTNAME"}},
+                     index == 0);
   }
 
   // ".SUBDOMAIN.NAMESPACE.svc.cluster.local", or nothing without a subdomain.
@@ -570,7 +541,7 @@ std::string single_node_run_id(const HostEnvironment& around, std::string_view c
 std::string requeue_command(const HostEnvironment& around) {
   const auto job = around.variable("SLURM_JOB_ID");
   const auto number = job ? parse_int(*job) : std::nullopt;
-  // By the number, not the text: people paste this into a shell.
+  // The number, not the text: people paste this into a shell.
   return number ? fmt::format("scontrol requeue {}", *number) : "";
 }
 

@@ -3,7 +3,7 @@
 
 #include "core/error.hpp"
 #include "spec/host_environment.hpp"
-#include "spec/override.hpp"
+#include "spec/sources.hpp"
 
 #include <optional>
 #include <string>
@@ -17,12 +17,12 @@ namespace elastrun::spec {
 /// backwards, and lists of more than a million names.
 Result<std::vector<std::string>> expand_hostlist(std::string_view text);
 
-/// What a cluster scheduler says about this agent's place, by the variables it gives to a process
+/// This agent's place as a cluster scheduler tells it, by the variables it gives to a process
 /// that it started on each of several nodes.
 struct Placement {
   std::string scheduler;        // "Slurm", for people
   std::vector<Override> given;  // nnodes, rdzv-backend, rdzv-endpoint, rdzv-id, node-rank
-  /// Whether this node hosts the rendezvous; nothing where the variables do not tell.
+  /// True if this node hosts the rendezvous; nothing where the variables do not tell.
   std::optional<bool> is_host;
   /// Which start of the job this is: "1700000000/1", its time and how often it was requeued, as far
   /// as that is told. The run id stays the same over requeues, so that what counts over them

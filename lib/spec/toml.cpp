@@ -2,10 +2,9 @@
 #include "spec/toml.hpp"
 
 #include "core/text.hpp"
-#include "spec/argument_words.hpp"
 #include "spec/option_values.hpp"
-#include "spec/sink_choices.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
 
 // Its parser asserts that a section's name begins as one does, before it looks: with "[.a]" that
@@ -110,7 +109,7 @@ class Loader {
     return std::nullopt;
   }
 
-  /// Where a key of this name belongs, which may be the option's, or a section's; empty: nowhere.
+  /// The place for a key of this name, which may be the option's, or a section's; empty: nowhere.
   static std::string place_of(const std::string& name, const toml::node& value) {
     const auto known = sections();
     if (value.is_table() && std::ranges::count(known, name) != 0) {
@@ -260,7 +259,7 @@ class Loader {
   }
 
   Done take_option(const OptionRow& option, const toml::node& node) {
-    Override given{option.id, {}, {}, false, Origin::File, source(node)};
+    Override given{option.id, {}, Origin::File, source(node)};
     bool is_given = true;
     if (auto refusal = read_value(option, node, given, is_given)) return refusal;
     if (is_given) job_.given.push_back(std::move(given));
@@ -272,7 +271,7 @@ class Loader {
     if (option.kind == Kind::Flag) {
       const auto* flag = node.as_boolean();
       if (flag == nullptr) return wrong_type(node, option.toml, "true or false");
-      // As a PET_ variable has it, so that is_on() reads one form.
+      // A PET_ variable has this form, and is_on() reads no other.
       given.text = flag->get() ? "1" : "0";
       return std::nullopt;
     }
@@ -337,14 +336,10 @@ class Loader {
 
   std::string path_;
   TomlJob job_;
-  Override roles_{Opt::RoleRestart, {}, {}, true, Origin::File, {}};  // of all [role.NAME]
+  Override roles_{Opt::RoleRestart, {}, Origin::File, {}, {}, true};  // of all [role.NAME]
 };
 
-}  // namespace
-
-namespace {
-
-/// What to do about text that is not TOML, by the parser's words for it.
+/// Advice about text that is not TOML, by the parser's words for it.
 std::string_view hint_for(std::string_view problem) {
   if (problem.contains("redefine")) return "a key stands once in its section; keep one of the two";
   if (problem.contains("table header") || problem.contains("expected ']'") ||

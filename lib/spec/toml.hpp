@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "spec/override.hpp"
+#include "spec/sources.hpp"
 
 #include <string>
 #include <string_view>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "spec/restart_rules.hpp"
+#include "spec/agreed_rules.hpp"
 #include "workers/failure.hpp"
 
 #include <string>

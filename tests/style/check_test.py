@@ -201,7 +201,7 @@ class AffectedTest(unittest.TestCase):
 
     def test_a_test_brings_itself(self) -> None:
         self.assertIn("^system_stop$", self.of("tests/system/stop_test.py")[1])
-        self.assertEqual(self.of("tests/unit/spec/rdzv_conf_test.cpp"),
+        self.assertEqual(self.of("tests/unit/spec/option_values_test.cpp"),
                          (["unit_spec"], "^unit_spec(_|$)"))
 
 

@@ -8,7 +8,7 @@
 #include "core/json.hpp"
 #include "core/lifetime.hpp"
 #include "http/http_server.hpp"
-#include "spec/listen_address.hpp"
+#include "spec/job_spec.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <deque>

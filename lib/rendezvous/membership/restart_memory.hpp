@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "spec/restart_rules.hpp"
+#include "spec/agreed_rules.hpp"
 
 #include <cstdint>
 #include <memory>

@@ -6,7 +6,7 @@
 #include "hangs/stacks.hpp"
 #include "rendezvous/membership/restart_memory.hpp"
 #include "rendezvous/membership/world_id.hpp"
-#include "spec/restart_rules.hpp"
+#include "spec/agreed_rules.hpp"
 
 #include <cstdint>
 #include <map>

@@ -3,8 +3,7 @@
 #include "rendezvous/wire/messages.hpp"
 
 #include "core/text.hpp"
-#include "spec/topology_address.hpp"
-#include "spec/worker_count.hpp"
+#include "spec/agreed_rules.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "elastrun/command_line.hpp"
+#include "spec/command_line.hpp"
 #include "spec/resolve.hpp"
 
 #include <fmt/format.h>

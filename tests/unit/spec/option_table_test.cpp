@@ -2,8 +2,7 @@
 #include "spec/option_table.hpp"
 
 #include "core/text.hpp"
-#include "spec/argument_words.hpp"
-#include "spec/option_fields.hpp"
+#include "spec/option_values.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <doctest/doctest.h>

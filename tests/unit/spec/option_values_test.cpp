@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "spec/option_values.hpp"
 
+#include "spec/toml.hpp"
 #include "unit/spec/fakes.hpp"
 
+#include <algorithm>
 #include <doctest/doctest.h>
+#include <filesystem>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
 
 namespace elastrun::spec {
 namespace {
@@ -81,7 +88,7 @@ TEST_CASE("values: endpoints") {
 
 std::vector<std::string> signals_in(Opt id, std::vector<std::string> names,
                                     std::vector<std::string>& warnings) {
-  return parse_signals({id, {}, std::move(names), true, Origin::CommandLine, {}}, warnings);
+  return parse_signals({id, {}, Origin::CommandLine, {}, std::move(names), true}, warnings);
 }
 
 TEST_CASE("values: signals") {
@@ -114,6 +121,291 @@ TEST_CASE("values: signals that the agent needs itself cannot be forwarded") {
   warnings.clear();
   CHECK(signals_in(Opt::ForwardSignals, {""}, warnings).empty());
   CHECK(warnings.empty());
+}
+
+namespace {
+
+Answer<RdzvConf> read_conf(std::string_view text) {
+  return parse_rdzv_conf(rdzv_conf_parts(text));
+}
+
+std::string problem(std::string_view text, std::string_view backend = "c10d") {
+  const auto conf = read_conf(text);
+  if (!conf) return fmt::format("{}: {}", conf.error().exit_code, conf.error().text);
+  Words warnings;
+  const auto refusal = check_rdzv_conf(*conf, backend, warnings);
+  if (refusal) return fmt::format("{}: {}", refusal->exit_code, refusal->text);
+  return warnings.empty() ? "" : "warning: " + warnings.front();
+}
+
+}  // namespace
+
+TEST_CASE("rdzv conf: keys and values are trimmed, the last of equal keys counts") {
+  CHECK(read_conf(" a = 1 , b=x=y,a=2 ") == RdzvConf{{"a", "2"}, {"b", "x=y"}});
+  CHECK(read_conf("  ") == RdzvConf{});
+  CHECK(parse_rdzv_conf(Words{"a=1,2"}) == RdzvConf{{"a", "1,2"}});
+}
+
+TEST_CASE("rdzv conf: a part without key or value is refused in torchrun's words") {
+  const std::string no_key =
+      "1: The rendezvous configuration string must be in format "
+      "<key1>=<value1>,...,<keyN>=<valueN>.";
+  for (const char* bad : {"=5", "a=1,", ",", "a=1,,b=2"}) CHECK(problem(bad) == no_key);
+  for (const char* bad : {"timeout", "timeout=", "a=1,timeout = "}) {
+    CHECK(problem(bad) ==
+          "1: The rendezvous configuration option 'timeout' must have a value specified.");
+  }
+}
+
+TEST_CASE("rdzv conf: values are checked before anybody waits for them") {
+  CHECK(problem("read_timeout=30,join_timeout=20,is_host=yes,store_type= TCP ") == "");
+  CHECK(problem("store_type=cloud") ==
+        "1: Invalid store type given. Currently only supports file and tcp.");
+  CHECK(problem("read_timeout=0") == "1: A read_timeout has to be a whole number above 0.");
+  CHECK(problem("join_timeout=0") == "1: The join timeout (0:00:00) must be positive.");
+  CHECK(problem("last_call_timeout=-1") ==
+        "1: The last_call timeout (-1 day, 23:59:59) must be positive.");
+  CHECK(problem("join_timeout=x") ==
+        "1: The rendezvous configuration option 'join_timeout' does not represent a valid integer "
+        "value.");
+  CHECK(problem("is_host=maybe") ==
+        "1: The rendezvous configuration option 'is_host' does not represent a valid boolean "
+        "value.");
+  CHECK(
+      contains(problem("keep_alive_interval=0"), "'keep_alive_interval' must be positive, got 0"));
+  CHECK(contains(problem("protocol=ftp", "etcd-v2"), "must be HTTP or HTTPS"));
+  CHECK(problem("store_port=29500-29600") == "");
+  CHECK(contains(problem("store_port=9-1"), "must be a port or a range of ports"));
+}
+
+TEST_CASE("rdzv conf: keys with options of their own are refused with the option's name") {
+  const auto conf = read_conf("run_id=x");
+  Words warnings;
+  const auto refusal = check_rdzv_conf(*conf, "c10d", warnings);
+  REQUIRE(refusal.has_value());
+  CHECK(contains(refusal->text, "got multiple values for keyword argument 'run_id'"));
+  CHECK(contains(refusal->hint, "--rdzv-id"));
+}
+
+TEST_CASE("rdzv conf: a key that nobody reads is a warning with the nearest that somebody does") {
+  CHECK(problem("colour=blue") ==
+        "warning: --rdzv-conf: the c10d backend does not read 'colour'; it has no effect");
+  CHECK(problem("join_timout=5") ==
+        "warning: --rdzv-conf: the c10d backend does not read 'join_timout'; it has no effect (did "
+        "you mean join_timeout?)");
+  CHECK(contains(problem("timeout=5"), "join_timeout is the key that limits"));
+  CHECK(problem("timeout=5", "static") == "");
+  CHECK(problem("colour=blue", "my-own-backend") == "");
+}
+
+TEST_CASE("rdzv conf: settings of an election are read by the back ends that elect") {
+  for (const char* backend : {"etcd", "etcd-v2", "file"}) {
+    CAPTURE(backend);
+    CHECK(problem("lease_ttl=5,coordinator_port=29500-29600,advertise=10.0.0.1", backend) == "");
+    CHECK(contains(problem("lease_ttl=0", backend), "'lease_ttl' must be positive, got 0"));
+    CHECK(problem("isolation_timeout=600", backend) == "");
+  }
+  CHECK(problem("store_type=file,lease_ttl=5") == "");
+  CHECK(contains(problem("lease_ttl=5"), "the c10d backend does not read 'lease_ttl'"));
+  CHECK(problem("user=u,password_file=/secret", "etcd") == "");
+}
+
+TEST_CASE("rdzv conf: values become what the rendezvous uses, and what is not given is default") {
+  const auto config = [](std::string_view text) {
+    return read_rendezvous_config(read_conf(text).value());
+  };
+  CHECK(config("").join_timeout == std::chrono::seconds(600));
+  CHECK(config("join_timeout=7,lease_ttl=2").join_timeout == std::chrono::seconds(7));
+  CHECK(config("join_timeout=7,lease_ttl=2").lease_ttl == std::chrono::seconds(2));
+  CHECK(config("keep_alive_max_attempt=5").keep_alive_max_attempt == 5);
+  CHECK(config("keep_alive_max_attempt=99999999999").keep_alive_max_attempt > 1'000'000);
+  CHECK(config("store_port=7-9").store_port == PortRange{7, 9});
+  CHECK(config("coordinator_port=29500").coordinator_port == PortRange{29500, 29500});
+  CHECK(config("is_host=Yes").is_host == true);
+  CHECK(config("is_host=n").is_host == false);
+  CHECK(!config("").is_host.has_value());
+  CHECK(config("store_type= FILE").meets_in_file);
+  CHECK(!config("store_type=tcp").meets_in_file);
+}
+
+TEST_CASE("rdzv conf: of two names of one thing ours counts") {
+  for (const char* text : {"ca_cert=a,cacert=b", "cacert=b,ca_cert=a", "ca_cert=a"}) {
+    CHECK(read_rendezvous_config(read_conf(text).value()).ca_cert == "a");
+  }
+  CHECK(read_rendezvous_config(read_conf("username=u").value()).user == "u");
+}
+
+// What passes the check by force, as a user's program can, falls back to the default.
+TEST_CASE("rdzv conf: a value that means nothing counts as not given") {
+  const RdzvConf odd{{"join_timeout", "soon"},
+                     {"lease_ttl", "-1"},
+                     {"store_port", "9-7"},
+                     {"is_host", "perhaps"},
+                     {"keep_alive_max_attempt", "0"}};
+  const auto config = read_rendezvous_config(odd);
+  CHECK(config.join_timeout == std::chrono::seconds(600));
+  CHECK(config.lease_ttl == std::chrono::seconds(10));
+  CHECK(config.store_port == PortRange{});
+  CHECK(!config.is_host.has_value());
+  CHECK(config.keep_alive_max_attempt == 3);
+}
+
+namespace {
+
+using SinkKind = SinkChoice::Kind;
+
+Override given(std::vector<std::string> items) {
+  Override one{Opt::Metrics, {}, Origin::CommandLine, "--metrics", std::move(items), true};
+  return one;
+}
+
+std::string refusal_of(std::string_view text) {
+  const auto sink = parse_sink_choice(text, "--metrics");
+  REQUIRE(!sink);
+  CHECK(sink.error().exit_code == 2);
+  return sink.error().text + "\n" + sink.error().hint;
+}
+
+}  // namespace
+
+TEST_CASE("metrics sinks: each has its name and argument") {
+  CHECK(parse_sink_choice("console", "")->kind == SinkKind::Console);
+  CHECK(parse_sink_choice("console:*", "")->argument == "*");
+  const auto otlp = parse_sink_choice("otlp:http://c:1/x", "");
+  REQUIRE(otlp.has_value());
+  CHECK(otlp->kind == SinkKind::Otlp);
+  CHECK(otlp->argument == "http://c:1/x");
+  CHECK(otlp->text == "otlp:http://c:1/x");
+  CHECK(parse_sink_choice("exec:a, b", "")->argument == "a, b");
+}
+
+TEST_CASE("metrics sinks: a page of Prometheus is in OpenMetrics where that word is behind it") {
+  CHECK_FALSE(parse_sink_choice("prometheus:a", "")->openmetrics);
+  const auto open = parse_sink_choice("prometheus:a;openmetrics", "");
+  CHECK(open->openmetrics);
+  CHECK(open->argument == "a");
+  CHECK(refusal_of("prometheus:;openmetrics").find("needs FILE") != std::string::npos);
+  CHECK(refusal_of("openmetrics:a").find("unknown sink 'openmetrics'") != std::string::npos);
+}
+
+TEST_CASE("metrics sinks: each sample or what a second comes to, as is said or usual") {
+  CHECK(parse_sink_choice("console:g", "")->each);
+  CHECK(parse_sink_choice("jsonl:a", "")->each);
+  CHECK_FALSE(parse_sink_choice("jsonl:a;window=1s", "")->each);
+  CHECK(parse_sink_choice("jsonl:a;window=1s", "")->argument == "a");
+  CHECK_FALSE(parse_sink_choice("console;window=1s", "")->each);
+  CHECK(parse_sink_choice("console;window=1s", "")->argument.empty());
+  CHECK_FALSE(parse_sink_choice("tensorboard:d", "")->each);
+  CHECK(parse_sink_choice("tensorboard:d;window=0", "")->each);
+  // A command may have those words in it.
+  CHECK(parse_sink_choice("exec:a;window=x y", "")->argument == "a;window=x y");
+  CHECK(refusal_of("prometheus:a;window=1s").find("has no window") != std::string::npos);
+  CHECK(refusal_of("jsonl:a;window=10s").find("'10s' is no window") != std::string::npos);
+}
+
+TEST_CASE("aggregations: patterns with what is summarised, and nothing else") {
+  const auto all = stat_aggregations(given({"train.*=p95+p99", "a=b=mean"}));
+  REQUIRE(all);
+  REQUIRE(all->size() == 2);
+  CHECK((*all)[0].second == std::vector<std::string>{"p95", "p99"});
+  CHECK((*all)[1].first == "a=b");
+  for (const char* const odd : {"a", "a=", "=mean", "a=p98", "a=mean+", "a=MEAN"}) {
+    CAPTURE(odd);
+    CHECK_FALSE(stat_aggregations(given({odd})).has_value());
+  }
+}
+
+TEST_CASE("metrics sinks: what is none is refused with what there is") {
+  CHECK(refusal_of("consol").find("did you mean console?") != std::string::npos);
+  CHECK(refusal_of("x").find(known_metrics_sinks()) != std::string::npos);
+  CHECK(refusal_of("jsonl").find("needs FILE") != std::string::npos);
+  CHECK(refusal_of("jsonl:").find("for example jsonl:run.jsonl") != std::string::npos);
+  CHECK(refusal_of("otlp:collector").find("http://HOST") != std::string::npos);
+  CHECK(refusal_of("kubeflow").find("unknown sink 'kubeflow'") != std::string::npos);
+  CHECK(refusal_of("plugin:./x.so").find("unknown sink 'plugin'") != std::string::npos);
+  CHECK(refusal_of("statsd:h").find("unknown sink 'statsd'") != std::string::npos);
+  CHECK(refusal_of(std::string_view("jsonl:a\0b", 9)).find("zero byte") != std::string::npos);
+}
+
+TEST_CASE("metrics sinks: each once, none is none, routes belong to their sink") {
+  const auto sinks = metrics_sinks(given({"none", "console", "jsonl:a", "console"}),
+                                   {{"jsonl:a", {"g", "n*", "warn"}, "f:1"},
+                                    {"trace:t", {}, "f:2"},
+                                    {"jsonl:a", {"h", "", ""}, "f:3"}});
+  REQUIRE(sinks.has_value());
+  REQUIRE(sinks->size() == 3);
+  CHECK((*sinks)[0].routes.empty());
+  CHECK((*sinks)[1].routes == std::vector<MetricsRoute>{{"g", "n*", "warn"}, {"h", "", ""}});
+  CHECK((*sinks)[2].kind == SinkKind::Trace);
+  const auto bad = metrics_sinks(given({}), {{"nothing:a", {}, "f:2"}});
+  REQUIRE(!bad);
+  CHECK(bad.error().text.starts_with("f:2: "));
+}
+
+TEST_CASE("metrics sinks: a variable separates them by commas") {
+  const auto sinks =
+      metrics_sinks({Opt::Metrics, "console,exec:a,,b", Origin::Variable, "PET_METRICS"}, {});
+  REQUIRE(sinks.has_value());
+  REQUIRE(sinks->size() == 2);
+  CHECK((*sinks)[1].argument == "a,b");
+}
+
+TEST_CASE("metrics sinks: routes of a job file, and what is wrong with them") {
+  const auto job = parse_toml(
+      "[metrics]\nsinks = [\"console\"]\n[[metrics.route]]\nsink = \"jsonl:a\"\nname = \"x*\"\n",
+      "f");
+  REQUIRE(job.has_value());
+  REQUIRE(job->metrics_routes.size() == 1);
+  CHECK(job->metrics_routes[0].route.name == "x*");
+  CHECK(job->metrics_routes[0].source == "f:3");
+  for (const char* bad :
+       {"route = 1", "route = [1]", "[[metrics.route]]\nname = \"x\"",
+        "[[metrics.route]]\nsink = \"a\"\nsink2 = \"b\"",
+        "[[metrics.route]]\nsink = \"a\"\nseverity = \"loud\"", "[[metrics.route]]\nsink = 1"}) {
+    CAPTURE(bad);
+    const auto refused = parse_toml("[metrics]\n" + std::string(bad), "f");
+    REQUIRE(!refused);
+    CHECK(refused.error().text.starts_with("f:"));
+    CHECK(refused.error().exit_code == 2);
+  }
+}
+
+namespace {
+
+std::string refused(std::string_view text) {
+  const auto at = parse_listen_address("--http", text);
+  if (at) return "taken: " + at->address + " " + std::to_string(at->port);
+  CHECK(at.error().exit_code == 2);
+  CHECK(at.error().hint.starts_with("expected PORT or ADDRESS:PORT"));
+  return at.error().text;
+}
+
+}  // namespace
+
+TEST_CASE("listen address: without an address it is this machine only") {
+  for (const char* text : {"9400", ":9400", "localhost:9400", "127.0.0.1:9400"}) {
+    CHECK(parse_listen_address("--http", text) == ListenAddress{"127.0.0.1", 9400});
+  }
+  CHECK(parse_listen_address("--http", "0") == ListenAddress{"127.0.0.1", 0});
+}
+
+TEST_CASE("listen address: everybody, or one address, in either family") {
+  CHECK(parse_listen_address("x", "0.0.0.0:80") == ListenAddress{"0.0.0.0", 80});
+  CHECK(parse_listen_address("x", "[::]:9400") == ListenAddress{"::", 9400});
+  CHECK(parse_listen_address("x", "[fe80::1]:65535") == ListenAddress{"fe80::1", 65535});
+}
+
+TEST_CASE("listen address: what is none is refused with its reason") {
+  CHECK(refused("99999") == "--http 99999: the port is a number from 0 to 65535");
+  CHECK(refused("") == "--http : the port is a number from 0 to 65535");
+  CHECK(refused("127.0.0.1:") == "--http 127.0.0.1:: the port is a number from 0 to 65535");
+  CHECK(refused("80 ") == "--http 80 : the port is a number from 0 to 65535");
+  CHECK(refused("-1") == "--http -1: the port is a number from 0 to 65535");
+  CHECK(refused("+80") == "--http +80: the port is a number from 0 to 65535");
+  CHECK(refused("node7:80") == "--http node7:80: node7 is not a numeric address");
+  CHECK(refused("::1:80") == "--http ::1:80: an IPv6 address stands in brackets");
+  CHECK(refused("[127.0.0.1]:80") == "--http [127.0.0.1]:80: 127.0.0.1 is not a numeric address");
+  CHECK(refused("1.2.3:80") == "--http 1.2.3:80: 1.2.3 is not a numeric address");
 }
 
 }  // namespace elastrun::spec

@@ -2,7 +2,7 @@
 #include "spec/resolve.hpp"
 
 #include "core/text.hpp"
-#include "spec/explain.hpp"
+#include "spec/host_environment.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <doctest/doctest.h>
@@ -273,6 +273,260 @@ TEST_CASE("explain: no line is wider than 100 columns, unless a value is") {
   for (const auto& line : split(text, '\n')) {
     if (!contains(line, folder)) CHECK_MESSAGE(line.size() <= 100, line);
   }
+}
+
+TEST_CASE("job name: by --name, PET_NAME or the job file, else by --rdzv-id, else by the script") {
+  FakeMachine machine;
+  const auto name = [&](Words words) { return machine.job(std::move(words)).spec.name; };
+  CHECK(name({"--name=night", "--rdzv-id=x", "dir/train.py"}) == "night");
+  CHECK(name({"--rdzv-id=x", "dir/train.py"}) == "x");
+  CHECK(name({"dir/train.py"}) == "train");
+  CHECK(name({"-m", "lab.train"}) == "lab.train");
+  CHECK(name({"--no-python", "/usr/bin/python3", "x.py"}) == "python3");
+  CHECK(name({"--name=", "train.py"}) == "train");
+  CHECK(name({"lab/"}) == "lab");
+  CHECK(name({"--rdzv-id=", "/"}) == "job");
+  machine.variables["PET_NAME"] = "day";
+  CHECK(name({"train.py"}) == "day");
+}
+
+TEST_CASE("job name: log directories have the one that is given, else the run id") {
+  FakeMachine machine;
+  CHECK(machine.job({"--name=night", "train.py"}).spec.directory_name() == "night");
+  const auto job = machine.job({"train.py"}).spec;
+  CHECK(job.directory_name() == job.run_id);
+}
+
+TEST_CASE("job name: it fits a line and a file name") {
+  FakeMachine machine;
+  for (const std::string& name : {std::string("a/b"), std::string("a\nb"), std::string("\xff"),
+                                  std::string("\xc2\x9b"), std::string(101, 'x')}) {
+    CHECK(machine.refusal({"--name=" + name, "train.py"}).starts_with("2: --name on the command"));
+  }
+  CHECK(machine.job({"--name=" + std::string(100, 'x'), "train.py"}).spec.name.size() == 100);
+  CHECK(machine.job({"--name=Nächte 3", "train.py"}).spec.name == "Nächte 3");
+}
+
+namespace {
+
+const std::string kInstalled = "/opt/elastrun/share/elastrun/python";
+
+FakeMachine with_package(const std::string& folder = kInstalled) {
+  FakeMachine machine;
+  machine.existing.insert(folder + "/elastrun/channel.py");
+  return machine;
+}
+
+std::string path_of(const FakeMachine& machine, const Words& words) {
+  return machine.job(words).spec.worker_env.at("PYTHONPATH");
+}
+
+TEST_CASE("worker library: unasked, nothing of the environment changes") {
+  const auto spec = with_package().job({"train.py"}).spec;
+  CHECK(spec.worker_env.empty());
+  CHECK_FALSE(spec.worker_lib);
+}
+
+TEST_CASE("worker library: it is found where it was installed with the program, or in the tree") {
+  CHECK(path_of(with_package(), {"--worker-lib", "train.py"}) == kInstalled);
+  CHECK(with_package().job({"--worker-lib", "train.py"}).spec.worker_lib);
+  auto tree = with_package("/src/lib/python");
+  tree.program = "/src/build/dev/apps/elastrun";
+  CHECK(path_of(tree, {"--worker_lib", "train.py"}) == "/src/lib/python");
+}
+
+TEST_CASE("worker library: what is in PYTHONPATH comes first, that of [env] before our own") {
+  auto machine = with_package();
+  machine.variables["PYTHONPATH"] = "/a:/b";
+  CHECK(path_of(machine, {"--worker-lib", "train.py"}) == "/a:/b:" + kInstalled);
+  machine.files["job.toml"] =
+      "[job]\nscript = \"train.py\"\nworker_lib = true\n[env]\nPYTHONPATH = \"/mine\"\n";
+  CHECK(path_of(machine, {"--config", "job.toml"}) == "/mine:" + kInstalled);
+  machine.variables["PYTHONPATH"] = "";
+  machine.files.clear();
+  CHECK(path_of(machine, {"--worker-lib", "train.py"}) == kInstalled);
+}
+
+TEST_CASE("worker library: --goodput auto brings it, and its start before all others") {
+  auto machine = with_package();
+  machine.variables["PYTHONPATH"] = "/a";
+  const auto spec = machine.job({"--goodput=auto", "train.py"}).spec;
+  CHECK(spec.goodput == Goodput::Auto);
+  CHECK(spec.worker_lib);
+  CHECK(spec.worker_env.at("PYTHONPATH") == kInstalled + "/elastrun/start:/a:" + kInstalled);
+  for (const auto how : {"agent", "off"}) {
+    const auto other = machine.job({"--goodput", how, "train.py"}).spec;
+    CHECK(other.worker_env.empty());
+    CHECK_FALSE(other.worker_lib);
+  }
+  const auto answer = FakeMachine().run({"--goodput=auto", "train.py"});
+  REQUIRE_FALSE(answer);
+  CHECK(answer.error().text ==
+        "--goodput auto: the Python package elastrun is not beside this program");
+}
+
+TEST_CASE("worker library: a program alone says where it has looked") {
+  const auto answer = FakeMachine().run({"--worker-lib", "train.py"});
+  REQUIRE_FALSE(answer);
+  CHECK(answer.error().exit_code == 2);
+  CHECK(answer.error().text ==
+        "--worker-lib: the Python package elastrun is not beside this program");
+  CHECK(contains(answer.error().hint, "looked in /opt/elastrun/share/elastrun/python and "));
+}
+
+}  // namespace
+
+TEST_CASE("program: the interpreter is PYTHON_EXEC, that of PATH, or the active environment's") {
+  FakeMachine machine;
+  machine.variables["PATH"] = "/a::/b";
+  machine.programs = {"/b/python3", "/a/python", "./tool"};
+  const auto interpreter = [&] { return machine.job({"train.py"}).spec.interpreter; };
+  CHECK(interpreter() == "/b/python3");
+  machine.variables["VIRTUAL_ENV"] = "/v";
+  machine.programs.insert("/v/bin/python3");
+  CHECK(interpreter() == "/b/python3");
+  machine.programs.erase("/b/python3");
+  CHECK(interpreter() == "/v/bin/python3");
+  machine.programs.erase("/v/bin/python3");
+  CHECK(interpreter() == "/a/python");
+  machine.variables["PYTHON_EXEC"] = "tool";
+  CHECK(interpreter() == "tool");
+  CHECK(machine.job({"train.py"}).spec.interpreter_given);
+}
+
+TEST_CASE("program: several workers cannot read one standard input") {
+  FakeMachine machine;
+  machine.programs = {"/usr/bin/python3"};
+  machine.variables["PATH"] = "/usr/bin";
+  CHECK(machine.job({"-"}).spec.script == "-");
+  CHECK(machine.job({"--nproc-per-node=2", "-m", "-"}).spec.script == "-");
+  const auto refused = machine.run({"--nproc-per-node=2", "-"});
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().exit_code == 2);
+  CHECK(
+      refused.error().text.starts_with("the script - is standard input, which only one of the 2"));
+}
+
+TEST_CASE("program: called by its path, it takes the interpreter beside it") {
+  FakeMachine machine;
+  machine.called_as = "/v/bin/torchrun";
+  machine.programs = {"/usr/bin/python3", "/v/bin/python3", "/v/bin/torchrun"};
+  machine.variables["VIRTUAL_ENV"] = "/other";
+  const auto interpreter = [&] { return machine.job({"train.py"}).spec.interpreter; };
+  CHECK(interpreter() == "/v/bin/python3");
+  machine.programs = {"/usr/bin/python3", "/v/bin/python"};
+  CHECK(interpreter() == "/v/bin/python");
+  machine.programs = {"/usr/bin/python3"};
+  CHECK(interpreter() == "/usr/bin/python3");
+}
+
+TEST_CASE("program: found in PATH, it takes the interpreter of its environment only") {
+  FakeMachine machine;
+  machine.programs = {"/v/bin/python3", "/usr/bin/python3", "/usr/bin/elastrun"};
+  machine.variables["PATH"] = "/v/bin:/usr/bin";
+  const auto interpreter = [&] { return machine.job({"train.py"}).spec.interpreter; };
+  CHECK_MESSAGE(interpreter() == "/v/bin/python3", "of the active environment");
+  machine.variables["PATH"] = "/usr/bin:/v/bin";
+  machine.programs = {"/usr/bin/python3", "/v/bin/python3", "/v/bin/elastrun"};
+  CHECK(interpreter() == "/usr/bin/python3");
+  for (const char* mark : {"/v/bin/../pyvenv.cfg", "/v/bin/../conda-meta"}) {
+    machine.existing = {"train.py", mark};
+    CHECK_MESSAGE(interpreter() == "/v/bin/python3", "as torchrun's first line says");
+  }
+}
+
+TEST_CASE("program: srun calls by the path that PATH gives, which means no other interpreter") {
+  FakeMachine machine;
+  machine.called_as = "/usr/bin/elastrun";
+  machine.programs = {"/v/bin/python3", "/usr/bin/python3", "/usr/bin/elastrun"};
+  machine.variables["PATH"] = "/v/bin:/usr/bin";
+  const auto interpreter = [&] { return machine.job({"train.py"}).spec.interpreter; };
+  CHECK_MESSAGE(interpreter() == "/v/bin/python3", "of the active environment");
+  machine.variables["PATH"] = "/v/bin";
+  CHECK_MESSAGE(interpreter() == "/usr/bin/python3", "the path was chosen by somebody");
+}
+
+TEST_CASE("program: Windows' line end after the interpreter of a script is named") {
+  FakeMachine machine;
+  machine.programs = {"./x.sh"};
+  machine.files["./x.sh"] = "#!/usr/bin/env bash\r\necho\r\n";
+  const auto warnings = machine.job({"--no-python", "./x.sh"}).warnings;
+  REQUIRE(warnings.size() == 1);
+  CHECK(
+      warnings[0].starts_with("the first line of './x.sh', '#!/usr/bin/env bash', ends in CR LF"));
+  machine.files["./x.sh"] = "#!/usr/bin/env bash\necho\r\n";
+  CHECK(machine.job({"--no-python", "./x.sh"}).warnings.empty());
+}
+
+TEST_CASE("program: a missing interpreter is said before anything starts") {
+  FakeMachine machine;
+  machine.programs.clear();
+  CHECK(machine.refusal({"train.py"}).starts_with("1: no python3 and no python in PATH"));
+  machine.variables["PYTHON_EXEC"] = "/opt/py";
+  CHECK(machine.refusal({"train.py"}) ==
+        "1: cannot run the interpreter '/opt/py': No such file or directory");
+  machine.variables["PYTHON_EXEC"] = "";
+  CHECK(machine.refusal({"train.py"}) == "1: PYTHON_EXEC is empty");
+}
+
+TEST_CASE("program: a program must be there and executable") {
+  FakeMachine machine;
+  machine.programs = {"/bin/echo"};
+  machine.existing = {"./plain.txt"};
+  CHECK(machine.refusal({"--no-python", "echo"}) == "accepted");
+  CHECK(machine.refusal({"--no-python", "./nothing"}) ==
+        "1: cannot run the program './nothing': No such file or directory");
+  CHECK(machine.refusal({"--no-python", "nothing"}) ==
+        "1: cannot run the program 'nothing': No such file or directory");
+  CHECK(machine.refusal({"--no-python", "./plain.txt"}) ==
+        "1: cannot run the program './plain.txt': Permission denied");
+}
+
+TEST_CASE("program: where other nodes wait for this one, it lives to tell them") {
+  FakeMachine machine;
+  machine.programs = {"/bin/echo"};
+  const std::string text = "cannot run the program './nothing': No such file or directory";
+  const auto job = machine.job(
+      {"--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--no-python", "./nothing"});
+  CHECK(job.spec.cannot_start == text);
+  REQUIRE(job.refusal);
+  CHECK(job.refusal->text == text);
+  for (const char* more : {"--nnodes=1", "--rdzv-backend=mine", "--standalone", "--dry-run"}) {
+    CAPTURE(more);
+    CHECK(machine
+              .refusal({"--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=n1", more,
+                        "--no-python", "./nothing"})
+              .starts_with("1: "));
+  }
+}
+
+TEST_CASE("program: a missing script is a warning, because Python fails by itself") {
+  FakeMachine machine;
+  CHECK(machine.job({"missing.py"}).warnings ==
+        Words{"the script 'missing.py' does not exist in the current directory"});
+  CHECK(machine.job({"/missing.py"}).warnings == Words{"the script '/missing.py' does not exist"});
+  for (const Words& words :
+       {Words{"train.py"}, Words{"-"}, Words{"-m", "missing"}, Words{"job$local_rank.py"}}) {
+    CHECK(machine.job(words).warnings.empty());
+  }
+  machine.variables["PYTHON_EXEC"] = "python3";
+  CHECK(machine.job({"some.script"}).warnings.empty());
+}
+
+TEST_CASE("host environment: the real machine answers") {
+  const SystemEnvironment around;
+  CHECK(around.count_cpus() >= 1);
+  CHECK(around.variable("PATH").has_value());
+  CHECK(!around.variable("ELASTRUN_NO_SUCH_VARIABLE"));
+  CHECK(around.is_executable("/bin/sh"));
+  CHECK(!around.is_executable("/"));
+  CHECK(around.exists("/"));
+  CHECK(around.make_uuid() != around.make_uuid());
+  CHECK(*around.read_file(std::string(ELASTRUN_SOURCE_DIR) + "/LICENSE") == read_source("LICENSE"));
+  const auto missing = around.read_file("/no/such/file");
+  REQUIRE(!missing.has_value());
+  CHECK(missing.error().text == "/no/such/file: No such file or directory");
+  CHECK(!around.read_file("/").has_value());
 }
 
 }  // namespace elastrun::spec

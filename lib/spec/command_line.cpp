@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/argument_words.hpp"
+#include "spec/command_line.hpp"
 
 #include "core/text.hpp"
+#include "spec/option_help.hpp"
+#include "spec/option_values.hpp"
 
 #include <algorithm>
 #include <array>
@@ -84,7 +86,7 @@ Answer<Reading> read_long(std::string_view word) {
               true, fmt::format("write the option in full: {}", join(names, " or "))});
 }
 
-/// What to do in place of an option of other launchers, or of earlier ones of torch.
+/// Advice in place of an option of other launchers, or of earlier ones of torch.
 std::string_view foreign_option(std::string_view name) {
   constexpr std::array<std::array<std::string_view, 2>, 3> kRows = {{
       {"n np num-proc num-procs num-processes gpus ngpus num-gpus",
@@ -113,48 +115,61 @@ Answer<Reading> read_word(std::string_view word) {
   } else {
     reading.what = is_negative_number(word) ? Reading::What::Positional : Reading::What::Unknown;
   }
-  // As argparse: a word with a blank in it that is not an option is an argument.
+  // argparse takes a word with a blank in it that is not an option for an argument.
   if (reading.what == Reading::What::Unknown && word.find(' ') != std::string_view::npos)
     return Reading{};
   return reading;
 }
 
-Refusal wrong(const OptionRow& option, std::string text, std::string hint = {}) {
-  return {fmt::format("argument {}: {}", error_name(option), std::move(text)), 2, true,
-          std::move(hint)};
+Action action_of(Opt id) {
+  switch (id) {
+    case Opt::Help:
+      return Action::Help;
+    case Opt::Version:
+      return Action::Version;
+    case Opt::PrintCompletion:
+      return Action::Completion;
+    case Opt::InstallInto:
+      return Action::Install;
+    case Opt::PrintConfig:
+      return Action::Config;
+    default:
+      return Action::Run;
+  }
 }
 
-// Reads the words up to the script, one after the other.
+// Reads the words up to the script, one after the other. Each option is checked and taken as soon
+// as it is read, as argparse does: the first error counts, and --help before it wins.
 class Reader {
  public:
   explicit Reader(std::span<const std::string> words) : words_(words) {}
 
-  PlainWords run() {
-    while (at_ < words_.size() && !plain_.refusal) {
+  Answer<CommandLine> run() {
+    while (at_ < words_.size() && line_.action == Action::Run) {
       const std::string& word = words_[at_];
       if (word == "--") return take_script(at_ + 1, true);
       const auto reading = read_word(word);
-      if (!reading) {
-        plain_.refusal = reading.error();
-      } else if (reading->what == Reading::What::Positional) {
-        return take_script(at_, false);
-      } else {
-        ++at_;
-        if (reading->what == Reading::What::Unknown) plain_.unrecognized.push_back(word);
-        if (reading->what == Reading::What::Option) plain_.refusal = take_option(*reading);
+      if (!reading) return std::unexpected(reading.error());
+      if (reading->what == Reading::What::Positional) return take_script(at_, false);
+      ++at_;
+      if (reading->what == Reading::What::Unknown) {
+        line_.unrecognized.push_back(word);
+      } else if (auto refusal = take_option(*reading)) {
+        return std::unexpected(std::move(*refusal));
       }
     }
-    return plain_;
+    return std::move(line_);
   }
 
  private:
   // The script, then its arguments. One `--` is dropped: before the script or right after it.
-  PlainWords take_script(std::size_t first, bool dashes_seen) {
-    for (std::size_t i = first; i < words_.size(); ++i) {
+  Answer<CommandLine> take_script(std::size_t first, bool dashes_seen) {
+    if (first < words_.size()) line_.script = words_[first];
+    for (std::size_t i = first + 1; i < words_.size(); ++i) {
       if (i == first + 1 && !dashes_seen && words_[i] == "--") continue;
-      plain_.positionals.push_back(words_[i]);
+      line_.script_args.push_back(words_[i]);
     }
-    return plain_;
+    return std::move(line_);
   }
 
   std::optional<Refusal> take_option(Reading reading) {
@@ -165,31 +180,47 @@ class Reader {
       const bool more = reading.is_short && reading.value && !reading.value->empty();
       const OptionRow* next = more ? find_letter(reading.value->front()) : nullptr;
       if (reading.value && next == nullptr) {
-        return wrong(flag, "ignored explicit argument " + in_quotes(*reading.value),
-                     "a flag takes no value");
+        return refuse_argument(flag, "ignored explicit argument " + in_quotes(*reading.value),
+                               "a flag takes no value");
       }
-      // In full and with dashes, whatever was typed: parse_options() declares options by that
-      // spelling alone.
-      const bool is_brief = flag.id == Opt::Help && reading.is_short;
-      plain_.options.push_back(is_brief ? "-h" : spelling(flag));
-      if (next == nullptr) return std::nullopt;
+      take(flag, "1");
+      if (line_.action == Action::Help && reading.is_short) line_.argument = "-h";
+      if (next == nullptr || line_.action != Action::Run) return std::nullopt;
       std::string rest = reading.value->substr(1);
       if (rest.starts_with('=')) rest.erase(0, 1);
       reading.option = next;
       reading.value = rest.empty() ? std::nullopt : std::optional(rest);
     }
+    const OptionRow& option = *reading.option;
     if (!reading.value && !take_next_word(reading)) {
-      return wrong(*reading.option, "expected one argument", missing_value_hint(*reading.option));
+      return refuse_argument(option, "expected one argument", missing_value_hint(option));
     }
-    plain_.options.push_back(spelling(*reading.option));
-    plain_.options.push_back(*reading.value);
+    if (auto refusal = check_text(option, *reading.value)) return refusal;
+    take(option, *reading.value);
     return std::nullopt;
+  }
+
+  // The last of several occurrences counts, unless the option repeats: then each adds to what the
+  // line has said already.
+  void take(const OptionRow& option, const std::string& text) {
+    Override given{option.id, text, Origin::CommandLine, spelling(option) + " on the command line"};
+    given.listed = repeats(option.id);
+    const auto before = std::ranges::find(line_.given, option.id, &Override::id);
+    if (given.listed) {
+      if (before != line_.given.end()) given.items = std::move(before->items);
+      given.items.push_back(text);
+      given.text = join(given.items, ",");
+    }
+    if (before != line_.given.end()) line_.given.erase(before);
+    line_.given.push_back(std::move(given));
+    line_.action = action_of(option.id);
+    line_.argument = text;
   }
 
   bool take_next_word(Reading& reading) {
     if (at_ >= words_.size() || words_[at_] == "--") return false;
     const auto next = read_word(words_[at_]);
-    // As argparse: a word that looks like an option is never a value, except for a negative number.
+    // argparse takes no word that looks like an option for a value, but a negative number.
     if (!next || next->what != Reading::What::Positional) return false;
     reading.value = words_[at_++];
     return true;
@@ -203,51 +234,10 @@ class Reader {
 
   std::span<const std::string> words_;
   std::size_t at_ = 0;
-  PlainWords plain_;
+  CommandLine line_;
 };
 
 }  // namespace
-
-std::string in_quotes(std::string_view text) {
-  // As Python's repr(), which torchrun's messages use, and which tools look for.
-  const bool has_single = text.find('\'') != std::string_view::npos;
-  const bool has_double = text.find('"') != std::string_view::npos;
-  const char quote = has_single && !has_double ? '"' : '\'';
-  std::string out(1, quote);
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == quote || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (c == '\n' || c == '\t' || c == '\r') {
-      out += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
-    } else if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
-    } else {
-      out += c;
-    }
-  }
-  return out + quote;
-}
-
-std::optional<Refusal> check_text(const OptionRow& option, std::string_view text) {
-  if (option.kind == Kind::Int && !parse_int(text)) {
-    return wrong(option, "invalid int value: " + in_quotes(text), "expected a whole number");
-  }
-  if (option.kind == Kind::Float && !parse_float(text)) {
-    return wrong(option, "invalid float value: " + in_quotes(text), "expected a number");
-  }
-  if (option.kind != Kind::Choice) return std::nullopt;
-  const auto allowed = choices(option);
-  if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return std::nullopt;
-  std::vector<std::string> shown;
-  for (const auto& choice : allowed) shown.push_back(in_quotes(choice));
-  const auto near = nearest(text, allowed);
-  return wrong(
-      option,
-      fmt::format("invalid choice: {} (choose from {})", in_quotes(text), join(shown, ", ")),
-      near ? "did you mean " + *near + "?" : "");
-}
 
 std::string misplaced_option(const std::vector<std::string>& script_args) {
   for (const auto& word : script_args) {
@@ -264,7 +254,7 @@ std::string misplaced_option(const std::vector<std::string>& script_args) {
   return {};
 }
 
-PlainWords plain_words(std::span<const std::string> words) {
+Answer<CommandLine> parse_command_line(std::span<const std::string> words) {
   return Reader(words).run();
 }
 
@@ -290,6 +280,14 @@ Refusal unrecognized(const std::vector<std::string>& words) {
   }
   if (refusal.hint.empty()) refusal.hint = "arguments of the script follow the script";
   return refusal;
+}
+
+std::string refusal_text(const Refusal& refusal, std::string_view program) {
+  std::string text = refusal.with_usage ? usage_text(program) : std::string();
+  text += fmt::format("{}: error: {}\n", program, refusal.text);
+  if (refusal.hint.empty()) return text;
+  for (const auto& line : split(refusal.hint, '\n')) text += fmt::format("  {}\n", line);
+  return text;
 }
 
 }  // namespace elastrun::spec

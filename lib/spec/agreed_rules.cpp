@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/restart_rules.hpp"
+
+#include "spec/agreed_rules.hpp"
 
 #include "core/signal_names.hpp"
 #include "core/text.hpp"
@@ -155,6 +156,28 @@ Result<std::vector<RestartRuleLine>> parse_restart_rules(std::string_view text) 
     rules.push_back(std::move(*rule));
   }
   return rules;
+}
+
+namespace {
+
+// It travels with each join, and is printed.
+constexpr std::size_t kLongestTopology = 256;
+// The deepest fabrics have five. Each costs the coordinator a look at all nodes.
+constexpr std::size_t kMostLevels = 16;
+
+}  // namespace
+
+std::string topology_problem(std::string_view address) {
+  if (address.size() > kLongestTopology) {
+    return fmt::format("it has {} bytes, more than {}", address.size(), kLongestTopology);
+  }
+  // Printable ASCII without spaces: what switches, racks and Kubernetes's labels are called.
+  const auto bad = std::ranges::find_if(address, [](char one) { return one <= ' ' || one > '~'; });
+  if (bad != address.end()) return "it has a byte that is not printable ASCII, or a space";
+  const auto levels = split(address, '.');
+  if (levels.size() > kMostLevels)
+    return fmt::format("it has {} levels, more than {}", levels.size(), kMostLevels);
+  return std::ranges::find(levels, "") == levels.end() ? "" : "one of its levels is empty";
 }
 
 }  // namespace elastrun::spec
