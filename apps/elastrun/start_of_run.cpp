@@ -2,7 +2,7 @@
 
 #include "elastrun/start_of_run.hpp"
 
-#include "agent/round/worker_plans.hpp"
+#include "agent/round/placement.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/write_all.hpp"

@@ -4,10 +4,10 @@
 #include "agent/files/run_files.hpp"
 #include "agent/hang/hang_services.hpp"
 #include "agent/loop/agent.hpp"
+#include "agent/loop/run_context.hpp"
 #include "agent/loop/saving.hpp"
 #include "agent/round/shared_pages.hpp"
 #include "agent/round/worker_channel.hpp"
-#include "agent/round/worker_plans.hpp"
 #include "agent/telemetry/run_telemetry.hpp"
 #include "agent/web/web_services.hpp"
 #include "core/clock.hpp"
@@ -19,6 +19,7 @@
 #include "launcher/restart_memory_file.hpp"
 #include "launcher/run_signals.hpp"
 #include "launcher/status/run_status.hpp"
+#include "launcher/worker_plans.hpp"
 #include "launcher/workers/binding.hpp"
 #include "launcher/workers/fork_serving.hpp"
 #include "launcher/workers/worker_messages.hpp"
@@ -27,9 +28,7 @@
 #include "spec/job_spec.hpp"
 #include "system/oom_kills.hpp"
 
-#include <array>
 #include <boost/asio/io_context.hpp>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,47 +36,29 @@
 
 namespace elastrun::agent {
 
-/// What the restart policy and a preemption need on this node, beside the agent: how far the
-/// workers are, the ledger's file, the check before a restart, and what asks the job to save and
-/// end.
-class RestartParts {
- public:
-  struct Parts {
-    boost::asio::io_context& loop;
-    Clock& clock;
-    const spec::JobSpec& spec;
-    SharedPages& pages;
-    files::BlockingCalls& thread;
-    std::function<void(rendezvous::Report)> report;
-    RestartCheck::Needs needs;  // of the store, before each restart
-  };
-  explicit RestartParts(Parts parts);
-
-  std::array<Observer*, 2> observers() { return {&saving_, &memory_}; }
-  Saving& saving() { return saving_; }
-  /// Empty: the policy does not ask for it.
-  std::function<void(RestartCheck::Then)> check();
-  /// From now on, until `end`, a file or the end of a Slurm job may call `preempt`.
-  void begin(PreemptionSources::Preempt preempt);
-  void end() { sources_.reset(); }
-
- private:
-  const Parts parts_;
-  Saving saving_;
-  RestartMemoryFile memory_;
-  std::optional<PreemptionSources> sources_;
-  std::optional<RestartCheck> check_;
-};
-
 /// What an earlier start has left in --restart-memory; null: nothing. Before the loop, for a
 /// limited time.
 Result<std::shared_ptr<const rendezvous::RestartMemory>> read_restart_memory(
     const spec::JobSpec& spec, WallTime now);
 
+/// The ground on which a run stands: made before all its parts, and ends after them.
+struct RunGround {
+  explicit RunGround(guardian::Agent& guardian);
+
+  process::DescriptorLimit descriptors_;
+  boost::asio::io_context loop_{1};
+  std::unique_ptr<Clock> clock_;
+  files::Lanes lanes_;
+  std::optional<logs::AgentLog> agent_log_;
+  logs::Console console_;
+  std::unique_ptr<process::PosixLauncher> launcher_;
+  process::Containment containment_;
+};
+
 /// The run of one job on this node with everything it takes, each part of which borrows those
 /// above it. The programs and LocalElasticAgent share it; one at a time in a process, because it
 /// takes signals, children and console for itself.
-class JobRun {
+class JobRun final : private RunGround, public RunContext {
  public:
   /// Makes them all; starts nothing. Fails with Usage, Io, Store or Rendezvous.
   static Started<std::unique_ptr<JobRun>> make(const spec::JobSpec& spec, guardian::Agent& guardian,
@@ -87,7 +68,7 @@ class JobRun {
   /// those of telemetry::metrics::configure, and its routes.
   void tell_process() { telemetry_->tell_process(); }
   /// Before run(), which then ends as by SIGTERM when one of these can be read from.
-  void end_with(const std::vector<int>& descriptors);
+  void end_with(std::vector<int> descriptors) { ends_with_ = std::move(descriptors); }
   /// Runs the job to its end, and removes what was only temporary.
   JobResult run();
   /// Signals that come from now on change nothing any more: for a program that only has to say how
@@ -108,65 +89,61 @@ class JobRun {
   bool is_temporary() const { return layout_.is_temporary(); }
 
  private:
-  JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout);
+  JobRun(const spec::JobSpec& its_spec, guardian::Agent& its_guardian, logs::Layout layout);
   // The steps of make(), in order.
   Status meet(OwnRendezvous own);
   Status open_web();
   void make_agent();
   Status open_records();
 
-  HangServices::Parts hang_parts();
   RunParts telemetry_parts();
-  RunFiles::Parts file_parts();
-  WorkerPlans::Parts plan_parts();
-  Agent::Parts agent_parts();
-  rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
-  RunSignals::Parts signal_parts();
-  const workers::Group* group() const { return agent_ ? agent_->group() : nullptr; }
-  const workers::Worker* worker_of(pid_t process) const { return agent_->worker_of(process); }
-  void explain(workers::Failure& failure);
-  void signalled(const process::SignalEvent& event, process::Demand demand);
-  /// `deadline` 0: what the job's options say.
-  void preempt(const std::string& why, Duration deadline);
-  std::string channel_path();
-  process::KillResult sweep(Duration limit);
+
+  void post(Fact fact) override { agent_->post(std::move(fact)); }
+  const workers::Worker* worker_of(pid_t process) const override {
+    return agent_->worker_of(process);
+  }
+  const workers::Group* group() const override { return agent_ ? agent_->group() : nullptr; }
+  Result<std::vector<workers::WorkerPlan>> plan(const rendezvous::Round& round) override;
+  rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push) override;
+  void check(RestartCheck::Then then) override;
+  void explain(workers::Failure& failure) override;
+  workers::ErrorFileReader::Read error_file_reader() override;
+  std::uint64_t written() const override;
+  void catch_up() override { channel_.catch_up(); }
+  void release() override { channel_.release(); }
+  TimePoint activity() const override;
+  std::string lasting_report() const override;
+  void save_takes(Duration time) override;
+
   void end_all(const JobResult& result);
   bool keeps_records() const;
   bool files_are_near() const;
 
-  const spec::JobSpec& spec_;
-  guardian::Agent& guardian_;
-  process::DescriptorLimit descriptors_;
-  boost::asio::io_context loop_{1};
-  std::unique_ptr<Clock> clock_;
-  TimePoint started_;
-  files::Lanes lanes_;
-  std::optional<logs::AgentLog> agent_log_;
-  logs::Console console_;
+  const TimePoint started_;
   logs::Layout layout_;
   RunStatus status_;
   logs::StreamFactory streams_;
-  std::unique_ptr<process::PosixLauncher> launcher_;
-  process::Containment containment_;
-  bool survivors_ = false;  // after all the time that SIGKILL may take
   WorkerChannel channel_;
-  SharedPages pages_{spec_};
+  SharedPages pages_;
   system::OomKills oom_kills_;
   rendezvous::Node self_;
   RendezvousSetup place_;
-  std::unique_ptr<HangServices> hang_;
+  std::optional<Saving> saving_;
+  std::optional<HangServices> hang_;
   std::unique_ptr<RunTelemetry> telemetry_;
   Binding binding_;
   std::unique_ptr<ForkServing> forks_;  // null: all workers are started by exec
   std::unique_ptr<WebServices> web_;    // null: none asked for
-  std::optional<RestartParts> restarts_;
+  RestartMemoryFile memory_;
+  std::optional<RestartCheck> check_;  // none: the policy does not ask for it
+  std::optional<PreemptionSources> sources_;
   Observers observers_;
   std::optional<WorkerMessages> messages_;
-  std::unique_ptr<RunFiles> files_;
-  std::unique_ptr<WorkerPlans> plans_;
-  std::unique_ptr<Agent> agent_;
-  std::unique_ptr<RunSignals> signals_;
-  std::vector<std::unique_ptr<process::DeathWatch>> callers_;
+  std::optional<RunFiles> files_;
+  std::optional<WorkerPlans> plans_;
+  std::optional<Agent> agent_;
+  std::optional<RunSignals> signals_;
+  std::vector<int> ends_with_;
   TimePoint store_needed_until_;
 };
 

@@ -52,22 +52,19 @@ Duration preemption_margin(std::optional<Duration> save, Duration most) {
   return std::min(wanted, most);
 }
 
-PreemptionSources::PreemptionSources(boost::asio::io_context& loop, Clock& clock,
-                                     const spec::JobSpec& spec, const std::string& end,
-                                     Preempt preempt)
-    : clock_(clock),
-      file_(spec.preempt_file),
-      timeout_(spec.preempt_timeout.value_or(spec.shutdown_timeout)),
-      preempt_(std::move(preempt)),
-      alarm_(clock.make_alarm()) {
-  if (!spec.saves_when_preempted()) return;
-  if (!file_.empty()) watch_file(loop);
+PreemptionSources::PreemptionSources(RunContext& run, const std::string& end)
+    : run_(run),
+      file_(run.spec.preempt_file),
+      timeout_(run.spec.preempt_timeout.value_or(run.spec.shutdown_timeout)),
+      alarm_(run.clock.make_alarm()) {
+  if (!run.spec.saves_when_preempted()) return;
+  if (!file_.empty()) watch_file();
   if (end.empty()) return;
   const auto seconds = parse_int(end);
   // 2^33 s: nanoseconds of much more do not fit into 64 bits.
   const bool is_time = seconds && *seconds > 0 && *seconds <= 1LL << 33;
   const Duration left =
-      is_time ? WallTime(std::chrono::seconds(*seconds)) - clock.wall() : Duration::zero();
+      is_time ? WallTime(std::chrono::seconds(*seconds)) - run.clock.wall() : Duration::zero();
   // A job that ended at once for this would be requeued, and end at once again.
   if (left <= Duration::zero()) {
     log::warning(kPreemptArea, "SLURM_JOB_END_TIME={}: {}, ignored; {}", printable(end),
@@ -75,17 +72,17 @@ PreemptionSources::PreemptionSources(boost::asio::io_context& loop, Clock& clock
                  "scontrol show job has the end of this allocation");
     return;
   }
-  end_ = clock.now() + left;
+  end_ = run.clock.now() + left;
   // A save that seemed to take longer must not end each start behind its first checkpoint: a
   // requeue would follow, and the next one.
   most_ = std::clamp<Duration>(left / 2, Duration::zero(),
-                               spec.preempt_timeout.value_or(PreemptionSources::kMost));
+                               run.spec.preempt_timeout.value_or(PreemptionSources::kMost));
   margin_ = preemption_margin({}, most_);
   arm();
 }
 
 // A file on the pod's own file system: others would not tell of changes made elsewhere.
-void PreemptionSources::watch_file(boost::asio::io_context& loop) {
+void PreemptionSources::watch_file() {
   const int fd = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
   const auto folder = watched_folder(file_);
   if (fd < 0 || ::inotify_add_watch(fd, folder.c_str(), kEvents) < 0) {
@@ -94,8 +91,8 @@ void PreemptionSources::watch_file(boost::asio::io_context& loop) {
     if (fd >= 0) ::close(fd);
     return;
   }
-  events_ = std::make_unique<boost::asio::posix::stream_descriptor>(loop, fd);
-  again_ = clock_.make_alarm();
+  events_ = std::make_unique<boost::asio::posix::stream_descriptor>(run_.loop, fd);
+  again_ = run_.clock.make_alarm();
   // One that a last run has left says nothing of this one.
   if (::access(file_.c_str(), F_OK) == 0) {
     is_old_ = ::unlink(file_.c_str()) != 0;
@@ -131,12 +128,12 @@ void PreemptionSources::look() {
       log::warning(kPreemptArea, "--preempt-file {}: {} is gone, and is looked for each second",
                    file_, folder);
     }
-    return again_->arm(clock_.now() + kAgain, [this] { look(); });
+    return again_->arm(run_.clock.now() + kAgain, [this] { look(); });
   }
   is_gone_ = false;
   const bool there = ::access(file_.c_str(), F_OK) == 0;
   is_old_ = is_old_ && there;
-  if (there && !is_old_) return preempt_(file_ + " is there", timeout_);
+  if (there && !is_old_) return run_.post(PreemptCame{file_ + " is there", timeout_});
   await_event();
 }
 
@@ -147,8 +144,8 @@ void PreemptionSources::save_takes(Duration time) {
 
 void PreemptionSources::arm() {
   alarm_->arm(*end_ - margin_, [this] {
-    preempt_("the end of the Slurm job",
-             std::min(margin_, std::max(*end_ - clock_.now(), Duration::zero())));
+    const Duration left = std::min(margin_, *end_ - run_.clock.now());
+    run_.post(PreemptCame{"the end of the Slurm job", left > Duration::zero() ? left : timeout_});
   });
 }
 

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/loop/run_context.hpp"
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
 #include "core/unique_fd.hpp"
-#include "spec/job_spec.hpp"
 
 #include <array>
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,8 +18,6 @@ namespace elastrun::agent {
 /// (--preempt-file), and the end that Slurm has told for the job's allocation.
 class PreemptionSources {
  public:
-  using Preempt = std::function<void(std::string why, Duration deadline)>;
-
   /// The time to save in before an end that is known: twice what a save has taken, at least
   /// kLeast; before any save is known kUnknown. At most --preempt-timeout, or kMost without it, and
   /// half of the time that was left at the start.
@@ -29,23 +25,21 @@ class PreemptionSources {
                             kMost = std::chrono::minutes(5);
 
   /// Does nothing for a job that has no preemption options. `end`: SLURM_JOB_END_TIME; empty: none.
-  PreemptionSources(boost::asio::io_context& loop, Clock& clock, const spec::JobSpec& spec,
-                    const std::string& end, Preempt preempt);
+  PreemptionSources(RunContext& run, const std::string& end);
   ~PreemptionSources() { lifetime_.end(); }
 
   /// A save has taken so long.
   void save_takes(Duration time);
 
  private:
-  void watch_file(boost::asio::io_context& loop);
+  void watch_file();
   void await_event();
   void look();
   void arm();
 
-  Clock& clock_;
+  RunContext& run_;
   const std::string file_;
   const Duration timeout_;
-  const Preempt preempt_;
   std::optional<TimePoint> end_;
   Duration most_ = kMost, margin_ = kUnknown;
   std::unique_ptr<Alarm> alarm_, again_;

@@ -3,6 +3,7 @@
 #include "launcher/restart_check.hpp"
 
 #include "core/log.hpp"
+#include "core/temporary_places.hpp"
 #include "core/unique_fd.hpp"
 #include "store/listening.hpp"
 
@@ -13,7 +14,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -73,18 +73,6 @@ std::string port_fault(const rendezvous::StorePlan& plan) {
   return text;
 }
 
-NodeCheck::NodeCheck(std::vector<std::string> directories, std::size_t workers,
-                     std::function<std::vector<system::GpuUse>()> sample,
-                     std::function<void()> wait)
-    : directories_(std::move(directories)),
-      workers_(workers),
-      sample_(sample ? std::move(sample) : std::function<std::vector<system::GpuUse>()>([this] {
-        return nvml_.sample();
-      })),
-      wait_(wait ? std::move(wait) : std::function<void()>([] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      })) {}
-
 std::string NodeCheck::fault(const std::optional<rendezvous::StorePlan>& needs) {
   for (const auto& directory : directories_) {
     if (auto text = disk_fault(directory); !text.empty()) return text;
@@ -97,25 +85,26 @@ std::string NodeCheck::fault(const std::optional<rendezvous::StorePlan>& needs) 
     text = transient_fault(needs);
     // An Xid does not go away; memory and ports may need seconds.
     if (text.empty() || text.contains("Xid")) return text;
-    wait_();
+    wait();
   }
   return text;
 }
 
 std::string NodeCheck::transient_fault(const std::optional<rendezvous::StorePlan>& needs) {
-  const auto now = sample_();
+  const auto now = sample();
   // With a worker for each GPU the node is this job's alone, and so is all memory in use.
   auto text = gpu_fault(before_, now, now.size() <= workers_);
   return text.empty() && needs ? port_fault(*needs) : text;
 }
 
-RestartCheck::RestartCheck(const boost::asio::any_io_executor& loop, Clock& clock,
-                           std::vector<std::string> directories, std::size_t workers, Needs needs)
-    : clock_(clock),
-      needs_(std::move(needs)),
-      check_(std::make_shared<NodeCheck>(std::move(directories), workers)),
-      calls_(loop, files::BlockingCalls::WithoutThread::Refuse),
-      limit_(clock.make_alarm()) {
+RestartCheck::RestartCheck(RunContext& run, const RoundStore& store)
+    : clock_(run.clock),
+      store_(store),
+      check_(std::make_shared<NodeCheck>(
+          std::vector<std::string>{run.spec.log_dir, temporary_places().front()},
+          static_cast<std::size_t>(run.spec.nproc_per_node))),
+      calls_(run.loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse),
+      limit_(run.clock.make_alarm()) {
   calls_.make(
       "the GPUs of this node", [check = check_]() -> Result<bool> { return check->begin(), true; },
       [](const Result<bool>&) {});
@@ -129,7 +118,9 @@ void RestartCheck::look(Then then) {
   });
   calls_.make(
       "the check of this node",
-      [check = check_, needs = needs_()]() -> Result<std::string> { return check->fault(needs); },
+      [check = check_, needs = store_.needs()]() -> Result<std::string> {
+        return check->fault(needs);
+      },
       [this, alive = lifetime_.token()](const Result<std::string>& fault) {
         if (alive) answer(fault.value_or(std::string()));
       });

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/loop/run_context.hpp"
+#include "agent/round/round_store.hpp"
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
 #include "files/blocking_calls.hpp"
 #include "rendezvous/session/session.hpp"
 #include "system/nvml.hpp"
 
-#include <boost/asio/any_io_executor.hpp>
+#include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace elastrun::agent {
@@ -37,24 +42,25 @@ class NodeCheck {
   /// For what may need a moment after the end of a process: memory of a GPU, ports.
   static constexpr int kLooks = 20;
 
-  /// `directories` are written to. `sample`, `wait`: for tests; nothing: the driver, 200 ms.
-  /// `workers`: of this node; where it has more GPUs, others may be at work on the rest.
-  explicit NodeCheck(std::vector<std::string> directories, std::size_t workers,
-                     std::function<std::vector<system::GpuUse>()> sample = {},
-                     std::function<void()> wait = {});
+  /// `directories` are written to. `workers`: of this node; where it has more GPUs, others may be
+  /// at work on the rest.
+  NodeCheck(std::vector<std::string> directories, std::size_t workers)
+      : directories_(std::move(directories)), workers_(workers) {}
+  virtual ~NodeCheck() = default;
   /// Before the workers are started for the first time.
-  void begin() { before_ = sample_(); }
+  void begin() { before_ = sample(); }
   /// Sentence for people; empty: nothing is wrong. `needs`: as RoundStore::needs.
   std::string fault(const std::optional<rendezvous::StorePlan>& needs = {});
 
  private:
+  // Tests have other GPUs, and more time.
+  virtual std::vector<system::GpuUse> sample() { return nvml_.sample(); }
+  virtual void wait() { std::this_thread::sleep_for(std::chrono::milliseconds(200)); }
   std::string transient_fault(const std::optional<rendezvous::StorePlan>& needs);
 
   const std::vector<std::string> directories_;
   const std::size_t workers_;
   system::Nvml nvml_;
-  const std::function<std::vector<system::GpuUse>()> sample_;
-  const std::function<void()> wait_;
   std::vector<system::GpuUse> before_;
 };
 
@@ -63,11 +69,10 @@ class NodeCheck {
 class RestartCheck {
  public:
   using Then = std::function<void(std::string fault)>;
-  using Needs = std::function<std::optional<rendezvous::StorePlan>()>;
   static constexpr Duration kLimit = std::chrono::seconds(5);
 
-  RestartCheck(const boost::asio::any_io_executor& loop, Clock& clock,
-               std::vector<std::string> directories, std::size_t workers, Needs needs);
+  /// Looks at the log directory, the temporary one and the ports of the store. Borrows both.
+  RestartCheck(RunContext& run, const RoundStore& store);
   ~RestartCheck() { lifetime_.end(); }
 
   /// `then` runs once, never inside this call; empty: nothing is wrong, or it could not be asked.
@@ -77,7 +82,7 @@ class RestartCheck {
   void answer(std::string fault);
 
   Clock& clock_;
-  const Needs needs_;
+  const RoundStore& store_;
   std::shared_ptr<NodeCheck> check_;  // with a call
   files::BlockingCalls calls_;
   std::unique_ptr<Alarm> limit_;

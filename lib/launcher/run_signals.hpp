@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/files/run_files.hpp"
+#include "agent/loop/agent.hpp"
+#include "agent/loop/run_context.hpp"
+#include "agent/telemetry/run_telemetry.hpp"
 #include "core/clock.hpp"
-#include "logs/console.hpp"
-#include "process/containment.hpp"
-#include "process/guardian.hpp"
+#include "logs/status_line.hpp"
+#include "logs/stream_factory.hpp"
 #include "process/signals.hpp"
-#include "spec/job_spec.hpp"
-#include "workers/group.hpp"
 #include "workers/passing_signals.hpp"
 
-#include <boost/asio/io_context.hpp>
-#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -24,27 +23,19 @@ namespace elastrun::agent {
 /// forwarded, unless they are handled.
 class RunSignals {
  public:
-  struct Parts {
-    boost::asio::io_context& loop;
-    Clock& clock;
-    guardian::Agent& guardian;
-    const spec::JobSpec& spec;
-    logs::Console& console;
-    process::Containment& containment;
-    std::function<void(const process::SignalEvent&, process::Demand)> demanded;
-    /// The group while it runs; null: there is none that a signal can be passed on to.
-    std::function<const workers::Group*()> running;
-    std::function<void()> resized;  // the terminal
-    std::function<void()> guardian_gone;
-  };
-  static std::unique_ptr<RunSignals> start(Parts parts);
+  /// Listens from now on. Borrows all.
+  RunSignals(RunContext& run, Agent& agent, RunTelemetry& telemetry, RunFiles& files,
+             logs::StreamFactory& streams, logs::StatusLine& line);
 
+  /// Ends the run as SIGTERM does when one of these can be read from: the process that started it
+  /// has gone.
+  void end_with(const std::vector<int>& descriptors);
   /// What comes from now on changes nothing.
   void ignore_rest();
 
  private:
-  explicit RunSignals(Parts parts);
   void listen();
+  void heard(const process::SignalEvent& event, process::Demand demand);
   void listen_to_passing();
   void watch_around();
   void heard_passing(const process::SignalEvent& event);
@@ -52,13 +43,20 @@ class RunSignals {
   void decide(int signal);
   void pass_on(int signal) const;
 
-  const Parts parts_;
+  RunContext& run_;
+  Agent& agent_;
+  RunTelemetry& telemetry_;
+  RunFiles& files_;
+  logs::StreamFactory& streams_;
+  logs::StatusLine& line_;
   const process::SignalList handled_;
   process::SignalEscalation escalation_;
   workers::PassingSignals passing_;
   std::map<int, std::unique_ptr<Alarm>> alarms_;  // of the forwarded ones
   std::unique_ptr<process::SignalSource> source_, passing_source_, resizes_;
   std::unique_ptr<process::DeathWatch> guardian_watch_;
+  std::vector<std::unique_ptr<process::DeathWatch>> callers_;
+  bool callers_gone_ = false;
 };
 
 }  // namespace elastrun::agent

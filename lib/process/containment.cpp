@@ -225,6 +225,7 @@ ProcessTable Containment::processes() const {
 }
 
 KillResult Containment::sweep(Duration limit) {
+  left_alive_ = false;
   if (!any_live_child()) {
     reap_adopted(not_to_touch());
     return {};
@@ -232,6 +233,7 @@ KillResult Containment::sweep(Duration limit) {
   // In one step, before the table: what forks faster than it is read ends here.
   if (cgroup_ && !launcher_.any_running()) kill_cgroup(cgroup_->path());
   const KillResult result = kill_descendants(not_to_touch(), limit);
+  left_alive_ = !result.alive.empty();
   if (!reap_adopted(not_to_touch())) reap_adopted_by_table(not_to_touch());
   return result;
 }

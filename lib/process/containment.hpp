@@ -4,8 +4,8 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "process/cgroup.hpp"
-#include "process/descendants.hpp"
 #include "process/guardian.hpp"
+#include "process/job_processes.hpp"
 #include "process/posix_launcher.hpp"
 #include "process/signals.hpp"
 
@@ -48,7 +48,7 @@ EndedCgroups end_stale_cgroups(const std::string& parent, Duration limit);
 /// children only those that it did not have before this object was made.
 ///
 /// Reaps adopted orphans that end while the job runs, so that they do not pile up as zombies.
-class Containment {
+class Containment final : public JobProcesses {
  public:
   /// The three must outlive it; `guardian` may be null. Makes this process a subreaper.
   Containment(boost::asio::io_context& io, const PosixLauncher& launcher,
@@ -56,7 +56,7 @@ class Containment {
   Containment(const Containment&) = delete;
   Containment& operator=(const Containment&) = delete;
   /// Ends everything that is left, as end_attempt; does not wait again for what has outlived that.
-  ~Containment();
+  ~Containment() override;
 
   /// Children of this process that are not the job's, and what is below those: from now on they are
   /// left alone. `others` is asked whenever that matters; several add up.
@@ -72,11 +72,9 @@ class Containment {
   /// The directory of the attempt's cgroup, or "".
   std::string cgroup_path() const;
 
-  /// Live descendants that the sweep would kill: nothing is done to them. One system call when none
-  /// is there.
-  ProcessTable leftovers() const;
-  /// All live processes of the job, the workers included.
-  ProcessTable processes() const;
+  /// Costs one system call when none is there.
+  ProcessTable leftovers() const override;
+  ProcessTable processes() const override;
   /// `call` runs on the loop when a child of this process has ended, a worker or an orphan of one:
   /// time to look again at what is left.
   void on_child_end(std::function<void()> call) { on_child_end_ = std::move(call); }
@@ -84,7 +82,9 @@ class Containment {
   /// Kills every descendant but the launcher's children that still run and what is below those.
   /// An orphan of a running child cannot be told from one of an ended child and is killed as well:
   /// so call it when the workers are not to live on. Microseconds if nothing is left.
-  KillResult sweep(Duration limit);
+  KillResult sweep(Duration limit) override;
+  /// Whether the last sweep could not end all.
+  bool left_alive() const { return left_alive_; }
   /// SIGKILL for all at once, the workers too (which are then still to be awaited); not waiting.
   void kill_all();
   /// Waits for the workers' ends no more: kills all, then removes the cgroup. What outlives `limit`
@@ -108,6 +108,7 @@ class Containment {
   std::optional<Cgroup> cgroup_, next_cgroup_;
   int made_ = 0;
   bool survivors_ = false;  // of the end of the last attempt
+  bool left_alive_ = false;
   int hidden_orphans_ = 0;  // child signals since the process table was last read for zombies
   std::function<void()> on_child_end_;
   std::vector<std::function<std::vector<pid_t>()>> others_;

@@ -8,6 +8,7 @@
 #include "process/signals.hpp"
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <csignal>
 #include <fmt/format.h>
 #include <utility>
@@ -193,15 +194,20 @@ bool is_of_terminals(int signal) {
 
 }  // namespace
 
-Group::Group(Parts parts, Limits limits, std::function<void(Event)> on_event)
-    : parts_(std::move(parts)),
+Group::Group(boost::asio::io_context& loop, Clock& clock, process::Launcher& launcher,
+             process::JobProcesses& processes, Owner& owner, Limits limits,
+             ErrorFileReader::Read read)
+    : loop_(loop),
+      real_clock_(clock),
+      launcher_(launcher),
+      processes_(processes),
+      owner_(owner),
       limits_(limits),
-      on_event_(std::move(on_event)),
-      awake_(parts_.clock),
+      awake_(clock),
       // With other nodes a pause of this machine counts: the coordinator begins the next round when
       // the grace is over by its clock, and two groups must not be at work at once.
-      clock_(limits_.with_pauses ? parts_.clock : awake_),
-      error_files_(clock_, parts_.read_error_files),
+      clock_(limits_.with_pauses ? clock : awake_),
+      error_files_(clock_, std::move(read)),
       alarm_(clock_.make_alarm()) {}
 
 /// All get the signal before the first of them is waited for.
@@ -218,8 +224,8 @@ Status Group::start(std::vector<WorkerPlan> plans) {
       plan.request.stdout_fd = plan.streams->stdout_fd();
       plan.request.stderr_fd = plan.streams->stderr_fd();
     }
-    auto child = parts_.launcher.start(
-        plan.request, [this, index](const process::Exit& exit) { ended(index, exit); });
+    auto child = launcher_.start(plan.request,
+                                 [this, index](const process::Exit& exit) { ended(index, exit); });
     if (!child) {
       for (const auto& worker : workers_) worker.child->signal_group(SIGKILL);
       workers_.clear();  // reaps them
@@ -285,24 +291,24 @@ void Group::returned(pid_t pid) {
 void Group::release_returned() {
   const bool all =
       std::ranges::all_of(workers_, [](const Worker& w) { return w.returned || w.exit; });
-  if (all && parts_.release) parts_.release();
+  if (all) owner_.all_returned();
 }
 
 void Group::emit(Event event) {
   const auto alive = lifetime_.token();
   // Posted: the agent may destroy this group when it hears of it, and a child's call may be under
   // way.
-  parts_.post([this, alive, event] {
-    if (alive) on_event_(event);
+  boost::asio::post(loop_, [this, alive, event] {
+    if (alive) owner_.group_event(event);
   });
 }
 
 void Group::stop(int signal, Duration grace) {
   const auto until = clock_.now() + grace;
-  if (stage_ == Stage::Running) stopped_at_ = parts_.clock.now();
+  if (stage_ == Stage::Running) stopped_at_ = real_clock_.now();
   if (stage_ == Stage::Running || stage_ == Stage::Asking) {
     const bool sooner = stage_ == Stage::Running || until < deadline_;
-    if (stage_ == Stage::Running && parts_.apart) {
+    if (stage_ == Stage::Running) {
       // Later, since workers that end at once should not cost a look at the process table.
       ask_apart_at_ = clock_.now() + std::min(kMoment, grace / 4);
     }
@@ -326,13 +332,13 @@ void Group::finish(Duration time_limit) {
 
 void Group::kill() {
   if (stage_ >= Stage::Draining) return;  // no worker is left
-  if (stage_ == Stage::Running) stopped_at_ = parts_.clock.now();
+  if (stage_ == Stage::Running) stopped_at_ = real_clock_.now();
   stage_ = Stage::Killing;
   asked_ = killed_ = true;
   begin_killing();
   send_signal(workers_, SIGKILL);
   // With the groups, and not when they have ended: what has left them may start further processes.
-  if (parts_.sweep) swept_ += parts_.sweep(Duration::zero()).killed;
+  swept_ += processes_.sweep(Duration::zero()).killed;
   deadline_ = *given_up_at_;
   alarm_->arm(deadline_, [this] { deadline_passed(); });
   advance();
@@ -359,15 +365,13 @@ void Group::ask_all(int signal) {
 
 /// A worker that is not in the table has just ended, or /proc is not ours: its whole group then.
 bool Group::ask_trainers(int signal) {
-  if (!parts_.processes || is_of_terminals(signal)) return false;
-  const auto job = parts_.processes();
+  if (is_of_terminals(signal)) return false;
+  const auto job = processes_.processes();
   std::vector<pid_t> pids;
   for (const auto& worker : workers_) pids.push_back(worker.pid);
-  summons_.emplace(parts_.wrapper_of, std::move(pids), job, asked_at_);
-  if (parts_.leaves_to) {
-    ask_waited_for_at_ = clock_.now() + (deadline_ - clock_.now()) / 2;
-  }
-  parts_.signal_each(summons_->next(job), signal);
+  summons_.emplace(processes_, std::move(pids), job, asked_at_);
+  ask_waited_for_at_ = clock_.now() + (deadline_ - clock_.now()) / 2;
+  processes_.signal_each(summons_->next(job), signal);
   for (const auto& worker : workers_) {
     const bool seen =
         std::ranges::any_of(job, [&](const auto& one) { return one.pid == worker.pid; });
@@ -378,22 +382,22 @@ bool Group::ask_trainers(int signal) {
 }
 
 void Group::ask_next() {
-  if (summons_) parts_.signal_each(summons_->next(parts_.processes()), asked_with_);
+  if (summons_) processes_.signal_each(summons_->next(processes_.processes()), asked_with_);
 }
 
 /// Some tell the signal to the one below themselves, which then has had time to save.
 void Group::ask_waited_for() {
   ask_waited_for_at_.reset();
-  const auto found = summons_->waited_for(parts_.processes(), parts_.leaves_to);
+  const auto found = summons_->waited_for(processes_.processes());
   if (found.empty()) return;
   log::warning(kArea, "Sending {} to processes that others wait for: {}",
                process::signal_name(asked_with_), names_of({true, {}, found}));
-  parts_.signal_each(found, asked_with_);
+  processes_.signal_each(found, asked_with_);
 }
 
 void Group::ask_rest() {
   ask_rest_at_.reset();
-  if (summons_) parts_.signal_each(summons_->rest(parts_.processes()), asked_with_);
+  if (summons_) processes_.signal_each(summons_->rest(processes_.processes()), asked_with_);
 }
 
 void Group::set_deadline(TimePoint until, Duration grace) {
@@ -416,7 +420,7 @@ void Group::ask_apart() {
   ask_apart_at_.reset();
   std::vector<pid_t> pids;
   for (const auto& worker : workers_) pids.push_back(worker.pid);
-  asked_apart_ = parts_.apart(pids);
+  asked_apart_ = set_apart(processes_.processes(), pids, processes_);
   std::erase_if(asked_apart_, [this](const auto& one) { return one.start_time >= asked_at_; });
   if (asked_apart_.empty()) return;
   log::warning(kArea, "Sending SIGTERM to processes in other process groups: {}",
@@ -426,7 +430,8 @@ void Group::ask_apart() {
 
 /// Below timeout(1) the trainer, as in a group.
 void Group::signal_apart(const process::ProcessTable& roots) {
-  parts_.signal_each(summons_ ? summons_->below(roots, parts_.processes()) : roots, SIGTERM);
+  processes_.signal_each(summons_ ? summons_->below(roots, processes_.processes()) : roots,
+                         SIGTERM);
 }
 
 void Group::arm(Duration bound) {
@@ -501,7 +506,7 @@ void Group::look_at_leftovers() {
   if (summons_ && !killed_) {
     const bool late = ask_rest_at_ && now >= *ask_rest_at_;
     const auto due = late ? summons_->rest(left.in_groups) : summons_->next(left.in_groups);
-    parts_.signal_each(due, asked_with_);
+    processes_.signal_each(due, asked_with_);
   }
   if (!killed_) return obey(leftovers_->look(now, left), left);
   if (!left.groups_alive || now >= *given_up_at_) return sweep();
@@ -539,8 +544,7 @@ void Group::kill_leftovers(const Leftovers::Left& left) {
 Leftovers::Left Group::left() const {
   Leftovers::Left left;
   left.groups_alive = groups_alive();
-  if (!parts_.leftovers) return left;
-  for (auto& one : parts_.leftovers()) {
+  for (auto& one : processes_.leftovers()) {
     const bool in_group =
         std::ranges::any_of(workers_, [&](const Worker& w) { return w.pid == one.group; });
     (in_group ? left.in_groups : left.escaped).push_back(std::move(one));
@@ -551,10 +555,9 @@ Leftovers::Left Group::left() const {
 /// Ends what left the groups. The loop is held for a moment only: there may be other nodes to talk
 /// to, while something does not end.
 void Group::sweep() {
-  if (!parts_.sweep) return drain_all();
   stage_ = Stage::Sweeping;
   begin_killing();
-  const auto ended = parts_.sweep(kLongestLook);
+  const auto ended = processes_.sweep(kLongestLook);
   swept_ += ended.killed - static_cast<int>(ended.alive.size());
   const auto now = clock_.now();
   const bool hopeless = ended.out_of_reach();
@@ -642,7 +645,7 @@ std::vector<Failure> Group::failures() const {
 }
 
 std::vector<Failure> Group::as_if_ended_now() const {
-  const process::Exit now{process::ExitStatus::exited(1), parts_.clock.now(), parts_.clock.wall()};
+  const process::Exit now{process::ExitStatus::exited(1), real_clock_.now(), real_clock_.wall()};
   std::vector<Failure> running;
   for (const auto& worker : workers_) {
     if (!worker.exit)

@@ -128,7 +128,7 @@ ErrorFileReader::Read reader_by(files::BlockingCalls& calls);
 /// All workers of this node in one round: started together, watched, and stopped together with
 /// whatever they left behind in their process groups. Used once, for one attempt.
 ///
-/// Facts come by `on_event`, on the loop, never inside a call: `WorkerFailed` (what it wrote on
+/// Facts come to its owner: `WorkerFailed` (what it wrote on
 /// stderr is read by then), `AllSucceeded`, and `Gone` once after stop() or finish(): then nothing
 /// of the group runs any more and all pipes are drained. Destroying it kills what is left.
 class Group {
@@ -142,28 +142,19 @@ class Group {
     /// count on the end of it and begin without us.
     bool with_pauses = false;
   };
-  struct Parts {
-    process::Launcher& launcher;
-    Clock& clock;
-    std::function<void(std::function<void()>)> post;  // runs something later on the loop
-    /// Kills what left the groups, and waits so long at most; may be empty.
-    std::function<process::KillResult(Duration)> sweep;
-    /// What ended workers have left alive, in their groups or not; may be empty.
-    std::function<process::ProcessTable()> leftovers;
-    /// A signal for each of these; there if `leftovers` is.
-    std::function<void(const process::ProcessTable&, int)> signal_each;
-    /// set_apart() for the workers with these pids; may be empty.
-    std::function<process::ProcessTable(const std::vector<pid_t>&)> apart{};
-    /// Lets those end who wait until all have returned (--run-path); may be empty.
-    std::function<void()> release{};
-    ErrorFileReader::Read read_error_files{};
-    /// The workers and all below them; may be empty: then groups are signalled as a whole.
-    std::function<process::ProcessTable()> processes{};
-    Summons::WrapperOf wrapper_of{};  // there if `processes` is
-    Summons::LeavesTo leaves_to{};    // the same
+  /// Hears of the group: the agent, or a test. Called on the loop, never inside a call.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void group_event(Event event) = 0;
+    /// All have ended, or their scripts have returned (--run-path): those who wait for that may go.
+    virtual void all_returned() = 0;
   };
 
-  Group(Parts parts, Limits limits, std::function<void(Event)> on_event);
+  /// Borrows all. `read`: as ErrorFileReader's.
+  Group(boost::asio::io_context& loop, Clock& clock, process::Launcher& launcher,
+        process::JobProcesses& processes, Owner& owner, Limits limits,
+        ErrorFileReader::Read read = {});
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -233,9 +224,12 @@ class Group {
   void end_if_drained();
   void emit_with_diagnostics(Event event);
 
-  const Parts parts_;
+  boost::asio::io_context& loop_;
+  Clock& real_clock_;
+  process::Launcher& launcher_;
+  process::JobProcesses& processes_;
+  Owner& owner_;
   const Limits limits_;
-  const std::function<void(Event)> on_event_;
   AwakeClock awake_;
   Clock& clock_;  // of all waits
   std::vector<Worker> workers_;

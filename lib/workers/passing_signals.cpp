@@ -49,10 +49,10 @@ bool PassingSignals::is_for_workers(int number, TimePoint now) {
   return is_for_them;
 }
 
-process::ProcessTable receivers(const process::ProcessTable& job, const std::vector<pid_t>& workers,
-                                int signal) {
-  const auto wrapper_of = [](const auto& one) { return process::wrapper_of(one); };
-  auto found = Summons(wrapper_of, workers, job, process::kNever).next(job);
+process::ProcessTable receivers(const process::JobProcesses& processes,
+                                const std::vector<pid_t>& workers, int signal) {
+  const auto job = processes.processes();
+  auto found = Summons(processes, workers, job, process::kNever).next(job);
   std::erase_if(
       found, [signal](const auto& one) { return !process::read_status(one.pid).survives(signal); });
   return found;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "process/process_table.hpp"
+#include "process/job_processes.hpp"
 #include "process/signals.hpp"
 
 #include <cstddef>
@@ -43,7 +43,7 @@ class PassingSignals {
 
 /// Those of a job that a passed signal is for: the trainers, as Summons finds them, and shells, as
 /// far as they survive it.
-process::ProcessTable receivers(const process::ProcessTable& job, const std::vector<pid_t>& workers,
-                                int signal);
+process::ProcessTable receivers(const process::JobProcesses& processes,
+                                const std::vector<pid_t>& workers, int signal);
 
 }  // namespace elastrun::workers

@@ -31,12 +31,12 @@ struct Summons::Family {
   const ProcessTable* roots;  // null: the workers
 };
 
-Summons::Summons(WrapperOf wrapper_of, std::vector<pid_t> workers, const ProcessTable& job,
-                 std::uint64_t now)
-    : wrapper_of_(std::move(wrapper_of)), workers_(std::move(workers)), began_(now) {
+Summons::Summons(const process::JobProcesses& processes, std::vector<pid_t> workers,
+                 const ProcessTable& job, std::uint64_t now)
+    : processes_(processes), workers_(std::move(workers)), began_(now) {
   for (const auto& one : job) {
     known_.insert(key_of(one));
-    if (leads(one.pid) && wrapper_of_(one) == Wrapper::None) trainers_.insert(one.pid);
+    if (leads(one.pid) && processes_.wrapper_of(one) == Wrapper::None) trainers_.insert(one.pid);
     any_wrapped_ = any_wrapped_ || (leads(one.pid) && !trainers_.contains(one.pid));
   }
 }
@@ -60,7 +60,7 @@ bool Summons::reached(const Family& family, const ProcessEntry& one) {
       above = family.find(one.group);
       if (above == nullptr) return true;
     }
-    if (wrapper_of_(*above) == Wrapper::None) return false;
+    if (processes_.wrapper_of(*above) == Wrapper::None) return false;
     at = above;
   }
   return false;
@@ -74,7 +74,7 @@ bool Summons::was_begun_since(const ProcessEntry& one) {
 /// Not timeout(1), as long as there is one below it to be asked in its place.
 bool Summons::is_due(const Family& family, const ProcessEntry& one) {
   if (told_.contains(key_of(one)) || was_begun_since(one) || !reached(family, one)) return false;
-  return wrapper_of_(one) != Wrapper::Relay || !family.has_child(one);
+  return processes_.wrapper_of(one) != Wrapper::Relay || !family.has_child(one);
 }
 
 ProcessTable Summons::next(const ProcessTable& job) {
@@ -96,7 +96,7 @@ ProcessTable Summons::due(const Family& family, const ProcessTable& among) {
   return found;
 }
 
-ProcessTable Summons::waited_for(const ProcessTable& job, const LeavesTo& leaves_to) {
+ProcessTable Summons::waited_for(const ProcessTable& job) {
   const Family family(job);
   ProcessTable found;
   for (const auto& one : job) {
@@ -105,7 +105,8 @@ ProcessTable Summons::waited_for(const ProcessTable& job, const LeavesTo& leaves
     // waits for.
     const bool of_asked = above != nullptr && above->group == one.group && leads(one.group) &&
                           told_.contains(key_of(*above)) && !told_.contains(key_of(one));
-    if (of_asked && !was_begun_since(one) && leaves_to(*above, one)) found.push_back(one);
+    if (of_asked && !was_begun_since(one) && processes_.leaves_to(*above, one))
+      found.push_back(one);
   }
   for (const auto& one : found) told_.insert(key_of(one));
   return found;
@@ -116,6 +117,30 @@ ProcessTable Summons::rest(const ProcessTable& job) {
   for (const auto& one : job) {
     if (!leads(one.group) || was_begun_since(one)) continue;
     if (told_.insert(key_of(one)).second) found.push_back(one);
+  }
+  return found;
+}
+
+ProcessTable set_apart(const ProcessTable& job, const std::vector<pid_t>& workers,
+                       const process::JobProcesses& processes) {
+  std::unordered_map<pid_t, const ProcessEntry*> by_pid;
+  std::set<pid_t> manned;  // groups of workers with a living process
+  for (const auto& one : job) {
+    by_pid.emplace(one.pid, &one);
+    if (one.group == one.session) manned.insert(one.group);
+  }
+  ProcessTable found;
+  for (const auto& one : job) {
+    // A worker leads its session and its group: both have its pid.
+    if (one.group == one.session || std::ranges::find(workers, one.session) == workers.end()) {
+      continue;
+    }
+    const auto parent = by_pid.find(one.parent);
+    const bool orphan = parent == by_pid.end() || parent->second->session != one.session;
+    const bool below_group = !orphan && parent->second->group == one.session;
+    if (orphan ? !manned.contains(one.session) : below_group && processes.waits(*parent->second)) {
+      found.push_back(one);
+    }
   }
   return found;
 }

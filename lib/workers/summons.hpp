@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "process/process_table.hpp"
-#include "process/wrapper.hpp"
+#include "process/job_processes.hpp"
 
-#include <functional>
-#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -20,26 +17,22 @@ namespace elastrun::workers {
 /// other process on each way down. Shells are asked together with it, so that they do not go
 /// on with their scripts; timeout(1) is not, because it would tell its whole group.
 ///
-/// Pure: it is shown what lives, and names each process once.
+/// It is shown what lives, asks `processes` what a process waits for, and names each process once.
 class Summons {
  public:
-  using WrapperOf = std::function<process::Wrapper(const process::ProcessEntry&)>;
-  using LeavesTo =
-      std::function<bool(const process::ProcessEntry& parent, const process::ProcessEntry& child)>;
   /// `workers`: their pids, which are their groups' numbers. `job`: what lives as the stop begins.
   /// What is begun later, at `now` as a start time, gets no signal but SIGKILL: the upload of a
   /// checkpoint that was saved because of the stop.
-  Summons(WrapperOf wrapper_of, std::vector<pid_t> workers, const process::ProcessTable& job,
-          std::uint64_t now);
+  Summons(const process::JobProcesses& processes, std::vector<pid_t> workers,
+          const process::ProcessTable& job, std::uint64_t now);
 
   /// Of the workers' groups those whose turn it is. To be asked again when something has ended.
   process::ProcessTable next(const process::ProcessTable& job);
   /// The same below processes that have left the groups, `roots`, in place of them.
   process::ProcessTable below(const process::ProcessTable& roots, const process::ProcessTable& job);
   /// Below those of the workers' groups that were asked and go on to wait for a child, which they
-  /// may have told or not, that child, if it wants to hear the signal: `leaves_to` says of a parent
-  /// and a child whether it is so.
-  process::ProcessTable waited_for(const process::ProcessTable& job, const LeavesTo& leaves_to);
+  /// may have told or not, that child, if it wants to hear the signal (JobProcesses::leaves_to).
+  process::ProcessTable waited_for(const process::ProcessTable& job);
   /// All of the workers' groups that have not been asked yet.
   process::ProcessTable rest(const process::ProcessTable& job);
   /// A worker has ended by a signal: it has begun nothing because of the stop, so all that it left
@@ -59,7 +52,7 @@ class Summons {
   bool is_due(const Family& family, const process::ProcessEntry& one);
   process::ProcessTable due(const Family& family, const process::ProcessTable& among);
 
-  const WrapperOf wrapper_of_;
+  const process::JobProcesses& processes_;
   const std::vector<pid_t> workers_;
   const std::uint64_t began_;
   std::set<Key> known_, told_;
@@ -67,5 +60,16 @@ class Summons {
   std::set<pid_t> mute_;      // workers that died by a signal
   bool any_wrapped_ = false;
 };
+
+/// Finds, among the processes `job`, the workers with the pids `workers` included, the uppermost of
+/// those that stay in the session of a worker but have left its process group, if a process of the
+/// group does nothing but wait for them, or the group is empty. A signal for the group does not
+/// reach them: below a script that catches SIGTERM, `timeout 1h python train.py` is such a one.
+///
+/// Spared are sessions of their own, and what the group may still use: a service of a trainer that
+/// saves its checkpoint, which waits for a disk and not for a child. `processes` tells the two
+/// apart.
+process::ProcessTable set_apart(const process::ProcessTable& job, const std::vector<pid_t>& workers,
+                                const process::JobProcesses& processes);
 
 }  // namespace elastrun::workers

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: Apache-2.0
+#SPDX - License - Identifier : Apache - 2.0
 """manifests_test.py: config/examples/kubernetes, by what the API servers accept (shapes.json, in
 our words) and by what elastrun is. ELASTRUN_CRDS names a folder with the operators' own
 CustomResourceDefinitions, which are asked as well."""
@@ -132,7 +132,7 @@ class Manifests(unittest.TestCase):
         self.assertEqual(seen, 5)
 
     def test_probes_ask_what_is_served_and_exists(self) -> None:
-        pages = (ROOT / "lib/agent/web/job_pages.cpp").read_text()
+        pages = (ROOT / "lib/agent/web/web_services.cpp").read_text()
         for name, document in documents():
             for pod in pods(document):
                 [main] = pod["containers"]

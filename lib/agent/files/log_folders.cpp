@@ -21,23 +21,28 @@ struct LogFolders::Made {
   std::optional<MaybePlace> place;
 };
 
-LogFolders::LogFolders(Parts parts)
-    : parts_(std::move(parts)),
-      clock_(parts_.clock),
+LogFolders::LogFolders(files::BlockingCalls& files, Clock& clock, logs::Layout& layout, int workers,
+                       bool near, std::function<void(MaybePlace)> channel_found)
+    : files_(files),
+      layout_(layout),
+      workers_(workers),
+      near_(near),
+      channel_found_(std::move(channel_found)),
+      clock_(clock),
       said_(clock_.make_alarm()),
       limit_(clock_.make_alarm()) {}
 
 void LogFolders::prepare(const rendezvous::Round& round, std::function<void()> done) {
-  if (parts_.near) return done();
+  if (near_) return done();
   done_ = std::move(done);
   unanswered_ = true;
   const auto now = clock_.now();
   said_->arm(now + kUnsaid, [this] { say(); });
   limit_->arm(now + kTimeLimit, [this] { give_up(); });
-  parts_.files.make(
+  files_.make(
       what(),
-      [layout = parts_.layout, attempt = round.attempt, workers = parts_.workers,
-       first = !channel_tried_, channel = channel_]() mutable {
+      [layout = layout_, attempt = round.attempt, workers = workers_, first = !channel_tried_,
+       channel = channel_]() mutable {
         auto folders = make_folders(layout, attempt, workers);
         std::optional<MaybePlace> place;
         // Once more where a cleaner of temporary files has removed the name: by it no new worker
@@ -58,19 +63,19 @@ void LogFolders::answered(Made made) {
   unanswered_ = false;
   // Only now and here, on the loop: the thread has worked on a copy, since it may still hang when
   // the run ends.
-  parts_.layout = std::move(made.layout);
-  parts_.layout.say_remark();
+  layout_ = std::move(made.layout);
+  layout_.say_remark();
   folders_ = std::move(made.folders);
   if (made.place) {
     channel_tried_ = true;
     channel_ = *made.place ? (**made.place)->path : std::string();
-    parts_.channel_found(std::move(*made.place));
+    channel_found_(std::move(*made.place));
   }
   std::exchange(done_, {})();
 }
 
 std::string LogFolders::what() const {
-  const auto& run = parts_.layout.run_directory();
+  const auto& run = layout_.run_directory();
   if (run.empty()) return "the temporary directory of this run";
   return fmt::format("the directories of the workers' logs in {}", run);
 }
@@ -84,7 +89,7 @@ void LogFolders::say() const {
 
 void LogFolders::give_up() {
   // The error names the option that the user can change.
-  const bool is_named = !parts_.layout.is_temporary() && !parts_.layout.is_null();
+  const bool is_named = !layout_.is_temporary() && !layout_.is_null();
   folders_ = fail(Code::Io, fmt::format("cannot make {}: the file system has not answered within "
                                         "{}; choose another place with {}",
                                         what(), format_duration(kTimeLimit),
@@ -93,15 +98,15 @@ void LogFolders::give_up() {
 }
 
 logs::Fate LogFolders::settle(LastWrites& writes, bool waits, bool keep) {
-  const auto& root = parts_.layout.temporary_root();
-  if (parts_.near) return logs::settle(root, keep);
+  const auto& root = layout_.temporary_root();
+  if (near_) return logs::settle(root, keep);
   // What may explain a failure is not for the guardian, which would remove it unseen.
   const bool unseen = !waits && !keep;
   const auto fate = std::make_shared<std::optional<logs::Fate>>();
   const auto kept = std::make_shared<std::atomic<bool>>(false);
-  const auto wait = [&] { waits ? writes.wait(false) : void(writes.give_up_on({&parts_.files})); };
+  const auto wait = [&] { waits ? writes.wait(false) : void(writes.give_up_on({&files_})); };
   wait();
-  parts_.files.make(
+  files_.make(
       root, [root, keep, kept] { return *kept ? logs::Fate::Kept : logs::settle(root, keep); },
       [fate](logs::Fate is) { *fate = is; });
   wait();
@@ -112,8 +117,8 @@ logs::Fate LogFolders::settle(LastWrites& writes, bool waits, bool keep) {
 
 Result<Folders> LogFolders::take(const rendezvous::Round& round) {
   if (!folders_) {
-    auto made = make_folders(parts_.layout, round.attempt, parts_.workers);
-    parts_.layout.say_remark();
+    auto made = make_folders(layout_, round.attempt, workers_);
+    layout_.say_remark();
     return made;
   }
   auto made = std::move(*folders_);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "agent/files/last_writes.hpp"
-#include "agent/round/worker_plans.hpp"
+#include "agent/round/placement.hpp"
 #include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
@@ -26,17 +26,11 @@ class LogFolders {
   /// As long as the end of a run waits for its files, and as a server takes to come back.
   static constexpr Duration kTimeLimit = std::chrono::minutes(5);
   using MaybePlace = Result<std::unique_ptr<workers::ChannelPlace>>;
-  struct Parts {
-    files::BlockingCalls& files;
-    Clock& clock;
-    logs::Layout& layout;
-    int workers = 1;   // of this node
-    bool near = true;  // the directories are on this machine: made when they are asked for
-    /// Hears on the loop where the channel of the workers can be, and if that is gone at a later
-    /// start, where the next one can; not if near.
-    std::function<void(MaybePlace)> channel_found;
-  };
-  explicit LogFolders(Parts parts);
+  /// `workers`: of this node. `near`: the directories are on this machine, made when they are asked
+  /// for. Else `channel_found` hears on the loop where the channel of the workers can be, and if
+  /// that is gone at a later start, where the next one can.
+  LogFolders(files::BlockingCalls& files, Clock& clock, logs::Layout& layout, int workers,
+             bool near, std::function<void(MaybePlace)> channel_found);
   LogFolders(const LogFolders&) = delete;
   LogFolders& operator=(const LogFolders&) = delete;
 
@@ -57,7 +51,11 @@ class LogFolders {
   void give_up();
   std::string what() const;
 
-  const Parts parts_;
+  files::BlockingCalls& files_;
+  logs::Layout& layout_;
+  const int workers_;
+  const bool near_;
+  const std::function<void(MaybePlace)> channel_found_;
   AwakeClock clock_;
   const std::unique_ptr<Alarm> said_, limit_;
   std::function<void()> done_;

@@ -125,21 +125,26 @@ void RoundGate::pass_on() {
 
 using files::Lane;
 
-std::unique_ptr<RunFiles> RunFiles::make(Parts parts) {
-  return std::unique_ptr<RunFiles>(new RunFiles(std::move(parts)));
-}
+RunFiles::RunFiles(RunContext& run, logs::Layout& layout, WorkerChannel& channel, bool near,
+                   bool keeps_output)
+    : run_(run),
+      layout_(layout),
+      channel_(channel),
+      near_(near),
+      keeps_output_(keeps_output),
+      folders_(run.lanes[Lane::Folders], run.clock, layout, run.spec.nproc_per_node, near,
+               [&channel](auto place) { channel.open(std::move(place)); }),
+      gate_(std::bind_front(&LogFolders::prepare, &folders_), run.spec.role),
+      last_writes_(run.loop, run.clock, run.console,
+                   {&run.lanes[Lane::Logs], &run.lanes[Lane::Syncs], &run.lanes[Lane::Reports],
+                    &run.lanes[Lane::Errors], &run.lanes[Lane::Folders]},
+                   run.spec.shutdown_timeout),
+      store_drain_(run.loop, run.clock) {}
 
-RunFiles::RunFiles(Parts parts)
-    : parts_(std::move(parts)),
-      folders_({parts_.lanes[Lane::Folders], parts_.clock, parts_.layout, parts_.workers,
-                parts_.near, parts_.channel_found}),
-      gate_(std::bind_front(&LogFolders::prepare, &folders_), parts_.role),
-      last_writes_(
-          parts_.loop, parts_.clock, parts_.console,
-          {&parts_.lanes[Lane::Logs], &parts_.lanes[Lane::Syncs], &parts_.lanes[Lane::Reports],
-           &parts_.lanes[Lane::Errors], &parts_.lanes[Lane::Folders]},
-          parts_.shutdown_timeout),
-      store_drain_(parts_.loop, parts_.clock) {}
+std::string RunFiles::channel_path() {
+  if (near_) channel_.look_in(layout_.run_directory());
+  return channel_.path();
+}
 
 bool RunFiles::signalled(process::Demand demand) {
   using process::Demand;
@@ -154,20 +159,20 @@ bool RunFiles::signalled(process::Demand demand) {
 }
 
 std::string RunFiles::settle(bool succeeded) {
-  const auto& root = parts_.layout.temporary_root();
-  const bool keeps = parts_.keeps_output;
+  const auto& root = layout_.temporary_root();
+  const bool keeps = keeps_output_;
   auto fate = logs::Fate::Kept;  // and named in the report
   if (!root.empty() && !(keeps && !succeeded)) {
     fate = folders_.settle(last_writes_, keeps, keeps || !succeeded);
   }
-  if (fate != logs::Fate::Stays) parts_.guardian.forget(root);
-  return fate == logs::Fate::Kept ? parts_.layout.run_directory() : std::string();
+  if (fate != logs::Fate::Stays) run_.guardian.forget(root);
+  return fate == logs::Fate::Kept ? layout_.run_directory() : std::string();
 }
 
 void RunFiles::finish(RoundStore& store, Duration store_needed) {
-  last_writes_.give_up_on({&parts_.lanes[Lane::Folders]});  // nothing is lost there
+  last_writes_.give_up_on({&run_.lanes[Lane::Folders]});  // nothing is lost there
   if (folders_.is_unanswered()) {
-    last_writes_.lose({&parts_.lanes[Lane::Logs], &parts_.lanes[Lane::Syncs]});
+    last_writes_.lose({&run_.lanes[Lane::Logs], &run_.lanes[Lane::Syncs]});
   }
   last_writes_.wait(true);
   // After our own files, which are complete then, whatever ends this wait for workers of other

@@ -3,7 +3,9 @@
 
 #include "agent/files/last_writes.hpp"
 #include "agent/files/log_folders.hpp"
+#include "agent/loop/run_context.hpp"
 #include "agent/round/round_store.hpp"
+#include "agent/round/worker_channel.hpp"
 #include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
@@ -83,22 +85,10 @@ class RoundGate {
 /// node may go: its files, its console, and workers of other nodes.
 class RunFiles {
  public:
-  struct Parts {
-    boost::asio::io_context& loop;
-    Clock& clock;
-    guardian::Agent& guardian;
-    logs::Console& console;
-    files::Lanes& lanes;
-    logs::Layout& layout;
-    int workers = 1;  // of this node
-    std::string role{};
-    bool near = true;
-    bool keeps_output = false;
-    Duration shutdown_timeout{};  // what a signal leaves
-    std::function<void(LogFolders::MaybePlace)> channel_found;
-  };
-  /// Borrows all.
-  static std::unique_ptr<RunFiles> make(Parts parts);
+  /// `near`: its directories are on this machine. `keeps_output`: of workers, in files. Borrows
+  /// all.
+  RunFiles(RunContext& run, logs::Layout& layout, WorkerChannel& channel, bool near,
+           bool keeps_output);
 
   RunFiles(const RunFiles&) = delete;
   RunFiles& operator=(const RunFiles&) = delete;
@@ -120,10 +110,14 @@ class RunFiles {
   /// of this one for so long.
   void finish(RoundStore& store, Duration store_needed);
 
- private:
-  explicit RunFiles(Parts parts);
+  /// Where workers find the channel, asked once the run's directory exists; empty: none.
+  std::string channel_path();
 
-  const Parts parts_;
+ private:
+  RunContext& run_;
+  logs::Layout& layout_;
+  WorkerChannel& channel_;
+  const bool near_, keeps_output_;
   LogFolders folders_;
   RoundGate gate_;
   LastWrites last_writes_;

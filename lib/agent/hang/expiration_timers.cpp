@@ -56,37 +56,38 @@ Result<std::unique_ptr<timer::RequestPlace>> make_place(const std::string& path)
 
 }  // namespace
 
-ExpirationTimers::ExpirationTimers(Parts parts)
-    : parts_(std::move(parts)),
-      awake_(parts_.clock),
-      watchdog_({.loop = parts_.loop,
+ExpirationTimers::ExpirationTimers(RunContext& run, const StackOffers& offers)
+    : run_(run),
+      offers_(offers),
+      awake_(run.clock),
+      watchdog_({.loop = run.loop,
                  .clock = awake_,
-                 .is_ours = [this](pid_t pid) { return parts_.worker_of(pid) != nullptr; },
+                 .is_ours = [this](pid_t pid) { return run_.worker_of(pid) != nullptr; },
                  .catch_up =
                      [this] {
-                       parts_.catch_up();
+                       run_.catch_up();
                        if (pipe_) pipe_->catch_up();
                      },
                  .on_expired =
                      [this](std::vector<timer::ExpiredWorker> workers) {
                        have_expired(std::move(workers));
                      }}),
-      hung_stacks_(parts_.loop, parts_.clock, parts_.launcher, parts_.environment) {}
+      hung_stacks_(run.loop, run.clock, run.launcher, run.environment) {}
 
 void ExpirationTimers::open_pipe() {
   // The messages are torch's, which people and tools look for.
-  if (workers::find_variable(parts_.environment, kSwitch) != "1") {
+  if (workers::find_variable(run_.environment, kSwitch) != "1") {
     log::info(kTimerArea, "Environment variable '{}' not found. Do not start FileTimerServer.",
               kSwitch);
     return;
   }
-  const std::string given(workers::find_variable(parts_.environment, kFile).value_or(""));
+  const std::string given(workers::find_variable(run_.environment, kFile).value_or(""));
   auto place = make_place(given);
   if (!place) {
     log::warning(kTimerArea, "Workers have no expiration timers: {}", place.error().text);
     return;
   }
-  pipe_ = std::make_unique<timer::RequestPipe>(parts_.loop, std::move(*place),
+  pipe_ = std::make_unique<timer::RequestPipe>(run_.loop, std::move(*place),
                                                [this](std::string_view line) { heard_line(line); });
   log::info(kTimerArea, "FileTimerServer started, with PATH {}", pipe_->path());
 }
@@ -103,11 +104,11 @@ void ExpirationTimers::close_pipe(files::BlockingCalls& files, std::function<voi
 
 void ExpirationTimers::heard_line(std::string_view line) {
   if (!active_) return;  // of a worker that is ending, or has ended
-  const auto request = timer::parse_torch_request(line, awake_.now(), parts_.clock.wall());
+  const auto request = timer::parse_torch_request(line, awake_.now(), run_.clock.wall());
   if (!request) {
     if (may_complain()) log::warning(kTimerArea, "Ignored: {}", printable(request.error().text));
   } else if (watchdog_.torch_request(*request)) {
-    last_request_ = parts_.clock.now();
+    last_request_ = run_.clock.now();
   } else if (may_complain()) {
     log::warning(kTimerArea,
                  "Ignored: a timer '{}' of process {}, which is not one of the workers of this "
@@ -122,7 +123,7 @@ void ExpirationTimers::heard(pid_t sender, const workers::TimerSet& timer) {
   if (!active_) return;
   timer::Request request{sender, timer.scope, {}, timer.signal, timer.id, {}};
   if (timer.deadline) {
-    const double now = to_seconds(parts_.clock.now().time_since_epoch());
+    const double now = to_seconds(run_.clock.now().time_since_epoch());
     const double after = std::clamp(timer.after, 0.0, kLongest);
     // What waited so long for this agent gets its whole time from now on.
     const bool late = now + after - *timer.deadline > kLate;
@@ -152,16 +153,16 @@ ExpiredTimer ExpirationTimers::tell(const timer::ExpiredWorker& expired,
   timer.pid = static_cast<pid_t>(expired.worker);
   timer.scope = printable(one.scope);
   timer.after = std::chrono::round<std::chrono::milliseconds>(one.after());
-  timer.expiry = parts_.clock.wall() + (one.expiry - awake_.now());
+  timer.expiry = run_.clock.wall() + (one.expiry - awake_.now());
   timer.signal = std::max(one.signal, 0);
-  if (const auto* worker = parts_.worker_of(timer.pid)) {
+  if (const auto* worker = run_.worker_of(timer.pid)) {
     timer.rank = worker->rank;
     timer.local_rank = worker->local_rank;
     timer.worker_pid = worker->pid;
   }
   count_.add();
   overrun_.add(to_seconds(awake_.now() - one.expiry));
-  parts_.post(TimerExpired{std::make_shared<ExpiredTimer>(timer)});
+  run_.post(TimerExpired{std::make_shared<ExpiredTimer>(timer)});
   return timer;
 }
 
@@ -182,9 +183,9 @@ void ExpirationTimers::have_expired(std::vector<timer::ExpiredWorker> workers) {
         reason.signal > 0 ? "then " + process::signal_name(reason.signal) : "no signal: it goes on";
     log::warning(kTimerArea, "Rank {} (pid {}): {}; taking its stack, {}", reason.rank, reason.pid,
                  reason.sentence(), then);
-    hung.push_back({reason.pid, watchdog_.pidfd_of(reason.pid), parts_.offers.of(reason.pid)});
+    hung.push_back({reason.pid, watchdog_.pidfd_of(reason.pid), offers_.of(reason.pid)});
   }
-  timer::log_debug_info_for_expired_timers(parts_.run_id, texts);
+  timer::log_debug_info_for_expired_timers(run_.spec.run_id, texts);
   // First the stack, then the signal: of a process that has ended nothing can be told any more.
   hung_stacks_.take(std::move(hung), [this, reasons = std::move(reasons),
                                       group = group_](const HungStacks::Stacks& stacks) mutable {
@@ -216,7 +217,7 @@ void ExpirationTimers::reap(ExpiredTimer& timer) {
     log::error(kTimerArea, "{} of rank {} (pid {}); trying again until it has ended",
                sent.error().text, timer.rank, timer.pid);
   }
-  parts_.post(TimerKilled{std::make_shared<ExpiredTimer>(timer)});
+  run_.post(TimerKilled{std::make_shared<ExpiredTimer>(timer)});
 }
 
 std::optional<Duration> ExpirationTimers::overdue() const {
@@ -227,7 +228,7 @@ std::optional<Duration> ExpirationTimers::overdue() const {
   if (const auto next = watchdog_.deadlines().next()) take(awake_.now() - *next);
   for (const auto& timer : expired_) {
     const bool awaited = active_ && timer.reaped && timer.attempt == group_ - 1;
-    if (awaited && watchdog_.runs(timer.pid)) take(parts_.clock.wall() - timer.expiry);
+    if (awaited && watchdog_.runs(timer.pid)) take(run_.clock.wall() - timer.expiry);
   }
   return longest;
 }

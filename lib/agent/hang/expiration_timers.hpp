@@ -5,6 +5,7 @@
 #include "agent/hang/stack_offers.hpp"
 #include "agent/loop/job_result.hpp"
 #include "agent/loop/observer.hpp"
+#include "agent/loop/run_context.hpp"
 #include "core/awake_clock.hpp"
 #include "telemetry/registry.hpp"
 #include "timer/request_pipe.hpp"
@@ -24,20 +25,7 @@ namespace elastrun::agent {
 class ExpirationTimers final : public Observer {
  public:
   static constexpr std::size_t kMostKept = 100;
-  struct Parts {
-    boost::asio::io_context& loop;
-    Clock& clock;
-    process::Launcher& launcher;
-    PostFact post;  // TimerExpired, TimerKilled
-    const StackOffers& offers;
-    /// The worker to which a process belongs, or null.
-    std::function<const workers::Worker*(pid_t)> worker_of;
-    /// Hears what workers have said over the channel and was not heard yet.
-    std::function<void()> catch_up;
-    std::string run_id;
-    std::vector<std::string> environment;  // of the agent
-  };
-  explicit ExpirationTimers(Parts parts);
+  ExpirationTimers(RunContext& run, const StackOffers& offers);
 
   /// Opens the FIFO for torch's clients if TORCHELASTIC_ENABLE_FILE_TIMER is 1 in the environment,
   /// at TORCHELASTIC_TIMER_FILE or in a new folder. Without one, only a warning.
@@ -79,7 +67,8 @@ class ExpirationTimers final : public Observer {
 
   static constexpr int kMostComplaints = 5;  // about requests, in the life of an agent
 
-  const Parts parts_;
+  RunContext& run_;
+  const StackOffers& offers_;
   // While this process stands still it hears of no release, and workers may stand still, too.
   AwakeClock awake_;
   timer::Watchdog watchdog_;

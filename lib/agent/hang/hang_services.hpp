@@ -6,13 +6,9 @@
 #include "agent/hang/stack_collector.hpp"
 #include "agent/hang/stack_offers.hpp"
 #include "agent/loop/observer.hpp"
-#include "process/guardian.hpp"
+#include "agent/loop/run_context.hpp"
 
-#include <boost/asio/io_context.hpp>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
+#include <variant>
 
 namespace elastrun::agent {
 
@@ -20,28 +16,14 @@ namespace elastrun::agent {
 /// the watch that tells of no progress, the expiration timers.
 class HangServices final : public Observer {
  public:
-  struct Parts {
-    boost::asio::io_context& loop;
-    Clock& clock;
-    process::Launcher& launcher;
-    guardian::Agent& guardian;  // removes the folder of the timers' FIFO
-    const spec::JobSpec& spec;
-    PostFact post;  // as HangWatch's and ExpirationTimers'
-    std::function<const workers::Worker*(pid_t)> worker_of;
-    std::function<void(rendezvous::Report)> report;
-    std::function<void(const std::string& text)> answer;  // as StackCollector's
-    std::function<void()> catch_up;                       // as ExpirationTimers'
-    /// As HangWatch's; requests of timers count here.
-    std::function<TimePoint()> activity;
-    std::function<std::vector<std::string>()> environment;
-  };
-  /// Opens the FIFO of the timers, if there is to be one.
-  static std::unique_ptr<HangServices> make(Parts parts);
-
+  /// Opens the FIFO of the timers, if there is to be one; the guardian removes its folder if this
+  /// agent is killed. Borrows all.
+  HangServices(RunContext& run, rendezvous::Session& session, WorkerChannel& channel);
   HangServices(const HangServices&) = delete;
   HangServices& operator=(const HangServices&) = delete;
 
   ExpirationTimers& timers() { return timers_; }
+  const ExpirationTimers& timers() const { return timers_; }
   rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
   /// A process that belongs to no worker wants to know where the workers stand.
   void asked() { collector_.asked(); }
@@ -62,8 +44,6 @@ class HangServices final : public Observer {
   }
 
  private:
-  explicit HangServices(const Parts& parts);
-
   guardian::Agent& guardian_;
   StackOffers offers_;
   ExpirationTimers timers_;

@@ -65,8 +65,13 @@ hangs::HangTimeout hang_timeout_of(const spec::JobSpec& spec) {
   return {};
 }
 
-HangWatch::HangWatch(Parts parts)
-    : parts_(std::move(parts)), awake_(parts_.clock), rule_(hang_timeout_of(parts_.spec)) {}
+HangWatch::HangWatch(RunContext& run, rendezvous::Session& session)
+    : run_(run), session_(session), awake_(run.clock), rule_(hang_timeout_of(run.spec)) {}
+
+bool HangWatch::has_ended(pid_t worker) const {
+  const auto* one = run_.worker_of(worker);
+  return one == nullptr || one->exit.has_value();
+}
 
 void HangWatch::on(const moment::RoundReady& seen) {
   round_ = seen.round;
@@ -92,7 +97,7 @@ void HangWatch::on(const moment::PhaseChanged& seen) {
   }
   rule_.begin(awake_.now());
   // What the last group wrote is not progress of this one.
-  activity_ = parts_.activity();
+  activity_ = run_.activity();
   looked_ = awake_.now();
   if (rule_.is_asked_for()) begin_looking();
 }
@@ -133,7 +138,7 @@ void HangWatch::wrote() {
 
 void HangWatch::heard_goodput(int rank, const workers::GoodputEntries& said) {
   const auto now = awake_.now();
-  const auto wall = parts_.clock.wall();
+  const auto wall = run_.clock.wall();
   // An end may be among the lost entries, and an excuse without an end would hide a hang.
   if (said.lost > 0) rule_.closed_all(rank, now);
   for (const auto& [entry, name, members] : said.entries) {
@@ -208,10 +213,10 @@ void HangWatch::look() {
   note_ended();
   note_held();
   rule_.looked(!held_.empty(), now);
-  if (const auto last = parts_.activity(); last > activity_) {
+  if (const auto last = run_.activity(); last > activity_) {
     activity_ = last;
     // The time since then counts a pause, the AwakeClock does not; the last look saw nothing of it.
-    rule_.wrote(std::max(looked_, now - (parts_.clock.now() - activity_)));
+    rule_.wrote(std::max(looked_, now - (run_.clock.now() - activity_)));
   }
   looked_ = now;
   say_overdue(now);
@@ -228,7 +233,7 @@ void HangWatch::say_overdue(TimePoint now) {
   for (const auto& one : over) {
     if (std::ranges::find(overdue_, one) != overdue_.end()) continue;
     log::warning(kHangArea, "{}: this no longer excuses hangs of the job",
-                 text_of(one, now, parts_.clock.wall()));
+                 text_of(one, now, run_.clock.wall()));
   }
   overdue_ = std::move(over);
 }
@@ -237,7 +242,7 @@ void HangWatch::say_overdue(TimePoint now) {
 std::string HangWatch::overdue_text() const {
   std::string text;
   for (const auto& one : rule_.overdue(awake_.now()) | std::views::take(kNamed)) {
-    text += "; " + text_of(one, awake_.now(), parts_.clock.wall());
+    text += "; " + text_of(one, awake_.now(), run_.clock.wall());
   }
   return text;
 }
@@ -250,14 +255,15 @@ void HangWatch::tell() {
   if (same || !progress || !round_) return;
   told_ = progress;
   told_held_ = held_;
-  parts_.report(rendezvous::ProgressReport{round_->number, *progress, rule_.standing(now), held_});
+  session_.report(
+      rendezvous::ProgressReport{round_->number, *progress, rule_.standing(now), held_});
 }
 
 /// A rank that is stopped excuses the job, so people should know of it at once.
 void HangWatch::note_held() {
   std::map<int, std::string> held;
   for (const auto& [rank, pid] : pids_) {
-    if (parts_.has_ended(pid)) continue;
+    if (has_ended(pid)) continue;
     if (auto by = process::held_by(pid); !by.empty()) held.emplace(rank, std::move(by));
   }
   if (held == held_) return;
@@ -278,12 +284,12 @@ void HangWatch::note_held() {
 void HangWatch::set_held(std::map<int, std::string> held) {
   if (held == held_) return;
   held_ = std::move(held);
-  parts_.post(HeldSeen{held_});
+  run_.post(HeldSeen{held_});
 }
 
 void HangWatch::note_ended() {
   for (const auto& [rank, pid] : pids_) {
-    if (parts_.has_ended(pid)) rule_.ended(rank, awake_.now());
+    if (has_ended(pid)) rule_.ended(rank, awake_.now());
   }
 }
 
@@ -296,16 +302,16 @@ bool HangWatch::goes_on(bool speaks) const {
 }
 
 void HangWatch::hangs(const rendezvous::StacksReport& report) {
-  const auto heard = parts_.clock.now();
+  const auto heard = run_.clock.now();
   look_now();
   const bool speaks = round_ && round_->rank_base == report.speaker;
   if (!runs_ || !round_ || goes_on(speaks)) return;
   // Before the report: what the rendezvous makes of it comes after it in the agent's queue.
-  JobHang hang{groups_ - 1, parts_.clock.wall(), report.standing + (parts_.clock.now() - heard),
+  JobHang hang{groups_ - 1, run_.clock.wall(), report.standing + (run_.clock.now() - heard),
                report.stacks, rule_.waits_for_first_step()};
   hanging_ = true;
   count_.add();
-  parts_.post(HangSeen{std::make_shared<JobHang>(hang)});
+  run_.post(HangSeen{std::make_shared<JobHang>(hang)});
   log::warning(kHangArea, "No worker of the job has made progress for {}: {}{}",
                format_duration(std::chrono::round<std::chrono::milliseconds>(hang.standing)),
                hangs::hang_text(report.stacks), overdue_text());
@@ -320,9 +326,9 @@ void HangWatch::hangs(const rendezvous::StacksReport& report) {
   hangs_.push_back(std::move(hang));
   // One node says it for all.
   // A learnt limit without --hang-timeout tells and books; it ends nothing that was not asked for.
-  const bool acts = rule_.is_asked_for() && parts_.spec.on_hang != spec::OnHang::Report;
+  const bool acts = rule_.is_asked_for() && run_.spec.on_hang != spec::OnHang::Report;
   if (!acts || !speaks) return;
-  parts_.report(rendezvous::Failed{round_->number, cause_of(hangs_.back()), true});
+  session_.report(rendezvous::Failed{round_->number, cause_of(hangs_.back()), true});
 }
 
 rendezvous::Cause HangWatch::cause_of(const JobHang& hang) const {
@@ -331,7 +337,7 @@ rendezvous::Cause HangWatch::cause_of(const JobHang& hang) const {
   cause.text = hangs::hang_text(hang.stacks) + overdue_text();
   cause.what = spec::CauseClass::Hang;
   cause.wall_seconds = to_seconds(hang.at);
-  cause.final = parts_.spec.on_hang == spec::OnHang::Fail;
+  cause.final = run_.spec.on_hang == spec::OnHang::Fail;
   const auto culprits = hangs::culprits_of(hang.stacks);
   if (culprits.empty()) return cause;
   cause.rank = culprits.front();

@@ -3,6 +3,7 @@
 
 #include "agent/loop/job_result.hpp"
 #include "agent/loop/observer.hpp"
+#include "agent/loop/run_context.hpp"
 #include "core/awake_clock.hpp"
 #include "hangs/hang_rule.hpp"
 #include "rendezvous/membership/round.hpp"
@@ -11,7 +12,6 @@
 #include "workers/message.hpp"
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,16 +25,7 @@ namespace elastrun::agent {
 class HangWatch final : public Observer {
  public:
   static constexpr std::size_t kMostKept = 100;
-  struct Parts {
-    Clock& clock;
-    const spec::JobSpec& spec;
-    PostFact post;  // HangSeen, HeldSeen
-    std::function<void(rendezvous::Report)> report;
-    /// When workers wrote last, or changed something in their store, by `clock`; min(): not yet.
-    std::function<TimePoint()> activity;
-    std::function<bool(pid_t)> has_ended;  // this worker
-  };
-  explicit HangWatch(Parts parts);
+  HangWatch(RunContext& run, rendezvous::Session& session);
 
   /// What a process of a worker said over its channel. All is progress of a kind.
   void heard(int rank, const workers::Message& message);
@@ -72,7 +63,10 @@ class HangWatch final : public Observer {
   void note_ended();
   rendezvous::Cause cause_of(const JobHang& hang) const;
 
-  const Parts parts_;
+  bool has_ended(pid_t worker) const;
+
+  RunContext& run_;
+  rendezvous::Session& session_;
   AwakeClock awake_;
   hangs::HangRule rule_;
   std::unique_ptr<Alarm> alarm_;

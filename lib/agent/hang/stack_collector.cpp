@@ -19,8 +19,14 @@ constexpr Duration kDumpsLimit = std::chrono::milliseconds(500);
 
 }  // namespace
 
-StackCollector::StackCollector(Parts parts)
-    : parts_(std::move(parts)), calls_(parts_.loop.get_executor()) {}
+StackCollector::StackCollector(RunContext& run, rendezvous::Session& session,
+                               const StackOffers& offers, WorkerChannel& channel, HangWatch& watch)
+    : run_(run),
+      session_(session),
+      offers_(offers),
+      channel_(channel),
+      watch_(watch),
+      calls_(run.loop.get_executor()) {}
 
 rendezvous::Session::OnPush StackCollector::before(rendezvous::Session::OnPush on_push) {
   return [this, on_push = std::move(on_push)](rendezvous::Push push) {
@@ -31,16 +37,16 @@ rendezvous::Session::OnPush StackCollector::before(rendezvous::Session::OnPush o
 }
 
 void StackCollector::asked() {
-  const auto now = parts_.clock.now();
+  const auto now = run_.clock.now();
   // An answer is lost with the connection to the coordinator.
   // One question for all clients; after kLost its answer will not come any more.
   if (asked_at_ && now - *asked_at_ < kLost) return;
   asked_at_ = now;
-  parts_.report(rendezvous::AskStacks{});
+  session_.report(rendezvous::AskStacks{});
 }
 
 void StackCollector::on(const moment::Started& seen) {
-  began_ = parts_.clock.wall() - seen.took;
+  began_ = run_.clock.wall() - seen.took;
   workers_.clear();
   for (const auto& worker : seen.group) workers_.push_back({worker.rank, worker.pid, worker.pid});
 }
@@ -49,14 +55,14 @@ void StackCollector::on(const moment::Started& seen) {
 /// tell; the data loaders of Python come later.
 std::vector<StackCollector::Subject> StackCollector::subjects() const {
   auto subjects = workers_;
-  for (const pid_t process : parts_.offers.processes()) {
-    const auto* worker = parts_.worker_of(process);
+  for (const pid_t process : offers_.processes()) {
+    const auto* worker = run_.worker_of(process);
     const auto subject = worker == nullptr
                              ? subjects.end()
                              : std::ranges::find(subjects, worker->pid, &Subject::worker);
-    if (subject == subjects.end() || parts_.offers.of(subject->process)) continue;
+    if (subject == subjects.end() || offers_.of(subject->process)) continue;
     // The worker itself may be a wrapper such as a shell.
-    if (parts_.offers.of(process)) subject->process = process;
+    if (offers_.of(process)) subject->process = process;
   }
   return subjects;
 }
@@ -74,10 +80,9 @@ std::vector<std::string> StackCollector::dumps_of(const std::vector<Subject>& su
 }
 
 void StackCollector::take(const rendezvous::TakeStacks& order) {
-  const auto environment = parts_.environment();
   if (!hung_stacks_) {
     hung_stacks_ =
-        std::make_unique<HungStacks>(parts_.loop, parts_.clock, parts_.launcher, environment);
+        std::make_unique<HungStacks>(run_.loop, run_.clock, run_.launcher, run_.environment);
   }
   const auto subjects = this->subjects();
   std::vector<HungStacks::Hung> hung;
@@ -86,13 +91,15 @@ void StackCollector::take(const rendezvous::TakeStacks& order) {
     // which the signal that asks for a stack would end.
     const auto pidfd = ::syscall(SYS_pidfd_open, subject.process, 0);
     hung.push_back(
-        {subject.process, UniqueFd(static_cast<int>(pidfd)), parts_.offers.of(subject.process)});
+        {subject.process, UniqueFd(static_cast<int>(pidfd)), offers_.of(subject.process)});
   }
   const auto taking = std::make_shared<Taking>(order.id, subjects);
   if (order.hang) {
     calls_.make(
         "the pipes of the flight recorder",
-        [subjects, environment, since = began_] { return dumps_of(subjects, environment, since); },
+        [subjects, environment = run_.environment, since = began_] {
+          return dumps_of(subjects, environment, since);
+        },
         [this, taking](std::vector<std::string> dumps) {
           taking->dumps = std::move(dumps);
           report(*taking);
@@ -109,8 +116,8 @@ void StackCollector::take(const rendezvous::TakeStacks& order) {
 
 /// Stacks may be there first; a folder that does not answer holds them up no longer than this.
 void StackCollector::await_dumps(std::shared_ptr<Taking> taking) {
-  if (!dumps_limit_) dumps_limit_ = parts_.clock.make_alarm();
-  dumps_limit_->arm(parts_.clock.now() + kDumpsLimit, [this, taking = std::move(taking)] {
+  if (!dumps_limit_) dumps_limit_ = run_.clock.make_alarm();
+  dumps_limit_->arm(run_.clock.now() + kDumpsLimit, [this, taking = std::move(taking)] {
     if (!taking->dumps) taking->dumps.emplace();
     report(*taking);
   });
@@ -126,16 +133,16 @@ void StackCollector::report(Taking& taking) {
   }
   for (auto& part :
        rendezvous::parts_of({taking.id, hangs::group(all), std::move(*taking.dumps), true})) {
-    parts_.report(std::move(part));
+    session_.report(std::move(part));
   }
 }
 
 void StackCollector::reported(const rendezvous::StacksReport& report) {
   // A report comes to all nodes, and clients wait on those that have asked.
   if (std::exchange(asked_at_, std::nullopt)) {
-    parts_.answer(rendezvous::encode(rendezvous::FromCoordinator(rendezvous::Push(report))));
+    channel_.answer(rendezvous::encode(rendezvous::FromCoordinator(rendezvous::Push(report))));
   }
-  if (report.hang) parts_.on_hang(report);
+  if (report.hang) watch_.hangs(report);
 }
 
 }  // namespace elastrun::agent

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/hang/hang_watch.hpp"
 #include "agent/hang/hung_stacks.hpp"
 #include "agent/hang/stack_offers.hpp"
 #include "agent/loop/observer.hpp"
+#include "agent/loop/run_context.hpp"
+#include "agent/round/worker_channel.hpp"
 #include "rendezvous/session/session.hpp"
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,19 +21,8 @@ namespace elastrun::agent {
 /// elastrunctl(1) on this machine.
 class StackCollector final : public Observer {
  public:
-  struct Parts {
-    boost::asio::io_context& loop;
-    Clock& clock;
-    process::Launcher& launcher;
-    const StackOffers& offers;
-    std::function<const workers::Worker*(pid_t)> worker_of;
-    std::function<void(rendezvous::Report)> report;
-    /// Gives it to processes that have asked over the channel, and forgets them.
-    std::function<void(const std::string& text)> answer;
-    std::function<void(const rendezvous::StacksReport&)> on_hang;
-    std::function<std::vector<std::string>()> environment;  // of the agent
-  };
-  explicit StackCollector(Parts parts);
+  StackCollector(RunContext& run, rendezvous::Session& session, const StackOffers& offers,
+                 WorkerChannel& channel, HangWatch& watch);
 
   /// What the rendezvous says, of which this takes its own part away.
   rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
@@ -64,7 +55,11 @@ class StackCollector final : public Observer {
   void report(Taking& taking);
   void reported(const rendezvous::StacksReport& report);
 
-  const Parts parts_;
+  RunContext& run_;
+  rendezvous::Session& session_;
+  const StackOffers& offers_;
+  WorkerChannel& channel_;
+  HangWatch& watch_;
   std::unique_ptr<HungStacks> hung_stacks_;  // made when it is first needed
   files::BlockingCalls calls_;
   std::unique_ptr<Alarm> dumps_limit_;  // made when it is first needed

@@ -39,33 +39,36 @@ std::vector<int> killed_ranks(const std::vector<workers::Worker>& group) {
 
 }  // namespace
 
-Agent::Agent(Parts parts, Settings settings)
-    : parts_(std::move(parts)),
+Agent::Agent(RunContext& run, rendezvous::Session& session, RoundStore& store, Observer& observer,
+             Saving& saving, Settings settings)
+    : run_(run),
+      session_(session),
+      store_(store),
+      observer_(observer),
+      saving_(saving),
       settings_(std::move(settings)),
       policy_(settings_.self.unable, settings_.self.role),
-      awake_(parts_.clock),
+      awake_(run.clock),
       settle_(awake_.make_alarm()),
       linger_(awake_.make_alarm()),
       signal_wait_(awake_.make_alarm()),
       // By the real clock: the time that a preemption leaves goes on in a pause.
-      unheard_(parts_.clock.make_alarm()),
-      leave_(parts_.clock, parts_.written, [this] { post(LeaveOver{}); }),
-      barrier_(awake_, settings_.job.exit_barrier_timeout, [this](std::int64_t round) {
-        post(BarrierOver{round, parts_.store.serves_others() || parts_.session.serves_others()});
-      }) {}
+      unheard_(run.clock.make_alarm()),
+      barrier_(awake_.make_alarm()),
+      leave_(run) {}
 
 Agent::~Agent() = default;
 
 void Agent::run(std::function<void(JobResult)> on_end) {
   on_end_ = std::move(on_end);
-  result_.started = parts_.clock.wall();
+  result_.started = run_.clock.wall();
   result_.local_world_size = settings_.self.local_world_size;
-  result_.restarts_left = settings_.job.max_restarts;
+  result_.restarts_left = run_.spec.max_restarts;
   rendezvous::Session::OnPush on_push = [this](rendezvous::Push push) {
     post(Pushed{std::move(push)});
   };
-  memory_.keep(settings_.self.memory, parts_.clock.now());
-  parts_.session.open(parts_.before ? parts_.before(std::move(on_push)) : std::move(on_push));
+  memory_.keep(settings_.self.memory, run_.clock.now());
+  session_.open(run_.before(std::move(on_push)));
   const auto actions = policy_.begin();
   tell_phase();
   perform(actions);
@@ -77,7 +80,7 @@ void Agent::post(Fact fact) {
   if (working_) return;
   working_ = true;
   const auto alive = lifetime_.token();
-  boost::asio::post(parts_.loop, [this, alive] {
+  boost::asio::post(run_.loop, [this, alive] {
     if (alive) work_off();
   });
 }
@@ -97,7 +100,7 @@ void Agent::work_off() {
 void Agent::tell_phase() {
   if (told_phase_ == policy_.phase()) return;
   told_phase_ = policy_.phase();
-  parts_.observer.heard(moment::PhaseChanged{told_phase_, parts_.clock.now()});
+  observer_.heard(moment::PhaseChanged{told_phase_, run_.clock.now()});
 }
 
 void Agent::tell_signal(const SignalCame& fact) const {
@@ -117,25 +120,25 @@ void Agent::observe(const Fact& fact) {
   if (const auto* signal = std::get_if<SignalCame>(&fact)) {
     return tell_signal(*signal);
   }
-  if (const auto* seen = std::get_if<HangSeen>(&fact)) return parts_.observer.heard(*seen);
-  if (const auto* seen = std::get_if<HeldSeen>(&fact)) return parts_.observer.heard(*seen);
-  if (const auto* seen = std::get_if<TimerExpired>(&fact)) return parts_.observer.heard(*seen);
-  if (const auto* seen = std::get_if<TimerKilled>(&fact)) return parts_.observer.heard(*seen);
+  if (const auto* seen = std::get_if<HangSeen>(&fact)) return observer_.heard(*seen);
+  if (const auto* seen = std::get_if<HeldSeen>(&fact)) return observer_.heard(*seen);
+  if (const auto* seen = std::get_if<TimerExpired>(&fact)) return observer_.heard(*seen);
+  if (const auto* seen = std::get_if<TimerKilled>(&fact)) return observer_.heard(*seen);
   const auto* pushed = std::get_if<Pushed>(&fact);
   if (pushed == nullptr) return;
   if (const auto* ask = std::get_if<rendezvous::AskReached>(&pushed->push)) {
-    if (parts_.saving != nullptr) parts_.saving->asked(ask->why);
+    saving_.asked(ask->why);
   }
   if (const auto* done = std::get_if<rendezvous::Done>(&pushed->push)) {
-    memory_.keep(done->memory, parts_.clock.now());
+    memory_.keep(done->memory, run_.clock.now());
     if (done->restarts_left >= 0) result_.restarts_left = done->restarts_left;
   }
   if (const auto* progress = std::get_if<rendezvous::Progress>(&pushed->push)) {
     log::info("rendezvous", "{}", progress->text);
-    parts_.observer.heard(moment::Progress{progress->text});
+    observer_.heard(moment::Progress{progress->text});
   } else if (const auto* spare = std::get_if<rendezvous::Spare>(&pushed->push)) {
     log::info("rendezvous", "This node is a spare: {} before it", spare->ahead);
-    parts_.observer.heard(moment::Progress{"spare node, takes over when another one goes"});
+    observer_.heard(moment::Progress{"spare node, takes over when another one goes"});
   } else if (const auto* restart = std::get_if<rendezvous::Restart>(&pushed->push)) {
     observe(*restart);
   }
@@ -150,8 +153,8 @@ void Agent::perform(std::vector<Action> actions) {
 void Agent::perform(const Join&) {
   group_.reset();
   const bool again = !result_.attempts.empty();
-  if (!again || !parts_.check) return join({});
-  parts_.check([this, alive = lifetime_.token()](std::string fault) {
+  if (!again) return join({});
+  run_.check([this, alive = lifetime_.token()](std::string fault) {
     // Meanwhile the job may have ended.
     if (alive && policy_.phase() == Phase::Joining) join(std::move(fault));
   });
@@ -159,31 +162,31 @@ void Agent::perform(const Join&) {
 
 void Agent::join(std::string fault) {
   // The port first, since the join tells it: the others learn it with the round.
-  const auto port = parts_.store.prepare();
+  const auto port = store_.prepare();
   if (!port) return post(StartFailed{port.error()});
   auto self = settings_.self;
   self.store_port = *port;
   self.grace = grace();
-  self.memory = memory_.at(parts_.clock.now());
+  self.memory = memory_.at(run_.clock.now());
   self.fault = std::move(fault);
-  joined_at_ = parts_.clock.now();
-  parts_.session.join(std::move(self));
+  joined_at_ = run_.clock.now();
+  session_.join(std::move(self));
 }
 
 void Agent::perform(const StartGroup& action) {
-  const auto now = parts_.clock.now();
-  const auto wall = parts_.clock.wall();
+  const auto now = run_.clock.now();
+  const auto wall = run_.clock.wall();
   round_ = action.round;
   result_.restarts = round_->restarts(), result_.restarts_left = round_->restarts_left;
   if (!result_.attempts.empty()) {
     // Python would find an empty script, and succeed with it.
-    if (auto why = workers::why_not_again(settings_.job); !why.empty())
+    if (auto why = workers::why_not_again(run_.spec); !why.empty())
       return post(StartFailed{{Code::Usage, std::move(why)}});
     log::warning(kArea, "Restarting the workers");
   }
   // Before the workers, which connect to it at once.
-  parts_.store.begin(*round_);
-  parts_.observer.heard(moment::RoundReady{*round_, now - joined_at_});
+  store_.begin(*round_);
+  observer_.heard(moment::RoundReady{*round_, now - joined_at_});
   started_at_ = now;
   result_.attempts.push_back(
       {round_->number, round_->attempt, wall, now - joined_at_, {}, {}, {}, {}, {}});
@@ -192,30 +195,16 @@ void Agent::perform(const StartGroup& action) {
     group_.reset();
     return post(StartFailed{started.error()});
   }
-  parts_.observer.heard(moment::Started{*round_, group_->workers(), parts_.clock.now() - now});
+  observer_.heard(moment::Started{*round_, group_->workers(), run_.clock.now() - now});
   watch_for_stuck();
   post(GroupStarted{});
 }
 
 Status Agent::start_group() {
-  auto plans = parts_.plan(*round_);
+  auto plans = run_.plan(*round_);
   if (!plans) return std::unexpected(plans.error());
-  workers::Group::Parts parts{
-      parts_.launcher,
-      parts_.clock,
-      [this](std::function<void()> call) { boost::asio::post(parts_.loop, std::move(call)); },
-      parts_.sweep,
-      parts_.leftovers,
-      parts_.signal_each,
-      parts_.apart,
-      parts_.release,
-      parts_.read_error_files,
-      parts_.processes,
-      parts_.wrapper_of,
-      parts_.leaves_to};
-  group_ =
-      std::make_unique<workers::Group>(std::move(parts), settings_.limits,
-                                       [this](workers::Group::Event event) { group_event(event); });
+  group_ = std::make_unique<workers::Group>(run_.loop, run_.clock, run_.launcher, run_.processes,
+                                            *this, settings_.limits, run_.error_file_reader());
   return group_->start(std::move(*plans));
 }
 
@@ -232,14 +221,14 @@ void Agent::group_event(workers::Group::Event event) {
     case Event::AllEnded:
       return post(AllEnded{});
     case Event::Gone:
-      result_.attempts.back().stopping = parts_.clock.now() - stop_at_;
+      result_.attempts.back().stopping = run_.clock.now() - stop_at_;
       // Only after the whole grace: a user who insists kills workers that would still have ended.
-      if (result_.attempts.back().stopping >= settings_.job.shutdown_timeout) {
+      if (result_.attempts.back().stopping >= run_.spec.shutdown_timeout) {
         result_.attempts.back().deaf = killed_ranks(group_->workers());
       }
       // What workers said last waits in the channel, and is lost with the group.
-      if (parts_.catch_up) parts_.catch_up();
-      parts_.observer.heard(moment::Stopped{group_->workers(), result_.attempts.back().stopping});
+      run_.catch_up();
+      observer_.heard(moment::Stopped{group_->workers(), result_.attempts.back().stopping});
       if (stuck_) stuck_->disarm();
       return post(GroupGone{});
   }
@@ -280,14 +269,14 @@ const std::string& Agent::own_node() const {
 void Agent::begin_stop() {
   auto& attempt = result_.attempts.back();
   if (attempt.ran != Duration::zero()) return;  // asked already, now more firmly
-  stop_at_ = parts_.clock.now();
+  stop_at_ = run_.clock.now();
   attempt.ran = stop_at_ - started_at_;
 }
 
 void Agent::perform(const StopGroup& action) {
   begin_stop();
   signal_wait_->disarm();
-  group_->stop(action.signal, std::min(action.grace, settings_.job.shutdown_timeout));
+  group_->stop(action.signal, std::min(action.grace, run_.spec.shutdown_timeout));
   if (action.by_signal) tell_grace(action.signal);
 }
 
@@ -297,7 +286,7 @@ void Agent::tell_grace(int signal) const {
                        ? "press Ctrl+C again to kill them now"
                        : fmt::format("{} once more kills them now", process::signal_name(signal));
   log::warning(kArea, "The workers have up to {} to end; {}",
-               format_duration(settings_.job.shutdown_timeout), how);
+               format_duration(run_.spec.shutdown_timeout), how);
 }
 
 void Agent::child_ended() {
@@ -306,7 +295,7 @@ void Agent::child_ended() {
 
 void Agent::perform(const FinishGroup&) {
   begin_stop();
-  group_->finish(settings_.job.shutdown_timeout);
+  group_->finish(run_.spec.shutdown_timeout);
 }
 
 void Agent::perform(const KillGroup&) {
@@ -315,14 +304,12 @@ void Agent::perform(const KillGroup&) {
 }
 
 void Agent::perform(const TellStarted&) {
-  parts_.session.report(rendezvous::Started{round_->number});
+  session_.report(rendezvous::Started{round_->number});
 }
 
 std::vector<workers::Failure> Agent::explained_failures() const {
   auto failures = group_->failures();
-  for (auto& failure : failures) {
-    if (parts_.explain) parts_.explain(failure);
-  }
+  for (auto& failure : failures) run_.explain(failure);
   return failures;
 }
 
@@ -332,69 +319,87 @@ workers::Judgement Agent::judge_failures() const {
 
 void Agent::perform(const TellFailed&) {
   // Steps that they told before they failed.
-  if (parts_.saving != nullptr && parts_.catch_up) parts_.catch_up();
+  run_.catch_up();
   const auto judgement = judge_failures();
   const auto& first = judgement.failures[judgement.root];
   log::info(kArea, "Rank {} {}", first.rank, workers::what_happened(first));
-  parts_.observer.heard(moment::Failed{judgement});
+  observer_.heard(moment::Failed{judgement});
   auto cause = cause_of(judgement.first(), own_node());
-  if (parts_.saving != nullptr) parts_.saving->describe(cause);
-  cause.final = cause.final || !workers::why_not_again(settings_.job).empty();
-  parts_.session.report(rendezvous::Failed{round_->number, std::move(cause)});
+  saving_.describe(cause);
+  cause.final = cause.final || !workers::why_not_again(run_.spec).empty();
+  session_.report(rendezvous::Failed{round_->number, std::move(cause)});
 }
 
 void Agent::perform(const TellSucceeded&) {
-  parts_.session.report(rendezvous::Succeeded{round_->number});
+  session_.report(rendezvous::Succeeded{round_->number});
 }
 
 void Agent::perform(const TellLeaving& action) {
   // Without workers no new round has to wait for this node.
-  parts_.session.report(rendezvous::Leaving{action.why, group_ ? grace() : Duration::zero(), false,
-                                            action.unable, action.killed});
+  session_.report(rendezvous::Leaving{action.why, group_ ? grace() : Duration::zero(), false,
+                                      action.unable, action.killed});
 }
 
 void Agent::perform(const ArmBarrier&) {
-  barrier_.arm(round_->number);
+  barrier_looks_ = 0;
+  look_at_barrier(run_.spec.exit_barrier_timeout);
 }
 
+/// They still need this node: looks again each second.
 void Agent::perform(const StayForOthers&) {
-  barrier_.stay();
+  look_at_barrier(std::chrono::seconds(1));
+  // At first they may have ended in the same moment, and the word of that is on its way.
+  if (++barrier_looks_ != 2) return;
+  log::warning(kArea,
+               "The time of the exit barrier ({}) is over, but other nodes still work with the "
+               "rendezvous or the store that this node serves: it ends with the last of them",
+               format_duration(run_.spec.exit_barrier_timeout));
+}
+
+void Agent::look_at_barrier(Duration after) {
+  barrier_->arm(awake_.now() + after, [this, round = round_->number] {
+    post(BarrierOver{round, store_.serves_others() || session_.serves_others()});
+  });
+}
+
+void Agent::preempt(std::string why, Duration deadline) {
+  const auto own = run_.spec.preempt_timeout.value_or(run_.spec.shutdown_timeout);
+  post(PreemptCame{std::move(why), deadline > Duration::zero() ? deadline : own});
 }
 
 void Agent::perform(const TellPreempt& action) {
   log::warning(kArea, "Preempted ({}): the workers are to save and end within {}", action.why,
                format_duration(action.deadline));
-  parts_.session.report(rendezvous::AskPreempt{action.why, action.deadline});
-  const auto until = parts_.clock.now() + action.deadline;
-  unheard_->arm(std::min(parts_.clock.now() + kTimeToHear, until), [this, until] {
-    const auto left = std::max(until - parts_.clock.now(), Duration::zero());
+  session_.report(rendezvous::AskPreempt{action.why, action.deadline});
+  const auto until = run_.clock.now() + action.deadline;
+  unheard_->arm(std::min(run_.clock.now() + kTimeToHear, until), [this, until] {
+    const auto left = std::max(until - run_.clock.now(), Duration::zero());
     // A script that never looks at its page hears of the save by a signal alone.
-    const bool looks = parts_.saving != nullptr && parts_.saving->looks();
+    const bool looks = saving_.looks();
     post(PreemptUnheard{{.step = -1, .left = left, .by_signal = !looks}});
   });
 }
 
 void Agent::perform(const TellReached&) {
-  if (parts_.saving != nullptr) return parts_.saving->answer();
-  parts_.session.report(rendezvous::Reached{.round = round_ ? round_->number : 0});
+  saving_.answer();
 }
 
 void Agent::perform(const TellSaved&) {
   // Who ends behind its save has told that before.
-  if (parts_.catch_up) parts_.catch_up();
+  run_.catch_up();
   look_for_failed_saves();
-  if (parts_.saving != nullptr) parts_.saving->tell_failure();
+  saving_.tell_failure();
   // Whatever they ended with, the coordinator waits for no more from them.
-  parts_.session.report(rendezvous::Succeeded{round_->number});
+  session_.report(rendezvous::Succeeded{round_->number});
 }
 
 void Agent::look_for_failed_saves() {
-  const bool asked = parts_.saving != nullptr && parts_.saving->account();
-  if (asked && group_) parts_.saving->failed_to_save(explained_failures());
+  const bool asked = saving_.account().has_value();
+  if (asked && group_) saving_.failed_to_save(explained_failures());
 }
 
 void Agent::perform(const SaveGroup& action) {
-  if (parts_.saving != nullptr) parts_.saving->order(action.order);
+  saving_.order(action.order);
   leave_.begin(action.order.left);
   // The workers read the order from their pages.
   if (!action.order.by_signal) return;
@@ -403,11 +408,10 @@ void Agent::perform(const SaveGroup& action) {
 }
 
 void Agent::note_preemption() {
-  if (parts_.saving == nullptr) return;
-  const auto told = parts_.saving->account();
+  const auto told = saving_.account();
   // Another rank may have failed to save its part after rank 0 had told the checkpoint.
   if (told && told->is_saved) look_for_failed_saves();
-  result_.preemption = parts_.saving->account();
+  result_.preemption = saving_.account();
   auto& ending = result_.ending;
   if (!told || ending.kind != Ending::Kind::Preempted) return;
   auto& failure = result_.preemption->failure;
@@ -435,22 +439,22 @@ void Agent::perform(const End& action) {
   note_workers();
   result_.ending = action.ending;
   result_.round = round_;
-  result_.memory = memory_.at(parts_.clock.now());
+  result_.memory = memory_.at(run_.clock.now());
   note_preemption();
   // Once more: workers that have ended since the failure was told may be the ones to blame.
   if (group_ && !group_->failures().empty()) result_.judgement = judge_failures();
   result_.culprit = choose_culprit(result_.ending, result_.judgement, result_.round);
-  barrier_.disarm();
+  barrier_->disarm();
   settle_->disarm();
   linger_->disarm();
   unheard_->disarm();
   leave_.end();
   // Where the whole job has succeeded, no worker is left anywhere.
   // From the end of this node, not of its session: other nodes may take their whole grace.
-  result_.store_needed_until = parts_.clock.now();
+  result_.store_needed_until = run_.clock.now();
   if (!action.ending.is_everybodys_success()) result_.store_needed_until += grace();
   // The result is told when the goodbye is out: a program that exits before takes it along.
-  parts_.session.close([this, alive = lifetime_.token()] {
+  session_.close([this, alive = lifetime_.token()] {
     if (alive) finish(std::move(result_));
   });
 }
@@ -458,8 +462,8 @@ void Agent::perform(const End& action) {
 void Agent::finish(JobResult result) {
   // Once: an insisting signal (CutEnd) may come before the session has closed.
   if (!on_end_) return;
-  result.finished = parts_.clock.wall();
-  parts_.observer.heard(moment::Ended{result, group_ ? &group_->workers() : nullptr});
+  result.finished = run_.clock.wall();
+  observer_.heard(moment::Ended{result, group_ ? &group_->workers() : nullptr});
   group_.reset();
   std::exchange(on_end_, {})(std::move(result));
 }
@@ -565,16 +569,16 @@ void Agent::observe(const rendezvous::Restart& restart) {
   if (!restart.cause.rule.empty()) log::info(kLogArea, "By {}", restart.cause.rule);
   if (ours) {
     note_cause(restart);
-    return parts_.observer.heard(moment::Restarting{restart});
+    return observer_.heard(moment::Restarting{restart});
   }
-  memory_.keep(restart.memory, parts_.clock.now());
-  result_.note_role_restart({restart.role, parts_.clock.wall(), restart.cause});
-  parts_.observer.heard(moment::RoleRestarting{restart});
+  memory_.keep(restart.memory, run_.clock.now());
+  result_.note_role_restart({restart.role, run_.clock.wall(), restart.cause});
+  observer_.heard(moment::RoleRestarting{restart});
 }
 
 /// The first one counts: what comes later follows from it.
 void Agent::note_cause(const rendezvous::Restart& restart) {
-  memory_.keep(restart.memory, parts_.clock.now());
+  memory_.keep(restart.memory, run_.clock.now());
   if (!result_.attempts.empty() && !result_.attempts.back().cause) {
     result_.attempts.back().cause = restart.cause;
     result_.attempts.back().delay = restart.delay;

@@ -5,19 +5,17 @@
 #include "agent/loop/job_result.hpp"
 #include "agent/loop/node_policy.hpp"
 #include "agent/loop/observer.hpp"
+#include "agent/loop/run_context.hpp"
 #include "agent/loop/saving.hpp"
 #include "agent/round/round_store.hpp"
 #include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
-#include "core/log.hpp"
-#include "core/text.hpp"
 #include "rendezvous/session/session.hpp"
 #include "spec/job_spec.hpp"
 #include "workers/group.hpp"
 
 #include <algorithm>
-#include <boost/asio/io_context.hpp>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -39,127 +37,47 @@ class LeaveTime {
   /// From one look to the next; less may be a log.
   static constexpr std::uint64_t kWrites = 1u << 20;
 
-  /// `written`: bytes, so far, by the workers and what they have started; may be empty.
-  LeaveTime(Clock& clock, std::function<std::uint64_t()> written, std::function<void()> over)
-      : clock_(clock),
-        written_(std::move(written)),
-        over_(std::move(over)),
-        alarm_(clock.make_alarm()) {}
+  explicit LeaveTime(RunContext& run) : run_(run), alarm_(run.clock.make_alarm()) {}
 
   /// They are asked to save, and have so long.
   void begin(Duration left) {
-    until_ = clock_.now() + left;
+    until_ = run_.clock.now() + left;
     // Later, since the coordinator says the same then: this is for one that is silent.
-    alarm_->arm(until_ + kSilence, over_);
+    alarm_->arm(until_ + kSilence, [this] { run_.post(LeaveOver{}); });
   }
   /// The job has saved, or its time is over.
   void saved() {
-    if (written_) before_ = written_();
+    before_ = run_.written();
     arm();
   }
   void end() { alarm_->disarm(); }
   /// Of the time to save.
-  Duration left() const { return std::max(until_ - clock_.now(), Duration::zero()); }
+  Duration left() const { return std::max(until_ - run_.clock.now(), Duration::zero()); }
 
  private:
   void arm() {
-    alarm_->arm(std::min(until_, clock_.now() + kMoment), [this] { look(); });
+    alarm_->arm(std::min(until_, run_.clock.now() + kMoment), [this] { look(); });
   }
   void look() {
-    const auto now = written_ ? written_() : 0;
-    if (left() == Duration::zero() || now < before_ + kWrites) return over_();
+    const auto now = run_.written();
+    if (left() == Duration::zero() || now < before_ + kWrites) return run_.post(LeaveOver{});
     before_ = now;
     arm();
   }
 
-  Clock& clock_;
-  const std::function<std::uint64_t()> written_;
-  const std::function<void()> over_;
+  RunContext& run_;
   std::unique_ptr<Alarm> alarm_;
   TimePoint until_{};
   std::uint64_t before_ = 0;
 };
 
-/// For how long a node that has finished waits for the others, and then, each second, whether they
-/// still need it.
-class ExitBarrier {
- public:
-  using Post = std::function<void(std::int64_t round)>;
-
-  /// `over` is called when it is time to ask (BarrierOver).
-  ExitBarrier(Clock& clock, Duration time, Post over)
-      : clock_(clock), time_(time), over_(std::move(over)), alarm_(clock.make_alarm()) {}
-
-  void arm(std::int64_t round) {
-    stays_ = 0;
-    round_ = round;
-    look_after(time_);
-  }
-  /// They do.
-  void stay() {
-    look_after(std::chrono::seconds(1));
-    // At first they may have ended in the same moment, and the word of that is on its way.
-    if (++stays_ != 2) return;
-    log::warning("agent",
-                 "The time of the exit barrier ({}) is over, but other nodes still work with the "
-                 "rendezvous or the store that this node serves: it ends with the last of them",
-                 format_duration(time_));
-  }
-  void disarm() { alarm_->disarm(); }
-
- private:
-  void look_after(Duration time) {
-    alarm_->arm(clock_.now() + time, [this] { over_(round_); });
-  }
-
-  Clock& clock_;
-  const Duration time_;
-  const Post over_;
-  const std::unique_ptr<Alarm> alarm_;
-  std::int64_t round_ = 0;
-  int stays_ = 0;
-};
-
 /// The loop of one node: joins rounds, starts and stops groups of workers, tells and obeys the
 /// rendezvous, until the job is over. All that decides is in NodePolicy; this carries facts in
 /// and actions out. Facts that come while another is acted upon wait in a queue.
-class Agent {
+class Agent final : public workers::Group::Owner {
  public:
-  struct Parts {
-    boost::asio::io_context& loop;
-    Clock& clock;
-    process::Launcher& launcher;
-    rendezvous::Session& session;
-    RoundStore& store;
-    Observer& observer;
-    /// Everything to start the workers of a round with, in the order of local ranks.
-    std::function<Result<std::vector<workers::WorkerPlan>>(const rendezvous::Round&)> plan;
-    // As those of workers::Group.
-    std::function<process::KillResult(Duration)> sweep;
-    std::function<process::ProcessTable()> leftovers;
-    std::function<void(const process::ProcessTable&, int)> signal_each;
-    std::function<void()> release{};
-    /// Hears what workers have said so far: before their group is forgotten. May be empty.
-    std::function<void()> catch_up{};
-    /// Adds to a failure what others know: an expired timer, an OOM kill; may be empty.
-    std::function<void(workers::Failure&)> explain;
-    /// What the rendezvous says may go through this on its way; may be empty.
-    std::function<rendezvous::Session::OnPush(rendezvous::Session::OnPush)> before{};
-    // As those of workers::Group.
-    std::function<process::ProcessTable(const std::vector<pid_t>&)> apart{};
-    std::function<process::ProcessTable()> processes{};
-    workers::Summons::WrapperOf wrapper_of{};
-    workers::Summons::LeavesTo leaves_to{};
-    workers::ErrorFileReader::Read read_error_files{};
-    /// Answers with what is wrong with this node, before it joins again; empty: nothing looks.
-    std::function<void(std::function<void(std::string fault)>)> check{};
-    /// Bytes that the workers and what they have started have written; may be empty.
-    std::function<std::uint64_t()> written{};
-    Saving* saving = nullptr;  // null: no step is known, and workers are told by signals
-  };
   struct Settings {
-    const spec::JobSpec& job;  // must outlive the agent
-    rendezvous::Node self{};   // store_port is filled in
+    rendezvous::Node self{};  // store_port is filled in
     /// How long a group may go on whose first failure does not tell who was first
     /// (workers::is_first_known), so that the others who are about to end can.
     Duration settle = std::chrono::milliseconds(50);
@@ -173,8 +91,10 @@ class Agent {
     workers::Group::Limits limits{};
   };
 
-  Agent(Parts parts, Settings settings);
-  ~Agent();
+  /// Borrows all.
+  Agent(RunContext& run, rendezvous::Session& session, RoundStore& store, Observer& observer,
+        Saving& saving, Settings settings);
+  ~Agent() override;
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
@@ -191,8 +111,8 @@ class Agent {
   Phase phase() const { return policy_.phase(); }
   /// Null: there is none.
   const workers::Group* group() const { return group_.get(); }
-  /// The job is to save and end.
-  void preempt(std::string why, Duration deadline) { post(PreemptCame{std::move(why), deadline}); }
+  /// The job is to save and end. `deadline` 0: when its options say.
+  void preempt(std::string why, Duration deadline);
   /// The worker of the group to which a process belongs, by its session or that of an ancestor;
   /// null if there is none.
   const workers::Worker* worker_of(pid_t process) const;
@@ -202,6 +122,9 @@ class Agent {
   void returned(pid_t worker) {
     if (group_) group_->returned(worker);
   }
+
+  void group_event(workers::Group::Event event) override;
+  void all_returned() override { run_.release(); }
 
  private:
   void work_off();
@@ -224,6 +147,7 @@ class Agent {
   void perform(const TellLeaving& action);
   void perform(const ArmBarrier&);
   void perform(const StayForOthers&);
+  void look_at_barrier(Duration after);
   void perform(const TellPreempt& action);
   void perform(const TellReached&);
   void perform(const SaveGroup& action);
@@ -233,9 +157,8 @@ class Agent {
   void perform(const CutEnd&) { finish(std::move(result_)); }
   void tell_grace(int signal) const;
   // How long a group of this node may take to end.
-  Duration grace() const { return settings_.job.shutdown_timeout + settings_.limits.kill_bound; }
+  Duration grace() const { return run_.spec.shutdown_timeout + settings_.limits.kill_bound; }
   Status start_group();
-  void group_event(workers::Group::Event event);
   bool may_be_signalled() const;
   void post_failure();
   const std::string& own_node() const;
@@ -250,7 +173,11 @@ class Agent {
   void look_for_stuck();
   void finish(JobResult result);
 
-  const Parts parts_;
+  RunContext& run_;
+  rendezvous::Session& session_;
+  RoundStore& store_;
+  Observer& observer_;
+  Saving& saving_;
   const Settings settings_;
   NodePolicy policy_;
   Phase told_phase_ = Phase::Ended;
@@ -262,9 +189,9 @@ class Agent {
   rendezvous::KeptMemory memory_;  // of the restart policy
   TimePoint joined_at_{}, started_at_{}, stop_at_{};
   AwakeClock awake_;  // for waits
-  std::unique_ptr<Alarm> settle_, linger_, stuck_, signal_wait_, unheard_;
+  std::unique_ptr<Alarm> settle_, linger_, stuck_, signal_wait_, unheard_, barrier_;
   LeaveTime leave_;
-  ExitBarrier barrier_;
+  int barrier_looks_ = 0;  // since its time is over
   std::vector<std::optional<TimePoint>> stuck_since_;
   std::function<void(JobResult)> on_end_;
   Lifetime lifetime_;

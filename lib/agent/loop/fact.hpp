@@ -6,7 +6,6 @@
 #include "rendezvous/membership/round.hpp"
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -88,7 +87,6 @@ using Fact = std::variant<Pushed, GroupStarted, StartFailed, WorkerFailed, AllSu
                           GroupGone, SettleOver, LingerOver, BarrierOver, SignalCame, PreemptCame,
                           PreemptUnheard, LeaveOver, GuardianGone, WorkerStuck, HangSeen, HeldSeen,
                           TimerExpired, TimerKilled>;
-using PostFact = std::function<void(Fact)>;
 
 /// How the job ended, as this agent sees it.
 struct Ending {

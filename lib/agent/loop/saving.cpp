@@ -28,7 +28,7 @@ void Saving::on(const moment::RoundReady& seen) {
 void Saving::on(const moment::Started& seen) {
   for (const auto& worker : seen.group) ranks_.emplace_back(worker.local_rank, worker.rank);
   // A coordinator that has taken over may not have heard of it.
-  if (parts_.counts_checkpoints && checkpoint_ >= 0) tell();
+  if (run_.spec.restart_policy_auto && checkpoint_ >= 0) tell();
 }
 
 void Saving::on(const moment::WorkerSaid& seen) {
@@ -44,7 +44,7 @@ void Saving::on(const moment::WorkerSaid& seen) {
 
 void Saving::heard_step(int rank, std::int64_t step) {
   auto& known = steps_[rank];
-  const auto now = parts_.clock.now();
+  const auto now = run_.clock.now();
   // Page and channel tell the same step; its time is that of the first news.
   if (step == known.last) return;
   // Below the first one the script has resumed, and its pace begins there.
@@ -56,7 +56,7 @@ void Saving::heard_step(int rank, std::int64_t step) {
 // known from phases, and from the hooks of --goodput auto or a recorder.
 void Saving::time_save(int rank, const workers::Message& message) {
   auto& known = steps_[rank];
-  if (std::holds_alternative<workers::PhaseEntered>(message)) known.save_from = parts_.clock.now();
+  if (std::holds_alternative<workers::PhaseEntered>(message)) known.save_from = run_.clock.now();
   const auto* said = std::get_if<workers::GoodputEntries>(&message);
   // The first part of a save: the model, and after it the optimizer.
   if (said == nullptr || known.save_from > known.at) return;
@@ -65,9 +65,9 @@ void Saving::time_save(int rank, const workers::Message& message) {
   };
   const auto begin = std::ranges::find_if(said->entries, is_begin);
   if (begin == said->entries.end()) return;
-  const double ago = to_seconds(parts_.clock.wall()) - begin->entry.time;
-  const auto most = to_seconds(parts_.clock.now() - known.at);
-  if (ago >= 0 && ago < most) known.save_from = parts_.clock.now() - from_seconds(ago);
+  const double ago = to_seconds(run_.clock.wall()) - begin->entry.time;
+  const auto most = to_seconds(run_.clock.now() - known.at);
+  if (ago >= 0 && ago < most) known.save_from = run_.clock.now() - from_seconds(ago);
 }
 
 // The shorter one of all so far, with what came between steps, and of the look in `answer`.
@@ -86,9 +86,7 @@ Duration Saving::pace_of(const Steps& steps) const {
 void Saving::saved(int rank, std::int64_t step) {
   const auto& known = steps_[rank];
   // A checkpoint of the last step was saved since that step; one of an earlier step beside others.
-  if (parts_.save_takes && known.last >= 0 && known.last == step) {
-    parts_.save_takes(parts_.clock.now() - known.save_from);
-  }
+  if (known.last >= 0 && known.last == step) run_.save_takes(run_.clock.now() - known.save_from);
   savers_.insert(rank);
   // One that was due anyway, on the way to the step of the order: what comes until there is not to
   // be lost.
@@ -96,10 +94,11 @@ void Saving::saved(int rank, std::int64_t step) {
     saved_.insert(rank);
     const auto has_saved = [this](const auto& each) { return saved_.contains(each.second); };
     // Without --preempt-ack-all rank 0 speaks for all: as a rule it is the one that writes.
-    const bool enough = parts_.all ? std::ranges::all_of(ranks_, has_saved) : saved_.contains(0);
+    const bool enough =
+        run_.spec.preempt_ack_all ? std::ranges::all_of(ranks_, has_saved) : saved_.contains(0);
     if (!enough || account_->is_saved || !account_->failure.empty()) return;
     account_->is_saved = true;
-    account_->saved = parts_.clock.wall();
+    account_->saved = run_.clock.wall();
     account_->checkpoint = checkpoint_ = step;
     return tell();
   }
@@ -108,7 +107,7 @@ void Saving::saved(int rank, std::int64_t step) {
     early_[rank] = step;
     auto complete = step;
     for (const auto& [_, each] : ranks_) {
-      if (!parts_.all && each != 0) continue;
+      if (!run_.spec.preempt_ack_all && each != 0) continue;
       complete = std::min(complete, early_.contains(each) ? early_[each] : -1);
     }
     before_order_ = std::max(before_order_, complete);
@@ -117,7 +116,7 @@ void Saving::saved(int rank, std::int64_t step) {
   }
   const bool is_new = step > checkpoint_;
   checkpoint_ = std::max(checkpoint_, step);
-  if (is_new && parts_.counts_checkpoints) tell();
+  if (is_new && run_.spec.restart_policy_auto) tell();
 }
 
 rendezvous::Reached Saving::reached() const {
@@ -137,7 +136,7 @@ rendezvous::Reached Saving::reached() const {
 
 void Saving::look_at_pages() {
   for (const auto& [local_rank, rank] : ranks_) {
-    const auto page = parts_.pages.read(local_rank);
+    const auto page = pages_.read(local_rank);
     if (page && page->step) heard_step(rank, *page->step);
   }
 }
@@ -147,7 +146,7 @@ void Saving::answer() {
   if (reached().step < 0) return tell();
   // The second look may show a faster pace than the mean so far, see pace_of().
   for (auto& [rank, steps] : steps_) steps.looked = steps.last;
-  look_->arm(parts_.clock.now() + kPaceLook, [this] {
+  look_->arm(run_.clock.now() + kPaceLook, [this] {
     look_at_pages();
     tell();
   });
@@ -157,7 +156,7 @@ void Saving::asked(const std::string& why) {
   if (account_) return;
   account_.emplace();
   account_->why = why;
-  account_->asked = parts_.clock.wall();
+  account_->asked = run_.clock.wall();
 }
 
 std::optional<PreemptionAccount> Saving::account() const {
@@ -189,7 +188,7 @@ void Saving::failed_to_save(std::vector<workers::Failure> failures) {
 
 bool Saving::looks() const {
   return std::ranges::any_of(ranks_, [this](const auto& each) {
-    const auto page = parts_.pages.read(each.first);
+    const auto page = pages_.read(each.first);
     return page && (page->looks_for_save || may_ask(each.second, *page));
   });
 }
@@ -209,7 +208,7 @@ void Saving::order(const rendezvous::SaveAt& order) {
   before_order_ = checkpoint_;
   // Saves from before the order hold less than is asked for.
   saved_.clear(), early_.clear();
-  for (const auto& [local_rank, rank] : ranks_) parts_.pages.tell_save(local_rank, order.step);
+  for (const auto& [local_rank, rank] : ranks_) pages_.tell_save(local_rank, order.step);
   const auto when = order.step < 0 ? std::string("now") : fmt::format("after step {}", order.step);
   log::info("preempt", "The workers are to save {}, {}", when,
             order.by_signal ? "and are asked by SIGTERM" : "which they ask for");

@@ -3,10 +3,9 @@
 
 #include "agent/loop/job_result.hpp"
 #include "agent/loop/observer.hpp"
+#include "agent/loop/run_context.hpp"
 #include "agent/round/shared_pages.hpp"
-#include "core/clock.hpp"
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,15 +19,10 @@ namespace elastrun::agent {
 /// for the restart policy and for a preemption.
 class Saving final : public Observer {
  public:
-  struct Parts {
-    Clock& clock;
-    std::function<void(rendezvous::Report)> report;
-    SharedPages& pages;
-    bool counts_checkpoints = false;  // each new one is told: the restart policy goes by them
-    bool all = false;                 // every rank is to save, not only rank 0
-    std::function<void(Duration)> save_takes{};  // hears how long a save took; may be empty
-  };
-  explicit Saving(Parts parts) : parts_(std::move(parts)), look_(parts_.clock.make_alarm()) {}
+  /// Borrows all. It tells each new checkpoint where the restart policy goes by them, and waits for
+  /// every rank to save with --preempt-ack-all, else for rank 0.
+  Saving(RunContext& run, rendezvous::Session& session, SharedPages& pages)
+      : run_(run), session_(session), pages_(pages), look_(run.clock.make_alarm()) {}
 
   void heard(const Moment& one) override { dispatch(one, *this); }
   using Observer::on;
@@ -66,12 +60,14 @@ class Saving final : public Observer {
   Duration pace_of(const Steps& steps) const;
   bool may_ask(int rank, const workers::PageContents& page) const;
   void look_at_pages();
-  void tell() { parts_.report(reached()); }
+  void tell() { session_.report(reached()); }
   void saved(int rank, std::int64_t step);
   void heard_step(int rank, std::int64_t step);
   void time_save(int rank, const workers::Message& message);
 
-  const Parts parts_;
+  RunContext& run_;
+  rendezvous::Session& session_;
+  SharedPages& pages_;
   std::int64_t round_ = 0;
   std::map<int, Steps> steps_;              // by rank, of this attempt
   std::vector<std::pair<int, int>> ranks_;  // local ranks and ranks of the group

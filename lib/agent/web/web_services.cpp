@@ -1,18 +1,162 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/web/web_services.hpp"
 
+#include "agent/web/page.hpp"
 #include "core/host_name.hpp"
+#include "core/log.hpp"
 #include "core/text.hpp"
 #include "export/exposition.hpp"
+#include "store/listening.hpp"
 #include "workers/environment.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
 #include <iterator>
+#include <limits>
+#include <optional>
 #include <unistd.h>
 #include <utility>
 
 namespace elastrun::agent {
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+/// Five digits are more than a chart shows. By text: a logarithm would bring libm's 300 kB.
+json::value shown(double value) {
+  if (!std::isfinite(value)) return nullptr;
+  if (value == 0) return 0;
+  return parse_float(fmt::format("{:.5g}", value)).value_or(value);
+}
+
+}  // namespace
+
+std::size_t JobHistory::index_of(const std::string& name) {
+  const auto found = std::ranges::find(names_, name);
+  if (found != names_.end()) return static_cast<std::size_t>(found - names_.begin());
+  // The names are the workers', and a script may invent one at each step.
+  if (names_.size() == kSeries) return kSeries;
+  names_.push_back(name);
+  return names_.size() - 1;
+}
+
+void JobHistory::add(TimePoint now, WallTime at, const Values& values) {
+  // A sample that comes a little early is not put off by a whole stretch.
+  if (!points_.empty() && now < points_.back().time + stretch_ * 3 / 4) return;
+  Point point{now, at, {}};
+  for (const auto& [name, value] : values) {
+    const auto index = index_of(name);
+    if (index == kSeries) continue;
+    if (point.values.size() <= index) point.values.resize(index + 1, kNone);
+    point.values[index] = value;
+  }
+  points_.push_back(std::move(point));
+  if (points_.size() <= kPoints) return;
+  // Each second point goes: a job of weeks fits, and the chart still begins where the job does.
+  std::deque<Point> half;
+  for (std::size_t i = 0; i < points_.size(); i += 2) half.push_back(std::move(points_[i]));
+  points_ = std::move(half);
+  stretch_ *= 2;
+}
+
+json::object JobHistory::text() const {
+  json::array at;
+  std::vector<json::array> columns(names_.size());
+  for (const auto& point : points_) {
+    at.emplace_back(
+        static_cast<double>(point.at.time_since_epoch() / std::chrono::milliseconds(100)) / 10);
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      columns[i].push_back(shown(i < point.values.size() ? point.values[i] : kNone));
+    }
+  }
+  json::object series;
+  for (std::size_t i = 0; i < names_.size(); ++i) series[names_[i]] = std::move(columns[i]);
+  return {{"at", std::move(at)}, {"series", std::move(series)}};
+}
+
+namespace {
+
+constexpr std::string_view kPagesArea = "http";
+constexpr std::string_view kJson = "application/json";
+constexpr std::string_view kPort = "TORCHELASTIC_HEALTH_CHECK_PORT";
+constexpr Duration kPageLook = std::chrono::seconds(1);    // of a page that is open
+constexpr Duration kSoon = std::chrono::milliseconds(50);  // changes in a row are told together
+constexpr int kLooksPerSample = 2;                         // of the machine
+constexpr int kLooksPerComment = 15;                       // finds who has gone without a word
+constexpr std::size_t kLines = 12;                         // of each stream of each worker
+
+http::Answer json_answer(const json::value& value, int status = 200) {
+  return {.status = status, .type = std::string(kJson), .body = json::serialize(value) + "\n"};
+}
+
+http::Answer health_answer(const Vitals& vitals) {
+  return json_answer(health_json(vitals), ailments(vitals).empty() ? 200 : 503);
+}
+
+/// For a readiness probe: not while nodes join, workers stop, or a round begins again.
+http::Answer ready_answer(const JobView& view) {
+  const bool ready = view.is_ready();
+  return json_answer(json::object{{"ready", ready}, {"phase", view.phase_name()}},
+                     ready ? 200 : 503);
+}
+
+http::Answer page_answer() {
+  http::Answer answer{.type = "text/html; charset=utf-8", .body = std::string(page_html())};
+  // The page is one file, and shows what strangers have printed: nothing else may run in it.
+  answer.headers = {{"Content-Security-Policy",
+                     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+                     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+                     "frame-ancestors 'none'"},
+                    {"Referrer-Policy", "no-referrer"}};
+  return answer;
+}
+
+/// What the charts of the page show, by name.
+JobHistory::Values chart_values(const json::object& status, const json::object& machine) {
+  JobHistory::Values values;
+  const auto add = [&values](std::string name, const json::value* value) {
+    if (value != nullptr && value->is_number()) {
+      values.emplace_back(std::move(name), value->to_number<double>());
+    }
+  };
+  std::optional<double> rate;  // the slowest worker's: the others wait for it
+  for (const auto& worker : status.at("workers").as_array()) {
+    const auto& one = worker.at("steps_per_s");
+    if (one.is_number()) rate = std::min(rate.value_or(HUGE_VAL), one.to_number<double>());
+  }
+  if (rate) values.emplace_back("rate", *rate);
+  if (const auto* goodput = status.at("goodput").if_object()) {
+    add("goodput", goodput->if_contains("goodput"));
+  }
+  for (const auto& metric : status.at("metrics").as_array()) {
+    const auto& group = metric.at("group").as_string();
+    const auto& name = metric.at("name").as_string();
+    add(fmt::format("metric/{}/{}", group.c_str(), name.c_str()),
+        metric.as_object().if_contains("value"));
+  }
+  for (const auto& [name, value] : machine.at("charts").as_object()) add(name, &value);
+  return values;
+}
+
+http::Answer not_found() {
+  return {.status = 404, .body = "there are /, /status, /events, /metrics, /healthz and /readyz\n"};
+}
+
+json::array lines_json(const std::vector<std::string>& lines) {
+  json::array all;
+  for (const auto& line : lines) all.emplace_back(printable(line));
+  return all;
+}
+
+Error with_owner(Error error, std::uint16_t port) {
+  const auto owner = port == 0 ? std::string() : store::find_port_owner(port);
+  if (!owner.empty()) error.text += ": " + owner + " listens there";
+  return error;
+}
+
+}  // namespace
+
 namespace {
 
 /// null and not 0: what cannot be measured here is not idle.
@@ -83,109 +227,282 @@ json::object machine_json(const system::MachineSample& sample) {
   return text;
 }
 
-Result<std::unique_ptr<WebServices>> WebServices::start(Parts parts) {
-  // Asked in any case: it logs that there is none, as torchelastic does.
-  const bool health_check = is_health_check_wanted(workers::own_environment());
-  if (!parts.spec.http && !health_check) return nullptr;
-  std::unique_ptr<WebServices> services(new WebServices(std::move(parts)));
-  if (const auto opened = services->open(); !opened) return std::unexpected(opened.error());
-  const auto& made = services->parts_;
-  if (made.spec.http) {
-    made.say(fmt::format("elastrun: the job is shown at {}\n", services->address()));
+namespace {
+
+// A small part of kHealthLimit, so that a single late beat does not make a node unhealthy.
+constexpr Duration kBeat = std::chrono::seconds(5);
+
+}  // namespace
+
+std::vector<std::string> ailments(const Vitals& vitals) {
+  std::vector<std::string> all;
+  if (vitals.since_beat > kHealthLimit) {
+    all.push_back(
+        fmt::format("the agent's loop stood still for {}", format_duration(vitals.since_beat)));
   }
+  if (vitals.overdue && *vitals.overdue > kHealthLimit) {
+    all.push_back(fmt::format("a worker lives on {} after one of its timers expired",
+                              format_duration(*vitals.overdue)));
+  }
+  return all;
+}
+
+json::object health_json(const Vitals& vitals) {
+  const auto why = ailments(vitals);
+  json::object text;
+  text["status"] = why.empty() ? "ok" : "failing";
+  text["why"] = json::array(why.begin(), why.end());
+  text["phase"] = vitals.phase;
+  text["since_beat_s"] = to_seconds(vitals.since_beat);
+  text["timer_overdue_s"] = vitals.overdue ? json::value(to_seconds(*vitals.overdue)) : nullptr;
+  text["limit_s"] = to_seconds(kHealthLimit);
+  return text;
+}
+
+LoopBeat::LoopBeat(Clock& clock) : clock_(clock), last_(clock.now()), alarm_(clock.make_alarm()) {
+  alarm_->arm(last_ + kBeat, [this] { beat(); });
+}
+
+// An alarm of the loop itself: one that hangs cannot say that it does, but misses its beat.
+void LoopBeat::beat() {
+  last_ = clock_.now();
+  alarm_->arm(last_ + kBeat, [this] { beat(); });
+}
+
+Result<std::unique_ptr<WebServices>> WebServices::start(RunContext& run, RunTelemetry& telemetry,
+                                                        ExpirationTimers& timers,
+                                                        const RoundStore& store) {
+  const bool health_check = workers::find_variable(run.environment, kPort).has_value();
+  if (!health_check) {
+    // As torchelastic says it.
+    log::info(kPagesArea, "Environment variable '{}' not found. Do not start health check.", kPort);
+  }
+  if (!run.spec.http && !health_check) return nullptr;
+  std::unique_ptr<WebServices> services(new WebServices(run, telemetry, timers, store));
+  services->open_health_check();
+  if (!run.spec.http) return services;
+  if (const auto opened = services->open_pages(); !opened) return std::unexpected(opened.error());
+  const auto& at = services->pages_->at();
+  run.console.write(logs::Console::Stream::Err,
+                    fmt::format("elastrun: the job is shown at http://{}/\n",
+                                net::format_endpoint(at.host, at.port)));
   return services;
 }
 
-WebServices::WebServices(Parts parts)
-    : parts_(std::move(parts)),
-      view_(parts_.spec, parts_.clock, view_sources()),
-      beat_(parts_.clock) {}
+WebServices::WebServices(RunContext& run, RunTelemetry& telemetry, ExpirationTimers& timers,
+                         const RoundStore& store)
+    : run_(run),
+      telemetry_(telemetry),
+      timers_(timers),
+      view_(run.spec, run.clock,
+            {.workers = [this] { return workers(); },
+             .serves_store = [&store] { return store.serves_workers(); },
+             .changed = [this] { changed(); },
+             .goodput = [&telemetry] { return telemetry.goodput_status(); },
+             .report = [&run] { return run.lasting_report(); }}),
+      beat_(run.clock),
+      look_(run.clock.make_alarm()),
+      soon_(run.clock.make_alarm()),
+      remember_(run.clock.make_alarm()) {}
 
-JobView::Sources WebServices::view_sources() {
-  return {.workers = [this] { return workers(); },
-          .serves_store = parts_.serves_store,
-          .changed =
-              [this] {
-                if (pages_) pages_->changed();
-              },
-          .goodput = parts_.goodput,
-          .report = parts_.report};
-}
-
-JobPages::Parts WebServices::page_parts() {
-  return {.loop = parts_.loop,
-          .clock = parts_.clock,
-          .view = view_,
-          .workers = [this] { return workers(); },
-          .vitals = [this] { return vitals(); },
-          .metrics = [this](bool open, auto then) { metrics(open, std::move(then)); },
-          .system =
-              [this](auto then) {
-                parts_.metrics->machine().look(
-                    [then = std::move(then)](const system::MachineSample& sample) {
-                      then(machine_json(sample));
-                    });
-              }};
-}
-
-Status WebServices::open() {
-  health_check_ = open_health_check(parts_.loop, parts_.clock, workers::own_environment(),
-                                    [this] { return vitals(); });
-  if (!parts_.spec.http) return {};
-  auto pages = JobPages::open(page_parts(), *parts_.spec.http);
-  if (!pages) return std::unexpected(pages.error());
-  pages_ = std::move(*pages);
+Status WebServices::open_pages() {
+  const auto& at = *run_.spec.http;
+  auto server =
+      http::Server::open(run_.loop, run_.clock, {.at = {at.address, at.port}},
+                         [this](const auto& request, const auto& reply) { serve(request, reply); });
+  if (!server) {
+    auto error = with_owner(server.error().context("--http"), at.port);
+    error.text += "; choose another port, or 0 for one that is free";
+    return std::unexpected(std::move(error));
+  }
+  pages_ = std::move(*server);
+  remember();
   // Only here, where a page may be asked for: from the first cursor on each sample of a worker is a
   // series as well.
-  parts_.metrics->host().take_samples();
+  telemetry_.metrics()->host().take_samples();
   return {};
 }
 
-std::string WebServices::address() const {
-  if (!pages_) return {};
-  return fmt::format("http://{}/", net::format_endpoint(pages_->at().host, pages_->at().port));
+void WebServices::open_health_check() {
+  const auto text = workers::find_variable(run_.environment, kPort);
+  if (!text) return;
+  log::info(kPagesArea, "Found healthcheck port {}: {}", kPort, printable(std::string(*text)));
+  const auto port = parse_int(*text);
+  if (!port) {
+    log::warning(
+        kPagesArea,
+        "Invalid healthcheck port value: '{}', expecting integer. Not starting healthcheck "
+        "server.",
+        printable(std::string(*text)));
+    return;
+  }
+  if (*port < 0 || *port > 65535) {
+    return log::warning(kPagesArea, "No health check server: {}={} is not a port", kPort, *port);
+  }
+  // At all addresses below, because a kubelet probes from outside of the pod.
+  const auto number = static_cast<std::uint16_t>(*port);
+  auto server = http::Server::open(
+      run_.loop, run_.clock, {.at = {"::", number}},
+      [this](const http::Request&, const http::Reply& reply) { reply(health_answer(vitals())); });
+  if (!server) {
+    // Agents of one machine share the variable; all but one of them go without.
+    const auto error = with_owner(server.error(), number);
+    return log::warning(kPagesArea, "No health check server: {}", error.text);
+  }
+  log::info(kPagesArea, "Health check server on port {}", (*server)->at().port);
+  health_check_ = std::move(*server);
 }
 
 const std::vector<workers::Worker>* WebServices::workers() const {
-  const auto* group = parts_.group();
+  const auto* group = run_.group();
   return group == nullptr ? nullptr : &group->workers();
 }
 
 Vitals WebServices::vitals() const {
-  return {beat_.since(), parts_.overdue_timer(), view_.phase_name()};
+  return {beat_.since(), timers_.overdue(), view_.phase_name()};
 }
 
 std::vector<telemetry::Attribute> WebServices::resource() const {
   return {{"service.name", std::string("elastrun.agent")},
-          {"elastrun.run.id", parts_.spec.run_id},
-          {"elastrun.role", parts_.spec.role},
+          {"elastrun.run.id", run_.spec.run_id},
+          {"elastrun.role", run_.spec.role},
           {"host.name", host_name()},
           {"process.pid", std::int64_t{::getpid()}}};
 }
 
-void WebServices::metrics(bool open, std::function<void(std::string)> then) {
-  const auto& page = open ? open_page_ : page_;
-  // Several scrapers must not cost a collection each.
-  if (page.is_fresh(parts_.clock.now())) return then(page.text());
-  parts_.metrics->machine().look([this, open, then = std::move(then),
-                                  alive = lifetime_.token()](const system::MachineSample& sample) {
-    if (alive) then(render(open, sample));
-  });
-}
-
-/// Of those who have waited for one look at the machine, the first one's serves all.
+/// Renders once for all who have waited for one look at the machine.
 const std::string& WebServices::render(bool open, const system::MachineSample& sample) {
   auto& page = open ? open_page_ : page_;
-  const auto begun = parts_.clock.now();
+  const auto begun = run_.clock.now();
   if (page.is_fresh(begun)) return page.text();
-  auto& metrics = *parts_.metrics;
+  auto& metrics = *telemetry_.metrics();
   auto snapshot = metrics.host().registry().collect();
   std::ranges::move(metrics.machine().points_of(sample), std::back_inserter(snapshot.points));
   using exporter::PageForm;
   auto text = exporter::page_of(snapshot, open ? PageForm::OpenMetrics : PageForm::Prometheus,
                                 {.resource = resource(), .tells_refused = true});
-  page.put(std::move(text), begun, parts_.clock.now());
+  page.put(std::move(text), begun, run_.clock.now());
   return page.text();
+}
+
+void WebServices::serve(const http::Request& request, const http::Reply& reply) {
+  if (request.path == "/") return reply(page_answer());
+  if (request.path == "/status") return reply(json_answer(view_.status()));
+  if (request.path == "/healthz") return reply(health_answer(vitals()));
+  if (request.path == "/readyz") return reply(ready_answer(view_));
+  if (request.path == "/metrics") return serve_metrics(request, reply);
+  if (request.path == "/events") return serve_events(reply);
+  reply(not_found());
+}
+
+void WebServices::serve_metrics(const http::Request& request, const http::Reply& reply) {
+  const bool open = exporter::form_for(request.accept) == exporter::PageForm::OpenMetrics;
+  const auto answer = [reply, open](const std::string& text) {
+    const auto type = open ? exporter::kOpenMetricsType : exporter::kPrometheusType;
+    reply({.type = std::string(type), .body = text});
+  };
+  const auto& page = open ? open_page_ : page_;
+  // Several scrapers must not cost a collection each.
+  if (page.is_fresh(run_.clock.now())) return answer(page.text());
+  telemetry_.metrics()->machine().look(
+      [this, open, answer, alive = lifetime_.token()](const system::MachineSample& sample) {
+        if (alive) answer(render(open, sample));
+      });
+}
+
+void WebServices::serve_events(const http::Reply& reply) {
+  http::Answer answer{.type = "text/event-stream", .feed = feed_};
+  // The browser connects again after a second (HTML Standard, 9.2): the default is its own, and
+  // longer. All that is known comes first, because events only tell what changes.
+  answer.body = "retry: 1000\n\n" + http::event_text("status", json::serialize(view_.status())) +
+                http::event_text("history", json::serialize(history_.text())) + output_event(true);
+  reply(std::move(answer));
+  tell_system();
+  if (looking_) return;
+  looking_ = true;
+  look_->arm(run_.clock.now() + kPageLook, [this] { look_again(); });
+}
+
+/// The next point of the history, also while no page is open.
+void WebServices::remember() {
+  remember_->arm(run_.clock.now() + history_.stretch(), [this] {
+    if (view_.is_over()) return;
+    tell_system();
+    remember();
+  });
+}
+
+/// Only while a page is open.
+void WebServices::look_again() {
+  ++looks_;
+  if (looks_ % kLooksPerComment == 0) feed_->publish_nothing();
+  looking_ = feed_->has_listeners();
+  if (!looking_) return;
+  tell_status();
+  tell_output();
+  if (looks_ % kLooksPerSample == 0) tell_system();
+  look_->arm(run_.clock.now() + kPageLook, [this] { look_again(); });
+}
+
+void WebServices::changed() {
+  if (!looking_) return;
+  if (view_.is_over()) return tell_status();  // there may be no later
+  if (telling_) return;
+  telling_ = true;
+  soon_->arm(run_.clock.now() + kSoon, [this] {
+    telling_ = false;
+    tell_status();
+    tell_output();
+  });
+}
+
+void WebServices::tell_status() {
+  feed_->publish("status", json::serialize(view_.status()));
+}
+
+std::string WebServices::output_event(bool all) {
+  json::array changed;
+  const auto* group = workers();
+  const std::size_t count = group == nullptr ? 0 : group->size();
+  output_.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& worker = (*group)[i];
+    if (!worker.streams) continue;
+    json::object one{{"rank", worker.rank}, {"pid", worker.pid}};
+    one["out"] = lines_json(worker.streams->last_stdout_lines(kLines));
+    one["err"] = lines_json(worker.streams->last_lines(kLines));
+    one["mixed"] = worker.streams->mixes_streams();
+    auto text = json::serialize(one);
+    // Most workers have written nothing since the last look, and a page of hundreds would get all
+    // their lines each second.
+    if (!all && text == output_[i]) continue;
+    output_[i] = std::move(text);
+    changed.push_back(std::move(one));
+  }
+  return changed.empty() ? std::string() : http::event_text("output", json::serialize(changed));
+}
+
+void WebServices::tell_output() {
+  feed_->publish_text(output_event(false));
+}
+
+void WebServices::tell_system() {
+  if (std::exchange(sampling_, true)) return;
+  telemetry_.metrics()->machine().look(
+      [this, alive = lifetime_.token()](const system::MachineSample& sample) {
+        if (!alive) return;
+        sampling_ = false;
+        auto text = machine_json(sample);
+        const auto values = chart_values(view_.status(), text);
+        // Also without a reader: a page that is opened later begins with it.
+        history_.add(run_.clock.now(), run_.clock.wall(), values);
+        if (!feed_->has_listeners()) return;
+        json::object charts;
+        for (const auto& [name, value] : values) charts[name] = value;
+        text["charts"] = std::move(charts);
+        text["at"] = to_seconds(run_.clock.wall());
+        feed_->publish("system", json::serialize(text));
+      });
 }
 
 }  // namespace elastrun::agent

@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/telemetry/run_metrics.hpp"
-#include "agent/web/job_pages.hpp"
+#include "agent/hang/expiration_timers.hpp"
+#include "agent/loop/run_context.hpp"
+#include "agent/round/round_store.hpp"
+#include "agent/telemetry/run_telemetry.hpp"
 #include "agent/web/job_view.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "spec/job_spec.hpp"
+#include "core/json.hpp"
+#include "core/lifetime.hpp"
+#include "http/http_server.hpp"
 #include "system/machine.hpp"
-#include "workers/group.hpp"
 
 #include <algorithm>
-#include <boost/asio/io_context.hpp>
+#include <cstddef>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,52 +43,119 @@ class RenderedPage {
   TimePoint fresh_until_ = TimePoint::min();
 };
 
-/// What an agent serves over HTTP, with all it takes: the view of the job, the pages of --http and
-/// the health check. Made only for a job that has one of both.
+/// The values of the page's charts since the job began, so that a page shows them whenever it is
+/// opened. A point for each stretch of time; at kPoints every second one goes, and stretches become
+/// twice as long: a job of weeks takes no more memory than one of minutes. Pure.
+class JobHistory {
+ public:
+  using Values = std::vector<std::pair<std::string, double>>;
+  static constexpr std::size_t kPoints = 240;
+  static constexpr std::size_t kSeries = 32;  // names; the values of others are left out
+  static constexpr Duration kFirstStretch = std::chrono::seconds(2);
+
+  Duration stretch() const { return stretch_; }
+  /// Left out while the stretch of the last point lasts.
+  void add(TimePoint now, WallTime at, const Values& values);
+  /// {"at": [seconds since the epoch, ...], "series": {NAME: [value or null, ...], ...}}
+  json::object text() const;
+
+ private:
+  struct Point {
+    TimePoint time;
+    WallTime at;
+    std::vector<double> values;  // by index in names_, shorter where names came later; NaN: none
+  };
+  std::size_t index_of(const std::string& name);
+
+  Duration stretch_ = kFirstStretch;
+  std::vector<std::string> names_;
+  std::deque<Point> points_;
+};
+
+/// What tells whether an agent lives, at one moment.
+struct Vitals {
+  Duration since_beat{};              // of the loop
+  std::optional<Duration> overdue{};  // how long a timer of a worker has been over without effect
+  std::string phase;
+};
+
+/// Past this the answer is that the agent hangs: torch's limit for its health check.
+constexpr Duration kHealthLimit = std::chrono::seconds(60);
+
+/// An empty list: it is well; else sentences. Pure. A job that fails, restarts, or ends does not
+/// make its agent ill, which knows what it does: a supervisor that ended it then would do harm.
+std::vector<std::string> ailments(const Vitals& vitals);
+/// For people and programs: "status" is "ok" or "failing", "why" what ails it.
+json::object health_json(const Vitals& vitals);
+
+/// The heartbeat of a loop, which goes on as long as the loop turns. Not by an AwakeClock, which
+/// leaves out just what is looked for here; CLOCK_MONOTONIC does not count a suspended machine.
+class LoopBeat {
+ public:
+  explicit LoopBeat(Clock& clock);
+  Duration since() const { return clock_.now() - last_; }
+
+ private:
+  void beat();
+  Clock& clock_;
+  TimePoint last_;
+  std::unique_ptr<Alarm> alarm_;
+};
+
+/// What an agent serves over HTTP, with all it takes. With --http: `/` a page that shows the job
+/// and changes by itself, `/status` the same as JSON, `/events` what the page listens to,
+/// `/metrics` for Prometheus, `/healthz`, `/readyz`. Read-only. Without a client only the points of
+/// the history are collected. And with TORCHELASTIC_HEALTH_CHECK_PORT a server of which each path
+/// answers as `/healthz` does, on all addresses, since a supervisor asks from outside; it lives as
+/// long as the agent, torch's own only while workers run.
 class WebServices {
  public:
-  struct Parts {
-    boost::asio::io_context& loop;
-    Clock& clock;
-    const spec::JobSpec& spec;
-    std::function<const workers::Group*()> group;
-    std::function<bool()> serves_store;
-    std::function<json::value()> goodput;
-    std::function<std::string()> report;  // where it will be, if it stays
-    std::function<std::optional<Duration>()> overdue_timer;
-    RunMetrics* metrics = nullptr;                   // with --http or --metrics
-    std::function<void(std::string_view line)> say;  // where the pages are
-  };
-  /// Listens from now on, if anything is asked for; else null. Fails with Io where --http cannot; a
-  /// health check that cannot is only warned of.
-  static Result<std::unique_ptr<WebServices>> start(Parts parts);
+  /// Listens from now on, if anything is asked for; else null. Fails with Io where --http cannot,
+  /// and says whose the port is; a health check that cannot is only warned of. Borrows all.
+  static Result<std::unique_ptr<WebServices>> start(RunContext& run, RunTelemetry& telemetry,
+                                                    ExpirationTimers& timers,
+                                                    const RoundStore& store);
 
   WebServices(const WebServices&) = delete;
   WebServices& operator=(const WebServices&) = delete;
 
-  /// Of --http; empty without.
-  std::string address() const;
   /// To be told what the agent does.
   JobView& view() { return view_; }
 
  private:
-  explicit WebServices(Parts parts);
-  Status open();
-  JobView::Sources view_sources();
-  JobPages::Parts page_parts();
+  WebServices(RunContext& run, RunTelemetry& telemetry, ExpirationTimers& timers,
+              const RoundStore& store);
+  Status open_pages();
+  void open_health_check();
+  void serve(const http::Request& request, const http::Reply& reply);
+  void serve_events(const http::Reply& reply);
+  void serve_metrics(const http::Request& request, const http::Reply& reply);
+  void changed();
+  void look_again();
+  void remember();
+  void tell_status();
+  void tell_output();
+  void tell_system();
+  std::string output_event(bool all);
   const std::vector<workers::Worker>* workers() const;
   Vitals vitals() const;
-  void metrics(bool open, std::function<void(std::string)> then);
   const std::string& render(bool open, const system::MachineSample& sample);
   std::vector<telemetry::Attribute> resource() const;
 
-  const Parts parts_;
+  RunContext& run_;
+  RunTelemetry& telemetry_;
+  ExpirationTimers& timers_;
   JobView view_;
   LoopBeat beat_;
   RenderedPage page_, open_page_;
-  std::unique_ptr<JobPages> pages_;
-  std::unique_ptr<http::Server> health_check_;
-  Lifetime lifetime_;
+  std::shared_ptr<http::EventFeed> feed_ = std::make_shared<http::EventFeed>();
+  std::unique_ptr<http::Server> pages_, health_check_;
+  std::unique_ptr<Alarm> look_, soon_, remember_;
+  JobHistory history_;
+  int looks_ = 0;
+  bool looking_ = false, telling_ = false, sampling_ = false;
+  std::vector<std::string> output_;  // of each worker, as it was told last
+  Lifetime lifetime_;                // answers may come after we have gone
 };
 
 /// A sample for the page: what people look at first. Pure.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/status/torchrun_log.hpp"
 
-#include "agent/round/worker_plans.hpp"
+#include "agent/round/placement.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "workers/command.hpp"

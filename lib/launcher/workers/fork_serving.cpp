@@ -54,10 +54,11 @@ std::vector<std::string> command_of(const spec::JobSpec& spec) {
 
 }  // namespace
 
-std::unique_ptr<ForkServing> ForkServing::make(Parts parts) {
-  const auto& spec = parts.spec;
+std::unique_ptr<ForkServing> ForkServing::make(RunContext& run, process::PosixLauncher& launcher,
+                                               process::Containment& containment) {
+  const auto& spec = run.spec;
   if (spec.fork_socket < 0 && !is_asked_for(spec)) return nullptr;
-  std::unique_ptr<ForkServing> serving(new ForkServing(parts));
+  std::unique_ptr<ForkServing> serving(new ForkServing(run, launcher, containment));
   if (spec.fork_socket >= 0) {
     serving->adopt();
     serving->attach();
@@ -76,18 +77,18 @@ std::unique_ptr<ForkServing> ForkServing::make(Parts parts) {
 }
 
 void ForkServing::attach() {
-  parts_.launcher.serve_by([this, alive = lifetime_.token()](const auto& request) {
+  launcher_.serve_by([this, alive = lifetime_.token()](const auto& request) {
     return alive ? serve(request) : std::nullopt;
   });
   // The sweep after an attempt kills all other descendants, and would take the server that is to
   // serve the next one.
-  parts_.containment.spare([this, alive = lifetime_.token()]() -> std::vector<pid_t> {
+  containment_.spare([this, alive = lifetime_.token()]() -> std::vector<pid_t> {
     return alive && server_ ? server_->processes() : std::vector<pid_t>();
   });
 }
 
 void ForkServing::adopt() {
-  auto adopted = process::ForkServer::adopt(UniqueFd(parts_.spec.fork_socket), kCopyLimit);
+  auto adopted = process::ForkServer::adopt(UniqueFd(run_.spec.fork_socket), kCopyLimit);
   if (adopted) {
     server_ = std::move(*adopted);
   } else {
@@ -95,8 +96,13 @@ void ForkServing::adopt() {
   }
 }
 
-ForkServing::ForkServing(Parts parts)
-    : parts_(parts), serves_first_(is_under_test()), refill_(parts.clock.make_alarm()) {}
+ForkServing::ForkServing(RunContext& run, process::PosixLauncher& launcher,
+                         process::Containment& containment)
+    : run_(run),
+      launcher_(launcher),
+      containment_(containment),
+      serves_first_(is_under_test()),
+      refill_(run.clock.make_alarm()) {}
 
 void ForkServing::plan(std::vector<workers::WorkerPlan>& plans) {
   if (plans.empty()) return;
@@ -110,7 +116,7 @@ void ForkServing::plan(std::vector<workers::WorkerPlan>& plans) {
   }
   if (!request_) {
     request_ = plans.front().request;
-    request_->argv = command_of(parts_.spec);
+    request_->argv = command_of(run_.spec);
     // Ranks and addresses are those of one worker in one round: each fork gets its own with the
     // order.
     workers::remove_placement(request_->environment);
@@ -128,16 +134,16 @@ void ForkServing::plan(std::vector<workers::WorkerPlan>& plans) {
 /// After the workers, not to delay them: those that were forked are about to take a first step.
 void ForkServing::on(const moment::Started&) {
   if (is_copy()) return;
-  refill_->arm(parts_.clock.now() + (starts_ > 1 ? kRefill : Duration::zero()), [this] {
+  refill_->arm(run_.clock.now() + (starts_ > 1 ? kRefill : Duration::zero()), [this] {
     if (!request_) return;
     begin();
-    const auto& spec = parts_.spec;
+    const auto& spec = run_.spec;
     const bool contexts = spec.warm_spares && !spec.virtual_local_rank;
     const int spares =
         std::min(spec.warm_spares.value_or(spec.nproc_per_node), spec.nproc_per_node);
     // Each preparation may find that the server has ended.
     for (int slot = 0; is_present() && slot < spares; ++slot)
-      server_->prepare(slot, contexts, parts_.containment.next_cgroup_fd());
+      server_->prepare(slot, contexts, containment_.next_cgroup_fd());
   });
 }
 
@@ -151,15 +157,15 @@ void ForkServing::begin() {
   if (is_present() || begun_ >= kMostServers) return;
   if (server_ && server_->state() == State::Refused) return say_not_served(server_->why());
   ++begun_;
-  auto started = process::ForkServer::start(parts_.loop, *request_);
+  auto started = process::ForkServer::start(run_.loop, *request_);
   if (!started) return say_not_served(started.error().text);
   server_ = std::move(*started);
 }
 
 /// While the workers are stopped and the nodes meet.
 void ForkServing::on(const moment::Restarting&) {
-  for (int slot = 0; is_present() && slot < parts_.spec.nproc_per_node; ++slot) {
-    server_->prepare(slot, false, parts_.containment.next_cgroup_fd());
+  for (int slot = 0; is_present() && slot < run_.spec.nproc_per_node; ++slot) {
+    server_->prepare(slot, false, containment_.next_cgroup_fd());
   }
 }
 
@@ -186,8 +192,8 @@ void ForkServing::say_not_served(const std::string& why) {
   if (why == said_) return;
   said_ = why;
   const auto text = fmt::format("Workers are started without the fork server: {}", why);
-  parts_.spec.start_method == "auto" ? log::info(kForkArea, "{}", text)
-                                     : log::warning(kForkArea, "{}", text);
+  run_.spec.start_method == "auto" ? log::info(kForkArea, "{}", text)
+                                   : log::warning(kForkArea, "{}", text);
 }
 
 void ForkServing::on(const moment::Ended&) {

@@ -2,15 +2,14 @@
 #pragma once
 
 #include "agent/loop/observer.hpp"
+#include "agent/loop/run_context.hpp"
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
 #include "process/containment.hpp"
 #include "process/fork_server.hpp"
 #include "process/posix_launcher.hpp"
-#include "spec/job_spec.hpp"
 #include "workers/worker.hpp"
 
-#include <boost/asio/io_context.hpp>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -26,15 +25,9 @@ namespace elastrun::agent {
 /// the first ones, too: what it cannot fork does not start, and another one is never made.
 class ForkServing final : public Observer {
  public:
-  struct Parts {
-    boost::asio::io_context& loop;
-    Clock& clock;
-    const spec::JobSpec& spec;
-    process::PosixLauncher& launcher;
-    process::Containment& containment;
-  };
-  /// Null for a job of which no start is served.
-  static std::unique_ptr<ForkServing> make(Parts parts);
+  /// Null for a job of which no start is served. Borrows all.
+  static std::unique_ptr<ForkServing> make(RunContext& run, process::PosixLauncher& launcher,
+                                           process::Containment& containment);
 
   /// Before a start of the workers: what of it the server may serve.
   void plan(std::vector<workers::WorkerPlan>& plans);
@@ -46,16 +39,18 @@ class ForkServing final : public Observer {
   void on(const moment::Ended& seen);
 
  private:
-  explicit ForkServing(Parts parts);
+  ForkServing(RunContext& run, process::PosixLauncher& launcher, process::Containment& containment);
   void attach();
   void adopt();
   void begin();
-  bool is_copy() const { return parts_.spec.fork_socket >= 0; }
+  bool is_copy() const { return run_.spec.fork_socket >= 0; }
   std::optional<Result<process::Spawned>> serve(const process::LaunchRequest& request);
   void say_not_served(const std::string& why);
   bool is_present();
 
-  const Parts parts_;
+  RunContext& run_;
+  process::PosixLauncher& launcher_;
+  process::Containment& containment_;
   const bool serves_first_;  // for tests
   std::unique_ptr<Alarm> refill_;
   std::optional<process::LaunchRequest> request_;  // for the server

@@ -19,35 +19,35 @@ struct Overloads : Consumers... {
 }  // namespace
 
 void WorkerMessages::heard(workers::Channel::Sender from, workers::Message message) const {
-  const auto* worker = parts_.worker_of(from.worker != 0 ? from.worker : from.process);
+  const auto* worker = agent_.worker_of(from.worker != 0 ? from.worker : from.process);
   if (worker != nullptr) return heard(from.process, *worker, std::move(message));
-  if (std::holds_alternative<workers::StacksAsked>(message)) return parts_.hang.asked();
+  if (std::holds_alternative<workers::StacksAsked>(message)) return hang_.asked();
   if (const auto* ask = std::get_if<workers::PreemptAsked>(&message)) {
-    return parts_.preempt("elastrunctl preempt", ask->deadline);
+    return agent_.preempt("elastrunctl preempt", ask->deadline);
   }
   // An orphan of a worker that has ended: if it has returned, it waits for no other.
-  parts_.release(from.process);
+  channel_.release(from.process);
 }
 
 void WorkerMessages::heard(pid_t sender, const workers::Worker& worker,
                            workers::Message message) const {
   using namespace workers;
-  const auto tell_observers = [&] { parts_.observers.heard(moment::WorkerSaid{worker, message}); };
+  const auto tell_observers = [&] { observers_.heard(moment::WorkerSaid{worker, message}); };
   std::visit(
       Overloads{
           // WorkerRecords, an observer, has samples as well as the live page, which charts them.
           [&](const OneOf<StepDone, CheckpointDone, MetricSample, PhaseEntered,
                           GoodputEntries> auto&) { tell_observers(); },
-          [&](const Returned&) { tell_observers(), parts_.returned(worker.pid); },
+          [&](const Returned&) { tell_observers(), agent_.returned(worker.pid); },
           [&](const OneOf<WorkerEvent, SamplesTold> auto&) {
-            parts_.hang.wrote();
-            parts_.records.heard(worker, std::move(message));
+            hang_.wrote();
+            records_.heard(worker, std::move(message));
           },
           [&](const TimerSet& timer) {
-            parts_.hang.wrote();
-            parts_.timers.heard(sender, timer);
+            hang_.wrote();
+            hang_.timers().heard(sender, timer);
           },
-          [&](const StacksOffered& offer) { parts_.hang.offered(sender, worker, offer); },
+          [&](const StacksOffered& offer) { hang_.offered(sender, worker, offer); },
           // Not from workers, who could have their neighbours asked again and again; the channel
           // keeps the last two for itself.
           [](const OneOf<StacksAsked, PreemptAsked, SentFrom, NotTold> auto&) {}},
@@ -55,7 +55,7 @@ void WorkerMessages::heard(pid_t sender, const workers::Worker& worker,
 }
 
 void WorkerMessages::refused(pid_t worker) const {
-  if (const auto* one = parts_.worker_of(worker)) parts_.records.refused(*one, 1);
+  if (const auto* one = agent_.worker_of(worker)) records_.refused(*one, 1);
 }
 
 }  // namespace elastrun::agent

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/hang/expiration_timers.hpp"
 #include "agent/hang/hang_services.hpp"
+#include "agent/loop/agent.hpp"
+#include "agent/round/worker_channel.hpp"
 #include "agent/telemetry/worker_records.hpp"
 #include "workers/channel.hpp"
-
-#include <functional>
 
 namespace elastrun::agent {
 
@@ -14,18 +13,10 @@ namespace elastrun::agent {
 /// their training, and their samples, are for all observers.
 class WorkerMessages {
  public:
-  struct Parts {
-    std::function<const workers::Worker*(pid_t process)> worker_of;
-    Observer& observers;
-    WorkerRecords& records;
-    ExpirationTimers& timers;
-    HangServices& hang;
-    std::function<void(pid_t worker)> returned;  // the script of that worker
-    /// A tool on this machine asks for it; deadline 0: it says none.
-    std::function<void(const std::string& why, Duration deadline)> preempt;
-    std::function<void(pid_t sender)> release;  // what belongs to no worker
-  };
-  explicit WorkerMessages(Parts parts) : parts_(std::move(parts)) {}
+  /// Borrows all.
+  WorkerMessages(Agent& agent, WorkerChannel& channel, Observer& observers, WorkerRecords& records,
+                 HangServices& hang)
+      : agent_(agent), channel_(channel), observers_(observers), records_(records), hang_(hang) {}
 
   void heard(workers::Channel::Sender from, workers::Message message) const;
   /// A packet of that worker, by the channel.
@@ -34,7 +25,11 @@ class WorkerMessages {
  private:
   void heard(pid_t sender, const workers::Worker& worker, workers::Message message) const;
 
-  const Parts parts_;
+  Agent& agent_;
+  WorkerChannel& channel_;
+  Observer& observers_;
+  WorkerRecords& records_;
+  HangServices& hang_;
 };
 
 }  // namespace elastrun::agent

@@ -2,8 +2,7 @@
 #include "agent/loop/agent.hpp"
 
 #include "rendezvous/session/make_session.hpp"
-#include "support/fake_clock.hpp"
-#include "support/fake_launcher.hpp"
+#include "support/fake_run.hpp"
 
 #include <csignal>
 #include <doctest/doctest.h>
@@ -68,16 +67,16 @@ struct Folder {
 };
 
 /// One node, its workers played by the test.
-struct Node {
-  spec::JobSpec job;
+struct Node : test::FakeRun {
   Folder folder;
-  boost::asio::io_context loop;
-  test::FakeClock clock;
-  test::FakeLauncher launcher{clock};
+  test::FakeClock& clock = time;
+  test::FakeLauncher& launcher = started;
   FakeStore store;
   Recorder recorder;
   std::unique_ptr<rendezvous::Session> session;
-  std::unique_ptr<Agent> agent;
+  SharedPages pages{job};
+  std::optional<Saving> saving;
+  std::optional<Agent> agent;
   std::optional<JobResult> result;
   int workers;
 
@@ -88,31 +87,19 @@ struct Node {
     session = rendezvous::make_local_session(loop, clock, local);
     if (host) session = std::make_unique<WaitingSession>(std::move(session));
     job.max_restarts = max_restarts;
-    Agent::Settings settings{.job = job};
+    Agent::Settings settings;
     settings.self.id = "node";
     settings.self.address = "127.0.0.1";
     settings.self.local_world_size = workers;
     settings.settle = settle;
     settings.job_signals = {SIGTERM};
-    agent = std::make_unique<Agent>(
-        Agent::Parts{loop,
-                     clock,
-                     launcher,
-                     *session,
-                     store,
-                     recorder,
-                     [this](const rendezvous::Round& round) { return plans(round); },
-                     {},
-                     {},
-                     {},
-                     {},
-                     {},
-                     {}},
-        settings);
+    saving.emplace(*this, *session, pages);
+    agent.emplace(*this, *session, store, recorder, *saving, settings);
     agent->run([this](JobResult ended) { result = std::move(ended); });
     settle_down();
   }
-  Result<std::vector<workers::WorkerPlan>> plans(const rendezvous::Round& round) {
+  void post(Fact fact) override { agent->post(std::move(fact)); }
+  Result<std::vector<workers::WorkerPlan>> plan(const rendezvous::Round& round) override {
     std::vector<workers::WorkerPlan> all;
     for (int i = 0; i < workers; ++i) {
       workers::WorkerPlan plan;

@@ -2,8 +2,7 @@
 #include "agent/hang/expiration_timers.hpp"
 
 #include "core/text.hpp"
-#include "process/posix_launcher.hpp"
-#include "support/fake_clock.hpp"
+#include "support/fake_run.hpp"
 #include "support/loop.hpp"
 
 #include <csignal>
@@ -19,31 +18,21 @@ using namespace std::chrono_literals;
 using Names = std::vector<std::string>;
 
 /// A worker that hangs, and what the agent has around it.
-struct Hanging {
-  boost::asio::io_context loop;
-  test::FakeClock clock;
-  std::unique_ptr<process::PosixLauncher> launcher = process::make_posix_launcher(loop, clock);
-  workers::Worker worker;
+struct Hanging : test::FakeRun {
+  test::FakeClock& clock = time;
   Names events;
   StackOffers offers;
-  std::function<void()> catch_up = [] {};
-  ExpirationTimers timers{{.loop = loop,
-                           .clock = clock,
-                           .launcher = *launcher,
-                           .post =
-                               [this](const Fact& fact) {
-                                 const bool kill = std::holds_alternative<TimerKilled>(fact);
-                                 events.emplace_back(kill ? "killed" : "expired");
-                               },
-                           .offers = offers,
-                           .worker_of = [this](pid_t pid) -> const workers::Worker* {
-                             return pid == worker.pid ? &worker : nullptr;
-                           },
-                           .catch_up = [this] { catch_up(); },
-                           .run_id = "R",
-                           .environment = {"PATH=/nonexistent"}}};
+  bool releases = false;  // what it has said, and was not heard
+  ExpirationTimers timers{*this, offers};
 
-  Hanging() {
+  void post(Fact fact) override {
+    events.emplace_back(std::holds_alternative<TimerKilled>(fact) ? "killed" : "expired");
+  }
+  void catch_up() override {
+    if (releases) release("load");
+  }
+
+  Hanging() : FakeRun({}, true, {"PATH=/nonexistent"}) {
     worker.rank = 5;
     worker.pid = ::fork();
     if (worker.pid == 0) {
@@ -108,7 +97,7 @@ TEST_CASE("expiration timers: what is heard late has its whole time from then on
 TEST_CASE("expiration timers: a release that was said, but not heard yet, counts") {
   Hanging job;
   job.ask("load", 2);
-  job.catch_up = [&job] { job.release("load"); };
+  job.releases = true;
   job.clock.advance(3s);
   CHECK(job.events.empty());
 }

@@ -4,7 +4,7 @@
 #include "agent/goodput/goodput_account.hpp"
 #include "agent/verdict/verdict.hpp"
 #include "core/text.hpp"
-#include "support/fake_clock.hpp"
+#include "support/fake_run.hpp"
 
 #include <csignal>
 #include <doctest/doctest.h>
@@ -27,31 +27,26 @@ spec::JobSpec spec_of(Duration limit, spec::OnHang on_hang) {
 }
 
 /// One node of two, with two workers each; what it tells the rendezvous.
-struct WatchedNode {
-  test::FakeClock clock;
-  spec::JobSpec spec;
-  std::vector<rendezvous::Report> reports;
+struct WatchedNode : test::FakeRun {
+  test::FakeClock& clock = time;
+  test::FakeSession session;
+  std::vector<rendezvous::Report>& reports = session.reports;
   std::vector<JobHang> heard;
   std::map<int, std::string> held;
-  TimePoint activity = TimePoint::min();
   bool ended = false;  // the worker that it has
-  std::optional<HangWatch> watch;
+  HangWatch own{*this, session};
+  HangWatch* watch = &own;
+
+  void post(Fact fact) override {
+    if (const auto* seen = std::get_if<HangSeen>(&fact)) heard.push_back(*seen->hang);
+    if (const auto* seen = std::get_if<HeldSeen>(&fact)) held = seen->ranks;
+  }
+  const workers::Worker* worker_of(pid_t) const override { return ended ? nullptr : &worker; }
 
   explicit WatchedNode(Duration limit, spec::OnHang on_hang = spec::OnHang::Report,
                        int group_rank = 0)
       : WatchedNode(spec_of(limit, on_hang), group_rank) {}
-  explicit WatchedNode(spec::JobSpec what, int group_rank = 0) : spec(std::move(what)) {
-    watch.emplace(HangWatch::Parts{
-        .clock = clock,
-        .spec = spec,
-        .post =
-            [this](const Fact& fact) {
-              if (const auto* seen = std::get_if<HangSeen>(&fact)) heard.push_back(*seen->hang);
-              if (const auto* seen = std::get_if<HeldSeen>(&fact)) held = seen->ranks;
-            },
-        .report = [this](rendezvous::Report report) { reports.push_back(std::move(report)); },
-        .activity = [this] { return activity; },
-        .has_ended = [this](pid_t) { return ended; }});
+  explicit WatchedNode(spec::JobSpec what, int group_rank = 0) : FakeRun(std::move(what)) {
     rendezvous::Round round;
     round.number = 4;
     round.members = {{.id = "n0", .local_world_size = 2}, {.id = "n1", .local_world_size = 2}};
@@ -212,8 +207,8 @@ TEST_CASE("hang watch: the rendezvous hears each change once, and at once when t
   WatchedNode node(30s);
   CHECK(node.told() == std::vector{ProgressKind::Moves});
   node.clock.advance(20s);
-  node.activity = node.clock.now();  // a line of output
-  node.clock.advance(29s);           // from then on, not from the look that saw it
+  node.active = node.clock.now();  // a line of output
+  node.clock.advance(29s);         // from then on, not from the look that saw it
   CHECK(node.told().size() == 1);
   node.clock.advance(1s);
   CHECK(node.told() == std::vector{ProgressKind::Moves, ProgressKind::Stands});
@@ -293,7 +288,7 @@ TEST_CASE("hang watch: what a script says for the account of goodput may take it
     say(Entry::StepEnd, true);
     for (int i = 0; i < 10; ++i) {
       node.clock.advance(20s);
-      node.activity = node.clock.now();
+      node.active = node.clock.now();
     }
     CHECK(node.told() == std::vector{ProgressKind::Moves});
   }
@@ -302,7 +297,7 @@ TEST_CASE("hang watch: what a script says for the account of goodput may take it
 TEST_CASE("hang watch: output just before a pause of everything is not forgotten") {
   WatchedNode node(30s);
   node.clock.advance(20s);
-  node.activity = node.clock.now();
+  node.active = node.clock.now();
   node.clock.pause(1h);
   node.clock.advance(15s);
   CHECK(node.told().size() == 1);
@@ -418,7 +413,7 @@ TEST_CASE("hang watch: a hang that is over when its stacks are there is none") {
     node.watch->heard(1, workers::StepDone{1});
   }
   SUBCASE("by a line of output since the last look") {
-    node.activity = node.clock.now();
+    node.active = node.clock.now();
   }
   SUBCASE("by a phase that takes its time") {
     node.watch->heard(0, workers::PhaseEntered{"eval"});
@@ -437,7 +432,7 @@ TEST_CASE("hang watch: asked to look, it tells at once that the workers go on") 
   WatchedNode node(30s);
   node.stand();
   REQUIRE(node.told().back() == ProgressKind::Stands);
-  node.activity = node.clock.now();
+  node.active = node.clock.now();
   node.watch->look_now();
   CHECK(node.told().back() == ProgressKind::Moves);
   WatchedNode off(0s);

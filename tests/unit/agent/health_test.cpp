@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/web/health.hpp"
-
+#include "agent/web/web_services.hpp"
 #include "support/fake_clock.hpp"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/web/job_pages.hpp"
+#include "agent/web/web_services.hpp"
 #include "core/text.hpp"
 
 #include <cmath>

@@ -26,8 +26,8 @@ struct Frozen {
   std::shared_ptr<std::binary_semaphore> thawed = std::make_shared<std::binary_semaphore>(0);
   logs::Layout layout;
   std::vector<LogFolders::MaybePlace> channels;
-  LogFolders folders{{files, clock, layout, 2, false,
-                      [this](auto place) { channels.push_back(std::move(place)); }}};
+  LogFolders folders{files, clock, layout,
+                     2,     false, [this](auto place) { channels.push_back(std::move(place)); }};
   test::LoggedText log;
   std::string& said = log.text;
   rendezvous::Round round;

@@ -3,8 +3,7 @@
 
 #include "core/text.hpp"
 #include "rendezvous/membership/preemption.hpp"
-#include "spec/job_spec.hpp"
-#include "support/fake_clock.hpp"
+#include "support/fake_run.hpp"
 
 #include <chrono>
 #include <doctest/doctest.h>
@@ -18,37 +17,34 @@ using namespace std::chrono_literals;
 namespace {
 
 /// Rank 0, which tells its steps, and maybe others; they have no pages.
-struct Told {
-  explicit Told(int ranks = 1, bool all = false) : ranks(ranks), all(all) {
+struct Told : test::FakeRun {
+  explicit Told(int its_ranks = 1, bool all = false) : ranks(its_ranks) {
+    job.preempt_ack_all = all;
     rendezvous::Round round;
     round.number = 1;
     saving.on(moment::RoundReady{round, {}});
-    saving.on(moment::Started{round, group, {}});
+    saving.on(moment::Started{round, workers, {}});
   }
   void steps(std::int64_t first, std::int64_t last, Duration each) {
     for (auto step = first; step <= last; ++step) {
       clock.advance(each);
-      saving.on(moment::WorkerSaid{group.front(), workers::StepDone{step}});
+      saving.on(moment::WorkerSaid{workers.front(), workers::StepDone{step}});
     }
   }
-  Duration pace() const { return reached.back().pace; }
+  Duration pace() const { return reached().back().pace; }
+
+  std::vector<rendezvous::Reached> reached() const {
+    std::vector<rendezvous::Reached> all;
+    for (const auto& one : session.reports) all.push_back(std::get<rendezvous::Reached>(one));
+    return all;
+  }
 
   const int ranks;
-  const bool all;
-  test::FakeClock clock;
-  spec::JobSpec spec;
-  SharedPages pages{spec};
-  std::vector<rendezvous::Reached> reached;
-  std::vector<Duration> saves;
-  Saving saving{{.clock = clock,
-                 .report =
-                     [this](rendezvous::Report report) {
-                       reached.push_back(std::get<rendezvous::Reached>(report));
-                     },
-                 .pages = pages,
-                 .all = all,
-                 .save_takes = [this](Duration time) { saves.push_back(time); }}};
-  std::vector<workers::Worker> group = [this] {
+  test::FakeClock& clock = time;
+  test::FakeSession session;
+  SharedPages pages{job};
+  Saving saving{*this, session, pages};
+  std::vector<workers::Worker> workers = [this] {
     std::vector<workers::Worker> made(static_cast<std::size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank) made[rank].rank = made[rank].local_rank = rank;
     return made;
@@ -64,15 +60,15 @@ TEST_CASE("saving: steps that were heard at once were not done at once") {
   told.steps(5, 7, 0s);  // the agent stood still meanwhile
   told.saving.answer();
   told.clock.advance(30ms);
-  REQUIRE(told.reached.size() == 1);
-  CHECK(told.reached.back().step == 7);
+  REQUIRE(told.reached().size() == 1);
+  CHECK(told.reached().back().step == 7);
   CHECK(told.pace() == Duration(2200ms) / 7);
   // Also where these are all that is known.
   Told begun;
   begun.steps(0, 3, 0s);
   begun.saving.answer();
   begun.clock.advance(30ms);
-  REQUIRE(begun.reached.size() == 1);
+  REQUIRE(begun.reached().size() == 1);
   CHECK(begun.pace() == rendezvous::Preemption::kPaceLook);
 }
 
@@ -82,17 +78,17 @@ TEST_CASE("saving: what came between steps makes none of them slower than it is 
   told.clock.advance(60s);  // an evaluation
   told.steps(10, 10, 5ms);
   told.saving.answer();
-  CHECK(told.reached.empty());
+  CHECK(told.reached().empty());
   told.steps(11, 13, 5ms);
   told.clock.advance(5ms);
-  REQUIRE(told.reached.size() == 1);
-  CHECK(told.reached.back().step == 13);
+  REQUIRE(told.reached().size() == 1);
+  CHECK(told.reached().back().step == 13);
   CHECK(told.pace() == rendezvous::Preemption::kPaceLook / 3);
 }
 
 TEST_CASE("saving: an evaluation between the last step and the save is no part of it") {
   Told told;
-  const auto& rank = told.group.front();
+  const auto& rank = told.workers.front();
   const auto save = [&](Duration takes) {
     told.clock.advance(takes);
     told.saving.on(moment::WorkerSaid{rank, workers::CheckpointDone{}});
@@ -139,7 +135,7 @@ TEST_CASE(
   };
   const auto killed = failed(0, process::ExitStatus::signaled(9));
   told.steps(0, 3, 5ms);
-  told.saving.on(moment::WorkerSaid{told.group.front(), workers::CheckpointDone{2}});
+  told.saving.on(moment::WorkerSaid{told.workers.front(), workers::CheckpointDone{2}});
   told.saving.failed_to_save({killed});  // nobody has asked for a save yet
   told.saving.order({.step = 4});
   told.steps(4, 4, 5ms);
@@ -155,7 +151,7 @@ TEST_CASE(
   Told saves;
   saves.steps(0, 4, 5ms);
   saves.saving.order({.step = 4});
-  saves.saving.on(moment::WorkerSaid{saves.group.front(), workers::CheckpointDone{4}});
+  saves.saving.on(moment::WorkerSaid{saves.workers.front(), workers::CheckpointDone{4}});
   saves.saving.failed_to_save({killed, failed(1, process::ExitStatus::exited(1))});
   account = saves.saving.account();
   CHECK(account->is_saved);
@@ -169,7 +165,7 @@ TEST_CASE(
     CAPTURE(all);
     Told told(2, all);
     const auto save = [&told](std::size_t rank, std::int64_t step) {
-      told.saving.on(moment::WorkerSaid{told.group[rank], workers::CheckpointDone{step}});
+      told.saving.on(moment::WorkerSaid{told.workers[rank], workers::CheckpointDone{step}});
       return told.saving.account()->holds;
     };
     told.steps(0, 3, 5ms);

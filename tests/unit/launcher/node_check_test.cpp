@@ -38,17 +38,21 @@ TEST_CASE("node check: what is not known, and what may be another job's, is no f
   CHECK(gpu_fault({}, {gpu(kGiB, 1)}, true).empty());
 }
 
-TEST_CASE("node check: memory may need a moment to come back") {
+struct CheckedNode final : NodeCheck {
+  /// By the number of the look.
+  explicit CheckedNode(bool (*holds_memory)(int look)) : NodeCheck({}, 1), holds(holds_memory) {}
+  std::vector<system::GpuUse> sample() override { return {gpu(holds(looks++) ? kGiB : 0)}; }
+  void wait() override { ++waits; }
+  bool (*holds)(int);
   int looks = 0, waits = 0;
-  NodeCheck check(
-      {}, 1, [&]() -> std::vector<system::GpuUse> { return {gpu(++looks == 2 ? kGiB : 0)}; },
-      [&] { ++waits; });
+};
+
+TEST_CASE("node check: memory may need a moment to come back") {
+  CheckedNode check([](int look) { return look == 1; });
   check.begin();
   CHECK(check.fault().empty());
-  CHECK(waits == 1);
-  NodeCheck never(
-      {}, 1, [&]() -> std::vector<system::GpuUse> { return {gpu(looks++ < 4 ? 0 : kGiB)}; }, [] {});
-  looks = 3;
+  CHECK(check.waits == 1);
+  CheckedNode never([](int look) { return look > 0; });
   never.begin();
   CHECK(never.fault().contains("1024 MiB in use"));
 }

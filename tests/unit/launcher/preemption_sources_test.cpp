@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/preemption_sources.hpp"
 
-#include "support/fake_clock.hpp"
+#include "support/fake_run.hpp"
 #include "support/logged_text.hpp"
 
-#include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <doctest/doctest.h>
 #include <string>
@@ -16,18 +15,16 @@ namespace {
 using namespace std::chrono_literals;
 
 /// A job in an allocation of which so much time is left.
-struct SlurmJob {
+struct SlurmJob : test::FakeRun {
   explicit SlurmJob(Duration left, std::optional<Duration> timeout = {}) {
-    spec.preempt_signals = {"SIGTERM"};
-    spec.preempt_timeout = timeout;
+    job.preempt_signals = {"SIGTERM"};
+    job.preempt_timeout = timeout;
     const WallTime end = clock.wall() + left;
     const auto seconds = std::chrono::floor<std::chrono::seconds>(end).time_since_epoch().count();
-    sources.emplace(loop, clock, spec, std::to_string(seconds),
-                    [this](const std::string&, Duration time) { asked.push_back(time); });
+    sources.emplace(*this, std::to_string(seconds));
   }
-  boost::asio::io_context loop;
-  test::FakeClock clock;
-  spec::JobSpec spec;
+  void post(Fact fact) override { asked.push_back(std::get<PreemptCame>(fact).deadline); }
+  test::FakeClock& clock = time;
   std::vector<Duration> asked;
   std::optional<PreemptionSources> sources;
 };
@@ -53,8 +50,7 @@ TEST_CASE("preemption sources: an end that is over, or is none, is ignored with 
   SlurmJob over(-3h);
   over.clock.advance(24h);
   over.sources->save_takes(1s);
-  over.sources.emplace(over.loop, over.clock, over.spec, "soon",
-                       [&](const std::string&, Duration time) { over.asked.push_back(time); });
+  over.sources.emplace(over, "soon");
   over.clock.advance(24h);
   CHECK(over.asked.empty());
   CHECK(log.text.contains(": in the past, ignored; "));

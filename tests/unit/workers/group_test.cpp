@@ -4,10 +4,10 @@
 #include "support/fake_clock.hpp"
 #include "support/fake_files.hpp"
 #include "support/fake_launcher.hpp"
+#include "support/fake_processes.hpp"
 
 #include <algorithm>
 #include <csignal>
-#include <deque>
 #include <doctest/doctest.h>
 
 namespace elastrun::workers {
@@ -51,45 +51,31 @@ struct FakeStreams final : logs::WorkerStreams {
 };
 
 /// A group with everything around it.
-struct Stage {
+struct Stage final : Group::Owner {
+  boost::asio::io_context loop;
   test::FakeClock clock;
   test::FakeLauncher launcher{clock};
-  std::deque<std::function<void()>> posted;
+  test::FakeProcesses processes;
   std::vector<Event> events;
-  int sweeps = 0;
-  process::KillResult escaped;      // what a sweep finds
-  process::ProcessTable leftovers;  // what ended workers have left
-  process::ProcessTable apart;      // in groups of its own, below a worker that waits for it
-  int looks = 0;                    // for what is apart
-  std::vector<std::pair<pid_t, int>> told;
+  int& sweeps = processes.sweeps;
+  process::KillResult& escaped = processes.escaped;
+  process::ProcessTable& leftovers = processes.left;
+  std::vector<std::pair<pid_t, int>>& told = processes.told;
   std::vector<std::shared_ptr<FakeStreams::State>> streams;
   Group group;
 
   explicit Stage(ErrorFileReader::Read read = {}, Group::Limits limits = {})
-      : group({launcher,
-               clock,
-               [this](std::function<void()> call) { posted.push_back(call); },
-               [this](Duration) {
-                 ++sweeps;
-                 return escaped;
-               },
-               [this] { return leftovers; },
-               [this](const process::ProcessTable& table, int signal) {
-                 for (const auto& one : table) told.emplace_back(one.pid, signal);
-               },
-               [this](const std::vector<pid_t>&) {
-                 ++looks;
-                 return apart;
-               },
-               {},
-               std::move(read)},
-              limits, [this](Event event) { events.push_back(event); }) {}
+      : group(loop, clock, launcher, processes, *this, limits, std::move(read)) {}
+  void group_event(Event event) override { events.push_back(event); }
+  void all_returned() override {}
 
+  /// In the session of the first worker, if that has started.
   static process::ProcessEntry process_of(pid_t pid, pid_t group) {
     process::ProcessEntry entry;
     entry.pid = pid;
     entry.parent = 1;
     entry.group = group;
+    entry.session = 1000;
     return entry;
   }
 
@@ -109,15 +95,9 @@ struct Stage {
     return all;
   }
   void start(int count) { REQUIRE(group.start(plans(count)).has_value()); }
-  void settle() {
-    while (!posted.empty()) {
-      const auto call = std::move(posted.front());
-      posted.pop_front();
-      call();
-    }
-  }
   std::vector<Event> happened() {
-    settle();
+    loop.restart();
+    loop.poll();
     return std::exchange(events, {});
   }
 };
@@ -347,7 +327,7 @@ TEST_CASE("group: what has left the groups is asked too, and has the rest of the
 TEST_CASE("group: what is apart is asked once, if a worker waits for it") {
   Stage stage;
   stage.start(1);
-  stage.apart = {Stage::process_of(77, 77)};
+  stage.processes.all = {Stage::process_of(77, 77)};
   stage.group.stop(SIGTERM, 30s);
   CHECK(stage.told.empty());
   stage.clock.advance(1s);
@@ -355,11 +335,10 @@ TEST_CASE("group: what is apart is asked once, if a worker waits for it") {
   stage.group.stop(SIGTERM, 30s);
   stage.clock.advance(10s);
   CHECK(stage.launcher[0].signals == std::vector{SIGTERM});
-  stage.leftovers = stage.apart;
+  stage.leftovers = stage.processes.all;
   stage.launcher.obey();
   stage.clock.advance(1s);
   CHECK(stage.told.size() == 1);
-  CHECK(stage.looks == 1);
   stage.clock.advance(17s);
   CHECK(stage.sweeps == 0);
   stage.clock.advance(1s);
@@ -370,12 +349,11 @@ TEST_CASE("group: what is apart is asked once, if a worker waits for it") {
 TEST_CASE("group: what a worker has begun because of the stop is not asked to end") {
   Stage stage;
   stage.start(1);
-  stage.apart = {Stage::process_of(77, 77)};
-  stage.apart[0].start_time = process::start_time_now() + 100;
   stage.group.stop(SIGTERM, 30s);
+  stage.processes.all = {Stage::process_of(77, 77)};
+  stage.processes.all[0].start_time = process::start_time_now() + 100;
   stage.clock.advance(10s);
-  CHECK(stage.looks == 1);
-  stage.leftovers = stage.apart;
+  stage.leftovers = stage.processes.all;
   stage.launcher.obey();
   stage.clock.advance(19s);
   CHECK(stage.told.empty());
@@ -385,13 +363,13 @@ TEST_CASE("group: what a worker has begun because of the stop is not asked to en
   CHECK(stage.happened() == Events{Event::Gone});
 }
 
-TEST_CASE("group: workers that end at once cost no look at all processes") {
+TEST_CASE("group: workers that end at once cost one look at all processes") {
   Stage stage;
   stage.start(2);
   stage.group.stop(SIGTERM, 30s);
   stage.launcher.obey();
   stage.clock.advance(1s);
-  CHECK(stage.looks == 0);
+  CHECK(stage.processes.looks == 1);
   CHECK(stage.happened() == Events{Event::Gone});
 }
 
@@ -605,21 +583,14 @@ TEST_CASE("group: output that nobody takes is given up") {
 }
 
 TEST_CASE("group: nothing is told after it has gone from memory") {
-  test::FakeClock clock;
-  test::FakeLauncher launcher(clock);
-  std::deque<std::function<void()>> posted;
-  int told = 0;
+  Stage stage;
   {
-    Group group(
-        {launcher, clock, [&](std::function<void()> call) { posted.push_back(call); }, {}, {}, {}},
-        Group::Limits{}, [&](Event) { ++told; });
-    std::vector<WorkerPlan> plans(1);
-    REQUIRE(group.start(std::move(plans)).has_value());
-    launcher.end(0, ExitStatus::exited(0));
+    Group group(stage.loop, stage.clock, stage.launcher, stage.processes, stage, {});
+    REQUIRE(group.start(stage.plans(1)).has_value());
+    stage.launcher.end(0, ExitStatus::exited(0));
   }
-  for (const auto& call : posted) call();
-  CHECK(told == 0);
-  CHECK(clock.armed() == 0);
+  CHECK(stage.happened().empty());
+  CHECK(stage.clock.armed() == 0);
 }
 
 TEST_CASE("group: the error file of a failure is read") {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/summons.hpp"
 
+#include "support/fake_processes.hpp"
+
 #include <doctest/doctest.h>
 #include <string>
 
 namespace elastrun::workers {
 namespace {
 
-using process::Wrapper;
 using Pids = std::vector<pid_t>;
 
 constexpr pid_t kAgent = 2, kWorker = 10;
@@ -25,11 +26,6 @@ process::ProcessEntry entry_of(pid_t pid, pid_t parent, std::string name = "pyth
   return entry;
 }
 
-Wrapper by_name(const process::ProcessEntry& one) {
-  if (one.name == "timeout") return Wrapper::Relay;
-  return one.name == "sh" ? Wrapper::Shell : Wrapper::None;
-}
-
 Pids pids_of(const process::ProcessTable& table) {
   Pids pids;
   for (const auto& one : table) pids.push_back(one.pid);
@@ -38,9 +34,10 @@ Pids pids_of(const process::ProcessTable& table) {
 
 struct Stop {
   explicit Stop(process::ProcessTable job)
-      : summons(by_name, {kWorker}, job, kBegan), first(pids_of(summons.next(job))) {}
+      : summons(processes, {kWorker}, job, kBegan), first(pids_of(summons.next(job))) {}
   Pids next(const process::ProcessTable& job) { return pids_of(summons.next(job)); }
   Pids rest(const process::ProcessTable& job) { return pids_of(summons.rest(job)); }
+  test::FakeProcesses processes;
   Summons summons;
   Pids first;
 };
@@ -86,11 +83,9 @@ TEST_CASE("summons: a trainer is asked, too, for whom one that was asked goes on
   process::ProcessTable job{launcher, trainer, fork, other, entry_of(15, kWorker, "python", 15)};
   Stop stop(job);
   job.push_back(upload);
-  const auto catches = [](const auto& parent, const auto& child) {
-    return parent.pid == kWorker && child.name == "python";
-  };
-  CHECK(pids_of(stop.summons.waited_for(job, catches)) == Pids{11});
-  CHECK_MESSAGE(stop.summons.waited_for(job, catches).empty(), "once");
+  stop.processes.waiting = kWorker;
+  CHECK(pids_of(stop.summons.waited_for(job)) == Pids{11});
+  CHECK_MESSAGE(stop.summons.waited_for(job).empty(), "once");
   CHECK(stop.rest(job) == Pids{12, 13});
 }
 
@@ -120,6 +115,48 @@ TEST_CASE("summons: in a group apart the trainer is asked in place of timeout(1)
 
 TEST_CASE("summons: pids that go round in a circle end no search") {
   CHECK(Stop({entry_of(11, 12, "sh"), entry_of(12, 11, "sh")}).first.empty());
+}
+
+process::ProcessEntry process_of(pid_t pid, pid_t parent, pid_t group, pid_t session = kWorker) {
+  process::ProcessEntry entry;
+  entry.pid = pid;
+  entry.parent = parent;
+  entry.group = group;
+  entry.session = session;
+  return entry;
+}
+
+std::vector<pid_t> apart(const process::ProcessTable& job, bool waits = true) {
+  test::FakeProcesses processes;
+  processes.all_wait = waits;
+  return pids_of(set_apart(job, {kWorker}, processes));
+}
+
+const auto kLeader = process_of(kWorker, kAgent, kWorker);
+
+TEST_CASE("apart: what a script of the group waits for, and nobody below that") {
+  CHECK(apart({kLeader, process_of(11, kWorker, 11), process_of(12, 11, 11),
+               process_of(13, 11, 13)}) == Pids{11});
+  CHECK(apart({kLeader, process_of(11, kWorker, kWorker), process_of(12, 11, 12)}) == Pids{12});
+}
+
+TEST_CASE("apart: the group has had its signal") {
+  CHECK(apart({kLeader, process_of(11, kWorker, kWorker), process_of(12, 11, kWorker)}).empty());
+}
+
+TEST_CASE("apart: a service is spared while its user works") {
+  CHECK(apart({kLeader, process_of(11, kWorker, 11)}, false).empty());
+  CHECK_MESSAGE(apart({kLeader, process_of(11, kAgent, 11)}).empty(), "an orphan, nobody waits");
+  CHECK_MESSAGE(apart({kLeader, process_of(11, kWorker, 11, 11)}).empty(), "a session of its own");
+  CHECK_MESSAGE(
+      apart({kLeader, process_of(11, kWorker, 11, 11), process_of(12, 11, 12, 11)}).empty(),
+      "and what is in it");
+}
+
+TEST_CASE("apart: what a worker has left has no user, though other workers go on") {
+  CHECK(apart({process_of(11, kAgent, 11), process_of(12, 11, 11)}) == Pids{11});
+  CHECK_MESSAGE(apart({process_of(12, kAgent, kWorker), process_of(11, kAgent, 11)}).empty(),
+                "somebody of its group lives");
 }
 
 }  // namespace

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/fact.hpp"
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "files/lanes.hpp"
+#include "logs/console.hpp"
+#include "process/guardian.hpp"
+#include "process/job_processes.hpp"
+#include "process/launcher.hpp"
+#include "rendezvous/session/session.hpp"
+#include "spec/job_spec.hpp"
+#include "workers/group.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <sys/types.h>
+#include <utility>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// The run on this node as its parts see it: what all of them borrow, and the calls that lead from
+/// one part to those which are made after it. JobRun is the real one, tests have another; a call
+/// that a test does not answer says what a run without that part would.
+class RunContext {
+ public:
+  RunContext(boost::asio::io_context& its_loop, Clock& its_clock, const spec::JobSpec& its_spec,
+             guardian::Agent& its_guardian, process::Launcher& its_launcher,
+             process::JobProcesses& its_processes, logs::Console& its_console,
+             files::Lanes& its_lanes, std::vector<std::string> its_environment)
+      : loop(its_loop),
+        clock(its_clock),
+        spec(its_spec),
+        guardian(its_guardian),
+        launcher(its_launcher),
+        processes(its_processes),
+        console(its_console),
+        lanes(its_lanes),
+        environment(std::move(its_environment)) {}
+  virtual ~RunContext() = default;
+  RunContext(const RunContext&) = delete;
+  RunContext& operator=(const RunContext&) = delete;
+
+  boost::asio::io_context& loop;
+  Clock& clock;
+  const spec::JobSpec& spec;
+  guardian::Agent& guardian;
+  process::Launcher& launcher;
+  process::JobProcesses& processes;
+  logs::Console& console;
+  files::Lanes& lanes;
+  const std::vector<std::string> environment;  // of the agent
+
+  // Of the agent.
+  /// Puts a fact into its queue. Nothing happens inside this call.
+  virtual void post(Fact fact) = 0;
+  /// The worker of the group to which a process belongs, or null.
+  virtual const workers::Worker* worker_of(pid_t process) const = 0;
+  /// Null: there is none.
+  virtual const workers::Group* group() const { return nullptr; }
+
+  // For the agent.
+  /// Everything to start the workers of a round with, in the order of local ranks.
+  virtual Result<std::vector<workers::WorkerPlan>> plan(const rendezvous::Round& round) = 0;
+  /// The way of the rendezvous's pushes to `on_push`, the agent: what they pass first.
+  virtual rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push) {
+    return on_push;
+  }
+  /// Calls `then`, inside or later, with what is wrong with this node; empty: nothing.
+  virtual void check(std::function<void(std::string fault)> then) { then({}); }
+  /// Adds to a failure what others know: an expired timer, an OOM kill.
+  virtual void explain(workers::Failure& /*failure*/) {}
+  /// Reads the error files of workers; nothing: they are read on the loop.
+  virtual workers::ErrorFileReader::Read error_file_reader() { return {}; }
+  /// Bytes, so far, by the workers and what they have started.
+  virtual std::uint64_t written() const { return 0; }
+
+  // Of the workers' channel.
+  /// Delivers the workers' pending messages; called before their group is forgotten.
+  virtual void catch_up() {}
+  /// Lets workers end that wait until all have returned (--run-path).
+  virtual void release() {}
+
+  /// When workers wrote last, or changed something in their store; min(): not yet.
+  virtual TimePoint activity() const { return TimePoint::min(); }
+  /// The file with the result that is there after the run; empty if none is.
+  virtual std::string lasting_report() const { return {}; }
+  /// A save has taken so long.
+  virtual void save_takes(Duration /*time*/) {}
+};
+
+}  // namespace elastrun::agent

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "process/descendants.hpp"
+#include "process/process_table.hpp"
+#include "process/wrapper.hpp"
+
+namespace elastrun::process {
+
+/// The processes of a job on this node, the workers and all below them: Containment has the real
+/// ones, tests play others. Questions about one process are put to /proc.
+class JobProcesses {
+ public:
+  virtual ~JobProcesses() = default;
+  /// All live processes of the job, the workers included.
+  virtual ProcessTable processes() const = 0;
+  /// Live processes that the sweep would kill, which ended workers have left in their groups or
+  /// elsewhere: nothing is done to them.
+  virtual ProcessTable leftovers() const = 0;
+  /// Kills what workers have left, and waits so long at most: only when they are not to live on.
+  virtual KillResult sweep(Duration limit) = 0;
+  /// Sends a signal to each of these, if it still is the one in the table.
+  virtual void signal_each(const ProcessTable& table, int signal) {
+    process::signal_each(table, signal);
+  }
+  /// Tells if a process does nothing but wait for a child.
+  virtual bool waits(const ProcessEntry& one) const { return waits_for_child(one); }
+  virtual Wrapper wrapper_of(const ProcessEntry& one) const { return process::wrapper_of(one); }
+  virtual bool leaves_to(const ProcessEntry& parent, const ProcessEntry& child) const {
+    return process::leaves_to(parent, child);
+  }
+};
+
+}  // namespace elastrun::process
