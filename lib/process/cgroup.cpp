@@ -136,26 +136,33 @@ bool await_empty(const std::string& path, Duration limit) {
 
 }  // namespace
 
+std::vector<CgroupPlace> cgroup_places(std::string_view cgroup) {
+  std::vector<CgroupPlace> places;
+  for (const auto& line : split(cgroup, '\n')) {
+    // "0::/path", or "4:cpu,cpuacct:/path" of version 1; the path may hold colons.
+    const auto colon = line.find(':'), second = line.find(':', colon + 1);
+    if (colon == std::string::npos || second == std::string::npos) continue;
+    places.push_back({split(line.substr(colon + 1, second - colon - 1), ','),
+                      line.substr(second + 1), line.starts_with("0::")});
+  }
+  return places;
+}
+
 std::optional<std::string> cgroup_directory(std::string_view cgroup, std::string_view mountinfo) {
   const auto mount = find_mount(mountinfo, {});
   if (!mount) return {};
-  for (const std::string& line : split(cgroup, '\n')) {
-    if (line.starts_with("0::/")) return directory_below(*mount, line.substr(3));
+  for (const auto& place : cgroup_places(cgroup)) {
+    if (place.unified && place.path.starts_with('/')) return directory_below(*mount, place.path);
   }
   return {};
 }
 
 int cpus_within_quota(int cpus, std::string_view cgroup, std::string_view mountinfo) {
-  for (const std::string& line : split(cgroup, '\n')) {
-    // "0::/path", or "4:cpu,cpuacct:/path" of version 1; cgroups(7).
-    const auto colon = line.find(':'), second = line.find(':', colon + 1);
-    if (second == std::string::npos) continue;
-    const auto names = split(line.substr(colon + 1, second - colon - 1), ',');
-    const bool unified = line.starts_with("0::");
-    if (!unified && std::ranges::find(names, "cpu") == names.end()) continue;
-    const auto mount = find_mount(mountinfo, unified ? "" : "cpu");
+  for (const auto& place : cgroup_places(cgroup)) {
+    if (!place.unified && !place.has("cpu")) continue;
+    const auto mount = find_mount(mountinfo, place.unified ? "" : "cpu");
     if (!mount) continue;
-    auto folder = directory_below(*mount, line.substr(second + 1)).value_or(mount->point);
+    auto folder = directory_below(*mount, place.path).value_or(mount->point);
     // Each cgroup is within those above it.
     for (; folder.size() >= mount->point.size(); folder.resize(folder.rfind('/'))) {
       const auto quota = quota_in(folder);

@@ -5,11 +5,25 @@
 #include "core/error.hpp"
 #include "core/unique_fd.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace elastrun::process {
+
+/// A line of /proc/PID/cgroup, see cgroups(7): where a process is in one hierarchy.
+struct CgroupPlace {
+  std::vector<std::string> controllers;  // of version 1
+  std::string path;
+  bool unified = false;  // version 2
+  bool has(std::string_view controller) const {
+    return std::ranges::find(controllers, controller) != controllers.end();
+  }
+};
+/// Reads these lines. Pure.
+std::vector<CgroupPlace> cgroup_places(std::string_view cgroup);
 
 /// Finds the cgroup v2 directory of a process from the texts of /proc/PID/cgroup and
 /// /proc/self/mountinfo. Pure. Nothing without a v2 hierarchy, or if our cgroup is not below any

@@ -4,6 +4,7 @@
 #include "core/read_file.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "process/cgroup.hpp"
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun::system {
 namespace {
@@ -91,20 +93,12 @@ std::optional<std::uint64_t> counter_in(std::string_view text, std::string_view 
 
 std::optional<MemoryCgroup> memory_cgroup(std::string_view proc_self_cgroup) {
   std::optional<MemoryCgroup> unified;
-  for (const auto& line : split(proc_self_cgroup, '\n')) {
-    // hierarchy number : controllers : path, and the path may hold colons itself
-    const auto first = line.find(':');
-    const auto second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const auto controllers = split(line.substr(first + 1, second - first - 1), ',');
-    auto path = line.substr(second + 1);
-    if (path == "/") path.clear();
-    if (std::ranges::find(controllers, "memory") != controllers.end()) {
-      // A machine with both versions has the memory controller in one of them: if it is named here,
-      // it is version 1, and the line of version 2 tells nothing about memory.
-      return MemoryCgroup{path, false};
-    }
-    if (line.starts_with("0::")) unified = MemoryCgroup{path, true};
+  for (auto& place : process::cgroup_places(proc_self_cgroup)) {
+    if (place.path == "/") place.path.clear();
+    // A machine with both versions has the memory controller in one of them: if it is named here,
+    // it is version 1, and the line of version 2 tells nothing about memory.
+    if (place.has("memory")) return MemoryCgroup{std::move(place.path), false};
+    if (place.unified) unified = MemoryCgroup{std::move(place.path), true};
   }
   return unified;
 }
