@@ -66,7 +66,7 @@ void RunSignals::listen_to_passing() {
   std::vector<int> numbers(held.begin(), held.end());
   run_.guardian.tell_apart(numbers);
   // As this one the guardian passes them on.
-  if (!numbers.empty()) numbers.push_back(guardian::passing_signal());
+  if (!numbers.empty()) numbers.push_back(process::passing_signal());
   passing_source_ = std::make_unique<process::SignalSource>(
       run_.loop, numbers, [this](const process::SignalEvent& event) { heard_passing(event); });
 }

@@ -227,18 +227,18 @@ class Relayed {
 void pass_on(const siginfo_t& info, pid_t agent, const Board* board) {
   siginfo_t copy = info;
   // A terminal, a timer; or the outer one of two guardians, which has passed such a signal on.
-  const bool from_kernel = info.si_code > 0 || info.si_code == kFromKernel;
+  const bool from_kernel = info.si_code > 0 || info.si_code == process::kFromKernel;
   if (from_kernel) {
     copy = {};
     copy.si_signo = info.si_signo;
   }
   // Only codes below 0 may be given by another process than the kernel; with them, its sender may.
   // A sender of pid 0 is not the kernel, but a process outside of this pid namespace.
-  copy.si_code = from_kernel ? kFromKernel : SI_QUEUE;
+  copy.si_code = from_kernel ? process::kFromKernel : SI_QUEUE;
   // The kernel merges two pending SIGUSR1 into one, and the agent must hear whether it was told
   // itself as well. Real-time signals queue.
   if (board != nullptr && (board->told_apart & process::bit_of(info.si_signo)) != 0) {
-    copy.si_signo = passing_signal();
+    copy.si_signo = process::passing_signal();
     copy.si_value.sival_int = info.si_signo;
   }
   // The queue may be full (RLIMIT_SIGPENDING), for which a plain signal needs no room.
@@ -444,10 +444,6 @@ bool remember(Board* board, std::string_view path, Kind kind) {
 
 bool Directories::remember(std::string_view path) const {
   return guardian::remember(board_, path, Kind::Directory);
-}
-
-int passing_signal() {
-  return SIGRTMAX - 1;
 }
 
 bool Agent::remember_directory(std::string_view path) {

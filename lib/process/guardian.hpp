@@ -63,15 +63,6 @@ termios with_modes_of(const termios& before, termios now);
 /// (stale_cgroups.hpp), if there is one.
 namespace elastrun::guardian {
 
-/// si_code of what the kernel sent (a terminal, mostly), passed on. Only codes below 0 may be given
-/// by a process; of what processes sent it is SI_QUEUE.
-constexpr int kFromKernel = SI_ASYNCIO;
-
-/// The signal that the guardian sends for one of Agent::tell_apart(), with that one's number as its
-/// value. The kernel keeps one pending signal of each number, so the guardian's SIGUSR1 and one for
-/// the agent itself would merge; it queues real-time signals.
-int passing_signal();
-
 struct Board;  // the little shared memory through which the agent speaks to the guardian
 
 /// The directories that the guardian removes if the agent does not come to it. Usable on any

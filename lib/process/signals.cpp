@@ -3,7 +3,6 @@
 
 #include "core/log.hpp"
 #include "process/exit_status.hpp"
-#include "process/guardian.hpp"
 #include "process/process_table.hpp"
 
 #include <algorithm>
@@ -34,7 +33,7 @@ bool is_ignored(int number) {
 Route route_of(const signalfd_siginfo& info) {
   const int code = info.ssi_code;
   // Codes above 0 are the kernel's own.
-  if (code > 0 || code == guardian::kFromKernel) return Route::Kernel;
+  if (code > 0 || code == kFromKernel) return Route::Kernel;
   return code == SI_QUEUE ? Route::ThroughGuardian : Route::Process;
 }
 
@@ -46,6 +45,10 @@ sigset_t set_of(const std::vector<int>& signals) {
 }
 
 }  // namespace
+
+int passing_signal() {
+  return SIGRTMAX - 1;
+}
 
 std::string describe(const SignalEvent& event) {
   const std::string name = signal_name(event.number);
@@ -155,8 +158,7 @@ void SignalSource::read_all() {
     event.number = static_cast<int>(info.ssi_signo);
     event.route = route_of(info);
     // By kill(2) it has code 0, and carries no number.
-    if (event.number == guardian::passing_signal() && info.ssi_code < 0)
-      event.number = info.ssi_int;
+    if (event.number == passing_signal() && info.ssi_code < 0) event.number = info.ssi_int;
     if (event.route != Route::Kernel) {
       event.sender_pid = static_cast<pid_t>(info.ssi_pid);
       event.sender_uid = info.ssi_uid;

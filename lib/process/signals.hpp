@@ -8,6 +8,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <functional>
 #include <memory>
+#include <signal.h>
 #include <string>
 #include <sys/types.h>
 #include <vector>
@@ -21,6 +22,15 @@ enum class Route {
   ThroughGuardian,  // some process signalled the guardian, which passed it on
   Kernel,           // Ctrl+C, or a terminal that has gone
 };
+
+/// si_code of what the kernel sent (a terminal, mostly), passed on. Only codes below 0 may be given
+/// by a process; of what processes sent it is SI_QUEUE.
+constexpr int kFromKernel = SI_ASYNCIO;
+
+/// The signal that the guardian sends for one of Agent::tell_apart(), with that one's number as its
+/// value. The kernel keeps one pending signal of each number, so the guardian's SIGUSR1 and one for
+/// the agent itself would merge; it queues real-time signals.
+int passing_signal();
 
 /// A signal that was sent to the job.
 struct SignalEvent {

@@ -192,7 +192,7 @@ TEST_CASE("guardian: Ctrl+C comes from the kernel also where there were children
     say(ear.mouth(), "ready");
     siginfo_t info{};
     ::sigwaitinfo(&all, &info);
-    ::_exit(info.si_signo == SIGINT && info.si_code == guardian::kFromKernel ? 0 : 1);
+    ::_exit(info.si_signo == SIGINT && info.si_code == process::kFromKernel ? 0 : 1);
   }
   CHECK(ear.line() == "ready");
   CHECK(::write(terminal, "\x03", 1) == 1);
