@@ -138,17 +138,16 @@ Result<logs::Layout> plan_layout(const spec::JobSpec& spec) {
   return may_wait ? within_limit(what, plan) : plan();
 }
 
-}  // namespace
-
+/// What an earlier start has left in --restart-memory; null: nothing.
 Result<std::shared_ptr<const rendezvous::RestartMemory>> read_restart_memory(
     const spec::JobSpec& spec, WallTime now) {
-  using Memory = std::shared_ptr<const rendezvous::RestartMemory>;
-  if (spec.restart_memory.empty()) return Memory();
-  // It may lie on a file system that does not answer; before the loop SIGTERM ends the agent.
-  return files::result_within(
-      "--restart-memory " + spec.restart_memory, LogFolders::kTimeLimit,
-      [path = spec.restart_memory, now] { return RestartMemoryFile::read(path, now); });
+  if (spec.restart_memory.empty()) return nullptr;
+  return within_limit("--restart-memory " + spec.restart_memory, [path = spec.restart_memory, now] {
+    return RestartMemoryFile::read(path, now);
+  });
 }
+
+}  // namespace
 
 Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian::Agent& guardian,
                                               OwnRendezvous own) {
@@ -160,7 +159,9 @@ Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardia
   auto& session = *run->place_.session;
   run->saving_.emplace(*run, session, run->pages_);
   run->hang_.emplace(*run, session, run->channel_);
-  if (auto made = RunTelemetry::make(run->telemetry_parts())) {
+  if (auto made = RunTelemetry::make({*run, run->started_, run->containment_, run->streams_,
+                                      run->channel_, *run->place_.store, event_facts(spec, session),
+                                      !run->hang_->timers().pipe_path().empty()})) {
     run->telemetry_ = std::move(*made);
     run->telemetry_->worker_records().on_refused(
         [&pages = run->pages_](int rank, std::uint64_t count) { pages.tell_refused(rank, count); });
@@ -179,12 +180,12 @@ RunGround::RunGround(guardian::Agent& guardian)
     : clock_(make_system_clock(loop_.get_executor())),
       lanes_(loop_.get_executor()),
       console_(loop_.get_executor()),
-      launcher_(process::make_posix_launcher(loop_, *clock_)),
-      containment_(loop_, *launcher_, &guardian) {}
+      launcher_(loop_, *clock_),
+      containment_(loop_, launcher_, &guardian) {}
 
 JobRun::JobRun(const spec::JobSpec& its_spec, guardian::Agent& its_guardian, logs::Layout layout)
     : RunGround(its_guardian),
-      RunContext(loop_, *clock_, its_spec, its_guardian, *launcher_, containment_, console_, lanes_,
+      RunContext(loop_, *clock_, its_spec, its_guardian, launcher_, containment_, console_, lanes_,
                  workers::own_environment()),
       started_(clock.now()),
       layout_(std::move(layout)),
@@ -206,7 +207,7 @@ JobRun::JobRun(const spec::JobSpec& its_spec, guardian::Agent& its_guardian, log
                 [this](pid_t worker) { messages_->refused(worker); }}),
       pages_(spec),
       binding_(spec),
-      memory_(spec, clock, lanes[Lane::Logs]) {
+      memory_(*this) {
   // Before the other parts are made: what they log then is to keep its place among other lines.
   console_.take_log_lines();
   console_.draw_status_while(
@@ -219,26 +220,11 @@ Status JobRun::meet(OwnRendezvous own) {
   auto memory = read_restart_memory(spec, clock.wall());
   if (!memory) return std::unexpected(memory.error());
   self_.memory = std::move(*memory);
-  auto place = set_up_rendezvous(loop, clock, spec, self_, std::move(own), guardian.guardian_pid());
+  auto place = set_up_rendezvous(*this, self_, std::move(own));
   if (!place) return std::unexpected(place.error());
   place_ = std::move(*place);
   place_.store->on_join([this](bool all) { observers_.heard(moment::Joined{all}); });
   return {};
-}
-
-RunParts JobRun::telemetry_parts() {
-  return {.loop = loop,
-          .clock = clock,
-          .job_start = started_,
-          .spec = spec,
-          .console = console_,
-          .containment = containment_,
-          .streams = streams_,
-          .channel = channel_,
-          .store = *place_.store,
-          .agent = event_facts(spec, *place_.session),
-          .group = std::bind_front(&JobRun::group, this),
-          .has_fifo = [this] { return !hang_->timers().pipe_path().empty(); }};
 }
 
 Status JobRun::open_web() {
@@ -259,7 +245,7 @@ void JobRun::make_agent() {
   observers_.add(&binding_);
   observers_.add(&*hang_);
   if (web_) observers_.add(&web_->view());
-  forks_ = ForkServing::make(*this, *launcher_, containment_);
+  forks_ = ForkServing::make(*this, launcher_, containment_);
   if (forks_) observers_.add(forks_.get());
   plans_.emplace(*this, workers::JobFacts{spec, mark_of_this_agent(), hang_->timers().pipe_path()},
                  *files_, streams_, *place_.store, pages_, binding_, containment_,
@@ -297,9 +283,11 @@ bool JobRun::files_are_near() const {
   return !keeps_records() && layout_.is_local();
 }
 
-rendezvous::Session::OnPush JobRun::before(rendezvous::Session::OnPush on_push) {
+void JobRun::pushed(rendezvous::Push push) {
   // First of all the caller's master: what is logged of a round is what its workers get.
-  return meeting_at(place_.master, hang_->before(files_->before(std::move(on_push))));
+  if (auto* ready = std::get_if<rendezvous::RoundReady>(&push))
+    meet_at(place_.master, ready->round);
+  if (!hang_->took(push)) files_->pass(std::move(push));
 }
 
 Result<std::vector<workers::WorkerPlan>> JobRun::plan(const rendezvous::Round& round) {

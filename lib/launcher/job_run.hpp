@@ -36,11 +36,6 @@
 
 namespace elastrun::agent {
 
-/// What an earlier start has left in --restart-memory; null: nothing. Before the loop, for a
-/// limited time.
-Result<std::shared_ptr<const rendezvous::RestartMemory>> read_restart_memory(
-    const spec::JobSpec& spec, WallTime now);
-
 /// The ground on which a run stands: made before all its parts, and ends after them.
 struct RunGround {
   explicit RunGround(guardian::Agent& guardian);
@@ -51,7 +46,7 @@ struct RunGround {
   files::Lanes lanes_;
   std::optional<logs::AgentLog> agent_log_;
   logs::Console console_;
-  std::unique_ptr<process::PosixLauncher> launcher_;
+  process::PosixLauncher launcher_;
   process::Containment containment_;
 };
 
@@ -96,15 +91,13 @@ class JobRun final : private RunGround, public RunContext {
   void make_agent();
   Status open_records();
 
-  RunParts telemetry_parts();
-
   void post(Fact fact) override { agent_->post(std::move(fact)); }
   const workers::Worker* worker_of(pid_t process) const override {
     return agent_->worker_of(process);
   }
   const workers::Group* group() const override { return agent_ ? agent_->group() : nullptr; }
   Result<std::vector<workers::WorkerPlan>> plan(const rendezvous::Round& round) override;
-  rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push) override;
+  void pushed(rendezvous::Push push) override;
   void check(RestartCheck::Then then) override;
   void explain(workers::Failure& failure) override;
   workers::ErrorFileReader::Read error_file_reader() override;

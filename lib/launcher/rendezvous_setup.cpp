@@ -147,9 +147,11 @@ Result<rendezvous::Handler> registered_handler(const spec::JobSpec& spec) {
 
 }  // namespace
 
-Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& clock,
-                                          const spec::JobSpec& spec, rendezvous::Node& self,
-                                          OwnRendezvous own, pid_t guardian) {
+Result<RendezvousSetup> set_up_rendezvous(RunContext& run, rendezvous::Node& self,
+                                          OwnRendezvous own) {
+  auto& loop = run.loop;
+  auto& clock = run.clock;
+  const auto& spec = run.spec;
   if (!own.handler && !rendezvous::is_built_in(spec.rdzv_backend)) {
     auto made = registered_handler(spec);
     if (!made) return std::unexpected(made.error());
@@ -177,7 +179,7 @@ Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& 
                                            .config = spec.rendezvous,
                                            .secret = secret == nullptr ? "" : secret,
                                            .try_munge = std::getenv("SLURM_JOB_ID") != nullptr,
-                                           .guardian = guardian});
+                                           .guardian = run.guardian.guardian_pid()});
   if (!session) return std::unexpected(session.error());
   RendezvousSetup place;
   place.session = std::move(*session);
@@ -188,17 +190,9 @@ Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& 
   return place;
 }
 
-rendezvous::Session::OnPush meeting_at(const rendezvous::BootstrapStoreInfo& master,
-                                       rendezvous::Session::OnPush on_push) {
-  if (master.master_addr.empty() && master.master_port == 0) return on_push;
-  return [master, on_push = std::move(on_push)](rendezvous::Push push) {
-    if (auto* ready = std::get_if<rendezvous::RoundReady>(&push)) {
-      auto& round = ready->round;
-      if (!master.master_addr.empty()) round.master_addr = master.master_addr;
-      if (master.master_port != 0) round.master_port = master.master_port;
-    }
-    on_push(std::move(push));
-  };
+void meet_at(const rendezvous::BootstrapStoreInfo& master, rendezvous::Round& round) {
+  if (!master.master_addr.empty()) round.master_addr = master.master_addr;
+  if (master.master_port != 0) round.master_port = master.master_port;
 }
 
 }  // namespace elastrun::agent

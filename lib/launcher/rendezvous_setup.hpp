@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/loop/run_context.hpp"
 #include "agent/round/round_store.hpp"
-#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "rendezvous/session/handler.hpp"
 #include "rendezvous/session/session.hpp"
-#include "spec/job_spec.hpp"
 
-#include <boost/asio/io_context.hpp>
 #include <memory>
-#include <sys/types.h>
 
 namespace elastrun::agent {
 
@@ -34,13 +31,10 @@ struct OwnRendezvous {
 /// with Usage for what cannot work (a back end that does not exist, a bad endpoint).
 ///
 /// A back end that is none of ours is made by what is registered under its name.
-/// `guardian`: the pid of that process; 0: there is none.
-Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& clock,
-                                          const spec::JobSpec& spec, rendezvous::Node& self,
-                                          OwnRendezvous own = {}, pid_t guardian = 0);
+Result<RendezvousSetup> set_up_rendezvous(RunContext& run, rendezvous::Node& self,
+                                          OwnRendezvous own = {});
 
-/// `on_push`, told of rounds whose workers meet at `master`, address and port apart.
-rendezvous::Session::OnPush meeting_at(const rendezvous::BootstrapStoreInfo& master,
-                                       rendezvous::Session::OnPush on_push);
+/// Has the workers of a round meet at `master`, address and port apart, if those are fixed.
+void meet_at(const rendezvous::BootstrapStoreInfo& master, rendezvous::Round& round);
 
 }  // namespace elastrun::agent

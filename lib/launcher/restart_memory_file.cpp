@@ -54,11 +54,12 @@ Result<std::shared_ptr<const rendezvous::RestartMemory>> RestartMemoryFile::read
 }
 
 void RestartMemoryFile::write(const std::shared_ptr<const rendezvous::RestartMemory>& memory) {
-  if (!writes_ || path_.empty() || !memory) return;
-  const Kept kept{*memory, to_seconds(clock_.wall())};
-  thread_.make(
-      path_,
-      [path = path_, text = json::serialize(to_json(kept)) + "\n"] {
+  const auto& path = run_.spec.restart_memory;
+  if (!writes_ || path.empty() || !memory) return;
+  const Kept kept{*memory, to_seconds(run_.clock.wall())};
+  run_.lanes[files::Lane::Logs].make(
+      path,
+      [path, text = json::serialize(to_json(kept)) + "\n"] {
         return files::put_file(path, text, 0644);
       },
       [](const Status& written) {

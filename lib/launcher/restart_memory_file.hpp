@@ -2,9 +2,7 @@
 #pragma once
 
 #include "agent/loop/observer.hpp"
-#include "core/clock.hpp"
-#include "files/blocking_calls.hpp"
-#include "spec/job_spec.hpp"
+#include "agent/loop/run_context.hpp"
 
 #include <memory>
 #include <string>
@@ -15,8 +13,7 @@ namespace elastrun::agent {
 /// next start of the job. Written by the agent of group rank 0, as a whole, on a thread.
 class RestartMemoryFile final : public Observer {
  public:
-  RestartMemoryFile(const spec::JobSpec& spec, Clock& clock, files::BlockingCalls& thread)
-      : path_(spec.restart_memory), clock_(clock), thread_(thread) {}
+  explicit RestartMemoryFile(RunContext& run) : run_(run) {}
 
   /// What an earlier start has left; null: nothing. Its restarts are not those of this start. May
   /// wait for the file system. Fails with Io for what is not a regular file.
@@ -33,9 +30,7 @@ class RestartMemoryFile final : public Observer {
  private:
   void write(const std::shared_ptr<const rendezvous::RestartMemory>& memory);
 
-  const std::string path_;
-  Clock& clock_;
-  files::BlockingCalls& thread_;
+  RunContext& run_;
   bool writes_ = false;
 };
 

@@ -59,7 +59,7 @@ class Child {
   virtual bool group_alive() const = 0;
 };
 
-/// Starts children. One real one (`make_posix_launcher`), and a fake in tests.
+/// Starts children. PosixLauncher is the real one; tests have a fake.
 class Launcher {
  public:
   virtual ~Launcher() = default;

@@ -27,7 +27,7 @@ namespace {
 
 constexpr idtype_t kByPidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
 
-class PosixChild;
+}  // namespace
 
 // What the launcher and its children share; a child may outlive the launcher.
 struct Family {
@@ -50,6 +50,8 @@ struct Family {
   }
 };
 
+namespace {
+
 int wait_for(int pidfd, int options, siginfo_t& info, rusage* usage) {
   long result = 0;
   do {  // the system call has a fifth argument that the C library's function leaves out
@@ -64,6 +66,8 @@ ExitStatus status_of(const siginfo_t& info) {
   status.core_dumped = info.si_code == CLD_DUMPED;
   return status;
 }
+
+}  // namespace
 
 class PosixChild final : public Child {
  public:
@@ -209,66 +213,54 @@ class PosixChild final : public Child {
   Lifetime lifetime_;
 };
 
-class RealLauncher final : public PosixLauncher {
- public:
-  RealLauncher(boost::asio::io_context& io, Clock& clock) : io_(io), clock_(clock) {
-    // Inherited as ignored, the kernel would reap our children, and their exit codes with them.
-    ::signal(SIGCHLD, SIG_DFL);
+PosixLauncher::PosixLauncher(boost::asio::io_context& io, Clock& clock)
+    : io_(io), clock_(clock), family_(std::make_shared<Family>()) {
+  // Inherited as ignored, the kernel would reap our children, and their exit codes with them.
+  ::signal(SIGCHLD, SIG_DFL);
+}
+
+Result<std::unique_ptr<Child>> PosixLauncher::start(const LaunchRequest& request,
+                                                    std::function<void(const Exit&)> on_exit) {
+  auto spawned = begin(request);
+  if (!spawned) return std::unexpected(spawned.error());
+  auto child = std::make_unique<PosixChild>(io_, clock_, std::move(*spawned), family_);
+  if (const auto watched = child->watch(std::move(on_exit)); !watched) {
+    return std::unexpected(watched.error().context("cannot start " + request.argv.front()));
   }
+  guard_soon(*child);
+  return child;
+}
 
-  Result<std::unique_ptr<Child>> start(const LaunchRequest& request,
-                                       std::function<void(const Exit&)> on_exit) override {
-    auto spawned = begin(request);
-    if (!spawned) return std::unexpected(spawned.error());
-    auto child = std::make_unique<PosixChild>(io_, clock_, std::move(*spawned), family_);
-    if (const auto watched = child->watch(std::move(on_exit)); !watched) {
-      return std::unexpected(watched.error().context("cannot start " + request.argv.front()));
-    }
-    guard_soon(*child);
-    return child;
+std::vector<pid_t> PosixLauncher::children() const {
+  std::vector<pid_t> result;
+  for (const auto& [pid, ended] : family_->ended) result.push_back(pid);
+  return result;
+}
+
+bool PosixLauncher::any_running() const {
+  return std::ranges::any_of(family_->ended, [](const auto& one) { return !one.second; });
+}
+
+bool PosixLauncher::owns(pid_t pid) const {
+  return family_->ended.contains(pid);
+}
+
+Result<Spawned> PosixLauncher::begin(const LaunchRequest& request) {
+  if (serve_ && request.fork_slot >= 0) {
+    // Otherwise by exec: the server only saves time.
+    if (auto served = serve_(request)) return std::move(*served);
   }
+  return spawn(io_, request);
+}
 
-  std::vector<pid_t> children() const override {
-    std::vector<pid_t> result;
-    for (const auto& [pid, ended] : family_->ended) result.push_back(pid);
-    return result;
-  }
-  bool any_running() const override {
-    return std::any_of(family_->ended.begin(), family_->ended.end(),
-                       [](const auto& one) { return !one.second; });
-  }
-  bool owns(pid_t pid) const override { return family_->ended.contains(pid); }
-  void serve_by(Serve serve) override { serve_ = std::move(serve); }
-
- private:
-  Result<Spawned> begin(const LaunchRequest& request) {
-    if (serve_ && request.fork_slot >= 0) {
-      // Otherwise by exec: the server only saves time.
-      if (auto served = serve_(request)) return std::move(*served);
-    }
-    return spawn(io_, request);
-  }
-
-  /// Once all of a group are started: each of them begins with a copy of our descriptors, which it
-  /// closes one by one, and meanwhile we wait for it.
-  void guard_soon(PosixChild& child) {
-    family_->unguarded.push_back(&child);
-    if (family_->unguarded.size() > 1) return;
-    boost::asio::post(io_, [family = family_] {
-      for (auto* const one : std::exchange(family->unguarded, {})) one->arm_death_signal();
-    });
-  }
-
-  boost::asio::io_context& io_;
-  Clock& clock_;
-  Serve serve_;
-  std::shared_ptr<Family> family_ = std::make_shared<Family>();
-};
-
-}  // namespace
-
-std::unique_ptr<PosixLauncher> make_posix_launcher(boost::asio::io_context& io, Clock& clock) {
-  return std::make_unique<RealLauncher>(io, clock);
+/// Once all of a group are started: each of them begins with a copy of our descriptors, which it
+/// closes one by one, and meanwhile we wait for it.
+void PosixLauncher::guard_soon(PosixChild& child) {
+  family_->unguarded.push_back(&child);
+  if (family_->unguarded.size() > 1) return;
+  boost::asio::post(io_, [family = family_] {
+    for (auto* const one : std::exchange(family->unguarded, {})) one->arm_death_signal();
+  });
 }
 
 }  // namespace elastrun::process

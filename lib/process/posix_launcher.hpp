@@ -13,21 +13,34 @@
 
 namespace elastrun::process {
 
+class PosixChild;
+struct Family;  // the children of one launcher
+
 /// The launcher that starts real processes. It sets SIGCHLD to its default action, because an
 /// inherited "ignore" would make the kernel reap the children before we have seen how they ended.
-class PosixLauncher : public Launcher {
+class PosixLauncher final : public Launcher {
  public:
+  /// `io` and `clock` must outlive the launcher and its children; the children may outlive it.
+  PosixLauncher(boost::asio::io_context& io, Clock& clock);
+  Result<std::unique_ptr<Child>> start(const LaunchRequest& request,
+                                       std::function<void(const Exit&)> on_exit) override;
   /// The children whose Child still exists, also those that have ended: what a sweep must leave.
-  virtual std::vector<pid_t> children() const = 0;
+  std::vector<pid_t> children() const;
   /// True if one of them has not been seen to end.
-  virtual bool any_running() const = 0;
-  virtual bool owns(pid_t pid) const = 0;
+  bool any_running() const;
+  bool owns(pid_t pid) const;
   /// Asked first for a request with a `fork_slot`; where it has nothing to say, exec makes one.
   using Serve = std::function<std::optional<Result<Spawned>>(const LaunchRequest&)>;
-  virtual void serve_by(Serve serve) = 0;
-};
+  void serve_by(Serve serve) { serve_ = std::move(serve); }
 
-/// `io` and `clock` must outlive the launcher and its children; the children may outlive it.
-std::unique_ptr<PosixLauncher> make_posix_launcher(boost::asio::io_context& io, Clock& clock);
+ private:
+  Result<Spawned> begin(const LaunchRequest& request);
+  void guard_soon(PosixChild& child);
+
+  boost::asio::io_context& io_;
+  Clock& clock_;
+  Serve serve_;
+  std::shared_ptr<Family> family_;
+};
 
 }  // namespace elastrun::process

@@ -77,17 +77,18 @@ FileTimerServer::FileTimerServer(boost::asio::io_context& loop, Clock& clock, st
       file_path_(std::move(file_path)),
       run_id_(std::move(run_id)),
       log_event_(std::move(log_event)),
-      watchdog_({.loop = loop,
-                 .clock = clock,
-                 // Any process that this one may signal, as with torch's.
-                 .is_ours = [](pid_t pid) { return pid > 0 && ::kill(pid, 0) == 0; },
-                 .catch_up =
-                     [this] {
-                       if (pipe_) pipe_->catch_up();
-                     },
-                 .on_expired = [this](std::vector<ExpiredWorker> workers) { expire(workers); }}) {}
+      watchdog_(loop, clock, *this) {}
 
 FileTimerServer::~FileTimerServer() = default;
+
+/// Any process that this one may signal, as with torch's.
+bool FileTimerServer::is_ours(pid_t process) const {
+  return process > 0 && ::kill(process, 0) == 0;
+}
+
+void FileTimerServer::read_waiting() {
+  if (pipe_) pipe_->catch_up();
+}
 
 Status FileTimerServer::start() {
   auto place = RequestPlace::make(file_path_);
@@ -119,7 +120,7 @@ FileTimerRequest FileTimerServer::request_of(std::int64_t worker, const Expired&
   return {{worker, timer.scope, to_seconds(wall)}, timer.signal};
 }
 
-void FileTimerServer::expire(const std::vector<ExpiredWorker>& workers) {
+void FileTimerServer::expired(std::vector<ExpiredWorker> workers) {
   ExpiredTexts texts;
   for (const auto& one : workers) {
     for (const auto& timer : one.timers) {

@@ -48,7 +48,7 @@ class FileTimerClient final : public TimerClient {
 /// max_interval, and no thread: all runs on the loop.
 ///
 /// Other than torch's it does not end its own process along with a worker.
-class FileTimerServer {
+class FileTimerServer final : private Watchdog::Owner {
  public:
   /// "watchdog started", "timer expired", "kill worker process", "watchdog stopped"; the request
   /// that it is about, or null. As torch's log_event. What it throws is logged.
@@ -56,7 +56,7 @@ class FileTimerServer {
   /// Borrows loop and clock. The FIFO is made by start(), `file_path` empty: in a new folder.
   FileTimerServer(boost::asio::io_context& loop, Clock& clock, std::string file_path,
                   std::string run_id, LogEvent log_event = {});
-  ~FileTimerServer();
+  ~FileTimerServer() override;
   FileTimerServer(const FileTimerServer&) = delete;
   FileTimerServer& operator=(const FileTimerServer&) = delete;
 
@@ -70,7 +70,9 @@ class FileTimerServer {
 
  private:
   void take(std::string_view line);
-  void expire(const std::vector<ExpiredWorker>& workers);
+  bool is_ours(pid_t process) const override;
+  void read_waiting() override;
+  void expired(std::vector<ExpiredWorker> workers) override;
   void tell(std::string_view name, const FileTimerRequest* request) const;
   FileTimerRequest request_of(std::int64_t worker, const Expired& timer) const;
 

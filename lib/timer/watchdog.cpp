@@ -29,18 +29,15 @@ bool has_ended(int pidfd) {
   return ::poll(&one, 1, 0) == 1;
 }
 
-Status send_signal(int pidfd, int signal) {
-  if (::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) == 0) return {};
-  return std::unexpected(errno_error(Code::Io, "cannot signal the process", errno));
-}
-
 }  // namespace
 
-Watchdog::Watchdog(Parts parts)
-    : parts_(std::move(parts)),
-      alarm_(parts_.clock.make_alarm()),
-      last_reading_(parts_.clock.make_alarm()),
-      again_(parts_.clock.make_alarm()) {}
+Watchdog::Watchdog(boost::asio::io_context& loop, Clock& clock, Owner& owner)
+    : loop_(loop),
+      clock_(clock),
+      owner_(owner),
+      alarm_(clock.make_alarm()),
+      last_reading_(clock.make_alarm()),
+      again_(clock.make_alarm()) {}
 
 bool Watchdog::request(const Request& request) {
   if (!apply(request)) return false;
@@ -50,7 +47,7 @@ bool Watchdog::request(const Request& request) {
 
 bool Watchdog::torch_request(const Request& request) {
   bool counted = true;
-  for (const auto& one : nested_.translate(request, parts_.clock.now())) {
+  for (const auto& one : nested_.translate(request, clock_.now())) {
     counted = apply(one) && counted;
   }
   arm();
@@ -73,12 +70,12 @@ Watchdog::Held Watchdog::hold(pid_t pid) {
   // in between.
   auto pidfd = open_pidfd(pid);
   if (pidfd ? has_ended(pidfd.get()) : errno == ESRCH) return Held::Ended;
-  if (!pidfd || !parts_.is_ours(pid)) return Held::No;
+  if (!pidfd || !owner_.is_ours(pid)) return Held::No;
   // A second descriptor, since Asio closes the one that it is given.
   UniqueFd watched(::fcntl(pidfd.get(), F_DUPFD_CLOEXEC, 0));
   if (!watched) return Held::No;
   using Descriptor = asio::posix::stream_descriptor;
-  auto watch = std::make_unique<Descriptor>(parts_.loop, watched.release());
+  auto watch = std::make_unique<Descriptor>(loop_, watched.release());
   watch->async_wait(Descriptor::wait_read,
                     [this, pid, alive = lifetime_.token()](const auto& error) {
                       if (error || !alive) return;
@@ -111,19 +108,19 @@ void Watchdog::arm() {
 void Watchdog::look_again() {
   // A second expiry within that moment is found by the same look.
   if (std::exchange(due_, true)) return;
-  last_reading_->arm(parts_.clock.now() + kLastReading, [this] { expire(); });
+  last_reading_->arm(clock_.now() + kLastReading, [this] { expire(); });
 }
 
 void Watchdog::expire() {
   due_ = false;
   // A release that was written in time may still wait in the channel.
-  if (parts_.catch_up) parts_.catch_up();
-  auto expired = deadlines_.take_expired(parts_.clock.now());
+  owner_.read_waiting();
+  auto expired = deadlines_.take_expired(clock_.now());
   for (const auto& worker : expired) {
     if (worker.signal() > 0) nested_.forget(worker.worker);
   }
   arm();
-  if (!expired.empty()) parts_.on_expired(std::move(expired));
+  if (!expired.empty()) owner_.expired(std::move(expired));
 }
 
 bool Watchdog::runs(pid_t pid) const {
@@ -138,7 +135,8 @@ UniqueFd Watchdog::pidfd_of(pid_t pid) const {
 }
 
 Status Watchdog::send(int pidfd, int signal) const {
-  return parts_.send ? parts_.send(pidfd, signal) : send_signal(pidfd, signal);
+  if (::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) == 0) return {};
+  return std::unexpected(errno_error(Code::Io, "cannot signal the process", errno));
 }
 
 Status Watchdog::reap(pid_t pid, int signal) {
@@ -147,7 +145,7 @@ Status Watchdog::reap(pid_t pid, int signal) {
   const auto sent = send(process->second.pidfd.get(), signal);
   process->second.reap_signal = sent ? 0 : signal;
   // A process below sudo refuses the signal; it may end by itself, or change its user.
-  if (!sent) again_->arm(parts_.clock.now() + kReapAgain, [this] { reap_again(); });
+  if (!sent) again_->arm(clock_.now() + kReapAgain, [this] { reap_again(); });
   return sent;
 }
 

@@ -9,7 +9,6 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <functional>
 #include <map>
 #include <memory>
 #include <sys/types.h>
@@ -22,19 +21,20 @@ namespace elastrun::timer {
 /// means nothing, and the timers of a process go with it at once.
 class Watchdog {
  public:
-  struct Parts {
-    boost::asio::io_context& loop;
-    Clock& clock;
+  /// The timers' owner: the agent's, torch's server, or a test.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
     /// True if requests of this process count.
-    std::function<bool(pid_t)> is_ours;
-    /// Just before timers are found expired: time to read requests that wait to be read.
-    std::function<void()> catch_up;
-    /// Never empty. All timers of those processes that are to be ended are gone.
-    std::function<void(std::vector<ExpiredWorker>)> on_expired;
-    /// A pidfd and a signal, as pidfd_send_signal(2); fails with Io. Empty: that call.
-    std::function<Status(int, int)> send{};
+    virtual bool is_ours(pid_t process) const = 0;
+    /// Called before timers are found expired: time to read requests that wait to be read.
+    virtual void read_waiting() {}
+    /// `workers` is never empty. All timers of those processes that are to be ended are gone.
+    virtual void expired(std::vector<ExpiredWorker> workers) = 0;
   };
-  explicit Watchdog(Parts parts);
+  /// Borrows all.
+  Watchdog(boost::asio::io_context& loop, Clock& clock, Owner& owner);
+  virtual ~Watchdog() = default;
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
@@ -67,10 +67,13 @@ class Watchdog {
   void arm();
   void look_again();
   void expire();
-  Status send(int pidfd, int signal) const;
+  /// As pidfd_send_signal(2), which a test makes fail.
+  virtual Status send(int pidfd, int signal) const;
   void reap_again();
 
-  const Parts parts_;
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  Owner& owner_;
   Deadlines deadlines_;
   NestedScopes nested_;
   std::map<pid_t, Process> processes_;

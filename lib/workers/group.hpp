@@ -142,10 +142,11 @@ class Group {
     /// count on the end of it and begin without us.
     bool with_pauses = false;
   };
-  /// Hears of the group: the agent, or a test. Called on the loop, never inside a call.
+  /// Hears of the group: the agent, or a test.
   class Owner {
    public:
     virtual ~Owner() = default;
+    /// Called on the loop, never inside a call.
     virtual void group_event(Event event) = 0;
     /// All have ended, or their scripts have returned (--run-path): those who wait for that may go.
     virtual void all_returned() = 0;

@@ -1,4 +1,4 @@
-#SPDX - License - Identifier : Apache - 2.0
+# SPDX-License-Identifier: Apache-2.0
 """manifests_test.py: config/examples/kubernetes, by what the API servers accept (shapes.json, in
 our words) and by what elastrun is. ELASTRUN_CRDS names a folder with the operators' own
 CustomResourceDefinitions, which are asked as well."""

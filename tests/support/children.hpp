@@ -67,7 +67,8 @@ class Ear {
 struct Nursery {
   boost::asio::io_context io;
   std::unique_ptr<Clock> clock = make_system_clock(io.get_executor());
-  std::unique_ptr<process::PosixLauncher> launcher = process::make_posix_launcher(io, *clock);
+  std::unique_ptr<process::PosixLauncher> launcher =
+      std::make_unique<process::PosixLauncher>(io, *clock);
 
   struct Watched {
     std::unique_ptr<process::Child> child;

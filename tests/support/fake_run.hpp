@@ -17,7 +17,7 @@ namespace elastrun::test {
 /// The ground of a run that exists only in a test, but may start programs.
 struct FakeGround {
   explicit FakeGround(bool starts_programs)
-      : programs(starts_programs ? process::make_posix_launcher(io, time) : nullptr) {}
+      : programs(starts_programs ? std::make_unique<process::PosixLauncher>(io, time) : nullptr) {}
 
   boost::asio::io_context io;
   FakeClock time;

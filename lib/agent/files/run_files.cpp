@@ -85,14 +85,9 @@ bool ends_round(const rendezvous::Push& push, const std::string& role) {
 
 }  // namespace
 
-rendezvous::Session::OnPush RoundGate::before(rendezvous::Session::OnPush on_push) {
-  on_push_ = std::move(on_push);
-  return [this](rendezvous::Push push) { hear(std::move(push)); };
-}
-
 void RoundGate::hear(rendezvous::Push push) {
   // The agent never hears of a round that ended before its directories were made.
-  if (ends_round(push, role_) && std::erase_if(held_, is_round) > 0) dropped_ = preparing_;
+  if (ends_round(push, run_.spec.role) && std::erase_if(held_, is_round) > 0) dropped_ = preparing_;
   held_.push_back(std::move(push));
   pass_on();
 }
@@ -119,7 +114,7 @@ void RoundGate::pass_on() {
     // Taken out first: what hears it may lead back here.
     auto push = std::move(held_.front());
     held_.pop_front();
-    on_push_(std::move(push));
+    run_.post(Pushed{std::move(push)});
   }
 }
 
@@ -134,7 +129,7 @@ RunFiles::RunFiles(RunContext& run, logs::Layout& layout, WorkerChannel& channel
       keeps_output_(keeps_output),
       folders_(run.lanes[Lane::Folders], run.clock, layout, run.spec.nproc_per_node, near,
                [&channel](auto place) { channel.open(std::move(place)); }),
-      gate_(std::bind_front(&LogFolders::prepare, &folders_), run.spec.role),
+      gate_(run, std::bind_front(&LogFolders::prepare, &folders_)),
       last_writes_(run.loop, run.clock, run.console,
                    {&run.lanes[Lane::Logs], &run.lanes[Lane::Syncs], &run.lanes[Lane::Reports],
                     &run.lanes[Lane::Errors], &run.lanes[Lane::Folders]},

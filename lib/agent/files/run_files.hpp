@@ -59,21 +59,17 @@ class RoundGate {
  public:
   /// `prepare` calls `done` once, inside or later on the loop; it is not called again before.
   using Prepare = std::function<void(const rendezvous::Round&, std::function<void()> done)>;
-  /// `role`: of this node.
-  explicit RoundGate(Prepare prepare, std::string role = {})
-      : prepare_(std::move(prepare)), role_(std::move(role)) {}
+  /// What passes is posted to `run`, whose role is that of this node. Borrows it.
+  RoundGate(RunContext& run, Prepare prepare) : run_(run), prepare_(std::move(prepare)) {}
 
-  /// What to give to Session::open for an agent that wants `on_push`. Borrows this object.
-  rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
+  void hear(rendezvous::Push push);
 
  private:
-  void hear(rendezvous::Push push);
   void prepare(const rendezvous::Round& round);
   void pass_on();
 
+  RunContext& run_;
   const Prepare prepare_;
-  const std::string role_;
-  rendezvous::Session::OnPush on_push_;
   std::deque<rendezvous::Push> held_;
   bool preparing_ = false;
   bool dropped_ = false;   // the round for which that is done
@@ -93,10 +89,8 @@ class RunFiles {
   RunFiles(const RunFiles&) = delete;
   RunFiles& operator=(const RunFiles&) = delete;
 
-  /// As RoundGate's: rounds are held back until their directories are there.
-  rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push) {
-    return gate_.before(std::move(on_push));
-  }
+  /// Posts what the rendezvous says; rounds are held back until their directories are there.
+  void pass(rendezvous::Push push) { gate_.hear(std::move(push)); }
   Result<Folders> take(const rendezvous::Round& round) { return folders_.take(round); }
   /// Whether it was for a wait of this object, which it may end.
   bool signalled(process::Demand demand);

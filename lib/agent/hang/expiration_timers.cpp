@@ -60,19 +60,13 @@ ExpirationTimers::ExpirationTimers(RunContext& run, const StackOffers& offers)
     : run_(run),
       offers_(offers),
       awake_(run.clock),
-      watchdog_({.loop = run.loop,
-                 .clock = awake_,
-                 .is_ours = [this](pid_t pid) { return run_.worker_of(pid) != nullptr; },
-                 .catch_up =
-                     [this] {
-                       run_.catch_up();
-                       if (pipe_) pipe_->catch_up();
-                     },
-                 .on_expired =
-                     [this](std::vector<timer::ExpiredWorker> workers) {
-                       have_expired(std::move(workers));
-                     }}),
+      watchdog_(run.loop, awake_, *this),
       hung_stacks_(run.loop, run.clock, run.launcher, run.environment) {}
+
+void ExpirationTimers::read_waiting() {
+  run_.catch_up();
+  if (pipe_) pipe_->catch_up();
+}
 
 void ExpirationTimers::open_pipe() {
   // The messages are torch's, which people and tools look for.
@@ -166,7 +160,7 @@ ExpiredTimer ExpirationTimers::tell(const timer::ExpiredWorker& expired,
   return timer;
 }
 
-void ExpirationTimers::have_expired(std::vector<timer::ExpiredWorker> workers) {
+void ExpirationTimers::expired(std::vector<timer::ExpiredWorker> workers) {
   std::vector<ExpiredTimer> reasons;
   std::vector<HungStacks::Hung> hung;
   timer::ExpiredTexts texts;

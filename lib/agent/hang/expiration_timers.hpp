@@ -2,7 +2,6 @@
 #pragma once
 
 #include "agent/hang/hung_stacks.hpp"
-#include "agent/hang/stack_offers.hpp"
 #include "agent/loop/job_result.hpp"
 #include "agent/loop/observer.hpp"
 #include "agent/loop/run_context.hpp"
@@ -22,7 +21,7 @@ namespace elastrun::agent {
 /// The expiration timers of the workers of this node: hears their requests while a group runs, and
 /// when a timer expires tells of it, takes the stack of the process, and then sends it the signal
 /// that it asked for. What follows is that of any failure of a worker; the agent goes on.
-class ExpirationTimers final : public Observer {
+class ExpirationTimers final : public Observer, private timer::Watchdog::Owner {
  public:
   static constexpr std::size_t kMostKept = 100;
   ExpirationTimers(RunContext& run, const StackOffers& offers);
@@ -59,7 +58,9 @@ class ExpirationTimers final : public Observer {
 
  private:
   void heard_line(std::string_view line);
-  void have_expired(std::vector<timer::ExpiredWorker> workers);
+  bool is_ours(pid_t process) const override { return run_.worker_of(process) != nullptr; }
+  void read_waiting() override;
+  void expired(std::vector<timer::ExpiredWorker> workers) override;
   ExpiredTimer tell(const timer::ExpiredWorker& expired, const timer::Expired& one);
   void stacks_taken(std::vector<ExpiredTimer> timers, const HungStacks::Stacks& stacks, int group);
   void reap(ExpiredTimer& timer);

@@ -17,12 +17,10 @@ HangServices::HangServices(RunContext& run, rendezvous::Session& session, Worker
 
 /// What a node last said may be as old as its looks are apart: it looks again before all are held
 /// to have hung.
-rendezvous::Session::OnPush HangServices::before(rendezvous::Session::OnPush on_push) {
-  return [this, next = collector_.before(std::move(on_push))](rendezvous::Push push) {
-    const auto* order = std::get_if<rendezvous::TakeStacks>(&push);
-    if (order != nullptr && order->hang) watch_.look_now();
-    next(std::move(push));
-  };
+bool HangServices::took(const rendezvous::Push& push) {
+  const auto* order = std::get_if<rendezvous::TakeStacks>(&push);
+  if (order != nullptr && order->hang) watch_.look_now();
+  return collector_.took(push);
 }
 
 void HangServices::offered(pid_t sender, const workers::Worker& worker,

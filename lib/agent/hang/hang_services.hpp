@@ -3,8 +3,8 @@
 
 #include "agent/hang/expiration_timers.hpp"
 #include "agent/hang/hang_watch.hpp"
+#include "agent/hang/hung_stacks.hpp"
 #include "agent/hang/stack_collector.hpp"
-#include "agent/hang/stack_offers.hpp"
 #include "agent/loop/observer.hpp"
 #include "agent/loop/run_context.hpp"
 
@@ -24,7 +24,8 @@ class HangServices final : public Observer {
 
   ExpirationTimers& timers() { return timers_; }
   const ExpirationTimers& timers() const { return timers_; }
-  rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
+  /// Takes what the rendezvous says of stacks, and says whether it did.
+  bool took(const rendezvous::Push& push);
   /// A process that belongs to no worker wants to know where the workers stand.
   void asked() { collector_.asked(); }
   /// A process of a worker offers its stacks.

@@ -28,12 +28,12 @@ StackCollector::StackCollector(RunContext& run, rendezvous::Session& session,
       watch_(watch),
       calls_(run.loop.get_executor()) {}
 
-rendezvous::Session::OnPush StackCollector::before(rendezvous::Session::OnPush on_push) {
-  return [this, on_push = std::move(on_push)](rendezvous::Push push) {
-    if (const auto* order = std::get_if<rendezvous::TakeStacks>(&push)) return take(*order);
-    if (const auto* report = std::get_if<rendezvous::StacksReport>(&push)) return reported(*report);
-    on_push(std::move(push));
-  };
+bool StackCollector::took(const rendezvous::Push& push) {
+  const auto* order = std::get_if<rendezvous::TakeStacks>(&push);
+  if (order != nullptr) take(*order);
+  const auto* report = std::get_if<rendezvous::StacksReport>(&push);
+  if (report != nullptr) reported(*report);
+  return order != nullptr || report != nullptr;
 }
 
 void StackCollector::asked() {

@@ -3,7 +3,6 @@
 
 #include "agent/hang/hang_watch.hpp"
 #include "agent/hang/hung_stacks.hpp"
-#include "agent/hang/stack_offers.hpp"
 #include "agent/loop/observer.hpp"
 #include "agent/loop/run_context.hpp"
 #include "agent/round/worker_channel.hpp"
@@ -24,8 +23,8 @@ class StackCollector final : public Observer {
   StackCollector(RunContext& run, rendezvous::Session& session, const StackOffers& offers,
                  WorkerChannel& channel, HangWatch& watch);
 
-  /// What the rendezvous says, of which this takes its own part away.
-  rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
+  /// See HangServices::took().
+  bool took(const rendezvous::Push& push);
   /// A process that is below no worker wants to know where the workers of the job stand.
   void asked();
 

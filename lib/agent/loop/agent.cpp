@@ -64,11 +64,8 @@ void Agent::run(std::function<void(JobResult)> on_end) {
   result_.started = run_.clock.wall();
   result_.local_world_size = settings_.self.local_world_size;
   result_.restarts_left = run_.spec.max_restarts;
-  rendezvous::Session::OnPush on_push = [this](rendezvous::Push push) {
-    post(Pushed{std::move(push)});
-  };
   memory_.keep(settings_.self.memory, run_.clock.now());
-  session_.open(run_.before(std::move(on_push)));
+  session_.open([this](rendezvous::Push push) { run_.pushed(std::move(push)); });
   const auto actions = policy_.begin();
   tell_phase();
   perform(actions);

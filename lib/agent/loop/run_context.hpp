@@ -66,10 +66,8 @@ class RunContext {
   // For the agent.
   /// Everything to start the workers of a round with, in the order of local ranks.
   virtual Result<std::vector<workers::WorkerPlan>> plan(const rendezvous::Round& round) = 0;
-  /// The way of the rendezvous's pushes to `on_push`, the agent: what they pass first.
-  virtual rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push) {
-    return on_push;
-  }
+  /// Brings what the rendezvous says to the agent, as Pushed, past those who want it before.
+  virtual void pushed(rendezvous::Push push) { post(Pushed{std::move(push)}); }
   /// Calls `then`, inside or later, with what is wrong with this node; empty: nothing.
   virtual void check(std::function<void(std::string fault)> then) { then({}); }
   /// Adds to a failure what others know: an expired timer, an OOM kill.

@@ -9,12 +9,12 @@
 
 namespace elastrun::agent {
 
-MachineWatch::MachineWatch(boost::asio::any_io_executor loop, Clock& clock, FindGroup group)
-    : clock_(clock),
-      group_(std::move(group)),
-      begun_(clock.now()),
-      calls_(std::move(loop), files::BlockingCalls::WithoutThread::Refuse),
-      limit_(clock.make_alarm()) {}
+MachineWatch::MachineWatch(RunContext& run)
+    : run_(run),
+      clock_(run.clock),
+      begun_(run.clock.now()),
+      calls_(run.loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse),
+      limit_(run.clock.make_alarm()) {}
 
 /// The driver's library is closed by a thread: that, too, may wait for a GPU without end.
 MachineWatch::~MachineWatch() {
@@ -25,7 +25,7 @@ MachineWatch::~MachineWatch() {
 
 std::vector<system::WatchedWorker> MachineWatch::watched() const {
   std::vector<system::WatchedWorker> watched;
-  const auto* const group = group_();
+  const auto* const group = run_.group();
   if (group == nullptr) return watched;
   for (const auto& worker : group->workers()) {
     if (!worker.exit) watched.push_back({worker.rank, worker.local_rank, worker.pid});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/loop/run_context.hpp"
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
 #include "files/blocking_calls.hpp"
@@ -20,13 +21,11 @@ namespace elastrun::agent {
 /// wait for it.
 class MachineWatch {
  public:
-  /// Null where there is none.
-  using FindGroup = std::function<const workers::Group*()>;
   using Then = std::function<void(const system::MachineSample&)>;
   /// How long a caller waits for a look.
   static constexpr Duration kTimeLimit = std::chrono::seconds(1);
 
-  MachineWatch(boost::asio::any_io_executor loop, Clock& clock, FindGroup group);
+  explicit MachineWatch(RunContext& run);
   ~MachineWatch();
   MachineWatch(const MachineWatch&) = delete;
   MachineWatch& operator=(const MachineWatch&) = delete;
@@ -43,8 +42,8 @@ class MachineWatch {
   std::vector<system::WatchedWorker> watched() const;
   void answer();
 
+  RunContext& run_;
   Clock& clock_;
-  const FindGroup group_;
   const TimePoint begun_;
   files::BlockingCalls calls_;
   std::shared_ptr<system::Machine> machine_ = std::make_shared<system::Machine>();  // with a call

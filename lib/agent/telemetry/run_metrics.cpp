@@ -246,11 +246,12 @@ RunMetrics::RunMetrics(const RunParts& parts, telemetry::Pipeline& pipeline,
                        const WorkerRecords& records)
     : parts_(parts),
       records_(records),
-      files_(parts.loop.get_executor()),
-      programs_(process::make_posix_launcher(parts.loop, parts.clock)),
-      host_(parts.clock, pipeline, telemetry::process_registry(), parts.spec.metrics_interval),
-      own_(host_, parts.clock.now(), parts.spec.max_restarts),
-      machine_(parts.loop.get_executor(), parts.clock, parts.group) {
+      files_(parts.run.loop.get_executor()),
+      programs_(parts.run.loop, parts.run.clock),
+      host_(parts.run.clock, pipeline, telemetry::process_registry(),
+            parts.run.spec.metrics_interval),
+      own_(host_, parts.run.clock.now(), parts.run.spec.max_restarts),
+      machine_(parts.run) {
   observe_parts();
   observe_telemetry();
   const auto gather = [this](TelemetryHost::TakePoints take) {
@@ -259,7 +260,7 @@ RunMetrics::RunMetrics(const RunParts& parts, telemetry::Pipeline& pipeline,
     });
   };
   host_.add_source(gather, system::machine_point_names());
-  for (const auto& [pattern, names] : parts.spec.aggregations) choose(pattern, names);
+  for (const auto& [pattern, names] : parts.run.spec.aggregations) choose(pattern, names);
 }
 
 /// Of our own instruments; workers do the same for their Stats, where `*` matches dots, too.
@@ -281,16 +282,15 @@ void RunMetrics::choose(const std::string& pattern, const std::vector<std::strin
 Started<std::unique_ptr<RunMetrics>> RunMetrics::make(const RunParts& parts,
                                                       telemetry::Pipeline& pipeline,
                                                       const WorkerRecords& records) {
-  const auto& spec = parts.spec;
+  const auto& spec = parts.run.spec;
   if (!TelemetryHost::is_wanted(spec)) return nullptr;
   std::unique_ptr<RunMetrics> metrics(new RunMetrics(parts, pipeline, records));
   // Programs of sinks outlive a group of workers, and are not among its leftovers.
-  parts.containment.spare(
-      [programs = metrics->programs_.get(), alive = metrics->lifetime_.token()] {
-        return alive ? programs->children() : std::vector<pid_t>();
-      });
-  const MetricsSinks sinks({parts.loop, parts.clock, metrics->files_, *metrics->programs_,
-                            parts.console, workers::own_environment()},
+  parts.containment.spare([programs = &metrics->programs_, alive = metrics->lifetime_.token()] {
+    return alive ? programs->children() : std::vector<pid_t>();
+  });
+  const MetricsSinks sinks({parts.run.loop, parts.run.clock, metrics->files_, metrics->programs_,
+                            parts.run.console, parts.run.environment},
                            spec);
   for (const auto& choice : spec.metrics) {
     auto sink = sinks.make(choice);
@@ -312,16 +312,16 @@ const std::vector<exporter::SinkAccount>& RunMetrics::end() {
   const auto delivered = std::make_shared<bool>(false);
   host_.finish([this, delivered, alive = lifetime_.token()] {
     *delivered = true;
-    if (alive && ending_) parts_.loop.stop();
+    if (alive && ending_) parts_.run.loop.stop();
   });
   if (!*delivered) {
     ending_ = true;
-    const auto limit = parts_.clock.make_alarm();
+    const auto limit = parts_.run.clock.make_alarm();
     // A loop that was stopped runs nothing until then (io_context::restart()).
-    parts_.loop.restart();
+    parts_.run.loop.restart();
     // A collector that does not answer must not keep the job from ending.
-    limit->arm(parts_.clock.now() + kTimeLimit, [this] { parts_.loop.stop(); });
-    parts_.loop.run();
+    limit->arm(parts_.run.clock.now() + kTimeLimit, [this] { parts_.run.loop.stop(); });
+    parts_.run.loop.run();
     ending_ = false;
   }
   accounts_ = host_.accounts();

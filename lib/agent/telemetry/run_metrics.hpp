@@ -2,6 +2,7 @@
 #pragma once
 
 #include "agent/loop/observer.hpp"
+#include "agent/loop/run_context.hpp"
 #include "agent/round/round_store.hpp"
 #include "agent/round/start_failure.hpp"
 #include "agent/round/worker_channel.hpp"
@@ -65,18 +66,14 @@ class AgentMetrics final : public Observer {
 
 /// The parts of a run that telemetry borrows.
 struct RunParts {
-  boost::asio::io_context& loop;
-  Clock& clock;
+  RunContext& run;
   TimePoint job_start;
-  const spec::JobSpec& spec;
-  logs::Console& console;
   process::Containment& containment;  // is to leave programs of sinks alone
   const logs::StreamFactory& streams;
   const WorkerChannel& channel;
   const RoundStore& store;
   telemetry::events::AgentFacts agent;
-  MachineWatch::FindGroup group;
-  std::function<bool()> has_fifo;  // as ElasticRecords'
+  bool has_fifo = false;  // as ElasticRecords'
 };
 
 /// The telemetry host of a run with the sinks that --metrics names, a thread for their files and a
@@ -108,7 +105,7 @@ class RunMetrics {
   const std::vector<exporter::SinkAccount>& end();
   bool ending() const { return ending_; }
   /// A signal cuts that wait short.
-  void hurry() { parts_.loop.stop(); }
+  void hurry() { parts_.run.loop.stop(); }
 
  private:
   RunMetrics(const RunParts& parts, telemetry::Pipeline& pipeline, const WorkerRecords& records);
@@ -120,7 +117,7 @@ class RunMetrics {
   const RunParts& parts_;
   const WorkerRecords& records_;
   files::BlockingCalls files_;
-  const std::unique_ptr<process::PosixLauncher> programs_;
+  process::PosixLauncher programs_;
   TelemetryHost host_;
   AgentMetrics own_;
   MachineWatch machine_;

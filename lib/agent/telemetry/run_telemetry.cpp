@@ -53,12 +53,12 @@ const workers::Failure* failure_of(const JobResult& result, int local_rank) {
 }  // namespace
 
 ElasticRecords::ElasticRecords(telemetry::Pipeline& pipeline, events::AgentFacts facts,
-                               const spec::JobSpec& job, std::function<bool()> has_fifo)
+                               const spec::JobSpec& job, bool has_fifo)
     : pipeline_(pipeline),
       metrics_(pipeline),
       facts_(std::move(facts)),
       job_(job),
-      has_fifo_(std::move(has_fifo)),
+      has_fifo_(has_fifo),
       restarts_left_(job.max_restarts),
       start_(pipeline.clock().now()) {}
 
@@ -137,7 +137,7 @@ void ElasticRecords::on(const moment::RoundReady& seen) {
   profile("_rendezvous", seen.waited);
   // torch's agent starts one for each group, ours serves all of them by one FIFO; readers expect
   // the former.
-  if (has_fifo_ && has_fifo_()) watchdog("watchdog started");
+  if (has_fifo_) watchdog("watchdog started");
 }
 
 events::WorkerFacts ElasticRecords::facts_of(const workers::Worker& worker) const {
@@ -185,7 +185,7 @@ void ElasticRecords::on(const moment::Stopped& seen) {
   running_.clear();
   const bool told = restarting_ || std::ranges::any_of(seen.group, &workers::Worker::failed);
   if (told) profile("_stop_workers", seen.took);
-  if (has_fifo_ && has_fifo_()) watchdog("watchdog stopped");
+  if (has_fifo_) watchdog("watchdog stopped");
 }
 
 void ElasticRecords::watchdog(std::string_view event, const ExpiredTimer* timer) {
@@ -356,18 +356,18 @@ Started<std::unique_ptr<RunTelemetry>> RunTelemetry::make(RunParts parts) {
 
 RunTelemetry::RunTelemetry(RunParts parts)
     : parts_(std::move(parts)),
-      pipeline_(parts_.clock),
-      job_records_(pipeline_, parts_.spec),
-      worker_records_(pipeline_, parts_.spec),
-      elastic_records_(pipeline_, parts_.agent, parts_.spec, parts_.has_fifo),
-      account_(parts_.clock, parts_.job_start, parts_.spec.max_nodes > 1,
-               parts_.spec.goodput != spec::Goodput::Off) {
-  elastic_records_.look_by(parts_.clock);
+      pipeline_(parts_.run.clock),
+      job_records_(pipeline_, parts_.run.spec),
+      worker_records_(pipeline_, parts_.run.spec),
+      elastic_records_(pipeline_, parts_.agent, parts_.run.spec, parts_.has_fifo),
+      account_(parts_.run.clock, parts_.job_start, parts_.run.spec.max_nodes > 1,
+               parts_.run.spec.goodput != spec::Goodput::Off) {
+  elastic_records_.look_by(parts_.run.clock);
 }
 
 Status RunTelemetry::attach_event_handler() {
-  const auto& name = parts_.spec.event_log_handler;
-  const auto write = [&console = parts_.console](std::string_view line) {
+  const auto& name = parts_.run.spec.event_log_handler;
+  const auto write = [&console = parts_.run.console](std::string_view line) {
     console.write(logs::Console::Stream::Err, line);
   };
   const auto handler = telemetry::events::find_handler(name, write);
@@ -385,12 +385,12 @@ Started<void> RunTelemetry::open_sinks() {
 }
 
 void RunTelemetry::watch_goodput() {
-  if (parts_.spec.goodput == spec::Goodput::Off || !metrics_) return;
-  GoodputMonitor::Parts monitor{.clock = parts_.clock,
+  if (parts_.run.spec.goodput == spec::Goodput::Off || !metrics_) return;
+  GoodputMonitor::Parts monitor{.clock = parts_.run.clock,
                                 .account = account_,
                                 .host = metrics_->host(),
                                 .machine = &metrics_->machine(),
-                                .scheduled = scheduled_since(workers::own_environment())};
+                                .scheduled = scheduled_since(parts_.run.environment)};
   monitor_ = std::make_unique<GoodputMonitor>(std::move(monitor), parts_.job_start);
 }
 

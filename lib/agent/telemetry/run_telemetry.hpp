@@ -28,9 +28,9 @@ namespace elastrun::agent {
 /// Costs next to nothing while no handler wants them.
 class ElasticRecords final : public Observer {
  public:
-  /// `has_fifo`: of torch's timers; empty: none. torch tells of its watchdog only where it runs.
+  /// `has_fifo`: there is one for torch's timers; torch tells of its watchdog only where it runs.
   ElasticRecords(telemetry::Pipeline& pipeline, telemetry::events::AgentFacts facts,
-                 const spec::JobSpec& job, std::function<bool()> has_fifo = {});
+                 const spec::JobSpec& job, bool has_fifo = false);
 
   /// From now on it looks at the workers that run every --monitor-interval, as torchrun does, for
   /// those who want each sample; others hear of what happened.
@@ -64,7 +64,7 @@ class ElasticRecords final : public Observer {
   telemetry::metrics::Metrics metrics_;
   telemetry::events::AgentFacts facts_;
   const spec::JobSpec& job_;
-  const std::function<bool()> has_fifo_;
+  const bool has_fifo_;
   int restarts_left_;
   const TimePoint start_;
   std::unique_ptr<Alarm> alarm_;  // of the next look
@@ -123,7 +123,7 @@ class RunTelemetry {
   /// For /status; null if nothing watches the account.
   json::value goodput_status() const { return monitor_ ? monitor_->status() : nullptr; }
 
-  void begin() { job_records_.begin(parts_.clock.now() - parts_.job_start); }
+  void begin() { job_records_.begin(parts_.run.clock.now() - parts_.job_start); }
   /// After the run: where the time went.
   void sum_up(JobResult& result);
   /// After that: what became of what the sinks were given. Waits for them, kTimeLimit at most.

@@ -149,7 +149,7 @@ TEST_CASE("elastic records: each worker's end is told for itself") {
 
 TEST_CASE("elastic records: torch's watchdog is told of between the ranks and the workers") {
   ElasticJob job("torchelastic.*");
-  ElasticRecords with_fifo(job.pipeline, trainer(), job.job, [] { return true; });
+  ElasticRecords with_fifo(job.pipeline, trainer(), job.job, true);
   job.heard->records.clear();
   with_fifo.on(moment::RoundReady{second_of_two(), 1s});
   with_fifo.on(moment::Started{second_of_two(), workers_of({ExitStatus::exited(0)}), 3ms});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/files/run_files.hpp"
+#include "support/fake_run.hpp"
 
 #include <doctest/doctest.h>
 #include <random>
@@ -19,16 +20,18 @@ rendezvous::RoundReady ready(std::int64_t number) {
 }
 
 /// A gate before a file system that answers when a test says so.
-struct SlowFiles {
+struct SlowFiles : test::FakeRun {
   std::vector<std::int64_t> asked;
   std::function<void()> done;
-  RoundGate gate{[this](const rendezvous::Round& next, std::function<void()> then) {
-    CHECK_FALSE(done);
-    asked.push_back(next.number);
-    done = std::move(then);
-  }};
+  RoundGate gate{*this, [this](const rendezvous::Round& next, std::function<void()> then) {
+                   CHECK_FALSE(done);
+                   asked.push_back(next.number);
+                   done = std::move(then);
+                 }};
   std::string heard;
-  rendezvous::Session::OnPush push = gate.before([this](const rendezvous::Push& one) {
+  void push(rendezvous::Push one) { gate.hear(std::move(one)); }
+  void post(Fact fact) override {
+    const auto& one = std::get<Pushed>(fact).push;
     if (const auto* round = std::get_if<rendezvous::RoundReady>(&one)) {
       heard += std::to_string(round->round.number);
     } else if (const auto* progress = std::get_if<rendezvous::Progress>(&one)) {
@@ -38,7 +41,7 @@ struct SlowFiles {
                : std::holds_alternative<rendezvous::Done>(one)  ? 'D'
                                                                 : 'L';
     }
-  });
+  }
   void answer() { std::exchange(done, {})(); }
 };
 
@@ -101,6 +104,11 @@ TEST_CASE("round gate: a round that breaks up before it is prepared is dropped f
   CHECK(files.heard == "Rp2R");
 }
 
+struct Passed : test::FakeRun {
+  void post(Fact fact) override { take(std::get<Pushed>(fact).push); }
+  std::function<void(const rendezvous::Push&)> take;
+};
+
 TEST_CASE("round gate: whatever comes, all passes in order, and no round that is not prepared") {
   for (unsigned seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
@@ -108,7 +116,9 @@ TEST_CASE("round gate: whatever comes, all passes in order, and no round that is
     const auto chance = [&](unsigned of) { return random() % of == 0; };
     std::function<void()> done;
     std::int64_t asked = 0, prepared = 0;
-    RoundGate gate([&](const rendezvous::Round& round, std::function<void()> then) {
+    std::string in, out;
+    Passed run;
+    RoundGate gate(run, [&](const rendezvous::Round& round, std::function<void()> then) {
       CHECK(round.number == asked + 1);
       asked = round.number;
       CHECK_FALSE(done);  // one at a time
@@ -118,15 +128,14 @@ TEST_CASE("round gate: whatever comes, all passes in order, and no round that is
       }
       done = std::move(then);
     });
-    std::string in, out;
-    const auto push = gate.before([&](rendezvous::Push one) {
+    run.take = [&](const rendezvous::Push& one) {
       if (const auto* ready = std::get_if<rendezvous::RoundReady>(&one)) {
         CHECK(ready->round.number == prepared);
         out += "r";
       } else {
         out += std::get<rendezvous::Progress>(one).text;
       }
-    });
+    };
     std::int64_t rounds = 0;
     for (int step = 0; step < 60; ++step) {
       if (done && chance(3)) {
@@ -136,11 +145,11 @@ TEST_CASE("round gate: whatever comes, all passes in order, and no round that is
         rendezvous::RoundReady ready;
         ready.round.number = ++rounds;
         in += "r";
-        push(ready);
+        gate.hear(ready);
       } else {
         const std::string text(1, static_cast<char>('a' + random() % 10));
         in += text;
-        push(rendezvous::Progress{text});
+        gate.hear(rendezvous::Progress{text});
       }
       CHECK(in.starts_with(out));
       CHECK((done || in == out));

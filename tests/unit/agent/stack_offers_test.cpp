@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/hang/stack_offers.hpp"
+#include "agent/hang/hung_stacks.hpp"
 
 #include <csignal>
 #include <doctest/doctest.h>

@@ -176,8 +176,8 @@ TEST_CASE("page sink: the newest page replaces the file; what cannot be written 
 
 TEST_CASE("program writer: a program reads all, and its end of input ends it") {
   Place place;
-  const auto launcher = process::make_posix_launcher(place.loop, *place.clock);
-  ProgramWriter writer(place.loop, *place.clock, *launcher, "cat > " + place.path("out"),
+  process::PosixLauncher launcher(place.loop, *place.clock);
+  ProgramWriter writer(place.loop, *place.clock, launcher, "cat > " + place.path("out"),
                        {"PATH=/bin:/usr/bin"});
   std::string expected;
   for (int i = 0; i < 3; ++i) {
@@ -200,9 +200,9 @@ TEST_CASE("program writer: a program reads all, and its end of input ends it") {
 TEST_CASE(
     "program writer: the next program gets what is left; what the first had not read is lost") {
   Place place;
-  const auto launcher = process::make_posix_launcher(place.loop, *place.clock);
+  process::PosixLauncher launcher(place.loop, *place.clock);
   // The first reads a line and ends, the second reads on.
-  ProgramWriter writer(place.loop, *place.clock, *launcher,
+  ProgramWriter writer(place.loop, *place.clock, launcher,
                        "cd " + place.folder +
                            "; if [ -e was ]; then cat >> out; else touch was; "
                            "read line; fi",

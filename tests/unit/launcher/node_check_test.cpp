@@ -64,11 +64,9 @@ TEST_CASE(
   const rendezvous::StorePlan plan{.bind_address = "127.0.0.1", .ports = {held->port, held->port}};
   const auto text = port_fault(plan);
   CHECK(text.contains("the port is in use by process " + std::to_string(::getpid())));
-  int waits = 0;
-  NodeCheck check(
-      {}, 1, [] { return std::vector<system::GpuUse>(); }, [&] { ++waits; });
+  CheckedNode check([](int) { return false; });
   CHECK(check.fault(plan) == text);
-  CHECK(waits == NodeCheck::kLooks);
+  CHECK(check.waits == NodeCheck::kLooks);
   CHECK(check.fault({}).empty());
   // Of a long range one is free; an address that is not ours could not be asked.
   CHECK(port_fault({"127.0.0.1", {1, 65535}}).empty());

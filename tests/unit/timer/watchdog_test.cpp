@@ -5,6 +5,7 @@
 #include "support/loop.hpp"
 
 #include <doctest/doctest.h>
+#include <optional>
 #include <set>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -42,22 +43,21 @@ struct Hung {
   }
 };
 
-struct Watched {
+struct Watched : Watchdog::Owner {
   boost::asio::io_context loop;
   test::FakeClock clock;
   std::set<pid_t> ours;
-  std::vector<ExpiredWorker> expired;
-  std::function<void()> catch_up = [] {};
-  std::function<Status(int, int)> send;
-  Watchdog watchdog{{.loop = loop,
-                     .clock = clock,
-                     .is_ours = [this](pid_t pid) { return ours.contains(pid); },
-                     .catch_up = [this] { catch_up(); },
-                     .on_expired =
-                         [this](std::vector<ExpiredWorker> workers) {
-                           for (auto& one : workers) expired.push_back(std::move(one));
-                         },
-                     .send = {}}};
+  std::vector<ExpiredWorker> ended;
+  std::optional<Request> waiting;  // to be read
+  Watchdog watchdog{loop, clock, *this};
+
+  bool is_ours(pid_t pid) const override { return ours.contains(pid); }
+  void read_waiting() override {
+    if (waiting) watchdog.request(*waiting);
+  }
+  void expired(std::vector<ExpiredWorker> workers) override {
+    for (auto& one : workers) ended.push_back(std::move(one));
+  }
 
   Request request(pid_t pid, std::string scope, Duration after, int signal = SIGKILL) {
     return {pid, std::move(scope), clock.now() + after, signal, 0, clock.now()};
@@ -77,13 +77,13 @@ TEST_CASE("watchdog: V11, an expired and a valid timer make one kill, and no tim
   watched.acquire(hung.pid, "expired", 1s);
   watched.acquire(hung.pid, "valid", 60s);
   watched.clock.advance(999ms);
-  CHECK(watched.expired.empty());
+  CHECK(watched.ended.empty());
   watched.clock.advance(10ms);
-  REQUIRE(watched.expired.size() == 1);
-  CHECK(watched.expired[0].worker == hung.pid);
-  CHECK(watched.expired[0].reason().scope == "expired");
-  CHECK(watched.expired[0].reason().after() == 1s);
-  CHECK(watched.expired[0].signal() == SIGKILL);
+  REQUIRE(watched.ended.size() == 1);
+  CHECK(watched.ended[0].worker == hung.pid);
+  CHECK(watched.ended[0].reason().scope == "expired");
+  CHECK(watched.ended[0].reason().after() == 1s);
+  CHECK(watched.ended[0].signal() == SIGKILL);
   CHECK(watched.watchdog.deadlines().size() == 0);
   CHECK(watched.watchdog.reap(hung.pid, SIGKILL));
   CHECK(WTERMSIG(hung.status()) == SIGKILL);
@@ -98,7 +98,7 @@ TEST_CASE("watchdog: V12, what is released in time kills nobody; a vacuous relea
   CHECK(watched.watchdog.request({hung.pid, "a", {}}));
   CHECK(watched.watchdog.request({1, "never there", {}}));
   watched.clock.advance(1h);
-  CHECK(watched.expired.empty());
+  CHECK(watched.ended.empty());
 }
 
 TEST_CASE("watchdog: V13, valid timers of several processes are all kept") {
@@ -111,7 +111,7 @@ TEST_CASE("watchdog: V13, valid timers of several processes are all kept") {
     watched.acquire(pid, "b", 61s);
   }
   watched.clock.advance(59s);
-  CHECK(watched.expired.empty());
+  CHECK(watched.ended.empty());
   CHECK(watched.watchdog.deadlines().size() == 4);
 }
 
@@ -123,7 +123,7 @@ TEST_CASE("watchdog: V7, the timers of a process go with it, and nobody is reape
   hung.end();
   test::run_until(watched.loop, [&] { return watched.watchdog.deadlines().size() == 0; });
   watched.clock.advance(1h);
-  CHECK(watched.expired.empty());
+  CHECK(watched.ended.empty());
 }
 
 TEST_CASE("watchdog: V8, an end that was not noticed yet is no error when it is to be reaped") {
@@ -133,7 +133,7 @@ TEST_CASE("watchdog: V8, an end that was not noticed yet is no error when it is 
   watched.acquire(hung.pid, "a", 1s);
   hung.end();  // the loop has not run since
   watched.clock.advance(2s);
-  REQUIRE(watched.expired.size() == 1);
+  REQUIRE(watched.ended.size() == 1);
   CHECK(watched.watchdog.reap(hung.pid, SIGKILL));
   CHECK(watched.watchdog.deadlines().size() == 0);
 }
@@ -149,7 +149,7 @@ TEST_CASE(
   CHECK(watched.watchdog.torch_request(watched.request(hung.pid, "gone", 1s)));
   CHECK(watched.watchdog.deadlines().size() == 0);
   watched.clock.advance(1h);
-  CHECK(watched.expired.empty());
+  CHECK(watched.ended.empty());
 }
 
 TEST_CASE("watchdog: a release that waits to be read when the timer expires counts") {
@@ -157,9 +157,9 @@ TEST_CASE("watchdog: a release that waits to be read when the timer expires coun
   const Hung hung;
   watched.adopt(hung);
   watched.acquire(hung.pid, "a", 1s);
-  watched.catch_up = [&] { watched.watchdog.request({hung.pid, "a", {}}); };
+  watched.waiting = Request{hung.pid, "a", {}};
   watched.clock.advance(1h);
-  CHECK(watched.expired.empty());
+  CHECK(watched.ended.empty());
 }
 
 TEST_CASE("watchdog: requests that never cease do not put off an expiry") {
@@ -168,12 +168,12 @@ TEST_CASE("watchdog: requests that never cease do not put off an expiry") {
   watched.adopt(hung);
   watched.adopt(busy);
   watched.acquire(hung.pid, "a", 1s);
-  for (int i = 0; i < 30000 && watched.expired.empty(); ++i) {
+  for (int i = 0; i < 30000 && watched.ended.empty(); ++i) {
     watched.clock.advance(100us);
     watched.acquire(busy.pid, "b", 60s);
   }
-  REQUIRE(watched.expired.size() == 1);
-  CHECK(watched.clock.now() - watched.expired[0].reason().expiry <= 2ms);
+  REQUIRE(watched.ended.size() == 1);
+  CHECK(watched.clock.now() - watched.ended[0].reason().expiry <= 2ms);
 }
 
 TEST_CASE("watchdog: timers of torch without a scope are separate") {
@@ -185,24 +185,25 @@ TEST_CASE("watchdog: timers of torch without a scope are separate") {
   CHECK(watched.watchdog.torch_request(watched.request(hung.pid, scope, 2s)));
   CHECK(watched.watchdog.torch_request({hung.pid, scope, {}}));
   watched.clock.advance(61s);
-  REQUIRE(watched.expired.size() == 1);
-  CHECK(watched.expired[0].reason().after() == 60s);
+  REQUIRE(watched.ended.size() == 1);
+  CHECK(watched.ended[0].reason().after() == 60s);
 }
 
 TEST_CASE("watchdog: a failed kill is tried again until it succeeds") {
   Watched watched;
   const Hung hung;
-  int tries = 0;
-  Watchdog watchdog({.loop = watched.loop,
-                     .clock = watched.clock,
-                     .is_ours = [](pid_t) { return true; },
-                     .catch_up = {},
-                     .on_expired = [](const std::vector<ExpiredWorker>&) {},
-                     .send = [&](int, int signal) -> Status {
-                       CHECK(signal == SIGTERM);
-                       if (++tries < 3) return fail(Code::Io, "cannot");
-                       return {};
-                     }});
+  struct Reluctant final : Watchdog {
+    using Watchdog::Watchdog;
+    Status send(int, int signal) const override {
+      CHECK(signal == SIGTERM);
+      if (++tries < 3) return fail(Code::Io, "cannot");
+      return {};
+    }
+    mutable int tries = 0;
+  };
+  watched.adopt(hung);
+  Reluctant watchdog(watched.loop, watched.clock, watched);
+  const int& tries = watchdog.tries;
   watchdog.request(watched.request(hung.pid, "a", 60s));
   CHECK_FALSE(watchdog.reap(hung.pid, SIGTERM));
   watched.clock.advance(1s);
@@ -218,6 +219,6 @@ TEST_CASE("watchdog: nothing is left after it was cleared") {
   watched.acquire(hung.pid, "a", 1s);
   watched.watchdog.clear();
   watched.clock.advance(1h);
-  CHECK(watched.expired.empty());
+  CHECK(watched.ended.empty());
   CHECK(watched.clock.armed() == 0);
 }

@@ -307,7 +307,7 @@ TEST_CASE("group: what has left the groups is asked too, and has the rest of the
   stage.start(1);
   stage.group.stop(SIGTERM, 30s);
   stage.clock.advance(10s);
-  stage.leftovers = {Stage::process_of(77, 77)};
+  stage.processes.all = stage.leftovers = {Stage::process_of(77, 77)};
   stage.launcher.obey();
   CHECK(stage.told == std::vector{std::pair{77, SIGTERM}});
   stage.clock.advance(19s);
