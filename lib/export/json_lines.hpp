@@ -21,7 +21,7 @@ namespace elastrun::exporter {
 /// for the agent's own events: no flood of what workers say pushes a restart out.
 class JsonLines final : public telemetry::Sink {
  public:
-  static constexpr Duration kPause = std::chrono::milliseconds(500);
+  static constexpr Duration kPause = std::chrono::milliseconds(100);
 
   /// Borrows `clock` and `calls`. Makes the file, mode 0600, or goes on with it: a torn last line
   /// of an earlier process is closed off, so that the first new record starts a line. The

@@ -46,6 +46,39 @@ for step in range(1, 81):
     elastrun.step(step)
     if step % 20 == 0: spend("unexplained", GAP)
 """
+TOGETHER = """
+for step in range(1, 41):
+    spend("productive", 0.05)
+    spend("checkpoint", 0.1)
+    elastrun.checkpoint_done(step)
+    elastrun.step(step)
+"""
+FEW = """
+first = 3 if again else 1
+for step in range(first, first + (5 if again else 2)):
+    spend("productive", 0.05)
+    elastrun.step(step)
+    if HOW == "all" and step % 2 or HOW == "before a failure" and not again:
+        spend("unexplained", 0.7)
+    if step == 2:
+        elastrun.checkpoint_done(2)
+        raise ValueError("no")
+"""
+EACH_SECOND = """
+for step in range(1, 81):
+    spend("productive", 0.05)
+    elastrun.step(step)
+    if step % 2 == 0: spend("unexplained", GAP)
+"""
+BESIDE = """
+import random, threading
+random.seed(4)
+for step in range(1, 61):
+    spend("productive", random.uniform(0.02, 0.18))
+    elastrun.step(step)
+    if step % 3 == 0:
+        threading.Timer(0.03, elastrun.checkpoint_done, (step,)).start()
+"""
 LONG = """
 for step in range(1, 65):
     spend("productive", 0.6 if step % 16 == 0 else 0.05)
@@ -95,7 +128,8 @@ while True:
     if elastrun.should_save(step):
         spend("checkpoint", 0.5)
         elastrun.checkpoint_done(step)
-        spend("stopping", 0.5)
+        if HOW == "ends": spend("stopping", 0.5)
+        else: os.kill(os.getpid(), 15) or time.sleep(0.5)
         break
 """
 
@@ -142,6 +176,34 @@ class Truth(unittest.TestCase):
         if account["goodput"] is not None:
             self.assertAlmostEqual(account["goodput"], share, delta=SHARE)
         return account
+
+    def check_range(self, job: Job) -> dict[str, Any]:
+        """Holds the truth, and its lower end is never above it."""
+        account, spent = self.read(job), self.spent(job)
+        share = spent["productive"] / account["elapsed_s"]
+        self.assertIsNone(account["goodput"], f"{account} {spent}")
+        self.assertLessEqual(account["goodput_at_least"], share + 0.01, f"{account} {spent}")
+        self.assertGreaterEqual(account["goodput_at_most"], share - 0.01, f"{account} {spent}")
+        return account
+
+    def test_what_cannot_be_told_apart_is_a_range(self) -> None:
+        for name, script, how in (("each save before its step", TOGETHER, ""),
+                                  ("few steps", FEW, "all"),
+                                  ("before a failure", FEW, "before a failure"),
+                                  ("saves beside steps", BESIDE, "")):
+            with self.subTest(name):
+                job = self.start(script, HOW=how)
+                self.assertEqual(job.end(), 0, job.errors())
+                self.check_range(job)
+
+    def test_a_gap_after_each_second_step_is_no_pace(self) -> None:
+        for gap in (0.06, 0.09, 0.4):
+            with self.subTest(gap):
+                job = self.start(EACH_SECOND, GAP=gap)
+                self.assertEqual(job.end(), 0, job.errors())
+                account = self.check_range(job)
+                share = self.spent(job)["productive"] / account["elapsed_s"]
+                self.assertAlmostEqual(account["goodput_at_least"], share, delta=0.03)
 
     def test_a_save_is_the_time_from_its_step_to_its_checkpoint(self) -> None:
         for how in ("after", "before"):
@@ -195,7 +257,7 @@ class Truth(unittest.TestCase):
     def test_a_journal_without_an_end_is_that_of_an_agent_that_died(self) -> None:
         job = self.start(ENDLESS)
         wait_until((job.folder / "sixty").exists, "60 steps are done")
-        # It is written twice a second: what came after that dies with the agent.
+        # It is written ten times a second: what came after that dies with the agent.
         wait_until(lambda: self.read(job)["last_step"] == 60, "the journal has them")
         live = self.read(job)
         self.assertEqual(live["buckets_s"]["lost"], 0)
@@ -210,15 +272,17 @@ class Truth(unittest.TestCase):
         self.assertRegex(text, r"(?m)^  lost .* steps that were not saved$")
 
     def test_a_preempted_job_that_has_saved_has_lost_nothing(self) -> None:
-        job = self.start(PREEMPTED, "--preempt-signals=SIGTERM")
-        wait_until((job.folder / "sixty").exists, "20 steps are done")
-        job.process.send_signal(signal.SIGTERM)
-        self.assertEqual(job.end(), 75, job.errors())
-        account = self.check(job, "stopping")
-        self.assertEqual(account["buckets_s"]["lost"], 0)
-        [start] = account["goodput_attempts"]
-        self.assertEqual(start["ended"], "preempted")
-        self.assertIn("0 steps lost", job.errors())
+        for how in ("ends", "is killed"):
+            with self.subTest(how):
+                job = self.start(PREEMPTED, "--preempt-signals=SIGTERM", HOW=how)
+                wait_until((job.folder / "sixty").exists, "20 steps are done")
+                job.process.send_signal(signal.SIGTERM)
+                self.assertEqual(job.end(), 75, job.errors())
+                account = self.check(job, "stopping")
+                self.assertEqual(account["buckets_s"]["lost"], 0)
+                [start] = account["goodput_attempts"]
+                self.assertEqual(start["ended"], "preempted")
+                self.assertIn("0 steps lost", job.errors())
 
 
 if __name__ == "__main__":

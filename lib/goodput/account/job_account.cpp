@@ -169,7 +169,10 @@ void JobAccount::stopped(bool failed, TimePoint now) {
 void JobAccount::ended(bool succeeded, TimePoint now, std::string_view ending) {
   const bool preempted = ending == "preempted";
   // Workers that have saved and return take their time for it.
-  if (preempted) ending_.reset();
+  if (preempted) {
+    ending_.reset();
+    ledger_.left_after_save(Bucket::Stopping, now);
+  }
   if (succeeded) {
     end_work(now);
   } else {
@@ -191,7 +194,7 @@ void JobAccount::died(TimePoint now) {
   ended(false, now);
 }
 
-void JobAccount::step(std::int64_t number, TimePoint now) {
+void JobAccount::step(std::int64_t number, TimePoint now, bool watched) {
   end_joining(now);
   // Of a script that reports by both ways the recorder is heard later: the end of this step must
   // not be told again by the begin of the next, after that one's end. It would pass for a resume.
@@ -199,7 +202,7 @@ void JobAccount::step(std::int64_t number, TimePoint now) {
   ledger_.resume(number, now);
   // Between the two, or what the resume takes back would be set off against this step.
   starts_.settle(ledger_.productive());
-  ledger_.step(number, now);
+  ledger_.step(number, now, watched);
   starts_.regain(ledger_.take_regained());
   stepped_at_ = now;
   end_phase(now);
@@ -343,7 +346,7 @@ void JobAccount::recorded(const MeasurementEntry& entry, std::string_view name, 
   }
   if (entry.kind == MeasurementKind::StepEnd) {
     step_.reset();
-    return step(entry.step, at);
+    return step(entry.step, at, true);  // hooks tell what lies between two
   }
   // A recorder tells this itself, and more exactly than ranks that count in at the store.
   if (entry.kind == MeasurementKind::AcceleratorInitStart && phase_ == NodePhase::Running) {

@@ -109,7 +109,8 @@ class JobAccount {
   /// recorder that tells the initialization itself knows better, and what lies before is
   /// preparation.
   void joined(bool all, TimePoint now);
-  void step(std::int64_t number, TimePoint now);
+  /// `watched`: see Ledger::step().
+  void step(std::int64_t number, TimePoint now, bool watched = false);
   /// `rank` says that its checkpoint of step `number` is done (-1: of everything so far; -2:
   /// saved, or before the first step loaded, and it cannot tell of which step).
   void checkpoint(std::int64_t rank, std::int64_t number, TimePoint now);

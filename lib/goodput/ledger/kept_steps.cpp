@@ -6,6 +6,17 @@
 
 namespace elastrun::goodput {
 
+KeptSteps::Done& KeptSteps::Done::operator+=(const Done& more) {
+  steps += more.steps;
+  time += more.time;
+  gap += more.gap;
+  return *this;
+}
+
+KeptSteps::Done& KeptSteps::Done::operator-=(const Done& less) {
+  return *this += {-less.steps, -less.time, -less.gap};
+}
+
 /// The part of it that lies before `step`, which is one of this stretch or the next after its
 /// first: as if all had taken the same time.
 KeptSteps::Mark KeptSteps::Mark::before(std::int64_t step) const {
@@ -15,7 +26,9 @@ KeptSteps::Mark KeptSteps::Mark::before(std::int64_t step) const {
   const auto part = [share](std::int64_t whole) {
     return static_cast<std::int64_t>(static_cast<double>(whole) * share);
   };
-  return {first, step - 1, {part(done.steps), Duration(part(done.time.count()))}, ranks};
+  const Done some{part(done.steps), Duration(part(done.time.count())),
+                  Duration(part(done.gap.count()))};
+  return {first, step - 1, some, ranks};
 }
 
 void KeptSteps::add(std::int64_t step, Done done, std::int64_t ranks) {
@@ -29,61 +42,58 @@ void KeptSteps::add(std::int64_t step, Done done, std::int64_t ranks) {
     if (marks.size() <= kOfAWidth) return;
     const Mark oldest = marks[0], next = marks[1];
     marks.erase(marks.begin(), marks.begin() + 2);
-    mark = {oldest.first,
-            next.last,
-            {oldest.done.steps + next.done.steps, oldest.done.time + next.done.time},
-            next.ranks};
+    mark = {oldest.first, next.last, oldest.done, next.ranks};
+    mark.done += next.done;
   }
 }
 
-void KeptSteps::prolong(Duration time) {
+void KeptSteps::prolong(const Done& more) {
   for (auto& marks : widths_) {
     if (marks.empty()) continue;
-    marks.back().done.time += time;
+    marks.back().done += more;
     return;
   }
 }
 
-bool KeptSteps::prolong(std::int64_t step, Duration time, std::int64_t more) {
+bool KeptSteps::prolong(std::int64_t step, const Done& more) {
   for (auto& marks : widths_) {
     for (auto& mark : marks | std::views::reverse) {
       // In each width, and from width to width, marks go back in time: nothing earlier fits.
       if (mark.last < step) return false;
       if (mark.first != step || mark.last != step) continue;
-      mark.done.time += time;
-      mark.done.steps += more;
+      mark.done += more;
       return true;
     }
   }
   return false;
 }
 
-Duration KeptSteps::take_back(std::int64_t step) {
-  Duration taken{};
+KeptSteps::Done KeptSteps::take_back(std::int64_t step) {
+  Done taken;
   for (auto& marks : widths_) {
     for (; !marks.empty(); marks.pop_back()) {
       // From the newest one back: within a width, and from one to the next, marks get older.
       const Mark mark = marks.back();
       if (mark.last < step) return taken;
-      taken += mark.done.time;
+      taken += mark.done;
       if (mark.first >= step) continue;
       marks.back() = mark.before(step);
-      return taken - marks.back().done.time;
+      return taken -= marks.back().done;
     }
   }
   return taken;
 }
 
-Duration KeptSteps::above(std::int64_t step) const {
-  Duration time{};
+KeptSteps::Done KeptSteps::above(std::int64_t step) const {
+  Done all;
   for (const auto& marks : widths_) {
     for (const auto& mark : marks | std::views::reverse) {
-      if (mark.last <= step) return time;
-      time += mark.done.time;
-      if (mark.first <= step) return time - mark.before(step + 1).done.time;
+      if (mark.last <= step) return all;
+      all += mark.done;
+      if (mark.first <= step) return all -= mark.before(step + 1).done;
     }
   }
-  return time;
+  return all;
 }
 
 std::map<std::int64_t, KeptSteps::Done> KeptSteps::by_ranks(std::int64_t step) const {
@@ -91,10 +101,7 @@ std::map<std::int64_t, KeptSteps::Done> KeptSteps::by_ranks(std::int64_t step) c
   for (const auto& marks : widths_) {
     for (const auto& mark : marks) {
       if (mark.first > step) continue;
-      const Done done = mark.last > step ? mark.before(step + 1).done : mark.done;
-      auto& sum = all[mark.ranks];
-      sum.steps += done.steps;
-      sum.time += done.time;
+      all[mark.ranks] += mark.last > step ? mark.before(step + 1).done : mark.done;
     }
   }
   return all;

@@ -20,23 +20,24 @@ class KeptSteps {
   /// Neighbours that are told apart, of each width.
   static constexpr std::size_t kOfAWidth = 1024;
 
-  /// Some of them, and what they took.
+  /// Some of them, what they took, and what beyond that was not explained.
   struct Done {
     std::int64_t steps = 0;
-    Duration time{};
+    Duration time{}, gap{};
+    Done& operator+=(const Done& more);
+    Done& operator-=(const Done& less);
   };
 
   /// `done` ended with `step`, higher than any that is kept; so many ranks did it.
   void add(std::int64_t step, Done done, std::int64_t ranks = 0);
-  /// The newest step took so much longer.
-  void prolong(Duration time);
-  /// So did `step`, or less, which was so many `more` steps; false where it is not kept, or not
-  /// told apart any more.
-  bool prolong(std::int64_t step, Duration time, std::int64_t more = 0);
-  /// `step` and all after it are done again; the time that they took.
-  Duration take_back(std::int64_t step);
-  /// What all steps above `step` took.
-  Duration above(std::int64_t step) const;
+  /// Adds `more`, which may be negative, to the newest step.
+  void prolong(const Done& more);
+  /// Adds `more` to `step`; false where it is not kept, or not told apart any more.
+  bool prolong(std::int64_t step, const Done& more);
+  /// Removes `step` and all after it, which are done again.
+  Done take_back(std::int64_t step);
+  /// All steps above `step`.
+  Done above(std::int64_t step) const;
   std::optional<std::int64_t> last() const;
   /// Those up to `step`, by how many ranks did them.
   std::map<std::int64_t, Done> by_ranks(std::int64_t step) const;

@@ -50,6 +50,8 @@ constexpr double kFarthest = 1 << 20;
 constexpr int kTimesRushed = 10;
 // Below it nothing was saved between a step and its checkpoint.
 constexpr Duration kShortestSave = std::chrono::milliseconds(1);
+// Between two steps a script that tells both begin and end always does a little.
+constexpr Duration kShortestGap = std::chrono::milliseconds(5);
 
 }  // namespace
 
@@ -127,10 +129,10 @@ void Ledger::enter(Bucket bucket, TimePoint now, std::string_view name) {
   // What the first start took would have been needed anyway; all later ones are repeated.
   if (ran_ && restarts_ == 0) before_restarts_ = until_first_steps(buckets_);
   restarts_ += std::exchange(ran_, true) ? 1 : 0;
-  steps_seen_ = stepped_ = under_way_ = resting_ = false;
+  steps_seen_ = stepped_ = resting_ = false;
   safe_before_ = safe_step_.value_or(0);
   first_steps_.clear();
-  running_ = lead_ = {};
+  running_ = lead_ = perhaps_begun_ = {};
   numbers_.start();
   counter_.start();
   progressed();
@@ -179,7 +181,6 @@ void Ledger::begin_step(std::int64_t step, TimePoint now) {
   settle(now);
   step = numbers_.of_step(step, kept_.last(), safe_step_, stride_);
   progressed();
-  under_way_ = true;
   resting_ = false;
   saved_ = {};
   if (!stepped_) {
@@ -189,19 +190,33 @@ void Ledger::begin_step(std::int64_t step, TimePoint now) {
   } else if (step < kept_.last()) {
     go_back(step, stepped_at_);
   }
+  if (stepped_ && !std::exchange(under_way_, true)) {
+    apart_ = last_ > stepped_at_;
+    const Duration gap = std::min(unmarked_, since_step_);
+    if (gap >= kShortestGap) leave_unexplained(gap);
+  }
+  under_way_ = true;
   since_step_ = {};
 }
 
+/// What of the time since the last step, which counts as the next one's, was perhaps none.
+void Ledger::leave_unexplained(Duration time) {
+  move(Bucket::Productive, Bucket::Unexplained, time, last_);
+  unmarked_ -= std::min(time, unmarked_);
+  gap_ += time;
+  counter_.unexplained(time);
+}
+
 /// What was done from `step` on is done again; the time that it took.
-Duration Ledger::go_back(std::int64_t step, TimePoint until) {
-  const Duration lost = kept_.take_back(step);
-  move(Bucket::Productive, Bucket::Lost, lost, until);
-  move(Bucket::Unexplained, Bucket::Lost, gaps_.take_back(step), until);
+KeptSteps::Done Ledger::go_back(std::int64_t step, TimePoint until) {
+  const auto lost = kept_.take_back(step);
+  move(Bucket::Productive, Bucket::Lost, lost.time, until);
+  move(Bucket::Unexplained, Bucket::Lost, lost.gap, until);
   if (safe_step_ >= step) safe_step_ = step - 1;  // that checkpoint is done again, too
   if (first_ && step <= first_->step) first_.reset();
   if (undone_ && step < undone_->first) undone_.reset();  // what it would restore is lost as well
   exposed_ = late_ = saved_ = {};
-  usual_.interrupt();
+  usual_.forget(step);
   broken_ = false;
   return lost;
 }
@@ -213,7 +228,7 @@ void Ledger::resume_at(std::int64_t step) {
                         : Undone{.kept = kept_, .first = step, .stride = stride_};
   undone.lost += go_back(step, broken_at_);
   undone.first = std::min(undone.first, step);
-  if (undone.lost > Duration::zero()) undone_ = std::move(undone);
+  if (undone.lost.time + undone.lost.gap > Duration::zero()) undone_ = std::move(undone);
 }
 
 /// Whether this start warmed up, and loaded its checkpoint then: far fewer steps fit into `time`
@@ -228,15 +243,16 @@ bool Ledger::redo_undone(std::int64_t step, Duration time) {
   if (undone_->kept.last() < resumed - 1) return false;
   auto undone = *std::exchange(undone_, {});
   go_back(undone.first, last_);
-  move(Bucket::Lost, Bucket::Productive, undone.lost, broken_at_);
+  move(Bucket::Lost, Bucket::Productive, undone.lost.time, broken_at_);
+  move(Bucket::Lost, Bucket::Unexplained, undone.lost.gap, broken_at_);
   kept_ = std::move(undone.kept);
-  regained_ += undone.lost - go_back(resumed, broken_at_);
+  regained_ += undone.lost.time - go_back(resumed, broken_at_).time;
   safe_step_ = resumed - 1;
   stride_ = undone.stride;
   return true;
 }
 
-void Ledger::step(std::int64_t step, TimePoint now) {
+void Ledger::step(std::int64_t step, TimePoint now, bool watched) {
   settle(now);
   step = numbers_.of_step(step, kept_.last(), safe_step_, stride_);
   progressed();
@@ -246,10 +262,11 @@ void Ledger::step(std::int64_t step, TimePoint now) {
     first_step(step);
   } else if (step == kept_.last()) {
     // The same step, told by another way: the time since is a part of it.
-    kept_.prolong(std::exchange(unmarked_, {}));
+    kept_.prolong({.time = std::exchange(unmarked_, {}), .gap = std::exchange(gap_, {})});
   } else {
-    next_step(step);
+    next_step(step, watched || apart_);
   }
+  apart_ = false;
   counter_.step(step);
   last_step_ = step;
   stepped_at_ = last_;
@@ -275,7 +292,9 @@ void Ledger::credit_first(std::optional<Duration> usual) {
   const auto most = static_cast<double>(first_->most.count());
   const Duration work(static_cast<std::int64_t>(std::min(all, most)));
   const Duration more = work - first_->credited;
-  if (!kept_.prolong(first_->step, more, steps - first_->steps)) return first_.reset();
+  if (!kept_.prolong(first_->step, {.steps = steps - first_->steps, .time = more})) {
+    return first_.reset();
+  }
   first_->credited += more;
   first_->steps = steps;
   const auto rest = begun_ ? Bucket::Preparation : Bucket::Running;
@@ -289,59 +308,57 @@ void Ledger::end_first_step() {
   if (begun_ && usual_.known() == 0) credit_first(Duration::max());
 }
 
-void Ledger::next_step(std::int64_t step) {
-  Duration time = std::exchange(unmarked_, {});
+void Ledger::next_step(std::int64_t step, bool watched) {
+  Duration time = std::exchange(unmarked_, {}), gap = std::exchange(gap_, {});
   const Duration covered = std::exchange(covered_, {});
+  const bool unclear = std::exchange(unclear_, false);
   const auto before = kept_.last();
   // The script went back by itself, say after a loss that exploded.
   if (before && step < *before) {
     go_back(step, stepped_at_);
-    return kept_.add(step, {1, time}, ranks_);
+    return kept_.add(step, {1, time, gap}, ranks_);
   }
   double apart = static_cast<double>(step) - static_cast<double>(before.value_or(step - 1));
   if (apart <= kFarthest && redo_undone(step, time)) {
     apart = static_cast<double>(step - kept_.last().value_or(step - 1));
   }
   const auto steps = stride_ = apart <= kFarthest ? static_cast<std::int64_t>(apart) : 1;
-  take_back_save(time, covered, steps);
-  if (const Duration gap = usual_.excess(time, steps); gap > Duration::zero()) {
-    move(Bucket::Productive, Bucket::Unexplained, gap, last_);
-    gaps_.add(step, {1, gap});
-    counter_.unexplained(gap);
-    late_ = gap;
-    kept_.add(step, {steps, time - gap}, ranks_);
-    // Among the usual steps as well: if all become slow, that is the new pace.
-    usual_.add({step, steps, time + covered, gap});
-    return correct_excesses();
-  }
+  const Duration perhaps_saved = take_back_save(time, covered, steps);
+  gap += perhaps_saved;
   // With what a checkpoint covered of this step: of steps that are saved in the middle only the
   // rest is new, and a median of such rests says nothing about the pace.
-  const Duration all = time + covered;
   if (covered > Duration::zero()) late_ = {};
   catch_up(time, steps);
-  kept_.add(step, {steps, time}, ranks_);
-  const bool late = late_ > Duration::zero();
-  usual_.add({.last = step, .count = steps, .time = all, .late = late});
+  kept_.add(step, {steps, time, gap}, ranks_);
+  if (late_ > Duration::zero()) return;
+  const bool measure = !unclear && perhaps_saved == Duration::zero();
+  // Also what is too long: if all become slow, that is the new pace.
+  usual_.add({.last = step,
+              .count = steps,
+              .time = time,
+              .covered = covered,
+              .measure = measure,
+              .watched = watched});
   correct_excesses();
-  if (late) return;
+  if (!measure || late_ > Duration::zero()) return;
   if (first_steps_.size() == kFirstSteps) return first_.reset();
-  first_steps_.add(all / steps);
+  first_steps_.add((time + covered) / steps);
   credit_first(first_steps_.nth((first_steps_.size() - 1) / 2));
 }
 
 /// What was taken for a gap and is the pace by now; or for a step, before there was a measure.
 void Ledger::correct_excesses() {
   for (const auto& [step, more] : usual_.take_corrections()) {
-    if (!kept_.prolong(step, -more)) continue;
+    const KeptSteps::Done change{.time = -more, .gap = more};
+    if (!kept_.prolong(step, change)) continue;
+    if (undone_ && step < undone_->first) undone_->kept.prolong(step, change);
     if (more > Duration::zero()) {
       move(Bucket::Productive, Bucket::Unexplained, more, last_);
-      gaps_.add(step, {1, more});
       counter_.unexplained(more);
+      if (step == kept_.last()) late_ = more;
     } else {
-      gaps_.prolong(step, more);
       move(Bucket::Unexplained, Bucket::Productive, -more, last_);
       counter_.made_up(-more);
-      late_ = {};
     }
   }
 }
@@ -349,7 +366,7 @@ void Ledger::correct_excesses() {
 /// Steps that come in a rush after a gap were done in it, and told late.
 void Ledger::catch_up(Duration& time, std::int64_t steps) {
   if (late_ <= Duration::zero()) return;
-  const Duration usual = *usual_.brief(steps);
+  const Duration usual = *usual_.time(steps);
   // A step that was done now, faster perhaps than those before, not one that is told late.
   if (time >= usual / kTimesRushed) {
     late_ = {};
@@ -357,47 +374,59 @@ void Ledger::catch_up(Duration& time, std::int64_t steps) {
   }
   const Duration made_up = std::min(late_, usual - time);
   move(Bucket::Unexplained, Bucket::Productive, made_up, last_);
-  gaps_.prolong(-made_up);
+  if (const auto step = usual_.made_up(made_up)) kept_.prolong(*step, {.gap = -made_up});
   late_ -= made_up;
   time += made_up;
-  usual_.made_up(made_up);
   counter_.made_up(made_up);
 }
 
-void Ledger::save_ended(std::int64_t step, TimePoint now) {
-  settle(now);
-  if (!stepped_ || !last_step_) return;
-  if (step >= 0) step = numbers_.of_checkpoint(step, kept_.last());
+/// The time since the last step was a save, as far as it is not that of a step under way. Whether
+/// that is not known.
+bool Ledger::book_save(std::int64_t step) {
+  if (!stepped_ || !last_step_) return false;
   // One that a background thread has saved, of a step that is long over.
-  if (step >= 0 && step < last_step_) return;
+  if (step >= 0 && step < last_step_) return false;
   // What a phase says of it is in its bucket already.
-  if (since_progress_[static_cast<std::size_t>(Bucket::Checkpoint)] > Duration::zero()) return;
+  if (since_progress_[static_cast<std::size_t>(Bucket::Checkpoint)] > Duration::zero()) {
+    return false;
+  }
   // The checkpoint may be told before the end of its step, or where only some steps are told.
   auto under_way = step > *last_step_ ? step - *last_step_ : std::int64_t{under_way_ ? 1 : 0};
   if (step < 0) under_way = std::max(under_way, stride_ - 1);
   const auto work = under_way > 0 ? usual_.time(under_way) : std::optional(Duration::zero());
-  if (!work) return;
+  if (!work) return true;
   const Duration save = std::min(unmarked_, since_step_) - *work;
-  if (save < kShortestSave) return;
+  if (save < kShortestSave) return false;
   checkpoints_.enter("save", of(Bucket::Checkpoint));
   move(Bucket::Productive, Bucket::Checkpoint, save, last_);
   unmarked_ -= save;
   since_step_ -= save;
   saved_ += save;
   counter_.saved(save);
+  return false;
 }
 
-/// The save went on in the background if the step after it took no time beyond that, or half of it
-/// at most.
-void Ledger::take_back_save(Duration& time, Duration covered, std::int64_t steps) {
+/// The save went on in the background if the step after it took no time beyond that. Where steps
+/// vary as much as both took, or the step took less than others, part of it may have been: what.
+Duration Ledger::take_back_save(Duration& time, Duration covered, std::int64_t steps) {
   const auto saved = std::exchange(saved_, {});
   const auto usual = usual_.time(steps);
-  if (saved <= Duration::zero() || !usual || time + covered >= *usual) return;
-  if (time + covered > *usual / 2 && time + covered + saved > *usual + *usual / 10) return;
-  const auto back = std::min({saved, *usual - time - covered, of(Bucket::Checkpoint)});
-  move(Bucket::Checkpoint, Bucket::Productive, back, last_);
-  counter_.took_back_save(back);
-  time += back;
+  if (saved <= Duration::zero() || !usual) return {};
+  const Duration rest = time + covered, all = rest + saved;
+  const Duration missing =
+      std::min({saved, std::max(*usual - rest, Duration::zero()), of(Bucket::Checkpoint)});
+  if (missing > Duration::zero() && all <= *usual + *usual / 10) {
+    move(Bucket::Checkpoint, Bucket::Productive, missing, last_);
+    counter_.took_back_save(missing);
+    time += missing;
+    return {};
+  }
+  Duration unclear = missing > *usual / 10 ? missing : Duration::zero();
+  if (all <= *usual_.at_most(steps)) unclear = std::min(saved, of(Bucket::Checkpoint));
+  move(Bucket::Checkpoint, Bucket::Unexplained, unclear, last_);
+  counter_.took_back_save(unclear);
+  counter_.unexplained(unclear);
+  return unclear;
 }
 
 void Ledger::checkpoint(std::int64_t step, TimePoint now) {
@@ -405,9 +434,9 @@ void Ledger::checkpoint(std::int64_t step, TimePoint now) {
   checkpoint_seen_ = true;
   uncovered_ = {};
   undone_.reset();
-  save_ended(step, now);
-  progressed();
   if (step >= 0) step = numbers_.of_checkpoint(step, kept_.last());
+  const bool unclear = book_save(step);
+  progressed();
   const auto covered = step >= 0 ? std::optional(step) : last_step_;
   if (covered) last_checkpoint_ = covered;
   counter_.checkpoint(covered);
@@ -416,9 +445,20 @@ void Ledger::checkpoint(std::int64_t step, TimePoint now) {
   resting_ = covered >= last_step_ && !under_way_;
   if ((step >= 0 && covered <= last_step_) || !stepped_) return;
   // The step under way is told after its checkpoint; its pace is that of the whole.
-  if (step >= 0) covered_ += unmarked_;
-  kept_.prolong(std::exchange(unmarked_, {}));  // it holds steps that were never told
+  const Duration time = std::exchange(unmarked_, {});
+  if (step >= 0) covered_ += time;
+  kept_.prolong({.time = time, .gap = std::exchange(gap_, {})});  // it holds steps never told
   since_step_ = {};
+  if (!unclear || !kept_.last() || time < kShortestSave) return;
+  unclear_ = true;
+  move(Bucket::Productive, Bucket::Unexplained, time, last_);
+  kept_.prolong({.time = -time, .gap = time});
+  counter_.unexplained(time);
+  usual_.add({.last = *kept_.last(),
+              .count = std::max<std::int64_t>(step - last_step_.value_or(step), 1),
+              .time = time,
+              .excess = time,
+              .measure = false});
 }
 
 void Ledger::untold_checkpoint(TimePoint now) {
@@ -441,17 +481,24 @@ Duration Ledger::break_off(Bucket then, std::optional<Duration> ending) {
   } else if (due && lost > *due && !ending) {
     exit += lost - *due;
     lost = *due;
-  } else if (const Duration stall = usual_.excess(lost, stride_); stall > Duration::zero()) {
+  } else if (const Duration stall = usual_.excess(lost, stride_, true); stall > Duration::zero()) {
     move(Bucket::Productive, Bucket::Stalled, stall, last_);
     lost -= stall;
   }
   move(Bucket::Productive, then, exit, last_);
   move(Bucket::Productive, Bucket::Lost, lost, last_);
+  if (lost > Duration::zero()) perhaps_begun_ = resting_ ? lost : Duration::zero();
+  move(Bucket::Unexplained, Bucket::Lost, std::exchange(gap_, {}), last_);
+  // Its time stays what it is, but for what steps of later starts show to be far beyond one.
+  if (first_) {
+    usual_.add(
+        {.last = first_->step, .count = first_->steps, .time = first_->credited, .measure = false});
+    correct_excesses();
+  }
   covered_ = since_step_ = late_ = saved_ = {};
-  usual_.interrupt();
   first_.reset();
   undone_.reset();
-  begun_ = under_way_ = false;
+  begun_ = under_way_ = apart_ = unclear_ = false;
   return exit;
 }
 
@@ -470,6 +517,11 @@ Duration Ledger::failed(TimePoint now, Bucket then, std::optional<Duration> endi
   return exit;
 }
 
+void Ledger::left_after_save(Bucket to, TimePoint now) {
+  settle(now);
+  move(Bucket::Lost, to, std::exchange(perhaps_begun_, {}), last_);
+}
+
 void Ledger::end_steps(Bucket to, TimePoint now) {
   settle(now);
   end_first_step();
@@ -477,7 +529,7 @@ void Ledger::end_steps(Bucket to, TimePoint now) {
   const Duration idle = std::min(std::exchange(since_step_, {}), of(Bucket::Productive));
   move(Bucket::Productive, to, idle, last_);
   unmarked_ -= std::min(idle, unmarked_);
-  saved_ = {};
+  saved_ = gap_ = {};
   since_progress_[static_cast<std::size_t>(Bucket::Productive)] = {};
 }
 

@@ -85,18 +85,18 @@ class Ledger {
   /// Rank 0's training step `step` ended. Running time is Productive from the end of the first step
   /// of this start of workers on. That step counts with the usual time of a step, as soon as it is
   /// known; what it took beyond that (compilation) is Preparation if its begin was told, and what
-  /// lies before it stays Running. What a later one takes far beyond the usual time is Unexplained:
-  /// the work of a long step, or something that the script did not tell.
+  /// lies before it stays Running. What a later one takes clearly beyond the usual time is
+  /// Unexplained: the work of a long step, or something that the script did not tell. `watched`:
+  /// something tells what lies between steps, so that only far longer ones are.
   /// The same number again is the same step. One that was done before, in whatever start, says that
   /// the job has resumed there: that step and all after it are lost, also what a checkpoint covers.
   /// But the first number of all, told by workers that go on, begins another epoch (StepNumbers).
-  void step(std::int64_t step, TimePoint now);
+  void step(std::int64_t step, TimePoint now, bool watched = false);
   /// A checkpoint of `step` is complete (-1: of everything so far): it is kept with what lies
-  /// before, as long as the job does not do it again. As save_ended(), too.
+  /// before, as long as the job does not do it again. The time since the last step was the save,
+  /// unless a phase was told for it; a step that is under way keeps the usual time of one, and if
+  /// that is not known, all is Unexplained.
   void checkpoint(std::int64_t step, TimePoint now);
-  /// A rank has saved `step`, as checkpoint() has it. The time since the last step was that save,
-  /// unless a phase was told for it; a step that is under way keeps the usual time of one.
-  void save_ended(std::int64_t step, TimePoint now);
   /// A checkpoint was saved, or is loaded where there was no step in this start yet, of a step that
   /// cannot be told: what failures cost has bounds, then.
   void untold_checkpoint(TimePoint now);
@@ -108,6 +108,9 @@ class Ledger {
   /// that lasted far beyond its usual time was Stalled. If it is not known: all beyond that time.
   Duration failed(TimePoint now, Bucket then = Bucket::Restart,
                   std::optional<Duration> ending = std::nullopt);
+  /// The workers were asked to save and end: if all was saved when they failed, none had begun
+  /// another step, and what counted as lost of one goes to `to`.
+  void left_after_save(Bucket to, TimePoint now);
   /// The workers have ended well: what followed their last step (a barrier, the interpreter's end)
   /// was no training, and goes from Productive to `to`. So does what followed a later checkpoint,
   /// if that holds a step beyond the last one that was told.
@@ -123,7 +126,7 @@ class Ledger {
   void resume(std::int64_t step, TimePoint now);
   /// The step `step` begins: as the first of a start of workers it says where they resumed, and
   /// that what lies before does not belong to it. Without it the first step() of a start says where
-  /// at its end.
+  /// at its end. Of a later one, what lies between the last step and it is Unexplained.
   void begin_step(std::int64_t step, TimePoint now);
   /// Books `time` that went to `from` to `to` instead, at most all of it: what it was for is known
   /// only later. Neither may be Running, Productive or Lost.
@@ -178,16 +181,18 @@ class Ledger {
 
  private:
   void correct_excesses();
-  void take_back_save(Duration& time, Duration covered, std::int64_t steps);
+  Duration take_back_save(Duration& time, Duration covered, std::int64_t steps);
+  bool book_save(std::int64_t step);
+  void leave_unexplained(Duration time);
   static Duration until_first_steps(const std::array<Duration, kBuckets>& buckets);
   Duration& of(Bucket bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
   Bucket bucket_now() const;
   void progressed();
   Duration hang_takes(Bucket from, Duration most);
   void settle(TimePoint now);
-  Duration go_back(std::int64_t step, TimePoint until);
+  KeptSteps::Done go_back(std::int64_t step, TimePoint until);
   void resume_at(std::int64_t step);
-  void next_step(std::int64_t step);
+  void next_step(std::int64_t step, bool watched);
   bool redo_undone(std::int64_t step, Duration time);
   void first_step(std::int64_t step);
   void credit_first(std::optional<Duration> usual);
@@ -197,8 +202,7 @@ class Ledger {
   std::optional<Duration> at_full_pace() const;
   void move(Bucket from, Bucket to, Duration time, TimePoint until);
   std::optional<std::int64_t> resumes_after() const;
-  Duration lost_at_the_end() const;
-  Duration gaps_lost_at_the_end() const;
+  KeptSteps::Done lost_at_the_end() const;
   Duration doubtful() const;
   Duration excess_so_far(Duration passed) const;
   /// Where Lost comes from at the end: of a job that tells no steps, from what ran.
@@ -209,7 +213,6 @@ class Ledger {
   std::array<Duration, kBuckets> buckets_{};
   StepNumbers numbers_;
   KeptSteps kept_;
-  KeptSteps gaps_;  // Unexplained, by the step that ended it
   UsualStep usual_;
   // Of a start, after which the time of its first one is settled.
   static constexpr std::size_t kFirstSteps = 8;
@@ -223,21 +226,25 @@ class Ledger {
   std::optional<FirstStep> first_;  // of this start, as long as its time is not settled
   struct Undone {
     KeptSteps kept;
-    Duration lost{};
+    KeptSteps::Done lost{};
     std::int64_t first = 0, stride = 1;  // step of the start; stride before it
   };
   std::optional<Undone> undone_;  // by the first step of this start, until it saves or fails
   Duration regained_{};
-  bool begun_ = false;      // the begin of the first step was told
-  bool under_way_ = false;  // so was that of a step that has not ended
-  bool resting_ = false;    // all steps are in a checkpoint, and no other has begun
-  Duration lead_{};         // Running since then, or in one piece until its end
+  bool begun_ = false;        // the begin of the first step was told
+  bool under_way_ = false;    // so was that of a step that has not ended
+  bool apart_ = false;        // and that was after the end of the step before it
+  bool unclear_ = false;      // it was saved before its end, and nothing says how long that took
+  bool resting_ = false;      // all steps are in a checkpoint, and no other has begun
+  Duration perhaps_begun_{};  // that counts as lost, of the last start that failed so
+  Duration lead_{};           // Running since then, or in one piece until its end
   std::int64_t ranks_ = 0;
   bool several_worlds_ = false;
   std::int64_t stride_ = 1;           // how many steps were told at once, the last time
   std::int64_t safe_before_ = 0;      // in a checkpoint, before this start
   Duration late_{};                   // of the last gap, as long as steps may make up for it
-  Duration saved_{};                  // save_ended() since the last step
+  Duration saved_{};                  // book_save() since the last step
+  Duration gap_{};                    // leave_unexplained() of the step under way
   Duration before_restarts_{};        // until_first_steps() of the first start
   Duration unmarked_{};               // Productive, and of no step that has ended
   Duration covered_{};                // of the step under way, before a checkpoint that holds it

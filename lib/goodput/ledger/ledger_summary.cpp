@@ -36,31 +36,29 @@ std::optional<std::int64_t> Ledger::resumes_after() const {
 }
 
 /// What counts as lost if the job ended now.
-Duration Ledger::lost_at_the_end() const {
-  if (broken_ && !last_step_) return checkpoint_seen_ ? exposed_ : Duration::zero();
+KeptSteps::Done Ledger::lost_at_the_end() const {
+  if (broken_ && !last_step_) return {.time = checkpoint_seen_ ? exposed_ : Duration::zero()};
   const auto safe = resumes_after();
-  return safe ? kept_.above(*safe) : Duration::zero();
-}
-
-/// As lost_at_the_end(), of what is Unexplained: it ended with steps that are lost.
-Duration Ledger::gaps_lost_at_the_end() const {
-  const auto safe = resumes_after();
-  return safe ? gaps_.above(*safe) : Duration::zero();
+  return safe ? kept_.above(*safe) : KeptSteps::Done();
 }
 
 /// Of what counts as kept: where the job resumed, or could, is not known.
 Duration Ledger::doubtful() const {
   constexpr auto kFirst = std::numeric_limits<std::int64_t>::min();
+  const auto after = [this](std::int64_t step) { return kept_.above(step).time; };
   Duration time{};
-  if (const auto until = numbers_.doubtful()) time = kept_.above(kFirst) - kept_.above(*until);
+  if (const auto until = numbers_.doubtful()) time = after(kFirst) - after(*until);
   const auto saved = numbers_.perhaps_safe();
   if (!broken_ || !saved || saved <= safe_step_) return time;
-  return std::max(time, kept_.above(safe_step_.value_or(kFirst)) - kept_.above(*saved));
+  return std::max(time, after(safe_step_.value_or(kFirst)) - after(*saved));
 }
 
-/// How far the step that is under way is beyond its usual time, `passed` after the last fact.
+/// How far the step that is under way is beyond its usual time, `passed` after the last fact. All
+/// of it if nothing says what is usual.
 Duration Ledger::excess_so_far(Duration passed) const {
-  return stepped_ ? usual_.excess(unmarked_ + passed, stride_) : Duration::zero();
+  if (!stepped_) return {};
+  const Duration time = unmarked_ + passed;
+  return usual_.known() > 0 || apart_ ? usual_.excess(time, stride_, apart_) : time;
 }
 
 std::optional<Duration> Ledger::at_full_pace() const {
@@ -107,10 +105,9 @@ Ledger::Summary Ledger::summary(TimePoint now) const {
   summary.elapsed += passed;
   in(bucket) += passed;
   const auto lost = lost_at_the_end();
-  const auto gaps = gaps_lost_at_the_end();
-  in(work()) -= lost;
-  in(Bucket::Unexplained) -= gaps;
-  in(Bucket::Lost) += lost + gaps;
+  in(work()) -= lost.time;
+  in(Bucket::Unexplained) -= lost.gap;
+  in(Bucket::Lost) += lost.time + lost.gap;
   summary.custom = custom_.times(summary.of(Bucket::Custom));
   const auto checkpoints = checkpoints_.times(summary.of(Bucket::Checkpoint));
   const auto loading = checkpoints.find(std::string(kLoading));
@@ -130,8 +127,9 @@ std::vector<Timeline::Span> Ledger::timeline(TimePoint now) const {
   Ledger copy = *this;
   copy.settle(now);
   copy.move(Bucket::Productive, Bucket::Unexplained, copy.excess_so_far({}), copy.last_);
-  copy.move(Bucket::Unexplained, Bucket::Lost, gaps_lost_at_the_end(), broken_at_);
-  copy.move(work(), Bucket::Lost, lost_at_the_end(), broken_at_);
+  const auto lost = lost_at_the_end();
+  copy.move(Bucket::Unexplained, Bucket::Lost, lost.gap, broken_at_);
+  copy.move(work(), Bucket::Lost, lost.time, broken_at_);
   return copy.timeline_->spans();
 }
 

@@ -6,14 +6,15 @@
 namespace elastrun::goodput {
 namespace {
 
-// Steps vary, by their data and by what else a machine does.
+// The steps of a start vary that much by what else a machine does.
+constexpr Duration kLeast = std::chrono::milliseconds(5);
 constexpr int kTimesLonger = 3;
-// Where most steps are long, by the short ones; of steps of two lengths that are less far apart all
-// are work.
-constexpr int kTimesBrief = 4;
-constexpr Duration kLeast = std::chrono::milliseconds(100);
-// A median of fewer moves with each step.
-constexpr std::size_t kEnough = 8;
+constexpr Duration kLeastWatched = std::chrono::milliseconds(100);
+
+/// As long as a step of `brief` gets without a reason.
+Duration about(Duration brief) {
+  return brief + brief / 2;
+}
 
 /// A century at most: steps are what a worker says.
 Duration times(Duration time, std::int64_t steps) {
@@ -23,39 +24,50 @@ Duration times(Duration time, std::int64_t steps) {
 
 }  // namespace
 
+void UsualStep::measure(Duration time) {
+  times_.add(time);
+  measured_ = std::min(measured_ + 1, kKept + 1);
+  auto all = times_.values();
+  std::ranges::sort(all);
+  brief_ = all[(all.size() - 1) / 4];
+  longest_ = all.back();
+  const auto short_ones = std::ranges::upper_bound(all, about(brief_)) - all.begin();
+  pace_ = all[static_cast<std::size_t>(short_ones - 1) / 2];
+}
+
 void UsualStep::add(const Steps& steps) {
-  if (steps.late) return;
   recent_.push_back(steps);
   if (recent_.size() > kKept) recent_.pop_front();
-  times_.add(steps.time / steps.count);
-  // The first ones had no measure. Of later ones an excess may go, as the pace becomes usual.
-  const bool first = times_.size() == kEnough;
+  if (steps.measure) measure((steps.time + steps.covered) / steps.count);
+  if (times_.empty()) return;
+  // Of later ones an excess may go, as the pace becomes usual, but none may come.
+  const bool first = measured_ <= kKept;
   for (auto& one : recent_) {
-    if (!first && one.excess == Duration::zero()) continue;
-    const Duration now = excess(one.time, one.count);
-    if (!first && now > Duration::zero()) continue;
+    const bool open = first || &one == &recent_.back() || one.excess == one.time;
+    if (!open && one.excess == Duration::zero()) continue;
+    const Duration now = std::min(excess(one.time + one.covered, one.count, one.watched), one.time);
+    if (!open && now > Duration::zero()) continue;
     if (now != one.excess) corrections_.emplace_back(one.last, now - one.excess);
     one.excess = now;
   }
 }
 
 std::optional<Duration> UsualStep::time(std::int64_t steps) const {
-  if (times_.empty()) return std::nullopt;
-  return times(times_.nth((times_.size() - 1) / 2), steps);
+  return times_.empty() ? std::nullopt : std::optional(times(pace_, steps));
 }
 
-std::optional<Duration> UsualStep::brief(std::int64_t steps) const {
+std::optional<Duration> UsualStep::at_most(std::int64_t steps) const {
   if (times_.empty()) return std::nullopt;
-  return times(times_.nth((times_.size() - 1) / 4), steps);
+  return times(longest_, steps) + times(longest_ - brief_, steps);
 }
 
-Duration UsualStep::excess(Duration time, std::int64_t steps) const {
-  if (times_.size() < kEnough || time < kLeast) return {};
-  const auto beyond = [time](Duration usual, int times) {
-    return time - usual >= kLeast && time / times > usual ? time - usual : Duration::zero();
-  };
-  const Duration excess = beyond(*this->time(steps), kTimesLonger);
-  return excess > Duration::zero() ? excess : beyond(*brief(steps), kTimesBrief);
+Duration UsualStep::excess(Duration time, std::int64_t steps, bool watched) const {
+  if (times_.empty()) return {};
+  const Duration beyond = time - times(pace_, steps);
+  const bool clearly = watched
+                           ? time / kTimesLonger > times(pace_, steps) && beyond >= kLeastWatched
+                           : time > times(about(brief_), steps) && beyond >= kLeast;
+  return clearly ? beyond : Duration::zero();
 }
 
 }  // namespace elastrun::goodput

@@ -138,7 +138,7 @@ TEST_CASE("journal: events are in the file at once, the rest with the next event
   CHECK(scratch.names() == Names{"one", "two", "three"});
 }
 
-TEST_CASE("journal: what comes without an event is in the file half a second later") {
+TEST_CASE("journal: what comes without an event is in the file a pause later") {
   Scratch scratch;
   JsonLines journal(scratch.clock, scratch.calls, scratch.path);
   CHECK(scratch.clock.armed() == 0);
