@@ -76,7 +76,7 @@ class ChannelTest(AgentEnd):
             "events.record(events.Event('none', 'WORKER', 0, None))\n"
             "events.record(events.Event('text', 'WORKER', 0, {'a': Raises()}), 'console')\n"
             "print(elastrun.dropped())\n"
-            "elastrun.metric('\\ud800', 2); elastrun.phase('\\ud800'); elastrun.step(3)\n",
+            "elastrun.metric('\\ud800', 2); elastrun.step(3); elastrun.phase('\\ud800')\n",
             self.listener.path)
         self.assertEqual((done.stdout, done.stderr), ("14\n24\n29\n", ""))
         got = [one for one in self.listener.packets()[0]
@@ -98,6 +98,18 @@ class ChannelTest(AgentEnd):
             {"kind": "phase", "phase": phase}
             for phase in ("warmup", "eval", "x" * 256, "eval", "warmup", "train")]])
         self.assertEqual(worker("with elastrun.phase('eval'): pass", None).stderr, "")
+
+    def test_a_phase_that_nothing_ended_before_a_step_is_told_once(self) -> None:
+        done = worker("for i in (1, 2):\n"
+                      "  elastrun.phase('save'); elastrun.step(i)\n"
+                      "  with elastrun.phase('eval'): elastrun.step(10 + i)\n"
+                      "  elastrun.phase('eval'); elastrun.phase('train'); elastrun.step(20 + i)\n",
+                      self.listener.path)
+        self.assertEqual(done.stderr.count("phase('save') had no end before step 1"), 1)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        told, = self.listener.packets()
+        self.assertEqual([one["phase"] for one in told if one["kind"] == "phase"],
+                         ["save", "eval", "train", "eval", "train"] * 2)
 
     def test_a_phase_may_have_an_end_which_a_phase_within_it_does_not_move(self) -> None:
         done = worker("with elastrun.phase('eval', at_most=300):\n"

@@ -274,6 +274,8 @@ def step(number: int) -> None:
             return
         if _by_hand is not None:
             _by_hand("step", _step)
+        if _bare:
+            _end_bare(_step)
         _channel.send(packet)
         if (mine := page()) is not None:
             mine.step(_step)
@@ -337,6 +339,15 @@ def event(name: str, /, **attributes: Any) -> None:
 
 
 _phase: tuple[str, float | None] = ("train", None)  # and until when it may last, time.monotonic()
+_bare = ""  # the phase that has begun and no block ends
+_bare_told = False
+
+
+class _Block(contextlib.ExitStack):
+    def __enter__(self) -> _Block:
+        global _bare
+        _bare = ""
+        return super().__enter__()
 
 
 def _enter(name: str, until: float | None) -> None:
@@ -352,6 +363,20 @@ def _enter(name: str, until: float | None) -> None:
             mine.phase(name)
 
 
+def _end_bare(step: int) -> None:
+    """The agent ends it with the step: the work of that step has counted as the phase."""
+    global _phase, _bare, _bare_told
+    name, _bare, _phase = _bare, "", ("train", None)
+    if not _bare_told:
+        _bare_told = True
+        import logging  # as json above
+
+        logging.getLogger(__name__).warning(
+            "elastrun: phase(%r) had no end before step %d, whose time counts as %s: use "
+            "`with elastrun.phase(%r):`, or call elastrun.phase('train') after it",
+            name, step, name, name)
+
+
 def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContextManager[Any]:
     """Tells that this process does something else than training steps, and may take its time for
     it: hang detection waits until it says `phase("train")`, or until the end of the block:
@@ -360,8 +385,10 @@ def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContext
             evaluate(model)
 
     After `at_most` seconds it waits no longer; without it, after a time that it learns from earlier
-    phases of that name (elastrun-timers(7)).
+    phases of that name (elastrun-timers(7)). A step ends it, too, with a warning, as its time has
+    counted as the phase.
     """
+    global _bare
     before, until = _phase, None
     try:
         if at_most is not None and float(at_most) > 0:
@@ -370,9 +397,10 @@ def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContext
         lost()
     try:
         _enter(text(name) or "train", until)
+        _bare = "" if _phase[0] == "train" else _phase[0]
     except Exception:
         lost()
-    block = contextlib.ExitStack()
+    block = _Block()
     block.callback(_enter, *before)
     return block
 
