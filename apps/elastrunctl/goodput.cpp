@@ -62,8 +62,7 @@ int report_job(const std::vector<std::string>& files, const GoodputOptions& opti
   const auto answer = answer_of(*input, options.compatible);
   if (!answer) return report_error(answer.error().text, kExitFailed);
   if (!options.html.empty()) {
-    const auto written =
-        write_goodput_page(options.html, goodput_page(goodput_page_of(*input, *answer)));
+    const auto written = write_goodput_page(options.html, goodput_page(*input, *answer));
     return written ? kExitDone : report_error(written.error().text, kExitFailed);
   }
   if (options.json) {

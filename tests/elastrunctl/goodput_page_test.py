@@ -8,6 +8,8 @@ With ELASTRUN_SCREENSHOTS=FOLDER it leaves a picture of each page there, for som
 """
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -92,9 +94,10 @@ class GoodputPage(unittest.TestCase):
         return page
 
     def check_still(self, page: browser.Browser, address: str) -> None:
-        """Nothing was asked for, nothing complained, and no script is there."""
+        """Nothing was asked for, nothing complained, and only the page's own script is there."""
         self.assertEqual((page.asked, page.said), ([address], []))
-        self.assertEqual(page.value("document.querySelectorAll('script,img,iframe').length"), 0)
+        self.assertEqual(page.value("[...document.querySelectorAll('script,img,iframe')].map("
+                                    "one => one.id || one.localName)"), ["data", "script"])
 
     def check_numbers(self, page: browser.Browser, account: dict) -> None:
         rows = page.value("[...document.querySelectorAll('#buckets tr')].map("
@@ -211,7 +214,18 @@ class GoodputPage(unittest.TestCase):
         done = self.report("--html", "-", "long")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertLess(len(done.stdout), 1_000_000)
-        self.assertIn("1 min 00 s</tr>", done.stdout)  # 31 and 29 more: the longest is kept
+        page = self.open(self.page("long")[0], 800)
+        self.assertIn("1 min 00 s", page.value(  # 31 and 29 more: the longest is kept
+            "[...document.querySelectorAll('#steps tr')].map(r => r.cells[4].textContent)"))
+        for rows in ("#steps", "#stretches"):
+            self.assertLess(page.value(f"document.querySelectorAll('{rows} tr').length"), 450)
+
+    def test_the_policy_lets_this_script_run_and_no_other(self) -> None:
+        text = (ROOT / "apps/elastrunctl/goodput_page.html").read_text()
+        script, = re.findall(r"<script>(.*?)</script>", text, re.S)
+        script = re.sub(r"\n[ \t]+", "\n", script)  # as EmbedText.cmake has it
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        self.assertIn(f"script-src 'sha256-{digest}'\"", text)
 
     def test_a_journal_is_never_overwritten(self) -> None:
         journal = self.write("journal.jsonl", hostile_job())

@@ -35,13 +35,16 @@ std::string bar(double share, bool unicode) {
   return text.append(kBarWidth - std::min(kBarWidth, columns), ' ');
 }
 
-/// Never 100.0 % or 0.0 % for something that only nearly is; of two that are as near the lower one.
+}  // namespace
+
 std::string share_text(double share) {
   const auto text = fmt::format("{:.1f}", std::max(share * 100 - 1e-9, 0.0));
   if (text == "0.0" && share > 0) return "<0.1 %";
   if (text == "100.0" && share < 1) return ">99.9 %";
   return text + " %";
 }
+
+namespace {
 
 json::value seconds_or_null(const std::optional<Duration>& duration) {
   return duration ? json::value(to_seconds(*duration)) : json::value(nullptr);

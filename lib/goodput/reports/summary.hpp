@@ -29,6 +29,8 @@ json::object summary_json(const Ledger::Summary& summary);
 /// few words; its share, "45.2 %".
 std::vector<Bucket> filled_buckets(const Ledger::Summary& summary);
 std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary);
+/// Never 100.0 % or 0.0 % for something that only nearly is; of two that are as near the lower one.
+std::string share_text(double share);
 std::string bucket_share(Bucket bucket, const Ledger::Summary& summary);
 /// The headline's: "45.2 %", "between 40.0 % and 82.1 %".
 std::string goodput_text(const Share& share);
