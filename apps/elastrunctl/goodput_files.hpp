@@ -4,7 +4,7 @@
 #include "core/error.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/compat/measurement_log.hpp"
-#include "goodput/journals/clock_steps.hpp"
+#include "goodput/journals/agent_journals.hpp"
 #include "goodput/journals/journal_books.hpp"
 #include "goodput/journals/measurement_books.hpp"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/journals/agent_journals.hpp"
 
-#include "goodput/journals/clock_steps.hpp"
 #include "goodput/journals/journal_books.hpp"
 
 #include <algorithm>
