@@ -77,7 +77,7 @@ TEST_CASE("account: the connections of the ranks tell imports and initialization
   CHECK(job.of(Bucket::Preparation) == 20s);
   CHECK(job.of(Bucket::Initialization) == 5s);
   CHECK(job.of(Bucket::Running) == 3s);
-  CHECK(job.of(Bucket::Productive) == 10s);
+  CHECK(job.of(Bucket::Unexplained) == 10s);  // nothing tells yet what a step takes
   CHECK(job.account.summary().restarts == 0);
 
   // After a restart the same; a step ends what nobody has ended.
@@ -91,7 +91,7 @@ TEST_CASE("account: the connections of the ranks tell imports and initialization
   job.clock.advance(7s);
   CHECK(job.of(Bucket::Preparation) == 24s);
   CHECK(job.of(Bucket::Initialization) == 7s);
-  CHECK(job.of(Bucket::Productive) == 7s);  // step 1 was broken off, and done again
+  CHECK(job.of(Bucket::Unexplained) == 7s);  // step 1 was broken off, and done again
   CHECK(job.of(Bucket::Lost) == 10s);
   CHECK(job.account.summary().restarts == 1);
   job.account.on(moment::Joined{false});  // late: there is a step already
