@@ -87,7 +87,7 @@ namespace {
 // Within it most worlds that break up are replaced by the next one, which is recorded anyway.
 constexpr auto kBreakUp = std::chrono::milliseconds(500);
 
-RecordedWorld::BreakUp record_of(const Survivors& survivors, bool left, TimePoint now) {
+BreakUp record_of(const Survivors& survivors, bool left, TimePoint now) {
   const StoppingGroups& at_work = survivors.at_work;
   // As time that is left, not as a date: clocks of machines differ.
   return {survivors.members, at_work.count,

@@ -30,22 +30,22 @@ Result<EntryPlace> decode_entry(const std::string& text);
 /// may forget.
 void raise_epoch(LeaderLease::Leader& leader);
 
+struct BreakUp {     // how a world has broken up
+  int members = 0;   // that were connected to the coordinator then
+  int stopping = 0;  // of them; the groups of all others had ended
+  Duration stopping_for{};
+  bool left = false;  // the coordinator is none of them any more
+};
+
 /// A world that has been given out, or the last one of a job that is over.
 struct RecordedWorld {
   WorldRecord world;
   std::string by;       // the coordinator's process
   std::string network;  // where that process is: an address of loopback means nothing elsewhere
-  std::optional<Done> verdict{};  // of that job; none: it is at work
-  int leavers = 0;                // that had said goodbye to it
-  Duration leaving{};             // for how long their groups could be at work still
-  /// It has broken up. None: it has not, as far as anybody knows.
-  struct BreakUp {
-    int members = 0;   // that were connected to the coordinator then
-    int stopping = 0;  // of them; the groups of all others had ended
-    Duration stopping_for{};
-    bool left = false;  // the coordinator is none of them any more
-  };
-  std::optional<BreakUp> break_up{};
+  std::optional<Done> verdict{};      // of that job; none: it is at work
+  int leavers = 0;                    // that had said goodbye to it
+  Duration leaving{};                 // for how long their groups could be at work still
+  std::optional<BreakUp> break_up{};  // none: it has not, as far as is known
 };
 std::string encode_record(const RecordedWorld& recorded);
 /// None for an empty text. Of one that is not understood nothing is known but that there is one.
