@@ -36,7 +36,7 @@ struct RestartSettings {
 };
 
 /// The one place that decides whether a job restarts: for the coordinator's State, for a session
-/// with a user's handler, and for a member that has lost its coordinator. By default as torchrun:
+/// with a user's handler, and for what-if's replay of a journal. By default as torchrun:
 /// one count for all nodes; a failure of workers spends a restart, changes of membership cost
 /// nothing. elastrun-restarts(7) has the other policy and the rules. Pure, of bounded memory; a
 /// decision takes microseconds however long the job has been running.
