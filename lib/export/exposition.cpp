@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "export/exposition.hpp"
 
-#include "core/exported_name.hpp"
 #include "core/text.hpp"
 #include "telemetry/record.hpp"
+#include "telemetry/registry.hpp"
 
 #include <algorithm>
 #include <charconv>

@@ -150,7 +150,8 @@ const OptionRow* find_toml_key(std::string_view key);
 /// True if each occurrence on the command line counts, not only the last one. It is a List; such a
 /// text is not divided at its commas.
 constexpr bool repeats(Opt id) {
-  return id == Opt::Metrics || id == Opt::RestartRule || id == Opt::RoleRestart;
+  return id == Opt::Metrics || id == Opt::Aggregations || id == Opt::RestartRule ||
+         id == Opt::RoleRestart;
 }
 
 /// "--rdzv-id": the spelling shown to people.

@@ -510,7 +510,9 @@ std::string_view Registry::put(const Record& sample) {
   if (batch != nullptr) {
     held->samples->add(*batch);
   } else if (std::isfinite(*number)) {
-    held->samples->add(*number);
+    worker::Summary one;  // a sum that would not be finite is refused, as a batch's
+    one.add(*number);
+    held->samples->add(one);
   }
   return {};
 }

@@ -6,6 +6,7 @@
 #include "telemetry/record.hpp"
 #include "worker/summary.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -19,6 +20,23 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+namespace elastrun {
+
+/// Gives a name of ours free: renames the entry that has it, as Prometheus renames a label that its
+/// own would cover. "le" becomes "exported_le", with as many "exported_" as it takes.
+template <class Value>
+void make_room(std::vector<std::pair<std::string, Value>>& entries, const std::string& name) {
+  using Entry = std::pair<std::string, Value>;
+  const auto taken = std::ranges::find(entries, name, &Entry::first);
+  if (taken == entries.end()) return;
+  auto instead = "exported_" + name;
+  while (std::ranges::find(entries, instead, &Entry::first) != entries.end())
+    instead.insert(0, "exported_");
+  taken->first = std::move(instead);
+}
+
+}  // namespace elastrun
 
 /// The one table of series: instruments of the agent and samples of its workers go in, points for
 /// pages and collectors come out, and windows for those who are told of records. All of it belongs
@@ -176,6 +194,8 @@ class Registry {
   /// label names than the first sample of its name, one name too many; empty if it is.
   std::string_view take(const Record& sample);
   std::uint64_t refused_samples() const { return refused_samples_; }
+  /// The next run counts from zero. The series of this one stay.
+  void forget_samples() { held_.clear(), sampled_.clear(), refused_samples_ = 0; }
   /// Whose sample a series keeps.
   struct SampleKey {
     std::string scope, name, rank;

@@ -66,7 +66,7 @@ inline int bucket_of(double value) {
 /// b^i for b = 2^(2^-scale): the bound below bucket i. `scale`: kSketchScale at most.
 inline double bucket_bound(int index, int scale = kSketchScale) {
   // A bound of each coarser scale is one of the finest: b^i there is b^(i * 2^(5 - scale)).
-  const int finest = index << (kSketchScale - scale);
+  const int finest = index * (1 << (kSketchScale - scale));
   const auto mantissa = detail::kBounds[static_cast<std::size_t>(finest & 31)];
   return std::ldexp(1 + static_cast<double>(mantissa) * 0x1p-52, finest >> kSketchScale);
 }

@@ -3,7 +3,8 @@
 set(message_sources lib/rendezvous/wire/messages.cpp lib/spec/agreed_rules.cpp
   lib/rendezvous/membership/ranks.cpp
   lib/rendezvous/membership/world.cpp lib/core/signal_names.cpp lib/core/asio.cpp
-  lib/core/json.cpp lib/core/text.cpp lib/core/error.cpp lib/core/fmt.cpp)
+  lib/core/codec.cpp lib/core/json.cpp lib/core/text.cpp lib/core/error.cpp
+  lib/core/fmt.cpp)
 elastrun_fuzz_target(rendezvous_frame SOURCES ${message_sources}
   lib/net/frame.cpp lib/net/seal.cpp lib/net/bytes.cpp)
 elastrun_fuzz_target(etcd_reader SOURCES ${message_sources}

@@ -53,6 +53,7 @@ TelemetryHost::TelemetryHost(Clock& clock, telemetry::Pipeline& pipeline,
 TelemetryHost::~TelemetryHost() {
   // The pipeline outlives this object, and would go on to call its sinks.
   for (const auto route : routes_) pipeline_.unroute(route);
+  if (takes_samples_) registry_.forget_samples();
 }
 
 void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,

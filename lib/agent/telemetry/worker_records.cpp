@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/telemetry/worker_records.hpp"
 
-#include "core/exported_name.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "goodput/journals/journal_books.hpp"

@@ -373,8 +373,10 @@ void Ledger::catch_up(Duration& time, std::int64_t steps) {
     return;
   }
   const Duration made_up = std::min(late_, usual - time);
+  // A step whose mark has gone keeps its gap, or it could lose more than is unexplained.
+  if (const auto step = usual_.made_up(made_up); step && !kept_.prolong(*step, {.gap = -made_up}))
+    return void(late_ = {});
   move(Bucket::Unexplained, Bucket::Productive, made_up, last_);
-  if (const auto step = usual_.made_up(made_up)) kept_.prolong(*step, {.gap = -made_up});
   late_ -= made_up;
   time += made_up;
   counter_.made_up(made_up);

@@ -377,6 +377,12 @@ def _end_bare(step: int) -> None:
             name, step, name, name)
 
 
+def _restore(before: tuple[str, float | None], bare: str) -> None:
+    global _bare
+    _enter(*before)
+    _bare = bare
+
+
 def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContextManager[Any]:
     """Tells that this process does something else than training steps, and may take its time for
     it: hang detection waits until it says `phase("train")`, or until the end of the block:
@@ -389,7 +395,7 @@ def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContext
     counted as the phase.
     """
     global _bare
-    before, until = _phase, None
+    before, was, until = _phase, _bare, None
     try:
         if at_most is not None and float(at_most) > 0:
             until = time.monotonic() + float(at_most)
@@ -401,7 +407,7 @@ def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContext
     except Exception:
         lost()
     block = _Block()
-    block.callback(_enter, *before)
+    block.callback(_restore, before, was)
     return block
 
 

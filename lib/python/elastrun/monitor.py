@@ -486,6 +486,8 @@ class Stat:
         stat.unit, stat.help = unit or stat.unit, help or stat.help
         for collector in _collectors_alive():
             collector._notice(stat)
+        if stat._tells_empty:
+            _wake()
         return stat
 
     def _make(self, name: str, chosen: tuple[Aggregation, ...], window: float, most: int,

@@ -59,7 +59,8 @@ def _await_end(end: Callable[[], None]) -> None:
 
 def _forked() -> None:
     for call in _forks:
-        call()
+        with contextlib.suppress(Exception):  # nor the others from theirs
+            call()
     # The child forgets what was registered for the end of its parent, and calls back then.
     with contextlib.suppress(Exception):
         sys.modules["multiprocessing.util"].register_after_fork(_end, _await_end)

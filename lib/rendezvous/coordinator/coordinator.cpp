@@ -414,11 +414,7 @@ void Coordinator::remove(Peer peer, const std::string& why, Loss loss) {
   --agents_;
   const bool silent = member && loss == Loss::Silent;
   const bool cut_off = silent && cut_off_detector_.silent(job->state.phase(), agents_);
-  if (cut_off && settings_.owner != nullptr) {
-    log::warning("rendezvous",
-                 "this node may be cut off: more nodes have been lost to silence than are left");
-    settings_.owner->cut_off();
-  }
+  if (cut_off && settings_.owner != nullptr) settings_.owner->cut_off();
   check_entitlement();  // `cut_off` may have given the lease back
   job->lost(peer, why, loss);
   job->deliver();

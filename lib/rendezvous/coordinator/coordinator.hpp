@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
-#include "core/pause_tolerant_alarm.hpp"
 #include "core/rate_limited_log.hpp"
 #include "net/link.hpp"
 #include "net/listener.hpp"

@@ -2,10 +2,10 @@
 
 #include "rendezvous/discovery/elected_locator.hpp"
 
+#include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
-#include "core/pause_tolerant_alarm.hpp"
 #include "core/text.hpp"
 #include "net/outward.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
@@ -427,7 +427,11 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     records_.record(world, std::move(recorded));
     record();
   }
-  void cut_off() override { let_others_lead(); }
+  void cut_off() override {
+    log::warning("rendezvous",
+                 "this node may be cut off: more nodes have been lost to silence than are left");
+    let_others_lead();
+  }
   // If this leader dies, the record alone tells its successor who is saving, and for how long.
   void stopping_changed() override {
     if (records_.has_any()) record();

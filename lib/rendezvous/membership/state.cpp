@@ -263,6 +263,7 @@ void State::name_victim(TimePoint now) {
 }
 
 void State::decide(Peer failed, Cause cause, TimePoint now, const Member* alone) {
+  victim_.reset();  // named, or a better cause has come
   if (restart(cause, now, alone)) return;
   cause.rule = decision_.rule, cause.hopeless = decision_.hopeless;
   for (auto& [peer, member] : roster_.all()) {
@@ -336,6 +337,8 @@ void State::remove(const Member& member, const Cause& cause, TimePoint now) {
   constexpr std::size_t kMostGone = 16;
   if (gone_.size() == kMostGone) gone_.erase(gone_.begin());
   gone_.push_back({member.node, cause.text, now});
+  // Its agent goes because of that failure, which no other one can follow now.
+  if (victim_ && victim_->peer == member.peer) name_victim(now);
   roster_.remove(member.peer);
   if (phase_ == Phase::Ended) return;
   if (preempting_ && phase_ == Phase::Running) return finish_if_all_done(now);

@@ -44,8 +44,8 @@ void class_member(Codec& codec, spec::CauseClass& what) {
   std::string word(spec::cause_class_name(what));
   codec("class", word);
   if (!codec.reads()) return;
-  const auto found = spec::find_cause_class(word);
-  found ? void(what = *found) : codec.refuse("class");
+  // An unknown one counts as an error: a restart memory may be of a newer program.
+  what = spec::find_cause_class(word).value_or(spec::CauseClass::Error);
 }
 
 /// Ranks that follow each other as [first, last]: most of the tens of thousands of a large job wait
