@@ -142,7 +142,7 @@ class Reporter:
         self._more: dict[str, int] = {}
         self._lock = threading.RLock()  # a signal handler may report, too
         self._asleep = True
-        self._woken = True  # the first values are told at once
+        self._woken = False
         self._page = page.page()
         if self._page is not None:
             self._words, self._numbers = self._page.words, self._page.numbers
