@@ -70,7 +70,8 @@ class Page(unittest.TestCase):
             # The worker that failed is selected, without a click.
             page.wait_for("at('output').innerText.includes('hello from rank 1, attempt 1')")
             page.wait_for(f"{STATES} === 'running,running'")
-            for least, most, text in ((0.333, 0.867, "33–87 %"), (0, 0.867, "≤ 87 %")):
+            for least, most, text in ((0.333, 0.867, "33–87 %"), (0, 0.867, "≤ 87 %"),
+                                      (0.998, 1, "100 %")):
                 self.assertEqual(page.value(
                     "goodput({goodput: null, last_step: 5, "
                     f"goodput_at_least: {least}, goodput_at_most: {most}}})"), text)

@@ -126,9 +126,9 @@ JobHistory::Values chart_values(const json::object& status, const json::object& 
     if (one.is_number()) rate = std::min(rate.value_or(HUGE_VAL), one.to_number<double>());
   }
   if (rate) values.emplace_back("rate", *rate);
-  if (const auto* goodput = status.at("goodput").if_object()) {
-    add("goodput", goodput->if_contains("goodput"));
-  }
+  const auto* step = find_member(status.at("goodput"), "last_step");
+  if (step != nullptr && !step->is_null())  // of a range the lower end
+    add("goodput", find_member(status.at("goodput"), "goodput_at_least"));
   for (const auto& metric : status.at("metrics").as_array()) {
     const auto& group = metric.at("group").as_string();
     const auto& name = metric.at("name").as_string();

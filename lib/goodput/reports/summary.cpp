@@ -113,11 +113,11 @@ std::optional<double> at_full_pace(const Ledger::Summary& summary) {
 }
 
 std::string goodput_text(const Share& share) {
-  const auto most = share_text(share.most());
+  const auto least = share_text(share.least()), most = share_text(share.most());
   if (!share.steps_known) return "between 0 and " + most;
-  if (share.is_known()) return share_text(share.least());
+  if (share.is_known()) return least;
   if (!share.is_bounded()) return "at most " + most;
-  return fmt::format("between {} and {}", share_text(share.least()), most);
+  return least == most ? most : fmt::format("between {} and {}", least, most);
 }
 
 std::vector<Bucket> filled_buckets(const Ledger::Summary& summary) {

@@ -29,7 +29,7 @@ struct Hanging : test::FakeRun {
     events.emplace_back(std::holds_alternative<TimerKilled>(fact) ? "killed" : "expired");
   }
   void catch_up() override {
-    if (releases) release("load");
+    if (releases) take_back("load");
   }
 
   Hanging() : FakeRun({}, true, {"PATH=/nonexistent"}) {
@@ -53,7 +53,7 @@ struct Hanging : test::FakeRun {
     const double now = to_seconds(clock.now().time_since_epoch());
     timers.heard(worker.pid, workers::TimerSet{1, std::move(scope), now + after, after, signal});
   }
-  void release(std::string scope) {
+  void take_back(std::string scope) {
     timers.heard(worker.pid, workers::TimerSet{1, std::move(scope)});
   }
   const ExpiredTimer& expired() {
