@@ -28,7 +28,7 @@ struct Rules : spec::AgreedRules {
   Duration verdict_window = std::chrono::milliseconds(50);
   /// How long a failure that blames a peer waits for that peer's own one: the victim's process may
   /// end before the culprit's has.
-  Duration culprit_wait = std::chrono::seconds(1);
+  Duration culprit_wait = std::chrono::seconds(3);
   /// How long it takes a member at most to notice that it was lost, or is to stop. Given by the
   /// coordinator, which knows how often it hears from its members.
   Duration reaction{};

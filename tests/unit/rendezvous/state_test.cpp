@@ -79,8 +79,8 @@ TEST_CASE(
     for (const char* name : {"a", "b", "c"}) job.join(name);
     job.fail_of_peer("a");
     CHECK(job.last<RoundReady>("b") != nullptr);
-    CHECK(*job.state.deadline() == job.now + 1s);
-    job.pass(900ms);
+    CHECK(*job.state.deadline() == job.now + Rules().culprit_wait);
+    job.pass(2s);
     job.fail_of_peer("c");
     job.fail("b", 7);
     job.pass(50ms);
@@ -102,7 +102,7 @@ TEST_CASE("rendezvous: a victim is told as the cause where no culprit shows itse
     Script job(make_rules(2, 2, 1));
     job.join("a"), job.join("b");
     job.fail_of_peer("a");
-    job.pass(999ms);
+    job.pass(Rules().culprit_wait - 1ms);
     CHECK(job.last<Restart>("b") == nullptr);
     job.pass(1ms);
     REQUIRE(job.last<Restart>("b") != nullptr);
@@ -129,7 +129,7 @@ TEST_CASE("rendezvous: a victim is told as the cause where no culprit shows itse
     Script job(make_rules(2, 2));
     job.join("a"), job.join("b");
     job.fail_of_peer("a");
-    job.pass(1s);
+    job.pass(Rules().culprit_wait);
     job.fail("b", 7);
     REQUIRE(job.last<Done>("a") != nullptr);
     CHECK(job.last<Done>("a")->cause.node == "b");
