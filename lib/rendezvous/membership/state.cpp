@@ -258,12 +258,11 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool
 
 // The peer that it blames has not failed by itself.
 void State::name_victim(TimePoint now) {
-  const auto victim = std::exchange(victim_, {});
-  if (victim) decide(victim->peer, victim->cause, now);
+  if (victim_) decide(victim_->peer, victim_->cause, now);
 }
 
 void State::decide(Peer failed, Cause cause, TimePoint now, const Member* alone) {
-  victim_.reset();  // named, or a better cause has come
+  victim_.reset();  // it is `cause`, or a better one has come
   if (restart(cause, now, alone)) return;
   cause.rule = decision_.rule, cause.hopeless = decision_.hopeless;
   for (auto& [peer, member] : roster_.all()) {
