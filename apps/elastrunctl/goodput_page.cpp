@@ -73,13 +73,8 @@ json::array tiles(const GoodputAnswer& answer, int submissions) {
 
 json::array notes(const goodput::Ledger::Summary& summary) {
   json::array all;
-  if (!summary.steps_known()) {
-    all.emplace_back(
-        "Rank 0 reported no steps: how much was training is not known; --goodput auto tells.");
-  }
-  if (!summary.loss_known) {
-    all.emplace_back("No checkpoint or later step was reported: what failures cost is not known.");
-  }
+  if (!summary.steps_known()) all.emplace_back(goodput::kStepsUnknown);
+  if (!summary.loss_known) all.emplace_back(goodput::kLossUnknown);
   return all;
 }
 

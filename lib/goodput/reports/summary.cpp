@@ -67,7 +67,7 @@ std::string remarks_text(const Ledger::Summary& summary) {
                 : fmt::format("  {} save{} could not be told, nor so what failures cost.\n",
                               summary.untold_saves, summary.untold_saves == 1 ? "" : "s");
   } else if (!summary.loss_known) {
-    text += "  No checkpoint or later step was reported: what failures cost is not known.\n";
+    text += fmt::format("  {}\n", kLossUnknown);
   }
   if (!summary.share().is_known() && summary.of(Bucket::Unexplained) > Duration::zero()) {
     text += fmt::format(
@@ -167,8 +167,7 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
   if (summary.last_checkpoint) text += fmt::format(", checkpoint {}", *summary.last_checkpoint);
   text += '\n';
   if (!summary.steps_known()) {
-    text +=
-        "  Rank 0 reported no steps: how much was training is not known; --goodput auto tells.\n";
+    text += fmt::format("  {}\n", kStepsUnknown);
   }
   text += full_pace_text(summary);
   const auto buckets = filled_buckets(summary);

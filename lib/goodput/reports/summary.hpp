@@ -4,7 +4,6 @@
 #include "core/json.hpp"
 #include "goodput/ledger/ledger.hpp"
 
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +14,12 @@ namespace elastrun::goodput {
 /// The share of the time that its kept steps would have taken with as many ranks as ever; none
 /// where all were done with as many.
 std::optional<double> at_full_pace(const Ledger::Summary& summary);
+
+/// Remarks on bounds of goodput.
+constexpr std::string_view kStepsUnknown =
+    "Rank 0 reported no steps: how much was training is not known; --goodput auto tells.";
+constexpr std::string_view kLossUnknown =
+    "No checkpoint or later step was reported: what failures cost is not known.";
 
 /// Where the time of the job went, for people: a headline, then one line with a bar for each bucket
 /// that is not empty, in the order of the time they took, and remarks where steps or losses are not
