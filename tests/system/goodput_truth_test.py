@@ -44,7 +44,7 @@ GAPS = """
 for step in range(1, 81):
     spend("productive", 0.05)
     elastrun.step(step)
-    if step % 20 == 0: spend("unexplained", GAP)
+    if step % EACH == 0: spend("unexplained", GAP)
 """
 TOGETHER = """
 for step in range(1, 41):
@@ -63,12 +63,6 @@ for step in range(first, first + (5 if again else 2)):
     if step == 2:
         elastrun.checkpoint_done(2)
         raise ValueError("no")
-"""
-EACH_SECOND = """
-for step in range(1, 81):
-    spend("productive", 0.05)
-    elastrun.step(step)
-    if step % 2 == 0: spend("unexplained", GAP)
 """
 BESIDE = """
 import random, threading
@@ -199,7 +193,7 @@ class Truth(unittest.TestCase):
     def test_a_gap_after_each_second_step_is_no_pace(self) -> None:
         for gap in (0.06, 0.09, 0.4):
             with self.subTest(gap):
-                job = self.start(EACH_SECOND, GAP=gap)
+                job = self.start(GAPS, GAP=gap, EACH=2)
                 self.assertEqual(job.end(), 0, job.errors())
                 account = self.check_range(job)
                 share = self.spent(job)["productive"] / account["elapsed_s"]
@@ -218,7 +212,7 @@ class Truth(unittest.TestCase):
         least = 1.0
         for gap in (0.3, 0.9, 1.3):
             with self.subTest(gap):
-                job = self.start(GAPS, GAP=gap)
+                job = self.start(GAPS, GAP=gap, EACH=20)
                 self.assertEqual(job.end(), 0, job.errors())
                 account = self.check(job, "unexplained")
                 self.assertIsNone(account["goodput"])
