@@ -25,7 +25,6 @@
 #include <sys/ioctl.h>
 #include <tuple>
 #include <unistd.h>
-#include <utility>
 
 #ifndef ELASTRUN_VERSION  // CMake gives the project's
 #define ELASTRUN_VERSION "of an unknown version"

@@ -5,7 +5,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 /// Pages that Prometheus scrapes, written from the points of a collection. Formats: "Exposition

@@ -10,7 +10,6 @@
 #include <array>
 #include <cmath>
 #include <fmt/format.h>
-#include <optional>
 #include <span>
 #include <utility>
 

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <fmt/format.h>
 
 namespace elastrun::exporter {

@@ -25,7 +25,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <fmt/format.h>
-#include <functional>
 #include <string>
 #include <unistd.h>
 #include <utility>

@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <pty.h>
 #include <sys/ioctl.h>
 #include <termios.h>

@@ -5,7 +5,6 @@
 #include "core/error.hpp"
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>

@@ -16,7 +16,6 @@
 #include <boost/beast/version.hpp>
 #include <cerrno>
 #include <fmt/format.h>
-#include <optional>
 #include <sys/socket.h>
 #include <utility>
 #include <variant>

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <fcntl.h>
 #include <filesystem>
-#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/file.h>

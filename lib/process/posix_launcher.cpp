@@ -12,7 +12,6 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <cerrno>
-#include <fmt/format.h>
 #include <map>
 #include <poll.h>
 #include <signal.h>

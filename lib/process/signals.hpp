@@ -7,7 +7,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <functional>
-#include <memory>
 #include <signal.h>
 #include <string>
 #include <sys/types.h>

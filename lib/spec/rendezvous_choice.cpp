@@ -6,7 +6,6 @@
 #include "spec/option_values.hpp"
 
 #include <algorithm>
-#include <array>
 #include <fmt/format.h>
 #include <utility>
 

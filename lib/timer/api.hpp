@@ -9,7 +9,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <source_location>
 #include <string>

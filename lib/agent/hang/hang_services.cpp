@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/hang/hang_services.hpp"
 
-#include <utility>
-
 namespace elastrun::agent {
 
 HangServices::HangServices(RunContext& run, rendezvous::Session& session, WorkerChannel& channel)

@@ -8,8 +8,6 @@
 #include "agent/loop/observer.hpp"
 #include "agent/loop/run_context.hpp"
 
-#include <variant>
-
 namespace elastrun::agent {
 
 /// What a node has for workers that stand still: who offers stacks, the collector that takes them,

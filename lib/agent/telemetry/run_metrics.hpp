@@ -18,7 +18,6 @@
 #include "telemetry/events.hpp"
 #include "telemetry/registry.hpp"
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>

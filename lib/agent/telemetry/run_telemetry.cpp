@@ -18,7 +18,6 @@
 #include <cerrno>
 #include <csignal>
 #include <fmt/format.h>
-#include <functional>
 #include <optional>
 #include <utility>
 

@@ -13,7 +13,6 @@
 #include "telemetry/registry.hpp"
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>

@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <fmt/format.h>
-#include <type_traits>
 #include <utility>
 
 namespace elastrun::rendezvous {
