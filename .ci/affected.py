@@ -22,7 +22,7 @@ PLACES = (
     ("lib/agent/hang|lib/hangs|hang", "system_hangs"),
     ("lib/agent/web|lib/http", "system_http"),
     ("lib/agent/(?:telemetry|goodput)|lib/export|lib/telemetry", "system_metrics|oracle_"),
-    ("lib/goodput|goodput", "system_goodput|goodput_vectors|elastrunctl_goodput$"),
+    ("lib/goodput|goodput", "system_goodput|python_worker_goodput_calculator|elastrunctl_goodput$"),
     ("lib/rendezvous", "elastic_agreement"),
     ("lib/store", "tcpstore_vectors|hostile_test"),
     ("lib/timer", "system_timers"),
@@ -39,7 +39,7 @@ PLACES = (
 # What they start; every process test starts the programs.
 PROGRAMS = ["elastrun", "elastrunctl", "stub_worker", "fake_nvml", "clock_step", "stuck_write"]
 OTHERS = {"tcpstore": ["tcpstore_vectors"], "hostile": ["store_host", "store_file"],
-          "goodput_vectors": ["goodput_vectors"], "oracle": ["oracle_samples"],
+          "oracle": ["oracle_samples"],
           "python_worker_goodput_calculator": ["elastrunctl"],
           "python_worker_checkpoint_badput": ["elastrunctl"],
           "worker_header": ["worker_header"], "store_torch": ["store_host", "store_file"]}

@@ -25,9 +25,8 @@ struct Recording {
   bool unordered_tail = false;    // the last answer lists keys in any order
 };
 
-/// Reads such a file. Fails with Io, or with Protocol and a sentence that names the entry and says
-/// what is wrong with it.
-Result<std::vector<Recording>> read_recordings(const std::string& path);
+/// Reads such a file; throws where it is not one.
+std::vector<Recording> read_recordings(const std::string& path);
 
 /// What this server does where the recorded one has a defect, by name of the entry.
 struct Better {
@@ -36,5 +35,13 @@ struct Better {
   std::vector<Step> steps;
 };
 const std::vector<Better>& better_behaviour();
+
+/// Plays the client's side of the steps to a fresh server over real sockets; fails with Protocol
+/// and says at which step the server did something else. Silence is checked by what is there once
+/// server and network are at rest, not by waiting.
+Status replay_over_sockets(const Recording& recording);
+
+/// The same through an Exchange without sockets, each send in pieces of `piece` bytes.
+Status replay_in_pieces(const Recording& recording, std::size_t piece);
 
 }  // namespace elastrun::vectors

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "vectors/replay.hpp"
-
 #include "core/unique_fd.hpp"
 #include "net/bytes.hpp"
 #include "store/conversation.hpp"
 #include "store/server.hpp"
+#include "vectors/recording.hpp"
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>

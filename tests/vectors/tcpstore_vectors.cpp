@@ -6,10 +6,9 @@
 // better.cpp says it does instead. If it does neither and better.cpp does not know the entry, it is
 // neither passed nor failed but "not judged".
 //
-// Exit status: 0 all passed, 1 some failed, 2 the file is unusable.
+// Exit status: 0 all passed, 1 some failed.
 #include "core/log.hpp"
 #include "vectors/recording.hpp"
-#include "vectors/replay.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -73,18 +72,11 @@ Verdict judge(const Recording& recording) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    fmt::print(stderr, "usage: tcpstore_vectors FILE\n");
-    return 2;
-  }
+  if (argc != 2) return 2;
   log::set_level(log::Level::Error);  // many of the conversations are bad on purpose
   const auto recordings = read_recordings(argv[1]);
-  if (!recordings) {
-    fmt::print(stderr, "tcpstore_vectors: {}\n", recordings.error().text);
-    return 2;
-  }
   int passed = 0, failed = 0, not_judged = 0;
-  for (const auto& recording : *recordings) {
+  for (const auto& recording : recordings) {
     const auto verdict = judge(recording);
     passed += verdict == Verdict::Passed;
     failed += verdict == Verdict::Failed;
@@ -93,5 +85,5 @@ int main(int argc, char** argv) {
   fmt::print("{} passed, {} failed", passed, failed);
   if (not_judged > 0) fmt::print(", {} not judged", not_judged);
   fmt::print("\n");
-  return failed == 0 ? 0 : 1;
+  return failed == 0 && passed > 0 ? 0 : 1;
 }
