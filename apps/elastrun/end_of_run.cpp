@@ -5,7 +5,7 @@
 #include "agent/verdict/failure_report.hpp"
 #include "agent/verdict/verdict.hpp"
 #include "core/error.hpp"
-#include "core/host_name.hpp"
+#include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"

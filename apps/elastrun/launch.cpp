@@ -4,9 +4,9 @@
 
 #include "agent/verdict/verdict.hpp"
 #include "caller_request.hpp"
+#include "core/file_io.hpp"
 #include "core/json.hpp"
 #include "core/log.hpp"
-#include "core/read_file.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "end_of_run.hpp"
@@ -18,7 +18,6 @@
 #include "process/descriptor_limit.hpp"
 #include "process/devices.hpp"
 #include "process/guardian.hpp"
-#include "process/torch_devices.hpp"
 #include "rendezvous/session/handler.hpp"
 #include "report_json.hpp"
 #include "spec/command_line.hpp"

@@ -3,7 +3,7 @@
 
 #include "agent/verdict/failure_report.hpp"
 #include "agent/verdict/verdict.hpp"
-#include "core/host_name.hpp"
+#include "core/host.hpp"
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "files/whole_file.hpp"

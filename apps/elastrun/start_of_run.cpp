@@ -3,9 +3,9 @@
 #include "elastrun/start_of_run.hpp"
 
 #include "agent/round/placement.hpp"
+#include "core/file_io.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "core/write_all.hpp"
 #include "elastrun/end_of_run.hpp"
 #include "exit_code.hpp"
 #include "launcher/workers/binding.hpp"

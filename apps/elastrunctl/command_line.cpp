@@ -2,7 +2,7 @@
 
 #include "elastrunctl/command_line.hpp"
 
-#include "core/standard_streams.hpp"
+#include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "spec/completion.hpp"
 #include "spec/option_values.hpp"

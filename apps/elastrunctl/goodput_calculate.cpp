@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "core/error.hpp"
+#include "core/file_io.hpp"
 #include "core/json.hpp"
 #include "core/unique_fd.hpp"
-#include "core/write_all.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/compat/measurement_log.hpp"
 #include "goodput/journals/journal_books.hpp"

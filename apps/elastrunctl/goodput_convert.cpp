@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "core/error.hpp"
-#include "core/host_name.hpp"
+#include "core/file_io.hpp"
+#include "core/host.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "core/write_all.hpp"
 #include "export/chrome_trace.hpp"
 #include "export/record_line.hpp"
 #include "export/tensorboard.hpp"
-#include "files/draft.hpp"
 #include "files/whole_file.hpp"
 #include "goodput/journals/measurement_journal.hpp"
 #include "goodput_answer.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput_files.hpp"
 
-#include "core/host_name.hpp"
+#include "core/host.hpp"
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "export/record_line.hpp"

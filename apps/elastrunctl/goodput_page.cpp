@@ -2,8 +2,8 @@
 
 #include "elastrunctl/goodput_page.hpp"
 
+#include "core/file_io.hpp"
 #include "core/text.hpp"
-#include "core/write_all.hpp"
 #include "files/whole_file.hpp"
 #include "goodput/reports/hints.hpp"
 #include "goodput/reports/summary.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "core/write_all.hpp"
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/summary.hpp"
 #include "goodput_answer.hpp"

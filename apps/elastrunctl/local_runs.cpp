@@ -3,8 +3,7 @@
 #include "elastrunctl/local_runs.hpp"
 
 #include "core/text.hpp"
-#include "process/descendants.hpp"
-#include "process/held.hpp"
+#include "process/process_table.hpp"
 #include "rendezvous/membership/wording.hpp"
 #include "runs/dead_runs.hpp"
 #include "spec/option_help.hpp"

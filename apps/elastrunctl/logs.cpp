@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "core/write_all.hpp"
 #include "local_runs.hpp"
 #include "log_tail.hpp"
 #include "runs/run_registry.hpp"

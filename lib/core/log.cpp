@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/log.hpp"
 
-#include "core/host_name.hpp"
+#include "core/host.hpp"
 #include "core/json.hpp"
 #include "core/spdlog.hpp"
 #include "core/text.hpp"

@@ -65,4 +65,9 @@ std::string random_text(std::size_t count);
 /// A random UUID, version 4, in its usual text.
 std::string random_uuid();
 
+/// Returns the output of a program as the reader of a terminal sees it: valid UTF-8 without control
+/// sequences (ECMA-48: colours, cursor, titles, links), and without_controls() but for those
+/// `kept`. A sequence without an end takes the rest of its line with it, as on a terminal.
+std::string without_escapes(std::string_view text, std::string_view kept = "\t");
+
 }  // namespace elastrun

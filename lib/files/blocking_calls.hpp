@@ -5,7 +5,9 @@
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
 
+#include <array>
 #include <boost/asio/any_io_executor.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -98,6 +100,57 @@ class BlockingCalls {
   bool has_thread_ = false, warned_ = false;
   Lifetime lifetime_;
   std::shared_ptr<Shared> shared_;  // with the thread, which may outlive us and the loop
+};
+
+/// Before there is a loop: makes a call that may wait for a file system on a thread, and waits for
+/// it at most `limit`; after two seconds people are told so. Fails with Io after that; the thread
+/// is left to itself then, so `call` must own all that it uses. `what` for people: "the log
+/// directory /path". Where the system refuses a thread, the call is made here.
+Status wait_for(const std::string& what, Duration limit, std::function<void()> call);
+
+/// wait_for() for a call that returns something: that as a Result, which it may be itself.
+template <class Work>
+auto result_within(const std::string& what, Duration limit, Work work) {
+  using Returned = decltype(work());
+  constexpr bool kMayFail = requires(Returned one) {
+    one.error();
+  };
+  using Answer = typename std::conditional_t<kMayFail, std::type_identity<Returned>,
+                                             std::type_identity<Result<Returned>>>::type;
+  auto returned = std::make_shared<std::unique_ptr<Returned>>();
+  const auto call = [returned, work = std::make_shared<Work>(std::move(work))] {
+    *returned = std::make_unique<Returned>((*work)());
+  };
+  if (auto waited = wait_for(what, limit, call); !waited)
+    return Answer(std::unexpected(waited.error()));
+  return Answer(std::move(**returned));
+}
+
+/// The agent's work on threads, by what must not wait for what.
+enum class Lane {
+  Logs,         // logs of workers and agent, the journal, report.json in the log directory
+  Syncs,        // fsync of the journal: may take seconds where writes go on
+  Folders,      // the directories of a round, the channel's socket: a restart waits for them
+  Reports,      // --report, wherever the logs are
+  Errors,       // the error file that is handed on: a program that started us waits for it
+  Diagnostics,  // error files of failed workers: the verdict waits for them
+};
+constexpr std::size_t kLanes = static_cast<std::size_t>(Lane::Diagnostics) + 1;
+
+/// One service for calls that may wait: a queue and, from its first call on, a thread for each
+/// lane. A file system that does not answer holds up its own lane only. elastrun-design(7) says how
+/// many threads that makes.
+class Lanes {
+ public:
+  explicit Lanes(const boost::asio::any_io_executor& loop)
+      : all_{BlockingCalls(loop), BlockingCalls(loop), BlockingCalls(loop),
+             BlockingCalls(loop), BlockingCalls(loop), BlockingCalls(loop)} {
+    static_assert(kLanes == 6, "one for each");
+  }
+  BlockingCalls& operator[](Lane lane) { return all_[static_cast<std::size_t>(lane)]; }
+
+ private:
+  std::array<BlockingCalls, kLanes> all_;
 };
 
 }  // namespace elastrun::files

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hangs/stacks_report.hpp"
 
-#include "core/escapes.hpp"
 #include "core/text.hpp"
 
 #include <algorithm>

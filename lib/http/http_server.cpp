@@ -4,7 +4,7 @@
 
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
-#include "core/rate_limited_log.hpp"
+#include "core/log.hpp"
 #include "http/request_reader.hpp"
 #include "net/listener.hpp"
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/rendezvous_setup.hpp"
 
-#include "core/host_name.hpp"
+#include "core/host.hpp"
 #include "core/text.hpp"
 #include "net/endpoint.hpp"
-#include "net/outward.hpp"
-#include "process/descendants.hpp"
+#include "process/process_table.hpp"
 #include "rendezvous/session/handler_session.hpp"
 #include "rendezvous/session/make_session.hpp"
 

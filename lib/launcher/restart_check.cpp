@@ -2,8 +2,8 @@
 
 #include "launcher/restart_check.hpp"
 
+#include "core/file_io.hpp"
 #include "core/log.hpp"
-#include "core/temporary_places.hpp"
 #include "core/unique_fd.hpp"
 #include "store/listening.hpp"
 

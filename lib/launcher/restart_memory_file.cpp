@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/restart_memory_file.hpp"
 
+#include "core/file_io.hpp"
 #include "core/log.hpp"
-#include "core/read_file.hpp"
 #include "core/text.hpp"
 #include "files/whole_file.hpp"
 #include "rendezvous/wire/messages.hpp"

@@ -9,7 +9,7 @@
 #include "logs/status_line.hpp"
 #include "logs/stream_factory.hpp"
 #include "process/signals.hpp"
-#include "workers/passing_signals.hpp"
+#include "workers/summons.hpp"
 
 #include <map>
 #include <memory>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "logs/layout.hpp"
 
+#include "core/file_io.hpp"
 #include "core/log.hpp"
-#include "core/temporary_places.hpp"
 #include "core/text.hpp"
 #include "files/whole_file.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "logs/line_splitter.hpp"
 
-#include "core/host_name.hpp"
+#include "core/host.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -4,7 +4,6 @@
 #include "core/clock.hpp"
 #include "core/unique_fd.hpp"
 #include "files/appended_file.hpp"
-#include "files/buffer_pool.hpp"
 #include "logs/console.hpp"
 #include "logs/line_splitter.hpp"
 

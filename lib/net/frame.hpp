@@ -2,12 +2,129 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "net/seal.hpp"
 
+#include <array>
+#include <boost/endian/conversion.hpp>
+#include <concepts>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+
+namespace elastrun::net {
+
+/// Gives each connection its own key, for jobs without a secret: only the two processes know it,
+/// and an authority of the cluster vouches for both. The connecting side makes the key and a
+/// credential that carries it; the side that can open the credential proves itself by the seals
+/// under that key, as does the side whose credential it was.
+///
+/// Answers come on the loop, never inside the call, and none after the exchange is destroyed.
+class KeyExchange {
+ public:
+  struct Offer {
+    std::string credential;  // text for the other side
+    std::string key;
+  };
+  virtual ~KeyExchange() = default;
+
+  /// For the side that has connected. `session`: the random bytes of both sides, to which the
+  /// credential is bound, so that one that was recorded fits nowhere else.
+  virtual void offer(std::string session, std::function<void(Result<Offer>)> then) = 0;
+  /// For the side that listens: the key. Fails with Rendezvous for a credential of another user,
+  /// cluster or connection, and says which; with Io if that cannot be found out now.
+  virtual void accept(std::string session, std::string credential,
+                      std::function<void(Result<std::string>)> then) = 0;
+  /// "MUNGE", for people.
+  virtual std::string_view name() const = 0;
+  /// True if a side that connects refuses one that listens and wants no exchange.
+  virtual bool is_required() const = 0;
+};
+
+constexpr std::size_t kSealBytes = 32;
+using Seal = std::array<char, kSealBytes>;
+
+/// Which side wrote a frame: its own frames sent back to a side do not fit.
+enum class Direction : char { FromConnector = 'C', FromListener = 'L' };
+
+/// Proves that a frame was written with the job's secret, for this place in this conversation.
+/// Touches OpenSSL when it is made, not before. May be shared by all connections.
+class Sealer {
+ public:
+  virtual ~Sealer() = default;
+  virtual Seal seal(Direction direction, std::string_view session, std::uint64_t number,
+                    std::string_view payload) const = 0;
+  /// Gives connections keys of their own, instead of this one; null: they get none.
+  virtual KeyExchange* key_exchange() const { return nullptr; }
+};
+/// HMAC-SHA256. An empty secret is allowed: then frames are only protected against accidents.
+std::shared_ptr<const Sealer> make_sealer(std::string_view secret);
+/// For connections that exchange keys, if the other side does so too, and seals of an empty secret
+/// for those that do not.
+std::shared_ptr<const Sealer> make_exchanging_sealer(std::shared_ptr<KeyExchange> exchange);
+
+/// Compares in a time that does not tell where they differ.
+bool same_seal(const Seal& left, std::string_view right);
+
+/// Integers and strings to and from bytes. Nothing here allocates by a length that came from
+/// outside: strings are views into the bytes they were read from.
+
+/// The little-endian integer at `bytes`, which must have sizeof(T) of them.
+template <std::integral T>
+T load(const char* bytes) {
+  return boost::endian::endian_load<T, sizeof(T), boost::endian::order::little>(
+      reinterpret_cast<const unsigned char*>(bytes));
+}
+
+/// Writes `value` to `bytes`, which must have room for sizeof(T) of them.
+template <std::integral T>
+void save(char* bytes, T value) {
+  boost::endian::endian_store<T, sizeof(T), boost::endian::order::little>(
+      reinterpret_cast<unsigned char*>(bytes), value);
+}
+
+template <std::integral T>
+void append(std::string& out, T value) {
+  char bytes[sizeof value];
+  save(bytes, value);
+  out.append(bytes, sizeof value);
+}
+
+/// Reads front to back and never beyond the end: what is not wholly there is not read at all.
+class ByteReader {
+ public:
+  explicit ByteReader(std::string_view bytes) : rest_(bytes) {}
+
+  template <std::integral T>
+  std::optional<T> number() {
+    if (rest_.size() < sizeof(T)) return std::nullopt;
+    const T value = load<T>(rest_.data());
+    rest_.remove_prefix(sizeof(T));
+    return value;
+  }
+
+  std::optional<std::string_view> bytes(std::uint64_t count) {
+    if (rest_.size() < count) return std::nullopt;
+    const auto taken = rest_.substr(0, static_cast<std::size_t>(count));
+    rest_.remove_prefix(taken.size());
+    return taken;
+  }
+
+  std::string_view rest() const { return rest_; }
+  bool empty() const { return rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+};
+
+/// "00 ce f7 85 3c": the first `limit` bytes for a log line, "..." if there are more.
+std::string format_hex(std::string_view bytes, std::size_t limit = 16);
+
+/// RFC 4648, section 4, with padding.
+std::string encode_base64(std::string_view bytes);
+/// Nothing if the text is not base64 as above, without line ends.
+std::optional<std::string> decode_base64(std::string_view text);
 
 /// The bytes between an agent and a coordinator (man page elastrun-protocol(7)). No sockets here.
 ///
@@ -22,7 +139,6 @@
 /// number of the frame in its direction, and the payload. So a frame that was recorded, repeated,
 /// left out, reflected or changed is refused. A seal of zeros also marks the one frame that a side
 /// may send without knowing the secret: why it refuses the other one.
-namespace elastrun::net {
 
 /// Begins with a byte that no TCPStore query (0-18) and no HTTP request (ASCII) begins with.
 constexpr std::string_view kMagic = "\xE5lastrun";

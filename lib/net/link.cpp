@@ -4,7 +4,7 @@
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "net/endpoint.hpp"
-#include "net/seal.hpp"
+#include "net/frame.hpp"
 
 #include <algorithm>
 #include <array>

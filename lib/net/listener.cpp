@@ -2,7 +2,6 @@
 
 #include "net/listener.hpp"
 
-#include "net/bytes.hpp"
 #include "net/endpoint.hpp"
 #include "net/frame.hpp"
 

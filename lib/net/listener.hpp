@@ -4,7 +4,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
-#include "core/rate_limited_log.hpp"
+#include "core/log.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>

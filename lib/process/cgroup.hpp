@@ -48,8 +48,8 @@ class Cgroup {
   /// Removes the directory if it is empty; kills nothing.
   ~Cgroup();
 
-  /// Holds flock(2) on the directory as long as this lives: no stale_cgroups.hpp of another process
-  /// touches it then. False if another has it, or locks cannot be had here.
+  /// Holds flock(2) on the directory as long as this lives: no other agent takes it
+  /// for stale (containment.hpp). False if another has it, or locks cannot be had here.
   bool lock() const;
   int fd() const { return fd_.get(); }
   const std::string& path() const { return path_; }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "spec/host_environment.hpp"
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -44,5 +46,15 @@ int count_xpus(const DeviceSources& sources = {});
 int numa_node_of(const std::string& pci_address, const DeviceSources& sources = {});
 /// For each GPU that a process sees, in its order, the NUMA node: of NVIDIA, or else of Intel.
 std::vector<int> gpu_numa_nodes(const ReadVariable& variable, const DeviceSources& sources = {});
+
+/// True if there are device files of accelerators that only torch and its extensions can count:
+/// Ascend, Gaudi, Moore Threads, Cambricon.
+bool has_other_accelerators(const DeviceSources& sources = {});
+
+/// Asks torch about the accelerator `name`, or about the current one for "auto": `interpreter`, a
+/// path or a name in PATH, imports it with all extensions that are installed for it. Takes as long
+/// as that import, two minutes at most; a signal ends it. Expects a single thread. Fails if the
+/// interpreter has no torch, or its torch knows no such accelerator.
+Result<spec::Accelerators> ask_torch(const std::string& interpreter, const std::string& name);
 
 }  // namespace elastrun::process

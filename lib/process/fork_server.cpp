@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/fork_server.hpp"
 
+#include "core/file_io.hpp"
 #include "core/text.hpp"
-#include "core/write_all.hpp"
 
 #include <array>
 #include <cerrno>

@@ -2,13 +2,11 @@
 
 #include "process/guardian.hpp"
 
-#include "core/standard_streams.hpp"
+#include "core/file_io.hpp"
 #include "core/unique_fd.hpp"
 #include "process/bounded_child.hpp"
 #include "process/cgroup.hpp"
-#include "process/descendants.hpp"
 #include "process/exit_status.hpp"
-#include "process/process_status.hpp"
 #include "process/process_table.hpp"
 #include "process/signals.hpp"
 

@@ -59,8 +59,8 @@ termios with_modes_of(const termios& before, termios now);
 /// The guardian passes on each signal that can be passed on, with its true sender, and ends as the
 /// agent ended: same exit code, or the same signal (without a second core file).
 /// When both are killed by SIGKILL at the same moment, the kernel kills the workers' groups
-/// (group_death_signal.hpp). What has left them survives, until the next agent finds their cgroup
-/// (stale_cgroups.hpp), if there is one.
+/// (GroupDeathSignal). What has left them survives, until the next agent finds their cgroup
+/// (end_stale_cgroups()), if there is one.
 namespace elastrun::guardian {
 
 struct Board;  // the little shared memory through which the agent speaks to the guardian
@@ -88,7 +88,7 @@ class Agent {
   pid_t guardian_pid() const { return guardian_pid_; }
 
   /// Has the guardian remove a directory with all below if the agent does not come to it (it
-  /// follows no symbolic links, waits for no file system longer than removal.hpp says, and names
+  /// follows no symbolic links, waits for no file system longer than kRemovalBound, and names
   /// what it leaves behind), or a cgroup, whose processes it kills first. False if the path is too
   /// long or too many are remembered (8 of up to 1000 bytes): then it is not.
   bool remember_directory(std::string_view path);

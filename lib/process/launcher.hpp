@@ -40,7 +40,7 @@ struct Exit {
 
 /// A started child: leader of a new session and process group, which starts with no signal
 /// blocked or ignored and descriptors 0-2 only. It dies with its parent (PR_SET_PDEATHSIG), and so
-/// does its group (group_death_signal.hpp).
+/// does its group (GroupDeathSignal).
 ///
 /// Its zombie is kept until this object goes: so its pid, which is also its group's number, cannot
 /// be given to a stranger while the group may still be signalled. Destroying it kills what is left

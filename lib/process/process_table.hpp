@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
+
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -10,6 +12,22 @@
 #include <vector>
 
 namespace elastrun::process {
+
+/// The bit of a signal in a set of them, as the kernel has it; 1 is the lowest signal.
+constexpr std::uint64_t bit_of(int signal) {
+  return std::uint64_t{1} << (signal - 1);
+}
+
+/// The facts of /proc/PID/status; defaults where it cannot be read.
+struct ProcessStatus {
+  pid_t tracer = 0;                                    // its debugger; 0: none
+  std::optional<uid_t> user;                           // as whom it was started
+  std::uint64_t blocked = 0, ignored = 0, caught = 0;  // signals, by bit_of()
+
+  /// True if the process neither dies nor stops by that signal.
+  bool survives(int signal) const { return ((blocked | ignored | caught) & bit_of(signal)) != 0; }
+};
+ProcessStatus read_status(pid_t pid, const std::string& proc = "/proc");
 
 /// One process as /proc/PID/stat tells it.
 struct ProcessEntry {
@@ -74,5 +92,63 @@ bool waits_for_child(const ProcessEntry& process, const std::string& proc = "/pr
                      bool unless_hidden = false);
 /// True if orphaned descendants of this process become its children.
 bool is_subreaper();
+
+/// Why a process does not run, in the words "stopped by a signal", "traced by gdb (pid 42)" or
+/// "waiting for python3 (pid 43), stopped by a signal"; empty if it may. A worker may be a shell or
+/// a debugger, and the trainer its child, in the same session. One that is stopped beside a process
+/// that does not wait for it, an old loader or some helper, holds up nothing, and what is below
+/// such a one is not looked at. Of a process that may have ended.
+std::string held_by(pid_t pid);
+
+/// True if a child of this process is stopped and has not been continued: one system call.
+bool any_stopped_child();
+
+/// How long SIGKILL may take to end a process. Then it is named, left, and waited for no more: the
+/// kernel does not let go of it. Not shorter, because a process that holds much memory of a GPU may
+/// well need some seconds for its end. elastrun(1) promises this limit.
+constexpr Duration kKillBound = std::chrono::seconds(10);
+/// For a second look, when that time has been given already.
+constexpr Duration kLastLook = std::chrono::milliseconds(250);
+
+/// True if a process runs as another user, so that no signal of ours reaches it (EPERM).
+bool is_out_of_reach(pid_t pid);
+/// "user 0": the one as whom a process runs; "another user" where that cannot be read.
+std::string owner_of(pid_t pid, const std::string& proc = "/proc");
+
+/// The result of killing everything that descends from this process.
+struct KillResult {
+  int killed = 0;      // processes that got SIGKILL
+  ProcessTable alive;  // those that live on: held by the kernel (state D), or not ours to signal
+  /// Some live on, and all of those are out of reach: it is of no use to wait for them.
+  bool out_of_reach() const;
+  /// "4711 (python, state D), 4712 (sudo, state S, of user 0)": for a message.
+  std::string survivors() const;
+};
+
+/// Ends every descendant of this process with SIGKILL, but those in `spared` and below them, and
+/// reaps what became its children; repeats until none is left that is in reach, or `limit` has
+/// passed. All that are
+/// found get the signal even if `limit` is zero, which says no more than what was alive before.
+///
+/// Costs one or two system calls when no child lives. Otherwise blocks while the victims die,
+/// normally a millisecond. Each victim is held by pidfd and checked by its start time before it is
+/// signalled, so a reused pid cannot be hit. This process must be a subreaper; otherwise those
+/// whose parents have ended are not found.
+KillResult kill_descendants(const std::vector<pid_t>& spared, Duration limit);
+
+/// A signal for each process of a table that still is the one in the table; not waiting. SIGCONT
+/// follows, without which a stopped process would notice no other than SIGKILL.
+void signal_each(const ProcessTable& table, int signal);
+
+/// SIGKILL for each process of a table that still is the one in it, children of ours or not, and
+/// waits for their ends, `limit` at most. Those that live on.
+ProcessTable kill_listed(const ProcessTable& table, Duration limit);
+
+/// Reaps children that have ended and are not in `known`: orphans that were adopted. Cheap; but the
+/// kernel shows only the first that has ended, so it gives up, with false, when that one is in
+/// `known`, and some may be behind it.
+bool reap_adopted(const std::vector<pid_t>& known);
+/// Reaps without that limit, at the price of reading the list of our children.
+void reap_adopted_by_table(const std::vector<pid_t>& known);
 
 }  // namespace elastrun::process

@@ -1,22 +1,231 @@
 // SPDX-License-Identifier: Apache-2.0
+
+// For one source file alone: Boost 1.81 defines a function that is not inline in these headers.
+// Paths of Boost.Filesystem, the default, would need its library at link time.
+#define BOOST_PROCESS_USE_STD_FS 1
+
 #include "process/spawn.hpp"
 
-#include "core/standard_streams.hpp"
+#include "core/file_io.hpp"
+#include "core/unique_fd.hpp"
 #include "process/program_path.hpp"
-#include "process/vfork_launcher.hpp"
 
 #include <algorithm>
 #include <array>
+#include <boost/asio/detail/throw_error.hpp>  // 1.81 uses both, and includes neither
+#include <boost/optional.hpp>
+#include <boost/process/v2/posix/default_launcher.hpp>
+#include <boost/process/v2/process.hpp>
+#include <cerrno>
 #include <climits>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace elastrun::process {
+
+/// struct clone_args of <linux/sched.h>, which cannot be included beside <sched.h>, for a child as
+/// after vfork(2): it has our memory, and we stand still until it has left it.
+struct alignas(8) CloneArguments {
+  /// `pidfd` gets the child's; it is born in the cgroup of `cgroup_fd`, or in ours if that is -1.
+  /// With `shares_descriptors` what the child opens and closes is ours, until it leaves the table.
+  CloneArguments(int cgroup_fd, bool shares_descriptors, int& pidfd);
+  std::uint64_t flags, pidfd, child_tid = 0, parent_tid = 0, exit_signal;
+  std::uint64_t stack = 0, stack_size = 0, tls = 0, set_tid = 0, set_tid_size = 0, cgroup = 0;
+};
+
+/// clone3(2), for which the C library has no function. Returns twice, as vfork(2) does: 0 in the
+/// child, which must not return from the function that called this; in the parent the pid or
+/// -errno, -ENOSYS on machines for which it is not written.
+extern "C" [[gnu::returns_twice]] long elastrun_vfork_into(const CloneArguments* arguments,
+                                                           std::size_t size);
+
+namespace protocol = boost::process::v2::posix::detail;  // by which launchers call initialisers
+
+/// A launcher of Boost.Process in the manner of its posix::vfork_launcher, with the same call and
+/// for the same initialisers. A program with an Asio loop cannot use that of Boost 1.81:
+/// - its child, which shares our memory but not our descriptors, announces the fork to the
+///   execution context, whose reactor then holds numbers of descriptors that only the child has;
+/// - when exec fails, its child calls exit(3), which runs our exit handlers in our memory; it is
+/// never reaped; and an initialiser's error is replaced by whatever errno is;
+/// - it blocks no signal, so handlers of ours may run in the child;
+/// - descriptors that lie between two of those that stay, it leaves open.
+/// This one also has the child born in a cgroup, and runs no program without a pidfd.
+///
+/// on_exec_setup() and on_exec_error() of an initialiser run in the child and in our memory: they
+/// may not allocate, take a lock or throw, and we see what they write.
+class VforkLauncher : public boost::process::v2::posix::default_launcher {
+ public:
+  using error_code = boost::system::error_code;
+  template <class Executor>
+  using Process = boost::process::v2::basic_process<Executor>;
+
+  /// Set beforehand: a directory of cgroup v2 for the child; -1: ours.
+  int cgroup_fd = -1;
+  /// Seen in the child: it could not be born there and has to move by itself.
+  bool outside_cgroup = false;
+  /// Seen in the child: its first initialiser has to leave our table of descriptors. Set beforehand
+  /// where it can do that by close_range(2), which copies what stays and no more: an agent of 64
+  /// workers has hundreds, and to copy and close them takes a third of a start.
+  bool shares_descriptors = false;
+  /// The child's, after success: the process of Boost 1.81 does not give its own away.
+  UniqueFd pidfd;
+
+  /// A process that has reached its program; or `error` and one that is not open, and no child.
+  /// Throws boost::system::system_error, and leaves no child, if Asio has no descriptor for either.
+  template <class Executor, class Args, class... Inits>
+  Process<Executor> operator()(Executor executor, error_code& error,
+                               const std::filesystem::path& program, Args&& args,
+                               Inits&&... inits) {
+    Process<Executor> none(executor);
+    const char* const* argv = build_argv_(program, std::forward<Args>(args));
+    error = protocol::on_setup(*this, program, argv, inits...);
+    if (!error) start(error, program, argv, inits...);
+    if (error) {
+      protocol::on_error(*this, program, argv, error, inits...);
+      return none;
+    }
+    try {
+      Process<Executor> process(executor, pid);
+      protocol::on_success(*this, program, argv, inits...);
+      return process;
+    } catch (...) {
+      end();
+      throw;
+    }
+  }
+
+ private:
+  // Else a handler of ours might run in the child, in our memory.
+  class AllBlocked {
+   public:
+    AllBlocked() {
+      sigset_t all;
+      ::sigfillset(&all);
+      ::sigprocmask(SIG_SETMASK, &all, &before_);
+    }
+    ~AllBlocked() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+    AllBlocked(const AllBlocked&) = delete;
+    AllBlocked& operator=(const AllBlocked&) = delete;
+
+   private:
+    sigset_t before_{};
+  };
+
+  template <class... Inits>
+  void start(error_code& error, const std::filesystem::path& program, const char* const*& argv,
+             Inits&... inits) {
+    int raw_pidfd = -1;
+    const CloneArguments arguments(cgroup_fd, shares_descriptors, raw_pidfd);
+    const AllBlocked blocked;
+    long child = elastrun_vfork_into(&arguments, sizeof arguments);
+    if (child < 0 && !is_answer(-child)) {
+      outside_cgroup = cgroup_fd >= 0;
+      shares_descriptors = false;
+      raw_pidfd = -1;  // the kernel may have given it a number before it refused the cgroup
+      child = ::vfork();
+      if (child < 0) child = -errno;
+    }
+    if (child == 0) become(error, program, argv, inits...);
+    pid = static_cast<int>(child);
+    if (child < 0) {
+      error.assign(static_cast<int>(-child), boost::system::system_category());
+      return protocol::on_fork_error(*this, program, argv, error, inits...);
+    }
+    pidfd.reset(raw_pidfd >= 0 ? raw_pidfd : static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    if (!error && !pidfd) error.assign(errno, boost::system::system_category());
+    if (error) end();
+  }
+
+  // Anything else says that it cannot be done in this way: an old kernel, a seccomp filter that
+  // hides clone3(2), a cgroup that takes none from us.
+  static bool is_answer(long number) {
+    return number == EAGAIN || number == ENOMEM || number == EMFILE || number == ENFILE;
+  }
+
+  // In the child.
+  template <class... Inits>
+  [[noreturn]] void become(error_code& error, const std::filesystem::path& program,
+                           const char* const*& argv, Inits&... inits) {
+    error = protocol::on_exec_setup(*this, program, argv, inits...);
+    if (!error) {
+      ::execve(program.c_str(), const_cast<char* const*>(argv), const_cast<char* const*>(env));
+      error.assign(errno, boost::system::system_category());
+    }
+    protocol::on_exec_error(*this, program, argv, error, inits...);
+    ::_exit(127);
+  }
+
+  void end() {
+    pidfd.reset();
+    ::kill(pid, SIGKILL);
+    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+};
+
+CloneArguments::CloneArguments(int cgroup_fd, bool shares_descriptors, int& pidfd_of_child)
+    : flags(CLONE_VM | CLONE_VFORK | CLONE_PIDFD | (shares_descriptors ? CLONE_FILES : 0U)),
+      pidfd(reinterpret_cast<std::uint64_t>(&pidfd_of_child)),
+      exit_signal(SIGCHLD) {
+  constexpr std::uint64_t kIntoCgroup = 0x200000000;  // CLONE_INTO_CGROUP, Linux 5.7
+  if (cgroup_fd < 0) return;
+  flags |= kIntoCgroup;
+  cgroup = static_cast<std::uint64_t>(cgroup_fd);
+}
+
+// Why not syscall(2), and without CLONE_VM: to copy the page tables of an agent of 6 MB costs 0.6
+// ms for each worker, a fifth of the launch of 64. And why not vfork(2) and a write to
+// cgroup.procs: the first such write waits for a grace period of the kernel's RCU, 5 to 20 ms, each
+// round.
+//
+// With CLONE_VM the child runs on our stack, as after vfork(2), and overwrites the address to which
+// a function in C++ would return in the parent. So this one keeps it in a register.
+#if defined(__x86_64__)
+asm(R"(
+  .pushsection .text.elastrun_vfork_into, "ax", @progbits
+  .globl elastrun_vfork_into
+  .hidden elastrun_vfork_into
+  .type elastrun_vfork_into, @function
+elastrun_vfork_into:
+  popq %rdx
+  movl $435, %eax
+  syscall
+  pushq %rdx
+  ret
+  .size elastrun_vfork_into, . - elastrun_vfork_into
+  .popsection
+)");
+#elif defined(__aarch64__)
+asm(R"(
+  .pushsection .text.elastrun_vfork_into, "ax", @progbits
+  .globl elastrun_vfork_into
+  .hidden elastrun_vfork_into
+  .type elastrun_vfork_into, %function
+elastrun_vfork_into:
+  mov x8, #435
+  svc #0
+  ret
+  .size elastrun_vfork_into, . - elastrun_vfork_into
+  .popsection
+)");
+#else
+extern "C" long elastrun_vfork_into(const CloneArguments*, std::size_t) {
+  return -ENOSYS;
+}
+#endif
+
 namespace {
 
 constexpr int kSignals = 64;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runs/dead_runs.hpp"
 
-#include "core/read_file.hpp"
+#include "core/file_io.hpp"
 #include "core/text.hpp"
-#include "process/descendants.hpp"
+#include "process/process_table.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

@@ -11,7 +11,7 @@
 namespace elastrun::runs {
 
 /// What a run has left of which agent and guardian were killed together: what had left the workers'
-/// process groups, which the kernel kills (process/group_death_signal.hpp), but not their sessions.
+/// process groups, which the kernel kills (process::GroupDeathSignal), but not their sessions.
 ///
 /// Of `table` those that are the run's for certain: in the session of a worker that the entry
 /// names, not older than it, that session not led by a later process of the same number, and with

@@ -2,10 +2,10 @@
 #include "runs/run_registry.hpp"
 
 #include "core/codec.hpp"
-#include "core/read_file.hpp"
+#include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "files/draft.hpp"
+#include "files/whole_file.hpp"
 #include "process/process_table.hpp"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "spec/host_environment.hpp"
 
-#include "core/read_file.hpp"
+#include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/host_port.hpp"
+#include "core/host.hpp"
 #include "spec/sources.hpp"
 
 #include <cstdint>

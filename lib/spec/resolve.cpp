@@ -2,7 +2,7 @@
 
 #include "spec/resolve.hpp"
 
-#include "core/search_path.hpp"
+#include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "spec/agreed_rules.hpp"
 #include "spec/command_line.hpp"

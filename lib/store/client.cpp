@@ -3,7 +3,7 @@
 #include "store/client.hpp"
 
 #include "core/text.hpp"
-#include "net/bytes.hpp"
+#include "net/frame.hpp"
 
 #include <algorithm>
 #include <array>
@@ -17,7 +17,7 @@
 namespace elastrun::store {
 
 /// The connection behind a TcpClient: requests out in order, answers matched to them. Kept alive by
-/// the operations it has running; for client*.cpp alone.
+/// the operations it has running.
 struct TcpClient::Connection : std::enable_shared_from_this<Connection> {
   enum class Answer { Flag, Nonce, Number, Bytes, Texts, Wait };
   /// The payload: without its length for Bytes, whole for the others.

@@ -2,7 +2,7 @@
 
 #include "store/conversation.hpp"
 
-#include "net/bytes.hpp"
+#include "net/frame.hpp"
 
 #include <algorithm>
 #include <array>

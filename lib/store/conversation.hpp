@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "net/bytes.hpp"
+#include "net/frame.hpp"
 #include "store/table.hpp"
 #include "store/tcp_protocol.hpp"
 

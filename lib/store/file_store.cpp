@@ -2,7 +2,7 @@
 #include "store/file_store.hpp"
 
 #include "files/whole_file.hpp"
-#include "net/bytes.hpp"
+#include "net/frame.hpp"
 #include "store/table.hpp"
 
 #include <boost/asio/post.hpp>

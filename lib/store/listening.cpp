@@ -2,7 +2,7 @@
 
 #include "store/listening.hpp"
 
-#include "core/read_file.hpp"
+#include "core/file_io.hpp"
 #include "net/endpoint.hpp"
 
 #include <algorithm>

@@ -5,7 +5,6 @@
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
-#include "core/rate_limited_log.hpp"
 #include "core/unique_fd.hpp"
 #include "net/endpoint.hpp"
 #include "store/conversation.hpp"

@@ -146,7 +146,7 @@ class Table {
   std::vector<Notice> notices_;
 };
 
-/// What a Table is made of: for table.cpp and table_waiting.cpp alone.
+/// What a Table is made of: for table.cpp alone.
 
 /// One key that one wait still misses: a member of the key's list of waiters, oldest first.
 struct Table::Link {

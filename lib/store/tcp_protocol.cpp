@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/tcp_protocol.hpp"
 
-#include "net/bytes.hpp"
+#include "net/frame.hpp"
 
 #include <algorithm>
 #include <cassert>

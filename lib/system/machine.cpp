@@ -2,7 +2,7 @@
 
 #include "system/machine.hpp"
 
-#include "core/read_file.hpp"
+#include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "system/oom_kills.hpp"
 

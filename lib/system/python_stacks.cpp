@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "system/python_stacks.hpp"
 
-#include "core/read_file.hpp"
+#include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "process/process_status.hpp"
+#include "process/process_table.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "system/thread_states.hpp"
 
-#include "core/read_file.hpp"
+#include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "process/process_table.hpp"
 

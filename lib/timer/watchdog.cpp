@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "timer/watchdog.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
 #include <poll.h>
@@ -10,6 +12,143 @@
 #include <utility>
 
 namespace elastrun::timer {
+namespace {
+
+constexpr std::string_view kFile = "contextlib.py#";
+
+Request numbered(const Request& request, std::size_t number, std::optional<TimePoint> expiry) {
+  auto one = request;
+  one.number = number;
+  one.expiry = expiry;
+  return one;
+}
+
+}  // namespace
+
+bool is_torch_default(std::string_view scope) {
+  const auto at = scope.rfind(kFile);
+  if (at == std::string_view::npos || (at > 0 && scope[at - 1] != '/')) return false;
+  const auto line = scope.substr(at + kFile.size());
+  return !line.empty() && line.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+std::vector<Request> NestedScopes::translate(const Request& request, TimePoint now) {
+  const bool known = open_.contains({request.worker, request.scope});
+  // Only torch's default name is the same for all blocks that nest; users' names are taken as they
+  // are.
+  if (!is_torch_default(request.scope) || (!known && open_.size() >= kMost)) return {request};
+  std::vector<Request> out;
+  const auto found = open_.try_emplace({request.worker, request.scope}).first;
+  request.expiry ? begin(found->second, request, out) : end(found->second, request, now, out);
+  // Or a process with many scopes would count against kMost for as long as it lives.
+  if (found->second.empty()) open_.erase(found);
+  return out;
+}
+
+void NestedScopes::begin(Blocks& blocks, const Request& request, std::vector<Request>& out) {
+  // So deep nothing nests: releases have been lost.
+  if (blocks.size() == kDeepest) end(blocks, request, *request.expiry, out);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    auto& outer = blocks[i];
+    // Requests of threads look the same, so an outer block that would expire first may be another
+    // thread's: it is suspended while the inner one lasts.
+    if (outer.expiry > *request.expiry) continue;
+    outer.expiry = *request.expiry;
+    if (!std::exchange(outer.suspended, true)) out.push_back(numbered(request, i + 1, {}));
+  }
+  blocks.push_back({*request.expiry - request.armed, *request.expiry, request.signal});
+  out.push_back(numbered(request, blocks.size(), request.expiry));
+}
+
+void NestedScopes::end(Blocks& blocks, const Request& request, TimePoint now,
+                       std::vector<Request>& out) {
+  if (blocks.empty()) return;
+  out.push_back(numbered(request, blocks.size(), {}));
+  blocks.pop_back();
+  if (blocks.empty() || !blocks.back().suspended) return;
+  auto& outer = blocks.back();
+  outer.suspended = false;
+  // Its whole time once more: of two mistakes, the one that ends no process which is in time.
+  outer.expiry = std::max(outer.expiry, now + outer.after);
+  auto again = numbered(request, blocks.size(), outer.expiry);
+  again.signal = outer.signal;
+  again.armed = outer.expiry - outer.after;
+  out.push_back(std::move(again));
+}
+
+void NestedScopes::forget(std::int64_t worker) {
+  const auto first = open_.lower_bound({worker, {}});
+  const auto last = open_.lower_bound({worker + 1, {}});
+  open_.erase(first, last);
+}
+
+const Expired& ExpiredWorker::reason() const {
+  const auto found =
+      std::ranges::find_if(timers, [](const Expired& timer) { return timer.signal > 0; });
+  return found == timers.end() ? timers.front() : *found;
+}
+
+void Deadlines::erase(std::map<Key, Timer>::iterator timer) {
+  // Several timers may expire in the same nanosecond, so the expiry alone names no entry.
+  auto [entry, end] = by_expiry_.equal_range(timer->second.expiry);
+  entry = std::find_if(entry, end, [&](const auto& one) { return one.second == timer->first; });
+  by_expiry_.erase(entry);
+  const auto count = count_.find(std::get<0>(timer->first));
+  if (--count->second == 0) count_.erase(count);
+  timers_.erase(timer);
+}
+
+bool Deadlines::apply(const Request& request) {
+  const Key key{request.worker, request.scope, request.number};
+  // As with torch, the same scope again replaces its timer.
+  if (const auto old = timers_.find(key); old != timers_.end()) erase(old);
+  if (!request.expiry) return true;
+  auto& count = count_[request.worker];
+  // A script that never releases must not fill the agent's memory.
+  if (count >= kMostOfWorker) return false;
+  ++count;
+  timers_.emplace(key, Timer{*request.expiry, request.signal, request.armed});
+  by_expiry_.emplace(*request.expiry, key);
+  return true;
+}
+
+std::optional<TimePoint> Deadlines::next() const {
+  if (by_expiry_.empty()) return std::nullopt;
+  return by_expiry_.begin()->first;
+}
+
+std::vector<ExpiredWorker> Deadlines::take_expired(TimePoint now) {
+  std::vector<ExpiredWorker> workers;
+  while (!by_expiry_.empty() && by_expiry_.begin()->first <= now) {
+    const auto timer = timers_.find(by_expiry_.begin()->second);
+    const auto& [pid, scope, number] = timer->first;
+    auto worker = std::ranges::find(workers, pid, &ExpiredWorker::worker);
+    if (worker == workers.end()) worker = workers.insert(worker, {pid, {}});
+    const auto& [expiry, signal, armed] = timer->second;
+    worker->timers.push_back({scope, expiry, signal, armed});
+    erase(timer);
+  }
+  // A timer that only tells ends no process, whose other timers go on.
+  for (const auto& worker : workers) {
+    if (worker.signal() > 0) forget(worker.worker);
+  }
+  return workers;
+}
+
+void Deadlines::forget(std::int64_t worker) {
+  // The least key that this worker can have: the empty scope and number 0.
+  auto timer = timers_.lower_bound({worker, {}, 0});
+  while (timer != timers_.end() && std::get<0>(timer->first) == worker) erase(timer++);
+}
+
+std::size_t Deadlines::size() const {
+  return timers_.size();
+}
+
+bool Deadlines::has(std::int64_t worker, const std::string& scope, std::uint64_t number) const {
+  return timers_.contains({worker, scope, number});
+}
+
 namespace {
 
 namespace asio = boost::asio;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/channel.hpp"
 
+#include "core/file_io.hpp"
 #include "core/lifetime.hpp"
-#include "core/rate_limited_log.hpp"
-#include "core/temporary_places.hpp"
+#include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "core/write_all.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "spec/agreed_rules.hpp"
 #include "workers/failure.hpp"
 
 #include <cstddef>
@@ -70,5 +71,13 @@ std::string_view last_words(const Failure& failure);
 /// What befell a worker, without its name: "ended with exit code 3 (ValueError: boom)", "was killed
 /// by SIGKILL: the kernel ran out of memory".
 std::string what_happened(const Failure& failure);
+
+/// What ended it, for the restart policy. Pure.
+spec::CauseClass class_of(const Failure& failure);
+
+/// What is alike when the same happens again: the exception's type, or the signal, and where in the
+/// user's program: "ValueError@train.py:7", "SIGSEGV@model.py:12", "exit 3". Messages are left out,
+/// since they name steps, addresses and times. Pure.
+std::string fingerprint_of(const Failure& failure);
 
 }  // namespace elastrun::workers

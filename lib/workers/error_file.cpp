@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/error_file.hpp"
 
-#include "core/escapes.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "files/whole_file.hpp"

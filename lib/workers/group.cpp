@@ -4,7 +4,7 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "process/descendants.hpp"
+#include "process/process_table.hpp"
 #include "process/signals.hpp"
 
 #include <algorithm>

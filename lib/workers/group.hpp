@@ -6,7 +6,6 @@
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "files/blocking_calls.hpp"
-#include "process/descendants.hpp"
 #include "process/launcher.hpp"
 #include "process/process_table.hpp"
 #include "workers/error_file.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/shared_page.hpp"
 
-#include "core/escapes.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -2,7 +2,7 @@
 #include "workers/worker.hpp"
 
 #include "core/log.hpp"
-#include "process/descendants.hpp"
+#include "process/process_table.hpp"
 #include "workers/diagnostics.hpp"
 
 #include <csignal>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "logs/streams.hpp"
+#include "logs/stream_factory.hpp"
 #include "process/launcher.hpp"
 #include "workers/failure.hpp"
 

@@ -6,7 +6,7 @@ set(message_sources lib/rendezvous/wire/messages.cpp lib/spec/agreed_rules.cpp
   lib/core/codec.cpp lib/core/json.cpp lib/core/text.cpp lib/core/error.cpp
   lib/core/fmt.cpp)
 elastrun_fuzz_target(rendezvous_frame SOURCES ${message_sources}
-  lib/net/frame.cpp lib/net/seal.cpp lib/net/bytes.cpp)
+  lib/net/frame.cpp)
 elastrun_fuzz_target(etcd_reader SOURCES ${message_sources}
   lib/rendezvous/election/etcd_reader.cpp lib/rendezvous/election/election_entry.cpp
-  lib/net/bytes.cpp)
+  lib/net/frame.cpp)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "net/bytes.hpp"
+#include "net/frame.hpp"
 #include "store/conversation.hpp"
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/unique_fd.hpp"
-#include "net/bytes.hpp"
+#include "net/frame.hpp"
 #include "store/conversation.hpp"
 #include "store/server.hpp"
 #include "vectors/recording.hpp"

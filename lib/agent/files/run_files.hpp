@@ -9,7 +9,7 @@
 #include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
-#include "files/lanes.hpp"
+#include "files/blocking_calls.hpp"
 #include "process/guardian.hpp"
 #include "process/signals.hpp"
 #include "rendezvous/session/session.hpp"

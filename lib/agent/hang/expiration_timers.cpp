@@ -4,10 +4,10 @@
 #include "core/json.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "files/bounded_call.hpp"
+#include "files/blocking_calls.hpp"
 #include "process/exit_status.hpp"
 #include "process/process_table.hpp"
-#include "timer/torch_request.hpp"
+#include "timer/request_pipe.hpp"
 #include "workers/environment.hpp"
 
 #include <algorithm>

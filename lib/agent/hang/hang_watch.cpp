@@ -6,7 +6,7 @@
 #include "goodput/journals/journal_books.hpp"
 #include "goodput/ledger/phase_bucket.hpp"
 #include "hangs/stacks_report.hpp"
-#include "process/held.hpp"
+#include "process/process_table.hpp"
 #include "rendezvous/membership/ranks.hpp"
 
 #include <algorithm>

@@ -4,7 +4,6 @@
 #include "core/text.hpp"
 #include "process/process_table.hpp"
 #include "process/program_path.hpp"
-#include "process/shell.hpp"
 #include "system/thread_states.hpp"
 
 #include <algorithm>

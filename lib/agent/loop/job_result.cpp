@@ -3,7 +3,7 @@
 #include "agent/loop/job_result.hpp"
 
 #include "core/text.hpp"
-#include "workers/fingerprint.hpp"
+#include "workers/diagnostics.hpp"
 
 #include <fmt/format.h>
 

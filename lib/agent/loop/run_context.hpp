@@ -4,7 +4,7 @@
 #include "agent/loop/fact.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "files/lanes.hpp"
+#include "files/blocking_calls.hpp"
 #include "logs/console.hpp"
 #include "process/guardian.hpp"
 #include "process/job_processes.hpp"

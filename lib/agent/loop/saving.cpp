@@ -3,7 +3,7 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "process/process_status.hpp"
+#include "process/process_table.hpp"
 #include "rendezvous/membership/preemption.hpp"
 #include "workers/diagnostics.hpp"
 

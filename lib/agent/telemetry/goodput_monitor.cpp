@@ -2,7 +2,7 @@
 #include "agent/telemetry/goodput_monitor.hpp"
 
 #include "agent/telemetry/job_records.hpp"
-#include "core/host_name.hpp"
+#include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "goodput/journals/journal_books.hpp"

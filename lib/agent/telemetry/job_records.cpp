@@ -3,7 +3,7 @@
 
 #include "agent/goodput/goodput_account.hpp"
 #include "agent/verdict/verdict.hpp"
-#include "core/host_name.hpp"
+#include "core/host.hpp"
 #include "core/text.hpp"
 #include "goodput/account/node_phase.hpp"
 #include "rendezvous/membership/restart_rule.hpp"

@@ -2,7 +2,7 @@
 #include "agent/telemetry/metrics_sinks.hpp"
 
 #include "agent/files/log_folders.hpp"
-#include "core/host_name.hpp"
+#include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "export/chrome_trace.hpp"
@@ -14,7 +14,7 @@
 #include "export/program_writer.hpp"
 #include "export/stream_sink.hpp"
 #include "export/tensorboard.hpp"
-#include "files/bounded_call.hpp"
+#include "files/blocking_calls.hpp"
 #include "files/whole_file.hpp"
 #include "logs/console.hpp"
 #include "telemetry/metrics.hpp"

@@ -3,7 +3,6 @@
 #include "agent/verdict/verdict.hpp"
 
 #include "agent/round/shared_pages.hpp"
-#include "core/escapes.hpp"
 #include "core/signal_names.hpp"
 #include "core/text.hpp"
 #include "goodput/reports/hints.hpp"

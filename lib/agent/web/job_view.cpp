@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/web/job_view.hpp"
 
-#include "core/host_name.hpp"
+#include "core/host.hpp"
 #include "core/text.hpp"
 #include "goodput/account/node_phase.hpp"
 #include "net/endpoint.hpp"

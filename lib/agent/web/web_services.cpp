@@ -2,7 +2,7 @@
 #include "agent/web/web_services.hpp"
 
 #include "agent/web/page.hpp"
-#include "core/host_name.hpp"
+#include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "export/exposition.hpp"

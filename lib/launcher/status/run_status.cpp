@@ -4,9 +4,8 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "files/bounded_call.hpp"
+#include "files/blocking_calls.hpp"
 #include "net/endpoint.hpp"
-#include "net/outward.hpp"
 #include "process/process_table.hpp"
 #include "runs/dead_runs.hpp"
 #include "workers/command.hpp"

@@ -2,8 +2,8 @@
 #include "rendezvous/coordinator/store_state_file.hpp"
 
 #include "core/codec.hpp"
+#include "core/file_io.hpp"
 #include "core/log.hpp"
-#include "core/read_file.hpp"
 #include "core/text.hpp"
 #include "files/whole_file.hpp"
 

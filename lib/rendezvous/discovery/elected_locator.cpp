@@ -7,7 +7,7 @@
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "net/outward.hpp"
+#include "net/endpoint.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/discovery/world_register.hpp"
 #include "rendezvous/election/election.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "net/seal.hpp"
+#include "net/frame.hpp"
 #include "rendezvous/coordinator/job.hpp"
 #include "rendezvous/discovery/locator.hpp"
 #include "rendezvous/election/leader_lease.hpp"

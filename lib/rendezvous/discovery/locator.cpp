@@ -2,10 +2,10 @@
 
 #include "rendezvous/discovery/locator.hpp"
 
-#include "core/host_name.hpp"
+#include "core/host.hpp"
 #include "core/lifetime.hpp"
 #include "net/dialer.hpp"
-#include "net/outward.hpp"
+#include "net/endpoint.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "net/endpoint.hpp"
-#include "net/seal.hpp"
+#include "net/frame.hpp"
 #include "rendezvous/coordinator/job.hpp"
 #include "store/server.hpp"
 

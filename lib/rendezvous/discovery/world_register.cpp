@@ -2,7 +2,7 @@
 
 #include "rendezvous/discovery/world_register.hpp"
 
-#include "core/read_file.hpp"
+#include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "net/endpoint.hpp"

@@ -3,7 +3,7 @@
 
 #include "core/json.hpp"
 #include "core/text.hpp"
-#include "net/bytes.hpp"
+#include "net/frame.hpp"
 
 #include <fmt/format.h>
 

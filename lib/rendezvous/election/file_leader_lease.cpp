@@ -3,7 +3,7 @@
 #include "rendezvous/election/file_leader_lease.hpp"
 
 #include "core/error.hpp"
-#include "core/host_name.hpp"
+#include "core/host.hpp"
 #include "core/json.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"

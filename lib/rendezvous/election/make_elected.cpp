@@ -2,9 +2,8 @@
 
 #include "rendezvous/election/make_elected.hpp"
 
+#include "core/file_io.hpp"
 #include "core/log.hpp"
-#include "core/read_file.hpp"
-#include "core/temporary_places.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "rendezvous/election/etcd_reader.hpp"

@@ -4,7 +4,7 @@
 #include "core/json.hpp"
 #include "core/log.hpp"
 #include "files/blocking_calls.hpp"
-#include "net/bytes.hpp"
+#include "net/frame.hpp"
 
 #include <cstdlib>
 #include <dlfcn.h>

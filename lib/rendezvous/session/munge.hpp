@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "net/seal.hpp"
+#include "net/frame.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <memory>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "net/seal.hpp"
+#include "net/frame.hpp"
 #include "rendezvous/discovery/locator.hpp"
 #include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/membership/round.hpp"

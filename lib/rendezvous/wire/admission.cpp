@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/wire/admission.hpp"
 
-#include "core/host_name.hpp"
+#include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 

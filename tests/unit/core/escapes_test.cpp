@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/escapes.hpp"
+#include "core/text.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/host_port.hpp"
+#include "core/host.hpp"
 
 #include <doctest/doctest.h>
 

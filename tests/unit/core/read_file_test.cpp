@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/read_file.hpp"
+#include "core/file_io.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/search_path.hpp"
+#include "core/file_io.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/write_all.hpp"
-
+#include "core/file_io.hpp"
 #include "core/unique_fd.hpp"
 
 #include <array>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "files/bounded_call.hpp"
-
+#include "files/blocking_calls.hpp"
 #include "support/no_threads.hpp"
 
 #include <doctest/doctest.h>

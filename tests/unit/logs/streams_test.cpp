@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "logs/streams.hpp"
 
 #include "core/log.hpp"
 #include "logs/stream_factory.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "net/bytes.hpp"
+#include "net/frame.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/frame.hpp"
 
-#include "net/bytes.hpp"
 #include "net/listener.hpp"
 #include "support/hex.hpp"
 

@@ -4,8 +4,8 @@
 #include "core/system_clock.hpp"
 #include "core/unique_fd.hpp"
 #include "net/dialer.hpp"
+#include "net/frame.hpp"
 #include "net/listener.hpp"
-#include "net/seal.hpp"
 #include "support/loop.hpp"
 
 #include <boost/asio/io_context.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/guardian.hpp"
 
-#include "process/descendants.hpp"
+#include "process/process_table.hpp"
 #include "support/children.hpp"
 #include "support/scratch.hpp"
 

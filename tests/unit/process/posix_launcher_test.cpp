@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/posix_launcher.hpp"
 
-#include "process/group_death_signal.hpp"
 #include "process/process_table.hpp"
 #include "support/children.hpp"
 #include "support/scratch.hpp"

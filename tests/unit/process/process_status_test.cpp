@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/process_status.hpp"
-
+#include "process/process_table.hpp"
 #include "support/fake_files.hpp"
 
 #include <csignal>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/shell.hpp"
-
+#include "process/program_path.hpp"
 #include "support/children.hpp"
 
 #include <doctest/doctest.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/wrapper.hpp"
-
+#include "process/job_processes.hpp"
 #include "support/fake_files.hpp"
 
 #include <doctest/doctest.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/election/etcd_reader.hpp"
 
-#include "net/bytes.hpp"
+#include "net/frame.hpp"
 
 #include <doctest/doctest.h>
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/conversation.hpp"
 
-#include "net/bytes.hpp"
+#include "net/frame.hpp"
 
 #include <algorithm>
 #include <doctest/doctest.h>

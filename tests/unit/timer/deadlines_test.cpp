@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "timer/deadlines.hpp"
+#include "timer/watchdog.hpp"
 
 #include <doctest/doctest.h>
 #include <random>

@@ -4,7 +4,6 @@
 #include "core/unique_fd.hpp"
 #include "support/loop.hpp"
 #include "support/scratch.hpp"
-#include "timer/torch_request.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

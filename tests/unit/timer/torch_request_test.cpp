@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "timer/torch_request.hpp"
+#include "timer/request_pipe.hpp"
 
 #include <doctest/doctest.h>
 #include <limits>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workers/fingerprint.hpp"
+#include "workers/diagnostics.hpp"
 
 #include <csignal>
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workers/passing_signals.hpp"
+#include "workers/summons.hpp"
 
 #include <csignal>
 #include <doctest/doctest.h>

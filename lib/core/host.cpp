@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/host_port.hpp"
+
+#include "core/host.hpp"
 
 #include "core/text.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
+#include <array>
 #include <charconv>
 #include <netinet/in.h>
+#include <unistd.h>
 
 namespace elastrun {
 namespace {
@@ -74,6 +77,12 @@ std::expected<HostPort, HostPortFault> parse_host_port(std::string_view text) {
   }
   if (!is_host(halves.host)) return std::unexpected(HostPortFault::Host);
   return found;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  return name.data();
 }
 
 }  // namespace elastrun

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/wrapper.hpp"
 
-#include "process/process_status.hpp"
+#include "process/job_processes.hpp"
+
+#include "process/process_table.hpp"
 
 #include <algorithm>
 #include <array>

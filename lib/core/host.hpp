@@ -24,4 +24,7 @@ enum class HostPortFault { Host, Port };
 /// is a host. If the whole text is no address, the last group is the port: "::1:29500".
 std::expected<HostPort, HostPortFault> parse_host_port(std::string_view text);
 
+/// Name of this machine as gethostname(2) has it: no name server is asked.
+std::string host_name();
+
 }  // namespace elastrun

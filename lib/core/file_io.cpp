@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "core/file_io.hpp"
+
+#include "core/text.hpp"
+#include "core/unique_fd.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <fcntl.h>
+#include <filesystem>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace elastrun {
+
+std::vector<std::string> program_candidates(const std::string& name,
+                                            std::optional<std::string_view> path) {
+  if (name.contains('/')) return {name};
+  std::vector<std::string> places;
+  // Without PATH as confstr(_CS_PATH) says. An empty part of it is the current directory.
+  for (const auto& folder : split(path.value_or("/bin:/usr/bin"), ':')) {
+    places.push_back((folder.empty() ? "." : folder) + "/" + name);
+  }
+  return places;
+}
+
+namespace {
+
+constexpr std::array kVariables{"TMPDIR", "TEMP", "TMP"};
+
+std::string absolute(const std::string& path) {
+  std::error_code error;  // where the current directory is gone, a relative path leads nowhere
+  auto full = std::filesystem::absolute(path, error).lexically_normal().string();
+  while (full.size() > 1 && full.back() == '/') full.pop_back();
+  return error ? path : full;
+}
+
+}  // namespace
+
+bool names_temporary_place() {
+  return std::ranges::any_of(kVariables, [](const char* name) {
+    const char* value = std::getenv(name);
+    return value != nullptr && *value != '\0';
+  });
+}
+
+std::vector<std::string> socket_places() {
+  std::vector<std::string> places{"/tmp", "/dev/shm"};
+  const char* given = std::getenv(kVariables.front());
+  if (given != nullptr && *given != '\0') places.insert(places.begin(), absolute(given));
+  return places;
+}
+
+std::vector<std::string> temporary_places(const std::string& memory) {
+  std::vector<std::string> places;
+  for (const char* name : kVariables) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && *value != '\0') places.push_back(absolute(value));
+  }
+  if (!memory.empty()) places.push_back(memory);
+  for (const char* path : {"/tmp", "/var/tmp", "/usr/tmp"}) places.emplace_back(path);
+  places.push_back(absolute("."));
+  return places;
+}
+
+void open_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    // open(2) takes the lowest free number, which is this one: those below it are open by now.
+    if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+  }
+}
+
+void close_descriptors_from(int first) {
+  if (::syscall(SYS_close_range, first, ~0U, 0) == 0) return;
+  // Linux before 5.9. What we open is close-on-exec anyway; this is for what we inherited.
+  for (int fd = first; fd < 4096; ++fd) ::close(fd);
+}
+
+int write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const auto put = ::write(fd, text.data(), text.size());
+    if (put > 0) {
+      text.remove_prefix(static_cast<std::size_t>(put));
+    } else if (put == 0) {
+      return ENOSPC;  // of a disk; POSIX lets no other file say so
+    } else if (errno == EAGAIN) {
+      pollfd writable{fd, POLLOUT, 0};
+      ::poll(&writable, 1, -1);  // also ends when the reader has gone: the next write tells
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return 0;
+}
+
+namespace {
+
+/// Adds what there is to `text`; the errno of what ended it, 0 at the end of the file.
+int read_into(std::string& text, const std::string& path, std::size_t most) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return errno;
+  // Not by the size that stat(2) tells, which is 0 or 4096 for what the kernel makes up.
+  std::array<char, 4096> piece;
+  while (text.size() < most) {
+    const auto got = ::read(file.get(), piece.data(), std::min(piece.size(), most - text.size()));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return errno;
+    if (got == 0) break;
+    text.append(piece.data(), static_cast<std::size_t>(got));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Result<std::string> read_file(const std::string& path, std::size_t most) {
+  std::string text;
+  const int failed = read_into(text, path, most);
+  if (failed != 0) return std::unexpected(errno_error(Code::Io, path, failed));
+  return text;
+}
+
+std::string read_kernel_file(const std::string& path) {
+  std::string text;
+  // A process that ends while it is read leaves half a file and ESRCH: that half counts.
+  read_into(text, path, std::numeric_limits<std::size_t>::max());
+  return text;
+}
+
+}  // namespace elastrun

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace elastrun {
+
+/// Lists where execvp(3) looks for the program `name`, in this order. `path` is the value of PATH,
+/// if set. A name with a slash is its only candidate.
+std::vector<std::string> program_candidates(const std::string& name,
+                                            std::optional<std::string_view> path);
+
+/// Folders for temporary files, absolute, the best first, as Python's tempfile has them: what
+/// TMPDIR, TEMP and TMP name, /tmp, /var/tmp, /usr/tmp, the current directory. None is looked at:
+/// take the first that can be used. `memory`: one to be taken rather than a disk where the user
+/// has named none; empty: there is none.
+std::vector<std::string> temporary_places(const std::string& memory = {});
+
+/// Folders for a socket, the best first: what TMPDIR names, /tmp, /dev/shm.
+std::vector<std::string> socket_places();
+
+/// True if the user has named one.
+bool names_temporary_place();
+
+/// Opens /dev/null where a program was started without one of its standard streams: what is opened
+/// later must not become 0, 1 or 2, where others would write into it, or be handed it.
+void open_standard_streams();
+
+/// Closes `first` and all descriptors above it. System calls alone: a child may do it before
+/// execve(2) in its parent's memory.
+void close_descriptors_from(int first);
+
+/// Writes all of it, and waits for as long as the reader takes, also where another process that
+/// shares the open file has made it non-blocking (a terminal, a pipe of ssh(1) or node.js). 0 or an
+/// errno.
+int write_all(int fd, std::string_view text);
+
+/// The whole file, or its first `most` bytes. May wait for the file system, or for the writer of a
+/// FIFO. Fails with Io: the path and the reason.
+Result<std::string> read_file(const std::string& path,
+                              std::size_t most = std::numeric_limits<std::size_t>::max());
+
+/// All of a small file that the kernel makes up, of proc(5), sysfs or a cgroup; what could be read
+/// of it, so empty if it is not there or not for us.
+std::string read_kernel_file(const std::string& path);
+
+}  // namespace elastrun
