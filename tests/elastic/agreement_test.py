@@ -8,11 +8,11 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from jobs_test import REQUEUE, SAY, Elastic  # noqa: E402
+from jobs_test import INFO, REQUEUE, SAY, Elastic  # noqa: E402
 from harness import Job, lives, main, wait_until  # noqa: E402
-from ports import listens  # noqa: E402
 
 # Whoever is slow is not lost: a lost agent is known by its connection, which ends with it.
 SLOW_TO_GIVE_UP = "last_call_timeout=1,keep_alive_max_attempt=60"
@@ -81,6 +81,8 @@ def report_of(job: Job) -> dict[str, object]:
 class Verdicts(Elastic):
     """Three agents and a budget of one restart, which one of them uses up."""
 
+    conf = SLOW_TO_GIVE_UP
+
     def fails(self, *end: str) -> list[str]:
         """Steps of a worker that ends like this in both attempts, each time when it is told to."""
         return ["attempt=0", f"wait={self.folder}/fail0", *end, "all",
@@ -88,7 +90,7 @@ class Verdicts(Elastic):
 
     def three(self, *workers: list[str], code: str = "torchrun") -> list[Job]:
         options = ("--max-restarts=1", "--report=report.json", f"--exit-code={code}")
-        return [self.agent("3", *SAY, *steps, options=options, conf=SLOW_TO_GIVE_UP)
+        return [self.agent("3", *SAY, *steps, options=options)
                 for steps in workers]
 
     def spend(self, jobs: list[Job]) -> None:
@@ -164,8 +166,8 @@ class Verdicts(Elastic):
     def test_when_its_victim_on_another_node_is_quicker(self) -> None:
         script = self.folder / "loses.py"
         script.write_text(LOSES_ITS_PEER)
-        jobs = [self.job("2", ["--report=report.json", str(script), str(self.folder), role],
-                         conf=SLOW_TO_GIVE_UP) for role in ("victim", "culprit")]
+        jobs = [self.job("2", ["--report=report.json", str(script), str(self.folder), role])
+                for role in ("victim", "culprit")]
         jobs[1].wait_for("^begins")
         agent = jobs[1].agent()
         self.go.touch()
@@ -182,60 +184,57 @@ class Verdicts(Elastic):
 class Refusals(Elastic):
     """Strangers are told what is wrong, and so is the host; the job goes on without them."""
 
+    conf = SLOW_TO_GIVE_UP
+    mine = {"ELASTRUN_SECRET": "mine", **INFO}
+
     def is_refused(self, host: Job, stranger: Job, told: str, logged: str) -> None:
         self.all_end(stranger, code=1)
         self.assertRegex(stranger.errors(), told)
         self.assertEqual(stranger.output(), "")
         wait_until(lambda: logged in host.errors(), f"{logged!r} is logged:", host.errors)
 
-    def job_goes_on(self, host: Job, **more: object) -> None:
-        more = {"conf": SLOW_TO_GIVE_UP, **more}
-        other = self.agent("2", *SAY, f"wait={self.go}", **more)  # type: ignore[arg-type]
+    def job_goes_on(self, host: Job, **more: Any) -> None:
+        other = self.waits("2", **more)
         self.world(host, other, size=2)
-        self.go.touch()
-        self.all_end(host, other)
+        self.go_on(host, other)
 
     def test_another_run_id(self) -> None:
-        host = self.host("2", *SAY, f"wait={self.go}", run_id="mine", conf=SLOW_TO_GIVE_UP)
+        host = self.listening(self.waits("2", run_id="mine"))
         named = 'the job that meets here is "mine", not "theirs"'
         self.is_refused(host, self.agent("2", *SAY, run_id="theirs"), named,
                         f"refused 127.0.0.1: {named}")
         self.job_goes_on(host, run_id="mine")
 
-    def another_secret(self, conf: str) -> None:
-        host = self.agent("2", *SAY, f"wait={self.go}", conf=conf, env=self.mine)
-        self.wait_for_host()
+    def another_secret(self) -> None:
+        host = self.waits("2", env=self.mine)
+        if "c10d" in self.where[0]:
+            self.listening(host)
+        else:
+            wait_until(lambda: list(self.folder.glob("elastrun-*.json")), "one is elected")
         # Another secret, and none at all.
         for count, env in enumerate(({"ELASTRUN_SECRET": "theirs"}, {}), 1):
-            stranger = self.agent("2", *SAY, conf=conf, env=env)
+            stranger = self.agent("2", *SAY, env=env)
             self.is_refused(host, stranger, r'your secret \(ELASTRUN_SECRET, or secret_file in '
                             r'--rdzv-conf\) is not the one of the job "job"',
                             'refused a connection to the job "job": ')
             wait_until(lambda: len(host.lines(r"does not know this job's secret", host.err)) ==
                        count, "each refusal is logged")
-        self.job_goes_on(host, conf=conf, env=self.mine)
-
-    mine = {"ELASTRUN_SECRET": "mine", "LOGLEVEL": "INFO"}
-
-    def wait_for_host(self) -> None:
-        if "c10d" in self.where[0]:
-            port = int(self.where[1].rsplit(":", 1)[1])
-            wait_until(lambda: listens(port), "the host listens")
-        else:
-            wait_until(lambda: list(self.folder.glob("elastrun-*.json")), "one is elected")
+        self.job_goes_on(host, env=self.mine)
 
     def test_another_secret(self) -> None:
-        self.another_secret(SLOW_TO_GIVE_UP)
+        self.another_secret()
 
     def test_another_secret_where_a_file_tells_the_place(self) -> None:
-        self.another_secret(self.by_file() + ",join_timeout=20")
+        self.by_file()
+        self.conf += ",join_timeout=20"
+        self.another_secret()
 
     def test_a_secret_in_a_file_is_the_same_secret(self) -> None:
         secret = self.folder / "secret"
         secret.write_text("mine\n")
         secret.chmod(0o600)
-        host = self.host("2", *SAY, f"wait={self.go}", env=self.mine, conf=SLOW_TO_GIVE_UP)
-        self.job_goes_on(host, conf=f"{SLOW_TO_GIVE_UP},secret_file={secret}")
+        host = self.listening(self.waits("2", env=self.mine))
+        self.job_goes_on(host, conf=f"{self.conf},secret_file={secret}")
 
 
 class Barrier(Elastic):
@@ -258,11 +257,13 @@ class Barrier(Elastic):
 class Requeue(Elastic):
     """The hint for the scheduler, by the variables that Slurm sets in a real allocation."""
 
+    conf = SLOW_TO_GIVE_UP
+
     def test_is_named_when_the_node_is_lost_that_coordinates(self) -> None:
         env = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": "2"}
         options = ("--report=report.json",)
-        host = self.host("2", *SAY, "stay", options=options, conf=SLOW_TO_GIVE_UP, env=env)
-        other = self.agent("2", *SAY, "stay", options=options, conf=SLOW_TO_GIVE_UP, env=env)
+        host = self.host("2", *SAY, "stay", options=options, env=env)
+        other = self.agent("2", *SAY, "stay", options=options, env=env)
         self.world(host, other, size=2)
         self.kill(host)
         self.all_end(other, code=REQUEUE)

@@ -16,11 +16,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from jobs_test import SAY, Elected  # noqa: E402
-from harness import Job, main, wait_until  # noqa: E402
+from harness import main, wait_until  # noqa: E402
 from ports import free_port  # noqa: E402
 
-CONF = "last_call_timeout=1,lease_ttl=4"
-LOGIN = CONF + ",user=job,password=sesame"
+LOGIN = ",user=job,password=sesame"
 
 
 def ask(url: str, path: str, **body: object) -> dict[str, object]:
@@ -40,6 +39,8 @@ def answers(url: str) -> bool:
 
 @unittest.skipUnless(shutil.which("etcd"), "no etcd in PATH (Debian: etcd-server)")
 class Etcd(Elected):
+    conf = "last_call_timeout=1,lease_ttl=4"
+
     def setUp(self) -> None:
         super().setUp()
         self.servers: list[subprocess.Popen[bytes]] = []
@@ -68,17 +69,13 @@ class Etcd(Elected):
         ends = ",".join(re.sub("^https?://", "", url) for url in urls)
         self.where = ["--rdzv-backend=etcd", f"--rdzv-endpoint={ends}"]
 
-    def two(self, conf: str = "") -> list[Job]:
-        return [self.agent("2", *SAY, f"wait={self.go}", conf=CONF + conf) for _ in range(2)]
-
     def two_meet(self, conf: str = "") -> None:
-        jobs = self.two(conf)
+        jobs = [self.waits("2", conf=self.conf + conf) for _ in range(2)]
         self.world(*jobs, size=2)
-        self.go.touch()
-        self.all_end(*jobs)
+        self.go_on(*jobs)
 
     def is_refused(self, why: str, conf: str = "") -> None:
-        job = self.agent("2", *SAY, conf=f"{CONF},join_timeout=10{conf}")
+        job = self.agent("2", *SAY, conf=f"{self.conf},join_timeout=10{conf}")
         self.assertEqual(job.end(), 1, job.errors())
         self.assertRegex(job.errors(), why)
         self.assertEqual(job.output(), "")
@@ -95,7 +92,7 @@ class Places(Etcd):
 
     def test_a_leader_that_dies_takes_no_word_of_who_saves_along(self) -> None:
         self.meet_at(self.start())
-        self.leave_the_successor(CONF)
+        self.leave_the_successor()
 
     def test_three_members_lose_their_leader(self) -> None:
         peers = [f"http://127.0.0.1:{free_port()}" for _ in range(3)]
@@ -112,7 +109,7 @@ class Places(Etcd):
             self.servers[leader].kill()
             self.servers[leader].wait()
 
-        self.restart_after(lose_the_leader, CONF)
+        self.restart_after(lose_the_leader)
 
 
 class Guarded(Etcd):
@@ -141,6 +138,8 @@ class Logins(Guarded):
         self.guard()
 
     def test_a_token_that_a_restart_has_lost(self) -> None:
+        self.conf += LOGIN
+
         def restart() -> None:
             server = self.servers.pop()
             server.kill()
@@ -148,10 +147,10 @@ class Logins(Guarded):
             self.servers.append(subprocess.Popen(server.args, stdout=subprocess.DEVNULL,
                                                  stderr=subprocess.DEVNULL))
 
-        self.restart_after(restart, LOGIN)
+        self.restart_after(restart)
 
     def test_with_the_password(self) -> None:
-        self.two_meet(",user=job,password=sesame")
+        self.two_meet(LOGIN)
 
     def test_with_the_password_in_a_file(self) -> None:
         file = self.folder / "password"
@@ -167,7 +166,7 @@ class Logins(Guarded):
         self.is_refused("(?i)etcd.*(user name|permission|token)")
 
     def test_a_place_that_is_not_allowed_is_named(self) -> None:
-        self.is_refused("(?i)permission denied", ",user=job,password=sesame,etcd_prefix=/other")
+        self.is_refused("(?i)permission denied", LOGIN + ",etcd_prefix=/other")
 
 
 @unittest.skipUnless(shutil.which("openssl"), "no openssl in PATH to make keys with")
@@ -184,6 +183,8 @@ class SignedTokens(Guarded):
                    f"jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=10m")
 
     def test_users_that_change_end_no_job(self) -> None:
+        self.conf += LOGIN
+
         def change() -> None:
             """Tokens of before are refused: the revision of the auth store is old."""
             root = ask(self.url, "/v3/auth/authenticate", name="root", password="of the root")
@@ -192,7 +193,7 @@ class SignedTokens(Guarded):
                                              {"Authorization": str(root["token"])})
             urllib.request.urlopen(request, timeout=5).close()
 
-        self.restart_after(change, LOGIN)
+        self.restart_after(change)
 
 
 @unittest.skipUnless(shutil.which("openssl"), "no openssl in PATH to make certificates with")
@@ -224,32 +225,32 @@ class Certificates(Etcd):
         self.meet_at(self.start("--cert-file", f"{self.folder}/server.pem", "--key-file",
                                 f"{self.folder}/server.key", *more, tls=True))
 
-    def conf(self, **names: str) -> str:
+    def secured(self, **names: str) -> str:
         return ",protocol=https" + "".join(f",{key}={self.folder}/{name}"
                                            for key, name in names.items())
 
     def test_https(self) -> None:
         self.serve()
-        self.two_meet(self.conf(cacert="ca.pem"))
+        self.two_meet(self.secured(cacert="ca.pem"))
 
     def test_an_authority_that_is_not_ours_is_named(self) -> None:
         self.make_authority("other")
         self.serve()
-        self.is_refused("(?i)certificate verify failed|self.signed", self.conf(cacert="other.pem"))
+        self.is_refused("(?i)certificate verify failed|self.signed", self.secured(cacert="other.pem"))
 
     def test_a_client_certificate(self) -> None:
         self.make("client", "ca")
         self.serve("--client-cert-auth", "--trusted-ca-file", f"{self.folder}/ca.pem")
-        self.two_meet(self.conf(cacert="ca.pem", ssl_cert="client.pem", ssl_cert_key="client.key"))
+        self.two_meet(self.secured(cacert="ca.pem", ssl_cert="client.pem", ssl_cert_key="client.key"))
 
     def test_without_the_client_certificate(self) -> None:
         self.serve("--client-cert-auth", "--trusted-ca-file", f"{self.folder}/ca.pem")
-        self.is_refused("(?i)certificate", self.conf(cacert="ca.pem"))
+        self.is_refused("(?i)certificate", self.secured(cacert="ca.pem"))
 
     def test_half_of_a_client_certificate(self) -> None:
         self.serve()
         self.is_refused("needs both ssl_cert and ssl_cert_key",
-                        self.conf(cacert="ca.pem", ssl_cert="server.pem"))
+                        self.secured(cacert="ca.pem", ssl_cert="server.pem"))
 
 
 del Elected, Etcd, Guarded  # bases: not to be run by themselves

@@ -8,30 +8,26 @@ import ctypes
 import json
 import subprocess
 import sys
-import tempfile
 import time
-import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
-from harness import Job, main, stub, wait_until  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from jobs_test import INFO, Elastic  # noqa: E402
+from harness import Job, main, wait_until  # noqa: E402
 
-SHORT_TIMES = "keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=1,lease_ttl=1"
-# isolation_timeout: raised to what a member needs to stop, so that about two seconds without a
-# renewal stop the workers.
-CONF = SHORT_TIMES + ",isolation_timeout=1"
 LIBC = ctypes.CDLL(None, use_errno=True)
 FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2  # <linux/falloc.h>
-SAY = ["env=WORLD_SIZE", "env=TORCHELASTIC_RESTART_COUNT"]
 
 
-class FullDisk(unittest.TestCase):
+class FullDisk(Elastic):
+    # isolation_timeout: raised to what a member needs to stop, so that about two seconds without a
+    # renewal stop the workers.
+    conf = "last_call_timeout=1,lease_ttl=1,isolation_timeout=1"
+
     def setUp(self) -> None:
-        self.stack = contextlib.ExitStack()
-        self.addCleanup(self.stack.close)
-        self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="full.")))
-        self.go = self.folder / "go"
+        super().setUp()
         self.disk = self.mount()
+        self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.disk}"]
 
     def mount(self) -> Path:
         """A file system of 64 KiB, of a process that alone has it mounted, and dies with us."""
@@ -48,11 +44,8 @@ class FullDisk(unittest.TestCase):
             self.skipTest(f"no file system can be mounted here: {said}")
         return Path(f"/proc/{holder.pid}/root{point}")
 
-    def agent(self, nodes: str, conf: str = CONF) -> Job:
-        return self.stack.enter_context(Job(
-            "--rdzv-backend=file", f"--rdzv-endpoint={self.disk}", f"--rdzv-conf={conf}",
-            f"--nnodes={nodes}", "--rdzv-id=job", "--nproc-per-node=1", "--shutdown-timeout=1",
-            *stub(*SAY, f"wait={self.go}"), env={"LOGLEVEL": "INFO"}))
+    def member(self, nodes: str) -> Job:
+        return self.waits(nodes, options=("--shutdown-timeout=1",), env=INFO)
 
     def fill(self) -> None:
         with open(self.disk / "filler", "wb", buffering=0) as file, \
@@ -91,49 +84,43 @@ class FullDisk(unittest.TestCase):
         """For so long that a lease which is not renewed would have lapsed, and workers ended."""
         last = self.heartbeat() + heartbeats
         wait_until(lambda: self.heartbeat() >= last or any(
-            "could not renew" in job.errors() or len(job.lines("^WORLD_SIZE=")) > 1
+            "could not renew" in job.errors() or len(self.worlds(job)) > 1
             for job in jobs), "it is renewed, or not")
         for job in jobs:
-            self.assertEqual(len(job.lines("^WORLD_SIZE=")), 1, job.errors())
+            self.assertEqual(len(self.worlds(job)), 1, job.errors())
 
     def test_a_full_disk_stops_nobody(self) -> None:
-        jobs = [self.agent("2"), self.agent("2")]
+        jobs = [self.member("2"), self.member("2")]
         for job in jobs:
             job.wait_for("^WORLD_SIZE=2")
         self.fill()
         self.renews(*jobs)
         (self.disk / "filler").unlink()
         self.renews(*jobs)
-        self.go.touch()
-        for job in jobs:
-            self.assertEqual(job.end(), 0, job.errors())
-            self.assertEqual(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)"), ["0"])
-            job.nothing_left()
+        self.go_on(*jobs)
+        self.assertEqual([self.attempts(job) for job in jobs], [["0"]] * 2)
         # The end of the job is kept there, and nothing else.
         self.assertEqual({path.name for path in self.disk.iterdir()},
                          {"elastrun-job.json", "elastrun-job.json.lock"})
 
     def test_the_world_of_a_full_disk_is_recorded(self) -> None:
         # A round begins only once it is recorded, and a successor is elected by the same file.
-        first = self.agent("1:2")
+        first = self.member("1:2")
         first.wait_for("^WORLD_SIZE=1")
         self.fill()
-        second = self.agent("1:2")
-        for job in (first, second):
-            wait_until(lambda j=job: j.lines("^WORLD_SIZE=2"), "a world of 2:", job.errors)
+        second = self.member("1:2")
+        self.world(first, second, size=2)
         leader = first if "coordinates the job" in first.errors() else second
         other = second if leader is first else first
         leader.process.terminate()
         self.assertNotEqual(leader.end(), 0)
-        wait_until(lambda: (other.lines(r"^WORLD_SIZE=(\d)") or [""])[-1] == "1",
-                   "the other one goes on:", other.errors)
-        self.go.touch()
-        self.assertEqual(other.end(), 0, other.errors())
-        for job in (first, second):
-            job.nothing_left()
+        self.world(other, size=1)
+        self.go_on(other)
+        leader.nothing_left()
 
     def test_renewals_that_find_no_room_are_told_once(self) -> None:
-        job = self.agent("1:2", SHORT_TIMES)
+        self.conf = "last_call_timeout=1,lease_ttl=1"
+        job = self.member("1:2")
         job.wait_for("^WORLD_SIZE=1")
         self.fill()
         said = "cannot renew its election; make room there"
@@ -145,10 +132,10 @@ class FullDisk(unittest.TestCase):
             self.renews(job, heartbeats=3)
             self.fill()
         self.assertEqual(job.errors().count(said), 2, job.errors())
-        self.go.touch()
-        self.assertEqual(job.end(), 0, job.errors())
-        job.nothing_left()
+        self.go_on(job)
 
+
+del Elastic  # a base: not to be run by itself
 
 if __name__ == "__main__":
     main()

@@ -21,6 +21,7 @@ import unittest
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
 from harness import Job, lives, main_side_by_side, stub, wait_until  # noqa: E402
@@ -28,11 +29,14 @@ from ports import free_port, listens  # noqa: E402
 
 REQUEUE = 75
 CTL = str(Path(sys.argv[1]).with_name("elastrunctl"))
+INFO = {"LOGLEVEL": "INFO"}
 SAY = ["env=RANK", "env=WORLD_SIZE", "env=TORCHELASTIC_RESTART_COUNT"]
 
 
 class Elastic(unittest.TestCase):
     """Each test has a folder for files that tell workers to go on, and ends all of its agents."""
+
+    conf = "last_call_timeout=1"
 
     def setUp(self) -> None:
         self.stack = contextlib.ExitStack()
@@ -41,33 +45,49 @@ class Elastic(unittest.TestCase):
         self.go = self.folder / "go"
         self.where = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
 
-    def agent(self, nodes: str, *steps: str, options: tuple[str, ...] = (),
-              conf: str = "last_call_timeout=1", run_id: str = "job",
-              env: dict[str, str] | None = None) -> Job:
-        return self.job(nodes, [*options, *stub(*steps)], conf=conf, run_id=run_id, env=env)
-
-    def job(self, nodes: str, words: list[str], conf: str = "last_call_timeout=1",
-            run_id: str = "job", env: dict[str, str] | None = None) -> Job:
+    def job(self, nodes: str, words: list[str], conf: str = "", run_id: str = "job",
+            env: dict[str, str] | None = None) -> Job:
         return self.stack.enter_context(Job(
             *self.where, f"--nnodes={nodes}", f"--rdzv-id={run_id}", "--nproc-per-node=1",
-            f"--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2,{conf}", *words, env=env))
+            f"--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2,{conf or self.conf}",
+            *words, env=env))
 
-    def host(self, nodes: str, *steps: str, options: tuple[str, ...] = (),
-             conf: str = "last_call_timeout=1", run_id: str = "job",
-             env: dict[str, str] | None = None) -> Job:
+    def agent(self, nodes: str, *steps: str, options: tuple[str, ...] = (), **more: Any) -> Job:
+        return self.job(nodes, [*options, *stub(*steps)], **more)
+
+    def waits(self, nodes: str, **more: Any) -> Job:
+        """Its worker says what it has, and waits until it may go."""
+        return self.agent(nodes, *SAY, f"wait={self.go}", **more)
+
+    def listening(self, job: Job) -> Job:
         """The agent that hosts the rendezvous: nobody else is there yet."""
-        job = self.agent(nodes, *steps, options=options, conf=conf, run_id=run_id, env=env)
         port = int(self.where[1].rsplit(":", 1)[1])
         wait_until(lambda: listens(port), "the host listens")
         return job
 
-    def by_file(self) -> str:
+    def host(self, nodes: str, *steps: str, **more: Any) -> Job:
+        return self.listening(self.agent(nodes, *steps, **more))
+
+    def by_file(self) -> None:
         self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.folder}"]
-        return "last_call_timeout=1,lease_ttl=1"
+        self.conf = "last_call_timeout=1,lease_ttl=1"
+
+    def elected(self, job: Job) -> Job:
+        job.wait_for("coordinates the job", path=job.err)
+        return job
+
+    def spares(self, nodes: str, count: int = 2) -> list[Job]:
+        spares = [self.waits(nodes, env=INFO) for _ in range(count)]
+        for spare in spares:
+            spare.wait_for("is a spare", path=spare.err)
+        return spares
+
+    def worlds(self, job: Job) -> list[str]:
+        return job.lines(r"^WORLD_SIZE=(\d+)")
 
     def world(self, *jobs: Job, size: int) -> None:
         for job in jobs:
-            wait_until(lambda j=job: (j.lines(r"^WORLD_SIZE=(\d+)") or [""])[-1] == str(size)
+            wait_until(lambda j=job: self.worlds(j)[-1:] == [str(size)]
                        or j.process.poll() is not None, f"a world of {size}:",
                        lambda: "".join(one.errors() for one in jobs))
             self.assertIsNone(job.process.poll(), job.errors())
@@ -77,160 +97,88 @@ class Elastic(unittest.TestCase):
             self.assertEqual(job.end(), code, job.errors())
             job.nothing_left()
 
+    def go_on(self, *jobs: Job) -> None:
+        self.go.touch()
+        self.all_end(*jobs)
+
+    def attempts(self, job: Job) -> list[str]:
+        return job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")
+
     def kill(self, job: Job) -> None:
         for pid in (job.process.pid, job.agent()):
             os.kill(pid, signal.SIGKILL)
         job.nothing_left()
 
+    def waits_or_begins(self, job: Job, told: int, worlds: int) -> None:
+        """Until it says once more that it waits for others to stop, and it has begun no world."""
+        wait_until(lambda: job.errors().count("to stop ") > told or len(self.worlds(job)) > worlds,
+                   "it waits, or does not")
+        self.assertEqual(len(self.worlds(job)), worlds, job.errors())
+
+    def saver(self, nodes: str, **more: Any) -> Job:
+        """Its worker saves until self.saved exists when it is told to stop."""
+        self.saved = self.folder / "saved"
+        return self.job(nodes, [
+            "--no-python", "sh", "-c", f"trap 'echo saving; until [ -e {self.saved} ]; do sleep "
+            "0.02; done; echo has saved; exit 0' TERM; echo WORLD_SIZE=$WORLD_SIZE; until "
+            f"[ -e {self.go} ]; do sleep 0.02; done"], **more)
+
     def leave_saving(self, leaver: Job, *others: Job) -> None:
-        """The leaver's worker saves until self.saved exists; the others' words are SAY, wait."""
         self.world(leaver, *others, size=len(others) + 1)
-        before = [len(job.lines(r"^WORLD_SIZE=")) for job in others]
+        before = [len(self.worlds(job)) for job in others]
         leaver.process.send_signal(signal.SIGTERM)
         leaver.wait_for(r"^saving")
         for job, count in zip(others, before):
-            wait_until(lambda j=job, n=count: "to stop its workers" in j.errors()
-                       or len(j.lines(r"^WORLD_SIZE=")) > n, "the others wait, or do not")
-            self.assertEqual(len(job.lines(r"^WORLD_SIZE=")), count, job.errors())
-        (self.folder / "saved").touch()
+            self.waits_or_begins(job, 0, count)
+        self.saved.touch()
         self.assertNotEqual(leaver.end(), 0)
         self.assertEqual(leaver.lines(r"^has saved"), ["has saved"])
         self.world(*others, size=len(others))
-        self.go.touch()
-        self.all_end(*others)
-
-    def saver(self) -> list[str]:
-        saved = self.folder / "saved"
-        return ["--no-python", "sh", "-c",
-                f"trap 'echo saving; until [ -e {saved} ]; do sleep 0.02; done; echo has saved;"
-                " exit 0' TERM; echo WORLD_SIZE=$WORLD_SIZE;"
-                f" until [ -e {self.go} ]; do sleep 0.02; done"]
-
-    def leave_the_successor(self, conf: str) -> None:
-        """The coordinator is killed while a member saves: who follows must know of that, too."""
-        first = self.agent("1:3", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
-        wait_until(lambda: "coordinates the job" in first.errors() or
-                   first.process.poll() is not None, "the first is elected:", first.errors)
-        leaver = self.job("1:3", self.saver(), conf=conf)
-        last = self.agent("1:3", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
-        self.world(first, leaver, last, size=3)
-        count = len(last.lines(r"^WORLD_SIZE="))
-        waits = "to stop its workers"
-        leaver.process.send_signal(signal.SIGTERM)
-        leaver.wait_for(r"^saving")
-        last.wait_for(waits, 1, last.err)
-        told = last.errors().count(waits)
-        self.kill(first)
-        last.wait_for("coordinates the job", 1, last.err)
-        wait_until(lambda: last.errors().count(waits) > told
-                   or len(last.lines(r"^WORLD_SIZE=")) > count, "it waits, or does not")
-        self.assertEqual(len(last.lines(r"^WORLD_SIZE=")), count, last.errors())
-        (self.folder / "saved").touch()
-        leaver.end()
-        self.assertEqual(leaver.lines(r"^has saved"), ["has saved"])
-        # Nobody can tell the successor: it waits as long as the save might have taken.
-        self.world(last, size=1)
-        self.go.touch()
-        self.all_end(last)
+        self.go_on(*others)
 
     def wait_for_the_saver(self, saver: Job, *others: Job) -> None:
         """The saver's connection or its coordinator is gone: nobody begins before it has saved."""
-        counts = {job: len(job.lines(r"^WORLD_SIZE=")) for job in others}
+        counts = {job: len(self.worlds(job)) for job in others}
         told = {job: job.errors().count("to stop ") for job in others}
         wait_until(lambda: any(job.errors().count("to stop ") > told[job]
-                               or len(job.lines(r"^WORLD_SIZE=")) > counts[job] for job in others),
+                               or len(self.worlds(job)) > counts[job] for job in others),
                    "the others wait, or do not")
         for job in others:
-            self.assertEqual(len(job.lines(r"^WORLD_SIZE=")), counts[job], job.errors())
+            self.assertEqual(len(self.worlds(job)), counts[job], job.errors())
         self.assertEqual(saver.lines(r"^has saved"), [])
-        (self.folder / "saved").touch()
+        self.saved.touch()
         saver.wait_for(r"^WORLD_SIZE=", 2)
-        self.go.touch()
-        self.all_end(saver, *others)
+        self.go_on(saver, *others)
 
-    def elect_first(self, nodes: str, conf: str, *options: str) -> Job:
-        first = self.agent(nodes, *SAY, f"wait={self.go}", conf=conf, options=options,
-                           env={"LOGLEVEL": "INFO"})
-        wait_until(lambda: "coordinates the job" in first.errors() or
-                   first.process.poll() is not None, "the first is elected:", first.errors)
-        return first
-
-    def save_beyond_the_leader(self, conf: str) -> None:
-        """The coordinator ends in order while a member saves that it told to stop."""
-        first = self.elect_first("2", conf)
-        saver = self.job("2", self.saver(), conf=conf)
-        self.world(first, saver, size=2)
-        spares = [self.agent("2", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
-                  for _ in range(2)]
-        for spare in spares:
-            spare.wait_for("is a spare", 1, spare.err)
-        first.process.send_signal(signal.SIGTERM)
-        saver.wait_for(r"^saving")
-        self.wait_for_the_saver(saver, *spares)
-
-    def save_beyond_the_crash(self, conf: str) -> None:
-        """The coordinator is killed: one member is back at once, another one saves."""
-        first = self.elect_first("3", conf)
-        quick = self.agent("3", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
-        saver = self.job("3", self.saver(), conf=conf)
-        self.world(first, quick, saver, size=3)
-        spares = [self.agent("3", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
-                  for _ in range(2)]
-        for spare in spares:
-            spare.wait_for("is a spare", 1, spare.err)
-        self.kill(first)
-        saver.wait_for(r"^saving")
-        self.wait_for_the_saver(saver, quick, *spares)
-
-    def leave_as_elected(self, conf: str) -> None:
-        first = self.job("1:3", self.saver(), conf=conf, env={"LOGLEVEL": "INFO"})
-        wait_until(lambda: "coordinates the job" in first.errors() or
-                   first.process.poll() is not None, "the first is elected:", first.errors)
-        others = [self.agent("1:3", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
-                  for _ in range(2)]
-        self.leave_saving(first, *others)
-
-    def serve(self, first: Job, second: Job) -> None:
-        self.world(first, second, size=2)
-        port = int(second.lines(r"^MASTER_PORT=(\d+)")[0])
-        wait_until(lambda: "ends with the last of them" in first.errors() or
-                   first.process.poll() is not None, "the time of the barrier is over")
-        self.assertIsNone(first.process.poll(), first.errors())
-        self.assertTrue(listens(port))
-        self.go.touch()
-        self.all_end(second, first)
-        for job in (first, second):
-            self.assertEqual(len(job.lines(r"^WORLD_SIZE=")), 1, job.errors())
-            self.assertEqual(job.errors().count("ends with the last of them"),
-                             1 if job is first else 0)
-
-    def pair(self, first: list[str], second: list[str], conf: str = "last_call_timeout=1",
-             barrier: str = "0") -> None:
-        say = [*SAY, "env=MASTER_PORT"]
-        options = (f"--exit-barrier-timeout={barrier}",)
-        info = {"LOGLEVEL": "INFO"}
-        one = self.agent("2", *say, options=(*options, *first), conf=conf, env=info)
+    def pair(self, first: list[str], second: list[str], barrier: str = "0") -> None:
+        """One that has finished serves the other one beyond its exit barrier."""
+        steps, options = [*SAY, "env=MASTER_PORT"], (f"--exit-barrier-timeout={barrier}",)
+        one = self.agent("2", *steps, options=(*options, *first), env=INFO)
         if "c10d" in self.where[0]:
-            port = int(self.where[1].rsplit(":", 1)[1])
-            wait_until(lambda: listens(port), "the host listens")
+            self.listening(one)
         elif not first:
-            wait_until(lambda: "coordinates the job" in one.errors() or
-                       one.process.poll() is not None, "the first is elected:", one.errors)
-        two = self.agent("2", *say, f"wait={self.go}", options=(*options, *second), conf=conf)
-        self.serve(one, two)
+            self.elected(one)
+        two = self.agent("2", *steps, f"wait={self.go}", options=(*options, *second))
+        self.world(one, two, size=2)
+        port = int(two.lines(r"^MASTER_PORT=(\d+)")[0])
+        one.wait_for("ends with the last of them", path=one.err)
+        self.assertIsNone(one.process.poll(), one.errors())
+        self.assertTrue(listens(port))
+        self.go_on(two, one)
+        for job in (one, two):
+            self.assertEqual(len(self.worlds(job)), 1, job.errors())
+            self.assertEqual(job.errors().count("ends with the last of them"), int(job is one))
 
-    def name_the_unable(self, conf: str, first: bool) -> None:
+    def name_the_unable(self, first: bool) -> None:
         """The others would wait for half an hour by their options. `first`: it waits for them."""
-        conf += ",join_timeout=1800"
-        unable = ["--no-python", "./no-such-program"]
-        able = [*SAY, f"wait={self.go}"]
+        conf, unable = self.conf + ",join_timeout=1800", ["--no-python", "./no-such-program"]
         if first:
             one = self.job("2", unable, conf=conf)
-            one.wait_for("cannot take part", 1, one.err)
-            other = self.agent("2", *able, conf=conf)
+            one.wait_for("cannot take part", path=one.err)
+            other = self.waits("2", conf=conf)
         else:
-            other = self.agent("2", *able, conf=conf, env={"LOGLEVEL": "INFO"})
-            other.wait_for("waiting for 1 more", 1, other.err)
+            other = self.waits("2", conf=conf, env=INFO)
+            other.wait_for("waiting for 1 more", path=other.err)
             one = self.job("2", unable, conf=conf)
         self.all_end(one, other, code=1)
         for job in (one, other):
@@ -238,45 +186,96 @@ class Elastic(unittest.TestCase):
         self.assertRegex(other.errors(), r"node \S+ cannot start its workers: ")
         self.assertEqual(other.lines(r"^RANK="), [])
 
-    def check_a_long_foreign_error(self, conf: str) -> None:
+    def tell_a_long_error(self) -> None:
         """It reaches every node, costs its restart and is the verdict."""
-        script = self.folder / "lament.py"
-        script.write_text(LAMENT)
-        words = ["--nnodes=2", "--rdzv-id=job", "--nproc-per-node=1", "--max-restarts=1",
-                 f"--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2,{conf}"]
-        victim = self.stack.enter_context(Job(*self.where, *words, str(script), str(self.go)))
-        other = self.agent("2", *SAY, "stay", options=("--max-restarts=1",), conf=conf)
+        (self.folder / "lament.py").write_text(LAMENT)
+        once = "--max-restarts=1"
+        victim = self.job("2", [once, f"{self.folder}/lament.py", str(self.go)])
+        other = self.agent("2", *SAY, "stay", options=(once,))
         self.world(other, size=2)
         self.go.touch()
         self.all_end(victim, other, code=1)
-        self.assertEqual(other.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)"), ["0", "1"])
+        self.assertEqual(self.attempts(other), ["0", "1"])
         self.assertIn("\u20ac" * 100, other.errors())
+
+    def outlive_a_freeze(self) -> None:
+        """The whole job is frozen for longer than a lease (a suspended machine): when it wakes,
+        heartbeats, renewal, look and campaign are due in the same moment. It just goes on."""
+        jobs = [self.agent("2", "pid", *SAY, f"wait={self.go}") for _ in range(2)]
+        self.world(*jobs, size=2)
+        frozen = [pid for job in jobs for pid in
+                  (job.process.pid, job.agent(), *map(int, job.lines(r"^pid (\d+)")))]
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(5)  # a lease and more; nothing but time can end one
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(3)  # as long as one that is given up is told
+        self.go_on(*jobs)
+        for job in jobs:
+            self.assertEqual((self.worlds(job), self.attempts(job)), (["2"], ["0"]), job.errors())
 
 
 class Elected(Elastic):
-    """What jobs go through whose coordinator is elected, whatever register elects it."""
+    """What jobs go through whose coordinator is elected."""
 
-    def survive_the_first(self, conf: str) -> None:
-        jobs = [self.agent("2:3", *SAY, f"wait={self.go}", conf=conf) for _ in range(3)]
+    def elect_first(self, nodes: str, *options: str) -> Job:
+        return self.elected(self.waits(nodes, options=options, env=INFO))
+
+    def leave_the_successor(self) -> None:
+        """The coordinator is killed while a member saves: who follows must know of that, too."""
+        first, leaver = self.elect_first("1:3"), self.saver("1:3")
+        last = self.waits("1:3", env=INFO)
+        self.world(first, leaver, last, size=3)
+        count = len(self.worlds(last))
+        leaver.process.send_signal(signal.SIGTERM)
+        leaver.wait_for(r"^saving")
+        last.wait_for("to stop its workers", path=last.err)
+        told = last.errors().count("to stop ")
+        self.kill(first)
+        self.elected(last)
+        self.waits_or_begins(last, told, count)
+        self.saved.touch()
+        leaver.end()
+        self.assertEqual(leaver.lines(r"^has saved"), ["has saved"])
+        # Nobody can tell the successor: it waits as long as the save might have taken.
+        self.world(last, size=1)
+        self.go_on(last)
+
+    def restart_after(self, harm: Callable[[], None]) -> None:
+        """Harm is done to the register, and at once a round is to be formed."""
+        fail = self.folder / "fail"
+        failing = ["attempt=0", f"wait={fail}", "exit=3", "all"]
+        jobs = [self.agent("2", *SAY, *steps, f"wait={self.go}", options=("--max-restarts=1",))
+                for steps in ([], failing)]
+        self.world(*jobs, size=2)
+        harm()
+        fail.touch()
+        for job in jobs:
+            job.wait_for(r"^TORCHELASTIC_RESTART_COUNT=1")
+        self.go_on(*jobs)
+
+
+class Registers:
+    """What holds for each register that elects: see ByFile and Etcd."""
+
+    def test_a_job_outlives_each_of_its_coordinators(self) -> None:
+        jobs = [self.waits("2:3") for _ in range(3)]
         self.world(*jobs, size=3)
         # One of them coordinates. Killing all but two in turn, with a newcomer each, meets it.
         for _ in range(3):
-            victim = jobs.pop(0)
-            self.kill(victim)
-            jobs.append(self.agent("2:3", *SAY, f"wait={self.go}", conf=conf))
+            self.kill(jobs.pop(0))
+            jobs.append(self.waits("2:3"))
             jobs[-1].wait_for(r"^WORLD_SIZE=3")
             self.world(*jobs, size=3)
-        self.go.touch()
-        self.all_end(*jobs)
+        self.go_on(*jobs)
 
-    def outlive_a_pause(self, conf: str) -> None:
+    def test_a_paused_coordinator_does_no_harm_when_it_wakes(self) -> None:
         """The one that is paused while another is elected finds out, when it wakes, that it was
         succeeded: it stops its old group, and becomes a member again."""
         say = ["pid", *SAY, f"wait={self.go}"]
-        first = self.agent("2:3", *say, conf=conf, env={"LOGLEVEL": "INFO"})
-        wait_until(lambda: "coordinates the job" in first.errors() or
-                   first.process.poll() is not None, "the first is elected:", first.errors)
-        others = [self.agent("2:3", *say, conf=conf) for _ in range(2)]
+        first = self.elected(self.agent("2:3", *say, env=INFO))
+        others = [self.agent("2:3", *say) for _ in range(2)]
         self.world(first, *others, size=3)
         paused = first.agent()
         os.kill(paused, signal.SIGSTOP)
@@ -289,110 +288,78 @@ class Elected(Elastic):
         for job in (first, *others):
             *old, new = (int(pid) for pid in job.lines(r"^pid (\d+)"))
             self.assertEqual([lives(pid) for pid in (*old, new)], [False] * len(old) + [True])
-        self.go.touch()
-        self.all_end(first, *others)
+        self.go_on(first, *others)
         for job in (first, *others):
-            self.assertEqual(set(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
-            self.assertLessEqual(set(job.lines(r"^WORLD_SIZE=(\d)")), {"2", "3"})
+            self.assertEqual(set(self.attempts(job)), {"0"})
+            self.assertLessEqual(set(self.worlds(job)), {"2", "3"})
 
-    def outlive_a_freeze(self, conf: str) -> None:
-        """The whole job is frozen for longer than a lease (a suspended machine): when it wakes,
-        heartbeats, renewal, look and campaign are due in the same moment. It just goes on."""
-        jobs = [self.agent("2", "pid", *SAY, f"wait={self.go}", conf=conf) for _ in range(2)]
-        self.world(*jobs, size=2)
-        frozen = [pid for job in jobs for pid in
-                  (job.process.pid, job.agent(), *map(int, job.lines(r"^pid (\d+)")))]
-        for pid in frozen:
-            os.kill(pid, signal.SIGSTOP)
-        time.sleep(5)  # a lease and more; nothing but time can end one
-        for pid in frozen:
-            os.kill(pid, signal.SIGCONT)
-        time.sleep(3)  # as long as one that is given up is told
-        self.go.touch()
-        self.all_end(*jobs)
-        for job in jobs:
-            self.assertEqual(job.lines(r"^WORLD_SIZE=(\d)"), ["2"], job.errors())
-            self.assertEqual(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)"), ["0"])
+    def test_a_frozen_job_goes_on_when_it_wakes(self) -> None:
+        self.outlive_a_freeze()
 
-    def restart_after(self, harm: Callable[[], None], conf: str) -> None:
-        """Harm is done to the register, and at once a round is to be formed."""
-        fail = self.folder / "fail"
-        failing = ["attempt=0", f"wait={fail}", "exit=3", "all"]
-        jobs = [self.agent("2", *SAY, *steps, f"wait={self.go}", options=("--max-restarts=1",),
-                           conf=conf) for steps in ([], failing)]
-        self.world(*jobs, size=2)
-        harm()
-        fail.touch()
-        for job in jobs:
-            job.wait_for(r"^TORCHELASTIC_RESTART_COUNT=1")
-        self.go.touch()
-        self.all_end(*jobs)
+    def test_a_long_foreign_error_is_told_to_everybody(self) -> None:
+        self.tell_a_long_error()
+
+    def test_a_program_that_is_missing_on_one_node_is_named(self) -> None:
+        self.name_the_unable(first=True)
+
+    def test_whoever_has_finished_serves_the_others(self) -> None:
+        for barrier in ("0", "1"):
+            self.pair([], [], barrier=barrier)
+            self.go.unlink()
+
+    def test_no_world_begins_while_the_coordinator_that_leaves_saves(self) -> None:
+        first = self.elected(self.saver("1:3", env=INFO))
+        self.leave_saving(first, *(self.waits("1:3", env=INFO) for _ in range(2)))
+
+    def test_a_deleted_entry_delays_a_round_and_no_more(self) -> None:
+        self.restart_after(self.delete_entry)
 
 
 class Members(Elastic):
     def test_a_spare_that_is_never_needed_ends_well(self) -> None:
-        first = self.agent("1:1", *SAY, f"wait={self.go}")
+        first = self.waits("1:1")
         self.world(first, size=1)
-        spare = self.agent("1:1", *SAY, env={"LOGLEVEL": "INFO"})
-        wait_until(lambda: "is a spare" in spare.errors(), "it hears that it is a spare")
-        self.go.touch()
-        self.all_end(first, spare)
+        [spare] = self.spares("1:1", 1)
+        self.go_on(first, spare)
         self.assertEqual(spare.output(), "")
 
     def test_a_spare_takes_over_from_one_that_dies(self) -> None:
-        host = self.host("2:2", *SAY, f"wait={self.go}")
-        victim = self.agent("2:2", *SAY, f"wait={self.go}")
+        host, victim = self.listening(self.waits("2:2")), self.waits("2:2")
         self.world(host, victim, size=2)
-        spare = self.agent("2:2", *SAY, f"wait={self.go}")
+        spare = self.waits("2:2")
         self.kill(victim)
         spare.wait_for(r"^WORLD_SIZE=2")
         host.wait_for(r"^WORLD_SIZE=2", 2)
-        self.go.touch()
-        self.all_end(host, spare)
-        self.assertEqual(set(host.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
+        self.go_on(host, spare)
+        self.assertEqual(set(self.attempts(host)), {"0"})
 
     def test_a_replacement_is_waited_for(self) -> None:
-        host = self.host("2", *SAY, f"wait={self.go}")
-        victim = self.agent("2", *SAY, f"wait={self.go}")
+        host, victim = self.listening(self.waits("2")), self.waits("2")
         self.world(host, victim, size=2)
         self.kill(victim)
-        late = self.agent("2", *SAY, f"wait={self.go}")
+        late = self.waits("2")
         late.wait_for(r"^WORLD_SIZE=2")
-        self.go.touch()
-        self.all_end(host, late)
+        self.go_on(host, late)
 
     def test_a_preempted_node_leaves_the_others_at_work(self) -> None:
-        host = self.host("1:2", *SAY, f"wait={self.go}")
-        leaver = self.agent("1:2", *SAY, f"wait={self.go}")
+        host, leaver = self.listening(self.waits("1:2")), self.waits("1:2")
         self.world(host, leaver, size=2)
         leaver.process.send_signal(signal.SIGTERM)
         self.world(host, size=1)
         self.all_end(leaver, code=1)
-        self.go.touch()
-        self.all_end(host)
-        self.assertEqual(set(host.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
-
-    def test_another_job_at_the_same_port_is_refused_by_name(self) -> None:
-        host = self.agent("1:1", *SAY, f"wait={self.go}", run_id="mine")
-        self.world(host, size=1)
-        stranger = self.agent("1:1", *SAY, run_id="theirs")
-        self.all_end(stranger, code=1)
-        self.assertIn('"mine", not "theirs"', stranger.errors())
-        self.go.touch()
-        self.all_end(host)
+        self.go_on(host)
+        self.assertEqual(set(self.attempts(host)), {"0"})
 
     def test_a_node_rank_taken_twice_is_refused_by_name(self) -> None:
         self.where = ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
-        nodes = [self.agent("3", *SAY, options=(f"--node-rank={rank}",)) for rank in (0, 1)]
-        twin = None
         # Which of the two with rank 1 comes first is open; exactly one of them is refused.
-        twin = self.agent("3", *SAY, options=("--node-rank=1",))
-        wait_until(lambda: any(j.process.poll() is not None for j in (nodes[1], twin)), "a refusal")
-        refused, kept = (twin, nodes[1]) if twin.process.poll() is not None else (nodes[1], twin)
+        first, one, twin = (self.agent("3", *SAY, options=(f"--node-rank={rank}",))
+                            for rank in (0, 1, 1))
+        wait_until(lambda: any(j.process.poll() is not None for j in (one, twin)), "a refusal")
+        refused, kept = (twin, one) if twin.process.poll() is not None else (one, twin)
         self.all_end(refused, code=1)
         self.assertIn("--node-rank 1 is already taken", refused.errors())
-        last = self.agent("3", *SAY, options=("--node-rank=2",))
-        self.all_end(nodes[0], kept, last)
+        self.all_end(first, kept, self.agent("3", *SAY, options=("--node-rank=2",)))
 
 
 REPORTER = """
@@ -440,7 +407,7 @@ class Pages(Elastic):
 
     def test_series_of_ranks_end_with_their_round(self) -> None:
         nodes = [self.node()]
-        wait_until(lambda: listens(int(self.where[1].rsplit(":", 1)[1])), "the host listens")
+        self.listening(nodes[0][0])
         nodes += [self.node(), self.node()]
         self.world(*(job for job, _ in nodes), size=6)
         self.show([address for _, address in nodes], 6, 0)
@@ -459,37 +426,34 @@ class Pages(Elastic):
         self.assertNotEqual(leaver[0].end(), 0)
 
 
-class Preemption(Elastic):
+class Preemption(Elected):
     """A node that leaves saves as long as it may; no other world begins meanwhile."""
 
     def test_a_member(self) -> None:
-        host = self.host("1:2", *SAY, f"wait={self.go}", env={"LOGLEVEL": "INFO"})
-        self.leave_saving(self.job("1:2", self.saver()), host)
-
-    def test_the_elected_coordinator(self) -> None:
-        self.leave_as_elected(self.by_file())
+        host = self.listening(self.waits("1:2", env=INFO))
+        self.leave_saving(self.saver("1:2"), host)
 
     def test_a_member_whose_coordinator_dies(self) -> None:
-        self.leave_the_successor(self.by_file())
+        self.by_file()
+        self.leave_the_successor()
 
 
 class Finished(Elastic):
     """A node that has finished serves the others until they have, whatever its exit barrier."""
 
     def test_c10d(self) -> None:
-        self.pair([], [])
-
-    def test_c10d_with_a_barrier_of_a_second(self) -> None:
-        self.pair([], [], barrier="1")
+        for barrier in ("0", "1"):
+            with self.subTest(barrier):
+                self.setUp()
+                self.pair([], [], barrier=barrier)
 
     def test_nobody_is_said_to_work_who_has_finished_too(self) -> None:
-        options = ("--exit-barrier-timeout=0",)
-        info, host_go = {"LOGLEVEL": "INFO"}, self.folder / "host_go"
-        host = self.host("2", *SAY, f"wait={host_go}", options=options, env=info)
-        other = self.agent("2", *SAY, f"wait={self.go}", env=info)
+        options, host_go = ("--exit-barrier-timeout=0",), self.folder / "host_go"
+        host = self.host("2", *SAY, f"wait={host_go}", options=options, env=INFO)
+        other = self.waits("2", env=INFO)
         self.world(host, other, size=2)
         self.go.touch()
-        other.wait_for("Waiting .* for other agents", 1, other.err)
+        other.wait_for("Waiting .* for other agents", path=other.err)
         host_go.touch()
         self.all_end(host, other)
         self.assertNotIn("other nodes still work", host.errors())
@@ -498,12 +462,8 @@ class Finished(Elastic):
         self.where = ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
         self.pair(["--node-rank=0"], ["--node-rank=1"])
 
-    def test_file(self) -> None:
-        conf = self.by_file()
-        self.pair([], [], conf=conf, barrier="1")
-
     def test_a_node_that_nobody_needs_is_let_go(self) -> None:
-        host = self.host("2", *SAY, f"wait={self.go}")
+        host = self.listening(self.waits("2"))
         # Which of them has group rank 0, and so the store, is decided by their names.
         seen = self.folder / "seen"
         other = self.agent("2", *SAY, f"wait={seen}", options=("--exit-barrier-timeout=0",),
@@ -512,41 +472,34 @@ class Finished(Elastic):
         seen.touch()
         self.all_end(other)
         self.assertIsNone(host.process.poll(), host.errors())
-        self.go.touch()
-        self.all_end(host)
+        self.go_on(host)
 
 
 class Unable(Elastic):
     """A node that cannot start its workers, beside others that can."""
 
-    def test_a_program_that_is_missing_on_the_last_node(self) -> None:
-        self.name_the_unable("last_call_timeout=1", first=False)
-
-    def test_a_program_that_is_missing_on_the_host(self) -> None:
-        self.name_the_unable("last_call_timeout=1", first=True)
-
-    def test_a_program_that_is_missing_where_a_file_tells_the_place(self) -> None:
-        self.name_the_unable(self.by_file(), first=True)
+    def test_a_program_that_is_missing_on_one_node(self) -> None:
+        for first in (False, True):
+            with self.subTest(first=first):
+                self.setUp()
+                self.name_the_unable(first)
 
     def test_a_program_that_cannot_be_executed(self) -> None:
         strange = self.folder / "strange"
         strange.write_bytes(b"\x7fELF nonsense")
         strange.chmod(0o755)
-        conf = "join_timeout=1800"
-        other = self.agent("2", *SAY, f"wait={self.go}", conf=conf)
-        one = self.job("2", ["--no-python", str(strange)], conf=conf)
-        self.all_end(one, other, code=1)
+        self.conf = "join_timeout=1800"
+        other = self.waits("2")
+        self.all_end(self.job("2", ["--no-python", str(strange)]), other, code=1)
         self.assertRegex(other.errors(),
                          r"node \S+ has left: its workers could not be started: .*Exec format")
 
     def test_an_elastic_job_goes_on_without_it(self) -> None:
-        host = self.host("1:2", *SAY, f"wait={self.go}", conf="last_call_timeout=1")
+        host = self.listening(self.waits("1:2"))
         self.world(host, size=1)
-        one = self.job("1:2", ["--no-python", "./no-such-program"])
-        self.all_end(one, code=1)
-        self.go.touch()
-        self.all_end(host)
-        self.assertEqual(host.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)"), ["0"])
+        self.all_end(self.job("1:2", ["--no-python", "./no-such-program"]), code=1)
+        self.go_on(host)
+        self.assertEqual(self.attempts(host), ["0"])
 
 
 class Failures(Elastic):
@@ -555,10 +508,8 @@ class Failures(Elastic):
         jobs = [self.agent("2", *SAY, *steps, options=("--max-restarts=1",))
                 for steps in ([], fail)]
         self.world(*jobs, size=2)
-        self.go.touch()
-        self.all_end(*jobs)
-        for job in jobs:
-            self.assertEqual(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)"), ["0", "1"])
+        self.go_on(*jobs)
+        self.assertEqual([self.attempts(job) for job in jobs], [["0", "1"]] * 2)
 
     def test_a_finished_node_hears_at_once_that_the_job_has_failed(self) -> None:
         jobs = [self.agent("2", *SAY, *steps) for steps in ([], [f"wait={self.go}", "exit=3"])]
@@ -570,11 +521,10 @@ class Failures(Elastic):
             self.assertRegex(job.errors(), rf"rank\W+{rank}\b")
 
     def test_a_signal_ends_the_wait_for_others(self) -> None:
-        waiting, working = (self.agent("2", *SAY, *steps, env={"LOGLEVEL": "INFO"})
-                            for steps in ([], [f"wait={self.go}"]))
+        waiting, working = self.agent("2", *SAY, env=INFO), self.waits("2", env=INFO)
         self.world(waiting, working, size=2)
         # Before that, it would be a node that leaves: the other one waits for another in its place.
-        waiting.wait_for("Waiting .* for other agents", 1, waiting.err)
+        waiting.wait_for("Waiting .* for other agents", path=waiting.err)
         waiting.process.send_signal(signal.SIGTERM)
         self.assertIsNotNone(waiting.end())
         waiting.nothing_left()
@@ -582,12 +532,11 @@ class Failures(Elastic):
         working.end()
 
     def test_a_signal_to_all_nodes_reads_alike_everywhere(self) -> None:
-        host = self.host("2", *SAY, "stay")
-        other = self.agent("2", *SAY, "stay")
+        host, other = self.host("2", *SAY, "stay"), self.agent("2", *SAY, "stay")
         self.world(host, other, size=2)
         host.process.send_signal(signal.SIGTERM)
         # It is the last to hear, and its coordinator has gone already.
-        other.wait_for("Sending 1 process closing signal SIGTERM", 1, other.err)
+        other.wait_for("Sending 1 process closing signal SIGTERM", path=other.err)
         host.end()
         other.process.send_signal(signal.SIGTERM)
         self.all_end(host, other, code=1)
@@ -602,18 +551,18 @@ raise ValueError('\u20ac' * 3000)
 
 class Words(Elastic):
     def test_a_long_foreign_error_is_told_to_everybody(self) -> None:
-        self.check_a_long_foreign_error("last_call_timeout=1")
+        self.tell_a_long_error()
 
     def test_a_host_that_waits_for_others_after_the_end_goes_when_told_twice(self) -> None:
-        host = self.host("2", *SAY, f"wait={self.go}", "exit=3", env={"LOGLEVEL": "INFO"})
+        host = self.host("2", *SAY, f"wait={self.go}", "exit=3", env=INFO)
         deaf = self.agent("2", "ignore=TERM", *SAY, "stay", options=("--shutdown-timeout=1000",))
         self.world(host, deaf, size=2)
         self.go.touch()
-        deaf.wait_for("closing signal SIGTERM", 1, deaf.err)  # it has heard the verdict
+        deaf.wait_for("closing signal SIGTERM", path=deaf.err)  # it has heard the verdict
         wait_until(lambda: len(host.alive()) == 2, "the host has no workers any more")
         time.sleep(0.5)
         host.process.send_signal(signal.SIGTERM)
-        host.wait_for("this node waits until the others know", 1, host.err)
+        host.wait_for("this node waits until the others know", path=host.err)
         time.sleep(1.1)  # sooner, it could be the same end by another way
         host.process.send_signal(signal.SIGTERM)
         self.all_end(host, code=1)
@@ -622,6 +571,8 @@ class Words(Elastic):
 
 class Stores(Elastic):
     """The coordinator stands alone, and is killed and begun again."""
+
+    conf = "last_call_timeout=1,is_host=0"
 
     def setUp(self) -> None:
         super().setUp()
@@ -667,17 +618,15 @@ class Stores(Elastic):
         self.start_store()
 
     def test_a_store_that_is_begun_again_waits_for_who_saves(self) -> None:
-        conf = "last_call_timeout=1,is_host=0"
-        quick = self.agent("1:2", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
-        saver = self.job("1:2", self.saver(), conf=conf)
+        quick, saver = self.waits("1:2", env=INFO), self.saver("1:2")
         self.world(quick, saver, size=2)
         self.begin_again()
         saver.wait_for(r"^saving")
         self.wait_for_the_saver(saver, quick)
 
     def test_one_that_meets_strangers_first_remembers_who_may_save(self) -> None:
-        conf = "last_call_timeout=1,is_host=0,keep_alive_max_attempt=60"  # for as long they look
-        savers = [self.job("1:2", self.saver(), conf=conf) for _ in range(2)]
+        self.conf += ",keep_alive_max_attempt=60"  # for as long they look
+        savers = [self.saver("1:2") for _ in range(2)]
         self.world(*savers, size=2)
         # Killed, and begun again where the old members do not find it for the time being.
         self.stop_store()
@@ -686,37 +635,31 @@ class Stores(Elastic):
         old, self.port = self.port, free_port()
         self.where = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}"]
         self.start_store()
-        fresh = [self.agent("1:2", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
-                 for _ in range(2)]
+        fresh = [self.waits("1:2", env=INFO) for _ in range(2)]
         for job in fresh:
             wait_until(lambda j=job: "none of the 2 nodes of the last round" in j.errors()
-                       or j.lines("^WORLD_SIZE="), "it waits, or does not")
-            self.assertEqual(job.lines("^WORLD_SIZE="), [], job.errors())
+                       or self.worlds(j), "it waits, or does not")
+            self.assertEqual(self.worlds(job), [], job.errors())
         self.forward(old)
         for job in fresh:
-            job.wait_for("to stop (its|their) workers", 1, job.err)
-            self.assertEqual(job.lines("^WORLD_SIZE="), [], job.errors())
+            job.wait_for("to stop (its|their) workers", path=job.err)
+            self.assertEqual(self.worlds(job), [], job.errors())
         self.assertEqual([saver.lines(r"^has saved") for saver in savers], [[], []])
-        (self.folder / "saved").touch()
+        self.saved.touch()
         for saver in savers:
             saver.wait_for(r"^WORLD_SIZE=2", 2)
-        self.go.touch()
-        self.all_end(*savers)
+        self.go_on(*savers)
         for job in fresh:
             job.end()
-            self.assertEqual(job.lines("^WORLD_SIZE="), [], job.errors())
+            self.assertEqual(self.worlds(job), [], job.errors())
         # Over: who comes next under this name waits for nobody.
         wait_until(lambda: json.loads((self.folder / "state").read_text()) == {"worlds": []},
                    "the job is forgotten")
 
     def test_its_spares_tell_it_of_the_world_that_was(self) -> None:
-        conf = "last_call_timeout=1,is_host=0"
-        savers = [self.job("2", self.saver(), conf=conf) for _ in range(2)]
+        savers = [self.saver("2") for _ in range(2)]
         self.world(*savers, size=2)
-        spares = [self.agent("2", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
-                  for _ in range(2)]
-        for spare in spares:
-            spare.wait_for("is a spare", 1, spare.err)
+        spares = self.spares("2")
         self.begin_again()
         for saver in savers:
             saver.wait_for(r"^saving")
@@ -751,7 +694,7 @@ class OddPeers(Elastic):
         for stays in (True, False):
             with self.subTest(stays=stays):
                 self.where[1] = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
-                host = self.host("2", "exit=0", conf="join_timeout=4", env={"LOGLEVEL": "INFO"})
+                host = self.host("2", "exit=0", conf="join_timeout=4", env=INFO)
                 peer = self.says_hello(3000)
                 wait_until(lambda j=host: "odd_1_0" in j.errors(), "it is taken in", host.errors)
                 if not stays:
@@ -786,38 +729,47 @@ class Limits(Elastic):
         self.assertRegex(job.errors(), "cannot look up .*cannot make a thread")
 
 
-class Coordinators(Elected):
+class Coordinators(Elastic):
     def test_without_an_election_the_job_goes_back_to_the_scheduler(self) -> None:
-        host = self.host("2", *SAY, "stay")
-        other = self.agent("2", *SAY, "stay")
+        host, other = self.host("2", *SAY, "stay"), self.agent("2", *SAY, "stay")
         self.world(host, other, size=2)
         self.kill(host)
         self.all_end(other, code=REQUEUE)
 
     def test_a_job_at_a_fixed_endpoint_goes_on_when_it_wakes(self) -> None:
-        self.outlive_a_freeze("last_call_timeout=1")
+        self.outlive_a_freeze()
 
-    def test_a_job_with_a_file_outlives_each_of_its_coordinators(self) -> None:
-        self.survive_the_first(self.by_file())
 
-    def test_a_paused_coordinator_does_no_harm_when_it_wakes(self) -> None:
-        self.outlive_a_pause(self.by_file())
+class ByFile(Registers, Elected):
+    def setUp(self) -> None:
+        super().setUp()
+        self.by_file()
 
-    def test_a_frozen_job_goes_on_when_it_wakes(self) -> None:
-        self.outlive_a_freeze(self.by_file())
+    def delete_entry(self) -> None:
+        (self.folder / "elastrun-job.json").unlink()
 
     def test_nobody_begins_while_a_member_of_a_leader_that_left_saves(self) -> None:
-        self.save_beyond_the_leader(self.by_file())
+        """The coordinator ends in order while a member saves that it told to stop."""
+        first, saver = self.elect_first("2"), self.saver("2")
+        self.world(first, saver, size=2)
+        spares = self.spares("2")
+        first.process.send_signal(signal.SIGTERM)
+        saver.wait_for(r"^saving")
+        self.wait_for_the_saver(saver, *spares)
 
     def test_nobody_begins_while_a_member_of_a_dead_leader_saves(self) -> None:
-        self.save_beyond_the_crash(self.by_file())
+        """The coordinator is killed: one member is back at once, another one saves."""
+        first, quick, saver = self.elect_first("3"), self.waits("3", env=INFO), self.saver("3")
+        self.world(first, quick, saver, size=3)
+        spares = self.spares("3")
+        self.kill(first)
+        saver.wait_for(r"^saving")
+        self.wait_for_the_saver(saver, quick, *spares)
 
     def test_who_had_stopped_before_the_leader_died_is_not_waited_for(self) -> None:
-        conf = self.by_file()
         patient = ("--shutdown-timeout=600",)  # for which a successor that knew nothing would wait
-        first = self.elect_first("4", conf, *patient)
-        others = [self.agent("4", *SAY, f"wait={self.go}", conf=conf, options=patient)
-                  for _ in range(3)]
+        first = self.elect_first("4", *patient)
+        others = [self.waits("4", options=patient) for _ in range(3)]
         self.world(first, *others, size=4)
         self.kill(others.pop())
 
@@ -829,36 +781,29 @@ class Coordinators(Elected):
 
         wait_until(broken_up, "all have stopped, and that is recorded:", first.errors)
         self.kill(first)
-        others += [self.agent("4", *SAY, f"wait={self.go}", conf=conf, options=patient)
-                   for _ in range(2)]
+        others += [self.waits("4", options=patient) for _ in range(2)]
         for job in others[:2]:
             job.wait_for(r"^WORLD_SIZE=4", 2)
         self.world(*others, size=4)
-        self.go.touch()
-        self.all_end(*others)
+        self.go_on(*others)
 
     def test_a_leader_whose_guardian_is_killed_is_not_waited_for(self) -> None:
-        conf = self.by_file()
         patient = ("--shutdown-timeout=600",)  # for which those who follow would wait
-        first = self.elect_first("2:3", conf, *patient)
-        others = [self.agent("2:3", *SAY, f"wait={self.go}", conf=conf, options=patient)
-                  for _ in range(2)]
+        first = self.elect_first("2:3", *patient)
+        others = [self.waits("2:3", options=patient) for _ in range(2)]
         self.world(first, *others, size=3)
         first.process.kill()
         first.nothing_left()
         self.world(*others, size=2)
         for job in others:
             self.assertRegex(job.errors(), "was lost: the process that started it was killed")
-        self.go.touch()
-        self.all_end(*others)
-
-    def test_a_deleted_entry_delays_a_round_and_no_more(self) -> None:
-        conf = self.by_file()
-        self.restart_after((self.folder / "elastrun-job.json").unlink, conf)
+        self.go_on(*others)
 
 
 @unittest.skipUnless(shutil.which("etcd"), "no etcd in PATH (Debian: etcd-server)")
-class Etcd(Elected):
+class Etcd(Registers, Elected):
+    conf = "last_call_timeout=1,lease_ttl=2"
+
     def setUp(self) -> None:
         super().setUp()
         client, peer = free_port(), free_port()
@@ -881,45 +826,25 @@ class Etcd(Elected):
             self.server.kill()
             self.server.wait()
 
-    def test_a_job_outlives_each_of_its_coordinators(self) -> None:
-        conf = "last_call_timeout=1,lease_ttl=2"
-        self.survive_the_first(conf)
-
-    def test_a_paused_coordinator_does_no_harm_when_it_wakes(self) -> None:
-        conf = "last_call_timeout=1,lease_ttl=2"
-        self.outlive_a_pause(conf)
-
-    def test_a_spare_takes_over_from_a_whole_world_whose_end_can_be_seen(self) -> None:
-        # The coordinator dies with its world, so nobody comes back who could say that it has ended;
-        # its port does. Without that the spare would wait for isolation_timeout, which is longer
-        # than this test may take.
-        conf = "last_call_timeout=1,lease_ttl=2,isolation_timeout=3600"
-        first = self.agent("1:1", *SAY, f"wait={self.go}", conf=conf)
-        self.world(first, size=1)
-        spare = self.agent("1:1", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
-        wait_until(lambda: "is a spare" in spare.errors(), "it hears that it is a spare")
-        self.kill(first)
-        self.world(spare, size=1)
-        self.go.touch()
-        self.all_end(spare)
-
-    def test_a_long_foreign_error_is_told_to_everybody(self) -> None:
-        self.check_a_long_foreign_error("last_call_timeout=1,lease_ttl=2")
-
-    def test_a_program_that_is_missing_on_one_node_is_named(self) -> None:
-        self.name_the_unable("last_call_timeout=1,lease_ttl=2", first=True)
-
-    def test_a_frozen_job_goes_on_when_it_wakes(self) -> None:
-        self.outlive_a_freeze("last_call_timeout=1,lease_ttl=2")
-
     def put(self, key: str, path: str = "put", **more: str) -> None:
         body = {"key": base64.b64encode(key.encode()).decode(), **more}
         request = urllib.request.Request(f"{self.url}/v3/kv/{path}", json.dumps(body).encode())
         urllib.request.urlopen(request, timeout=5).close()
 
-    def test_a_deleted_key_delays_a_round_and_no_more(self) -> None:
-        self.restart_after(lambda: self.put("/elastrun/job/coordinator", "deleterange"),
-                           "last_call_timeout=1,lease_ttl=2")
+    def delete_entry(self) -> None:
+        self.put("/elastrun/job/coordinator", "deleterange")
+
+    def test_a_spare_takes_over_from_a_whole_world_whose_end_can_be_seen(self) -> None:
+        # The coordinator dies with its world, so nobody comes back who could say that it has ended;
+        # its port does. Without that the spare would wait for isolation_timeout, which is longer
+        # than this test may take.
+        self.conf += ",isolation_timeout=3600"
+        first = self.waits("1:1")
+        self.world(first, size=1)
+        [spare] = self.spares("1:1", 1)
+        self.kill(first)
+        self.world(spare, size=1)
+        self.go_on(spare)
 
     def test_an_etcd_that_has_forgotten_everything_elects_above_what_members_know(self) -> None:
         def forget() -> None:
@@ -930,30 +855,10 @@ class Etcd(Elected):
         wait_until(lambda: listens(int(self.url.rsplit(":", 1)[1])), "etcd listens")
         for _ in range(50):  # revisions, which are the epochs
             self.put("something")
-        self.restart_after(forget, "last_call_timeout=1,lease_ttl=2")
-
-    def test_whoever_has_finished_serves_the_others(self) -> None:
-        conf = "last_call_timeout=1,lease_ttl=2"
-        for barrier in ("0", "1"):
-            self.pair([], [], conf=conf, barrier=barrier)
-            self.go.unlink()
-
-    def test_no_world_begins_while_the_coordinator_that_leaves_saves(self) -> None:
-        self.leave_as_elected("last_call_timeout=1,lease_ttl=2")
+        self.restart_after(forget)
 
     def test_a_restart_of_etcd_disturbs_nobody(self) -> None:
-        fail = self.folder / "fail"
-        failing = ["attempt=0", f"wait={fail}", "exit=3", "all"]
-        jobs = [self.agent("2", *SAY, *steps, f"wait={self.go}", options=("--max-restarts=1",),
-                           conf="last_call_timeout=1,lease_ttl=2") for steps in ([], failing)]
-        self.world(*jobs, size=2)
-        self.stop_etcd()
-        self.start_etcd()
-        fail.touch()
-        for job in jobs:
-            job.wait_for(r"^TORCHELASTIC_RESTART_COUNT=1")
-        self.go.touch()
-        self.all_end(*jobs)
+        self.restart_after(lambda: (self.stop_etcd(), self.start_etcd()))
 
 
 if __name__ == "__main__":

@@ -4,18 +4,16 @@
 roles_test.py ELASTRUN STUB_WORKER."""
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import re
 import sys
-import tempfile
-import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from jobs_test import INFO, Elastic  # noqa: E402
 from harness import Job, lives, main, stub, wait_until  # noqa: E402
-from ports import free_port, listens  # noqa: E402
+from ports import free_port  # noqa: E402
 
 OWN = "--role-restart=generator=own"
 SAY = ["pid", "env=RANK", "env=MASTER_PORT", "env=TORCHELASTIC_RESTART_COUNT"]
@@ -43,27 +41,19 @@ def python_with_torch() -> str | None:
     return str(ours) if ours.exists() else None
 
 
-class Roles(unittest.TestCase):
-    def setUp(self) -> None:
-        self.stack = contextlib.ExitStack()
-        self.addCleanup(self.stack.close)
-        self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="roles.")))
-        self.go = self.folder / "go"
-        self.port = free_port()
-
-    def agent(self, role: str, *words: str, files: dict[str, str] | None = None,
-              env: dict[str, str] | None = None) -> Job:
+class Roles(Elastic):
+    def of_role(self, role: str, *words: str, files: dict[str, str] | None = None,
+                env: dict[str, str] | None = None) -> Job:
         return self.stack.enter_context(Job(
-            "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--nnodes=2",
-            "--rdzv-id=job", "--nproc-per-node=1", f"--role={role}", "--report=report.json",
-            "--log-dir=logs", "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=5", *words,
-            env={"LOGLEVEL": "INFO"} | (env or {}), files=files))
+            *self.where, "--nnodes=2", "--rdzv-id=job", "--nproc-per-node=1", f"--role={role}",
+            "--report=report.json", "--log-dir=logs",
+            "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=5", *words,
+            env=INFO | (env or {}), files=files))
 
     def pair(self, *options: str, trainer: list[str], generator: list[str],
              files: dict[str, str] | None = None) -> tuple[Job, Job]:
-        first = self.agent("trainer", *options, *stub(*trainer), files=files)
-        wait_until(lambda: listens(self.port), "the host listens")
-        return first, self.agent("generator", *options, *stub(*generator), files=files)
+        first = self.listening(self.of_role("trainer", *options, *stub(*trainer), files=files))
+        return first, self.of_role("generator", *options, *stub(*generator), files=files)
 
     def reports(self, *jobs: Job) -> list[dict]:
         return [json.loads(next(job.folder.glob("report*.json")).read_text()) for job in jobs]
@@ -72,11 +62,6 @@ class Roles(unittest.TestCase):
         journal = next(job.folder.glob("logs/*/journal.jsonl"))
         records = [json.loads(line) for line in journal.read_text().splitlines()]
         return [one for one in records if one["name"] == name]
-
-    def end(self, *jobs: Job, code: int = 0) -> None:
-        for job in jobs:
-            self.assertEqual(job.end(), code, job.errors())
-            job.nothing_left()
 
     def test_generators_that_fail_leave_the_trainers_alone(self) -> None:
         trainer, generator = self.pair(
@@ -88,11 +73,10 @@ class Roles(unittest.TestCase):
                    trainer.errors)
         pid = int(trainer.lines(r"^pid (\d+)")[0])
         self.assertTrue(lives(pid))
-        self.go.touch()
-        self.end(trainer, generator)
+        self.go_on(trainer, generator)
         self.assertEqual(trainer.lines(r"^pid (\d+)"), [str(pid)])
-        self.assertEqual(trainer.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d)"), ["0"])
-        self.assertEqual(generator.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d)"), ["0", "1", "2"])
+        self.assertEqual(self.attempts(trainer), ["0"])
+        self.assertEqual(self.attempts(generator), ["0", "1", "2"])
         self.assertEqual(len(set(generator.lines(r"^RANK=(\d)"))), 1)
         self.assertNotEqual(generator.lines(r"^RANK=(\d)")[0], trainer.lines(r"^RANK=(\d)")[0])
         ports = generator.lines(r"^MASTER_PORT=(\d+)")  # none is that of an attempt before
@@ -111,9 +95,9 @@ class Roles(unittest.TestCase):
     def test_the_budget_is_the_jobs(self) -> None:
         jobs = self.pair(OWN, "--max-restarts=1", trainer=[*SAY, f"wait={self.go}"],
                          generator=[*SAY, "exit=3"])
-        self.end(*jobs, code=1)
-        self.assertEqual(jobs[1].lines(r"^TORCHELASTIC_RESTART_COUNT=(\d)"), ["0", "1"])
-        self.assertEqual(jobs[0].lines(r"^TORCHELASTIC_RESTART_COUNT=(\d)"), ["0"])
+        self.all_end(*jobs, code=1)
+        self.assertEqual(self.attempts(jobs[1]), ["0", "1"])
+        self.assertEqual(self.attempts(jobs[0]), ["0"])
 
     def test_a_trainer_that_fails_restarts_all(self) -> None:
         trainer, generator = self.pair(
@@ -125,9 +109,8 @@ class Roles(unittest.TestCase):
         (self.folder / "crash").touch()
         for job in (trainer, generator):
             job.wait_for(r"^TORCHELASTIC_RESTART_COUNT=2")
-        self.go.touch()
-        self.end(trainer, generator)
-        self.assertEqual(trainer.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d)"), ["0", "2"])
+        self.go_on(trainer, generator)
+        self.assertEqual(self.attempts(trainer), ["0", "2"])
         rounds = [one["round"] for one in self.reports(generator)[0]["attempts"]]
         self.assertEqual(rounds, [1, 1, 2])
 
@@ -137,24 +120,21 @@ class Roles(unittest.TestCase):
             generator=[*SAY, "attempt=0", f"wait={self.go}", "exit=3"])
         wait_until(lambda: any(one["attributes"]["phase"] == "barrier"
                                for one in self.records(trainer, "phase")), "the trainer waits")
-        self.go.touch()
-        self.end(trainer, generator)
-        self.assertEqual(generator.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d)"), ["0", "1"])
+        self.go_on(trainer, generator)
+        self.assertEqual(self.attempts(generator), ["0", "1"])
         self.assertEqual(len(trainer.lines(r"^pid")), 1)
 
     def test_ranks_of_a_role_meet_again(self) -> None:
         python = python_with_torch()
         if python is None:
             self.skipTest("no torch here")
-        trainer = self.agent("trainer", OWN, "--max-restarts=1",
-                             *stub(*SAY, f"wait={self.go}"))
-        wait_until(lambda: listens(self.port), "the host listens")
-        generator = self.agent("generator", OWN, "--max-restarts=1", "--nproc-per-node=2",
-                               "generate.py", files={"generate.py": GENERATE},
-                               env={"PYTHON_EXEC": python})
+        trainer = self.listening(self.of_role("trainer", OWN, "--max-restarts=1",
+                                              *stub(*SAY, f"wait={self.go}")))
+        generator = self.of_role("generator", OWN, "--max-restarts=1", "--nproc-per-node=2",
+                                 "generate.py", files={"generate.py": GENERATE},
+                                 env={"PYTHON_EXEC": python})
         generator.wait_for(r"^\d of attempt 1", 2)
-        self.go.touch()
-        self.end(trainer, generator)
+        self.go_on(trainer, generator)
         self.assertEqual(sorted(generator.lines(r"^(\d of attempt .*)")),
                          [f"{rank} of attempt {attempt}: 2 1" for rank in (0, 1)
                           for attempt in (0, 1)])
@@ -164,34 +144,34 @@ class Roles(unittest.TestCase):
                 (["--role-restart=generator"], "does not say whom a role restarts"),
                 (["--role-restart=generator=alone"], "generator=alone.*\n.*expected ROLE=own"),
                 ([OWN, "--rdzv-backend=static"], "needs another rendezvous than static")):
-            with self.subTest(words), self.agent("trainer", *words, *stub("exit=0")) as job:
+            with self.subTest(words), self.of_role("trainer", *words, *stub("exit=0")) as job:
                 self.assertEqual(job.end(), 2, job.errors())
                 self.assertRegex(job.errors(), said)
         for text, said in (('[role.a]\nrestart = "x"', r"job.toml:2:\d+: role.a.restart is .*own"),
                            ('[role.a]\nstart = "own"', r"job.toml:2:\d+: unknown key 'start'"),
                            ("[role]\na = 1", r"job.toml:2:\d+: role.a is 1; .*\[role.a\]")):
-            with self.subTest(text), self.agent("trainer", "--config=job.toml", *stub("exit=0"),
+            with self.subTest(text), self.of_role("trainer", "--config=job.toml", *stub("exit=0"),
                                                 files={"job.toml": text}) as job:
                 self.assertEqual(job.end(), 2, job.errors())
                 self.assertRegex(job.errors(), said)
 
     def test_agents_that_do_not_fit(self) -> None:
         jobs = self.pair("--role-restart=generators=own", trainer=SAY, generator=SAY)
-        self.end(*jobs, code=2)
+        self.all_end(*jobs, code=2)
         for job in jobs:
             self.assertIn("no agent of this job has that role, only generator, trainer",
                           job.errors())
-        self.port = free_port()
-        host = self.agent("trainer", OWN, *stub(f"wait={self.go}"))
-        wait_until(lambda: listens(self.port), "the host listens")
-        other = self.agent("generator", *stub("exit=0"))
-        self.end(other, code=2)
+        self.where[1] = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
+        host = self.listening(self.of_role("trainer", OWN, *stub(f"wait={self.go}")))
+        other = self.of_role("generator", *stub("exit=0"))
+        self.all_end(other, code=2)
         self.assertTrue(re.search("these roles restart alone: generator.*no role restarts alone",
                                   other.errors()), other.errors())
-        third = self.agent("generator", OWN, *stub("exit=0"))
-        self.go.touch()
-        self.end(host, third)
+        third = self.of_role("generator", OWN, *stub("exit=0"))
+        self.go_on(host, third)
 
+
+del Elastic  # a base: not to be run by itself
 
 if __name__ == "__main__":
     main()

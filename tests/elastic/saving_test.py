@@ -6,51 +6,38 @@ The node that serves the store has ended its own workers long before the others 
 """
 from __future__ import annotations
 
-import contextlib
 import signal
 import sys
-import tempfile
-import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from jobs_test import INFO, Elastic  # noqa: E402
 from harness import Job, main, wait_until  # noqa: E402
 from ports import free_port  # noqa: E402
 
 SAVER = str(Path(__file__).with_name("saver.py"))
-CONF = "keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=1,close_timeout=1"
 FORMS = "to stop their workers"  # this node has asked for the next round, and waits for others
 # The store stays, and so does a leader that has heard first that the other node leaves.
 STAYS = "it stays until they have ended|coordinates the job until they have ended"
 
 
-class Saving(unittest.TestCase):
-    def setUp(self) -> None:
-        self.stack = contextlib.ExitStack()
-        self.addCleanup(self.stack.close)
-        self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="saving.")))
-        self.by_c10d()
-
-    def by_c10d(self) -> None:
-        self.where = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}",
-                      f"--rdzv-conf={CONF}"]
+class Saving(Elastic):
+    conf = "last_call_timeout=1,close_timeout=1"
 
     def by_file(self) -> None:
-        self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.folder}",
-                      f"--rdzv-conf={CONF},lease_ttl=1"]
+        super().by_file()
+        self.conf += ",close_timeout=1"
 
     def agent(self, nodes: str, *options: str) -> Job:
-        return self.stack.enter_context(Job(
-            *self.where, f"--nnodes={nodes}", "--rdzv-id=job", "--nproc-per-node=1", *options,
-            "--no-python", sys.executable, "-S", SAVER, str(self.folder),
-            env={"LOGLEVEL": "INFO"}))
+        return self.job(nodes, [*options, "--no-python", sys.executable, "-S", SAVER,
+                                str(self.folder)], env=INFO)
 
     def pair(self, nodes: str = "2", *options: str, first: tuple[str, ...] = (),
              second: tuple[str, ...] = ()) -> tuple[Job, Job]:
         """Two agents that work: that of group rank 0, and the other one."""
         jobs = [self.agent(nodes, *options, *first)]
         if "file" in self.where[0]:
-            jobs[0].wait_for("coordinates the job", 1, jobs[0].err)
+            self.elected(jobs[0])
         jobs.append(self.agent(nodes, *options, *second))
         for job in jobs:
             job.wait_for("^WORLD_SIZE=2")
@@ -68,14 +55,8 @@ class Saving(unittest.TestCase):
                          server.errors())
 
     def goes_on(self, *jobs: Job) -> None:
-        for job in jobs:
-            wait_until(lambda j=job: j.process.poll() is not None or j.lines(
-                f"^WORLD_SIZE={len(jobs)}"), f"a world of {len(jobs)}:",
-                       lambda: "\n".join(one.errors() for one in jobs))
-        (self.folder / "go").touch()
-        for job in jobs:
-            self.assertEqual(job.end(), 0, job.errors())
-            job.nothing_left()
+        self.world(*jobs, size=len(jobs))
+        self.go_on(*jobs)
 
     def has_ended(self, *jobs: Job) -> None:
         for job in jobs:
@@ -96,10 +77,11 @@ class Saving(unittest.TestCase):
         self.goes_on(server, saver, third)
 
     def test_a_failure_with_a_restart_left(self) -> None:
-        for backend in (self.by_c10d, self.by_file):
-            with self.subTest(backend.__name__):
+        for by_file in (False, True):
+            with self.subTest(by_file=by_file):
                 self.setUp()
-                backend()
+                if by_file:
+                    self.by_file()
                 server, saver = self.pair("2", "--max-restarts=1")
                 self.break_worker()
                 self.save(server, saver, FORMS)
@@ -107,7 +89,7 @@ class Saving(unittest.TestCase):
 
     def test_a_failure_with_a_restart_left_of_static_nodes(self) -> None:
         self.where = ["--rdzv-backend=static", "--master-addr=127.0.0.1",
-                      f"--master-port={free_port()}", f"--rdzv-conf={CONF}"]
+                      f"--master-port={free_port()}"]
         server, saver = self.pair("2", "--max-restarts=1", first=("--node-rank=0",),
                                   second=("--node-rank=1",))
         self.break_worker()
@@ -142,10 +124,11 @@ class Saving(unittest.TestCase):
         self.has_ended(server, saver)
 
     def test_the_next_start_of_a_job_waits_for_the_end_of_the_one_before(self) -> None:
-        for backend in (self.by_c10d, self.by_file):
-            with self.subTest(backend.__name__):
+        for by_file in (False, True):
+            with self.subTest(by_file=by_file):
                 self.setUp()
-                backend()
+                if by_file:
+                    self.by_file()
                 server, saver = self.pair()
                 self.break_worker()
                 saver.wait_for("^saving")
@@ -166,10 +149,11 @@ class Saving(unittest.TestCase):
         self.has_ended(server)
 
     def test_a_signal_to_all(self) -> None:
-        for backend in (self.by_c10d, self.by_file):
-            with self.subTest(backend.__name__):
+        for by_file in (False, True):
+            with self.subTest(by_file=by_file):
                 self.setUp()
-                backend()
+                if by_file:
+                    self.by_file()
                 server, saver = self.pair()
                 for job in (server, saver):
                     job.process.send_signal(signal.SIGTERM)
@@ -188,6 +172,8 @@ class Saving(unittest.TestCase):
         (self.folder / "saved").touch()
         self.has_ended(saver)
 
+
+del Elastic  # a base: not to be run by itself
 
 if __name__ == "__main__":
     main()

@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from jobs_test import CTL, Elastic  # noqa: E402
+from jobs_test import CTL, INFO, Elastic  # noqa: E402
 from harness import STUB, Job, main  # noqa: E402
 from ports import free_port  # noqa: E402
 
 SAY = ["env=GROUP_RANK", "env=WORLD_SIZE"]
-INFO = {"LOGLEVEL": "INFO"}
 # What Slurm says on a node of a tree of switches, beside the node's name.
 TREE = "switch.switch.node"
 
@@ -61,8 +60,7 @@ class Topology(Elastic):
         self.assertEqual({node["topology"]: node.get("group_rank") for node in told["nodes"]},
                          {"rack9.node7": 0, "rack9.node2": 1, "rack10.node1": 2, "rack10.node2": 3,
                           "rack11.node1": None})
-        self.go.touch()
-        self.all_end(first, *others[:2], near, far)
+        self.go_on(first, *others[:2], near, far)
         self.assertEqual(far.output(), "")
 
     def test_what_slurm_and_the_driver_tell(self) -> None:
@@ -80,8 +78,7 @@ class Topology(Elastic):
         self.assertEqual((ranks[0], sorted(ranks[1:3]), ranks[3]), (3, [0, 1], 2))
         self.assertRegex(jobs[0].errors(), r"address of this node is s0\.s2\.nvlink-ab0+1-2 "
                          r"\(SLURM_TOPOLOGY_ADDR, NVLink\)")
-        self.go.touch()
-        self.all_end(*jobs)
+        self.go_on(*jobs)
 
     def test_a_node_whose_store_port_was_taken_says_by_whom(self) -> None:
         # By topology, so that the first node serves the store, and the second gives its port back.
