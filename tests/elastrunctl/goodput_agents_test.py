@@ -9,15 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from collections.abc import Callable
 from pathlib import Path
 
-from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY
+from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY, LIMIT, Programs
 
-LIMIT = 120.0
 # Steps 1 to 4; then rank 0 fails, or waits for the death of its agent. The next start goes on at 3.
 TRAINER = """
 import os, sys, time, elastrun
@@ -34,32 +32,20 @@ sys.exit(7 if first else 0)
 """
 
 
-class Agents(unittest.TestCase):
+class Agents(Programs):
     def setUp(self) -> None:
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        super().setUp()
+        self.environment = ENVIRONMENT | LIBRARY
         (self.folder / "train.py").write_text(TRAINER)
-        self.store = self.start(CTL, "store", "--listen", "127.0.0.1:0", stdout=subprocess.PIPE)
+        self.store = self.start(CTL, "store", "--listen", "127.0.0.1:0", stderr=subprocess.DEVNULL)
         self.port = self.store.stdout.readline().rsplit(":", 1)[1].strip()
-
-    def start(self, *words: str, env: dict[str, str] | None = None,
-              **more: object) -> subprocess.Popen[str]:
-        child = subprocess.Popen(words, text=True, cwd=self.folder, env=ENVIRONMENT | LIBRARY
-                                 | (env or {}), **{"stderr": subprocess.DEVNULL} | more)
-        self.addCleanup(self.end, child)
-        return child
-
-    def end(self, child: subprocess.Popen[str]) -> None:
-        if child.poll() is None:
-            child.terminate()
-        child.wait(LIMIT)
-        if child.stdout:
-            child.stdout.close()
 
     def agent(self, name: str, nodes: str, **env: str) -> subprocess.Popen[str]:
         return self.start(
             ELASTRUN, f"--nnodes={nodes}", "--rdzv-backend=c10d", "--rdzv-id=night",
             f"--rdzv-endpoint=127.0.0.1:{self.port}", "--max-restarts=1", f"--log-dir={name}",
-            "--rdzv-conf=is_host=0,last_call_timeout=1", "train.py", env=env)
+            "--rdzv-conf=is_host=0,last_call_timeout=1", "train.py", env=env,
+            stdout=None, stderr=subprocess.DEVNULL)
 
     def journals(self) -> list[Path]:
         """That of the agent with rank 0 first."""
@@ -70,13 +56,6 @@ class Agents(unittest.TestCase):
     def records(self, journal: Path) -> list[dict]:
         whole = journal.read_text().rpartition("\n")[0]  # the last line may be half written
         return [json.loads(line) for line in whole.splitlines()]
-
-    def report(self, *journals: Path) -> dict:
-        done = subprocess.run([CTL, "goodput", "report", "--json", *journals], text=True,
-                              check=True, capture_output=True, timeout=60, env=ENVIRONMENT)
-        account = json.loads(done.stdout)
-        self.assertAlmostEqual(sum(account["buckets_s"].values()), account["elapsed_s"], places=6)
-        return account
 
     def await_records(self, are_there: Callable[[list[dict]], bool]) -> None:
         """Until some journal has them."""
@@ -100,18 +79,17 @@ class Agents(unittest.TestCase):
         agents = [self.agent(name, "2") for name in ("a", "b")]
         self.assertEqual([agent.wait(LIMIT) for agent in agents], [0, 0])
         journals = self.journals()
-        both, alone = self.report(*journals), self.report(journals[0])
+        both, alone = self.account(*journals), self.account(journals[0])
         self.assertEqual(both["submissions"], 1)
         self.assertEqual((both["agents"]["journals"], alone["agents"]["journals"]), (2, 1))
         self.are_alike(both, alone)
-        text = subprocess.run([CTL, "goodput", "report", *journals], text=True, check=True,
-                              capture_output=True, timeout=60, env=ENVIRONMENT).stdout
+        text = self.goodput("report", *journals).stdout
         self.assertIn(", from 2 agents by their wall clocks", text)
-        self.assertEqual(self.report(*reversed(journals))["buckets_s"], both["buckets_s"])
+        self.assertEqual(self.account(*reversed(journals))["buckets_s"], both["buckets_s"])
         for journal in journals:  # the first line of either one is torn: one record is missing
             whole = journal.read_text()
             journal.write_text(whole[40:])
-            torn = self.report(*journals)
+            torn = self.account(*journals)
             self.assertEqual((torn["submissions"], torn["agents"]["journals"]), (1, 2))
             self.assertAlmostEqual(torn["buckets_s"]["productive"],
                                    both["buckets_s"]["productive"], places=6)
@@ -132,7 +110,7 @@ class Agents(unittest.TestCase):
         (self.folder / "go").touch()
         self.assertEqual([member.wait(LIMIT), spare.wait(LIMIT)], [0, 0])
         member_tells, spare_tells = self.journals()
-        both, alone = self.report(spare_tells, member_tells), self.report(member_tells)
+        both, alone = self.account(spare_tells, member_tells), self.account(member_tells)
         self.assertEqual(both["agents"]["journals"], 2)
         self.are_alike(both, alone)
 
@@ -144,14 +122,14 @@ class Agents(unittest.TestCase):
         codes = {agent.wait(LIMIT) for agent in agents}
         self.assertEqual(len(codes), 2, codes)
         self.assertIn(0, codes)
-        account = self.report(second, first)
+        account = self.account(second, first)
         self.assertEqual((account["submissions"], account["restarts"], account["last_step"]),
                          (1, 1, 6))
         self.assertEqual([(one["first_step"], one["last_step"])
                           for one in account["goodput_attempts"]], [(1, 4), (3, 6)])
         self.assertEqual(account["agents"]["journals"], 2)
         self.assertGreater(account["buckets_s"]["lost"], 0.09)  # steps 3 and 4
-        self.assertGreater(account["elapsed_s"], self.report(first)["elapsed_s"])
+        self.assertGreater(account["elapsed_s"], self.account(first)["elapsed_s"])
 
     def test_where_the_agent_of_rank_0_leaves_the_other_one_waits_for_a_round(self) -> None:
         agents = [self.agent(name, "2", WAIT="") for name in ("a", "b")]
@@ -166,7 +144,7 @@ class Agents(unittest.TestCase):
         self.signal(second, signal.SIGTERM)
         for agent in agents:
             agent.wait(LIMIT)
-        account, alone = self.report(second, first), self.report(first)
+        account, alone = self.account(second, first), self.account(first)
         self.assertGreater(account["elapsed_s"], alone["elapsed_s"])
         self.assertGreater(account["buckets_s"]["rendezvous"], alone["buckets_s"]["rendezvous"])
         (restart,) = account["restart_waterfall"]

@@ -8,46 +8,25 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import unittest
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY, TRAINER
+from programs import CTL, ENVIRONMENT, Programs
 
 VECTORS = {s["name"]: s for s in json.loads(Path(sys.argv[3]).read_text())["scenarios"]}
 
 
-def ctl(*words: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([CTL, "goodput", *words], capture_output=True, timeout=60,
-                          env=ENVIRONMENT, check=False, **more)
-
-
-class Convert(unittest.TestCase):
-    def setUp(self) -> None:
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-
-    def run_job(self) -> Path:
-        (self.folder / "train.py").write_text(TRAINER)
-        before = set(self.folder.glob("logs/*/journal.jsonl"))
-        subprocess.run([ELASTRUN, "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
-                        "--rdzv-id=night", "--max-restarts=1", "--log-dir=logs", "train.py"],
-                       cwd=self.folder, timeout=120, check=True, capture_output=True,
-                       env=ENVIRONMENT | LIBRARY)
-        (journal,) = set(self.folder.glob("logs/*/journal.jsonl")) - before
-        return journal
-
+class Convert(Programs):
     def log(self, name: str) -> Path:
         log = self.folder / "log"
         log.write_text("".join(json.dumps(entry) + "\n" for entry in VECTORS[name]["entries"]))
         return log
 
-    def account(self, *files: Path) -> dict:
-        return json.loads(ctl("report", "--json", *map(str, files)).stdout)
-
     def convert(self, form: str, *files: Path) -> bytes:
-        done = ctl("convert", "--to", form, *map(str, files))
+        done = subprocess.run([CTL, "goodput", "convert", "--to", form, *files], timeout=60,
+                              capture_output=True, env=ENVIRONMENT)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         return done.stdout
 
@@ -93,8 +72,8 @@ class Convert(unittest.TestCase):
         journal = self.run_job()
         board = self.folder / "board"
         board.mkdir()
-        done = ctl("convert", "--to", "tensorboard", "-o", str(board), str(journal))
-        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, b"", b""))
+        done = self.goodput("convert", "--to", "tensorboard", "-o", board, journal)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
         (file,) = board.iterdir()
         self.assertRegex(file.name, r"^events\.out\.tfevents\.\d{10}\.")
         self.assertEqual(file.read_bytes(), self.convert("tensorboard", journal))
@@ -140,16 +119,16 @@ class Convert(unittest.TestCase):
     def check_journal(self, log: Path) -> dict:
         """The account of the log, which is that of its journal and of the journal of that."""
         forms = ("--json", "--compatible")
-        expected = [ctl("report", form, str(log)) for form in forms]
+        expected = [self.goodput("report", form, log) for form in forms]
         journal, again = self.folder / "converted.jsonl", self.folder / "again.jsonl"
         for source, target in ((log, journal), (journal, again)):
-            done = ctl("convert", "--to", "journal", "-o", str(target), str(source))
+            done = self.goodput("convert", "--to", "journal", "-o", target, source)
             if expected[0].returncode != 0:
                 self.assertEqual((done.returncode, done.stderr), (1, expected[0].stderr))
                 return {}
-            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
             for form, before in zip(forms, expected):
-                told = ctl("report", form, str(target))
+                told = self.goodput("report", form, target)
                 self.assertEqual((told.returncode, told.stdout, told.stderr),
                                  (before.returncode, before.stdout, before.stderr))
         members = {"time", "mono_ns", "kind", "scope", "name"}
@@ -162,8 +141,8 @@ class Convert(unittest.TestCase):
         os.mkfifo(fifo)
         log = self.log("s01_clean_run")
         with subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE) as reader:
-            done = ctl("convert", "--to", "chrome-trace", "-o", str(fifo), str(log))
-            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            done = self.goodput("convert", "--to", "chrome-trace", "-o", fifo, log)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.check_trace(reader.stdout.read(), self.account(log))
         self.assertTrue(fifo.is_fifo())
 
@@ -173,15 +152,15 @@ class Convert(unittest.TestCase):
         old = self.folder / "old"
         old.write_text("as it was")
         for words, code, said in (
-                (("--to", "chrome-trace", "-o", "old", "journal.jsonl"), 1, b"no job starts in"),
+                (("--to", "chrome-trace", "-o", "old", "journal.jsonl"), 1, "no job starts in"),
                 (("--to", "chrome-trace", "-o", "journal.jsonl", "journal.jsonl"), 2,
-                 b"journal.jsonl is what is to be converted"),
-                (("--to", "chrome-trace", "-o", "no/folder", "journal.jsonl"), 1, b"No such file"),
-                (("--to", "journal", "journal.jsonl"), 1, b"no job starts in"),
-                (("--to", "csv", "journal.jsonl"), 2, b"--to"), (("journal.jsonl",), 2, b"--to")):
+                 "journal.jsonl is what is to be converted"),
+                (("--to", "chrome-trace", "-o", "no/folder", "journal.jsonl"), 1, "No such file"),
+                (("--to", "journal", "journal.jsonl"), 1, "no job starts in"),
+                (("--to", "csv", "journal.jsonl"), 2, "--to"), (("journal.jsonl",), 2, "--to")):
             with self.subTest(words=words):
-                done = ctl("convert", *words, cwd=self.folder)
-                self.assertEqual((done.returncode, done.stdout), (code, b""), done.stderr)
+                done = self.goodput("convert", *words)
+                self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
                 self.assertIn(said, done.stderr)
         self.assertEqual({path.name: path.read_text() for path in self.folder.iterdir()},
                          {"journal.jsonl": "no record\n", "old": "as it was"})

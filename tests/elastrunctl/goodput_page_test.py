@@ -15,11 +15,10 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
-from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY, ROOT
+from programs import ELASTRUN, ENVIRONMENT, LIBRARY, ROOT, Programs
 
 sys.path.insert(0, str(ROOT / "tests" / "web"))
 
@@ -66,20 +65,12 @@ def hostile_job() -> list[dict]:
             *steps(8, 9, 64), record("job.ended", 68, succeeded=True)]
 
 
-class GoodputPage(unittest.TestCase):
-    def setUp(self) -> None:
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-
-    def report(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([CTL, "goodput", "report", *words], cwd=self.folder, text=True,
-                              capture_output=True, timeout=60, env=ENVIRONMENT, check=False)
-
+class GoodputPage(Programs):
     def page(self, *journals: str) -> tuple[str, dict]:
         """The address of the page, and the account of the same files."""
-        done = self.report("--html", "page.html", *journals)
+        done = self.goodput("report", "--html", "page.html", *journals)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
-        return (self.folder / "page.html").as_uri(), json.loads(
-            self.report("--json", *journals).stdout)
+        return (self.folder / "page.html").as_uri(), self.account(*journals)
 
     def write(self, name: str, records: list[dict]) -> str:
         (self.folder / name).write_text("".join(json.dumps(one) + "\n" for one in records))
@@ -128,7 +119,7 @@ class GoodputPage(unittest.TestCase):
         self.check_numbers(page, account)
         self.assertEqual(account["restarts"], 2)
         text = str(page.value(TEXT))
-        report = self.report(str(journal)).stdout
+        report = self.goodput("report", str(journal)).stdout
         for share in re.findall(r"\S+ %(?=  )", report):  # as there, they add up to 100.0
             self.assertIn(share, text)
         for cause in ("rank 1 was killed by SIGKILL", "ended with exit code 7"):
@@ -211,7 +202,7 @@ class GoodputPage(unittest.TestCase):
                 seconds = 30 if step == 41_234 else 1
                 file.write(json.dumps(record("step", 10 + 31 * step + seconds, "elastrun.worker",
                                              value=step)) + "\n")
-        done = self.report("--html", "-", "long")
+        done = self.goodput("report", "--html", "-", "long")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertLess(len(done.stdout), 1_000_000)
         page = self.open(self.page("long")[0], 800)
@@ -234,7 +225,7 @@ class GoodputPage(unittest.TestCase):
                             ((journal,), "files is required"),
                             (("no/folder/page.html", journal), "No such file")):
             with self.subTest(words=words):
-                done = self.report("--html", *words)
+                done = self.goodput("report", "--html", *words)
                 self.assertNotEqual(done.returncode, 0)
                 self.assertIn(said, done.stderr)
                 self.assertEqual((self.folder / journal).read_bytes(), before)

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
+from typing import Any
 
-from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY, TRAINER
+from programs import CTL, ENVIRONMENT, LIBRARY, TRAINER, Programs
 
 VECTORS = json.loads(Path(sys.argv[3]).read_text())
 # As ml-goodput-measurement's users have it, with a crash in step 3 and a resume at step 2.
@@ -41,90 +40,68 @@ recorder.record_job_end_time()
 """
 
 
-def ctl(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([CTL, "goodput", *words], input=text, capture_output=True, text=True,
-                          timeout=60, env=ENVIRONMENT, check=False)
-
-
 def lines_of(name: str) -> str:
     (one,) = (s for s in VECTORS["scenarios"] if s["name"] == name)
     return "".join(json.dumps(entry) + "\n" for entry in one["entries"])
 
 
-class Goodput(unittest.TestCase):
-    def account(self, *words: str, text: str = "") -> dict:
-        got = ctl("report", "--json", *words, text=text)
-        self.assertEqual((got.returncode, got.stderr), (0, ""))
-        account = json.loads(got.stdout)
-        self.assertAlmostEqual(sum(account["buckets_s"].values()), account["elapsed_s"], places=6)
-        return account
-
-    def run_job(self, folder: str, *options: str,
-                script: str = TRAINER) -> tuple[Path, dict, list[dict]]:
-        Path(folder, "train.py").write_text(script)
-        before = set(Path(folder).glob("logs/*/journal.jsonl"))
-        words = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=night",
-                 "--max-restarts=1", "--log-dir=logs", "--report=report.json",
-                 *options, "train.py")
-        subprocess.run([ELASTRUN, *words], cwd=folder, timeout=120, check=True,
-                       capture_output=True, env=ENVIRONMENT | LIBRARY)
-        (journal,) = set(Path(folder).glob("logs/*/journal.jsonl")) - before
-        report = json.loads(Path(folder, "report.json").read_text())
+class Goodput(Programs):
+    def told(self, *options: str, script: str = TRAINER) -> tuple[Path, dict, list[dict]]:
+        """The journal of a job, and what its report says of goodput and restarts."""
+        journal = self.run_job(*options, script=script)
+        report: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
         return journal, report["goodput"], report["restart_waterfall"]
 
     def test_a_log_folder_with_one_run_stands_for_its_journal(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            logs = Path(folder, "logs")
-            for run in ("a", "b"):
-                (logs / run).mkdir(parents=True)
-            self.assertIn(f"no journal.jsonl in {logs}, nor", ctl("report", str(logs)).stderr)
-            (logs / "a/journal.jsonl").write_text(lines_of("s19_two_complete_runs"))
-            both = [self.account(str(path)) for path in (logs, logs / "a")]
-            self.assertEqual(both[0], both[1])
-            (logs / "b/journal.jsonl").touch()
-            for command in ("report", "watch"):
-                done = ctl(command, str(logs))
-                self.assertEqual(done.returncode, 1)
-                self.assertIn(f"holds 2 runs; name one or more of {logs}/a, {logs}/b", done.stderr)
+        logs = self.folder / "logs"
+        for run in ("a", "b"):
+            (logs / run).mkdir(parents=True)
+        self.assertIn(f"no journal.jsonl in {logs}, nor", self.goodput("report", logs).stderr)
+        (logs / "a/journal.jsonl").write_text(lines_of("s19_two_complete_runs"))
+        both = [self.account(path) for path in (logs, logs / "a")]
+        self.assertEqual(both[0], both[1])
+        (logs / "b/journal.jsonl").touch()
+        for command in ("report", "watch"):
+            done = self.goodput(command, logs)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(f"holds 2 runs; name one or more of {logs}/a, {logs}/b", done.stderr)
 
     def test_a_journal_tells_what_the_report_told(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            journal, told, restarts = self.run_job(folder)
-            account = self.account(str(journal))
-            (told_path,), (path,) = restarts, account["restart_waterfall"]
-            self.assertEqual((path["cause"], path["last_step"], path["first_step"]),
-                             ("rank 0 ended with exit code 7", 4, 3))
-            self.assertTrue(path["caught_up"])
-            self.assertAlmostEqual(sum(path["stages_s"].values()), path["total_s"], places=6)
-            for stage, seconds in told_path["stages_s"].items():
-                self.assertAlmostEqual(path["stages_s"][stage], seconds, delta=0.3, msg=stage)
-            for stage in ("stop", "spawn", "first_step", "redo"):
-                self.assertGreater(path["stages_s"][stage], 0, stage)
-            self.assertRegex(ctl("report", str(journal)).stdout,
-                             r"restart at +exit +detect .*\n.*\n +rank 0 ended with exit code 7\n")
-            self.assertEqual((account["restarts"], account["last_step"], account["loss_known"]),
-                             (1, 6, True))
-            self.assertEqual(account["last_checkpoint"], told["last_checkpoint"])
-            for bucket, seconds in told["buckets_s"].items():
-                # Records are written a little after what they tell.
-                self.assertAlmostEqual(account["buckets_s"][bucket], seconds, delta=0.3, msg=bucket)
-            self.assertGreater(account["buckets_s"]["lost"], 0.09)  # steps 3 and 4
-            self.assertLess(account["buckets_s"]["queued"], 0.001)
+        journal, told, restarts = self.told()
+        account = self.account(journal)
+        (told_path,), (path,) = restarts, account["restart_waterfall"]
+        self.assertEqual((path["cause"], path["last_step"], path["first_step"]),
+                         ("rank 0 ended with exit code 7", 4, 3))
+        self.assertTrue(path["caught_up"])
+        self.assertAlmostEqual(sum(path["stages_s"].values()), path["total_s"], places=6)
+        for stage, seconds in told_path["stages_s"].items():
+            self.assertAlmostEqual(path["stages_s"][stage], seconds, delta=0.3, msg=stage)
+        for stage in ("stop", "spawn", "first_step", "redo"):
+            self.assertGreater(path["stages_s"][stage], 0, stage)
+        self.assertRegex(self.goodput("report", journal).stdout,
+                         r"restart at +exit +detect .*\n.*\n +rank 0 ended with exit code 7\n")
+        self.assertEqual((account["restarts"], account["last_step"], account["loss_known"]),
+                         (1, 6, True))
+        self.assertEqual(account["last_checkpoint"], told["last_checkpoint"])
+        for bucket, seconds in told["buckets_s"].items():
+            # Records are written a little after what they tell.
+            self.assertAlmostEqual(account["buckets_s"][bucket], seconds, delta=0.3, msg=bucket)
+        self.assertGreater(account["buckets_s"]["lost"], 0.09)  # steps 3 and 4
+        self.assertLess(account["buckets_s"]["queued"], 0.001)
 
     def test_two_jobs_are_reported_one_after_the_other(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            journal, *_ = self.run_job(folder)
-            log = Path(folder, "log")
-            log.write_text(lines_of("s15_resume_at_next_step"))
-            both = ctl("report", "--json", str(journal.parent), str(log))
-            self.assertEqual((both.returncode, both.stderr), (0, ""))
-            self.assertEqual([json.loads(line) for line in both.stdout.splitlines()],
-                             [self.account(str(journal)), self.account(str(log))])
-            text = ctl("report", str(journal), str(log)).stdout
-            self.assertRegex(text, r'(?s)^job "night", .*\n\njob "s15_resume')
-            page = ctl("report", f"--html={folder}/page", str(journal), str(log))
-            self.assertEqual(page.returncode, 2)
-            self.assertIn("of one job", page.stderr)
+        journal = self.run_job()
+        log = self.folder / "log"
+        log.write_text(lines_of("s15_resume_at_next_step"))
+        both = self.goodput("report", "--json", journal.parent, log)
+        self.assertEqual((both.returncode, both.stderr), (0, ""))
+        self.assertEqual([json.loads(line) for line in both.stdout.splitlines()],
+                         [self.account(journal), self.account(log)])
+        text = self.goodput("report", journal, log).stdout
+        self.assertRegex(text, r'(?s)^job "night", .*\n\njob "s15_resume')
+        page = self.goodput("report", f"--html={self.folder}/page", journal, log)
+        self.assertEqual(page.returncode, 2)
+        self.assertIn("of one job", page.stderr)
 
     def test_bounds_and_named_phases_stand_wherever_goodput_is_told(self) -> None:
         script = """import elastrun, os, sys, time
@@ -135,76 +112,70 @@ for step in range(8):
 with elastrun.phase("logging"): time.sleep(0.1)
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": sys.exit(3)
 """
-        with tempfile.TemporaryDirectory() as folder:
-            journal, told, _ = self.run_job(folder, script=script)
-            account = self.account(str(journal))
-            for one in (told, account):
-                self.assertIsNone(one["goodput"])
-                self.assertTrue(0 < one["goodput_at_least"] < one["goodput_at_most"] < 1)
-                self.assertEqual(list(one["custom_s"]), ["logging"])
-                self.assertAlmostEqual(one["custom_s"]["logging"], one["buckets_s"]["custom"], 6)
-            text = ctl("report", str(journal)).stdout
-            self.assertRegex(text, r"goodput between \S+ % and \S+ % of ")
-            self.assertRegex(text, r"\n  custom +\S+ m?s .*\n    logging +\S+ m?s\n")
-            page = Path(folder, "page.html")
-            ctl("report", "--html", str(page), str(journal))
-            self.assertRegex(page.read_text(), r'\["goodput","between \S+ % and \S+ %"\]')
+        journal, told, _ = self.told(script=script)
+        account = self.account(journal)
+        for one in (told, account):
+            self.assertIsNone(one["goodput"])
+            self.assertTrue(0 < one["goodput_at_least"] < one["goodput_at_most"] < 1)
+            self.assertEqual(list(one["custom_s"]), ["logging"])
+            self.assertAlmostEqual(one["custom_s"]["logging"], one["buckets_s"]["custom"], 6)
+        text = self.goodput("report", journal).stdout
+        self.assertRegex(text, r"goodput between \S+ % and \S+ % of ")
+        self.assertRegex(text, r"\n  custom +\S+ m?s .*\n    logging +\S+ m?s\n")
+        page = self.folder / "page.html"
+        self.goodput("report", "--html", page, journal)
+        self.assertRegex(page.read_text(), r'\["goodput","between \S+ % and \S+ %"\]')
 
     def test_a_journal_that_is_named_twice_counts_once(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            journal, *_ = self.run_job(folder)
-            alias = Path(folder) / "alias.jsonl"
-            alias.symlink_to(journal)
-            self.assertEqual(self.account(str(journal), str(journal), str(alias)),
-                             self.account(str(journal)))
+        journal = self.run_job()
+        alias = self.folder / "alias.jsonl"
+        alias.symlink_to(journal)
+        self.assertEqual(self.account(journal, journal, alias),
+                         self.account(journal))
 
     def test_two_submissions_and_a_torn_tail(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            first, *_ = self.run_job(folder)
-            second, *_ = self.run_job(folder)
-            torn = first.read_text().rsplit("\n", 2)[0][:-5]
-            first.write_text(torn)
-            account = self.account(str(second), str(first))
-            self.assertEqual((account["submissions"], account["skipped"]), (2, 1))
-            self.assertEqual(account["restarts"], 3)
-            text = ctl("report", str(first), str(second)).stdout
-            self.assertIn('submitted 2 times', text)
-            self.assertIn("(left out: 1 lines that are not records)", text)
+        first = self.run_job()
+        second = self.run_job()
+        torn = first.read_text().rsplit("\n", 2)[0][:-5]
+        first.write_text(torn)
+        account = self.account(second, first)
+        self.assertEqual((account["submissions"], account["skipped"]), (2, 1))
+        self.assertEqual(account["restarts"], 3)
+        text = self.goodput("report", first, second).stdout
+        self.assertIn('submitted 2 times', text)
+        self.assertIn("(left out: 1 lines that are not records)", text)
 
     def test_a_job_that_is_submitted_again_goes_on_with_its_file(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "night.jsonl")
-            self.run_job(folder, "--metrics=jsonl:night.jsonl")
-            first = self.account(str(file))
-            self.assertEqual(first["submissions"], 1)
-            with file.open("a") as torn:  # the machine crashed in the middle of a line
-                torn.write('{"time":1.5,"mono_ns":')
-            self.run_job(folder, "--metrics=jsonl:night.jsonl")
-            both = self.account(str(file))
-            self.assertEqual((both["submissions"], both["skipped"], both["restarts"]), (2, 1, 3))
-            self.assertGreater(both["buckets_s"]["queued"], 0)
-            self.assertGreater(both["elapsed_s"], first["elapsed_s"])
+        file = self.folder / "night.jsonl"
+        self.run_job("--metrics=jsonl:night.jsonl")
+        first = self.account(file)
+        self.assertEqual(first["submissions"], 1)
+        with file.open("a") as torn:  # the machine crashed in the middle of a line
+            torn.write('{"time":1.5,"mono_ns":')
+        self.run_job("--metrics=jsonl:night.jsonl")
+        both = self.account(file)
+        self.assertEqual((both["submissions"], both["skipped"], both["restarts"]), (2, 1, 3))
+        self.assertGreater(both["buckets_s"]["queued"], 0)
+        self.assertGreater(both["elapsed_s"], first["elapsed_s"])
 
     def test_a_torn_first_line_costs_its_own_record_alone(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            journal, *_ = self.run_job(folder)
-            whole = self.account(str(journal))
-            torn = Path(folder, "torn.jsonl")
-            torn.write_text(journal.read_text()[40:])
-            account = self.account(str(torn))
-            self.assertEqual((account["skipped"], account["submissions"]), (1, 1))
-            for known in ("restarts", "last_step", "loss_known"):
-                self.assertEqual(account[known], whole[known], known)
-            self.assertAlmostEqual(account["buckets_s"]["productive"],
-                                   whole["buckets_s"]["productive"], places=6)
-            again = self.run_job(folder)[0]  # whose name is known goes on with it
-            self.assertEqual(self.account(str(again), str(torn))["submissions"], 2)
+        journal = self.run_job()
+        whole = self.account(journal)
+        torn = self.folder / "torn.jsonl"
+        torn.write_text(journal.read_text()[40:])
+        account = self.account(torn)
+        self.assertEqual((account["skipped"], account["submissions"]), (1, 1))
+        for known in ("restarts", "last_step", "loss_known"):
+            self.assertEqual(account[known], whole[known], known)
+        self.assertAlmostEqual(account["buckets_s"]["productive"],
+                               whole["buckets_s"]["productive"], places=6)
+        again = self.run_job()  # whose name is known goes on with it
+        self.assertEqual(self.account(again, torn)["submissions"], 2)
 
     def test_a_name_that_turns_the_line_round_does_not_reach_the_terminal(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            journal, *_ = self.run_job(folder, "--rdzv-id=a\u202eb\u0085c")
-            text = ctl("report", str(journal)).stdout
-            self.assertIn('job "abc"', text)
+        journal = self.run_job("--rdzv-id=a\u202eb\u0085c")
+        text = self.goodput("report", journal).stdout
+        self.assertIn('job "abc"', text)
 
     def test_steps_are_read_the_same_however_they_are_written(self) -> None:
         lines = [json.loads(line) for line in lines_of("s15_resume_at_next_step").splitlines()]
@@ -226,10 +197,10 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": sys.exit(3)
             self.assertEqual(plain, tree, odd)
 
     def test_an_account_that_nobody_gets_is_an_error(self) -> None:
-        with tempfile.NamedTemporaryFile("w") as log, open("/dev/full", "w") as out:
-            log.write(lines_of("s15_resume_at_next_step"))
-            log.flush()
-            got = subprocess.run([CTL, "goodput", "report", log.name], stdout=out,
+        log = self.folder / "log"
+        log.write_text(lines_of("s15_resume_at_next_step"))
+        with open("/dev/full", "w") as out:
+            got = subprocess.run([CTL, "goodput", "report", log], stdout=out,
                                  stderr=subprocess.PIPE, text=True, timeout=60, env=ENVIRONMENT,
                                  check=False)
             self.assertEqual(got.returncode, 1)
@@ -243,57 +214,49 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": sys.exit(3)
         bare = "".join(json.dumps(json.loads(line)["payload"]) + "\n"
                        for line in lines_of("s15_resume_at_next_step").splitlines())
         self.assertEqual(self.account("-", text=bare)["buckets_s"], account["buckets_s"])
-        text = ctl("report", "-", text=lines_of("s19_two_complete_runs")).stdout
+        text = self.goodput("report", "-", text=lines_of("s19_two_complete_runs")).stdout
         self.assertIn("goodput 33.3 % of 1 min 30 s", text)
 
     def test_a_recorder_in_the_workers_is_in_summary_journal_and_account(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "train.py").write_text(RECORDED)
-            done = subprocess.run(
-                [ELASTRUN, "--nproc-per-node=2", "--max-restarts=1", "--log-dir=logs",
-                 "--report=report.json", "train.py"], cwd=folder, timeout=120, check=False,
-                capture_output=True, text=True, env=ENVIRONMENT | LIBRARY)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            told = json.loads(Path(folder, "report.json").read_text())["goodput"]
-            (journal,) = Path(folder).glob("logs/*/journal.jsonl")
-            account = self.account("--compatible", str(journal))
-            for of in (told, account):
-                self.assertEqual((of["restarts"], of["last_step"], of["loss_known"]), (1, 5, True))
-                seconds = of["buckets_s"]
-                for bucket, least in (("device_init", 0.4), ("preparation", 0.2),
-                                      ("data_loading", 0.35), ("evaluation", 0.3), ("lost", 0.3),
-                                      ("productive", 0.85)):
-                    self.assertGreater(seconds[bucket], least * 0.95, bucket)
-                self.assertAlmostEqual(sum(seconds.values()), of["elapsed_s"], places=6)
-            for bucket, seconds in told["buckets_s"].items():
-                self.assertAlmostEqual(account["buckets_s"][bucket], seconds, delta=0.3,
-                                       msg=bucket)
-            self.assertEqual(account["lost"], 0)
-            self.assertEqual(account["compatible"]["disruptions"], 1)
-            self.assertEqual(account["compatible"]["max_productive_step"], 5)
-            self.assertGreater(account["compatible"]["badput_s"]["TPU_INITIALIZATION"], 0.39)
-            self.assertIn("device_init", done.stderr)
+        journal, told, _ = self.told("--nproc-per-node=2", script=RECORDED)
+        account = self.account("--compatible", journal)
+        for of in (told, account):
+            self.assertEqual((of["restarts"], of["last_step"], of["loss_known"]), (1, 5, True))
+            seconds = of["buckets_s"]
+            for bucket, least in (("device_init", 0.4), ("preparation", 0.2),
+                                  ("data_loading", 0.35), ("evaluation", 0.3), ("lost", 0.3),
+                                  ("productive", 0.85)):
+                self.assertGreater(seconds[bucket], least * 0.95, bucket)
+            self.assertAlmostEqual(sum(seconds.values()), of["elapsed_s"], places=6)
+        for bucket, seconds in told["buckets_s"].items():
+            self.assertAlmostEqual(account["buckets_s"][bucket], seconds, delta=0.3,
+                                   msg=bucket)
+        self.assertEqual(account["lost"], 0)
+        self.assertEqual(account["compatible"]["disruptions"], 1)
+        self.assertEqual(account["compatible"]["max_productive_step"], 5)
+        self.assertGreater(account["compatible"]["badput_s"]["TPU_INITIALIZATION"], 0.39)
+        self.assertIn("device_init", self.said)
 
     def test_a_recorder_without_a_launcher_writes_a_file_that_is_read(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            code = ("from datetime import datetime, timezone\n"
-                    "from elastrun.goodput import GoodputRecorder\n"
-                    "def at(s): return datetime.fromtimestamp(1_700_000_000 + s, timezone.utc)\n"
-                    "one = GoodputRecorder('night', 'log', True)\n"
-                    "one.record_job_start_time(at(0))\n"
-                    "for i in range(5): one.record_step_start_time(i, at(5 + 3 * i))\n"
-                    "one.record_job_end_time(at(20))\n")
-            subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=60,
-                           env=ENVIRONMENT | LIBRARY)
-            account = self.account("--compatible", f"{folder}/night.goodput.jsonl")
-            self.assertAlmostEqual(account["goodput"], 0.75)
-            self.assertAlmostEqual(account["compatible"]["goodput_percent"], 75)
-            self.assertEqual((account["job"], account["elapsed_s"], account["lost"]),
-                             ("night", 20, 0))
-            with open(f"{folder}/night.goodput.jsonl", "a", encoding="utf-8") as file:
-                file.write('{"job_name":"night","lost_entries":3,"lost_time":1700000020}\n')
-            text = ctl("report", f"{folder}/night.goodput.jsonl").stdout
-            self.assertIn("3 that the recorder lost", text)
+        code = ("from datetime import datetime, timezone\n"
+                "from elastrun.goodput import GoodputRecorder\n"
+                "def at(s): return datetime.fromtimestamp(1_700_000_000 + s, timezone.utc)\n"
+                "one = GoodputRecorder('night', 'log', True)\n"
+                "one.record_job_start_time(at(0))\n"
+                "for i in range(5): one.record_step_start_time(i, at(5 + 3 * i))\n"
+                "one.record_job_end_time(at(20))\n")
+        subprocess.run([sys.executable, "-c", code], cwd=self.folder, check=True, timeout=60,
+                       env=ENVIRONMENT | LIBRARY)
+        log = self.folder / "night.goodput.jsonl"
+        account = self.account("--compatible", log)
+        self.assertAlmostEqual(account["goodput"], 0.75)
+        self.assertAlmostEqual(account["compatible"]["goodput_percent"], 75)
+        self.assertEqual((account["job"], account["elapsed_s"], account["lost"]),
+                         ("night", 20, 0))
+        with log.open("a") as file:
+            file.write('{"job_name":"night","lost_entries":3,"lost_time":1700000020}\n')
+        text = self.goodput("report", log).stdout
+        self.assertIn("3 that the recorder lost", text)
 
     def test_what_cannot_be_answered_is_said(self) -> None:
         for words, text, code, said in (
@@ -305,7 +268,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": sys.exit(3)
                 (("report", "--compatible", "-"), '{"kind":"event","time":1,"name":"job.started",'
                  '"scope":"elastrun.agent"}\n', 1, "needs a log of ml-goodput-measurement")):
             with self.subTest(words=words, text=text[:40]):
-                got = ctl(*words, text=text)
+                got = self.goodput(*words, text=text)
                 self.assertEqual((got.returncode, got.stdout), (code, ""), got.stderr)
                 self.assertIn(said, got.stderr)
 

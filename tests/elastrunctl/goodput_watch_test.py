@@ -15,15 +15,13 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import termios
 import time
 import unittest
 from pathlib import Path
 
-from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY
+from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY, LIMIT, Programs
 
-LIMIT = 60.0
 # Fails once when told to, and ends when told to.
 TRAINER = """
 import os, sys, time, elastrun
@@ -51,25 +49,11 @@ def record(name: str, **more: object) -> str:
                        "scope": "elastrun.agent", "name": name, "attributes": more}) + "\n"
 
 
-class Watch(unittest.TestCase):
+class Watch(Programs):
     def setUp(self) -> None:
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        super().setUp()
         self.environment = ENVIRONMENT | LIBRARY | {
             "ELASTRUN_RUNTIME_DIR": str(self.folder / "registry"), "TERM": "xterm"}
-
-    def start(self, *words: str, **more: object) -> subprocess.Popen[str]:
-        child = subprocess.Popen(words, text=True, env=self.environment, cwd=self.folder,
-                                 **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more)
-        self.addCleanup(self.end, child)
-        return child
-
-    def end(self, child: subprocess.Popen[str]) -> None:
-        if child.poll() is None:
-            child.terminate()
-        child.wait(LIMIT)
-        for stream in (child.stdout, child.stderr):
-            if stream:
-                stream.close()
 
     def job(self, script: str = TRAINER) -> tuple[subprocess.Popen[str], Path]:
         (self.folder / "train.py").write_text(script)
@@ -99,8 +83,7 @@ class Watch(unittest.TestCase):
         last = self.line(watch, r"^\S+ ended: goodput .*, 1 restart, last step \d+, checkpoint ")
         self.assertEqual(watch.stdout.read(), "")
         self.assertEqual((watch.wait(LIMIT), job.wait(LIMIT)), (0, 0))
-        report = subprocess.run([CTL, "goodput", "report", journal], text=True, check=True,
-                                capture_output=True, env=self.environment).stdout
+        report = self.goodput("report", journal).stdout
         self.assertEqual(last.split(" ended: ")[1], report.splitlines()[1] + "\n")
         again = self.start(CTL, "goodput", "watch", str(journal.parent))  # over: one line
         self.assertEqual(len(again.stdout.read().splitlines()), 1)

@@ -40,13 +40,6 @@ class Case(Programs):
                                           "TMPDIR": str(self.folder / "tmp")}
         (self.folder / "worker").write_text(WORKER.format(folder=self.folder))
 
-    def end(self, child: subprocess.Popen[str]) -> None:
-        if child.poll() is None:
-            child.terminate()
-        child.wait(60)
-        for stream in (child.stdout, child.stderr):
-            stream.close()
-
     def job(self, *options: str) -> subprocess.Popen[str]:
         return self.start(ELASTRUN, "--nproc-per-node", "2", *options, "--no-python", "sh",
                           "worker")
