@@ -225,32 +225,32 @@ class Certificates(Etcd):
         self.meet_at(self.start("--cert-file", f"{self.folder}/server.pem", "--key-file",
                                 f"{self.folder}/server.key", *more, tls=True))
 
-    def secured(self, **names: str) -> str:
+    def tls(self, **names: str) -> str:
         return ",protocol=https" + "".join(f",{key}={self.folder}/{name}"
                                            for key, name in names.items())
 
     def test_https(self) -> None:
         self.serve()
-        self.two_meet(self.secured(cacert="ca.pem"))
+        self.two_meet(self.tls(cacert="ca.pem"))
 
     def test_an_authority_that_is_not_ours_is_named(self) -> None:
         self.make_authority("other")
         self.serve()
-        self.is_refused("(?i)certificate verify failed|self.signed", self.secured(cacert="other.pem"))
+        self.is_refused("(?i)certificate verify failed|self.signed", self.tls(cacert="other.pem"))
 
     def test_a_client_certificate(self) -> None:
         self.make("client", "ca")
         self.serve("--client-cert-auth", "--trusted-ca-file", f"{self.folder}/ca.pem")
-        self.two_meet(self.secured(cacert="ca.pem", ssl_cert="client.pem", ssl_cert_key="client.key"))
+        self.two_meet(self.tls(cacert="ca.pem", ssl_cert="client.pem", ssl_cert_key="client.key"))
 
     def test_without_the_client_certificate(self) -> None:
         self.serve("--client-cert-auth", "--trusted-ca-file", f"{self.folder}/ca.pem")
-        self.is_refused("(?i)certificate", self.secured(cacert="ca.pem"))
+        self.is_refused("(?i)certificate", self.tls(cacert="ca.pem"))
 
     def test_half_of_a_client_certificate(self) -> None:
         self.serve()
         self.is_refused("needs both ssl_cert and ssl_cert_key",
-                        self.secured(cacert="ca.pem", ssl_cert="server.pem"))
+                        self.tls(cacert="ca.pem", ssl_cert="server.pem"))
 
 
 del Elected, Etcd, Guarded  # bases: not to be run by themselves

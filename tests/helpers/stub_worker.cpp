@@ -4,12 +4,9 @@
 //   say=TEXT        a line on stdout                 half=TEXT    the same without the newline
 //   complain=TEXT   a line on stderr                 pid          "pid N" on stdout
 //   env             the environment on stdout        env=NAME     "NAME=VALUE", or "NAME is unset"
-//   cwd             the working directory            cpus         "cpus 0 1 3": where it may run
-//   fds             "fds 0 1 2": what is open        signals      "ignored N... blocked N..."
+//   cpus            "cpus 0 1 3": where it may run   signals      "ignored N... blocked N..."
 //   cgroup          "cgroup /its/path" of version 2
-//   group           "pid N parent N group N session N"
 //   flood=BYTES     that many bytes in lines of 80   binary=BYTES bytes of all values
-//   long=BYTES      one line of that length
 //   file=PATH:TEXT  writes a file                    error=TEXT   writes $TORCHELASTIC_ERROR_FILE
 //   read            stdin to its end, then "read N"  wait=PATH    until that file exists
 //   close=stdout|stderr|stdin|N                      memory=MIB   touches that much
@@ -18,14 +15,14 @@
 //                   WORDS, joined by commas: setsid, double (orphaned at once), bare (exec with
 //                   empty environment), deaf (ignores all it can), deep (has itself such a child)
 //   zombies=N       leaves N orphans that have already ended
-//   hop             leaves a process that forks itself anew and ends, 20000 times: no pid is its
-//   own only=N          does what follows only if $LOCAL_RANK (or $RANK) is N, else skips to `all`
+//   hop             leaves a process that forks itself anew and ends, 20000 times
+//   only=N          does what follows only if $LOCAL_RANK (or $RANK) is N, else skips to `all`
 //   attempt=N       the same for $TORCHELASTIC_RESTART_COUNT
 //   all             ends `only` and `attempt`
 //   sleep=SECONDS   (may be 0.5)                     stay         for ever
 //   vfork=PATH      is held in the kernel (state D) by a child of vfork, until that file exists
 //   stop            SIGSTOP to itself                die=SIGNAL   by that signal, without a core
-//   crash           a real segmentation fault        exit=CODE
+//   exit=CODE
 //
 // SIGNAL is a name without SIG, or a number. After the last step it exits with 0.
 #include <array>
@@ -233,14 +230,6 @@ void show_cpus() {
   say(text);
 }
 
-void show_descriptors() {
-  std::string text = "fds";
-  for (int fd = 0; fd < 1024; ++fd) {
-    if (fcntl(fd, F_GETFD) >= 0) text += " " + std::to_string(fd);
-  }
-  say(text);
-}
-
 void show_signals() {
   std::string text = "ignored";
   for (int number = 1; number <= SIGRTMAX; ++number) {
@@ -256,11 +245,6 @@ void show_signals() {
     if (sigismember(&mask, number) == 1) text += " " + std::to_string(number);
   }
   say(text);
-}
-
-void show_group() {
-  say("pid " + std::to_string(getpid()) + " parent " + std::to_string(getppid()) + " group " +
-      std::to_string(getpgrp()) + " session " + std::to_string(getsid(0)));
 }
 
 void show_cgroup() {
@@ -313,13 +297,6 @@ void die_of(int number) {
   kill(getpid(), number);
 }
 
-void crash() {
-  const rlimit none{0, 0};
-  setrlimit(RLIMIT_CORE, &none);
-  volatile char* const nowhere = reinterpret_cast<volatile char*>(16);
-  *nowhere = 1;
-}
-
 bool is_my_turn(const char* variable, const std::string& value) {
   const char* const mine = getenv(variable);
   return mine != nullptr && value == mine;
@@ -333,20 +310,11 @@ void add_talk(std::map<std::string, Step>& steps) {
   steps["complain"] = [](const std::string& text) { write_all(STDERR_FILENO, text + "\n"); };
   steps["pid"] = [](const std::string&) { say("pid " + std::to_string(getpid())); };
   steps["env"] = show_environment;
-  steps["cwd"] = [](const std::string&) {
-    std::array<char, 4096> path{};
-    say(getcwd(path.data(), path.size()) == nullptr ? "?" : path.data());
-  };
   steps["cpus"] = [](const std::string&) { show_cpus(); };
-  steps["fds"] = [](const std::string&) { show_descriptors(); };
   steps["signals"] = [](const std::string&) { show_signals(); };
   steps["cgroup"] = [](const std::string&) { show_cgroup(); };
-  steps["group"] = [](const std::string&) { show_group(); };
   steps["flood"] = [](const std::string& value) { flood(std::atol(value.c_str())); };
   steps["binary"] = [](const std::string& value) { binary(std::atol(value.c_str())); };
-  steps["long"] = [](const std::string& value) {
-    say(std::string(static_cast<std::size_t>(std::atol(value.c_str())), 'x'));
-  };
 }
 
 void add_files(std::map<std::string, Step>& steps) {
@@ -375,7 +343,6 @@ void add_lives(std::map<std::string, Step>& steps, char* self) {
   steps["vfork"] = hold_in_kernel;
   steps["stop"] = [](const std::string&) { raise(SIGSTOP); };
   steps["die"] = [](const std::string& name) { die_of(signal_of(name)); };
-  steps["crash"] = [](const std::string&) { crash(); };
   steps["exit"] = [](const std::string& code) { _exit(std::atoi(code.c_str())); };
 }
 

@@ -41,7 +41,16 @@ print("rank", RANK, "went through", flush=True)
 PATTERN = r"No worker of the job has made progress for \S+ m?s: (.*)"
 
 
-class Hangs(unittest.TestCase):
+class Standing(unittest.TestCase):
+    def go_on(self, *jobs: Job) -> None:
+        for job in jobs:
+            for name in ("reduced", "loaded"):
+                (job.folder / name).touch()
+        for job in jobs:
+            self.assertEqual(job.end(), 0, job.errors())
+
+
+class Hangs(Standing):
     def start(self, script: str, *options: str, package: bool = True, **env: str) -> Job:
         env = {"PYTHON_EXEC": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"} | env
         if package:
@@ -49,12 +58,12 @@ class Hangs(unittest.TestCase):
         return self.enterContext(Job("--report=report.json", *options, "train.py",
                                      files={"train.py": script}, env=env))
 
-    def go_on(self, job: Job) -> None:
-        for name in ("reduced", "loaded"):
-            (job.folder / name).touch()
-
     def test_a_hang_is_told_with_the_odd_one_out_and_the_job_goes_on(self) -> None:
-        job = self.start(STANDS, "--nproc-per-node=4", "--hang-timeout=1", "--redirects=1",
+        """Also beside threads that wait for ever."""
+        script = STANDS.replace("import elastrun\n", "import elastrun, threading\nEVER ="
+                                " threading.Event()\nfor _ in range(2):\n"
+                                "    threading.Thread(target=EVER.wait, daemon=True).start()\n")
+        job = self.start(script, "--nproc-per-node=4", "--hang-timeout=1", "--redirects=1",
                          "--log-dir=logs")
         told, = job.wait_for(PATTERN, path=job.err)
         self.assertRegex(told, r"^rank 1 hangs in wait_for \(train.py:\d+\) of load "
@@ -62,11 +71,11 @@ class Hangs(unittest.TestCase):
         wait_until(lambda: " in load\n" in job.errors(), "the stacks are in the log")
         self.assertRegex(job.errors(), r"hang\]   ranks 0, 2, 3 in wait_for ")
         self.go_on(job)
-        self.assertEqual(job.end(), 0, job.errors())
         hang, = job.report()["hangs"]
         self.assertEqual(hang["culprits"], [1])
         self.assertEqual([group["ranks"] for group in hang["groups"]], [[0, 2, 3], [1]])
-        self.assertIn(" in all_reduce", "\n".join(hang["groups"][0]["stack"]))
+        for part in (" in all_reduce", "threading.py"):
+            self.assertIn(part, "\n".join(hang["groups"][0]["stack"]))
         self.assertGreaterEqual(hang["standing_s"], 1)
         self.assertEqual(hang["verdict"], told)
         journal, = job.folder.glob("logs/*/journal.jsonl")
@@ -117,7 +126,6 @@ class Hangs(unittest.TestCase):
         self.assertIn("--goodput auto shows where a Python script stands", job.errors())
         self.assertEqual(len(job.lines("^line ")), 12)
         self.go_on(job)
-        self.assertEqual(job.end(), 0, job.errors())
 
     def test_a_hang_that_ends_while_the_stacks_are_taken_costs_no_restart(self) -> None:
         script = "import time\ndef line(): print('line', flush=True)\n" \
@@ -140,20 +148,6 @@ class Hangs(unittest.TestCase):
             env={"PYTHON_EXEC": sys.executable}, stdout=subprocess.DEVNULL))
         self.assertEqual(job.end(), 0, job.errors())
 
-    def test_threads_beside_the_main_one_hide_nothing(self) -> None:
-        script = STANDS.replace("import elastrun\n", "import elastrun, threading\nEVER ="
-                                " threading.Event()\nfor _ in range(2):\n"
-                                "    threading.Thread(target=EVER.wait, daemon=True).start()\n")
-        job = self.start(script, "--nproc-per-node=4", "--hang-timeout=1")
-        told, = job.wait_for(PATTERN, path=job.err)
-        self.assertRegex(told, r"^rank 1 hangs in wait_for \(train.py:\d+\) of load "
-                               r"\(train.py:\d+\) while ranks 0, 2, 3 in wait_for .* of all")
-        self.go_on(job)
-        self.assertEqual(job.end(), 0, job.errors())
-        hang, = job.report()["hangs"]
-        self.assertEqual(hang["culprits"], [1])
-        self.assertIn("threading.py", "\n".join(hang["groups"][0]["stack"]))
-
     def test_an_evaluation_between_steps_of_goodput_is_no_hang(self) -> None:
         # Hooks see no evaluation: its output shows that it goes on. A recorder tells of it.
         hooks = ("from elastrun.journal import journal\njournal = journal('')\n"
@@ -172,7 +166,6 @@ class Hangs(unittest.TestCase):
             self.assertEqual(job.lines(PATTERN, job.err), [])
             job.wait_for(PATTERN, path=job.err)
             self.go_on(job)
-            self.assertEqual(job.end(), 0, job.errors())
 
     def test_who_is_stopped_or_evaluates_does_not_hang(self) -> None:
         script = TRAINS + (
@@ -196,7 +189,6 @@ class Hangs(unittest.TestCase):
         job.wait_for("Rank 1 goes on", path=job.err)
         job.wait_for(PATTERN, path=job.err)  # and then it does
         self.go_on(job)
-        self.assertEqual(job.end(), 0, job.errors())
 
     def test_neither_does_one_whose_child_is_stopped(self) -> None:
         job = self.start(TRAINS + (
@@ -227,7 +219,6 @@ class Hangs(unittest.TestCase):
         job.wait_for("quiet")
         self.assertEqual(job.lines(PATTERN, job.err), [])
         self.go_on(job)
-        self.assertEqual(job.end(), 0, job.errors())
 
     def test_a_phase_whose_time_is_over_hides_no_hang(self) -> None:
         # The last progress is the phase's begin, also where rank 0 begins later.
@@ -267,7 +258,6 @@ class Hangs(unittest.TestCase):
                          TORCH_FR_DUMP_TEMP_FILE="trace_")
         job.wait_for(PATTERN, path=job.err)
         self.go_on(job)
-        self.assertEqual(job.end(), 0, job.errors())
         self.assertEqual(job.lines("asked (.*)"), ["b'1\\n'"] * 2)
         hang, = job.report()["hangs"]
         self.assertEqual(hang["flight_recorder"], ["trace_0", "trace_1"])
@@ -285,12 +275,11 @@ class Hangs(unittest.TestCase):
             env={"PYTHON_EXEC": sys.executable, "PYTHONPATH": PACKAGE}))
         job.wait_for(PATTERN, path=job.err)
         self.go_on(job)
-        self.assertEqual(job.end(), 0, job.errors())
         hang, = job.report()["hangs"]
         self.assertEqual(hang["flight_recorder"], ["own/torch/comm_lib_trace_rank_0"])
 
 
-class Asked(unittest.TestCase):
+class Asked(Standing):
     """elastrunctl stacks"""
 
     def setUp(self) -> None:
@@ -327,8 +316,7 @@ class Asked(unittest.TestCase):
         self.assertNotRegex(out, r"\n  \| threads? \d")
         self.assertRegex(self.ctl("--kernel")[1],
                          r"wait_for[^|]*\n  \| Thread (.|\n)*\n  \| thread \d")
-        (job.folder / "loaded").touch()
-        self.assertEqual(job.end(), 0, job.errors())
+        self.go_on(job)
         code, out, err = self.ctl()
         self.assertEqual((code, out), (1, ""))
         self.assertIn("no job of this user runs on this machine", err)
@@ -341,8 +329,7 @@ class Asked(unittest.TestCase):
             for code, out, err in asks.map(lambda _: self.ctl(), range(24)):
                 self.assertEqual((code, err), (0, ""))
                 self.assertRegex(out, r"^rank 0 in wait_for ")
-        (job.folder / "loaded").touch()
-        self.assertEqual(job.end(), 0, job.errors())
+        self.go_on(job)
 
     def test_status_tells_at_once_who_is_stopped(self) -> None:
         # Also without --hang-timeout.
@@ -362,8 +349,7 @@ class Asked(unittest.TestCase):
         os.kill(int(stopped), signal.SIGCONT)
         job.wait_for("Rank 1 goes on", path=job.err)
         self.assertEqual(held(), [None, None])
-        (job.folder / "loaded").touch()
-        self.assertEqual(job.end(), 0, job.errors())
+        self.go_on(job)
 
     def nodes(self, script: str, *options: str,
               limit: tuple[str, ...] = ("--hang-timeout=2",)) -> tuple[list[Job], str]:
@@ -384,9 +370,7 @@ class Asked(unittest.TestCase):
         for job in jobs:
             told, = job.wait_for(PATTERN, path=job.err)
             self.assertRegex(told, r"^rank 3 hangs in wait_for .* while ranks 0-2 in wait_for ")
-            for name in ("reduced", "loaded"):
-                (job.folder / name).touch()
-        self.assertEqual([job.end() for job in jobs], [0, 0])
+        self.go_on(*jobs)
 
     def test_the_status_of_all_nodes_tells_of_a_worker_that_is_stopped(self) -> None:
         # Also without --hang-timeout, and of the node that does not host the rendezvous.
@@ -405,9 +389,7 @@ class Asked(unittest.TestCase):
         self.assertEqual(held, [{"rank": 3, "by": "stopped by a signal"}])
         os.kill(pids[3], signal.SIGCONT)
         wait_until(lambda: "rank" not in shown(), "status tells that all go on")
-        for job in jobs:
-            (job.folder / "loaded").touch()
-        self.assertEqual([job.end() for job in jobs], [0, 0])
+        self.go_on(*jobs)
 
     def test_nodes_that_hang_are_ended_although_the_first_one_has_finished(self) -> None:
         jobs, _ = self.nodes("import elastrun\nprint('ready', flush=True)\n"
@@ -445,8 +427,7 @@ class Asked(unittest.TestCase):
         for _ in range(5):
             ranks = [rank for group in self.stacks()["groups"] for rank in group["ranks"]]
             self.assertEqual(sorted(ranks), list(range(8)))
-        (job.folder / "loaded").touch()
-        self.assertEqual(job.end(), 0, job.errors())
+        self.go_on(job)
 
     def test_where_nobody_can_answer_that_is_said(self) -> None:
         code, _, err = self.ctl(f"127.0.0.1:{free_port()}")

@@ -586,13 +586,15 @@ class Collectors(unittest.TestCase):
             return collector, account(job, "otlp"), job.errors()
 
     def test_one_that_refuses_costs_counted_records(self) -> None:
-        collector, otlp, errors = self.run_with(400)
-        self.assertEqual(otlp["delivered"], 0)
-        self.assertGreater(otlp["lost"], 3)
-        self.assertIn("status 400", otlp["trouble"])
-        paths = [path for path, _, _ in collector.requests]
-        self.assertEqual(sorted(set(paths)), ["/v1/logs", "/v1/metrics", "/v1/traces"])
-        self.assertIn("status 400", errors)
+        """Or has an error, and is not asked again."""
+        for status in (400, 500):
+            collector, otlp, errors = self.run_with(status)
+            self.assertEqual(otlp["delivered"], 0)
+            self.assertGreater(otlp["lost"], 3)
+            self.assertIn(f"status {status}", otlp["trouble"])
+            paths = [path for path, _, _ in collector.requests]
+            self.assertEqual(sorted(set(paths)), ["/v1/logs", "/v1/metrics", "/v1/traces"])
+            self.assertIn(f"status {status}", errors)
 
     def test_one_that_takes_events_only_gets_them(self) -> None:
         for no in ("/v1/metrics", "/v1/logs"):
@@ -639,11 +641,6 @@ class Collectors(unittest.TestCase):
                             point["startTimeUnixNano"])
         self.assertIn("elastrun.channel.messages[]", starts)
         self.assertEqual({name for name, told in starts.items() if len(told) > 1}, set())
-
-    def test_one_that_has_an_error_is_not_asked_again(self) -> None:
-        _, otlp, _ = self.run_with(500)
-        self.assertEqual(otlp["delivered"], 0)
-        self.assertGreater(otlp["lost"], 3)
 
     def test_one_that_hangs_delays_nobody(self) -> None:
         begun = time.monotonic()

@@ -110,8 +110,31 @@ FILES = {"train.py": TRAIN, "outages.py": OUTAGES}
 LONG = ("pace=0.01", "steps=100000", "tell=3")
 
 
-def run(*words: str, env: dict[str, str] | None = None) -> Job:
-    return Job("--worker-lib", "--report=report.json", *words, env=env, files=FILES)
+def run(*words: str, script: str = TRAIN, **more: object) -> Job:
+    return Job("--worker-lib", "--report=report.json", *words, files=FILES | {"train.py": script},
+               **more)
+
+
+# Saves in a run of its own at step 2, if it is asked to save each second step.
+AT_2 = TRAIN.replace("step % int(words[\"every\"]) == 0", "step == 2")
+
+
+def pair(script: str, *words: str) -> Job:
+    """Two workers that save at SIGTERM, and have told their fourth step."""
+    job = run("--nproc-per-node=2", "--preempt-signals=SIGTERM", *words, script=script)
+    job.wait_for("is at 3", 2)
+    job.process.send_signal(signal.SIGTERM)
+    return job
+
+
+def piped(script: bytes, *words: str) -> Job:
+    """Its script comes from a pipe."""
+    reading, writing = os.pipe()
+    os.write(writing, script)
+    os.close(writing)
+    job = Job(*words, stdin=reading)
+    os.close(reading)
+    return job
 
 
 def ask(job: Job, *words: str) -> None:
@@ -144,8 +167,8 @@ class Policy(unittest.TestCase):
             with self.subTest(error), socket.socket() as service:
                 service.bind(("127.0.0.1", 0))
                 script = CONNECTS.replace("PORT", str(service.getsockname()[1]))
-                with Job("--worker-lib", "--max-restarts=5", "--restart-policy=auto", "train.py",
-                         error, files={"train.py": script}) as job:
+                with run("--max-restarts=5", "--restart-policy=auto", "train.py", error,
+                         script=script) as job:
                     job.wait_for("^tries")
                     time.sleep(4.5)  # the length of the outage is what is tested
                     service.listen()
@@ -166,9 +189,8 @@ class Policy(unittest.TestCase):
         for script, seen in (("import elastrun\nprint('runs')\nundefined_name\n", "NameError"),
                              ("print('runs', flush=True)\nimport no_such_module\n", "ModuleNot"),
                              ("def broken(:\n", "SyntaxError")):
-            with self.subTest(seen), Job("--worker-lib", "--max-restarts=9", "--report=report.json",
-                                         "--restart-policy=auto", "train.py",
-                                         files={"train.py": script}) as job:
+            with self.subTest(seen), run("--max-restarts=9", "--restart-policy=auto", "train.py",
+                                         script=script) as job:
                 self.assertEqual(job.end(), 93, job.errors())
                 ledger = job.report()["restart_ledger"]["ledger"]
                 self.assertEqual([row["class"] for row in ledger], ["code", "code"])
@@ -185,9 +207,8 @@ class Policy(unittest.TestCase):
         script = ("import os, sys, elastrun\na = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
                   "elastrun.step(10 * a + 1)\nelastrun.checkpoint_done(10 * a + 1)\n"
                   "sys.exit(20 + a if a < 4 else 0)\n")
-        with Job("--worker-lib", "--max-restarts=1", "--restart-policy=auto", "--log-dir=logs",
-                 "--report=report.json", "--metrics=prometheus:m.prom", "--metrics-interval=0.1",
-                 "train.py", files={"train.py": script}) as job:
+        with run("--max-restarts=1", "--restart-policy=auto", "--metrics=prometheus:m.prom",
+                 "--metrics-interval=0.1", "train.py", script=script) as job:
             self.assertEqual(job.end(), 0, job.errors())
             self.assertRegex(job.errors(), "succeeded after .*, 4 restarts, 1 of 1 left\n")
             report = job.report()
@@ -207,12 +228,8 @@ class Policy(unittest.TestCase):
         failing = b"print('runs', flush=True)\nraise ValueError('no')\n"
         for name in ("-", "/dev/stdin"):
             for policy in ("torchrun", "auto"):
-                reading, writing = os.pipe()
-                os.write(writing, failing)
-                os.close(writing)
-                with self.subTest(name), Job("--max-restarts=3", f"--restart-policy={policy}", name,
-                                             stdin=reading) as job:
-                    os.close(reading)
+                with self.subTest(name), piped(failing, "--max-restarts=3",
+                                               f"--restart-policy={policy}", name) as job:
                     self.assertEqual(job.end(), 1, job.errors())
                     self.assertEqual(len(job.lines("^runs")), 1)
                     self.assertRegex(job.errors(), f"not restarted, because the script {name} is "
@@ -221,31 +238,20 @@ class Policy(unittest.TestCase):
 
     def test_a_pipe_is_no_script_of_several_workers(self) -> None:
         for name, what in (("-", "standard input"), ("/dev/stdin", "a pipe")):
-            reading, writing = os.pipe()
-            os.write(writing, b"print('runs', flush=True)\n")
-            os.close(writing)
-            with self.subTest(name), Job("--nproc-per-node=2", name, stdin=reading) as job:
-                os.close(reading)
+            with self.subTest(name), piped(b"print('runs', flush=True)\n", "--nproc-per-node=2",
+                                           name) as job:
                 self.assertEqual(job.end(), 2, job.errors())
                 self.assertEqual(job.lines("^runs"), [])
                 self.assertIn(f"the script {name} is {what}, which only one of the 2 workers",
                               job.errors())
 
-    def test_without_the_policy_the_same_job_spends_all_its_restarts(self) -> None:
-        with run("--max-restarts=2", "train.py", "bug=5") as job:
-            self.assertEqual(job.end(), 1, job.errors())
-            self.assertEqual(len(job.lines("^rank 0 attempt")), 3)
-            self.assertIsNone(job.report()["restart_ledger"])
-
     def test_new_checkpoints_give_the_restarts_back(self) -> None:
         # Three failures with one restart: each comes after a new checkpoint, the last does not.
-        bugs = "bug=3,7,11"
-        script = ("train.py", "steps=14", "every=2", bugs)
-        with Job("--worker-lib", "--max-restarts=1", "--restart-policy=auto", *script,
-                 files={"train.py": TRAIN.replace(
-                     'raise ValueError("the same each time")',
-                     'p = pathlib.Path(f"done{step}")\n'
-                     '        if not p.exists(): p.touch(); raise ValueError(step)')}) as job:
+        once = TRAIN.replace('raise ValueError("the same each time")',
+                             'p = pathlib.Path(f"done{step}")\n'
+                             '        if not p.exists(): p.touch(); raise ValueError(step)')
+        with run("--max-restarts=1", "--restart-policy=auto", "train.py", "steps=14", "every=2",
+                 "bug=3,7,11", script=once) as job:
             self.assertEqual(job.end(), 0, job.errors())
             self.assertEqual(len(job.lines("^rank 0 attempt")), 4)
 
@@ -261,14 +267,15 @@ class Policy(unittest.TestCase):
     def test_a_memory_that_is_no_regular_file_is_refused_at_once(self) -> None:
         with run("--restart-policy=auto", "--restart-memory=.", "train.py") as job:
             self.assertEqual(job.end(), 1, job.errors())
-        with Job("--worker-lib", "--restart-policy=auto", "--restart-memory=pipe", "train.py",
-                 files=FILES, before=lambda: os.mkfifo("pipe")) as job:
+        with run("--restart-policy=auto", "--restart-memory=pipe", "train.py",
+                 before=lambda: os.mkfifo("pipe")) as job:
             self.assertEqual(job.end(), 1, job.errors())
             self.assertIn("--restart-memory pipe: not a regular file", job.errors())
 
     def test_what_if_asks_another_policy_about_the_journal(self) -> None:
         with run("--max-restarts=3", "--log-dir=logs", "train.py", "bug=5") as job:
-            self.assertEqual(job.end(), 1, job.errors())
+            self.assertEqual(job.end(), 1, job.errors())  # without a policy all are spent
+            self.assertIsNone(job.report()["restart_ledger"])
             logs = str(next((job.folder / "logs").iterdir()))
             asked = subprocess.run([CTL, "goodput", "what-if", "--policy=auto", "--json", logs],
                                    text=True, capture_output=True, timeout=LIMIT)
@@ -343,13 +350,12 @@ class Policy(unittest.TestCase):
                 self.assertIn("not what elastrun writes", other.errors())
 
     def test_a_bad_node_gives_its_place_to_the_spare(self) -> None:
-        port = str(free_port())
-        common = ("--worker-lib", "--nnodes=1", "--max-restarts=5", "--restart-policy=auto",
-                  "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=bad")
-        with Job(*common, "--local-addr=127.0.0.1", "--restart-memory=memory", "train.py",
-                 "crash=3", files=FILES, env={"BAD_NODE": "1"}) as bad:
+        common = ("--nnodes=1", "--max-restarts=5", "--restart-policy=auto", "--rdzv-id=bad",
+                  "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
+        with run(*common, "--local-addr=127.0.0.1", "--restart-memory=memory", "train.py",
+                 "crash=3", env={"BAD_NODE": "1"}) as bad:
             bad.wait_for("^rank 0 attempt 0")
-            with Job(*common, "--local-addr=127.0.0.2", "train.py", "crash=3", files=FILES) as good:
+            with run(*common, "--local-addr=127.0.0.2", "train.py", "crash=3") as good:
                 self.assertEqual(good.end(), 0, good.errors() + bad.errors())
                 self.assertEqual(bad.end(), 0, bad.errors())
                 self.assertEqual(len(good.lines("^rank 0 attempt")), 1)
@@ -370,29 +376,21 @@ class Preemption(unittest.TestCase):
         job.nothing_left()
 
     def test_a_signal_saves_all_ranks_at_one_step(self) -> None:
-        with run("--nproc-per-node=2", "--preempt-signals=SIGTERM", "--preempt-ack=all",
-                 "--max-restarts=3", "train.py", *LONG) as job:
-            job.wait_for("is at 3", 2)
-            job.process.send_signal(signal.SIGTERM)
-            self.check_saved(job, "SIGTERM")
-            self.assertEqual(len(job.lines("saves at")), 2)
-            self.assertEqual(job.report()["restarts"], 0)
-
-    def test_a_script_that_gives_no_number_saves_at_the_step_it_has_told(self) -> None:
-        script = TRAIN.replace("should_save(step)", "should_save()")
-        with Job("--worker-lib", "--report=report.json", "--nproc-per-node=2",
-                 "--preempt-signals=SIGTERM", "--preempt-ack=all", "train.py", *LONG,
-                 files={"train.py": script}) as job:
-            job.wait_for("is at 3", 2)
-            job.process.send_signal(signal.SIGTERM)
-            self.check_saved(job, "SIGTERM")
+        """Also where the script gives no number, and goes by the step that it has told."""
+        for number in ("step", ""):
+            script = TRAIN.replace("should_save(step)", f"should_save({number})")
+            with self.subTest(number), pair(script, "--preempt-ack=all", "--max-restarts=3",
+                                            "train.py", *LONG) as job:
+                self.check_saved(job, "SIGTERM")
+                self.assertEqual(len(job.lines("saves at")), 2)
+                self.assertEqual(job.report()["restarts"], 0)
 
     def test_steps_that_waited_to_be_read_do_not_seem_quick(self) -> None:
         # The agent stands still, as on a machine under load; then it hears several steps at once.
         step = "    elastrun.step(step)\n"
         writes = TRAIN.replace(step, step + "    saved.with_name('at').write_text(str(step))\n")
-        with Job("--worker-lib", "--preempt-signals=SIGTERM", "train.py", "pace=0.2", "steps=1000",
-                 files={"train.py": writes}) as job:
+        with run("--preempt-signals=SIGTERM", "train.py", "pace=0.2", "steps=1000",
+                 script=writes) as job:
             at = job.folder / "at"
             wait_until(lambda: at.exists() and int(at.read_text() or 0) >= 1, "the worker runs")
             agent = job.agent()
@@ -417,14 +415,8 @@ class Preemption(unittest.TestCase):
             self.assertEqual(job.end(), 75, job.errors())
             self.assertIn("elastrunctl preempt", job.report()["preemption"]["why"])
 
-    def test_a_checkpoint_that_was_due_anyway_is_not_the_one_that_is_waited_for(self) -> None:
+    def test_a_file_asks_and_a_checkpoint_that_was_due_anyway_is_not_waited_for(self) -> None:
         with run("--preempt-file=please", "train.py", *LONG, "every=1") as job:
-            job.wait_for("is at 3")
-            (job.folder / "please").touch()
-            self.check_saved(job, "please")
-
-    def test_a_file_asks(self) -> None:
-        with run("--preempt-file=please", "train.py", *LONG) as job:
             job.wait_for("is at 3")
             (job.folder / "please").touch()
             self.check_saved(job, "please")
@@ -487,36 +479,24 @@ class Preemption(unittest.TestCase):
                    r"\(OSError: \[Errno 28\] No space left on device\)")
         for before, lost in ((0, "no checkpoint of this run holds"),
                              (2, r"\d+ steps? lost since checkpoint 2")):
-            script = TRAIN.replace("    if RANK == 0:\n", "    if RANK == 0 and step > 2:\n"
-                                   f"        {full}\n    if RANK == 0:\n")
+            script = AT_2.replace("    if RANK == 0:\n", "    if RANK == 0 and step > 2:\n"
+                                  f"        {full}\n    if RANK == 0:\n")
             every = (f"every={before}",) if before else ()
-            script = script.replace("step % int(words[\"every\"]) == 0", "step == 2")
-            with self.subTest(before), Job(
-                    "--worker-lib", "--report=report.json", "--nproc-per-node=2",
-                    "--preempt-signals=SIGTERM", "train.py", *LONG, *every,
-                    files={"train.py": script}) as job:
-                job.wait_for("is at 3", 2)
-                job.process.send_signal(signal.SIGTERM)
+            with self.subTest(before), pair(script, "train.py", *LONG, *every) as job:
                 self.check_unsaved(job, failure, lost)
 
     def test_a_rank_that_is_killed_in_its_part_of_the_save_is_told(self) -> None:
         # With --preempt-ack=all, and where it has saved before.
-        script = TRAIN.replace("def save(step):\n", "def save(step):\n"
-                               "    if RANK == 1 and step > 2:\n"
-                               "        print('ends', os.getpid(), flush=True)\n"
-                               "        os.kill(os.getpid(), signal.SIGKILL)\n"
-                               "    while step > 2 and not os.path.exists('go'):\n"
-                               "        time.sleep(0.001)\n")
-        script = script.replace("step % int(words[\"every\"]) == 0", "step == 2")
+        script = AT_2.replace("def save(step):\n", "def save(step):\n"
+                              "    if RANK == 1 and step > 2:\n"
+                              "        print('ends', os.getpid(), flush=True)\n"
+                              "        os.kill(os.getpid(), signal.SIGKILL)\n"
+                              "    while step > 2 and not os.path.exists('go'):\n"
+                              "        time.sleep(0.001)\n")
         for options, every, lost in (
                 (("--preempt-ack=all",), (), "no checkpoint of this run holds"),
                 ((), ("every=2",), r"\d+ steps? lost since checkpoint 2")):
-            with self.subTest(every), Job(
-                    "--worker-lib", "--report=report.json", "--nproc-per-node=2",
-                    "--preempt-signals=SIGTERM", *options, "train.py", *LONG, *every,
-                    files={"train.py": script}) as job:
-                job.wait_for("is at 3", 2)
-                job.process.send_signal(signal.SIGTERM)
+            with self.subTest(every), pair(script, *options, "train.py", *LONG, *every) as job:
                 pid, = job.wait_for(r"^ends (\d+)")
                 wait_until(lambda: not lives(int(pid)), "rank 1 has ended")
                 (job.folder / "go").touch()
@@ -524,17 +504,12 @@ class Preemption(unittest.TestCase):
 
     def test_what_a_rank_fails_to_save_after_rank_0_has_is_not_said_to_be_saved(self) -> None:
         done = "    elastrun.checkpoint_done(step)\n"
-        script = TRAIN.replace(done, "    while RANK == 1 and step > 2:\n"
-                               "        if os.path.exists('told'):\n"
-                               "            os.kill(os.getpid(), signal.SIGKILL)\n"
-                               "        time.sleep(0.001)\n" + done +
-                               "    if step > 2: open('told', 'w').close()\n")
-        script = script.replace("step % int(words[\"every\"]) == 0", "step == 2")
-        with Job("--worker-lib", "--report=report.json", "--nproc-per-node=2",
-                 "--preempt-signals=SIGTERM", "train.py", *LONG, "every=2",
-                 files={"train.py": script}) as job:
-            job.wait_for("is at 3", 2)
-            job.process.send_signal(signal.SIGTERM)
+        script = AT_2.replace(done, "    while RANK == 1 and step > 2:\n"
+                              "        if os.path.exists('told'):\n"
+                              "            os.kill(os.getpid(), signal.SIGKILL)\n"
+                              "        time.sleep(0.001)\n" + done +
+                              "    if step > 2: open('told', 'w').close()\n")
+        with pair(script, "train.py", *LONG, "every=2") as job:
             self.check_unsaved(job, "rank 1 failed to save: it was killed by SIGKILL",
                                r"\d+ steps? lost since checkpoint 2")
 
@@ -542,8 +517,7 @@ class Preemption(unittest.TestCase):
         script = "import signal, time\n" \
                  "def save(*_): raise OSError(28, 'No space left on device')\n" \
                  "signal.signal(signal.SIGTERM, save)\nprint('runs', flush=True)\ntime.sleep(600)\n"
-        with Job("--worker-lib", "--report=report.json", "--preempt-signals=SIGTERM", "train.py",
-                 files={"train.py": script}) as job:
+        with run("--preempt-signals=SIGTERM", "train.py", script=script) as job:
             job.wait_for("runs")
             os.kill(job.process.pid, signal.SIGTERM)
             self.check_unsaved(job, r"rank 0 failed to save: it ended with exit code 1 \(OSError: "
@@ -553,9 +527,8 @@ class Preemption(unittest.TestCase):
     def test_a_worker_that_has_not_asked_yet_is_asked_at_its_first_step(self) -> None:
         start = "import elastrun, os, pathlib, sys, time\nprint('imported', flush=True)\n" \
                 "while not os.path.exists('go'): time.sleep(0.001)\n"
-        with Job("--worker-lib", "--nproc-per-node=2", "--preempt-signals=SIGTERM",
-                 "--preempt-ack=all", "--report=report.json", "train.py",
-                 files={"train.py": start + TRAIN}, env={"LOGLEVEL": "INFO"}) as job:
+        with run("--nproc-per-node=2", "--preempt-signals=SIGTERM", "--preempt-ack=all",
+                 "train.py", script=start + TRAIN, env={"LOGLEVEL": "INFO"}) as job:
             job.wait_for("imported", 2)
             os.kill(job.process.pid, signal.SIGTERM)
             job.wait_for("The workers are to save now, which they ask for", path=job.err)
@@ -568,8 +541,8 @@ class Preemption(unittest.TestCase):
         script = "import elastrun, time\nfor step in range(100000):\n" \
                  "    time.sleep(0.01); elastrun.step(step)\n" \
                  "    if step == 3: print('runs', flush=True)\n"
-        with Job("--worker-lib", "--nproc-per-node=2", "--preempt-signals=SIGTERM",
-                 "--preempt-timeout=600", "train.py", files={"train.py": script}) as job:
+        with run("--nproc-per-node=2", "--preempt-signals=SIGTERM", "--preempt-timeout=600",
+                 "train.py", script=script) as job:
             job.wait_for("runs", 2)
             os.kill(job.process.pid, signal.SIGTERM)
             self.assertEqual(job.end(), 75, job.errors())
@@ -579,8 +552,8 @@ class Preemption(unittest.TestCase):
                  "def save(*_): sys.exit(print('saves', flush=True))\n" \
                  "signal.signal(signal.SIGTERM, save)\n" \
                  "print('runs', flush=True)\ntime.sleep(600)\n"
-        with Job("--worker-lib", "--preempt-signals=SIGTERM", "--preempt-timeout=600", "train.py",
-                 files={"train.py": script}) as job:
+        with run("--preempt-signals=SIGTERM", "--preempt-timeout=600", "train.py",
+                 script=script) as job:
             job.wait_for("runs")
             os.kill(job.process.pid, signal.SIGTERM)
             self.assertEqual(job.end(), 75, job.errors())
@@ -604,11 +577,10 @@ class Preemption(unittest.TestCase):
         told = "elastrun.checkpoint_done(7)\n"
         for before, lost in (("", "no checkpoint of this run holds"),
                              ("elastrun.step(9)\n" + told, "2 steps lost since checkpoint 7")):
-            with self.subTest(before), Job(
-                    "--worker-lib", "--preempt-signals=SIGTERM", "--preempt-timeout=0.5",
-                    "--report=report.json", "train.py",
-                    files={"train.py": script.replace("print", before + "print").replace(
-                        "save(1)", "save(9)")}) as job:
+            with self.subTest(before), run(
+                    "--preempt-signals=SIGTERM", "--preempt-timeout=0.5", "train.py",
+                    script=script.replace("print", before + "print").replace(
+                        "save(1)", "save(9)")) as job:
                 job.wait_for("^runs")
                 job.process.send_signal(signal.SIGTERM)
                 self.assertEqual(job.end(), 75, job.errors())
@@ -621,10 +593,9 @@ class Preemption(unittest.TestCase):
                                  "the save was not finished in time")
 
     def test_two_agents_save_at_one_step(self) -> None:
-        common = ("--worker-lib", "--nnodes=2", "--preempt-signals=SIGTERM", "--rdzv-backend=c10d",
-                  f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--report=report.json", "train.py",
-                  *LONG)
-        with Job(*common, files=FILES) as one, Job(*common, files=FILES) as other:
+        common = ("--nnodes=2", "--preempt-signals=SIGTERM", "--rdzv-backend=c10d",
+                  f"--rdzv-endpoint=127.0.0.1:{free_port()}", "train.py", *LONG)
+        with run(*common) as one, run(*common) as other:
             one.wait_for("is at 3"), other.wait_for("is at 3")
             other.process.send_signal(signal.SIGTERM)
             self.assertEqual((one.end(), other.end()), (75, 75), one.errors() + other.errors())
@@ -632,12 +603,11 @@ class Preemption(unittest.TestCase):
             self.assertEqual(len(set(steps)), 1)
 
     def test_a_spare_that_is_taken_away_goes_alone(self) -> None:
-        port = str(free_port())
-        common = ("--worker-lib", "--nnodes=1", "--preempt-signals=SIGTERM", "--rdzv-backend=c10d",
-                  f"--rdzv-endpoint=127.0.0.1:{port}", "train.py", *LONG)
-        with Job(*common, files=FILES) as one:
+        common = ("--nnodes=1", "--preempt-signals=SIGTERM", "--rdzv-backend=c10d",
+                  f"--rdzv-endpoint=127.0.0.1:{free_port()}", "train.py", *LONG)
+        with run(*common) as one:
             one.wait_for("is at 3")
-            with Job(*common, files=FILES, env={"LOGLEVEL": "INFO"}) as spare:
+            with run(*common, env={"LOGLEVEL": "INFO"}) as spare:
                 spare.wait_for("is a spare", 1, spare.err)
                 spare.process.send_signal(signal.SIGTERM)
                 self.assertEqual(spare.end(), 75, spare.errors())
@@ -646,13 +616,6 @@ class Preemption(unittest.TestCase):
             one.process.send_signal(signal.SIGTERM)
             self.assertEqual(one.end(), 75, one.errors())
             self.assertEqual(len(one.lines("saves at")), 1)
-
-    def test_without_the_option_a_signal_ends_the_job_as_torchrun_does(self) -> None:
-        with run("train.py", *LONG) as job:
-            job.wait_for("is at 3")
-            job.process.send_signal(signal.SIGTERM)
-            self.assertEqual(job.end(), 1, job.errors())
-            self.assertIsNone(job.report()["preemption"])
 
 
 if __name__ == "__main__":

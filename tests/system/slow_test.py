@@ -90,60 +90,49 @@ class SlowReader(unittest.TestCase):
             pass
 
     def test_a_pipe_nobody_reads_stops_no_training_and_loses_no_verdict(self) -> None:
-        ours, theirs = os.pipe()
-        self.stuck(ours, theirs)
-        os.close(ours)
-
-    def test_neither_does_a_terminal_that_is_stopped(self) -> None:
-        ours, theirs = os.openpty()
-        self.stuck(ours, theirs)
-        os.close(ours)
+        """Nor does a terminal that is stopped."""
+        for make in (os.pipe, os.openpty):
+            ours, theirs = make()
+            self.stuck(ours, theirs)
+            os.close(ours)
 
     def waiting_job(self, limit: str) -> tuple[Job, int]:
-        """A job that waits for its reader, and that reader's end."""
+        """A job that waits for its reader and has got a signal, and that reader's end."""
         ours, theirs = os.pipe()
-        job = Job("--tee=3", "--log-dir=logs", f"--shutdown-timeout={limit}", "talk.py",
-                  stdout=theirs, files={"talk.py": TALKER, "fail": ""})
+        self.addCleanup(os.close, ours)
+        job = self.enterContext(Job(
+            "--tee=3", "--log-dir=logs", f"--shutdown-timeout={limit}", "talk.py", stdout=theirs,
+            files={"talk.py": TALKER, "fail": ""}))
         os.close(theirs)
+        job.wait_for("waiting for the reader of the output", path=job.err)
+        job.process.terminate()
         return job, ours
 
     def test_a_signal_limits_the_wait_for_a_reader_that_does_not_come(self) -> None:
-        job, ours = self.waiting_job("1")
-        with job:
-            job.wait_for("waiting for the reader of the output", path=job.err)
-            job.process.terminate()
-            self.assertEqual(job.end(), 1)
-            self.assertIn("the reader of the output has up to 1.0 s", job.errors())
-            self.assertIn("has not taken in time is lost", job.errors())
-            self.assertIn("ended with exit code 7", job.errors())
-        os.close(ours)
+        job, _ = self.waiting_job("1")
+        self.assertEqual(job.end(), 1)
+        for said in ("the reader of the output has up to 1.0 s", "has not taken in time is lost",
+                     "ended with exit code 7"):
+            self.assertIn(said, job.errors())
 
     def test_a_reader_that_comes_after_the_signal_gets_all(self) -> None:
         job, ours = self.waiting_job("300")
-        with job:
-            job.wait_for("waiting for the reader of the output", path=job.err)
-            job.process.terminate()
-            job.wait_for("a signal came: ", path=job.err)
-            pieces: list[bytes] = []
-            read_all(ours, pieces)
-            self.assertEqual(job.end(), 1)
-            self.assertNotIn("is lost", job.errors())
-            self.assertIn(b"lines were not shown", b"".join(pieces))
-        os.close(ours)
+        job.wait_for("a signal came: ", path=job.err)
+        pieces: list[bytes] = []
+        read_all(ours, pieces)
+        self.assertEqual(job.end(), 1)
+        self.assertNotIn("is lost", job.errors())
+        self.assertIn(b"lines were not shown", b"".join(pieces))
 
     def test_ctrl_c_again_gives_up_at_once(self) -> None:
-        job, ours = self.waiting_job("300")
-        with job:
-            job.wait_for("waiting for the reader of the output", path=job.err)
-            job.process.terminate()
-            job.wait_for("a signal came: ", path=job.err)
-            time.sleep(1.5)  # sooner the same signal could be the same end by another way
-            job.process.terminate()
-            self.assertEqual(job.end(), 1)
-            # The line that tells of the signal may be on its way to agent.log.
-            self.assertRegex(job.errors(), "a signal came again: what (.*agent.log and )?the "
-                                           "reader of the output has not taken is lost")
-        os.close(ours)
+        job, _ = self.waiting_job("300")
+        job.wait_for("a signal came: ", path=job.err)
+        time.sleep(1.5)  # sooner the same signal could be the same end by another way
+        job.process.terminate()
+        self.assertEqual(job.end(), 1)
+        # The line that tells of the signal may be on its way to agent.log.
+        self.assertRegex(job.errors(), "a signal came again: what (.*agent.log and )?the "
+                                       "reader of the output has not taken is lost")
 
 
 class SlowFiles(unittest.TestCase):
@@ -331,34 +320,24 @@ class FrozenTemporary(unittest.TestCase):
     ENV = {"LD_PRELOAD": str(STUCK_WRITE), "STUCK_WHILE": "stuck", "STUCK_REMOTE": "yes",
            "STUCK_FOLDER": "/tmp/elastrun_", "ASAN_OPTIONS": "verify_asan_link_order=0"}
 
-    def start(self, *script: str, restarts: int = 1, **env: str) -> Job:
-        job = self.enterContext(Job(f"--max-restarts={restarts}", *stub(*script),
-                                    env=self.ENV | env))
+    def start(self, *script: str, options: tuple[str, ...] = ("--max-restarts=1",),
+              **env: str) -> Job:
+        job = self.enterContext(Job(*options, *stub(*script), env=self.ENV | env))
         job.wait_for("up")
         (job.folder / "stuck").touch()
         return job
 
     def test_it_holds_back_no_end(self) -> None:
-        job = self.start("say=up", "wait=end")
-        (job.folder / "end").touch()
-        self.assertEqual(job.end(), 0, job.errors())
-        self.assertRegex(job.errors(), "left behind: .*/tmp/elastrun_")
-        self.assertNotIn("is lost", job.errors())
-
-    def test_a_job_without_logs_has_a_channel_there(self) -> None:
-        job = self.enterContext(Job("--log-dir=/dev/null", *stub("say=up", "wait=end"),
-                                    env=self.ENV))
-        job.wait_for("up")
-        (job.folder / "stuck").touch()
-        (job.folder / "end").touch()
-        self.assertEqual(job.end(), 0, job.errors())
-        self.assertRegex(job.errors(), "left behind: .*/tmp/elastrun_")
-
-    def test_a_pipe_for_timers_holds_back_no_end_either(self) -> None:
-        job = self.start("say=up", "wait=end", TORCHELASTIC_ENABLE_FILE_TIMER="1")
-        (job.folder / "end").touch()
-        self.assertEqual(job.end(), 0, job.errors())
-        self.assertRegex(job.errors(), "left behind: .*/tmp/elastrun_timer_")
+        """Nor does the channel of a job without logs, or a pipe for timers."""
+        nowhere, timers = ("--log-dir=/dev/null",), {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+        for options, env, left in (((), {}, "elastrun_"), (nowhere, {}, "elastrun_"),
+                                   ((), timers, "elastrun_timer_")):
+            with self.subTest(left, options=options):
+                job = self.start("say=up", "wait=end", options=options, **env)
+                (job.folder / "end").touch()
+                self.assertEqual(job.end(), 0, job.errors())
+                self.assertRegex(job.errors(), f"left behind: .*/tmp/{left}")
+                self.assertNotIn("is lost", job.errors())
 
     def test_what_explains_a_failure_stays_if_it_answers_late(self) -> None:
         job = self.enterContext(Job("--no-python", "sh", "-c", "echo '{}' > "
@@ -370,17 +349,14 @@ class FrozenTemporary(unittest.TestCase):
         self.assertIn("files of this run are in", job.errors())
         self.assertEqual(len(list(job.temporary.glob("elastrun_*/*/*/0/error.json"))), 1)
 
-    def test_a_failure_and_its_report_do_not_wait_for_it(self) -> None:
-        job = self.start("say=up", "wait=fail", "exit=3", restarts=0)
-        (job.folder / "fail").touch()
-        self.assertEqual(job.end(), 1, job.errors())
-        self.assertIn("report.json took nothing", job.errors())
-
-    def test_a_signal_does_not_either(self) -> None:
-        job = self.start("say=up", "stay")
-        job.process.terminate()
-        self.assertEqual(job.end(), 1, job.errors())
-        self.assertIn("report.json took nothing", job.errors())
+    def test_neither_a_failure_nor_a_signal_waits_for_it(self) -> None:
+        for end in ("exit=3", "stay"):
+            job = self.start("say=up", "wait=fail", end, options=())
+            if end == "stay":
+                job.process.terminate()
+            (job.folder / "fail").touch()
+            self.assertEqual(job.end(), 1, job.errors())
+            self.assertIn("report.json took nothing", job.errors())
 
     def test_a_start_says_what_it_waits_for(self) -> None:
         job = self.enterContext(Job(
@@ -390,19 +366,16 @@ class FrozenTemporary(unittest.TestCase):
         (job.folder / "stuck").unlink()
         self.assertEqual(job.end(), 0, job.errors())
 
-    def test_a_signal_ends_the_wait_at_a_restart(self) -> None:
-        job = self.start("say=up", "attempt=0", "wait=fail", "exit=3", "all", "say=again")
-        (job.folder / "fail").touch()
-        job.wait_for("waiting for the directories of the workers' logs", path=job.err)
-        job.process.terminate()
-        self.assertEqual(job.end(), 1, job.errors())
-
-    def test_the_restart_comes_when_the_file_system_does(self) -> None:
-        job = self.start("say=up", "attempt=0", "wait=fail", "exit=3", "all", "say=again")
-        (job.folder / "fail").touch()
-        job.wait_for("waiting for the directories of the workers' logs", path=job.err)
-        (job.folder / "stuck").unlink()
-        self.assertEqual(job.end(), 0, job.errors())
+    def test_a_signal_ends_the_wait_at_a_restart_and_so_does_an_answer(self) -> None:
+        for answers in (False, True):
+            job = self.start("say=up", "attempt=0", "wait=fail", "exit=3", "all", "say=again")
+            (job.folder / "fail").touch()
+            job.wait_for("waiting for the directories of the workers' logs", path=job.err)
+            if answers:
+                (job.folder / "stuck").unlink()
+            else:
+                job.process.terminate()
+            self.assertEqual(job.end(), 0 if answers else 1, job.errors())
         self.assertIn("again", job.output())
         self.assertEqual(list(job.temporary.glob("elastrun_*")), [])
 
@@ -483,7 +456,7 @@ class Devices(unittest.TestCase):
             self.assertNotIn("no report", job.errors())
 
     def test_a_report_on_a_stream_of_ours_keeps_what_is_in_its_file(self) -> None:
-        for name in ("/proc/self/fd/1", "/dev/fd/1", "link", "out"):
+        for name in ("/proc/self/fd/1", "/dev/fd/1", "/dev/stdout", "link", "out"):
             with self.subTest(name), \
                     Job(f"--report={name}", "--no-python", "sh", "-c", "echo before",
                         before=lambda: os.symlink("/proc/self/fd/1", "link")) as job:
@@ -494,14 +467,6 @@ class Devices(unittest.TestCase):
                 self.assertTrue(said.startswith('before\n{"format": 1'), said)
                 self.assertTrue(said.endswith("}\n"), said)
                 self.assertEqual(said.count('"format": 1'), 1)
-
-    def test_a_report_on_stdout_is_there_once_and_whole(self) -> None:
-        with Job("--report=/dev/stdout", "--no-python", "sh", "-c", "echo before") as job:
-            self.assertEqual(job.end(), 0)
-            said = job.output()
-            self.assertTrue(said.startswith('before\n{"format": 1'), said)
-            self.assertTrue(said.endswith("}\n"), said)
-            self.assertEqual(said.count('"format": 1'), 1)
 
 
 class UnfinishedLines(unittest.TestCase):

@@ -176,18 +176,6 @@ class Stop(Files):
         self.assertRegex(said, r"waiting up to 16 min .* s for what they have left: "
                                rf"{self.trainer} \(python3 trainer.py SIGTERM\)")
 
-    def test_so_does_one_in_a_group_of_its_own(self) -> None:
-        child = self.train("--no-python", self.wrapper("timeout 1000 python3 trainer.py SIGTERM"))
-        child.terminate()
-        self.saved(child)
-
-    def test_so_does_one_below_a_script_that_catches_the_signal(self) -> None:
-        line = "trap true TERM; timeout 1000 python3 trainer.py SIGTERM"
-        child = self.train("--no-python", self.wrapper(line))
-        child.terminate()
-        self.assertIn("Sending SIGTERM to processes in other process groups: ",
-                      self.saved(child))
-
     def test_so_does_one_below_a_program_that_catches_the_signal_and_only_waits(self) -> None:
         (self.folder / "waiter.py").write_text(
             "import signal, subprocess, sys\n"
@@ -203,20 +191,21 @@ class Stop(Files):
         self.assertNotIn("SIGKILL", said)
 
     def test_what_a_trainer_has_forked_lives_until_it_has_saved(self) -> None:
-        for line in ("", "python3 forker.py", "trap true TERM; python3 forker.py",
-                     "timeout 1000 python3 forker.py",
-                     "trap true TERM; timeout 1000 python3 forker.py"):
+        """Also below a script, one that catches the signal, and in a group of its own."""
+        of_itself = ["--no-python", "timeout", "1000", sys.executable, "forker.py"]
+        groups = "Sending SIGTERM to processes in other process groups: "
+        for line, said in (("forker.py", ""), ("python3 forker.py", ""), (of_itself, ""),
+                           ("trap true TERM; python3 forker.py", ""),
+                           ("timeout 1000 python3 forker.py", ""),
+                           ("trap true TERM; timeout 1000 python3 forker.py", groups)):
             with self.subTest(line):
-                command = ["--no-python", self.wrapper(line)] if line else ["forker.py"]
-                child = self.train(*command)
+                script = isinstance(line, str) and " " in line
+                child = self.train(*(["--no-python", self.wrapper(line)] if script else
+                                     [line] if isinstance(line, str) else line))
                 child.terminate()
-                self.saved(child)  # long before the grace of 1000 s: the fork was asked then
+                # Long before the grace of 1000 s: the fork was asked then.
+                self.assertIn(said, self.saved(child))
                 (self.folder / "checkpoint").unlink()
-
-    def test_below_timeout_the_trainer_alone_is_asked(self) -> None:
-        child = self.train("--no-python", "timeout", "1000", sys.executable, "forker.py")
-        child.terminate()
-        self.saved(child)
 
     def test_a_deaf_trainer_keeps_its_forks_until_the_grace_is_nearly_over(self) -> None:
         (self.folder / "deaf.py").write_text(DEAF)
