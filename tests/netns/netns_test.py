@@ -89,6 +89,10 @@ class Hosts(unittest.TestCase):
             self.assertEqual(job.end(), code, job.errors())
             job.nothing_left()
 
+    def go_on(self, *jobs: Job) -> None:
+        self.go.touch()
+        self.all_end(*jobs)
+
     def silence(self, *hosts: int) -> None:
         """Cuts these off, and waits until one of them has tried in vain to be heard."""
         self.lan.cut(*hosts)
@@ -113,8 +117,7 @@ class Weather(Hosts):
         for job in jobs:
             job.wait_for("^met 3$", 2)
             self.assertIn(f"rank {victim} ", job.errors())
-        self.go.touch()
-        self.all_end(*jobs)
+        self.go_on(*jobs)
         for job in jobs:
             self.assertEqual(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)"), ["0", "1"])
 
@@ -136,8 +139,7 @@ class Weather(Hosts):
         # Some keep-alives of both sides have gone nowhere.
         wait_until(lambda: self.lan.dropped(2) > before + 2 and self.lan.dropped(0), "silence")
         self.lan.heal()
-        self.go.touch()
-        self.all_end(*jobs)
+        self.go_on(*jobs)
         self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
 
 
@@ -154,23 +156,17 @@ class SilentC10d(Hosts):
         self.lan.heal()
         jobs[2] = self.agent(2, "2:3")
         self.world(*jobs, size=3)
-        self.go.touch()
-        self.all_end(*jobs)
+        self.go_on(*jobs)
         self.assertEqual(set(jobs[0].lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
 
-    def test_without_the_host_of_the_rendezvous_all_stop(self) -> None:
-        jobs = [self.agent(host, "2:3", conf=",join_timeout=4") for host in range(3)]
-        self.world(*jobs, size=3)
-        self.silence(0)
-        self.all_end(*jobs, code=REQUEUE)
-        self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
-
-    def test_below_the_minimum_all_stop(self) -> None:
-        jobs = [self.agent(host, "3", conf=",join_timeout=4") for host in range(3)]
-        self.world(*jobs, size=3)
-        self.silence(2)
-        self.all_end(*jobs, code=REQUEUE)
-        self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
+    def test_without_the_host_of_the_rendezvous_or_below_the_minimum_all_stop(self) -> None:
+        for silent, nodes in ((0, "2:3"), (2, "3")):
+            jobs = [self.agent(host, nodes, conf=",join_timeout=4") for host in range(3)]
+            self.world(*jobs, size=3)
+            self.silence(silent)
+            self.all_end(*jobs, code=REQUEUE)
+            self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
+            self.lan.heal()
 
     def test_at_the_end_no_node_stays_for_a_host_that_is_gone(self) -> None:
         saver = HERE.parent / "elastic" / "saver.py"
@@ -227,47 +223,39 @@ class SilentElected(Hosts):
     def heal_and_end(self, jobs: list[Job]) -> None:
         self.lan.heal()
         self.world(*jobs, size=len(jobs), times=2)
-        self.go.touch()
-        self.all_end(*jobs)
+        self.go_on(*jobs)
         for job in jobs:
             self.assertEqual(set(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
 
-    def lose_a_member(self) -> None:
-        jobs = self.agents("2:3", 3)
-        self.silence(2)
-        self.world(*jobs[:2], size=2, times=2)
-        wait_until(lambda: self.has_stopped(jobs[2]), "the one that is cut off stops its worker")
-        self.assertEqual(self.worlds(jobs[2]), ["3"])
+    def lose(self, host: int, nodes: str = "2:3") -> None:
+        jobs = self.agents(nodes, 3)
+        others = [job for job in jobs if job is not jobs[host]]
+        self.silence(host)
+        self.world(*others, size=2, times=2)
+        wait_until(lambda: self.has_stopped(jobs[host]), "the one that is cut off stops its worker")
+        self.assertEqual(self.worlds(jobs[host]), ["3"])
         self.heal_and_end(jobs)
 
     def test_a_file_and_a_member_cut_off(self) -> None:
         self.by_file()
-        self.lose_a_member()
+        self.lose(2)
 
     def test_etcd_and_a_member_cut_off(self) -> None:
         self.by_etcd()
-        self.lose_a_member()
-
-    def lose_the_coordinator(self, nodes: str) -> None:
-        jobs = self.agents(nodes, 3)
-        self.silence(0)
-        self.world(*jobs[1:], size=2, times=2)
-        wait_until(lambda: self.has_stopped(jobs[0]), "the one that is cut off stops its worker")
-        self.assertEqual(self.worlds(jobs[0]), ["3"])
-        self.heal_and_end(jobs)
+        self.lose(2)
 
     def test_etcd_and_the_coordinator_cut_off(self) -> None:
         self.by_etcd()
-        self.lose_the_coordinator("2:3")
+        self.lose(0)
 
     def test_a_file_and_the_coordinator_cut_off(self) -> None:
         # It reaches the register as before, and renews its lease.
         self.by_file()
-        self.lose_the_coordinator("2:3")
+        self.lose(0)
 
     def test_a_file_and_a_coordinator_cut_off_that_would_be_enough(self) -> None:
         self.by_file()
-        self.lose_the_coordinator("1:3")
+        self.lose(0, "1:3")
 
     def test_a_file_and_a_first_node_that_nobody_reaches(self) -> None:
         self.by_file()
@@ -278,8 +266,7 @@ class SilentElected(Hosts):
         self.world(*jobs[1:], size=2)
         self.lan.heal()
         self.world(*jobs, size=3)
-        self.go.touch()
-        self.all_end(*jobs)
+        self.go_on(*jobs)
 
     def test_etcd_and_a_partition_with_enough_nodes_on_both_sides(self) -> None:
         self.by_etcd()
@@ -299,8 +286,7 @@ class SilentElected(Hosts):
         wait_until(lambda: self.lan.dropped(0) and time.monotonic() > over, "the lease is over")
         self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
         self.lan.heal()
-        self.go.touch()
-        self.all_end(*jobs)
+        self.go_on(*jobs)
         self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
 
     def test_etcd_and_a_whole_world_cut_off_from_its_spares(self) -> None:
@@ -317,8 +303,7 @@ class SilentElected(Hosts):
             self.assertTrue(self.has_stopped(job), job.errors())
         if jobs[0] in world:
             self.assertGreater(time.monotonic() - began, 10)
-        self.go.touch()
-        self.all_end(*spares)
+        self.go_on(*spares)
         # Who comes back now hears that the job is over, and does not begin it anew.
         self.lan.heal()
         self.all_end(*world)
@@ -365,8 +350,7 @@ class Addresses(RendezvousChoice):
         self.assertEqual(self.stranger(3, at, port), "closed")
         wait_until(lambda: re.search(r"refused \S+: no node of this job", jobs[rank0].errors()),
                    f"the refusal is logged:\n{jobs[rank0].errors()}")
-        self.go.touch()
-        self.all_end(*jobs)
+        self.go_on(*jobs)
         return at, port
 
     def test_the_master_address_is_the_one_that_others_reach(self) -> None:
@@ -377,8 +361,7 @@ class Addresses(RendezvousChoice):
         job = [self.agent(host, "2", *self.meet()) for host in range(2)]
         self.master(*job)
         self.assertEqual(self.stranger(3, lan.address(0), str(PORT)), "closed")
-        self.go.touch()
-        self.all_end(*job)
+        self.go_on(*job)
 
     def test_no_stranger_gets_to_the_store_of_a_world_of_one(self) -> None:
         first = self.agent(0, "1:2", *self.meet())
@@ -390,8 +373,7 @@ class Addresses(RendezvousChoice):
         first.wait_for("^met 2$")
         at, port = second.lines(r"^MASTER_(?:ADDR|PORT)=(.*)")
         self.assertEqual(self.stranger(3, at, port), "closed")
-        self.go.touch()
-        self.all_end(first, second)
+        self.go_on(first, second)
 
     def test_a_member_that_is_known_by_name_opens_the_store_to_nobody_else(self) -> None:
         named = (), ("--local-addr=nobody.knows.invalid",)
@@ -400,15 +382,12 @@ class Addresses(RendezvousChoice):
         at, port = self.master(*jobs)
         self.assertEqual(at, lan.address(0))
         self.assertEqual(self.stranger(3, at, port), "closed")
-        self.go.touch()
-        self.all_end(*jobs)
+        self.go_on(*jobs)
 
-    def test_one_port(self) -> None:
-        self.assertEqual(self.all_meet(conf=",store_port=29777")[1], "29777")
-
-    def test_a_range_of_ports(self) -> None:
-        port = int(self.all_meet(conf=",store_port=29800-29803")[1])
-        self.assertTrue(29800 <= port <= 29803, port)
+    def test_a_port_or_a_range_of_ports(self) -> None:
+        for said, known in (("29777", ["29777"]), ("29800-29803", map(str, range(29800, 29804)))):
+            self.go.unlink(missing_ok=True)
+            self.assertIn(self.all_meet(conf=f",store_port={said}")[1], known)
 
     @unittest.skipUnless(lan.has_six(), "this kernel has no IPv6")
     def test_six(self) -> None:
@@ -421,16 +400,14 @@ class Addresses(RendezvousChoice):
                 for host in range(3)]
         self.assertEqual(self.master(*jobs), (lan.address(0), "29500"))
         self.assertEqual(self.stranger(3, lan.address(0), "29500"), "closed")
-        self.go.touch()
-        self.all_end(*jobs)
+        self.go_on(*jobs)
 
     def test_a_file_does_not_know_the_network_but_each_host_its_address(self) -> None:
         # There is no default route, and the bridge's address is of no use.
         self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.folder}"]
         jobs = [self.agent(host, "3", *self.meet()) for host in range(3)]
         self.assertIn(self.master(*jobs)[0], [lan.address(host) for host in range(3)])
-        self.go.touch()
-        self.all_end(*jobs)
+        self.go_on(*jobs)
 
 
 class TwoInterfaces(RendezvousChoice):
@@ -451,8 +428,7 @@ class TwoInterfaces(RendezvousChoice):
         wait_until(lambda: "coordinates the job" in jobs[0].errors(), "the first is elected")
         jobs.append(self.agent(1, "2", *self.meet()))
         self.assertIn(self.master(*jobs)[0], [lan.address(host) for host in range(2)])
-        self.go.touch()
-        self.all_end(*jobs)
+        self.go_on(*jobs)
 
 
 class Starts(RendezvousChoice):
@@ -482,31 +458,23 @@ class Starts(RendezvousChoice):
         for job in (head, other):
             job.wait_for("^met 2$")
         found = tuple(job.lines(r"^MASTER_(?:ADDR|PORT)=(.*)") for job in (head, other))
-        self.go.touch()
-        self.all_end(head, other)
+        self.go_on(head, other)
         return found  # type: ignore[return-value]
 
     def static(self, *head: str, hosts: str = "", other: tuple[str, ...] = OTHER,
                ) -> tuple[list[str], list[str]]:
         return self.meets(self.node(0, *head, hosts=hosts), self.node(1, *other))
 
-    def test_node_0_without_an_address(self) -> None:
-        # As torch's own documents have it.
-        self.assertEqual(self.static(), ([self.HEAD, "29500"], [self.HEAD, "29500"]))
-
-    def test_localhost(self) -> None:
-        self.assertEqual(self.static("--master-addr=localhost")[0], [self.HEAD, "29500"])
-
-    def test_loopback_and_a_local_address(self) -> None:
-        self.assertEqual(self.static("--master-addr=127.0.0.1", f"--local-addr={self.HEAD}"),
-                         ([self.HEAD, "29500"], [self.HEAD, "29500"]))
-
-    def test_all_addresses(self) -> None:
-        self.assertEqual(self.static("--master-addr=0.0.0.0")[0], [self.HEAD, "29500"])
-
-    @unittest.skipUnless(lan.has_six(), "this kernel has no IPv6")
-    def test_all_addresses_of_six(self) -> None:
-        self.assertEqual(self.static("--master-addr=::")[0], [self.HEAD, "29500"])
+    def test_heads_that_name_themselves_otherwise(self) -> None:
+        """Not at all, as torch's own documents have it, by loopback or by all addresses."""
+        second, head = lan.second_address(0), "--master-addr={}".format
+        for words, told in (([], self.HEAD), ([head("localhost")], self.HEAD),
+                            ([head("127.0.0.1"), f"--local-addr={self.HEAD}"], self.HEAD),
+                            ([head("0.0.0.0")], self.HEAD), ([head(second)], second),
+                            *([([head("::")], self.HEAD)] if lan.has_six() else [])):
+            with self.subTest(words):
+                self.go.unlink(missing_ok=True)
+                self.assertEqual(self.static(*words), ([told, "29500"], [self.HEAD, "29500"]))
 
     def test_a_name_that_its_own_file_of_hosts_knows(self) -> None:
         for address in (self.HEAD, "127.0.1.1"):
@@ -514,11 +482,6 @@ class Starts(RendezvousChoice):
                 self.go.unlink(missing_ok=True)
                 told = self.static("--master-addr=head", hosts=f"{address} head\n")
                 self.assertEqual(told, (["head", "29500"], [self.HEAD, "29500"]))
-
-    def test_its_second_interface(self) -> None:
-        second = lan.second_address(0)
-        self.assertEqual(self.static(f"--master-addr={second}"),
-                         ([second, "29500"], [self.HEAD, "29500"]))
 
     def test_a_port_that_is_forwarded_by_the_head(self) -> None:
         self.forward(0, self.HEAD, 31000)
@@ -563,28 +526,19 @@ class Starts(RendezvousChoice):
     def test_address_rank_and_size_alone(self) -> None:
         self.pods(*({"MASTER_ADDR": self.HEAD, "RANK": rank, "WORLD_SIZE": "2"} for rank in "01"))
 
-    def c10d(self, head: str, *options: str) -> None:
-        jobs = [self.node(host, "--rdzv-backend=c10d", f"--rdzv-endpoint={at}:{PORT}", *own)
-                for host, at, own in ((0, head, options), (1, self.HEAD, ()))]
-        head_s, others = self.meets(*jobs)
-        self.assertEqual(head_s, others)
-        self.assertEqual(others[0], self.HEAD)  # the lower address, however it names itself
-
-    def test_c10d_at_localhost(self) -> None:
-        self.c10d("localhost")
-
-    def test_c10d_at_localhost_that_is_told_to_host(self) -> None:
-        self.c10d("localhost", "--rdzv-conf=is_host=1")
-
-    def test_c10d_at_loopback(self) -> None:
-        self.c10d("127.0.0.1")
-
-    def test_c10d_at_all_addresses(self) -> None:
-        self.c10d("0.0.0.0")
-
-    @unittest.skipUnless(lan.has_six(), "this kernel has no IPv6")
-    def test_c10d_at_all_addresses_of_six(self) -> None:
-        self.c10d("[::]", "--rdzv-conf=is_host=1")
+    def test_c10d_at_addresses_of_the_host_alone(self) -> None:
+        host = "--rdzv-conf=is_host=1"
+        for head, *options in (["localhost"], ["localhost", host], ["127.0.0.1"], ["0.0.0.0"],
+                               *([["[::]", host]] if lan.has_six() else [])):
+            with self.subTest(head, options=options):
+                self.go.unlink(missing_ok=True)
+                jobs = [self.node(number, "--rdzv-backend=c10d", f"--rdzv-endpoint={at}:{PORT}",
+                                  *own)
+                        for number, at, own in ((0, head, options), (1, self.HEAD, ()))]
+                heads, others = self.meets(*jobs)
+                self.assertEqual(heads, others)
+                # The lower address, however it names itself.
+                self.assertEqual(others[0], self.HEAD)
 
     def trains(self, head: tuple[str, ...], other: tuple[str, ...]) -> None:
         if importlib.util.find_spec("torch") is None:
@@ -596,10 +550,9 @@ class Starts(RendezvousChoice):
             job.wait_for("^trained 2$")
         self.all_end(*jobs)
 
-    def test_ddp_and_node_0_without_an_address(self) -> None:
+    def test_ddp(self) -> None:
+        """Node 0 without an address, and c10d at localhost."""
         self.trains((), self.OTHER)
-
-    def test_ddp_and_c10d_at_localhost(self) -> None:
         self.trains(("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{PORT}"),
                     ("--rdzv-backend=c10d", f"--rdzv-endpoint={self.HEAD}:{PORT}"))
 
@@ -611,8 +564,7 @@ class Starts(RendezvousChoice):
             tried = subprocess.run([sys.executable, "-c", STRANGER, address, str(PORT)],
                                    capture_output=True, preexec_fn=self.lan.enter(0))
             self.assertEqual(tried.returncode, expected, address)
-        self.go.touch()
-        self.all_end(job)
+        self.go_on(job)
 
     def test_who_waits_on_loopback_is_told_what_the_others_need(self) -> None:
         waits = self.node(0)

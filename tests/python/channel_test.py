@@ -251,21 +251,6 @@ class ChannelTest(AgentEnd):
         self.assertEqual(whole["attributes"], {"text": "x" * 16_000})
         self.assertEqual(metric["labels"], {"k": "\u6a21" * 85})
 
-    def test_values_that_are_no_numbers_are_dropped(self) -> None:
-        done = worker("elastrun.step('x')\nelastrun.metric('a', 'b')\nelastrun.metric('c', None)\n"
-                      "elastrun.checkpoint_done(None)\nprint(elastrun.dropped())",
-                      self.listener.path)
-        self.assertEqual((done.stdout, done.stderr), ("4\n", ""))
-        self.assertEqual(self.listener.packets(), [[]])
-
-    def test_a_forked_child_gets_a_connection_of_its_own(self) -> None:
-        done = worker("import os\nelastrun.step(1)\nchild = os.fork()\n"
-                      "elastrun.step(2 if child else 3)\n"
-                      "if child: os.waitpid(child, 0)", self.listener.path)
-        self.assertEqual(done.stderr, "")
-        steps = [[packet["step"] for packet in packets] for packets in self.listener.packets()]
-        self.assertEqual(steps, [[1, 2], [3]])
-
 
 class RecordTest(InFolder):
     def setUp(self) -> None:

@@ -62,7 +62,7 @@ class Expires(unittest.TestCase):
 
     def test_a_time_that_is_no_number_raises_as_torch_does(self) -> None:
         client = Recorder()
-        for after in (None, "soon", [1]):
+        for after in (None, "soon", [1], "nan", float("nan")):
             with self.assertRaises((TypeError, ValueError)):
                 timer.expires(after, client=client)
             with self.assertRaises((TypeError, ValueError)):
@@ -90,11 +90,6 @@ class Expires(unittest.TestCase):
             pass
         line = sys._getframe().f_lineno - 2
         self.assertEqual(client.calls[0], ("acquire", f"{__file__}#{line}"))
-
-    def test_a_time_that_is_no_number_fails(self) -> None:
-        for odd in (float("nan"), "nan", "soon", None):
-            with self.assertRaises((TypeError, ValueError)):
-                timer.expires(after=odd)
 
     def test_nested_blocks_without_a_scope_are_separate_timers(self) -> None:
         client = Armed()
