@@ -59,14 +59,16 @@ print(json.dumps({
 
 
 class Agent:
-    """What the C++ agent does (lib/process/fork_server.cpp), for one server."""
+    """What the C++ agent does (lib/process/fork_server.cpp), for one server. `expects`: what that
+    says at first."""
 
-    def __init__(self, folder, kind, script, *names, python=sys.executable, **variables):
+    def __init__(self, folder, kind, script, *names, python=sys.executable, expects="ready",
+                 **variables):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         flags = [] if kind == "command" else ["-u"]
         self.environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8",
                             "XDG_CACHE_HOME": str(folder / "cache"), **variables}
-        self.folder, self.python = folder, python
+        self.folder, self.python, self.expects = folder, python, expects
         self.server = subprocess.Popen(
             [python, *flags, PACKAGE / "forkserver.py", kind, script, *names], stdin=theirs,
             env=self.environment, cwd=folder, start_new_session=True)
@@ -75,6 +77,10 @@ class Agent:
         ours.settimeout(BOUND)
 
     def __enter__(self):
+        said = self.state()
+        if said != self.expects:
+            self.__exit__()
+            raise AssertionError(said)
         return self
 
     def __exit__(self, *_):
@@ -152,7 +158,6 @@ class ForkServer(unittest.TestCase):
                  "command": ["-c", text]}[kind] + ["--lr", "ä\udcff"]
         named = {"script": str(script.name), "module": "train", "command": "train.py"}[kind]
         with Agent(self.folder, kind, named, TWO="2 \udcfe") as agent:
-            self.assertEqual(agent.state(), "ready")
             environment = {**agent.environment, "RANK": rank, "OMP_NUM_THREADS": "1"}
             argv = [sys.executable, *words]
 
@@ -169,12 +174,17 @@ class ForkServer(unittest.TestCase):
                     os.execve(sys.executable, argv, environment)
                 return pid
 
-            def fork(streams):
-                child, pid = agent.fork()
-                self.assertEqual(agent.order(child, argv, environment, streams, cpus), "ok")
-                child.close()
-                return pid
-            return run_and_collect(execute), run_and_collect(fork)
+            return run_and_collect(execute), self.forked(agent, argv[1:], cpus, **environment)
+
+    def forked(self, agent, words, cpus="", **more):
+        """(output, errors, status) of a child."""
+        def start(streams):
+            child, pid = agent.fork()
+            with child:
+                self.assertEqual(agent.order(child, [agent.python, *words],
+                                             {**agent.environment, **more}, streams, cpus), "ok")
+            return pid
+        return run_and_collect(start)
 
     def test_a_worker_sees_the_same_of_itself_both_ways(self):
         cpus = str(min(os.sched_getaffinity(0)))
@@ -190,7 +200,6 @@ class ForkServer(unittest.TestCase):
     def test_a_child_whose_agent_dies_before_it_adopts_it_ends_at_once(self):
         self.write("pass")
         with Agent(self.folder, "script", "train.py") as agent:
-            self.assertEqual(agent.state(), "ready")
             ctypes.CDLL(None).prctl(SUBREAPER, 0, 0, 0, 0)  # another process adopts it
             child, pid = agent.fork()
             watch = os.pidfd_open(pid)
@@ -242,15 +251,7 @@ class ForkServer(unittest.TestCase):
         return said, pid
 
     def loaded(self, agent, **more):
-        self.write("import sys; print(*sorted(sys.modules))")
-
-        def start(streams):
-            child, pid = agent.fork()
-            self.assertEqual(agent.order(child, [agent.python, "-u", "train.py"],
-                                         {**agent.environment, **more}, streams), "ok")
-            child.close()
-            return pid
-        return run_and_collect(start)[0].split()
+        return self.ran(agent, "import sys; print(*sorted(sys.modules))", **more).split()
 
     def test_modules_with_threads_are_named_and_left_out(self):
         around = self.installed(calm="", busy="from threading import Thread\n"
@@ -258,7 +259,6 @@ class ForkServer(unittest.TestCase):
                                 "Thread(target=time.sleep, args=(99,), daemon=True).start()")
         self.write("")
         with Agent(self.folder, "script", "train.py", "busy", "calm", **around) as agent:
-            self.assertEqual(agent.state(), "ready")
             modules = self.loaded(agent)
             self.assertIn("calm", modules)
             self.assertNotIn("busy", modules)
@@ -268,7 +268,6 @@ class ForkServer(unittest.TestCase):
                                 above="import ranked")
         self.write("")
         with Agent(self.folder, "script", "train.py", "above", "calm", **around) as agent:
-            self.assertEqual(agent.state(), "ready")
             modules = self.loaded(agent, RANK="3")
             self.assertIn("calm", modules)
             self.assertNotIn("ranked", modules)
@@ -277,7 +276,6 @@ class ForkServer(unittest.TestCase):
         around = self.installed(ranked="import os\nmode = os.environ.get('MODE')")
         self.write("")
         with Agent(self.folder, "script", "train.py", "ranked", MODE="a", **around) as agent:
-            self.assertEqual(agent.state(), "ready")
             said, pid = self.served(agent, MODE="b")
             self.assertEqual(said, "unfit ranked has read MODE")
             wait_for(pid)
@@ -287,9 +285,9 @@ class ForkServer(unittest.TestCase):
         self.write("")
         with open(self.folder / "path/sitecustomize.py", "a") as text:
             text.write("import os\nrank = os.environ.get('RANK')\n")
-        with Agent(self.folder, "script", "train.py", **around) as agent:
-            self.assertEqual(agent.state(),
-                             "refused sitecustomize reads variables when the interpreter starts")
+        refused = "refused sitecustomize reads variables when the interpreter starts"
+        with Agent(self.folder, "script", "train.py", expects=refused, **around):
+            pass
 
     def test_what_is_not_run_as_a_file_is_for_exec(self):
         self.write("")
@@ -298,7 +296,6 @@ class ForkServer(unittest.TestCase):
             zipapp.create_archive(self.folder / "application", self.folder / f"{name}.pyz",
                                   interpreter)
         with Agent(self.folder, "script", "train.py") as agent:
-            self.assertEqual(agent.state(), "ready")
             for script in ("-", "archive.zip.pyz", "application.pyz", "application", ".",
                            "absent.py"):
                 child, pid = agent.fork()
@@ -313,7 +310,6 @@ class ForkServer(unittest.TestCase):
         self.write("", "helper.py")
         self.write("import helper")
         with Agent(self.folder, "script", "train.py", **around) as agent:
-            self.assertEqual(agent.state(), "ready")
             self.assertNotIn("helper", self.loaded(agent))
 
     def test_data_in_a_folder_with_a_module_s_name_hides_none(self):
@@ -321,30 +317,17 @@ class ForkServer(unittest.TestCase):
         around = self.installed(calm="import beside", beside="")
         self.write("import calm", "job/train.py")
         self.write("", "job/beside/data.txt")
-        with Agent(self.folder, "script", "job/train.py", **around) as agent:
-            self.assertEqual(agent.state(), "ready")
-        self.write("", "job/beside/__init__.py")
-        with Agent(self.folder, "script", "job/train.py", **around) as agent:
-            self.assertEqual(agent.state(), "refused beside is a module beside the script, too")
+        with Agent(self.folder, "script", "job/train.py", **around):
+            self.write("", "job/beside/__init__.py")
+        with Agent(self.folder, "script", "job/train.py", **around,
+                   expects="refused beside is a module beside the script, too"):
+            pass
 
     def ran(self, agent, text, **more):
         """What a forked worker wrote of that script."""
-        script = self.write(text)
-
-        def start(streams):
-            child, pid = agent.fork()
-            with child:
-                self.assertEqual(agent.order(child, [agent.python, "-u", script.name],
-                                             {**agent.environment, **more}, streams), "ok")
-            return pid
-        out, errors, status = run_and_collect(start)
+        out, errors, status = self.forked(agent, ["-u", self.write(text).name], **more)
         self.assertEqual((errors, status), ("", 0))
         return out
-
-    def refused(self, text, **around):
-        self.write(text)
-        with Agent(self.folder, "script", "train.py", **around) as agent:
-            return agent.state()
 
     def test_what_a_module_does_at_its_import_is_so_in_the_workers(self):
         around = self.installed(
@@ -358,7 +341,6 @@ class ForkServer(unittest.TestCase):
                 "print(os.environ.get('SET'), os.environ.get('GONE'))\ntells.step()")
         self.write(text)
         with Agent(self.folder, "script", "train.py", GONE="here", **around) as agent:
-            self.assertEqual(agent.state(), "ready")
             self.assertEqual(self.ran(agent, text), "1 None\nstep\n")
             self.assertIn("runs", self.ran(agent, "import sys\nprint(*sys.modules)"))
 
@@ -373,7 +355,6 @@ class ForkServer(unittest.TestCase):
         self.write("")
         with Agent(self.folder, "script", "train.py", "lock", "helper", "deep.a", "deep.b",
                    "deep.c", "calm", **around) as agent:
-            self.assertEqual(agent.state(), "ready")
             modules = self.loaded(agent)
             self.assertIn("calm", modules)
             for one in ("lock", "helper", "inner", "deep", "deep.c"):
@@ -394,7 +375,6 @@ class ForkServer(unittest.TestCase):
                        "own.py")
             script = self.write(text.format(imported, line))
             with self.subTest(line), Agent(self.folder, "script", "train.py", **around) as agent:
-                self.assertEqual(agent.state(), "ready")
                 self.assertEqual(self.ran(agent, script.read_text()), "x True\n")
                 modules = self.ran(agent, script.read_text() + "\nprint(*sys.modules)") \
                     if number == 0 else ""
@@ -402,7 +382,6 @@ class ForkServer(unittest.TestCase):
         # It is changed while the server is there.
         self.write("import home")
         with Agent(self.folder, "script", "train.py", **around) as agent:
-            self.assertEqual(agent.state(), "ready")
             said, pid = self.served(agent, "import os\nos.environ['MY_HOME'] = 'x'\nimport home")
             self.assertEqual(said, "unfit train.py sets MY_HOME, which home reads when it is "
                                    "imported")
@@ -412,20 +391,20 @@ class ForkServer(unittest.TestCase):
         around = self.installed(moved="")
         self.write("", "third/party/moved.py")
         path = self.folder / "third" / "party"
-        for line in ("sys.path.insert(0, 'third/party')", "sys.path[:0] = ['third/party']",
-                     "sys.path = ['third/party', *sys.path]"):
-            with self.subTest(line):
-                self.assertEqual(
-                    self.refused(f"import sys\n{line}\nimport moved", **around),
-                    f"refused moved is a module in {path}, too, and train.py changes sys.path")
-        self.assertEqual(self.refused("import sys\nsys.path.append('third/party')\nimport moved",
-                                      **around), "ready")
+        refused = f"refused moved is a module in {path}, too, and train.py changes sys.path"
+        for line, expects in (("sys.path.insert(0, 'third/party')", refused),
+                              ("sys.path[:0] = ['third/party']", refused),
+                              ("sys.path = ['third/party', *sys.path]", refused),
+                              ("sys.path.append('third/party')", "ready")):
+            self.write(f"import sys\n{line}\nimport moved")
+            with self.subTest(line), Agent(self.folder, "script", "train.py", expects=expects,
+                                           **around):
+                pass
 
     def test_a_package_installed_meanwhile_makes_it_stale(self):
         around = self.installed(calm="")
         self.write("")
         with Agent(self.folder, "script", "train.py", "calm", **around) as agent:
-            self.assertEqual(agent.state(), "ready")
             self.write("", "installed/another.py")
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             socket.send_fds(agent.control, [b"fork 0 0"], [theirs.fileno()])
@@ -440,15 +419,9 @@ class ForkServer(unittest.TestCase):
         probe = self.write("import sys; print('late' in sys.modules)", "probe.py")
 
         def is_ahead(agent):
-            def start(streams):
-                child, pid = agent.fork()
-                agent.order(child, [agent.python, "-u", probe.name], agent.environment, streams)
-                child.close()
-                return pid
-            return run_and_collect(start)[0]
+            return self.forked(agent, ["-u", probe.name])[0]
 
         with Agent(self.folder, "script", "train.py", **around) as agent:
-            self.assertEqual(agent.state(), "ready")
             said, pid = self.served(agent, text)
             self.assertEqual((said, wait_for(pid)), ("ok", 0))
             # The agent is told, so that no start waits for these imports.
@@ -456,14 +429,12 @@ class ForkServer(unittest.TestCase):
             self.assertEqual(agent.control.recv(64), b"ready")
             self.assertEqual(is_ahead(agent), "True\n")
         with Agent(self.folder, "script", "train.py", **around) as agent:
-            self.assertEqual(agent.state(), "ready")
             self.assertEqual(is_ahead(agent), "True\n")
 
     def learn(self, **around):
         """Where a first worker leaves its list, below the job's folder."""
         text = self.write("pass").read_text()
         with Agent(self.folder, "script", "train.py", **around) as agent:
-            self.assertEqual(agent.state(), "ready")
             said, pid = self.served(agent, text)
             self.assertEqual((said, wait_for(pid)), ("ok", 0))
         return sorted(str(one.relative_to(self.folder)) for one in self.folder.rglob("imports-*"))
@@ -486,7 +457,6 @@ class ForkServer(unittest.TestCase):
     def test_a_child_without_an_order_ends_with_the_agent_s_socket(self):
         self.write("")
         with Agent(self.folder, "script", "train.py") as agent:
-            self.assertEqual(agent.state(), "ready")
             child, pid = agent.fork()
             child.close()
             self.assertEqual(os.waitstatus_to_exitcode(wait_for(pid)), 127)
@@ -510,20 +480,14 @@ print(torch.rand(1).item(), numpy.random.rand(), random.random())
         argv = [str(python), "-u", "train.py"]
         with Agent(self.folder, "script", "train.py", "torch", "numpy.random",
                    python=str(python)) as agent:
-            self.assertEqual(agent.state(), "ready")
 
-            def start(streams):
-                child, pid = agent.fork()
-                self.assertEqual(agent.order(child, argv, agent.environment, streams, str(cpus)),
-                                 "ok")
-                return pid
             executed = subprocess.run(
                 argv, env=agent.environment, cwd=self.folder, capture_output=True, text=True,
                 check=True, timeout=BOUND,
                 preexec_fn=lambda: os.sched_setaffinity(0, {cpus})).stdout.splitlines()
             drawn = [executed[1].split()]
             for _ in range(2):
-                out, errors, status = run_and_collect(start)
+                out, errors, status = self.forked(agent, argv[1:], str(cpus))
                 self.assertEqual((errors, status), ("", 0))
                 self.assertEqual(out.splitlines()[0], executed[0])
                 drawn.append(out.splitlines()[1].split())

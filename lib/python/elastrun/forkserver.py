@@ -67,21 +67,63 @@ def _tell(answer: int, text: str) -> None:
         one.send(text.encode())
 
 
-class Forker:
-    """Forks children for a server by a process that then ends, so that they are the agent's, a
-    subreaper's."""
+class Server:
+    """Forks children that its agent asks for by `control`, by a process that then ends, so that
+    they are the agent's, a subreaper's."""
 
-    def __init__(self) -> None:
-        self.forked = 0  # children of ours that end at once
+    plan: Plan | None = None  # none: a fork of a launcher, which keeps all that it has
 
-    def fork(self, children: list[list[int]]) -> int:
+    def __init__(self, control: socket.socket, agent: int) -> None:
+        self.control = control
+        self._agent = agent
+        self._forked = 0  # children of ours that end at once
+
+    def serve(self) -> Order | None:
+        """Returns in a child with its order, and in the server when the agent has gone."""
+        poll = select.poll()
+        poll.register(self.control, select.POLLIN)
+        while True:
+            self._reap()
+            if not poll.poll(REAP if self._forked else self.interval()):
+                if not self._forked:
+                    self.look()
+                continue
+            asked: list[tuple[str, str, list[int]]] = []
+            while not asked or poll.poll(0):  # all at once: each fork copies all tables of pages
+                try:
+                    said, descriptors, _, _ = socket.recv_fds(self.control, 4096, 2)
+                except OSError:
+                    return None
+                if not said:
+                    return None
+                slot, context = said.decode().split()[1:3]
+                asked.append((slot, context, descriptors))
+            if not self.may_fork():
+                return None
+            place = self._fork([descriptors for _, _, descriptors in asked])
+            if place >= 0:
+                self.control.close()
+                slot, context, descriptors = asked[place]
+                return wait_for_order(descriptors, self._agent, int(slot), context == "1",
+                                      self.plan)
+
+    def interval(self) -> float | None:
+        """Milliseconds between two looks."""
+        return None
+
+    def look(self) -> None: ...
+
+    def may_fork(self) -> bool:
+        return True
+
+    def _fork(self, children: list[list[int]]) -> int:
         """Returns in a child its place in `children`, the descriptors of each, of which the first
         is its socket; -1 in the server."""
         try:
             between = os.fork()
             if between == 0:
                 return self._fork_each(children)
-            self.forked += 1
+            self._forked += 1
         except OSError as error:
             for given in children:
                 _tell(given[0], f"unborn {error}")
@@ -111,20 +153,12 @@ class Forker:
             os._exit(1)
         os._exit(0)
 
-    def reap(self) -> None:
+    def _reap(self) -> None:
         try:
-            while self.forked and os.waitpid(-1, os.WNOHANG)[0]:
-                self.forked -= 1
+            while self._forked and os.waitpid(-1, os.WNOHANG)[0]:
+                self._forked -= 1
         except ChildProcessError:  # the kernel reaps those of a caller that ignores SIGCHLD
-            self.forked = 0
-
-
-def tidy() -> None:
-    """Writes what was printed, which is not the children's to write; returns free memory."""
-    sys.stdout.flush()
-    _libc.fflush(None)
-    with contextlib.suppress(AttributeError):
-        _libc.malloc_trim(0)
+            self._forked = 0
 
 
 def _adopted_by(agent: int, agent_end: socket.socket) -> bool:
@@ -490,80 +524,61 @@ def _be_last() -> int:
     return before
 
 
-class Server:
+class ImportServer(Server):
     def __init__(self, control: socket.socket, plan: Plan) -> None:
-        self._control = control
-        self._plan = plan
-        self._agent = os.getppid()
-        self._forker = Forker()
+        super().__init__(control, os.getppid())
+        self.plan: Plan = plan
         self._nice = _be_last()
 
     def load(self) -> str:
         """Imports; why no child can be served, if so."""
-        why = self._plan.load()
-        again = self._plan.to_skip()
+        why = self.plan.load()
+        again = self.plan.to_skip()
         if again and not why:
             skipped = [one for one in os.environ.get(_SKIP, "").split(",") if one]
             if len(skipped) < 4 * _TRIES and not set(again) <= set(skipped):
                 self._start_over([*skipped, *again])
-            why = self._plan.why_not()
+            why = self.plan.why_not()
         if why:
             return why
         gc.collect()
         gc.freeze()  # a collection in a child touches none of it, and the pages stay shared
-        tidy()
+        sys.stdout.flush()  # what was printed is not the children's to write
+        _libc.fflush(None)
+        with contextlib.suppress(AttributeError):
+            _libc.malloc_trim(0)
         os.setpriority(os.PRIO_PROCESS, 0, self._nice)
         return ""
 
     def _start_over(self, skip: list[str]) -> None:
         """Leaves these out in a new interpreter: what is imported stays so."""
         os.setpriority(os.PRIO_PROCESS, 0, self._nice)
-        os.dup2(self._control.fileno(), 0)
+        os.dup2(self.control.fileno(), 0)
         flags = ["-u"] if getattr(sys.__stdout__, "write_through", False) else []
         # The environment of before the imports: what those have set is not the agent's.
         os.execve(sys.executable, [sys.executable, *flags, *sys.argv],
-                  {**self._plan.environment, _SKIP: ",".join(skip)})
+                  {**self.plan.environment, _SKIP: ",".join(skip)})
 
     def serve(self) -> Order | None:
-        """Returns in a child with its order, and in the server when the agent has gone."""
-        why = self._tell(self.load())
-        while not why:
-            self._forker.reap()
-            if not self._wait():
-                continue
-            try:
-                said, descriptors, _, _ = socket.recv_fds(self._control, 4096, 2)
-            except OSError:
-                return None
-            if not said:
-                return None
-            why = self._plan.why_stale()
-            if why:
-                self._tell(why)
-                return None
-            slot, context = said.decode().split()[1:3]
-            if self._forker.fork([descriptors]) == 0:
-                self._control.close()
-                return wait_for_order(descriptors, self._agent, int(slot), context == "1",
-                                      self._plan)
-        return None
+        return None if self._tell(self.load()) else super().serve()
 
-    def _wait(self) -> bool:
-        poll = select.poll()
-        poll.register(self._control, select.POLLIN)
-        forked = self._forker.forked
-        limit = REAP if forked else _LOOK * 1000 if self._plan.may_learn else None
-        if poll.poll(limit):
-            return True
-        if not forked and self._plan.learnt_more():
-            self._control.send(b"loading")
+    def may_fork(self) -> bool:
+        why = self.plan.why_stale()
+        return not why or not self._tell(why)
+
+    def interval(self) -> float | None:
+        return _LOOK * 1000 if self.plan.may_learn else None
+
+    def look(self) -> None:
+        """For what a child has learnt."""
+        if self.plan.learnt_more():
+            self.control.send(b"loading")
             if self._tell(self.load()):
                 os._exit(0)
-        return False
 
     def _tell(self, why: str) -> str:
         """Says that it is ready, or why never."""
-        self._control.send(f"refused {why}".encode(errors="replace")[:4096] if why else b"ready")
+        self.control.send(f"refused {why}".encode(errors="replace")[:4096] if why else b"ready")
         return why
 
 
@@ -580,7 +595,7 @@ def _serve() -> Order | None:
     os.dup2(null, 0)
     os.close(null)
     skip = [one for one in os.environ.pop(_SKIP, "").split(",") if one]
-    return Server(control, Plan(kind, script, names, skip)).serve()
+    return ImportServer(control, Plan(kind, script, names, skip)).serve()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import gc
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -337,7 +338,8 @@ class Plan:
         """Imports all; "" or why nothing can be forked from this process."""
         if self._start:
             return self._start
-        gc_was_on = _without_collections()
+        gc_was_on = gc.isenabled()
+        gc.disable()
         self._held = _held()
         with _no_threads_of_openblas(), _noting_reads() as reads:
             self.reads = reads
@@ -354,7 +356,6 @@ class Plan:
         self.changes = {name: now.get(name) for name in {*now, *self.environment}
                         if now.get(name) != self.environment.get(name)}
         if gc_was_on:
-            import gc
             gc.enable()
         return self._hidden_by_path() or self.why_not() if not self._bad else ""
 
@@ -486,17 +487,9 @@ def _no_threads_of_openblas() -> Iterator[None]:
     if has_more:
         os.environ[name] = "1"
     yield
-    if has_more and before is None:
+    if has_more:
         os.environ.pop(name, None)
-    elif has_more and before is not None:
-        os.environ[name] = before
-
-
-def _without_collections() -> bool:
-    import gc
-    was_on = gc.isenabled()
-    gc.disable()
-    return was_on
+        os.environ.update({} if before is None else {name: before})
 
 
 def _held() -> dict[str, int]:

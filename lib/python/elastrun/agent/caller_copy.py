@@ -16,7 +16,6 @@ import gc
 import json
 import multiprocessing
 import os
-import select
 import shutil
 import signal
 import socket
@@ -75,7 +74,10 @@ class CallerCopy:
             for one in (*self._apart, *apart, self.theirs):
                 one.close()
             _open_streams()
-            order = self._serve(agent)
+            self._ours.send(f"born {os.getpid()}".encode())
+            order = child.Server(self._ours, agent).serve()
+            if order is None:
+                os._exit(0)
         except BaseException:
             os._exit(127)  # the agent says that it has ended
         try:
@@ -84,28 +86,6 @@ class CallerCopy:
             traceback.print_exc()
         finally:
             os._exit(1)
-
-    def _serve(self, agent: int) -> child.Order:
-        """Returns in a worker."""
-        forker = child.Forker()
-        poll = select.poll()
-        poll.register(self._ours, select.POLLIN)
-        self._ours.send(f"born {os.getpid()}".encode())
-        while True:
-            forker.reap()
-            if not poll.poll(child.REAP if forker.forked else None):
-                continue
-            asked: list[tuple[int, list[int]]] = []
-            while not asked or poll.poll(0):  # all at once: each fork copies all tables of pages
-                said, descriptors, _, _ = socket.recv_fds(self._ours, 4096, 2)
-                if not said:
-                    os._exit(0)
-                asked.append((int(said.split()[1]), descriptors))
-            place = forker.fork([given for _, given in asked])
-            if place >= 0:
-                self._ours.close()
-                slot, descriptors = asked[place]
-                return child.wait_for_order(descriptors, agent, slot, False, None)
 
     def _work(self, order: child.Order, mask: set[int], collects: bool) -> NoReturn:
         """Runs as a child of multiprocessing, with a worker's streams and environment."""
