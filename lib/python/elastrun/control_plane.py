@@ -79,26 +79,18 @@ def _traceback(_: Request) -> Response:
         return Response(file.read().decode("utf-8", "replace"))
 
 
-def _flags(parameters: Mapping[str, str]) -> dict[str, bool]:
-    """Fails with ValueError on another name, or a value that is not true or false."""
-    for name, value in parameters.items():
-        if name not in _FLAGS:
-            raise ValueError(f"parameter '{name}': known are {', '.join(_FLAGS)}")
-        if value not in ("true", "false"):
-            raise ValueError(f"parameter '{name}': '{value}' is neither true nor false")
-    return {name: value == "true" for name, value in parameters.items()}
-
-
 def _flight_recorder(request: Request) -> Response:
-    try:
-        flags = _flags(request.parameters)
-    except ValueError as error:
-        return Response(str(error), 400)
+    for name, value in request.parameters.items():
+        if name not in _FLAGS:
+            return Response(f"parameter '{name}': known are {', '.join(_FLAGS)}", 400)
+        if value not in ("true", "false"):
+            return Response(f"parameter '{name}': '{value}' is neither true nor false", 400)
     c10d = sys.modules.get("torch._C._distributed_c10d")
     dump = getattr(c10d, "_dump_fr_trace_json", None)
     if dump is None:  # no torch, no collectives
         return Response('{"entries":[]}', content_type="application/json")
-    found = dump(flags.get("includecollectives", True), flags.get("onlyactive", False))
+    found = dump(request.parameters.get("includecollectives") != "false",
+                 request.parameters.get("onlyactive") == "true")
     text = found if isinstance(found, str) else bytes(found).decode("utf-8", "replace")
     return Response(text, content_type="application/json")
 
@@ -162,17 +154,6 @@ def _is_local(host: str) -> bool:
     return name in ("", "localhost") or name.endswith(".localhost")
 
 
-def _refusal(host: str, origin: str | None, loopback: bool) -> str:
-    """Why a request to a port may be a stranger's web page; empty: it is not. Programs send no
-    Origin, and browsers send one with each POST."""
-    if loopback and not _is_local(host):
-        return "this address answers requests for localhost only"
-    own = host.partition(":")[0].lower() == socket.gethostname().lower() or _is_local(host)
-    if origin is not None and not (own and host and origin.lower() == f"http://{host.lower()}"):
-        return "requests of other origins are not answered"
-    return ""
-
-
 class _Asker(BaseHTTPRequestHandler):
     """One connection, one request."""
 
@@ -180,8 +161,9 @@ class _Asker(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         assert isinstance(self.server, _Server)
-        refused = self.server.refusal(self.headers.get_all("Host", []),
-                                      self.headers.get_all("Origin"))
+        origins = self.headers.get_all("Origin")
+        refused = self.server.refusal(",".join(self.headers.get_all("Host", [])),
+                                      ",".join(origins) if origins else None)
         if refused:
             self._send(Response(refused, 403))
             return
@@ -222,9 +204,16 @@ class _Server(ThreadingHTTPServer):
     def handle_error(self, *_: Any) -> None:
         pass  # the asker has gone
 
-    def refusal(self, hosts: list[str], origins: list[str] | None) -> str:
+    def refusal(self, host: str, origin: str | None) -> str:
+        """Says why a request to a port may be a stranger's web page; empty: it is not. Programs
+        send no Origin, and browsers send one with each POST."""
         loopback = ipaddress.ip_address(self.socket.getsockname()[0]).is_loopback
-        return _refusal(",".join(hosts), ",".join(origins) if origins else None, loopback)
+        if loopback and not _is_local(host):
+            return "this address answers requests for localhost only"
+        own = host.partition(":")[0].lower() == socket.gethostname().lower() or _is_local(host)
+        if origin is not None and not (own and host and origin.lower() == f"http://{host.lower()}"):
+            return "requests of other origins are not answered"
+        return ""
 
 
 def _is_left_behind(file: str) -> bool:

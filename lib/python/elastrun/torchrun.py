@@ -94,19 +94,17 @@ class Torch:
     def __init__(self, api: Any) -> None:
         self.api = api
         self.launch_agent = api.launch_agent
-        self.agent = getattr(api, "LocalElasticAgent", None)
-        self.run = getattr(self.agent, "run", None)
-        self.registry = getattr(api, "rdzv_registry", None)
-        self.get_handler = getattr(self.registry, "get_rendezvous_handler", None)
+        self.parts = self._parts()
+
+    def _parts(self) -> dict[str, tuple[Any, ...]]:
+        agent = getattr(self.api, "LocalElasticAgent", None)
+        registry = getattr(self.api, "rdzv_registry", None)
+        return {"LocalElasticAgent": (agent, getattr(agent, "run", None)),
+                "get_rendezvous_handler": (getattr(registry, "get_rendezvous_handler", None),)}
 
     def replaced(self) -> str | None:
         """The name of what is not torch's own any more."""
-        now = getattr(self.api, "LocalElasticAgent", None)
-        if now is not self.agent or getattr(now, "run", None) is not self.run:
-            return "LocalElasticAgent"
-        if getattr(self.registry, "get_rendezvous_handler", None) is not self.get_handler:
-            return "get_rendezvous_handler"
-        return None
+        return next((name for name, now in self._parts().items() if now != self.parts[name]), None)
 
 
 def replace_launch_agent(api: Any) -> None:
@@ -266,8 +264,7 @@ def _handler_of_torch(torch: Torch, params: Any) -> Any:
         backend=params.backend, endpoint=params.endpoint, run_id=params.run_id,
         min_nodes=params.min_nodes, max_nodes=params.max_nodes, local_addr=params.local_addr,
         **params.config)
-    registry: Any = torch.registry
-    return registry.get_rendezvous_handler(theirs)
+    return torch.api.rdzv_registry.get_rendezvous_handler(theirs)
 
 
 class _EventsOfTorch:

@@ -452,15 +452,13 @@ def start_processes(name: str, entrypoint: Callable[..., Any] | str,
     """
     _validate_full_rank(args, len(args), "args")
     _validate_full_rank(envs, len(args), "envs")
+    more = (logs_specs, log_line_prefixes, numa_options, duplicate_stdout_filters,
+            duplicate_stderr_filters)
     context: PContext
     if isinstance(entrypoint, str):
-        context = SubprocessContext(
-            name, entrypoint, args, envs, logs_specs, log_line_prefixes, numa_options,
-            duplicate_stdout_filters, duplicate_stderr_filters)
+        context = SubprocessContext(name, entrypoint, args, envs, *more)
     else:
-        context = MultiprocessContext(
-            name, entrypoint, args, envs, start_method, logs_specs, log_line_prefixes,
-            numa_options, duplicate_stdout_filters, duplicate_stderr_filters)
+        context = MultiprocessContext(name, entrypoint, args, envs, start_method, *more)
     try:
         context.start()
     except BaseException:
