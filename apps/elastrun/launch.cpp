@@ -3,7 +3,6 @@
 #include "elastrun/launch.hpp"
 
 #include "agent/verdict/verdict.hpp"
-#include "caller_request.hpp"
 #include "core/file_io.hpp"
 #include "core/json.hpp"
 #include "core/log.hpp"
@@ -14,6 +13,8 @@
 #include "install_into.hpp"
 #include "launcher/elastic_agent.hpp"
 #include "launcher/job_run.hpp"
+#include "launcher/rendezvous_setup.hpp"
+#include "launcher/worker_spec.hpp"
 #include "process/cgroup.hpp"
 #include "process/descriptor_limit.hpp"
 #include "process/devices.hpp"
@@ -28,6 +29,7 @@
 #include "telemetry/events.hpp"
 #include "telemetry/metrics.hpp"
 
+#include <algorithm>
 #include <array>
 #include <boost/json/parse.hpp>
 #include <boost/json/value_to.hpp>
@@ -39,6 +41,7 @@
 #include <fmt/format.h>
 #include <optional>
 #include <poll.h>
+#include <set>
 #include <signal.h>
 #include <stdexcept>
 #include <string>
@@ -371,12 +374,11 @@ struct CallersEnvironment final : spec::SystemEnvironment {
   std::vector<std::string> pet_variables() const override { return {}; }
 };
 
-/// Reads the words of a command line beyond the request's fields.
+/// Reads the words of a command line, in which most of a request is said.
 Result<spec::JobSpec> read_options(std::vector<std::string> words) {
-  if (words.empty()) return spec::JobSpec();
   // A line of options needs something to start; true(1) is never run, since the request has its
-  // entry point.
-  words.insert(words.end(), {"--no-python", "true"});
+  // entry point. The terminal belongs to the program around us, which may draw on it, too.
+  words.insert(words.end(), {"--status=off", "--no-python", "true"});
   const auto line = spec::parse_command_line(words);
   if (!line) return fail(Code::Usage, line.error().text);
   if (line->action != spec::Action::Run) return fail(Code::Usage, "options have to be of a run");
@@ -386,6 +388,9 @@ Result<spec::JobSpec> read_options(std::vector<std::string> words) {
     return fail(Code::Usage, "options have to be of a run, which dry_run and explain are not");
   }
   for (const auto& warning : job->warnings) log::warning("run", "{}", warning);
+  job->spec.script.clear();
+  if (!job->spec.named) job->spec.name.clear();
+  job->spec.limit_omp_threads = false;  // torch's agent leaves that to its launcher
   return std::move(job->spec);
 }
 
@@ -403,20 +408,130 @@ UniqueFd death_of_caller(int socket) {
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, other.pid, 0)));
 }
 
-Result<CallerRequest> request_of(Caller& caller) {
-  const auto text = caller.hear();
-  if (!text) return std::unexpected(text.error());
-  auto request = read_caller_request(*text);
-  if (!request) return request;
-  auto options = read_options(request->options);
-  if (!options) return std::unexpected(options.error());
-  request->spec.options = std::move(*options);
-  request->spec.options.fork_socket = request->fork_socket.value_or(-1);
-  if (!request->asked_at) return request;
-  auto asked = Caller::take(*request->asked_at);
+/// The fields of one object: takes those that are there, and remembers the first that is wrong.
+class Fields {
+ public:
+  Fields(const json::object& object, std::string_view where) : object_(object), where_(where) {}
+
+  template <class T>
+  void take(std::string_view name, T& into) {
+    const auto* value = find(name);
+    if (value == nullptr || value->is_null()) return;
+    auto read = json::try_value_to<T>(*value);
+    if (!read) return refuse(name, "is of another type than it has to be");
+    into = std::move(*read);
+  }
+  const json::value* find(std::string_view name) {
+    known_.insert(name);
+    return object_.if_contains(name);
+  }
+  void refuse(std::string_view name, std::string_view why) {
+    // The first one: those that follow are often its consequences.
+    if (!error_) error_ = Error{Code::Usage, fmt::format("{}{} {}", where_, name, why)};
+  }
+  Status end() {
+    for (const auto& field : object_) {
+      // A package that is newer than this program asks for something that would silently not
+      // happen.
+      if (!known_.contains(field.key())) refuse(field.key(), "is not known to this elastrun");
+    }
+    if (error_) return std::unexpected(*error_);
+    return {};
+  }
+
+ private:
+  const json::object& object_;
+  const std::string_view where_;
+  std::set<std::string_view> known_;
+  std::optional<Error> error_;
+};
+
+/// A caller's request, in the words of elastrun-protocol(7), "A caller and its agent".
+struct CallerRequest {
+  spec::JobSpec job{};
+  agent::OwnRendezvous own{};
+  std::vector<int> inherited_fds{};
+  bool wants_metrics = false, wants_events = false;
+};
+
+Status take_rendezvous(const json::value* text, CallerRequest& request) {
+  if (text == nullptr) return fail(Code::Usage, "rendezvous is missing");
+  const auto* object = text->if_object();
+  if (object == nullptr) return fail(Code::Usage, "rendezvous has to be an object");
+  Fields fields(*object, "rendezvous.");
+  rendezvous::RendezvousParameters parameters;
+  std::optional<int> asked_at;
+  fields.take("asked_at", asked_at);
+  fields.take("backend", parameters.backend);
+  fields.take("endpoint", parameters.endpoint);
+  fields.take("run_id", parameters.run_id);
+  fields.take("min_nodes", parameters.min_nodes);
+  fields.take("max_nodes", parameters.max_nodes);
+  fields.take("local_addr", parameters.local_addr);
+  fields.take("node_rank", parameters.node_rank);
+  fields.take("conf", parameters.conf);
+  if (const auto sound = fields.end(); !sound) return sound;
+  if (const auto met = agent::meet_by(parameters, request.own.master, request.job); !met) {
+    return met;
+  }
+  // That handler is the caller's, asked over a socket that the caller gives us.
+  if (!asked_at) return {};
+  auto asked = Caller::take(*asked_at);
   if (!asked) return std::unexpected(asked.error());
-  request->spec.rdzv_handler =
-      make_caller_handler(std::move(*asked), request->backend, request->run_id);
+  request.own.handler =
+      make_caller_handler(std::move(*asked), parameters.backend, parameters.run_id);
+  return {};
+}
+
+void take_program(Fields& fields, CallerRequest& request) {
+  auto& job = request.job;
+  fields.take("entrypoint", job.script);
+  fields.take("args", job.script_args);
+  if (job.script.contains('\0') ||
+      std::ranges::any_of(job.script_args, [](const auto& one) { return one.contains('\0'); })) {
+    fields.refuse("args", "must not have a null character, where execve(2) would cut them off");
+  }
+  fields.take("inherited_fds", request.inherited_fds);
+  fields.take("fork_socket", job.fork_socket);
+  // Up to 2 are the streams of the job.
+  if (std::ranges::any_of(request.inherited_fds, [](int fd) { return fd < 3; })) {
+    fields.refuse("inherited_fds", "have to be above 2");
+  }
+  if (job.fork_socket >= 0 && job.fork_socket < 3) {
+    fields.refuse("fork_socket", "has to be above 2");
+  }
+}
+
+/// Fails with Usage and names the field; unknown ones are an error, too.
+Result<CallerRequest> read_request(const json::value& text) {
+  const auto* object = text.if_object();
+  if (object == nullptr) return fail(Code::Usage, "the caller's request has to be an object");
+  Fields fields(*object, "");
+  std::vector<std::string> options;
+  fields.take("options", options);
+  auto job = read_options(std::move(options));
+  if (!job) return std::unexpected(job.error());
+  CallerRequest request{.job = std::move(*job)};
+  take_program(fields, request);
+  double shutdown_timeout = to_seconds(request.job.shutdown_timeout);
+  fields.take("shutdown_timeout", shutdown_timeout);
+  constexpr double kLongest = 1e9;  // thirty years; nan is below nothing
+  if (!(shutdown_timeout >= 0 && shutdown_timeout <= kLongest)) {
+    fields.refuse("shutdown_timeout", "has to be a number of seconds from 0 to 1e9");
+  } else {
+    request.job.shutdown_timeout = from_seconds(shutdown_timeout);
+  }
+  fields.take("duplicate_stdout_filters", request.job.stdout_filters);
+  fields.take("duplicate_stderr_filters", request.job.stderr_filters);
+  fields.take("master_addr", request.own.master.master_addr);
+  fields.take("master_port", request.own.master.master_port);
+  fields.take("metrics", request.wants_metrics);
+  fields.take("events", request.wants_events);
+  const auto* rendezvous = fields.find("rendezvous");
+  if (const auto sound = fields.end(); !sound) return std::unexpected(sound.error());
+  if (const auto taken = take_rendezvous(rendezvous, request); !taken) {
+    return std::unexpected(taken.error());
+  }
   return request;
 }
 
@@ -428,18 +543,17 @@ void listen_for(Caller& caller, CallerRequest& request) {
   telemetry::events::register_handler(std::string(kHandler), [&caller](const auto&) {
     return std::make_shared<EventsToCaller>(caller);
   });
-  request.spec.event_log_handler = kHandler;
+  request.job.event_log_handler = kHandler;
 }
 
 json::object end_of(const agent::LocalElasticAgent& agent, const Result<agent::RunResult>& ended,
-                    const Caller& caller, int& code) {
+                    const spec::JobSpec& job, const Caller& caller, int& code) {
   json::object out;
   out["state"] = agent::state_name(ended ? ended->state : agent::WorkerState::Unknown);
   out["error"] = ended ? json::value(nullptr) : json::value(refusal_of(ended.error()));
   out["lost_records"] = caller.lost();
   const auto& result = agent.job_result();
-  const auto job = agent::job_of(agent.spec());
-  if (!result || !job) return out;
+  if (!result) return out;
   code = exit_code(*result, false);
   out["signal"] = result->ending.signal;
   json::array returned;
@@ -447,7 +561,7 @@ json::object end_of(const agent::LocalElasticAgent& agent, const Result<agent::R
     for (const auto& [rank, worker_code] : ended->return_values) returned.emplace_back(rank);
   }
   out["returned"] = std::move(returned);
-  if (auto report = parse_json(report_json(*result, *job, code, {}))) out["report"] = *report;
+  if (auto report = parse_json(report_json(*result, job, code, {}))) out["report"] = *report;
   return out;
 }
 
@@ -474,7 +588,9 @@ int run_for_caller(guardian::Agent& guardian, int descriptor) {
     fmt::print(stderr, "elastrun: error: {}\n", caller.error().text);
     return kExitUsage;
   }
-  auto request = request_of(*caller);
+  const auto text = caller->hear();
+  if (!text) return tell_refusal(*caller, text.error());
+  auto request = read_request(*text);
   if (!request) return tell_refusal(*caller, request.error());
   if (const auto enough = process::enough_descriptors(); !enough) {
     return tell_refusal(*caller, enough.error());
@@ -482,11 +598,13 @@ int run_for_caller(guardian::Agent& guardian, int descriptor) {
   // Before the agent is made, which resolves the name of the event handler.
   listen_for(*caller, *request);
   const auto death = death_of_caller(caller->descriptor());
-  agent::LocalElasticAgent agent(request->spec, &guardian);
+  agent::LocalElasticAgent agent(request->job, std::move(request->own),
+                                 std::move(request->inherited_fds), &guardian);
   agent.end_with({caller->descriptor(), death.get()});
   const auto ended = agent.run();
   int code = kExitFailed;
-  const auto told = caller->tell_last(json::object{{"ended", end_of(agent, ended, *caller, code)}});
+  const auto told =
+      caller->tell_last(json::object{{"ended", end_of(agent, ended, request->job, *caller, code)}});
   if (!told) log::warning("caller", "{}", told.error().text);
   return code;
 }

@@ -110,23 +110,28 @@ class ProcessState {
   const bool subreaper_ = process::is_subreaper();
 };
 
+OwnRendezvous own_rendezvous(const WorkerSpec& spec) {
+  const bool built_in =
+      dynamic_cast<rendezvous::BuiltInHandler*>(spec.rdzv_handler.get()) != nullptr;
+  // A built-in handler only holds parameters, and job_of() has read them.
+  return {.handler = built_in ? nullptr : spec.rdzv_handler,
+          .master = {spec.master_addr, spec.master_port}};
+}
+
 }  // namespace
+
+LocalElasticAgent::LocalElasticAgent(const WorkerSpec& spec, guardian::Agent* guardian)
+    : LocalElasticAgent(job_of(spec), own_rendezvous(spec), spec.inherited_fds, guardian) {}
 
 Result<RunResult> LocalElasticAgent::run() {
   job_result_.reset();
-  const auto job = job_of(spec_);
-  if (!job) return std::unexpected(job.error());
+  if (!job_) return std::unexpected(job_.error());
   // Before the run and so destroyed after it: while that closes its files, SIGPIPE must still be
   // ignored.
   const ProcessState process_state;
-  process::let_children_inherit(spec_.inherited_fds);
+  process::let_children_inherit(inherited_fds_);
   guardian::Agent no_guardian;
-  OwnRendezvous own{.handler = {}, .master = {spec_.master_addr, spec_.master_port}};
-  // A built-in handler only holds parameters, and job_of() has read them.
-  if (dynamic_cast<rendezvous::BuiltInHandler*>(spec_.rdzv_handler.get()) == nullptr) {
-    own.handler = spec_.rdzv_handler;
-  }
-  auto run = JobRun::make(*job, guardian_ != nullptr ? *guardian_ : no_guardian, std::move(own));
+  auto run = JobRun::make(*job_, guardian_ != nullptr ? *guardian_ : no_guardian, own_);
   if (!run) return std::unexpected(run.error().error);
   (*run)->tell_process();
   (*run)->end_with(ends_with_);

@@ -3,6 +3,7 @@
 
 #include "agent/loop/job_result.hpp"
 #include "core/error.hpp"
+#include "launcher/rendezvous_setup.hpp"
 #include "launcher/worker_spec.hpp"
 #include "process/guardian.hpp"
 #include "workers/failure.hpp"
@@ -10,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 namespace elastrun::agent {
 
@@ -48,8 +50,14 @@ class LocalElasticAgent {
   /// `guardian`: what guardian::split() gave at the very start of main, so that nothing is left
   /// even when the launcher is killed. Borrowed; without one a SIGKILL of the launcher still ends
   /// the workers, but not what left their sessions.
-  explicit LocalElasticAgent(WorkerSpec spec, guardian::Agent* guardian = nullptr)
-      : spec_(std::move(spec)), guardian_(guardian) {}
+  explicit LocalElasticAgent(const WorkerSpec& spec, guardian::Agent* guardian = nullptr);
+  /// The agent of a job as a command line gives it, of which workers have `inherited_fds`, too.
+  LocalElasticAgent(Result<spec::JobSpec> job, OwnRendezvous own, std::vector<int> inherited_fds,
+                    guardian::Agent* guardian)
+      : job_(std::move(job)),
+        own_(std::move(own)),
+        inherited_fds_(std::move(inherited_fds)),
+        guardian_(guardian) {}
 
   /// Runs the job to its end on this thread. Failed workers are a result (`is_failed`); errors are
   /// those of `run_result`, and Usage or Io for a spec or a machine with which nothing can start.
@@ -59,13 +67,14 @@ class LocalElasticAgent {
   /// the other end has gone. Borrowed.
   void end_with(std::vector<int> descriptors) { ends_with_ = std::move(descriptors); }
 
-  const WorkerSpec& spec() const { return spec_; }
   /// All about the last run, also one that ended with an error: for verdict_text, summary_text and
   /// reports. None before one ran.
   const std::optional<JobResult>& job_result() const { return job_result_; }
 
  private:
-  const WorkerSpec spec_;
+  const Result<spec::JobSpec> job_;
+  const OwnRendezvous own_;
+  const std::vector<int> inherited_fds_;
   guardian::Agent* guardian_;
   std::vector<int> ends_with_;
   std::optional<JobResult> job_result_;

@@ -66,18 +66,14 @@ bool is_alone(const rendezvous::RendezvousParameters& parameters) {
   return endpoint && endpoint->port == 0;
 }
 
-Status take_rendezvous(const WorkerSpec& spec, spec::JobSpec& job) {
-  job.rdzv_backend = spec.rdzv_handler->get_backend();
-  job.run_id = spec.rdzv_handler->get_run_id();
-  job.local_addr = spec.local_addr;
-  job.master_addr = spec.master_addr;
-  if (spec.master_port != 0) job.master_port = spec.master_port;
-  // A handler of the user's forms the rounds itself: there is nothing here to read from it.
-  const auto* own = dynamic_cast<const rendezvous::BuiltInHandler*>(spec.rdzv_handler.get());
-  if (own == nullptr) return {};
-  const auto& parameters = own->parameters();
+}  // namespace
+
+Status meet_by(const rendezvous::RendezvousParameters& parameters,
+               const rendezvous::BootstrapStoreInfo& master, spec::JobSpec& job) {
   if (const auto sound = parameters.check(); !sound) return sound;
+  job.rdzv_backend = parameters.backend;
   job.rdzv_endpoint = parameters.endpoint;
+  job.run_id = parameters.run_id;
   job.rdzv_conf = parameters.conf;
   job.rendezvous = spec::read_rendezvous_config(job.rdzv_conf);
   job.min_nodes = parameters.min_nodes;
@@ -86,13 +82,13 @@ Status take_rendezvous(const WorkerSpec& spec, spec::JobSpec& job) {
   job.node_rank_given = true;
   job.standalone = is_alone(parameters);
   if (job.local_addr.empty()) job.local_addr = parameters.local_addr;
-  if (job.rdzv_backend == spec::backend::kStatic && !spec.master_addr.empty()) {
-    job.rdzv_endpoint = net::format_endpoint(spec.master_addr, spec.master_port);
+  job.master_addr = master.master_addr;
+  if (master.master_port != 0) job.master_port = master.master_port;
+  if (job.rdzv_backend == spec::backend::kStatic && !master.master_addr.empty()) {
+    job.rdzv_endpoint = net::format_endpoint(master.master_addr, master.master_port);
   }
   return {};
 }
-
-}  // namespace
 
 Result<spec::JobSpec> job_of(const WorkerSpec& spec) {
   if (const auto sound = check(spec); !sound) return std::unexpected(sound.error());
@@ -114,7 +110,15 @@ Result<spec::JobSpec> job_of(const WorkerSpec& spec) {
   // The terminal belongs to the program around us, which may draw on it, too.
   job.status = spec::Switch::Off;
   take_logs(spec, job);
-  if (const auto taken = take_rendezvous(spec, job); !taken) return std::unexpected(taken.error());
+  job.local_addr = spec.local_addr;
+  // A handler of the user's forms the rounds itself: nothing else can be read from it.
+  const auto* own = dynamic_cast<const rendezvous::BuiltInHandler*>(spec.rdzv_handler.get());
+  const auto met = meet_by(
+      own != nullptr ? own->parameters()
+                     : rendezvous::RendezvousParameters{.backend = spec.rdzv_handler->get_backend(),
+                                                        .run_id = spec.rdzv_handler->get_run_id()},
+      {spec.master_addr, spec.master_port}, job);
+  if (!met) return std::unexpected(met.error());
   return job;
 }
 

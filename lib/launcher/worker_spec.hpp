@@ -53,6 +53,11 @@ struct WorkerSpec {
   spec::JobSpec options{};  // all else that a command line could say: --http, --metrics, ...
 };
 
+/// Has the job meet by a back end of these parameters, its workers at `master` as far as that is
+/// fixed. Fails with Usage.
+Status meet_by(const rendezvous::RendezvousParameters& parameters,
+               const rendezvous::BootstrapStoreInfo& master, spec::JobSpec& job);
+
 /// The same job as a command line would give it. Fails with Usage and a sentence that names the
 /// field.
 Result<spec::JobSpec> job_of(const WorkerSpec& spec);

@@ -67,8 +67,8 @@ class AgentProcess:
                  results: socket.socket | None = None, stdout: int | None = None,
                  variables: Mapping[str, str] | None = None,
                  copy: CallerCopy | None = None) -> None:
-        self.values: dict[int, int] = {}  # descriptors of what workers returned, by rank
-        self._returned_by: dict[int, int] = {}  # their process numbers, by rank
+        # What workers returned: their process numbers and the descriptors, by rank.
+        self._values: dict[int, tuple[int, int]] = {}
         self.heard: signal.Signals | None = None  # the first signal that this process was sent
         self._on_line = on_line
         self._patience = shutdown_timeout + _ENDING
@@ -134,7 +134,6 @@ class AgentProcess:
             raise signal_exception(self.heard)  # before the agent could say that it has ended by it
         if self._ended is None:
             raise AgentError(f"the agent has ended without a word: {_how(self._child.returncode)}")
-        self._forget_stale()
         if self.heard is not None and _ended_by_itself(self._ended):
             signal.raise_signal(self.heard)
         return self._ended
@@ -185,22 +184,17 @@ class AgentProcess:
             got = receive_value(self._results)
             if got is None:
                 return
-            rank, pid, descriptor = got
-            self._forget(rank)  # of an earlier start of the workers
-            self.values[rank], self._returned_by[rank] = descriptor, pid
+            rank, *value = got
+            if rank in self._values:  # of an earlier start of the workers
+                os.close(self._values[rank][1])
+            self._values[rank] = (value[0], value[1])
 
-    def _forget(self, rank: int) -> None:
-        descriptor = self.values.pop(rank, None)
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def _forget_stale(self) -> None:
-        """Values of ranks that returned in an earlier start of the workers, and ended without one
-        in the last."""
-        assert self._ended is not None
-        for worker in self._ended.get("report", {}).get("workers", ()):
-            if self._returned_by.get(worker["rank"]) != worker["pid"]:
-                self._forget(worker["rank"])
+    def take_value(self, rank: int, pid: int) -> int | None:
+        """The descriptor of what that process returned, if it did: the rank may have returned in an
+        earlier start of the workers, and ended without a value in the last."""
+        if self._values.get(rank, (-1,))[0] != pid:
+            return None
+        return self._values.pop(rank)[1]
 
     def _end(self) -> None:
         """Ends the job as a launcher that is told to: workers have their time. Told again, less."""
@@ -225,8 +219,8 @@ class AgentProcess:
         """Lets go of what was returned and not taken; ends a job that run() was not called for."""
         if self._child.poll() is None:
             self._end()
-        for rank in list(self.values):
-            self._forget(rank)
+        while self._values:
+            os.close(self._values.popitem()[1][1])
         if self._end_of_child >= 0:
             os.close(self._end_of_child)
             self._end_of_child = -1

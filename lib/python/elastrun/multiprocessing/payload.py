@@ -22,6 +22,7 @@ import sys
 from collections import ChainMap
 from collections.abc import Callable
 from multiprocessing import context, reduction, resource_tracker, spawn
+from multiprocessing.popen_spawn_posix import _DupFd
 from typing import Any
 
 RETURN_LIMIT = 1 << 30  # bytes of one return value
@@ -81,49 +82,24 @@ def _pickler(file: io.BytesIO, by_value: bool) -> pickle.Pickler:
 class Payload:
     """Descriptors that the workers inherit, of which `descriptor` is the pickle."""
 
-    DupFd = staticmethod(lambda fd: _Inherited(fd))
+    DupFd = _DupFd
 
     def __init__(self) -> None:
+        self.descriptors: list[int] = []
         self.descriptor = -1
         # The one of multiprocessing, if it runs, knows the semaphores of a queue among the
         # arguments; started for this alone, it would be a process more, for nothing.
         running = getattr(resource_tracker._resource_tracker, "_fd", None)
-        self._shared: list[int] = []
-        self._own: list[int] = []
-        self.tracker = -1 if running is None else self._above_streams(running)
+        self.tracker = -1 if running is None else self.duplicate_for_child(running)
 
-    # multiprocessing asks these of what is starting a child.
+    # multiprocessing asks this of what is starting a child.
     def duplicate_for_child(self, fd: int) -> int:
-        self._shared.append(self._above_streams(fd))
-        return self._shared[-1]
-
-    def _above_streams(self, fd: int) -> int:
-        if fd > 2:
-            return fd
-        self._own.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
-        return self._own[-1]
-
-    @property
-    def descriptors(self) -> list[int]:
-        return sorted({self.descriptor, self.tracker, *self._shared} - {-1})
+        self.descriptors.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
+        return self.descriptors[-1]
 
     def close(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
-        while self._own:
-            os.close(self._own.pop())
-
-
-class _Inherited:
-    """A descriptor in a pickle: the worker has it under the same number."""
-
-    def __init__(self, fd: int) -> None:
-        popen = context.get_spawning_popen()
-        self.fd = popen.duplicate_for_child(fd)  # type: ignore[union-attr]
-
-    def detach(self) -> int:
-        return self.fd
+        while self.descriptors:
+            os.close(self.descriptors.pop())
 
 
 def _sealed(contents: memoryview | bytes) -> int:
@@ -175,6 +151,7 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], by_value: bool = F
         pickle.dump((data, by_value), file)
         _pickler(file, by_value).dump((function, args))
     except Exception as error:
+        payload.close()
         raise TypeError(
             f"{name} or its arguments cannot be pickled for the workers: "
             f"{type(error).__name__}: {error}. A function has to be at the top level of a module, "
@@ -183,6 +160,7 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], by_value: bool = F
     finally:
         context.set_spawning_popen(None)
     payload.descriptor = _sealed(file.getbuffer())
+    payload.descriptors.append(payload.descriptor)
     return payload
 
 

@@ -36,10 +36,6 @@ TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
 TORCHELASTIC_TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
 TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 _WORKER = str(Path(__file__).resolve().parents[2] / "multiprocessing" / "worker.py")
-# Fields of a WorkerSpec that go to the agent under their names.
-_AS_THEY_ARE = ("role", "local_world_size", "max_restarts", "monitor_interval", "master_addr",
-                "master_port", "local_addr", "virtual_local_rank", "duplicate_stdout_filters",
-                "duplicate_stderr_filters")
 _ERRORS: dict[str, type[Exception]] = {
     "usage": ValueError, "closed": RendezvousClosedError, "timeout": RendezvousTimeoutError,
     "rendezvous": RendezvousError, "store": RendezvousError}
@@ -148,7 +144,7 @@ class LocalElasticAgent(ElasticAgent):
                 else:
                     payload = parcel.pack(spec.entrypoint, tuple(spec.args), self._by_value)
                     numbers = (payload.descriptor, payload.tracker, theirs.fileno())
-                    inherited = sorted({*payload.descriptors, theirs.fileno()})
+                    inherited = [*payload.descriptors, theirs.fileno()]
                     descriptors += inherited
                     executable = os.fsdecode(spawn.get_executable())  # what set_executable() named
                     request |= {"entrypoint": executable, "inherited_fds": inherited,
@@ -182,28 +178,34 @@ class LocalElasticAgent(ElasticAgent):
         return self._start_method == "fork" and not self._by_value
 
     def _request(self) -> dict[str, Any]:
-        spec = self._spec
-        logs = self._logs_specs
-        out: dict[str, Any] = {
-            **{name: getattr(spec, name) for name in _AS_THEY_ARE},
+        spec, logs = self._spec, self._logs_specs
+        options = self._options | {
+            "role": spec.role, "nproc_per_node": spec.local_world_size,
+            "max_restarts": spec.max_restarts, "monitor_interval": spec.monitor_interval,
+            "local_addr": spec.local_addr,
+            "virtual_local_rank": bool(spec.virtual_local_rank),
             "exit_barrier_timeout": self._exit_barrier_timeout,
-            "shutdown_timeout": self._shutdown_timeout, "signals_to_handle": names_to_handle(),
+            "signals_to_handle": ",".join(names_to_handle()),
             "log_line_prefix_template": self._prefix_template,
-            "numa_binding": _binding(spec.numa_options), "rendezvous": self._rendezvous(),
-            "metrics": metrics.has_handlers(), "options": _words(self._options)}
+            "numa_binding": _binding(spec.numa_options)}
+        if logs is not None:
+            options |= {"log_dir": logs._root_log_dir, "redirects": _streams(logs._redirects),
+                        "tee": _streams(logs._tee),
+                        "local_ranks_filter": ",".join(map(str, logs._local_ranks_filter or ()))}
+        told = events.has_handler(spec.event_log_handler)
+        if not told and spec.event_log_handler in ("null", "console"):
+            options["event_log_handler"] = spec.event_log_handler
+        elif not told:
+            events.get_logging_handler(spec.event_log_handler)  # fails with KeyError
+            told = True
+        out: dict[str, Any] = {
+            "options": _words(options), "rendezvous": self._rendezvous(), "events": told,
+            "metrics": metrics.has_handlers(), "shutdown_timeout": self._shutdown_timeout,
+            **{name: getattr(spec, name) for name in (
+                "master_addr", "master_port", "duplicate_stdout_filters",
+                "duplicate_stderr_filters")}}
         if isinstance(spec.entrypoint, str):
             out |= {"entrypoint": spec.entrypoint, "args": [str(one) for one in spec.args]}
-        if logs is not None:
-            out |= {"log_dir": logs._root_log_dir and os.fspath(logs._root_log_dir),
-                    "redirects": _streams(logs._redirects), "tee": _streams(logs._tee),
-                    "local_ranks_filter": sorted(logs._local_ranks_filter or ())}
-        if events.has_handler(spec.event_log_handler):
-            out["events"] = True
-        elif spec.event_log_handler in ("null", "console"):
-            out["event_log_handler"] = spec.event_log_handler
-        else:
-            events.get_logging_handler(spec.event_log_handler)  # fails with KeyError
-            out["events"] = True
         return out
 
     def _rendezvous(self) -> dict[str, Any]:
@@ -241,9 +243,10 @@ class LocalElasticAgent(ElasticAgent):
                     if not one.get("stopped_by_us")}  # as torch, without those that it ended
         if state == WorkerState.FAILED:
             failures = self._with_culprit(failures)
+        pids = {one["rank"]: one["pid"] for one in self.report.get("workers", ())}
         values = {}
         for rank in sorted(ended.get("returned", ())):
-            descriptor = process.values.pop(rank, None)
+            descriptor = process.take_value(rank, pids.get(rank, 0))
             values[rank] = None if descriptor is None else parcel.value_in(descriptor)
         return RunResult(state, values, failures)
 
@@ -309,10 +312,10 @@ def _failure(row: dict[str, Any]) -> ProcessFailure:
     return failure
 
 
-def _streams(given: Any) -> Any:
+def _streams(given: Any) -> str:
     if isinstance(given, Mapping):
-        return {str(rank): int(value) for rank, value in given.items()}
-    return int(given)
+        return ",".join(f"{rank}:{int(value)}" for rank, value in given.items()) or "0"
+    return str(int(given))
 
 
 def _binding(options: Any) -> str | None:
