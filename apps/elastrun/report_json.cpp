@@ -9,7 +9,6 @@
 #include "files/whole_file.hpp"
 #include "goodput/reports/hints.hpp"
 #include "goodput/reports/restart_table.hpp"
-#include "goodput/reports/start_table.hpp"
 #include "goodput/reports/summary.hpp"
 #include "hangs/stacks_report.hpp"
 #include "rendezvous/membership/restart_rule.hpp"

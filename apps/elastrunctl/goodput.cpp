@@ -2,7 +2,6 @@
 #include "core/text.hpp"
 #include "goodput/reports/hints.hpp"
 #include "goodput/reports/restart_table.hpp"
-#include "goodput/reports/start_table.hpp"
 #include "goodput/reports/summary.hpp"
 #include "goodput_page.hpp"
 #include "subcommands.hpp"

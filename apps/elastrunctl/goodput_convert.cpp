@@ -5,12 +5,12 @@
 #include "core/host.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "elastrunctl/goodput_files.hpp"
 #include "export/chrome_trace.hpp"
 #include "export/record_line.hpp"
 #include "export/tensorboard.hpp"
 #include "files/whole_file.hpp"
-#include "goodput/journals/measurement_journal.hpp"
-#include "goodput_answer.hpp"
+#include "goodput/compat/measurement_log.hpp"
 #include "subcommands.hpp"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "goodput_answer.hpp"
+#include "elastrunctl/goodput_files.hpp"
 
 #include <string>
 #include <string_view>

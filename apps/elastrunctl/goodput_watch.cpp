@@ -4,7 +4,6 @@
 #include "core/unique_fd.hpp"
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/summary.hpp"
-#include "goodput_answer.hpp"
 #include "goodput_files.hpp"
 #include "local_runs.hpp"
 #include "log_tail.hpp"

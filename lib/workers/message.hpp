@@ -3,7 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "goodput/compat/measurement_entry.hpp"
+#include "goodput/compat/measurement_log.hpp"
 #include "telemetry/record.hpp"
 
 #include <cstdint>

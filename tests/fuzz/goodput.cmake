@@ -2,17 +2,11 @@
 elastrun_fuzz_target(journal SOURCES
   lib/export/record_line.cpp
   lib/telemetry/record.cpp
-  lib/goodput/ledger/bucket.cpp
-  lib/goodput/reports/hints.cpp lib/goodput/account/job_account.cpp
+  lib/goodput/ledger/bucket.cpp lib/goodput/ledger/kept_steps.cpp
+  lib/goodput/ledger/ledger.cpp lib/goodput/ledger/timeline.cpp
+  lib/goodput/account/job_account.cpp lib/goodput/account/restart_log.cpp
+  lib/goodput/compat/measurement_log.cpp
   lib/goodput/journals/journal_books.cpp lib/goodput/journals/agent_journals.cpp
-  lib/goodput/ledger/kept_steps.cpp
-  lib/goodput/ledger/phase_bucket.cpp
-  lib/goodput/ledger/step_numbers.cpp
-  lib/goodput/ledger/usual_step.cpp lib/goodput/ledger/ledger.cpp
-  lib/goodput/compat/measurement_log.cpp lib/goodput/account/node_phase.cpp
-  lib/goodput/account/restart_log.cpp lib/goodput/reports/restart_table.cpp
-  lib/goodput/account/start_log.cpp lib/goodput/reports/start_table.cpp
-  lib/goodput/reports/summary.cpp
-  lib/goodput/ledger/ledger_summary.cpp lib/goodput/ledger/timeline.cpp
-  lib/goodput/ledger/work_counts.cpp lib/core/json.cpp
+  lib/goodput/reports/hints.cpp lib/goodput/reports/restart_table.cpp
+  lib/goodput/reports/summary.cpp lib/core/json.cpp
   lib/core/text.cpp lib/core/error.cpp lib/core/fmt.cpp)

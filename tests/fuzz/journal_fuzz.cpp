@@ -7,7 +7,6 @@
 #include "goodput/journals/journal_books.hpp"
 #include "goodput/reports/hints.hpp"
 #include "goodput/reports/restart_table.hpp"
-#include "goodput/reports/start_table.hpp"
 #include "goodput/reports/summary.hpp"
 
 #include <algorithm>

@@ -28,7 +28,7 @@ OTHERS = {
     "PET_ROLE",             # an example of PET_NAME
     "STAT_EVENT",           # a name that elastrun.monitor exports
     # Buckets of ml-goodput-measurement.
-    *(name for source in ("compat/measured_times.cpp", "ledger/bucket.cpp", "ledger/bucket.hpp")
+    *(name for source in ("compat/goodput_calculator.cpp", "ledger/bucket.cpp", "ledger/bucket.hpp")
       for name in re.findall(r'"([A-Z_]+)"', SOURCES[ROOT / "lib/goodput" / source])),
     # What it calls its operations on checkpoints, also without the first two words.
     *re.findall(r"^OPERATION_TYPE_([A-Z_]+) =", BADPUT, re.M),

@@ -4,7 +4,6 @@
 #include "agent/loop/fact.hpp"
 #include "core/text.hpp"
 #include "goodput/account/restart_log.hpp"
-#include "goodput/account/start_log.hpp"
 #include "goodput/ledger/ledger.hpp"
 #include "hangs/stacks.hpp"
 #include "process/launcher.hpp"

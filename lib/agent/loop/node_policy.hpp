@@ -2,7 +2,7 @@
 #pragma once
 
 #include "agent/loop/fact.hpp"
-#include "goodput/account/node_phase.hpp"
+#include "goodput/account/restart_log.hpp"
 
 #include <optional>
 #include <string>

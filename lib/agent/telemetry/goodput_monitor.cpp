@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "agent/telemetry/goodput_monitor.hpp"
 
 #include "agent/telemetry/job_records.hpp"
@@ -8,12 +9,106 @@
 #include "goodput/journals/journal_books.hpp"
 #include "goodput/reports/summary.hpp"
 #include "telemetry/record.hpp"
+#include "workers/environment.hpp"
 
 #include <algorithm>
+#include <ctime>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <string_view>
+#include <sys/stat.h>
 #include <utility>
 
 namespace elastrun::agent {
+namespace {
+
+constexpr const char* kCreated = "ELASTRUN_JOB_CREATED";
+constexpr std::int64_t kLatest = 9'000'000'000;  // seconds
+constexpr std::string_view kAccount = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+std::optional<WallTime> at_second(std::int64_t seconds) {
+  if (seconds <= 0 || seconds > kLatest) return std::nullopt;
+  return WallTime(std::chrono::seconds(seconds));
+}
+
+/// RFC 3339 as Kubernetes writes it: UTC, whole seconds.
+std::optional<WallTime> parse_utc(const std::string& text) {
+  std::tm parts{};
+  const char* rest = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  // timegm(3), since mktime(3) would take these parts for local time.
+  return rest != nullptr && *rest == '\0' ? at_second(::timegm(&parts)) : std::nullopt;
+}
+
+std::optional<WallTime> created(const std::string& text) {
+  const auto seconds = parse_int(text);
+  const auto time = seconds ? at_second(*seconds) : parse_utc(text);
+  if (!time) {
+    log::warning("goodput", "{}='{}': no time, ignored; expected seconds since the epoch, or {}",
+                 kCreated, text, "2026-01-02T03:04:05Z");
+  }
+  return time;
+}
+
+/// An update of the token, once an hour or so, changes the folder; where its file system tells when
+/// it was made, that holds.
+std::optional<WallTime> volume_made(const std::string& root) {
+  struct statx made {};
+  const std::string path = root + std::string(kAccount);
+  if (::statx(AT_FDCWD, path.c_str(), 0, STATX_BTIME | STATX_MTIME, &made) != 0)
+    return std::nullopt;
+  // Not every file system keeps the time of birth: the mask says what was filled in (statx(2)).
+  const bool birth = (made.stx_mask & STATX_BTIME) != 0;
+  return at_second(birth ? made.stx_btime.tv_sec : made.stx_mtime.tv_sec);
+}
+
+}  // namespace
+
+std::optional<WallTime> scheduled_since(const std::vector<std::string>& environment,
+                                        const std::string& root) {
+  const auto variable = [&](std::string_view name) {
+    return workers::find_variable(environment, name);
+  };
+  if (const auto text = variable(kCreated); text && !text->empty()) {
+    if (const auto time = created(std::string(*text))) return time;
+  }
+  if (const auto text = variable("SLURM_JOB_START_TIME")) {
+    const auto seconds = parse_int(*text);
+    return seconds ? at_second(*seconds) : std::nullopt;
+  }
+  return variable("KUBERNETES_SERVICE_HOST") ? volume_made(root) : std::nullopt;
+}
+
+void DutyCycle::take(const system::MachineSample& sample) {
+  if (last_ && sample.at <= *last_) return;
+  if (last_) {
+    compared_ = true;
+    // A look tells of the time before it: processors by what was used since the last one, GPUs by
+    // their last moments, which stand for the rest.
+    if (is_busy(sample)) busy_ += sample.at - *last_;
+  }
+  last_ = sample.at;
+}
+
+/// All of those that work for the job must be: a job waits for its slowest rank. GPUs whose driver
+/// does not tell are not asked.
+bool DutyCycle::is_busy(const system::MachineSample& sample) {
+  if (sample.workers.empty()) return false;
+  const auto told = [](const system::GpuUse& gpu) { return gpu.utilization.has_value(); };
+  if (std::ranges::any_of(sample.gpus, told)) {
+    // Those without memory in use are not this job's.
+    return std::ranges::all_of(sample.gpus, [&](const system::GpuUse& gpu) {
+      return !told(gpu) || gpu.memory_used == 0U || *gpu.utilization > kIdle;
+    });
+  }
+  return std::ranges::all_of(sample.workers, [](const system::WorkerUse& worker) {
+    return worker.cores.value_or(0) > kIdle;
+  });
+}
+
+std::optional<Duration> DutyCycle::busy() const {
+  return compared_ ? std::optional(busy_) : std::nullopt;
+}
+
 namespace {
 
 using goodput::Bucket;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/goodput/duty_cycle.hpp"
 #include "agent/goodput/goodput_account.hpp"
 #include "agent/telemetry/machine_watch.hpp"
 #include "agent/telemetry/telemetry_host.hpp"
+#include "core/clock.hpp"
 #include "core/json.hpp"
 #include "core/lifetime.hpp"
-#include "goodput/account/step_pace.hpp"
+#include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/ledger/monitor.hpp"
+#include "system/machine.hpp"
 #include "telemetry/registry.hpp"
 
 #include <memory>
@@ -17,6 +18,39 @@
 #include <vector>
 
 namespace elastrun::agent {
+
+/// Since when a scheduler has known the job or given it this node, from what is in `environment`
+/// and on this machine; no scheduler is asked. The first of
+///
+/// * ELASTRUN_JOB_CREATED, in seconds since the epoch or as 2026-01-02T03:04:05Z: on Kubernetes an
+///   annotation of the pod that the downward API hands on
+/// * SLURM_JOB_START_TIME
+/// * on Kubernetes, when kubelet made the volume of the pod's service account, which comes after
+///   the pod was assigned to the node and before its images are pulled
+///
+/// None: nothing tells. `root`: where the machine's files are, for tests.
+std::optional<WallTime> scheduled_since(const std::vector<std::string>& environment,
+                                        const std::string& root = "");
+
+/// How long the accelerators of this node were busy, or where it has none its workers' processors,
+/// by looks at the machine: from one to the next all of them were, or they were not. Pure.
+class DutyCycle {
+ public:
+  /// Less is idle: what a driver, a display or a worker that waits takes.
+  static constexpr double kIdle = 0.1;
+
+  /// In the order of their times; one that came too late to be new changes nothing.
+  void take(const system::MachineSample& sample);
+  /// So far, until the last look; none before the second one.
+  std::optional<Duration> busy() const;
+
+ private:
+  static bool is_busy(const system::MachineSample& sample);
+
+  std::optional<TimePoint> last_;
+  Duration busy_{};
+  bool compared_ = false;
+};
 
 /// Watches the account of the job's time while the job runs: as a whole and over rolling windows of
 /// an hour and a day, as instruments (elastrun-telemetry(7) lists them). Only the node of rank 0

@@ -5,7 +5,7 @@
 #include "agent/verdict/verdict.hpp"
 #include "core/host.hpp"
 #include "core/text.hpp"
-#include "goodput/account/node_phase.hpp"
+#include "goodput/account/restart_log.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "workers/command.hpp"
 

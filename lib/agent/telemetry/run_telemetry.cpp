@@ -2,7 +2,7 @@
 
 #include "agent/telemetry/run_telemetry.hpp"
 
-#include "agent/goodput/scheduled_since.hpp"
+#include "agent/telemetry/goodput_monitor.hpp"
 #include "agent/telemetry/job_records.hpp"
 #include "agent/verdict/failure_report.hpp"
 #include "agent/verdict/verdict.hpp"

@@ -7,7 +7,6 @@
 #include "core/text.hpp"
 #include "goodput/reports/hints.hpp"
 #include "goodput/reports/restart_table.hpp"
-#include "goodput/reports/start_table.hpp"
 #include "goodput/reports/summary.hpp"
 #include "hangs/hang_rule.hpp"
 #include "hangs/stacks_report.hpp"

@@ -3,7 +3,7 @@
 
 #include "core/host.hpp"
 #include "core/text.hpp"
-#include "goodput/account/node_phase.hpp"
+#include "goodput/account/restart_log.hpp"
 #include "net/endpoint.hpp"
 
 #include <cmath>

@@ -2,8 +2,7 @@
 
 #include "goodput/account/job_account.hpp"
 
-#include "goodput/account/measured_phases.hpp"
-#include "goodput/ledger/phase_bucket.hpp"
+#include "goodput/ledger/bucket.hpp"
 
 #include <algorithm>
 #include <ranges>

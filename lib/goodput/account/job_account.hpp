@@ -2,10 +2,8 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "goodput/account/node_phase.hpp"
 #include "goodput/account/restart_log.hpp"
-#include "goodput/account/start_log.hpp"
-#include "goodput/compat/measurement_entry.hpp"
+#include "goodput/compat/measurement_log.hpp"
 #include "goodput/ledger/ledger.hpp"
 
 #include <cstdint>
@@ -16,6 +14,24 @@
 #include <vector>
 
 namespace elastrun::goodput {
+
+/// What has a start and an end, and where its time goes.
+struct MeasuredPhase {
+  MeasurementKind start, end;
+  Bucket bucket;
+  std::string_view name{};  // for Ledger::enter
+};
+inline constexpr MeasuredPhase kMeasuredPhases[] = {
+    {MeasurementKind::AcceleratorInitStart, MeasurementKind::AcceleratorInitEnd,
+     Bucket::Initialization},
+    {MeasurementKind::PreparationStart, MeasurementKind::PreparationEnd, Bucket::Preparation},
+    {MeasurementKind::DataLoadingStart, MeasurementKind::DataLoadingEnd, Bucket::DataLoading},
+    {MeasurementKind::CustomStart, MeasurementKind::CustomEnd, Bucket::Custom},
+    {MeasurementKind::ElasticWaitStart, MeasurementKind::ElasticWaitEnd, Bucket::Rendezvous},
+    {MeasurementKind::ElasticReinitStart, MeasurementKind::ElasticReinitEnd, Bucket::Restart},
+    {MeasurementKind::SaveStart, MeasurementKind::SaveEnd, Bucket::Checkpoint, "save"},
+    {MeasurementKind::RestoreStart, MeasurementKind::RestoreEnd, Bucket::Checkpoint, "restore"},
+};
 
 /// How long the steps of a job took, in the order in which they were done. Pure. Memory stays
 /// bounded: beyond twice kPoints neighbours become one point, which keeps the shortest and the

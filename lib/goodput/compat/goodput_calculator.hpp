@@ -1,18 +1,166 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
-#include "goodput/compat/measured_times.hpp"
+#include "core/ring.hpp"
 #include "goodput/compat/measurement_log.hpp"
-#include "goodput/compat/step_times.hpp"
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 namespace elastrun::goodput {
+
+/// From `begin` to `end`, POSIX seconds.
+struct TimeSpan {
+  double begin = 0;
+  double end = 0;
+
+  double length() const { return end - begin; }
+};
+
+/// Sorted, with those that overlap or touch made one.
+std::vector<TimeSpan> merged(std::vector<TimeSpan> spans);
+
+/// How long `span` lies within `spans`, which are as merged() returns them, or do not overlap.
+double overlap(const TimeSpan& span, const std::vector<TimeSpan>& spans);
+
+/// Statistics of step times as ml-goodput-measurement 0.2.3 defines them. All times in seconds.
+
+struct StepSeconds {
+  std::int64_t step = 0;
+  double seconds = 0;
+  bool operator==(const StepSeconds&) const = default;
+};
+/// Sorted by step; of several of one step the last one counts.
+void keep_last_of_each(std::vector<StepSeconds>& steps);
+
+/// Linear between order statistics, at (n - 1) * fraction. `values` must not be empty;
+/// 0 <= fraction <= 1.
+double percentile(std::span<const double> values, double fraction);
+
+/// The mean of the times that are at most median + 3 * MAD; times below `shortest` are left out.
+/// None if no time is left.
+std::optional<double> ideal_step_time(std::span<const double> step_times, double shortest = 1.0);
+
+struct AnomalousSteps {
+  std::vector<double> times;  // beyond median + 3 * MAD
+  double extra = 0;           // how much longer all of them took than as many normal ones
+};
+AnomalousSteps anomalous_steps(std::span<const double> step_times);
+
+enum class DeviationOver { Job, Window };
+/// One number for a dashboard, from the deviations of all steps in order: the mean of fewer than
+/// 100; the 90th percentile of the last 100; for a job of at least 1,100 less the median of the
+/// 1,000 before.
+constexpr std::size_t kMostDeviations = 1100;  // earlier ones change nothing
+double deviation_metric(std::span<const double> deviations, DeviationOver over);
+
+/// How long the steps of a job take, from the numbers and times of those that are reported: as
+/// goodput_calculator.hpp defines it, but for steps of any length, and for those that are reported
+/// only every n-th time. Pure; memory does not grow. In seconds.
+class StepPace {
+ public:
+  static constexpr std::size_t kKept = 1100;  // what deviation() looks at
+  /// Ignores the same number again, and a lower one.
+  void step(std::int64_t number, TimePoint now);
+  /// Leaves out the time until the next step: the workers are stopped or start.
+  void interrupt() { last_.reset(); }
+
+  /// What a step takes if nothing disturbs it.
+  std::optional<double> ideal() const;
+  /// How far steps are from it.
+  std::optional<double> deviation() const;
+
+ private:
+  struct Last {
+    std::int64_t number;
+    TimePoint at;
+  };
+
+  std::optional<Last> last_;
+  Ring<double, kKept> times_;
+};
+
+/// The buckets of ml-goodput-measurement 0.2.3, with its numbers.
+enum class BadputType : std::uint8_t {
+  TpuInitialization = 1,
+  TrainingPrep,
+  ProgramStartup,
+  DataLoadingSync,
+  DataLoadingAsync,
+  CheckpointSave,
+  CheckpointRestore,
+  WastedProgress,
+  InfrastructureRecovery,
+  CustomEvents,  // the sum; by name beside it
+  Other,
+  ElasticSliceDown,
+  ElasticScaleUp,
+  ElasticReinitialization,
+};
+constexpr std::size_t kBadputTypes = 15;  // 0 is not used
+/// As there: "TPU_INITIALIZATION", "CUSTOM_BADPUT_EVENTS".
+std::string_view badput_name(BadputType type);
+
+/// Seconds by bucket. `type` is never CustomEvents: these are in `custom`, by name.
+struct BadputTimes {
+  std::array<double, kBadputTypes> seconds{};
+  std::map<std::string, double> custom;
+
+  double& operator[](BadputType type) { return seconds[static_cast<std::size_t>(type)]; }
+  double operator[](BadputType type) const { return seconds[static_cast<std::size_t>(type)]; }
+};
+
+/// By name, as there: each bucket, and under CUSTOM_BADPUT_EVENTS an object of the custom ones.
+json::object badput_json(const BadputTimes& times);
+
+/// What one pass over a log finds, in seconds. Its buckets may overlap, as there; OTHER is 0.
+struct MeasuredTimes {
+  double productive = 0;
+  BadputTimes badput;
+  std::int64_t max_productive_step = 0;
+  int disruptions = 0;  // how often a step number was there already
+  double excluded = 0;
+  std::vector<StepSeconds> steps;  // how long each took, of a pass with exclusions
+};
+
+struct MeasureBy {
+  bool elastic = false;
+  const std::vector<TimeSpan>* excluded = nullptr;  // merged(); none: the pass without exclusions
+};
+
+/// The calculation of ml-goodput-measurement 0.2.3 with all that is odd about it, so that its
+/// numbers can be compared: section 2 of that library's description, in the words of its methods.
+/// `entries` are of `log`. O(n log n) at most, where the original is O(n * custom events).
+MeasuredTimes measure(const MeasurementLog& log, std::span<const MeasurementEntry> entries,
+                      const MeasureBy& how);
+
+/// Closed spans of the custom events of a log, by start, so that those of a step are found at once.
+class CustomEvents {
+ public:
+  struct Event {
+    std::string_view name;
+    TimeSpan span;
+  };
+  CustomEvents(const MeasurementLog& log, std::span<const MeasurementEntry> entries);
+
+  /// Those that may overlap `span`; the caller looks closer.
+  std::span<const Event> around(const TimeSpan& span) const;
+
+ private:
+  std::vector<Event> events_;
+  double longest_ = 0;
+};
 
 struct SliceEfficiency {
   double stepping = 0;   // active / total slices, over time

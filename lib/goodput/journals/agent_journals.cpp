@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/journals/agent_journals.hpp"
 
-#include "goodput/account/node_phase.hpp"
+#include "goodput/account/restart_log.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -3,6 +3,7 @@
 
 #include "core/json.hpp"
 #include "goodput/account/job_account.hpp"
+#include "goodput/compat/measurement_log.hpp"
 #include "telemetry/record.hpp"
 
 #include <cstdint>
@@ -83,12 +84,22 @@ class JournalBooks {
   std::uint64_t misplaced_ = 0, other_jobs_ = 0, lost_ = 0;
 };
 
-/// The scope of what recorders of goodput in workers tell: each record is an entry of
-/// ml-goodput-measurement's log, whose members are its attributes.
-inline constexpr std::string_view kRecorderScope = "elastrun.goodput";
-/// The entry of such a record.
-json::object entry_of(const telemetry::Record& record);
-/// When it was, of one that the agent got at `now` and `wall`: not later.
-TimePoint time_of_entry(double posix_seconds, TimePoint now, WallTime wall);
+struct MeasuredBooks {
+  Ledger::Summary summary;
+  History history;
+  std::uint64_t duplicates = 0;  // the same entry again: left out
+  std::uint64_t misplaced = 0;   // before the start of the job, or after its end: left out
+  double first = 0, last = 0;    // POSIX seconds of the first start of the job and the last entry
+};
+
+/// The true books of a log of ml-goodput-measurement: each second in one bucket, in whatever order
+/// the entries have come. None if the log has no start of the job.
+///
+/// What that log does not say is taken so: a step lasts until the next one begins; the last one
+/// before a restart as long as the others of its start on average; from then until the next start
+/// of the job is Restart. The same number again is the same step (several ranks), a lower one a
+/// resume. A phase counts if its end is there; an evaluation or a load within a step is not
+/// progress.
+std::optional<MeasuredBooks> keep_books(const MeasurementLog& log);
 
 }  // namespace elastrun::goodput

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string_view>
 
 namespace elastrun::goodput {
@@ -37,5 +38,11 @@ std::string_view bucket_name(Bucket bucket);
 /// step is known. Not of Productive, which is not a loss.
 std::string_view badput_source(Bucket bucket, bool steps_known);
 constexpr std::string_view kRestoreSource = "CHECKPOINT_RESTORE";
+
+/// Where the time of a phase goes that a script or a recorder calls `name`, in letters of any case:
+/// "eval" is Evaluation, "save" Checkpoint, "train" Running, and what is not known Custom.
+Bucket bucket_of_phase(std::string_view name);
+/// Of a phase that is Checkpoint: whether the name says loading, or saving; none: neither.
+std::optional<bool> says_loading(std::string_view name);
 
 }  // namespace elastrun::goodput

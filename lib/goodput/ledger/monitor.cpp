@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "goodput/ledger/monitor.hpp"
 
 #include <algorithm>
 #include <numeric>
 
 namespace elastrun::goodput {
+
 namespace {
 
 constexpr std::size_t place_of(Bucket bucket) {

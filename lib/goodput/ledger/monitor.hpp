@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
 #include "goodput/ledger/ledger.hpp"
 
+#include <cstdint>
 #include <deque>
+#include <optional>
 
 namespace elastrun::goodput {
 

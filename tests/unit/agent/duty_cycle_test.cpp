@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/goodput/duty_cycle.hpp"
+#include "agent/telemetry/goodput_monitor.hpp"
 
 #include <doctest/doctest.h>
 

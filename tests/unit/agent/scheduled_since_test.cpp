@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/goodput/scheduled_since.hpp"
+#include "agent/telemetry/goodput_monitor.hpp"
 
 #include <doctest/doctest.h>
 #include <filesystem>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
 #include "goodput/journals/journal_books.hpp"
-#include "goodput/journals/measurement_books.hpp"
 #include "goodput/reports/summary.hpp"
 
 #include <algorithm>

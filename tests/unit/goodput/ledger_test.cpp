@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/ledger/ledger.hpp"
 
-#include "goodput/ledger/phase_bucket.hpp"
+#include "goodput/ledger/bucket.hpp"
 #include "goodput/reports/summary.hpp"
 #include "unit/goodput/moments.hpp"
 

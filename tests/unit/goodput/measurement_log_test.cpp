@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/compat/goodput_calculator.hpp"
-#include "goodput/compat/step_times.hpp"
 
 #include <doctest/doctest.h>
 #include <string_view>

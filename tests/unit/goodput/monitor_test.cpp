@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/ledger/monitor.hpp"
 
-#include "goodput/account/step_pace.hpp"
+#include "goodput/compat/goodput_calculator.hpp"
 
 #include <doctest/doctest.h>
 #include <numeric>

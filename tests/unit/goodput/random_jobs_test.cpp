@@ -3,7 +3,6 @@
 #include "goodput/account/job_account.hpp"
 #include "goodput/ledger/kept_steps.hpp"
 #include "goodput/ledger/ledger.hpp"
-#include "goodput/ledger/usual_step.hpp"
 #include "goodput/reports/summary.hpp"
 #include "unit/goodput/moments.hpp"
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/account/start_log.hpp"
-
 #include "goodput/account/job_account.hpp"
-#include "goodput/reports/start_table.hpp"
+#include "goodput/account/restart_log.hpp"
+#include "goodput/reports/restart_table.hpp"
 #include "unit/goodput/moments.hpp"
 
 #include <algorithm>

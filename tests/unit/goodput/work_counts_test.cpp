@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/ledger/work_counts.hpp"
 
 #include "goodput/ledger/ledger.hpp"
 #include "goodput/reports/summary.hpp"
