@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Launchers in Python, as their users write them: launcher_test.py ELASTRUN [unittest's arguments].
+"""Launchers in Python, as their users write them: launcher_test.py ELASTRUN STUB_WORKER [TEST ...].
 
 Each test is a program in a folder of its own. A test waits for a line or an end, never for time.
 """
@@ -15,21 +15,14 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import unittest
-import uuid
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
+from harness import PACKAGE, wait_until  # noqa: E402
+from launched import ELASTRUN, LIMIT, Case, main  # noqa: E402
 from ports import free_port  # noqa: E402
-
-ELASTRUN = os.path.abspath(sys.argv[1])
-PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python"
-LIMIT = 60
-KEPT = {k: v for k, v in os.environ.items()
-        if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC", "LOGLEVEL"))}
 
 # What most of the programs below begin with.
 HEAD = """
@@ -38,7 +31,17 @@ from elastrun.agent.server import LocalElasticAgent, WorkerSpec
 from elastrun.launcher import LaunchConfig, elastic_launch, launch_agent
 from elastrun.multiprocessing import DefaultLogsSpecs, SignalException
 from elastrun.multiprocessing.errors import ChildFailedError
-from elastrun.rendezvous import RendezvousParameters, get_rendezvous_handler
+from elastrun.rendezvous import (RendezvousHandler, RendezvousInfo, RendezvousParameters,
+                                 get_rendezvous_handler)
+
+class Mine(RendezvousHandler):
+    def get_backend(self): return "mine"
+    def get_run_id(self): return "run-8"
+    def next_rendezvous(self): return RendezvousInfo(None, 0, 1, None)
+    def is_closed(self): return False
+    def set_closed(self): pass
+    def num_nodes_waiting(self): return 0
+    def shutdown(self): return True
 
 def alone(workers=2, **more):
     more.setdefault("max_restarts", 0)
@@ -68,41 +71,14 @@ def children_of(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-class Launcher(unittest.TestCase):
+class Launcher(Case):
     def setUp(self) -> None:
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="launcher.")))
-        temporary = self.folder / "tmp"
-        temporary.mkdir()
-        self.mark = str(uuid.uuid4())
-        self.environment = KEPT | {
-            "PYTHONPATH": str(PACKAGE), "ELASTRUN_BINARY": ELASTRUN, "TMPDIR": str(temporary),
-            "LAUNCHER_TEST": self.mark, "PYTHONDONTWRITEBYTECODE": "1"}
-        self.addCleanup(self.end_the_rest)
-
-    def alive(self) -> set[int]:
-        found = set()
-        for entry in os.listdir("/proc"):
-            try:
-                if entry.isdigit() and self.mark.encode() in \
-                        Path(f"/proc/{entry}/environ").read_bytes() and \
-                        Path(f"/proc/{entry}/stat").read_text().rsplit(") ", 1)[1][0] not in "ZX":
-                    found.add(int(entry))
-            except OSError:
-                continue
-        return found
-
-    def end_the_rest(self) -> None:
-        for pid in self.alive():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        super().setUp()
+        self.environment |= {"PYTHONPATH": PACKAGE, "ELASTRUN_BINARY": ELASTRUN,
+                             "PYTHONDONTWRITEBYTECODE": "1"}
 
     def nothing_left(self) -> None:
-        end = time.monotonic() + LIMIT
-        while left := self.alive():
-            self.assertLess(time.monotonic(), end, f"still alive: {left}")
-            time.sleep(0.01)
+        wait_until(lambda: not self.alive(), "nothing of the job is alive")
 
     def write(self, text: str, name: str = "launch.py") -> str:
         (self.folder / name).write_text(HEAD + WAITING + text)
@@ -525,28 +501,23 @@ if __name__ == "__main__":
 
     def test_a_handler_of_ones_own(self) -> None:
         out = self.run_program("""
-from elastrun.rendezvous import (RendezvousClosedError, RendezvousHandler, RendezvousInfo,
-                                 rendezvous_handler_registry)
+from elastrun.rendezvous import RendezvousClosedError, rendezvous_handler_registry
 
-class Mine(RendezvousHandler):
+class Counts(Mine):
     rounds = 0
-    def get_backend(self): return "mine"
-    def get_run_id(self): return "run-7"
     def next_rendezvous(self):
         self.rounds += 1
         if self.rounds > 2:
             raise RendezvousClosedError("enough")
         print("round", self.rounds, flush=True)
-        return RendezvousInfo(None, 0, 1, None)
-    def is_closed(self): return False
-    def set_closed(self): pass
+        return super().next_rendezvous()
     def num_nodes_waiting(self): return int(self.rounds == 1 and os.path.exists("second"))
     def shutdown(self):
         print("shut down", flush=True)
         return True
 
 def train():
-    if os.environ["TORCHELASTIC_RUN_ID"] != "run-7":
+    if os.environ["TORCHELASTIC_RUN_ID"] != "run-8":
         return "another run"
     if not os.path.exists("second"):
         open("second", "w").close()
@@ -554,7 +525,7 @@ def train():
     return "second"
 
 if __name__ == "__main__":
-    rendezvous_handler_registry.register("mine", lambda parameters: Mine())
+    rendezvous_handler_registry.register("mine", lambda parameters: Counts())
     made = get_rendezvous_handler(RendezvousParameters("mine", "", "x", 1, 1))
     spec = WorkerSpec(role="r", local_world_size=1, entrypoint=train, rdzv_handler=made)
     print(LocalElasticAgent(spec).run().return_values)
@@ -569,16 +540,6 @@ if __name__ == "__main__":
         handler keeps does not keep the launch."""
         out = self.run_program("""
 import threading
-from elastrun.rendezvous import RendezvousHandler, RendezvousInfo
-
-class Mine(RendezvousHandler):
-    def get_backend(self): return "mine"
-    def get_run_id(self): return "run-8"
-    def next_rendezvous(self): return RendezvousInfo(None, 0, 1, None)
-    def is_closed(self): return False
-    def set_closed(self): pass
-    def num_nodes_waiting(self): return 0
-    def shutdown(self): return True
 
 class Stuck(Mine):
     def next_rendezvous(self):
@@ -1096,7 +1057,7 @@ def main(scale):
                   signal.pthread_sigmask(signal.SIG_BLOCK, ()) == {signal.SIGWINCH},
                   callable(signal.getsignal(signal.SIGUSR1)), elastrun.is_connected(),
                   elastrun.dropped(), "bash" not in os.readlink("/proc/self/exe"),
-                  "LAUNCHER_TEST" in os.environ, file=seen)
+                  "SYSTEM_TEST" in os.environ, file=seen)
         print("half a line", end="")
         return os.getppid()
     before = len(os.listdir("/proc/self/fd"))
@@ -1539,4 +1500,4 @@ if __name__ == "__main__":
     if "Torch" in sys.argv and importlib.util.find_spec("torch") is None:
         print("torch is not installed")
         sys.exit(77)
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
+    main()

@@ -104,8 +104,11 @@ class Server:
             if place >= 0:
                 self.control.close()
                 slot, context, descriptors = asked[place]
-                return wait_for_order(descriptors, self._agent, int(slot), context == "1",
-                                      self.plan)
+                try:
+                    return _wait_for_order(descriptors, self._agent, int(slot), context == "1",
+                                           self.plan)
+                except BaseException:
+                    os._exit(127)
 
     def interval(self) -> float | None:
         """Milliseconds between two looks."""
@@ -179,19 +182,10 @@ def die_with(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def wait_for_order(given: list[int], agent: int, slot: int, context: bool, plan: Plan | None
-                   ) -> Order:
-    """Ends the process if none comes. `given`: the socket, and the cgroup to join, if any. `plan`:
-    None in a fork of a launcher, which keeps all that it has.
-    """
-    try:
-        return _wait(socket.socket(fileno=given[0]), given[1:], agent, slot, context, plan)
-    except BaseException:
-        os._exit(127)
-
-
-def _wait(agent_end: socket.socket, cgroups: list[int], agent: int, slot: int, context: bool,
-          plan: Plan | None) -> Order:
+def _wait_for_order(given: list[int], agent: int, slot: int, context: bool, plan: Plan | None
+                    ) -> Order:
+    """Ends the process if none comes. `given`: the socket, and the cgroup to join, if any."""
+    agent_end = socket.socket(fileno=given[0])
     if not _adopted_by(agent, agent_end):
         os._exit(127)
     os.setsid()
@@ -200,7 +194,7 @@ def _wait(agent_end: socket.socket, cgroups: list[int], agent: int, slot: int, c
         threading.main_thread()._set_native_id()
     if context:
         _make_context(slot)
-    joined = _join(cgroups)
+    joined = _join(given[1:])
     if plan is not None:
         _forget_server()
         _set_seeds()
@@ -297,11 +291,8 @@ def _make_context(device: int) -> None:
 
 def _set_environment(environment: dict[bytes, bytes], changes: dict[str, str | None]) -> None:
     """`changes`: what modules have set (None: removed) when they were imported, as they would."""
-    for name in list(os.environb):
-        del os.environb[name]
-    for name, value in environment.items():
-        if name:
-            os.environb[name] = value
+    os.environ.clear()
+    os.environb.update({name: value for name, value in environment.items() if name})
     for changed, now in changes.items():
         if now is None:
             os.environ.pop(changed, None)
@@ -533,7 +524,7 @@ class ImportServer(Server):
     def load(self) -> str:
         """Imports; why no child can be served, if so."""
         why = self.plan.load()
-        again = self.plan.to_skip()
+        again = list(self.plan.bad)
         if again and not why:
             skipped = [one for one in os.environ.get(_SKIP, "").split(",") if one]
             if len(skipped) < 4 * _TRIES and not set(again) <= set(skipped):

@@ -146,11 +146,6 @@ def _read_text(path: str, folder: str) -> _Text:
     return _Text(list(names), variables, changes_path, states)
 
 
-
-def _varies(name: str) -> bool:
-    return name in _VARYING or name.startswith(("TORCHELASTIC_", "ELASTRUN_"))
-
-
 def folders() -> list[str]:
     """The folders of the interpreter's own and of installed modules."""
     found = [sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -241,19 +236,16 @@ def _reads_at_start() -> str:
     return ""
 
 
-def _is_module(name: str, folder: str) -> bool:
-    """Refuses a folder without an __init__.py, as wandb and datasets leave for their files."""
-    spec = importlib.machinery.PathFinder.find_spec(name, [folder])
-    return spec is not None and spec.origin is not None
-
-
 def _hidden_by(folder: str) -> str:
     """A module that has been imported from elsewhere, and is in that folder, too; or ""."""
     with contextlib.suppress(OSError):
         for name in {one.partition(".")[0] for one in os.listdir(folder)}:
             file = getattr(sys.modules.get(name), "__file__", None)
-            if file and not _is_below(file, [folder]) and _is_module(name, folder):
-                return name
+            if file and not _is_below(file, [folder]):
+                spec = importlib.machinery.PathFinder.find_spec(name, [folder])
+                # Not a folder without an __init__.py, as wandb and datasets leave for their files.
+                if spec is not None and spec.origin is not None:
+                    return name
     return ""
 
 
@@ -284,7 +276,7 @@ class Plan:
         self.learner = 0  # the process that learns, not its forks
         self._given = names
         self._skip = set(skip)
-        self._bad: dict[str, str] = {}  # entries, with what is wrong with them
+        self.bad: dict[str, str] = {}  # entries, with what is wrong with them
         self._held = _held()
         self._start = _reads_at_start()
         self._folders = folders()
@@ -357,7 +349,7 @@ class Plan:
                         if now.get(name) != self.environment.get(name)}
         if gc_was_on:
             gc.enable()
-        return self._hidden_by_path() or self.why_not() if not self._bad else ""
+        return self._hidden_by_path() or self.why_not() if not self.bad else ""
 
     def _load(self, module: str, member: str = "") -> None:
         if module in sys.modules and (not member or hasattr(sys.modules[module], member)):
@@ -370,7 +362,8 @@ class Plan:
             if member and not hasattr(imported, member):
                 importlib.import_module(f"{module}.{member}")
         wrong = [f"{who} reads {one} when it is imported"
-                 for one, who in list(self.reads.items())[before:] if _varies(one)]
+                 for one, who in list(self.reads.items())[before:]
+                 if one in _VARYING or one.startswith(("TORCHELASTIC_", "ELASTRUN_"))]
         held, self._held = self._held, _held()
         wrong += [f"{module} {what} when it is imported"
                   for what, count in self._held.items() if count > held[what]]
@@ -378,7 +371,7 @@ class Plan:
         if too_late != unset:
             wrong.append(too_late)
         if wrong:
-            self._bad[module] = wrong[0]
+            self.bad[module] = wrong[0]
 
     def _is_left_out(self, module: str) -> bool:
         """Tells if it is below one that is left out, which would be imported first."""
@@ -406,13 +399,10 @@ class Plan:
             return bool(spec) and (where is None or _is_below(where, self._folders))
         return False
 
-    def to_skip(self) -> list[str]:
-        return list(self._bad)
-
     def why_not(self) -> str:
         """Why this process cannot be forked, with the module's name."""
-        if self._bad:
-            return next(iter(self._bad.values()))
+        if self.bad:
+            return next(iter(self.bad.values()))
         if len(os.listdir("/proc/self/task")) > 1:
             return "it has more than one thread"
         if _accelerators():

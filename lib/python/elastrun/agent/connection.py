@@ -7,6 +7,7 @@ this process ends, in whatever way, the agent ends the job as after SIGTERM.
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -16,7 +17,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from elastrun.multiprocessing.api import signal_exception, signals_to_handle
@@ -47,12 +48,6 @@ def _program() -> str:
         raise AgentError("the program elastrun is neither in this package nor in PATH; "
                          "ELASTRUN_BINARY may name it")
     return found
-
-
-def _handled() -> list[signal.Signals]:
-    """Signals of this process that the agent is to hear of: not the ignored ones (nohup)."""
-    return [one for one in signals_to_handle() if one not in (signal.SIGKILL, signal.SIGSTOP)
-            and signal.getsignal(one) != signal.SIG_IGN]
 
 
 class AgentProcess:
@@ -90,11 +85,10 @@ class AgentProcess:
 
                     self._child = Forked(words, environment, theirs, self._socket, descriptors,
                                          stdout, copy)
-        except OSError as error:
+        except BaseException as error:
             self._socket.close()
-            raise AgentError(f"cannot start the agent: {error}") from error
-        except BaseException:
-            self._socket.close()
+            if isinstance(error, OSError):
+                raise AgentError(f"cannot start the agent: {error}") from error
             raise
         self._request = request
         self._end_of_child = _end_of(self._child.pid)
@@ -120,9 +114,9 @@ class AgentProcess:
         the job first, and passes on then.
         """
         try:
-            with _PassedOn(self):
+            with self._passing_signals_on():
                 self._say()
-                while self._step(None):
+                while self._step():
                     pass
                 self._child.wait()
         except BaseException:
@@ -138,6 +132,30 @@ class AgentProcess:
             signal.raise_signal(self.heard)
         return self._ended
 
+    @contextlib.contextmanager
+    def _passing_signals_on(self) -> Iterator[None]:
+        """Meanwhile signals of this process go to the agent, but for the ignored ones (nohup). A
+        terminal's reaches the agent on its own way, too, which tells one request by two ways from a
+        repeated one.
+        """
+        def hear(number: int, _: object) -> None:
+            if self.heard is None:
+                self.heard = signal.Signals(number)
+            self.send(number)
+
+        main = threading.current_thread() is threading.main_thread()
+        before: dict[int, Any] = {}
+        try:
+            for one in signals_to_handle() if main else ():
+                if one not in (signal.SIGKILL, signal.SIGSTOP) and \
+                        signal.getsignal(one) != signal.SIG_IGN:
+                    before[one] = signal.signal(one, hear)
+            yield
+        finally:
+            for number, handler in before.items():
+                # None: it was not installed by Python, and cannot be by it.
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
     def _say(self) -> None:
         # Arguments and file names that are not UTF-8 go as the bytes that they are.
         text = json.dumps(self._request, ensure_ascii=False)
@@ -147,12 +165,16 @@ class AgentProcess:
         except (BrokenPipeError, ConnectionResetError):
             pass  # it has ended, and what it said can be read
 
-    def _step(self, limit: float | None) -> bool:
+    def _step(self) -> bool:
         """Waits for something of the agent, and takes it; False at the end of the connection, or
         when the agent has said how the job ended and is gone."""
         ours, child = self._socket.fileno(), -1 if self._ended is None else self._end_of_child
         results = self._results.fileno() if self._results is not None else -1
-        readable = _readable([ours, child, results], limit)
+        poll = select.poll()
+        for one in (ours, child, results):
+            if one >= 0:
+                poll.register(one, select.POLLIN)
+        readable = {fd for fd, _ in poll.poll()}
         self._take_values()
         if ours not in readable:
             return child not in readable
@@ -235,14 +257,6 @@ def _end_of(pid: int) -> int:
         return -1
 
 
-def _readable(watched: list[int], limit: float | None) -> set[int]:
-    poll = select.poll()
-    for one in watched:
-        if one >= 0:
-            poll.register(one, select.POLLIN)
-    return {fd for fd, _ in poll.poll(None if limit is None else limit * 1000)}
-
-
 def _ended_by_itself(ended: dict[str, Any]) -> bool:
     """No signal has ended the job, nor asked it to save and end."""
     return (ended.get("error") is None and not ended.get("signal")
@@ -256,32 +270,6 @@ def _how(code: int | None) -> str:
         return signal.Signals(-code).name
     except ValueError:
         return f"signal {-code}"
-
-
-class _PassedOn:
-    """While it is entered, signals of this process go to the agent. A terminal's reaches the agent
-    on its own way, too, which tells one request by two ways from a repeated one.
-    """
-
-    def __init__(self, agent: AgentProcess) -> None:
-        self._agent = agent
-        main = threading.current_thread() is threading.main_thread()
-        self._numbers = _handled() if main else []
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        for number in self._numbers:
-            self._before[number] = signal.signal(number, self._hear)
-
-    def _hear(self, number: int, _: object) -> None:
-        if self._agent.heard is None:
-            self._agent.heard = signal.Signals(number)
-        self._agent.send(number)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            # None: it was not installed by Python, and cannot be by it.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _kind(error: BaseException) -> str:

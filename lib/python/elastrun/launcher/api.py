@@ -132,14 +132,11 @@ def _agent(config: Any, entrypoint: Any, args: list[Any], health_check_server: A
         **config.rdzv_configs)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
     spec = WorkerSpec(
-        role=config.role, local_world_size=config.nproc_per_node, entrypoint=entrypoint,
-        args=tuple(args), rdzv_handler=get_rendezvous_handler(parameters),
-        max_restarts=config.max_restarts, monitor_interval=config.monitor_interval,
-        master_addr=master_addr, master_port=master_port, local_addr=config.local_addr,
-        event_log_handler=config.event_log_handler, numa_options=config.numa_options,
-        duplicate_stdout_filters=config.duplicate_stdout_filters,
-        duplicate_stderr_filters=config.duplicate_stderr_filters,
-        virtual_local_rank=config.virtual_local_rank)
+        local_world_size=config.nproc_per_node, entrypoint=entrypoint, args=tuple(args),
+        rdzv_handler=get_rendezvous_handler(parameters), master_addr=master_addr,
+        master_port=master_port, **{
+            one.name: getattr(config, one.name) for one in fields(WorkerSpec)
+            if one.name in LaunchConfig.__dataclass_fields__})
     own = dict(config.elastrun)
     agent = LocalElasticAgent(
         spec, config.logs_specs, config.start_method,

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["ChildFailedError", "DefaultLogsSpecs", "LogsDest", "LogsSpecs", "MultiprocessContext",
            "PContext", "ProcessFailure", "RunProcsResult", "SignalException", "Std",
            "SubprocessContext", "api", "errors", "record", "start_processes", "to_map"]
-_OF = {"ChildFailedError": "errors", "ProcessFailure": "errors", "record": "errors",
-       "MultiprocessContext": "processes", "PContext": "processes",
-       "SubprocessContext": "processes", "start_processes": "processes"}
 
 
 def __getattr__(name: str) -> Any:
@@ -28,5 +25,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"elastrun.multiprocessing.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'elastrun.multiprocessing' has no attribute '{name}'")
-    module = importlib.import_module(f"elastrun.multiprocessing.{_OF.get(name, 'api')}")
-    return getattr(module, name)
+    for module in ("errors", "api", "processes"):
+        found = getattr(importlib.import_module(f"elastrun.multiprocessing.{module}"), name, None)
+        if found is not None:
+            break
+    return found

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from multiprocessing import spawn
 from pathlib import Path
+from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any
 
 from elastrun import events
@@ -121,6 +122,8 @@ class LocalElasticAgent(ElasticAgent):
              cancelled: threading.Event | None = None) -> RunResult:
         spec = self._spec
         request = self._request()
+        variables = {} if self._stuck_limit is None else {
+            TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT: str(self._stuck_limit)}
         server = None
         payload = None
         copy: CallerCopy | None = None
@@ -148,10 +151,11 @@ class LocalElasticAgent(ElasticAgent):
                     descriptors += inherited
                     executable = os.fsdecode(spawn.get_executable())  # what set_executable() named
                     request |= {"entrypoint": executable, "inherited_fds": inherited,
-                                "args": [*_interpreter_flags(), "-u", _WORKER, *map(str, numbers)]}
+                                "args": [*_args_from_interpreter_flags(), "-u", _WORKER,
+                                         *map(str, numbers)]}
             _refuse(cancelled)
             self._process = AgentProcess(request, descriptors, self._hear, self._shutdown_timeout,
-                                         results, stdout, self._variables(), copy)
+                                         results, stdout, variables, copy)
             _refuse(cancelled)
             if server is not None:
                 server.start()
@@ -165,11 +169,6 @@ class LocalElasticAgent(ElasticAgent):
             self._process = None
             if self._health_check_server is not None:  # torch starts it in no release either
                 self._health_check_server.stop()
-
-    def _variables(self) -> dict[str, str]:
-        if self._stuck_limit is None:
-            return {}
-        return {TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT: str(self._stuck_limit)}
 
     def _forks(self) -> bool:
         if self._start_method not in ("spawn", "forkserver", "fork"):
@@ -294,12 +293,6 @@ class LocalElasticAgent(ElasticAgent):
 def _refuse(cancelled: threading.Event | None) -> None:
     if cancelled is not None and cancelled.is_set():
         raise AgentError("the run has been cancelled")
-
-
-def _interpreter_flags() -> list[str]:
-    from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]
-
-    return list(_args_from_interpreter_flags())
 
 
 def _failure(row: dict[str, Any]) -> ProcessFailure:
