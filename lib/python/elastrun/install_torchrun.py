@@ -23,19 +23,6 @@ PACKAGE = "elastrun-torchrun"  # cmake/torchrun, of which the hook may be, too
 KEPT = "torchrun.torch"  # torch's own command, while ours has its name
 
 
-def _program() -> str:
-    found = find_program("elastrun")
-    if found is None:
-        raise OSError("the program elastrun is neither beside this package nor in PATH")
-    return os.path.realpath(found)
-
-
-def _hook_text(packages: str) -> str:
-    """Adds a line for the folder of this package, if it is not in the environment itself."""
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return LINE if os.path.realpath(here) == os.path.realpath(packages) else f"{here}\n{LINE}"
-
-
 def _write(path: str, text: str) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
@@ -66,7 +53,13 @@ def install(packages: str, programs: str) -> list[str]:
     """Into these two folders, of modules and of commands. Returns what was done, as sentences.
     OSError where a folder cannot be written to, or the program elastrun is missing: then all is as
     it was."""
-    program = _program()
+    found = find_program("elastrun")
+    if found is None:
+        raise OSError("the program elastrun is neither beside this package nor in PATH")
+    program = os.path.realpath(found)
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # With a line for the folder of this package, if it is not in the environment itself.
+    text = LINE if os.path.realpath(here) == os.path.realpath(packages) else f"{here}\n{LINE}"
     hook, command = os.path.join(packages, HOOK), os.path.join(programs, "torchrun")
     kept = os.path.join(programs, KEPT)
     files: dict[str, Callable[[str], object]] = {}
@@ -78,7 +71,7 @@ def install(packages: str, programs: str) -> list[str]:
         done.append(f"{kept}: torch's own command")
     beside = os.path.dirname(program) == os.path.realpath(programs)
     files[command] = lambda draft: os.symlink("elastrun" if beside else program, draft)
-    files[hook] = lambda draft: _write(draft, _hook_text(packages))
+    files[hook] = lambda draft: _write(draft, text)
     _replace(files)
     return [*done, f"{command}: elastrun", f"{hook}: torch's launcher is replaced when it is "
             "imported"]

@@ -9,6 +9,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from elastrun import program
@@ -250,12 +251,25 @@ def _hand_over(torch: Torch, config: Any) -> None:
         ours.register(config.rdzv_backend, functools.partial(_handler_of_torch, torch))
     if config.event_log_handler not in ("null", "console"):
         from elastrun import events
-        receiver: Any = _EventsOfTorch(config.event_log_handler)
+
+        def record(event: Any) -> None:
+            if hasattr(event, "source"):
+                of = _of_torch("events")
+                of.record(of.Event.deserialize(event.serialize()), config.event_log_handler)
+
+        receiver: Any = SimpleNamespace(record=record)
         events.configure(receiver, config.event_log_handler)
 
     from elastrun import metrics
-    handler: Any = _MetricsOfTorch(_of_torch("metrics.api"))
-    if handler.listens():
+    theirs = _of_torch("metrics.api")
+
+    def emit(data: Any) -> None:
+        handler = theirs._metrics_map.get(data.group_name, theirs._default_metrics_handler)
+        handler.emit(theirs.MetricData(*data))
+
+    handlers = (theirs._default_metrics_handler, *theirs._metrics_map.values())
+    if any(type(one).__name__ != "NullMetricHandler" for one in handlers):  # which is the default
+        handler: Any = SimpleNamespace(emit=emit)
         metrics.configure(handler)
 
 
@@ -265,32 +279,3 @@ def _handler_of_torch(torch: Torch, params: Any) -> Any:
         min_nodes=params.min_nodes, max_nodes=params.max_nodes, local_addr=params.local_addr,
         **params.config)
     return torch.api.rdzv_registry.get_rendezvous_handler(theirs)
-
-
-class _EventsOfTorch:
-    """An elastrun.events.EventHandler that hands on to a destination of torch's."""
-
-    def __init__(self, destination: str) -> None:
-        self._destination = destination
-
-    def record(self, event: Any) -> None:
-        if hasattr(event, "source"):
-            events = _of_torch("events")
-            events.record(events.Event.deserialize(event.serialize()), self._destination)
-
-
-class _MetricsOfTorch:
-    """An elastrun.metrics.MetricHandler that is whatever is configured with torch."""
-
-    def __init__(self, theirs: Any) -> None:
-        self._theirs = theirs
-
-    def listens(self) -> bool:
-        """Torch's default is a handler that does nothing."""
-        handlers = (self._theirs._default_metrics_handler, *self._theirs._metrics_map.values())
-        return any(type(one).__name__ != "NullMetricHandler" for one in handlers)
-
-    def emit(self, metric_data: Any) -> None:
-        handler = self._theirs._metrics_map.get(metric_data.group_name,
-                                                self._theirs._default_metrics_handler)
-        handler.emit(self._theirs.MetricData(*metric_data))

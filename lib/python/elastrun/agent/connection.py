@@ -272,25 +272,14 @@ def _how(code: int | None) -> str:
         return f"signal {-code}"
 
 
-def _kind(error: BaseException) -> str:
-    return next((_KINDS[one.__name__] for one in type(error).__mro__ if one.__name__ in _KINDS),
-                "rendezvous")
-
-
-def _bottom(store: Any) -> Any:
-    """A prefix store is its own client of the store below it."""
-    while True:
-        below = getattr(store, "underlying_store", None)
-        if below is None:
-            return store
-        store = below
-
-
 def _place(store: Any, rank: int) -> dict[str, Any]:
     """The place of the store, and the prefix under which the agents of this round meet there:
     they agree on it by the store itself, because torch does not tell the prefix of one.
     """
-    below = _bottom(store)
+    below = store
+    # A prefix store is its own client of the store below it.
+    while (under := getattr(below, "underlying_store", None)) is not None:
+        below = under
     if getattr(below, "path", None) and not getattr(below, "port", None):
         place: dict[str, Any] = {"path": os.fspath(below.path)}
     elif getattr(below, "host", None) and getattr(below, "port", None):
@@ -359,7 +348,9 @@ class HandlerServer:
         except BaseException as error:
             if call == "next_rendezvous":
                 self.failure = error
-            return {"error": {"kind": _kind(error), "text": f"{type(error).__name__}: {error}"}}
+            kind = next((_KINDS[one.__name__] for one in type(error).__mro__
+                         if one.__name__ in _KINDS), "rendezvous")
+            return {"error": {"kind": kind, "text": f"{type(error).__name__}: {error}"}}
 
     def close(self) -> None:
         self.theirs.close()
