@@ -25,8 +25,8 @@ from unittest import mock
 from agent_end import folder_for
 from goodput_vectors import replay, when
 
-from elastrun import (calculator_program, checkpoint_badput_calculator,  # noqa: E402
-                      goodput_calculator, goodput_utils, metrics)
+from elastrun import (checkpoint_badput_calculator, goodput_calculator,  # noqa: E402
+                      goodput_utils, metrics)
 from elastrun.event_file import EventFile, masked_crc32c  # noqa: E402
 from elastrun.goodput import (BadputType, ElasticGoodputCalculator,  # noqa: E402
                               ElasticGoodputMonitor, GoodputCalculator, GoodputMonitor,
@@ -505,8 +505,8 @@ class Program(InFolder):
         parent.stdout.close()
 
     def test_its_end_waits_for_no_fork_that_has_its_pipe(self) -> None:
-        self.addCleanup(setattr, calculator_program, "_END_LIMIT", calculator_program._END_LIMIT)
-        calculator_program._END_LIMIT = 60.0
+        self.addCleanup(setattr, goodput_calculator, "_END_LIMIT", goodput_calculator._END_LIMIT)
+        goodput_calculator._END_LIMIT = 60.0
         self.write(entries(1, 3, 5))
         calculator = self.calculator()
         calculator.get_job_goodput()
@@ -532,8 +532,8 @@ class Program(InFolder):
             self.calculator().get_job_goodput()
 
     def test_no_answer_within_the_limit_is_an_error(self) -> None:
-        self.addCleanup(setattr, calculator_program, "LIMIT", calculator_program.LIMIT)
-        calculator_program.LIMIT = 0.2
+        self.addCleanup(setattr, goodput_calculator, "LIMIT", goodput_calculator.LIMIT)
+        goodput_calculator.LIMIT = 0.2
         os.mkfifo(self.file)  # whose open waits for a writer
         calculator = self.calculator()
         with self.assertRaisesRegex(TimeoutError, "not answered within 0.2 s"):

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elastrun.calculator_program import CalculatorProgram, Path
-from elastrun.goodput_calculator import default_path
+from elastrun.goodput_calculator import CalculatorProgram, Path, default_path
 
 OPERATION_TYPE_SAVE = "save"
 OPERATION_TYPE_RESTORE = "restore"

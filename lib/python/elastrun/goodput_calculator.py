@@ -1,27 +1,144 @@
 # SPDX-License-Identifier: Apache-2.0
 """GoodputCalculator and its elastic subclass, with the interface and the numbers of
-ml-goodput-measurement 0.2.3 (see elastrun.goodput).
+ml-goodput-measurement 0.2.3 (see elastrun.goodput). They are a part of the program elastrunctl,
+which comes with this package: one process of it answers all questions of one calculator,
+`elastrunctl goodput calculate`.
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import select
+import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, Union
 
-from elastrun.calculator_program import CalculatorProgram, Path
 from elastrun.goodput_utils import (BadputType, GoodputType, IntervalMetricType, MetricType,
                                     UnproductiveTimeDict, normalize_intervals)
-from elastrun.journal import of_agent, own_file
+from elastrun.journal import flush_all, of_agent, own_file
+from elastrun.program import find_program
 
 __all__ = ["ElasticGoodputCalculator", "GoodputCalculator", "default_path"]
 
+Path = Union[str, "os.PathLike[str]"]
+
+LIMIT = 120.0  # seconds for an answer: it reads what is new in the log
+_END_LIMIT = 5.0
+_PIPE = 1 << 16
+_AT_ONCE = 10_000  # entries
 _now = time.time  # the tests' clock stands here
 _log = logging.getLogger("elastrun.goodput")
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    if os.getpid() != owner:
+        return  # a fork, which must not wait for a child of another
+    assert process.stdin is not None and process.stdout is not None
+    # It holds nothing of value, and the end of its input does not come while a fork has the pipe.
+    process.kill()
+    process.stdin.close()
+    process.stdout.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # one that reads a disk that hangs
+        process.wait(_END_LIMIT)
+
+
+class CalculatorProgram:
+    """Starts with the first question, and again where it has ended or this process is a fork. Ends
+    with this object, and with this process, whatever ends that. One thread at a time.
+    """
+
+    def __init__(self, job_name: str, paths: Sequence[Path], elastic: bool = False) -> None:
+        self._paths = [os.fspath(one) for one in paths]
+        self._words = ["goodput", "calculate", f"--job={job_name}",
+                       *(["--elastic"] if elastic else []), "--", *self._paths]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+        self._ended: Any = None
+        self._rest = b""
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def started(self) -> bool:
+        """Whether it had to be: it knows no entries yet that do not come from files."""
+        if self._process is not None and self._owner == os.getpid():
+            if self._process.poll() is None:
+                return False
+            self._close()
+        program = find_program("elastrunctl")
+        if program is None:
+            raise FileNotFoundError("the calculator of goodput is part of the program elastrunctl, "
+                                    "which is neither beside this package nor in PATH")
+        self._process = subprocess.Popen([program, *self._words], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, bufsize=0)
+        self._owner, self._rest = os.getpid(), b""
+        self._ended = weakref.finalize(self, _end, self._process, self._owner)
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+        return True
+
+    def _close(self) -> None:
+        if self._ended is not None:
+            self._ended()
+        self._process = None
+
+    def ask(self, question: dict[str, Any], entries: Iterable[str] = ()) -> dict[str, Any]:
+        """`entries` come first, a line each, and what this process has recorded. ValueError: why
+        it has no answer. OSError: the log cannot be read, or the program gives none.
+        """
+        if self._paths:
+            flush_all(self._paths)
+        self.started()
+        told = iter(entries)
+        try:
+            while lines := list(islice(told, _AT_ONCE)):
+                self._exchange(lines, False)
+            answer: dict[str, Any] = json.loads(self._exchange([json.dumps(question)], True))
+        except OSError:
+            if self._process is not None:
+                self._process.kill()
+            self._close()
+            raise
+        if "errno" in answer:
+            raise OSError(answer["errno"], answer["error"])
+        return answer
+
+    def _exchange(self, lines: list[str], answered: bool) -> bytes:
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        put, get = process.stdin.fileno(), process.stdout.fileno()
+        deadline = time.monotonic() + LIMIT
+        poll, heard = select.poll(), [self._rest]
+        rest = memoryview("\n".join([*lines, ""]).encode())
+        poll.register(put, select.POLLOUT)
+        poll.register(get, select.POLLIN)
+        while True:
+            ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+            if not ready:
+                raise TimeoutError(f"elastrunctl has not answered within {LIMIT:g} s")
+            if put in ready:
+                rest = rest[os.write(put, rest[:_PIPE]):]
+                if not rest:
+                    if not answered:
+                        return b""
+                    poll.unregister(put)
+            if get in ready:
+                part = os.read(get, _PIPE)
+                if not part:
+                    raise BrokenPipeError("elastrunctl has ended without an answer")
+                line, end, after = part.partition(b"\n")
+                heard.append(line)
+                if end:
+                    self._rest = after
+                    return b"".join(heard)
 
 
 def default_path(job_name: str) -> str:
@@ -29,17 +146,6 @@ def default_path(job_name: str) -> str:
     file.
     """
     return of_agent() or own_file(job_name)
-
-
-class _Answer(NamedTuple):
-    """Of the last calculation of the job; seconds."""
-
-    productive: float
-    badput: UnproductiveTimeDict
-    max_step: int
-    total: float
-    disruptions: int
-    slices: dict[str, float]
 
 
 def _bounds(start: datetime, end: datetime) -> tuple[float, float]:
@@ -111,7 +217,7 @@ class GoodputCalculator:
                                           self._elastic)
         self._lock = threading.RLock()
         self._counts: dict[str, int] = {}
-        self._answer: _Answer | None = None
+        self._known: dict[str, Any] = {}  # the last answer of the job
 
     def _ask(self, what: str, **details: Any) -> dict[str, Any]:
         entries: Iterable[str] = ()
@@ -122,7 +228,7 @@ class GoodputCalculator:
         answer = self._program.ask({"ask": what, "now": _now(), **details}, entries)
         self._counts = answer
         if answer.get("began_again"):
-            self._answer = None
+            self._known = {}
         if "error" in answer:
             raise ValueError(f"{answer['error']}: job '{self.job_name}' in {self._place}")
         return answer
@@ -144,11 +250,6 @@ class GoodputCalculator:
         return {bucket: named[bucket.name] for bucket in BadputType
                 if bucket.value <= self._last_bucket.value}
 
-    def _keep(self, answer: Mapping[str, Any]) -> None:
-        self._answer = _Answer(answer["productive_s"], self._books(answer["badput_s"]),
-                               answer["max_step"], answer["total_s"], answer["disruptions"],
-                               answer.get("slices", {}))
-
     def get_job_goodput(self, include_badput_breakdown: bool = False,
                         configured_ideal_step_time: float | None = None,
                         ) -> tuple[float, UnproductiveTimeDict, int]:
@@ -163,7 +264,7 @@ class GoodputCalculator:
         """And the details, with one number for the deviations of all steps."""
         with self._lock:
             answer = self._ask("job", ideal=ideal)
-            self._keep(answer)
+            self._known = answer
             details = self._details({})
             details[MetricType.STEP_TIME_DEVIATION.value] = answer["deviation_s"]
             details[MetricType.IDEAL_STEP_TIME.value] = answer["ideal_s"]
@@ -197,7 +298,7 @@ class GoodputCalculator:
             answer = self._ask("without", spans=spans, ideal=configured_ideal_step_time or None)
             known = answer["total_s"] > 0
             if known:
-                self._keep(answer)
+                self._known = answer
             return (answer["percent"],
                     self._books(answer["percents"]) if include_badput_breakdown and known else {},
                     answer["max_step"], answer["excluded_s"])
@@ -217,26 +318,25 @@ class GoodputCalculator:
     def get_job_goodput_details(self) -> dict[str, Any]:
         """Seconds of the last calculation of the job, by the values of MetricType."""
         with self._lock:
-            if self._answer is not None:
+            if self._known:
                 return self._details(self._ask("known_deviations"))
             _log.warning("no goodput of job '%s' has been computed yet", self.job_name)
             return self._details({})
 
     def _details(self, deviations: Mapping[str, Any]) -> dict[str, Any]:
-        answer = self._answer
-        known = answer or _Answer(0.0, {}, 0, 0.0, 0, {})
+        known = self._known
         return {
             MetricType.GOODPUT_TIME.value:
-                {} if answer is None else {GoodputType.TOTAL: known.productive},
-            MetricType.BADPUT_TIME.value: dict(known.badput),
-            MetricType.MAX_PRODUCTIVE_STEP.value: known.max_step,
-            MetricType.TOTAL_ELAPSED_TIME.value: known.total,
-            MetricType.DISRUPTION_COUNT.value: known.disruptions,
+                {GoodputType.TOTAL: known["productive_s"]} if known else {},
+            MetricType.BADPUT_TIME.value: self._books(known["badput_s"]) if known else {},
+            MetricType.MAX_PRODUCTIVE_STEP.value: known.get("max_step", 0),
+            MetricType.TOTAL_ELAPSED_TIME.value: known.get("total_s", 0.0),
+            MetricType.DISRUPTION_COUNT.value: known.get("disruptions", 0),
             MetricType.STEP_TIME_DEVIATION.value:
                 dict(zip(deviations.get("steps", ()), deviations.get("seconds", ()))),
             MetricType.IDEAL_STEP_TIME.value: deviations.get("ideal_s", 0.0),
             MetricType.TOTAL_EXCLUDED_TIME.value: 0.0,  # as there, always
-            **known.slices}
+            **known.get("slices", {})}
 
     def get_interval_metric_details(self, interval_start: datetime, interval_end: datetime,
                                     ) -> dict[str, Any]:

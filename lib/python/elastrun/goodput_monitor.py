@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from elastrun.calculator_program import Path
 from elastrun.event_file import EventFile
-from elastrun.goodput_calculator import ElasticGoodputCalculator, GoodputCalculator
+from elastrun.goodput_calculator import ElasticGoodputCalculator, GoodputCalculator, Path
 from elastrun.goodput_utils import ACTIVITY_EXCLUSION_LIST, GCPOptions, UnproductiveTimeDict
 from elastrun.metrics import api as metrics
 
