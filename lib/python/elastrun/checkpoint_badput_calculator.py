@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,9 @@ _BROADCAST = "broadcast_duration_secs"
 
 Entry = Mapping[str, Any]
 _Key = tuple[str, bool]  # step, and whether it is on a disk of the node
+# The seconds of one series, by checkpoint: of several reports (several hosts) the mean counts. One
+# without a report counts as zero in all but the mean.
+_Reports = dict[_Key, list[float]]
 
 
 @dataclass
@@ -127,32 +130,17 @@ def _is_local(entry: Entry) -> bool:
     return not entry["directory"].startswith("gs://")
 
 
-def _fill(stats: Any, name: str, seconds: Sequence[float], count: int) -> None:
+def _fill(stats: Any, name: str, reports: _Reports) -> None:
+    count = sum(map(bool, reports.values()))
+    if not count:
+        return
+    seconds = [statistics.fmean(one) if one else 0.0 for one in reports.values()]
     setattr(stats, f"total_{name}_time", sum(seconds))
     setattr(stats, f"average_{name}_time", sum(seconds) / count)
     setattr(stats, f"minimum_{name}_time", min(seconds))
     setattr(stats, f"maximum_{name}_time", max(seconds))
     if len(seconds) > 1:
         setattr(stats, f"standard_deviation_{name}_time", statistics.stdev(seconds))
-
-
-class _Reports:
-    """The seconds of one series, by checkpoint; of several reports (several hosts) their mean."""
-
-    def __init__(self) -> None:
-        self._of: dict[_Key, list[float]] = {}
-
-    def add(self, key: _Key, seconds: float | None) -> None:
-        """None: it has none, and counts as zero in all but the mean."""
-        reports = self._of.setdefault(key, [])
-        if seconds is not None:
-            reports.append(seconds)
-
-    def fill(self, stats: Any, name: str) -> None:
-        count = sum(map(bool, self._of.values()))
-        if count:
-            means = [statistics.fmean(one) if one else 0.0 for one in self._of.values()]
-            _fill(stats, name, means, count)
 
 
 class CheckpointBadputCalculator:
@@ -204,11 +192,10 @@ class CheckpointBadputCalculator:
             return event == OPERATION_TYPE_RESTORE
         return event in (OPERATION_TYPE_RESTORE, OPERATION_TYPE_EMERGENCY_RESTORE)
 
-    def _series(self, is_valid: Any, operation_type: str | None, members: Iterable[str],
-                ) -> tuple[dict[str, _Reports], _Reports]:
-        """Of each member, and how long restored checkpoints were sent to others."""
-        series = {member: _Reports() for member in members}
-        broadcasts = _Reports()
+    def _measure(self, stats: Any, is_valid: Any, operation_type: str | None,
+                 members: Mapping[str, str]) -> None:
+        series: dict[str, _Reports] = {name: {} for name in members.values()}
+        broadcasts: _Reports = {}  # how long restored checkpoints were sent to others
         self.skipped = 0
         self.entries = self.read_entries()
         for entry in self.entries:
@@ -216,31 +203,29 @@ class CheckpointBadputCalculator:
                 if not is_valid(entry, operation_type):
                     continue
                 key = str(entry["step"]), _is_local(entry)
-                seconds = {member: float(entry[member]) for member in series}
+                seconds = {name: float(entry[member]) for member, name in members.items()}
                 broadcast = float(entry.get(_BROADCAST) or 0.0)
             except (KeyError, TypeError, ValueError, AttributeError):
                 self.skipped += 1
                 continue
-            for member, reports in series.items():
-                reports.add(key, seconds[member])
-            broadcasts.add(key, broadcast or None)
-        return series, broadcasts
+            for name, reports in series.items():
+                reports.setdefault(key, []).append(seconds[name])
+            broadcasts.setdefault(key, []).extend([broadcast] if broadcast else [])
+        if members is _RESTORE:
+            series["broadcast"] = broadcasts
+        for name, reports in series.items():
+            _fill(stats, name, reports)
 
     def calculate_save_operation_checkpoint_manager_blocking_time(
             self, operation_type: str | None = OPERATION_TYPE_PERSISTENT_AND_LOCAL,
             ) -> SaveCheckpointManagerVerticalStepStats:
         stats = SaveCheckpointManagerVerticalStepStats()
-        series, _ = self._series(self.is_valid_save_stats, operation_type, _SAVE)
-        for member, name in _SAVE.items():
-            series[member].fill(stats, name)
+        self._measure(stats, self.is_valid_save_stats, operation_type, _SAVE)
         return stats
 
     def calculate_restore_operation_checkpoint_manager_blocking_time(
             self, operation_type: str | None = OPERATION_TYPE_PERSISTENT_AND_LOCAL,
             ) -> RestoreCheckpointManagerVerticalStepStats:
         stats = RestoreCheckpointManagerVerticalStepStats()
-        series, broadcasts = self._series(self.is_valid_restore_stats, operation_type, _RESTORE)
-        for member, name in _RESTORE.items():
-            series[member].fill(stats, name)
-        broadcasts.fill(stats, "broadcast")
+        self._measure(stats, self.is_valid_restore_stats, operation_type, _RESTORE)
         return stats
