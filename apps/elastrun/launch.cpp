@@ -51,6 +51,7 @@
 #include <utility>
 
 namespace elastrun {
+namespace {
 
 /// A stream socket to the process that started this one, which is a Python program that drives it
 /// as its agent (package elastrun.agent): one JSON text a line in each direction. What it says is
@@ -86,8 +87,6 @@ class Caller {
   std::uint64_t lost_ = 0;
 };
 
-namespace {
-
 /// Words of a command line and names of files are bytes, and need not be UTF-8.
 Result<json::value> parse_request(std::string_view line) {
   json::parse_options options;
@@ -102,8 +101,6 @@ Result<json::value> parse_request(std::string_view line) {
 constexpr std::size_t kBacklog = 4U << 20;
 // Its handlers run before it reads again, and one that hangs must not hold the agent for ever.
 constexpr int kPatienceMs = 60'000;
-
-}  // namespace
 
 Result<Caller> Caller::take(int descriptor) {
   int type = 0;
@@ -179,8 +176,6 @@ Status Caller::tell_last(const json::value& line) {
   return fail(Code::Closed, "the process that started this job has gone, or does not read");
 }
 
-namespace {
-
 using rendezvous::RendezvousInfo;
 
 /// Maps the caller's name for what its handler has raised.
@@ -218,6 +213,8 @@ Result<std::shared_ptr<store::BlockingStore>> store_at(const json::value& place)
   return (*store)->within(prefix);
 }
 
+/// The rendezvous handler of a caller: a call is a line to it, and its answer the next line.
+/// `backend`, `run_id`: as it said in the request.
 class CallerHandler final : public rendezvous::RendezvousHandler {
  public:
   CallerHandler(Caller caller, std::string backend, std::string run_id)
@@ -288,16 +285,6 @@ class CallerHandler final : public rendezvous::RendezvousHandler {
   bool use_agent_store_ = false;
 };
 
-}  // namespace
-
-/// The rendezvous handler of a caller: a call is a line to it, and its answer the next line.
-/// `backend`, `run_id`: as it said in the request.
-rendezvous::Handler make_caller_handler(Caller caller, std::string backend, std::string run_id) {
-  return std::make_shared<CallerHandler>(std::move(caller), std::move(backend), std::move(run_id));
-}
-
-namespace {
-
 constexpr std::string_view kOption = "--caller=";
 constexpr std::string_view kHandler = "caller";
 
@@ -335,26 +322,11 @@ class EventsToCaller final : public telemetry::events::EventHandler {
 
 /// Names the exception of torchelastic by which a caller tells it.
 std::string_view name_of(Code code) {
-  switch (code) {
-    case Code::Usage:
-      return "usage";
-    case Code::Spawn:
-      return "spawn";
-    case Code::Io:
-      return "io";
-    case Code::Closed:
-      return "closed";
-    case Code::Timeout:
-      return "timeout";
-    case Code::Cancelled:
-      return "signal";
-    case Code::Rendezvous:
-      return "rendezvous";
-    case Code::Store:
-      return "store";
-    default:
-      return "internal";
-  }
+  constexpr std::array<std::string_view, 10> kNames = {
+      "usage",  "spawn",   "io",     "store",    "rendezvous",
+      "closed", "timeout", "signal", "internal", "internal"};  // in the order of Code
+  static_assert(kNames.size() == static_cast<std::size_t>(Code::Internal) + 1);
+  return kNames[static_cast<std::size_t>(code)];
 }
 
 json::object refusal_of(const Error& error) {
@@ -479,7 +451,7 @@ Status take_rendezvous(const json::value* text, CallerRequest& request) {
   auto asked = Caller::take(*asked_at);
   if (!asked) return std::unexpected(asked.error());
   request.own.handler =
-      make_caller_handler(std::move(*asked), parameters.backend, parameters.run_id);
+      std::make_shared<CallerHandler>(std::move(*asked), parameters.backend, parameters.run_id);
   return {};
 }
 
@@ -532,6 +504,7 @@ Result<CallerRequest> read_request(const json::value& text) {
   if (const auto taken = take_rendezvous(rendezvous, request); !taken) {
     return std::unexpected(taken.error());
   }
+  if (request.job.script.empty()) return fail(Code::Usage, "entrypoint has to name a program");
   return request;
 }
 
@@ -564,8 +537,6 @@ json::object end_of(const agent::LocalElasticAgent& agent, const Result<agent::R
   if (auto report = parse_json(report_json(*result, job, code, {}))) out["report"] = *report;
   return out;
 }
-
-}  // namespace
 
 /// The descriptor in `--caller=N`, by which a program drives this one as its agent;
 /// nothing in any other command line.
@@ -608,8 +579,6 @@ int run_for_caller(guardian::Agent& guardian, int descriptor) {
   if (!told) log::warning("caller", "{}", told.error().text);
   return code;
 }
-
-namespace {
 
 /// This machine, for `spec::resolve`.
 struct ThisMachine final : spec::SystemEnvironment {

@@ -807,7 +807,8 @@ class Requests(Launcher):
         for text, why in (
                 ('{"rendezvous": {"backend": "c10d", "nodes": 1}}',
                  "rendezvous.nodes is not known to this elastrun"),
-                ('{"rendezvous": {"backend": "none"}}', "is not registered"),
+                ('{"entrypoint": "x", "rendezvous": {"backend": "none"}}', "is not registered"),
+                ('{"rendezvous": {"backend": "c10d"}}', "entrypoint has to name a program"),
                 ('{"rendezvous": 1}', "rendezvous has to be an object"),
                 ("{}", "rendezvous is missing"),
                 ("[]", "the caller's request has to be an object")):
