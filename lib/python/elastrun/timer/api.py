@@ -220,10 +220,41 @@ def _log() -> Logger:
     return logging.getLogger(__name__)
 
 
-class Timers:
-    """The timers that a server knows, by worker and scope."""
+def reap(worker_id: Any, signal_number: int) -> bool:
+    """False: the process cannot be ended, and another try may follow."""
+    try:
+        os.kill(worker_id, signal_number)
+    except ProcessLookupError:
+        pass
+    except OSError as error:
+        _log().error("Cannot end process %s: %s. Another try follows.", worker_id, error)
+        return False
+    return True
 
-    _timers: dict[tuple[Any, str], Any]  # a TimerRequest
+
+class RequestQueue(ABC):
+    @abstractmethod
+    def size(self) -> int:
+        """The number of requests that wait. Only `get` lowers it."""
+
+    @abstractmethod
+    def get(self, size: int, timeout: float) -> list[TimerRequest]:
+        """Up to `size` requests; waits no longer than `timeout` seconds for them."""
+
+
+class TimerServer(ABC):
+    """Reaps workers whose timers have expired, on a thread. A pass at least each `max_interval`
+    seconds, and whenever a request comes.
+    """
+
+    def __init__(self, request_queue: RequestQueue | None, max_interval: float,
+                 daemon: bool = True) -> None:
+        self._queue = request_queue
+        self._max_interval = max_interval
+        self._daemon = daemon
+        self._timers: dict[tuple[Any, str], Any] = {}  # a TimerRequest, by worker and scope
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
 
     def register_timers(self, timer_requests: list[Any]) -> None:
         for request in timer_requests:
@@ -252,57 +283,12 @@ class Timers:
         # Others are a server's own choice, and never end.
         return isinstance(worker_id, int) and worker_id > 0 and has_ended(worker_id)
 
-
-def reap(worker_id: Any, signal_number: int) -> bool:
-    """False: the process cannot be ended, and another try may follow."""
-    try:
-        os.kill(worker_id, signal_number)
-    except ProcessLookupError:
-        pass
-    except OSError as error:
-        _log().error("Cannot end process %s: %s. Another try follows.", worker_id, error)
-        return False
-    return True
-
-
-class RequestQueue(ABC):
-    @abstractmethod
-    def size(self) -> int:
-        """The number of requests that wait. Only `get` lowers it."""
-
-    @abstractmethod
-    def get(self, size: int, timeout: float) -> list[TimerRequest]:
-        """Up to `size` requests; waits no longer than `timeout` seconds for them."""
-
-
-class TimerServer(ABC):
-    """Reaps workers whose timers have expired, on a thread. A pass at least each `max_interval`
-    seconds, and whenever a request comes.
-    """
-
-    def __init__(self, request_queue: RequestQueue, max_interval: float,
-                 daemon: bool = True) -> None:
-        self._queue = request_queue
-        self._max_interval = max_interval
-        self._daemon = daemon
-        self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
-
-    @abstractmethod
-    def register_timers(self, timer_requests: list[TimerRequest]) -> None: ...
-
-    @abstractmethod
-    def clear_timers(self, worker_ids: set[Any]) -> None: ...
-
-    @abstractmethod
-    def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
-        """Lists, by worker, those that expire until `deadline`."""
-
     @abstractmethod
     def _reap_worker(self, worker_id: Any) -> bool:
         """False: try again in the next pass. An exception counts as True."""
 
     def _run_watchdog(self) -> None:
+        assert self._queue is not None
         requests = self._queue.get(max(1, self._queue.size()), self._max_interval)
         self.register_timers(requests)
         reaped = set()

@@ -16,12 +16,11 @@ import math
 import os
 import select
 import signal as signals
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from elastrun.timer.api import TimerClient, TimerRequest, Timers, reap
+from elastrun.timer.api import TimerClient, TimerRequest, TimerServer, reap
 from elastrun.timer.debug_info_logging import log_debug_info_for_expired_timers
 
 __all__ = ["FileTimerClient", "FileTimerRequest", "FileTimerServer"]
@@ -113,40 +112,7 @@ class FileTimerClient(TimerClient):
         self._send_request(FileTimerRequest(os.getpid(), scope_id, -1, 0))
 
 
-class _Fifo:
-    """The server's end, and a way to wake who reads it."""
-
-    def __init__(self, path: str) -> None:
-        # For writing too: without an own writer, poll() would return at once for ever after
-        # the first client has closed its end, fifo(7).
-        self._fifo = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._poll = select.poll()
-        self._poll.register(self._fifo, select.POLLIN)
-        self._poll.register(self._woken, select.POLLIN)
-        self._rest = b""
-
-    def wake(self) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._waker, b"\0")
-
-    def lines(self, seconds: float) -> list[bytes]:
-        """Takes what has come; waits for the first for so long at most."""
-        self._poll.poll(max(seconds, 0) * 1000)
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                self._rest += os.read(self._fifo, _LONGEST_LINE)
-        *lines, self._rest = self._rest.split(b"\n")
-        if len(self._rest) > _LONGEST_LINE:
-            self._rest = b""
-        return lines
-
-    def close(self) -> None:
-        for descriptor in (self._fifo, self._woken, self._waker):
-            os.close(descriptor)
-
-
-class FileTimerServer(Timers):
+class FileTimerServer(TimerServer):
     """Makes the FIFO `file_path`, in place of what is there, and ends processes of this host whose
     timers expire, on a thread. Requests are registered when they come and timers expire on time;
     `max_interval` (seconds) is how long it may take until timers of processes that have ended are
@@ -159,17 +125,15 @@ class FileTimerServer(Timers):
 
     def __init__(self, file_path: str, run_id: str, max_interval: float = 10, daemon: bool = True,
                  log_event: Callable[[str, FileTimerRequest | None], None] | None = None) -> None:
+        super().__init__(None, max_interval, daemon)
         self._file_path = file_path
         self._run_id = run_id
-        self._max_interval = max_interval
-        self._daemon = daemon
         self._log_event_to = log_event
-        self._timers = {}
         self._request_count = 0
         self._again = False  # a process could not be ended in the last pass
-        self._fifo: _Fifo | None = None
-        self._thread: threading.Thread | None = None
-        self._stop_signaled = self._run_once = self._is_client_started = False
+        self._fifo = -1
+        self._rest = b""  # of a line
+        self._run_once = False
         self._last_progress_time = int(time.time())
         with contextlib.suppress(FileNotFoundError):
             os.remove(file_path)
@@ -184,16 +148,16 @@ class FileTimerServer(Timers):
 
     def start(self) -> None:
         """Fails with OSError if the FIFO has gone."""
-        self._stop_signaled = self._run_once = False
-        self._fifo = _Fifo(self._file_path)
-        self._thread = threading.Thread(target=self._watch, args=(self._fifo,),
-                                        name="elastrun-timers", daemon=self._daemon)
-        self._thread.start()
+        self._run_once, self._rest = False, b""
+        # For writing too: without an own writer, poll() would return at once for ever after
+        # the first client has closed its end, fifo(7).
+        self._fifo = os.open(self._file_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        super().start()
         self._log_event("watchdog started", None)
 
     def stop(self) -> None:
         """Waits for the pass that runs, and removes the FIFO."""
-        self._stop_signaled = True
+        self._stopping.set()
         self._end_thread()
         self._log_event("watchdog stopped", None)
 
@@ -203,16 +167,16 @@ class FileTimerServer(Timers):
         self._end_thread()
 
     def _end_thread(self) -> None:
-        if self._thread is not None and self._fifo is not None:
-            self._fifo.wake()
+        if self._thread is not None:
+            with contextlib.suppress(OSError):  # a full one wakes it, too
+                os.write(self._fifo, b"\n")
             self._thread.join()  # of a pass, which waits for nothing once it is woken
             self._thread = None
-            self._fifo.close()
-            self._fifo = None
+            os.close(self._fifo)
         with contextlib.suppress(FileNotFoundError):
             os.remove(self._file_path)
 
-    _reap_worker = staticmethod(reap)
+    _reap_worker = staticmethod(reap)  # type: ignore[assignment]
 
     @staticmethod
     def is_process_running(pid: int) -> bool:
@@ -228,19 +192,7 @@ class FileTimerServer(Timers):
 
     def get_last_progress_time(self) -> int:
         """When the last pass ended, in seconds since the epoch; now, before the first request."""
-        return self._last_progress_time if self._is_client_started else int(time.time())
-
-    def _watch(self, fifo: _Fifo) -> None:
-        while not self._stop_signaled:
-            last = self._run_once  # before the FIFO is read: what came until then is in this pass
-            try:
-                self._run_watchdog(fifo)
-            except Exception:
-                _log.exception("a pass of the timer server failed")
-                time.sleep(min(self._max_interval, 1))  # one that fails at once must not spin
-            self._last_progress_time = int(time.time())
-            if last:
-                return
+        return self._last_progress_time if self._request_count else int(time.time())
 
     def _next_wait(self) -> float:
         if self._run_once:
@@ -250,23 +202,39 @@ class FileTimerServer(Timers):
         due: float = min((one.expiration_time for one in self._timers.values()), default=math.inf)
         return min(self._max_interval, due - time.time())
 
-    def _get_requests(self, fifo: _Fifo) -> list[FileTimerRequest]:
+    def _get_requests(self) -> list[FileTimerRequest]:
+        """Takes what has come; waits for the first, or until a timer is due."""
+        poll = select.poll()
+        poll.register(self._fifo, select.POLLIN)
+        poll.poll(max(self._next_wait(), 0) * 1000)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._rest += os.read(self._fifo, _LONGEST_LINE)
+        *lines, self._rest = self._rest.split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            self._rest = b""
         requests = []
-        for line in fifo.lines(self._next_wait()):
+        for line in filter(None, lines):  # what wakes is an empty one
             try:
                 requests.append(_parse(line))
             except (ValueError, KeyError, TypeError, OverflowError):
                 _log.warning("not a timer request, ignored: %r", line[:200])
         return requests
 
-    def _run_watchdog(self, fifo: _Fifo) -> None:
-        self.register_timers(self._get_requests(fifo))
-        expired = self.get_expired_timers(time.time())
-        log_debug_info_for_expired_timers(self._run_id, {
-            pid: [timer.to_json() for timer in timers] for pid, timers in expired.items()})
-        done = {pid: self._expire(pid, timers) for pid, timers in expired.items()}
-        self._again = False in done.values()
-        self.clear_timers({pid for pid, ended in done.items() if ended})
+    def _run_watchdog(self) -> None:
+        last = self._run_once  # before the FIFO is read: what came until then is in this pass
+        try:
+            self.register_timers(self._get_requests())
+            expired = self.get_expired_timers(time.time())
+            log_debug_info_for_expired_timers(self._run_id, {
+                pid: [timer.to_json() for timer in timers] for pid, timers in expired.items()})
+            done = {pid: self._expire(pid, timers) for pid, timers in expired.items()}
+            self._again = False in done.values()
+            self.clear_timers({pid for pid, ended in done.items() if ended})
+        finally:
+            self._last_progress_time = int(time.time())
+            if last:
+                self._stopping.set()
 
     def _expire(self, pid: int, timers: list[FileTimerRequest]) -> bool | None:
         """The first one with a signal counts. False: try again in the next pass. None: it is let
@@ -292,5 +260,4 @@ class FileTimerServer(Timers):
 
     def register_timers(self, timer_requests: list[Any]) -> None:
         self._request_count += len(timer_requests)
-        self._is_client_started = self._is_client_started or bool(timer_requests)
         super().register_timers(timer_requests)

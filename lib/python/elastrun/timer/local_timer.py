@@ -8,8 +8,7 @@ import time
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
-from elastrun.timer.api import (RequestQueue, TimerClient, TimerRequest, Timers, TimerServer,
-                                reap)
+from elastrun.timer.api import RequestQueue, TimerClient, TimerRequest, TimerServer, reap
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -49,13 +48,12 @@ class LocalTimerClient(TimerClient):
         self._queue.put(TimerRequest(os.getpid(), scope_id, -1))
 
 
-class LocalTimerServer(Timers, TimerServer):
+class LocalTimerServer(TimerServer):
     """A server for children of this process, which are known by pid and ended by SIGKILL."""
 
     def __init__(self, mp_queue: Queue[TimerRequest],
                  max_interval: float = 60, daemon: bool = True) -> None:
         super().__init__(MultiprocessingRequestQueue(mp_queue), max_interval, daemon)
-        self._timers = {}
 
     def _reap_worker(self, worker_id: Any) -> bool:
         return reap(worker_id, signal.SIGKILL)
