@@ -150,6 +150,21 @@ print(len(evaluate()))
 """, ELASTRUN_CHANNEL=str(self.folder / "none"))
         self.assertEqual(told, "True\n20\n20\n")
 
+    def test_saves_and_loads_may_name_their_arguments(self) -> None:
+        told = self.run_code("""
+from elastrun import auto
+class Module:
+    @staticmethod
+    def save_file(tensors, filename, metadata=None): print("saved", filename)
+    @staticmethod
+    def load_file(filename, device="cpu"): return filename
+watch = auto.Watch()
+watch._hook_safetensors(Module)
+Module.save_file(filename="a", tensors={})
+print(Module.load_file(device="cpu", filename="a"))
+""", ELASTRUN_CHANNEL=str(self.folder / "none"))
+        self.assertEqual(told, "saved a\na\n")
+
     def test_without_torch_nothing_waits_for_a_thread_that_never_ran(self) -> None:
         told = self.run_code("""
 import sys, time

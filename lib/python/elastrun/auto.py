@@ -25,14 +25,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from time import time
-from types import ModuleType
-from typing import Any
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Optional
 
-from elastrun import channel, frameworks, journal
+from elastrun import channel, journal
 from elastrun.checkpoint_steps import (BY_HAND, DONE, NO_MARK, CheckpointSteps, holds_optimizer,
                                        is_checkpoint, steps_told)
 from elastrun.computation import Computation
-from elastrun.dynamo import stay_out
 from elastrun.evaluation import Evaluation
 from elastrun.imports import after_import
 from elastrun.page import page
@@ -53,6 +52,110 @@ _RESTORE = ('{"checkpoint_restore_start_time":%r}', '{"checkpoint_restore_end_ti
 # How well it is known where a start goes on: from a number in a checkpoint, and one that has the
 # optimizer, too; from the mark of this job, the same.
 _OPTIMIZER, _MARK = 1, 2
+
+
+_Place = tuple[str, str, str]  # a method: its module, class and name
+_Given = dict[str, Any]  # the arguments of a call
+_Begin = Callable[[_Given], Optional[int]]
+_End = Callable[[int, Any, _Given], None]
+
+# What Lightning's and Hugging Face's trainers and Orbax call evaluating, saving and loading. Their
+# checkpoints are more than a call of torch.save: Lightning's goes into a buffer and from there to a
+# file system, the others are several files, not all of which are torch's. A version that has other
+# names is seen as any script is.
+_LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+_TRANSFORMERS = "transformers.trainer"
+
+_EVALUATIONS = [(f"{one}.loops.evaluation_loop", "_EvaluationLoop", "run") for one in _LIGHTNING]
+_EVALUATIONS += [(_TRANSFORMERS, "Trainer", name) for name in ("evaluate", "predict")]
+_RESTORES = [(_TRANSFORMERS, "Trainer", "_load_from_checkpoint"),
+             (_TRANSFORMERS, "Trainer", "_load_optimizer_and_scheduler")]
+_SAVES = [(f"{one}.trainer.trainer", "Trainer", "save_checkpoint") for one in _LIGHTNING]
+_SAVES += [(_TRANSFORMERS, "Trainer", "_save_checkpoint")]
+# What begins the computation of a step, whatever it does before it calls the model.
+_STEPS = [(f"{one}.strategies.strategy", "Strategy", "training_step") for one in _LIGHTNING]
+_STEPS += [(_TRANSFORMERS, "Trainer", "training_step")]
+# Trains to find out how to train, and takes it back.
+_TRIALS = [(f"{one}.callbacks.lr_finder", "LearningRateFinder", "lr_find") for one in _LIGHTNING]
+_TRIALS += [(f"{one}.callbacks.batch_size_finder", "BatchSizeFinder", "scale_batch_size")
+            for one in _LIGHTNING]
+_ORBAX = ("orbax.checkpoint.checkpoint_manager", "CheckpointManager")
+# The newer name of a module first: the other one then has the same class, which is wrapped once.
+_ORBAX_ALONE = [(f"orbax.checkpoint.{module}", owner)
+                for name, owner in (("checkpointer", "Checkpointer"),
+                                    ("async_checkpointer", "AsyncCheckpointer"))
+                for module in (f"_src.checkpointers.{name}", name)]
+_ORBAX_SAVES = [(*_ORBAX, "save")]
+_ORBAX_WAITS = [(*_ORBAX, name) for name in ("wait_until_finished", "close")]
+_ORBAX_SAVES_ALONE = [(*one, "save") for one in _ORBAX_ALONE]
+_RESTORES += [(*one, "restore") for one in (_ORBAX, *_ORBAX_ALONE)]
+
+
+def _wrap(place: _Place, around: Callable[[Callable[..., Any]], Any]) -> None:
+    """Puts what `around` makes of it in place of a method, when its module is imported."""
+    module, owner, name = place
+
+    def hook(imported: ModuleType) -> None:
+        found = getattr(imported, owner, None)
+        method = vars(found).get(name) if isinstance(found, type) else None
+        if callable(method) and not hasattr(method, "_elastrun"):
+            wrapped = functools.wraps(method)(around(method))
+            wrapped.__dict__["_elastrun"] = True  # under another module's name it is the same
+            setattr(found, name, wrapped)
+
+    after_import(module, hook)
+
+
+def _place_of(given: _Given) -> tuple[Any, bool]:
+    """Where a call of one of _SAVES saves, and whether it is there when the call ends."""
+    file = given.get("filepath")
+    if not isinstance(file, (str, os.PathLike)):
+        file = None  # Hugging Face's says the model here; its state tells the step
+    strategy = getattr(given["self"], "strategy", None)
+    kinds = type(getattr(strategy, "checkpoint_io", None)).__mro__
+    return file, not any("Async" in kind.__name__ for kind in kinds)
+
+
+def _is_asynchronous(manager: Any) -> bool:
+    """Whether a checkpoint manager of Orbax lets a thread write; rather yes than a wrong no."""
+    options = getattr(manager, "_options", None)
+    return bool(getattr(options, "enable_async_checkpointing", True))
+
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for inner in code.co_consts:
+        # What stands in place of Module.__call__ calls it at once while that is compiled.
+        if isinstance(inner, CodeType) and inner.co_name != "__call__":
+            yield from _nested(inner)
+
+
+def _codes(namespace: dict[str, Any], module: str) -> Iterator[CodeType]:
+    for value in list(namespace.values()):
+        value = getattr(value, "__func__", value)  # of a class method
+        value = getattr(value, "__wrapped__", value)
+        if getattr(value, "__module__", None) != module:
+            continue
+        if isinstance(value, FunctionType):
+            yield from _nested(value.__code__)
+        elif isinstance(value, type):
+            yield from _codes(vars(value), module)  # type: ignore[arg-type]
+
+
+def _stay_out(module: ModuleType) -> None:
+    """Keeps torch.compile from tracing this package, of what is imported of it when the script
+    begins to compile: a loop that is compiled with breaks calls it. Frames of ours run as they are;
+    what they call is the compiler's as ever.
+    """
+    skip: Callable[[CodeType], None] | None = getattr(module, "skip_code", None)
+    if skip is not None:
+        for name, ours in list(sys.modules.items()):
+            if name.partition(".")[0] == _PACKAGE:
+                for code in _codes(vars(ours), name):
+                    skip(code)
 
 
 def _own_count(optimizer: Any) -> int | None:
@@ -109,11 +212,12 @@ class Watch:
         os.register_at_fork(after_in_child=self._forked)
         self._journal.at_each_pass = self._show_step
         atexit.register(self._last_word)
-        stay_out()
+        after_import("torch._dynamo.eval_frame", _stay_out)
         after_import("torch.compiler", self._hook_compiler)
         after_import("torch.optim.optimizer", self._hook_steps)
         if self._rank0:
-            after_import("torch.distributed.distributed_c10d", self._hook_process_group)
+            after_import("torch.distributed.distributed_c10d", lambda module: self._replace(
+                module, "init_process_group", self._around(module.init_process_group, _INIT)))
             after_import("torch.utils.data.dataloader", self._hook_loaders)
             after_import("torch.nn.modules.module", self._evaluation.hook_modules)
             after_import("torch.nn.modules.module", self._computation.hook_modules)
@@ -201,6 +305,7 @@ class Watch:
 
     def _replace(self, module: Any, name: str, wrapper: Any) -> None:
         original = getattr(module, name)
+        functools.update_wrapper(wrapper, original)
         # Others have it under the same name if they were imported before us.
         others = map(sys.modules.get, (
             "torch", "torch.distributed", "torch.distributed.checkpoint"))
@@ -215,7 +320,6 @@ class Watch:
         module.register_optimizer_step_post_hook(self._stepped)
         state_dict, load_state_dict = module.Optimizer.state_dict, module.Optimizer.load_state_dict
 
-        @functools.wraps(state_dict)
         def noted(mine: Any, *args: Any, **kwargs: Any) -> Any:
             if self._is_out():
                 return state_dict(mine, *args, **kwargs)
@@ -223,7 +327,6 @@ class Watch:
                 self._snapshot = self._done()
             return state_dict(mine, *args, **kwargs)
 
-        @functools.wraps(load_state_dict)
         def goes_on(mine: Any, *args: Any, **kwargs: Any) -> Any:
             if self._loaded is not None and not self._is_out():
                 self._number, self._loaded = self._loaded, None
@@ -350,17 +453,27 @@ class Watch:
                 self._put((ends[1], (end,)))
             self._computation.resume(end)
 
-    def _hook_process_group(self, module: ModuleType) -> None:
-        make = module.init_process_group
+    def _around(self, method: Any, ends: tuple[str, str], names: tuple[str, ...] = (),
+                begin: _Begin = lambda _: -1, end: _End | None = None,
+                a_save: bool | None = None) -> Any:
+        """Tells that a call of `method` is something other than training. `names` are those of its
+        first parameters. `begin` gets all arguments by name, and gives of which step a save is, or
+        None: nothing is to be told of the call. `end` gets that, the result and the arguments.
+        """
+        def run(*args: Any, **kwargs: Any) -> Any:
+            step = None
+            if not self._is_out():
+                given = {**dict(zip(names, args)), **kwargs}
+                step = begin(given)
+            if step is None:
+                return method(*args, **kwargs)
+            with self._during(ends, step >= 0 if a_save is None else a_save) as told:
+                result = method(*args, **kwargs)
+            if told and end is not None:
+                end(step, result, given)
+            return result
 
-        @functools.wraps(make)
-        def make_and_tell(*args: Any, **kwargs: Any) -> Any:
-            if self._is_out():
-                return make(*args, **kwargs)
-            with self._during(_INIT):
-                return make(*args, **kwargs)
-
-        self._replace(module, "init_process_group", make_and_tell)
+        return run
 
     def _hook_loaders(self, module: ModuleType) -> None:
         iterator = module._BaseDataLoaderIter
@@ -383,7 +496,6 @@ class Watch:
                     put((_LOADING[0], (now,)))
                     put((_LOADING[1], (now,)))
 
-        @functools.wraps(fetch)
         def __next__(mine: Any) -> Any:
             nonlocal told
             if self._compiling() or self.off or self._inside or ident() != main:
@@ -429,7 +541,6 @@ class Watch:
                     self._preparing = True
                     put((_PREPARATION[0], (end,)))
 
-        @functools.wraps(make)
         def __iter__(mine: Any) -> Any:  # starts the loader's processes
             if self._is_out():
                 return make(mine)
@@ -445,70 +556,58 @@ class Watch:
 
     def _hook_files(self, module: ModuleType) -> None:
         self._checkpoints.start()
-        self._hook_save_and_load(module, "save", "load")
+        self._hook_save_and_load(module, ("save", "load"), ("obj", "f"))
 
     def _hook_safetensors(self, module: ModuleType) -> None:
-        self._hook_save_and_load(module, "save_file", "load_file")
+        self._hook_save_and_load(module, ("save_file", "load_file"), ("tensors", "filename"))
 
-    def _hook_save_and_load(self, module: ModuleType, *names: str) -> None:
-        save, load = (getattr(module, name) for name in names)
+    def _hook_save_and_load(self, module: ModuleType, functions: tuple[str, str],
+                            names: tuple[str, str]) -> None:
+        what, where = names
+        save, load = (getattr(module, name) for name in functions)
 
-        @functools.wraps(save)
-        def save_and_tell(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_out():
-                return save(obj, f, *args, **kwargs)
-            whole = _is_file(f)  # else where it goes from there, and when, is not known
-            if not whole and not is_checkpoint(obj):
-                return save(obj, f, *args, **kwargs)
-            number = self._number_of_save(obj) if whole else -1
-            with self._during(_SAVE, number >= 0) as told:
-                result = save(obj, f, *args, **kwargs)
-            if told and whole:
-                self._saved(f, number)
-            elif told:
-                self._untold()
-            return result
+        def number(given: _Given) -> int | None:
+            if _is_file(given.get(where)):
+                return self._number_of_save(given.get(what))
+            # Where it goes from there, and when, is not known.
+            return -1 if is_checkpoint(given.get(what)) else None
 
-        @functools.wraps(load)
-        def load_and_tell(f: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_out():
-                return load(f, *args, **kwargs)
-            if not _is_file(f):
-                result = load(f, *args, **kwargs)
-                told = self._leader is None and self._inside is None
+        def saved(step: int, _result: Any, given: _Given) -> None:
+            if _is_file(given.get(where)):
+                self._saved(given.get(where), step)
             else:
-                with self._during(_RESTORE) as told:
-                    result = load(f, *args, **kwargs)
+                self._untold()
+
+        def load_and_tell(*args: Any, **kwargs: Any) -> Any:
+            if self._is_out():
+                return load(*args, **kwargs)
+            file = args[0] if args else kwargs.get(where)
+            with (self._during(_RESTORE) if _is_file(file) else
+                  contextlib.nullcontext(self._leader is None and self._inside is None)) as told:
+                result = load(*args, **kwargs)
             if told:
-                self._restored(f, result)
+                self._restored(file, result)
             return result
 
-        self._replace(module, names[0], save_and_tell)
-        self._replace(module, names[1], load_and_tell)
+        self._replace(module, functions[0], self._around(save, _SAVE, names, number, saved))
+        self._replace(module, functions[1], load_and_tell)
 
     def _hook_saver(self, module: ModuleType) -> None:
-        save, async_save = module.save, getattr(module, "async_save", None)
+        async_save = getattr(module, "async_save", None)
 
-        def what(state_dict: Any = None, *_args: Any, **_kwargs: Any) -> Any:
-            return state_dict
+        def number(given: _Given) -> int | None:
+            if self._async_saves and threading.get_ident() != self._main:  # one of them
+                return None
+            return self._number_of_save(given.get("state_dict"))
 
-        @functools.wraps(save)
-        def save_and_tell(*args: Any, **kwargs: Any) -> Any:
-            if self._is_out() or (
-                    self._async_saves and threading.get_ident() != self._main):  # one of them
-                return save(*args, **kwargs)
-            number = self._number_of_save(what(*args, **kwargs))
-            with self._during(_SAVE, number >= 0) as told:
-                result = save(*args, **kwargs)
-            if told:
-                self._saved(kwargs.get("checkpoint_id"), number)
-            return result
+        def saved(step: int, _result: Any, given: _Given) -> None:
+            self._saved(given.get("checkpoint_id"), step)
 
-        @functools.wraps(async_save)  # type: ignore[arg-type]
         def start_and_tell(*args: Any, **kwargs: Any) -> Any:
             if self._is_out():
                 return async_save(*args, **kwargs)  # type: ignore[misc]
-            number = self._done() if is_checkpoint(what(*args, **kwargs)) else -1
+            state = args[0] if args else kwargs.get("state_dict")
+            number = self._done() if is_checkpoint(state) else -1
             self._async_saves += 1
             try:
                 with self._during(_SAVE, number >= 0) as told:
@@ -525,115 +624,82 @@ class Watch:
             getattr(result, "upload_completion", result).add_done_callback(done)
             return result
 
-        self._replace(module, "save", save_and_tell)
+        self._replace(module, "save",
+                      self._around(module.save, _SAVE, ("state_dict",), number, saved))
         if async_save is not None:
             self._replace(module, "async_save", start_and_tell)
 
     def _hook_loader(self, module: ModuleType) -> None:
-        load = module.load
-
-        @functools.wraps(load)
-        def load_and_tell(*args: Any, **kwargs: Any) -> Any:
-            if self._is_out():
-                return load(*args, **kwargs)
-            with self._during(_RESTORE) as told:
-                result = load(*args, **kwargs)
-            if told:
-                self._restored(kwargs.get("checkpoint_id"), args[0] if args else
-                               kwargs.get("state_dict"))
-            return result
-
-        self._replace(module, "load", load_and_tell)
+        self._replace(module, "load", self._around(
+            module.load, _RESTORE, ("state_dict",), end=lambda _step, _result, given:
+            self._restored(given.get("checkpoint_id"), given.get("state_dict"))))
 
     def _hook_frameworks(self) -> None:
-        def save(method: Any) -> Any:
-            def save_and_tell(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-                if self._is_out() or not self._rank0:
-                    return method(trainer, *args, **kwargs)
-                number = self._done()
-                with self._during(_SAVE, True) as told:
-                    result = method(trainer, *args, **kwargs)
-                file, is_there = frameworks.place_of(trainer, args, kwargs)
-                if told and is_there:
-                    self._saved(file, number)
-                elif told:
-                    self._untold()
-                return result
-            return save_and_tell
-
-        for place in frameworks.SAVES:
-            frameworks.wrap(place, save)
-        for place in frameworks.STEPS:
-            frameworks.wrap(place, self._computation.begins_by)
-        for place in frameworks.TRIALS:
-            frameworks.wrap(place, frameworks.within(lambda: self._during(_PREPARATION)))
-        for place in frameworks.RESTORES:
-            frameworks.wrap(place, frameworks.within(lambda: self._during(_RESTORE)))
-        frameworks.on_resume(self._resumed)
-        self._hook_orbax()
-        if self._rank0:
-            for place in frameworks.EVALUATIONS:
-                frameworks.wrap(place, frameworks.within(self._evaluation.during))
-
-    def _hook_orbax(self) -> None:
-        """Its manager says of which step a checkpoint is; one that a thread writes is complete when
-        the manager has waited for it, which it does before it saves the next.
+        """What they call saving and loading. Orbax's manager says of which step a checkpoint is;
+        one that a thread writes is complete when the manager has waited for it, which it does
+        before it saves the next.
         """
         # By manager, which step a thread writes.
         written: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
-        def complete(manager: Any) -> None:
-            number = written.pop(manager, None)
-            if number is not None:
-                self._saved(None, number)
+        def number(_: _Given) -> int:
+            return self._done()
 
-        def save(method: Any) -> Any:
-            def save_and_tell(manager: Any, step: Any, *args: Any, **kwargs: Any) -> Any:
-                if self._is_out() or not self._rank0:
-                    return method(manager, step, *args, **kwargs)
-                number = self._done()
-                with contextlib.suppress(Exception):  # Orbax refuses what is not a number
-                    number = channel.whole(step) if self._tells_steps() else number
-                with self._during(_SAVE, True) as told:
-                    result = method(manager, step, *args, **kwargs)
-                if told and result is not False:  # of a step that is not to be saved
-                    complete(manager)
-                    written[manager] = number
-                    if not frameworks.is_asynchronous(manager):
-                        complete(manager)
-                return result
-            return save_and_tell
+        def saved(step: int, _result: Any, given: _Given) -> None:
+            file, is_there = _place_of(given)
+            if is_there:
+                self._saved(file, step)
+            else:
+                self._untold()
 
-        def wait(method: Any) -> Any:
-            def wait_and_tell(manager: Any, *args: Any, **kwargs: Any) -> Any:
-                if self._is_out() or not self._rank0:
-                    return method(manager, *args, **kwargs)
-                with self._during(_SAVE, True) as told:
-                    result = method(manager, *args, **kwargs)
-                if told:
-                    complete(manager)
-                return result
-            return wait_and_tell
+        def number_of_manager(given: _Given) -> int:
+            with contextlib.suppress(Exception):  # Orbax refuses what is not a number
+                if self._tells_steps():
+                    return channel.whole(given["step"])
+            return self._done()
 
-        def load(method: Any) -> Any:
-            return frameworks.within(lambda: self._during(_RESTORE))(method)
+        def saved_by_manager(step: int, result: Any, given: _Given) -> None:
+            if result is not False:  # of a step that is not to be saved
+                complete(-1, None, given)
+                written[given["self"]] = step
+                if not _is_asynchronous(given["self"]):
+                    complete(-1, None, given)
 
-        def save_alone(method: Any) -> Any:
-            def save_and_tell(checkpointer: Any, *args: Any, **kwargs: Any) -> Any:
-                if self._is_out() or not self._rank0:
-                    return method(checkpointer, *args, **kwargs)
-                with self._during(_SAVE, True) as told:
-                    result = method(checkpointer, *args, **kwargs)
-                if told:  # not by a manager: of which step, and when it is complete, is not said
-                    self._untold()
-                return result
-            return save_and_tell
+        def complete(_step: int, _result: Any, given: _Given) -> None:
+            self._saved(None, written.pop(given["self"], -1))
 
-        for around, places in ((save, frameworks.ORBAX_SAVES), (wait, frameworks.ORBAX_WAITS),
-                               (load, frameworks.ORBAX_RESTORES),
-                               (save_alone, frameworks.ORBAX_SAVES_ALONE)):
+        told: list[tuple[Any, ...]] = [
+            (_SAVES, _SAVE, "filepath", number, saved),
+            (_ORBAX_SAVES, _SAVE, "step", number_of_manager, saved_by_manager),
+            (_ORBAX_WAITS, _SAVE, "", number, complete),
+            # Not by a manager: of which step, and when it is complete, is not said.
+            (_ORBAX_SAVES_ALONE, _SAVE, "", number, lambda *_: self._untold()),
+            (_RESTORES, _RESTORE, "", number, None),
+            (_TRIALS, _PREPARATION, "", number, None)]
+        for places, ends, name, begin, end in told:
             for place in places:
-                frameworks.wrap(place, around)
+                _wrap(place, functools.partial(self._around, ends=ends, names=("self", name),
+                                              begin=begin, end=end, a_save=ends is _SAVE))
+        for place in _STEPS:
+            _wrap(place, self._computation.begins_by)
+        after_import("transformers.trainer_callback", self._hook_resume)
+        if self._rank0:
+            for place in _EVALUATIONS:
+                _wrap(place, self._evaluation.said_by)
+
+    def _hook_resume(self, module: ModuleType) -> None:
+        """The Hugging Face trainer that goes on says how many steps it had made."""
+        load = vars(module.TrainerState)["load_from_json"].__func__
+
+        @functools.wraps(load)
+        def load_and_tell(*args: Any, **kwargs: Any) -> Any:
+            state = load(*args, **kwargs)
+            if (type(getattr(state, "global_step", None)) is int
+                    and self._leader is None and not self.off):
+                self._number, self._known = state.global_step - 1, _MARK + 1
+            return state
+
+        module.TrainerState.load_from_json = classmethod(load_and_tell)
 
     def _number_of_save(self, what: Any) -> int:
         """The step of the state that is being saved: in another thread what was taken before.
@@ -684,11 +750,6 @@ class Watch:
         if not self.off and self._rank0 and not self._checkpoints_by_hand:
             self._tell_first()
             self._put(lambda: channel.offer(_UNTOLD))
-
-    def _resumed(self, steps: int) -> None:
-        """A trainer says how many steps were made before the first one of this process."""
-        if self._leader is None and not self.off:
-            self._number, self._known = steps - 1, _MARK + 1
 
 
 def start() -> None:

@@ -118,7 +118,7 @@ class Computation:
         self._since = now
 
     def begins_by(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of a trainer (frameworks.STEPS)."""
+        """A method of a trainer that begins a step."""
         def run(*args: Any, **kwargs: Any) -> Any:
             if self.waits and threading.get_ident() == self._main:
                 self._begin()

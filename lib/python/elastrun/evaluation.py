@@ -15,7 +15,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from time import time
 from types import ModuleType
 from typing import Any
@@ -109,15 +109,16 @@ class Evaluation:
         elif self.begin():
             self._fetched, self._looks = id(data), 1
 
-    @contextlib.contextmanager
-    def during(self) -> Iterator[None]:
-        """What a framework calls an evaluation."""
-        mine = self.begin(said=True)
-        try:
-            yield
-        finally:
-            if mine:
-                self.end()
+    def said_by(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps what a framework calls an evaluation."""
+        def run(*args: Any, **kwargs: Any) -> Any:
+            mine = self.begin(said=True)
+            try:
+                return method(*args, **kwargs)
+            finally:
+                if mine:
+                    self.end()
+        return run
 
     def hook_modules(self, module: ModuleType) -> None:
         self._class = module.Module
