@@ -29,21 +29,37 @@ _OVERFLOW = ("worker", "otel.metric.overflow")
 Key = tuple[Any, ...]  # (group, name), and where there are labels these, sorted, as the third
 
 
-class Cell:
-    """A summary of a series since it was told."""
+class Series:
+    """What was said of a series, and is not told yet. `kind`: as in a packet, or empty."""
 
-    __slots__ = ("count", "largest", "last", "not_finite", "sketch", "smallest", "step", "total")
+    __slots__ = ("count", "kind", "largest", "last", "not_finite", "of_step", "pending", "place",
+                 "sketch", "smallest", "step", "total")
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = "", place: int = 0) -> None:
+        self.kind = kind
+        self.place = place  # in the page
+        self.pending: list[float] = []  # not summed up yet
+        self.of_step: int | None = None  # the last one of these, where that was said
+        self.clear()
+
+    def clear(self) -> None:
         self.step: int | None = None  # of training, about the last sample
         self.last = self.total = 0.0
         self.count = self.not_finite = 0
         self.smallest, self.largest = math.inf, -math.inf
-        self.sketch: Sketch | None = None  # of a histogram
+        self.sketch = Sketch() if self.kind == "histogram" else None
 
-    def add(self, numbers: list[float], distribution: bool = False) -> None:
+    def is_told(self) -> bool:
+        return self.count == self.not_finite == 0
+
+    def sum_up(self) -> None:
+        if not self.pending:
+            return
+        numbers = self.pending[:]
+        del self.pending[:len(numbers)]  # others may have added to it meanwhile
         self.last = numbers[-1]
-        self.step = channel.last_step()
+        self.step = channel.last_step() if self.of_step is None else self.of_step
+        self.of_step = None
         total = sum(numbers)
         if total - total != 0:  # NaN and infinities spoil no sum
             finite = [number for number in numbers if math.isfinite(number)]
@@ -54,12 +70,13 @@ class Cell:
             self.total += total
             self.smallest = min(self.smallest, min(numbers))
             self.largest = max(self.largest, max(numbers))
-        if distribution:
-            self.sketch = self.sketch or Sketch()
+        if self.sketch is not None:
             for number in numbers:
                 self.sketch.add(number)
 
     def fields(self) -> dict[str, Any]:
+        if self.kind == "counter":
+            return {"type": "counter", "value": _short(self.total)}
         fields: dict[str, Any] = {"value": _short(self.last)}
         if self.step is not None:
             fields["step"] = self.step
@@ -70,7 +87,7 @@ class Cell:
                 fields["min"], fields["max"] = _short(self.smallest), _short(self.largest)
         if self.not_finite:
             fields["not_finite"] = self.not_finite
-        if self.sketch is not None and self.sketch.counts:
+        if self.sketch is not None:
             fields.update(self.sketch.members())
         return fields
 
@@ -79,12 +96,6 @@ def _short(number: float) -> float | int | str:
     if not math.isfinite(number):
         return str(number)
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
-
-
-def _taken(values: list[float]) -> list[float]:
-    some = values[:]
-    del values[:len(some)]  # others may have added to it meanwhile
-    return some
 
 
 def _text(value: object) -> str:
@@ -129,14 +140,9 @@ class Reporter:
 
     def _forget(self) -> None:
         # What the parent has not told yet is the parent's to tell.
-        # What is not summed up yet: samples, with the place in the page, and of which step the last
-        # one is where that was said; amounts of counters; values of histograms.
-        self._series: dict[Key, tuple[list[float], int]] = {}
-        self._amounts: dict[Key, list[float]] = {}
-        self._distributions: dict[Key, list[float]] = {}
-        self._steps: dict[Key, int] = {}
-        self._cells: dict[Key, Cell] = {}  # sums, that are not told yet
-        self._risen: dict[Key, float] = {}  # by how much each counter has
+        self._series: dict[Key, Series] = {}
+        self._distributions: dict[Key, Series] = {}
+        self._amounts: dict[Key, Series] = {}
         # In order: when, of which series, what, and of which step; and of each group how many more.
         self._single: list[tuple[float, Key, float, int | None]] = []
         self._more: dict[str, int] = {}
@@ -167,10 +173,9 @@ class Reporter:
         """One sample of training step `step`."""
         try:
             value, number, key = float(value), channel.whole(step), _clean(key)
-            if key not in self._series:
-                self._add(key)
+            self._series.get(key) or self._add(self._series, key)
             if key in self._series:  # and not one of those that are told as one
-                self._steps[key] = number
+                self._series[key].of_step = number
         except Exception:
             self.refused += 1
             return
@@ -185,15 +190,13 @@ class Reporter:
                 self.refused += 1
                 return
         try:
-            series = self._series.get(key) or self._add(key)
+            series = self._series.get(key) or self._add(self._series, key)
         except Exception:  # no name
-            series = None
-        if series is None:
             self.refused += 1
             return
-        values, place = series
+        values = series.pending
         values.append(value)
-        if place:  # what Page.put does; one more call would cost a tenth of the whole
+        if place := series.place:  # what Page.put does; one more call would cost a tenth of all
             words = self._words
             lock = words[place] | 1
             words[place] = lock
@@ -205,37 +208,34 @@ class Reporter:
 
     def _put_single(self, key: Key, value: Any) -> None:
         """Takes put's place where a sink shows samples one by one."""
-        if type(value) is not float:
-            try:
-                value = float(value)
-            except Exception:
-                self.refused += 1
-                return
         try:
+            value = float(value)
             if len(self._single) < self._most_single:
-                step = self._steps.get(key, channel._step)
-                self._single.append((_now(), key, value, step))
+                series = self._series.get(key)
+                step = None if series is None else series.of_step
+                self._single.append((_now(), key, value, channel._step if step is None else step))
             else:
                 more = self._more
                 group = key[0] if key[0] in more or len(more) < _MOST_GROUPS else "worker"
                 more[group] = more.get(group, 0) + 1
-        except Exception:  # no name: put() counts it
+        except Exception:  # no number or name: put() counts it
             pass
         Reporter.put(self, key, value)
 
-    def _add(self, key: Key) -> tuple[list[float], int] | None:
-        try:
-            key = _clean(key)
-        except ValueError:
-            return None
+    def _add(self, where: dict[Key, Series], key: Key) -> Series:
+        """Makes a series. ValueError: it has no name, or there are too many of its kind."""
+        key = _clean(key)
         with self._lock:
-            if len(self._series) >= _MOST_SERIES:
+            if len(where) >= _MOST_SERIES and key not in where:
+                if where is not self._series:
+                    raise ValueError("too many")
                 key = _OVERFLOW
-            known = self._series.get(key)
-            if known is None:
-                known = self._series[key] = (
-                    [], 0 if self._page is None else self._page.find(page.shown(key)))
-            return known
+            if key not in where:
+                where[key] = (
+                    Series("counter") if where is self._amounts else
+                    Series("histogram") if where is self._distributions else
+                    Series("", 0 if self._page is None else self._page.find(page.shown(key))))
+            return where[key]
 
     def count(self, key: Key, amount: Any) -> None:
         """The counter (group, name) has risen by `amount`."""
@@ -245,18 +245,13 @@ class Reporter:
         """One value of the histogram (group, name)."""
         self._collect(self._distributions, key, value)
 
-    def _collect(self, where: dict[Key, list[float]], key: Key, value: Any) -> None:
+    def _collect(self, where: dict[Key, Series], key: Key, value: Any) -> None:
         try:
             number = float(value)
-            values = where.get(key)
-            if values is None:
-                key = _clean(key)
-                with self._lock:
-                    if len(where) < _MOST_SERIES:
-                        values = where.setdefault(key, [])
+            if where is self._amounts and not 0 <= number < math.inf:
+                raise ValueError("no amount")
+            values = (where.get(key) or self._add(where, key)).pending
         except Exception:  # no number, or no name
-            values, number = None, 0.0
-        if values is None or (where is self._amounts and not 0 <= number < math.inf):
             self.refused += 1
             return
         values.append(number)
@@ -273,28 +268,17 @@ class Reporter:
         if not channel.outbox.is_alive():  # it could not be started; else flush() at the end
             self._duty.wake()
 
-    def _cell(self, key: Key) -> Cell:
-        cell = self._cells.get(key)
-        if cell is None:
-            cell = self._cells[key] = Cell()
-        return cell
+    def _all(self) -> list[tuple[Key, Series]]:
+        return [*self._series.items(), *self._distributions.items(), *self._amounts.items()]
 
     def _sum_up(self) -> None:
-        for key, (values, _) in list(self._series.items()):
-            if values:
-                cell = self._cell(key)
-                cell.add(_taken(values))
-                if key in self._steps:
-                    cell.step = self._steps.pop(key)
-        for key, values in list(self._distributions.items()):
-            if values:
-                self._cell(key).add(_taken(values), distribution=True)
-        for key, amounts in list(self._amounts.items()):
-            if amounts:
-                self._risen[key] = self._risen.get(key, 0.0) + sum(_taken(amounts))
+        for _, series in self._all():
+            series.sum_up()
 
-    def _packet(self, key: Key, fields: dict[str, Any]) -> bytes:
-        told = {"kind": "metric", "name": key[1], **fields, "group": key[0]}
+    def _packet(self, key: Key, series: Series) -> bytes:
+        told = {"kind": "metric", "name": key[1], **series.fields(), "group": key[0]}
+        if self._most_single and not series.kind:
+            told["each"] = True
         if len(key) > 2:
             told["labels"] = dict(key[2])
         unit, help = self._meanings.get(key, ("", ""))
@@ -304,29 +288,19 @@ class Reporter:
             told["help"] = help
         return json.dumps(told, separators=(",", ":")).encode()
 
-    def _cell_packet(self, key: Key, cell: Cell) -> bytes:
-        fields = cell.fields()
-        if self._most_single and cell.sketch is None:
-            fields["each"] = True
-        return self._packet(key, fields)
-
     def flush(self) -> None:
         """Tells the agent what it has not heard yet."""
         with self._lock:
             self._sum_up()
-            for key in list(self._cells):
-                cell = self._cells[key]
+            for key, series in self._all():
+                if series.is_told():
+                    continue
                 # NaN alone: no histogram, and another kind of its name.
-                if cell.sketch and not cell.sketch.counts:
-                    channel.lost(cell.not_finite)
-                elif not channel.offer(self._cell_packet(key, cell)):
+                if series.sketch is not None and series.count == 0:
+                    channel.lost(series.not_finite)
+                elif not channel.offer(self._packet(key, series)):
                     return  # it is behind; its socket holds what it has not read
-                del self._cells[key]
-            for key in list(self._risen):
-                fields = {"type": "counter", "value": _short(self._risen[key])}
-                if not channel.offer(self._packet(key, fields)):
-                    return
-                del self._risen[key]
+                series.clear()
             # After the sums, which matter more where not all have room.
             if self._single or self._more:
                 self._tell_single()
@@ -381,13 +355,15 @@ class Reporter:
         channel.linger()
         self.flush()
         with self._lock:
-            channel.lost(len(self._cells) + len(self._risen) + len(self._single))
-            self._cells, self._risen, self._single = {}, {}, []  # and counted once
+            untold = [series for _, series in self._all() if not series.is_told()]
+            channel.lost(len(untold) + len(self._single))
+            self._single = []  # and counted once
+            for series in untold:
+                series.clear()
 
     def _has_more(self) -> bool:
-        return (bool(self._cells or self._risen or self._single)
-                or any(list(self._amounts.values())) or any(list(self._distributions.values()))
-                or any(values for values, _ in list(self._series.values())))
+        return bool(self._single) or any(series.pending or not series.is_told()
+                                         for _, series in self._all())
 
     def _pass(self) -> float | None:
         if not self._woken:  # what wakes us is told with what comes in the next second
