@@ -343,7 +343,7 @@ class Recorder(AgentEnd):
             "class Green(queue.SimpleQueue): pass\n"
             "queue.SimpleQueue = Green\n"
             "recorder.record_step_start_time(1)\n"
-            "print(type(recorder._journal._outbox._wake._queue).__name__)\n")
+            "print(type(recorder._journal._outbox._wakes).__name__)\n")
         self.assertEqual((done.stdout, done.stderr), ("Green\n", ""))
         self.assertEqual([one["step_count"] for one in self.lines(self.folder / "f")], [1])
 

@@ -478,7 +478,6 @@ class Watch:
     def _hook_loaders(self, module: ModuleType) -> None:
         iterator = module._BaseDataLoaderIter
         fetch = iterator.__next__
-        make = module.DataLoader.__iter__
         put, recorded, main, ident = self._put, self._journal, self._main, threading.get_ident
         evaluation, loading, computation = self._evaluation, _LOADING, self._computation
         told = 0.0  # when the last one ended that was told
@@ -541,18 +540,17 @@ class Watch:
                     self._preparing = True
                     put((_PREPARATION[0], (end,)))
 
-        def __iter__(mine: Any) -> Any:  # starts the loader's processes
-            if self._is_out():
-                return make(mine)
+        def begin(given: _Given) -> int | None:
             if not self._inside and ident() == main:
-                evaluation.look(getattr(mine, "dataset", None))
+                evaluation.look(getattr(given["self"], "dataset", None))
                 if evaluation.is_open:
-                    return make(mine)
-            with self._during(_LOADING):
-                return make(mine)
+                    return None
+            return -1
 
         self._replace(iterator, "__next__", __next__)
-        self._replace(module.DataLoader, "__iter__", __iter__)
+        # It starts the loader's processes.
+        self._replace(module.DataLoader, "__iter__",
+                      self._around(module.DataLoader.__iter__, _LOADING, ("self",), begin))
 
     def _hook_files(self, module: ModuleType) -> None:
         self._checkpoints.start()

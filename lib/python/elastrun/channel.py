@@ -40,15 +40,19 @@ def _packet(fields: dict[str, Any]) -> bytes:
 class Channel:
     """The connection of this process, made at the first message. Never blocks, never raises."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.dropped = 0
-        self._forget()
+    def __init__(self) -> None:
+        self.begin("")
         self._debt = outbox.duty(self._pay)
         # A forked child (a data loader, a pool) gets another connection: the agent tells
         # senders apart by the credentials of the connecting process.
         at_fork(self._forget)
         at_end(self.linger)
+
+    def begin(self, path: str) -> None:
+        """`path`: of the agent's socket; empty: there is none."""
+        self.path = path
+        self.dropped = 0
+        self._forget()
 
     def _forget(self) -> None:
         self._socket: socket.socket | None = None
@@ -61,7 +65,8 @@ class Channel:
         self._connecting = threading.Lock()  # a new one: another thread may have held the old
 
     def _connect(self) -> socket.socket | None:
-        if time.monotonic() < self._next_try or not self._connecting.acquire(blocking=False):
+        if (not self.path or time.monotonic() < self._next_try
+                or not self._connecting.acquire(blocking=False)):
             return None
         try:
             if self._socket is not None:  # another thread was faster
@@ -70,7 +75,7 @@ class Channel:
             try:
                 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 connection.setblocking(False)
-                connection.connect(self._path)
+                connection.connect(self.path)
             except OSError:  # not there, not listening, its queue is full, or no descriptor is left
                 if connection is not None:
                     connection.close()
@@ -84,7 +89,8 @@ class Channel:
         finally:
             self._connecting.release()
 
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
+        """Tells if an agent listens. Connects if that was not done yet."""
         return (self._socket or self._connect()) is not None
 
     def linger(self) -> None:
@@ -174,6 +180,9 @@ class Channel:
         return _OWED_SECONDS if self._owed else None
 
     def send_object(self, fields: dict[str, Any], surely: bool = False) -> bool:
+        """Sends a message. False: it is lost."""
+        if not self.path:
+            return False
         try:
             packet = _packet(fields)
         except (TypeError, ValueError, RecursionError):
@@ -183,6 +192,13 @@ class Channel:
             self.send_surely(packet)
             return True
         return self.send(packet)
+
+    def lost(self, count: int = 1) -> None:
+        """Counts what could not be told: nothing that a script says raises."""
+        if self.path:
+            self.dropped += count
+            if self._linger_until is not None:  # no later message takes it along
+                self.tell_dropped()
 
 
 _MOST = 1 << 63
@@ -220,27 +236,21 @@ def _plain(value: Any) -> Any:
         return text(value)
 
 
-def lost(count: int = 1) -> None:
-    """Counts what could not be told: nothing that a script says raises."""
-    if _channel is not None:
-        _channel.dropped += count
-        if _channel._linger_until is not None:  # no later message takes it along
-            _channel.tell_dropped()
-
-
 _ONLY_THIS_PACKET = {errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM}
 _from = b""
-_channel: Channel | None = None
-outbox = Outbox("outbox", lost)  # of all that goes to the agent
+_channel: Channel
+outbox = Outbox("outbox", lambda: _channel.lost())  # of all that goes to the agent
+_channel = Channel()
+is_connected, linger, lost = _channel.is_connected, _channel.linger, _channel.lost
+offer, send_object = _channel.offer, _channel.send_object
 
 
 def _begin() -> None:
-    global _from, _channel, _step, _phase
+    global _from, _step, _phase
     directory = os.environ.get("ELASTRUN_RUN_DIR", "")
     _from = _packet({"kind": "from", "directory": directory}) if directory else b""
-    path = os.environ.get("ELASTRUN_CHANNEL", "")
-    _channel = Channel(path) if path else None
-    _step, _phase = None, ("train", None)
+    _channel.begin(os.environ.get("ELASTRUN_CHANNEL", ""))
+    _step, _phase = None, _TRAIN
 
 
 # Of the hooks of --goodput auto, which do not tell what the script says itself: "step" or
@@ -265,7 +275,7 @@ def last_step() -> int | None:
 def step(number: int) -> None:
     """Training step `number` has ended. Say it on rank 0 at least."""
     global _step
-    if _channel is not None:
+    if _channel.path:
         try:
             packet = b'{"kind":"step","step":%d}' % number
             _step = whole(number)
@@ -274,7 +284,7 @@ def step(number: int) -> None:
             return
         if _by_hand is not None:
             _by_hand("step", _step)
-        if _bare:
+        if _phase[2]:
             _end_bare(_step)
         _channel.send(packet)
         if (mine := page()) is not None:
@@ -291,7 +301,7 @@ def whole(value: Any, least: int = 0) -> int:
 
 def checkpoint_done(step: int = -1) -> None:
     """A checkpoint that holds everything up to `step` is safe on disk; -1: everything so far."""
-    if _channel is not None:
+    if _channel.path:
         try:
             packet = b'{"kind":"checkpoint","step":%d}'
             packet % step  # refuses text
@@ -310,7 +320,7 @@ def metric(name: str, value: Any, group: str = "worker", step: int | None = None
     training step `step`; None: of the last one that this process has told by step(). `labels`,
     `unit`, `help`: as for elastrun.metrics.put_metric.
     """
-    if _channel is None:
+    if not _channel.path:
         return
     try:
         number, key = _number(value), (text(group), text(name))
@@ -334,26 +344,33 @@ def metric(name: str, value: Any, group: str = "worker", step: int | None = None
 
 def event(name: str, /, **attributes: Any) -> None:
     """Something happened. Attributes are text, numbers, booleans or None; others become text."""
-    if _channel is not None:
+    if _channel.path:
         send_event(name, attributes)
 
 
-_phase: tuple[str, float | None] = ("train", None)  # and until when it may last, time.monotonic()
-_bare = ""  # the phase that has begun and no block ends
+# Its name, until when it may last by time.monotonic(), and whether no block ends it.
+_phase: tuple[str, float | None, bool]
+_phase = _TRAIN = ("train", None, False)
 _bare_told = False
 
 
-class _Block(contextlib.ExitStack):
+class _Block:
+    def __init__(self, before: tuple[str, float | None, bool]) -> None:
+        self._before = before
+
     def __enter__(self) -> _Block:
-        global _bare
-        _bare = ""
-        return super().__enter__()
+        global _phase
+        _phase = (*_phase[:2], False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _enter(*self._before)
 
 
-def _enter(name: str, until: float | None) -> None:
+def _enter(name: str, until: float | None, is_bare: bool) -> None:
     global _phase
-    _phase = (name, until)
-    if _channel is not None:
+    _phase = (name, until, is_bare)
+    if _channel.path:
         fields: dict[str, Any] = {"kind": "phase", "phase": cut(name)}
         if until is not None:
             fields["at_most"] = _number(max(round(until - time.monotonic(), 3), 0.001))
@@ -365,8 +382,8 @@ def _enter(name: str, until: float | None) -> None:
 
 def _end_bare(step: int) -> None:
     """The agent ends it with the step: the work of that step has counted as the phase."""
-    global _phase, _bare, _bare_told
-    name, _bare, _phase = _bare, "", ("train", None)
+    global _phase, _bare_told
+    name, _phase = _phase[0], _TRAIN
     if not _bare_told:
         _bare_told = True
         import logging  # as json above
@@ -375,12 +392,6 @@ def _end_bare(step: int) -> None:
             "elastrun: phase(%r) had no end before step %d, whose time counts as %s: use "
             "`with elastrun.phase(%r):`, or call elastrun.phase('train') after it",
             name, step, name, name)
-
-
-def _restore(before: tuple[str, float | None], bare: str) -> None:
-    global _bare
-    _enter(*before)
-    _bare = bare
 
 
 def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContextManager[Any]:
@@ -394,26 +405,18 @@ def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContext
     phases of that name (elastrun-timers(7)). A step ends it, too, with a warning, as its time has
     counted as the phase.
     """
-    global _bare
-    before, was, until = _phase, _bare, None
+    block, until = _Block(_phase), None
     try:
         if at_most is not None and float(at_most) > 0:
             until = time.monotonic() + float(at_most)
     except Exception:
         lost()
     try:
-        _enter(text(name) or "train", until)
-        _bare = "" if _phase[0] == "train" else _phase[0]
+        said = text(name) or "train"
+        _enter(said, until, said != "train")
     except Exception:
         lost()
-    block = _Block()
-    block.callback(_restore, before, was)
     return block
-
-
-def send_object(fields: dict[str, Any], surely: bool = False) -> bool:
-    """Sends a message of another module. False: it is lost."""
-    return _channel is not None and _channel.send_object(fields, surely)
 
 
 def send_event(name: str, attributes: Mapping[str, Any], at: float | None = None) -> bool:
@@ -444,31 +447,15 @@ def send_event(name: str, attributes: Mapping[str, Any], at: float | None = None
     return send_object(fields)
 
 
-def offer(packet: bytes) -> bool:
-    """Sends it if that is possible now; what is not sent is not counted."""
-    return _channel is not None and _channel.offer(packet)
-
-
-def linger() -> None:
-    """Begins the end of this process."""
-    if _channel is not None:
-        _channel.linger()
-
-
 def is_configured() -> bool:
     """Tells if this process runs under an agent."""
-    return _channel is not None
-
-
-def is_connected() -> bool:
-    """Tells if an agent listens. Connects if that was not done yet."""
-    return _channel is not None and _channel.connected()
+    return bool(_channel.path)
 
 
 def agent_folder() -> str:
     """The folder of the program of this worker's agent; empty: it has none, or has gone."""
     with contextlib.suppress(OSError):  # of another user or container
-        peer = _channel and (_channel._socket or _channel._connect())
+        peer = _channel._socket or _channel._connect()
         if peer:
             pid = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED)
             return os.path.dirname(os.readlink(f"/proc/{pid}/exe"))
@@ -477,7 +464,7 @@ def agent_folder() -> str:
 
 def dropped() -> int:
     """The number of messages that were thrown away: no agent, or one that is behind."""
-    return 0 if _channel is None else _channel.dropped
+    return _channel.dropped
 
 
 at_begin(_begin)

@@ -7,12 +7,12 @@ import contextlib
 import itertools
 import json
 import os
-import queue
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from elastrun.outbox import Outbox
 
 _ATTRIBUTE = "user.elastrun.step"
 _ENDING = 1 << 16  # bytes: what torch.save writes ends with check sums of all
@@ -85,22 +85,25 @@ class CheckpointSteps:
         attempt = os.path.dirname(os.path.abspath(run_dir))
         self._path = os.path.join(os.path.dirname(attempt), "checkpoint_steps.json")
         self._steps: dict[str, int] = {}  # of this attempt and those before it, oldest first
-        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._work: collections.deque[Callable[[], None]] = collections.deque()
+        self._duty = Outbox("checkpoints").duty(self._do)
         self._read_already = False
         self._runs = False  # the thread
         self._patience = _PATIENCE
 
     def start(self) -> None:
-        self._work.put(self._read)
-        with contextlib.suppress(RuntimeError):  # no more threads: steps begin with 0
-            threading.Thread(target=self._run, name="elastrun-checkpoints", daemon=True).start()
-            self._runs = True
+        self._work.append(self._read)
+        self._runs = self._duty.wake()  # False, no more threads: steps begin with 0
 
-    def _run(self) -> None:
-        while True:
-            work = self._work.get()
+    def _do(self) -> None:
+        while self._work:
             with contextlib.suppress(Exception):  # a file that cannot be written, or is not a list
-                work()
+                self._work.popleft()()
+
+    def _add(self, work: Callable[[], None]) -> None:
+        self._work.append(work)
+        if self._runs:
+            self._duty.wake()
 
     def _read(self) -> None:
         try:
@@ -117,7 +120,7 @@ class CheckpointSteps:
             self.note(_inode(file), step)
 
     def note(self, key: str, step: int) -> None:
-        self._work.put(lambda: self._write(key, step))
+        self._add(lambda: self._write(key, step))
 
     def _write(self, key: str, step: int) -> None:
         self._steps.pop(key, None)  # the newest is the last
@@ -146,7 +149,7 @@ class CheckpointSteps:
 
     def flush(self, seconds: float) -> None:
         done: list[bool] = []
-        self._work.put(lambda: done.append(True))
+        self._add(lambda: done.append(True))
         self._wait(lambda: bool(done), seconds)
 
     def _wait(self, is_so: Callable[[], bool], seconds: float) -> None:

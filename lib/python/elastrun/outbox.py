@@ -13,6 +13,10 @@ import threading
 import time
 from collections.abc import Callable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import queue
+
 _BEHIND = -1  # what scripts have registered with multiprocessing comes first, mostly
 _AGAIN = 1.0  # seconds until what has failed is called again
 _begins: list[Callable[[], object]] = []
@@ -73,30 +77,6 @@ with contextlib.suppress(Exception):  # such a child imports us itself
         _await_end(_end)
 
 
-class _Wake:
-    """An event that a signal handler may set at any point of a set() of the same
-    thread, where an Event waits for itself. To be made when its thread is: gevent, which a script
-    may import later than us, replaces what both are made of, and else stands still.
-    """
-
-    def __init__(self) -> None:
-        import queue  # which takes as long as all this
-
-        self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._empty = queue.Empty
-
-    def set(self) -> None:
-        if self._queue.empty():
-            self._queue.put(None)
-
-    def wait(self, seconds: float | None) -> None:
-        """Until it is set, for so long at most; it is not set any more then."""
-        with contextlib.suppress(self._empty):
-            self._queue.get(True, seconds)
-            while True:
-                self._queue.get(False)
-
-
 class Duty:
     """Something that the thread of an outbox does when it is due. `call` returns in how many
     seconds it is due again; None: when it is woken."""
@@ -117,6 +97,10 @@ class Duty:
 class Outbox:
     """A thread that begins with the first duty, and sleeps while none is due. `failed` is called
     for a duty that raises, which is due again later.
+
+    A queue wakes it, which a signal handler may fill at any point of a put() of the same thread,
+    where an Event waits for itself. It is made when the thread is: gevent, which a script may
+    import later than us, replaces what both are made of, and else stands still.
     """
 
     def __init__(self, name: str, failed: Callable[[], object] = lambda: None) -> None:
@@ -128,7 +112,7 @@ class Outbox:
 
     def _forget(self) -> None:
         self._starting = threading.Lock()
-        self._wake: _Wake | None = None
+        self._wakes: queue.SimpleQueue[None] | None = None
         self._thread: threading.Thread | None = None
         self._is_busy = False
         for duty in self._duties:
@@ -151,8 +135,10 @@ class Outbox:
         if self._thread is None and self._starting.acquire(blocking=False):
             try:
                 if self._thread is None:
-                    self._wake = _Wake()
-                    thread = threading.Thread(target=self._run, args=(self._wake,),
+                    import queue  # which takes as long as all this
+
+                    self._wakes = queue.SimpleQueue()
+                    thread = threading.Thread(target=self._run, args=(self._wakes, queue.Empty),
                                               name=f"elastrun-{self._name}", daemon=True)
                     thread.start()
                     self._thread = thread
@@ -160,12 +146,12 @@ class Outbox:
                 return False
             finally:
                 self._starting.release()
-        if self._wake is not None:
-            self._wake.set()
+        if self._wakes is not None and self._wakes.empty():
+            self._wakes.put(None)
         return True
 
-    def _run(self, wake: _Wake) -> None:
-        while wake is self._wake:  # a forked child has another one, and not this thread
+    def _run(self, wakes: queue.SimpleQueue[None], empty: type[Exception]) -> None:
+        while wakes is self._wakes:  # a forked child has another one, and not this thread
             self._is_busy = True
             for duty in self._duties:
                 if duty.woken or duty.due <= time.monotonic():
@@ -173,7 +159,10 @@ class Outbox:
                     self._do(duty)
             self._is_busy = False
             due = min(0.0 if duty.woken else duty.due for duty in self._duties)
-            wake.wait(None if due == math.inf else max(due - time.monotonic(), 0.001))
+            with contextlib.suppress(empty):
+                wakes.get(True, None if due == math.inf else max(due - time.monotonic(), 0.001))
+                while True:
+                    wakes.get(False)
 
     def _do(self, duty: Duty) -> None:
         try:
