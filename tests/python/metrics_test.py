@@ -457,6 +457,18 @@ class Agent(AgentEnd):
         labels = {value for one in packets for value in one.get("labels", {}).values()}
         self.assertEqual(labels, {"\u5c42" * 85})  # 255 bytes
 
+    def test_a_series_that_is_too_long_for_a_packet_keeps_no_other_from_the_agent(self) -> None:
+        packets = self.run_worker(
+            "import faulthandler\n"
+            "faulthandler.dump_traceback_later(30, exit=True)\n"
+            + HELD +
+            "    elastrun.metrics.put_metric('long', 1, 'g', labels={\n"
+            "        chr(0x4e00 + i) + '\u5c42' * 84: '\u5c42' * 85 for i in range(16)})\n"
+            "    elastrun.metrics.put_metric('short', 2, 'g')\n",
+            ELASTRUN_SAMPLES="1000")
+        names = [row[1] for one in packets if one["kind"] == "samples" for row in one["series"]]
+        self.assertEqual(names[-1], "short")
+
     def test_a_histogram_of_nan_alone_takes_no_other_kinds_place(self) -> None:
         packets = self.run_worker(
             HELD +

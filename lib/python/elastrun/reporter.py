@@ -4,6 +4,7 @@ each series, however many samples it had. The last values go into the page at on
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -208,9 +209,10 @@ class Reporter:
 
     def _put_single(self, key: Key, value: Any) -> None:
         """Takes put's place where a sink shows samples one by one."""
-        try:
+        with contextlib.suppress(Exception):  # no number or name: put() counts it
             value = float(value)
             if len(self._single) < self._most_single:
+                key = _clean(key)
                 series = self._series.get(key)
                 step = None if series is None else series.of_step
                 self._single.append((_now(), key, value, channel._step if step is None else step))
@@ -218,8 +220,6 @@ class Reporter:
                 more = self._more
                 group = key[0] if key[0] in more or len(more) < _MOST_GROUPS else "worker"
                 more[group] = more.get(group, 0) + 1
-        except Exception:  # no number or name: put() counts it
-            pass
         Reporter.put(self, key, value)
 
     def _add(self, where: dict[Key, Series], key: Key) -> Series:
@@ -314,25 +314,19 @@ class Reporter:
             series: dict[Key, int] = {}
             names: list[list[Any]] = []
             rows: list[list[Any]] = []
-            size = taken = 0
+            size = 0
             for at, key, value, step in some:
                 if key not in series:
-                    try:
-                        row = self._series_row(key)
-                    except Exception:  # no name: counted where it was put
-                        taken += 1
-                        continue
-                    size += len(json.dumps(row)) + 40
                     series[key] = len(names)
-                    names.append(row)
+                    names.append(self._series_row(key))
+                    size += len(json.dumps(names[-1])) + 40
                 size += 60
-                if size > _MOST_OF_PACKET:
+                if rows and size > _MOST_OF_PACKET:
                     break
                 told: list[Any] = [series[key], round(at, 6), _short(value)]
                 rows.append(told if step is None else [*told, step])
-                taken += 1
             fields: dict[str, Any] = {"kind": "samples", "series": names, "samples": rows}
-            last = taken == len(some)
+            last = len(rows) == len(some)
             more = self._more
             if more and last:
                 fields["suppressed"] = {channel.text(group): count
@@ -341,12 +335,11 @@ class Reporter:
             if not channel.offer(json.dumps(fields, separators=(",", ":")).encode()):
                 self._more = more
                 return
-            del self._single[:taken]
+            del self._single[:len(rows)]
             if last:
                 return
 
     def _series_row(self, key: Key) -> list[Any]:
-        key = _clean(key)
         unit, help = self._meanings.get(key, ("", ""))
         row: list[Any] = [key[0], key[1], dict(key[2]) if len(key) > 2 else {}, unit, help]
         return row if unit or help else row[:3] if len(key) > 2 else row[:2]
