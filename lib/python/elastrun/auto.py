@@ -203,8 +203,9 @@ class Watch:
         self._computation = Computation(
             self._put, lambda: bool(self._first or self._evaluation.is_open
                                     or self._is_elsewhere()))
-        self._evaluation = Evaluation(self._put_next, self._is_elsewhere, self._trainer,
-                                      self._computation)
+        self._evaluation = Evaluation(
+            self._put_next, self._is_elsewhere, lambda: self._leader and self._leader(),
+            self._computation)
         self._compiling: Callable[[], bool] = bool  # Dynamo knows torch's, and traces no further
 
     def begin(self) -> None:
@@ -294,9 +295,6 @@ class Watch:
         if self._first:
             self._tell_first()
         self._put(entry)
-
-    def _trainer(self) -> Any:
-        return self._leader and self._leader()
 
     def _show_step(self) -> None:
         mine = page()

@@ -23,23 +23,18 @@ def _tell(name: str, module: ModuleType) -> None:
             logging.getLogger(__name__).warning("elastrun cannot use %s", name, exc_info=True)
 
 
-class _Busy(threading.local):
-    def __init__(self) -> None:
-        self.names: set[str] = set()  # that this thread is looking for
-
-
 class _Finder(MetaPathFinder):
     """Lets others find a module, and calls when it has been executed."""
 
     def __init__(self) -> None:
-        self._busy = _Busy()
+        self._busy: set[tuple[str, int]] = set()  # what is looked for, and by which thread
 
     def find_spec(self, fullname: str, path: Sequence[str] | None,
                   target: ModuleType | None = None) -> ModuleSpec | None:
-        busy = self._busy.names
-        if fullname not in _calls or fullname in busy:
+        mine = (fullname, threading.get_ident())
+        if fullname not in _calls or mine in self._busy:
             return None
-        busy.add(fullname)  # another finder that lets others find asks us in turn
+        self._busy.add(mine)  # another finder that lets others find asks us in turn
         try:
             for finder in sys.meta_path:
                 find = None if finder is self else getattr(finder, "find_spec", None)
@@ -49,7 +44,7 @@ class _Finder(MetaPathFinder):
                         _after_execution(spec.loader, fullname)
                     return spec
         finally:
-            busy.discard(fullname)
+            self._busy.discard(mine)
         return None
 
 

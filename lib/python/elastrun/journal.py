@@ -224,18 +224,20 @@ class Journal:
     def _drain(self) -> bool:
         while True:
             self._take()
-            lost = self.lost - self._told
-            if self._taken or lost:
-                count = self._fitting()
-                done = self.write(self._taken[:count], lost)
+            count, lost = len(self._taken), self.lost - self._told
+            if count or lost:
+                done = self.write(self._taken, lost)
                 if done is None:
                     return False
                 if self.beside is not None:
                     self.beside.lost += lost
                     for text in self._taken[:done]:
                         self.beside.put((text.replace("%", "%%"), ()))
-                if lost:
-                    self._tell_of_losses(lost)
+                if lost and self._told == 0:
+                    logging.getLogger("elastrun.goodput").warning(
+                        "%d entries about goodput are lost: they came faster than they could be "
+                        "written, or had no valid step or time", lost)
+                self._told += lost
                 self.last = self._taken[done - 1] if done else self.last
                 del self._taken[:done]
                 if done < count:
@@ -249,31 +251,19 @@ class Journal:
 
     def _take(self) -> None:
         self._settle()
-        try:
+        size = sum(map(len, self._taken))
+        with contextlib.suppress(IndexError):
             while self._task is None and len(self._taken) < _AT_ONCE:
                 entry = self.waiting.popleft()
                 if callable(entry):
                     self._task = entry
-                else:
-                    self._taken.append(entry[0] % entry[1])
-        except IndexError:
-            pass
-
-    def _fitting(self) -> int:
-        size = count = 0
-        for text in self._taken:
-            size += 4 * len(text)  # at most, as UTF-8
-            if count and size > _LONGEST_PACKET:
-                break
-            count += 1
-        return count
-
-    def _tell_of_losses(self, lost: int) -> None:
-        if self._told == 0:
-            logging.getLogger("elastrun.goodput").warning(
-                "%d entries about goodput are lost: they came faster than they could be written, "
-                "or had no valid step or time", lost)
-        self._told += lost
+                    return
+                text = entry[0] % entry[1]
+                size += len(text)
+                if self._taken and 4 * size > _LONGEST_PACKET:  # at most, as UTF-8
+                    self.waiting.appendleft(entry)
+                    return
+                self._taken.append(text)
 
     def _pass(self) -> float | None:
         self._in_vain = 0 if self.waiting else self._in_vain + 1

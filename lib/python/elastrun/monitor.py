@@ -359,17 +359,19 @@ StatType = Aggregation  # in RFC-0018
 
 _RANKS = {Aggregation.P50: 0.5, Aggregation.P90: 0.9, Aggregation.P95: 0.95,
           Aggregation.P99: 0.99, Aggregation.P999: 0.999}
+_SKETCHED = {*_RANKS, Aggregation.HISTOGRAM}
 
 
 class _Window:
     """A summary of values of one name."""
 
-    def __init__(self, sketch: bool, spread: bool) -> None:
+    def __init__(self, chosen: tuple[Aggregation, ...]) -> None:
+        self.chosen = chosen
         self.count = 0
         self.last = self.total = self.mean = self.squares = 0.0
         self.smallest = self.largest = 0.0
-        self.sketch = Sketch() if sketch else None
-        self._more = sketch or spread  # than sums
+        self.sketch = None if _SKETCHED.isdisjoint(chosen) else Sketch()
+        self._more = self.sketch is not None or Aggregation.STDDEV in chosen  # than sums
 
     def add(self, number: float) -> None:
         self.last = number
@@ -414,12 +416,6 @@ class _Window:
             return json.dumps([[float(f"{end:.6g}"), count] for end, count in self.buckets()],
                               separators=(",", ":"))
         return self.get(aggregation)
-
-
-def _parts(chosen: Iterable[Aggregation]) -> tuple[bool, bool]:
-    """The arguments of a _Window."""
-    return (any(one in _RANKS or one is Aggregation.HISTOGRAM for one in chosen),
-            Aggregation.STDDEV in chosen)
 
 
 _GRACE = 1.0  # seconds that the end of the process waits for handlers at most
@@ -503,7 +499,6 @@ class Stat:
         self._most = most
         self._callbacks: tuple[Callable[[], float], ...] = ()
         self._taps: tuple[_Window, ...] = ()  # of collectors
-        self._parts = _parts(chosen)
         self._id = 0
         self._until = -1.0  # the end of that window; before now: unknown
         self._observed = -math.inf
@@ -515,7 +510,7 @@ class Stat:
         values of the open window are the parent's to tell.
         """
         self._lock = threading.RLock()
-        self._open = _Window(*self._parts)
+        self._open = _Window(self.aggregations)
         self._full = False
 
     @contextlib.contextmanager
@@ -590,7 +585,7 @@ class Stat:
         """Under the lock: the window that is over, if it had values, or is to be told without; one
         that was full has been told.
         """
-        over, self._open = self._open, _Window(*self._parts)
+        over, self._open = self._open, _Window(self.aggregations)
         (began, self._id), (full, self._full) = (self._id, to), (self._full, False)
         if over.count == 0:
             return over if self._tells_empty and began != 0 and not full else None
@@ -698,7 +693,7 @@ class Collector:
         global _collectors
         self._pattern = pattern
         self._instead = dict(aggregations or {})
-        self._seen: dict[str, tuple[tuple[Aggregation, ...], _Window]] = {}
+        self._seen: dict[str, _Window] = {}
         with _change:
             _collectors = (*map(weakref.ref, _collectors_alive()), weakref.ref(self))
         for stat in _living():
@@ -708,10 +703,9 @@ class Collector:
         if not fnmatchcase(stat.name, self._pattern):
             return
         with stat._lock:
-            chosen = next((tuple(given) for name, given in self._instead.items()
-                           if fnmatchcase(stat.name, name)), stat.aggregations)
-            _, window = self._seen.get(stat.name) or (chosen, _Window(*_parts(chosen)))
-            self._seen[stat.name] = (chosen, window)
+            window = self._seen.setdefault(stat.name, _Window(next(
+                (tuple(given) for name, given in self._instead.items()
+                 if fnmatchcase(stat.name, name)), stat.aggregations)))
             if not any(tap is window for tap in stat._taps):
                 stat._taps = (*stat._taps, window)
 
@@ -725,9 +719,9 @@ class Collector:
             if stat.name in self._seen:
                 stat._ask()
         told: dict[str, float] = {}
-        for name, (chosen, window) in sorted(self._seen.items()):
+        for name, window in sorted(self._seen.items()):
             told[f"{name}.count"] = float(window.count)
-            for one in chosen:
+            for one in window.chosen:
                 if window.count or one is Aggregation.SUM:
                     told[f"{name}.{one.value}"] = window.get(one)
         return told
@@ -736,20 +730,18 @@ class Collector:
         """The values added to that Stat since reset(), if HISTOGRAM or a percentile is chosen: the
         end of each bucket (2.2 % wide) and how many are in it; empty for one unknown.
         """
-        seen = self._seen.get(name)
-        return [] if seen is None else seen[1].buckets()
+        return self._seen[name].buckets() if name in self._seen else []
 
     def reset(self) -> None:
         """Forgets what was added, not which Stats there are."""
-        for name, (chosen, window) in list(self._seen.items()):
+        for name, window in list(self._seen.items()):
             stat = _stats.get(name)
             if stat is None:  # it has ended, and has been reported
                 del self._seen[name]
                 continue
-            fresh = _Window(*_parts(chosen))
             with stat._lock:
+                fresh = self._seen[name] = _Window(window.chosen)
                 stat._taps = (*(tap for tap in stat._taps if tap is not window), fresh)
-                self._seen[name] = (chosen, fresh)
 
 
 _collectors: tuple[weakref.ref[Collector], ...] = ()  # replaced, never changed

@@ -182,31 +182,29 @@ def _open(path: str) -> Page | None:
     return Page(mapping)
 
 
-_path = ""
+_path = ""  # of a page that was not asked for yet
 _page: Page | None = None
-_looked = True
 
 
 def page() -> Page | None:
     """The page of this process, opened when first asked for."""
-    global _page, _looked
-    if not _looked:
-        _looked = True
-        _page = _open(_path)
+    global _path, _page
+    if _path:
+        path, _path = _path, ""
+        _page = _open(path)
     return _page
 
 
 def _forget() -> None:
-    global _page, _looked, _saves_by
-    _page, _looked, _saves_by = None, True, None
+    global _path, _page, _saves_by
+    _path, _page, _saves_by = "", None, None
 
 
 def _begin() -> None:
-    global _path, _page, _looked, _saves_by
+    global _path
+    _forget()
     _path = os.environ.get("ELASTRUN_PAGE", "")
-    _page, _looked, _saves_by = None, not _path, None
     if _path:
-        at_fork(_forget)
         _tell_import()
     if os.environ.get("ELASTRUN_PREEMPT_SIGNALS"):
         _ignore(os.environ["ELASTRUN_PREEMPT_SIGNALS"])
@@ -237,3 +235,4 @@ def _ignore(names: str) -> None:
 
 
 at_begin(_begin)
+at_fork(_forget)
