@@ -176,8 +176,9 @@ class GoodputMonitor:
 
     def _put(self, name: str, value: float, unit: str, dotted: str = "", **labels: str) -> None:
         """`dotted`: the name for handlers, which know no labels."""
-        if metrics._reporter is not None:
-            metrics._put(_GROUP, self._prefix + name, value, None, (labels, unit, ""))
+        if (mine := metrics._reporter) is not None and (
+                key := mine.key(_GROUP, self._prefix + name, labels, unit, "")) is not None:
+            mine.put(key, value)
         if metrics._handled:
             metrics._emit(_GROUP, self._prefix + (dotted or name), value)
 

@@ -24,7 +24,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Optional, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from elastrun import reporter
 from elastrun.outbox import at_begin
@@ -76,13 +76,11 @@ ConsoleMetricsHandler = ConsoleMetricHandler
 NullMetricsHandler = NullMetricHandler
 
 _reporter: reporter.Reporter | None = None
-_tell: Callable[[reporter.Key, Any], object] | None = None
 
 
 def _begin() -> None:
-    global _reporter, _tell
+    global _reporter
     _reporter = reporter.reporter()
-    _tell = None if _reporter is None else _reporter.put
 
 
 at_begin(_begin)
@@ -135,25 +133,16 @@ def put_metric(metric_name: str, metric_value: float, metric_group: str = "torch
     unit        UCUM: "s", "By", "1", "{token}"
     help        one sentence. The first unit and the first help of a name count
     """
-    if _tell is not None:
+    if _reporter is not None:
         if step is None and labels is None and not unit and not help:
-            _tell((metric_group, metric_name), metric_value)
-        else:
-            _put(metric_group, metric_name, metric_value, step, (labels, unit, help))
+            _reporter.put((metric_group, metric_name), metric_value)
+        elif (key := _reporter.key(metric_group, metric_name, labels, unit, help)) is not None:
+            if step is None:
+                _reporter.put(key, metric_value)
+            else:
+                _reporter.put_at(key, metric_value, step)
     if _handled:
         _emit(metric_group, metric_name, metric_value)
-
-
-_Said = tuple[Optional[Mapping[str, object]], str, str]  # labels, unit and help
-
-
-def _put(group: str, name: str, value: float, step: int | None, said: _Said) -> None:
-    if _reporter is None or (key := _reporter.key(group, name, *said)) is None:
-        return
-    if step is None:
-        _reporter.put(key, value)
-    else:
-        _reporter.put_at(key, value, step)
 
 
 def count_metric(metric_name: str, amount: float = 1, metric_group: str = "torchelastic", *,
@@ -200,8 +189,8 @@ class MetricStream:
 
     def add_value(self, metric_name: str, metric_value: float) -> None:
         global _failures
-        if _tell is not None:
-            _tell((self.group_name, metric_name), metric_value)
+        if _reporter is not None:
+            _reporter.put((self.group_name, metric_name), metric_value)
         try:
             self.handler.emit(
                 MetricData(time.time(), self.group_name, metric_name, metric_value))
