@@ -31,8 +31,7 @@ from typing import Any, Optional
 from elastrun import channel, journal
 from elastrun.checkpoint_steps import (BY_HAND, DONE, NO_MARK, CheckpointSteps, holds_optimizer,
                                        is_checkpoint, steps_told)
-from elastrun.computation import Computation
-from elastrun.evaluation import Evaluation
+from elastrun.computation import Computation, Evaluation
 from elastrun.imports import after_import
 from elastrun.page import page
 
@@ -221,7 +220,6 @@ class Watch:
                 module, "init_process_group", self._around(module.init_process_group, _INIT)))
             after_import("torch.utils.data.dataloader", self._hook_loaders)
             after_import("torch.nn.modules.module", self._evaluation.hook_modules)
-            after_import("torch.nn.modules.module", self._computation.hook_modules)
             after_import("torch.autograd", self._computation.hook_backward)
         after_import("torch.serialization", self._hook_files)
         after_import("safetensors.torch", self._hook_safetensors)
