@@ -222,7 +222,8 @@ class Watch:
             after_import("torch.nn.modules.module", self._evaluation.hook_modules)
             after_import("torch.autograd", self._computation.hook_backward)
         after_import("torch.serialization", self._hook_files)
-        after_import("safetensors.torch", self._hook_safetensors)
+        after_import("safetensors.torch", lambda module: self._hook_save_and_load(
+            module, ("save_file", "load_file"), ("tensors", "filename")))
         after_import("torch.distributed.checkpoint.state_dict_saver", self._hook_saver)
         after_import("torch.distributed.checkpoint.state_dict_loader", self._hook_loader)
         self._hook_frameworks()
@@ -290,8 +291,7 @@ class Watch:
         return bool(phases) and phases != {journal.LOADING}
 
     def _put_next(self, entry: journal.Entry) -> None:
-        if self._first:
-            self._tell_first()
+        self._tell_first()
         self._put(entry)
 
     def _show_step(self) -> None:
@@ -317,9 +317,7 @@ class Watch:
         state_dict, load_state_dict = module.Optimizer.state_dict, module.Optimizer.load_state_dict
 
         def noted(mine: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_out():
-                return state_dict(mine, *args, **kwargs)
-            if self._leader is not None and self._leader() is mine:
+            if not self._is_out() and self._leader is not None and self._leader() is mine:
                 self._snapshot = self._done()
             return state_dict(mine, *args, **kwargs)
 
@@ -551,9 +549,6 @@ class Watch:
     def _hook_files(self, module: ModuleType) -> None:
         self._checkpoints.start()
         self._hook_save_and_load(module, ("save", "load"), ("obj", "f"))
-
-    def _hook_safetensors(self, module: ModuleType) -> None:
-        self._hook_save_and_load(module, ("save_file", "load_file"), ("tensors", "filename"))
 
     def _hook_save_and_load(self, module: ModuleType, functions: tuple[str, str],
                             names: tuple[str, str]) -> None:

@@ -79,16 +79,17 @@ with contextlib.suppress(Exception):  # such a child imports us itself
 
 class Duty:
     """Something that the thread of an outbox does when it is due. `call` returns in how many
-    seconds it is due again; None: when it is woken."""
+    seconds it is due again; None: `delay` seconds after it is woken."""
 
-    def __init__(self, outbox: Outbox, call: Callable[[], float | None]) -> None:
+    def __init__(self, outbox: Outbox, call: Callable[[], float | None], delay: float) -> None:
         self.outbox = outbox
         self.call = call
+        self.delay = delay
         self.due = math.inf  # time.monotonic(); written by the thread alone
         self.woken = False
 
     def wake(self) -> bool:
-        """Makes it due now; a signal handler may call it at any point. False: there can be no more
+        """Makes it due; a signal handler may call it at any point. False: there can be no more
         threads, or the interpreter ends."""
         self.woken = True
         return self.outbox.wake()
@@ -118,8 +119,8 @@ class Outbox:
         for duty in self._duties:
             duty.due, duty.woken = math.inf, False
 
-    def duty(self, call: Callable[[], float | None]) -> Duty:
-        self._duties.append(Duty(self, call))
+    def duty(self, call: Callable[[], float | None], delay: float = 0) -> Duty:
+        self._duties.append(Duty(self, call, delay))
         return self._duties[-1]
 
     def is_alive(self) -> bool:
@@ -154,8 +155,10 @@ class Outbox:
         while wakes is self._wakes:  # a forked child has another one, and not this thread
             self._is_busy = True
             for duty in self._duties:
-                if duty.woken or duty.due <= time.monotonic():
+                if duty.woken:
                     duty.woken = False  # first: who wakes it meanwhile wants another call
+                    duty.due = min(duty.due, time.monotonic() + duty.delay)
+                if duty.due <= time.monotonic():
                     self._do(duty)
             self._is_busy = False
             due = min(0.0 if duty.woken else duty.due for duty in self._duties)

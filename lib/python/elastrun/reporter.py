@@ -132,7 +132,7 @@ class Reporter:
         self._most_single = single
         # The unit and the help of series for which these were given, by key.
         self._meanings: dict[Key, tuple[str, str]] = {}
-        self._duty = channel.outbox.duty(self._pass)
+        self._duty = channel.outbox.duty(self._pass, _INTERVAL)
         self._forget()
         at_fork(self._forget)
         at_end(self._finish)
@@ -149,7 +149,6 @@ class Reporter:
         self._more: dict[str, int] = {}
         self._lock = threading.RLock()  # a signal handler may report, too
         self._asleep = True
-        self._woken = False
         self._page = page.page()
         if self._page is not None:
             self._words, self._numbers = self._page.words, self._page.numbers
@@ -359,17 +358,11 @@ class Reporter:
                                          for _, series in self._all())
 
     def _pass(self) -> float | None:
-        if not self._woken:  # what wakes us is told with what comes in the next second
-            self._woken = True
-            return _INTERVAL
         self.flush()
-        if self._has_more():
-            return _INTERVAL
-        self._asleep, self._woken = True, False
-        if self._has_more():
-            self._asleep, self._woken = False, True  # it did not wake us
-            return _INTERVAL
-        return None
+        self._asleep = not self._has_more()
+        if self._asleep and self._has_more():
+            self._asleep = False  # it did not wake us
+        return None if self._asleep else _INTERVAL
 
 
 _now = time.time
