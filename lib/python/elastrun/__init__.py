@@ -64,11 +64,10 @@ __all__ = ["bridge", "checkpoint_done", "control_plane", "dropped", "event", "ev
 
 def __getattr__(name: str) -> Any:
     """Modules that not every worker needs are imported when they are first used."""
-    if name in ("bridge", "control_plane", "events", "goodput", "measurement", "metrics", "monitor",
-                "monitoring", "telemetry"):
-        return importlib.import_module(f"elastrun.{name}")
     if name == "notebook_launcher":
         return importlib.import_module("elastrun.notebook").notebook_launcher
+    if name in __all__:  # and not here yet
+        return importlib.import_module(f"elastrun.{name}")
     raise AttributeError(f"module 'elastrun' has no attribute '{name}'")
 
 

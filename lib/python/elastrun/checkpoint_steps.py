@@ -98,12 +98,8 @@ class CheckpointSteps:
     def _do(self) -> None:
         while self._work:
             with contextlib.suppress(Exception):  # a file that cannot be written, or is not a list
-                self._work.popleft()()
-
-    def _add(self, work: Callable[[], None]) -> None:
-        self._work.append(work)
-        if self._runs:
-            self._duty.wake()
+                self._work[0]()
+            self._work.popleft()  # now: it is done
 
     def _read(self) -> None:
         try:
@@ -120,7 +116,9 @@ class CheckpointSteps:
             self.note(_inode(file), step)
 
     def note(self, key: str, step: int) -> None:
-        self._add(lambda: self._write(key, step))
+        self._work.append(lambda: self._write(key, step))
+        if self._runs:
+            self._duty.wake()
 
     def _write(self, key: str, step: int) -> None:
         self._steps.pop(key, None)  # the newest is the last
@@ -148,9 +146,7 @@ class CheckpointSteps:
         return self._steps.get(key)
 
     def flush(self, seconds: float) -> None:
-        done: list[bool] = []
-        self._add(lambda: done.append(True))
-        self._wait(lambda: bool(done), seconds)
+        self._wait(lambda: not self._work, seconds)
 
     def _wait(self, is_so: Callable[[], bool], seconds: float) -> None:
         """For the thread, if there is one."""
