@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,9 @@ import time
 import uuid
 from collections import Counter
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
+from harness import alive_with, end_all, stat_of  # noqa: E402
 
 WORKERS, PROCESSES_OF_A_WORKER = 3, 3
 LIMIT = 20.0  # seconds to be gone; how long it took is printed, so that a slow case is seen
@@ -32,20 +34,7 @@ exec sleep 1000
 
 def alive(mark: str) -> dict[int, int]:
     """Processes of the round that are no zombies, each with its parent."""
-    found = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            if mark.encode() not in Path(f"/proc/{entry}/environ").read_bytes():
-                continue
-            stat = Path(f"/proc/{entry}/stat").read_text()
-        except OSError:
-            continue
-        fields = stat[stat.rindex(")") + 2:].split()
-        if fields[0] not in "ZX":
-            found[int(entry)] = int(fields[1])
-    return found
+    return {pid: int(stat[1]) for pid in alive_with(mark) if (stat := stat_of(pid))}
 
 
 def sockets(pids: dict[int, int]) -> set[str]:
@@ -86,13 +75,6 @@ def same_program(pid: int, program: str) -> bool:
         return os.path.samefile(f"/proc/{pid}/exe", program)
     except OSError:
         return False
-
-
-def kill(pid: int, number: int = signal.SIGKILL) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 class Round:
@@ -150,11 +132,11 @@ class Round:
             # With the agent and the guardian both gone at once, nobody is left to clean up.
             if pid == 0 or {kind, *killed} >= {"agent", "guardian"}:
                 continue
-            kill(pid)
+            end_all([pid])
             killed.append(kind)
             time.sleep(self.dice.random() * 0.02)
         if not {"agent", "guardian"} & set(killed):
-            kill(self.launcher.pid, signal.SIGTERM)
+            self.launcher.terminate()
         return killed
 
     def left(self) -> list[str]:
@@ -178,8 +160,7 @@ class Round:
 
     def close(self) -> str:
         while found := alive(self.mark):
-            for pid in found:
-                kill(pid)
+            end_all(found)
             time.sleep(0.01)
         self.launcher.wait()
         self.errors.seek(0)

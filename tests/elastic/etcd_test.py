@@ -75,8 +75,7 @@ class Etcd(Elected):
         self.go_on(*jobs)
 
     def is_refused(self, why: str, conf: str = "") -> None:
-        job = self.agent("2", *SAY, conf=f"{self.conf},join_timeout=10{conf}")
-        self.assertEqual(job.end(), 1, job.errors())
+        job = self.agent("2", *SAY, conf=f"{self.conf},join_timeout=10{conf}").ended(1)
         self.assertRegex(job.errors(), why)
         self.assertEqual(job.output(), "")
 

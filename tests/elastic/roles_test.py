@@ -59,9 +59,7 @@ class Roles(Elastic):
         return [json.loads(next(job.folder.glob("report*.json")).read_text()) for job in jobs]
 
     def records(self, job: Job, name: str) -> list[dict]:
-        journal = next(job.folder.glob("logs/*/journal.jsonl"))
-        records = [json.loads(line) for line in journal.read_text().splitlines()]
-        return [one for one in records if one["name"] == name]
+        return [one for one in job.records() if one["name"] == name]
 
     def test_generators_that_fail_leave_the_trainers_alone(self) -> None:
         trainer, generator = self.pair(
@@ -144,15 +142,14 @@ class Roles(Elastic):
                 (["--role-restart=generator"], "does not say whom a role restarts"),
                 (["--role-restart=generator=alone"], "generator=alone.*\n.*expected ROLE=own"),
                 ([OWN, "--rdzv-backend=static"], "needs another rendezvous than static")):
-            with self.subTest(words), self.of_role("trainer", *words, *stub("exit=0")) as job:
-                self.assertEqual(job.end(), 2, job.errors())
+            with self.subTest(words), self.of_role("trainer", *words,
+                                                   *stub("exit=0")).ended(2) as job:
                 self.assertRegex(job.errors(), said)
         for text, said in (('[role.a]\nrestart = "x"', r"job.toml:2:\d+: role.a.restart is .*own"),
                            ('[role.a]\nstart = "own"', r"job.toml:2:\d+: unknown key 'start'"),
                            ("[role]\na = 1", r"job.toml:2:\d+: role.a is 1; .*\[role.a\]")):
             with self.subTest(text), self.of_role("trainer", "--config=job.toml", *stub("exit=0"),
-                                                files={"job.toml": text}) as job:
-                self.assertEqual(job.end(), 2, job.errors())
+                                                files={"job.toml": text}).ended(2) as job:
                 self.assertRegex(job.errors(), said)
 
     def test_agents_that_do_not_fit(self) -> None:

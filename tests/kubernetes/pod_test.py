@@ -130,8 +130,7 @@ class Trainer(Folder):
             self.assertEqual(job.end(), 0, job.errors())
 
     def test_the_reason_is_shown(self) -> None:
-        job = self.pod(1, "--dry-run", "--explain", "train.py")
-        self.assertEqual(job.end(), 0, job.errors())
+        job = self.pod(1, "--dry-run", "--explain", "train.py").ended()
         self.assertRegex(job.output(), r"rdzv-backend\s+c10d\s+PET_MASTER_ADDR.*Kubeflow")
 
 
@@ -250,8 +249,7 @@ class Progress(Folder):
     def test_a_controller_that_refuses_costs_the_job_nothing(self) -> None:
         (self.folder / "go").touch()
         with Controller(self.folder, status=403) as controller:
-            job = self.train(controller, TELLS % "")
-            self.assertEqual(job.end(), 0, job.errors())
+            job = self.train(controller, TELLS % "").ended()
             self.assertNotIn("progressPercentage", controller.told[-1][2])
             self.assertRegex(job.errors(), "(?m)kubeflow: localhost:.* answers with status 403$")
         gone = self.train(controller, TELLS % "")
@@ -265,8 +263,7 @@ class Progress(Folder):
             other.mkdir()
             with Controller(other) as stranger:
                 job = self.train(controller, TELLS % "", KUBEFLOW_TRAINER_SERVER_URL=(
-                    stranger.variables["KUBEFLOW_TRAINER_SERVER_URL"]))
-                self.assertEqual(job.end(), 0, job.errors())
+                    stranger.variables["KUBEFLOW_TRAINER_SERVER_URL"])).ended()
                 self.assertEqual(stranger.told, [])
                 self.assertIn("CERTIFICATE_VERIFY_FAILED", job.errors())
 

@@ -13,7 +13,8 @@ import socket
 from pathlib import Path
 
 import mistakes
-from launched import STUB, Case, main
+from harness import main
+from launched import STUB, Case
 
 # What no person should have to read: names of our libraries, types and exceptions.
 INNARDS = ("terminate called", "what():", "std::", "boost", "CLI::", "toml::", "Assertion",

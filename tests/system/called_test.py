@@ -8,18 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launched import ELASTRUN, LIMIT, STUB, Case, main
+from harness import main
+from launched import ELASTRUN, STUB, Case
 
 PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python"
 
 
 class Called(Case):
     def call(self, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run([str(w) for w in words], env=self.environment | env,
-                              capture_output=True, text=True, cwd=self.folder, timeout=LIMIT,
-                              stdin=subprocess.DEVNULL, check=False)
-        self.assertEqual(self.alive(), [], "something outlived elastrun")
-        return done
+        return self.run_words(*words, env=env)
 
     def environment_of_its_own(self) -> Path:
         """A folder bin with torchrun, a link, and a python3 that says so."""
@@ -87,9 +84,7 @@ class Called(Case):
     def test_windows_line_ends_are_named(self) -> None:
         for line, said in (("#!/bin/sh", "the kernel looks for '/bin/sh\\r'"),
                            ("#!/usr/bin/env sh", "ends in CR LF, as Windows writes it")):
-            script = self.folder / "x.sh"
-            script.write_text(line + "\r\necho no\r\n", newline="")
-            script.chmod(0o755)
+            self.write("x.sh", line + "\r\necho no\r\n")
             done = self.call(ELASTRUN, "--no-python", "./x.sh")
             self.assertEqual(done.returncode, 1)
             self.assertIn(said, done.stderr)

@@ -9,34 +9,37 @@ import resource
 import shutil
 import signal
 import subprocess
-import time
+import unittest
 from pathlib import Path
 
-from launched import ELASTRUN, LIMIT, STUB, Case, main, state_of
+from harness import main, wait_until
+from launched import ELASTRUN, STUB, Case, state_of
 
 UNUSED_USER = 61837
 
 
-def can_mount() -> bool:
-    return subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False) \
-        .returncode == 0
+CAN_MOUNT = subprocess.run(["unshare", "-m", "true"], capture_output=True,
+                           check=False).returncode == 0
+mounts = unittest.skipUnless(CAN_MOUNT, "mounting something in a namespace needs root")
 
 
 class Signals(Case):
     def test_a_stopped_worker_goes_on_when_continued(self) -> None:
         child = self.start_elastrun("--no-python", STUB, "pid", "stop", "say=on")
         pid = int(self.line_with(child.stdout, "pid ").split()[-1])
-        until = time.monotonic() + LIMIT
-        while state_of(pid) != "T":
-            self.assertLess(time.monotonic(), until, "the worker has not stopped")
-            time.sleep(0.01)
+        wait_until(lambda: state_of(pid) == "T", "the worker has stopped")
         self.assertIsNone(child.poll())
         os.kill(pid, signal.SIGCONT)
-        self.assertEqual(child.communicate(timeout=LIMIT)[0], "on\n")
-        self.assertEqual(child.returncode, 0)
+        self.assertEqual(self.ended(child, 0)[0], "on\n")
 
 
-class Outputs(Case):
+class Mounts(Case):
+    def unshared(self, script: str, *words: str, **more):
+        """Runs it in a mount namespace, with the program as $0 and the stub as $1."""
+        return self.run_words("unshare", "-m", "sh", "-c", script, ELASTRUN, STUB, *words, **more)
+
+
+class Outputs(Mounts):
     def test_an_answer_that_cannot_be_written_is_no_success(self) -> None:
         for words in (["--print-config"], ["--version"], ["--dry-run", "--no-python", "true"],
                       ["--explain", "--no-python", "true"]):
@@ -46,34 +49,29 @@ class Outputs(Case):
                 self.assertEqual(done.returncode, 1)
                 self.assertIn("cannot write to stdout: No space left on device", done.stderr)
 
+    @mounts
     def test_a_full_disk_does_not_end_the_job(self) -> None:
-        if not can_mount():
-            self.skipTest("mounting a small file system in a namespace needs root")
         (self.folder / "disk").mkdir()
         script = ('mount -t tmpfs -o size=64k none disk && '
                   '"$0" --tee 1 --log-dir disk/logs --no-python "$1" flood=300000 say=end')
         # Into a file: a pipe whose reader lags by 100 ms misses lines, on purpose.
         with open(self.folder / "shown", "w+", encoding="utf-8") as shown:
-            done = subprocess.run(["unshare", "-m", "sh", "-c", script, ELASTRUN, STUB], text=True,
-                                  env=self.environment, cwd=self.folder, stdout=shown,
-                                  stderr=subprocess.PIPE, timeout=LIMIT, check=False)
+            done = self.unshared(script, capture_output=False, stdout=shown,
+                                 stderr=subprocess.PIPE)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertTrue((self.folder / "shown").read_text().endswith("[default0]:end\n"))
         self.assertIn("No space left on device; what does not fit is dropped", done.stderr)
 
+    @mounts
     def test_files_that_are_mounted_alone_are_written(self) -> None:
-        if not can_mount():
-            self.skipTest("mounting a file in a namespace needs root")
         for name in ("report", "error"):  # what a container's runtime has mounted there
             (self.folder / name).touch()
             (self.folder / f"{name}.there").touch()
         script = ('mount --bind report report.there && mount --bind error error.there && '
                   'exec "$0" --report report.there --no-python "$1" "$2" exit=3')
         error = {"message": {"message": "boom", "extraInfo": {"timestamp": "1"}}}
-        done = subprocess.run(["unshare", "-m", "sh", "-c", script, ELASTRUN, STUB,
-                               "error=" + json.dumps(error)], text=True, capture_output=True,
-                              env=self.environment | {"TORCHELASTIC_ERROR_FILE": "error.there"},
-                              cwd=self.folder, timeout=LIMIT, check=False)
+        done = self.unshared(script, "error=" + json.dumps(error),
+                             env={"TORCHELASTIC_ERROR_FILE": "error.there"})
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertNotIn("cannot write", done.stderr)
         self.assertEqual(json.loads((self.folder / "report").read_text())["exit_code"], 1)
@@ -97,7 +95,7 @@ class Outputs(Case):
         self.assertIn("two", done.stderr)
 
 
-class Starts(Case):
+class Starts(Mounts):
     def test_a_start_that_fails_half_way_leaves_nobody(self) -> None:
         if os.geteuid() != 0:
             self.skipTest("a limit of processes for an unused user needs root")
@@ -107,18 +105,15 @@ class Starts(Case):
 
         def limit() -> None:  # for the guardian, the agent and four of the eight workers
             resource.setrlimit(resource.RLIMIT_NPROC, (6, 6))
-        done = subprocess.run([programs[0], "--nproc-per-node", "8", "--no-python", programs[1],
-                               "ignore=TERM", "stay"], env=self.environment, cwd=self.folder,
-                              user=UNUSED_USER, group=UNUSED_USER, extra_groups=[], text=True,
-                              preexec_fn=limit, capture_output=True, timeout=LIMIT, check=False)
-        self.assertEqual(self.alive(), [])
+        done = self.run_words(programs[0], "--nproc-per-node", "8", "--no-python", programs[1],
+                              "ignore=TERM", "stay", preexec_fn=limit, user=UNUSED_USER,
+                              group=UNUSED_USER, extra_groups=[])
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("the workers could not be started", done.stderr)
         self.assertIn("Resource temporarily unavailable", done.stderr)
 
+    @mounts
     def test_a_job_has_a_cgroup_of_its_own_and_removes_it(self) -> None:
-        if not can_mount():
-            self.skipTest("mounting cgroup2 in a namespace needs root")
         (self.folder / "cgroup").mkdir()
         script = ('mount -t cgroup2 none cgroup || exit 77; find cgroup -type d > before; '
                   '"$0" --shutdown-timeout 1 --no-python "$1" cgroup '
@@ -126,9 +121,7 @@ class Starts(Case):
                   '> out & '
                   'until grep -qs "^child " out || ! kill -0 $!; do sleep 0.02; done; : > go; '
                   'wait $!; code=$?; cat out; find cgroup -type d > after; exit $code')
-        done = subprocess.run(["unshare", "-m", "sh", "-c", script, ELASTRUN, STUB], text=True,
-                              env=self.environment, cwd=self.folder, capture_output=True,
-                              timeout=LIMIT, check=False)
+        done = self.unshared(script)
         if done.returncode == 77:
             self.skipTest("this kernel does not mount cgroup2: " + done.stderr)
         self.assertEqual(done.returncode, 0, done.stderr)

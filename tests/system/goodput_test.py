@@ -106,8 +106,7 @@ class Goodput(unittest.TestCase):
             elapsed, told = report["elapsed_s"], {"report": report["buckets_s"]["productive"]}
             [percent] = job.wait_for(r"^elastrun: goodput ([\d.]+) % of", path=job.err)
             told["summary"] = float(percent) / 100 * elapsed
-            for line in (job.folder / "records.jsonl").read_text().splitlines():
-                one = json.loads(line)
+            for one in job.records("records.jsonl"):
                 if one["name"] == "elastrun.goodput_time":
                     told["metric"] = one["window"]["aggregates"]["value"]
                 elif one["name"] == "elastrun.interval_goodput":

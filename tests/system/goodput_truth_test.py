@@ -186,15 +186,13 @@ class Truth(unittest.TestCase):
                                   ("before a failure", FEW, "before a failure"),
                                   ("saves beside steps", BESIDE, "")):
             with self.subTest(name):
-                job = self.start(script, HOW=how)
-                self.assertEqual(job.end(), 0, job.errors())
+                job = self.start(script, HOW=how).ended()
                 self.check_range(job)
 
     def test_a_gap_after_each_second_step_is_no_pace(self) -> None:
         for gap in (0.06, 0.09, 0.4):
             with self.subTest(gap):
-                job = self.start(GAPS, GAP=gap, EACH=2)
-                self.assertEqual(job.end(), 0, job.errors())
+                job = self.start(GAPS, GAP=gap, EACH=2).ended()
                 account = self.check_range(job)
                 share = self.spent(job)["productive"] / account["elapsed_s"]
                 self.assertAlmostEqual(account["goodput_at_least"], share, delta=0.03)
@@ -202,8 +200,7 @@ class Truth(unittest.TestCase):
     def test_a_save_is_the_time_from_its_step_to_its_checkpoint(self) -> None:
         for how in ("after", "before"):
             with self.subTest(how):
-                job = self.start(SAVES, HOW=how)
-                self.assertEqual(job.end(), 0, job.errors())
+                job = self.start(SAVES, HOW=how).ended()
                 account = self.check(job)
                 self.assertGreater(account["buckets_s"]["checkpoint"], 2.5)
                 self.assertAlmostEqual(account["mean_save_s"], 0.7, delta=0.1)
@@ -212,8 +209,7 @@ class Truth(unittest.TestCase):
         least = 1.0
         for gap in (0.3, 0.9, 1.3):
             with self.subTest(gap):
-                job = self.start(GAPS, GAP=gap, EACH=20)
-                self.assertEqual(job.end(), 0, job.errors())
+                job = self.start(GAPS, GAP=gap, EACH=20).ended()
                 account = self.check(job, "unexplained")
                 self.assertIsNone(account["goodput"])
                 share = self.spent(job)["productive"] / account["elapsed_s"]
@@ -223,8 +219,7 @@ class Truth(unittest.TestCase):
                 self.assertRegex(job.errors(), r"goodput between [\d.]+ % and [\d.]+ % of|^$")
 
     def test_long_steps_that_are_work_are_a_range_with_the_truth(self) -> None:
-        job = self.start(LONG)
-        self.assertEqual(job.end(), 0, job.errors())
+        job = self.start(LONG).ended()
         account = self.read(job)
         share = self.spent(job)["productive"] / account["elapsed_s"]
         self.assertEqual(account["buckets_s"]["stalled"], 0)
@@ -232,14 +227,12 @@ class Truth(unittest.TestCase):
         self.assertAlmostEqual(account["goodput_at_most"], share, delta=SHARE)
 
     def test_the_step_that_an_exception_ends_is_lost(self) -> None:
-        job = self.start(RECORDED)
-        self.assertEqual(job.end(), 0, job.errors())
+        job = self.start(RECORDED).ended()
         self.check(job)
         self.assertGreater(self.spent(job)["lost"], 0.8)
 
     def test_the_end_of_a_worker_that_fails_is_a_stage_of_its_restart(self) -> None:
-        job = self.start(EXIT)
-        self.assertEqual(job.end(), 0, job.errors())
+        job = self.start(EXIT).ended()
         account = self.check(job, "restart")
         [path] = account["restart_waterfall"]
         stages = path["stages_s"]

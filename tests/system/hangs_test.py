@@ -78,16 +78,13 @@ class Hangs(Standing):
             self.assertIn(part, "\n".join(hang["groups"][0]["stack"]))
         self.assertGreaterEqual(hang["standing_s"], 1)
         self.assertEqual(hang["verdict"], told)
-        journal, = job.folder.glob("logs/*/journal.jsonl")
-        events = [json.loads(line) for line in journal.read_text().splitlines()]
-        event, = (one for one in events if one["name"] == "job.hang")
+        event, = (one for one in job.records() if one["name"] == "job.hang")
         self.assertEqual(event["attributes"]["culprits"], "rank 1")
         self.assertEqual(job.report()["restarts"], 0)
 
     def test_on_hang_restart_spends_a_restart(self) -> None:
         job = self.start(STANDS, "--nproc-per-node=3", "--hang-timeout=1", "--on-hang=restart",
-                         "--max-restarts=1")
-        self.assertEqual(job.end(), 0, job.errors())
+                         "--max-restarts=1").ended()
         report = job.report()
         self.assertEqual(report["restarts"], 1)
         self.assertRegex(report["attempts"][0]["cause"]["text"], "^rank 1 hangs in wait_for")
@@ -96,9 +93,9 @@ class Hangs(Standing):
     def test_without_a_restart_left_the_job_fails_naming_the_culprit(self) -> None:
         for how in ("restart", "fail"):
             with self.subTest(how=how):
+                restarts = f"--max-restarts={int(how == 'fail')}"
                 job = self.start(STANDS, "--nproc-per-node=3", "--hang-timeout=1",
-                                 f"--on-hang={how}", f"--max-restarts={int(how == 'fail')}")
-                self.assertEqual(job.end(), 1, job.errors())
+                                 f"--on-hang={how}", restarts).ended(1)
                 report = job.report()
                 self.assertRegex(report["verdict"], "^rank 1 hangs in wait_for")
                 self.assertEqual((report["restarts"], report["culprit"]["rank"]), (0, 1))
@@ -110,8 +107,7 @@ class Hangs(Standing):
     def test_a_limit_that_counts_several_times_until_the_first_step_says_so(self) -> None:
         # Longer than an interpreter takes to import the package.
         job = self.start(TRAINS + "import elastrun\nload()\n", "--hang-timeout=3",
-                         "--on-hang=fail")
-        self.assertEqual(job.end(), 1, job.errors())
+                         "--on-hang=fail").ended(1)
         self.assertRegex(job.errors(), r"\n  note      until the first step it waits 5 times --h")
         self.assertNotIn("shows where a Python script stands", job.errors())
 
@@ -145,8 +141,7 @@ class Hangs(Standing):
                  "    time.sleep(0.1)\n"
         job = self.enterContext(Job(
             "--hang-timeout=1", "--on-hang=fail", "train.py", files={"train.py": script},
-            env={"PYTHON_EXEC": sys.executable}, stdout=subprocess.DEVNULL))
-        self.assertEqual(job.end(), 0, job.errors())
+            env={"PYTHON_EXEC": sys.executable}, stdout=subprocess.DEVNULL)).ended()
 
     def test_an_evaluation_between_steps_of_goodput_is_no_hang(self) -> None:
         # Hooks see no evaluation: its output shows that it goes on. A recorder tells of it.
@@ -232,8 +227,7 @@ class Hangs(Standing):
                            "    open('stepped', 'w').close()\n"
                            "    all_reduce()\n")
         job = self.start(script, "--nproc-per-node=2", "--hang-timeout=1", "--on-hang=restart",
-                         "--max-restarts=1")
-        self.assertEqual(job.end(), 0, job.errors())
+                         "--max-restarts=1").ended()
         late = r"rank 1 has been in the phase 'eval' since \S+, for \S+ m?s"
         self.assertRegex(job.errors(), late + ": this no longer excuses hangs of the job")
         hang, = job.report()["hangs"]
@@ -243,8 +237,7 @@ class Hangs(Standing):
     def test_a_slow_first_step_is_no_hang(self) -> None:
         for limit in ("auto", "2"):
             job = self.start("import elastrun, time\nprint('imported', flush=True)\ntime.sleep(4)\n"
-                             "elastrun.step(1)\n", f"--hang-timeout={limit}")
-            self.assertEqual(job.end(), 0, job.errors())
+                             "elastrun.step(1)\n", f"--hang-timeout={limit}").ended()
             self.assertEqual(job.report()["hangs"], [])
 
     def test_the_flight_recorder_is_asked_where_it_has_its_pipe(self) -> None:

@@ -8,6 +8,7 @@ they said, and only such are ever signalled.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -18,14 +19,20 @@ import tempfile
 import time
 import unittest
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 LIMIT = 60.0
-PROGRAM, STUB = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+PROGRAM, STUB = (Path(word).resolve() for word in (sys.argv + ["", ""])[1:3])
 CTL = PROGRAM.with_name("elastrunctl")
 PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")  # the workers' library
+
+
+# What no job of a test hears of: the settings of whoever runs the test.
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k == "ELASTRUN_TEST_FORKSERVER" or
+               not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC", "LOGLEVEL",
+                                 "NOTIFY_SOCKET"))} | {"OMP_NUM_THREADS": "1"}
 
 
 def main() -> None:
@@ -98,6 +105,12 @@ def alive_with(mark: str) -> set[int]:
     return found
 
 
+def end_all(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 class Job:
     """One run of elastrun. Use as a context: at its end nothing of the job is left alive."""
 
@@ -113,9 +126,7 @@ class Job:
         self.temporary.mkdir()
         self._mark = f"ELASTRUN_TEST_JOB={uuid.uuid4()}"
         name, value = self._mark.split("=")
-        keep = {k: v for k, v in os.environ.items()
-                if not k.startswith(("PET_", "ELASTRUN_")) or k == "ELASTRUN_TEST_FORKSERVER"}
-        keep |= {"TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1", name: value} | (env or {})
+        keep = ENVIRONMENT | {"TMPDIR": str(self.temporary), name: value} | (env or {})
         self.out, self.err = self.folder / "out", self.folder / "err"
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
@@ -130,11 +141,7 @@ class Job:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pid in self.alive():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        end_all(self.alive())
         self.process.wait()
         self._scratch.cleanup()
 
@@ -180,12 +187,27 @@ class Job:
         found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
         return found
 
+    def records(self, files: str = "logs/*/journal.jsonl") -> list[dict[str, Any]]:
+        """The JSON of each line of the one file of this pattern."""
+        (path,) = self.folder.glob(files)
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
     def end(self) -> int:
         """Waits for the end; the exit code, negative for a signal."""
         try:
             return self.process.wait(LIMIT)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running:\n{self.errors()}") from None
+
+    def ended(self, code: int = 0) -> Job:
+        """This job, once it has ended with that code: with Job(...).ended(1) as job."""
+        try:
+            found = self.end()
+            assert found == code, f"ended with {found}, not with {code}:\n{self.errors()}"
+        except BaseException:
+            self.__exit__()  # nobody else does so yet
+            raise
+        return self
 
     def nothing_left(self) -> None:
         wait_until(lambda: not self.alive(), "nothing of the job is alive")

@@ -32,6 +32,16 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1"
 """
 
 
+def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    finally:
+        connection.close()
+
+
 class Http(unittest.TestCase):
     def start(self, *options: str, script: str = STEPS, **env: str) -> Job:
         env = {"PYTHON_EXEC": sys.executable, "PYTHONPATH": PACKAGE,
@@ -42,18 +52,8 @@ class Http(unittest.TestCase):
         return int(job.wait_for(r"^elastrun: the job is shown at http://127\.0\.0\.1:(\d+)/$",
                                 path=job.err)[0])
 
-    def ask(self, port: int, path: str, method: str = "GET",
-            **headers: str) -> tuple[int, str, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
-        try:
-            connection.request(method, path, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.headers["Content-Type"], answer.read().decode()
-        finally:
-            connection.close()
-
     def status(self, port: int) -> dict:
-        return json.loads(self.ask(port, "/status")[2])
+        return json.loads(ask(port, "/status")[2])
 
     def test_the_status_follows_workers_steps_and_restarts(self) -> None:
         job = self.start("--http=0", "--nproc-per-node=2", "--max-restarts=2", "--rdzv-id=night")
@@ -83,8 +83,8 @@ class Http(unittest.TestCase):
         port = self.port(job)
         wait_until(lambda: self.status(port)["phase"] == "running", "the job runs")
         memory = re.compile(r'^process_memory_usage_bytes\{.*rank="1"\} [1-9]', re.M)
-        wait_until(lambda: memory.search(self.ask(port, "/metrics")[2]), "rank 1 has a program")
-        code, kind, text = self.ask(port, "/metrics")
+        wait_until(lambda: memory.search(ask(port, "/metrics")[2]), "rank 1 has a program")
+        code, kind, text = ask(port, "/metrics")
         self.assertEqual((code, kind), (200, "text/plain; version=0.0.4; charset=utf-8"))
         for pattern in (r'^target_info\{.*service_name="elastrun.agent"\} 1$',
                         r'^system_cpu_time_seconds_total\{cpu_mode="idle"\} [0-9.e+]+$',
@@ -103,7 +103,7 @@ class Http(unittest.TestCase):
             # The names of torchelastic's own metrics are in camelCase, in milliseconds.
             self.assertEqual([line for line in remarks if "Agent_" not in line], [])
             self.assertNotIn("no help text", "".join(remarks))
-        code, kind, text = self.ask(port, "/metrics",
+        code, kind, text = ask(port, "/metrics",
                                     Accept="application/openmetrics-text;version=1.0.0,*/*;q=0.1")
         self.assertEqual(kind, "application/openmetrics-text; version=1.0.0; charset=utf-8")
         self.assertTrue(text.endswith("# EOF\n"))
@@ -120,19 +120,19 @@ class Http(unittest.TestCase):
     def test_the_page_is_one_file_and_nothing_can_be_changed_by_it(self) -> None:
         job = self.start("--http=0")
         port = self.port(job)
-        code, kind, text = self.ask(port, "/")
+        code, kind, text = ask(port, "/")
         self.assertEqual((code, kind), (200, "text/html; charset=utf-8"))
         self.assertNotRegex(text, r"""(src|href)=["'](https?:)?//""")
         self.assertLess(len(text), 20_000)
-        self.assertEqual(self.ask(port, "/", "HEAD")[2], "")
+        self.assertEqual(ask(port, "/", "HEAD")[2], "")
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-            self.assertEqual(self.ask(port, "/status", method)[0], 405)
-        self.assertEqual(self.ask(port, "/../etc/passwd")[0], 404)
-        self.assertEqual(self.ask(port, "/status", Host="evil.example")[0], 403)
-        code, _, text = self.ask(port, "/healthz")
+            self.assertEqual(ask(port, "/status", method)[0], 405)
+        self.assertEqual(ask(port, "/../etc/passwd")[0], 404)
+        self.assertEqual(ask(port, "/status", Host="evil.example")[0], 403)
+        code, _, text = ask(port, "/healthz")
         self.assertEqual((code, json.loads(text)["status"]), (200, "ok"))
-        wait_until(lambda: self.ask(port, "/readyz")[0] == 200, "its workers run")
-        self.assertEqual(json.loads(self.ask(port, "/readyz")[2]),
+        wait_until(lambda: ask(port, "/readyz")[0] == 200, "its workers run")
+        self.assertEqual(json.loads(ask(port, "/readyz")[2]),
                          {"ready": True, "phase": "running"})
         (job.folder / "go").touch()
         self.assertEqual(job.end(), 0, job.errors())
@@ -141,8 +141,8 @@ class Http(unittest.TestCase):
         job = self.enterContext(Job("--http=0", "--nnodes=2", "--rdzv-backend=c10d",
                                     f"--rdzv-endpoint=localhost:{free_port()}", *stub("stay")))
         port = self.port(job)
-        self.assertEqual(self.ask(port, "/healthz")[0], 200)
-        code, _, text = self.ask(port, "/readyz")
+        self.assertEqual(ask(port, "/healthz")[0], 200)
+        code, _, text = ask(port, "/readyz")
         self.assertEqual((code, json.loads(text)["ready"]), (503, False))
 
     def test_events_begin_with_everything_and_go_on(self) -> None:
@@ -166,16 +166,14 @@ class Http(unittest.TestCase):
     def test_a_port_that_is_taken_is_an_error_that_names_who_has_it(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            job = self.start(f"--http={port}", script="print('ran')")
-            self.assertEqual(job.end(), 1)
+            job = self.start(f"--http={port}", script="print('ran')").ended(1)
             self.assertRegex(job.errors(), rf"error: --http: cannot listen on 127\.0\.0\.1:{port}: "
                              rf"Address already in use: process \d+ \(.*\) listens there; ")
             self.assertNotIn("ran", job.output())
 
     def test_values_that_are_none_are_refused_before_anything_starts(self) -> None:
         for value in ("99999", "nobody.example:80", "::1:80", "80x"):
-            job = self.start(f"--http={value}", script="print('ran')")
-            self.assertEqual(job.end(), 2)
+            job = self.start(f"--http={value}", script="print('ran')").ended(2)
             self.assertIn(f"error: --http {value}: ", job.errors())
             self.assertIn("expected PORT or ADDRESS:PORT", job.errors())
             self.assertNotIn("ran", job.output())
@@ -191,9 +189,9 @@ class Http(unittest.TestCase):
             counts.append(len(list(tasks.iterdir())))
             self.assertEqual("is shown at" in job.errors(), bool(options))
             if options:
-                self.ask(self.port(job), "/status")
+                ask(self.port(job), "/status")
                 self.assertEqual(len(list(tasks.iterdir())), counts[0])
-                self.ask(self.port(job), "/metrics")
+                ask(self.port(job), "/metrics")
                 self.assertEqual(len(list(tasks.iterdir())), counts[0] + 1)
             (job.folder / "go").touch()
             self.assertEqual(job.end(), 0, job.errors())
@@ -208,26 +206,20 @@ class HealthCheck(unittest.TestCase):
                                     env={"TORCHELASTIC_HEALTH_CHECK_PORT": str(port)}))
         wait_until(lambda: "shown at" in job.errors(), "it serves")
         for path in ("/", "/healthz", "/livez"):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
-            connection.request("GET", path, headers={"Host": "node7.cluster"})
-            answer = connection.getresponse()
-            self.assertEqual(answer.status, 200)
-            self.assertEqual(json.loads(answer.read())["why"], [])
-            connection.close()
+            code, _, text = ask(port, path, Host="node7.cluster")
+            self.assertEqual((code, json.loads(text)["why"]), (200, []))
 
     def test_a_value_that_is_none_starts_none_as_torch_has_it(self) -> None:
         for value, warning in (("yes", "Invalid healthcheck port value: 'yes', expecting integer"),
                                ("70000", "CHECK_PORT=70000 is not a port")):
             job = self.enterContext(Job(*stub("exit=0"),
-                                        env={"TORCHELASTIC_HEALTH_CHECK_PORT": value}))
-            self.assertEqual(job.end(), 0, job.errors())
+                                        env={"TORCHELASTIC_HEALTH_CHECK_PORT": value})).ended()
             self.assertIn(warning, job.errors())
 
     def test_a_port_that_is_taken_does_not_hold_the_job_up(self) -> None:
         with socket.create_server(("", 0)) as taken:
             job = self.enterContext(Job(*stub("exit=0"), env={
-                "TORCHELASTIC_HEALTH_CHECK_PORT": str(taken.getsockname()[1])}))
-            self.assertEqual(job.end(), 0, job.errors())
+                "TORCHELASTIC_HEALTH_CHECK_PORT": str(taken.getsockname()[1])})).ended()
             self.assertRegex(job.errors(), r"No health check server: cannot listen on \[::\]:\d+: "
                              r"Address already in use: process \d+ ")
 

@@ -59,10 +59,10 @@ class ClockSetBack(unittest.TestCase):
 
 
 class HeldInTheKernel(unittest.TestCase):
-    def start(self, *options: str, **env: str) -> Job:
+    def start(self, *options: str, until: str = "never", **env: str) -> Job:
         """A worker in state D, which no signal but SIGKILL can end."""
-        job = self.enterContext(Job(*options, *stub("ignore=TERM", "pid", "vfork=never", "stay"),
-                                    env=env))
+        job = self.enterContext(Job(*options, *stub("ignore=TERM", "pid", f"vfork={until}",
+                                                    "say=on", "stay"), env=env))
         pid = int(job.wait_for(r"^pid (\d+)")[0])
         wait_until(lambda: (stat_of(pid) or "?")[0] == "D", "the worker is held")
         return job
@@ -76,19 +76,15 @@ class HeldInTheKernel(unittest.TestCase):
 
     def test_who_stays_there_is_reported_if_that_is_asked_for(self) -> None:
         job = self.start("--shutdown-timeout=1", "--max-restarts=3",
-                         TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT="0.5")
-        self.assertEqual(job.end(), 1)
+                         TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT="0.5").ended(1)
         job.nothing_left()
         self.assertIn("stuck in uninterruptible sleep (D-state)", job.errors())
         self.assertNotIn("Restarting the workers", job.errors())
 
     def test_it_goes_on_when_the_kernel_lets_it_go(self) -> None:
-        with Job(*stub("pid", "vfork=go", "say=on")) as job:
-            pid = int(job.wait_for(r"^pid (\d+)")[0])
-            wait_until(lambda: (stat_of(pid) or "?")[0] == "D", "the worker is held")
-            (job.folder / "go").touch()
-            self.assertEqual(job.end(), 0)
-            self.assertIn("on\n", job.output())
+        job = self.start(until="go")
+        (job.folder / "go").touch()
+        job.wait_for("^on")
 
 
 class Frozen(unittest.TestCase):
@@ -108,33 +104,26 @@ class Frozen(unittest.TestCase):
     def freeze(self, state: str) -> None:
         (self.cgroup / "freezer.state").write_text(state)
 
-    def test_a_worker_that_cannot_be_killed_is_named_and_left(self) -> None:
-        with Job("--shutdown-timeout=1", *stub("pid", "stay")) as job:
-            pid = int(job.wait_for(r"^pid (\d+)")[0])
-            (self.cgroup / "cgroup.procs").write_text(str(pid))
-            self.freeze("FROZEN")
-            wait_until(lambda: (self.cgroup / "freezer.state").read_text() == "FROZEN\n", "frozen")
-            job.process.terminate()
-            self.assertEqual(job.end(), 1)
-            self.assertIn(f"Process {pid} did not exit after SIGKILL within 10.0 s", job.errors())
-            self.assertRegex(job.errors(), f"process {pid} could not be killed.*: "
-                                           "it hangs in the kernel")
-            self.assertRegex(job.errors(), f"cannot end these processes of the job: {pid} ")
-            self.freeze("THAWED")
-            job.nothing_left()
-
-    def test_so_is_one_that_has_left_its_group(self) -> None:
-        with Job("--shutdown-timeout=1", *stub("child=setsid", "stay")) as job:
-            child = int(job.wait_for(r"^child (\d+)")[0])
-            (self.cgroup / "cgroup.procs").write_text(str(child))
-            self.freeze("FROZEN")
-            wait_until(lambda: (self.cgroup / "freezer.state").read_text() == "FROZEN\n", "frozen")
-            job.process.terminate()
-            self.assertEqual(job.end(), 1)
-            self.assertRegex(job.errors(), "Cannot end these processes of the job, not even by "
-                                           rf"SIGKILL within 10.0 s: {child} \(")
-            self.freeze("THAWED")
-            job.nothing_left()
+    def test_who_cannot_be_killed_is_named_and_left(self) -> None:
+        """A worker, or one that has left its group."""
+        worker = ("Process {0} did not exit after SIGKILL within 10.0 s",
+                  "process {0} could not be killed.*: it hangs in the kernel",
+                  "cannot end these processes of the job: {0} ")
+        for step, name, said in (("pid", "pid", worker), ("child=setsid", "child", (
+                r"Cannot end these processes of the job, not even by SIGKILL within 10.0 s: {0} \(",
+                ))):
+            with self.subTest(name), Job("--shutdown-timeout=1", *stub(step, "stay")) as job:
+                pid = job.wait_for(rf"^{name} (\d+)")[0]
+                (self.cgroup / "cgroup.procs").write_text(pid)
+                self.freeze("FROZEN")
+                wait_until(lambda: (self.cgroup / "freezer.state").read_text() == "FROZEN\n",
+                           "frozen")
+                job.process.terminate()
+                self.assertEqual(job.end(), 1)
+                for text in said:
+                    self.assertRegex(job.errors(), text.format(pid))
+                self.freeze("THAWED")
+                job.nothing_left()
 
 
 class ForeignProc(unittest.TestCase):
@@ -219,8 +208,8 @@ class Memory(unittest.TestCase):
         def enter() -> None:
             (cgroup / "cgroup.procs").write_text(str(os.getpid()))
 
-        with Job("--report=report.json", *stub("memory=2000", "stay"), before=enter) as job:
-            self.assertEqual(job.end(), 1)
+        with Job("--report=report.json", *stub("memory=2000", "stay"),
+                 before=enter).ended(1) as job:
             report = job.report()
             self.assertEqual(report["failures"][0]["signal"], signal.SIGKILL.name)
             self.assertRegex(report["failures"][0]["out_of_memory"], "memory")
@@ -238,8 +227,7 @@ class Binding(unittest.TestCase):
                     self.assertEqual(plan.end(), 0, plan.errors())
                     (said,) = plan.lines(r"^  binding      CPUs (\S+)$")
                     self.assertEqual(list(plan.temporary.iterdir()), [])
-                with Job(*options) as job:
-                    self.assertEqual(job.end(), 0, job.errors())
+                with Job(*options).ended() as job:
                     (bound,) = job.lines(r"^cpus (.*)$")
                 self.assertEqual([int(cpu) for cpu in bound.split()], self.numbers(said))
 
@@ -254,8 +242,7 @@ class Binding(unittest.TestCase):
 
     def test_more_workers_than_cores_cannot_have_one_each(self) -> None:
         with Job("--nproc-per-node=4096", "--numa-binding=exclusive", "--dry-run",
-                 *stub("cpus")) as job:
-            self.assertEqual(job.end(), 1)
+                 *stub("cpus")).ended(1) as job:
             self.assertIn("needs a physical core for each", job.errors())
 
 

@@ -1,28 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of this folder share: elastrun started in a folder of its own, and watched.
-
-Every test file is called with two paths: elastrun and stub_worker. Waits are for lines, files and
-ends of processes; LIMIT only ends a wait in vain, so it is generous.
+"""elastrun with pipes, for tests that read along or look at the streams alone: else see harness.py.
 """
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import tempfile
 import threading
 import unittest
 import uuid
 from pathlib import Path
 
-from harness import (alive_with, main, main_side_by_side,  # noqa: F401  # for the tests, too
-                     stat_of)
+import harness
+from harness import ENVIRONMENT, alive_with, end_all, stat_of
 
-ELASTRUN, STUB = (os.path.abspath(word) for word in sys.argv[1:3])
-LIMIT = 120
-ENVIRONMENT = {k: v for k, v in os.environ.items()
-               if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC", "LOGLEVEL",
-                                    "NOTIFY_SOCKET"))} | {"OMP_NUM_THREADS": "1"}
+ELASTRUN, STUB = str(harness.PROGRAM), str(harness.STUB)
+LIMIT = 120  # only ends a wait in vain
 
 
 def state_of(pid: int) -> str:
@@ -37,7 +29,6 @@ class Case(unittest.TestCase):
         temporary.mkdir()
         self.mark = str(uuid.uuid4())
         self.environment = ENVIRONMENT | {"TMPDIR": str(temporary), "SYSTEM_TEST": self.mark}
-        self.children: list[subprocess.Popen] = []
         self.addCleanup(self.end_the_rest)
 
     def alive(self) -> list[int]:
@@ -45,49 +36,49 @@ class Case(unittest.TestCase):
         return sorted(alive_with(self.mark))
 
     def end_the_rest(self) -> None:
-        for pid in self.alive():
-            try:
-                os.kill(pid, 9)
-            except ProcessLookupError:
-                pass
+        end_all(self.alive())
 
-    def run_elastrun(self, *words: str, env: dict[str, str] | None = None, **more):
+    def write(self, name: str, text: str, mode: int = 0o755) -> str:
+        (self.folder / name).write_text(text)
+        (self.folder / name).chmod(mode)
+        return str(self.folder / name)
+
+    def run_words(self, *words: object, env: dict[str, str] | None = None, **more):
         """Runs it to its end; nobody of the job may be there afterwards."""
         more = {"capture_output": True, "text": True, "errors": "replace", "cwd": self.folder,
                 "stdin": subprocess.DEVNULL, "timeout": LIMIT, "check": False} | more
-        done = subprocess.run([ELASTRUN, *words], env=self.environment | (env or {}), **more)
+        done = subprocess.run([*map(str, words)], env=self.environment | (env or {}), **more)
         self.assertEqual(self.alive(), [], "something outlived elastrun")
         return done
 
-    def start_elastrun(self, *words: str, **more) -> subprocess.Popen:
+    def run_elastrun(self, *words: str, **more):
+        return self.run_words(ELASTRUN, *words, **more)
+
+    def start_words(self, *words: str, **more) -> subprocess.Popen:
         more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True,
                 "cwd": self.folder, "stdin": subprocess.DEVNULL} | more
-        child = subprocess.Popen([ELASTRUN, *words], env=self.environment, **more)
-        self.addCleanup(self.close_streams, child)
-        self.children.append(child)
+        child = self.enterContext(subprocess.Popen(words, env=self.environment, **more))
+        self.addCleanup(self.end_the_rest)  # before that
         return child
 
-    @staticmethod
-    def close_streams(child: subprocess.Popen) -> None:
-        for stream in (child.stdout, child.stderr):
-            if stream is not None:
-                stream.close()
-        child.poll()
+    def start_elastrun(self, *words: str, **more) -> subprocess.Popen:
+        return self.start_words(ELASTRUN, *words, **more)
 
     def line_with(self, stream, text: str) -> str:
         """Reads until a line has this text; the end of the stream is a failure, as is a line that
         does not come in time."""
-        late = [threading.Timer(LIMIT, child.kill) for child in self.children
-                if child.stdout is stream or child.stderr is stream]
-        for timer in late:
-            timer.start()
+        late = threading.Timer(LIMIT, self.end_the_rest)
+        late.start()
         try:
             for line in stream:
                 if text in line:
                     return line.rstrip("\n")
         finally:
-            for timer in late:
-                timer.cancel()
-        said = [child.communicate(timeout=LIMIT)[1] for child in self.children
-                if child.stdout is stream and child.stderr is not None]
-        self.fail(f"the stream ended without a line that has {text!r}\n{''.join(said)}")
+            late.cancel()
+        self.fail(f"the stream ended without a line that has {text!r}")
+
+    def ended(self, child: subprocess.Popen, code: int = 1) -> tuple[str, str]:
+        """What is left on its streams at its end, after which nobody is left."""
+        said: tuple[str, str] = child.communicate(timeout=LIMIT)
+        self.assertEqual((child.returncode, self.alive()), (code, []), said)
+        return said

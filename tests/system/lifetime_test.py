@@ -21,8 +21,7 @@ class Lifetime(unittest.TestCase):
         return job
 
     def test_after_success(self) -> None:
-        with self.start("exit=0") as job:
-            self.assertEqual(job.end(), 0)
+        with self.start("exit=0").ended() as job:
             job.nothing_left()
             self.assertEqual(list(job.temporary.iterdir()), [])
 

@@ -13,12 +13,17 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 import unittest
+from pathlib import Path
 from typing import Any
 
 from harness import LIMIT, PACKAGE, Job, main, stub, wait_until
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "seeds"))
+from event_files import fields, values  # noqa: E402
 
 # A worker that reports one number of its own, and counts something.
 WORKER = """import os, sys
@@ -39,46 +44,13 @@ for value in {VALUES}:
 """
 
 
-def varint(data: bytes) -> tuple[int, bytes]:
-    value = shift = 0
-    for place, byte in enumerate(data):
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            return value, data[place + 1:]
-    raise ValueError("a number without an end")
-
-
-def fields(data: bytes) -> dict[int, Any]:
-    """Of a message of protobuf by number, what has a length as a list where it comes again."""
-    found: dict[int, Any] = {}
-    while data:
-        key, data = varint(data)
-        value: Any
-        if key & 7 == 0:
-            value, data = varint(data)
-        else:
-            size = {1: 8, 5: 4}.get(key & 7, 0)
-            if key & 7 == 2:
-                size, data = varint(data)
-            value, data = data[:size], data[size:]
-        if key >> 3 in found:
-            value = [*found[key >> 3], value] if isinstance(found[key >> 3], list) else \
-                [found[key >> 3], value]
-        found[key >> 3] = value
-    return found
-
-
 def histograms(data: bytes) -> dict[str, list[dict[int, Any]]]:
     """The HistogramProtos of each tag in an event file: of a window each."""
     found: dict[str, list[dict[int, Any]]] = {}
-    while data:
-        size = struct.unpack("<Q", data[:8])[0]
-        event, data = fields(data[12:12 + size]), data[16 + size:]
-        values = fields(event[5]).get(1, []) if 5 in event else []
-        for value in map(fields, values if isinstance(values, list) else [values]):
-            if 5 in value:
-                found.setdefault(value[1].decode(), []).append(fields(value[5]))
+    for _, tag, value in values(data):
+        if 5 in value:
+            proto = fields(value[5][0]).items()
+            found.setdefault(tag, []).append({number: one for number, (one,) in proto})
     return found
 
 
@@ -181,37 +153,34 @@ def account(job: Job, sink: str) -> dict[str, Any]:
     return found[0]
 
 
+def work(script: str, *words: str, **more: Any) -> Job:
+    """A job whose workers run this script, with the package."""
+    files = {"worker.py": script} | more.pop("files", {})
+    return Job(*words, "worker.py", files=files, env={"PYTHONPATH": PACKAGE}, **more)
+
+
 def sinks(*names: str) -> list[str]:
     return ["--report=report.json", *[f"--metrics={name}" for name in names]]
 
 
 class Refused(unittest.TestCase):
-    def test_an_unknown_sink_is_told_the_known_ones(self) -> None:
-        with Job("--metrics", "promteus:x", *stub("exit=0")) as job:
-            self.assertEqual(job.end(), 2)
-            self.assertIn("unknown sink 'promteus'", job.errors())
-            for name in ("console", "jsonl:FILE", "prometheus:FILE", "otlp:URL", "exec:COMMAND"):
-                self.assertIn(name, job.errors())
-
-    def test_a_sink_without_its_argument_is_shown_an_example(self) -> None:
-        for sink in ("jsonl", "otlp", "tensorboard:", "exec:"):
-            with Job("--metrics", sink, *stub("exit=0")) as job:
-                self.assertEqual(job.end(), 2, sink)
-                self.assertIn("for example", job.errors())
-
-    def test_a_file_that_cannot_be_made_ends_the_start(self) -> None:
-        for kind in ("jsonl", "prometheus", "trace"):
-            with Job(f"--metrics={kind}:nowhere/x", *stub("pid", "exit=0")) as job:
-                self.assertEqual(job.end(), 1, kind)
-                self.assertIn(f"--metrics {kind}:nowhere/x: ", job.errors())
-                self.assertIn("No such file or directory", job.errors())
-                self.assertEqual(job.output(), "")  # no worker was started
-
-    def test_a_url_that_is_none_ends_the_start(self) -> None:
-        for url in ("http://", "http://u:p@host", "http://host:0", "http://h/a b"):
-            with Job(f"--metrics=otlp:{url}", *stub("exit=0")) as job:
-                self.assertIn(job.end(), (1, 2), url)
-                self.assertIn("otlp", job.errors())
+    def test_what_a_sink_lacks_is_told_before_a_worker_starts(self) -> None:
+        known = ("unknown sink 'promteus'", "console", "jsonl:FILE", "prometheus:FILE", "otlp:URL",
+                 "exec:COMMAND")
+        nowhere = [(f"{kind}:nowhere/x", (1,), (f"--metrics {kind}:nowhere/x: ",
+                                                "No such file or directory"))
+                   for kind in ("jsonl", "prometheus", "trace")]
+        for sink, codes, said in (
+                ("promteus:x", (2,), known),
+                *((one, (2,), ("for example",)) for one in ("jsonl", "otlp", "tensorboard:",
+                                                            "exec:")),
+                *nowhere, *((f"otlp:{url}", (1, 2), ("otlp",)) for url in (
+                    "http://", "http://u:p@host", "http://host:0", "http://h/a b"))):
+            with self.subTest(sink), Job("--metrics", sink, *stub("pid", "exit=0")) as job:
+                self.assertIn(job.end(), codes)
+                for text in said:
+                    self.assertIn(text, job.errors())
+                self.assertEqual(job.output(), "")
 
 
 class Together(unittest.TestCase):
@@ -222,9 +191,7 @@ class Together(unittest.TestCase):
                   "    print('line', i, flush=True)\n    channel.event('here', number=i)\n"
                   "    time.sleep(0.01)\n")
         for path in ("/dev/stdout", "/proc/self/fd/1", "out"):
-            with Job("--metrics", f"jsonl:{path}", "worker.py", files={"worker.py": worker},
-                     env={"PYTHONPATH": PACKAGE}) as job:
-                self.assertEqual(job.end(), 0, job.errors())
+            with work(worker, "--metrics", f"jsonl:{path}").ended() as job:
                 lines = job.output().splitlines()
                 shown = [line for line in lines if line.startswith("line ")]
                 self.assertEqual(shown, [f"line {i}" for i in range(50)])
@@ -233,22 +200,17 @@ class Together(unittest.TestCase):
                 self.assertEqual(numbers, list(range(50)))
 
     def test_every_sink_at_once_shows_the_same_numbers(self) -> None:
-        with Collector(200) as collector, Job(
-                "--nproc-per-node=2",
-                *sinks("console:*", "jsonl:%h.jsonl", "prometheus:a.prom",
-                       "prometheus:a.om;openmetrics", "trace:a.trace", "tensorboard:tb",
-                       collector.url, "exec:cat > program.jsonl;window=0"),
-                "worker.py", files={"worker.py": WORKER},
-                env={"PYTHONPATH": PACKAGE}) as job:
-            self.assertEqual(job.end(), 0, job.errors())
+        with Collector(200) as collector, work(WORKER, "--nproc-per-node=2", *sinks(
+                "console:*", "jsonl:%h.jsonl", "prometheus:a.prom", "prometheus:a.om;openmetrics",
+                "trace:a.trace", "tensorboard:tb", collector.url,
+                "exec:cat > program.jsonl;window=0")).ended() as job:
             self.assertRegex(job.output(), r"\[model\]: loss=0\.25\n")
-            lines = (job.folder / f"{socket.gethostname()}.jsonl").read_text()
-            records = [json.loads(line) for line in lines.splitlines()]
+            records = job.records(f"{socket.gethostname()}.jsonl")
             losses = {one["attributes"]["rank"]: one["value"] for one in records
                       if one["name"] == "loss"}
             self.assertEqual(losses, {0: 0.25, 1: 1.25})
             self.assertIn("epoch", {one["name"] for one in records})
-            self.assertEqual((job.folder / "program.jsonl").read_text(), lines)
+            self.assertEqual(job.records("program.jsonl"), records)
             totals = {one["attributes"]["rank"]: one["value"] for one in records
                       if one["name"] == "tokens" and one["attributes"]["total"]}
             self.assertEqual(totals, {0: 32.5, 1: 32.5})
@@ -294,16 +256,13 @@ class Together(unittest.TestCase):
                   "        metrics.observe_metric('wait', i, 'my_app')\n"
                   "else:\n"
                   "    for i in range(3000): metrics.put_metric('flood', i, 'my_app')\n")
-        with Job("--nproc-per-node=2", *sinks(
+        with work(worker, "--nproc-per-node=2", *sinks(
                 "console:my_app", "jsonl:each.jsonl", "jsonl:sums.jsonl;window=1s",
-                "prometheus:page.prom", "tensorboard:runs;window=0"),
-                 "worker.py", files={"worker.py": worker}, env={"PYTHONPATH": PACKAGE}) as job:
-            self.assertEqual(job.end(), 0, job.errors())
+                "prometheus:page.prom", "tensorboard:runs;window=0")).ended() as job:
             shown = [line for line in job.output().splitlines() if "[my_app]: loss" in line]
             self.assertEqual([line.partition("]: ")[2] for line in shown],
                              [f"loss/layer_{i % 2}={i / 4}" for i in range(50)])
-            records = [json.loads(line)
-                       for line in (job.folder / "each.jsonl").read_text().splitlines()]
+            records = job.records("each.jsonl")
             loss = [one for one in records if one["name"] == "loss"]
             self.assertEqual([one["value"] for one in loss], [i / 4 for i in range(50)])
             self.assertEqual([one["attributes"]["step"] for one in loss], list(range(50)))
@@ -316,9 +275,7 @@ class Together(unittest.TestCase):
             self.assertEqual(len(flood) + sum(one["value"] for one in more), 3000)
             self.assertEqual({one["attributes"]["rank"] for one in more}, {1})
             self.assertLess(len(more), 20)
-            sums = [json.loads(line)
-                    for line in (job.folder / "sums.jsonl").read_text().splitlines()]
-            windows = [one["window"] for one in sums
+            windows = [one["window"] for one in job.records("sums.jsonl")
                        if one["name"] == "flood" and one["kind"] == "window"]
             self.assertEqual(sum(one["count"] for one in windows), 3000)
             self.assertLess(len(windows), 20)
@@ -336,9 +293,7 @@ class Together(unittest.TestCase):
                   "    with monitor.span('step'):\n"
                   "        monitor.log_event(monitor.Event('bad', severity='error'))\n")
         with Collector(200) as collector:
-            with Job(*sinks(collector.url, "trace:trace.json"), "worker.py",
-                     files={"worker.py": worker}, env={"PYTHONPATH": PACKAGE}) as job:
-                self.assertEqual(job.end(), 0, job.errors())
+            with work(worker, *sinks(collector.url, "trace:trace.json")).ended() as job:
                 told = [span for body in collector.taken("/v1/traces")
                         for scope in body["resourceSpans"][0]["scopeSpans"]
                         for span in scope["spans"]]
@@ -358,9 +313,7 @@ class Together(unittest.TestCase):
 
     def test_a_histogram_of_a_worker_has_its_values_in_otlp_and_tensorboard(self) -> None:
         with Collector(200) as collector:
-            with Job(*sinks(collector.url, "tensorboard:tb"), "worker.py",
-                     files={"worker.py": DISTRIBUTION}, env={"PYTHONPATH": PACKAGE}) as job:
-                self.assertEqual(job.end(), 0, job.errors())
+            with work(DISTRIBUTION, *sinks(collector.url, "tensorboard:tb")).ended() as job:
                 points: dict[str, list[dict[str, Any]]] = {"wait": [], "batch": []}
                 for body in collector.taken("/v1/metrics"):
                     for scope in body["resourceMetrics"][0]["scopeMetrics"]:
@@ -409,9 +362,8 @@ class Together(unittest.TestCase):
                   "    channel.metric('fine', 1, 'model')\n"
                   "    wait_for(lambda: os.path.exists('over'))\n"
                   "print('refused of', os.environ['RANK'], telemetry.losses()['agent'])\n")
-        with Job("--nproc-per-node=2", "--worker-lib", *sinks("prometheus:a.prom"), "worker.py",
-                 files={"worker.py": worker}) as job:
-            self.assertEqual(job.end(), 0, job.errors())
+        with work(worker, "--nproc-per-node=2", "--worker-lib",
+                  *sinks("prometheus:a.prom")).ended() as job:
             said = sorted(line for line in job.output().splitlines() if "refused of" in line)
             self.assertEqual([line[line.index("refused"):] for line in said],
                              ["refused of 0 5", "refused of 1 0"])
@@ -423,11 +375,9 @@ class Together(unittest.TestCase):
     def test_the_machine_and_what_the_launcher_counts_reach_sinks_that_pull(self) -> None:
         worker = (WORKER + "channel.lost(3)\nchannel.event('behind')\n"
                   "print('x' * 99, flush=True)\nimport time\ntime.sleep(1000)\n")
-        with Collector(200) as collector, Job(
-                "--metrics-interval=0.3", "--redirects=3", "--log-dir=logs",
-                *sinks("prometheus:a.prom", collector.url),
-                "worker.py", files={"worker.py": worker},
-                env={"PYTHONPATH": PACKAGE}) as job:
+        with Collector(200) as collector, work(
+                worker, "--metrics-interval=0.3", "--redirects=3", "--log-dir=logs",
+                *sinks("prometheus:a.prom", collector.url)) as job:
             page = job.folder / "a.prom"
             wait_until(lambda: page.exists() and 'process_memory_usage_bytes{local_rank="0"'
                        in page.read_text(), "the page shows the worker")
@@ -472,9 +422,8 @@ interval = 0.2
 sink = "prometheus:a.prom"
 name = "elastrun.telemetry.*"
 """
-        with Job("--config=job.toml", "--log-dir=logs", "worker.py", before=limit,
-                 files={"worker.py": worker + "import time\ntime.sleep(1000)\n", "job.toml": text},
-                 env={"PYTHONPATH": PACKAGE}) as job:
+        with work(worker + "import time\ntime.sleep(1000)\n", "--config=job.toml",
+                  "--log-dir=logs", before=limit, files={"job.toml": text}) as job:
             page = job.folder / "a.prom"
             lost = re.compile(
                 r'(?m)^elastrun_telemetry_dropped_total\{sink="journal".*\} ([1-9]\d*)$')
@@ -490,8 +439,7 @@ name = "elastrun.telemetry.*"
                  "--rdzv-conf=last_call_timeout=1", *sinks(
                      "jsonl:a.jsonl", "prometheus:b", "prometheus:%h.om;openmetrics",
                      "trace:%p.json", "jsonl:/dev/null"),
-                 *stub("exit=0")) as job:
-            self.assertEqual(job.end(), 0, job.errors())
+                 *stub("exit=0")).ended() as job:
             self.assertIn("job.ended", (job.folder / f"a.{host}.jsonl").read_text())
             self.assertIn("elastrun_", (job.folder / f"b.{host}").read_text())
             self.assertIn("elastrun_", (job.folder / f"{host}.om").read_text())
@@ -514,11 +462,9 @@ sink = "prometheus:a.prom"
 name = "elastrun.restarts.*"
 """
         with Job("--config=job.toml", "--report=report.json", *stub("exit=0"),
-                 files={"job.toml": text}) as job:
-            self.assertEqual(job.end(), 0, job.errors())
-            names = [json.loads(line)["name"]
-                     for line in (job.folder / "ends.jsonl").read_text().splitlines()]
-            self.assertEqual(names, ["worker.started", "worker.ended", "job.ended"])
+                 files={"job.toml": text}).ended() as job:
+            self.assertEqual([one["name"] for one in job.records("ends.jsonl")],
+                             ["worker.started", "worker.ended", "job.ended"])
             families = set(re.findall(r"(?m)^(elastrun\w+)", (job.folder / "a.prom").read_text()))
             self.assertEqual(families, {"elastrun_restarts_remaining"})
 
@@ -546,7 +492,7 @@ name = "system.cpu.*"
                        machine.read_text().count('"process.thread.count"') >= 6, "it is told")
             job.process.terminate()
             job.end()
-            told = [json.loads(line) for line in machine.read_text().splitlines()]
+            told = job.records(machine.name)
             self.assertEqual({one["kind"] for one in told}, {"sample"})
             idle = [one["value"] for one in told if one["name"] == "system.cpu.time"
                     and one["attributes"] == {"cpu.mode": "idle", "total": True}]
@@ -581,8 +527,8 @@ name = "system.cpu.*"
 
 class Collectors(unittest.TestCase):
     def run_with(self, *answers: Any) -> tuple[Collector, dict[str, Any], str]:
-        with Collector(*answers) as collector, Job(*sinks(collector.url), *stub("exit=0")) as job:
-            self.assertEqual(job.end(), 0, job.errors())
+        with Collector(*answers) as collector, Job(*sinks(collector.url),
+                                                   *stub("exit=0")).ended() as job:
             return collector, account(job, "otlp"), job.errors()
 
     def test_one_that_refuses_costs_counted_records(self) -> None:
@@ -653,8 +599,7 @@ class Collectors(unittest.TestCase):
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))
             url = f"otlp:http://127.0.0.1:{nobody.getsockname()[1]}"
-            with Job(*sinks(url), *stub("exit=3")) as job:
-                self.assertEqual(job.end(), 1)
+            with Job(*sinks(url), *stub("exit=3")).ended(1) as job:
                 self.assertGreater(account(job, "otlp")["lost"], 3)
                 self.assertIn("refused", account(job, "otlp")["trouble"])
 
@@ -683,15 +628,13 @@ class Programs(unittest.TestCase):
             job.nothing_left()
 
     def test_one_that_reads_nothing_delays_nobody_and_is_ended(self) -> None:
-        with Job(*sinks("exec:sleep 1000"), *stub("exit=0")) as job:
-            self.assertEqual(job.end(), 0)
+        with Job(*sinks("exec:sleep 1000"), *stub("exit=0")).ended() as job:
             self.assertGreater(account(job, "exec")["lost"], 3)
             self.assertEqual(account(job, "exec")["delivered"], 0)
             job.nothing_left()
 
     def test_one_that_is_not_there_is_named(self) -> None:
-        with Job(*sinks("exec:no-such-program"), *stub("exit=0")) as job:
-            self.assertEqual(job.end(), 0)
+        with Job(*sinks("exec:no-such-program"), *stub("exit=0")).ended() as job:
             self.assertIn("no-such-program", job.errors())
             self.assertGreater(account(job, "exec")["lost"], 0)
 

@@ -26,13 +26,11 @@ class Output(unittest.TestCase):
 
     def test_the_last_words_of_a_crash_are_not_lost(self) -> None:
         with Job("--nproc-per-node=2", "--tee=1",
-                 *stub("flood=200000", "half=last words", "die=KILL")) as job:
-            self.assertEqual(job.end(), 1)
+                 *stub("flood=200000", "half=last words", "die=KILL")).ended(1) as job:
             self.assertIn("last words", job.output())
 
     def test_a_hundred_thousand_lines_are_all_there(self) -> None:
-        with Job("--nproc-per-node=4", "--tee=1", *stub("flood=2000000")) as job:
-            self.assertEqual(job.end(), 0)
+        with Job("--nproc-per-node=4", "--tee=1", *stub("flood=2000000")).ended() as job:
             lines = job.output().splitlines()
             self.assertEqual(len(lines), 4 * 25000)
             self.assertTrue(all(line.startswith("[default") for line in lines))
@@ -50,8 +48,7 @@ class Output(unittest.TestCase):
                 with open(reader, "rb", closefd=False) as file:
                     text = file.read()
                 self.assertEqual(job.end(), 0)
-            with Job("--help") as job:
-                self.assertEqual(job.end(), 0)
+            with Job("--help").ended() as job:
                 self.assertEqual(job.output().encode(), text)
         finally:
             os.close(reader)
@@ -64,8 +61,7 @@ class Output(unittest.TestCase):
         try:
             for options in (("--tee=1",), ()):
                 with self.subTest(options), Job(*options, *stub("flood=300000", "complain=done"),
-                                                stdout=writing) as job:
-                    self.assertEqual(job.end(), 0, job.errors())
+                                                stdout=writing).ended() as job:
                     self.assertIn("done", job.errors())
                     self.assertIn("cannot write to stdout: its reader has gone", job.errors())
         finally:
@@ -74,8 +70,7 @@ class Output(unittest.TestCase):
     def test_a_full_disk_does_not_end_the_training(self) -> None:
         full = os.open("/dev/full", os.O_WRONLY)
         try:
-            with Job("--tee=1", *stub("flood=300000", "complain=done"), stdout=full) as job:
-                self.assertEqual(job.end(), 0, job.errors())
+            with Job("--tee=1", *stub("flood=300000", "complain=done"), stdout=full).ended() as job:
                 self.assertIn("done", job.errors())
                 self.assertIn("cannot write to stdout", job.errors())
         finally:
@@ -88,16 +83,14 @@ class Output(unittest.TestCase):
         for options in (("--tee=1",), ()):
             with self.subTest(options), Job(*options, *stub("signals", "flood=300000",
                                                             "complain=done", "exit=3"),
-                                            before=limit) as job:
-                self.assertEqual(job.end(), 1, job.errors())
+                                            before=limit).ended(1) as job:
                 self.assertIn("done", job.errors())
                 self.assertIn("exitcode  : 3", job.errors())
                 self.assertEqual(job.out.stat().st_size, LIMIT_OF_FILES)
                 self.assertRegex(job.output(), "(?m)^.*ignored blocked$")  # nothing, for workers
 
     def test_the_launchers_log_is_in_the_directory_of_the_run(self) -> None:
-        with Job("--log-dir=logs", *stub("exit=0"), env={"LOGLEVEL": "ERROR"}) as job:
-            self.assertEqual(job.end(), 0)
+        with Job("--log-dir=logs", *stub("exit=0"), env={"LOGLEVEL": "ERROR"}).ended() as job:
             self.assertEqual(job.errors(), "")
             [log] = (job.folder / "logs").glob("*/agent.log")
             lines = log.read_text().splitlines()
@@ -106,14 +99,12 @@ class Output(unittest.TestCase):
 
     def test_the_launchers_log_as_json(self) -> None:
         with Job("--log-format=json", "--log-dir=logs", "--rdzv-conf=wrong=1",
-                 *stub("exit=4")) as job:
-            self.assertEqual(job.end(), 1)
+                 *stub("exit=4")).ended(1) as job:
             shown = [json.loads(line) for line in job.errors().splitlines() if line[0] == "{"]
             self.assertIn("does not read 'wrong'", shown[0]["message"])
             self.assertEqual({fact["severity"] for fact in shown}, {"WARNING", "ERROR"})
             self.assertNotRegex(job.errors(), r"(?m)^[VIWEC]\d{4} ")
-            [log] = (job.folder / "logs").glob("*/agent.log")
-            facts = [json.loads(line) for line in log.read_text().splitlines()]
+            facts = job.records("logs/*/agent.log")
             self.assertEqual(facts[-1]["message"], "[default] The job is over: it failed")
             self.assertEqual(facts[-1]["host"], socket.gethostname())
 

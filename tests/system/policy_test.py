@@ -147,8 +147,7 @@ def ask(job: Job, *words: str) -> None:
 
 class Policy(unittest.TestCase):
     def test_the_same_error_at_the_same_step_twice_ends_the_job_with_93(self) -> None:
-        with run("--max-restarts=9", "--restart-policy=auto", "train.py", "bug=5") as job:
-            self.assertEqual(job.end(), 93, job.errors())
+        with run("--max-restarts=9", "--restart-policy=auto", "train.py", "bug=5").ended(93) as job:
             # The second may come within 5 s, too soon for a verdict: then there is a third.
             starts = len(job.lines("^rank 0 attempt"))
             self.assertIn(starts, (2, 3))
@@ -178,8 +177,7 @@ class Policy(unittest.TestCase):
     def test_what_something_outside_can_explain_spends_the_budget_and_is_no_verdict(self) -> None:
         for name in ("dns", "reset", "timeout", "eio", "estale", "enospc", "busy", "gloo", "made"):
             with self.subTest(name), run("--max-restarts=1", "--restart-policy=auto", "train.py",
-                                         f"outage={name}") as job:
-                self.assertEqual(job.end(), 1, job.errors())
+                                         f"outage={name}").ended(1) as job:
                 report = job.report()
                 self.assertEqual([one["class"] for one in report["restart_ledger"]["ledger"]],
                                  ["external"] * 2, job.errors())
@@ -190,15 +188,13 @@ class Policy(unittest.TestCase):
                              ("print('runs', flush=True)\nimport no_such_module\n", "ModuleNot"),
                              ("def broken(:\n", "SyntaxError")):
             with self.subTest(seen), run("--max-restarts=9", "--restart-policy=auto", "train.py",
-                                         script=script) as job:
-                self.assertEqual(job.end(), 93, job.errors())
+                                         script=script).ended(93) as job:
                 ledger = job.report()["restart_ledger"]["ledger"]
                 self.assertEqual([row["class"] for row in ledger], ["code", "code"])
                 self.assertRegex(job.errors(), f"auto: twice the same {seen}.*: restarting does")
 
     def test_restarts_that_were_spent_in_a_moment_name_the_policy_that_waits(self) -> None:
-        with run("--max-restarts=3", "train.py", "outage=reset") as job:
-            self.assertEqual(job.end(), 1, job.errors())
+        with run("--max-restarts=3", "train.py", "outage=reset").ended(1) as job:
             self.assertRegex(job.errors().rstrip().splitlines()[-1],
                              r"FAILED after .*ConnectionResetError: .*; 3 restarts within .*: "
                              "--restart-policy auto waits longer before each$")
@@ -208,8 +204,7 @@ class Policy(unittest.TestCase):
                   "elastrun.step(10 * a + 1)\nelastrun.checkpoint_done(10 * a + 1)\n"
                   "sys.exit(20 + a if a < 4 else 0)\n")
         with run("--max-restarts=1", "--restart-policy=auto", "--metrics=prometheus:m.prom",
-                 "--metrics-interval=0.1", "train.py", script=script) as job:
-            self.assertEqual(job.end(), 0, job.errors())
+                 "--metrics-interval=0.1", "train.py", script=script).ended() as job:
             self.assertRegex(job.errors(), "succeeded after .*, 4 restarts, 1 of 1 left\n")
             report = job.report()
             self.assertEqual((report["restarts"], report["restarts_left"]), (4, 1))
@@ -229,8 +224,7 @@ class Policy(unittest.TestCase):
         for name in ("-", "/dev/stdin"):
             for policy in ("torchrun", "auto"):
                 with self.subTest(name), piped(failing, "--max-restarts=3",
-                                               f"--restart-policy={policy}", name) as job:
-                    self.assertEqual(job.end(), 1, job.errors())
+                                               f"--restart-policy={policy}", name).ended(1) as job:
                     self.assertEqual(len(job.lines("^runs")), 1)
                     self.assertRegex(job.errors(), f"not restarted, because the script {name} is "
                                      "(standard input|a pipe), which can be read only once; give ")
@@ -239,8 +233,7 @@ class Policy(unittest.TestCase):
     def test_a_pipe_is_no_script_of_several_workers(self) -> None:
         for name, what in (("-", "standard input"), ("/dev/stdin", "a pipe")):
             with self.subTest(name), piped(b"print('runs', flush=True)\n", "--nproc-per-node=2",
-                                           name) as job:
-                self.assertEqual(job.end(), 2, job.errors())
+                                           name).ended(2) as job:
                 self.assertEqual(job.lines("^runs"), [])
                 self.assertIn(f"the script {name} is {what}, which only one of the 2 workers",
                               job.errors())
@@ -251,15 +244,14 @@ class Policy(unittest.TestCase):
                              'p = pathlib.Path(f"done{step}")\n'
                              '        if not p.exists(): p.touch(); raise ValueError(step)')
         with run("--max-restarts=1", "--restart-policy=auto", "train.py", "steps=14", "every=2",
-                 "bug=3,7,11", script=once) as job:
-            self.assertEqual(job.end(), 0, job.errors())
+                 "bug=3,7,11", script=once).ended() as job:
             self.assertEqual(len(job.lines("^rank 0 attempt")), 4)
 
     def test_rules_come_before_the_policy(self) -> None:
         for rule, code, starts in (("exception=ValueError:fail", 93, 1), ("exit=1:2", 1, 3),
                                    ("crash:fail", 1, 1)):
-            with self.subTest(rule), run(f"--restart-rule={rule}", "train.py", "bug=0") as job:
-                self.assertEqual(job.end(), code, job.errors())
+            with self.subTest(rule), run(f"--restart-rule={rule}", "train.py",
+                                         "bug=0").ended(code) as job:
                 self.assertEqual(len(job.lines("^rank 0 attempt")), starts)
                 if code == 93 or starts > 1:
                     self.assertIn(f"--restart-rule {rule}", job.errors())
@@ -268,8 +260,7 @@ class Policy(unittest.TestCase):
         with run("--restart-policy=auto", "--restart-memory=.", "train.py") as job:
             self.assertEqual(job.end(), 1, job.errors())
         with run("--restart-policy=auto", "--restart-memory=pipe", "train.py",
-                 before=lambda: os.mkfifo("pipe")) as job:
-            self.assertEqual(job.end(), 1, job.errors())
+                 before=lambda: os.mkfifo("pipe")).ended(1) as job:
             self.assertIn("--restart-memory pipe: not a regular file", job.errors())
 
     def test_what_if_asks_another_policy_about_the_journal(self) -> None:
@@ -337,8 +328,7 @@ class Policy(unittest.TestCase):
 
     def test_the_memory_knows_at_the_next_start_what_failed_at_the_last(self) -> None:
         auto, script = "--restart-policy=auto", ("train.py", "bug=5")
-        with run("--max-restarts=9", auto, "--restart-memory=memory", *script) as job:
-            self.assertEqual(job.end(), 93, job.errors())
+        with run("--max-restarts=9", auto, "--restart-memory=memory", *script).ended(93) as job:
             memory = job.folder / "memory"
             self.assertIn(len(json.loads(memory.read_text())["ledger"]), (2, 3))
             with run("--max-restarts=9", auto, f"--restart-memory={memory}", *script) as again:
@@ -457,8 +447,7 @@ class Preemption(unittest.TestCase):
         # A shell, which runs long before that on any machine.
         script = "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done"
         with run("--preempt-signals=SIGTERM", "--no-python", "sh", "-c", script,
-                 env={"SLURM_JOB_END_TIME": end}) as job:
-            self.assertEqual(job.end(), 75, job.errors())
+                 env={"SLURM_JOB_END_TIME": end}).ended(75) as job:
             self.assertEqual(job.lines("^saved"), ["saved"])
             self.assertIn("Slurm", job.report()["preemption"]["why"])
 

@@ -102,8 +102,7 @@ class Metrics(unittest.TestCase):
             self.assertEqual(found[-1], value, name)
 
     def test_a_run_that_succeeds(self) -> None:
-        with Job("--metrics=console", *stub("exit=0")) as job:
-            self.assertEqual(job.end(), 0)
+        with Job("--metrics=console", *stub("exit=0")).ended() as job:
             self.check(job, [*start(), *look("healthy"), *look("succeeded"), *END],
                        remaining_restarts=0, flakiness=0, run_total=1, run_success_no_retries=1,
                        run_success_with_retries=0, run_failed_no_retries=0)
@@ -119,8 +118,7 @@ class Metrics(unittest.TestCase):
 
     def test_a_run_that_is_restarted(self) -> None:
         with Job("--metrics=console", "--nproc-per-node=2", "--max-restarts=2",
-                 *stub(*ONCE)) as job:
-            self.assertEqual(job.end(), 0)
+                 *stub(*ONCE)).ended() as job:
             again = [*start(), *profile("SimpleElasticAgent._restart_workers")]
             self.check(job, [*start(), *look("healthy"), *look("failed"), *STOP, *again,
                              *look("healthy"), *look("succeeded"), *END],
@@ -128,8 +126,7 @@ class Metrics(unittest.TestCase):
                        run_success_no_retries=0)
 
     def test_a_run_that_fails(self) -> None:
-        with Job("--metrics=console", *stub("exit=3")) as job:
-            self.assertEqual(job.end(), 1)
+        with Job("--metrics=console", *stub("exit=3")).ended(1) as job:
             self.check(job, [*start(), *look("healthy"), *look("failed"), *STOP, *END],
                        flakiness=100, run_total=1, run_failed_no_retries=1,
                        run_failed_with_retries=0, run_success_no_retries=0)
@@ -143,8 +140,7 @@ class Metrics(unittest.TestCase):
             self.assertIn("SimpleElasticAgent.run.failure=1", job.output())
 
     def test_none_unless_asked_for(self) -> None:
-        with Job("--metrics=none", *stub("exit=0")) as job:
-            self.assertEqual(job.end(), 0)
+        with Job("--metrics=none", *stub("exit=0")).ended() as job:
             self.assertEqual(job.output(), "")
 
 
@@ -174,8 +170,7 @@ class Events(unittest.TestCase):
 
     def test_a_run_that_is_restarted(self) -> None:
         with Job("--event-log-handler=console", "--nproc-per-node=2", "--max-restarts=1",
-                 "--role=trainer", *stub(*ONCE)) as job:
-            self.assertEqual(job.end(), 0)
+                 "--role=trainer", *stub(*ONCE)).ended() as job:
             events = self.events(job)
             self.assertEqual(self.names(events), [
                 ("AGENT", "RENDEZVOUS", None, 0), ("AGENT", "ASSIGN_WORKER_RANKS", None, 0),
@@ -203,8 +198,7 @@ class Events(unittest.TestCase):
             "py_callstack": "", "timestamp": "1"}}})
         with Job("--event-log-handler=console", "--nproc-per-node=3",
                  *stub("pid", "only=1", f"error={error}", "exit=3", "all", "only=2",
-                       "on=TERM:0", "all", "stay")) as job:
-            self.assertEqual(job.end(), 1)
+                       "on=TERM:0", "all", "stay")).ended(1) as job:
             *_, stopped, failed, ended, agent = self.events(job)
             self.assertEqual(self.names([stopped, failed, agent]), [
                 ("WORKER", "FAILED", 0, 0), ("WORKER", "FAILED", 1, 0),
@@ -229,21 +223,15 @@ class Events(unittest.TestCase):
 
     def test_quiet_where_the_log_is(self) -> None:
         with Job("--event-log-handler=console", *stub("exit=0"),
-                 env={"LOGLEVEL": "WARNING"}) as job:
-            self.assertEqual(job.end(), 0)
+                 env={"LOGLEVEL": "WARNING"}).ended() as job:
             self.assertEqual(job.errors(), "")
 
 
 class Journal(unittest.TestCase):
-    def journal(self, job: Job) -> list[dict]:
-        (path,) = job.folder.glob("logs/*/journal.jsonl")
-        return [json.loads(line) for line in path.read_text().splitlines()]
-
     def test_the_whole_story(self) -> None:
         with Job("--log-dir=logs", "--nproc-per-node=2", "--max-restarts=1", "--rdzv-backend=c10d",
-                 "--rdzv-endpoint=localhost:0", "--rdzv-id=job7", *stub(*ONCE)) as job:
-            self.assertEqual(job.end(), 0)
-            records = self.journal(job)
+                 "--rdzv-endpoint=localhost:0", "--rdzv-id=job7", *stub(*ONCE)).ended() as job:
+            records = job.records()
             steady = [record["mono_ns"] for record in records]
             self.assertEqual(steady, sorted(steady))
             own = [r for r in records if r["scope"] == "elastrun.agent"]
@@ -283,8 +271,7 @@ class Journal(unittest.TestCase):
         self.assertEqual((ended["ending"], ended["restarts"]), ("succeeded", 1))
 
     def test_what_stays_when_files_are_asked_for_without_a_place(self) -> None:
-        with Job("-r", "3", *stub("say=kept", "exit=0")) as job:
-            self.assertEqual(job.end(), 0)
+        with Job("-r", "3", *stub("say=kept", "exit=0")).ended() as job:
             (run,) = job.temporary.glob("*/*")
             self.assertEqual(job.errors(), "elastrun: files of this run are in "
                              f"{run}\n")
@@ -294,8 +281,7 @@ class Journal(unittest.TestCase):
 
     def test_what_stays_after_a_failure_with_files(self) -> None:
         with Job("-t", "0:2", "--nproc-per-node=2",
-                 *stub("only=0", "complain=sorry", "exit=3", "all", "stay")) as job:
-            self.assertEqual(job.end(), 1)
+                 *stub("only=0", "complain=sorry", "exit=3", "all", "stay")).ended(1) as job:
             (run,) = job.temporary.glob("*/*")
             log = run / "attempt_0/0/stderr.log"
             self.assertEqual(log.read_text(), "sorry\n")
@@ -307,8 +293,7 @@ class Report(unittest.TestCase):
         with Job("--report=report.json", "--log-dir=logs", "-r", "3", "--nproc-per-node=3",
                  "--max-restarts=1",
                  *stub("pid", "only=1", "complain=Traceback (most recent call last):",
-                       "complain=ValueError: boom", "exit=7", "all", "stay")) as job:
-            self.assertEqual(job.end(), 1)
+                       "complain=ValueError: boom", "exit=7", "all", "stay")).ended(1) as job:
             report = job.report()
             (kept,) = job.folder.glob("logs/*/report.json")
             self.assertEqual(json.loads(kept.read_text()), report)
@@ -370,8 +355,7 @@ class Report(unittest.TestCase):
     def test_what_ran_since_the_checkpoint_is_lost_with_a_crash(self) -> None:
         with Job("--log-dir=logs", "--max-restarts=1", "--report=report.json", "train.py",
                  env={"PYTHONPATH": str(ROOT / "lib/python"), "PYTHONDONTWRITEBYTECODE": "1"},
-                 files={"train.py": TRAINER}) as job:
-            self.assertEqual(job.end(), 0, job.errors())
+                 files={"train.py": TRAINER}).ended() as job:
             goodput = job.report()["goodput"]
 
             def time_of(name: str) -> float:
@@ -382,15 +366,13 @@ class Report(unittest.TestCase):
             self.assertEqual((goodput["last_step"], goodput["last_checkpoint"]), (3, 3))
             self.assertEqual((goodput["restarts"], goodput["loss_known"]), (1, True))
             self.check_goodput(job.report())
-            (journal,) = job.folder.glob("logs/*/journal.jsonl")
-            told = [json.loads(line) for line in journal.read_text().splitlines()]
+            told = job.records()
             self.assertEqual([r["value"] for r in told if r["name"] == "loss"], [0.25])
             self.assertEqual([r["attributes"]["step"] for r in told if r["name"] == "checkpoint"],
                              [1, 3])
 
     def test_without_any_checkpoint_nobody_knows_what_was_lost(self) -> None:
-        with Job("--report=report.json", *stub("exit=1")) as job:
-            self.assertEqual(job.end(), 1)
+        with Job("--report=report.json", *stub("exit=1")).ended(1) as job:
             goodput = job.report()["goodput"]
             self.assertEqual((goodput["buckets_s"]["lost"], goodput["loss_known"]), (0, False))
 

@@ -79,8 +79,7 @@ class Reports(unittest.TestCase):
     def test_who_has_raised_is_to_blame_also_if_it_never_gets_to_its_end(self) -> None:
         for kind, fails in VICTIMS.items():
             with self.subTest(kind), Job("--nproc-per-node=2", "--report=report.json", "train.py",
-                                         files={"train.py": NEVER_ENDS + fails}) as job:
-                self.assertEqual(job.end(), 1, job.errors())
+                                         files={"train.py": NEVER_ENDS + fails}).ended(1) as job:
                 self.assertIn("rank 0 failed first: it raised ValueError: the first, and was "
                               "stopped "
                               "before it had ended", job.errors())
@@ -90,9 +89,9 @@ class Reports(unittest.TestCase):
 
     def test_who_has_left_an_error_file_is_to_blame_also_if_it_never_gets_to_its_end(self) -> None:
         for kind in ("gloo", "silent", "own words"):
+            script = NEVER_ENDS + VICTIMS[kind]
             with self.subTest(kind), Job("--nproc-per-node=2", "train.py", env={"RECORDED": "1"},
-                                         files={"train.py": NEVER_ENDS + VICTIMS[kind]}) as job:
-                self.assertEqual(job.end(), 1, job.errors())
+                                         files={"train.py": script}).ended(1) as job:
                 self.assertIn("rank 0 failed first: it raised ValueError: the first", job.errors())
 
     def test_who_has_got_over_an_error_is_not_to_blame(self) -> None:
@@ -110,22 +109,19 @@ if os.environ["RANK"] == "0":
 while not os.path.exists("goes"): time.sleep(0.001)
 raise KeyError("of its own")
 """
-        with Job("--nproc-per-node=2", "train.py", files={"train.py": script}) as job:
-            self.assertEqual(job.end(), 1)
+        with Job("--nproc-per-node=2", "train.py", files={"train.py": script}).ended(1) as job:
             self.assertIn("rank 1 failed first: it ended with exit code 1 (KeyError: 'of its own')",
                           job.errors())
 
     def test_the_culprit_is_who_raised_first_not_whose_interpreter_ended_first(self) -> None:
         with Job("--nproc-per-node=2", "--monitor-interval=2", "train.py",
-                 files={"train.py": SLOW_END}) as job:
-            self.assertEqual(job.end(), 1)
+                 files={"train.py": SLOW_END}).ended(1) as job:
             self.assertRegex(job.errors(), r"rank 1 failed first: it .*\(ValueError: the first\)")
 
     def test_the_verdict_names_who_was_first_and_why(self) -> None:
         steps = ("only=2", "complain=Traceback (most recent call last):",
                  "complain=ValueError: boom", "exit=7", "all", "stay")
-        with Job("--nproc-per-node=4", *stub(*steps)) as job:
-            self.assertEqual(job.end(), 1)
+        with Job("--nproc-per-node=4", *stub(*steps)).ended(1) as job:
             self.assertIn("rank 2 failed first: it ended with exit code 7 (ValueError: boom)",
                           job.errors())
             self.assertIn("ranks 0, 1, 3: stopped by elastrun", job.errors())
@@ -146,8 +142,7 @@ while rank == "0": time.sleep(1)
 raise ValueError("boom")
 """
         with Job("--nproc-per-node=2", "--shutdown-timeout=1", "train.py",
-                 files={"train.py": script}) as job:
-            self.assertEqual(job.end(), 1)
+                 files={"train.py": script}).ended(1) as job:
             self.assertRegex(job.errors(), r"\n  slow      rank 0 did not end when asked to: "
                                            r"killed after [0-9.]+ m?s\n")
 
@@ -158,14 +153,12 @@ raise ValueError("boom")
 
     def test_last_words_without_a_traceback_are_quoted(self) -> None:
         script = "import sys; sys.exit('data set not found')"
-        with Job("train.py", files={"train.py": script}) as job:
-            self.assertEqual(job.end(), 1)
+        with Job("train.py", files={"train.py": script}).ended(1) as job:
             self.assertIn("  its last lines on stderr:\n    | data set not found\n", job.errors())
 
     def test_what_two_streams_wrote_into_one_file_is_not_said_to_be_of_stderr(self) -> None:
         with Job(*stub("say=step 7", "complain=no data", "exit=3"),
-                 stderr=subprocess.STDOUT) as job:
-            self.assertEqual(job.end(), 1)
+                 stderr=subprocess.STDOUT).ended(1) as job:
             self.assertIn("  its last output:\n    | step 7\n    | no data\n", job.output())
 
     def test_escape_sequences_change_neither_the_verdict_nor_the_terminal(self) -> None:
@@ -173,8 +166,7 @@ raise ValueError("boom")
                     '  File \x1b[35m"a.py"\x1b[0m, line \x1b[35m1\x1b[0m, in \x1b[35mmain\x1b[0m',
                     "\x1b[1;35mValueError\x1b[0m: \x1b[35mboom\x1b[0m")
         with Job("--redirects=3", *stub(*(f"complain={line}" for line in coloured),
-                                        "exit=7")) as job:
-            self.assertEqual(job.end(), 1)
+                                        "exit=7")).ended(1) as job:
             self.assertIn("it ended with exit code 7 (ValueError: boom)", job.errors())
             self.assertIn("    | ValueError: boom\n", job.errors())
             self.assertNotIn("\x1b", job.errors())
@@ -183,8 +175,7 @@ raise ValueError("boom")
         for form, outcome, account in (("full", True, True), ("short", True, False),
                                        ("off", False, False)):
             with self.subTest(form), Job(f"--summary={form}", "--no-python", "sh", "-c",
-                                         "sleep 1.1; exit 3") as job:
-                self.assertEqual(job.end(), 1)
+                                         "sleep 1.1; exit 3").ended(1) as job:
                 self.assertEqual("elastrun: FAILED after" in job.errors(), outcome)
                 self.assertEqual("goodput between 0 and " in job.errors(), account)
                 self.assertIn("elastrun: rank 0 failed first", job.errors())
@@ -215,13 +206,11 @@ raise ValueError("boom")
                 self.assertRegex(host.errors(), "elastrun: FAILED after .*: ended by SIGTERM\n$")
 
     def test_a_report_that_cannot_be_written_does_not_change_the_end(self) -> None:
-        with Job("--report=/nowhere/report.json", *stub("exit=0")) as job:
-            self.assertEqual(job.end(), 0)
+        with Job("--report=/nowhere/report.json", *stub("exit=0")).ended() as job:
             self.assertIn("/nowhere/report.json", job.errors())
 
     def test_a_dry_run_starts_nothing(self) -> None:
-        with Job("--dry-run", "--nproc-per-node=2", *stub("say=no", "$local_rank")) as job:
-            self.assertEqual(job.end(), 0)
+        with Job("--dry-run", "--nproc-per-node=2", *stub("say=no", "$local_rank")).ended() as job:
             self.assertIn("say=no 1", job.output())
             self.assertIn("LOCAL_RANK=1", job.output())
             self.assertEqual(list(job.temporary.iterdir()), [])

@@ -12,8 +12,7 @@ class Restarts(unittest.TestCase):
     def test_twenty_crashes_in_a_row(self) -> None:
         steps = ("env=TORCHELASTIC_RESTART_COUNT", "env=MASTER_PORT", "attempt=20", "exit=0", "all",
                  "only=1", "die=KILL", "all", "stay")
-        with Job("--nproc-per-node=2", "--max-restarts=20", *stub(*steps)) as job:
-            self.assertEqual(job.end(), 0, job.errors())
+        with Job("--nproc-per-node=2", "--max-restarts=20", *stub(*steps)).ended() as job:
             counts = [int(n) for n in job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")]
             self.assertEqual(sorted(set(counts)), list(range(21)))
             self.assertEqual(counts[-1], 20)
@@ -27,8 +26,7 @@ class Restarts(unittest.TestCase):
                                          "sh", "-c", script.replace("$", "$$"), text) as job:
                 self.assertEqual(job.end(), 0, job.errors())
         with Job("--report=report.json", "--no-python", "sh", "-c", script.replace("$", "$$"),
-                 "{ not json") as job:
-            self.assertEqual(job.end(), 1)
+                 "{ not json").ended(1) as job:
             report = job.report()
             self.assertEqual(report["culprit"]["exit_code"], 9)
             self.assertIn("exitcode  : 9", job.errors())
@@ -38,15 +36,13 @@ class Restarts(unittest.TestCase):
         for said, shown in (("the disk is full", r"  reported  the disk is full\n"),
                             ("at \x1b[2Jnode 3\nmore", r"  reported  at [^\x1b\n]*node 3\n")):
             text = json.dumps({"message": said})
-            with self.subTest(said), Job(*stub("error=" + text, "exit=3")) as job:
-                self.assertEqual(job.end(), 1)
+            with self.subTest(said), Job(*stub("error=" + text, "exit=3")).ended(1) as job:
                 self.assertRegex(job.errors(), shown)
 
     def test_a_memory_of_the_first_attempt_is_not_served_to_the_second(self) -> None:
         # The store's port changes, or its keys go: each attempt has a fresh one.
         script = Path(__file__).with_name("store_memory.py")
-        with Job("--nproc-per-node=2", "--max-restarts=1", script) as job:
-            self.assertEqual(job.end(), 0, job.errors())
+        with Job("--nproc-per-node=2", "--max-restarts=1", script).ended() as job:
             self.assertEqual(sorted(job.output().split()), ["absent", "absent"])
 
 

@@ -3,7 +3,6 @@
 """slow_test.py ELASTRUN STUB_WORKER: readers and file systems that take nothing for a while."""
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -285,9 +284,8 @@ class FrozenFolder(unittest.TestCase):
         (two.folder / "stuck").unlink()
         self.assertEqual(two.end(), 1, two.errors())
         self.assertNotIn("took nothing", two.errors())
-        [journal] = (two.folder / "logs").glob("*/journal.jsonl")
-        names = [json.loads(line)["name"] for line in journal.read_text().splitlines()]
-        self.assertEqual({"restart", "job.ended", "goodput"} - set(names), set())
+        names = {one["name"] for one in two.records()}
+        self.assertEqual({"restart", "job.ended", "goodput"} - names, set())
 
     def test_a_round_that_breaks_up_meanwhile_is_left_out(self) -> None:
         one, two = self.two_nodes(2, "attempt=0", "wait=fail", "exit=3", "all", "attempt=1",
@@ -409,8 +407,7 @@ class FrozenRegistry(unittest.TestCase):
             before=lambda: Path("stuck").touch() if stuck else None))
 
     def test_it_holds_back_no_start_and_no_end(self) -> None:
-        job = self.start(*stub("say=up", "exit=3"), stuck=True)
-        self.assertEqual(job.end(), 1, job.errors())
+        job = self.start(*stub("say=up", "exit=3"), stuck=True).ended(1)
         self.assertIn("what earlier runs may have left was not looked for", job.errors())
         self.assertIn("has not answered within 2", job.errors())
         job.nothing_left()
@@ -448,8 +445,7 @@ class Devices(unittest.TestCase):
         with Job("--report=null", "--no-python", "sh", "-c", "exit 3",
                  env={"TORCHELASTIC_ERROR_FILE": "error"},
                  before=lambda: (os.symlink("/dev/null", "null"),
-                                 os.symlink("/dev/null", "error"))) as job:
-            self.assertEqual(job.end(), 1)
+                                 os.symlink("/dev/null", "error"))).ended(1) as job:
             for name in ("null", "error"):
                 self.assertTrue((job.folder / name).is_char_device(), name)
             self.assertNotIn("is replaced", job.errors())

@@ -11,7 +11,8 @@ import time
 import unittest
 from pathlib import Path
 
-from launched import ELASTRUN, LIMIT, STUB, Case, main_side_by_side, state_of
+from harness import main_side_by_side, wait_until
+from launched import ELASTRUN, LIMIT, STUB, Case, state_of
 from ports import free_port, listens
 from screen import OnTerminal
 
@@ -136,17 +137,14 @@ class Files(Case):
         for name, text in (("trainer.py", TRAINER), ("upload.py", UPLOAD), ("leaver.py", LEAVER),
                            ("uploader.py", UPLOADER), ("stepper.py", STEPPER),
                            ("foreign.py", FOREIGN), ("forker.py", FORKER),
-                           ("noter.py", NOTER)):
-            (self.folder / name).write_text(text)
+                           ("noter.py", NOTER), ("deaf.py", DEAF), ("user.py", USER)):
+            self.write(name, text)
 
 
 class Stop(Files):
     def wrapper(self, line: str) -> str:
         """A script that starts the trainer and stays: a shell ends by the first signal."""
-        path = self.folder / "wrapper.sh"
-        path.write_text(f"#!/bin/sh\n{line}\necho never\n")
-        path.chmod(0o755)
-        return str(path)
+        return self.write("wrapper.sh", f"#!/bin/sh\n{line}\necho never\n")
 
     def train(self, *words: str) -> subprocess.Popen:
         child = self.start_elastrun("--shutdown-timeout", LONG, *words)
@@ -154,16 +152,12 @@ class Stop(Files):
         return child
 
     def saved(self, child: subprocess.Popen) -> str:
-        said = child.communicate(timeout=LIMIT)[1]
-        self.assertEqual(child.returncode, 1, said)
-        self.assertEqual(self.alive(), [])
+        said = self.ended(child)[1]
         self.assertEqual((self.folder / "checkpoint").read_text(), "whole", said)
         return said
 
     def cut(self, child: subprocess.Popen) -> str:
-        said = child.communicate(timeout=LIMIT)[1]
-        self.assertEqual(child.returncode, 1, said)
-        self.assertEqual(self.alive(), [])
+        said = self.ended(child)[1]
         self.assertFalse((self.folder / "checkpoint").exists(), said)
         return said
 
@@ -184,9 +178,7 @@ class Stop(Files):
         child = self.start_elastrun("--shutdown-timeout", "40", "waiter.py")
         self.line_with(child.stdout, "trainer")
         child.terminate()
-        said = child.communicate(timeout=LIMIT)[1]
-        self.assertEqual(self.alive(), [])
-        self.assertEqual((self.folder / "checkpoint").read_text(), "whole", said)
+        said = self.saved(child)
         self.assertRegex(said, r"to processes that others wait for: \d+ \(\S+ forker")
         self.assertNotIn("SIGKILL", said)
 
@@ -208,31 +200,20 @@ class Stop(Files):
                 (self.folder / "checkpoint").unlink()
 
     def test_a_deaf_trainer_keeps_its_forks_until_the_grace_is_nearly_over(self) -> None:
-        (self.folder / "deaf.py").write_text(DEAF)
         child = self.start_elastrun("--shutdown-timeout", "4", "deaf.py")
         self.line_with(child.stdout, "trainer")
         child.terminate()
-        said = child.communicate(timeout=LIMIT)
-        self.assertIn("Unable to shutdown process", said[1])
-        self.assertEqual(self.alive(), [])
+        self.assertIn("Unable to shutdown process", self.ended(child)[1])
         asked, saw = (float((self.folder / name).read_text()) for name in ("asked", "heard"))
         self.assertGreaterEqual(saw - asked, 2.5)
 
-    def file_with(self, name: str) -> None:
-        until = time.monotonic() + LIMIT
-        while not (self.folder / name).exists():
-            self.assertLess(time.monotonic(), until, name)
-            time.sleep(0.01)
-
     def test_an_interrupt_reaches_the_whole_group_as_from_a_terminal(self) -> None:
-        (self.folder / "deaf.py").write_text(DEAF)
         child = self.start_elastrun("--shutdown-timeout", LONG, "deaf.py")
         trainer = int(self.line_with(child.stdout, "trainer").split()[-1])
         child.send_signal(signal.SIGINT)
-        self.file_with("heard")
+        wait_until((self.folder / "heard").exists, "it has heard")
         os.kill(trainer, signal.SIGKILL)
-        child.communicate(timeout=LIMIT)
-        self.assertEqual(self.alive(), [])
+        self.ended(child)
 
     def test_sigusr1_for_the_launcher_alone_is_passed_on_once_and_ends_nothing(self) -> None:
         self.environment["LOGLEVEL"] = "INFO"
@@ -242,9 +223,7 @@ class Stop(Files):
             os.kill(pid, number)
             self.line_with(child.stdout, f"heard {int(number)}")
         child.terminate()
-        said, err = child.communicate(timeout=LIMIT)
-        self.assertEqual((child.returncode, said, self.alive()), (1, "", []), err)
-        self.assertEqual((self.folder / "checkpoint").read_text(), "whole")
+        self.saved(child)
 
     def test_two_who_signal_agent_and_guardian_are_two_orders(self) -> None:
         self.environment["LOGLEVEL"] = "INFO"
@@ -263,8 +242,7 @@ class Stop(Files):
             os.kill(pid, signal.SIGUSR1)
         self.line_with(child.stderr, "SIGUSR1 was sent to every process")
         child.terminate()
-        said, err = child.communicate(timeout=LIMIT)
-        self.assertEqual((child.returncode, said, self.alive()), (1, "heard 10\n", []), err)
+        self.assertEqual(self.ended(child)[0], "heard 10\n")
 
     def test_sigusr1_does_not_kill_workers_that_know_nothing_of_it(self) -> None:
         child = self.train("trainer.py", "SIGTERM")
@@ -277,9 +255,7 @@ class Stop(Files):
         port = free_port()
         child = self.start_elastrun("--nnodes=2", "--rdzv-backend=c10d",
                                     f"--rdzv-endpoint=127.0.0.1:{port}", "noter.py")
-        while not listens(port):  # before it waits for the other node
-            self.assertIsNone(child.poll())
-            time.sleep(0.01)
+        wait_until(lambda: listens(port), "it listens, before it waits for the other node")
         child.send_signal(signal.SIGUSR1)
         self.line_with(child.stderr, "SIGUSR1: no workers run, so none got it")
         child.terminate()
@@ -303,7 +279,6 @@ class Stop(Files):
         self.saved(child)
 
     def test_a_service_lives_until_its_trainer_has_saved(self) -> None:
-        (self.folder / "user.py").write_text(USER)
         child = self.train("user.py", "SIGTERM")
         child.terminate()
         self.assertNotIn("Sending SIGTERM to what is in", self.saved(child))
@@ -313,8 +288,7 @@ class Stop(Files):
             with self.subTest(where):
                 child = self.train("uploader.py", where, str(SAVING))
                 child.terminate()
-                said = child.communicate(timeout=LIMIT)[1]
-                self.assertEqual((child.returncode, self.alive()), (1, []), said)
+                said = self.ended(child)[1]
                 self.assertEqual((self.folder / "uploaded").read_text(), "whole", said)
                 (self.folder / "uploaded").unlink()
 
@@ -322,18 +296,15 @@ class Stop(Files):
         child = self.start_elastrun("--shutdown-timeout", "1", "uploader.py", "session", LONG)
         self.line_with(child.stdout, "trainer")
         child.terminate()
-        said = child.communicate(timeout=LIMIT)[1]
-        self.assertEqual((child.returncode, self.alive()), (1, []), said)
-        self.assertIn("Killing what the workers have left", said)
+        self.assertIn("Killing what the workers have left", self.ended(child)[1])
 
     def test_one_that_never_ends_is_killed_and_named(self) -> None:
         child = self.start_elastrun("--shutdown-timeout", "1", "--no-python",
                                     self.wrapper(f"{STUB} ignore=TERM pid stay"))
         pid = self.line_with(child.stdout, "pid").split()[-1]
         child.terminate()
-        said = child.communicate(timeout=LIMIT)[1]
-        self.assertEqual((child.returncode, self.alive()), (1, []))
-        self.assertRegex(said, rf"Killing what the workers have left: {pid} \({STUB} ignore=TERM")
+        self.assertRegex(self.ended(child)[1], rf"Killing what the workers have left: {pid} "
+                                               rf"\({STUB} ignore=TERM")
 
     def test_one_end_by_two_signals_does_not_cut_it(self) -> None:
         child = self.train("trainer.py", "SIGTERM")
@@ -363,10 +334,7 @@ class Stop(Files):
         job.until("saving 1")
         os.close(job.ours)  # and now the kernel
         job.ours = os.open(os.devnull, os.O_RDONLY)
-        limit = time.monotonic() + LIMIT
-        while self.alive():
-            self.assertLess(time.monotonic(), limit, "the job does not end")
-            time.sleep(0.02)
+        wait_until(lambda: not self.alive(), "the job has ended")
         self.assertEqual((self.folder / "checkpoint").read_text(), "whole")
 
     def test_every_process_of_a_step_signalled_is_one_end(self) -> None:
@@ -407,15 +375,12 @@ class Stop(Files):
 
     def test_an_interrupt_ends_what_a_script_started_in_the_background(self) -> None:
         line = f"{ELASTRUN} --no-python {STUB} pid stay & echo launcher $!; wait $!; echo code $?"
-        shell = subprocess.Popen(["/bin/sh", "-c", line], stdout=subprocess.PIPE, text=True,
-                                 env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL)
-        self.addCleanup(self.close_streams, shell)
+        shell = self.start_words("/bin/sh", "-c", line)
         launcher = int(self.line_with(shell.stdout, "launcher").split()[-1])
         self.line_with(shell.stdout, "pid")
         os.kill(launcher, signal.SIGINT)
         self.assertEqual(self.line_with(shell.stdout, "code"), "code 1")
-        shell.wait(LIMIT)
-        self.assertEqual(self.alive(), [])
+        self.ended(shell, 0)
 
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+setuid",
@@ -435,11 +400,7 @@ class OtherUser(Files):
     def end(self, *words: str) -> str:
         for path in (self.folder, *self.folder.iterdir()):
             os.chown(path, 65534, 65534)
-        child = subprocess.Popen([*NOBODY, ELASTRUN, "--shutdown-timeout", LONG, *words],
-                                 env=self.environment, cwd=self.folder, text=True,
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE)
-        self.addCleanup(self.close_streams, child)
+        child = self.start_words(*NOBODY, ELASTRUN, "--shutdown-timeout", LONG, *words)
         self.foreign = int(self.line_with(child.stdout, "foreign").split()[-1])
         child.terminate()
         self.assertEqual(child.wait(LIMIT), 1)
@@ -454,10 +415,8 @@ class OtherUser(Files):
         self.assertIn(f"Process {self.foreign} runs as user 1: elastrun may not signal it", said)
 
     def test_one_below_a_script_is_too(self) -> None:
-        script = self.folder / "script.sh"
-        script.write_text("#!/bin/sh\npython3 foreign.py\necho never\n")
-        script.chmod(0o755)
-        said = self.end("--no-python", str(script))
+        script = self.write("script.sh", "#!/bin/sh\npython3 foreign.py\necho never\n")
+        said = self.end("--no-python", script)
         self.assertRegex(said, rf"run as other users, .*: {self.foreign} \(\S+, state S, "
                                r"of user 1\)")
 
@@ -475,14 +434,12 @@ sleep 0.2
 
     def test_a_trainer_below_a_script_that_fails_can_write_while_it_saves(self) -> None:
         for end in ("exit 4", "kill -9 $$"):
-            script = self.folder / "script.sh"
-            script.write_text(self.SCRIPT % end)
-            script.chmod(0o755)
+            script = self.write("script.sh", self.SCRIPT % end)
             for words in ([], ["-r", "3"], ["-t", "3"]):
                 with self.subTest(f"{end} {words}"):
                     logs = self.folder / f"logs {end[:4]} {words[:1]}"
                     done = self.run_elastrun("--shutdown-timeout", LONG, f"--log-dir={logs}",
-                                             *words, "--no-python", str(script))
+                                             *words, "--no-python", script)
                     self.assertEqual(done.returncode, 1)
                     self.assertTrue((self.folder / "checkpoint").exists(), done.stderr)
                     (self.folder / "checkpoint").unlink()
@@ -519,9 +476,7 @@ class Leavings(Files):
         child = self.start_elastrun("--shutdown-timeout", LONG, "leaver.py", LONG)
         self.line_with(child.stderr, "for what they have left")
         child.terminate()
-        said = child.communicate(timeout=LIMIT)[1]
-        self.assertEqual(child.returncode, 0, said)
-        self.assertEqual(self.alive(), [])
+        self.ended(child, 0)
 
 
 if __name__ == "__main__":

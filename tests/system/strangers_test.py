@@ -4,6 +4,8 @@ name things as they like, and other users of the machine. None of them writes to
 agent.log in elastrun's name, fills the log, or has a file of ours written elsewhere."""
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import hmac
 import json
@@ -14,6 +16,7 @@ import socket
 import struct
 import subprocess
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +79,14 @@ def member(**node: Any) -> dict[str, Any]:
             "rules": {"min_nodes": 2, "max_nodes": 2, "join_timeout": 600}}
 
 
-def agent(port: int, *words: str | Path, **more: Any) -> Job:
-    return Job("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
-               "--rdzv-id=exam", "--rdzv-conf=is_host=1", "--log-dir=logs", *words, **more)
+@contextlib.contextmanager
+def agent(*words: str | Path, **more: Any) -> Iterator[tuple[Job, int]]:
+    """The first node of a job, once it listens, and its port."""
+    port = free_port()
+    with Job("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
+             "--rdzv-id=exam", "--rdzv-conf=is_host=1", "--log-dir=logs", *words, **more) as job:
+        wait_until(lambda: listens(port), "the coordinator listens", job.errors)
+        yield job, port
 
 
 class Strangers(unittest.TestCase):
@@ -99,9 +107,7 @@ class Strangers(unittest.TestCase):
 
 class Peers(Strangers):
     def test_a_name_that_steers_a_terminal_does_not_join(self) -> None:
-        port = free_port()
-        with agent(port, *stub("exit=0"), env={"LOGLEVEL": "INFO"}) as job:
-            wait_until(lambda: listens(port), "the coordinator listens", job.errors)
+        with agent(*stub("exit=0"), env={"LOGLEVEL": "INFO"}) as (job, port):
             for hello, node in (({"host": ESCAPES}, {}), ({}, {"id": ESCAPES}),
                                 ({}, {"id": "a" * 301}), ({}, {"address": ESCAPES})):
                 with Peer(port) as peer:
@@ -115,10 +121,8 @@ class Peers(Strangers):
             self.assertIn("refused 127.0.0.1: a message", self.check_unforged(job))
 
     def test_what_a_member_says_is_shown_on_one_line(self) -> None:
-        port = free_port()
-        with agent(port, "--max-restarts=0", *stub("pid", "sleep=600"),
-                   env={"LOGLEVEL": "DEBUG"}) as job:
-            wait_until(lambda: listens(port), "the coordinator listens", job.errors)
+        with agent("--max-restarts=0", *stub("pid", "sleep=600"),
+                   env={"LOGLEVEL": "DEBUG"}) as (job, port):
             with Peer(port) as peer:
                 peer.say(type="hello", run="exam", who="agent", host="n7", user="ada")
                 peer.hears("welcome")
@@ -138,9 +142,7 @@ class Peers(Strangers):
 class Garbage(Strangers):
     def test_it_is_counted_and_does_not_fill_the_log(self) -> None:
         for env in ({}, {"ELASTRUN_SECRET": "between us"}):
-            port = free_port()
-            with agent(port, *stub("exit=0"), env=env) as job:
-                wait_until(lambda: listens(port), "the coordinator listens", job.errors)
+            with agent(*stub("exit=0"), env=env) as (job, port):
                 for _ in range(300):
                     with socket.create_connection(("127.0.0.1", port)) as stranger:
                         stranger.sendall(b"\xff\x1b[2J garbage")
@@ -154,12 +156,8 @@ class Garbage(Strangers):
                 self.assertNotIn("::ffff:", job.errors())
 
     def test_so_is_a_port_that_can_take_no_more(self) -> None:
-        port = free_port()
-
-        def few() -> None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-        with agent(port, *stub("exit=0"), before=few) as job:
-            wait_until(lambda: listens(port), "the coordinator listens", job.errors)
+        few = functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, (64, 64))
+        with agent(*stub("exit=0"), before=few) as (job, port):
             strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(80)]
             wait_until(lambda: "(32 such lines so far)" in job.errors(), "it is counted")
             said = job.errors()
@@ -184,8 +182,7 @@ class Workers(Strangers):
         for form in ("torch", "flat", "raw"):
             with Job("--log-dir=logs", "--redirects=3", "worker.py", form,
                      files={"worker.py": worker, "own": json.dumps({"message": ESCAPES}) + ESCAPES},
-                     env={"TORCHELASTIC_ERROR_FILE": "own"}) as job:
-                self.assertEqual(job.end(), 1)
+                     env={"TORCHELASTIC_ERROR_FILE": "own"}).ended(1) as job:
                 said = self.check_shown(job)
                 self.assertIn("Root Cause", said)
                 self.assertIn("was there already and is replaced. It held: ", said)

@@ -8,7 +8,8 @@ import shutil
 import sys
 import termios
 
-from launched import ELASTRUN, LIMIT, Case, main
+from harness import main
+from launched import ELASTRUN, LIMIT, Case
 from screen import OnTerminal
 
 STATUS = re.compile(r"\[[a-z ,]+\] \d+/\d+ workers")

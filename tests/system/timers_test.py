@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 import unittest
 from pathlib import Path
@@ -36,6 +37,9 @@ def take_back(scope):
 """
 
 
+HANGS = "ask('load', 0.1); time.sleep(600)\n"
+
+
 def expired(scope: str) -> str:
     """What is said of such a timer. One that a pause of the machine lets arrive late says so."""
     return rf"(?:expired timer '{scope}' after \d+\.0 ms|timer '{scope}' had expired when it came)"
@@ -54,8 +58,7 @@ class Timers(unittest.TestCase):
         job = self.start("ask('outer', 600)\n"
                          "if FIRST and RANK == 1: ask('load', 0.2); time.sleep(600)\n"
                          "take_back('outer')\nprint('went through')\n",
-                         "--nproc-per-node=2", "--max-restarts=1")
-        self.assertEqual(job.end(), 0, job.errors())
+                         "--nproc-per-node=2", "--max-restarts=1").ended()
         report = job.report()
         self.assertEqual(report["restarts"], 1)
         first, second = report["attempts"]
@@ -72,8 +75,7 @@ class Timers(unittest.TestCase):
         self.assertEqual(list(job.temporary.iterdir()), [], "the FIFO is left")
 
     def test_the_verdict_names_the_scope_and_shows_the_stack(self) -> None:
-        job = self.start("ask('load', 0.1); time.sleep(600)\n", "--event-log-handler=console")
-        self.assertEqual(job.end(), 1, job.errors())
+        job = self.start(HANGS, "--event-log-handler=console").ended(1)
         report = job.report()
         failure, = report["failures"]
         self.assertRegex(failure["expired_timer"], f"^{expired('load')}$")
@@ -98,8 +100,7 @@ class Timers(unittest.TestCase):
             "    write(line + '\\n')\n"
             "ask('foreign', 0, pid=1)\nask('gone', 0, pid=os.fork() or os._exit(0))\n"
             "write('{\"version\": 1, \"pid\": 12')\n"  # and is continued by another's line
-            "ask('past', -5)\ntime.sleep(600)\n")
-        self.assertEqual(job.end(), 1, job.errors())
+            "ask('past', -5)\ntime.sleep(600)\n").ended(1)
         self.assertIn("timer 'past' had expired when it came", job.report()["verdict"])
         self.assertEqual(len(job.lines(r"timer\] Ignored: ", job.err)), 5, job.errors())
 
@@ -110,8 +111,7 @@ class Timers(unittest.TestCase):
                          "        time.sleep(600)\n"
                          "if FIRST: load()\n"
                          "with elastrun.timer.expires(after=600): pass\n", "--max-restarts=1",
-                         TORCHELASTIC_ENABLE_FILE_TIMER="", PYTHONPATH=PACKAGE)
-        self.assertEqual(job.end(), 0, job.errors())
+                         TORCHELASTIC_ENABLE_FILE_TIMER="", PYTHONPATH=PACKAGE).ended()
         timer, = job.report()["attempts"][0]["expired_timers"]
         self.assertRegex(timer["scope"], r"/train\.py#\d+$")
         self.assertLessEqual(timer["after_s"], 0.2)
@@ -165,22 +165,19 @@ class Timers(unittest.TestCase):
         job = self.channel("with elastrun.timer.expires(after=4):\n"
                            "    for i in range(20):\n"
                            "        elastrun.event('many', **{f'a{n}': n for n in range(100)})\n"
-                           "time.sleep(5)\nprint('went through')\n")
-        self.assertEqual(job.end(), 0, job.errors())
+                           "time.sleep(5)\nprint('went through')\n").ended()
 
     def test_a_script_with_torchs_timers_can_offer_its_stacks_too(self) -> None:
         job = self.start("import elastrun\nelastrun.offer_stacks()\n"
                          "def load():\n    ask('load', 0.2)\n    time.sleep(600)\nload()\n",
-                         PYTHONPATH=PACKAGE)
-        self.assertEqual(job.end(), 1, job.errors())
+                         PYTHONPATH=PACKAGE).ended(1)
         failure, = job.report()["failures"]
         self.assertIn(" in load", "\n".join(failure["stack"]))
         self.assertRegex(job.errors(), r"\n    \|   File .*, line \d+ in load\n")
 
     def test_who_offers_stacks_and_does_not_answer_is_ended_all_the_same(self) -> None:
         job = self.start("import elastrun\nelastrun.offer_stacks()\nask('load', 0.2)\n"
-                         "os.kill(os.getpid(), signal.SIGSTOP)\n", PYTHONPATH=PACKAGE)
-        self.assertEqual(job.end(), 1, job.errors())
+                         "os.kill(os.getpid(), signal.SIGSTOP)\n", PYTHONPATH=PACKAGE).ended(1)
         failure, = job.report()["failures"]
         self.assertRegex(failure["stack"][0], "^thread .*: stopped")
 
@@ -197,8 +194,7 @@ class Timers(unittest.TestCase):
 
     def test_the_signal_is_the_one_that_was_asked_for(self) -> None:
         job = self.start("signal.signal(15, lambda *_: os._exit(7))\n"
-                         "ask('soft', 0.1, signal=15)\ntime.sleep(600)\n")
-        self.assertEqual(job.end(), 1, job.errors())
+                         "ask('soft', 0.1, signal=15)\ntime.sleep(600)\n").ended(1)
         # It ended by itself, whatever had led to that.
         self.assertIn("ended with exit code 7", job.report()["verdict"])
 
@@ -207,8 +203,7 @@ class Timers(unittest.TestCase):
                          "    import subprocess\n"
                          "    end = subprocess.call([sys.executable, __file__, 'child'])\n"
                          "    sys.exit(128 - end)\n"
-                         "ask('below', 0.1); time.sleep(600)\n")
-        self.assertEqual(job.end(), 1, job.errors())
+                         "ask('below', 0.1); time.sleep(600)\n").ended(1)
         self.assertRegex(job.report()["verdict"], "^rank 0 failed first: it ended with exit "
                          f"code 137: {expired('below')}$")
 
@@ -219,8 +214,7 @@ class Timers(unittest.TestCase):
                          "def save(*_):\n"
                          "    ask('while it saves', 0.05); time.sleep(0.3); os._exit(5)\n"
                          "signal.signal(15, save)\nask('before', 600)\nopen('ready', 'w')\n"
-                         "time.sleep(600)\n", "--nproc-per-node=2")
-        self.assertEqual(job.end(), 1, job.errors())
+                         "time.sleep(600)\n", "--nproc-per-node=2").ended(1)
         codes = [worker["exit_code"] for worker in job.report()["workers"]]
         self.assertEqual(codes, [5, 3])
         self.assertNotIn("expired", job.errors())
@@ -228,18 +222,15 @@ class Timers(unittest.TestCase):
     def test_without_the_variable_there_is_no_fifo(self) -> None:
         for value in ("", "true"):
             job = self.start("print('file', os.environ.get('TORCHELASTIC_TIMER_FILE'))\n",
-                             TORCHELASTIC_ENABLE_FILE_TIMER=value)
-            self.assertEqual(job.end(), 0, job.errors())
+                             TORCHELASTIC_ENABLE_FILE_TIMER=value).ended()
             self.assertIn("file None", job.output())
 
     def test_a_path_of_ones_own(self) -> None:
         script = "print('file', os.environ['TORCHELASTIC_TIMER_FILE']); ask('a', 600)\n"
-        job = self.start(script, TORCHELASTIC_TIMER_FILE="timers")
-        self.assertEqual(job.end(), 0, job.errors())
+        job = self.start(script, TORCHELASTIC_TIMER_FILE="timers").ended()
         self.assertIn("file timers\n", job.output())
         self.assertFalse((job.folder / "timers").exists())
-        job = self.start("", TORCHELASTIC_TIMER_FILE="train.py")
-        self.assertEqual(job.end(), 0, job.errors())
+        job = self.start("", TORCHELASTIC_TIMER_FILE="train.py").ended()
         self.assertIn("train.py is there already, and is not our FIFO", job.errors())
         self.assertTrue((job.folder / "train.py").stat().st_size > 0)
 
@@ -252,39 +243,32 @@ class Timers(unittest.TestCase):
         job.nothing_left()
         self.assertFalse(list(job.temporary.glob("elastrun_timer_*")))
 
-    def test_py_spy_is_asked_where_it_is_installed(self) -> None:
-        folder = Path(self.enterContext(Job("--version")).folder)
-        spy = folder / "py-spy"
-        spy.write_text('#!/bin/sh\necho "Thread $3 (idle): \\"MainThread\\""\n'
-                       'echo "    load (train.py:7)"\n')
+    def spied(self, text: str) -> Job:
+        """A worker that hangs where py-spy is this script."""
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        spy = Path(folder, "py-spy")
+        spy.write_text("#!/bin/sh\n" + text)
         spy.chmod(0o755)
-        job = self.start("ask('load', 0.1); time.sleep(600)\n",
-                         PATH=f"{folder}:{os.environ['PATH']}")
-        self.assertEqual(job.end(), 1, job.errors())
+        return self.start(HANGS, PATH=f"{folder}:{os.environ['PATH']}").ended(1)
+
+    def test_py_spy_is_asked_where_it_is_installed(self) -> None:
+        job = self.spied('echo "Thread $3 (idle): \\"MainThread\\""\n'
+                         'echo "    load (train.py:7)"\n')
         failure, = job.report()["failures"]
         self.assertEqual(failure["stack"][:2], [f'Thread {failure["pid"]} (idle): "MainThread"',
                                                 "    load (train.py:7)"])
         self.assertRegex(failure["stack"][2], "^thread ")
 
     def test_a_py_spy_that_hangs_is_not_waited_for(self) -> None:
-        folder = Path(self.enterContext(Job("--version")).folder)
-        spy = folder / "py-spy"
-        spy.write_text("#!/bin/sh\necho $$ > spy\nexec sleep 600\n")
-        spy.chmod(0o755)
-        job = self.start("ask('load', 0.1); time.sleep(600)\n",
-                         PATH=f"{folder}:{os.environ['PATH']}")
-        self.assertEqual(job.end(), 1, job.errors())
+        job = self.spied("echo $$ > spy\nexec sleep 600\n")
         self.assertIn("expired timer 'load'", job.report()["verdict"])
         self.assertFalse(lives(int((job.folder / "spy").read_text())))
 
     def test_a_path_that_does_not_answer_stops_neither_job_nor_timer(self) -> None:
-        folder = Path(self.enterContext(Job("--version")).folder) / "gone"
-        folder.mkdir()
-        job = self.start(
-            "open('stuck', 'w').close(); ask('load', 0.1); time.sleep(600)\n",
-            PATH=f"{os.environ['PATH']}:{folder}", LD_PRELOAD=str(STUCK_WRITE),
-            STUCK_WHILE="stuck", STUCK_FOLDER=str(folder), ASAN_OPTIONS="verify_asan_link_order=0")
-        self.assertEqual(job.end(), 1, job.errors())
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        job = self.start("open('stuck', 'w').close(); " + HANGS, LD_PRELOAD=str(STUCK_WRITE),
+                         PATH=f"{os.environ['PATH']}:{folder}", STUCK_WHILE="stuck",
+                         STUCK_FOLDER=folder, ASAN_OPTIONS="verify_asan_link_order=0").ended(1)
         self.assertIn("expired timer 'load'", job.report()["verdict"])
 
 

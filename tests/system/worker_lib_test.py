@@ -5,7 +5,6 @@ did is in the report of their end. Hostile workers cost themselves only.
 """
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -23,10 +22,6 @@ class Reports(unittest.TestCase):
                                     files={"train.py": script}, env=PYTHON | env))
         self.assertEqual(job.end(), code, job.errors())
         return job
-
-    def journal(self, job: Job) -> list[dict]:
-        file, = (job.folder / "logs").glob("*/journal.jsonl")
-        return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 class WorkerLibrary(Reports):
@@ -62,8 +57,7 @@ monitor.stop_goodput_uploader()
                 with self.subTest(where=where, end=end):
                     job = self.enterContext(Job(*where, "--worker-lib", "train.py",
                                                 files={"train.py": script},
-                                                env=PYTHON | {"FOLDER": str(folder)}))
-                    self.assertEqual(job.end(), 0, job.errors())
+                                                env=PYTHON | {"FOLDER": str(folder)})).ended()
                     self.assertEqual((job.output(), "no goodput" in job.errors()), ("9\n", False))
             for board in (folder / "board" / "goodput").iterdir():
                 self.assertGreater(board.stat().st_size, 100)
@@ -125,7 +119,7 @@ monitor.stop_goodput_uploader()
             "                             timedelta(hours=1), 2)\n"
             "stat.add(1)\nstat.add(2)\n",
             "--worker-lib", "--nproc-per-node=2", "--role=trainer", "--redirects=3")
-        lines = self.journal(job)
+        lines = job.records()
         for rank in (0, 1):
             who = {"rank": rank, "local_rank": rank, "role": "trainer", "attempt": 0}
             mine = [one for one in lines if one.get("attributes", {}).get("rank") == rank]
@@ -153,7 +147,7 @@ monitor.stop_goodput_uploader()
             "            os._exit(0)\n"
             "        os.waitpid(child, 0)\n"
             "finally: os.kill(agent, signal.SIGCONT)\n", "--worker-lib", "--redirects=3")
-        heard = [one["attributes"] for one in self.journal(job) if one["name"] == "child"]
+        heard = [one["attributes"] for one in job.records() if one["name"] == "child"]
         self.assertEqual([one["number"] for one in heard], list(range(60)))
         self.assertEqual({one["rank"] for one in heard}, {0})
 
@@ -162,9 +156,8 @@ monitor.stop_goodput_uploader()
                    " elastrun.event(\"last\"); elastrun.step(42)'")
         job = self.enterContext(Job(
             "--report=report.json", "--log-dir=logs", "--worker-lib", "--no-python", "sh", "-c",
-            f"kill -STOP $PPID; {trainer}; kill -CONT $PPID", env=PYTHON))
-        self.assertEqual(job.end(), 0, job.errors())
-        heard = [one for one in self.journal(job) if one["name"] in ("step", "last")]
+            f"kill -STOP $PPID; {trainer}; kill -CONT $PPID", env=PYTHON)).ended()
+        heard = [one for one in job.records() if one["name"] in ("step", "last")]
         self.assertEqual([one.get("value") for one in heard], [41, None, 42])
 
     def test_with_goodput_off_nothing_of_it_is_kept(self) -> None:
@@ -175,7 +168,7 @@ monitor.stop_goodput_uploader()
         job = self.run_job(script, "--worker-lib", "--goodput=off", code=1)
         self.assertIsNone(job.report()["goodput"])
         self.assertNotIn("goodput", job.errors())
-        self.assertEqual([one["name"] for one in self.journal(job) if "goodput" in str(one)], [])
+        self.assertEqual([one["name"] for one in job.records() if "goodput" in str(one)], [])
         job = self.run_job(script, "--worker-lib", code=1)
         self.assertEqual(job.report()["goodput"]["last_step"], 1)
 
@@ -210,7 +203,7 @@ class HostileWorkers(Reports):
 
     def check_last_word(self, job: Job) -> None:
         """The agent still hears who behaves, after all of it."""
-        self.assertEqual([one["attributes"]["n"] for one in self.journal(job)
+        self.assertEqual([one["attributes"]["n"] for one in job.records()
                           if one["name"] == "last word"], [7])
 
     LAST = """
@@ -273,7 +266,7 @@ one.send(b'{"kind":"event","name":"last word","attributes":{"n":7}}')
             "    one.send(b'{\"kind\":\"event\",\"name\":\"flood\"}')\n"
             "    one.send(b'{\"kind\":\"metric\",\"name\":\"n%d\",\"value\":1}' % i)\n" + self.LAST)
         self.check_last_word(job)
-        lines = self.journal(job)
+        lines = job.records()
         passed = sum(one["name"] == "flood" for one in lines)
         self.assertLess(passed, 20_000)
         names = {one["name"] for one in lines if one["scope"] == "worker" and "value" in one}

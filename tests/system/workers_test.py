@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import unittest
+from collections.abc import Callable
 from pathlib import Path
 
 from harness import Job, main, stub, wait_until
@@ -46,47 +47,45 @@ print("connected")
 """
 
 
+def limited(soft: int, hard: int | None = None) -> Callable[[], None]:
+    """Sets how many files the launcher may open."""
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard or soft))
+
+
 class RunPath(unittest.TestCase):
+    def together(self, end: str = "") -> Job:
+        return Job("--run-path", "--nproc-per-node=2", "train.py", env=PYTHON,
+                   files={"train.py": TOGETHER.format(end=end)})
+
+    def done_below(self, text: str, *words: str) -> None:
+        """Where the interpreter is this script, PYTHON in it."""
+        python = Path(self.enterContext(tempfile.TemporaryDirectory()), "python")
+        python.write_text("#!/bin/sh\n" + text.replace("PYTHON", f'"{sys.executable}" "$@"'))
+        python.chmod(0o755)
+        with Job("--run-path", *words, "train.py", env={"PYTHON_EXEC": str(python)},
+                 files={"train.py": "print('done')"}).ended() as job:
+            self.assertEqual(job.output(), "done\n")
+
     def test_who_has_returned_waits_for_the_others(self) -> None:
-        with Job("--run-path", "--nproc-per-node=2", "train.py", env=PYTHON,
-                 files={"train.py": TOGETHER.format(end="")}) as job:
-            self.assertEqual(job.end(), 0, job.errors())
+        with self.together().ended() as job:
             self.assertEqual(job.output(), "there\n")
 
     def test_whoever_ends_without_returning_is_not_waited_for(self) -> None:
         for end in ("sys.exit(0)", "os._exit(0)"):
-            with self.subTest(end), Job("--run-path", "--nproc-per-node=2", "train.py", env=PYTHON,
-                                        files={"train.py": TOGETHER.format(end=end)}) as job:
-                self.assertEqual(job.end(), 0, job.errors())
+            with self.subTest(end), self.together(end).ended():
+                pass
 
     def test_who_has_returned_may_be_below_a_script_that_starts_the_interpreter(self) -> None:
-        wrapper = f'#!/bin/sh\n"{sys.executable}" "$@"\nexit $?\n'
-        with tempfile.TemporaryDirectory() as folder:
-            python = Path(folder, "python")
-            python.write_text(wrapper)
-            python.chmod(0o755)
-            with Job("--run-path", "train.py", env={"PYTHON_EXEC": str(python)},
-                     files={"train.py": "print('done')"}) as job:
-                self.assertEqual(job.end(), 0, job.errors())
-                self.assertEqual(job.output(), "done\n")
+        self.done_below("PYTHON\nexit $?\n")
 
     def test_who_has_returned_may_be_in_a_session_of_its_own(self) -> None:
         # The second one is no descendant of its worker any more, and may go when it has returned.
         for start in ("exec setsid -w", "setsid"):
-            with self.subTest(start), tempfile.TemporaryDirectory() as folder:
-                python = Path(folder, "python")
-                python.write_text(f'#!/bin/sh\n{start} "{sys.executable}" "$@"\n')
-                python.chmod(0o755)
-                with Job("--run-path", "--shutdown-timeout=1000", "train.py",
-                         env={"PYTHON_EXEC": str(python)},
-                         files={"train.py": "print('done')"}) as job:
-                    self.assertEqual(job.end(), 0, job.errors())
-                    self.assertEqual(job.output(), "done\n")
+            with self.subTest(start):
+                self.done_below(f"{start} PYTHON\n", "--shutdown-timeout=1000")
 
     def test_a_failure_ends_those_who_wait(self) -> None:
-        with Job("--run-path", "--nproc-per-node=2", "train.py", env=PYTHON,
-                 files={"train.py": TOGETHER.format(end="raise ValueError('boom')")}) as job:
-            self.assertEqual(job.end(), 1, job.errors())
+        with self.together("raise ValueError('boom')").ended(1) as job:
             self.assertIn("boom", job.errors())
             job.nothing_left()
 
@@ -94,41 +93,28 @@ class RunPath(unittest.TestCase):
 class Limits(unittest.TestCase):
     def test_too_few_descriptors_are_an_error_in_words_and_leave_nothing(self) -> None:
         for limit, workers in ((4, 1), (5, 1), (14, 1), (24, 8)):
-            def low(limit: int = limit) -> None:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-
             with self.subTest(limit), Job(f"--nproc-per-node={workers}", *stub("exit=0"),
-                                          before=low) as job:
-                self.assertEqual(job.end(), 1)
+                                          before=limited(limit)).ended(1) as job:
                 self.assertIn("ulimit -n", job.errors())
                 self.assertEqual(list(job.temporary.iterdir()), [])
 
     def test_a_channel_that_was_removed_is_there_again_for_the_next_attempt(self) -> None:
         for options in ((), ("--redirects=2", "--log-dir=logs")):
             with self.subTest(options), Job("--max-restarts=1", *options, "train.py", env=PYTHON,
-                                            files={"train.py": CLEANED}) as job:
-                self.assertEqual(job.end(), 0, job.errors())
+                                            files={"train.py": CLEANED}).ended() as job:
                 self.assertEqual(job.output(), "connected\n")
 
     def test_connections_of_workers_do_not_use_up_the_agents_descriptors(self) -> None:
-        def low() -> None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-
-        with Job("--run-path", "--nproc-per-node=3", "train.py", before=low, env=PYTHON,
-                 files={"train.py": CONNECTIONS}) as job:
-            self.assertEqual(job.end(), 0, job.errors())
+        with Job("--run-path", "--nproc-per-node=3", "train.py", before=limited(64), env=PYTHON,
+                 files={"train.py": CONNECTIONS}).ended() as job:
             said = job.lines("No more processes of the workers can report", job.err)
             self.assertEqual(len(said), 1)
 
     def test_the_agent_may_open_more_and_workers_what_the_user_gave(self) -> None:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-
-        def low() -> None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
-
         script = "echo soft $(ulimit -Sn) hard $(ulimit -Hn); read line"
         read, write = os.pipe()
-        with Job("--no-python", "sh", "-c", script, before=low, stdin=read) as job:
+        with Job("--no-python", "sh", "-c", script, before=limited(300, hard), stdin=read) as job:
             shown = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
             self.assertEqual(job.wait_for("^soft .*"), [f"soft 300 hard {shown}"])
             self.assertEqual(resource.prlimit(job.agent(), resource.RLIMIT_NOFILE), (hard, hard))
@@ -140,8 +126,7 @@ class Limits(unittest.TestCase):
 class Secrets(unittest.TestCase):
     def test_workers_do_not_get_what_opens_the_rendezvous(self) -> None:
         env = {"ELASTRUN_SECRET": "between us", "PET_RDZV_CONF": "user=u,password=hidden"}
-        with Job("--no-python", "env", env=env) as job:
-            self.assertEqual(job.end(), 0, job.errors())
+        with Job("--no-python", "env", env=env).ended() as job:
             self.assertIn("TORCHELASTIC_RUN_ID", job.output())
             for text in ("between us", "hidden"):
                 self.assertNotIn(text, job.output())
