@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import unittest
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -74,6 +75,24 @@ class UnderSlurm(unittest.TestCase):
         (run_id,) = {line.split(", run ")[1] for line in lines}
         self.assertRegex(run_id, r"^slurm-elastrun-root-\d+\.0$")
         self.assertNotIn("has no secret", done.stderr)  # MUNGE takes its place
+
+    def until(self, condition: Callable[[], object], what: Callable[[], str] = str) -> None:
+        end = time.monotonic() + 120
+        while not condition():
+            self.assertLess(time.monotonic(), end, f"{what()}\n{self.slurm.logs()}")
+            time.sleep(0.05)
+
+    def batch(self, script: Path, *words: str, **more: object) -> str:
+        """The number of a batch job, which ends with the test."""
+        batch = self.slurm.run("sbatch", "--parsable", *words, str(script), **more)
+        self.assertEqual(batch.returncode, 0, batch.stderr)
+        self.addCleanup(self.slurm.run, "scancel", batch.stdout.strip())
+        return batch.stdout.strip()
+
+    def requeued(self, job: str, said: Callable[[], str] = str) -> None:
+        self.until(lambda: "Restarts=1" in self.slurm.run("scontrol", "show", "job", job).stdout,
+                   said)
+        self.slurm.run("scancel", job)
 
     def waiting_job(self, registry: Path, go: Path) -> tuple[subprocess.Popen, dict]:
         """A running job of both nodes and what its host has registered."""
@@ -172,11 +191,8 @@ class UnderSlurm(unittest.TestCase):
             (folder / "batch").write_text(
                 f"#!/bin/sh\n#SBATCH --time=2 --signal={where}USR1@110 -N1 -n1\n"
                 f"{run} {ELASTRUN} {folder}/train.py {folder}\n")
-            batch = self.slurm.run("sbatch", "--parsable", "-o", f"{folder}/out",
-                                   str(folder / "batch"), env={"LOGLEVEL": "INFO"})
-            self.assertEqual(batch.returncode, 0, batch.stderr)
-            self.addCleanup(self.slurm.run, "scancel", batch.stdout.strip())
-            jobs.append((batch.stdout.strip(), folder, ["--batch"] if where else []))
+            number = self.batch(folder / "batch", "-o", f"{folder}/out", env={"LOGLEVEL": "INFO"})
+            jobs.append((number, folder, ["--batch"] if where else []))
         for number, folder, alone in jobs:
             self.wait_for(folder / "heard", folder / "out")
             if not alone:
@@ -186,11 +202,8 @@ class UnderSlurm(unittest.TestCase):
 
     def wait_for(self, path: Path, log: Path, text: str = "") -> None:
         """Until the file has that text."""
-        end = time.monotonic() + 120
-        while not (path.exists() and text in path.read_text()):
-            said = log.read_text() if log.exists() else ""
-            self.assertLess(time.monotonic(), end, f"{path} {text}: {said}\n{self.slurm.logs()}")
-            time.sleep(0.05)
+        self.until(lambda: path.exists() and text in path.read_text(),
+                   lambda: f"{path} {text}: {log.read_text() if log.exists() else ''}")
 
     def test_a_lost_coordinator_asks_for_a_requeue(self) -> None:
         """With c10d the job goes with its coordinator's agent; the others say what to type."""
@@ -220,15 +233,7 @@ class UnderSlurm(unittest.TestCase):
         script = self.slurm.folder / "batch"
         script.write_text(f"#!/bin/sh\nsrun -N2 -n2 sh {self.slurm.folder}/node\n"
                           f"$(grep -o 'scontrol requeue [0-9]*' {said}.1)\nsleep 600\n")
-        batch = self.slurm.run("sbatch", "--parsable", "-N2", "--requeue", "-o", "/dev/null",
-                               str(script))
-        self.assertEqual(batch.returncode, 0, batch.stderr)
-        job, shown, end = batch.stdout.strip(), "", time.monotonic() + 90
-        while "Restarts=1" not in shown and time.monotonic() < end:
-            time.sleep(0.1)
-            shown = self.slurm.run("scontrol", "show", "job", job).stdout
-        self.slurm.run("scancel", job)
-        self.assertIn("Restarts=1", shown, self.slurm.logs())
+        self.requeued(self.batch(script, "-N2", "--requeue", "-o", "/dev/null"))
 
     def saves(self, name: str, *options: str) -> tuple[str, Path]:
         """A batch job on both nodes whose workers save when they are asked; its id and folder."""
@@ -244,27 +249,22 @@ class UnderSlurm(unittest.TestCase):
         script.write_text(f"#!/bin/sh\nsrun -N2 -n2 sh {folder}/node &\n"
                           "trap 'scancel --signal=USR1 $SLURM_JOB_ID.0' USR1\n"
                           "wait; wait; sleep 100\n")
-        batch = self.slurm.run("sbatch", "--parsable", "-N2", "--requeue", "--time=30",
-                               "--signal=B:USR1@60", "-o", "/dev/null", str(script))
-        self.assertEqual(batch.returncode, 0, batch.stderr)
-        job, end = batch.stdout.strip(), time.monotonic() + 90
-        while len(list(folder.glob("runs.*"))) < 2 and time.monotonic() < end:
-            time.sleep(0.05)
+        job = self.batch(script, "-N2", "--requeue", "--time=30", "--signal=B:USR1@60", "-o",
+                         "/dev/null")
+        self.until(lambda: len(list(folder.glob("runs.*"))) == 2)
         return job, folder
 
+    def logs(self, folder: Path) -> str:
+        return "".join(path.read_text() for path in folder.glob("log.*"))
+
     def wait_for_requeue(self, job: str, folder: Path) -> None:
-        shown, end = "", time.monotonic() + 90
-        while "Restarts=1" not in shown and time.monotonic() < end:
-            time.sleep(0.1)
-            shown = self.slurm.run("scontrol", "show", "job", job).stdout
-        self.slurm.run("scancel", job)
-        logs = "".join(p.read_text() for p in folder.glob("log.*"))
-        self.assertIn("Restarts=1", shown, logs + self.slurm.logs())
-        self.assertIn("start the job again: elastrun asks Slurm itself, scontrol requeue ", logs)
+        self.requeued(job, lambda: self.logs(folder))
+        self.assertIn("start the job again: elastrun asks Slurm itself, scontrol requeue ",
+                      self.logs(folder))
         self.check_saved(folder)
 
     def check_saved(self, folder: Path) -> None:
-        logs = "".join(p.read_text() for p in folder.glob("log.*"))
+        logs = self.logs(folder)
         saved = [p.read_text().split() for p in folder.glob("saved.*")]
         self.assertEqual([len(one) for one in saved], [1, 1], logs)
         self.assertEqual(saved[0], saved[1], logs)  # both ranks at one step
@@ -272,11 +272,8 @@ class UnderSlurm(unittest.TestCase):
     def test_a_signal_to_every_process_of_a_step_saves_once(self) -> None:
         job, folder = self.saves("all", "--preempt-signals", "SIGTERM")
         self.slurm.run("scancel", "--signal=TERM", job)
-        end = time.monotonic() + 90
-        while len(list(folder.glob("code.*"))) < 2 and time.monotonic() < end:
-            time.sleep(0.05)
-        logs = "".join(p.read_text() for p in folder.glob("log.*"))
-        self.assertEqual([p.read_text() for p in folder.glob("code.*")], ["75\n"] * 2, logs)
+        self.until(lambda: [p.read_text() for p in folder.glob("code.*")] == ["75\n"] * 2,
+                   lambda: self.logs(folder))
         self.slurm.run("scancel", job)
         self.check_saved(folder)
 
