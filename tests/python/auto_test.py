@@ -9,6 +9,7 @@ import subprocess
 import sys
 import unittest
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from agent_end import PACKAGE, AgentEnd  # noqa: E402
@@ -53,9 +54,9 @@ class Auto(AgentEnd):
         self.assertEqual((done.stderr, done.returncode), ("", 0))
         return done
 
-    def said(self) -> list[dict[str, object]]:
+    def said(self) -> list[dict[str, Any]]:
         """What one process has told of goodput and checkpoints, in order."""
-        entries: list[dict[str, object]] = []
+        entries: list[dict[str, Any]] = []
         for message in [one for connection in self.listener.packets() for one in connection]:
             if message["kind"] == "goodput":
                 entries += message["entries"]
@@ -70,8 +71,15 @@ class Auto(AgentEnd):
     def checkpoints(self, said: list[dict[str, object]]) -> list[object]:
         return [one["step"] for one in said if one.get("kind") == "checkpoint"]
 
-    def steps(self) -> list[object]:
-        return [one["step_count"] for one in self.said() if "step_end_time" in one]
+    def told(self, script: str, **more: Any) -> list[dict[str, Any]]:
+        """The same, of a run of this script."""
+        self.run_script(script, **more)
+        return self.said()
+
+    def steps(self, of: str | list[dict[str, Any]], **more: Any) -> list[int]:
+        """The steps that were told, or those of a run of this script."""
+        said = self.told(of, **more) if isinstance(of, str) else of
+        return [one["step_count"] for one in said if "step_end_time" in one]
 
     def test_the_sitecustomize_that_is_hidden_runs_and_nothing_else_changes(self) -> None:
         other = self.folder / "other"
@@ -94,7 +102,7 @@ class Auto(AgentEnd):
         self.assertIn("nothing_of_that_name", done2.stderr)  # as without us
 
     def test_only_the_worker_itself_is_watched(self) -> None:
-        self.run_script(MODEL + """
+        self.assertEqual(self.steps(MODEL + """
 import subprocess
 if len(sys.argv) == 1:
     subprocess.run([sys.executable, __file__, "child"], check=True)
@@ -103,20 +111,18 @@ if len(sys.argv) == 1:
         os._exit(0)
     os.wait()
 one(torch.optim.SGD(model.parameters(), lr=0.1))
-""", fresh=True)
-        self.assertEqual(self.steps(), [0])
+""", fresh=True), [0])
 
     def test_a_forked_child_tells_nothing_at_its_end(self) -> None:
-        self.run_script(MODEL + """
+        self.assertEqual(self.steps(MODEL + """
 one(optimizer)  # which is kept back, until it is known who tells of steps
 if os.fork() == 0: sys.exit(0)
 os.wait()
 one(optimizer)
-""")
-        self.assertEqual(self.steps(), [0, 1])
+"""), [0, 1])
 
     def test_a_training_is_told_as_it_is(self) -> None:
-        self.run_script(MODEL + """
+        said = self.told(MODEL + """
 from torch.utils.data import DataLoader, Dataset
 class Slow(Dataset):
     def __len__(self): return 4
@@ -133,7 +139,6 @@ import io
 torch.save({"a": 1}, io.BytesIO())         # nothing that lasts
 for batch in DataLoader([torch.ones(4)] * 50, batch_size=1): optimizer.step()   # fast
 """, fresh=True)
-        said = self.said()
         names = self.names(said)
         first = names.index("step_end_time")
         self.assertEqual(names[:first + 1], [
@@ -143,8 +148,7 @@ for batch in DataLoader([torch.ones(4)] * 50, batch_size=1): optimizer.step()   
             "training_prep_end_time", "step_end_time"][-first - 1:])
         self.assertEqual(names.count("checkpoint_save_start_time"), 2)
         self.assertEqual(self.checkpoints(said), [3])
-        self.assertEqual([one["step_count"] for one in said if "step_end_time" in one],
-                         list(range(54)))
+        self.assertEqual(self.steps(said), list(range(54)))
         times = [next(value for key, value in one.items() if "time" in key)
                  for one in said if "kind" not in one]
         self.assertEqual(times, sorted(times))
@@ -152,7 +156,7 @@ for batch in DataLoader([torch.ones(4)] * 50, batch_size=1): optimizer.step()   
         self.assertLess(fast.count("data_loading_start_time"), 25)
 
     def test_a_step_is_counted_once_and_a_skipped_one_is_none(self) -> None:
-        self.run_script(MODEL + """
+        self.assertEqual(self.steps(MODEL + """
 first = torch.optim.SGD(model.parameters(), lr=0.1)
 second = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(5):
@@ -165,17 +169,15 @@ for factor in (1.0, float("inf"), 1.0):
     scaler.update()
 del first, scaler
 for _ in range(3): one(second)
-""")
-        self.assertEqual(self.steps(), list(range(10)))
+"""), list(range(10)))
 
     def test_an_optimizer_that_is_kept_but_not_used_any_more_gives_way(self) -> None:
-        self.run_script(MODEL + """
+        self.assertEqual(self.steps(MODEL + """
 first = torch.optim.SGD(model.parameters(), lr=0.1)
 one(first), one(first)
 second = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(20): one(second)
-""")
-        self.assertEqual(self.steps(), list(range(7)))  # 15 of the second were waited for
+"""), list(range(7)))  # 15 of the second were waited for
 
     def test_steps_go_on_from_the_checkpoint_that_is_loaded(self) -> None:
         save = """
@@ -192,16 +194,14 @@ one(optimizer), one(optimizer)
         for make in ("SGD(model.parameters(), lr=0.1)", "Adam(model.parameters())"):
             with self.subTest(make):
                 script = MODEL + f"optimizer = torch.optim.{make}\n"
-                self.run_script(script + save)
-                self.assertEqual(self.steps(), [0, 1, 2, 3, 4, 5])
-                self.run_script(script + load.replace("FILE", "a.pt"))
-                self.assertEqual(self.steps(), [5, 6])
+                self.assertEqual(self.steps(script + save), [0, 1, 2, 3, 4, 5])
+                self.assertEqual(self.steps(script + load.replace("FILE", "a.pt")), [5, 6])
                 (self.folder / "copy.pt").write_bytes((self.folder / "b.pt").read_bytes())
                 self.run_script(script + load.replace("FILE", "copy.pt"))
-                self.assertEqual(self.steps(), [6, 7] if "Adam" in make else [0, 1])
+                self.assertEqual(self.steps(self.said()), [6, 7] if "Adam" in make else [0, 1])
 
     def test_only_what_holds_a_state_is_a_checkpoint(self) -> None:
-        self.run_script(MODEL + """
+        said = self.told(MODEL + """
 from collections import OrderedDict
 from elastrun.checkpoint_steps import is_checkpoint
 class Loud(dict):
@@ -225,16 +225,14 @@ for number in range(20):
     torch.save({"loss": 0.5, "step": number}, "metrics.pt")
     if number == 9: torch.save({"model": model.state_dict()}, "a.pt")
 """)
-        said = self.said()
         self.assertEqual(self.checkpoints(said), [9])
-        self.run_script(MODEL + """
+        self.assertEqual(self.steps(MODEL + """
 torch.load("metrics.pt"), torch.load("a.pt"), torch.load("sample.pt")
 one(torch.optim.SGD(model.parameters(), lr=0.1))
-""")
-        self.assertEqual(self.steps(), [10])
+"""), [10])
 
     def test_a_signal_handler_may_save_while_a_save_is_told(self) -> None:
-        self.run_script(MODEL + """
+        said = self.told(MODEL + """
 import faulthandler, signal, threading
 from elastrun import channel, journal
 faulthandler.dump_traceback_later(60, exit=True)
@@ -253,12 +251,11 @@ one(optimizer)
 save()
 one(optimizer)
 """)
-        said = self.said()
         self.assertEqual([one.get("step") for one in said if "kind" in one], [0, 0])
-        self.assertEqual([one["step_count"] for one in said if "step_count" in one], [0, 1])
+        self.assertEqual(self.steps(said), [0, 1])
 
     def test_a_signal_handler_may_save_while_data_is_loaded(self) -> None:
-        self.run_script(MODEL + """
+        said = self.told(MODEL + """
 import signal
 from torch.utils.data import DataLoader, Dataset
 class Interrupted(Dataset):
@@ -271,7 +268,6 @@ def save(*_): torch.save({"o": optimizer.state_dict()}, "a.pt")
 signal.signal(signal.SIGUSR1, save)
 for batch in DataLoader(Interrupted()): one(optimizer)
 """)
-        said = self.said()
         names = self.names(said)
         self.assertEqual(self.checkpoints(said), [1])
         at = names.index("checkpoint_save_start_time")
@@ -281,7 +277,7 @@ for batch in DataLoader(Interrupted()): one(optimizer)
         self.assertEqual([name for name in names if "checkpoint" in name], names[at:at + 3])
 
     def test_a_signal_handler_may_save_while_the_process_group_is_made(self) -> None:
-        self.run_script(MODEL + """
+        said = self.told(MODEL + """
 import signal
 import torch.distributed as dist
 class Interrupted(str):
@@ -294,13 +290,12 @@ one(optimizer)
 dist.init_process_group(Interrupted("gloo"), store=dist.HashStore(), rank=0, world_size=1)
 dist.destroy_process_group()
 """)
-        said = self.said()
         self.assertIn("checkpoint_save_start_time", self.names(said))
         self.assertEqual({one["step"] for one in said if one.get("kind") == "checkpoint"}, {0})
 
     def test_the_training_does_not_wait_for_the_file_system_of_the_logs(self) -> None:
         os.mkfifo(self.folder / "checkpoint_steps.json")  # whoever opens it waits for ever
-        self.run_script(MODEL + """
+        said = self.told(MODEL + """
 import faulthandler
 faulthandler.dump_traceback_later(60, exit=True)
 torch.save({"model": model.state_dict()}, "a.pt")
@@ -309,9 +304,8 @@ for _ in range(3):
     one(optimizer)
     torch.save({"model": model.state_dict()}, "a.pt")
 """)
-        said = self.said()
         self.assertEqual(self.checkpoints(said), [0, 1, 2])
-        self.assertEqual([one["step_count"] for one in said if "step_count" in one], [0, 1, 2])
+        self.assertEqual(self.steps(said), [0, 1, 2])
 
     def test_a_step_within_a_compiled_region_compiles_as_without_us(self) -> None:
         script = MODEL + """
@@ -336,7 +330,7 @@ one(optimizer)
 """
         alone = self.run_script(script, fresh=True, ELASTRUN_GOODPUT="").stdout
         self.assertEqual(self.run_script(script, fresh=True).stdout, alone)
-        self.assertEqual(self.steps(), [0])  # those that are compiled cannot be seen
+        self.assertEqual(self.steps(self.said()), [0])  # those that are compiled cannot be seen
 
     def test_a_loop_within_a_compiled_function_is_traced_as_without_us(self) -> None:
         script = MODEL + """
@@ -381,55 +375,48 @@ print(dict(counters["graph_break"]), dict(counters["stats"]), {str(one.message) 
 optimizer.load_state_dict(torch.load("a.pt")["o"])
 one(optimizer)
 """
-        self.run_script(make + """
+        self.assertEqual(self.steps(make + """
 for _ in range(5): one(optimizer)
 with open("new.pt", "wb") as file: torch.save({"o": optimizer.state_dict()}, file)
 os.replace("new.pt", "a.pt")
-""")
-        self.assertEqual(self.steps(), [0, 1, 2, 3, 4])
+"""), [0, 1, 2, 3, 4])
         self.other_node()
         for rank in ("0", "1"):
-            self.run_script(make + load, RANK=rank)
-            self.assertEqual(self.steps(), [5], rank)
+            self.assertEqual(self.steps(make + load, RANK=rank), [5], rank)
         self.run_script(make + load, TORCHELASTIC_RUN_ID="tuned")  # it is another job's
-        self.assertEqual(self.steps(), [0])
+        self.assertEqual(self.steps(self.said()), [0])
         # What somebody else has written over it says nothing.
         self.run_script(make + 'torch.save({"o": optimizer.state_dict()}, "a.pt")\n',
                         ELASTRUN_GOODPUT="off")
-        self.run_script(make + load)
-        self.assertEqual(self.steps(), [0])
+        self.assertEqual(self.steps(make + load), [0])
 
     def test_a_checkpoint_that_is_compressed_counts(self) -> None:
         make = MODEL + "import gzip\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        self.run_script(make + """
+        self.assertEqual(self.steps(make + """
 for _ in range(3): one(optimizer)
 with gzip.open("a.pt.gz", "wb") as file: torch.save({"m": model.state_dict()}, file)
-""")
-        self.assertEqual(self.steps(), [0, 1, 2])
-        self.run_script(make + """
+"""), [0, 1, 2])
+        self.assertEqual(self.steps(make + """
 with gzip.open("a.pt.gz", "rb") as file: model.load_state_dict(torch.load(file)["m"])
 one(optimizer)
-""")
-        self.assertEqual(self.steps(), [3])
+"""), [3])
 
     def test_other_ranks_of_this_node_go_on_from_the_checkpoint(self) -> None:
         make = MODEL + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        self.run_script(make + """
+        self.assertEqual(self.steps(make + """
 for _ in range(3): one(optimizer)
 torch.save({"o": optimizer.state_dict()}, "a.pt")
-""")
-        self.assertEqual(self.steps(), [0, 1, 2])
-        self.run_script(make + """
+"""), [0, 1, 2])
+        said = self.told(make + """
 optimizer.load_state_dict(torch.load("a.pt")["o"])
 one(optimizer)
 torch.save({"o": optimizer.state_dict()}, "mine.pt")  # is told by rank 0 alone
 """, RANK="1")
-        said = self.said()
         self.assertEqual(self.names(said), ["step_end_time"])
         self.assertEqual(said[0]["step_count"], 3)
 
     def test_a_checkpoint_that_another_thread_saves_is_told_and_takes_no_time(self) -> None:
-        self.run_script(MODEL + """
+        said = self.told(MODEL + """
 import threading
 saved, go = threading.Event(), threading.Event()
 def save(state, path):
@@ -454,14 +441,12 @@ one(optimizer)
 time.sleep(0.2)
 go.set(), saved.wait()
 """)
-        said = self.said()
         self.assertEqual(self.checkpoints(said), [2, 4, 5, 6])
         self.assertEqual(self.names(said).count("checkpoint_save_start_time"), 1)  # of main.pt
-        self.assertEqual([one["step_count"] for one in said if "step_end_time" in one],
-                         list(range(7)))
+        self.assertEqual(self.steps(said), list(range(7)))
 
     def test_one_optimizer_for_each_parameter_is_one_step(self) -> None:
-        self.run_script("""
+        self.assertEqual(self.steps("""
 import torch
 model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(30)))
 optimizers = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
@@ -470,8 +455,7 @@ def step(parameter):
     optimizers[parameter].zero_grad()
 for one in optimizers: one.register_post_accumulate_grad_hook(step)
 for _ in range(20): model(torch.ones(1, 2)).sum().backward()
-""")
-        self.assertEqual(self.steps(), list(range(20)))
+"""), list(range(20)))
 
     def test_what_is_put_around_functions_of_torch_can_be_pickled_at_any_time(self) -> None:
         done = self.run_script(MODEL + """
@@ -644,7 +628,7 @@ torch.save(model, "a.pt")
         self.assertEqual(set(self.names(self.said())), {"step_end_time"})
 
     def test_distributed_checkpoints_are_told(self) -> None:
-        self.run_script(MODEL + """
+        said = self.told(MODEL + """
 import torch.distributed as dist, torch.distributed.checkpoint as dcp
 dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meet", rank=0, world_size=1)
 one(optimizer)
@@ -655,18 +639,17 @@ time.sleep(0.2)
 dcp.load({"m": model.state_dict()}, checkpoint_id="here")
 dist.destroy_process_group()
 """)
-        said = self.said()
         self.assertEqual(self.checkpoints(said), [0, 1])
         names = self.names(said)
         self.assertEqual(names.count("checkpoint_save_start_time"), 2)
         self.assertEqual(names.count("checkpoint_save_end_time"), 2)
         self.assertEqual(names.count("checkpoint_restore_start_time"), 1)
 
-    def evaluations(self) -> list[str]:
-        """What was told of evaluations, steps and checkpoints, in order."""
+    def evaluations(self, script: str) -> list[str]:
+        """What this script tells of evaluations, steps and checkpoints, in order."""
         names = {"custom_badput_event_start_time": "eval", "custom_badput_event_end_time": "end",
                  "step_end_time": "step", "checkpoint_save_start_time": "save"}
-        said = [one for one in self.said()
+        said = [one for one in self.told(script)
                 if one.get("custom_badput_event_type") != "unexplained"]
         for one in said:
             if "custom_badput_event_type" in one:
@@ -711,9 +694,8 @@ assert torch.nn.Module.train is train
             code += script.replace("    EVALUATE", "\n".join(
                 f"    {line}" for line in way.strip().split("\n")))
             code += "torch.save({'x': 1}, 'end-of-way')\n"
-        self.run_script(code)
         once = ["step", "step", "eval", "end", "save"]
-        self.assertEqual(self.evaluations(), (once * 2 + ["save"]) * len(ways))
+        self.assertEqual(self.evaluations(code), (once * 2 + ["save"]) * len(ways))
 
     def unexplained(self) -> list[float]:
         """How many seconds each stretch took that was told as such; entries are in their order."""
@@ -785,7 +767,7 @@ one(optimizer); one(optimizer)
                 self.assertAlmostEqual(sum(self.unexplained()), waited, delta=0.05 + waited * 0.1)
 
     def test_what_is_no_evaluation_is_training(self) -> None:
-        self.run_script(MODEL + """
+        self.assertEqual(self.evaluations(MODEL + """
 teacher = torch.nn.Linear(4, 1).eval()
 model.eval()           # as what was loaded may be, before the first step
 for _ in range(3): one(optimizer)
@@ -793,16 +775,14 @@ model.train()
 teacher.eval(), teacher.train(), teacher.eval()
 with torch.no_grad(): teacher(torch.ones(4)), optimizer.zero_grad()
 one(optimizer)
-""")
-        self.assertEqual(self.evaluations(), ["step"] * 4)
-        self.run_script(MODEL + """
+"""), ["step"] * 4)
+        self.assertEqual(self.evaluations(MODEL + """
 for _ in range(4):
     model.train()
     one(optimizer)
     model.eval()       # trained so, once it is known
     one(optimizer)
-""")
-        self.assertEqual(self.evaluations(), ["step", "eval", "end"] + ["step"] * 7)
+"""), ["step", "eval", "end"] + ["step"] * 7)
 
     def test_a_save_and_a_resume_of_which_nothing_tells_the_step_are_told_as_such(self) -> None:
         self.run_script(MODEL + """
@@ -824,31 +804,28 @@ one(torch.optim.SGD(model.parameters(), lr=0.1))
 
     def test_steps_go_on_as_a_checkpoint_says_that_was_saved_into_a_buffer(self) -> None:
         make = MODEL + "import io\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        self.run_script(make + """
+        said = self.told(make + """
 for _ in range(5): one(optimizer)
 buffer = io.BytesIO()
 torch.save({"o": optimizer.state_dict(), "global_step": 5}, buffer)
 open("bucket", "wb").write(buffer.getvalue())
 """)
-        said = self.said()
         self.assertEqual(self.names(said)[-3:], ["checkpoint_save_start_time",
                                                  "checkpoint_save_end_time", "checkpoint"])
         self.assertEqual(said[-1]["step"], -2)
-        self.run_script(make + """
+        self.assertEqual(self.steps(make + """
 loaded = torch.load(io.BytesIO(open("bucket", "rb").read()))
 optimizer.load_state_dict(loaded["o"])
 one(optimizer), one(optimizer)
-""")
-        self.assertEqual(self.steps(), [5, 6])
+"""), [5, 6])
 
     def test_a_step_of_another_optimizer_says_that_the_one_under_way_goes_on(self) -> None:
-        self.run_script(MODEL + """
+        steps = self.steps(MODEL + """
 first, critic = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
 for _ in range(3):
     one(first)
     for _ in range(4): time.sleep(0.06); one(critic)
 """)
-        steps = self.steps()
         self.assertEqual(steps, sorted(steps))
         self.assertEqual(set(steps), {0, 1, 2})
         self.assertGreaterEqual(steps.count(1), 3)
@@ -876,10 +853,8 @@ else:
     save("last.pt", optimizer=optimizer.state_dict())
 train(2)
 """
-        self.run_script(script)
-        self.assertEqual(self.steps()[-3:], [19, 20, 21])
-        self.run_script(script)
-        self.assertEqual(self.steps(), [20, 21])
+        self.assertEqual(self.steps(script)[-3:], [19, 20, 21])
+        self.assertEqual(self.steps(script), [20, 21])
 
     def test_a_checkpoint_that_the_script_reports_leaves_the_steps_to_the_hooks(self) -> None:
         script = MODEL + """
@@ -889,10 +864,8 @@ elastrun.checkpoint_done(100)  # it counts in its own way
 one(optimizer)
 """
         for first in (0, 5):
-            self.run_script(script)
-            said = self.said()
-            self.assertEqual([one["step_count"] for one in said if "step_end_time" in one],
-                             list(range(first, first + 6)))
+            said = self.told(script)
+            self.assertEqual(self.steps(said), list(range(first, first + 6)))
             self.assertEqual(self.checkpoints(said), [first + 4])
 
     def test_a_script_that_reports_its_steps_does_so_after_a_restart(self) -> None:
@@ -902,10 +875,8 @@ for i in range(10, 16):
     one(optimizer)
     if i % 5 == 4: elastrun.step(i)
 """
-        self.run_script(script)
-        self.said()
-        self.run_script(script)
-        self.assertEqual([one for one in self.said() if "step_end_time" in one], [])
+        self.told(script)
+        self.assertEqual(self.steps(script), [])
 
     def test_what_distils_or_fetches_without_gradients_trains(self) -> None:
         for around, each in (("", "with torch.no_grad(): teacher.eval(); teacher(batch)"),
@@ -943,11 +914,9 @@ save_file(model.state_dict(), "a.safetensors")
 one(optimizer)
 """
         for first in (0, 4):
-            self.run_script(script)
-            said = self.said()
+            said = self.told(script)
             self.assertEqual(self.checkpoints(said), [first + 3])
-            self.assertEqual(next(one["step_count"] for one in said if "step_end_time" in one),
-                             first)
+            self.assertEqual(self.steps(said)[0], first)
 
     def test_making_the_process_group_is_told(self) -> None:
         self.run_script("""
