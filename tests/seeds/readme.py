@@ -7,6 +7,7 @@ from __future__ import annotations
 _STAGE = """
 import contextlib, datetime, enum, glob, os, struct, time, types
 from typing import Sequence
+from event_files import values
 from ml_goodput_measurement import goodput
 from ml_goodput_measurement import monitoring
 os.makedirs("tb", exist_ok=True)
@@ -47,43 +48,9 @@ def recorded():
 
 def scalars(folder):
     "Step and value by tag, of all event files below it."
-    found = {}
-    for path in sorted(glob.glob(folder + "/**/events.out.tfevents.*", recursive=True)):
-        data = open(path, "rb").read()
-        while data:
-            size = struct.unpack("<Q", data[:8])[0]
-            event, data = fields(data[12:12 + size]), data[16 + size:]
-            for value in (fields(one) for one in fields(event.get(5, b"")).get(1, ())
-                          if 5 in event):
-                found[value[1][0].decode()] = (event.get(2, 0), round(struct.unpack(
-                    "<f", value[2])[0], 3))
-    return found
-
-def varint(data):
-    value = shift = 0
-    for place, byte in enumerate(data):
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            return value, data[place + 1:]
-
-def fields(data):
-    "By number; those of number 1, if they have a length, as a list."
-    found = {}
-    while data:
-        key, data = varint(data)
-        if key & 7 == 0:
-            value, data = varint(data)
-        else:
-            size = 8 if key & 7 == 1 else 4
-            if key & 7 == 2:
-                size, data = varint(data)
-            value, data = data[:size], data[size:]
-        if key == 10:
-            found.setdefault(1, []).append(value)
-        else:
-            found[key >> 3] = value
-    return found
+    return {tag: (step, round(struct.unpack("<f", value[2][0])[0], 3))
+            for path in sorted(glob.glob(folder + "/**/events.out.tfevents.*", recursive=True))
+            for step, tag, value in values(open(path, "rb").read())}
 """
 
 # Twenty steps of a second, of which a disruption loses two; with an evaluation and two checks.
