@@ -61,9 +61,8 @@ def long(what: str) -> object:
 class Clients(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        scratch = tempfile.TemporaryDirectory(prefix="clients.")
-        cls.addClassCleanup(scratch.cleanup)
-        cls.folder = Path(scratch.name).resolve()
+        scratch = cls.enterClassContext(tempfile.TemporaryDirectory(prefix="clients."))
+        cls.folder = Path(scratch).resolve()
         cls.place = cls.folder / "env"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", cls.place], check=True)
         [packages] = cls.place.glob("lib/python*/site-packages")

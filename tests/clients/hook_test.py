@@ -178,9 +178,8 @@ print(api.launch_agent(config, 'train.py', [], health_check_server=None))
 class Hook(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        scratch = tempfile.TemporaryDirectory(prefix="hook.")
-        cls.addClassCleanup(scratch.cleanup)
-        cls.folder = Path(scratch.name).resolve()
+        scratch = cls.enterClassContext(tempfile.TemporaryDirectory(prefix="hook."))
+        cls.folder = Path(scratch).resolve()
         cls.place = cls.folder / "env"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", cls.place], check=True)
         [cls.packages] = cls.place.glob("lib/python*/site-packages")

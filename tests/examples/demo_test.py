@@ -14,9 +14,7 @@ DEMO = Path(__file__).resolve().parents[2] / "config/examples/elastic/demo.py"
 
 class Demo(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         (self.folder / "bin").mkdir()
 
     def program(self, name: str, text: str) -> str:

@@ -47,11 +47,9 @@ class Clock:
 
 class Frameworks(unittest.TestCase):
     def run_script(self, script: str) -> tuple[dict, Clock]:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        at = Path(folder.name)
-        env = dict(os.environ, TMPDIR=folder.name, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1",
-                   PYTHONDONTWRITEBYTECODE="1", PYTHONWARNINGS="ignore", HOME=folder.name)
+        at = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        env = dict(os.environ, TMPDIR=str(at), OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1",
+                   PYTHONDONTWRITEBYTECODE="1", PYTHONWARNINGS="ignore", HOME=str(at))
         done = subprocess.run(
             [ELASTRUN, "--nproc-per-node=1", "--max-restarts=2", "--goodput=auto",
              "--report=report.json", str(HERE / script)],

@@ -35,9 +35,7 @@ dist.all_reduce(torch.ones(1))
 
 class Restarts(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
         started = subprocess.Popen([ELASTRUN, "--worker-lib", *words], cwd=self.folder, text=True,

@@ -145,15 +145,22 @@ dist.destroy_process_group()
 
 class TorchTest(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         (self.folder / "tmp").mkdir()
 
+    def start(self, *words: object, **more: str) -> subprocess.Popen[str]:
+        env = dict(os.environ, TMPDIR=str(self.folder / "tmp"), OMP_NUM_THREADS="1",
+                   PYTHONDONTWRITEBYTECODE="1") | more
+        job = subprocess.Popen([ELASTRUN, *map(str, words)], env=env, cwd=self.folder, text=True,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+        self.addCleanup(job.kill)
+        return job
+
     def run_job(self, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
-        env = dict(os.environ, TMPDIR=str(self.folder / "tmp")) | more
-        return subprocess.run([ELASTRUN, *map(str, words)], env=env, cwd=self.folder, text=True,
-                              stdin=subprocess.DEVNULL, capture_output=True, timeout=400)
+        job = self.start(*words, **more)
+        said = job.communicate(timeout=400)
+        return subprocess.CompletedProcess(job.args, job.returncode, *said)
 
     def test_the_ddp_example_survives_its_crash(self) -> None:
         done = self.run_job("--nproc-per-node", 2, "--max-restarts", 1,
@@ -215,8 +222,7 @@ class TorchTest(unittest.TestCase):
         (self.folder / "train.py").write_text(UNCHANGED)
         (self.folder / "checkpoint.pt").unlink(missing_ok=True)
         done = self.run_job("--nproc-per-node=2", "--max-restarts=1", f"--goodput={how}",
-                            "--report=report.json", "--log-dir", f"logs-{how}", "train.py",
-                            PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
+                            "--report=report.json", "--log-dir", f"logs-{how}", "train.py")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         goodput = json.loads((self.folder / "report.json").read_text())["goodput"]
         if goodput is not None:
@@ -260,16 +266,10 @@ class TorchTest(unittest.TestCase):
 
     def test_a_stop_leaves_the_workers_of_data_loaders_until_all_have_saved(self) -> None:
         (self.folder / "train.py").write_text(SAVES_WHEN_ASKED)
-        env = dict(os.environ, TMPDIR=str(self.folder / "tmp"), OMP_NUM_THREADS="1",
-                   PYTHONDONTWRITEBYTECODE="1")
         # By the signal alone, and as a preemption of a script that never asks should_save().
         for options in (["--shutdown-timeout=300"],
                         ["--preempt-signals=SIGTERM", "--preempt-timeout=300"]):
-            job = subprocess.Popen(
-                [ELASTRUN, "--nproc-per-node=2", *options, "train.py"], env=env,
-                cwd=self.folder, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE)
-            self.addCleanup(job.kill)
+            job = self.start("--nproc-per-node=2", *options, "train.py")
             for _ in range(2):
                 self.assertRegex(job.stdout.readline(), "rank . trains")
             job.terminate()
@@ -280,23 +280,15 @@ class TorchTest(unittest.TestCase):
     def start_hanging(self, *options: str) -> list[subprocess.Popen[str]]:
         """Two agents with two workers each."""
         (self.folder / "train.py").write_text(SLEEPS_IN_ITS_LOADER)
-        env = dict(os.environ, TMPDIR=str(self.folder / "tmp"), OMP_NUM_THREADS="1",
-                   PYTHONPATH=str(ROOT / "lib/python"), PYTHONDONTWRITEBYTECODE="1")
-        agents = []
-        for node in range(2):
-            agents.append(subprocess.Popen(
-                [ELASTRUN, "--nnodes=2", f"--node-rank={node}", "--nproc-per-node=2",
-                 "--master-addr=127.0.0.1", f"--master-port={self.port}", "--hang-timeout=4",
-                 f"--report=report{node}.json", *options, "train.py"], env=env, cwd=self.folder,
-                text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE))
-            self.addCleanup(agents[-1].kill)
-        return agents
+        port = free_port()
+        return [self.start("--nnodes=2", f"--node-rank={node}", "--nproc-per-node=2",
+                           "--master-addr=127.0.0.1", f"--master-port={port}", "--hang-timeout=4",
+                           f"--report=report{node}.json", *options, "train.py",
+                           PYTHONPATH=str(ROOT / "lib/python")) for node in range(2)]
 
     def test_a_rank_that_sleeps_in_its_data_loader_is_the_odd_one_out(self) -> None:
         for how, code in (("report", 0), ("fail", 1)):
             with self.subTest(how=how):
-                self.port = free_port()
                 (self.folder / "go").unlink(missing_ok=True)
                 agents = self.start_hanging(f"--on-hang={how}")
                 told = ""

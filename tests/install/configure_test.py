@@ -18,9 +18,7 @@ CMAKE = (sys.argv + ["cmake"])[1]
 @unittest.skipUnless(shutil.which("ninja"), "no ninja, which tells the commands of a build")
 class Configuration(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.build = self.folder / "build"
 
     def configure(self, *words: str) -> subprocess.CompletedProcess[str]:

@@ -84,9 +84,7 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
 class OlderGlibc(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        folder = tempfile.TemporaryDirectory(prefix="glibc.")
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = Path(folder.name)
+        cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="glibc.")))
         cls.stubs = cls.folder / "stubs"
         succeed(sys.executable, "-B", GLIBC / "stubs.py", COMPILER, "2.28", cls.stubs)
         succeed(COMPILER, "-x", "c", "-c", GLIBC / "newer_names.c", "-Wall", "-Wextra", "-Werror",

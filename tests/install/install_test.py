@@ -63,9 +63,7 @@ sys.stdout.write(f"rank {rank} of {os.environ['TORCHELASTIC_RUN_ID']}, attempt {
 class InstallTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = Path(folder.name)
+        cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         cls.prefix = cls.folder / "prefix"
         run(CMAKE, "--install", BUILD, "--prefix", cls.prefix)
 

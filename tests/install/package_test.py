@@ -64,9 +64,7 @@ find /usr /etc /var/lib/dpkg/info -name "*elastrun*" | sed "s/^/left: /"
 class Package(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        folder = tempfile.TemporaryDirectory(prefix="package.")
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = Path(folder.name)
+        cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="package.")))
         made = subprocess.run([CPACK, "--config", f"{BUILD}/CPackConfig.cmake", "-B", cls.folder],
                               cwd=cls.folder, capture_output=True, text=True)
         if made.returncode != 0:

@@ -66,9 +66,7 @@ succeed = functools.partial(commands.succeed, env=ENVIRONMENT, timeout=1500)
 class Wheel(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        folder = tempfile.TemporaryDirectory(prefix="wheel.")
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = Path(folder.name)
+        cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="wheel.")))
         cls.place = cls.folder / "venv"
         succeed(sys.executable, "-m", "venv", cls.place)
         cls.pip = [cls.place / "bin/pip", "--disable-pip-version-check"]

@@ -40,9 +40,7 @@ mount --bind "$FOLDER/units" /etc/systemd/system && mount --bind "$FOLDER/sbin" 
 
 class Scripts(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         shutil.copytree(ROOT / "scripts", self.folder / "scripts")
         (self.folder / "bin").mkdir()
         for tool in TOOLS:

@@ -23,9 +23,7 @@ def most(pattern: str) -> int:
 
 class CheckTest(unittest.TestCase):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = Path(folder.name)
+        self.root = Path(self.enterContext(tempfile.TemporaryDirectory()))
         (self.root / ".ci").mkdir()
         for name in (".ci/check", ".ci/alone.py", ".ci/layers", ".ci/size", ".clang-format"):
             shutil.copy(ROOT / name, self.root / name)
