@@ -62,10 +62,6 @@ std::string_view state_name(WorkerState state) {
   return kNames[static_cast<std::size_t>(state)];
 }
 
-bool is_running(WorkerState state) {
-  return state == WorkerState::Healthy || state == WorkerState::Unhealthy;
-}
-
 Result<RunResult> run_result(const JobResult& result) {
   RunResult out;
   out.state = state_of(result.ending);

@@ -19,8 +19,6 @@ namespace elastrun::agent {
 enum class WorkerState { Unknown, Init, Healthy, Unhealthy, Stopped, Succeeded, Failed };
 /// "UNKNOWN", "INIT", ...
 std::string_view state_name(WorkerState state);
-/// Healthy or unhealthy.
-bool is_running(WorkerState state);
 
 /// How a run of the workers of this node ended: torchelastic's RunResult.
 struct RunResult {

@@ -176,9 +176,9 @@ def _adopted_by(agent: int, agent_end: socket.socket) -> bool:
     return die_with(agent)  # only now: the signal comes at the death of the parent that there is
 
 
-def die_with(parent: int) -> bool:
-    """False if it has died already."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def die_with(parent: int, number: int = signal.SIGKILL) -> bool:
+    """Asks for that signal at the death of `parent`; False if it has died already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     return os.getppid() == parent
 
 

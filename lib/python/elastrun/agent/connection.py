@@ -79,7 +79,7 @@ class AgentProcess:
                 if copy is None:
                     self._child = subprocess.Popen(
                         words, stdout=stdout, pass_fds=(theirs.fileno(), *descriptors),
-                        env=environment if variables else None)
+                        env=environment)
                 else:
                     from elastrun.agent.caller_copy import Forked
 
@@ -92,10 +92,6 @@ class AgentProcess:
             raise
         self._request = request
         self._end_of_child = _end_of(self._child.pid)
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
 
     @property
     def returncode(self) -> int | None:

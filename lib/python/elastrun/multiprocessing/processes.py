@@ -11,8 +11,6 @@ Each process is the first of a new session: with it, what it has started is ende
 from __future__ import annotations
 
 import atexit
-import ctypes
-import functools
 import logging
 import multiprocessing
 import os
@@ -29,6 +27,7 @@ from multiprocessing.connection import Connection, wait as wait_for_any
 from typing import Any, TextIO
 
 from elastrun import errors
+from elastrun.forkserver import die_with
 from elastrun.multiprocessing.api import (LogsSpecs, RunProcsResult, signal_exception,
                                           signals_to_handle)
 from elastrun.multiprocessing.errors import ProcessFailure
@@ -37,9 +36,8 @@ from elastrun.multiprocessing.fork import refuse_fork
 __all__ = ["MultiprocessContext", "PContext", "SubprocessContext", "start_processes"]
 
 _log = logging.getLogger(__name__)
-_PR_SET_PDEATHSIG = 1
+_INTERVAL = 0.1  # seconds between two looks for output
 _LATE = 1.0  # seconds until a process that can be killed has ended then
-_libc = ctypes.CDLL(None)  # not in a fork, where it would be loaded
 _open: set[PContext] = set()  # between start() and close()
 
 
@@ -61,71 +59,56 @@ def _die_with(parent: int) -> None:
     """Asks, in a child, for SIGTERM at the death of `parent`; 0: none. The kernel means the thread
     that started it, so one that may end before its process must not ask for this.
     """
-    if parent:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(128 + signal.SIGTERM)
+    if parent and not die_with(parent, signal.SIGTERM):
+        os._exit(128 + signal.SIGTERM)
 
 
 def _parent_to_die_with() -> int:
     return os.getpid() if threading.current_thread() is threading.main_thread() else 0
 
 
-def _has_any(words: list[str], line: str) -> bool:
-    return any(one in line for one in words)
-
-
-class TailLog:
-    """`log_files`: by local rank, followed from their beginning, also if they come later. Each line
-    that `log_line_filter` lets pass goes to `dst`, behind `log_line_prefixes` of its rank, or
-    behind "[NAME RANK]:" without the space. Looks each `interval_sec` seconds.
+class _Tail:
+    """Shows the lines of files in `dst`, each behind the prefix of its file; a file may come later.
+    `words`: only lines with one of these, and `dst` is its own.
     """
 
-    def __init__(self, name: str, log_files: dict[int, str], dst: TextIO,
-                 log_line_prefixes: dict[int, str] | None = None, interval_sec: float = 0.1,
-                 log_line_filter: Callable[[str], bool] = lambda _: True) -> None:
-        prefixes = log_line_prefixes or {}
-        self._files = {path: prefixes.get(rank, f"[{name}{rank}]:")
-                       for rank, path in log_files.items()}
+    def __init__(self, prefixes: dict[str, str], dst: TextIO, words: list[str] | None = None
+                 ) -> None:
+        self._prefixes = prefixes
         self._dst = dst
-        self._interval = interval_sec
-        self._passes = log_line_filter
+        self._words = words
         self._open: dict[str, TextIO] = {}
         self._rest: dict[str, str] = {}
         self._finished = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._follow, name="elastrun tail", daemon=True)
 
-    def start(self) -> TailLog:
-        if self._files and self._dst:
-            self._thread = threading.Thread(target=self._follow, name="elastrun tail", daemon=True)
+    def start(self) -> None:
+        if self._prefixes and self._dst:
             self._thread.start()
-        return self
 
     def stop(self) -> None:
         """Shows what is there, and ends."""
         self._finished.set()
-        if self._thread is not None:
+        if self._thread.ident is not None:
             self._thread.join()
-            self._thread = None
-
-    def stopped(self) -> bool:
-        return self._finished.is_set()
+        if self._words:
+            self._dst.close()
 
     def _follow(self) -> None:
         try:
-            while not self._finished.wait(self._interval):
+            while not self._finished.wait(_INTERVAL):
                 self._look()
             self._look()  # what was written since, and a last line without its end
             for path, rest in self._rest.items():
                 self._show(path, rest)
         except Exception:  # a console that is closed ends what is shown, and nothing else
-            _log.exception("cannot show the output of %s", ", ".join(self._files))
+            _log.exception("cannot show the output of %s", ", ".join(self._prefixes))
         finally:
             for file in self._open.values():
                 file.close()
 
     def _look(self) -> None:
-        for path in self._files:
+        for path in self._prefixes:
             if path not in self._open:
                 try:
                     self._open[path] = open(path, encoding="utf-8", errors="replace")
@@ -140,8 +123,8 @@ class TailLog:
         self._dst.flush()
 
     def _show(self, path: str, line: str) -> None:
-        if line and self._passes(line):
-            self._dst.write(self._files[path] + line)
+        if line and (not self._words or any(one in line for one in self._words)):
+            self._dst.write(self._prefixes[path] + line)
 
 
 class PContext(ABC):
@@ -167,17 +150,16 @@ class PContext(ABC):
         _validate_full_rank(logs.stderrs, self.nprocs, "stderrs")
         self.stdouts, self.stderrs = logs.stdouts, logs.stderrs
         self.error_files = logs.error_files
-        self._copies: list[TextIO] = []
-        self._tails = [TailLog(name, logs.tee_stdouts, sys.stdout, log_line_prefixes),
-                       TailLog(name, logs.tee_stderrs, sys.stderr, log_line_prefixes)]
-        for words, path, files in (
-                (duplicate_stdout_filters, logs.filtered_stdout, logs.tee_stdouts),
-                (duplicate_stderr_filters, logs.filtered_stderr, logs.tee_stderrs)):
+        self._tails: list[_Tail] = []
+        given = log_line_prefixes or {}
+        for files, stream, words, path in (
+                (logs.tee_stdouts, sys.stdout, duplicate_stdout_filters, logs.filtered_stdout),
+                (logs.tee_stderrs, sys.stderr, duplicate_stderr_filters, logs.filtered_stderr)):
+            prefixes = {file: given.get(rank, f"[{name}{rank}]:") for rank, file in files.items()}
+            self._tails.append(_Tail(prefixes, stream))
             if words:
-                self._copies.append(open(path, "w", encoding="utf-8", errors="replace"))
-                self._tails.append(TailLog(
-                    name, files, self._copies[-1], log_line_prefixes,
-                    log_line_filter=functools.partial(_has_any, words)))
+                copy = open(path, "w", encoding="utf-8", errors="replace")
+                self._tails.append(_Tail(prefixes, copy, words))
         self._before: dict[int, Any] = {}
         self._processes: dict[int, Any] = {}
         self._ends: dict[int, int] = {}  # of programs: descriptors that become readable then
@@ -227,8 +209,6 @@ class PContext(ABC):
             _open.discard(self)
             for tail in self._tails:
                 tail.stop()
-            for copy in self._copies:
-                copy.close()
             for number, before in self._before.items():
                 if signal.getsignal(number) is _raise:  # else another has it by now
                     signal.signal(number, signal.SIG_DFL if before is None else before)
