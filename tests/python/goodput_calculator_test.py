@@ -27,10 +27,10 @@ from goodput_vectors import replay, when
 
 from elastrun import (checkpoint_badput_calculator, goodput_calculator,  # noqa: E402
                       goodput_utils, metrics)
-from elastrun.event_file import EventFile, masked_crc32c  # noqa: E402
 from elastrun.goodput import (BadputType, ElasticGoodputCalculator,  # noqa: E402
                               ElasticGoodputMonitor, GoodputCalculator, GoodputMonitor,
                               GoodputRecorder, GoodputType, IntervalMetricType, MetricType)
+from elastrun.goodput_monitor import EventFile, masked_crc32c  # noqa: E402
 
 VECTORS = Path(__file__).resolve().parents[1] / "data" / "goodput-vectors.json"
 T0 = 1_700_000_000.0
@@ -577,15 +577,15 @@ class Monitor(InFolder):
 
     def test_under_elastrun_they_have_the_originals_names_labels_and_units(self) -> None:
         self.write([*entries(1, 3, 5), {"job_end_time": T0 + 8}])
-        told: list[tuple[Any, ...]] = []
-        with mock.patch.object(metrics.api, "_reporter", object()), \
-                mock.patch.object(metrics.api, "_put", lambda *args: told.append(args)):
+        reporter = mock.Mock(key=lambda *said: said)
+        with mock.patch.object(metrics.api, "_reporter", reporter):
             monitor = GoodputMonitor("j", "l", "", 3600, True, include_badput_breakdown=True,
                                      path=self.file, prefix="compute.googleapis.com/workload/")
             monitor.start_goodput_uploader()
             monitor.stop_goodput_uploader()
         series = {(name.rsplit("/", 1)[-1], *labels.values()): (name, value, labels, unit)
-                  for _, name, value, _, (labels, unit, _) in told}
+                  for (_, name, labels, unit, _), value in map(
+                      lambda call: call.args, reporter.put.call_args_list)}
         self.assertEqual(series["badput_time", "OTHER"], (
             "compute.googleapis.com/workload/badput_time", 1.0, {"badput_source": "OTHER"}, "s"))
         self.assertEqual(series["goodput_time", "TOTAL"][1:], (7.0, {"goodput_source": "TOTAL"},
