@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
-from harness import PACKAGE, wait_until  # noqa: E402
-from launched import ELASTRUN, LIMIT, Case, main  # noqa: E402
+from harness import PACKAGE, main, wait_until  # noqa: E402
+from launched import ELASTRUN, LIMIT, Case  # noqa: E402
 from ports import free_port  # noqa: E402
 
 # What most of the programs below begin with.
