@@ -151,6 +151,10 @@ class ForkServer(unittest.TestCase):
         path.write_text(text)
         return path
 
+    def agent(self, *names, text="", **more):
+        self.write(text)
+        return Agent(self.folder, "script", "train.py", *names, **more)
+
     def both(self, text, kind="script", cpus="", rank="1"):
         """(output, errors, status) by exec, and by the server."""
         script = self.write(text)
@@ -198,8 +202,7 @@ class ForkServer(unittest.TestCase):
                 self.assertTrue(forked[0].endswith("at exit\n"))
 
     def test_a_child_whose_agent_dies_before_it_adopts_it_ends_at_once(self):
-        self.write("pass")
-        with Agent(self.folder, "script", "train.py") as agent:
+        with self.agent() as agent:
             ctypes.CDLL(None).prctl(SUBREAPER, 0, 0, 0, 0)  # another process adopts it
             child, pid = agent.fork()
             watch = os.pidfd_open(pid)
@@ -253,40 +256,19 @@ class ForkServer(unittest.TestCase):
     def loaded(self, agent, **more):
         return self.ran(agent, "import sys; print(*sorted(sys.modules))", **more).split()
 
-    def test_modules_with_threads_are_named_and_left_out(self):
-        around = self.installed(calm="", busy="from threading import Thread\n"
-                                "import time\n"
-                                "Thread(target=time.sleep, args=(99,), daemon=True).start()")
-        self.write("")
-        with Agent(self.folder, "script", "train.py", "busy", "calm", **around) as agent:
-            modules = self.loaded(agent)
-            self.assertIn("calm", modules)
-            self.assertNotIn("busy", modules)
-
-    def test_what_reads_its_rank_at_import_is_left_to_the_workers(self):
-        around = self.installed(calm="", ranked="import os\nrank = os.environ.get('RANK')",
-                                above="import ranked")
-        self.write("")
-        with Agent(self.folder, "script", "train.py", "above", "calm", **around) as agent:
-            modules = self.loaded(agent, RANK="3")
-            self.assertIn("calm", modules)
-            self.assertNotIn("ranked", modules)
-
     def test_another_environment_than_was_read_is_for_exec(self):
         around = self.installed(ranked="import os\nmode = os.environ.get('MODE')")
-        self.write("")
-        with Agent(self.folder, "script", "train.py", "ranked", MODE="a", **around) as agent:
+        with self.agent("ranked", MODE="a", **around) as agent:
             said, pid = self.served(agent, MODE="b")
             self.assertEqual(said, "unfit ranked has read MODE")
             wait_for(pid)
 
     def test_what_sees_the_environment_when_an_interpreter_starts_is_for_exec(self):
         around = self.installed()
-        self.write("")
         with open(self.folder / "path/sitecustomize.py", "a") as text:
             text.write("import os\nrank = os.environ.get('RANK')\n")
         refused = "refused sitecustomize reads variables when the interpreter starts"
-        with Agent(self.folder, "script", "train.py", expects=refused, **around):
+        with self.agent(expects=refused, **around):
             pass
 
     def test_what_is_not_run_as_a_file_is_for_exec(self):
@@ -308,8 +290,7 @@ class ForkServer(unittest.TestCase):
     def test_a_module_beside_the_script_is_not_imported_ahead(self):
         around = self.installed(calm="import helper")
         self.write("", "helper.py")
-        self.write("import helper")
-        with Agent(self.folder, "script", "train.py", **around) as agent:
+        with self.agent(text="import helper", **around) as agent:
             self.assertNotIn("helper", self.loaded(agent))
 
     def test_data_in_a_folder_with_a_module_s_name_hides_none(self):
@@ -345,19 +326,22 @@ class ForkServer(unittest.TestCase):
             self.assertIn("runs", self.ran(agent, "import sys\nprint(*sys.modules)"))
 
     def test_what_must_not_be_had_in_common_is_left_to_the_workers(self):
+        """Threads, a rank, a lock, a process; and all that imports these or is below them."""
+        rank = "import os\nrank = os.environ.get('RANK')"
         around = self.installed(
             calm="", lock="import multiprocessing\nlock = multiprocessing.Lock()",
             helper="import subprocess\nhelper = subprocess.Popen(['sleep', '9'])",
-            inner="import os\nrank = os.environ.get('RANK')")
+            busy="from threading import Thread\nimport time\n"
+                 "Thread(target=time.sleep, args=(99,), daemon=True).start()",
+            ranked=rank, above="import ranked", inner=rank)
         for name in ("a", "b", "c"):
             self.write("", f"installed/deep/{name}.py")
         self.write("import inner", "installed/deep/__init__.py")
-        self.write("")
-        with Agent(self.folder, "script", "train.py", "lock", "helper", "deep.a", "deep.b",
-                   "deep.c", "calm", **around) as agent:
-            modules = self.loaded(agent)
+        with self.agent("lock", "helper", "deep.a", "deep.b", "deep.c", "busy", "above", "calm",
+                        **around) as agent:
+            modules = self.loaded(agent, RANK="3")
             self.assertIn("calm", modules)
-            for one in ("lock", "helper", "inner", "deep", "deep.c"):
+            for one in ("lock", "helper", "inner", "deep", "deep.c", "busy", "ranked", "above"):
                 self.assertNotIn(one, modules)
 
     def test_a_variable_that_the_script_sets_is_set_when_a_module_reads_it(self):
@@ -380,8 +364,7 @@ class ForkServer(unittest.TestCase):
                     if number == 0 else ""
                 self.assertEqual("all" in modules.split(), number == 0)
         # It is changed while the server is there.
-        self.write("import home")
-        with Agent(self.folder, "script", "train.py", **around) as agent:
+        with self.agent(text="import home", **around) as agent:
             said, pid = self.served(agent, "import os\nos.environ['MY_HOME'] = 'x'\nimport home")
             self.assertEqual(said, "unfit train.py sets MY_HOME, which home reads when it is "
                                    "imported")
@@ -403,8 +386,7 @@ class ForkServer(unittest.TestCase):
 
     def test_a_package_installed_meanwhile_makes_it_stale(self):
         around = self.installed(calm="")
-        self.write("")
-        with Agent(self.folder, "script", "train.py", "calm", **around) as agent:
+        with self.agent("calm", **around) as agent:
             self.write("", "installed/another.py")
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             socket.send_fds(agent.control, [b"fork 0 0"], [theirs.fileno()])
@@ -455,8 +437,7 @@ class ForkServer(unittest.TestCase):
         self.assertEqual(len(self.learn(XDG_CACHE_HOME="cache", HOME="elsewhere")), 1)
 
     def test_a_child_without_an_order_ends_with_the_agent_s_socket(self):
-        self.write("")
-        with Agent(self.folder, "script", "train.py") as agent:
+        with self.agent() as agent:
             child, pid = agent.fork()
             child.close()
             self.assertEqual(os.waitstatus_to_exitcode(wait_for(pid)), 127)

@@ -526,9 +526,8 @@ class ImportServer(Server):
         why = self.plan.load()
         again = list(self.plan.bad)
         if again and not why:
-            skipped = [one for one in os.environ.get(_SKIP, "").split(",") if one]
-            if len(skipped) < 4 * _TRIES and not set(again) <= set(skipped):
-                self._start_over([*skipped, *again])
+            if len(self.plan.skip) < 4 * _TRIES and not set(again) <= self.plan.skip:
+                self._start_over([*self.plan.skip, *again])
             why = self.plan.why_not()
         if why:
             return why

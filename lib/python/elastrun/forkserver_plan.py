@@ -275,7 +275,7 @@ class Plan:
         self.may_learn = False
         self.learner = 0  # the process that learns, not its forks
         self._given = names
-        self._skip = set(skip)
+        self.skip = set(skip)
         self.bad: dict[str, str] = {}  # entries, with what is wrong with them
         self._held = _held()
         self._start = _reads_at_start()
@@ -375,7 +375,7 @@ class Plan:
 
     def _is_left_out(self, module: str) -> bool:
         """Tells if it is below one that is left out, which would be imported first."""
-        return any((module + ".").startswith(one + ".") for one in self._skip)
+        return any((module + ".").startswith(one + ".") for one in self.skip)
 
     def _set_too_late(self, text: _Text) -> str:
         """A variable that the script sets and an import here has read; or ""."""
