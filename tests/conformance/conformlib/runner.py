@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import shlex
 import shutil
@@ -12,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -23,6 +21,9 @@ from typing import Any
 from .cases import Case
 from .normal import Normaliser
 from .processes import kill_all, processes_of, wait_for
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "system"))
+from ports import free_port  # noqa: E402
 
 KEPT_VARIABLES = (
     "PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ",
@@ -73,26 +74,6 @@ class ActionFailed(Exception):
 
 
 _active: set[str] = set()  # the runs in progress
-_port_lock = threading.Lock()
-_ports_held: list[socket.socket] = []
-
-
-def reserve_port() -> int:
-    """A port nobody listens on, below the range from which systems hand out ports. It belongs to
-    this process until it ends, by a name that other tests take as well (tests/system/ports.py)."""
-    with _port_lock:
-        while True:
-            port = random.randrange(20000, 29000)
-            holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            try:
-                holder.bind(f"\0elastrun test port {port}")
-            except OSError:
-                holder.close()
-                continue
-            if port_is_free(port):
-                _ports_held.append(holder)
-                return port
-            holder.close()
 
 
 def abort_all() -> None:
@@ -122,7 +103,7 @@ class Runner:
         self._started: dict[int, subprocess.Popen[bytes]] = {}
         self._environments: dict[int, dict[str, str]] = {}
         words = " ".join(w for a in case.agents for w in [*a.argv, *a.env.values()])
-        self._ports = {n: reserve_port() for n in ("port", "port2") if "{" + n + "}" in words}
+        self._ports = {n: free_port("") for n in ("port", "port2") if "{" + n + "}" in words}
         for name in ("work", "tmp", "facts", "marks", "go"):
             (scratch / name).mkdir(parents=True)
         for folder in workers:
