@@ -80,21 +80,14 @@ class Launcher(Case):
     def nothing_left(self) -> None:
         wait_until(lambda: not self.alive(), "nothing of the job is alive")
 
-    def write(self, text: str, name: str = "launch.py") -> str:
-        (self.folder / name).write_text(HEAD + WAITING + text)
+    def program(self, text: str, name: str = "launch.py") -> str:
+        self.write(name, HEAD + WAITING + text)
         return name
 
     def start(self, text: str, *words: str, name: str = "launch.py", text_errors: str = "strict",
               **more) -> subprocess.Popen:
-        more.setdefault("env", self.environment)
-        more.setdefault("stdin", subprocess.DEVNULL)
-        child = subprocess.Popen(
-            [sys.executable, self.write(text, name), *words], cwd=self.folder, text=True,
-            errors=text_errors, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True, **more)
-        self.addCleanup(lambda: (child.stdout.close(), child.stderr.close(), child.wait(LIMIT)))
-        self.addCleanup(self.end_the_rest)
-        return child
+        return self.start_words(sys.executable, self.program(text, name), *words,
+                                errors=text_errors, start_new_session=True, **more)
 
     def run_program(self, text: str, *words: str, code: int = 0, **more) -> str:
         child = self.start(text, *words, **more)
@@ -903,27 +896,9 @@ if __name__ == "__main__":
 """)
         worker = int(self.wait_for(child, "up")[0].split()[2])
         child.kill()
-        end = time.monotonic() + LIMIT
-        while worker in self.alive():
-            self.assertLess(time.monotonic(), end, "the worker lives on")
-            time.sleep(0.01)
+        wait_until(lambda: worker not in self.alive(), "the worker has ended")
         self.end_the_rest()
         self.end_of(child)
-
-    def test_an_exception_in_the_calling_thread(self) -> None:
-        out = self.run_program("""
-def stop(*_):
-    raise TimeoutError("too long")
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, 1.0)
-    try:
-        elastic_launch(alone(), wait_for_end)()
-    except TimeoutError as error:
-        print("raised:", error)
-""")
-        self.assertIn("raised: too long\n", out)
 
     def test_an_exception_in_a_caller_that_has_forked(self) -> None:
         """The copy holds its end of the connection open; the job ends all the same."""

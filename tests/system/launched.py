@@ -54,10 +54,12 @@ class Case(unittest.TestCase):
     def run_elastrun(self, *words: str, **more):
         return self.run_words(ELASTRUN, *words, **more)
 
-    def start_words(self, *words: str, **more) -> subprocess.Popen:
+    def start_words(self, *words: str, env: dict[str, str] | None = None,
+                    **more) -> subprocess.Popen:
         more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True,
                 "cwd": self.folder, "stdin": subprocess.DEVNULL} | more
-        child = self.enterContext(subprocess.Popen(words, env=self.environment, **more))
+        child = self.enterContext(subprocess.Popen(words, env=self.environment | (env or {}),
+                                                   **more))
         self.addCleanup(self.end_the_rest)  # before that
         return child
 
