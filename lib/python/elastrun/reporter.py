@@ -142,8 +142,8 @@ class Reporter:
     def _forget(self) -> None:
         # What the parent has not told yet is the parent's to tell.
         self._series: dict[Key, Series] = {}
-        self._distributions: dict[Key, Series] = {}
-        self._amounts: dict[Key, Series] = {}
+        self.distributions: dict[Key, Series] = {}
+        self.amounts: dict[Key, Series] = {}
         # In order: when, of which series, what, and of which step; and of each group how many more.
         self._single: list[tuple[float, Key, float, int | None]] = []
         self._more: dict[str, int] = {}
@@ -231,23 +231,16 @@ class Reporter:
                 key = _OVERFLOW
             if key not in where:
                 where[key] = (
-                    Series("counter") if where is self._amounts else
-                    Series("histogram") if where is self._distributions else
+                    Series("counter") if where is self.amounts else
+                    Series("histogram") if where is self.distributions else
                     Series("", 0 if self._page is None else self._page.find(page.shown(key))))
             return where[key]
 
-    def count(self, key: Key, amount: Any) -> None:
-        """The counter (group, name) has risen by `amount`."""
-        self._collect(self._amounts, key, amount)
-
-    def distribute(self, key: Key, value: Any) -> None:
-        """One value of the histogram (group, name)."""
-        self._collect(self._distributions, key, value)
-
-    def _collect(self, where: dict[Key, Series], key: Key, value: Any) -> None:
+    def collect(self, where: dict[Key, Series], key: Key, value: Any) -> None:
+        """The counter (group, name) of `amounts` has risen, or one value of a histogram."""
         try:
             number = float(value)
-            if where is self._amounts and not 0 <= number < math.inf:
+            if where is self.amounts and not 0 <= number < math.inf:
                 raise ValueError("no amount")
             values = (where.get(key) or self._add(where, key)).pending
         except Exception:  # no number, or no name
@@ -268,7 +261,7 @@ class Reporter:
             self._duty.wake()
 
     def _all(self) -> list[tuple[Key, Series]]:
-        return [*self._series.items(), *self._distributions.items(), *self._amounts.items()]
+        return [*self._series.items(), *self.distributions.items(), *self.amounts.items()]
 
     def _sum_up(self) -> None:
         for _, series in self._all():
