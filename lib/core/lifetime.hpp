@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/error.hpp"
+
+#include <functional>
 #include <memory>
 
 namespace elastrun {
+
+/// Run once what was asked for is done; `Answer` gets what has come of it.
+using Then = std::function<void()>;
+template <class T>
+using Answer = std::function<void(Result<T>)>;
 
 /// A member of an object that hands out callbacks which may run after it has gone: Asio's
 /// completions that are queued already, answers of another thread. Each takes a token along and

@@ -5,7 +5,6 @@
 #include "core/text.hpp"
 #include "net/dialer.hpp"
 
-#include <array>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/error.hpp>
@@ -109,22 +108,25 @@ std::unique_ptr<KeptConnection::Stream> KeptConnection::take(const Endpoint& end
 
 namespace {
 
-/// The part that both kinds of stream share. The operations in progress keep it alive; `alive` is
-/// false once the owner of the call has let go.
+// What is longer ends the connection.
+constexpr std::size_t kMaxBody = 4u << 20;
+using Answer = std::function<void(Result<HttpResponse>)>;
+
+/// The part that both kinds of stream share. The operations in progress keep it alive.
 template <class Stream>
 class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
  public:
-  /// Runs with its handlers if a kept connection turned out to be closed before anything came.
-  using Again = std::function<void(HttpCall::Handlers)>;
+  /// Runs if a kept connection turned out to be closed before anything came.
+  using Again = std::function<void(Answer)>;
 
   Exchange(Stream stream, Clock& clock, HttpCall::Settings settings, const HttpRequest& request,
-           HttpCall::Handlers handlers, Again again)
+           Answer answer, Again again)
       : again_(std::move(again)),
         stream_(std::move(stream)),
         alarm_(clock.make_alarm()),
         clock_(clock),
         settings_(std::move(settings)),
-        handlers_(std::move(handlers)) {
+        answer_(std::move(answer)) {
     const auto method = http::string_to_verb(request.method);
     request_ = {method, request.target, 11};
     request_.set(http::field::host,
@@ -137,8 +139,7 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
     // After the body is set: it counts that for Content-Length, without which a server waits for
     // the end of a body that never comes.
     request_.prepare_payload();
-    // A watch of etcd has no end; fetch() has a limit for the others.
-    parser_.body_limit(boost::none);
+    parser_.body_limit(kMaxBody);
   }
 
   void start(TimePoint deadline) {
@@ -162,7 +163,7 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
 
   void drop() {
     alarm_->disarm();
-    handlers_ = {};
+    answer_ = {};
     again_ = {};
     close();
   }
@@ -174,88 +175,64 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
 
   void write() {
     http::async_write(stream_, request_, [self = this->shared_from_this()](error_code error, auto) {
-      error ? self->broken(error) : self->read_head();
+      error ? self->broken(error) : self->read();
     });
   }
 
-  void read_head() {
-    http::async_read_header(stream_, buffer_, parser_,
-                            [self = this->shared_from_this()](error_code error, auto) {
-                              error ? self->broken(error) : self->got_head();
-                            });
+  void read() {
+    http::async_read(stream_, buffer_, parser_,
+                     [self = this->shared_from_this()](error_code error, auto) {
+                       error ? self->broken(error) : self->answered();
+                     });
   }
 
-  void got_head() {
-    again_ = {};
-    // Only the beginning of a watch has a limit.
-    if (settings_.endless) alarm_->disarm();
-    if (handlers_.on_field) {
-      for (const auto& field : parser_.get())
-        handlers_.on_field(field.name_string(), field.value());
-    }
-    if (handlers_.on_head) handlers_.on_head(static_cast<int>(parser_.get().result_int()));
-    read_body();
-  }
-
-  void read_body() {
-    // Each of the handlers that have just run may have let go of the call.
-    if (!handlers_.on_end) return;  // dropped by a handler
-    if (parser_.is_done()) return end({});
-    parser_.get().body().data = piece_.data();
-    parser_.get().body().size = piece_.size();
-    // All three again for each piece: buffer_body is moved on by what it is given, and says
-    // need_buffer when it is used up (which is not an error here).
-    parser_.get().body().more = true;
-    http::async_read_some(stream_, buffer_, parser_,
-                          [self = this->shared_from_this()](error_code error, auto) {
-                            if (error == http::error::need_buffer) error = {};
-                            self->got_piece(error);
-                          });
-  }
-
-  void got_piece(error_code error) {
-    const std::size_t size = piece_.size() - parser_.get().body().size;
-    if (size > 0 && handlers_.on_piece) handlers_.on_piece({piece_.data(), size});
-    // After the piece: what came before the error belongs to the caller all the same.
-    if (error) return broken(error);
-    read_body();
+  void answered() {
+    auto& answer = parser_.get();
+    const auto retry = answer[http::field::retry_after];
+    error_code ignored;
+    end(HttpResponse{static_cast<int>(answer.result_int()), std::move(answer.body()),
+                     std::string(retry), plain(socket().local_endpoint(ignored).address())});
   }
 
   void broken(const error_code& error) {
     // The server may have closed a kept connection meanwhile. As it has answered nothing, the
     // request goes out once more.
-    if (const auto again = std::exchange(again_, {}); again && buffer_.size() == 0) {
+    if (const auto again = std::exchange(again_, {}); again && !parser_.got_some()) {
       alarm_->disarm();
       close();
-      return again(std::exchange(handlers_, {}));
+      return again(std::exchange(answer_, {}));
     }
+    if (error == http::error::body_limit)
+      return end(fail(Code::Protocol, "the answer is longer than 4 MiB"));
     end(fail(code_of(error), fmt::format("{}: {}", where(), error.message())));
   }
 
-  void end(Status status) {
+  void end(Result<HttpResponse> response) {
     alarm_->disarm();
-    const bool whole = status && handlers_.on_end && parser_.is_done();
     // Bytes behind a whole answer belong to no request of ours. A connection that has them is out
     // of step: the next answer would be taken for another question's.
-    if (whole && settings_.kept != nullptr && parser_.keep_alive() && buffer_.size() == 0) {
+    if (response && answer_ && settings_.kept != nullptr && parser_.keep_alive() &&
+        buffer_.size() == 0) {
       settings_.kept->keep(settings_.endpoint, std::make_unique<KeptConnection::Stream>(
                                                    KeptConnection::Stream{std::move(stream_)}));
     } else {
       close();
     }
-    // Taken out first: on_end may destroy the call, and start the next one on the connection that
-    // was kept just now.
-    const auto handlers = std::exchange(handlers_, {});
-    if (handlers.on_end) handlers.on_end(std::move(status));
+    // Taken out first: it may destroy the call, and start the next one on the connection that was
+    // kept just now.
+    if (const auto answer = std::exchange(answer_, {})) answer(std::move(response));
   }
 
   // Without TLS's farewell: the other side has said what it had to say, or is cut off.
   void close() {
     error_code ignored;
+    socket().close(ignored);
+  }
+  tcp::socket& socket() {
     if constexpr (requires { stream_.next_layer(); }) {
-      stream_.next_layer().close(ignored);
+      return stream_.next_layer();
     } else {
-      stream_.close(ignored);
+      return stream_;
     }
   }
 
@@ -264,11 +241,10 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
   std::unique_ptr<Alarm> alarm_;
   Clock& clock_;
   const HttpCall::Settings settings_;
-  HttpCall::Handlers handlers_;
+  Answer answer_;
   http::request<http::string_body> request_;
-  http::response_parser<http::buffer_body> parser_;
+  http::response_parser<http::string_body> parser_;
   boost::beast::flat_buffer buffer_{64 << 10};
-  std::array<char, 8192> piece_;
 };
 
 class DialledCall final : public HttpCall {
@@ -278,38 +254,33 @@ class DialledCall final : public HttpCall {
     if (drop_) drop_();
   }
 
-  void start(Settings settings, HttpRequest request, Handlers handlers) {
+  void start(Settings settings, HttpRequest request, Answer answer) {
     settings_ = std::move(settings);
     request_ = std::move(request);
     auto stream = settings_.kept != nullptr ? settings_.kept->take(settings_.endpoint) : nullptr;
-    if (!stream) return dial(std::move(handlers));
+    if (!stream) return dial(std::move(answer));
     std::visit(
         [&](auto& kept) {
           // The server may have closed it meanwhile: then a new one is dialled.
-          exchange(std::move(kept), clock_.now() + settings_.limit, std::move(handlers),
-                   [this](Handlers theirs) { dial(std::move(theirs)); });
+          exchange(std::move(kept), clock_.now() + settings_.limit, std::move(answer),
+                   [this](Answer theirs) { dial(std::move(theirs)); });
         },
         stream->of);
   }
 
  private:
-  void dial(Handlers handlers) {
+  void dial(Answer answer) {
     const TimePoint deadline = clock_.now() + settings_.limit;
     dialer_.dial(settings_.endpoint, settings_.limit,
-                 [this, deadline, handlers = std::move(handlers)](Result<tcp::socket> socket) {
-                   if (!socket) return handlers.on_end(std::unexpected(socket.error()));
-                   connected(std::move(*socket), deadline, handlers);
+                 [this, deadline, answer = std::move(answer)](Result<tcp::socket> socket) {
+                   if (!socket) return answer(std::unexpected(socket.error()));
+                   connected(std::move(*socket), deadline, answer);
                  });
   }
 
-  void connected(tcp::socket socket, TimePoint deadline, Handlers handlers) {
+  void connected(tcp::socket socket, TimePoint deadline, Answer answer) {
+    if (!settings_.tls) return exchange(std::move(socket), deadline, std::move(answer), {});
     error_code ignored;
-    if (handlers.on_connect) handlers.on_connect(plain(socket.local_endpoint(ignored).address()));
-    // An endless answer has no limit, so only the kernel can find out that the server is gone.
-    // It begins to look after tcp_keepalive_time, two hours unless the machine says otherwise
-    // (tcp(7)).
-    socket.set_option(boost::asio::socket_base::keep_alive(true), ignored);
-    if (!settings_.tls) return exchange(std::move(socket), deadline, std::move(handlers), {});
     auto& context = static_cast<OpenSslClient&>(*settings_.tls).context();
     TlsStream stream(std::move(socket), context);
     const std::string& host = settings_.endpoint.host;
@@ -320,14 +291,14 @@ class DialledCall final : public HttpCall {
     if (parse_address(host).is_unspecified()) {
       SSL_set_tlsext_host_name(stream.native_handle(), host.c_str());
     }
-    exchange(std::move(stream), deadline, std::move(handlers), {});
+    exchange(std::move(stream), deadline, std::move(answer), {});
   }
 
   template <class Stream>
-  void exchange(Stream stream, TimePoint deadline, Handlers handlers,
+  void exchange(Stream stream, TimePoint deadline, Answer answer,
                 typename Exchange<Stream>::Again again) {
     const auto made = std::make_shared<Exchange<Stream>>(
-        std::move(stream), clock_, settings_, request_, std::move(handlers), std::move(again));
+        std::move(stream), clock_, settings_, request_, std::move(answer), std::move(again));
     drop_ = [made] { made->drop(); };
     made->start(deadline);
   }
@@ -347,37 +318,12 @@ Result<std::shared_ptr<TlsClient>> TlsClient::make(const Files& files) {
   return client;
 }
 
-std::unique_ptr<HttpCall> HttpCall::start(boost::asio::io_context& loop, Clock& clock,
-                                          Settings settings, HttpRequest request,
-                                          Handlers handlers) {
-  auto call = std::make_unique<DialledCall>(loop, clock);
-  call->start(std::move(settings), std::move(request), std::move(handlers));
-  return call;
-}
-
 std::unique_ptr<HttpCall> fetch(boost::asio::io_context& loop, Clock& clock,
                                 HttpCall::Settings settings, HttpRequest request,
                                 std::function<void(Result<HttpResponse>)> answer) {
-  // The rest of a longer answer is read and dropped, and told as an error at the end, because to
-  // stop in the middle would leave a kept connection out of step.
-  constexpr std::size_t kMaxBody = 4u << 20;
-  auto response = std::make_shared<HttpResponse>();
-  HttpCall::Handlers handlers;
-  handlers.on_field = [response](std::string_view name, std::string_view value) {
-    if (to_lower(name) == "retry-after") response->retry_after = value;
-  };
-  handlers.on_head = [response](int status) { response->status = status; };
-  handlers.on_piece = [response](std::string_view piece) {
-    if (response->body.size() <= kMaxBody) response->body += piece;
-  };
-  handlers.on_end = [response, answer = std::move(answer)](const Status& status) {
-    if (!status) return answer(std::unexpected(status.error()));
-    if (response->body.size() > kMaxBody) {
-      return answer(fail(Code::Protocol, "the answer is longer than 4 MiB"));
-    }
-    answer(std::move(*response));
-  };
-  return HttpCall::start(loop, clock, std::move(settings), std::move(request), std::move(handlers));
+  auto call = std::make_unique<DialledCall>(loop, clock);
+  call->start(std::move(settings), std::move(request), std::move(answer));
+  return call;
 }
 
 }  // namespace elastrun::net

@@ -57,41 +57,27 @@ class KeptConnection {
   std::unique_ptr<Stream> stream_;
 };
 
-/// One HTTP/1.1 request, and its answer as it comes. Destroying it ends it without a word. Answers
-/// may be streams without end (etcd's watch): pieces are handed on as they arrive, however they
-/// were cut.
+/// One HTTP/1.1 request. Destroying it ends it without a word.
 class HttpCall {
  public:
-  struct Handlers {
-    /// The connection stands; `own` is this machine's address on it.
-    std::function<void(const boost::asio::ip::address& own)> on_connect;
-    std::function<void(int status)> on_head;
-    std::function<void(std::string_view piece)> on_piece;
-    /// The answer is complete, or the error that ended it: Closed, Timeout, Io, Protocol; Usage if
-    /// the server's certificate is not to be trusted. The last thing that is called.
-    std::function<void(Status)> on_end;
-    /// Each field of the head of the answer, before on_head; may be empty.
-    std::function<void(std::string_view name, std::string_view value)> on_field{};
-  };
   struct Settings {
     Endpoint endpoint;
     std::shared_ptr<TlsClient> tls;            // null: plain HTTP
-    Duration limit = std::chrono::seconds(5);  // until the head of the answer, or all of it
-    bool endless = false;                      // the limit is for the head only
+    Duration limit = std::chrono::seconds(5);  // until all of the answer is there
     KeptConnection* kept = nullptr;            // must outlive the call; null: a new connection
   };
-  /// Handlers are called on the loop, never inside this call.
-  static std::unique_ptr<HttpCall> start(boost::asio::io_context& loop, Clock& clock,
-                                         Settings settings, HttpRequest request, Handlers handlers);
   virtual ~HttpCall() = default;
 };
 
 struct HttpResponse {
   int status = 0;
   std::string body;
-  std::string retry_after{};  // the field of that name
+  std::string retry_after{};          // the field of that name
+  boost::asio::ip::address own = {};  // this machine's, on that connection
 };
-/// A call whose whole answer, of at most 4 MiB, comes at once.
+/// Gets the whole answer, of at most 4 MiB, or the error that ended the call: Closed, Timeout, Io,
+/// Protocol; Usage if the server's certificate is not to be trusted. `answer` runs on the loop,
+/// never inside this function.
 std::unique_ptr<HttpCall> fetch(boost::asio::io_context& loop, Clock& clock,
                                 HttpCall::Settings settings, HttpRequest request,
                                 std::function<void(Result<HttpResponse>)> answer);

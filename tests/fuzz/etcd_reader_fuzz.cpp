@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 
 namespace {
 
@@ -17,8 +18,8 @@ void require(bool holds) {
   if (!holds) std::abort();
 }
 
-void check_entry(const Result<etcd::RangeAnswer>& answer) {
-  if (answer && answer->entry) require(answer->entry->create_revision > 0);
+void check_entry(const Result<std::optional<etcd::Entry>>& answer) {
+  if (answer && *answer) require((*answer)->create_revision > 0);
   if (!answer) require(!answer.error().text.empty());
 }
 
@@ -49,7 +50,7 @@ void read_answer(char kind, std::string_view text) {
       static_cast<void>(etcd::read_lease(text));
       return;
     case 3:
-      if (const auto watch = etcd::read_watch(text)) require(watch->events >= 0);
+      static_cast<void>(etcd::read_guarded_put(text));
       return;
     case 4:
       if (const auto token = etcd::read_token(text)) require(!token->empty());

@@ -64,8 +64,7 @@ void Host::share_store(const store::Stores& stores) {
   });
 }
 
-void Host::retire(const std::string& why, bool another_follows, Duration limit,
-                  std::function<void()> retired) {
+void Host::retire(const std::string& why, bool another_follows, Duration limit, Then retired) {
   retired_ = std::move(retired);
   if (!why.empty()) coordinator_->resign(why, another_follows);
   if (coordinator_->agents() == 0) return finish();
@@ -592,7 +591,7 @@ StoppingGroups Coordinator::stopping_groups() const {
   return all;
 }
 
-void Coordinator::await_stopping_groups(std::function<void()> then) {
+void Coordinator::await_stopping_groups(Then then) {
   on_all_stopped_ = std::move(then);
   look_for_stopping_groups();
 }

@@ -202,7 +202,7 @@ class Coordinator {
   /// Runs `then` on the loop once no agent that has said goodbye can be at work any more, since
   /// only this coordinator knows of them: their links have ended, or the time that each had named
   /// is over. In one log line if that takes long.
-  void await_stopping_groups(std::function<void()> then);
+  void await_stopping_groups(Then then);
   /// Those of all jobs together.
   StoppingGroups stopping_groups() const;
 
@@ -217,7 +217,7 @@ class Coordinator {
   /// How the job has ended, if it has.
   std::optional<Done> verdict() const;
   /// Runs on the loop each time the last agent has gone.
-  void on_deserted(std::function<void()> react) { on_deserted_ = std::move(react); }
+  void on_deserted(Then react) { on_deserted_ = std::move(react); }
   /// What `elastrunctl status` shows: all jobs, as JSON.
   std::string status() const;
 
@@ -268,7 +268,7 @@ class Coordinator {
   // meanwhile has not been read yet; those who were paused with us need as long to wake.
   PauseTolerantAlarm heartbeat_;
   LocalAgents local_agents_;
-  std::function<void()> on_deserted_, on_all_stopped_;
+  Then on_deserted_, on_all_stopped_;
   bool told_stopping_ = false;
   const std::unique_ptr<Alarm> stopping_due_, fences_due_;
   Peer last_peer_ = 0;
@@ -313,8 +313,7 @@ class Host {
   /// Ends in good order: agents of a job that is over have `limit` to fetch the last word and go;
   /// agents of one that is not are told that the coordinator goes, because of `why`. Then `retired`
   /// runs on the loop, at once if no agent is left.
-  void retire(const std::string& why, bool another_follows, Duration limit,
-              std::function<void()> retired);
+  void retire(const std::string& why, bool another_follows, Duration limit, Then retired);
 
  private:
   Host(boost::asio::io_context& loop, Clock& clock);
@@ -325,7 +324,7 @@ class Host {
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<net::Listener> listener_;
   std::unique_ptr<Alarm> deadline_;
-  std::function<void()> retired_;
+  Then retired_;
 };
 
 }  // namespace elastrun::rendezvous

@@ -17,7 +17,7 @@ constexpr Duration kPause = std::chrono::seconds(1);
 }  // namespace
 
 Job::Job(Rules rules, const CoordinatorSettings& settings, std::string run_id, Clock& clock,
-         std::function<void()> before_deciding)
+         Then before_deciding)
     : decider(rules, std::move(run_id), settings.master_addr, settings.master_port),
       clock_(clock),
       owner_(settings.owner),

@@ -8,7 +8,6 @@
 #include "rendezvous/wire/messages.hpp"
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,8 +36,7 @@ class CoordinatorOwner {
   /// Whether each world is recorded, where a successor finds it, before it is given out.
   virtual bool records_worlds() const { return false; }
   /// Does that, and runs `recorded` later.
-  virtual void record_world(const std::string& /*run_id*/, const WorldRecord&,
-                            std::function<void()> /*recorded*/) {}
+  virtual void record_world(const std::string& /*run_id*/, const WorldRecord&, Then /*recorded*/) {}
   /// A job is over, or has no agents any more and nothing of it is at work.
   virtual void job_over(const std::string& /*run_id*/) {}
   /// More agents have been lost to silence than are left, and nothing is decided yet: perhaps it is
@@ -81,7 +79,7 @@ class Job {
   /// `before_deciding` runs before anything is decided because time has passed or an answer has
   /// come.
   Job(Rules rules, const CoordinatorSettings& settings, std::string run_id, Clock& clock,
-      std::function<void()> before_deciding);
+      Then before_deciding);
   ~Job() { lifetime_.end(); }
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -115,7 +113,7 @@ class Job {
 
   Clock& clock_;
   CoordinatorOwner* const owner_;
-  const std::function<void()> before_deciding_;
+  const Then before_deciding_;
   const std::unique_ptr<Alarm> alarm_;
   std::optional<TimePoint> armed_;
   TimePoint expected_;  // when that rings

@@ -75,12 +75,12 @@ void StoreStateFile::attach(CoordinatorSettings& settings) {
 }
 
 void StoreStateFile::record_world(const std::string& run_id, const WorldRecord& world,
-                                  std::function<void()> recorded) {
+                                  Then recorded) {
   worlds_[run_id] = {run_id, world.id, world.nodes, world.at_work};
   write(std::move(recorded));
 }
 
-void StoreStateFile::write(std::function<void()> written) {
+void StoreStateFile::write(Then written) {
   json::array worlds;
   for (const auto& [run_id, world] : worlds_) worlds.push_back(to_json(world));
   const auto put = [path = path_,

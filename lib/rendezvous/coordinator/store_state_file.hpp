@@ -3,12 +3,12 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/lifetime.hpp"
 #include "files/blocking_calls.hpp"
 #include "rendezvous/coordinator/job.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,21 +30,20 @@ class StoreStateFile final : public CoordinatorOwner {
   void attach(CoordinatorSettings& settings);
 
   bool records_worlds() const override { return true; }
-  void record_world(const std::string& run_id, const WorldRecord& world,
-                    std::function<void()> recorded) override;
+  void record_world(const std::string& run_id, const WorldRecord& world, Then recorded) override;
   void job_over(const std::string& run_id) override {
     if (worlds_.erase(run_id) > 0) write({});
   }
 
  private:
   struct Write {
-    std::function<void()> written;  // none: it is waited for no longer
+    Then written;  // none: it is waited for no longer
     std::unique_ptr<Alarm> limit;
   };
   StoreStateFile(boost::asio::io_context& loop, Clock& clock, std::string path)
       : path_(std::move(path)), clock_(clock), calls_(loop.get_executor()) {}
   Status read();
-  void write(std::function<void()> written);
+  void write(Then written);
   void warn(const Error& error);
 
   const std::string path_;

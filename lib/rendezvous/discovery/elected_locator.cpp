@@ -19,105 +19,21 @@
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <fmt/format.h>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 #include <variant>
 
 namespace elastrun::rendezvous {
 
-/// Notices that no agent joins a leader that cannot form a world alone. An unreachable address
-/// looks like nodes that have not been started yet, so this is told less and less often,
-/// and not in the last three quarters of join_timeout.
-class UnjoinedLeaderWatch {
- public:
-  /// `interval`: until it is told for the first time; it doubles each time, for as long as this
-  /// object lives.
-  UnjoinedLeaderWatch(Clock& clock, const Rules& rules, Duration interval)
-      : needs_others_(rules.min_nodes > 1),
-        longest_(rules.join_timeout / 4),
-        clock_(clock),
-        alarm_(clock.make_alarm()),
-        interval_(interval) {}
-
-  /// Runs `on_no_arrival` on the loop each time that an interval ends with no agent but the
-  /// leader's own, until `stop`. `coordinator` is borrowed until then.
-  void start(const Coordinator& coordinator, std::function<void()> on_no_arrival) {
-    if (!needs_others_ || interval_ > longest_) return;
-    alarm_->arm(clock_.now() + interval_,
-                [this, &coordinator, on_no_arrival = std::move(on_no_arrival)]() mutable {
-                  if (coordinator.agents() < 2 && coordinator.is_needed()) {
-                    interval_ *= 2;
-                    on_no_arrival();
-                  }
-                  start(coordinator, std::move(on_no_arrival));
-                });
-  }
-  void stop() { alarm_->disarm(); }
-
- private:
-  const bool needs_others_;
-  const Duration longest_;
-  Clock& clock_;
-  const std::unique_ptr<Alarm> alarm_;
-  Duration interval_;
-};
-
-/// Waits for the end of a leader that does not answer. A second look now and then, at growing
-/// intervals, finds out whether it answers after all.
-class SilentLeaderWatch {
- public:
-  /// `lease` is borrowed.
-  SilentLeaderWatch(Clock& clock, LeaderLease& lease)
-      : lease_(lease), clock_(clock), second_look_(clock.make_alarm()) {}
-
-  /// Runs `changed` each time something may have changed in the register, and `look_again` once,
-  /// after the next interval; both on the loop, until `stop`.
-  void wait(std::function<void()> changed, std::function<void()> look_again) {
-    if (!std::exchange(waiting_, true)) lease_.watch(std::move(changed));
-    second_look_->arm(clock_.now() + interval_, std::move(look_again));
-    interval_ = std::min<Duration>(interval_ * 2, kLongestLook);
-  }
-  void stop() {
-    second_look_->disarm();
-    if (std::exchange(waiting_, false)) lease_.unwatch();
-  }
-  /// A leader has answered: intervals begin at the shortest one again.
-  void forget_intervals() { interval_ = kSecondLook; }
-
- private:
-  // How long a place that did not answer is not given again, unless something changes.
-  static constexpr Duration kSecondLook = std::chrono::seconds(1);
-  // That of the agents of a large job, which all wait for the same end.
-  static constexpr Duration kLongestLook = std::chrono::seconds(5);
-
-  LeaderLease& lease_;
-  Clock& clock_;
-  const std::unique_ptr<Alarm> second_look_;
-  Duration interval_ = kSecondLook;
-  bool waiting_ = false;
-};
-
-/// How the agents that start, or see the same leader go, come one after the other. Most of them
-/// then find a leader.
-class StartJitter {
- public:
-  /// After how long this one of so many comes.
-  Duration next(int nodes) {
-    const auto most = std::min<Duration>(kEach * (nodes - 1), kLongest);
-    return most * std::uniform_int_distribution<int>(0, 1000)(random_) / 1000;
-  }
-
- private:
-  static constexpr auto kEach = std::chrono::microseconds(250);  // for each other one
-  static constexpr auto kLongest = std::chrono::seconds(1);
-  std::minstd_rand random_{std::random_device{}()};
-};
-
 namespace {
 
 namespace ip = boost::asio::ip;
+
+// Before the place of a leader that did not answer is tried again, at first and at most: all agents
+// of a large job wait for the same end.
+constexpr Duration kFirstRetry = std::chrono::seconds(1), kLongestRetry = std::chrono::seconds(5);
 
 // After which the group of a member that does not hear us has ended (see HeartbeatLease).
 Duration time_to_stop(const ElectedLocatorSettings& settings) {
@@ -169,26 +85,26 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
         due_(clock.make_alarm()),
         doubt_(clock.make_alarm()),
         isolation_(std::make_unique<PauseTolerantAlarm>(clock, settings_.coordinator.heartbeat)),
-        watch_(clock, *leader_lease_),
-        arrivals_(clock, settings_.coordinator.rules, yield_pause(settings_, leader_lease_->ttl())),
+        look_(clock.make_alarm()),
+        arrivals_(clock.make_alarm()),
         election_(leader_lease_->ttl()),
         records_(clock) {}
   ~ElectedLocator() override { lifetime_.end(); }
 
   bool elects() const override { return true; }
   bool serves_others() const override { return leads() && host_->serves_others(); }
-  void on_moved(std::function<void()> moved) override { moved_ = std::move(moved); }
+  void on_moved(Then moved) override { moved_ = std::move(moved); }
 
-  void locate(Answer answer) override {
+  void locate(Answer<Place> answer) override {
     answer_ = std::move(answer);
     // A leader does not ask the register about itself: it may be cut off from that, and is entitled
     // all the same until its lease ends.
     if (election_.is_entitled(clock_.now())) return give(own_place());
-    election_.look(clock_.now() + jitter_.next(nodes_));
+    election_.look(clock_.now() + jitter());
     step();
   }
 
-  void accept(const Place&) override { watch_.forget_intervals(); }
+  void accept(const Place&) override { retry_after_ = kFirstRetry; }
   void reject(const Place& place) override { election_.reject(place.epoch); }
 
   void learn(std::int64_t epoch, int nodes) override {
@@ -199,10 +115,10 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   void cancel() override {
     answer_ = nullptr;
     election_.cancel();
-    watch_.stop();
+    stop_looking();
   }
 
-  void retire(const std::string& why, Duration limit, std::function<void()> retired) override {
+  void retire(const std::string& why, Duration limit, Then retired) override {
     retiring_ = true;
     cancel();
     if (!leads() || why.empty()) return hand_over(why, limit, std::move(retired));
@@ -215,7 +131,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   }
 
  private:
-  void hand_over(const std::string& why, Duration limit, std::function<void()> retired) {
+  void hand_over(const std::string& why, Duration limit, Then retired) {
     disarm();
     election_.retire();
     if (!leads()) return end_candidacy(std::move(retired));
@@ -300,27 +216,47 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   }
 
   void obey(const Election::Follow& follow) {
-    watch_.stop();
+    stop_looking();
     auto place = decode_entry(follow.leader.value);
     if (!place) return give(std::unexpected(place.error()));
     seen_ = net::parse_address(place->address);
     give(Place{{place->address, place->port}, follow.leader.epoch, false});
   }
 
+  // Polls: the entry of a leader that has died lapses without a word, and shared file systems do
+  // not report changes made on other machines (inotify(7)). Now and then the leader is tried again:
+  // it may answer after all.
   void obey(const Election::Await&) {
-    const auto changed = [this] {
-      election_.look(clock_.now() + jitter_.next(nodes_));
-      step();
-    };
-    watch_.wait(changed, [this] {
-      election_.reject(0);
+    const TimePoint now = clock_.now();
+    if (!retry_at_) {
+      retry_at_ = now + retry_after_;
+      retry_after_ = std::min<Duration>(retry_after_ * 2, kLongestRetry);
+    }
+    const auto pause =
+        std::min<Duration>(leader_lease_->ttl() / 10, std::chrono::milliseconds(500));
+    look_->arm(std::min(now + pause + 4 * jitter(), *retry_at_), [this] {
+      if (retry_at_ && clock_.now() >= *retry_at_) {
+        retry_at_.reset();
+        election_.reject(0);
+      }
       election_.look(clock_.now());
       step();
     });
   }
+  void stop_looking() {
+    look_->disarm();
+    retry_at_.reset();
+  }
+  // Agents that start, or see the same leader go, come one after the other: most of them then find
+  // a leader.
+  Duration jitter() {
+    const auto most =
+        std::min<Duration>(std::chrono::microseconds(250) * (nodes_ - 1), std::chrono::seconds(1));
+    return most * std::uniform_int_distribution<int>(0, 1000)(random_) / 1000;
+  }
 
   void obey(const Election::OpenCoordinator&) {
-    watch_.stop();
+    stop_looking();
     auto text = advertised_address(settings_, *leader_lease_, seen_);
     if (!text) return election_.cannot_campaign(text.error());
     own_text_ = std::move(*text);
@@ -337,8 +273,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     obey(Election::Trust{});
     // The register may have lost the record with the entry.
     if (lead.again) return records_.has_any() ? record() : void();
-    // As a rule they have not been started yet: no reason for a warning.
-    arrivals_.start(host_->coordinator(), [this] { let_others_lead(); });
+    await_arrivals();
   }
 
   void obey(const Election::Trust&) {
@@ -382,19 +317,19 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
 
   void obey(const Election::Fail& failed) { give(std::unexpected(failed.error)); }
 
-  void give_lease_back(bool with_record, std::function<void()> resigned) {
+  void give_lease_back(bool with_record, Then resigned) {
     await_lease_given_back(std::move(resigned));
     election_.resign(with_record);
     step();
   }
 
   // It may be elected yet.
-  void end_candidacy(std::function<void()> withdrawn) {
+  void end_candidacy(Then withdrawn) {
     if (!election_.is_campaigning()) return boost::asio::post(loop_, std::move(withdrawn));
     await_lease_given_back(std::move(withdrawn));
   }
 
-  void await_lease_given_back(std::function<void()> resigned) {
+  void await_lease_given_back(Then resigned) {
     resigned_ = std::move(resigned);
     // The entry lapses by itself, so do not wait for a register that does not answer.
     doubt_->arm(clock_.now() + leader_lease_->ttl(), [this] { obey(Election::Resigned{}); });
@@ -423,7 +358,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   bool may_decide() override { return election_.is_entitled(clock_.now()); }
   bool records_worlds() const override { return true; }
   void record_world(const std::string& /*run_id*/, const WorldRecord& world,
-                    std::function<void()> recorded) override {
+                    Then recorded) override {
     records_.record(world, std::move(recorded));
     record();
   }
@@ -460,6 +395,21 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     due_->arm(now, [this] { step(); });
   }
 
+  // That no agent joins a leader which cannot form a world alone may be due to its address. As a
+  // rule the others have not been started yet, so this is no reason for a warning, and happens less
+  // and less often, and not in the last three quarters of join_timeout.
+  void await_arrivals() {
+    const Rules& rules = settings_.coordinator.rules;
+    if (rules.min_nodes <= 1 || unjoined_after_ > rules.join_timeout / 4) return;
+    arrivals_->arm(clock_.now() + unjoined_after_, [this] {
+      if (host_->coordinator().agents() < 2 && host_->coordinator().is_needed()) {
+        unjoined_after_ *= 2;
+        let_others_lead();
+      }
+      await_arrivals();
+    });
+  }
+
   // When the world must be told to stop, so that its members have stopped before a successor thinks
   // so: also those that only notice our silence.
   TimePoint isolated_at() const {
@@ -482,7 +432,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   }
 
   // The last word has been said. It is left behind for those who were out of reach.
-  void end_job(std::function<void()> retired) {
+  void end_job(Then retired) {
     const auto verdict = host_->coordinator().verdict();
     forget_ = is_forgettable() && !verdict;
     if (verdict) records_.conclude(*verdict);
@@ -497,7 +447,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   void disarm() {
     due_->disarm();
     isolation_->disarm();
-    arrivals_.stop();
+    arrivals_->disarm();
     records_.stop();
     end_suspension();
   }
@@ -511,7 +461,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     // Never inside locate(), as Locator promises: the caller has not armed its own timers yet.
     boost::asio::post(loop_, [this, alive = lifetime_.token(), place = std::move(place)]() mutable {
       if (!alive) return;
-      if (const Answer answer = std::exchange(answer_, {})) answer(std::move(place));
+      if (const auto answer = std::exchange(answer_, {})) answer(std::move(place));
     });
   }
 
@@ -522,23 +472,28 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   const std::unique_ptr<LeaderLease> leader_lease_;
   const ElectedLocatorSettings settings_;
   const std::unique_ptr<Alarm> due_, doubt_, isolation_;
-  SilentLeaderWatch watch_;
-  UnjoinedLeaderWatch arrivals_;
-  std::function<void()> moved_;
-  StartJitter jitter_;
+  const std::unique_ptr<Alarm> look_, arrivals_;
+  Then moved_;
+  std::minstd_rand random_{std::random_device{}()};
 
-  Answer answer_;
+  Answer<Place> answer_;
   int nodes_ = 1;  // of the last world, or of the first one
+
+  // While a leader does not answer
+  std::optional<TimePoint> retry_at_;
+  Duration retry_after_ = kFirstRetry;
 
   // As candidate and leader
   Election election_;
   WorldRegister records_;
   std::unique_ptr<Host> host_;
+  // The others are let lead; it doubles each time.
+  Duration unjoined_after_ = yield_pause(settings_, leader_lease_->ttl());
   std::string own_text_;
   ip::address seen_;  // of the last coordinator that was not us
   std::string value_;
   bool suspended_ = false, retiring_ = false, forget_ = false;
-  std::function<void()> resigned_;
+  Then resigned_;
   Lifetime lifetime_;
 };
 

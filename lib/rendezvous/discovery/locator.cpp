@@ -27,7 +27,7 @@ class FixedLocator final : public Locator {
         resolver_(loop, clock) {}
   ~FixedLocator() override { lifetime_.end(); }
 
-  void locate(Answer answer) override {
+  void locate(Answer<Place> answer) override {
     answer_ = std::move(answer);
     if (host_ || settings_.is_host == false || decided_) return give(place());
     // The own name needs no look-up, which may lead to loopback or nowhere (Debian's 127.0.1.1);
@@ -55,7 +55,7 @@ class FixedLocator final : public Locator {
     if (host_) host_->share_store(stores);
   }
 
-  void retire(const std::string& why, Duration limit, std::function<void()> retired) override {
+  void retire(const std::string& why, Duration limit, Then retired) override {
     if (!host_) return boost::asio::post(loop_, std::move(retired));
     host_->retire(why, false, limit, std::move(retired));
   }
@@ -71,7 +71,7 @@ class FixedLocator final : public Locator {
     boost::asio::post(loop_, [this, alive = lifetime_.token(), place = std::move(place)]() mutable {
       if (!alive) return;
       // Taken out first: the answer may call locate() again, which sets the next one.
-      if (const Answer answer = std::exchange(answer_, {})) answer(std::move(place));
+      if (const auto answer = std::exchange(answer_, {})) answer(std::move(place));
     });
   }
 
@@ -129,7 +129,7 @@ class FixedLocator final : public Locator {
   const std::shared_ptr<const net::Sealer> sealer_;
   const FixedLocatorSettings settings_;
   net::Resolver resolver_;
-  Answer answer_;
+  Answer<Place> answer_;
   bool decided_ = false;           // that another process hosts
   std::string own_ = "127.0.0.1";  // how this node calls on its own host
   std::unique_ptr<Host> host_;

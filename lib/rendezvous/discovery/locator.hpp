@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/lifetime.hpp"
 #include "net/endpoint.hpp"
 #include "net/frame.hpp"
 #include "rendezvous/coordinator/job.hpp"
@@ -10,7 +11,6 @@
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,12 +28,11 @@ struct Place {
 /// back ends differ.
 class Locator {
  public:
-  using Answer = std::function<void(Result<Place>)>;
   virtual ~Locator() = default;
 
   /// Answers once on the loop, never inside this call. May make this process the host, if it is its
   /// turn. Fails with Usage or Rendezvous if a retry is useless, with another code if it may help.
-  virtual void locate(Answer answer) = 0;
+  virtual void locate(Answer<Place> answer) = 0;
   /// The coordinator at that place has taken us in.
   virtual void accept(const Place&) {}
   /// That place does not answer: give another one as soon as possible; the same one only now and
@@ -47,13 +46,13 @@ class Locator {
   /// Whether another coordinator takes the place of one that was lost.
   virtual bool elects() const = 0;
   /// Runs `moved` on the loop when a newer coordinator is known than the one located last.
-  virtual void on_moved(std::function<void()>) {}
+  virtual void on_moved(Then) {}
   /// Workers of this node's store may come through the host's port.
   virtual void share_store(const store::Stores&) {}
   /// Whether this process is the host, and agents of other nodes are connected to it.
   virtual bool serves_others() const { return false; }
   /// Stops being the host, if it is one (Host::retire); `retired` runs on the loop.
-  virtual void retire(const std::string& why, Duration limit, std::function<void()> retired) = 0;
+  virtual void retire(const std::string& why, Duration limit, Then retired) = 0;
 };
 
 /// The coordinator of an endpoint that the user has given (`c10d`, `static`).

@@ -46,7 +46,7 @@ bool is_free(std::uint16_t port) {
 
 PreviousWorldProbe::PreviousWorldProbe(Clock& clock) : clock_(clock), again_(clock.make_alarm()) {}
 
-void PreviousWorldProbe::probe(const RecordedWorld& recorded, std::function<void()> gone) {
+void PreviousWorldProbe::probe(const RecordedWorld& recorded, Then gone) {
   stop();
   const auto address = net::parse_address(recorded.world.address);
   const bool here =
@@ -110,7 +110,7 @@ std::pair<int, int> counts_of(const Survivors& survivors) {
 WorldRegister::WorldRegister(Clock& clock)
     : clock_(clock), nonce_(random_text(16)), probe_(clock), look_(clock.make_alarm()) {}
 
-void WorldRegister::record(const WorldRecord& world, std::function<void()> recorded) {
+void WorldRegister::record(const WorldRecord& world, Then recorded) {
   // Assigned as a whole, so that verdict and break-up of the world before do not stay beside it.
   latest_ = {world, nonce_, PreviousWorldProbe::own_network()};
   recorded_ = std::move(recorded);
@@ -140,7 +140,7 @@ std::optional<Survivors> WorldRegister::survivors_of(const Coordinator& coordina
   return survivors.world == latest_.world.id ? std::optional(survivors) : std::nullopt;
 }
 
-void WorldRegister::watch_survivors(const Coordinator& coordinator, std::function<void()> write) {
+void WorldRegister::watch_survivors(const Coordinator& coordinator, Then write) {
   // One look at a time: a world that breaks up tells of each member that goes, and each record is a
   // write to the register.
   if (!has_any() || std::exchange(looks_, true)) return;

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "core/lifetime.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/election/election_entry.hpp"
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,7 +25,7 @@ class PreviousWorldProbe {
  public:
   explicit PreviousWorldProbe(Clock& clock);
   /// Runs `gone` on the loop if that is so, also when it becomes so later.
-  void probe(const RecordedWorld& recorded, std::function<void()> gone);
+  void probe(const RecordedWorld& recorded, Then gone);
   void stop();
 
   /// This machine's network as no other one has it: its addresses are the same only there.
@@ -37,7 +37,7 @@ class PreviousWorldProbe {
   Clock& clock_;
   const std::unique_ptr<Alarm> again_;
   std::uint16_t port_ = 0;
-  std::function<void()> gone_;
+  Then gone_;
 };
 
 /// What an elected coordinator writes beside its lease about its worlds, and makes of what an
@@ -48,7 +48,7 @@ class WorldRegister {
 
   /// Asks for a world to be recorded; `done` runs once `recorded` is called. One at a time: a later
   /// one takes the place of one that is still to be recorded.
-  void record(const WorldRecord& world, std::function<void()> done);
+  void record(const WorldRecord& world, Then done);
   void recorded();
   /// The job is over: members that come back late must learn it.
   void conclude(const Done& verdict);
@@ -58,7 +58,7 @@ class WorldRegister {
   /// Its coordinator goes, and leaves that much of it.
   void leave(const Survivors& survivors);
   /// Members come back out of it: once that has taken a while, `write` is to record who has not.
-  void watch_survivors(const Coordinator& coordinator, std::function<void()> write);
+  void watch_survivors(const Coordinator& coordinator, Then write);
   /// It, with what is left of it, the members that leave and the time that they have.
   std::string text(const Coordinator& coordinator);
   /// Tells the coordinator what may be at work for so long, or is over, and who leaves, and finds
@@ -81,7 +81,7 @@ class WorldRegister {
   bool looks_ = false;
   std::optional<std::pair<int, int>> recorded_survivors_;  // members, and those at work
   std::string inherited_;
-  std::function<void()> recorded_;
+  Then recorded_;
   bool tells_of_end_ = false;
 };
 

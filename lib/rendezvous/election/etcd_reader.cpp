@@ -24,11 +24,6 @@ std::int64_t number(const json::value& value, std::string_view name) {
   return member_int_or(value, name, 0);
 }
 
-std::int64_t revision_of(const json::value& answer) {
-  const json::value* header = find_member(answer, "header");
-  return header == nullptr ? 0 : number(*header, "revision");
-}
-
 Result<std::optional<Entry>> first_entry(const json::value& range) {
   const json::value* entries = find_member(range, "kvs");
   if (entries == nullptr) return std::nullopt;
@@ -65,7 +60,7 @@ object same_entry(std::string_view key, std::int64_t create_revision) {
           {"create_revision", std::to_string(create_revision)}};
 }
 
-// Members of streams are wrapped, and their errors too.
+// The answers of a keep-alive, a stream of them, are wrapped, and their errors too.
 Result<json::value> unwrap(std::string_view text) {
   auto value = parse_json(text);
   if (!value) return std::unexpected(value.error().context("etcd's answer"));
@@ -121,39 +116,30 @@ std::string lease_request(std::int64_t id) {
   return json::serialize(object{{"ID", std::to_string(id)}});
 }
 
-std::string watch_request(std::string_view key, std::int64_t from_revision) {
-  return json::serialize(
-      object{{"create_request", object{{"key", net::encode_base64(key)},
-                                       {"start_revision", std::to_string(from_revision)}}}});
-}
-
 std::string login_request(std::string_view user, std::string_view password) {
   return json::serialize(object{{"name", user}, {"password", password}});
 }
 
-Result<RangeAnswer> read_range(std::string_view text) {
+Result<std::optional<Entry>> read_range(std::string_view text) {
   const auto answer = unwrap(text);
   if (!answer) return std::unexpected(answer.error());
-  auto entry = first_entry(*answer);
-  if (!entry) return std::unexpected(entry.error());
-  return RangeAnswer{revision_of(*answer), std::move(*entry)};
+  return first_entry(*answer);
 }
 
-Result<RangeAnswer> read_create(std::string_view text, std::string_view value) {
+Result<std::optional<Entry>> read_create(std::string_view text, std::string_view value) {
   const auto answer = unwrap(text);
   if (!answer) return std::unexpected(answer.error());
-  const std::int64_t revision = revision_of(*answer);
   if (has_succeeded(*answer)) {
     // etcd does not repeat what it has put: the key was created in the revision of this
     // transaction.
+    const json::value* header = find_member(*answer, "header");
+    const std::int64_t revision = header == nullptr ? 0 : number(*header, "revision");
     if (revision <= 0) return not_understood("no revision");
-    return RangeAnswer{revision, Entry{std::string(value), revision}};
+    return Entry{std::string(value), revision};
   }
   const json::value* range = first_response(*answer);
   if (range == nullptr) return not_understood("a transaction without its answer");
-  auto entry = first_entry(*range);
-  if (!entry) return std::unexpected(entry.error());
-  return RangeAnswer{revision, std::move(*entry)};
+  return first_entry(*range);
 }
 
 Result<bool> read_guarded_put(std::string_view text) {
@@ -166,22 +152,6 @@ Result<LeaseAnswer> read_lease(std::string_view text) {
   const auto answer = unwrap(text);
   if (!answer) return std::unexpected(answer.error());
   return LeaseAnswer{number(*answer, "ID"), number(*answer, "TTL")};
-}
-
-Result<WatchAnswer> read_watch(std::string_view line) {
-  const auto answer = unwrap(line);
-  if (!answer) return std::unexpected(answer.error());
-  const auto flag = [&answer](std::string_view name) {
-    const json::value* found = find_member(*answer, name);
-    return found != nullptr && found->is_bool() && found->get_bool();
-  };
-  WatchAnswer watch{revision_of(*answer), flag("created"), flag("canceled"),
-                    number(*answer, "compact_revision"), 0};
-  const json::value* events = find_member(*answer, "events");
-  if (events != nullptr && events->is_array()) {
-    watch.events = static_cast<int>(events->get_array().size());
-  }
-  return watch;
 }
 
 Result<std::string> read_token(std::string_view text) {

@@ -19,20 +19,9 @@ struct Entry {
   std::int64_t create_revision = 0;
   bool operator==(const Entry&) const = default;
 };
-struct RangeAnswer {
-  std::int64_t revision = 0;  // of the whole register, when it answered
-  std::optional<Entry> entry;
-};
 struct LeaseAnswer {
   std::int64_t id = 0;
   std::int64_t ttl = 0;  // seconds; 0: the lease is gone
-};
-struct WatchAnswer {
-  std::int64_t revision = 0;
-  bool created = false;        // the watch stands from now on
-  bool canceled = false;       // by the server
-  std::int64_t compacted = 0;  // above 0: canceled, since the requested revision is gone
-  int events = 0;
 };
 
 std::string range_request(std::string_view key);
@@ -46,16 +35,14 @@ std::string guarded_delete_request(std::string_view guard, std::int64_t create_r
                                    std::string_view key);
 std::string grant_request(std::int64_t ttl);
 std::string lease_request(std::int64_t id);  // keep alive, revoke
-std::string watch_request(std::string_view key, std::int64_t from_revision);
 std::string login_request(std::string_view user, std::string_view password);
 
-Result<RangeAnswer> read_range(std::string_view text);
+Result<std::optional<Entry>> read_range(std::string_view text);
 /// Of create_request: the entry that is there now. Its create revision is the epoch.
-Result<RangeAnswer> read_create(std::string_view text, std::string_view value);
+Result<std::optional<Entry>> read_create(std::string_view text, std::string_view value);
 /// Of guarded_put_request: whether it was written.
 Result<bool> read_guarded_put(std::string_view text);
 Result<LeaseAnswer> read_lease(std::string_view text);
-Result<WatchAnswer> read_watch(std::string_view line);
 Result<std::string> read_token(std::string_view text);
 /// The error that a status other than 200 comes with. `bad_token`: log in again and repeat.
 /// `unavailable`: this member cannot answer now, another one may.

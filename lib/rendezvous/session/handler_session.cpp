@@ -124,7 +124,7 @@ class UsersSession final : public HandlerSession {
     }
   }
 
-  void close(std::function<void()> on_closed) override {
+  void close(Then on_closed) override {
     closed_ = true;
     poll_->disarm();
     on_closed_ = std::move(on_closed);
@@ -345,7 +345,7 @@ class UsersSession final : public HandlerSession {
   std::optional<Assignment> assignment_;
   bool running_ = false;  // in a round that has not ended yet
   bool left_ = false, closed_ = false;
-  std::function<void()> on_closed_;
+  Then on_closed_;
   Standstill standstill_;
   Preemption preemption_;
   TimePoint not_before_{};  // no round is joined

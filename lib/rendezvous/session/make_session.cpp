@@ -58,7 +58,7 @@ class LocalSession final : public Session {
     deliver();
   }
 
-  void close(std::function<void()> on_closed) override {
+  void close(Then on_closed) override {
     closed_ = true;
     if (alarm_) alarm_->disarm();
     // Posted, because what it calls may destroy this session, from which we have yet to return.

@@ -23,7 +23,6 @@
 #include <boost/asio/post.hpp>
 #include <cstdint>
 #include <fmt/format.h>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -404,7 +403,7 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
     std::visit([this](auto& each) { send(FromAgent(std::move(each))); }, report);
   }
 
-  void close(std::function<void()> on_closed) override {
+  void close(Then on_closed) override {
     closed_ = true;
     on_closed_ = std::move(on_closed);
     search_.stop();
@@ -740,7 +739,7 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
   Membership membership_;
   bool done_ = false;  // has heard the verdict on the job
   bool over_ = false, closed_ = false;
-  std::function<void()> on_closed_;
+  Then on_closed_;
   std::optional<Leaving> leaving_;
   Lifetime lifetime_;
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "core/lifetime.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "spec/rendezvous_config.hpp"
 #include "store/server.hpp"
@@ -42,7 +43,7 @@ class Session {
   virtual void report(Report report) = 0;
   /// Says goodbye if it can, and stops pushing. `on_closed` runs once that is out or hopeless
   /// (bounded by close_timeout).
-  virtual void close(std::function<void()> on_closed) = 0;
+  virtual void close(Then on_closed) = 0;
 
   /// How to bind the store. Asked before each join.
   virtual StorePlan store_plan() const { return {}; }

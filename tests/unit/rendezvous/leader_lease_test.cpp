@@ -33,39 +33,27 @@ using LeaseMaker = std::function<std::unique_ptr<LeaderLease>()>;
 struct Clerk {
   explicit Clerk(Network& with) : network(with) {}
 
-  std::optional<LeaderLease::Leader> read(LeaderLease& lease) {
+  template <class T, class Ask>
+  T answer(Ask ask) {
     for (;;) {
-      std::optional<Result<std::optional<LeaderLease::Leader>>> answer;
-      lease.read([&](auto found) { answer = std::move(found); });
+      std::optional<Result<T>> answer;
+      ask([&](auto found) { answer = std::move(found); });
       run_until(network.loop, [&] { return answer.has_value(); });
       if (*answer) return **answer;
       REQUIRE((*answer).error().code != Code::Usage);
     }
+  }
+  std::optional<LeaderLease::Leader> read(LeaderLease& lease) {
+    return answer<std::optional<LeaderLease::Leader>>([&](auto told) { lease.read(told); });
   }
   LeaderLease::Leader claim(LeaderLease& lease, const std::string& value) {
-    for (;;) {
-      std::optional<Result<LeaderLease::Leader>> answer;
-      lease.claim(value, [&](auto found) { answer = std::move(found); });
-      run_until(network.loop, [&] { return answer.has_value(); });
-      if (*answer) return **answer;
-      REQUIRE((*answer).error().code != Code::Usage);
-    }
+    return answer<LeaderLease::Leader>([&](auto told) { lease.claim(value, told); });
   }
   bool renew(LeaderLease& lease) {
-    for (;;) {
-      std::optional<Result<bool>> answer;
-      lease.renew([&](auto found) { answer = std::move(found); });
-      run_until(network.loop, [&] { return answer.has_value(); });
-      if (*answer) return **answer;
-    }
+    return answer<bool>([&](auto told) { lease.renew(told); });
   }
   bool record(LeaderLease& lease, const std::string& record) {
-    for (;;) {
-      std::optional<Result<bool>> answer;
-      lease.record(record, [&](auto found) { answer = std::move(found); });
-      run_until(network.loop, [&] { return answer.has_value(); });
-      if (*answer) return **answer;
-    }
+    return answer<bool>([&](auto told) { lease.record(record, told); });
   }
   void release(LeaderLease& lease, bool forget = false) {
     bool done = false;
@@ -75,15 +63,11 @@ struct Clerk {
   Network& network;
 };
 
-// Watches until nobody holds it any more.
-void wait_until_free(Clerk& clerk, LeaderLease& lease) {
-  int changes = 0;
-  lease.watch([&changes] { ++changes; });
-  do {
-    run_until(clerk.network.loop, [&changes] { return changes > 0; });
-    changes = 0;
-  } while (clerk.read(lease));
-  lease.unwatch();
+/// A lease in that file, or in that directory.
+std::unique_ptr<LeaderLease> file_lease(Network& network, const std::string& path, Duration ttl) {
+  auto made = make_file_lease(network.loop, *network.clock, path, "job/1", {.lease_ttl = ttl});
+  REQUIRE(made.has_value());
+  return std::move(*made);
 }
 
 void check_contract(Network& network, const LeaseMaker& make) {
@@ -103,7 +87,7 @@ void check_contract(Network& network, const LeaseMaker& make) {
   CHECK(clerk.record(*mine, "another world"));
   CHECK(clerk.renew(*mine));
   clerk.release(*mine);
-  wait_until_free(clerk, *theirs);
+  CHECK(!clerk.read(*theirs));
   CHECK(!clerk.renew(*mine));
   const auto next = clerk.claim(*theirs, "them");
   CHECK(next.value == "them");
@@ -111,9 +95,8 @@ void check_contract(Network& network, const LeaseMaker& make) {
   CHECK(!clerk.record(*mine, "too late"));
   CHECK(next.epoch > leader.epoch);
 
-  // Never renewed again: it lapses, and the watch says so.
-  clerk.read(*mine);
-  wait_until_free(clerk, *mine);
+  // Never renewed again: it lapses.
+  while (clerk.read(*mine)) network.loop.restart(), network.loop.run_for(20ms);
   const auto again = clerk.claim(*mine, "me again");
   CHECK(again.epoch > next.epoch);
   CHECK(again.record == "another world");
@@ -134,10 +117,7 @@ using Folder = elastrun::test::Scratch;
 TEST_CASE("leader lease: a file keeps the contract") {
   Network network;
   Folder folder;
-  check_contract(network, [&] {
-    return make_file_lease(network.loop, *network.clock, lease_file(folder.path, "job/1"),
-                           std::chrono::milliseconds(100));
-  });
+  check_contract(network, [&] { return file_lease(network, folder.path, 100ms); });
   CHECK(std::filesystem::exists(folder.path + "/elastrun-job%2f1.json"));
 }
 
@@ -146,7 +126,7 @@ TEST_CASE("leader lease: a file of something else is refused, not overwritten") 
   Folder folder;
   const std::string file = folder.path + "/notes.txt";
   std::ofstream(file) << "dear diary";
-  const auto lease = make_file_lease(network.loop, *network.clock, file, 1s);
+  const auto lease = file_lease(network, file, 1s);
   std::optional<Error> error;
   lease->claim("me", [&](const auto& found) { error = found.error(); });
   run_until(network.loop, [&] { return error.has_value(); });
@@ -160,7 +140,7 @@ TEST_CASE("leader lease: an entry left over from another day is taken after a te
   const std::string file = folder.path + "/old";
   REQUIRE(LeaseFile(file).write({"ghost", 41, 7, 1000000, "x"}));
   std::filesystem::last_write_time(file, std::filesystem::file_time_type::clock::now() - 24h);
-  const auto lease = make_file_lease(network.loop, *network.clock, file, 20ms);
+  const auto lease = file_lease(network, file, 20ms);
   Clerk clerk(network);
   auto leader = clerk.claim(*lease, "me");
   CHECK(leader.value == "ghost");
@@ -176,7 +156,7 @@ TEST_CASE("leader lease: a file is written in place, and outlives a write that i
   const auto text = [&file] {
     return std::string(std::istreambuf_iterator<char>(std::ifstream(file).rdbuf()), {});
   };
-  const auto mine = make_file_lease(network.loop, *network.clock, file, 10s);
+  const auto mine = file_lease(network, file, 10s);
   Clerk clerk(network);
   REQUIRE(clerk.claim(*mine, "me").value == "me");
   struct stat before {};
@@ -196,7 +176,7 @@ TEST_CASE("leader lease: a file is written in place, and outlives a write that i
   const auto begin = static_cast<std::size_t>(from - old.begin());
   for (std::size_t cut = begin; cut < begin + 300; cut += 7) {
     std::ofstream(file) << whole.substr(0, cut) << old.substr(cut);
-    const auto theirs = make_file_lease(network.loop, *network.clock, file, 10s);
+    const auto theirs = file_lease(network, file, 10s);
     const auto leader = clerk.read(*theirs);
     REQUIRE(leader);
     CHECK(leader->value == "me");
@@ -211,7 +191,7 @@ TEST_CASE("leader lease: a record of any length, and a file of which nothing is 
   Network network;
   Folder folder;
   const std::string file = folder.path + "/entry";
-  const auto mine = make_file_lease(network.loop, *network.clock, file, 10s);
+  const auto mine = file_lease(network, file, 10s);
   Clerk clerk(network);
   clerk.claim(*mine, "me");
   const std::string longer(5000, 'x'), longest(12000, 'y');
@@ -237,7 +217,7 @@ TEST_CASE("leader lease: a newcomer whose clock is years ahead leaves an entry t
   Network network;
   Folder folder;
   const std::string file = folder.path + "/entry";
-  const auto lease = make_file_lease(network.loop, *network.clock, file, 10s);
+  const auto lease = file_lease(network, file, 10s);
   Clerk clerk(network);
   LeaseFile theirs(file);
   for (int heartbeat = 0; heartbeat < 5; ++heartbeat) {
@@ -254,7 +234,7 @@ TEST_CASE("leader lease: a lock that stays names its file, its owner and the way
   Network network;
   Folder folder;
   const std::string file = folder.path + "/entry", lock = file + ".lock";
-  const auto lease = make_file_lease(network.loop, *network.clock, file, 10s);
+  const auto lease = file_lease(network, file, 10s);
   const auto claim = [&] {
     std::optional<Result<LeaderLease::Leader>> answer;
     lease->claim("me", [&](auto found) { answer = std::move(found); });
@@ -300,11 +280,10 @@ TEST_CASE("leader lease: etcd keeps the record of a world that is at work for lo
   EtcdServer etcd;
   Clerk clerk(network);
   // A record that lives for little longer than two renewals.
-  EtcdLeaseSettings settings{.access = {}, .key = "e", .record_key = "r"};
-  settings.access.endpoints = {net::parse_endpoint(etcd.endpoints(), 1).value()};
-  settings.ttl = std::chrono::seconds(6);
-  settings.record_life = std::chrono::seconds(8);
-  const auto made = [&] { return make_etcd_lease(network.loop, *network.clock, settings); };
+  const spec::RendezvousConfig config{.lease_ttl = 6s, .isolation_timeout = 1s};
+  const auto made = [&] {
+    return make_etcd_lease(network.loop, *network.clock, etcd.endpoints(), "job", config).value();
+  };
   const auto mine = made(), theirs = made();
   clerk.claim(*mine, "me");
   CHECK(clerk.record(*mine, "a world"));
@@ -327,9 +306,6 @@ TEST_CASE("leader lease: the loss of one member of three, and a restart of all, 
   REQUIRE(made.has_value());
   LeaderLease& lease = **made;
   const auto leader = clerk.claim(lease, "me");
-  int changes = 0;
-  clerk.read(lease);
-  lease.watch([&] { ++changes; });
   for (int member = 0; member < 3; ++member) {
     etcd.kill(member);
     CHECK(clerk.read(lease)->epoch == leader.epoch);
@@ -339,10 +315,6 @@ TEST_CASE("leader lease: the loss of one member of three, and a restart of all, 
   for (int member = 0; member < 3; ++member) etcd.kill(member);
   for (int member = 0; member < 3; ++member) etcd.start(member);
   CHECK(clerk.renew(lease));
-  // The watch has lived through all of it, from the revision where it stood.
-  clerk.release(lease);
-  run_until(network.loop, [&] { return changes > 0; });
-  lease.unwatch();
 }
 
 TEST_CASE("leader lease: settings that cannot be are refused before anything is asked") {
