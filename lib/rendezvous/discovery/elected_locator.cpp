@@ -51,7 +51,7 @@ Duration yield_pause(const ElectedLocatorSettings& settings, Duration ttl) {
 // coordinator, as a hint at the network in question. Fails if there is none and others may come.
 Result<std::string> advertised_address(const ElectedLocatorSettings& settings,
                                        const LeaderLease& lease, const ip::address& seen) {
-  if (!settings.advertise.empty()) return settings.advertise;
+  if (!settings.config.advertise.empty()) return settings.config.advertise;
   ip::address own = lease.own_address();
   // A register on this machine is reached over loopback, which means nothing to other machines.
   if (own.is_unspecified() || own.is_loopback()) {
@@ -346,8 +346,8 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     // Not elected yet: only the register gives out epochs, with the entry.
     coordinator.epoch = 0;
     coordinator.owner = this;
-    auto opened =
-        Host::open(loop_, clock_, sealer_, {.address = "::"}, coordinator, settings_.ports);
+    auto opened = Host::open(loop_, clock_, sealer_, {.address = "::"}, coordinator,
+                             settings_.config.coordinator_port);
     if (!opened) return std::unexpected(opened.error());
     host_ = std::move(*opened);
     return {};
@@ -501,7 +501,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
 
 Duration effective_isolation(const ElectedLocatorSettings& settings) {
   // More than the twentieth that isolated_at() takes off, so a world always has the time to stop.
-  return std::max<Duration>(settings.isolation, time_to_stop(settings) * 11 / 10);
+  return std::max<Duration>(settings.config.isolation_timeout, time_to_stop(settings) * 11 / 10);
 }
 
 std::unique_ptr<Locator> make_elected_locator(boost::asio::io_context& loop, Clock& clock,

@@ -16,17 +16,14 @@ namespace elastrun::rendezvous {
 
 struct ElectedLocatorSettings {
   CoordinatorSettings coordinator;
-  std::string advertise;  // address for others; empty: found out
-  spec::PortRange ports;  // to listen on
-  /// How long a running world goes on when its coordinator's lease has ended and etcd or the file
-  /// is out of reach; and for how long a new coordinator waits for a member of the last world.
-  Duration isolation = std::chrono::seconds(120);
+  spec::RendezvousConfig config;  // advertise, coordinator_port, isolation_timeout
   /// How long the group of a member may take to end once it is to stop (Node::grace), on any node.
   Duration grace{};
 };
 
-/// How long a world may be at work without an entitled coordinator: `isolation`, or as long as its
-/// members need at least to notice that, and to stop.
+/// How long a world may be at work without an entitled coordinator, or without a register in reach,
+/// and a new coordinator waits for a member of it: isolation_timeout, or as long as its members
+/// need at least to notice that, and to stop.
 Duration effective_isolation(const ElectedLocatorSettings& settings);
 
 /// Finds the coordinator by its leader lease, or becomes it when there is none (`etcd`, `file`).
@@ -35,7 +32,7 @@ Duration effective_isolation(const ElectedLocatorSettings& settings);
 /// it: when another one can take the lease, the old leader has stopped deciding, even if it was
 /// paused meanwhile. Epochs do the rest: agents refuse a coordinator older than one they know.
 /// A leader that cannot reach etcd or the file keeps its agents and their running round for
-/// `isolation`, decides nothing new, and goes on under a new epoch when it is elected again.
+/// isolation_timeout, decides nothing new, and goes on under a new epoch when it is elected again.
 ///
 /// Each world is recorded beside the lease before it is given out. A new coordinator forms none
 /// until a member of the recorded one has come back, or the process of its group rank 0 is found to

@@ -130,24 +130,15 @@ struct Plan {
   Clock& clock;
   const SessionSettings& settings;
   std::shared_ptr<const net::Sealer> sealer;
-  RemoteSettings remote;
   CoordinatorSettings coordinator;
 
-  std::unique_ptr<Session> session(std::unique_ptr<Locator> locator) {
-    return make_remote_session(loop, clock, sealer, std::move(locator), std::move(remote));
+  std::unique_ptr<Session> session(std::unique_ptr<Locator> locator, StorePlan store) {
+    SessionSettings own = settings;
+    own.rules = coordinator.rules;
+    return make_remote_session(loop, clock, sealer, std::move(locator), std::move(own),
+                               std::move(store));
   }
 };
-
-void set_timing(Plan& plan) {
-  RemoteSettings& remote = plan.remote;
-  const RendezvousConfig& config = plan.settings.config;
-  remote.keep_alive_interval = config.keep_alive_interval;
-  remote.keep_alive_max_attempt = config.keep_alive_max_attempt;
-  remote.close_timeout = config.close_timeout;
-  remote.read_timeout = config.read_timeout;
-  plan.coordinator.heartbeat = remote.keep_alive_interval;
-  plan.coordinator.heartbeats_missed = remote.keep_alive_max_attempt;
-}
 
 /// Null where MUNGE is not to be had: then the job is as open as anywhere else.
 std::shared_ptr<const net::Sealer> munge_sealer(boost::asio::io_context& loop,
@@ -184,8 +175,8 @@ Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_po
   const bool alone =
       plan.settings.rules.max_nodes == 1 && is_loopback_host(endpoint->host) &&
       (plan.settings.local_addr.empty() || is_loopback_host(plan.settings.local_addr));
-  StorePlan& store = plan.remote.store_plan;
-  store = store_plan(plan, alone ? loopback_of(endpoint->host, plan.settings.local_addr) : "");
+  StorePlan store =
+      store_plan(plan, alone ? loopback_of(endpoint->host, plan.settings.local_addr) : "");
   FixedLocatorSettings locator{*endpoint, plan.settings.config.is_host, plan.coordinator};
   if (fixed_ranks) {
     // As in torchrun's static rendezvous, where the node of rank 0 opens the store and nothing is
@@ -196,28 +187,22 @@ Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_po
     // Agents and workers all come to MASTER_PORT of node 0.
     store = {.bind_address = "127.0.0.1", .lent_port = plan.settings.node_rank == 0};
   }
-  return plan.session(make_fixed_locator(plan.loop, plan.clock, plan.sealer, std::move(locator)));
+  return plan.session(make_fixed_locator(plan.loop, plan.clock, plan.sealer, std::move(locator)),
+                      std::move(store));
 }
 
 ElectedLocatorSettings elected_settings(const Plan& plan) {
-  ElectedLocatorSettings locator;
-  locator.coordinator = plan.coordinator;
-  const RendezvousConfig& config = plan.settings.config;
-  locator.advertise = config.advertise.empty() ? plan.settings.local_addr : config.advertise;
-  locator.ports = config.coordinator_port;
-  locator.isolation = config.isolation_timeout;
-  locator.grace = plan.settings.grace;
+  ElectedLocatorSettings locator{plan.coordinator, plan.settings.config, plan.settings.grace};
+  if (locator.config.advertise.empty()) locator.config.advertise = plan.settings.local_addr;
   return locator;
 }
 
 Result<std::unique_ptr<Session>> make_elected(Plan& plan,
                                               Result<std::unique_ptr<LeaderLease>> lease) {
   if (!lease) return std::unexpected(lease.error());
-  // A file's entry is taken after a TTL and a half; etcd's lives longer by etcd's own elections.
-  plan.remote.entry_life = 3 * plan.settings.config.lease_ttl;
-  plan.remote.store_plan = store_plan(plan, "");
   return plan.session(make_elected_locator(plan.loop, plan.clock, plan.sealer, std::move(*lease),
-                                           elected_settings(plan)));
+                                           elected_settings(plan)),
+                      store_plan(plan, ""));
 }
 
 }  // namespace
@@ -232,17 +217,13 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
   auto sealer = secret->empty() && settings.try_munge ? munge_sealer(loop, settings) : nullptr;
   const bool open = secret->empty() && !sealer;
   if (!sealer) sealer = net::make_sealer(*secret);
-  Plan plan{loop, clock, settings, std::move(sealer), {}, {}};
-  plan.remote.run_id = plan.coordinator.run_id = settings.run_id;
-  plan.remote.start = plan.coordinator.start = settings.start;
-  plan.remote.backend = settings.backend;
+  Plan plan{loop, clock, settings, std::move(sealer), {}};
+  plan.coordinator.run_id = settings.run_id;
+  plan.coordinator.start = settings.start;
   plan.coordinator.rules = settings.rules;
   if (settings.backend == spec::backend::kStatic) plan.coordinator.rules.fixed_ranks = true;
-  plan.remote.rules = plan.coordinator.rules;
-  plan.remote.local_addr = settings.local_addr;
-  plan.remote.node_rank = settings.node_rank;
-  plan.remote.guardian = settings.guardian;
-  set_timing(plan);
+  plan.coordinator.heartbeat = config.keep_alive_interval;
+  plan.coordinator.heartbeats_missed = config.keep_alive_max_attempt;
   const std::string& where = settings.endpoint;
   const bool by_file = settings.backend == spec::backend::kFile || config.meets_in_file;
   if (settings.backend == spec::backend::kEtcd || settings.backend == spec::backend::kEtcdV2) {

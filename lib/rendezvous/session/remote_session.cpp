@@ -81,14 +81,6 @@ class Backoff {
 ///                  stop                                     over
 class CoordinatorSearch {
  public:
-  struct Limits {
-    std::string run_id;
-    Duration join_timeout, progress_interval;
-    Duration silence;  // after which a coordinator is lost, and also of one attempt to reach it
-    /// Of one attempt to reach it, at most. At least so long one that was lost is waited for, if it
-    /// takes connections but says nothing.
-    Duration read_timeout;
-  };
   /// The one that searches.
   class Seeker {
    public:
@@ -102,12 +94,12 @@ class CoordinatorSearch {
     virtual void still_searching() = 0;
   };
 
-  CoordinatorSearch(boost::asio::io_context& loop, Clock& clock, Locator& locator, Limits limits,
-                    Seeker& seeker)
+  CoordinatorSearch(boost::asio::io_context& loop, Clock& clock, Locator& locator,
+                    const SessionSettings& settings, Seeker& seeker)
       : clock_(clock),
         locator_(locator),
         seeker_(seeker),
-        limits_(std::move(limits)),
+        settings_(settings),
         dialer_(loop, clock),
         retry_(clock_.make_alarm()),
         progress_(clock_.make_alarm()),
@@ -116,7 +108,7 @@ class CoordinatorSearch {
         backoff_(std::random_device{}()) {}
 
   void begin() {
-    backoff_.begin(clock_.now(), limits_.join_timeout);
+    backoff_.begin(clock_.now(), settings_.rules.join_timeout);
     watch_progress();
     locate();
   }
@@ -125,7 +117,7 @@ class CoordinatorSearch {
   void begin_again() {
     // A fixed host that has gone does not come back, so a silence is enough; an election takes
     // longer.
-    backoff_.begin(clock_.now(), locator_.elects() ? limits_.join_timeout : limits_.silence);
+    backoff_.begin(clock_.now(), locator_.elects() ? settings_.rules.join_timeout : silence());
     watch_progress();
     locate();
   }
@@ -159,7 +151,7 @@ class CoordinatorSearch {
   /// The same; it takes the connection, but has not answered in `time_to_answer`.
   void try_mute_again(const Error& error) {
     // Perhaps frozen with its machine, and back in a moment. A proxy whose host is gone hangs up.
-    if (connected_once_ && !locator_.elects()) backoff_.extend(limits_.read_timeout);
+    if (connected_once_ && !locator_.elects()) backoff_.extend(settings_.config.read_timeout);
     try_again(error);
   }
 
@@ -199,7 +191,7 @@ class CoordinatorSearch {
   }
 
   /// How long the peer may take to answer once it has the connection.
-  Duration time_to_answer() const { return std::min(limits_.silence, time_left()); }
+  Duration time_to_answer() const { return std::min(silence(), time_left()); }
 
   /// Why the search has not succeeded yet; empty: not tried yet.
   const std::string& trouble() const { return trouble_; }
@@ -210,13 +202,13 @@ class CoordinatorSearch {
     // on.
     if (std::exchange(warned_, true)) return;
     log::warning("rendezvous", "still looking for the coordinator of the job \"{}\": {}",
-                 limits_.run_id, trouble_);
+                 settings_.run_id, trouble_);
   }
 
  private:
   void dial() {
     // No longer than a later silence: meanwhile others may have elected another leader.
-    const Duration limit = std::min(limits_.read_timeout, time_to_answer());
+    const Duration limit = std::min(settings_.config.read_timeout, time_to_answer());
     dialer_.dial(place_.endpoint, limit, [this](Result<tcp::socket> socket) {
       if (socket) return seeker_.connected(std::move(*socket));
       // An agent that hosted the rendezvous and is gone does not come back.
@@ -227,10 +219,17 @@ class CoordinatorSearch {
     });
   }
 
+  // After which a coordinator is lost: as long as members and coordinator bear each other's
+  // silence. One that has not answered a greeting by then would be given up as well if it had taken
+  // us in.
+  Duration silence() const {
+    return settings_.config.keep_alive_interval * settings_.config.keep_alive_max_attempt;
+  }
+
   // People who wait want to know for what, also before anybody answers.
   void watch_progress() {
     searching_ = true;
-    progress_->arm(clock_.now() + limits_.progress_interval, [this] {
+    progress_->arm(clock_.now() + settings_.rules.progress_interval, [this] {
       if (!searching_) return;
       seeker_.still_searching();
       watch_progress();
@@ -238,7 +237,7 @@ class CoordinatorSearch {
   }
 
   void give_up() {
-    const std::string why = no_coordinator_text(limits_.run_id, backoff_.time(), trouble_);
+    const std::string why = no_coordinator_text(settings_.run_id, backoff_.time(), trouble_);
     // A job that has run is sound, and worth a requeue; one that has never met may be a mistake.
     seeker_.given_up(why, connected_once_);
   }
@@ -246,7 +245,7 @@ class CoordinatorSearch {
   AwakeClock clock_;  // who is paused has not looked meanwhile
   Locator& locator_;
   Seeker& seeker_;
-  const Limits limits_;
+  const SessionSettings& settings_;
   net::Dialer dialer_;
   const std::unique_ptr<Alarm> retry_, progress_;
 
@@ -295,26 +294,6 @@ Restart Membership::restart_after_loss(const std::string& why) const {
   return {std::move(cause), false, restarts_left_};
 }
 
-/// Whether those who refuse a node at the place of an elected coordinator are that one. Its entry
-/// outlives a leader that has died, and meanwhile anybody may have its port: another job, a proxy,
-/// the next owner of its address. What such a stranger says must not end a job that goes on
-/// elsewhere. Only an entry that is still there after its life has been renewed since. Pure.
-class Refusals {
- public:
-  /// The one at the place of that epoch has refused this node. `entry_life`: how long an entry
-  /// stands at most without being renewed.
-  bool are_of_live_one(std::int64_t epoch, TimePoint now, Duration entry_life) {
-    if (!first_ || epoch_ != epoch) epoch_ = epoch, first_ = now;
-    return now - *first_ > entry_life;
-  }
-  /// It was taken in.
-  void forget() { first_.reset(); }
-
- private:
-  std::int64_t epoch_ = 0;
-  std::optional<TimePoint> first_;
-};
-
 namespace {
 
 using net::Link;
@@ -330,15 +309,6 @@ std::string silent_port_text(const net::Endpoint& endpoint,
   if (!net::is_own_address(remote)) return text;
   const auto owner = store::find_port_owner(endpoint.port);
   return owner.empty() ? text : fmt::format("{}: {} listens there", text, owner);
-}
-
-CoordinatorSearch::Limits search_limits(const RemoteSettings& settings) {
-  const Rules& rules = settings.rules;
-  // As long as members and coordinator bear each other's silence: one that has not answered a
-  // greeting by then would be given up as well if it had taken us in.
-  const Duration silence = settings.keep_alive_interval * settings.keep_alive_max_attempt;
-  return {settings.run_id, rules.join_timeout, rules.progress_interval, silence,
-          settings.read_timeout};
 }
 
 //   state          left by                                              for
@@ -358,13 +328,14 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
  public:
   RemoteSession(boost::asio::io_context& loop, Clock& clock,
                 std::shared_ptr<const net::Sealer> sealer, std::unique_ptr<Locator> locator,
-                RemoteSettings settings)
+                SessionSettings settings, StorePlan store_plan)
       : loop_(loop),
         clock_(clock),
         sealer_(std::move(sealer)),
         locator_(std::move(locator)),
         settings_(std::move(settings)),
-        search_(loop, clock, *locator_, search_limits(settings_), *this),
+        store_plan_(std::move(store_plan)),
+        search_(loop, clock, *locator_, settings_, *this),
         heartbeat_(clock.make_alarm()),
         // Random, because two agents in containers may share both host name and pid.
         membership_(random_text(12)) {}
@@ -413,10 +384,10 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
     // The coordinator may be this process: before it goes it is to hear why, or its successor would
     // wait for this node. It reads in order, so its answer to what is said now tells.
     send_heartbeat();
-    heartbeat_->arm(clock_.now() + settings_.close_timeout, [this] { finish_close(); });
+    heartbeat_->arm(clock_.now() + settings_.config.close_timeout, [this] { finish_close(); });
   }
 
-  StorePlan store_plan() const override { return settings_.store_plan; }
+  StorePlan store_plan() const override { return store_plan_; }
   void share_store(const store::Stores& stores) override { locator_->share_store(stores); }
   bool serves_others() const override { return !over_ && locator_->serves_others(); }
   std::string backend() const override { return settings_.backend; }
@@ -503,7 +474,7 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
     close_links_aside();
     // The others have been told what we were told, if that was the verdict on the job.
     locator_->retire(done_ ? "" : "the node that hosts the rendezvous has left",
-                     settings_.close_timeout, std::exchange(on_closed_, {}));
+                     settings_.config.close_timeout, std::exchange(on_closed_, {}));
   }
 
   void obey_put_off() {
@@ -525,7 +496,7 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
     membership_.learn(welcome.world);
     welcomed_ = true;
     search_.taken_in(welcome.stand_alone);
-    refusals_.forget();
+    refused_since_.reset();
     // From the greeting, not from its answer, which the network may have kept for a minute.
     heartbeat_lease_.begin(greeted_at_, welcome.heartbeat, welcome.heartbeats_missed);
     // Or TCP_USER_TIMEOUT ends a connection whose silence both sides have agreed to bear.
@@ -566,13 +537,20 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
                  refusal.misuse);
   }
 
-  // Of one who has not taken us in: whether that is our job's coordinator all the same.
+  // Of one who has not taken us in: whether that is our job's coordinator all the same. The entry
+  // of an elected one outlives a leader that has died, and meanwhile anybody may have its port:
+  // another job, a proxy, the next owner of its address. What such a stranger says must not end a
+  // job that goes on elsewhere.
   bool is_final() {
     // A node that has never met its job believes the first refusal: a wrong secret or run id does
-    // not mend itself. Later only a live leader's word counts, since its entry may outlive its
-    // port.
+    // not mend itself.
     if (!search_.connected_once() || !locator_->elects()) return true;
-    return refusals_.are_of_live_one(place().epoch, clock_.now(), settings_.entry_life);
+    const TimePoint now = clock_.now();
+    if (!refused_since_ || refused_epoch_ != place().epoch)
+      refused_epoch_ = place().epoch, refused_since_ = now;
+    // Only an entry that is still there after its life has been renewed since. A file's is taken
+    // after a TTL and a half; etcd's lives longer by etcd's own elections.
+    return now - *refused_since_ > 3 * settings_.config.lease_ttl;
   }
 
   Join describe() {
@@ -720,7 +698,8 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
   Clock& clock_;
   const std::shared_ptr<const net::Sealer> sealer_;
   const std::unique_ptr<Locator> locator_;
-  const RemoteSettings settings_;
+  const SessionSettings settings_;
+  const StorePlan store_plan_;
   CoordinatorSearch search_;
   const std::unique_ptr<Alarm> heartbeat_;
   OnPush on_push_;
@@ -732,8 +711,9 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
   std::int64_t epoch_ = 0;
   TimePoint greeted_at_;
   HeartbeatLease heartbeat_lease_;
-  std::vector<Push> put_off_;  // until it is known whether it counts on us
-  Refusals refusals_;
+  std::vector<Push> put_off_;       // until it is known whether it counts on us
+  std::int64_t refused_epoch_ = 0;  // of the place that refuses this node
+  std::optional<TimePoint> refused_since_;
 
   // This node
   Membership membership_;
@@ -749,9 +729,9 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
 std::unique_ptr<Session> make_remote_session(boost::asio::io_context& loop, Clock& clock,
                                              std::shared_ptr<const net::Sealer> sealer,
                                              std::unique_ptr<Locator> locator,
-                                             RemoteSettings settings) {
+                                             SessionSettings settings, StorePlan store_plan) {
   return std::make_unique<RemoteSession>(loop, clock, std::move(sealer), std::move(locator),
-                                         std::move(settings));
+                                         std::move(settings), std::move(store_plan));
 }
 
 }  // namespace elastrun::rendezvous

@@ -178,22 +178,20 @@ class HeartbeatLease {
   TimePoint answer_until_;
 };
 
-struct RemoteSettings {
+/// How this node is to meet the others, as the job's options say, checked and merged.
+struct SessionSettings {
+  std::string backend{spec::backend::kC10d};  // static, c10d, etcd, etcd-v2, file
+  std::string endpoint;                       // as --rdzv-endpoint, or MASTER_ADDR:MASTER_PORT
   std::string run_id = "none";
-  std::string start;  // which start of the job, as the scheduler tells
-  std::string backend{spec::backend::kC10d};
-  Rules rules;
-  int node_rank = 0;  // only where ranks are fixed
-  /// --local-addr. Empty: the own address of the connection to the coordinator.
-  std::string local_addr;
-  Duration keep_alive_interval = std::chrono::seconds(5);
-  int keep_alive_max_attempt = 3;
-  Duration close_timeout = std::chrono::seconds(30);
-  /// Of one attempt to reach the coordinator, and the wait for one that was lost and is mute.
-  Duration read_timeout = std::chrono::seconds(60);
-  /// How long an elected coordinator's entry stands at most after its end (see Refusals).
-  Duration entry_life = std::chrono::seconds(30);
-  StorePlan store_plan;
+  std::string start;              // which start of the job, as the scheduler tells; may be empty
+  Rules rules;                    // rules_of() the job
+  int node_rank = 0;              // static only
+  Duration grace{};               // Node::grace, alike on all nodes
+  std::string local_addr;         // --local-addr
+  spec::RendezvousConfig config;  // --rdzv-conf
+  std::string secret;             // ELASTRUN_SECRET; secret_file of `config` wins
+  /// Without a secret: by MUNGE, if it is installed. Under Slurm its nodes have it.
+  bool try_munge = false;
   pid_t guardian = 0;  // of this process; 0: there is none
 };
 
@@ -203,6 +201,6 @@ struct RemoteSettings {
 std::unique_ptr<Session> make_remote_session(boost::asio::io_context& loop, Clock& clock,
                                              std::shared_ptr<const net::Sealer> sealer,
                                              std::unique_ptr<Locator> locator,
-                                             RemoteSettings settings);
+                                             SessionSettings settings, StorePlan store_plan = {});
 
 }  // namespace elastrun::rendezvous

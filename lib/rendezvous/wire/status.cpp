@@ -6,25 +6,15 @@
 #include "rendezvous/wire/messages.hpp"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
 namespace elastrun::rendezvous {
 namespace {
 
-std::string_view phase_name(Phase phase) {
-  switch (phase) {
-    case Phase::Joining:
-      return "joining";
-    case Phase::Running:
-      return "running";
-    case Phase::Verdict:
-      return "failing";
-    case Phase::Ended:
-      return "ended";
-  }
-  return "unknown";
-}
+// In the order of the enumerators.
+constexpr std::array<std::string_view, 4> kPhaseNames = {"joining", "running", "failing", "ended"};
 
 std::string_view doing(const Member& member, Phase phase) {
   switch (member.state) {
@@ -119,7 +109,7 @@ json::object describe(const State& state, const std::map<int, std::string>& held
   const int here = state.roster().size();
   json::object job{{"run_id", state.run_id()},
                    {"epoch", state.epoch()},
-                   {"phase", phase_name(state.phase())},
+                   {"phase", kPhaseNames.at(static_cast<std::size_t>(state.phase()))},
                    {"round", state.round_number()},
                    {"attempt", state.attempt()},
                    {"max_restarts", rules.max_restarts},

@@ -111,7 +111,7 @@ struct Town {
   }
   std::unique_ptr<TestAgent> agent(std::string run_id = "job", std::string secret = "s3cret",
                                    std::string local_addr = {}) {
-    RemoteSettings settings;
+    SessionSettings settings;
     settings.run_id = run_id;
     settings.rules = job_rules;
     settings.local_addr = std::move(local_addr);

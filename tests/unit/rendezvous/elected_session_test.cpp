@@ -103,14 +103,14 @@ struct Parish {
     ElectedLocatorSettings where;
     where.coordinator.run_id = "job";
     where.coordinator.rules = rules;
-    where.advertise = "127.0.0.1";
+    where.config.advertise = "127.0.0.1";
     auto locator = make_elected_locator(
         network.loop, *network.clock, sealer,
         std::make_unique<MemoryLeaderLease>(network.loop, shared, ttl), std::move(where));
-    RemoteSettings settings;
+    SessionSettings settings;
     settings.run_id = "job";
     settings.rules = rules;
-    settings.entry_life = entry_life;
+    settings.config.lease_ttl = entry_life / 3;
     return std::make_unique<TestAgent>(
         network,
         make_remote_session(network.loop, *network.clock, sealer, std::move(locator), settings));

@@ -71,7 +71,7 @@ struct MungeCluster {
 
   std::unique_ptr<TestAgent> agent(std::shared_ptr<const Munge> munge, std::string start = {},
                                    bool required = true) {
-    RemoteSettings settings;
+    SessionSettings settings;
     settings.run_id = "job";
     settings.start = std::move(start);
     settings.rules = job_rules;

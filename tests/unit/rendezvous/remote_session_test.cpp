@@ -45,7 +45,7 @@ TEST_CASE("remote session: a spare that hosts the coordinator does not go withou
   const auto sealer = net::make_sealer("s3cret");
   const auto port = free_port();
   const auto agent = [&](bool hosts) {
-    RemoteSettings settings;
+    SessionSettings settings;
     settings.run_id = "job";
     settings.rules = rules_for(1, 1);
     CoordinatorSettings coordinator;
@@ -107,9 +107,9 @@ TEST_CASE(
     }
   };
   boost::asio::ip::tcp::acceptor port(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
-  RemoteSettings settings;
+  SessionSettings settings;
   settings.rules.max_restarts = 1;
-  settings.read_timeout = 1h;
+  settings.config.read_timeout = 1h;
   auto sealer = net::make_sealer("");
   FixedLocatorSettings where{{"127.0.0.1", port.local_endpoint().port()}, false, {}};
   auto locator = make_fixed_locator(network.loop, *network.clock, sealer, where);
@@ -168,9 +168,9 @@ struct FrozenHost {
   explicit FrozenHost(Network& with) : network(with) { accept(); }
 
   std::unique_ptr<TestAgent> agent(Duration read_timeout) {
-    RemoteSettings settings;
-    settings.keep_alive_interval = 10ms;
-    settings.read_timeout = read_timeout;
+    SessionSettings settings;
+    settings.config.keep_alive_interval = 10ms;
+    settings.config.read_timeout = read_timeout;
     auto locator = make_fixed_locator(network.loop, *network.clock, sealer,
                                       {{"127.0.0.1", port.local_endpoint().port()}, false, {}});
     return std::make_unique<TestAgent>(
@@ -317,7 +317,7 @@ TEST_CASE("remote session: a coordinator of another version of the protocol is n
   for (const int version : {2, 4}) {
     Network network;
     boost::asio::ip::tcp::acceptor port(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
-    RemoteSettings settings;
+    SessionSettings settings;
     auto sealer = net::make_sealer("");
     FixedLocatorSettings where{{"127.0.0.1", port.local_endpoint().port()}, false, {}};
     TestAgent agent(network,
@@ -382,7 +382,7 @@ TEST_CASE("remote session: a pause of the machine is no part of join_timeout") {
   Network network;
   auto* clock = new elastrun::test::FakeClock;
   network.clock.reset(clock);
-  RemoteSettings settings;
+  SessionSettings settings;
   settings.rules.join_timeout = 600s;
   auto sealer = net::make_sealer("");
   FixedLocatorSettings where{{"127.0.0.1", free_port()}, false, {}};
@@ -429,7 +429,7 @@ TEST_CASE("coordinator: what came during the pause does not end the wait either"
 TEST_CASE("remote session: nobody at the endpoint is reported with what was tried") {
   Network network;
   const std::uint16_t port = free_port();
-  RemoteSettings settings;
+  SessionSettings settings;
   settings.rules.join_timeout = 100ms;
   auto sealer = net::make_sealer("");
   auto locator =
@@ -445,10 +445,10 @@ TEST_CASE("remote session: nobody at the endpoint is reported with what was trie
 TEST_CASE("remote session: a stranger who says nothing is named, and not waited for without end") {
   Network network;
   boost::asio::ip::tcp::acceptor silent(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
-  RemoteSettings settings;
+  SessionSettings settings;
   settings.rules.join_timeout = 300ms;
   settings.rules.progress_interval = 10ms;
-  settings.keep_alive_interval = 20ms;
+  settings.config.keep_alive_interval = 20ms;
   auto sealer = net::make_sealer("");
   FixedLocatorSettings where{{"127.0.0.1", silent.local_endpoint().port()}, false, {}};
   auto locator = make_fixed_locator(network.loop, *network.clock, sealer, where);

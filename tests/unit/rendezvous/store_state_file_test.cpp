@@ -33,7 +33,7 @@ struct Store final : private CoordinatorOwner {
     host = std::move(*opened);
   }
   std::unique_ptr<TestAgent> agent(const std::string& run_id) {
-    RemoteSettings settings;
+    SessionSettings settings;
     settings.run_id = run_id;
     settings.rules = rules_for(1, 1);
     auto locator = make_fixed_locator(network.loop, *network.clock, sealer,

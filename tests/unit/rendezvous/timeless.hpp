@@ -28,7 +28,7 @@ struct Timeless {
     auto opened = Host::open(network.loop, *network.clock, sealer, {}, settings);
     REQUIRE(opened.has_value());
     host = std::move(*opened);
-    RemoteSettings remote;
+    SessionSettings remote;
     remote.run_id = "job";
     remote.rules = rules;
     auto locator = make_fixed_locator(network.loop, *network.clock, sealer,
