@@ -6,7 +6,6 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "net/endpoint.hpp"
-#include "rendezvous/membership/wording.hpp"
 #include "rendezvous/wire/status.hpp"
 #include "store/server.hpp"
 
@@ -285,8 +284,12 @@ void Coordinator::welcome(Peer peer, Connection& connection, const Hello& hello)
                                      settings_.epoch, hello.epoch));
   }
   if (is_over_for(hello)) {  // it goes on looking until this coordinator has gone
-    connection.link->send(encode(FromCoordinator(Push(Progress{ending_text(hello.run_id)}))));
-    return remove(peer, ending_text(hello.run_id), Loss::Broken);
+    const auto why = fmt::format(
+        "an earlier start of the job \"{}\" has failed and is just ending here; waiting for its "
+        "end",
+        hello.run_id);
+    connection.link->send(encode(FromCoordinator(Push(Progress{why}))));
+    return remove(peer, why, Loss::Broken);
   }
   connection.greeted = true;
   connection.host = hello.host;

@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "spec/agreed_rules.hpp"
 
+#include <boost/describe/class.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -36,6 +37,7 @@ struct RuleUse {
   Duration age{};
   bool operator==(const RuleUse&) const = default;
 };
+BOOST_DESCRIBE_STRUCT(RuleUse, (), (rule, age))
 
 /// What a RestartRule knows, as plain data with ages instead of times: agents carry it to the next
 /// coordinator, and over a requeue. Empty where the policy is torchrun's. Bounded.

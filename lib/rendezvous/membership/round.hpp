@@ -8,6 +8,7 @@
 #include "rendezvous/membership/world_id.hpp"
 #include "spec/agreed_rules.hpp"
 
+#include <boost/describe/class.hpp>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -41,6 +42,7 @@ struct TakeStacks {
   std::int64_t id = 0;
   bool hang = false;  // they do not move; else a client has asked
 };
+BOOST_DESCRIBE_STRUCT(TakeStacks, (), (id, hang))
 /// Where the workers of the job stand.
 struct StacksReport {
   hangs::JobStacks stacks;
@@ -153,15 +155,18 @@ struct Round {
 struct Started {
   std::int64_t round = 0;
 };
+BOOST_DESCRIBE_STRUCT(Started, (), (round))
 struct Failed {
   std::int64_t round = 0;
   Cause cause;
   /// Its group is not being stopped: it hangs, and ends when the others do.
   bool goes_on = false;
 };
+BOOST_DESCRIBE_STRUCT(Failed, (), (round, cause, goes_on))
 struct Succeeded {
   std::int64_t round = 0;
 };
+BOOST_DESCRIBE_STRUCT(Succeeded, (), (round))
 struct Leaving {
   std::string why;
   /// How long its group may take to end; 0: no group. The current coordinator may not know this
@@ -171,6 +176,7 @@ struct Leaving {
   bool unable = false;  // its workers could not be started
   bool killed = false;  // unrequested: to the others it is a node that was lost
 };
+BOOST_DESCRIBE_STRUCT(Leaving, (), (why, grace, ended, unable, killed))
 /// How far its workers are: when that is asked, and at each new checkpoint where it counts.
 struct Reached {
   std::int64_t round = 0;
@@ -186,6 +192,7 @@ struct AskPreempt {
   Duration deadline{};
   bool hosts = false;  // the coordinator goes with the agent that asks; filled in by the session
 };
+BOOST_DESCRIBE_STRUCT(AskPreempt, (), (why, deadline, hosts))
 using Report = std::variant<Started, Failed, Succeeded, Leaving, ProgressReport, NodeStacks,
                             AskStacks, Reached, AskPreempt>;
 
@@ -218,6 +225,7 @@ struct Spare {
   int ahead = 0;
   PreviousWorld world{};  // that works without it
 };
+BOOST_DESCRIBE_STRUCT(Spare, (), (ahead, world))
 /// The coordinator is gone for good. `requeue`: the scheduler should start the job again.
 struct Lost {
   std::string why;
@@ -229,11 +237,13 @@ struct Progress {
   std::string text;
   int present = 0, wanted = 0;
 };
+BOOST_DESCRIBE_STRUCT(Progress, (), (text, present, wanted))
 /// The job is to save and end: answer with Reached, once.
 struct AskReached {
   std::string why;
   Duration left{};  // until the end
 };
+BOOST_DESCRIBE_STRUCT(AskReached, (), (why, left))
 /// All ranks save when they have done this step, which none has done yet.
 struct SaveAt {
   std::int64_t step = -1;  // -1: none is known; at once

@@ -144,7 +144,8 @@ bool State::is_too_late(Peer peer, const PreviousWorld& previous) {
   Done done = verdict_;
   if (!done.failed && previous.id.round == 0) {
     done = {true, {.kind = Cause::Kind::Closed}};
-    done.cause.text = already_over_text(run_id_);
+    done.cause.text =
+        fmt::format("the job \"{}\" is already over; start it under another --rdzv-id", run_id_);
   }
   tell(peer, std::move(done));
   unable_.tell_others(1);
@@ -155,13 +156,17 @@ bool State::is_too_late(Peer peer, const PreviousWorld& previous) {
 bool State::admit(Peer peer, const Node& node, const PreviousWorld& previous) {
   if (!rules_.fixed_ranks) return true;
   if (node.node_rank < 0 || node.node_rank >= rules_.max_nodes) {
-    tell(peer, Lost{rank_out_of_range_text(node, rules_.max_nodes), false});
+    tell(peer, Lost{fmt::format("--node-rank {} of {} is not one of the {} nodes of this job: give "
+                                "each node a rank from 0 to {}",
+                                node.node_rank, node.id, rules_.max_nodes, rules_.max_nodes - 1)});
     return false;
   }
   if (const Member* owner = roster_.with_node_rank(node.node_rank)) {
     const Quorum there = quorum();
-    tell(peer,
-         Progress{rank_awaited_text(owner->node), there.returning + there.fresh, rules_.min_nodes});
+    tell(peer, Progress{fmt::format("node rank {} is that of {}; waiting until that is heard, or "
+                                    "found dead",
+                                    owner->node.node_rank, owner->node.id),
+                        there.returning + there.fresh, rules_.min_nodes});
     rank_claims_.add({peer, node, previous});
     return false;
   }
@@ -172,7 +177,9 @@ bool State::hear(Peer peer, TimePoint now) {
   if (rank_claims_.empty()) return false;
   if (const Member* owner = roster_.find(peer)) {
     for (const auto& claim : rank_claims_.take(owner->node.node_rank))
-      tell(claim.peer, Lost{rank_taken_text(claim.node, owner->node), false});
+      tell(claim.peer, Lost{fmt::format("--node-rank {} is already taken by {}: give each node a "
+                                        "different rank",
+                                        claim.node.node_rank, owner->node.id)});
   }
   admit_claimants(now);
   return true;
@@ -536,8 +543,12 @@ void State::await_record(TimePoint now) {
 void State::give_up_waiting(TimePoint now) {
   Cause cause{.kind = Cause::Kind::Timeout};
   const auto hosts = waiting_hosts_text(roster_);
-  cause.text = unacknowledged_ ? unrecorded_text(rules_)
-                               : join_timeout_text(rules_, quorum(), world_fence_, hosts, now);
+  cause.text =
+      unacknowledged_
+          ? fmt::format(
+                "enough nodes came, but within {} (join_timeout) that could not be recorded",
+                format_duration(rules_.join_timeout))
+          : join_timeout_text(rules_, quorum(), world_fence_, hosts, now);
   if (!unable_.latest().empty()) cause.text += "; " + unable_.latest();
   end({true, std::move(cause)}, now);
 }
@@ -547,7 +558,8 @@ void State::push_progress(TimePoint now) {
   const Quorum there = quorum();
   const auto hosts = waiting_hosts_text(roster_);
   Progress progress{unacknowledged_
-                        ? recording_text(there)
+                        ? nodes_text(there.returning + there.fresh) +
+                              " here, enough to start; waiting until that is recorded"
                         : progress_text(rules_, there, join_phase_, world_fence_, hosts, now),
                     there.returning + there.fresh, std::max(rules_.min_nodes, 1)};
   if (!unable_.latest().empty()) progress.text += "; " + unable_.latest();
@@ -558,7 +570,7 @@ void State::push_progress(TimePoint now) {
 void State::hear_unable(Peer peer, const Node& node, const PreviousWorld& previous, TimePoint now) {
   if (is_too_late(peer, previous)) return tell_unable(now);
   Cause cause{.kind = Cause::Kind::Closed, .node = node.id};
-  cause.text = unable_text(node.id, node.unable);
+  cause.text = fmt::format("node {} cannot start its workers: {}", node.id, node.unable);
   unable_.add(node, cause.text);
   const bool has_run = phase_ != Phase::Joining || past_.highest() > 0;
   if (has_run || unable_.leave_enough(rules_, roster_.size())) {
@@ -724,7 +736,9 @@ void State::advance_running(TimePoint now) {
   if (members + waiting < rules_.max_nodes && now < *growth_at_) return;
   const Member* first = roster_.with(MemberState::Waiting).front();
   Cause cause{.kind = Cause::Kind::NodeJoined, .node = first->node.id};
-  cause.text = joined_text(first->node, waiting);
+  cause.text = waiting == 1
+                   ? fmt::format("node {} has joined", first->node.id)
+                   : fmt::format("node {} and {} more have joined", first->node.id, waiting - 1);
   restart(cause, now);
 }
 
@@ -883,7 +897,10 @@ void State::advance_roles(TimePoint now) {
     if (step == RoleRestarts::Step::Wait) return;
     if (step == RoleRestarts::Step::GiveUp) {
       Cause late{.kind = Cause::Kind::Timeout};
-      late.text = role_timeout_text(role, rules_);
+      late.text = fmt::format(
+          "the nodes with the role {} did not all stop their workers and come back within {} "
+          "(join_timeout)",
+          role, format_duration(rules_.join_timeout));
       return give_role_up(role, std::move(late), now);
     }
     start_role_again(role, now);

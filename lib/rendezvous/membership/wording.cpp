@@ -7,73 +7,17 @@
 #include <fmt/format.h>
 
 namespace elastrun::rendezvous {
-namespace {
-
 std::string nodes_text(int count) {
   return fmt::format("{} node{}", count, count == 1 ? "" : "s");
 }
-
-}  // namespace
 
 std::string restarts_text(int spent, int left, int most) {
   if (spent + left == most) return fmt::format("{} of {} restarts used", spent, most);
   return fmt::format("{} restart{}, {} of {} left", spent, spent == 1 ? "" : "s", left, most);
 }
 
-std::string already_over_text(const std::string& run_id) {
-  return fmt::format("the job \"{}\" is already over; start it under another --rdzv-id", run_id);
-}
-
-std::string ending_text(const std::string& run_id) {
-  return fmt::format(
-      "an earlier start of the job \"{}\" has failed and is just ending here; waiting for its end",
-      run_id);
-}
-
-std::string coordinator_gone_text(const std::string& why) {
-  return fmt::format("the coordinator of this job is gone, and with it the rendezvous: {}", why);
-}
-
-std::string hung_up_text(const std::string& error) {
-  return fmt::format(
-      "something takes the connection there, but ends it without an answer ({}): perhaps a proxy, "
-      "whose host is gone",
-      error);
-}
-
-std::string no_coordinator_text(const std::string& run_id, Duration time, const std::string& why) {
-  return fmt::format("no coordinator of the job \"{}\" within {}: {}", run_id,
-                     format_duration(time), why);
-}
-
-std::string rank_out_of_range_text(const Node& node, int nodes) {
-  return fmt::format(
-      "--node-rank {} of {} is not one of the {} nodes of this job: give each node a rank from 0 "
-      "to {}",
-      node.node_rank, node.id, nodes, nodes - 1);
-}
-
-std::string rank_awaited_text(const Node& owner) {
-  return fmt::format("node rank {} is that of {}; waiting until that is heard, or found dead",
-                     owner.node_rank, owner.id);
-}
-
-std::string rank_taken_text(const Node& node, const Node& owner) {
-  return fmt::format("--node-rank {} is already taken by {}: give each node a different rank",
-                     node.node_rank, owner.id);
-}
-
-std::string unable_text(const std::string& node, const std::string& why) {
-  return fmt::format("node {} cannot start its workers: {}", node, why);
-}
-
 std::string rejoined_text(const Node& node) {
   return fmt::format("node {} wants to start again", node.id);
-}
-
-std::string joined_text(const Node& first, int newcomers) {
-  if (newcomers == 1) return fmt::format("node {} has joined", first.id);
-  return fmt::format("node {} and {} more have joined", first.id, newcomers - 1);
 }
 
 std::string departed_text(const Member& member, Cause::Kind kind, const std::string& why) {
@@ -94,13 +38,6 @@ std::string stuck_text(const Rules& rules) {
       "this node did not stop its workers and come back within {} ({}); the others have gone on "
       "without it",
       format_duration(rules.join_timeout), limit_key(rules));
-}
-
-std::string role_timeout_text(const std::string& role, const Rules& rules) {
-  return fmt::format(
-      "the nodes with the role {} did not all stop their workers and come back within {} "
-      "(join_timeout)",
-      role, format_duration(rules.join_timeout));
 }
 
 std::string missing_role_text(const std::string& role, const std::vector<std::string>& there) {
@@ -140,16 +77,6 @@ std::string waiting_hosts_text(Roster& roster) {
   const bool more = hosts.size() > kShown;
   hosts.resize(std::min(hosts.size(), kShown));
   return fmt::format(" ({}{})", join(hosts, ", "), more ? ", .." : "");
-}
-
-std::string recording_text(const Quorum& there) {
-  return fmt::format("{} here, enough to start; waiting until that is recorded",
-                     nodes_text(there.returning + there.fresh));
-}
-
-std::string unrecorded_text(const Rules& rules) {
-  return fmt::format("enough nodes came, but within {} (join_timeout) that could not be recorded",
-                     format_duration(rules.join_timeout));
 }
 
 std::string progress_text(const Rules& rules, const Quorum& there, const JoinPhase& join_phase,

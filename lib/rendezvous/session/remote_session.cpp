@@ -12,7 +12,6 @@
 #include "net/endpoint.hpp"
 #include "net/link.hpp"
 #include "rendezvous/discovery/locator.hpp"
-#include "rendezvous/membership/wording.hpp"
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "store/listening.hpp"
@@ -214,7 +213,10 @@ class CoordinatorSearch {
       // An agent that hosted the rendezvous and is gone does not come back.
       const bool gone = socket.error().code == Code::Closed && connected_once_ && !stand_alone_;
       if (gone && !locator_.elects())
-        return seeker_.given_up(coordinator_gone_text(socket.error().text), true);
+        return seeker_.given_up(
+            "the coordinator of this job is gone, and with it the rendezvous: " +
+                socket.error().text,
+            true);
       try_again(socket.error());
     });
   }
@@ -237,7 +239,8 @@ class CoordinatorSearch {
   }
 
   void give_up() {
-    const std::string why = no_coordinator_text(settings_.run_id, backoff_.time(), trouble_);
+    const auto why = fmt::format("no coordinator of the job \"{}\" within {}: {}", settings_.run_id,
+                                 format_duration(backoff_.time()), trouble_);
     // A job that has run is sound, and worth a requeue; one that has never met may be a mistake.
     seeker_.given_up(why, connected_once_);
   }
@@ -606,7 +609,11 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
 
   void hung_up_on(const Error& error) {
     const bool in_vain = !welcomed_ && (error.code == Code::Closed || error.code == Code::Io);
-    disconnected(in_vain ? Error{error.code, hung_up_text(error.text)} : error);
+    if (!in_vain) return disconnected(error);
+    disconnected(
+        {error.code, fmt::format("something takes the connection there, but ends it without "
+                                 "an answer ({}): perhaps a proxy, whose host is gone",
+                                 error.text)});
   }
 
   void disconnected(const Error& error) {

@@ -200,10 +200,6 @@ void members(Codec& codec, NodeMark& mark) {
   codec("age", mark.age);
   codec("why", mark.why, kLongestOfMemory);
 }
-void members(Codec& codec, RuleUse& use) {
-  codec("rule", use.rule);
-  codec("age", use.age);
-}
 void members(Codec& codec, RestartMemory& memory) {
   codec("spent", memory.spent);
   codec("used", memory.used);
@@ -258,27 +254,6 @@ void members(Codec& codec, Hello& hello) {
   codec("at_work", hello.at_work);
   codec("processes", hello.processes);
 }
-void members(Codec& codec, Stopping& stopping) {
-  codec("left", stopping.left);
-}
-void members(Codec& codec, Started& started) {
-  codec("round", started.round);
-}
-void members(Codec& codec, Failed& failed) {
-  codec("round", failed.round);
-  codec("cause", failed.cause);
-  codec("goes_on", failed.goes_on);
-}
-void members(Codec& codec, Succeeded& done) {
-  codec("round", done.round);
-}
-void members(Codec& codec, Leaving& leaving) {
-  codec("why", leaving.why);
-  codec("grace", leaving.grace);
-  codec("ended", leaving.ended);
-  codec("unable", leaving.unable);
-  codec("killed", leaving.killed);
-}
 void members(Codec& codec, ProgressReport& report) {
   codec("round", report.round);
   codec.word("state", report.what.kind, kProgressWords);
@@ -303,11 +278,6 @@ void members(Codec& codec, Reached& reached) {
   codec("looks", reached.looks);
   codec("failure", reached.failure);
 }
-void members(Codec& codec, AskPreempt& ask) {
-  codec("why", ask.why);
-  codec("deadline", ask.deadline);
-  codec("hosts", ask.hosts);
-}
 
 void members(Codec& codec, Welcome& welcome) {
   codec("run", welcome.run_id);
@@ -327,9 +297,6 @@ void members(Codec& codec, Refusal& refusal) {
   codec("text", refusal.text);
   codec("final", refusal.final);
   if (codec.has("misuse", refusal.misuse)) codec("misuse", refusal.misuse);
-}
-void members(Codec& codec, NewEpoch& epoch) {
-  codec("epoch", epoch.epoch);
 }
 void members(Codec& codec, StatusText& status) {
   codec("status", status.json, kLongestStatus);
@@ -360,23 +327,10 @@ void members(Codec& codec, Done& done) {
   codec("memory", done.memory);
   if (codec.has("left", done.restarts_left >= 0)) codec("left", done.restarts_left, -1);
 }
-void members(Codec& codec, Spare& spare) {
-  codec("ahead", spare.ahead);
-  codec("world", spare.world);
-}
 void members(Codec& codec, Lost& lost) {
   codec("why", lost.why);
   codec("requeue", lost.requeue);
   if (codec.has("misuse", lost.misuse)) codec("misuse", lost.misuse);
-}
-void members(Codec& codec, Progress& progress) {
-  codec("text", progress.text);
-  codec("present", progress.present);
-  codec("wanted", progress.wanted);
-}
-void members(Codec& codec, TakeStacks& order) {
-  codec("id", order.id);
-  codec("hang", order.hang);
 }
 void members(Codec& codec, StacksReport& report) {
   auto ranks_left = kMostRanks;
@@ -389,10 +343,6 @@ void members(Codec& codec, StacksReport& report) {
     ranks_member(inner, node.ranks, ranks_left);
   });
   codec("dumps", report.stacks.dumps);  // of all nodes together
-}
-void members(Codec& codec, AskReached& ask) {
-  codec("why", ask.why);
-  codec("left", ask.left);
 }
 void members(Codec& codec, SaveAt& order) {
   step_member(codec, "step", order.step);

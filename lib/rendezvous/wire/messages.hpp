@@ -11,6 +11,7 @@
 #include "rendezvous/wire/agent_processes.hpp"
 
 #include <boost/asio/ip/address.hpp>
+#include <boost/describe/class.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,7 +19,8 @@
 #include <variant>
 #include <vector>
 
-/// What agents and coordinator say to each other, as JSON objects (elastrun-protocol(7)). Unknown
+/// What agents and coordinator say to each other, as JSON objects (elastrun-protocol(7)); a
+/// described struct has the members that are sent, under their names. Unknown
 /// members are ignored, a missing one has its default, one of the wrong kind makes the message
 /// invalid. Pure.
 namespace elastrun::rendezvous {
@@ -82,6 +84,7 @@ struct Hello {
 struct Stopping {
   Duration left{};
 };
+BOOST_DESCRIBE_STRUCT(Stopping, (), (left))
 /// Both ways.
 struct Heartbeat {};
 using FromAgent =
@@ -106,6 +109,7 @@ struct Refusal {
 struct NewEpoch {
   std::int64_t epoch = 0;
 };
+BOOST_DESCRIBE_STRUCT(NewEpoch, (), (epoch))
 /// The answer to a status query: JSON for people's tools.
 struct StatusText {
   std::string json;
