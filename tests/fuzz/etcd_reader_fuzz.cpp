@@ -2,7 +2,7 @@
 // Answers of a hostile etcd: JSON around base64. The first byte says which answer it is taken for;
 // the reader must refuse or understand, and what it understands must be possible.
 #include "net/frame.hpp"
-#include "rendezvous/election/election_entry.hpp"
+#include "rendezvous/election/election.hpp"
 #include "rendezvous/election/etcd_reader.hpp"
 
 #include <cstdint>

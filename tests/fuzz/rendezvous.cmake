@@ -8,5 +8,5 @@ set(message_sources lib/rendezvous/wire/messages.cpp lib/spec/agreed_rules.cpp
 elastrun_fuzz_target(rendezvous_frame SOURCES ${message_sources}
   lib/net/frame.cpp)
 elastrun_fuzz_target(etcd_reader SOURCES ${message_sources}
-  lib/rendezvous/election/etcd_reader.cpp lib/rendezvous/election/election_entry.cpp
+  lib/rendezvous/election/etcd_reader.cpp lib/rendezvous/election/election.cpp
   lib/net/frame.cpp)

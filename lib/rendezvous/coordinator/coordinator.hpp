@@ -4,6 +4,7 @@
 #include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/json.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "net/frame.hpp"
@@ -33,6 +34,11 @@
 #include <vector>
 
 namespace elastrun::rendezvous {
+
+/// Who is in, who is missing, which phase each node waits in and for how long
+/// (elastrun-protocol(7)). Pure.
+/// `held`: as Standstill::held().
+json::object describe(const State& state, const std::map<int, std::string>& held, TimePoint now);
 
 /// Agents on the machine of their coordinator. A connection that has ended says little: a proxy may
 /// have done it, and the agent be back in a moment. But here it can be seen whether its processes

@@ -2,18 +2,516 @@
 
 #include "rendezvous/discovery/locator.hpp"
 
+#include "core/awake_clock.hpp"
+#include "core/clock.hpp"
 #include "core/host.hpp"
 #include "core/lifetime.hpp"
+#include "core/log.hpp"
+#include "core/text.hpp"
 #include "net/dialer.hpp"
 #include "net/endpoint.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
+#include "rendezvous/discovery/world_register.hpp"
+#include "rendezvous/election/election.hpp"
 
 #include <algorithm>
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
+#include <chrono>
 #include <fmt/format.h>
+#include <memory>
+#include <optional>
+#include <random>
 #include <utility>
+#include <variant>
 
 namespace elastrun::rendezvous {
+
+namespace {
+
+namespace ip = boost::asio::ip;
+
+// Before the place of a leader that did not answer is tried again, at first and at most: all agents
+// of a large job wait for the same end.
+constexpr Duration kFirstRetry = std::chrono::seconds(1), kLongestRetry = std::chrono::seconds(5);
+
+// After which the group of a member that does not hear us has ended (see HeartbeatLease).
+Duration time_to_stop(const ElectedLocatorSettings& settings) {
+  return settings.coordinator.heartbeat * (settings.coordinator.heartbeats_missed + 2) +
+         settings.grace;
+}
+
+// In which all who are cut off from a leader notice that, and find that it does not answer. `ttl`:
+// of its lease.
+Duration yield_pause(const ElectedLocatorSettings& settings, Duration ttl) {
+  return time_to_stop(settings) - settings.grace + ttl;
+}
+
+// The address under which other machines find a coordinator in this process. `seen`: of the last
+// coordinator, as a hint at the network in question. Fails if there is none and others may come.
+Result<std::string> advertised_address(const ElectedLocatorSettings& settings,
+                                       const LeaderLease& lease, const ip::address& seen) {
+  if (!settings.config.advertise.empty()) return settings.config.advertise;
+  ip::address own = lease.own_address();
+  // A register on this machine is reached over loopback, which means nothing to other machines.
+  if (own.is_unspecified() || own.is_loopback()) {
+    const auto outward = net::outward_address(seen);
+    const bool alone = settings.coordinator.rules.max_nodes == 1;
+    if (!outward && !alone) return std::unexpected(outward.error());
+    own = outward ? *outward : ip::address(ip::address_v4::loopback());
+  }
+  return own.to_string();
+}
+
+// Election has the states. What ends or interrupts the time as coordinator, and who asks for it:
+//
+//   retire            the session: this node goes        then hand_over, once all have saved
+//   hand_over         retire                             then give_lease_back, with what is left
+//   end_job           hand_over, after the last word     then give_lease_back, with the verdict
+//   end_candidacy     hand_over of one not elected       a lease that comes yet is given back
+//   let_others_lead   no agent comes, or most are lost   decides nothing for yield_pause
+//   stop_world        its lease cannot be renewed        members stop; it stays the coordinator
+//   obey(StepDown)    the election: another one leads    agents look for that one
+class ElectedLocator final : public Locator, private CoordinatorOwner {
+ public:
+  ElectedLocator(boost::asio::io_context& loop, Clock& clock,
+                 std::shared_ptr<const net::Sealer> sealer, std::unique_ptr<LeaderLease> lease,
+                 ElectedLocatorSettings settings)
+      : loop_(loop),
+        clock_(clock),
+        sealer_(std::move(sealer)),
+        leader_lease_(std::move(lease)),
+        settings_(std::move(settings)),
+        due_(clock.make_alarm()),
+        doubt_(clock.make_alarm()),
+        isolation_(std::make_unique<PauseTolerantAlarm>(clock, settings_.coordinator.heartbeat)),
+        look_(clock.make_alarm()),
+        arrivals_(clock.make_alarm()),
+        election_(leader_lease_->ttl()),
+        records_(clock) {}
+  ~ElectedLocator() override { lifetime_.end(); }
+
+  bool elects() const override { return true; }
+  bool serves_others() const override { return leads() && host_->serves_others(); }
+  void on_moved(Then moved) override { moved_ = std::move(moved); }
+
+  void locate(Answer<Place> answer) override {
+    answer_ = std::move(answer);
+    // A leader does not ask the register about itself: it may be cut off from that, and is entitled
+    // all the same until its lease ends.
+    if (election_.is_entitled(clock_.now())) return give(own_place());
+    election_.look(clock_.now() + jitter());
+    step();
+  }
+
+  void accept(const Place&) override { retry_after_ = kFirstRetry; }
+  void reject(const Place& place) override { election_.reject(place.epoch); }
+
+  void learn(std::int64_t epoch, int nodes) override {
+    nodes_ = nodes;
+    election_.hear_of(epoch);
+  }
+
+  void cancel() override {
+    answer_ = nullptr;
+    election_.cancel();
+    stop_looking();
+  }
+
+  void retire(const std::string& why, Duration limit, Then retired) override {
+    retiring_ = true;
+    cancel();
+    if (!leads() || why.empty()) return hand_over(why, limit, std::move(retired));
+    // A successor would know nothing of those who have said goodbye and are saving still.
+    host_->coordinator().hold(true);
+    host_->coordinator().await_stopping_groups(
+        [this, alive = lifetime_.token(), why, limit, retired] {
+          if (alive) hand_over(why, limit, retired);
+        });
+  }
+
+ private:
+  void hand_over(const std::string& why, Duration limit, Then retired) {
+    disarm();
+    election_.retire();
+    if (!leads()) return end_candidacy(std::move(retired));
+    if (why.empty()) {
+      // First the last word, then the entry: until then agents still find us by it.
+      return host_->retire(why, true, limit, [this, retired = std::move(retired)]() mutable {
+        end_job(std::move(retired));
+      });
+    }
+    // The others find the place free when they come.
+    const Survivors survivors = host_->coordinator().survivors();
+    // A record of a world that may be at work has to outlive this leader: a successor without it
+    // would form a second world.
+    forget_ = is_forgettable() && survivors.at_work.count == 0;
+    const bool noteworthy = !forget_ && is_forgettable() && records_.has_any();
+    if (noteworthy) records_.leave(survivors);
+    give_lease_back(noteworthy, [this, why, limit, retired = std::move(retired)]() mutable {
+      host_->retire(why, true, limit, std::move(retired));
+    });
+  }
+
+  // What the election asks for, and what it orders
+
+  bool leads() const { return election_.role() == Election::Role::Leader; }
+
+  void step() {
+    // Until none is left: to obey one, as OpenCoordinator, may give others.
+    for (auto orders = election_.take(); !orders.empty(); orders = election_.take()) {
+      for (const Election::Order& order : orders) {
+        std::visit([this](const auto& each) { obey(each); }, order);
+      }
+    }
+    if (const auto request = election_.next(clock_.now())) send(*request);
+    const auto due = election_.due();
+    if (!due) return due_->disarm();
+    due_->arm(*due, [this] { step(); });
+  }
+
+  // Each answer is told to the election, which then says how to go on.
+  template <class Told>
+  auto then(Told told) {
+    return [this, alive = lifetime_.token(), told = std::move(told)](auto&&... answer) {
+      if (!alive) return;
+      told(std::forward<decltype(answer)>(answer)...);
+      step();
+    };
+  }
+
+  void send(Election::Request request) {
+    switch (request) {
+      case Election::Request::Read:
+        return leader_lease_->read(then([this](Result<std::optional<LeaderLease::Leader>> found) {
+          if (found && *found) raise_epoch(**found);
+          election_.read(std::move(found), clock_.now());
+        }));
+      case Election::Request::Campaign:
+        return campaign();
+      case Election::Request::Renew:
+        return leader_lease_->renew(
+            then([this](const Result<bool>& still) { election_.renewed(still, clock_.now()); }));
+      case Election::Request::Record:
+        return leader_lease_->record(
+            records_.text(host_->coordinator()),
+            then([this](const Result<bool>& still) { election_.recorded(still, clock_.now()); }));
+      case Election::Request::Resign:
+        return leader_lease_->release(std::exchange(forget_, false),
+                                      then([this] { election_.resigned(clock_.now()); }));
+    }
+  }
+
+  void campaign() {
+    // Under a new name each time: an entry of ours that is left over must not be taken for it.
+    value_ = encode_entry({own_text_, host_->port(), election_.highest_known()}, random_text(16));
+    leader_lease_->claim(value_, then([this](Result<LeaderLease::Leader> entry) {
+                           if (entry) raise_epoch(*entry);
+                           const bool ours = entry && entry->value == value_;
+                           // Our entry beside another leader's record: that one was elected, formed
+                           // a world and went, all while we did not look.
+                           const bool strange = ours && records_.is_strange(entry->record);
+                           election_.campaigned(std::move(entry), ours, strange, clock_.now());
+                         }));
+  }
+
+  void obey(const Election::Follow& follow) {
+    stop_looking();
+    auto place = decode_entry(follow.leader.value);
+    if (!place) return give(std::unexpected(place.error()));
+    seen_ = net::parse_address(place->address);
+    give(Place{{place->address, place->port}, follow.leader.epoch, false});
+  }
+
+  // Polls: the entry of a leader that has died lapses without a word, and shared file systems do
+  // not report changes made on other machines (inotify(7)). Now and then the leader is tried again:
+  // it may answer after all.
+  void obey(const Election::Await&) {
+    const TimePoint now = clock_.now();
+    if (!retry_at_) {
+      retry_at_ = now + retry_after_;
+      retry_after_ = std::min<Duration>(retry_after_ * 2, kLongestRetry);
+    }
+    const auto pause =
+        std::min<Duration>(leader_lease_->ttl() / 10, std::chrono::milliseconds(500));
+    look_->arm(std::min(now + pause + 4 * jitter(), *retry_at_), [this] {
+      if (retry_at_ && clock_.now() >= *retry_at_) {
+        retry_at_.reset();
+        election_.reject(0);
+      }
+      election_.look(clock_.now());
+      step();
+    });
+  }
+  void stop_looking() {
+    look_->disarm();
+    retry_at_.reset();
+  }
+  // Agents that start, or see the same leader go, come one after the other: most of them then find
+  // a leader.
+  Duration jitter() {
+    const auto most =
+        std::min<Duration>(std::chrono::microseconds(250) * (nodes_ - 1), std::chrono::seconds(1));
+    return most * std::uniform_int_distribution<int>(0, 1000)(random_) / 1000;
+  }
+
+  void obey(const Election::OpenCoordinator&) {
+    stop_looking();
+    auto text = advertised_address(settings_, *leader_lease_, seen_);
+    if (!text) return election_.cannot_campaign(text.error());
+    own_text_ = std::move(*text);
+    if (const auto open = open_host(); !open) election_.cannot_campaign(open.error());
+  }
+  void obey(const Election::CloseCoordinator&) { host_.reset(); }
+
+  void obey(const Election::Lead& lead) {
+    // One that led before goes on with its own world, whatever the register remembers.
+    if (!lead.again) records_.inherit(lead.entry.record, host_->coordinator(), isolation());
+    host_->coordinator().set_epoch(election_.epoch());
+    log::info("rendezvous", "this node coordinates the job (epoch {}, port {})", election_.epoch(),
+              host_->port());
+    obey(Election::Trust{});
+    // The register may have lost the record with the entry.
+    if (lead.again) return records_.has_any() ? record() : void();
+    await_arrivals();
+  }
+
+  void obey(const Election::Trust&) {
+    isolation_->arm(isolated_at(), [this] { stop_world(); });
+    end_suspension();
+    host_->coordinator().hold(retiring_ || !election_.is_entitled(clock_.now()));
+    if (answer_) give(own_place());
+  }
+
+  // Perhaps no successor was elected, so agents stay; but a job that needs a decision now had
+  // better look for a leader that may decide.
+  void obey(const Election::Doubt&) {
+    host_->coordinator().hold(true);
+    if (std::exchange(suspended_, true)) return;  // each failed renewal comes here
+    doubt_->arm(clock_.now() + leader_lease_->ttl(), [this] {
+      suspended_ = false;
+      // A world at work needs no decision, and isolation_timeout bounds how long it runs: stay
+      // until the register answers.
+      if (!host_->coordinator().is_needed()) return obey(Election::Doubt{});
+      election_.step_down("it could not renew its election");
+      step();
+    });
+  }
+
+  void obey(const Election::StepDown& down) {
+    log::warning("rendezvous", "this node coordinates the job no more: {}", down.why);
+    disarm();
+    host_->coordinator().resign(down.why, true);
+    // Not inside a call of the coordinator's.
+    auto tell = [this, alive = lifetime_.token(), old = std::shared_ptr<Host>(std::move(host_))] {
+      if (alive && !retiring_ && moved_) moved_();
+    };
+    boost::asio::post(loop_, std::move(tell));
+  }
+
+  void obey(const Election::Recorded&) { records_.recorded(); }
+
+  void obey(const Election::Resigned&) {
+    if (const auto resigned = std::exchange(resigned_, {})) resigned();
+  }
+
+  void obey(const Election::Fail& failed) { give(std::unexpected(failed.error)); }
+
+  void give_lease_back(bool with_record, Then resigned) {
+    await_lease_given_back(std::move(resigned));
+    election_.resign(with_record);
+    step();
+  }
+
+  // It may be elected yet.
+  void end_candidacy(Then withdrawn) {
+    if (!election_.is_campaigning()) return boost::asio::post(loop_, std::move(withdrawn));
+    await_lease_given_back(std::move(withdrawn));
+  }
+
+  void await_lease_given_back(Then resigned) {
+    resigned_ = std::move(resigned);
+    // The entry lapses by itself, so do not wait for a register that does not answer.
+    doubt_->arm(clock_.now() + leader_lease_->ttl(), [this] { obey(Election::Resigned{}); });
+  }
+
+  void record() {
+    // Not sent from here: this is called from within the coordinator, of which the record tells.
+    election_.record();
+    due_->arm(clock_.now(), [this] { step(); });
+  }
+
+  Status open_host() {
+    CoordinatorSettings coordinator = settings_.coordinator;
+    // Not elected yet: only the register gives out epochs, with the entry.
+    coordinator.epoch = 0;
+    coordinator.owner = this;
+    auto opened = Host::open(loop_, clock_, sealer_, {.address = "::"}, coordinator,
+                             settings_.config.coordinator_port);
+    if (!opened) return std::unexpected(opened.error());
+    host_ = std::move(*opened);
+    return {};
+  }
+
+  // What the coordinator asks for
+
+  bool may_decide() override { return election_.is_entitled(clock_.now()); }
+  bool records_worlds() const override { return true; }
+  void record_world(const std::string& /*run_id*/, const WorldRecord& world,
+                    Then recorded) override {
+    records_.record(world, std::move(recorded));
+    record();
+  }
+  void cut_off() override {
+    log::warning("rendezvous",
+                 "this node may be cut off: more nodes have been lost to silence than are left");
+    let_others_lead();
+  }
+  // If this leader dies, the record alone tells its successor who is saving, and for how long.
+  void stopping_changed() override {
+    if (records_.has_any()) record();
+  }
+  void survivors_changed() override {
+    records_.watch_survivors(host_->coordinator(), [this] { record(); });
+  }
+  void newer_epoch(std::int64_t epoch) override {
+    election_.hear_of(epoch);
+    due_->arm(clock_.now(), [this] { step(); });
+  }
+
+  // Being the coordinator
+
+  // The register is in reach, but perhaps not for the nodes that could go on without us: no other
+  // leader is elected while we renew. Our agents stay, so that others come first.
+  void let_others_lead() {
+    const TimePoint now = clock_.now();
+    if (retiring_ || !election_.is_entitled(now)) return;
+    const Duration pause = yield_pause(settings_, leader_lease_->ttl());
+    log::info("rendezvous",
+              "any other node can be elected to coordinate the job, and in {} this one again",
+              format_duration(pause));
+    election_.yield(pause, now);
+    host_->coordinator().hold(true);
+    due_->arm(now, [this] { step(); });
+  }
+
+  // That no agent joins a leader which cannot form a world alone may be due to its address. As a
+  // rule the others have not been started yet, so this is no reason for a warning, and happens less
+  // and less often, and not in the last three quarters of join_timeout.
+  void await_arrivals() {
+    const Rules& rules = settings_.coordinator.rules;
+    if (rules.min_nodes <= 1 || unjoined_after_ > rules.join_timeout / 4) return;
+    arrivals_->arm(clock_.now() + unjoined_after_, [this] {
+      if (host_->coordinator().agents() < 2 && host_->coordinator().is_needed()) {
+        unjoined_after_ *= 2;
+        let_others_lead();
+      }
+      await_arrivals();
+    });
+  }
+
+  // When the world must be told to stop, so that its members have stopped before a successor thinks
+  // so: also those that only notice our silence.
+  TimePoint isolated_at() const {
+    return election_.lease_end() +
+           std::max<Duration>(isolation() * 19 / 20 - time_to_stop(settings_), Duration::zero());
+  }
+  Duration isolation() const { return effective_isolation(settings_); }
+  // By the address that others use, so that this node presents itself under it.
+  Place own_place() const {
+    const auto address = net::parse_address(own_text_);
+    const bool ours = !address.is_unspecified() && net::is_own_address(address);
+    return {{ours ? address.to_string() : "127.0.0.1", host_->port()}, election_.epoch(), true};
+  }
+
+  void stop_world() {
+    if (!leads() || election_.is_entitled(clock_.now())) return;
+    host_->coordinator().suspend(
+        fmt::format("the coordinator could not renew its election for {} (isolation_timeout)",
+                    format_duration(clock_.now() - election_.lease_end())));
+  }
+
+  // The last word has been said. It is left behind for those who were out of reach.
+  void end_job(Then retired) {
+    const auto verdict = host_->coordinator().verdict();
+    forget_ = is_forgettable() && !verdict;
+    if (verdict) records_.conclude(*verdict);
+    give_lease_back(verdict.has_value(), std::move(retired));
+  }
+
+  // The record: no later agent needs it.
+  bool is_forgettable() const {
+    return !records_.tells_of_end() && !host_->coordinator().is_fenced();
+  }
+
+  void disarm() {
+    due_->disarm();
+    isolation_->disarm();
+    arrivals_->disarm();
+    records_.stop();
+    end_suspension();
+  }
+
+  void end_suspension() {
+    suspended_ = false;
+    doubt_->disarm();
+  }
+
+  void give(Result<Place> place) {
+    // Never inside locate(), as Locator promises: the caller has not armed its own timers yet.
+    boost::asio::post(loop_, [this, alive = lifetime_.token(), place = std::move(place)]() mutable {
+      if (!alive) return;
+      if (const auto answer = std::exchange(answer_, {})) answer(std::move(place));
+    });
+  }
+
+  // Set at construction
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const std::shared_ptr<const net::Sealer> sealer_;
+  const std::unique_ptr<LeaderLease> leader_lease_;
+  const ElectedLocatorSettings settings_;
+  const std::unique_ptr<Alarm> due_, doubt_, isolation_;
+  const std::unique_ptr<Alarm> look_, arrivals_;
+  Then moved_;
+  std::minstd_rand random_{std::random_device{}()};
+
+  Answer<Place> answer_;
+  int nodes_ = 1;  // of the last world, or of the first one
+
+  // While a leader does not answer
+  std::optional<TimePoint> retry_at_;
+  Duration retry_after_ = kFirstRetry;
+
+  // As candidate and leader
+  Election election_;
+  WorldRegister records_;
+  std::unique_ptr<Host> host_;
+  // The others are let lead; it doubles each time.
+  Duration unjoined_after_ = yield_pause(settings_, leader_lease_->ttl());
+  std::string own_text_;
+  ip::address seen_;  // of the last coordinator that was not us
+  std::string value_;
+  bool suspended_ = false, retiring_ = false, forget_ = false;
+  Then resigned_;
+  Lifetime lifetime_;
+};
+
+}  // namespace
+
+Duration effective_isolation(const ElectedLocatorSettings& settings) {
+  // More than the twentieth that isolated_at() takes off, so a world always has the time to stop.
+  return std::max<Duration>(settings.config.isolation_timeout, time_to_stop(settings) * 11 / 10);
+}
+
+std::unique_ptr<Locator> make_elected_locator(boost::asio::io_context& loop, Clock& clock,
+                                              std::shared_ptr<const net::Sealer> sealer,
+                                              std::unique_ptr<LeaderLease> lease,
+                                              ElectedLocatorSettings settings) {
+  return std::make_unique<ElectedLocator>(loop, clock, std::move(sealer), std::move(lease),
+                                          std::move(settings));
+}
+
 namespace {
 
 class FixedLocator final : public Locator {

@@ -4,7 +4,7 @@
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
-#include "rendezvous/election/election_entry.hpp"
+#include "rendezvous/election/election.hpp"
 
 #include <cstdint>
 #include <memory>

@@ -3,8 +3,11 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "rendezvous/election/leader_lease.hpp"
+#include "core/lifetime.hpp"
+#include "rendezvous/membership/round.hpp"
+#include "rendezvous/membership/world_fence.hpp"
 
+#include <boost/asio/ip/address.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,6 +16,61 @@
 #include <vector>
 
 namespace elastrun::rendezvous {
+
+/// No honest count gets that far, and there must be room for higher ones.
+constexpr std::int64_t kHighestEpoch = std::int64_t{1} << 60;
+
+/// The lease of a job's leader in etcd or a shared file: all agents can read it, and at most one of
+/// them holds it at a time, for as long as it renews it. Answers come on the loop, never inside a
+/// call; each operation is asked for once at a time. Errors are transient unless their code is
+/// Usage.
+class LeaderLease {
+ public:
+  struct Leader {
+    std::string value;
+    std::int64_t epoch = 0;  // higher for each new leader, as long as the place forgets nothing
+    std::string record{};    // the latest one of any leader; only in answers to `claim`
+  };
+  virtual ~LeaderLease() = default;
+
+  /// Who holds it.
+  virtual void read(Answer<std::optional<Leader>> answer) = 0;
+  /// Takes it if it is free: answers with the leader, which is us if it has our value. The
+  /// value must be unlike all others.
+  virtual void claim(const std::string& value, Answer<Leader> answer) = 0;
+  /// Still ours? If so, for another TTL, counted from the time of this call.
+  virtual void renew(Answer<bool> answer) = 0;
+  /// Keeps a record beside the entry, if that is still ours (the answer). Records outlive their
+  /// leader, so that the next leader finds them, but not for ever.
+  virtual void record(const std::string& record, Answer<bool> answer) = 0;
+  /// Gives it back, if it is ours, and with `forget` the record too; `done` runs also if that
+  /// failed (it lapses by itself then).
+  virtual void release(bool forget, Then done) = 0;
+
+  /// How long it stays ours without being renewed.
+  virtual Duration ttl() const = 0;
+  /// This machine's address on its way there; unspecified if that is not known.
+  virtual boost::asio::ip::address own_address() const { return {}; }
+};
+
+/// The entry of a lease where it is kept, and what this agent knows of it. The operations are those
+/// of LeaderLease, but wait for their answers, so one thread makes them all (make_elected.cpp).
+class LeaseEntry {
+ public:
+  using Leader = LeaderLease::Leader;
+  virtual ~LeaseEntry() = default;
+  virtual Result<std::optional<Leader>> read() = 0;
+  virtual Result<Leader> claim(const std::string& value) = 0;
+  virtual Result<bool> renew() = 0;
+  virtual Result<bool> record(const std::string& record) = 0;
+  virtual void release(bool forget) = 0;
+
+  /// Nothing has been asked for a while.
+  virtual void rest() {}
+  /// Whether the latest change has failed for want of space.
+  virtual bool is_full() const { return false; }
+  virtual boost::asio::ip::address own_address() const { return {}; }
+};
 
 /// One agent's part in a leader election: which request goes to the register next, and what its
 /// answer means, whatever has happened while it was under way. Pure.
@@ -162,5 +220,45 @@ class Election {
   bool resign_ = false, retired_ = false;
   bool last_word_ = false;  // which is recorded before the resignation
 };
+
+/// What an elected coordinator writes into its register, as JSON (elastrun-protocol(7), Election).
+/// Pure.
+
+/// The coordinator's place.
+struct EntryPlace {
+  std::string address;
+  std::uint16_t port = 0;
+  /// The highest epoch that its writer knew. Its own is above that, even if the register has been
+  /// restored from nothing and counts from 1 again.
+  std::int64_t above = 0;
+};
+/// `nonce` makes it unlike all others.
+std::string encode_entry(const EntryPlace& place, const std::string& nonce);
+/// Fails with Protocol.
+Result<EntryPlace> decode_entry(const std::string& text);
+/// Makes the epoch the register's own count, or one above what the entry's writer knew: a register
+/// may forget.
+void raise_epoch(LeaderLease::Leader& leader);
+
+struct BreakUp {     // how a world has broken up
+  int members = 0;   // that were connected to the coordinator then
+  int stopping = 0;  // of them; the groups of all others had ended
+  Duration stopping_for{};
+  bool left = false;  // the coordinator is none of them any more
+};
+
+/// A world that has been given out, or the last one of a job that is over.
+struct RecordedWorld {
+  WorldRecord world;
+  std::string by;       // the coordinator's process
+  std::string network;  // where that process is: an address of loopback means nothing elsewhere
+  std::optional<Done> verdict{};      // of that job; none: it is at work
+  int leavers = 0;                    // that had said goodbye to it
+  Duration leaving{};                 // for how long their groups could be at work still
+  std::optional<BreakUp> break_up{};  // none: it has not, as far as is known
+};
+std::string encode_record(const RecordedWorld& recorded);
+/// None for an empty text. Of one that is not understood nothing is known but that there is one.
+std::optional<RecordedWorld> decode_record(const std::string& text);
 
 }  // namespace elastrun::rendezvous

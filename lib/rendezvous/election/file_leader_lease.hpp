@@ -3,7 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "rendezvous/election/leader_lease.hpp"
+#include "rendezvous/election/election.hpp"
 
 #include <cstddef>
 #include <cstdint>

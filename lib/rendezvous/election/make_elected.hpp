@@ -3,7 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "rendezvous/election/leader_lease.hpp"
+#include "rendezvous/election/election.hpp"
 #include "spec/rendezvous_config.hpp"
 
 #include <boost/asio/io_context.hpp>

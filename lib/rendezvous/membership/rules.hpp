@@ -4,6 +4,8 @@
 #include "core/clock.hpp"
 #include "spec/agreed_rules.hpp"
 
+#include <algorithm>
+#include <optional>
 #include <string>
 
 namespace elastrun::spec {
@@ -47,5 +49,108 @@ Rules rules_of(const spec::JobSpec& job);
 
 struct RestartSettings;
 RestartSettings restart_settings(const spec::AgreedRules& rules, const std::string& run_id);
+
+/// The nodes of a round that is being formed, by number.
+struct Quorum {
+  int returning = 0;        // waiting, members of the round before
+  int fresh = 0;            // waiting, all others
+  int stopping = 0;         // members of the round before that are still about to come back
+  int previous_size = 0;    // of the round before; 0: there was none
+  bool succession = false;  // the round before was another coordinator's, who may have died with it
+};
+
+/// How many nodes the round would have if it were closed now. Places of members that are still to
+/// come back are not given away.
+inline int candidates(const Rules& rules, const Quorum& quorum) {
+  const int free_places = rules.max_nodes - quorum.returning - quorum.stopping;
+  return quorum.returning + std::clamp(quorum.fresh, 0, std::max(free_places, 0));
+}
+
+/// When a round may be closed. Pure: counts and times in, answer out.
+class JoinPhase {
+ public:
+  /// A new round is being formed from now on; the wait for its minimum ends at now + join_timeout.
+  void begin(TimePoint now) {
+    since_ = stopped_by_ = now;
+    enough_since_.reset();
+  }
+  /// Adds a time in which no agent could come, because this machine stood still.
+  void stand_still(Duration time) { since_ += time; }
+  /// A member that is still to come back has stopped its group by then.
+  void extend(TimePoint stopped_by) { stopped_by_ = std::max(stopped_by_, stopped_by); }
+  /// Takes note of who is there; starts or forgets the last call.
+  void update(const Rules& rules, const Quorum& quorum, TimePoint now) {
+    if (candidates(rules, quorum) < rules.min_nodes) {
+      enough_since_.reset();
+    } else if (!enough_since_) {
+      enough_since_ = now;  // later arrivals do not extend the last call, as in torchrun
+    }
+  }
+  bool may_close(const Rules& rules, const Quorum& quorum, TimePoint now) const {
+    const int there = candidates(rules, quorum);
+    if (!rules.fixed_ranks && timed_out(rules, quorum, now)) {
+      return enough_without_stopping(rules, quorum);
+    }
+    if (quorum.stopping > 0) return false;
+    if (there >= rules.max_nodes) return true;
+    if (rules.fixed_ranks || there < rules.min_nodes) return false;
+    if (all_back(rules, quorum)) return true;
+    if (quorum.succession && quorum.returning >= quorum.previous_size) return true;
+    return enough_since_ &&
+           now >= *enough_since_ + (nearly_all_back(rules, quorum)
+                                        ? std::min(rules.growth_delay, rules.last_call_timeout)
+                                        : rules.last_call_timeout);
+  }
+  /// The end of the wait. While a group is being stopped, not before its grace is over:
+  /// what it saves must not be read or written by another world.
+  TimePoint given_up(const Rules& rules, const Quorum& quorum) const {
+    const TimePoint end = since_ + rules.join_timeout;
+    return quorum.stopping > 0 ? std::max(end, stopped_by_) : end;
+  }
+  bool timed_out(const Rules& rules, const Quorum& quorum, TimePoint now) const {
+    return now >= given_up(rules, quorum);
+  }
+  /// When asking again is worthwhile although nothing happened.
+  TimePoint deadline(const Rules& rules, const Quorum& quorum) const {
+    const TimePoint end = given_up(rules, quorum);
+    if (!enough_since_ || quorum.stopping > 0 || rules.fixed_ranks) return end;
+    const Duration wait = nearly_all_back(rules, quorum)
+                              ? std::min(rules.growth_delay, rules.last_call_timeout)
+                              : rules.last_call_timeout;
+    // A wait that had begun long ago is over now, not in the past for ever: the caller asks again.
+    return std::min(end, *enough_since_ + wait);
+  }
+  TimePoint since() const { return since_; }
+  /// End of the last call, if one runs.
+  std::optional<TimePoint> last_call(const Rules& rules) const {
+    if (!enough_since_) return std::nullopt;
+    return *enough_since_ + rules.last_call_timeout;
+  }
+
+ private:
+  // Everybody who can come back has: nothing is gained by a last call.
+  static bool all_back(const Rules& rules, const Quorum& quorum) {
+    if (quorum.previous_size == 0 || quorum.stopping > 0 || quorum.succession) return false;
+    return quorum.returning >= rules.min_nodes ||
+           candidates(rules, quorum) >= std::max(quorum.previous_size, rules.min_nodes);
+  }
+
+  // At the end of join_timeout: a last call that still runs is over, and members that have not come
+  // back keep no place from those that are there.
+  static bool enough_without_stopping(const Rules& rules, Quorum quorum) {
+    quorum.stopping = 0;
+    return candidates(rules, quorum) >= rules.min_nodes;
+  }
+
+  // After a change of coordinators it is unknown who is still on the way, but the old one's node is
+  // the most likely to be gone: with all others there, a short wait is enough.
+  static bool nearly_all_back(const Rules& rules, const Quorum& quorum) {
+    return quorum.succession && quorum.returning >= quorum.previous_size - 1 &&
+           quorum.returning >= rules.min_nodes;
+  }
+
+  TimePoint since_, stopped_by_;
+  std::optional<TimePoint> enough_since_;
+};
 
 }  // namespace elastrun::rendezvous

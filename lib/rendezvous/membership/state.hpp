@@ -2,14 +2,13 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "rendezvous/membership/role_restarts.hpp"
 #include "rendezvous/membership/roster.hpp"
 #include "rendezvous/membership/round.hpp"
+#include "rendezvous/membership/rules.hpp"
 #include "rendezvous/membership/world.hpp"
 #include "rendezvous/membership/world_fence.hpp"
-#include "rendezvous/membership/world_id.hpp"
 
 #include <algorithm>
 #include <map>

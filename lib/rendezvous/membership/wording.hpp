@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/membership/roster.hpp"
+#include "rendezvous/membership/rules.hpp"
 #include "rendezvous/membership/world_fence.hpp"
 
 #include <string>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "rendezvous/membership/world_id.hpp"
+#include "rendezvous/membership/round.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -19,7 +19,7 @@ struct HandlerSettings {
 
 /// The session of an agent whose nodes are brought together by a user's handler. Rounds are the
 /// handler's; restarts are counted here, for the job as far as the agents of a round know of each
-/// other's (agreement.hpp). As in torchelastic the other nodes are not told of a failure: they see
+/// other's (agree_on_round). As in torchelastic the other nodes are not told of a failure: they see
 /// it in num_nodes_waiting when this node wants to join again.
 class HandlerSession : public Session {
  public:

@@ -6,7 +6,6 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "net/endpoint.hpp"
-#include "rendezvous/discovery/elected_locator.hpp"
 #include "rendezvous/discovery/locator.hpp"
 #include "rendezvous/election/make_elected.hpp"
 #include "rendezvous/membership/job_decider.hpp"

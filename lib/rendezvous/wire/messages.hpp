@@ -3,9 +3,9 @@
 
 #include "core/codec.hpp"
 #include "core/error.hpp"
-#include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/membership/restart_memory.hpp"
 #include "rendezvous/membership/round.hpp"
+#include "rendezvous/membership/rules.hpp"
 #include "rendezvous/membership/state.hpp"
 #include "rendezvous/membership/world.hpp"
 #include "rendezvous/wire/agent_processes.hpp"

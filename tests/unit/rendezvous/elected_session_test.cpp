@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole sessions whose coordinator is elected: the job outlives it.
 #include "net/link.hpp"
-#include "rendezvous/discovery/elected_locator.hpp"
-#include "rendezvous/election/election_entry.hpp"
+#include "rendezvous/discovery/locator.hpp"
+#include "rendezvous/election/election.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "unit/rendezvous/agents.hpp"
 

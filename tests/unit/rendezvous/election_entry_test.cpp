@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/election/election_entry.hpp"
 
 #include "rendezvous/election/election.hpp"
 

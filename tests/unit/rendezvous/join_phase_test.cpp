@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/membership/join_phase.hpp"
-
+#include "rendezvous/membership/rules.hpp"
 #include "spec/job_spec.hpp"
 #include "unit/rendezvous/script.hpp"
 

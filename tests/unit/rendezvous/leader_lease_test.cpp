@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One contract for every lease, and what is particular to each.
-#include "rendezvous/election/leader_lease.hpp"
-
 #include "core/unique_fd.hpp"
+#include "rendezvous/election/election.hpp"
 #include "rendezvous/election/file_leader_lease.hpp"
 #include "rendezvous/election/make_elected.hpp"
 #include "support/scratch.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
+#include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/membership/ranks.hpp"
-#include "rendezvous/wire/status.hpp"
 #include "unit/rendezvous/script.hpp"
 
 #include <algorithm>
