@@ -152,33 +152,26 @@ Host::~Host() = default;
 
 Result<std::unique_ptr<Host>> Host::open(boost::asio::io_context& loop, Clock& clock,
                                          std::shared_ptr<const net::Sealer> sealer,
-                                         const net::Listener::Settings& listener,
-                                         CoordinatorSettings coordinator) {
+                                         net::Listener::Settings listener,
+                                         CoordinatorSettings coordinator,
+                                         std::optional<spec::PortRange> ports) {
   std::unique_ptr<Host> host(new Host(loop, clock));
   host->coordinator_ =
       std::make_unique<Coordinator>(loop, clock, std::move(sealer), std::move(coordinator));
-  net::Listener::Takers takers;
-  // A raw pointer, since the listener is a part of the host.
-  takers.agent = [host = host.get()](tcp::socket socket, std::string first_bytes) {
-    host->coordinator_->serve(std::move(socket), std::move(first_bytes));
-  };
-  auto opened = net::Listener::open(loop, clock, listener, std::move(takers));
+  Result<std::unique_ptr<net::Listener>> opened = fail(Code::Io, "no port is given");
+  const auto range = ports.value_or(spec::PortRange{listener.port, listener.port});
+  for (int port = range.first; !opened && port <= range.last; ++port) {
+    net::Listener::Takers takers;
+    // A raw pointer, since the listener is a part of the host.
+    takers.agent = [host = host.get()](tcp::socket socket, std::string first_bytes) {
+      host->coordinator_->serve(std::move(socket), std::move(first_bytes));
+    };
+    listener.port = static_cast<std::uint16_t>(port);
+    opened = net::Listener::open(loop, clock, listener, std::move(takers));
+  }
   if (!opened) return std::unexpected(opened.error());
   host->listener_ = std::move(*opened);
   return host;
-}
-
-Result<std::unique_ptr<Host>> Host::open(boost::asio::io_context& loop, Clock& clock,
-                                         const std::shared_ptr<const net::Sealer>& sealer,
-                                         net::Listener::Settings listener,
-                                         const CoordinatorSettings& coordinator,
-                                         spec::PortRange ports) {
-  Result<std::unique_ptr<Host>> opened = fail(Code::Io, "no port is given");
-  for (int port = ports.first; !opened && port <= ports.last; ++port) {
-    listener.port = static_cast<std::uint16_t>(port);
-    opened = open(loop, clock, sealer, listener, coordinator);
-  }
-  return opened;
 }
 
 void Host::share_store(const store::Stores& stores) {

@@ -295,17 +295,13 @@ class Coordinator {
 /// the workers' store of this node (static rendezvous: everybody meets at MASTER_ADDR:MASTER_PORT).
 class Host {
  public:
-  /// Listens from now on. Fails with Io if the port is taken.
+  /// Listens from now on; where `ports` are given at the first of them that is free, whatever
+  /// `listener` says. Fails with Io if none is.
   static Result<std::unique_ptr<Host>> open(boost::asio::io_context& loop, Clock& clock,
                                             std::shared_ptr<const net::Sealer> sealer,
-                                            const net::Listener::Settings& listener,
-                                            CoordinatorSettings coordinator);
-  /// The same, on the first port of this range that is free, whatever `listener` says.
-  static Result<std::unique_ptr<Host>> open(boost::asio::io_context& loop, Clock& clock,
-                                            const std::shared_ptr<const net::Sealer>& sealer,
                                             net::Listener::Settings listener,
-                                            const CoordinatorSettings& coordinator,
-                                            spec::PortRange ports);
+                                            CoordinatorSettings coordinator,
+                                            std::optional<spec::PortRange> ports = {});
   ~Host();
 
   std::uint16_t port() const { return listener_->port(); }

@@ -395,9 +395,9 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     due_->arm(now, [this] { step(); });
   }
 
-  // That no agent joins a leader which cannot form a world alone may be due to its address. As a
-  // rule the others have not been started yet, so this is no reason for a warning, and happens less
-  // and less often, and not in the last three quarters of join_timeout.
+  // Others may lead if no agent joins a leader that cannot form a world alone: its address may be
+  // out of their reach. As a rule they have not been started yet, so this warns of nothing, and it
+  // happens less and less often, and not in the last three quarters of join_timeout.
   void await_arrivals() {
     const Rules& rules = settings_.coordinator.rules;
     if (rules.min_nodes <= 1 || unjoined_after_ > rules.join_timeout / 4) return;

@@ -286,7 +286,7 @@ class EtcdEntry final : public LeaseEntry {
   bool lapsed_ = false;  // the record has gone and is to be made again
 };
 
-/// Makes the calls of an entry on a thread of its own.
+/// Makes the calls of an entry on a separate thread.
 class BlockingLease final : public LeaderLease {
  public:
   BlockingLease(boost::asio::io_context& loop, Clock& clock, std::string place, Duration ttl,

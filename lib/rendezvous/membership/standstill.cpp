@@ -33,13 +33,19 @@ void Standstill::tally(const Watched& member, int sign) {
   saying_[what.by_steps][static_cast<std::size_t>(what.kind)] += sign;
 }
 
-void Standstill::started(Peer peer, std::int64_t round, TimePoint now) {
+/// Of a member whose workers do not just start again.
+template <class Change>
+void Standstill::change(Peer peer, TimePoint now, Change change) {
   const auto member = watched_.find(peer);
-  if (member == watched_.end() || round != round_ || member->second.renews) return;
+  if (member == watched_.end() || member->second.renews) return;
   tally(member->second, -1);
-  member->second.started = true;
+  change(member->second);
   tally(member->second, +1);
   decide(now);
+}
+
+void Standstill::started(Peer peer, std::int64_t round, TimePoint now) {
+  if (round == round_) change(peer, now, [](Watched& member) { member.started = true; });
 }
 
 void Standstill::renews(Peer peer) {
@@ -57,11 +63,7 @@ void Standstill::renews(Peer peer) {
 }
 
 void Standstill::finished(Peer peer, TimePoint now) {
-  const auto member = watched_.find(peer);
-  if (member == watched_.end() || member->second.renews) return;
-  tally(member->second, -1);
-  member->second.finished = true;
-  decide(now);
+  change(peer, now, [](Watched& member) { member.finished = true; });
 }
 
 void Standstill::gone(Peer peer, TimePoint now) {
@@ -103,13 +105,8 @@ void Standstill::add_silent(const Watched& member, const std::vector<bool>& told
 }
 
 void Standstill::says(Peer peer, const ProgressReport& progress, TimePoint now) {
-  const auto member = watched_.find(peer);
-  if (member == watched_.end() || progress.round != round_ || member->second.renews) return;
-  tally(member->second, -1);
-  member->second.progress = progress;
-  member->second.started = true;
-  tally(member->second, +1);
-  decide(now);
+  if (progress.round != round_) return;
+  change(peer, now, [&](Watched& member) { member.progress = progress, member.started = true; });
 }
 
 /// Costs the same for any number of nodes: each of thousands says something at the end of a job.

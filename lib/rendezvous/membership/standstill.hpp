@@ -87,6 +87,8 @@ class Standstill {
   };
   void add_silent(const Watched& member, const std::vector<bool>& told);
 
+  template <class Change>
+  void change(Peer peer, TimePoint now, Change change);
   void tally(const Watched& member, int sign);
   int saying(bool by_steps, Kind kind) const {
     return saying_[by_steps][static_cast<std::size_t>(kind)];

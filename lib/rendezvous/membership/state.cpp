@@ -176,7 +176,9 @@ bool State::admit(Peer peer, const Node& node, const PreviousWorld& previous) {
 bool State::hear(Peer peer, TimePoint now) {
   if (rank_claims_.empty()) return false;
   if (const Member* owner = roster_.find(peer)) {
-    for (const auto& claim : rank_claims_.take(owner->node.node_rank))
+    for (const auto& claim : rank_claims_.take([owner](const RankClaims::Claim& one) {
+           return one.node.node_rank == owner->node.node_rank;
+         }))
       tell(claim.peer, Lost{fmt::format("--node-rank {} is already taken by {}: give each node a "
                                         "different rank",
                                         claim.node.node_rank, owner->node.id)});
@@ -186,7 +188,10 @@ bool State::hear(Peer peer, TimePoint now) {
 }
 
 void State::admit_claimants(TimePoint now) {
-  for (auto& claim : rank_claims_.take_free(roster_))
+  const auto is_free = [this](const RankClaims::Claim& claim) {
+    return roster_.with_node_rank(claim.node.node_rank) == nullptr;
+  };
+  for (auto& claim : rank_claims_.take(is_free))
     join(claim.peer, std::move(claim.node), claim.previous, now);
 }
 

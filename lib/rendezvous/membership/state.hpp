@@ -108,23 +108,13 @@ class RankClaims {
     });
   }
   bool empty() const { return claims_.empty(); }
-  /// Those for that rank, which are claims no more.
-  Claims take(int node_rank) {
-    Claims taken;
-    for (const Claim& claim : claims_) {
-      if (claim.node.node_rank == node_rank) taken.push_back(claim);
-    }
-    for (const Claim& claim : taken) drop(claim.peer);
-    return taken;
-  }
-  /// The same for all free ranks.
-  Claims take_free(Roster& roster) {
-    Claims taken;
-    for (const Claim& claim : claims_) {
-      if (roster.with_node_rank(claim.node.node_rank) == nullptr) taken.push_back(claim);
-    }
-    for (const Claim& claim : taken) drop(claim.peer);
-    return taken;
+  /// Those that are `wanted`, which are claims no more.
+  template <class Wanted>
+  Claims take(Wanted wanted) {
+    const auto end = std::ranges::stable_partition(claims_, wanted).begin();
+    Claims rest(end, claims_.end());
+    claims_.erase(end, claims_.end());
+    return std::exchange(claims_, std::move(rest));
   }
   Claims take_all() { return std::exchange(claims_, {}); }
 

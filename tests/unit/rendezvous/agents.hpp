@@ -97,6 +97,17 @@ inline Rules rules_for(int min_nodes, int max_nodes, int max_restarts = 0) {
   return rules;
 }
 
+/// One that looks for its coordinator at that port of loopback.
+inline std::unique_ptr<TestAgent> agent_at(
+    Network& network, std::uint16_t port, SessionSettings settings,
+    const std::shared_ptr<const net::Sealer>& sealer = net::make_sealer("")) {
+  auto locator =
+      make_fixed_locator(network.loop, *network.clock, sealer, {{"127.0.0.1", port}, false, {}});
+  return std::make_unique<TestAgent>(
+      network, make_remote_session(network.loop, *network.clock, sealer, std::move(locator),
+                                   std::move(settings)));
+}
+
 /// A coordinator by itself, and agents that know where it is.
 struct Town {
   explicit Town(Rules rules, std::string run_id = "job", std::string secret = "s3cret")
@@ -115,12 +126,7 @@ struct Town {
     settings.run_id = run_id;
     settings.rules = job_rules;
     settings.local_addr = std::move(local_addr);
-    auto sealer = net::make_sealer(secret);
-    FixedLocatorSettings where{{"127.0.0.1", host->port()}, false, {}};
-    auto locator = make_fixed_locator(network.loop, *network.clock, sealer, where);
-    return std::make_unique<TestAgent>(
-        network,
-        make_remote_session(network.loop, *network.clock, sealer, std::move(locator), settings));
+    return agent_at(network, host->port(), std::move(settings), net::make_sealer(secret));
   }
 
   Network network;

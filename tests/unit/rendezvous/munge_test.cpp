@@ -76,11 +76,7 @@ struct MungeCluster {
     settings.start = std::move(start);
     settings.rules = job_rules;
     const auto with = sealer(std::move(munge), required);
-    FixedLocatorSettings where{{"127.0.0.1", host->port()}, false, {}};
-    auto locator = make_fixed_locator(network.loop, *network.clock, with, where);
-    auto one = std::make_unique<TestAgent>(
-        network,
-        make_remote_session(network.loop, *network.clock, with, std::move(locator), settings));
+    auto one = agent_at(network, host->port(), std::move(settings), with);
     one->join();
     return one;
   }

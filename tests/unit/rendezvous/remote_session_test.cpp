@@ -110,11 +110,9 @@ TEST_CASE(
   SessionSettings settings;
   settings.rules.max_restarts = 1;
   settings.config.read_timeout = 1h;
-  auto sealer = net::make_sealer("");
-  FixedLocatorSettings where{{"127.0.0.1", port.local_endpoint().port()}, false, {}};
-  auto locator = make_fixed_locator(network.loop, *network.clock, sealer, where);
-  TestAgent agent(network, make_remote_session(network.loop, *network.clock, sealer,
-                                               std::move(locator), settings));
+  const auto sealer = net::make_sealer("");
+  const auto its = agent_at(network, port.local_endpoint().port(), settings, sealer);
+  TestAgent& agent = *its;
   agent.join();
   // A coordinator that gives it a round and falls silent, welcomes it once more and falls silent
   // again, and then hears it without an answer. Whichever connection it would lose, it would think
@@ -171,11 +169,7 @@ struct FrozenHost {
     SessionSettings settings;
     settings.config.keep_alive_interval = 10ms;
     settings.config.read_timeout = read_timeout;
-    auto locator = make_fixed_locator(network.loop, *network.clock, sealer,
-                                      {{"127.0.0.1", port.local_endpoint().port()}, false, {}});
-    return std::make_unique<TestAgent>(
-        network, make_remote_session(network.loop, *network.clock, sealer, std::move(locator),
-                                     std::move(settings)));
+    return agent_at(network, port.local_endpoint().port(), std::move(settings), sealer);
   }
   void accept() {
     port.async_accept([this](auto, boost::asio::ip::tcp::socket socket) {
@@ -317,13 +311,9 @@ TEST_CASE("remote session: a coordinator of another version of the protocol is n
   for (const int version : {2, 4}) {
     Network network;
     boost::asio::ip::tcp::acceptor port(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
-    SessionSettings settings;
-    auto sealer = net::make_sealer("");
-    FixedLocatorSettings where{{"127.0.0.1", port.local_endpoint().port()}, false, {}};
-    TestAgent agent(network,
-                    make_remote_session(
-                        network.loop, *network.clock, sealer,
-                        make_fixed_locator(network.loop, *network.clock, sealer, where), settings));
+    const auto sealer = net::make_sealer("");
+    const auto its = agent_at(network, port.local_endpoint().port(), {}, sealer);
+    TestAgent& agent = *its;
     agent.join();
     std::vector<boost::asio::ip::tcp::socket> sockets;
     port.async_accept([&](auto, boost::asio::ip::tcp::socket socket) {
@@ -384,11 +374,8 @@ TEST_CASE("remote session: a pause of the machine is no part of join_timeout") {
   network.clock.reset(clock);
   SessionSettings settings;
   settings.rules.join_timeout = 600s;
-  auto sealer = net::make_sealer("");
-  FixedLocatorSettings where{{"127.0.0.1", free_port()}, false, {}};
-  TestAgent agent(network, make_remote_session(
-                               network.loop, *network.clock, sealer,
-                               make_fixed_locator(network.loop, *clock, sealer, where), settings));
+  const auto its = agent_at(network, free_port(), settings);
+  TestAgent& agent = *its;
   agent.join();
   const auto pass = [&](Duration time, int steps) {
     for (int step = 0; step < steps; ++step) {
@@ -431,11 +418,8 @@ TEST_CASE("remote session: nobody at the endpoint is reported with what was trie
   const std::uint16_t port = free_port();
   SessionSettings settings;
   settings.rules.join_timeout = 100ms;
-  auto sealer = net::make_sealer("");
-  auto locator =
-      make_fixed_locator(network.loop, *network.clock, sealer, {{"127.0.0.1", port}, false, {}});
-  TestAgent agent(network, make_remote_session(network.loop, *network.clock, sealer,
-                                               std::move(locator), settings));
+  const auto its = agent_at(network, port, settings);
+  TestAgent& agent = *its;
   agent.join();
   const auto lost = agent.hear<Lost>();
   CHECK(!lost.requeue);
@@ -449,11 +433,8 @@ TEST_CASE("remote session: a stranger who says nothing is named, and not waited 
   settings.rules.join_timeout = 300ms;
   settings.rules.progress_interval = 10ms;
   settings.config.keep_alive_interval = 20ms;
-  auto sealer = net::make_sealer("");
-  FixedLocatorSettings where{{"127.0.0.1", silent.local_endpoint().port()}, false, {}};
-  auto locator = make_fixed_locator(network.loop, *network.clock, sealer, where);
-  TestAgent agent(network, make_remote_session(network.loop, *network.clock, sealer,
-                                               std::move(locator), settings));
+  const auto its = agent_at(network, silent.local_endpoint().port(), settings);
+  TestAgent& agent = *its;
   agent.join();
   const auto lost = agent.hear<Lost>();
   CHECK(!lost.requeue);

@@ -124,6 +124,13 @@ struct Script {
            std::to_string(ready->round.group_world_size()) + "#" +
            std::to_string(ready->round.number);
   }
+  /// That after so long, and no earlier.
+  std::string assignment_after(Duration time, const std::string& name) {
+    pass(time - 100ms);
+    if (const auto early = assignment(name); !early.empty()) return "too early: " + early;
+    pass(100ms);
+    return assignment(name);
+  }
 
   State state;
   Duration grace{};  // of nodes that join

@@ -36,11 +36,7 @@ struct Store final : private CoordinatorOwner {
     SessionSettings settings;
     settings.run_id = run_id;
     settings.rules = rules_for(1, 1);
-    auto locator = make_fixed_locator(network.loop, *network.clock, sealer,
-                                      {{"127.0.0.1", host->port()}, false, {}});
-    return std::make_unique<TestAgent>(
-        network, make_remote_session(network.loop, *network.clock, sealer, std::move(locator),
-                                     std::move(settings)));
+    return agent_at(network, host->port(), std::move(settings), sealer);
   }
   void job_over(const std::string& run_id) override { over.push_back(run_id); }
   void pass(Duration time) {

@@ -31,11 +31,7 @@ struct Timeless {
     SessionSettings remote;
     remote.run_id = "job";
     remote.rules = rules;
-    auto locator = make_fixed_locator(network.loop, *network.clock, sealer,
-                                      {{"127.0.0.1", host->port()}, false, {}});
-    agent = std::make_unique<TestAgent>(
-        network,
-        make_remote_session(network.loop, *network.clock, sealer, std::move(locator), remote));
+    agent = agent_at(network, host->port(), std::move(remote), sealer);
   }
 
   /// In so many steps, in each of which all that is on its way arrives.

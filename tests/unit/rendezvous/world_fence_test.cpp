@@ -147,10 +147,7 @@ TEST_CASE("world fence: the last grace of a world that was lost counts as well")
   Script job = one_member(40s);
   SUBCASE("fallen silent, it notices, and then stops its workers") {
     miss_heartbeats(job, "a");
-    job.pass(44900ms);
-    CHECK(job.assignment("b") == "");
-    job.pass(100ms);
-    CHECK(job.assignment("b") == "0/1#2");
+    CHECK(job.assignment_after(45s, "b") == "0/1#2");
   }
   SUBCASE("its failure was told while the rest of its group was being stopped") {
     job.fail("a");
@@ -241,17 +238,11 @@ TEST_CASE("world fence: members of a world that is no more may be saving where n
   job.join("y");
   SUBCASE("as long as it takes them to notice, and their grace") {
     job.state.disinherit(70s, job.now);
-    job.pass(69900ms);
-    CHECK(job.assignment("x") == "");
-    job.pass(100ms);
-    CHECK(job.assignment("x") == "0/2#8");
+    CHECK(job.assignment_after(70s, "x") == "0/2#8");
   }
   SUBCASE("but not on this machine: they would be here") {
     job.state.disinherit(kTimeToFollow, job.now);
-    job.pass(900ms);
-    CHECK(job.assignment("x") == "");
-    job.pass(100ms);
-    CHECK(job.assignment("x") == "0/2#8");
+    CHECK(job.assignment_after(1s, "x") == "0/2#8");
   }
   SUBCASE("the last one may be the coordinator's node, which has gone") {
     job.state.disinherit(70s, job.now);
@@ -323,10 +314,7 @@ TEST_CASE("world fence: members that were cut off from a store with all others m
     CHECK(job.assignment("a") == "0/3#2");
   }
   SUBCASE("nobody else does") {
-    job.pass(rules.silence + 20s - 100ms);
-    CHECK(job.assignment("a") == "");
-    job.pass(100ms);
-    CHECK(job.assignment("a") == "0/1#2");
+    CHECK(job.assignment_after(rules.silence + 20s, "a") == "0/1#2");
   }
   SUBCASE("nor does it stay, which begins no wait anew") {
     job.pass(10s);
@@ -334,10 +322,7 @@ TEST_CASE("world fence: members that were cut off from a store with all others m
     Script again = come_again(job);
     again.pass(5s);
     again.join("a", world);
-    again.pass(rules.silence + 20s - 15s - 100ms);
-    CHECK(again.assignment("a") == "");
-    again.pass(100ms);
-    CHECK(again.assignment("a") == "0/1#2");
+    CHECK(again.assignment_after(rules.silence + 20s - 15s, "a") == "0/1#2");
   }
 }
 
@@ -441,10 +426,7 @@ TEST_CASE("world fence: who had said goodbye to an earlier coordinator is waited
   }
   SUBCASE("also if the world is found to be gone") {
     job.state.disinherit(kTimeToFollow, job.now);
-    job.pass(19900ms);
-    CHECK(job.assignment("m") == "");
-    job.pass(100ms);
-    CHECK(job.assignment("m") == "0/2#8");
+    CHECK(job.assignment_after(20s, "m") == "0/2#8");
   }
 }
 
