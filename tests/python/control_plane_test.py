@@ -15,7 +15,7 @@ import threading
 import unittest
 import unittest.mock
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from agent_end import folder_for
 
@@ -32,8 +32,12 @@ class Answer(NamedTuple):
 class Served(unittest.TestCase):
     def setUp(self) -> None:
         self.file = f"{folder_for(self)}/socket"
-        self.server = WorkerServer(self.file)
-        self.addCleanup(self.server.shutdown)
+        self.server = self.serve(self.file)
+
+    def serve(self, *place: Any) -> WorkerServer:
+        server = WorkerServer(*place)
+        self.addCleanup(server.shutdown)
+        return server
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
@@ -166,8 +170,7 @@ class Served(unittest.TestCase):
         file = self.file + ".left"
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(file)
-        server = WorkerServer(file)
-        self.addCleanup(server.shutdown)
+        self.serve(file)
         with self.assertRaises(OSError):  # this one listens
             WorkerServer(file)
         other = self.file + ".text"
@@ -198,14 +201,12 @@ class Served(unittest.TestCase):
         before = os.umask(0)
         self.addCleanup(os.umask, before)
         with unittest.mock.patch("os.umask") as changed:
-            server = WorkerServer(f"{self.file}2")
-        self.addCleanup(server.shutdown)
+            self.serve(f"{self.file}2")
         changed.assert_not_called()
         self.assertEqual(stat.S_IMODE(os.stat(f"{self.file}2").st_mode), 0o600)
 
     def test_a_port_on_the_loopback(self) -> None:
-        server = WorkerServer("", 0)
-        self.addCleanup(server.shutdown)
+        server = self.serve("", 0)
         self.assertEqual(server._server.socket.getsockname()[0], "127.0.0.1")
         client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
         self.addCleanup(client.close)
@@ -224,10 +225,9 @@ class Served(unittest.TestCase):
                     client.putheader(name, value)
                 client.endheaders()
                 return client.getresponse().status
-        loopback, anywhere = (WorkerServer(host, 0) for host in ("", "0.0.0.0"))
+        loopback, anywhere = (self.serve(host, 0) for host in ("", "0.0.0.0"))
         name = socket.gethostname()
         for server in (loopback, anywhere):
-            self.addCleanup(server.shutdown)
             port, at = server.port, f"127.0.0.1:{server.port}"
             for headers in ([("Host", "evil.example"), ("Origin", "http://evil.example")],
                             [("Host", at), ("Origin", "http://evil.example")],

@@ -52,7 +52,7 @@ _PR_SET_PDEATHSIG, _PR_SET_MM, _PR_SET_MM_MAP = 1, 35, 14
 _NO_LOAD = 4  # RTLD_NOLOAD
 _OPENBLAS = ("openblas_set_num_threads", "scipy_openblas_set_num_threads64_",
              "openblas_set_num_threads64_", "scipy_openblas_set_num_threads")
-_libc = ctypes.CDLL(None, use_errno=True)
+libc = ctypes.CDLL(None, use_errno=True)  # not in a fork, where it would be loaded
 
 
 class Order(NamedTuple):
@@ -178,7 +178,7 @@ def _adopted_by(agent: int, agent_end: socket.socket) -> bool:
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> bool:
     """Asks for that signal at the death of `parent`; False if it has died already."""
-    _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     return os.getppid() == parent
 
 
@@ -384,13 +384,13 @@ def _set_title(arguments: list[bytes], environment: dict[bytes, bytes]) -> None:
     _shown.append(memory)
     with open("/proc/self/stat", "rb") as file:
         field = [0, 0, 0, *(int(one) for one in file.read().rpartition(b") ")[2].split()[1:])]
-    _libc.sbrk.restype = ctypes.c_uint64
+    libc.sbrk.restype = ctypes.c_uint64
     layout = _MemoryMap(
         start_code=field[25], end_code=field[26], start_data=field[44], end_data=field[45],
-        start_brk=field[46], brk=_libc.sbrk(0), start_stack=field[27], arg_start=at,
+        start_brk=field[46], brk=libc.sbrk(0), start_stack=field[27], arg_start=at,
         arg_end=at + len(command), env_start=at + len(command),
         env_end=at + len(command) + len(variables), exe_fd=0xFFFFFFFF)
-    _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(layout), ctypes.sizeof(layout), 0)
+    libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(layout), ctypes.sizeof(layout), 0)
 
 
 def _start_learning(order: Order) -> None:
@@ -461,9 +461,9 @@ def _run(words: list[str]) -> None:
         failed = api.PyRun_SimpleStringFlags(words[1].encode(), None)
     else:
         sys.argv[:] = words
-        _libc.fopen.restype = ctypes.c_void_p
+        libc.fopen.restype = ctypes.c_void_p
         name = os.fsencode(_full(words[0]))
-        file = _libc.fopen(name, b"rbe")
+        file = libc.fopen(name, b"rbe")
         if not file:
             number = ctypes.get_errno()
             print(f"{sys.executable}: can't open file {os.path.abspath(words[0])!r}: "
@@ -534,9 +534,9 @@ class ImportServer(Server):
         gc.collect()
         gc.freeze()  # a collection in a child touches none of it, and the pages stay shared
         sys.stdout.flush()  # what was printed is not the children's to write
-        _libc.fflush(None)
+        libc.fflush(None)
         with contextlib.suppress(AttributeError):
-            _libc.malloc_trim(0)
+            libc.malloc_trim(0)
         os.setpriority(os.PRIO_PROCESS, 0, self._nice)
         return ""
 

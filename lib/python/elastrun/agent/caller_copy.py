@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import json
 import multiprocessing
@@ -33,14 +32,13 @@ from elastrun.multiprocessing.fork import kill_and_reap, refuse_fork
 from elastrun.multiprocessing.payload import above_streams, run_function, socket_pair
 
 _PAIR = "ELASTRUN_PAIR"
-_libc = ctypes.CDLL(None)  # not in a fork, where it would be loaded
 
 
 def _flush() -> None:
     """Writes what is buffered: it is not the forks' to write."""
     with contextlib.suppress(OSError, ValueError):
         util._flush_std_streams()  # type: ignore[attr-defined]
-    _libc.fflush(None)
+    child.libc.fflush(None)
 
 
 class CallerCopy:

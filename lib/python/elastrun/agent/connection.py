@@ -91,7 +91,11 @@ class AgentProcess:
                 raise AgentError(f"cannot start the agent: {error}") from error
             raise
         self._request = request
-        self._end_of_child = _end_of(self._child.pid)
+        # Tells of the child's end beside the connection: where a fork of another thread has
+        # inherited the agent's end of that, it stays open beyond the agent.
+        self._end_of_child = -1
+        with contextlib.suppress(OSError):  # it is gone
+            self._end_of_child = os.pidfd_open(self._child.pid)
 
     @property
     def returncode(self) -> int | None:
@@ -124,9 +128,11 @@ class AgentProcess:
             raise signal_exception(self.heard)  # before the agent could say that it has ended by it
         if self._ended is None:
             raise AgentError(f"the agent has ended without a word: {_how(self._child.returncode)}")
-        if self.heard is not None and _ended_by_itself(self._ended):
-            signal.raise_signal(self.heard)
-        return self._ended
+        ended = self._ended
+        if self.heard is not None and ended.get("error") is None and not ended.get("signal") \
+                and not ended.get("report", {}).get("preemption"):
+            signal.raise_signal(self.heard)  # it has neither ended the job nor asked it to save
+        return ended
 
     @contextlib.contextmanager
     def _passing_signals_on(self) -> Iterator[None]:
@@ -242,21 +248,6 @@ class AgentProcess:
         if self._end_of_child >= 0:
             os.close(self._end_of_child)
             self._end_of_child = -1
-
-
-def _end_of(pid: int) -> int:
-    """A descriptor that tells of it, beside the connection: where a fork of another thread has
-    inherited the agent's end of that, it stays open beyond the agent. -1: the child is gone."""
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return -1
-
-
-def _ended_by_itself(ended: dict[str, Any]) -> bool:
-    """No signal has ended the job, nor asked it to save and end."""
-    return (ended.get("error") is None and not ended.get("signal")
-            and not ended.get("report", {}).get("preemption"))
 
 
 def _how(code: int | None) -> str:
