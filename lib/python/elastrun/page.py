@@ -161,18 +161,13 @@ def _open(path: str) -> Page | None:
     """Opens it. None: there is none, or another process of this worker writes it."""
     try:
         # Not /proc/self: the agent keeps the file open, and it has no other name.
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        size = os.fstat(descriptor).st_size
-        if size < _SERIES or size % 8 != 0:
-            return None
-        mapping = mmap.mmap(descriptor, size)
+        with open(path, "r+b", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < _SERIES or size % 8 != 0:
+                return None
+            mapping = mmap.mmap(file.fileno(), size)
     except (OSError, ValueError):
         return None
-    finally:
-        os.close(descriptor)
     magic, version, said, owner, _ = _HEADER.unpack_from(mapping)
     is_taken = owner not in (0, os.getpid()) and not has_ended(owner)
     if (magic, version, said) != (_MAGIC, _VERSION, size) or is_taken:

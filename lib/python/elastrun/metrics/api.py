@@ -108,11 +108,11 @@ def has_handlers() -> bool:
     return _handled
 
 
-def hand_on(data: MetricData) -> None:
-    """A metric of the agent that this process has started, for the handler of its group."""
+def hand_on(data: MetricData, handler: MetricHandler | None = None) -> None:
+    """A metric, also of the agent that this process has started, for `handler` or its group's."""
     global _failures
     try:
-        _of_group.get(data.group_name, _default).emit(data)
+        (_of_group.get(data.group_name, _default) if handler is None else handler).emit(data)
     except Exception:
         _failures += 1
 
@@ -188,14 +188,9 @@ class MetricStream:
         self.handler = handler
 
     def add_value(self, metric_name: str, metric_value: float) -> None:
-        global _failures
         if _reporter is not None:
             _reporter.put((self.group_name, metric_name), metric_value)
-        try:
-            self.handler.emit(
-                MetricData(time.time(), self.group_name, metric_name, metric_value))
-        except Exception:
-            _failures += 1
+        hand_on(MetricData(time.time(), self.group_name, metric_name, metric_value), self.handler)
 
 
 def getStream(group: str) -> MetricStream:
