@@ -7,9 +7,9 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/ip/v6_only.hpp>
-#include <fcntl.h>
+#include <cerrno>
 #include <fmt/format.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
@@ -19,40 +19,53 @@ namespace elastrun::net {
 using boost::asio::ip::tcp;
 using boost::system::error_code;
 
-namespace {
-
-error_code bind(tcp::acceptor& acceptor, const tcp::endpoint& endpoint, int backlog) {
-  error_code error;
-  acceptor.close(error);
-  acceptor.open(endpoint.protocol(), error);
-  if (error) return error;
-  // A program that foreign code starts from this process must not keep the port.
-  ::fcntl(acceptor.native_handle(), F_SETFD, FD_CLOEXEC);
-  // A job that starts again must not wait for the old connections in TIME_WAIT (tcp(7)).
-  acceptor.set_option(tcp::acceptor::reuse_address(true), error);
-  if (endpoint.address().is_v6()) {
+std::expected<UniqueFd, int> listen_on(const boost::asio::ip::address& address, std::uint16_t port,
+                                       int backlog) {
+  const tcp::endpoint endpoint(address, port);
+  const bool every = address.is_v6() && address.is_unspecified();
+  UniqueFd socket(
+      ::socket(endpoint.protocol().family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  int failed = socket ? 0 : errno;
+  if (socket) {
+    const int on = 1, v6_only = every ? 0 : 1;
+    // A job that starts again must not wait for the old connections in TIME_WAIT (tcp(7)).
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     // Said in either case: the default is the machine's (net.ipv6.bindv6only, ipv6(7)), and with it
     // "::" would or would not take IPv4.
-    acceptor.set_option(boost::asio::ip::v6_only(!endpoint.address().is_unspecified()), error);
+    ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only);
+    const auto size = static_cast<socklen_t>(endpoint.size());
+    // The kernel cuts the backlog off at net.core.somaxconn (listen(2)), without a word.
+    const bool listens =
+        ::bind(socket.get(), endpoint.data(), size) == 0 && ::listen(socket.get(), backlog) == 0;
+    failed = listens ? 0 : errno;
   }
-  if (acceptor.bind(endpoint, error); error) return error;
-  // The kernel cuts the backlog off at net.core.somaxconn (listen(2)), without a word.
-  if (acceptor.listen(backlog, error); error) return error;
-  acceptor.non_blocking(true, error);
-  return error;
+  // A kernel without IPv6, or one where it is switched off.
+  if (every && (failed == EAFNOSUPPORT || failed == EADDRNOTAVAIL)) {
+    return listen_on(boost::asio::ip::address_v4::any(), port, backlog);
+  }
+  if (failed != 0) return std::unexpected(failed);
+  return socket;
 }
 
-}  // namespace
+tcp::endpoint bound_to(int socket) {
+  tcp::endpoint bound;
+  auto size = static_cast<socklen_t>(bound.capacity());
+  if (::getsockname(socket, bound.data(), &size) == 0) bound.resize(size);
+  return bound;
+}
 
 Status listen_at(tcp::acceptor& acceptor, const std::string& host, std::uint16_t port,
                  int backlog) {
-  auto opened = bind(acceptor, tcp::endpoint(parse_address(host), port), backlog);
-  if (opened == boost::asio::error::address_family_not_supported && host == "::") {
-    opened = bind(acceptor, tcp::endpoint(tcp::v4(), port), backlog);  // a kernel without IPv6
+  auto opened = listen_on(parse_address(host), port, backlog);
+  if (!opened) {
+    const auto where = format_endpoint(host, port);
+    return std::unexpected(errno_error(Code::Io, "cannot listen on " + where, opened.error()));
   }
-  if (!opened) return {};
-  const auto where = format_endpoint(host, port);
-  return std::unexpected(errno_error(Code::Io, "cannot listen on " + where, opened.value()));
+  error_code error;
+  acceptor.assign(bound_to(opened->get()).protocol(), opened->get(), error);
+  if (error) return std::unexpected(errno_error(Code::Io, "cannot listen", error.value()));
+  opened->release();
+  return {};
 }
 
 int accept_now(tcp::acceptor& acceptor) {

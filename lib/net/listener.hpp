@@ -5,11 +5,13 @@
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
+#include "core/unique_fd.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <expected>
 #include <functional>
 #include <list>
 #include <memory>
@@ -20,9 +22,14 @@
 
 namespace elastrun::net {
 
-/// Opens the port, with close-on-exec and past connections in TIME_WAIT. `host` is a numeric
-/// address; "::" is every address, of IPv4 too, also where the kernel has no IPv6. Port 0: any that
-/// is free. Fails with Io: address in use or not ours.
+/// Opens the port, not blocking, with close-on-exec and past connections in TIME_WAIT. "::" is
+/// every address, of IPv4 too, also where the kernel has no IPv6. Port 0: any that is free. Fails
+/// with an errno: address in use or not ours.
+std::expected<UniqueFd, int> listen_on(const boost::asio::ip::address& address, std::uint16_t port,
+                                       int backlog);
+/// The address and port of a socket.
+boost::asio::ip::tcp::endpoint bound_to(int socket);
+/// listen_on() for an acceptor. `host` is a numeric address. Fails with Io.
 Status listen_at(boost::asio::ip::tcp::acceptor& acceptor, const std::string& host,
                  std::uint16_t port, int backlog);
 

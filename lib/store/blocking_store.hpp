@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 
+#include <boost/asio/ip/address.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,9 +12,11 @@
 
 namespace elastrun::store {
 
-/// A store for code that may wait, such as a user's RendezvousHandler: each call runs a new loop
-/// until the answer is there. The keys and bytes are those of store::Store. One thread at a time;
-/// never on the agent's loop, which would stand still.
+/// A key-value store for code that may wait, such as a user's RendezvousHandler, with the keys and
+/// bytes of torch's c10d::Store: values are bytes, counters are decimal text. A negative timeout is
+/// none at all. One thread at a time; never on the agent's loop, which would stand still. Errors:
+/// Timeout (the text names the missing keys), Closed (the server has gone), Store (refused), Io
+/// (files).
 class BlockingStore {
  public:
   static constexpr Duration kTimeLimit = std::chrono::seconds(300);  // torch's
@@ -33,7 +36,8 @@ class BlockingStore {
   Result<std::string> get(const std::string& key, Duration timeout = kTimeLimit);
   /// The sum; a missing number counts as 0.
   Result<std::int64_t> add(const std::string& key, std::int64_t delta);
-  /// See Store::compare_set.
+  /// Stores `desired` if the key holds `expected`, or is missing and `expected` is empty. Answers
+  /// the value then at the key, or `expected` if the key is missing still.
   Result<std::string> compare_set(const std::string& key, std::string expected,
                                   std::string desired);
   Result<bool> check(const std::vector<std::string>& keys);
@@ -41,7 +45,11 @@ class BlockingStore {
   Result<bool> erase(const std::string& key);
 
  private:
-  struct Engine;
+  class Engine;
+  class Tcp;
+  class File;
+  static Result<std::shared_ptr<Engine>> reach(const boost::asio::ip::address& address,
+                                               std::uint16_t port, Duration timeout);
   BlockingStore(std::shared_ptr<Engine> engine, std::string prefix)
       : engine_(std::move(engine)), prefix_(std::move(prefix)) {}
   std::vector<std::string> with_prefix(const std::vector<std::string>& keys) const;

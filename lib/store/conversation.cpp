@@ -283,47 +283,18 @@ std::string show_key(std::string_view key) {
 }  // namespace
 
 void Conversation::execute(const Request& request) {
-  switch (request.query) {
-    case Query::Set:
-    case Query::Append:
-    case Query::Get:
-    case Query::CompareSet:
-    case Query::Delete:
-      return execute_value(request);
-    case Query::Add:
-    case Query::Barrier:
-    case Query::CountKeys:
-    case Query::Ping:
-      return execute_number(request);
-    case Query::QueuePush:
-    case Query::QueuePop:
-    case Query::QueueLength:
-      return execute_queue(request);
-    case Query::CancelWait:
-      exchange_->table_.cancel(peer_);
-      return output_.put(kCancelled);
-    case Query::Watch:
-      exchange_->table_.watch(peer_, request.key);
-      return output_.put(kWatching);
-    case Query::Validate:
-    case Query::Check:
-    case Query::Wait:
-    case Query::MultiGet:
-    case Query::MultiSet:
-    case Query::ListKeys:
-      return execute_list(request);
-  }
-}
-
-void Conversation::execute_value(const Request& request) {
   Table& table = exchange_->table_;
+  const auto no_number = [&] {
+    end(fmt::format("counts with the key {}, whose value is not a 64-bit number",
+                    show_key(request.key)));
+  };
   switch (request.query) {
     case Query::Set:
       table.set(request.key, request.value);
-      break;
+      return exchange_->deliver();
     case Query::Append:
       table.append(request.key, request.value);
-      break;
+      return exchange_->deliver();
     case Query::Delete: {
       const bool erased = table.erase(request.key);
       exchange_->deliver();
@@ -336,23 +307,12 @@ void Conversation::execute_value(const Request& request) {
       // A missing key answers the expected value: a lie, but the one that clients are made for.
       return now != nullptr ? output_.put_value(*now) : output_.put_text(request.value);
     }
-    default: {
+    case Query::Get: {
       if (const Value* value = table.get(request.key)) return output_.put_value(*value);
       // Clients wait for a key before they get it, so neither protocol's own ever sees this.
       if (stage_ == Stage::Current) return output_.put_text({});
       return end(fmt::format("asked for the key {}, which does not exist", show_key(request.key)));
     }
-  }
-  exchange_->deliver();
-}
-
-void Conversation::execute_number(const Request& request) {
-  Table& table = exchange_->table_;
-  const auto no_number = [&] {
-    end(fmt::format("counts with the key {}, whose value is not a 64-bit number",
-                    show_key(request.key)));
-  };
-  switch (request.query) {
     case Query::Add: {
       const auto sum = table.add(request.key, request.number);
       if (!sum) return no_number();
@@ -370,31 +330,29 @@ void Conversation::execute_number(const Request& request) {
     }
     case Query::Ping:
       return output_.put_number(static_cast<std::uint32_t>(request.number));
-    default:
+    case Query::CountKeys:
       return output_.put_number(static_cast<std::int64_t>(table.size()));
-  }
-}
-
-void Conversation::execute_queue(const Request& request) {
-  Table& table = exchange_->table_;
-  if (request.query == Query::QueuePush) {
-    table.queue_push(request.key, request.value);
-    return exchange_->deliver();
-  }
-  // The length comes first: after 0 the client expects no value.
-  output_.put_number(static_cast<std::int64_t>(table.queue_size(request.key)));
-  if (request.query == Query::QueueLength) return;
-  if (const auto value = table.queue_pop(request.key)) output_.put_value(*value);
-}
-
-void Conversation::execute_list(const Request& request) {
-  Table& table = exchange_->table_;
-  switch (request.query) {
-    case Query::Check:
-      return output_.put(std::all_of(request.texts.begin(), request.texts.end(),
-                                     [&](auto key) { return table.present(key); })
-                             ? kReady
-                             : kMissing);
+    case Query::QueuePush:
+      table.queue_push(request.key, request.value);
+      return exchange_->deliver();
+    case Query::QueuePop:
+    case Query::QueueLength: {
+      // The length comes first: after 0 the client expects no value.
+      output_.put_number(static_cast<std::int64_t>(table.queue_size(request.key)));
+      if (request.query == Query::QueueLength) return;
+      if (const auto value = table.queue_pop(request.key)) output_.put_value(*value);
+      return;
+    }
+    case Query::CancelWait:
+      table.cancel(peer_);
+      return output_.put(kCancelled);
+    case Query::Watch:
+      table.watch(peer_, request.key);
+      return output_.put(kWatching);
+    case Query::Check: {
+      const auto present = [&](auto key) { return table.present(key); };
+      return output_.put(std::ranges::all_of(request.texts, present) ? kReady : kMissing);
+    }
     case Query::Wait:
       // Otherwise the answer comes with a notice, when the last of the keys does.
       if (table.wait(peer_, request.texts)) output_.put(kReady);
@@ -410,8 +368,8 @@ void Conversation::execute_list(const Request& request) {
     case Query::ListKeys:
       output_.put_number(static_cast<std::int64_t>(table.size()));
       return answer(false, table.keys());
-    default:
-      return;  // VALIDATE was eaten when the conversation opened
+    case Query::Validate:
+      return;  // was eaten when the conversation opened
   }
 }
 

@@ -110,10 +110,6 @@ class Conversation {
   void go_on();
   void put_item(bool values, std::string_view key);
   void execute(const Request& request);
-  void execute_value(const Request& request);
-  void execute_number(const Request& request);
-  void execute_list(const Request& request);
-  void execute_queue(const Request& request);
   void end(std::string violation);
   Protocol protocol() const { return stage_ == Stage::Old ? Protocol::Old : Protocol::Current; }
 

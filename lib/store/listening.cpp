@@ -4,6 +4,7 @@
 
 #include "core/file_io.hpp"
 #include "net/endpoint.hpp"
+#include "net/listener.hpp"
 
 #include <algorithm>
 #include <array>
@@ -94,9 +95,6 @@ namespace {
 using Endpoint = boost::asio::ip::tcp::endpoint;
 namespace ip = boost::asio::ip;
 
-// As many as the kernel lets us (net.core.somaxconn): thousands of workers connect at once.
-constexpr int kBacklog = 65535;
-
 Result<ip::address> parse_address(const std::string& address) {
   if (address.empty()) return ip::address_v6::any();
   if (address == "localhost") return ip::address_v4::loopback();
@@ -144,30 +142,6 @@ void hand_down_options(int socket) {
   probe(socket, 60, 15, 4);
 }
 
-Result<Listening> open_endpoint(const Endpoint& endpoint) {
-  const int family = endpoint.protocol().family();
-  UniqueFd socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket) return std::unexpected(listen_error(endpoint, errno));
-  const int on = 1;
-  const int off = 0;
-  // Connections of the round before may be in TIME_WAIT at the same port (socket(7)).
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  hand_down_options(socket.get());
-  const bool both_families = family == AF_INET6 && endpoint.address().is_unspecified();
-  // Said aloud, because net.ipv6.bindv6only may make the other one the default (ipv6(7)).
-  if (both_families) ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  if (::bind(socket.get(), endpoint.data(), static_cast<socklen_t>(endpoint.size())) != 0 ||
-      ::listen(socket.get(), kBacklog) != 0) {
-    return std::unexpected(listen_error(endpoint, errno));
-  }
-  Endpoint bound;
-  auto size = static_cast<socklen_t>(bound.capacity());
-  if (::getsockname(socket.get(), bound.data(), &size) != 0) {
-    return std::unexpected(listen_error(endpoint, errno));
-  }
-  return Listening{std::move(socket), bound.port()};
-}
-
 }  // namespace
 
 std::string show(const Endpoint& endpoint) {
@@ -181,17 +155,15 @@ std::string show_peer(int fd) {
   return show(endpoint);
 }
 
-Result<Listening> open_listening(const std::string& address, std::uint16_t port) {
+Result<UniqueFd> open_listening(const std::string& address, std::uint16_t port) {
   const auto parsed = parse_address(address);
   if (!parsed) return std::unexpected(parsed.error());
-  auto listening = open_endpoint(Endpoint(*parsed, port));
-  const bool both_families = parsed->is_v6() && parsed->is_unspecified();
-  if (listening || !both_families) return listening;
-  // Without IPv6 in the kernel the socket cannot be made, or the address is not available.
-  const UniqueFd probe(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const bool no_ipv6 = !probe || listening.error().text.find("does not have") != std::string::npos;
-  if (!no_ipv6) return listening;
-  return open_endpoint(Endpoint(ip::address_v4::any(), port));
+  // As many as the kernel lets us (net.core.somaxconn): thousands of workers connect at once.
+  constexpr int kBacklog = 65535;
+  auto opened = net::listen_on(*parsed, port, kBacklog);
+  if (!opened) return std::unexpected(listen_error(Endpoint(*parsed, port), opened.error()));
+  hand_down_options(opened->get());
+  return std::move(*opened);
 }
 
 void probe_peer_soon(int socket) {

@@ -20,16 +20,11 @@ std::string show(const boost::asio::ip::tcp::endpoint& endpoint);
 /// The other end of a connection.
 std::string show_peer(int fd);
 
-struct Listening {
-  UniqueFd socket;
-  std::uint16_t port = 0;
-};
-
 /// A listening, non-blocking TCP socket. `address` is a number in IPv4 or IPv6 form, "localhost"
 /// for 127.0.0.1, or "" and "::" for every address of both families (IPv4 alone where the kernel
 /// has no IPv6). Names are not looked up. Accepted connections inherit TCP_NODELAY. Fails with
 /// Store and a sentence that says what to do.
-Result<Listening> open_listening(const std::string& address, std::uint16_t port);
+Result<UniqueFd> open_listening(const std::string& address, std::uint16_t port);
 
 /// From now on the kernel ends this connection of such a listener 15 s after the other machine was
 /// heard last. No error if it is none.

@@ -2,175 +2,23 @@
 
 #include "store/server.hpp"
 
-#include "core/error.hpp"
-#include "core/lifetime.hpp"
-#include "core/log.hpp"
-#include "core/unique_fd.hpp"
 #include "net/endpoint.hpp"
-#include "store/conversation.hpp"
+#include "net/listener.hpp"
 #include "store/listening.hpp"
 
+#include <algorithm>
 #include <array>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/address.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <memory>
 #include <new>
-#include <set>
 #include <span>
-#include <string>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
-#include <vector>
 
 namespace elastrun::store {
-
-/// Many descriptors behind one that Asio waits for: an epoll(7) set inside Asio's own. A thousand
-/// ready connections cost one turn of the loop and not a thousand queued operations, and an idle
-/// one costs the kernel's memory alone.
-///
-/// `events` are those of epoll_ctl(2), EPOLLET among them. Descriptors must be removed before
-/// they are closed, since a child between vfork and exec may still hold a copy.
-class Poller {
- public:
-  using OnReady = std::function<void(std::span<const epoll_event>)>;
-
-  /// `on_ready` runs on the loop with the events of one turn. It may add and remove; events of a
-  /// descriptor removed in the same turn may still be in the span, so `tag` should tell.
-  static Result<std::unique_ptr<Poller>> make(boost::asio::io_context& loop, OnReady on_ready);
-  ~Poller();
-
-  Status add(int fd, std::uint32_t events, std::uint64_t tag);
-  /// Also asks once more: what is ready now is reported, although it was before.
-  void modify(int fd, std::uint32_t events, std::uint64_t tag);
-  void remove(int fd);
-
- private:
-  struct State;
-  explicit Poller(std::shared_ptr<State> state);
-  std::shared_ptr<State> state_;
-};
-
-struct Poller::State : std::enable_shared_from_this<State> {
-  State(boost::asio::io_context& loop, int fd, OnReady ready)
-      : set(loop, fd), on_ready(std::move(ready)) {}
-
-  void wait();
-  void turn();
-
-  boost::asio::posix::stream_descriptor set;
-  OnReady on_ready;
-  bool closed = false;
-};
-
-void Poller::State::wait() {
-  // A completion may already be queued when the poller goes, so it holds the state weakly.
-  set.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                 [weak = weak_from_this()](const boost::system::error_code& error) {
-                   const auto self = weak.lock();
-                   if (error || !self || self->closed) return;
-                   self->turn();
-                   if (!self->closed) self->wait();
-                 });
-}
-
-void Poller::State::turn() {
-  // Enough to serve a crowd in one turn, few enough to let the agent's other work in between.
-  constexpr int kRounds = 4;
-  std::array<epoll_event, 256> events;
-  for (int round = 0; round < kRounds && !closed; ++round) {
-    const int count =
-        ::epoll_wait(set.native_handle(), events.data(), static_cast<int>(events.size()), 0);
-    if (count <= 0) return;
-    on_ready({events.data(), static_cast<std::size_t>(count)});
-    // Fewer than asked for: these were all.
-    if (static_cast<std::size_t>(count) < events.size()) return;
-  }
-}
-
-Poller::Poller(std::shared_ptr<State> state) : state_(std::move(state)) {}
-
-Poller::~Poller() {
-  state_->closed = true;
-  boost::system::error_code ignored;
-  state_->set.close(ignored);
-}
-
-Result<std::unique_ptr<Poller>> Poller::make(boost::asio::io_context& loop, OnReady on_ready) {
-  // An epoll set is itself readable when one of its members is ready (epoll(7)): the loop watches
-  // one descriptor, however many workers are connected.
-  const int fd = ::epoll_create1(EPOLL_CLOEXEC);
-  if (fd < 0) return std::unexpected(errno_error(Code::Store, "cannot make an epoll set", errno));
-  auto state = std::make_shared<State>(loop, fd, std::move(on_ready));
-  state->wait();
-  return std::unique_ptr<Poller>(new Poller(std::move(state)));
-}
-
-Status Poller::add(int fd, std::uint32_t events, std::uint64_t tag) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = tag;
-  if (::epoll_ctl(state_->set.native_handle(), EPOLL_CTL_ADD, fd, &event) == 0) return {};
-  return std::unexpected(errno_error(Code::Store, "cannot watch a descriptor", errno));
-}
-
-void Poller::modify(int fd, std::uint32_t events, std::uint64_t tag) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = tag;
-  ::epoll_ctl(state_->set.native_handle(), EPOLL_CTL_MOD, fd, &event);
-}
-
-void Poller::remove(int fd) {
-  ::epoll_ctl(state_->set.native_handle(), EPOLL_CTL_DEL, fd, nullptr);
-}
-
-/// Whom a server serves, and since when. While it is shut no request is read: a connection may
-/// belong to a worker of another node that is a little ahead of us, or to a stranger, and which of
-/// both is known only once it is open. Pure.
-class Gate {
- public:
-  /// A connection that came while it was shut, with what was read from it already.
-  using Early = std::pair<boost::asio::ip::tcp::socket, std::string>;
-
-  explicit Gate(bool shut) : shut_(shut) {}
-
-  bool is_shut() const { return shut_; }
-  /// Open for these addresses from now on; for all if there are none.
-  void open(const std::vector<boost::asio::ip::address>& addresses) {
-    shut_ = false;
-    allowed_.clear();
-    for (const auto& address : addresses) allowed_.insert(net::plain(address));
-  }
-  /// Shut again; those who waited are closed.
-  void shut() {
-    shut_ = true;
-    early_.clear();
-  }
-  bool admits(const boost::asio::ip::address& address) const {
-    return allowed_.empty() || allowed_.contains(net::plain(address));
-  }
-
-  void keep(boost::asio::ip::tcp::socket socket, std::string first_bytes) {
-    early_.emplace_back(std::move(socket), std::move(first_bytes));
-  }
-  std::size_t kept() const { return early_.size(); }
-  /// Returns those who waited, first come first, and forgets them.
-  std::vector<Early> take_early() { return std::exchange(early_, {}); }
-
- private:
-  bool shut_;
-  std::set<boost::asio::ip::address> allowed_;
-  std::vector<Early> early_;
-};
 
 namespace {
 
@@ -191,107 +39,86 @@ constexpr std::uint32_t kGone = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
 // With no descriptor or memory left, new connections wait this long in the kernel's queue.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
-class TcpServer final : public Server {
- public:
-  TcpServer(asio::io_context& loop, Listening listening, Settings settings)
-      : listener_(std::move(listening.socket)),
-        port_(listening.port),
-        settings_(settings),
-        gate_(settings.awaits_peers),
-        pause_(loop) {}
-  ~TcpServer() override { close_all(); }
+}  // namespace
 
-  Status start(asio::io_context& loop);
-  std::uint16_t port() const override { return port_; }
-  // In the kernel's queue, not refused: a worker of a node that is a little ahead of us comes
-  // early.
-  void hold_newcomers() override { gate_.shut(), listen(false); }
-  void look_for_dead_peers() override {
-    for (const Connection& each : connections_) probe_peer_soon(each.fd.get());
-  }
-  void start_afresh() override;
-  void allow_peers(std::vector<asio::ip::address> addresses) override;
-  Statistics statistics() const override;
-  void adopt(asio::ip::tcp::socket socket, std::string first_bytes) override;
-
- private:
-  struct Connection {
-    UniqueFd fd;
-    std::uint32_t serial = 0;  // tells events of an earlier connection of the same number
-    std::uint32_t events = 0;  // that the poller watches for now
-    bool finished = false;     // the peer sends no more
-    bool unread = false;       // more is there, which the poller has told already
-    bool unsent = false;       // the socket may have room, which the poller has told already
-    bool warned = false;       // of a peer that does not read
-  };
-
-  std::uint64_t tag(Peer peer) const {
-    return std::uint64_t{connections_[peer].serial} << 32 | peer;
-  }
-  void ready(std::span<const epoll_event> events);
-  template <class Work>
-  void guard(Peer peer, Work work);
-  void ready(Peer peer, std::uint32_t events);
-  void accept_some();
-  void accept_later(int error);
-  void listen(bool now);
-  bool welcome(const Endpoint& endpoint);
-  Peer add(UniqueFd fd);
-  void read(Peer peer, bool to_the_end);
-  bool read_some(Peer peer, std::size_t& size);
-  void flush_touched();
-  void flush(Peer peer);
-  bool send_some(Peer peer);
-  void drained(Peer peer);
-  void watch(Peer peer);
-  void cut_off(Peer peer);
-  void close(Peer peer);
-  void close_all();
-
-  UniqueFd listener_;
-  std::uint16_t port_;
-  Settings settings_;
-  Gate gate_;
-  asio::steady_timer pause_;
-  Lifetime lifetime_;
-  std::unique_ptr<Poller> poller_;
-  std::unique_ptr<Exchange> exchange_ =
-      std::make_unique<Exchange>(settings_.on_join, settings_.on_change);
-  std::vector<Connection> connections_;  // by Peer
-  std::vector<Peer> touched_;
-  std::unique_ptr<char[]> buffer_ = std::make_unique_for_overwrite<char[]>(kReadSize);
-  RateLimitedLog limited_{"store"};
-  Statistics statistics_;
-  std::uint64_t earlier_requests_ = 0;
-};
-
-Status TcpServer::start(asio::io_context& loop) {
-  auto poller = Poller::make(loop, [this](auto events) { ready(events); });
-  if (!poller) return std::unexpected(poller.error());
-  poller_ = std::move(*poller);
-  return poller_->add(listener_.get(), gate_.is_shut() ? 0u : EPOLLIN, kListenerTag);
+Server::Server(asio::io_context& loop, UniqueFd listener, Settings settings)
+    : listener_(std::move(listener)),
+      port_(net::bound_to(listener_.get()).port()),
+      settings_(std::move(settings)),
+      shut_(settings_.awaits_peers),
+      poller_(loop),
+      pause_(loop),
+      buffer_(std::make_unique_for_overwrite<char[]>(kReadSize)) {
+  start_exchange();
 }
 
-void TcpServer::ready(std::span<const epoll_event> events) {
-  for (const auto& event : events) {
-    const auto peer = static_cast<Peer>(event.data.u64);
-    if (event.data.u64 == kListenerTag) {
-      // This event may be from before the gate was shut.
-      if (!gate_.is_shut()) accept_some();
-      continue;
+Server::~Server() {
+  close_all();
+}
+
+void Server::start_exchange() {
+  exchange_ = std::make_unique<Exchange>(settings_.on_join, settings_.on_change);
+}
+
+Status Server::start() {
+  // An epoll set is itself readable when one of its members is ready (epoll(7)): the loop watches
+  // one descriptor, however many workers are connected.
+  const int fd = ::epoll_create1(EPOLL_CLOEXEC);
+  if (fd < 0) return std::unexpected(errno_error(Code::Store, "cannot make an epoll set", errno));
+  poller_.assign(fd);
+  await_events();
+  return poll_for(EPOLL_CTL_ADD, listener_.get(), shut_ ? 0u : EPOLLIN, kListenerTag);
+}
+
+/// As epoll_ctl(2). Asked again for the same, it reports what is ready now, although it was before.
+Status Server::poll_for(int operation, int fd, std::uint32_t events, std::uint64_t tag) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = tag;
+  if (::epoll_ctl(poller_.native_handle(), operation, fd, &event) == 0) return {};
+  return std::unexpected(errno_error(Code::Store, "cannot watch a descriptor", errno));
+}
+
+void Server::await_events() {
+  // A completion may already be queued when the server goes.
+  poller_.async_wait(asio::posix::stream_descriptor::wait_read,
+                     [this, alive = lifetime_.token()](const boost::system::error_code& error) {
+                       if (error || !alive) return;
+                       take_events();
+                       await_events();
+                     });
+}
+
+void Server::take_events() {
+  // Enough to serve a crowd in one turn, few enough to let the agent's other work in between.
+  constexpr int kRounds = 4;
+  std::array<epoll_event, 256> events;
+  int count = static_cast<int>(events.size());
+  // Fewer than asked for: these were all.
+  for (int round = 0; round < kRounds && count == static_cast<int>(events.size()); ++round) {
+    count = ::epoll_wait(poller_.native_handle(), events.data(), count, 0);
+    const auto ready_ones = std::max(count, 0);
+    for (const auto& event : std::span(events).first(static_cast<std::size_t>(ready_ones))) {
+      ready(event.data.u64, event.events);
     }
-    // An earlier event of this batch may have closed it, and its number be another's by now.
-    if (!exchange_->is_open(peer) || event.data.u64 != tag(peer)) continue;
-    guard(peer, [&] { ready(peer, event.events); });
+    // Answers go out once all requests of the turn have been read: a peer that waits for several of
+    // them is woken once, and the kernel's two halves of the work each stay in the cache.
+    flush_touched();
   }
-  // Answers go out once all requests of the turn have been read: a peer that waits for several of
-  // them is woken once, and the kernel's two halves of the work each stay in the cache.
-  flush_touched();
+}
+
+void Server::ready(std::uint64_t tag, std::uint32_t events) {
+  // This event may be from before the gate was shut.
+  if (tag == kListenerTag) return shut_ ? void() : accept_some();
+  const auto peer = static_cast<Peer>(tag);
+  // An earlier event of this batch may have closed it, and its number be another's by now.
+  if (!exchange_->is_open(peer) || tag != tag_of(peer)) return;
+  guard(peer, [&] { serve(peer, events); });
 }
 
 /// Runs `work` for a peer, who alone pays for the one thing that throws: lack of memory.
 template <class Work>
-void TcpServer::guard(Peer peer, Work work) {
+void Server::guard(Peer peer, Work work) {
   // A peer that asks for more memory than there is costs its connection, and not the agent.
   try {
     work();
@@ -304,7 +131,7 @@ void TcpServer::guard(Peer peer, Work work) {
   }
 }
 
-void TcpServer::ready(Peer peer, std::uint32_t events) {
+void Server::serve(Peer peer, std::uint32_t events) {
   // First: requests that stalled for want of room were sent before what is unread.
   if ((events & EPOLLOUT) != 0) flush(peer);
   if (!exchange_->is_open(peer)) return;
@@ -313,7 +140,7 @@ void TcpServer::ready(Peer peer, std::uint32_t events) {
   if ((events & (EPOLLIN | kGone)) != 0) read(peer, (events & kGone) != 0);
 }
 
-void TcpServer::accept_some() {
+void Server::accept_some() {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     Endpoint endpoint;
     auto size = static_cast<socklen_t>(endpoint.capacity());
@@ -329,24 +156,36 @@ void TcpServer::accept_some() {
   }
 }
 
-void TcpServer::accept_later(int error) {
+void Server::accept_later(int error) {
   limited_.add("cannot accept a connection at port {}: {}; {} are open, new ones wait", port_,
                std::strerror(error), statistics_.connections);
-  listen(false);
+  take_newcomers(false);
   pause_.expires_after(kAcceptPause);
   // A completion may already be queued when the server goes.
   pause_.async_wait([this, alive = lifetime_.token()](const boost::system::error_code& stopped) {
-    if (!stopped && alive) listen(!gate_.is_shut());
+    if (!stopped && alive) take_newcomers(!shut_);
   });
 }
 
 /// Takes new connections now, or leaves them in the kernel's queue.
-void TcpServer::listen(bool now) {
-  poller_->modify(listener_.get(), now ? EPOLLIN : 0u, kListenerTag);
+void Server::take_newcomers(bool now) {
+  (void)poll_for(EPOLL_CTL_MOD, listener_.get(), now ? EPOLLIN : 0u, kListenerTag);
 }
 
-bool TcpServer::welcome(const Endpoint& endpoint) {
-  if (!gate_.admits(endpoint.address())) {
+void Server::hold_newcomers() {
+  // In the kernel's queue, not refused: a worker of a node that is a little ahead of us comes
+  // early.
+  shut_ = true;
+  early_.clear();
+  take_newcomers(false);
+}
+
+void Server::look_for_dead_peers() {
+  for (const Connection& each : connections_) probe_peer_soon(each.fd.get());
+}
+
+bool Server::welcome(const Endpoint& endpoint) {
+  if (!allowed_.empty() && !allowed_.contains(net::plain(endpoint.address()))) {
     limited_.add("refused {}: no node of this job has that address", show(endpoint));
   } else if (statistics_.connections >= settings_.max_connections) {
     limited_.add("refused {}: {} connections are open, the limit", show(endpoint),
@@ -359,29 +198,32 @@ bool TcpServer::welcome(const Endpoint& endpoint) {
 }
 
 /// Takes the connection in; its number is that of its conversation.
-Peer TcpServer::add(UniqueFd fd) {
+Peer Server::add(UniqueFd fd) {
   const Peer peer = exchange_->open();
   if (peer >= connections_.size()) connections_.resize(peer + 1);
   Connection& connection = connections_[peer];
-  // The number may have been another connection's, whose late events have an older serial (tag()).
+  // The number may have been another connection's, whose late events have an older serial
+  // (tag_of()).
   connection = {.fd = std::move(fd), .serial = connection.serial + 1, .events = EPOLLIN};
   ++statistics_.accepted;
   ++statistics_.connections;
-  if (const auto added = poller_->add(connection.fd.get(), EPOLLIN | kEdge, tag(peer)); !added) {
+  const auto added = poll_for(EPOLL_CTL_ADD, connection.fd.get(), EPOLLIN | kEdge, tag_of(peer));
+  if (!added) {
     limited_.add("closed {}: {}", show_peer(connection.fd.get()), added.error().text);
     close(peer);
   }
   return peer;
 }
 
-void TcpServer::adopt(asio::ip::tcp::socket socket, std::string first_bytes) {
+void Server::adopt(asio::ip::tcp::socket socket, std::string first_bytes) {
   // It was accepted elsewhere, so the kernel's queue cannot hold it any more.
-  if (gate_.is_shut() && gate_.kept() < settings_.max_connections) {
-    return gate_.keep(std::move(socket), std::move(first_bytes));
+  if (shut_ && early_.size() < settings_.max_connections) {
+    early_.emplace_back(std::move(socket), std::move(first_bytes));
+    return;
   }
   boost::system::error_code error;
   const auto endpoint = socket.remote_endpoint(error);
-  if (error || gate_.is_shut() || !welcome(endpoint)) return;
+  if (error || shut_ || !welcome(endpoint)) return;
   socket.non_blocking(true, error);
   socket.set_option(asio::ip::tcp::no_delay(true), error);
   UniqueFd fd(socket.release(error));
@@ -394,7 +236,7 @@ void TcpServer::adopt(asio::ip::tcp::socket socket, std::string first_bytes) {
 
 /// Reads what is there: until a read finds less than it has room for, and to the very end if the
 /// poller knows of one, since it will not tell that again.
-void TcpServer::read(Peer peer, bool to_the_end) {
+void Server::read(Peer peer, bool to_the_end) {
   std::size_t total = 0;
   std::size_t size = kReadSize;
   while (size == kReadSize || to_the_end) {
@@ -410,7 +252,7 @@ void TcpServer::read(Peer peer, bool to_the_end) {
 }
 
 /// One recv(2). False if nothing was there, or the peer is gone.
-bool TcpServer::read_some(Peer peer, std::size_t& size) {
+bool Server::read_some(Peer peer, std::size_t& size) {
   Connection& connection = connections_[peer];
   const auto got = ::recv(connection.fd.get(), buffer_.get(), kReadSize, 0);
   if (got > 0) {
@@ -428,7 +270,7 @@ bool TcpServer::read_some(Peer peer, std::size_t& size) {
   return false;
 }
 
-void TcpServer::flush_touched() {
+void Server::flush_touched() {
   do {  // what goes on now that there is room may wake others
     exchange_->take_touched(touched_);
     for (const Peer peer : touched_) {
@@ -439,7 +281,7 @@ void TcpServer::flush_touched() {
 
 /// Sends what can be sent and runs what waited for that, until the socket is full or nothing is
 /// left.
-void TcpServer::flush(Peer peer) {
+void Server::flush(Peer peer) {
   Conversation& conversation = exchange_->at(peer);
   std::size_t sent = 0;
   while (!conversation.output().empty() && sent < settings_.send_per_turn) {
@@ -464,7 +306,7 @@ void TcpServer::flush(Peer peer) {
 }
 
 /// One send(2). False if the connection is gone; a full socket takes nothing.
-bool TcpServer::send_some(Peer peer) {
+bool Server::send_some(Peer peer) {
   Output& output = exchange_->at(peer).output();
   std::array<iovec, 64> parts;
   const auto used = output.gather(parts);
@@ -484,7 +326,7 @@ bool TcpServer::send_some(Peer peer) {
 }
 
 /// Nothing is left to send: the connection ends if it is to, or listens again.
-void TcpServer::drained(Peer peer) {
+void Server::drained(Peer peer) {
   Connection& connection = connections_[peer];
   const Conversation& conversation = exchange_->at(peer);
   if (conversation.ended()) {
@@ -497,7 +339,7 @@ void TcpServer::drained(Peer peer) {
 }
 
 /// Tells the poller what this connection waits for, if that has changed.
-void TcpServer::watch(Peer peer) {
+void Server::watch(Peer peer) {
   Connection& connection = connections_[peer];
   const Conversation& conversation = exchange_->at(peer);
   const bool reads = !connection.finished && !conversation.ended() && !conversation.stalled();
@@ -509,10 +351,10 @@ void TcpServer::watch(Peer peer) {
   connection.unsent = false;
   connection.events = wanted;
   // Also where nothing differs: epoll_ctl(2) then looks at what is there already.
-  poller_->modify(connection.fd.get(), wanted | kEdge, tag(peer));
+  (void)poll_for(EPOLL_CTL_MOD, connection.fd.get(), wanted | kEdge, tag_of(peer));
 }
 
-void TcpServer::cut_off(Peer peer) {
+void Server::cut_off(Peer peer) {
   limited_.add("closed {}: it does not read its answers, {} bytes have piled up; the limit is {}",
                show_peer(connections_[peer].fd.get()), exchange_->at(peer).output().own_size(),
                settings_.max_backlog);
@@ -520,57 +362,54 @@ void TcpServer::cut_off(Peer peer) {
   close(peer);
 }
 
-void TcpServer::close(Peer peer) {
+void Server::close(Peer peer) {
   Connection& connection = connections_[peer];
   // Before the close: a child between clone and execve has a copy, which would keep the connection
   // in the set (epoll(7)).
-  poller_->remove(connection.fd.get());
+  (void)poll_for(EPOLL_CTL_DEL, connection.fd.get(), 0, 0);
   connection.fd.reset();
   exchange_->close(peer);
   --statistics_.connections;
 }
 
-void TcpServer::close_all() {
+void Server::close_all() {
   for (Peer peer = 0; peer < connections_.size(); ++peer)
     if (exchange_->is_open(peer)) close(peer);
 }
 
-void TcpServer::start_afresh() {
+void Server::start_afresh() {
   close_all();
   // With the keys of the round before, the barriers of the next one would be complete at once.
   earlier_requests_ += exchange_->requests();
   // After the connections, whose close speaks to the old one. They keep their serials, by which a
   // late event of the old round is told from one of the new, whose peers are numbered from 0 again.
-  exchange_ = std::make_unique<Exchange>(settings_.on_join, settings_.on_change);
-  if (settings_.awaits_peers && !gate_.is_shut()) hold_newcomers();
+  start_exchange();
+  if (settings_.awaits_peers && !shut_) hold_newcomers();
 }
 
-void TcpServer::allow_peers(std::vector<asio::ip::address> addresses) {
-  const bool was_shut = gate_.is_shut();
-  // Before those that came early are adopted, which asks the gate.
-  gate_.open(addresses);
-  if (!was_shut) return;
-  listen(true);
-  for (auto& [socket, first_bytes] : gate_.take_early()) {
+void Server::allow_peers(std::vector<asio::ip::address> addresses) {
+  allowed_.clear();
+  for (const auto& address : addresses) allowed_.insert(net::plain(address));
+  if (!std::exchange(shut_, false)) return;
+  take_newcomers(true);
+  for (auto& [socket, first_bytes] : std::exchange(early_, {})) {
     adopt(std::move(socket), std::move(first_bytes));
   }
 }
 
-Server::Statistics TcpServer::statistics() const {
+Server::Statistics Server::statistics() const {
   Statistics now = statistics_;
   now.requests = earlier_requests_ + exchange_->requests();
   now.keys = exchange_->table().size();
   return now;
 }
 
-}  // namespace
-
 Result<std::unique_ptr<Server>> Server::listen(asio::io_context& loop, const std::string& address,
                                                std::uint16_t port, Settings settings) {
   auto listening = open_listening(address, port);
   if (!listening) return std::unexpected(listening.error());
-  auto server = std::make_unique<TcpServer>(loop, std::move(*listening), std::move(settings));
-  if (const auto started = server->start(loop); !started) return std::unexpected(started.error());
+  std::unique_ptr<Server> server(new Server(loop, std::move(*listening), std::move(settings)));
+  if (const auto started = server->start(); !started) return std::unexpected(started.error());
   return server;
 }
 

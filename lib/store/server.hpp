@@ -2,13 +2,22 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "core/lifetime.hpp"
+#include "core/log.hpp"
+#include "core/unique_fd.hpp"
+#include "store/conversation.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace elastrun::store {
@@ -46,26 +55,90 @@ class Server {
   static Result<std::unique_ptr<Server>> listen(boost::asio::io_context& loop,
                                                 const std::string& address, std::uint16_t port,
                                                 Settings settings);
-  virtual ~Server() = default;
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
 
-  virtual std::uint16_t port() const = 0;
+  std::uint16_t port() const { return port_; }
   /// Who comes from now on waits for start_afresh() and allow_peers(); those who are connected are
   /// served as before.
-  virtual void hold_newcomers() = 0;
+  void hold_newcomers();
   /// Closes the connections of machines that are gone without a word within 15 s from now on,
   /// rather than within two minutes. Only for the last round: a machine that is merely frozen for
   /// longer loses its connection, too.
-  virtual void look_for_dead_peers() = 0;
+  void look_for_dead_peers();
   /// A new key space for a new round on the same port: all connections are closed, all keys gone.
   /// Until allow_peers() connections wait, if the settings say so.
-  virtual void start_afresh() = 0;
+  void start_afresh();
   /// Only peers with these addresses are served from now on, all if there are none; others are
   /// closed and logged.
-  virtual void allow_peers(std::vector<boost::asio::ip::address> addresses) = 0;
-  virtual Statistics statistics() const = 0;
+  void allow_peers(std::vector<boost::asio::ip::address> addresses);
+  Statistics statistics() const;
   /// Takes over a connection accepted elsewhere, with the bytes already read from it (a
   /// listener that tells protocols apart by their first bytes).
-  virtual void adopt(boost::asio::ip::tcp::socket socket, std::string first_bytes) = 0;
+  void adopt(boost::asio::ip::tcp::socket socket, std::string first_bytes);
+
+ private:
+  struct Connection {
+    UniqueFd fd;
+    std::uint32_t serial = 0;  // tells events of an earlier connection of the same number
+    std::uint32_t events = 0;  // that the poller watches for now
+    bool finished = false;     // the peer sends no more
+    bool unread = false;       // more is there, which the poller has told already
+    bool unsent = false;       // the socket may have room, which the poller has told already
+    bool warned = false;       // of a peer that does not read
+  };
+
+  Server(boost::asio::io_context& loop, UniqueFd listener, Settings settings);
+  Status start();
+  void start_exchange();
+  std::uint64_t tag_of(Peer peer) const {
+    return std::uint64_t{connections_[peer].serial} << 32 | peer;
+  }
+  Status poll_for(int operation, int fd, std::uint32_t events, std::uint64_t tag);
+  void await_events();
+  void take_events();
+  void ready(std::uint64_t tag, std::uint32_t events);
+  template <class Work>
+  void guard(Peer peer, Work work);
+  void serve(Peer peer, std::uint32_t events);
+  void accept_some();
+  void accept_later(int error);
+  void take_newcomers(bool now);
+  bool welcome(const boost::asio::ip::tcp::endpoint& endpoint);
+  Peer add(UniqueFd fd);
+  void read(Peer peer, bool to_the_end);
+  bool read_some(Peer peer, std::size_t& size);
+  void flush_touched();
+  void flush(Peer peer);
+  bool send_some(Peer peer);
+  void drained(Peer peer);
+  void watch(Peer peer);
+  void cut_off(Peer peer);
+  void close(Peer peer);
+  void close_all();
+
+  UniqueFd listener_;
+  const std::uint16_t port_;
+  const Settings settings_;
+  /// No request is read: a connection may belong to a worker of another node that is a little ahead
+  /// of us, or to a stranger, and which of both is known only once allow_peers() says it.
+  bool shut_;
+  std::set<boost::asio::ip::address> allowed_;  // empty: all
+  /// Came while it was shut, with what was read from it already.
+  std::vector<std::pair<boost::asio::ip::tcp::socket, std::string>> early_;
+  /// An epoll(7) set inside Asio's own: a thousand ready connections cost one turn of the loop and
+  /// not a thousand queued operations, and an idle one costs the kernel's memory alone.
+  boost::asio::posix::stream_descriptor poller_;
+  boost::asio::steady_timer pause_;
+  std::unique_ptr<Exchange> exchange_;
+  std::vector<Connection> connections_;  // by Peer
+  std::vector<Peer> touched_;
+  std::unique_ptr<char[]> buffer_;
+  RateLimitedLog limited_{"store"};
+  Statistics statistics_;
+  std::uint64_t earlier_requests_ = 0;
+  Lifetime lifetime_;
 };
 
 /// The stores of a node, where it has any, for the acceptor of their connections. Borrowed.

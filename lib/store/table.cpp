@@ -30,11 +30,6 @@ void Value::append(std::string_view bytes) {
   std::string().swap(small_);
 }
 
-Table::Table() = default;
-Table::~Table() = default;
-Table::Table(Table&&) noexcept = default;
-Table& Table::operator=(Table&&) noexcept = default;
-
 Table::Slot* Table::find(std::string_view key) const {
   const auto found = slots_.find(key);
   return found == slots_.end() ? nullptr : const_cast<Slot*>(&found->second);

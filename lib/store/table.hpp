@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace elastrun::store {
@@ -64,11 +65,6 @@ struct Notice {
 ///     again.
 class Table {
  public:
-  Table();
-  ~Table();
-  Table(Table&&) noexcept;
-  Table& operator=(Table&&) noexcept;
-
   void set(std::string_view key, std::string_view value);
   /// Nothing for a missing key. The pointer lives until the next call that changes a key.
   const Value* get(std::string_view key) const;
@@ -117,12 +113,65 @@ class Table {
     }
   };
   struct Slot;
-  struct Extra;
   struct Wait;
-  struct Link;
-  struct Interests;
+  using Entry = std::pair<const std::string, Slot>;
+
+  /// One key that one wait still misses: a member of the key's list of waiters, oldest first.
+  struct Link {
+    Link* previous = nullptr;
+    Link* next = nullptr;
+    Entry* entry = nullptr;  // null once the key has come
+    Wait* wait = nullptr;
+  };
+
+  struct Wait {
+    Peer peer = 0;
+    std::size_t missing = 0;
+    std::vector<Link> links;  // reserved once: links point at each other
+  };
+
+  /// The members that few keys have beside a value.
+  struct Extra {
+    struct Arrived {
+      Peer peer = 0;
+      std::int64_t wanted = 0;
+      bool counted = true;  // whether the key's number still includes it
+    };
+    Link* first = nullptr;
+    Link* last = nullptr;
+    std::deque<Value> queue;
+    std::vector<Arrived> arrivals;
+    std::int64_t base = 0;  // the number at which the barrier was last complete
+    std::vector<Peer> watchers;
+
+    bool empty() const {
+      return first == nullptr && queue.empty() && arrivals.empty() && base == 0 && watchers.empty();
+    }
+    void add(Link& link) {
+      link.previous = last;
+      (last != nullptr ? last->next : first) = &link;
+      last = &link;
+    }
+    void remove(Link& link) {
+      (link.previous != nullptr ? link.previous->next : first) = link.next;
+      (link.next != nullptr ? link.next->previous : last) = link.previous;
+    }
+  };
+
+  struct Slot {
+    Value value;
+    bool present = false;
+    std::unique_ptr<Extra> extra;
+  };
+
+  /// A peer's waits and watches, so that cancel() and forget() find them without a search.
+  struct Interests {
+    std::vector<std::unique_ptr<Wait>> waits;
+    std::vector<Entry*> arrivals;
+    std::vector<Entry*> watches;
+    bool empty() const { return waits.empty() && arrivals.empty() && watches.empty(); }
+  };
   using Slots = std::unordered_map<std::string, Slot, Hash, std::equal_to<>>;
-  using Entry = Slots::value_type;
 
   Slot* find(std::string_view key) const;
   Entry& touch(std::string_view key);
@@ -144,64 +193,6 @@ class Table {
   std::size_t values_ = 0;
   std::unordered_map<Peer, std::unique_ptr<Interests>> interests_;
   std::vector<Notice> notices_;
-};
-
-/// What a Table is made of: for table.cpp alone.
-
-/// One key that one wait still misses: a member of the key's list of waiters, oldest first.
-struct Table::Link {
-  Link* previous = nullptr;
-  Link* next = nullptr;
-  Entry* entry = nullptr;  // null once the key has come
-  Wait* wait = nullptr;
-};
-
-struct Table::Wait {
-  Peer peer = 0;
-  std::size_t missing = 0;
-  std::vector<Link> links;  // reserved once: links point at each other
-};
-
-/// The members that few keys have beside a value.
-struct Table::Extra {
-  struct Arrived {
-    Peer peer = 0;
-    std::int64_t wanted = 0;
-    bool counted = true;  // whether the key's number still includes it
-  };
-  Link* first = nullptr;
-  Link* last = nullptr;
-  std::deque<Value> queue;
-  std::vector<Arrived> arrivals;
-  std::int64_t base = 0;  // the number at which the barrier was last complete
-  std::vector<Peer> watchers;
-
-  bool empty() const {
-    return first == nullptr && queue.empty() && arrivals.empty() && base == 0 && watchers.empty();
-  }
-  void add(Link& link) {
-    link.previous = last;
-    (last != nullptr ? last->next : first) = &link;
-    last = &link;
-  }
-  void remove(Link& link) {
-    (link.previous != nullptr ? link.previous->next : first) = link.next;
-    (link.next != nullptr ? link.next->previous : last) = link.previous;
-  }
-};
-
-struct Table::Slot {
-  Value value;
-  bool present = false;
-  std::unique_ptr<Extra> extra;
-};
-
-/// A peer's waits and watches, so that cancel() and forget() find them without a search.
-struct Table::Interests {
-  std::vector<std::unique_ptr<Wait>> waits;
-  std::vector<Entry*> arrivals;
-  std::vector<Entry*> watches;
-  bool empty() const { return waits.empty() && arrivals.empty() && watches.empty(); }
 };
 
 /// Parses like std::stoll, which torch reads counters with: blanks, a sign, digits, no rest.

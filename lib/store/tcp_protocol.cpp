@@ -41,28 +41,26 @@ constexpr std::array kOld = {Query::Set,       Query::CompareSet, Query::Get,
                              Query::Add,       Query::Check,      Query::Wait,
                              Query::CountKeys, Query::Watch,      Query::Delete};
 
-const Shape& shape_of(Query query) {
-  return kShapes[static_cast<std::size_t>(query)];
-}
-
-}  // namespace
-
-QueryInfo query_info(Protocol protocol, std::uint8_t number) {
-  if (protocol == Protocol::Current) {
-    // VALIDATE opens a connection and is nowhere else a request.
-    if (number == 0 || number > static_cast<std::uint8_t>(Query::Barrier)) return {};
-    const auto query = static_cast<Query>(number);
-    return {query, shape_of(query), true};
-  }
-  if (number >= kOld.size()) return {};
-  return {kOld[number], shape_of(kOld[number]), true};
-}
-
-std::uint8_t query_number(Protocol protocol, Query query) {
+std::uint8_t number_of(Protocol protocol, Query query) {
   if (protocol == Protocol::Current) return static_cast<std::uint8_t>(query);
   const auto place = std::find(kOld.begin(), kOld.end(), query);
   assert(place != kOld.end());
   return static_cast<std::uint8_t>(place - kOld.begin());
+}
+
+}  // namespace
+
+const Shape& shape_of(Query query) {
+  return kShapes[static_cast<std::size_t>(query)];
+}
+
+std::optional<Query> query_of(Protocol protocol, std::uint8_t number) {
+  if (protocol == Protocol::Old) {
+    return number < kOld.size() ? std::optional(kOld[number]) : std::nullopt;
+  }
+  // VALIDATE opens a connection and is nowhere else a request.
+  const bool known = number > 0 && number <= static_cast<std::uint8_t>(Query::Barrier);
+  return known ? std::optional(static_cast<Query>(number)) : std::nullopt;
 }
 
 Scanner::Progress Scanner::scan(std::string_view message) {
@@ -71,10 +69,10 @@ Scanner::Progress Scanner::scan(std::string_view message) {
   if (at_ == 0) {
     if (message.empty()) return Progress::More;
     const auto number = static_cast<std::uint8_t>(message.front());
-    const auto info = query_info(protocol_, number);
+    const auto query = query_of(protocol_, number);
     refused_ = number;
-    if (!info.valid) return Progress::UnknownQuery;
-    shape_ = info.shape;
+    if (!query) return Progress::UnknownQuery;
+    shape_ = shape_of(*query);
     at_ = 1;
   }
   while (field_ < shape_.size() && shape_[field_] != Field::None) {
@@ -188,12 +186,11 @@ bool Request::changes() const {
 
 Request read_request(Protocol protocol, std::string_view message,
                      std::vector<std::string_view>& texts) {
-  const auto info = query_info(protocol, static_cast<std::uint8_t>(message.front()));
   Request request;
-  request.query = info.query;
+  request.query = *query_of(protocol, static_cast<std::uint8_t>(message.front()));
   message.remove_prefix(1);
   bool value_read = false;
-  for (const Field field : info.shape) {
+  for (const Field field : shape_of(request.query)) {
     switch (field) {
       case Field::Key:
         request.key = take_text(message);
@@ -228,7 +225,7 @@ void append_text(std::string& out, std::string_view text) {
 }
 
 void append_request(std::string& out, const Request& request, Protocol protocol) {
-  out += static_cast<char>(query_number(protocol, request.query));
+  out += static_cast<char>(number_of(protocol, request.query));
   bool value_written = false;
   for (const Field field : shape_of(request.query)) {
     switch (field) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,14 +50,9 @@ constexpr std::size_t kMaxMessage = 1u << 30;  // ours: what half a message may 
 enum class Field : std::uint8_t { None, Key, Bytes, Number, Nonce, Keys, Pairs };
 using Shape = std::array<Field, 3>;
 
-/// The query of this number, or nothing that has one (`valid` false).
-struct QueryInfo {
-  Query query = Query::Validate;
-  Shape shape{};
-  bool valid = false;
-};
-QueryInfo query_info(Protocol protocol, std::uint8_t number);
-std::uint8_t query_number(Protocol protocol, Query query);
+/// The query of this number; nothing if there is none.
+std::optional<Query> query_of(Protocol protocol, std::uint8_t number);
+const Shape& shape_of(Query query);
 
 /// Finds the end of one request in a buffer that grows, looking at each byte once, and refuses a
 /// length beyond its limit as soon as it is seen. Nothing is allocated here.
@@ -103,11 +99,11 @@ struct Request {
   bool changes() const;
 
   Query query = Query::Validate;
-  std::string_view key;
-  std::string_view value;    // SET, APPEND, QUEUE_PUSH; expected in COMPARE_SET
-  std::string_view desired;  // COMPARE_SET
-  std::int64_t number = 0;   // ADD, BARRIER; the nonce of PING, the magic of VALIDATE
-  std::span<const std::string_view> texts;  // keys of a list; key, value, key, value of MULTI_SET
+  std::string_view key{};
+  std::string_view value{};    // SET, APPEND, QUEUE_PUSH; expected in COMPARE_SET
+  std::string_view desired{};  // COMPARE_SET
+  std::int64_t number = 0;     // ADD, BARRIER; the nonce of PING, the magic of VALIDATE
+  std::span<const std::string_view> texts{};  // keys of a list; key, value, key, value of MULTI_SET
 };
 
 /// Reads a request that a Scanner found complete. `texts` is room for its list, used again and

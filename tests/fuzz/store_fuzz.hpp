@@ -103,8 +103,8 @@ inline void check_script(store::Protocol protocol, const std::string& opening,
   for (; bytes.size() >= 3; bytes.remove_prefix(3)) {
     const auto at = [&](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
     const auto who = static_cast<std::size_t>(at(0) >> 6);
-    const auto info = store::query_info(protocol, at(0) & 31);
-    if (!info.valid) {
+    const auto query = store::query_of(protocol, at(0) & 31);
+    if (!query) {
       peers.leave(who);
       peers.send(who, opening);
       continue;
@@ -112,7 +112,7 @@ inline void check_script(store::Protocol protocol, const std::string& opening,
     const std::string_view texts[] = {kKeys[at(1) & 3], kKeys[at(1) >> 2 & 3],
                                       kKeys[at(1) >> 4 & 3], kKeys[at(1) >> 6]};
     store::Request request;
-    request.query = info.query;
+    request.query = *query;
     request.key = texts[0];
     request.value = kValues[at(2) & 3];
     request.desired = kValues[at(2) >> 2 & 3];

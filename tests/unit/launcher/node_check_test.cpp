@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/restart_check.hpp"
+#include "net/listener.hpp"
 #include "store/listening.hpp"
 
 #include <doctest/doctest.h>
@@ -61,7 +62,8 @@ TEST_CASE(
     "node check: ports that are all in use are a fault, with the process that listens there") {
   const auto held = store::open_listening("127.0.0.1", 0);
   REQUIRE(held.has_value());
-  const rendezvous::StorePlan plan{.bind_address = "127.0.0.1", .ports = {held->port, held->port}};
+  const auto port = net::bound_to(held->get()).port();
+  const rendezvous::StorePlan plan{.bind_address = "127.0.0.1", .ports = {port, port}};
   const auto text = port_fault(plan);
   CHECK(text.contains("the port is in use by process " + std::to_string(::getpid())));
   CheckedNode check([](int) { return false; });
@@ -70,7 +72,7 @@ TEST_CASE(
   CHECK(check.fault({}).empty());
   // Of a long range one is free; an address that is not ours could not be asked.
   CHECK(port_fault({"127.0.0.1", {1, 65535}}).empty());
-  CHECK(port_fault({"192.0.2.1", {held->port, held->port}}).empty());
+  CHECK(port_fault({"192.0.2.1", {port, port}}).empty());
 }
 
 TEST_CASE("node check: a directory that cannot be written to; one that is not there is no fault") {

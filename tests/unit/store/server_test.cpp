@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/server.hpp"
 
+#include "net/listener.hpp"
 #include "store/listening.hpp"
 #include "store/tcp_protocol.hpp"
 #include "support/logged_text.hpp"
@@ -340,8 +341,8 @@ TEST_CASE("server: a client whose machine is gone is noticed within minutes") {
   const auto listening = open_listening("127.0.0.1", 0).value();
   asio::io_context loop;
   asio::ip::tcp::socket client(loop);
-  client.connect({asio::ip::make_address("127.0.0.1"), listening.port});
-  const UniqueFd accepted(::accept4(listening.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  client.connect(net::bound_to(listening.get()));
+  const UniqueFd accepted(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
   REQUIRE(accepted);
   const auto option = [&](int level, int name) {
     int value = 0;

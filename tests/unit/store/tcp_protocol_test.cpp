@@ -21,18 +21,18 @@ static std::vector<Request> all_requests(Protocol protocol) {
   static const Texts kTexts = {"/a", "", "/b", "value"};
   std::vector<Request> requests;
   for (int number = 0; number < 256; ++number) {
-    const auto info = query_info(protocol, static_cast<std::uint8_t>(number));
-    if (!info.valid) continue;
+    const auto query = query_of(protocol, static_cast<std::uint8_t>(number));
+    if (!query) continue;
     Request request;
-    request.query = info.query;
-    for (const Field field : info.shape) {
+    request.query = *query;
+    for (const Field field : shape_of(*query)) {
       if (field == Field::Key) request.key = "/key";
       if (field == Field::Bytes) request.value = "value";
       if (field == Field::Number) request.number = -3;
       if (field == Field::Nonce) request.number = 4242;
       if (field == Field::Keys || field == Field::Pairs) request.texts = kTexts;
     }
-    if (info.query == Query::CompareSet) request.desired = "desired";
+    if (query == Query::CompareSet) request.desired = "desired";
     requests.push_back(request);
   }
   return requests;
