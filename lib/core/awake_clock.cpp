@@ -10,7 +10,7 @@ class AwakeClock::AwakeAlarm final : public Alarm {
   explicit AwakeAlarm(AwakeClock& clock) : clock_(clock) {}
   ~AwakeAlarm() override { disarm(); }
 
-  void arm(TimePoint when, std::function<void()> ring) override {
+  void arm(TimePoint when, Ring ring) override {
     forget();
     clock_.pending_.push_back({this, when, std::move(ring)});
     clock_.expect_next();

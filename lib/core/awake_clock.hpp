@@ -56,7 +56,7 @@ class AwakeClock final : public Clock {
   struct Pending {
     const Alarm* owner;
     TimePoint due;
-    std::function<void()> ring;
+    Alarm::Ring ring;
   };
   void expect_next();
   void look();
@@ -76,7 +76,7 @@ class PauseTolerantAlarm final : public Alarm {
   PauseTolerantAlarm(Clock& clock, Duration grace)
       : clock_(clock), grace_(grace), alarm_(clock.make_alarm()) {}
 
-  void arm(TimePoint when, std::function<void()> ring) override {
+  void arm(TimePoint when, Ring ring) override {
     const TimePoint due = std::max(when, clock_.now());
     alarm_->arm(due, [this, due, ring = std::move(ring)] {
       const TimePoint now = clock_.now();

@@ -17,9 +17,10 @@ using WallTime = std::chrono::time_point<std::chrono::system_clock, Duration>;
 /// then never runs, not even when its time had already come.
 class Alarm {
  public:
+  using Ring = std::function<void()>;
   virtual ~Alarm() = default;
   /// Runs `ring` once on the loop at `when` (at once, but not inside this call, if that is past).
-  virtual void arm(TimePoint when, std::function<void()> ring) = 0;
+  virtual void arm(TimePoint when, Ring ring) = 0;
   virtual void disarm() = 0;
 };
 

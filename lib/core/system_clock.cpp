@@ -11,7 +11,7 @@ class TimerAlarm final : public Alarm {
   explicit TimerAlarm(const boost::asio::any_io_executor& executor) : timer_(executor) {}
   ~TimerAlarm() override { *generation_ += 1; }
 
-  void arm(TimePoint when, std::function<void()> ring) override {
+  void arm(TimePoint when, Ring ring) override {
     // A completion that is already queued cannot be cancelled any more, so each carries its number.
     const auto mine = ++*generation_;
     timer_.expires_at(when);

@@ -2,25 +2,16 @@
 
 #include "http/http_server.hpp"
 
-#include "core/clock.hpp"
-#include "core/lifetime.hpp"
-#include "core/log.hpp"
-#include "http/request_reader.hpp"
 #include "net/listener.hpp"
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/status.hpp>
 #include <cerrno>
 #include <deque>
 #include <fmt/format.h>
-#include <functional>
 #include <iterator>
-#include <list>
-#include <memory>
-#include <string>
 #include <utility>
 
 namespace elastrun::http {
@@ -56,16 +47,10 @@ void EventFeed::send(std::string bytes) {
 
 /// One connection of a server: reads a request, has it answered, writes the answer, and so on.
 /// Lives as long as an operation is under way, or its server holds it.
-class Connection : public std::enable_shared_from_this<Connection> {
+class Server::Connection : public std::enable_shared_from_this<Connection> {
  public:
-  struct Rules {
-    Server::Settings settings;
-    Server::Handler handler;
-    bool local_names_only = false;
-    std::function<bool()> may_stream{};  // whether there is room for one more stream of events
-  };
-  /// `rules` are the server's, and may go before the connection does, after close().
-  Connection(boost::asio::ip::tcp::socket socket, Clock& clock, const Rules& rules);
+  /// The server may go before the connection does, after close().
+  Connection(boost::asio::ip::tcp::socket socket, const Server& server);
 
   void start();
   /// Answers with 503, and closes.
@@ -98,7 +83,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   boost::asio::ip::tcp::socket socket_;
   Clock& clock_;
-  const Rules* rules_;  // null: closed
+  const Server* server_;  // null: closed
   std::unique_ptr<Alarm> alarm_;
   RequestReader reader_;
   Request request_;  // that is being answered
@@ -156,56 +141,59 @@ std::string chunk_of(std::string_view bytes) {
 
 }  // namespace
 
-Connection::Connection(tcp::socket socket, Clock& clock, const Rules& rules)
-    : socket_(std::move(socket)), clock_(clock), rules_(&rules), alarm_(clock.make_alarm()) {}
+Server::Connection::Connection(tcp::socket socket, const Server& server)
+    : socket_(std::move(socket)),
+      clock_(server.clock_),
+      server_(&server),
+      alarm_(clock_.make_alarm()) {}
 
-void Connection::start() {
-  limit(rules_->settings.head_limit);  // who connects has something to ask
+void Server::Connection::start() {
+  limit(server_->settings_.head_limit);  // who connects has something to ask
   read();
 }
 
-void Connection::refuse() {
+void Server::Connection::refuse() {
   end_with(refusal(503, "too many connections"));
 }
 
-bool Connection::idle() const {
+bool Server::Connection::idle() const {
   return stage_ == Stage::Reading && !reader_.has_part();
 }
 
-bool Connection::unfinished() const {
+bool Server::Connection::unfinished() const {
   return stage_ == Stage::Reading && reader_.has_part();
 }
 
-void Connection::limit(Duration time) {
+void Server::Connection::limit(Duration time) {
   // Weak, because the alarm is ours: held by it, a connection would never end.
   alarm_->arm(clock_.now() + time, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->close();
   });
 }
 
-void Connection::close() {
+void Server::Connection::close() {
   error_code ignored;
   socket_.close(ignored);
   alarm_->disarm();
   // What has completed already is queued with success and cannot be cancelled: each completion
-  // looks here first. The rules are the server's, which may go after this.
-  rules_ = nullptr;
+  // looks here first. The server may go after this.
+  server_ = nullptr;
 }
 
-void Connection::read() {
+void Server::Connection::read() {
   stage_ = Stage::Reading;
   socket_.async_read_some(boost::asio::buffer(input_),
                           [self = shared_from_this()](error_code error, std::size_t size) {
-                            if (self->rules_ == nullptr) return;
+                            if (self->server_ == nullptr) return;
                             if (error) return self->close();
                             // The limit is for the whole request: a byte now and then wins no time.
-                            if (self->idle()) self->limit(self->rules_->settings.head_limit);
+                            if (self->idle()) self->limit(self->server_->settings_.head_limit);
                             self->reader_.add({self->input_.data(), size});
                             self->digest();
                           });
 }
 
-void Connection::digest() {
+void Server::Connection::digest() {
   auto next = reader_.next();
   if (!next) return read();
   stage_ = Stage::Answering;
@@ -214,26 +202,26 @@ void Connection::digest() {
   answer(request_);
 }
 
-void Connection::answer(const Request& request) {
+void Server::Connection::answer(const Request& request) {
   // A page in a browser on this machine can have a name of its server lead to 127.0.0.1 (DNS
   // rebinding), and would then read the answers as those of the site it came from. The Host header
   // is the one sign of it: it holds the name.
-  if (rules_->local_names_only && !is_local_host(request.host)) {
+  if (server_->local_names_only_ && !is_local_host(request.host)) {
     return end_with(refusal(403, "this address answers requests for localhost only"));
   }
   alarm_->disarm();  // it is the handler's time now
-  rules_->handler(request, [weak = weak_from_this(), given = false](Answer answer) mutable {
+  server_->handler_(request, [weak = weak_from_this(), given = false](Answer answer) mutable {
     const auto self = weak.lock();
     // A second answer to one request would be taken for the answer to the next.
-    if (given || !self || self->rules_ == nullptr) return;
+    if (given || !self || self->server_ == nullptr) return;
     given = true;
     self->send(std::move(answer));
   });
 }
 
-void Connection::send(Answer answer) {
+void Server::Connection::send(Answer answer) {
   if (answer.feed && !request_.head) {
-    if (!rules_->may_stream()) return end_with(refusal(503, "too many streams of events"));
+    if (!server_->may_stream()) return end_with(refusal(503, "too many streams of events"));
     return stream(std::move(answer));
   }
   stage_ = Stage::Writing;
@@ -242,33 +230,33 @@ void Connection::send(Answer answer) {
   write(std::move(bytes));
 }
 
-void Connection::end_with(Answer answer) {
+void Server::Connection::end_with(Answer answer) {
   request_.keep_alive = false;
   send(std::move(answer));
 }
 
-void Connection::write(std::string bytes) {
+void Server::Connection::write(std::string bytes) {
   output_ = std::move(bytes);
-  limit(rules_->settings.write_limit);
+  limit(server_->settings_.write_limit);
   boost::asio::async_write(socket_, boost::asio::buffer(output_),
                            [self = shared_from_this()](error_code error, std::size_t) {
-                             if (self->rules_ == nullptr) return;
+                             if (self->server_ == nullptr) return;
                              error ? self->close() : self->written();
                            });
 }
 
-void Connection::written() {
+void Server::Connection::written() {
   output_ = {};
   if (stage_ == Stage::Streaming) return write_next();
   if (!request_.keep_alive) return linger();
   // The next request may be here already, or a part of it (pipelining; RFC 9112, 9.3.2).
-  limit(reader_.has_part() ? rules_->settings.head_limit : rules_->settings.idle_limit);
+  limit(reader_.has_part() ? server_->settings_.head_limit : server_->settings_.idle_limit);
   digest();
 }
 
 /// Lets the other side read the answer: what it has sent and we have not read would make the
 /// kernel reset the connection, and the answer may be lost with it.
-void Connection::linger() {
+void Server::Connection::linger() {
   stage_ = Stage::Ending;
   error_code ignored;
   // Before the reads: a client that waits for the end of the connection gets it now, and closes.
@@ -278,15 +266,15 @@ void Connection::linger() {
 }
 
 /// Reads and drops what comes, until the other side closes.
-void Connection::watch_end() {
+void Server::Connection::watch_end() {
   socket_.async_read_some(boost::asio::buffer(input_),
                           [self = shared_from_this()](error_code error, std::size_t) {
-                            if (self->rules_ == nullptr) return;
+                            if (self->server_ == nullptr) return;
                             error ? self->close() : self->watch_end();
                           });
 }
 
-void Connection::stream(Answer answer) {
+void Server::Connection::stream(Answer answer) {
   stage_ = Stage::Streaming;
   // Never kept alive: a stream ends with its connection.
   auto bytes = head_of(answer, request_, false, !request_.old);
@@ -299,8 +287,8 @@ void Connection::stream(Answer answer) {
   write(std::move(bytes));
 }
 
-bool Connection::push(const std::shared_ptr<const std::string>& bytes) {
-  if (rules_ == nullptr) return false;
+bool Server::Connection::push(const std::shared_ptr<const std::string>& bytes) {
+  if (server_ == nullptr) return false;
   if (!bytes) return true;
   // Counted before the limit is looked at: a reader that is slow costs memory of the agent, and is
   // cut off rather than waited for. A browser's EventSource connects again.
@@ -315,7 +303,7 @@ bool Connection::push(const std::shared_ptr<const std::string>& bytes) {
   return true;
 }
 
-void Connection::write_next() {
+void Server::Connection::write_next() {
   if (events_.empty()) return alarm_->disarm();
   const auto bytes = std::move(events_.front());
   events_.pop_front();
@@ -323,117 +311,100 @@ void Connection::write_next() {
   write(request_.old ? *bytes : chunk_of(*bytes));
 }
 
-namespace {
+Server::Server(boost::asio::io_context& loop, Clock& clock, Settings settings, Handler handler)
+    : clock_(clock),
+      settings_(std::move(settings)),
+      handler_(std::move(handler)),
+      at_(settings_.at),
+      // A server that others may reach is asked for by names that we do not know.
+      local_names_only_(net::parse_address(at_.host).is_loopback()),
+      acceptor_(loop),
+      relief_(clock.make_alarm()) {}
 
-class PortServer final : public Server {
- public:
-  PortServer(boost::asio::io_context& loop, Clock& clock, Connection::Rules rules)
-      : clock_(clock),
-        rules_(std::move(rules)),
-        at_(rules_.settings.at),
-        acceptor_(loop),
-        relief_(clock.make_alarm()) {}
-  ~PortServer() override {
-    lifetime_.end();
-    // Operations under way hold their connection, which would use our rules and clock when we are
-    // gone.
-    for (const auto& connection : connections_) connection->close();
-  }
-
-  Status open() {
-    constexpr int kBacklog = tcp::acceptor::max_listen_connections;
-    auto opened = net::listen_at(acceptor_, at_.host, at_.port, kBacklog);
-    if (!opened) return opened;
-    at_.port = acceptor_.local_endpoint().port();
-    // A server that others may reach is asked for by names that we do not know.
-    rules_.local_names_only = net::parse_address(at_.host).is_loopback();
-    rules_.may_stream = [this] {
-      return count(&Connection::streams) < rules_.settings.max_streams;
-    };
-    wait();
-    return {};
-  }
-
-  const net::Endpoint& at() const override { return at_; }
-
- private:
-  void wait() {
-    acceptor_.async_wait(tcp::acceptor::wait_read,
-                         [this, alive = lifetime_.token()](error_code error) {
-                           if (alive && !error) accept();
-                         });
-  }
-
-  void accept() {
-    const int fd = net::accept_now(acceptor_);
-    if (fd >= 0) {
-      serve(fd);
-    } else if (errno != EINTR && errno != ECONNABORTED && errno != EAGAIN) {
-      // Out of descriptors: the connection stays in the backlog. Not woken for it without end.
-      limited_.add("{}", errno_error(Code::Io, "cannot accept a connection", errno).text);
-      return relief_->arm(clock_.now() + std::chrono::seconds(1), [this] { wait(); });
-    }
-    wait();
-  }
-
-  void serve(int fd) {
-    auto socket = net::accepted(acceptor_, fd);
-    if (!socket) return;
-    auto connection = std::make_shared<Connection>(std::move(*socket), clock_, rules_);
-    // Before this one is in the list, or it could be the one that is closed for itself.
-    const bool room = make_room();
-    connections_.push_back(connection);
-    room ? connection->start() : connection->refuse();
-  }
-
-  /// Makes room. Answered connections end soon and do not count, up to a bound of their own.
-  bool make_room() {
-    connections_.remove_if([](const auto& one) { return one->closed(); });
-    const auto most = rules_.settings.max_connections;
-    // A client that never closes keeps its place until linger() gives up; twice as many as may be
-    // served bounds the descriptors that this takes.
-    if (connections_.size() >= 2 * most && !close_oldest(&Connection::ending)) {
-      connections_.front()->close();
-      connections_.pop_front();
-    }
-    if (connections_.size() - count(&Connection::ending) < most) return true;
-    // Idle ones first: they lose nothing. Those with half a request come next, because a client
-    // that opens many and sends a byte to each would keep all others out.
-    return close_oldest(&Connection::idle) || close_oldest(&Connection::unfinished);
-  }
-
-  std::size_t count(bool (Connection::*is_one)() const) const {
-    return static_cast<std::size_t>(std::ranges::count_if(
-        connections_, [&](const auto& connection) { return ((*connection).*is_one)(); }));
-  }
-
-  bool close_oldest(bool (Connection::*is_one)() const) {
-    const auto found = std::ranges::find_if(
-        connections_, [&](const auto& connection) { return ((*connection).*is_one)(); });
-    if (found == connections_.end()) return false;
-    (*found)->close();
-    connections_.erase(found);
-    return true;
-  }
-
-  Clock& clock_;
-  Connection::Rules rules_;
-  net::Endpoint at_;
-  tcp::acceptor acceptor_;
-  std::list<std::shared_ptr<Connection>> connections_;  // the oldest first
-  std::unique_ptr<Alarm> relief_;
-  RateLimitedLog limited_{"http"};
-  Lifetime lifetime_;  // completions may be queued when we go
-};
-
-}  // namespace
+Server::~Server() {
+  lifetime_.end();
+  // Operations under way hold their connection, which would use our settings and clock when we are
+  // gone.
+  for (const auto& connection : connections_) connection->close();
+}
 
 Result<std::unique_ptr<Server>> Server::open(boost::asio::io_context& loop, Clock& clock,
                                              Settings settings, Handler handler) {
-  Connection::Rules rules{std::move(settings), std::move(handler)};
-  auto server = std::make_unique<PortServer>(loop, clock, std::move(rules));
-  if (auto opened = server->open(); !opened) return std::unexpected(opened.error());
+  std::unique_ptr<Server> server(new Server(loop, clock, std::move(settings), std::move(handler)));
+  if (auto opened = server->listen(); !opened) return std::unexpected(opened.error());
   return server;
+}
+
+bool Server::may_stream() const {
+  return count(&Connection::streams) < settings_.max_streams;
+}
+
+Status Server::listen() {
+  constexpr int kBacklog = tcp::acceptor::max_listen_connections;
+  auto opened = net::listen_at(acceptor_, at_.host, at_.port, kBacklog);
+  if (!opened) return opened;
+  at_.port = acceptor_.local_endpoint().port();
+  wait();
+  return {};
+}
+
+void Server::wait() {
+  acceptor_.async_wait(tcp::acceptor::wait_read,
+                       [this, alive = lifetime_.token()](error_code error) {
+                         if (alive && !error) accept();
+                       });
+}
+
+void Server::accept() {
+  const int fd = net::accept_now(acceptor_);
+  if (fd >= 0) {
+    serve(fd);
+  } else if (errno != EINTR && errno != ECONNABORTED && errno != EAGAIN) {
+    // Out of descriptors: the connection stays in the backlog. Not woken for it without end.
+    limited_.add("{}", errno_error(Code::Io, "cannot accept a connection", errno).text);
+    return relief_->arm(clock_.now() + std::chrono::seconds(1), [this] { wait(); });
+  }
+  wait();
+}
+
+void Server::serve(int fd) {
+  auto socket = net::accepted(acceptor_, fd);
+  if (!socket) return;
+  auto connection = std::make_shared<Connection>(std::move(*socket), *this);
+  // Before this one is in the list, or it could be the one that is closed for itself.
+  const bool room = make_room();
+  connections_.push_back(connection);
+  room ? connection->start() : connection->refuse();
+}
+
+/// Makes room. Answered connections end soon and do not count, up to a bound of their own.
+bool Server::make_room() {
+  connections_.remove_if([](const auto& one) { return one->closed(); });
+  const auto most = settings_.max_connections;
+  // A client that never closes keeps its place until linger() gives up; twice as many as may be
+  // served bounds the descriptors that this takes.
+  if (connections_.size() >= 2 * most && !close_oldest(&Connection::ending)) {
+    connections_.front()->close();
+    connections_.pop_front();
+  }
+  if (connections_.size() - count(&Connection::ending) < most) return true;
+  // Idle ones first: they lose nothing. Those with half a request come next, because a client
+  // that opens many and sends a byte to each would keep all others out.
+  return close_oldest(&Connection::idle) || close_oldest(&Connection::unfinished);
+}
+
+std::size_t Server::count(bool (Connection::*is_one)() const) const {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      connections_, [&](const auto& connection) { return ((*connection).*is_one)(); }));
+}
+
+bool Server::close_oldest(bool (Connection::*is_one)() const) {
+  const auto found = std::ranges::find_if(
+      connections_, [&](const auto& connection) { return ((*connection).*is_one)(); });
+  if (found == connections_.end()) return false;
+  (*found)->close();
+  connections_.erase(found);
+  return true;
 }
 
 }  // namespace elastrun::http

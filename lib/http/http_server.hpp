@@ -3,11 +3,15 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/lifetime.hpp"
+#include "core/log.hpp"
 #include "http/request_reader.hpp"
 #include "net/endpoint.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -79,9 +83,34 @@ class Server {
   /// (is_local_host). `handler` is called on the loop. Fails with Io.
   static Result<std::unique_ptr<Server>> open(boost::asio::io_context& loop, Clock& clock,
                                               Settings settings, Handler handler);
-  virtual ~Server() = default;
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
   /// With the port that was chosen.
-  virtual const net::Endpoint& at() const = 0;
+  const net::Endpoint& at() const { return at_; }
+
+ private:
+  class Connection;
+  Server(boost::asio::io_context& loop, Clock& clock, Settings settings, Handler handler);
+  Status listen();
+  void wait();
+  void accept();
+  void serve(int fd);
+  bool make_room();
+  bool may_stream() const;
+  std::size_t count(bool (Connection::*is_one)() const) const;
+  bool close_oldest(bool (Connection::*is_one)() const);
+
+  Clock& clock_;
+  const Settings settings_;
+  const Handler handler_;
+  net::Endpoint at_;
+  const bool local_names_only_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  std::list<std::shared_ptr<Connection>> connections_;  // the oldest first
+  std::unique_ptr<Alarm> relief_;
+  RateLimitedLog limited_{"http"};
+  Lifetime lifetime_;  // completions may be queued when we go
 };
 
 }  // namespace elastrun::http

@@ -62,12 +62,12 @@ class Child {
 /// Starts children. PosixLauncher is the real one; tests have a fake.
 class Launcher {
  public:
+  using OnExit = std::function<void(const Exit&)>;
   virtual ~Launcher() = default;
   /// Starts one child; `on_exit` runs once on the loop when it has ended, never inside this call
   /// and never after the Child was destroyed. Fails with Spawn: program not found, not executable,
   /// no descriptor or memory left, environment too large; then nothing was left behind.
-  virtual Result<std::unique_ptr<Child>> start(const LaunchRequest& request,
-                                               std::function<void(const Exit&)> on_exit) = 0;
+  virtual Result<std::unique_ptr<Child>> start(const LaunchRequest& request, OnExit on_exit) = 0;
 };
 
 }  // namespace elastrun::process

@@ -130,7 +130,7 @@ class PosixChild final : public Child {
 
   void arm_death_signal() { death_signal_.arm(pid_); }
 
-  Status watch(std::function<void(const Exit&)> on_exit) {
+  Status watch(Launcher::OnExit on_exit) {
     boost::system::error_code error;
     watch_.assign(pidfd_.get(), error);
     if (error) return fail(Code::Spawn, "cannot watch the child: " + error.message());
@@ -241,7 +241,7 @@ class PosixChild final : public Child {
   // Changes while running. The flag is shared with a completion that may already be queued.
   GroupDeathSignal death_signal_;
   boost::asio::posix::stream_descriptor watch_;
-  std::function<void(const Exit&)> on_exit_;
+  Launcher::OnExit on_exit_;
   bool ended_ = false, out_of_reach_ = false;
   TimePoint killed_at_{};
   std::unique_ptr<Alarm> tracer_alarm_;
@@ -255,8 +255,7 @@ PosixLauncher::PosixLauncher(boost::asio::io_context& io, Clock& clock)
   ::signal(SIGCHLD, SIG_DFL);
 }
 
-Result<std::unique_ptr<Child>> PosixLauncher::start(const LaunchRequest& request,
-                                                    std::function<void(const Exit&)> on_exit) {
+Result<std::unique_ptr<Child>> PosixLauncher::start(const LaunchRequest& request, OnExit on_exit) {
   auto spawned = begin(request);
   if (!spawned) return std::unexpected(spawned.error());
   auto child = std::make_unique<PosixChild>(io_, clock_, std::move(*spawned), family_);

@@ -50,8 +50,7 @@ class PosixLauncher final : public Launcher {
  public:
   /// `io` and `clock` must outlive the launcher and its children; the children may outlive it.
   PosixLauncher(boost::asio::io_context& io, Clock& clock);
-  Result<std::unique_ptr<Child>> start(const LaunchRequest& request,
-                                       std::function<void(const Exit&)> on_exit) override;
+  Result<std::unique_ptr<Child>> start(const LaunchRequest& request, OnExit on_exit) override;
   /// The children whose Child still exists, also those that have ended: what a sweep must leave.
   std::vector<pid_t> children() const;
   /// True if one of them has not been seen to end.

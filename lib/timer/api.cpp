@@ -109,16 +109,11 @@ void LocalTimerServer::register_timers(const std::vector<TimerRequest>& requests
   }
 }
 
-void LocalTimerServer::clear_timers(const std::set<std::int64_t>& worker_ids) {
-  std::erase_if(timers_, [&](const auto& timer) { return worker_ids.contains(timer.first.first); });
-}
-
-TimerServer::Expired LocalTimerServer::get_expired_timers(double deadline) const {
-  Expired expired;
-  for (const auto& [key, timer] : timers_) {  // in the order of workers
-    if (timer.expiration_time > deadline) continue;
-    if (expired.empty() || expired.back().first != key.first) expired.push_back({key.first, {}});
-    expired.back().second.push_back(timer);
+std::map<std::int64_t, std::vector<TimerRequest>> LocalTimerServer::expired_at(
+    double deadline) const {
+  std::map<std::int64_t, std::vector<TimerRequest>> expired;
+  for (const auto& [key, timer] : timers_) {
+    if (timer.expiration_time <= deadline) expired[key.first].push_back(timer);
   }
   return expired;
 }
@@ -190,24 +185,24 @@ std::string scopes_of(const std::vector<TimerRequest>& timers) {
 
 }  // namespace
 
-TimerServer::TimerServer(RequestQueue& queue, Clock& clock, Duration max_interval)
+LocalTimerServer::LocalTimerServer(LocalQueue& queue, Clock& clock, Duration max_interval)
     : queue_(queue), clock_(clock), max_interval_(max_interval), alarm_(clock.make_alarm()) {}
 
-void TimerServer::start() {
+void LocalTimerServer::start() {
   alarm_->arm(clock_.now() + max_interval_, [this] {
     start();  // first: a pass may stop it
     run_watchdog();
   });
 }
 
-void TimerServer::stop() {
+void LocalTimerServer::stop() {
   alarm_->disarm();
 }
 
-void TimerServer::run_watchdog() {
+void LocalTimerServer::run_watchdog() {
   register_timers(queue_.get(std::max<std::size_t>(1, queue_.size()), Duration::zero()));
-  std::set<std::int64_t> reaped;
-  for (const auto& [worker, timers] : get_expired_timers(to_seconds(clock_.wall()))) {
+  std::vector<std::int64_t> reaped;
+  for (const auto& [worker, timers] : expired_at(to_seconds(clock_.wall()))) {
     log::info(kArea, "Reaping worker_id=[{}]. Expired timers: {}", worker, scopes_of(timers));
     bool done = true;
     try {
@@ -217,14 +212,16 @@ void TimerServer::run_watchdog() {
     }
     if (done) {
       log::info(kArea, "Successfully reaped worker=[{}]", worker);
-      reaped.insert(worker);
+      reaped.push_back(worker);
     } else {
       log::error(kArea, "Error reaping worker=[{}]. Will retry on next watchdog.", worker);
     }
   }
   // After the pass, and only of those that ended: the timers of others are what the next pass tries
   // again by.
-  clear_timers(reaped);
+  std::erase_if(timers_, [&](const auto& timer) {
+    return std::ranges::find(reaped, timer.first.first) != reaped.end();
+  });
 }
 
 }  // namespace elastrun::timer

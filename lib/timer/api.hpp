@@ -9,7 +9,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <set>
 #include <source_location>
 #include <string>
 #include <utility>
@@ -33,46 +32,6 @@ class TimerClient {
   virtual ~TimerClient() = default;
   virtual void acquire(const std::string& scope_id, double expiration_time) = 0;
   virtual void release(const std::string& scope_id) = 0;
-};
-
-class RequestQueue {
- public:
-  virtual ~RequestQueue() = default;
-  /// How many requests wait. Only get() makes them less.
-  virtual std::size_t size() = 0;
-  /// Up to `size` requests, in order; waits no longer than `timeout` for them.
-  virtual std::vector<TimerRequest> get(std::size_t size, Duration timeout) = 0;
-};
-
-/// Reaps workers whose timers have expired. Each pass takes what the queue holds, without waiting.
-class TimerServer {
- public:
-  /// `queue` and `clock` must outlive it. A pass each `max_interval`, on the clock's loop.
-  TimerServer(RequestQueue& queue, Clock& clock, Duration max_interval);
-  virtual ~TimerServer() = default;
-  TimerServer(const TimerServer&) = delete;
-  TimerServer& operator=(const TimerServer&) = delete;
-
-  void start();
-  void stop();
-  /// One pass: registers, reaps, and clears the timers of those reaped. A worker that cannot be
-  /// reaped keeps its timers: the next pass tries again.
-  void run_watchdog();
-
- protected:
-  using Expired = std::vector<std::pair<std::int64_t, std::vector<TimerRequest>>>;  // by worker
-  virtual void register_timers(const std::vector<TimerRequest>& requests) = 0;
-  virtual void clear_timers(const std::set<std::int64_t>& worker_ids) = 0;
-  /// Returns the timers whose expiration time is not after `deadline`.
-  virtual Expired get_expired_timers(double deadline) const = 0;
-  /// False: try again. An exception counts as true.
-  virtual bool reap_worker(std::int64_t worker_id) = 0;
-
- private:
-  RequestQueue& queue_;
-  Clock& clock_;
-  const Duration max_interval_;
-  std::unique_ptr<Alarm> alarm_;
 };
 
 /// configure() and expires() of torch.distributed.elastic.timer, for clients of any kind. Below the
@@ -100,11 +59,13 @@ class Expires {
 };
 
 /// A queue between a process and the workers that it forks: make it before them.
-class LocalQueue final : public RequestQueue {
+class LocalQueue {
  public:
   LocalQueue();
-  std::size_t size() override;
-  std::vector<TimerRequest> get(std::size_t size, Duration timeout) override;
+  /// How many requests wait. Only get() makes them less.
+  std::size_t size();
+  /// Up to `size` requests, in order; waits no longer than `timeout` for them.
+  std::vector<TimerRequest> get(std::size_t size, Duration timeout);
   /// Never waits: false if the queue is full, or has lost its reader.
   bool put(const TimerRequest& request);
 
@@ -127,21 +88,36 @@ class LocalTimerClient final : public TimerClient {
   LocalQueue& queue_;
 };
 
-/// Kills workers on this machine, by SIGKILL; a pid that is gone counts as reaped.
-class LocalTimerServer : public TimerServer {
+/// Reaps workers on this machine whose timers have expired: kills them by SIGKILL; a pid that is
+/// gone counts as reaped. Each pass takes what the queue holds, without waiting. Servers of other
+/// kinds override how requests are kept and workers end.
+class LocalTimerServer {
  public:
+  /// `queue` and `clock` must outlive it. A pass each `max_interval`, on the clock's loop.
   LocalTimerServer(LocalQueue& queue, Clock& clock,
-                   Duration max_interval = std::chrono::seconds(60))
-      : TimerServer(queue, clock, max_interval) {}
+                   Duration max_interval = std::chrono::seconds(60));
+  virtual ~LocalTimerServer() = default;
+  LocalTimerServer(const LocalTimerServer&) = delete;
+  LocalTimerServer& operator=(const LocalTimerServer&) = delete;
+  void start();
+  void stop();
+  /// One pass: registers, reaps, and clears the timers of those reaped. A worker that cannot be
+  /// reaped keeps its timers: the next pass tries again.
+  void run_watchdog();
   std::size_t timers() const { return timers_.size(); }
 
  protected:
-  void register_timers(const std::vector<TimerRequest>& requests) override;
-  void clear_timers(const std::set<std::int64_t>& worker_ids) override;
-  Expired get_expired_timers(double deadline) const override;
-  bool reap_worker(std::int64_t worker_id) override;
+  virtual void register_timers(const std::vector<TimerRequest>& requests);
+  /// False: try again. An exception counts as true.
+  virtual bool reap_worker(std::int64_t worker_id);
 
  private:
+  std::map<std::int64_t, std::vector<TimerRequest>> expired_at(double deadline) const;
+
+  LocalQueue& queue_;
+  Clock& clock_;
+  const Duration max_interval_;
+  std::unique_ptr<Alarm> alarm_;
   std::map<std::pair<std::int64_t, std::string>, TimerRequest> timers_;
 };
 

@@ -2,21 +2,15 @@
 #include "workers/channel.hpp"
 
 #include "core/file_io.hpp"
-#include "core/lifetime.hpp"
-#include "core/log.hpp"
 #include "core/text.hpp"
-#include "core/unique_fd.hpp"
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <list>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -40,22 +34,6 @@ constexpr int kPacketsToCatchUp = 4096;  // more than the kernel holds of one se
 constexpr std::uint64_t kMostNotTold = 1ull << 40;  // at once: a worker may say anything
 // The kernel takes net.core.somaxconn where that is less (listen(2)).
 constexpr int kBacklog = 256;
-
-/// One connected process.
-struct Connection {
-  Connection(asio::io_context& loop, int fd, Channel::Sender who) : socket(loop, fd), sender(who) {}
-  asio::posix::stream_descriptor socket;
-  Channel::Sender sender;
-  int refused = 0;
-  bool heard = false;  // it has said something with a meaning
-  bool waits = false;  // it has returned, and wants to hear that all have
-  bool asks = false;   // for stacks
-
-  /// The other end reads the end of the connection and goes; only then it is to be forgotten.
-  void let_go() {
-    if (waits) ::shutdown(socket.native_handle(), SHUT_WR);
-  }
-};
 
 std::size_t most_connections() {
   rlimit limit{};
@@ -93,213 +71,208 @@ void send_file(int socket, int file) {
   ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-class UnixChannel final : public Channel {
- public:
-  UnixChannel(asio::io_context& loop, std::unique_ptr<ChannelPlace> place, OnMessage on_message,
-              Workers workers)
-      : loop_(loop),
-        place_(std::move(place)),
-        listener_(loop, place_->socket.release()),
-        pause_(loop),
-        on_message_(std::move(on_message)),
-        workers_(std::move(workers)) {
-    await_connection();
-  }
-  UnixChannel(const UnixChannel&) = delete;
-  UnixChannel& operator=(const UnixChannel&) = delete;
+}  // namespace
 
-  const std::string& path() const override { return place_->path; }
-  std::unique_ptr<ChannelPlace> take_place() override { return std::move(place_); }
-  void release() override {
-    for (Connection& one : connections_) one.let_go();
-  }
-  void release(pid_t process) override {
-    for (Connection& one : connections_) {
-      if (one.sender.process == process) one.let_go();
-    }
-  }
-  void answer(const std::string& text) override {
-    for (Connection& one : connections_) {
-      if (!std::exchange(one.asks, false)) continue;
-      // A file each: of a shared one the first reader would leave the others its end.
-      const UniqueFd file = file_of(text);
-      if (file) send_file(one.socket.native_handle(), file.get());
-      // By this the one that asked sees that nothing follows, and our wait on it that it is to be
-      // forgotten.
-      ::shutdown(one.socket.native_handle(), SHUT_RDWR);
-    }
-  }
-  /// Peers that have hung up, or are to be cut off, are seen by the wait on them.
-  void catch_up() override {
-    accept_all();
-    for (Connection& one : connections_) read_packets(one, kPacketsToCatchUp);
-  }
-  Statistics statistics() const override { return statistics_; }
+/// One connected process.
+struct Channel::Connection {
+  Connection(asio::io_context& loop, int fd, Sender who) : socket(loop, fd), sender(who) {}
+  asio::posix::stream_descriptor socket;
+  Sender sender;
+  int refused = 0;
+  bool heard = false;  // it has said something with a meaning
+  bool waits = false;  // it has returned, and wants to hear that all have
+  bool asks = false;   // for stacks
 
- private:
-  // A list, because completions hold iterators, which have to survive the coming and going of
-  // others.
-  using Connections = std::list<Connection>;
-
-  void await_connection() {
-    listener_.async_wait(asio::posix::stream_descriptor::wait_read,
-                         [this, alive = lifetime_.token()](const auto& error) {
-                           if (error || !alive) return;
-                           accept_all() ? await_connection() : await_descriptor();
-                         });
+  /// The other end reads the end of the connection and goes; only then it is to be forgotten.
+  void let_go() {
+    if (waits) ::shutdown(socket.native_handle(), SHUT_WR);
   }
-
-  /// Tried again at once it would fail again, and keep the loop busy.
-  void await_descriptor() {
-    pause_.expires_after(kAcceptPause);
-    pause_.async_wait([this, alive = lifetime_.token()](const auto& error) {
-      if (error || !alive) return;
-      if (!spare_) spare_ = open_spare();
-      await_connection();
-    });
-  }
-
-  /// False without a descriptor left to take or to refuse one with.
-  bool accept_all() {
-    for (int i = 0; i < kPacketsAtOnce; ++i) {
-      UniqueFd fd = accept_one();
-      if (!fd && (errno == EMFILE || errno == ENFILE)) {
-        if (!refuse_one()) return false;
-        continue;
-      }
-      if (!fd) return errno != ENOBUFS && errno != ENOMEM;
-      add(std::move(fd));
-    }
-    return true;
-  }
-
-  UniqueFd accept_one() {
-    return UniqueFd(
-        ::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  }
-
-  /// In the place of the spare descriptor: who connects must not wait for an answer that never
-  /// comes.
-  bool refuse_one() {
-    spare_.reset();
-    const bool refused = static_cast<bool>(accept_one());
-    spare_ = open_spare();
-    if (refused) too_many();
-    return refused && spare_;
-  }
-
-  void add(UniqueFd fd) {
-    ucred peer{};
-    socklen_t size = sizeof peer;
-    // The kernel's word, of the moment of connect(2) (unix(7)): a process cannot claim another pid
-    // or user.
-    const bool known = ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
-    if (known && connections_.size() >= most_) return too_many();
-    if (!known || peer.uid != ::geteuid()) {
-      ++statistics_.refused;
-      return;
-    }
-    ++statistics_.connections;
-    connections_.emplace_front(loop_, fd.release(), Sender{peer.pid});
-    // Now, not with the first packet: short-lived children have often ended before that is read.
-    find_worker(connections_.front().sender);
-    await_packet(connections_.begin());
-  }
-
-  void too_many() {
-    ++statistics_.refused;
-    if (std::exchange(said_too_many_, true)) return;
-    log::warning(
-        "channel",
-        "No more processes of the workers can report: {} are connected, and at most {} may "
-        "be, a quarter of the limit of open files (ulimit -Hn)",
-        connections_.size(), most_);
-  }
-
-  void find_worker(Sender& sender) const {
-    if (sender.worker == 0 && workers_.of) sender.worker = workers_.of(sender.process);
-  }
-
-  void await_packet(Connections::iterator one) {
-    one->socket.async_wait(asio::posix::stream_descriptor::wait_read,
-                           [this, one, alive = lifetime_.token()](const auto& error) {
-                             if (error || !alive) return;
-                             if (read_packets(*one, kPacketsAtOnce)) {
-                               await_packet(one);
-                             } else {
-                               connections_.erase(one);
-                             }
-                           });
-  }
-
-  /// False when the sender has gone or is not to be heard any more.
-  bool read_packets(Connection& one, int most) {
-    std::array<char, kMaxPacket> buffer;
-    for (int i = 0; i < most; ++i) {
-      // With MSG_TRUNC the true length comes back, so an oversized packet is seen as such.
-      const auto got = ::recv(one.socket.native_handle(), buffer.data(), buffer.size(),
-                              MSG_DONTWAIT | MSG_TRUNC);
-      if (got < 0) return errno == EAGAIN || errno == EINTR;
-      if (got == 0) return false;
-      const auto size = static_cast<std::size_t>(got);
-      auto message = size > buffer.size()
-                         ? fail(Code::Protocol, "a message of a worker is longer than 16 KiB")
-                         : parse_message({buffer.data(), size});
-      if (!take(one, std::move(message))) return false;
-    }
-    return true;
-  }
-
-  /// A worker that is understood now and then is not cut off: the end of a timer may be on its way,
-  /// and without it a process that is well would be ended.
-  bool take(Connection& one, Result<Message> message) {
-    if (message) {
-      one.heard = one.heard || !(std::holds_alternative<SentFrom>(*message) ||
-                                 std::holds_alternative<NotTold>(*message));
-      one.waits = one.waits || std::holds_alternative<Returned>(*message);
-      one.asks = one.asks || std::holds_alternative<StacksAsked>(*message);
-      hear(one.sender, std::move(*message));
-      return true;
-    }
-    ++statistics_.refused;
-    // Who has said it counts what was lost, and the log has the first one only.
-    if (one.sender.worker != 0 && workers_.refused) workers_.refused(one.sender.worker);
-    if (++one.refused == 1)
-      limited_.add("Process {}: {}", one.sender.process, message.error().text);
-    return one.heard || one.refused < kMaxRefused;
-  }
-
-  void hear(Sender& sender, Message message) {
-    find_worker(sender);
-    if (const auto* from = std::get_if<SentFrom>(&message)) {
-      // Only where no living process could tell: a worker must not speak for another one.
-      if (sender.worker == 0 && workers_.in) sender.worker = workers_.in(from->directory);
-      return;
-    }
-    if (const auto* lost = std::get_if<NotTold>(&message)) {
-      statistics_.not_told += std::min(lost->count, kMostNotTold);
-      return;
-    }
-    ++statistics_.messages;
-    const bool asks = std::holds_alternative<StacksAsked>(message);
-    if (sender.worker == 0 && !asks) ++statistics_.strange;
-    on_message_(sender, std::move(message));
-  }
-
-  asio::io_context& loop_;
-  std::unique_ptr<ChannelPlace> place_;
-  asio::posix::stream_descriptor listener_;
-  asio::steady_timer pause_;
-  const OnMessage on_message_;
-  const Workers workers_;
-  const std::size_t most_ = most_connections();
-  UniqueFd spare_ = open_spare();  // with which to refuse when descriptors run out
-  bool said_too_many_ = false;
-  RateLimitedLog limited_{"channel"};
-  Connections connections_;
-  Statistics statistics_;
-  Lifetime lifetime_;  // completions may be queued when we go
 };
+
+Channel::Channel(asio::io_context& loop, std::unique_ptr<ChannelPlace> place, OnMessage on_message,
+                 Workers workers)
+    : loop_(loop),
+      place_(std::move(place)),
+      listener_(loop, place_->socket.release()),
+      pause_(loop),
+      on_message_(std::move(on_message)),
+      workers_(std::move(workers)),
+      most_(most_connections()),
+      spare_(open_spare()) {
+  await_connection();
+}
+
+Channel::~Channel() = default;
+
+void Channel::release() {
+  for (Connection& one : connections_) one.let_go();
+}
+void Channel::release(pid_t process) {
+  for (Connection& one : connections_) {
+    if (one.sender.process == process) one.let_go();
+  }
+}
+void Channel::answer(const std::string& text) {
+  for (Connection& one : connections_) {
+    if (!std::exchange(one.asks, false)) continue;
+    // A file each: of a shared one the first reader would leave the others its end.
+    const UniqueFd file = file_of(text);
+    if (file) send_file(one.socket.native_handle(), file.get());
+    // By this the one that asked sees that nothing follows, and our wait on it that it is to be
+    // forgotten.
+    ::shutdown(one.socket.native_handle(), SHUT_RDWR);
+  }
+}
+/// Peers that have hung up, or are to be cut off, are seen by the wait on them.
+void Channel::catch_up() {
+  accept_all();
+  for (Connection& one : connections_) read_packets(one, kPacketsToCatchUp);
+}
+
+void Channel::await_connection() {
+  listener_.async_wait(asio::posix::stream_descriptor::wait_read,
+                       [this, alive = lifetime_.token()](const auto& error) {
+                         if (error || !alive) return;
+                         accept_all() ? await_connection() : await_descriptor();
+                       });
+}
+
+/// Tried again at once it would fail again, and keep the loop busy.
+void Channel::await_descriptor() {
+  pause_.expires_after(kAcceptPause);
+  pause_.async_wait([this, alive = lifetime_.token()](const auto& error) {
+    if (error || !alive) return;
+    if (!spare_) spare_ = open_spare();
+    await_connection();
+  });
+}
+
+/// False without a descriptor left to take or to refuse one with.
+bool Channel::accept_all() {
+  for (int i = 0; i < kPacketsAtOnce; ++i) {
+    UniqueFd fd = accept_one();
+    if (!fd && (errno == EMFILE || errno == ENFILE)) {
+      if (!refuse_one()) return false;
+      continue;
+    }
+    if (!fd) return errno != ENOBUFS && errno != ENOMEM;
+    add(std::move(fd));
+  }
+  return true;
+}
+
+UniqueFd Channel::accept_one() {
+  return UniqueFd(
+      ::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+}
+
+/// In the place of the spare descriptor: who connects must not wait for an answer that never
+/// comes.
+bool Channel::refuse_one() {
+  spare_.reset();
+  const bool refused = static_cast<bool>(accept_one());
+  spare_ = open_spare();
+  if (refused) too_many();
+  return refused && spare_;
+}
+
+void Channel::add(UniqueFd fd) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  // The kernel's word, of the moment of connect(2) (unix(7)): a process cannot claim another pid
+  // or user.
+  const bool known = ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+  if (known && connections_.size() >= most_) return too_many();
+  if (!known || peer.uid != ::geteuid()) {
+    ++statistics_.refused;
+    return;
+  }
+  ++statistics_.connections;
+  connections_.emplace_front(loop_, fd.release(), Sender{peer.pid});
+  // Now, not with the first packet: short-lived children have often ended before that is read.
+  find_worker(connections_.front().sender);
+  await_packet(connections_.begin());
+}
+
+void Channel::too_many() {
+  ++statistics_.refused;
+  if (std::exchange(said_too_many_, true)) return;
+  log::warning("channel",
+               "No more processes of the workers can report: {} are connected, and at most {} may "
+               "be, a quarter of the limit of open files (ulimit -Hn)",
+               connections_.size(), most_);
+}
+
+void Channel::find_worker(Sender& sender) const {
+  if (sender.worker == 0 && workers_.of) sender.worker = workers_.of(sender.process);
+}
+
+void Channel::await_packet(Connections::iterator one) {
+  one->socket.async_wait(asio::posix::stream_descriptor::wait_read,
+                         [this, one, alive = lifetime_.token()](const auto& error) {
+                           if (error || !alive) return;
+                           if (read_packets(*one, kPacketsAtOnce)) {
+                             await_packet(one);
+                           } else {
+                             connections_.erase(one);
+                           }
+                         });
+}
+
+/// False when the sender has gone or is not to be heard any more.
+bool Channel::read_packets(Connection& one, int most) {
+  std::array<char, kMaxPacket> buffer;
+  for (int i = 0; i < most; ++i) {
+    // With MSG_TRUNC the true length comes back, so an oversized packet is seen as such.
+    const auto got =
+        ::recv(one.socket.native_handle(), buffer.data(), buffer.size(), MSG_DONTWAIT | MSG_TRUNC);
+    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    if (got == 0) return false;
+    const auto size = static_cast<std::size_t>(got);
+    auto message = size > buffer.size()
+                       ? fail(Code::Protocol, "a message of a worker is longer than 16 KiB")
+                       : parse_message({buffer.data(), size});
+    if (!take(one, std::move(message))) return false;
+  }
+  return true;
+}
+
+/// A worker that is understood now and then is not cut off: the end of a timer may be on its way,
+/// and without it a process that is well would be ended.
+bool Channel::take(Connection& one, Result<Message> message) {
+  if (message) {
+    one.heard = one.heard || !(std::holds_alternative<SentFrom>(*message) ||
+                               std::holds_alternative<NotTold>(*message));
+    one.waits = one.waits || std::holds_alternative<Returned>(*message);
+    one.asks = one.asks || std::holds_alternative<StacksAsked>(*message);
+    hear(one.sender, std::move(*message));
+    return true;
+  }
+  ++statistics_.refused;
+  // Who has said it counts what was lost, and the log has the first one only.
+  if (one.sender.worker != 0 && workers_.refused) workers_.refused(one.sender.worker);
+  if (++one.refused == 1) limited_.add("Process {}: {}", one.sender.process, message.error().text);
+  return one.heard || one.refused < kMaxRefused;
+}
+
+void Channel::hear(Sender& sender, Message message) {
+  find_worker(sender);
+  if (const auto* from = std::get_if<SentFrom>(&message)) {
+    // Only where no living process could tell: a worker must not speak for another one.
+    if (sender.worker == 0 && workers_.in) sender.worker = workers_.in(from->directory);
+    return;
+  }
+  if (const auto* lost = std::get_if<NotTold>(&message)) {
+    statistics_.not_told += std::min(lost->count, kMostNotTold);
+    return;
+  }
+  ++statistics_.messages;
+  const bool asks = std::holds_alternative<StacksAsked>(message);
+  if (sender.worker == 0 && !asks) ++statistics_.strange;
+  on_message_(sender, std::move(message));
+}
+
+namespace {
 
 Status listen_at(ChannelPlace& place) {
   place.socket.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -370,12 +343,6 @@ MaybePlace ChannelPlace::find(const std::string& folder) {
     if (auto other = listen_below(base)) place = std::move(other);
   }
   return place;
-}
-
-std::unique_ptr<Channel> Channel::open(asio::io_context& loop, std::unique_ptr<ChannelPlace> place,
-                                       OnMessage on_message, Workers workers) {
-  return std::make_unique<UnixChannel>(loop, std::move(place), std::move(on_message),
-                                       std::move(workers));
 }
 
 }  // namespace elastrun::workers

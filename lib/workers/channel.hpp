@@ -2,13 +2,18 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "core/lifetime.hpp"
+#include "core/log.hpp"
 #include "core/unique_fd.hpp"
 #include "files/blocking_calls.hpp"
 #include "workers/message.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <sys/types.h>
@@ -75,23 +80,59 @@ class Channel {
     std::function<void(pid_t worker)> refused;
   };
 
-  static std::unique_ptr<Channel> open(boost::asio::io_context& loop,
-                                       std::unique_ptr<ChannelPlace> place, OnMessage on_message,
-                                       Workers workers = {});
-  virtual ~Channel() = default;
-  virtual const std::string& path() const = 0;
+  /// Listens at `place` from now on.
+  Channel(boost::asio::io_context& loop, std::unique_ptr<ChannelPlace> place, OnMessage on_message,
+          Workers workers = {});
+  ~Channel();
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+  const std::string& path() const { return place_->path; }
   /// For those who end the place elsewhere; then the channel is only to be destroyed.
-  virtual std::unique_ptr<ChannelPlace> take_place() = 0;
+  std::unique_ptr<ChannelPlace> take_place() { return std::move(place_); }
   /// Ends the connections of all who said that they have returned: what they wait for.
-  virtual void release() = 0;
-  /// The same for one process: it belongs to no worker, so nothing else would let it go.
-  virtual void release(pid_t sender) = 0;
+  void release();
+  /// Ends that of one process: it belongs to no worker, so nothing else would let it go.
+  void release(pid_t sender);
   /// Gives the text, in a file in memory, to the processes that have said StacksAsked, and hears
   /// them no more. One that does not read loses it.
-  virtual void answer(const std::string& text) = 0;
-  /// Hears now what has been said: before a worker is judged by what it has not said.
-  virtual void catch_up() = 0;
-  virtual Statistics statistics() const = 0;
+  void answer(const std::string& text);
+  /// Hears now what has been said: before a worker is judged by what it has not said. Peers that
+  /// have hung up, or are to be cut off, are seen by the wait on them.
+  void catch_up();
+  Statistics statistics() const { return statistics_; }
+
+ private:
+  struct Connection;
+  // A list, because completions hold iterators, which have to survive the coming and going of
+  // others.
+  using Connections = std::list<Connection>;
+
+  void await_connection();
+  void await_descriptor();
+  bool accept_all();
+  UniqueFd accept_one();
+  bool refuse_one();
+  void add(UniqueFd fd);
+  void too_many();
+  void find_worker(Sender& sender) const;
+  void await_packet(Connections::iterator one);
+  bool read_packets(Connection& one, int most);
+  bool take(Connection& one, Result<Message> message);
+  void hear(Sender& sender, Message message);
+
+  boost::asio::io_context& loop_;
+  std::unique_ptr<ChannelPlace> place_;
+  boost::asio::posix::stream_descriptor listener_;
+  boost::asio::steady_timer pause_;
+  const OnMessage on_message_;
+  const Workers workers_;
+  const std::size_t most_;
+  UniqueFd spare_;  // with which to refuse when descriptors run out
+  bool said_too_many_ = false;
+  RateLimitedLog limited_{"channel"};
+  Connections connections_;
+  Statistics statistics_;
+  Lifetime lifetime_;  // completions may be queued when we go
 };
 
 }  // namespace elastrun::workers

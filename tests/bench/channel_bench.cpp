@@ -84,7 +84,8 @@ struct Listening {
     };
     workers::Channel::Workers all{
         [](pid_t process) { return process; }, [](const std::string&) { return pid_t{0}; }, {}};
-    channel = workers::Channel::open(loop, std::move(*place), on_message, std::move(all));
+    channel =
+        std::make_unique<workers::Channel>(loop, std::move(*place), on_message, std::move(all));
   }
   /// CPU time of a packet, all of which a process sends as fast as it can.
   double per_packet(std::string_view packet) {

@@ -24,7 +24,7 @@ void WorkerChannel::open(MaybePlace place) {
   }
   if (!place) return log::warning("channel", "Workers cannot report: {}", place.error().text);
   if (const auto& own = (*place)->own_folder; !own.empty()) guardian_.remember_directory(own);
-  channel_ = workers::Channel::open(loop_, std::move(*place), on_message_, workers_);
+  channel_ = std::make_unique<workers::Channel>(loop_, std::move(*place), on_message_, workers_);
 }
 
 void WorkerChannel::look_in(const std::string& folder) {

@@ -34,7 +34,8 @@ Result<std::unique_ptr<Channel>> listen(boost::asio::io_context& loop, const std
                                         Channel::Workers workers = {}) {
   auto place = ChannelPlace::find(folder);
   if (!place) return std::unexpected(place.error());
-  return Channel::open(loop, std::move(*place), std::move(on_message), std::move(workers));
+  return std::make_unique<Channel>(loop, std::move(*place), std::move(on_message),
+                                   std::move(workers));
 }
 
 std::string folder_of(const std::string& path) {
