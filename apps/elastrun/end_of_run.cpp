@@ -190,8 +190,8 @@ void write_report(agent::JobRun& run, const std::string& path, std::string own, 
     Status written;
   };
   auto& console = run.console();
-  const auto put = [path, own = std::move(own), text, out = console.fd(Stream::Out),
-                    err = console.fd(Stream::Err)]() -> Put {
+  const auto put = [path, own = std::move(own), text, out = console.outlet(Stream::Out).fd(),
+                    err = console.outlet(Stream::Err).fd()]() -> Put {
     // Asked on the thread, since stat(2) waits as well for a file system that does not answer.
     if (const auto ours = logs::own_stream(path, out, err)) return {ours, {}};
     return {{}, files::put_file(files::is_written_to(path) ? path : own, text, 0644)};

@@ -17,6 +17,9 @@ namespace elastrun {
 std::vector<std::string> program_candidates(const std::string& name,
                                             std::optional<std::string_view> path);
 
+/// From the current directory, without dots and a slash at its end.
+std::string absolute_path(const std::string& path);
+
 /// Folders for temporary files, absolute, the best first, as Python's tempfile has them: what
 /// TMPDIR, TEMP and TMP name, /tmp, /var/tmp, /usr/tmp, the current directory. None is looked at:
 /// take the first that can be used. `memory`: one to be taken rather than a disk where the user

@@ -16,33 +16,12 @@ namespace {
 constexpr std::size_t kDeepest = 64;
 
 void append_escaped(std::string& out, char32_t point) {
-  switch (point) {
-    case '"':
-      out += "\\\"";
-      return;
-    case '\\':
-      out += "\\\\";
-      return;
-    case '\n':
-      out += "\\n";
-      return;
-    case '\r':
-      out += "\\r";
-      return;
-    case '\t':
-      out += "\\t";
-      return;
-    case '\b':
-      out += "\\b";
-      return;
-    case '\f':
-      out += "\\f";
-      return;
-    default:
-      break;
-  }
+  constexpr std::string_view kSpecial = "\"\\\n\r\t\b\f", kLetters = "\"\\nrtbf";
+  const auto at = point < 0x7F ? kSpecial.find(static_cast<char>(point)) : kSpecial.npos;
   // As json.dumps() of Python, which by default writes ASCII alone.
-  if (point >= 0x20 && point < 0x7F) {
+  if (at != kSpecial.npos) {
+    (out += '\\') += kLetters[at];
+  } else if (point >= 0x20 && point < 0x7F) {
     out += static_cast<char>(point);
   } else if (point < 0x10000) {
     fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned>(point));

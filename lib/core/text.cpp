@@ -183,6 +183,22 @@ std::optional<std::string> without_underscores(std::string_view text) {
   return plain;
 }
 
+bool is_name_start(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+/// The name of a placeholder behind its dollar sign, and how long that is; empty: it is none.
+std::pair<std::string_view, std::size_t> placeholder_in(std::string_view text) {
+  const bool braces = text.starts_with('{');
+  if (braces) text.remove_prefix(1);
+  if (text.empty() || !is_name_start(text.front())) return {};
+  const auto end =
+      std::ranges::find_if_not(text, [](char c) { return is_name_start(c) || is_digit(c); });
+  const auto name = text.substr(0, static_cast<std::size_t>(end - text.begin()));
+  if (braces && !text.substr(name.size()).starts_with('}')) return {};
+  return {name, name.size() + (braces ? 2 : 0)};
+}
+
 char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
@@ -250,6 +266,28 @@ std::string escaped(std::string_view text, std::string_view what) {
   for (const char c : text) {
     if (what.find(c) != std::string_view::npos) out += '\\';
     out += c;
+  }
+  return out;
+}
+
+std::string fill_template(std::string_view text,
+                          std::initializer_list<std::pair<std::string_view, std::string>> values) {
+  std::string out;
+  while (!text.empty()) {
+    const auto plain = text.substr(0, text.find('$'));
+    out += plain;
+    text.remove_prefix(plain.size());
+    if (text.empty()) break;
+    text.remove_prefix(1);
+    const auto [name, size] = placeholder_in(text);
+    const auto known = std::ranges::find(values, name, [](const auto& one) { return one.first; });
+    if (known != values.end()) {
+      out += known->second;
+      text.remove_prefix(size);
+      continue;
+    }
+    out += '$';
+    if (text.starts_with('$')) text.remove_prefix(1);
   }
   return out;
 }

@@ -6,9 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 /// Texts whose bytes come from programs, which may say anything. JSON and people take UTF-8 only.
@@ -38,6 +40,11 @@ bool starts_with_ignoring_case(std::string_view text, std::string_view prefix);
 std::string to_lower(std::string_view text);
 /// With a backslash before each character that is in `what`.
 std::string escaped(std::string_view text, std::string_view what);
+/// Reads `text` like Python's Template.safe_substitute, by which torch fills such texts: `$name`
+/// and
+/// `${name}` become the value of that name, `$$` a dollar sign; every other `$` stays.
+std::string fill_template(std::string_view text,
+                          std::initializer_list<std::pair<std::string_view, std::string>> values);
 /// Makes a stranger's text fit to be shown: at most 500 bytes, no control characters.
 std::string printable(std::string text);
 

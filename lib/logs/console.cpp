@@ -179,10 +179,6 @@ void Console::say_loss(Stream stream) {
                out ? "stdout" : "stderr", why);
 }
 
-void Console::when_clear(Stream stream, std::function<void()> go) {
-  outlet(stream).when_clear(std::move(go));
-}
-
 void Console::set_status(std::string text) {
   if (!can_show_status_ || (text == status_ && drawn_)) return;
   clear();

@@ -45,20 +45,12 @@ class Console {
   bool show_part(Stream stream, const void* owner, std::string_view part);
   /// Names the directory where people find what a lagging console did not show.
   void say_files_are_in(std::string directory) { directory_ = std::move(directory); }
-  /// See Outlet::skip.
-  void skip(Stream stream) { outlet(stream).skip(); }
-  void skip_rest(Stream stream) { outlet(stream).skip_rest(); }
-  Duration time_limit(Stream stream) const { return outlet(stream).time_limit(); }
-  bool skipping(Stream stream) const { return outlet(stream).skipping(); }
   bool idle() const { return out_->idle() && err_->idle(); }
   std::uint64_t written() const { return out_->written() + err_->written(); }
   /// Runs `go` once when all has been written, as soon as the reader takes the last of it.
   void when_idle(std::function<void()> go) { when_idle_ = std::move(go); }
   /// Tells now what was left out, though the reader has not caught up.
   void tell_gaps();
-  bool congested(Stream stream) const { return outlet(stream).congested(); }
-  /// See Outlet::when_clear.
-  void when_clear(Stream stream, std::function<void()> go);
 
   /// The line below everything; empty takes it away. Without a terminal on stderr nothing happens.
   /// It is drawn only where the output before it has ended its line, and never while the terminal
@@ -72,14 +64,13 @@ class Console {
   /// True if stderr takes colours and NO_COLOR does not forbid them (no-color.org).
   bool can_show_colour() const;
 
-  Outlet::Kind kind(Stream stream) const { return outlet(stream).kind(); }
-  bool is_terminal(Stream stream) const { return kind(stream) == Outlet::Kind::Terminal; }
+  bool is_terminal(Stream stream) const { return outlet(stream).kind() == Outlet::Kind::Terminal; }
   /// True if both streams end in the same file, pipe or terminal.
   bool one_place() const { return one_place_; }
   /// Columns of the terminal, 80 if there is none.
   std::size_t width() const;
-  int fd(Stream stream) const { return outlet(stream).fd(); }
-  std::uint64_t lost(Stream stream) const { return outlet(stream).lost(); }
+  /// The end of a stream: for those who read on only while it has room.
+  Outlet& outlet(Stream stream) const { return stream == Stream::Out ? *out_ : *err_; }
 
   /// The last words: takes the status line away and waits outside the loop until all is written,
   /// or the reader has taken nothing for `time_limit`.
@@ -91,7 +82,6 @@ class Console {
     const void* owner = nullptr;  // null: it cannot be continued
     std::string shown;            // empty: no open line
   };
-  Outlet& outlet(Stream stream) const { return stream == Stream::Out ? *out_ : *err_; }
   OpenLine& open_line(Stream stream) { return open_lines_[stream == Stream::Out && !one_place_]; }
   template <class Write>
   void write_by(Stream stream, bool ends_line, Write write);

@@ -93,14 +93,6 @@ bool is_on_this_machine(const std::string& path) {
   return std::ranges::find(kLocal, static_cast<std::uint32_t>(info.f_type)) != kLocal.end();
 }
 
-std::string absolute(const std::string& path) {
-  std::error_code error;
-  const auto full = std::filesystem::absolute(path, error);
-  std::string text = error ? path : full.lexically_normal().string();
-  while (text.size() > 1 && text.back() == '/') text.pop_back();
-  return text;
-}
-
 /// Ours may be empty, or repeat what was said; what a worker has put there is its own affair.
 bool explains_something(const std::filesystem::directory_entry& file) {
   constexpr std::array<std::string_view, 6> kOurs = {"agent.log",   "agent.1.log",
@@ -122,7 +114,7 @@ Layout::Layout(Kind kind, std::string base, std::string run_id)
 
 Result<Layout> Layout::plan(std::string log_dir, std::string run_id, Expected expected) {
   std::string name = file_name_of(run_id);
-  std::string base = log_dir.empty() ? log_dir : absolute(log_dir);
+  std::string base = log_dir.empty() ? log_dir : absolute_path(log_dir);
   if (base.empty() || base == "/dev/null") {
     Layout layout(base.empty() ? Kind::Temporary : Kind::Null, {}, std::move(name));
     layout.expected_ = expected;

@@ -2,6 +2,7 @@
 #include "logs/line_splitter.hpp"
 
 #include "core/host.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -9,37 +10,6 @@
 
 namespace elastrun::logs {
 namespace {
-
-bool is_name_start(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
-bool is_name_part(char c) {
-  return is_name_start(c) || (c >= '0' && c <= '9');
-}
-
-/// The identifier at the front of `text`, maybe empty.
-std::string_view name_at(std::string_view text) {
-  if (text.empty() || !is_name_start(text[0])) return {};
-  const auto end = std::find_if_not(text.begin(), text.end(), is_name_part);
-  return text.substr(0, static_cast<std::size_t>(end - text.begin()));
-}
-
-struct Placeholder {
-  std::string_view name;
-  std::size_t size = 0;  // of all of it, from the dollar sign; 0: it is none
-};
-
-/// `text` begins with a dollar sign.
-Placeholder placeholder_at(std::string_view text) {
-  if (text.size() > 1 && text[1] == '{') {
-    const auto name = name_at(text.substr(2));
-    const bool closed = text.size() > 2 + name.size() && text[2 + name.size()] == '}';
-    if (!name.empty() && closed) return {name, name.size() + 3};
-    return {};
-  }
-  const auto name = name_at(text.substr(1));
-  return name.empty() ? Placeholder{} : Placeholder{name, name.size() + 1};
-}
 
 // One check for room instead of three: it runs for each line that a worker prints.
 void append_line(std::string& out, std::string_view prefix, std::string_view line) {
@@ -66,19 +36,15 @@ std::string_view last_state(std::string_view line) {
 
 }  // namespace
 
-bool LineFilter::matches(std::string_view line) const {
-  return std::any_of(needles_.begin(), needles_.end(), [line](const std::string& needle) {
-    return line.find(needle) != std::string_view::npos;
-  });
-}
-
 LineSplitter::LineSplitter(std::string prefix, std::size_t longest)
     : prefix_(std::move(prefix)), longest_(longest) {}
 
 void LineSplitter::add_line(std::string_view line, std::string& out, const LineFilter* filter,
                             std::string* matching) const {
   // By the whole line, also by states of a bar that are not shown.
-  const bool matches = filter != nullptr && filter->matches(line);
+  const bool matches = filter != nullptr && std::ranges::any_of(*filter, [&](const auto& needle) {
+                         return line.contains(needle);
+                       });
   line = last_state(line);
   append_line(out, prefix_, line);
   if (matches) append_line(*matching, prefix_, line);
@@ -145,33 +111,10 @@ void LineSplitter::show_progress(std::string& out) {
 
 std::string line_prefix(std::string_view form, std::string_view role, int rank, int local_rank) {
   if (form.empty()) return fmt::format("[{}{}]:", role, local_rank);
-  std::string prefix;
-  while (!form.empty()) {
-    const auto dollar = form.find('$');
-    prefix.append(form.substr(0, dollar));
-    if (dollar == std::string_view::npos) break;
-    form.remove_prefix(dollar);
-    const auto [name, size] = placeholder_at(form);
-    std::size_t used = size;
-    if (form.starts_with("$$")) {
-      prefix += '$';
-      used = 2;
-    } else if (name == "role_name") {
-      prefix += role;
-    } else if (name == "rank") {
-      prefix += fmt::to_string(rank);
-    } else if (name == "local_rank") {
-      prefix += fmt::to_string(local_rank);
-    } else if (name == "hostname") {
-      prefix += host_name();
-    } else {
-      // As Template.safe_substitute() of Python, which torch takes: others stay.
-      used = std::max<std::size_t>(size, 1);
-      prefix += form.substr(0, used);
-    }
-    form.remove_prefix(used);
-  }
-  return prefix;
+  return fill_template(form, {{"role_name", std::string(role)},
+                              {"rank", fmt::to_string(rank)},
+                              {"local_rank", fmt::to_string(local_rank)},
+                              {"hostname", host_name()}});
 }
 
 }  // namespace elastrun::logs

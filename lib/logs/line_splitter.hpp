@@ -8,16 +8,9 @@
 
 namespace elastrun::logs {
 
-/// Which lines are also written to the file that all ranks share (--duplicate-*-filters): those
-/// that contain any of the needles. They look at the line itself, without its prefix.
-class LineFilter {
- public:
-  explicit LineFilter(std::vector<std::string> needles) : needles_(std::move(needles)) {}
-  bool matches(std::string_view line) const;
-
- private:
-  std::vector<std::string> needles_;
-};
+/// Needles of --duplicate-*-filters: lines that contain any of them are also written to the file
+/// that all ranks share. They are looked for in the line itself, without its prefix.
+using LineFilter = std::vector<std::string>;
 
 /// Cuts the bytes of one stream into whole lines, each with a prefix. Pure.
 ///

@@ -98,8 +98,8 @@ void Pump::await_bytes() {
 void Pump::on_readable() {
   for (int i = 0; i < (hurried_ ? kReadsInHurry : kReadsPerTurn); ++i) {
     if (hurried_) {
-      if (has_file() && console_.congested(route_.stream)) {
-        console_.skip_rest(route_.stream);
+      if (has_file() && outlet().congested()) {
+        outlet().skip_rest();
       }
     } else if (must_wait()) {
       break;
@@ -127,17 +127,16 @@ bool Pump::must_wait() {
     file->when_room(go);
     return true;
   }
-  const auto stream = route_.stream;
-  if (route_.show == PumpRoute::Show::Nothing || !console_.congested(stream)) return false;
+  if (route_.show == PumpRoute::Show::Nothing || !outlet().congested()) return false;
   if (has_file()) {
-    if (console_.skipping(stream)) return false;
+    if (outlet().skipping()) return false;
     if (!deadline_) deadline_ = clock_.make_alarm();
-    deadline_->arm(clock_.now() + console_.time_limit(stream), [weak = weak_from_this()] {
+    deadline_->arm(clock_.now() + outlet().time_limit(), [weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->stop_waiting();
     });
   }
   paused_ = true;
-  console_.when_clear(stream, go);
+  outlet().when_clear(go);
   return true;
 }
 
@@ -149,7 +148,7 @@ void Pump::resume() {
 }
 
 void Pump::stop_waiting() {
-  if (paused_ && console_.congested(route_.stream)) console_.skip(route_.stream);
+  if (paused_ && outlet().congested()) outlet().skip();
   resume();
 }
 

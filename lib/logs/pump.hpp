@@ -108,6 +108,7 @@ class Pump : public std::enable_shared_from_this<Pump> {
   void watch_unfinished();
   void show_unfinished();
   bool has_file() const { return route_.file != nullptr; }
+  Outlet& outlet() const { return console_.outlet(route_.stream); }
   bool must_wait();
   void resume();
   void stop_waiting();

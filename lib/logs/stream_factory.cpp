@@ -206,7 +206,7 @@ PumpRoute StreamFactory::make_route(const StreamSettings& settings, Console::Str
 
 bool StreamFactory::is_inherited(const PumpRoute& route) const {
   if (route.show != Show::Raw || route.keep_tail) return false;
-  const auto kind = console_.kind(route.stream);
+  const auto kind = console_.outlet(route.stream).kind();
   return kind == Outlet::Kind::Null || (kind == Outlet::Kind::Terminal && !with_status_);
 }
 
@@ -219,7 +219,7 @@ Result<StreamFactory::Source> StreamFactory::open_source(const PumpRoute& route)
     return std::unexpected(errno_error(Code::Io, "cannot open /dev/null", errno));
   }
   if (route.show == Show::Raw && console_.is_terminal(route.stream) &&
-      open_terminal(console_.fd(route.stream), source.ours, source.workers)) {
+      open_terminal(console_.outlet(route.stream).fd(), source.ours, source.workers)) {
     return source;
   }
   int ends[2];
@@ -251,7 +251,7 @@ std::shared_ptr<Pump> StreamFactory::make_pump(UniqueFd source, PumpRoute route)
 void StreamFactory::terminal_resized() {
   for (const auto& weak : on_terminal_) {
     const auto pump = weak.lock();
-    if (pump) pump->take_size_of(console_.fd(pump->route().stream));
+    if (pump) pump->take_size_of(console_.outlet(pump->route().stream).fd());
   }
 }
 
@@ -259,7 +259,7 @@ Result<std::unique_ptr<WorkerStreams>> StreamFactory::make(const StreamSettings&
   auto out = make_route(settings, Console::Stream::Out);
   auto err = make_route(settings, Console::Stream::Err);
   const bool together = out.show == Show::Raw && err.show == Show::Raw && console_.one_place() &&
-                        console_.kind(Console::Stream::Out) != Outlet::Kind::Null;
+                        console_.outlet(Console::Stream::Out).kind() != Outlet::Kind::Null;
 
   std::vector<UniqueFd> ends;
   PumpedStreams::Side out_side, err_side;

@@ -25,12 +25,27 @@ namespace ip = boost::asio::ip;
 constexpr const char* kFarAway[] = {"192.0.2.1", "2001:db8::1"};
 
 bool is_of_use(const std::string& interface, const ip::address& address) {
-  if (address.is_unspecified() || address.is_loopback() || address.is_multicast()) return false;
+  if (address.is_loopback() || address.is_multicast()) return false;
   // Bridges within a machine, where each node has the same address.
   if (interface.starts_with("docker") || interface.starts_with("virbr")) return false;
   if (address.is_v6()) return !address.to_v6().is_link_local();
   // Link-local addresses (RFC 3927) are made up where no DHCP server answers, and reach no router.
   return (address.to_v4().to_uint() >> 16) != 0xA9FE;  // 169.254/16
+}
+
+/// Of interfaces with all these flags.
+std::vector<OwnAddress> addresses_with(unsigned flags) {
+  std::vector<OwnAddress> found;
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) return found;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
+  for (const ifaddrs* at = first; at != nullptr; at = at->ifa_next) {
+    // ifa_addr may be null (getifaddrs(3)), as it is for a tunnel without an address.
+    if (at->ifa_addr == nullptr || (at->ifa_flags & flags) != flags) continue;
+    const auto address = from_sockaddr(at->ifa_addr);
+    if (!address.is_unspecified()) found.push_back({at->ifa_name, address});
+  }
+  return found;
 }
 
 }  // namespace
@@ -45,18 +60,10 @@ bool is_loopback_host(const std::string& host) {
 }
 
 std::vector<OwnAddress> reachable_addresses() {
-  std::vector<OwnAddress> found;
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) return found;
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
   // An interface that is up but has no cable keeps its address: IFF_RUNNING is the cable
   // (netdevice(7)).
-  constexpr unsigned kNeeded = IFF_UP | IFF_RUNNING;
-  for (const ifaddrs* at = first; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || (at->ifa_flags & kNeeded) != kNeeded) continue;
-    const auto address = from_sockaddr(at->ifa_addr);
-    if (is_of_use(at->ifa_name, address)) found.push_back({at->ifa_name, address});
-  }
+  auto found = addresses_with(IFF_UP | IFF_RUNNING);
+  std::erase_if(found, [](const auto& one) { return !is_of_use(one.interface, one.address); });
   return found;
 }
 
@@ -88,8 +95,6 @@ Result<ip::address> outward_address(const ip::address& peer) {
   }
   return only_address(reachable_addresses());
 }
-
-namespace ip = boost::asio::ip;
 
 Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t default_port) {
   const auto found = parse_host_port(text);
@@ -142,15 +147,7 @@ ip::address from_sockaddr(const sockaddr* raw) {
 
 std::vector<ip::address> own_addresses() {
   std::vector<ip::address> found;
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) return found;
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
-  for (const ifaddrs* at = first; at != nullptr; at = at->ifa_next) {
-    // ifa_addr may be null (getifaddrs(3)), as it is for a tunnel without an address.
-    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0) continue;
-    const int family = at->ifa_addr->sa_family;
-    if (family == AF_INET || family == AF_INET6) found.push_back(from_sockaddr(at->ifa_addr));
-  }
+  for (const auto& one : addresses_with(IFF_UP)) found.push_back(one.address);
   return found;
 }
 

@@ -23,15 +23,11 @@ namespace {
 
 constexpr std::string_view kPrefix = "elastrun-";
 
-/// "elastrun-NAMESPACE-PID-START-": up to the number.
-std::string prefix_for(std::uint64_t pid_namespace, pid_t pid, std::uint64_t start_time) {
-  return fmt::format("elastrun-{}-{}-{}-", pid_namespace, pid, start_time);
-}
-
+/// "elastrun-NAMESPACE-PID-START-NUMBER".
 std::string name_for(int number) {
   const auto self = read_process(::getpid());
-  const auto prefix = prefix_for(own_pid_namespace(), ::getpid(), self ? self->start_time : 0);
-  return prefix + std::to_string(number);
+  return fmt::format("elastrun-{}-{}-{}-{}", own_pid_namespace(), ::getpid(),
+                     self ? self->start_time : 0, number);
 }
 
 // A hint: it spares the lock of most that live, also in the moment before they hold it.

@@ -131,28 +131,22 @@ struct NvmlPciInfo {
   std::array<char, 32> address;
 };
 using NvmlDevice = void*;
-using NvmlPlain = int (*)();
-using NvmlCount = int (*)(unsigned*);
-using NvmlByIndex = int (*)(unsigned, NvmlDevice*);
-using NvmlUuid = int (*)(NvmlDevice, char*, unsigned);
-using NvmlPci = int (*)(NvmlDevice, NvmlPciInfo*);
-
 using Library = std::unique_ptr<void, int (*)(void*)>;
 
-template <class Function>
-Function symbol(const Library& library, const char* name) {
-  return reinterpret_cast<Function>(::dlsym(library.get(), name));
+/// True if the function is there and succeeded.
+template <class... Arguments>
+bool call(const Library& nvml, const char* name, Arguments... arguments) {
+  const auto found = reinterpret_cast<int (*)(Arguments...)>(::dlsym(nvml.get(), name));
+  return found != nullptr && found(arguments...) == 0;
 }
 
 Gpu describe_gpu(const Library& nvml, NvmlDevice device) {
   Gpu gpu;
   std::array<char, 96> uuid{};
-  const auto ask_uuid = symbol<NvmlUuid>(nvml, "nvmlDeviceGetUUID");
-  if (ask_uuid != nullptr && ask_uuid(device, uuid.data(), uuid.size()) == 0)
-    gpu.uuid = uuid.data();
+  constexpr auto kSize = static_cast<unsigned>(uuid.size());
+  if (call(nvml, "nvmlDeviceGetUUID", device, uuid.data(), kSize)) gpu.uuid = uuid.data();
   NvmlPciInfo pci{};
-  const auto ask_pci = symbol<NvmlPci>(nvml, "nvmlDeviceGetPciInfo_v3");
-  if (ask_pci != nullptr && ask_pci(device, &pci) == 0) {
+  if (call(nvml, "nvmlDeviceGetPciInfo_v3", device, &pci)) {
     // As sysfs writes it; NVML's text has eight digits for the domain.
     gpu.pci_address = fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
   }
@@ -163,22 +157,18 @@ std::optional<std::vector<Gpu>> by_nvml(const std::string& name) {
   // NVML and not CUDA, which would initialise the driver in this process to count devices. At run
   // time, since machines without GPUs have neither.
   const Library nvml(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL), ::dlclose);
-  if (!nvml) return {};
-  const auto start = symbol<NvmlPlain>(nvml, "nvmlInit_v2");
-  const auto stop = symbol<NvmlPlain>(nvml, "nvmlShutdown");
-  const auto count = symbol<NvmlCount>(nvml, "nvmlDeviceGetCount_v2");
-  const auto by_index = symbol<NvmlByIndex>(nvml, "nvmlDeviceGetHandleByIndex_v2");
-  if (!start || !stop || !count || !by_index || start() != 0) return {};
+  if (!nvml || !call(nvml, "nvmlInit_v2")) return {};
   unsigned number = 0;
   std::optional<std::vector<Gpu>> gpus;
   // A driver that answers with none is an answer; one that does not is asked by other ways.
-  if (count(&number) == 0) gpus.emplace();
+  if (call(nvml, "nvmlDeviceGetCount_v2", &number)) gpus.emplace();
   for (unsigned index = 0; gpus && index < number; ++index) {
     NvmlDevice device = nullptr;
     // One that cannot be asked (fallen off the bus) still has its number.
-    gpus->push_back(by_index(index, &device) == 0 ? describe_gpu(nvml, device) : Gpu{});
+    const bool answers = call(nvml, "nvmlDeviceGetHandleByIndex_v2", index, &device);
+    gpus->push_back(answers ? describe_gpu(nvml, device) : Gpu{});
   }
-  stop();
+  call(nvml, "nvmlShutdown");
   return gpus;
 }
 

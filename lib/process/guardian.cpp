@@ -444,10 +444,6 @@ bool Directories::remember(std::string_view path) const {
   return guardian::remember(board_, path, Kind::Directory);
 }
 
-bool Agent::remember_directory(std::string_view path) {
-  return directories().remember(path);
-}
-
 bool Agent::remember_cgroup(std::string_view path) {
   return remember(board_, path, Kind::Cgroup);
 }
@@ -476,10 +472,6 @@ void Directories::forget(std::string_view path) const {
     if (kind == Kind::Nothing || kind == Kind::Taken) continue;
     if (path == entry.path.data()) entry.kind = Kind::Nothing;
   }
-}
-
-void Agent::forget(std::string_view path) {
-  directories().forget(path);
 }
 
 Agent split() {

@@ -91,7 +91,7 @@ class Agent {
   /// follows no symbolic links, waits for no file system longer than kRemovalBound, and names
   /// what it leaves behind), or a cgroup, whose processes it kills first. False if the path is too
   /// long or too many are remembered (8 of up to 1000 bytes): then it is not.
-  bool remember_directory(std::string_view path);
+  bool remember_directory(std::string_view path) { return directories().remember(path); }
   bool remember_cgroup(std::string_view path);
   Directories directories() const { return Directories(board_); }
   /// SIGTSTP, SIGTTIN and SIGTTOU stop the guardian and nothing else, unless they are among these.
@@ -102,7 +102,7 @@ class Agent {
   /// SIGKILL, and time enough.
   void give_up();
   /// Forgets a path: it is removed, or is to be kept.
-  void forget(std::string_view path);
+  void forget(std::string_view path) { directories().forget(path); }
 
  private:
   friend Agent split();

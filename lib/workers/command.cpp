@@ -1,39 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/command.hpp"
 
+#include "core/text.hpp"
+
 #include <fmt/format.h>
 #include <sys/stat.h>
 
 namespace elastrun::workers {
-namespace {
-
-bool starts_identifier(char c) {
-  return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-bool continues_identifier(char c) {
-  return starts_identifier(c) || (c >= '0' && c <= '9');
-}
-
-std::string_view identifier_at(std::string_view text, std::size_t at) {
-  if (at >= text.size() || !starts_identifier(text[at])) return {};
-  std::size_t end = at;
-  while (end < text.size() && continues_identifier(text[end])) ++end;
-  return text.substr(at, end - at);
-}
-
-/// Length of `$local_rank` or `${local_rank}` at `at` (which holds a `$`), 0 if it is neither.
-std::size_t placeholder_at(std::string_view text, std::size_t at) {
-  constexpr std::string_view kName = "local_rank";
-  if (identifier_at(text, at + 1) == kName) return 1 + kName.size();
-  if (at + 1 >= text.size() || text[at + 1] != '{') return 0;
-  const auto name = identifier_at(text, at + 2);
-  const std::size_t close = at + 2 + name.size();
-  const bool closed = close < text.size() && text[close] == '}';
-  return name == kName && closed ? kName.size() + 3 : 0;
-}
-
-}  // namespace
-
 const std::string_view kRunPathProgram = R"PY(
 import sys
 
@@ -74,26 +47,8 @@ def elastrun_run_path():
 elastrun_run_path()
 )PY";
 
-// As Python's string.Template.safe_substitute(), by which torch fills it: `$$` is a dollar sign,
-// and placeholders of other names stay as they are.
 std::string fill_local_rank(std::string_view text, int local_rank) {
-  std::string out;
-  out.reserve(text.size());
-  std::size_t at = 0;
-  while (at < text.size()) {
-    if (text[at] != '$') {
-      out += text[at++];
-    } else if (at + 1 < text.size() && text[at + 1] == '$') {
-      out += '$';
-      at += 2;
-    } else if (const auto length = placeholder_at(text, at); length > 0) {
-      out += std::to_string(local_rank);
-      at += length;
-    } else {
-      out += text[at++];
-    }
-  }
-  return out;
+  return fill_template(text, {{"local_rank", std::to_string(local_rank)}});
 }
 
 std::string why_not_again(const spec::JobSpec& spec) {

@@ -24,8 +24,7 @@ std::string why_not_again(const spec::JobSpec& spec);
 /// of all workers of this node have (Channel::release). Standard library only.
 extern const std::string_view kRunPathProgram;
 
-/// As Python's Template.safe_substitute with the one name `local_rank`: `$local_rank`,
-/// `${local_rank}` and `$$` are replaced, every other `$` stays.
+/// See fill_template(), with the one name `local_rank`.
 std::string fill_local_rank(std::string_view text, int local_rank);
 
 /// The program in "failed (exitcode: ..) .. of binary: PROGRAM".

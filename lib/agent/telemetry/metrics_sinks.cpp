@@ -160,8 +160,8 @@ Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
     form = {O_TRUNC, 0644, std::string(exporter::kTraceBegin), exporter::trace_end(), false};
   }
   const auto open = [path = path_of(sink), shared = may_share(sink), form,
-                     out = parts_.console.fd(Stream::Out),
-                     err = parts_.console.fd(Stream::Err)]() -> Result<Opened> {
+                     out = parts_.console.outlet(Stream::Out).fd(),
+                     err = parts_.console.outlet(Stream::Err).fd()]() -> Result<Opened> {
     if (const auto ours = logs::own_stream(path, out, err)) return Opened{ours, nullptr};
     auto file = FileWriter::open(own_file(path, shared), form);
     if (!file) return std::unexpected(file.error());

@@ -2,6 +2,7 @@
 
 #include "launcher/status/run_status.hpp"
 
+#include "core/file_io.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "files/blocking_calls.hpp"
@@ -30,13 +31,6 @@ constexpr auto kToRemove = std::chrono::seconds(1);
 std::string directory_of(const std::string& path) {
   const auto slash = path.rfind('/');
   return slash == std::string::npos ? std::string() : path.substr(0, slash);
-}
-
-std::string absolute(const std::string& path) {
-  if (path.empty() || path.front() == '/') return path;
-  std::error_code error;
-  auto full = std::filesystem::absolute(path, error);
-  return error ? path : full.lexically_normal().string();
 }
 
 }  // namespace
@@ -81,8 +75,8 @@ void RunRegistration::on(const moment::RoundReady& seen) {
 void RunRegistration::on(const moment::Started& seen) {
   entry_.workers.clear();
   for (const auto& worker : seen.group) {
-    entry_.workers.push_back(
-        {worker.rank, worker.local_rank, worker.pid, absolute(directory_of(worker.error_file)), 0});
+    entry_.workers.push_back({worker.rank, worker.local_rank, worker.pid,
+                              absolute_path(directory_of(worker.error_file)), 0});
   }
   const bool first = entry_.group_started == WallTime{};
   entry_.group_started = clock_.wall();
@@ -108,8 +102,8 @@ void RunRegistration::changed() {
 
 void RunRegistration::write() {
   // elastrunctl reads the entry in another working directory.
-  entry_.run_directory = absolute(run_directory_());
-  entry_.channel = absolute(channel_());
+  entry_.run_directory = absolute_path(run_directory_());
+  entry_.channel = absolute_path(channel_());
   if (entry_.pid == 0) {
     if (const auto identified = runs::identify(entry_); !identified) {
       return log::debug("runs", "not registered: {}", identified.error().text);
