@@ -105,3 +105,37 @@ TEST_CASE("awake clock: an alarm forgets what it was armed for") {
   real.advance(1h);
   CHECK(rang == 2);
 }
+
+TEST_CASE("pause-tolerant alarm: it rings at its time, and a little late as well") {
+  test::FakeClock clock;
+  PauseTolerantAlarm alarm(clock, 5s);
+  int rung = 0;
+  alarm.arm(clock.now() + 10s, [&rung] { ++rung; });
+  clock.advance(9s);
+  CHECK(rung == 0);
+  clock.advance(1s);
+  CHECK(rung == 1);
+  alarm.arm(clock.now() + 10s, [&rung] { ++rung; });
+  clock.pause(14s);
+  clock.advance(0s);
+  CHECK(rung == 2);
+}
+
+TEST_CASE("pause-tolerant alarm: after a pause beyond its time it waits for what comes first") {
+  test::FakeClock clock;
+  PauseTolerantAlarm alarm(clock, 5s);
+  int rung = 0;
+  alarm.arm(clock.now() + 10s, [&rung] { ++rung; });
+  clock.pause(60s);
+  clock.advance(4s);
+  CHECK(rung == 0);
+  SUBCASE("and rings if nothing does") {
+    clock.advance(1s);
+    CHECK(rung == 1);
+  }
+  SUBCASE("and is not needed any more if something does") {
+    alarm.disarm();
+    clock.advance(60s);
+    CHECK(rung == 0);
+  }
+}

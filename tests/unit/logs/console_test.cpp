@@ -2,17 +2,22 @@
 #include "logs/console.hpp"
 
 #include "core/log.hpp"
+#include "logs/outlet.hpp"
 #include "logs/status_line.hpp"
 #include "plumbing.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <random>
+#include <string>
 
 using namespace elastrun;
 using namespace elastrun::logs;
 using namespace plumbing;
 using namespace std::chrono_literals;
+using Stream = Console::Stream;
 
 namespace {
-
-using Stream = Console::Stream;
 
 bool is_blocking(int fd) {
   return (::fcntl(fd, F_GETFL) & O_NONBLOCK) == 0;
@@ -62,14 +67,14 @@ TEST_CASE(
     console.write(Stream::Out, std::string_view(text).substr(i, 1000));
   }
   CHECK(is_blocking(out.writer.get()));
-  CHECK(console.congested(Stream::Out));
+  CHECK(console.outlet(Stream::Out).congested());
   bool clear = false;
-  console.when_clear(Stream::Out, [&] { clear = true; });
+  console.outlet(Stream::Out).when_clear([&] { clear = true; });
   run_ready(loop);
   CHECK_FALSE(clear);
   CHECK(read_all(loop, out.reader.get(), text.size()) == text);
   CHECK(clear);
-  CHECK(console.lost(Stream::Out) == 0);
+  CHECK(console.outlet(Stream::Out).lost() == 0);
   run_ready(loop);
   console.write(Stream::Out, "more\n");
   CHECK(take(err.reader.get()).empty());  // nothing was lost, so nothing is said
@@ -95,10 +100,10 @@ TEST_CASE("console: a reader that goes while output waits frees those who wait")
   Console console(loop.get_executor(), out.writer.get(), err.writer.get());
   console.write(Stream::Out, std::string(1 << 20, 'x'));
   bool clear = false;
-  console.when_clear(Stream::Out, [&] { clear = true; });
+  console.outlet(Stream::Out).when_clear([&] { clear = true; });
   out.reader.reset();
   run_until(loop, [&] { return clear; });
-  CHECK(console.lost(Stream::Out) > 0);
+  CHECK(console.outlet(Stream::Out).lost() > 0);
 }
 
 TEST_CASE("console: a reader that never reads cannot make the agent grow without bound") {
@@ -107,9 +112,9 @@ TEST_CASE("console: a reader that never reads cannot make the agent grow without
   Console console(loop.get_executor(), out.writer.get(), err.writer.get());
   const std::string megabyte(1 << 20, 'x');
   for (int i = 0; i < 10; ++i) console.write(Stream::Out, megabyte);
-  CHECK(console.lost(Stream::Out) > (4u << 20));
+  CHECK(console.outlet(Stream::Out).lost() > (4u << 20));
   console.finish(1ms);  // gives up after no progress, instead of waiting for ever
-  CHECK(console.lost(Stream::Out) > (9u << 20));
+  CHECK(console.outlet(Stream::Out).lost() > (9u << 20));
 }
 
 TEST_CASE_FIXTURE(
@@ -202,4 +207,102 @@ TEST_CASE("status: a terminal that is not ours at the moment is not painted on, 
   console.write(Stream::Err, "text\n");
   console.set_status({});
   CHECK(take(terminal.screen.get()) == "text\r\n");
+}
+
+namespace {
+
+std::uint64_t lines_in(std::string_view text) {
+  return static_cast<std::uint64_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+/// A queue behind a Lag, as Outlet has it, with a reader that takes what the schedule says.
+struct Queue {
+  Lag lag;
+  std::size_t waiting = 0;
+  std::uint64_t offered = 0, taken = 0, told = 0;
+
+  void offer(const std::string& lines) {
+    const auto size = lag.take_filed(lines, waiting);
+    REQUIRE(size <= lines.size());
+    REQUIRE((size == 0 || lines[size - 1] == '\n'));  // whole lines only
+    offered += lines_in(lines);
+    taken += lines_in(std::string_view(lines).substr(0, size));
+    waiting += size;
+  }
+  void tell(bool now) {
+    const auto gap = lag.gap_to_tell(waiting, now);
+    CHECK(gap.lost == 0);
+    told += gap.filed;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("lag: each line is taken or counted, once, and what waits is bounded") {
+  for (unsigned seed = 0; seed < 25; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto upto = [&](std::size_t most) {
+      return std::uniform_int_distribution<std::size_t>(0, most)(random);
+    };
+    Queue queue;
+    for (int step = 0; step < 100; ++step) {
+      switch (upto(4)) {
+        case 0:
+          queue.waiting -= std::min(queue.waiting, upto(600'000));
+          queue.tell(false);
+          break;
+        case 1:
+          if (upto(9) == 0) queue.lag.skip();
+          if (upto(9) == 0) queue.tell(true);
+          break;
+        default: {
+          std::string lines;
+          for (auto count = upto(40); count > 0; --count) {
+            lines += std::string(upto(5000), 'x') + "\n";
+          }
+          queue.offer(lines);
+        }
+      }
+      REQUIRE(queue.waiting <= Lag::kFiled);
+      REQUIRE(queue.taken + queue.told <= queue.offered);
+    }
+    queue.waiting = 0;
+    queue.tell(false);
+    CHECK(queue.taken + queue.told == queue.offered);
+    CHECK_FALSE(queue.lag.skipping());
+    queue.offer("seen\n");
+    CHECK(queue.waiting == 5);
+  }
+}
+
+TEST_CASE("lag: after the first line left out all are, until the reader has caught up") {
+  Lag lag;
+  const std::string line = std::string(999, 'x') + "\n";
+  CHECK(lag.take_filed(line + line, Lag::kFiled - 1500) == 1000);
+  CHECK(lag.take_filed("short\n", Lag::kFiled / 2) == 0);
+  CHECK(lag.gap_to_tell(Lag::kCaughtUp + 1, false).empty());
+  CHECK(lag.gap_to_tell(Lag::kCaughtUp, false).filed == 2);
+  CHECK(lag.gap_to_tell(0, false).empty());
+  CHECK(lag.take_filed("short\n", 0) == 6);
+}
+
+TEST_CASE("lag: a gap told early does not end it") {
+  Lag lag;
+  lag.skip();
+  CHECK(lag.take_filed("a\nb\n", Lag::kFiled / 2) == 0);
+  CHECK(lag.gap_to_tell(Lag::kFiled / 2, true).filed == 2);
+  CHECK(lag.skipping());
+  CHECK(lag.take_filed("c\n", Lag::kFiled / 2) == 0);
+  CHECK(lag.gap_to_tell(0, false).filed == 1);
+}
+
+TEST_CASE("lag: the agent's own words have room when workers have none, and the verdict always") {
+  Lag lag;
+  const std::string text(2 << 20, 'x');
+  CHECK(lag.take(text, Lag::kOutput, Lag::Weight::Output) == 0);
+  CHECK(lag.take("a line\n", Lag::kOutput, Lag::Weight::Own) == 7);
+  CHECK(lag.take(text, Lag::kOwn - 10, Lag::Weight::Own) == 10);
+  CHECK(lag.take(text, Lag::kOwn + 10, Lag::Weight::Verdict) == text.size());
+  CHECK(lag.gap_to_tell(0, false).lost == 2);
 }

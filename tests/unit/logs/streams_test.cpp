@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-
 #include "core/log.hpp"
+#include "logs/pump.hpp"
 #include "logs/stream_factory.hpp"
 #include "plumbing.hpp"
 
+#include <doctest/doctest.h>
 #include <sys/stat.h>
 
 using namespace elastrun;
@@ -142,7 +143,7 @@ TEST_CASE("streams: where no file has the output a congested console stops the r
     agent.clock.advance(1s);
   }
   CHECK(written < (4u << 20));
-  CHECK(agent.console.congested(Console::Stream::Out));
+  CHECK(agent.console.outlet(Console::Stream::Out).congested());
   worker.out.reset();
   worker.err.reset();
   bool drained = false;
@@ -159,7 +160,7 @@ TEST_CASE("streams: where no file has the output a congested console stops the r
     seen += agent.shown().size();
   }
   CHECK(seen == written);
-  CHECK(agent.console.lost(Console::Stream::Out) == 0);
+  CHECK(agent.console.outlet(Console::Stream::Out).lost() == 0);
 }
 
 TEST_CASE("streams: a file that takes nothing stops its own worker and no other") {
@@ -241,7 +242,7 @@ TEST_CASE("streams: a prompt that comes while the console lags is shown when it 
   Agent agent;
   Worker worker(agent, {.tee = 1, .prefix = "1:"});
   agent.console.write(Console::Stream::Out, std::string(1 << 20, 'x') + "\n");
-  REQUIRE(agent.console.congested(Console::Stream::Out));
+  REQUIRE(agent.console.outlet(Console::Stream::Out).congested());
   say(worker.out.get(), "Name? ");
   run_ready(agent.loop);
   // It is not read while somebody may still wait for the console.
@@ -420,4 +421,59 @@ TEST_CASE(
   auto streams = factory.make({}).value();
   CHECK(streams->stdout_fd() == -1);
   CHECK(streams->stderr_fd() >= 0);
+}
+
+namespace {
+
+constexpr TimePoint kStart{100s};
+
+}  // namespace
+
+TEST_CASE("tail: the last bytes stay, whatever the size of the pieces") {
+  Tail tail(10);
+  for (char c = 'a'; c <= 'z'; ++c) tail.add(std::string(3, c), kStart);
+  CHECK(tail.text().ends_with("xxxyyyzzz"));
+  CHECK(tail.text().size() >= 10);
+  CHECK(tail.text().size() <= 20);
+  tail.add(std::string(100, '-') + "end", kStart);
+  CHECK(tail.text().ends_with("-------end"));
+  CHECK(tail.text().size() <= 20);
+}
+
+TEST_CASE("tail: it is known whether anything was forgotten") {
+  Tail tail(10);
+  CHECK(tail.is_whole());
+  tail.add(std::string(15, 'a'), kStart);
+  CHECK_FALSE(tail.is_whole());
+  Tail slow(10);
+  for (int i = 0; i < 20; ++i) slow.add("a", kStart);
+  CHECK(slow.is_whole());
+  slow.add("a", kStart);
+  CHECK_FALSE(slow.is_whole());
+}
+
+TEST_CASE("tail: the last occurrence of a text has the time of its piece") {
+  Tail tail(1000);
+  CHECK_FALSE(tail.seen_at("error"));
+  tail.add("error one\n", kStart);
+  tail.add("an err", kStart + 1s);
+  CHECK(tail.seen_at("error") == kStart);
+  tail.add("or two\n", kStart + 2s);
+  CHECK_MESSAGE(tail.seen_at("error") == kStart + 1s, "when it began");
+  tail.add("more\n", kStart + 3s);
+  CHECK(tail.seen_at("error") == kStart + 1s);
+  CHECK(tail.seen_at("more") == kStart + 3s);
+}
+
+TEST_CASE("tail: what has left the kept bytes, or came too many pieces ago, has no time") {
+  Tail tail(100);
+  tail.add("error", kStart);
+  for (int i = 0; i < 90; ++i) tail.add("...", kStart + 1s);
+  CHECK_FALSE(tail.seen_at("error"));
+  Tail pieces(10'000);
+  pieces.add("error", kStart);
+  for (int i = 0; i < 200; ++i) pieces.add(".", kStart + 1s);
+  CHECK(pieces.seen_at("error") == kStart);
+  for (int i = 0; i < 2000; ++i) pieces.add(".", kStart + 1s);
+  CHECK_FALSE(pieces.seen_at("error"));
 }
