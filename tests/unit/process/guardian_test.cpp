@@ -2,6 +2,7 @@
 #include "process/guardian.hpp"
 
 #include "process/process_table.hpp"
+#include "process/signals.hpp"
 #include "support/children.hpp"
 #include "support/scratch.hpp"
 
