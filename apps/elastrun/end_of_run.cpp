@@ -9,7 +9,6 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "exit_code.hpp"
 #include "files/blocking_calls.hpp"
 #include "files/whole_file.hpp"
 #include "logs/console.hpp"

@@ -9,8 +9,6 @@
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "end_of_run.hpp"
-#include "exit_code.hpp"
-#include "install_into.hpp"
 #include "launcher/elastic_agent.hpp"
 #include "launcher/job_run.hpp"
 #include "launcher/rendezvous_setup.hpp"

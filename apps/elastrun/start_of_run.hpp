@@ -41,4 +41,9 @@ void say_warnings(const spec::Resolved& job);
 /// Says what a run does by itself or may stumble over, before it starts.
 void say_start(const spec::Resolved& job);
 
+/// `program`, what is installed with it (elastrunctl, the Python package), and a link `torchrun` as
+/// DIR/bin and DIR/share: a prefix that another container finds in PATH. Each file appears whole,
+/// and over an older one also while that runs. Fails with Io.
+Status install_into(const std::string& folder, const std::string& program);
+
 }  // namespace elastrun

@@ -4,7 +4,7 @@
 
 #include "core/file_io.hpp"
 #include "core/text.hpp"
-#include "spec/completion.hpp"
+#include "spec/option_help.hpp"
 #include "spec/option_values.hpp"
 #include "subcommands.hpp"
 

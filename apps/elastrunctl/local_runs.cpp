@@ -5,7 +5,7 @@
 #include "core/text.hpp"
 #include "process/process_table.hpp"
 #include "rendezvous/membership/wording.hpp"
-#include "runs/dead_runs.hpp"
+#include "runs/run_registry.hpp"
 #include "spec/option_help.hpp"
 #include "subcommands.hpp"
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "runs/dead_runs.hpp"
 #include "runs/run_registry.hpp"
 
 #include <string>

@@ -1,24 +1,141 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include "core/clock.hpp"
+#include "core/error.hpp"
 #include "core/json.hpp"
+#include "core/system_clock.hpp"
 #include "core/text.hpp"
+#include "core/unique_fd.hpp"
+#include "hangs/stack_sections.hpp"
+#include "hangs/stacks_report.hpp"
 #include "local_runs.hpp"
+#include "net/dialer.hpp"
 #include "net/endpoint.hpp"
-#include "query.hpp"
+#include "net/link.hpp"
 #include "rendezvous/membership/wording.hpp"
+#include "rendezvous/session/munge.hpp"
+#include "rendezvous/wire/messages.hpp"
+#include "runs/run_registry.hpp"
 #include "subcommands.hpp"
 
 #include <algorithm>
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <cstring>
 #include <fmt/format.h>
+#include <memory>
+#include <poll.h>
 #include <string>
+#include <string_view>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
 namespace elastrun::ctl {
-
 namespace {
+
+using boost::asio::ip::tcp;
+using rendezvous::FromCoordinator;
+
+constexpr std::size_t kLongest = 256u << 20;  // an answer about tens of thousands of nodes
+
+std::shared_ptr<const net::Sealer> sealer_for(boost::asio::io_context& loop,
+                                              const std::string& secret) {
+  Result<std::shared_ptr<const rendezvous::Munge>> munge = fail(Code::Usage, "a secret is given");
+  if (secret.empty()) munge = rendezvous::load_munge();
+  if (!munge) return net::make_sealer(secret);
+  // Not required: a coordinator may run where MUNGE does not.
+  return net::make_exchanging_sealer(rendezvous::make_munge_exchange(loop, *munge, false));
+}
+
+/// Asks a coordinator one question and gives its answer: a StatusText or StacksReport. Seals by the
+/// secret, or as the coordinator asks: a cluster's login node has MUNGE, too. Fails with Timeout,
+/// Io, Rendezvous or Protocol, and says what that means for the user. Ends its loop.
+class Query {
+ public:
+  Query(const net::Endpoint& endpoint, const std::string& secret, rendezvous::Hello question)
+      : endpoint_(endpoint), sealer_(sealer_for(loop_, secret)), question_(std::move(question)) {}
+
+  Result<FromCoordinator> ask(Duration limit) {
+    // One limit for looking up, connecting and the answer together: people have said how long they
+    // wait.
+    limit_ = limit;
+    alarm_->arm(clock_->now() + limit, [this] { finish(fail(Code::Timeout, silence())); });
+    dialer_.dial(endpoint_, limit, [this](Result<tcp::socket> socket) {
+      if (!socket) return finish(fail(socket.error().code, no_answer(socket.error())));
+      talk(std::move(*socket));
+    });
+    loop_.run();
+    return std::move(answer_);
+  }
+
+ private:
+  void talk(tcp::socket socket) {
+    link_ = net::Link::make(std::move(socket), sealer_, net::Link::Side::Connector);
+    link_->frame_limit(kLongest);
+    net::Link::Handlers handlers;
+    handlers.on_frame = [this](const std::string& payload) { hear(payload); };
+    handlers.on_end = [this](const Error& error) { finish(fail(error.code, ended(error))); };
+    link_->start(std::move(handlers));
+    link_->send(rendezvous::encode(rendezvous::FromAgent(question_)));
+  }
+
+  void hear(const std::string& payload) {
+    auto message = rendezvous::decode_from_coordinator(payload);
+    if (!message) return finish(std::unexpected(message.error()));
+    if (const auto* refusal = std::get_if<rendezvous::Refusal>(&*message)) {
+      return finish(fail(Code::Rendezvous, fmt::format("{} refuses: {}", where(), refusal->text)));
+    }
+    const auto* push = std::get_if<rendezvous::Push>(&*message);
+    const bool stacks = push != nullptr && std::holds_alternative<rendezvous::StacksReport>(*push);
+    if (stacks || std::holds_alternative<rendezvous::StatusText>(*message))
+      finish(std::move(message));
+  }
+
+  void finish(Result<FromCoordinator> answer) {
+    answer_ = std::move(answer);
+    alarm_->disarm();
+    dialer_.cancel();
+    if (link_) link_->close();
+    loop_.stop();
+  }
+
+  std::string where() const { return net::format_endpoint(endpoint_.host, endpoint_.port); }
+  std::string no_answer(const Error& error) const {
+    return fmt::format(
+        "no answer from {}: {}; give the --rdzv-endpoint of the job (a job of one node, or one "
+        "that has ended, has none)",
+        where(), error.text);
+  }
+  std::string stranger() const {
+    return fmt::format("what listens at {} is not a coordinator of elastrun", where());
+  }
+  std::string silence() const {
+    if (!link_) return no_answer({Code::Timeout, "no connection"});
+    return fmt::format("{}, or it is stuck: it took the connection and said nothing for {}",
+                       stranger(), format_duration(limit_));
+  }
+  std::string ended(const Error& error) const {
+    if (error.code == Code::Rendezvous) return fmt::format("{} refuses: {}", where(), error.text);
+    return fmt::format("{}: {}", stranger(), error.text);
+  }
+
+  boost::asio::io_context loop_;
+  const std::unique_ptr<Clock> clock_ = make_system_clock(loop_.get_executor());
+  const net::Endpoint endpoint_;
+  const std::shared_ptr<const net::Sealer> sealer_;
+  net::Dialer dialer_{loop_, *clock_};
+  const std::unique_ptr<Alarm> alarm_ = clock_->make_alarm();
+  const rendezvous::Hello question_;
+  Duration limit_{};
+  std::shared_ptr<net::Link> link_;
+  Result<FromCoordinator> answer_ = fail(Code::Internal, "the question was never asked");
+};
 
 std::string text_of(const json::value& value, std::string_view name) {
   return shown(member_text_or(value, name, ""));
@@ -127,8 +244,6 @@ std::string ledger_text(const json::value& job) {
   return text;
 }
 
-}  // namespace
-
 /// What a coordinator says of its jobs (rendezvous/coordinator) as a person reads it: per job a
 /// line on the whole, a table of its nodes, and who is missing. Control characters in names that
 /// came from outside are left out. Pure.
@@ -143,8 +258,6 @@ std::string status_text(const json::value& status, const std::string& endpoint) 
   }
   return text;
 }
-
-namespace {
 
 // A coordinator of many jobs tells of all of them.
 Result<json::value> only(json::value status, const std::string& run_id) {
@@ -190,9 +303,8 @@ int print_local_status(const StatusOptions& options, const std::vector<runs::Lis
 /// `here`: why it is no job of this machine.
 int print_answer(const StatusOptions& options, const net::Endpoint& endpoint,
                  const std::string& secret, const std::optional<Error>& here) {
-  const auto said =
-      ask_coordinator(endpoint, secret, {options.job.run_id, rendezvous::Hello::Who::Status},
-                      from_seconds(options.timeout));
+  const auto said = Query(endpoint, secret, {options.job.run_id, rendezvous::Hello::Who::Status})
+                        .ask(from_seconds(options.timeout));
   // It may have answered with anything.
   const auto* status = said ? std::get_if<rendezvous::StatusText>(&*said) : nullptr;
   Result<json::value> answer =
@@ -229,6 +341,156 @@ int run_status(const StatusOptions& options) {
   const auto endpoint = net::parse_endpoint(options.target, spec::kC10dPort);
   if (!endpoint) return report_error(endpoint.error().text, kExitUsage);
   return print_answer(options, *endpoint, *secret, here);
+}
+
+namespace {
+
+Result<UniqueFd> connect_to(const std::string& channel) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // 108 bytes with the final zero (unix(7)).
+  if (channel.size() >= sizeof address.sun_path) {
+    return fail(Code::Io, fmt::format("{} is too long for a socket", channel));
+  }
+  std::memcpy(address.sun_path, channel.c_str(), channel.size() + 1);
+  const auto* raw = reinterpret_cast<const sockaddr*>(&address);
+  if (!socket || ::connect(socket.get(), raw, sizeof address) != 0) {
+    return std::unexpected(errno_error(Code::Io, "cannot reach the agent at " + channel, errno));
+  }
+  return socket;
+}
+
+/// Sends the question to the agent of a run on this machine; on the connection comes the answer, if
+/// there is one. Fails with Rendezvous where no worker of it runs, else with Io.
+Result<UniqueFd> ask_agent(const runs::RunEntry& run, std::string_view question) {
+  if (run.channel.empty() || run.workers.empty()) {
+    return fail(Code::Rendezvous, fmt::format("no worker of the job \"{}\" runs here: it is {}",
+                                              shown(run.name), run.phase));
+  }
+  auto socket = connect_to(run.channel);
+  if (socket && ::send(socket->get(), question.data(), question.size(), MSG_NOSIGNAL) < 0) {
+    return std::unexpected(errno_error(Code::Io, "cannot ask the agent", errno));
+  }
+  return socket;
+}
+
+using rendezvous::StacksReport;
+
+constexpr std::size_t kMostLines = 1000;  // of one stack
+
+Result<StacksReport> stacks_in(Result<FromCoordinator> answer) {
+  if (!answer) return std::unexpected(answer.error());
+  const auto* push = std::get_if<rendezvous::Push>(&*answer);
+  const auto* report = std::get_if<StacksReport>(push);
+  if (report == nullptr) return fail(Code::Protocol, "the answer tells of no stacks");
+  return *report;
+}
+
+/// The file whose descriptor comes over the socket.
+Result<UniqueFd> receive_file(int socket) {
+  // The agent sends a byte with the descriptor, see send_file().
+  char nothing = 0;
+  iovec data{&nothing, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const auto got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  const cmsghdr* header = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) {
+    return fail(Code::Closed, "the agent has closed the connection without an answer");
+  }
+  int file = -1;
+  std::memcpy(&file, CMSG_DATA(header), sizeof file);
+  return UniqueFd(file);
+}
+
+std::string whole(const UniqueFd& file) {
+  std::string text;
+  std::array<char, 65536> buffer;
+  ssize_t got = 0;
+  while ((got = ::read(file.get(), buffer.data(), buffer.size())) > 0) {
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
+/// Asks the agent of a run on this machine, which asks all nodes of its job.
+Result<StacksReport> stacks_by_agent(const runs::RunEntry& run, Duration limit) {
+  const auto socket = ask_agent(run, R"({"kind":"ask_stacks"})");
+  if (!socket) return std::unexpected(socket.error());
+  pollfd readable{socket->get(), POLLIN, 0};
+  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
+  if (::poll(&readable, 1, static_cast<int>(wait)) <= 0) {
+    return fail(Code::Timeout, fmt::format("the agent (process {}) has said nothing for {}",
+                                           run.pid, format_duration(limit)));
+  }
+  // A file and not a message: stacks of thousands of workers are larger than a SEQPACKET may be
+  // (socket(7), wmem_max).
+  const auto file = receive_file(socket->get());
+  if (!file) return std::unexpected(file.error());
+  return stacks_in(rendezvous::decode_from_coordinator(whole(*file)));
+}
+
+Result<StacksReport> stacks_by_coordinator(const StacksOptions& options,
+                                           const std::string& secret) {
+  const auto endpoint = net::parse_endpoint(options.target, spec::kC10dPort);
+  if (!endpoint) return std::unexpected(endpoint.error());
+  return stacks_in(Query(*endpoint, secret, {options.job.run_id, rendezvous::Hello::Who::Stacks})
+                       .ask(from_seconds(options.timeout)));
+}
+
+/// A job of this machine wins over an endpoint of that name.
+Result<StacksReport> ask(const StacksOptions& options, const std::string& secret) {
+  const auto runs =
+      runs_of(runs_here(), options.target.empty() ? options.job.run_id : options.target);
+  // Any agent of the job will do: each of them asks all nodes.
+  if (runs) return stacks_by_agent(runs->front().entry, from_seconds(options.timeout));
+  const bool is_here = runs.error().code == Code::Usage;
+  if (options.target.empty() || is_here) return std::unexpected(runs.error());
+  auto answer = stacks_by_coordinator(options, secret);
+  if (!answer && !options.target.contains(':')) {
+    return std::unexpected(neither_here(runs.error(), answer.error()));
+  }
+  return answer;
+}
+
+}  // namespace
+
+int run_stacks(const StacksOptions& options) {
+  const auto secret = secret_of(options.job);
+  if (!secret) return report_error(secret.error().text, kExitUsage);
+  auto report = ask(options, *secret);
+  if (!report) return report_error(report.error().text, kExitFailed);
+  auto& stacks = report->stacks;
+  if (options.json) {
+    fmt::print("{}\n", json::serialize(hangs::stacks_json(stacks)));
+    return kExitDone;
+  }
+  for (auto& group : stacks.groups) {
+    if (!options.kernel) group.lines = hangs::without_kernel(group.lines);
+  }
+  const auto text = hangs::stacks_lines(stacks, "\n", kMostLines);
+  fmt::print("{}\n", text.empty() ? "no worker of the job runs" : text.substr(1));
+  return kExitDone;
+}
+
+int run_preempt(const PreemptOptions& options) {
+  const auto runs = runs_of(runs_here(), options.job);
+  if (!runs) return report_error(runs.error().text, kExitFailed);
+  const auto& run = runs->front().entry;
+  const auto& deadline = options.deadline;
+  const auto question = deadline ? fmt::format(R"({{"kind":"preempt","deadline":{}}})", *deadline)
+                                 : std::string(R"({"kind":"preempt"})");
+  // Any agent of the job will do: it tells the coordinator, which tells all nodes.
+  if (const auto asked = ask_agent(run, question); !asked) {
+    return report_error(asked.error().text, kExitFailed);
+  }
+  fmt::print("asked the job \"{}\" to save and end\n", shown(run.name));
+  return kExitDone;
 }
 
 }  // namespace elastrun::ctl

@@ -1,9 +1,183 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "export/stream_sink.hpp"
 
+#include "core/json.hpp"
+#include "core/text.hpp"
+#include "core/unique_fd.hpp"
+#include "export/record_line.hpp"
+#include "files/whole_file.hpp"
+#include "telemetry/record.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <utility>
 
 namespace elastrun::exporter {
+
+using telemetry::Record;
+
+void ConsoleLines::consume(const Record& record) {
+  std::string lines;
+  const auto name = printable(series_name(record));
+  const auto add = [&](std::string_view aggregation, const telemetry::Value& value) {
+    lines += fmt::format("[{}][{}]: {}{}={}\n", python_float(to_seconds(record.stamp.wall)),
+                         printable(record.scope), name, aggregation,
+                         printable(telemetry::to_text(value)));
+  };
+  if (record.kind == Record::Kind::Sample) {
+    add("", record.value);
+  } else if (record.kind == Record::Kind::Window && record.window && !record.window->no_data) {
+    for (const auto& [aggregation, value] : record.window->aggregates)
+      add("." + aggregation, value);
+  }
+  if (lines.empty()) return;
+  delivered_ += 1;
+  write_(lines);
+}
+
+struct FileWriter::File {
+  File(const std::string& name, const Form& form)
+      : path(name),
+        // O_APPEND: several writers of one file then write behind each other, and not over each
+        // other (open(2)).
+        flags(O_WRONLY | O_CREAT | O_APPEND | form.flags),
+        mode(form.mode),
+        lines(form.lines),
+        tail(form.tail) {}
+
+  const std::string path;
+  const int flags;
+  const mode_t mode;
+  UniqueFd fd;
+  const bool lines;
+  const std::string tail;
+  bool torn = false;
+
+  Result<UniqueFd> open() const { return files::open_by_name(path, flags, mode); }
+
+  /// Bytes written, and the errno of what stopped it.
+  std::pair<std::size_t, int> put(std::string_view text) const {
+    std::size_t done = 0;
+    while (done < text.size()) {
+      const ssize_t wrote = ::write(fd.get(), text.data() + done, text.size() - done);
+      if (wrote < 0 && errno == EINTR) continue;
+      // After 0 errno says nothing, and to try again could take for ever.
+      if (wrote <= 0) return {done, wrote < 0 ? errno : ENOSPC};
+      done += static_cast<std::size_t>(wrote);
+    }
+    return {done, 0};
+  }
+
+  /// Goes on under its name where that was removed or given to another file. False: all that is
+  /// written would be lost, errno says why.
+  bool is_in_place() {
+    struct stat mine {};
+    struct stat named {};
+    if (::fstat(fd.get(), &mine) != 0 || !S_ISREG(mine.st_mode)) return true;
+    const bool there = ::stat(path.c_str(), &named) == 0;
+    if (there && mine.st_dev == named.st_dev && mine.st_ino == named.st_ino) return true;
+    if (!there && errno != ENOENT) return true;
+    // To open a FIFO could wait without end for its reader.
+    if (lines && (!there || S_ISREG(named.st_mode))) {
+      if (auto again = open()) {
+        fd = std::move(*again);
+        torn = ends_torn();
+        return true;
+      }
+    } else {
+      errno = ENOENT;
+    }
+    // Renamed, it is still to be found.
+    return mine.st_nlink > 0;
+  }
+
+  Written write(const std::vector<std::string>& batch) {
+    if (!is_in_place()) {
+      return {0, fmt::format("{} was removed: {}", path, std::strerror(errno))};
+    }
+    // One write(2) for the batch: with O_APPEND it lands in one piece, also where several agents
+    // write one file (write(2)).
+    std::string text = torn ? "\n" : "";
+    for (const auto& piece : batch) text += piece;
+    const std::size_t before = torn ? 1 : 0;
+    auto [done, error] = put(text);
+    // The LF is the first byte, so half a line has its end as soon as anything was written.
+    if (done > 0) torn = false;
+    if (error == 0) return {batch.size(), {}};
+    Written written{0, std::strerror(error)};
+    std::size_t left = done > before ? done - before : 0;
+    // Whole pieces count as written; the one that was cut is lost.
+    // It ends before the last one: with all pieces written there was no error.
+    while (left >= batch[written.pieces].size()) left -= batch[written.pieces++].size();
+    if (left > 0) tear(static_cast<off_t>(left));
+    return written;
+  }
+
+  void tear(off_t bytes) {
+    struct stat info {};
+    // A reader of binary records cannot skip half of one, so that is cut off; half a line gets its
+    // end before the next one.
+    const bool cut = !lines && ::fstat(fd.get(), &info) == 0 && S_ISREG(info.st_mode) &&
+                     ::ftruncate(fd.get(), info.st_size - bytes) == 0;
+    torn = lines && !cut;
+  }
+
+  /// Whether an earlier writer has left half a line.
+  bool ends_torn() const {
+    struct stat info {};
+    char last = '\n';
+    // By descriptor, since the path may name another file by now; reopened, since this one only
+    // writes.
+    const auto open_one = fmt::format("/proc/self/fd/{}", fd.get());
+    const UniqueFd reader(::open(open_one.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    return reader && ::fstat(reader.get(), &info) == 0 && S_ISREG(info.st_mode) &&
+           info.st_size > 0 && ::pread(reader.get(), &last, 1, info.st_size - 1) == 1 &&
+           last != '\n';
+  }
+};
+
+Result<std::shared_ptr<FileWriter::File>> FileWriter::open(const std::string& path,
+                                                           const Form& form) {
+  auto file = std::make_shared<File>(path, form);
+  auto opened = file->open();
+  if (!opened) return std::unexpected(opened.error());
+  file->fd = std::move(*opened);
+  file->torn = form.lines && file->ends_torn();
+  if (const auto [done, error] = file->put(form.head); error != 0) {
+    return fail(Code::Io, fmt::format("cannot write {}: {}", path, std::strerror(error)));
+  }
+  return file;
+}
+
+FileWriter::FileWriter(files::BlockingCalls& calls, std::shared_ptr<File> file)
+    : calls_(calls), file_(std::move(file)) {}
+
+void FileWriter::write(std::vector<std::string> batch, std::function<void(Written)> then) {
+  calls_.make(
+      file_->path, [file = file_, batch = std::move(batch)] { return file->write(batch); },
+      [then = std::move(then), alive = lifetime_.token()](Written written) {
+        if (alive) then(std::move(written));
+      });
+}
+
+void FileWriter::close(std::function<void()> done) {
+  if (file_->tail.empty()) return done();
+  calls_.make(
+      file_->path,
+      [file = file_] {
+        const auto [put, error] = file->put(file->tail);
+        // A trace can be read without its end, and not with half of it.
+        if (error != 0 && put > 0) file->tear(static_cast<off_t>(put));
+        return error;
+      },
+      [done = std::move(done), alive = lifetime_.token()](int) {
+        if (alive) done();
+      });
+}
 
 void PieceQueue::add(std::string piece) {
   bytes_ += piece.size();

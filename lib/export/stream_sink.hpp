@@ -2,13 +2,22 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "core/error.hpp"
+#include "core/lifetime.hpp"
 #include "export/metrics_sink.hpp"
+#include "files/blocking_calls.hpp"
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <cstdint>
 #include <deque>
+#include <fcntl.h>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <sys/types.h>
+#include <utility>
 #include <vector>
 
 namespace elastrun::exporter {
@@ -82,6 +91,82 @@ class StreamSink final : public MetricsSink {
   std::string trouble_;
   std::function<void()> finished_;
   std::unique_ptr<PieceWriter> writer_;
+};
+
+/// Appends pieces to a file, by the thread for files: a file system that does not answer holds up
+/// this file only.
+class FileWriter final : public PieceWriter {
+ public:
+  struct Form {
+    int flags = 0;  // as those of open_by_name(), with O_WRONLY, O_CREAT and O_APPEND
+    mode_t mode = 0644;
+    std::string head{};  // what comes before the first piece
+    std::string tail{};  // and after the last one
+    /// Pieces are lines: a torn one, of ours or of an earlier writer, is closed off before the
+    /// next. One that was removed or renamed is made again, as logrotate(8) expects. Else the file
+    /// is ours alone: a torn piece is cut off, and what comes after its removal is lost.
+    bool lines = true;
+  };
+  struct File;
+  /// Makes the file and writes the head. May wait for the file system, so before there is a loop
+  /// use it with files::result_within. Fails with Io.
+  static Result<std::shared_ptr<File>> open(const std::string& path, const Form& form);
+
+  /// Borrows `calls`.
+  FileWriter(files::BlockingCalls& calls, std::shared_ptr<File> file);
+  void write(std::vector<std::string> batch, std::function<void(Written)> then) override;
+  void close(std::function<void()> done) override;
+
+ private:
+  files::BlockingCalls& calls_;
+  const std::shared_ptr<File> file_;  // with the thread
+  Lifetime lifetime_;
+};
+
+/// Samples and windows as torchelastic's console handler prints metrics, a line for each number:
+/// "[SECONDS][GROUP]: NAME=VALUE"; of a window NAME.AGGREGATION. Names come from workers: what
+/// would steer a terminal is shown as text.
+class ConsoleLines final : public MetricsSink {
+ public:
+  /// `write` takes everything at once, or counts itself what it does not.
+  ConsoleLines(std::string name, std::function<void(std::string_view)> write)
+      : MetricsSink(std::move(name)), write_(std::move(write)) {}
+  void consume(const telemetry::Record& record) override;
+  void finish(std::function<void()> done) override { done(); }
+  SinkAccount account() const override { return {name(), delivered_, 0, {}}; }
+
+ private:
+  const std::function<void(std::string_view)> write_;
+  std::uint64_t delivered_ = 0;
+};
+
+/// Writes pieces to one of our own streams, and counts what the stream does not take.
+class ConsoleWriter final : public PieceWriter {
+ public:
+  /// Borrows the loop. `write` takes everything at once. `tail` comes after the last piece.
+  ConsoleWriter(boost::asio::io_context& loop, std::function<void(std::string_view)> write,
+                std::string tail)
+      : loop_(loop), write_(std::move(write)), tail_(std::move(tail)) {}
+
+  void write(std::vector<std::string> batch, std::function<void(Written)> then) override {
+    std::string text;
+    for (const auto& piece : batch) text += piece;
+    write_(text);
+    boost::asio::post(loop_,
+                      [then = std::move(then), pieces = batch.size(), alive = lifetime_.token()] {
+                        if (alive) then({pieces, {}});
+                      });
+  }
+  void close(std::function<void()> done) override {
+    write_(tail_);
+    done();
+  }
+
+ private:
+  boost::asio::io_context& loop_;
+  const std::function<void(std::string_view)> write_;
+  const std::string tail_;
+  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::exporter

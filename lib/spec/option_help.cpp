@@ -4,6 +4,7 @@
 
 #include "core/text.hpp"
 #include "spec/option_table.hpp"
+#include "spec/option_values.hpp"
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,331 @@
 #include <string_view>
 
 namespace elastrun::spec {
+namespace {
+
+using Takes = Choice::Takes;
+
+/// "console", "jsonl:", ...: what stands before the argument.
+std::vector<std::string> sink_words() {
+  std::vector<std::string> words;
+  for (const auto& form : split(known_metrics_sinks(), ',')) {
+    const auto name = trim(form);
+    const auto end = name.find_first_of("[:");
+    // With the colon where an argument must follow: bash_case() then adds no blank.
+    words.emplace_back(name.substr(0, end != name.npos && name[end] == ':' ? end + 1 : end));
+  }
+  return words;
+}
+
+std::vector<std::string> words_of(const OptionRow& option) {
+  switch (option.id) {
+    case Opt::NprocPerNode:
+      return {"auto", "gpu", "cpu", "1", "2", "4", "8"};
+    case Opt::RdzvBackend:
+      return {backend::kBuiltIn.begin(), backend::kBuiltIn.end()};
+    case Opt::RdzvConf: {
+      std::vector<std::string> words;
+      for (const auto& key : settings()) words.push_back(fmt::format("{}=", key.name));
+      return words;
+    }
+    case Opt::Metrics:
+      return sink_words();
+    case Opt::EventLogHandler:
+      return {"null", "console"};
+    case Opt::Redirects:
+    case Opt::Tee:
+      return {"0", "1", "2", "3"};
+    default:
+      return choices(option);
+  }
+}
+
+/// Inside single quotes of bash and zsh.
+std::string single_quoted(std::string_view text) {
+  std::string out;
+  // A shell has no escape within single quotes: the quote ends, an escaped one follows, and it
+  // begins again.
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out;
+}
+
+/// A line for each job of this machine, for bash and zsh.
+// sed reads it, because not every machine has jq.
+constexpr std::string_view kJobs =
+    R"~(elastrunctl status --json 2>/dev/null | sed 's/"name": *"/\n&/g' | )~"
+    R"~(sed -n 's/^"name": *"\([^"]*\)".*/\1/p')~";
+
+constexpr std::string_view kBashScript = R"(# bash completion for {0}
+# Line by line, as names may hold blanks; and compgen -W would run what stands in $(...) in them.
+_{0}_jobs() {{
+  local job
+  while IFS= read -r job; do
+    [[ $job == "$cur"* ]] && COMPREPLY+=("$job")
+  done < <({1})
+}}
+_{0}() {{
+  local cur prev command="" i
+  cur="${{COMP_WORDS[COMP_CWORD]}}"
+  prev="${{COMP_WORDS[COMP_CWORD-1]}}"
+  # "--option=value" arrives as three words.
+  if [[ $cur == "=" ]]; then
+    cur=""
+  elif [[ $prev == "=" ]]; then
+    prev="${{COMP_WORDS[COMP_CWORD-2]}}"
+  fi
+  for ((i = 1; i < COMP_CWORD; ++i)); do
+    case "${{COMP_WORDS[i]}}" in
+      {2}
+    esac
+  done
+  case "$command $prev" in
+{3}  esac
+  case "$command" in
+{4}  esac
+}}
+complete -o filenames -F _{0} {0}
+)";
+/// After the script everything belongs to the script.
+constexpr std::string_view kBashToScript = R"({}|=) ;;
+      -*)
+        [[ ${{COMP_WORDS[i+1]}} == "=" ]] && ((++i))
+        ((++i))
+        ;;
+      *)
+        COMPREPLY=($(compgen -f -- "$cur"))
+        return
+        ;;)";
+
+/// All names of the options, or of those that take no value.
+std::string names_of(const std::vector<Choice>& options, std::string_view between,
+                     bool flags_alone = false) {
+  std::vector<std::string> names;
+  for (const auto& option : options) {
+    if (flags_alone && option.takes != Takes::Nothing) continue;
+    names.insert(names.end(), option.names.begin(), option.names.end());
+  }
+  return join(names, between);
+}
+
+/// Cases for the word after each option that takes a value.
+std::string bash_values(const std::string& command, const std::vector<Choice>& options) {
+  std::string cases;
+  for (const auto& option : options) {
+    if (option.takes == Takes::Nothing) continue;
+    std::vector<std::string> patterns;
+    for (const auto& name : option.names)
+      patterns.push_back(fmt::format("\"{} {}\"", command, name));
+    const std::string action = option.takes == Takes::File ? "-f"
+                               : option.takes == Takes::Folder
+                                   ? "-d"
+                                   : fmt::format("-W '{}'", join(option.words, " "));
+    cases += fmt::format(
+        "    {})\n      COMPREPLY=($(compgen {} -- \"$cur\"))\n"
+        // What a word introduces follows it at once.
+        "      [[ ${{COMPREPLY[0]}} == *[=:] ]] && compopt -o nospace 2>/dev/null\n"
+        "      return\n      ;;\n",
+        join(patterns, "|"), action);
+  }
+  return cases;
+}
+
+std::string bash_words(const std::string& pattern, const std::string& first,
+                       const std::vector<Choice>& options, std::string_view more) {
+  return fmt::format("    {}) COMPREPLY=($(compgen -W '{} {}' -- \"$cur\")){} ;;\n", pattern, first,
+                     names_of(options, " "), more);
+}
+
+std::string inner_names(const Subcommand& command) {
+  std::vector<std::string> names;
+  for (const auto& [name, help] : command.inner) names.push_back(name);
+  return join(names, " ");
+}
+
+std::string bash_script(const Commands& commands) {
+  std::vector<std::string> names;
+  std::string values = bash_values("", commands.options), words;
+  for (const auto& command : commands.subcommands) {
+    names.push_back(command.name);
+    values += bash_values(command.name, command.options);
+    words += bash_words(command.name, inner_names(command), command.options,
+                        command.names_job ? fmt::format("; _{}_jobs", commands.program) : "");
+  }
+  const bool script = names.empty();
+  words += bash_words("*", join(names, " "), commands.options,
+                      script ? "; [[ $cur == -* ]] || COMPREPLY=($(compgen -f -- \"$cur\"))" : "");
+  const auto walk =
+      script ? fmt::format(kBashToScript, names_of(commands.options, "|", true))
+             : fmt::format("{}) command=\"${{COMP_WORDS[i]}}\"; break ;;", join(names, "|"));
+  return fmt::format(kBashScript, commands.program, kJobs, walk, values, words);
+}
+
+std::string zsh_lines(const std::vector<Choice>& options, std::string_view indent) {
+  std::string lines;
+  for (const auto& option : options) {
+    std::string value;
+    const auto called = escaped(to_lower(option.value), ":[]|");
+    if (option.takes == Takes::File) value = fmt::format(":{}:_files", called);
+    if (option.takes == Takes::Folder) value = fmt::format(":{}:_directories", called);
+    if (option.takes == Takes::Word) {
+      value = fmt::format(
+          ":{}:{}", called,
+          option.words.empty() ? " " : fmt::format("({})", escaped(join(option.words, " "), ":")));
+    }
+    for (const auto& name : option.names) {
+      const auto attached = value.empty() ? "" : name.starts_with("--") ? "=" : "+";
+      lines += fmt::format(" \\\n{}'*{}{}[{}]{}'", indent, name, attached,
+                           single_quoted(escaped(option.help, "[]:")), single_quoted(value));
+    }
+  }
+  return lines;
+}
+
+void add_zsh_name(std::string& names, const std::string& name, const std::string& help) {
+  names += fmt::format("{}{}\\:\"{}\"", names.empty() ? "" : " ", name,
+                       single_quoted(escaped(help, "\"\\")));
+}
+
+std::string zsh_script(const Commands& commands) {
+  std::string names, cases;
+  for (const auto& command : commands.subcommands) {
+    add_zsh_name(names, command.name, command.help);
+    std::string inner;
+    for (const auto& [name, help] : command.inner) add_zsh_name(inner, name, help);
+    if (!inner.empty())
+      inner = fmt::format(" \\\n      '1:subcommand:(({}))' '*:file:_files'", inner);
+    if (command.names_job) inner = fmt::format(" '*:job:_{}_jobs'", commands.program);
+    cases += fmt::format("    {}) _arguments -S{}{} ;;\n", command.name,
+                         zsh_lines(command.options, "      "), inner);
+  }
+  const auto arguments = names.empty()
+                             ? "'1:script:_files' \\\n    '*::argument of the script:_files'"
+                             : fmt::format("'1:subcommand:(({}))' \\\n    '*:: :->words'", names);
+  return fmt::format(R"~(#compdef {0}
+_{0}_jobs() {{
+  local -a jobs
+  jobs=(${{(f)"$({1})"}})
+  compadd -a jobs
+}}
+_{0}() {{
+  local curcontext="$curcontext" state line
+  _arguments -C -S{2} \
+    {3}
+  [[ $state == words ]] || return
+  case $words[1] in
+{4}  esac
+}}
+# Loaded from fpath this is the function itself; sourced, it has yet to be announced.
+if [[ $funcstack[1] == _{0} ]]; then
+  _{0} "$@"
+else
+  compdef _{0} {0}
+fi
+)~",
+                     commands.program, kJobs, zsh_lines(commands.options, "    "), arguments,
+                     cases);
+}
+
+std::string fish_lines(const Commands& commands, const std::string& condition,
+                       const std::vector<Choice>& options) {
+  std::string out;
+  for (const auto& option : options) {
+    out += fmt::format("complete -c {}", commands.program);
+    if (!condition.empty()) out += fmt::format(" -n '{}'", condition);
+    for (const auto& name : option.names) {
+      const bool is_long = name.starts_with("--");
+      out += fmt::format(" {} {}", is_long ? "-l" : "-s", name.substr(is_long ? 2 : 1));
+    }
+    if (option.takes == Takes::File) out += " -r -F";
+    if (option.takes == Takes::Folder) out += " -x -a '(__fish_complete_directories)'";
+    if (option.takes == Takes::Word) out += " -x";
+    if (!option.words.empty()) {
+      out += " -a '";
+      // Each with the option that it is for, where more than one word must be typed.
+      for (const auto& word : option.words) {
+        out += word.ends_with('=')   ? word + "\\t\"key of " + option.names.front() + "\" "
+               : word.ends_with(':') ? word + "\\t\"sink\" "
+                                     : word + " ";
+      }
+      out.back() = '\'';
+    }
+    out += fmt::format(" -d '{}'\n", escaped(option.help, "'\\"));
+  }
+  return out;
+}
+
+std::string fish_script(const Commands& commands) {
+  const auto& program = commands.program;
+  std::string out = fmt::format("# fish completion for {}\n", program);
+  if (commands.subcommands.empty()) return out + fish_lines(commands, "", commands.options);
+  out += fmt::format("complete -c {} -f\n", program);
+  out += fish_lines(commands, "__fish_use_subcommand", commands.options);
+  for (const auto& command : commands.subcommands) {
+    out += fmt::format("complete -c {} -n __fish_use_subcommand -a {} -d '{}'\n", program,
+                       command.name, escaped(command.help, "'\\"));
+    const auto here = "__fish_seen_subcommand_from " + command.name;
+    for (const auto& [name, help] : command.inner) {
+      out += fmt::format(
+          "complete -c {} -n '{}; and not __fish_seen_subcommand_from {}' -a {} -d '{}'\n", program,
+          here, inner_names(command), name, escaped(help, "'\\"));
+    }
+    if (!command.inner.empty()) out += fmt::format("complete -c {} -n '{}' -F\n", program, here);
+    if (command.names_job) {
+      out += fmt::format(
+          "complete -c {} -n '{}' -a '(elastrunctl status --json 2>/dev/null | string "
+          "match -rag \\'\"name\": *\"([^\"]*)\"\\')' -d 'job of this machine'\n",
+          program, here);
+    }
+    out += fish_lines(commands, here, command.options);
+  }
+  return out;
+}
+
+/// tcsh(1) calls these rules: n/WORD/LIST/ after a word, c/START/LIST/ within one, p/*/LIST/ else.
+std::string tcsh_script(const Commands& commands) {
+  std::string rules, names;
+  for (const auto& option : commands.options) {
+    for (const auto& name : option.names) {
+      if (name.starts_with("--")) names += name.substr(2) + ' ';
+      if (option.takes == Takes::Nothing) continue;
+      const std::string list = option.takes == Takes::File     ? "f"
+                               : option.takes == Takes::Folder ? "d"
+                               : option.words.empty()
+                                   ? "n"
+                                   : fmt::format("({})", join(option.words, " "));
+      rules += fmt::format("  'n/{}/{}/' \\\n", name, list);
+    }
+  }
+  return fmt::format("# tcsh completion for {0}\ncomplete {0} \\\n{1}  'c/--/({2})/' 'p/*/f/'\n",
+                     commands.program, rules, names);
+}
+
+}  // namespace
+
+std::string completion_script(std::string_view shell, const Commands& commands) {
+  if (shell == "bash") return bash_script(commands);
+  if (shell == "zsh") return zsh_script(commands);
+  if (shell == "fish") return fish_script(commands);
+  if (shell == "tcsh" && commands.subcommands.empty()) return tcsh_script(commands);
+  return {};
+}
+
+Commands elastrun_commands() {
+  Commands commands{"elastrun", {}, {}};
+  for (const auto& row : options()) {
+    Choice option{{spelling(row)},
+                  Takes::Word,
+                  std::string(row.metavar),
+                  words_of(row),
+                  std::string(row.help)};
+    if (row.letter != 0) option.names.push_back({'-', row.letter});
+    if (row.kind == Kind::Flag) option.takes = Takes::Nothing;
+    if (row.id == Opt::LogDir) option.takes = Takes::Folder;
+    if (row.id == Opt::Config || row.id == Opt::Report) option.takes = Takes::File;
+    commands.options.push_back(std::move(option));
+  }
+  return commands;
+}
+
 namespace {
 
 constexpr std::size_t kWidth = 96;

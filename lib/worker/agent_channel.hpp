@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "packet.hpp"
-
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +23,166 @@
 #include <vector>
 
 namespace elastrun::worker {
+namespace detail {
+/// How often this process and those that it was forked from were forked: tells a child what it has
+/// from its parent.
+inline std::atomic<std::uint32_t> generation{1};
+
+/// Held for a few instructions, or a send(2) that waits for its turn alone. That of a thread which
+/// this process does not have, because it was forked meanwhile, counts as free.
+class Lock {
+ public:
+  enum class Taken {
+    Not,    // this thread has it: a signal handler has come in between
+    Ours,   // what it guards is as this process has left it
+    Stale,  // what it guards is unset, or was left by another process
+  };
+  constexpr Lock() = default;
+  Taken lock() {
+    const auto own = generation.load(std::memory_order_relaxed);
+    const std::uint64_t self = ((std::uint64_t)::pthread_self() << 16) | (own & 0xffff);
+    for (;;) {
+      auto found = holder_.load(std::memory_order_relaxed);
+      if (found == self) return Taken::Not;
+      const bool free = found == 0 || (found & 0xffff) != (own & 0xffff);
+      if (free && holder_.compare_exchange_weak(found, self, std::memory_order_acquire)) break;
+      if (!free) ::sched_yield();
+    }
+    return std::exchange(last_, own) == own ? Taken::Ours : Taken::Stale;
+  }
+  void unlock() { holder_.store(0, std::memory_order_release); }
+
+ private:
+  std::atomic<std::uint64_t> holder_{0};  // its thread and generation, in one: both at once
+  std::uint32_t last_ = 0;                // generation of the last one, who may have gone
+};
+
+/// For what threads share and seldom change: the list of Stats, sampling. fork(2) waits for it, so
+/// that a child finds these whole.
+inline Lock shared_lock;
+inline bool held_for_fork = false;
+
+inline void count_forks() {
+  static std::atomic<bool> counted{false};
+  if (counted.load(std::memory_order_relaxed) || counted.exchange(true)) return;
+  ::pthread_atfork([] { held_for_fork = shared_lock.lock() != Lock::Taken::Not; },
+                   [] {
+                     if (held_for_fork) shared_lock.unlock();
+                   },
+                   // In the child it counts as free, as its holder's generation has passed.
+                   [] { generation.fetch_add(1, std::memory_order_relaxed); });
+}
+
+/// Has that lock until the end of its block. False: this thread has it, as a signal handler has
+/// come in between.
+class Shared {
+ public:
+  Shared() {
+    count_forks();
+    taken_ = shared_lock.lock() != Lock::Taken::Not;
+  }
+  ~Shared() {
+    if (taken_) shared_lock.unlock();
+  }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  explicit operator bool() const { return taken_; }
+
+ private:
+  bool taken_ = false;
+};
+}  // namespace detail
+
+namespace detail {
+/// How many bytes the UTF-8 character has with which `text`, not empty, begins; 0: it is none.
+inline std::size_t character_size(std::string_view text) {
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+  const unsigned first = byte(0);
+  if (first < 0x80) return 1;
+  const std::size_t size = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  if (size == 0 || first > 0xf4 || text.size() < size) return 0;
+  for (std::size_t i = 1; i < size; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  // Longer than need be, half of a surrogate pair, or beyond the last one.
+  const unsigned second = byte(1);
+  const bool none = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
+                    (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
+  return none ? 0 : size;
+}
+}  // namespace detail
+
+/// Text as a JSON string, quotes included. A byte that is not UTF-8 becomes U+FFFD: the agent would
+/// refuse the packet.
+inline std::string quoted(std::string_view text) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string out = "\"";
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x80) {
+      const auto size = detail::character_size(text.substr(i));
+      size == 0 ? out.append("\\ufffd") : out.append(text.substr(i, size));
+      i += size == 0 ? 0 : size - 1;
+      continue;
+    }
+    if (c == '"' || c == '\\') {
+      out.append({'\\', c});
+    } else if (byte < 0x20) {
+      out.append("\\u00").append({kDigits[byte >> 4], kDigits[byte & 15]});
+    } else {
+      out.push_back(c);
+    }
+  }
+  return out + '"';
+}
+
+/// JSON has no NaN and no infinity, so these travel as the text that Python gives them.
+inline std::string number(double value) {
+  if (std::isnan(value)) return "\"nan\"";
+  if (std::isinf(value)) return value > 0 ? "\"inf\"" : "\"-inf\"";
+  char digits[32];
+  const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
+  return std::string(digits, end);
+}
+
+namespace detail {
+/// At most that many bytes of UTF-8, whole characters: the agent refuses half of one.
+inline std::string_view cut(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) --most;
+  return text.substr(0, most);
+}
+
+/// Seconds since the epoch, to the microsecond.
+inline std::string time_now() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  const auto micro = std::to_string(1'000'000 + now.tv_nsec / 1000);
+  return std::to_string(now.tv_sec) + '.' + micro.substr(1);
+}
+
+/// With `*` for any text and `?` for any byte. Where a text after a star does not fit, the last
+/// star alone takes one more: no pattern takes longer than its length times that of the name.
+inline bool fits(std::string_view pattern, std::string_view name) {
+  std::size_t at = 0, star = pattern.npos, taken = 0;
+  for (std::size_t i = 0; i < name.size();) {
+    if (at < pattern.size() && pattern[at] == '*') {
+      star = at++;
+      taken = i;
+    } else if (at < pattern.size() && (pattern[at] == '?' || pattern[at] == name[i])) {
+      ++at, ++i;
+    } else if (star != pattern.npos) {
+      at = star + 1;
+      i = ++taken;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', at) == pattern.npos;
+}
+}  // namespace detail
+
 /// The connection of this process, made at the first packet. Safe to use from several threads and
 /// after fork(2): the child reconnects, because the agent knows senders by their credentials.
 class Channel {

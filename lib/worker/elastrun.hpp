@@ -7,8 +7,6 @@
 /// To copy it, copy the folder: its headers find each other beside themselves.
 
 #include "agent_channel.hpp"
-#include "entered_phase.hpp"
-#include "expires_timer.hpp"
 #include "goodput_events.hpp"
 #include "samples.hpp"
 #include "stat.hpp"

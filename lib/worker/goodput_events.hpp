@@ -2,8 +2,6 @@
 #pragma once
 
 #include "agent_channel.hpp"
-#include "fork_lock.hpp"
-#include "packet.hpp"
 
 #include <atomic>
 #include <charconv>

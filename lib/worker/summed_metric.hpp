@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fork_lock.hpp"
-#include "packet.hpp"
 #include "samples.hpp"
 #include "summary.hpp"
+#include "worker/agent_channel.hpp"
 
 #include <atomic>
 #include <chrono>

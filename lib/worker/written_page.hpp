@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fork_lock.hpp"
-#include "packet.hpp"
+#include "worker/agent_channel.hpp"
 
 #include <atomic>
 #include <cerrno>

@@ -8,7 +8,7 @@
 #include "files/blocking_calls.hpp"
 #include "net/endpoint.hpp"
 #include "process/process_table.hpp"
-#include "runs/dead_runs.hpp"
+#include "runs/run_registry.hpp"
 #include "workers/command.hpp"
 
 #include <algorithm>

@@ -3,7 +3,6 @@
 #include "agent/loop/job_result.hpp"
 #include "agent/verdict/verdict.hpp"
 #include "core/json.hpp"
-#include "elastrun/exit_code.hpp"
 #include "elastrun/report_json.hpp"
 
 #include <array>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files, pages and programs that take what sinks write, on a real loop.
 #include "core/system_clock.hpp"
-#include "export/file_writer.hpp"
-#include "export/page_sink.hpp"
+#include "export/exposition.hpp"
 #include "export/program_writer.hpp"
+#include "export/stream_sink.hpp"
 #include "process/posix_launcher.hpp"
 
 #include <algorithm>

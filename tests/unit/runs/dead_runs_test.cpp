@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runs/dead_runs.hpp"
-
 #include "core/unique_fd.hpp"
+#include "runs/run_registry.hpp"
 
 #include <array>
 #include <doctest/doctest.h>

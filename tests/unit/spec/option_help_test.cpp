@@ -2,7 +2,6 @@
 #include "spec/option_help.hpp"
 
 #include "core/text.hpp"
-#include "spec/completion.hpp"
 #include "spec/option_table.hpp"
 #include "spec/toml.hpp"
 #include "unit/spec/fakes.hpp"
