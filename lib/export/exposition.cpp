@@ -15,6 +15,7 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <type_traits>
 #include <unordered_set>
 #include <utility>
 
@@ -24,61 +25,6 @@ namespace {
 // For node_exporter's textfile collector, which runs as another user.
 constexpr mode_t kMode = 0644;
 
-}  // namespace
-
-Status PageSink::put_empty(const std::string& path, PageForm form) {
-  return files::put_file(path, page_of(telemetry::Snapshot(), form), kMode);
-}
-
-PageSink::PageSink(files::BlockingCalls& calls, std::string name, std::string path, PageForm form,
-                   PageOptions options)
-    : MetricsSink(std::move(name)),
-      calls_(calls),
-      path_(std::move(path)),
-      form_(form),
-      options_(std::move(options)) {}
-
-void PageSink::pull(const telemetry::Snapshot& snapshot) {
-  waiting_ = page_of(snapshot, form_, options_);
-  write_out();
-}
-
-void PageSink::write_out() {
-  // One at a time: the page that waits is replaced by each newer one, so a slow disk costs pages
-  // and not memory.
-  if (writing_) return;
-  if (!waiting_) {
-    const auto finished = std::exchange(finished_, {});
-    if (finished) finished();
-    return;
-  }
-  writing_ = true;
-  calls_.make(
-      path_,
-      [path = path_, text = *std::exchange(waiting_, {})] {
-        return files::put_file(path, text, kMode);
-      },
-      [this, alive = lifetime_.token()](const Status& put) {
-        if (!alive) return;
-        writing_ = false;
-        (put ? delivered_ : lost_) += 1;
-        if (!put && trouble_.empty()) trouble_ = put.error().text;
-        write_out();
-      });
-}
-
-void PageSink::finish(std::function<void()> done) {
-  finished_ = std::move(done);
-  write_out();
-}
-
-SinkAccount PageSink::account() const {
-  const std::uint64_t open = (waiting_ ? 1u : 0u) + (writing_ ? 1u : 0u);
-  return {name(), delivered_, lost_ + open, trouble_, open};
-}
-
-namespace {
-
 using telemetry::Kind;
 using telemetry::Point;
 using telemetry::Snapshot;
@@ -86,23 +32,15 @@ using Label = std::pair<std::string, std::string>;
 
 /// Appends; a page has ten thousand numbers and as many labels, so none is made as a text first.
 /// As Go reads it: the shortest text that gives the number back.
-void put(std::string& text, double value) {
-  if (std::isnan(value)) {
-    text += "NaN";
-  } else if (std::isinf(value)) {
-    text += value > 0 ? "+Inf" : "-Inf";
-  } else {
-    char digits[32];
-    const auto end = std::to_chars(std::begin(digits), std::end(digits), value).ptr;
-    text.append(digits, end);
+template <class Number>
+requires std::is_arithmetic_v<Number>
+void put(std::string& text, Number value) {
+  if constexpr (std::floating_point<Number>) {
+    if (std::isnan(value)) return void(text += "NaN");
+    if (std::isinf(value)) return void(text += value > 0 ? "+Inf" : "-Inf");
   }
-}
-
-template <std::integral T>
-void put(std::string& text, T value) {
-  char digits[24];
-  const auto end = std::to_chars(std::begin(digits), std::end(digits), value).ptr;
-  text.append(digits, end);
+  char digits[32];
+  text.append(digits, std::to_chars(std::begin(digits), std::end(digits), value).ptr);
 }
 
 void put(std::string& text, const telemetry::Value& value) {
@@ -438,6 +376,52 @@ class Page {
 };
 
 }  // namespace
+
+Status PageSink::put_empty(const std::string& path, PageForm form) {
+  return files::put_file(path, page_of(telemetry::Snapshot(), form), kMode);
+}
+
+PageSink::PageSink(files::BlockingCalls& calls, std::string name, std::string path, PageForm form,
+                   PageOptions options)
+    : MetricsSink(std::move(name)),
+      calls_(calls),
+      path_(std::move(path)),
+      form_(form),
+      options_(std::move(options)) {}
+
+void PageSink::pull(const telemetry::Snapshot& snapshot) {
+  page_ = page_of(snapshot, form_, options_);
+  write_out();
+}
+
+void PageSink::write_out() {
+  // One at a time: the page that waits is replaced by each newer one, so a slow disk costs pages
+  // and not memory.
+  if (writing_) return;
+  if (!page_) {
+    const auto finished = std::exchange(finished_, {});
+    if (finished) finished();
+    return;
+  }
+  writing_ = true;
+  calls_.make(
+      path_,
+      [path = path_, text = *std::exchange(page_, {})] {
+        return files::put_file(path, text, kMode);
+      },
+      [this, alive = lifetime_.token()](const Status& put) {
+        if (!alive) return;
+        writing_ = false;
+        (put ? delivered_ : lost_) += 1;
+        if (!put && trouble_.empty()) trouble_ = put.error().text;
+        write_out();
+      });
+}
+
+void PageSink::finish(Done done) {
+  finished_ = std::move(done);
+  write_out();
+}
 
 std::string prometheus_name(std::string_view name) {
   std::string valid;

@@ -63,21 +63,18 @@ class PageSink final : public MetricsSink {
   bool is_told() const override { return false; }
   bool pulls() const override { return true; }
   void pull(const telemetry::Snapshot& snapshot) override;
-  void finish(std::function<void()> done) override;
-  SinkAccount account() const override;
+  void finish(Done done) override;
 
  private:
   void write_out();
+  std::uint64_t waiting() const override { return (page_ ? 1u : 0u) + (writing_ ? 1u : 0u); }
 
   files::BlockingCalls& calls_;
   const std::string path_;
   const PageForm form_;
   const PageOptions options_;
-  std::optional<std::string> waiting_;
+  std::optional<std::string> page_;  // to be written
   bool writing_ = false;
-  std::uint64_t delivered_ = 0, lost_ = 0;
-  std::string trouble_;
-  std::function<void()> finished_;
   Lifetime lifetime_;
 };
 

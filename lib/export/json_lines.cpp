@@ -49,21 +49,16 @@ void JsonLines::consume(const Record& record) {
     waiting_.clear();
   } else if (event || waiting_.size() >= kBatch) {
     write_out();
-  } else {
-    wait_for_more();
+  } else if (!std::exchange(pausing_, true)) {
+    // Armed by a record alone, so that a job that tells nothing wakes nothing.
+    pause_->arm(clock_.now() + kPause, [this] {
+      pausing_ = false;
+      write_out();
+    });
   }
   // A machine that crashes loses up to half a minute that was written and not synced, and with it
   // the point from which the next submission reckons.
   if (is_milestone(record)) file_.sync();
-}
-
-/// Armed by a record alone, so that a job that tells nothing wakes nothing.
-void JsonLines::wait_for_more() {
-  if (std::exchange(pausing_, true)) return;
-  pause_->arm(clock_.now() + kPause, [this] {
-    pausing_ = false;
-    write_out();
-  });
 }
 
 void JsonLines::flush(TimePoint) {

@@ -38,7 +38,6 @@ class JsonLines final : public telemetry::Sink {
 
  private:
   void write_out();
-  void wait_for_more();
 
   Clock& clock_;
   files::AppendedFile file_;

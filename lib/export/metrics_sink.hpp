@@ -24,6 +24,7 @@ struct SinkAccount {
 /// bounded, drops its oldest records first, and counts them. On the loop only.
 class MetricsSink : public telemetry::Sink {
  public:
+  using Done = std::function<void()>;
   explicit MetricsSink(std::string name) : name_(std::move(name)) {}
 
   /// Whether it takes records; then by consume().
@@ -34,10 +35,20 @@ class MetricsSink : public telemetry::Sink {
   virtual void pull(const telemetry::Snapshot& snapshot) { static_cast<void>(snapshot); }
 
   /// Nothing will come any more: delivers what waits and runs `done` once, maybe inside this call.
-  virtual void finish(std::function<void()> done) = 0;
+  virtual void finish(Done done) = 0;
   /// After the last wait for finish(): what has not been delivered is lost.
-  virtual SinkAccount account() const = 0;
+  virtual SinkAccount account() const {
+    return {name_, delivered_, lost_ + waiting(), trouble_, waiting()};
+  }
   const std::string& name() const { return name_; }
+
+ protected:
+  /// How much has been taken and is neither delivered nor lost.
+  virtual std::uint64_t waiting() const { return 0; }
+
+  std::uint64_t delivered_ = 0, lost_ = 0;
+  std::string trouble_;  // of the first loss
+  Done finished_;        // from finish() until that has run
 
  private:
   const std::string name_;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <boost/uuid/name_generator_sha1.hpp>
 #include <boost/uuid/uuid.hpp>
+#include <charconv>
 #include <cmath>
 #include <fmt/format.h>
 #include <iterator>
@@ -260,6 +261,71 @@ json::object log_of(const Record& record, const std::string& trace) {
   return log;
 }
 
+json::array by_scope(std::map<std::string, json::array> all, const char* what,
+                     const OtlpOptions& options) {
+  json::array scopes;
+  for (auto& [scope, members] : all) {
+    scopes.push_back(json::object{{"scope", scope_of(scope, options)}, {what, std::move(members)}});
+  }
+  return scopes;
+}
+
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (; !text.empty(); text.remove_prefix(1)) {
+    unsigned char byte = 0;
+    const auto digits = text.substr(1, 2);
+    const auto* const end = digits.data() + 2;
+    const bool coded = text.front() == '%' && digits.size() == 2 &&
+                       std::from_chars(digits.data(), end, byte, 16).ptr == end;
+    out += coded ? static_cast<char>(byte) : text.front();
+    if (coded) text.remove_prefix(2);
+  }
+  return out;
+}
+
+bool has_control(std::string_view text) {
+  return std::any_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+}
+
+/// What a record takes in memory, roughly.
+std::size_t size_of(const Record& record) {
+  std::size_t size = 256 + record.name.size() + record.scope.size();
+  for (const auto& [key, value] : record.attributes) {
+    const auto* text = std::get_if<std::string>(&value);
+    size += 64 + key.size() + (text != nullptr ? text->size() : 0);
+  }
+  return size;
+}
+
+bool may_be_sent_again(int status) {
+  // As OTLP/HTTP says; the same request would be refused again with any other status.
+  return status == 429 || status == 502 || status == 503 || status == 504;
+}
+
+/// Many agents lose their collector at the same moment; they should not all come back at one.
+Duration with_jitter(Duration pause) {
+  static std::minstd_rand random(std::random_device{}());
+  return pause / 2 +
+         Duration(std::uniform_int_distribution<Duration::rep>(0, (pause / 2).count())(random));
+}
+
+/// "partialSuccess": how many the collector has rejected although it has answered with 200.
+std::uint64_t rejected(const std::string& body, std::string& why) {
+  const auto value = parse_json(body);
+  const auto* partial = value ? find_member(*value, "partialSuccess") : nullptr;
+  if (partial == nullptr) return 0;
+  why = member_text_or(*partial, "errorMessage", "rejected in part");
+  for (const char* key : {"rejectedLogRecords", "rejectedDataPoints", "rejectedSpans"}) {
+    // protobuf's JSON has 64 bits as a text; a number is taken, too.
+    const auto text = member_text_or(*partial, key, "");
+    const auto count = text.empty() ? member_int_or(*partial, key, 0) : parse_int(text).value_or(0);
+    if (count > 0) return static_cast<std::uint64_t>(count);
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::string otlp_metrics(const Snapshot& snapshot, const OtlpOptions& options) {
@@ -293,19 +359,6 @@ std::string otlp_metrics(const Snapshot& snapshot, const OtlpOptions& options) {
   return body("resourceMetrics", "scopeMetrics", std::move(scopes), options);
 }
 
-namespace {
-
-json::array by_scope(std::map<std::string, json::array> all, const char* what,
-                     const OtlpOptions& options) {
-  json::array scopes;
-  for (auto& [scope, members] : all) {
-    scopes.push_back(json::object{{"scope", scope_of(scope, options)}, {what, std::move(members)}});
-  }
-  return scopes;
-}
-
-}  // namespace
-
 std::string otlp_logs(std::span<const Record> records, const OtlpOptions& options) {
   std::map<std::string, json::array> all;
   const auto trace = trace_id(options);
@@ -328,33 +381,6 @@ std::string otlp_traces(std::span<const Record> records, const OtlpOptions& opti
   }
   return body("resourceSpans", "scopeSpans", by_scope(std::move(all), "spans", options), options);
 }
-
-namespace {
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-std::string percent_decoded(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const int high = text[i] == '%' && i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
-    const int low = high >= 0 ? hex_digit(text[i + 2]) : -1;
-    out += low >= 0 ? static_cast<char>(high * 16 + low) : text[i];
-    if (low >= 0) i += 2;
-  }
-  return out;
-}
-
-bool has_control(std::string_view text) {
-  return std::any_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
-}
-
-}  // namespace
 
 Result<OtlpTarget> parse_otlp_url(std::string_view url) {
   const auto wrong = [url](std::string_view why) {
@@ -403,47 +429,6 @@ std::vector<std::pair<std::string, std::string>> parse_otlp_headers(std::string_
   }
   return headers;
 }
-
-namespace {
-
-/// What a record takes in memory, roughly.
-std::size_t size_of(const Record& record) {
-  std::size_t size = 256 + record.name.size() + record.scope.size();
-  for (const auto& [key, value] : record.attributes) {
-    const auto* text = std::get_if<std::string>(&value);
-    size += 64 + key.size() + (text != nullptr ? text->size() : 0);
-  }
-  return size;
-}
-
-bool may_be_sent_again(int status) {
-  // As OTLP/HTTP says; the same request would be refused again with any other status.
-  return status == 429 || status == 502 || status == 503 || status == 504;
-}
-
-/// Many agents lose their collector at the same moment; they should not all come back at one.
-Duration with_jitter(Duration pause) {
-  static std::minstd_rand random(std::random_device{}());
-  return pause / 2 +
-         Duration(std::uniform_int_distribution<Duration::rep>(0, (pause / 2).count())(random));
-}
-
-/// "partialSuccess": how many the collector has rejected although it has answered with 200.
-std::uint64_t rejected(const std::string& body, std::string& why) {
-  const auto value = parse_json(body);
-  const auto* partial = value ? find_member(*value, "partialSuccess") : nullptr;
-  if (partial == nullptr) return 0;
-  why = member_text_or(*partial, "errorMessage", "rejected in part");
-  for (const char* key : {"rejectedLogRecords", "rejectedDataPoints", "rejectedSpans"}) {
-    // protobuf's JSON has 64 bits as a text; a number is taken, too.
-    const auto text = member_text_or(*partial, key, "");
-    const auto count = text.empty() ? member_int_or(*partial, key, 0) : parse_int(text).value_or(0);
-    if (count > 0) return static_cast<std::uint64_t>(count);
-  }
-  return 0;
-}
-
-}  // namespace
 
 OtlpSink::OtlpSink(boost::asio::io_context& loop, Clock& clock, std::string name, Settings settings)
     : MetricsSink(std::move(name)),
@@ -615,7 +600,7 @@ void OtlpSink::trouble(std::string why) {
   if (trouble_.empty()) trouble_ = std::move(why);
 }
 
-void OtlpSink::finish(std::function<void()> done) {
+void OtlpSink::finish(Done done) {
   finished_ = std::move(done);
   // No pause any more: the agent waits two seconds for all sinks together.
   alarm_->disarm();
@@ -624,10 +609,10 @@ void OtlpSink::finish(std::function<void()> done) {
   send();
 }
 
-SinkAccount OtlpSink::account() const {
+std::uint64_t OtlpSink::waiting() const {
   std::uint64_t open = call_ && under_way_ == signals_.data() ? 1 : 0;
   for (const auto& signal : signals_) open += signal.size();
-  return {name(), delivered_, lost_ + open, trouble_, open};
+  return open;
 }
 
 }  // namespace elastrun::exporter

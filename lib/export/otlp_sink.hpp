@@ -82,8 +82,7 @@ class OtlpSink final : public MetricsSink {
   void consume(const telemetry::Record& record) override;
   bool pulls() const override { return true; }
   void pull(const telemetry::Snapshot& snapshot) override;
-  void finish(std::function<void()> done) override;
-  SinkAccount account() const override;
+  void finish(Done done) override;
 
  private:
   /// Metrics, events or spans: what is on its way, and when it may be sent.
@@ -108,6 +107,7 @@ class OtlpSink final : public MetricsSink {
     void clear_sent();
     std::size_t drop();
   };
+  std::uint64_t waiting() const override;
   void send();
   void send_later();
   void post(Signal& signal);
@@ -127,9 +127,6 @@ class OtlpSink final : public MetricsSink {
   std::unique_ptr<net::HttpCall> call_, answered_call_;  // that may be on the stack still
   Signal* under_way_ = nullptr;
   std::size_t turn_ = 0;  // of the signal to be sent next
-  std::uint64_t delivered_ = 0, lost_ = 0;
-  std::string trouble_;
-  std::function<void()> finished_;
 };
 
 }  // namespace elastrun::exporter

@@ -101,7 +101,7 @@ void ProgramWriter::ended(const process::Exit& exit) {
   pause_then_start();
 }
 
-void ProgramWriter::write(std::vector<std::string> batch, std::function<void(Written)> then) {
+void ProgramWriter::write(std::vector<std::string> batch, Then then) {
   batch_ = std::move(batch);
   piece_ = offset_ = 0;
   then_ = std::move(then);
@@ -182,7 +182,7 @@ void ProgramWriter::forget_read() {
   }
 }
 
-void ProgramWriter::close(std::function<void()> done) {
+void ProgramWriter::close(Done done) {
   if (!input_.is_open() || child_->ended()) return done();
   closed_ = std::move(done);
   const auto path = fmt::format("/proc/self/fd/{}", input_.native_handle());

@@ -30,8 +30,8 @@ class ProgramWriter final : public PieceWriter {
                 std::string command, std::vector<std::string> environment);
   ~ProgramWriter() override;
 
-  void write(std::vector<std::string> batch, std::function<void(Written)> then) override;
-  void close(std::function<void()> done) override;
+  void write(std::vector<std::string> batch, Then then) override;
+  void close(Done done) override;
   std::uint64_t lost() const override;
 
  private:
@@ -63,9 +63,9 @@ class ProgramWriter final : public PieceWriter {
   std::deque<std::size_t> in_pipe_;     // sizes of pieces that may not have been read yet
   std::size_t in_pipe_bytes_ = 0;
   std::uint64_t unread_ = 0;  // by programs that have ended
-  std::function<void(Written)> then_;
+  Then then_;
   UniqueFd reader_;  // of the pipe once our end is closed: tells what is left in it
-  std::function<void()> closed_;
+  Done closed_;
   Lifetime lifetime_;
 };
 

@@ -36,28 +36,20 @@ void ConsoleLines::consume(const Record& record) {
   }
   if (lines.empty()) return;
   delivered_ += 1;
-  write_(lines);
+  console_.write(logs::Console::Stream::Out, lines);
 }
 
 struct FileWriter::File {
-  File(const std::string& name, const Form& form)
-      : path(name),
-        // O_APPEND: several writers of one file then write behind each other, and not over each
-        // other (open(2)).
-        flags(O_WRONLY | O_CREAT | O_APPEND | form.flags),
-        mode(form.mode),
-        lines(form.lines),
-        tail(form.tail) {}
-
   const std::string path;
-  const int flags;
-  const mode_t mode;
-  UniqueFd fd;
-  const bool lines;
-  const std::string tail;
+  const Form form;
+  UniqueFd fd{};
   bool torn = false;
 
-  Result<UniqueFd> open() const { return files::open_by_name(path, flags, mode); }
+  Result<UniqueFd> open() const {
+    // O_APPEND: several writers of one file then write behind each other, and not over each other
+    // (open(2)).
+    return files::open_by_name(path, O_WRONLY | O_CREAT | O_APPEND | form.flags, form.mode);
+  }
 
   /// Bytes written, and the errno of what stopped it.
   std::pair<std::size_t, int> put(std::string_view text) const {
@@ -82,7 +74,7 @@ struct FileWriter::File {
     if (there && mine.st_dev == named.st_dev && mine.st_ino == named.st_ino) return true;
     if (!there && errno != ENOENT) return true;
     // To open a FIFO could wait without end for its reader.
-    if (lines && (!there || S_ISREG(named.st_mode))) {
+    if (form.lines && (!there || S_ISREG(named.st_mode))) {
       if (auto again = open()) {
         fd = std::move(*again);
         torn = ends_torn();
@@ -121,9 +113,9 @@ struct FileWriter::File {
     struct stat info {};
     // A reader of binary records cannot skip half of one, so that is cut off; half a line gets its
     // end before the next one.
-    const bool cut = !lines && ::fstat(fd.get(), &info) == 0 && S_ISREG(info.st_mode) &&
+    const bool cut = !form.lines && ::fstat(fd.get(), &info) == 0 && S_ISREG(info.st_mode) &&
                      ::ftruncate(fd.get(), info.st_size - bytes) == 0;
-    torn = lines && !cut;
+    torn = form.lines && !cut;
   }
 
   /// Whether an earlier writer has left half a line.
@@ -156,7 +148,7 @@ Result<std::shared_ptr<FileWriter::File>> FileWriter::open(const std::string& pa
 FileWriter::FileWriter(files::BlockingCalls& calls, std::shared_ptr<File> file)
     : calls_(calls), file_(std::move(file)) {}
 
-void FileWriter::write(std::vector<std::string> batch, std::function<void(Written)> then) {
+void FileWriter::write(std::vector<std::string> batch, Then then) {
   calls_.make(
       file_->path, [file = file_, batch = std::move(batch)] { return file->write(batch); },
       [then = std::move(then), alive = lifetime_.token()](Written written) {
@@ -164,12 +156,12 @@ void FileWriter::write(std::vector<std::string> batch, std::function<void(Writte
       });
 }
 
-void FileWriter::close(std::function<void()> done) {
-  if (file_->tail.empty()) return done();
+void FileWriter::close(Done done) {
+  if (file_->form.tail.empty()) return done();
   calls_.make(
       file_->path,
       [file = file_] {
-        const auto [put, error] = file->put(file->tail);
+        const auto [put, error] = file->put(file->form.tail);
         // A trace can be read without its end, and not with half of it.
         if (error != 0 && put > 0) file->tear(static_cast<off_t>(put));
         return error;
@@ -177,28 +169,6 @@ void FileWriter::close(std::function<void()> done) {
       [done = std::move(done), alive = lifetime_.token()](int) {
         if (alive) done();
       });
-}
-
-void PieceQueue::add(std::string piece) {
-  bytes_ += piece.size();
-  pieces_.push_back(std::move(piece));
-  while (bytes_ > most_) {
-    bytes_ -= pieces_.front().size();
-    pieces_.pop_front();
-    dropped_ += 1;
-  }
-}
-
-std::vector<std::string> PieceQueue::take(std::size_t bytes) {
-  std::vector<std::string> taken;
-  std::size_t size = 0;
-  while (!pieces_.empty() && (taken.empty() || size + pieces_.front().size() <= bytes)) {
-    size += pieces_.front().size();
-    taken.push_back(std::move(pieces_.front()));
-    pieces_.pop_front();
-  }
-  bytes_ -= size;
-  return taken;
 }
 
 StreamSink::StreamSink(Clock& clock, std::string name, Format format,
@@ -211,10 +181,10 @@ StreamSink::StreamSink(Clock& clock, std::string name, Format format,
 void StreamSink::consume(const telemetry::Record& record) {
   auto text = format_(record);
   if (text.empty()) return;
-  queue_.add(std::move(text));
-  if (record.kind == telemetry::Record::Kind::Event || queue_.bytes() >= kBatch) {
-    return write_out();
-  }
+  bytes_ += text.size();
+  pieces_.push_back(std::move(text));
+  for (; bytes_ > kMost; ++lost_) take_oldest();
+  if (record.kind == Record::Kind::Event || bytes_ >= kBatch) return write_out();
   if (std::exchange(pausing_, true)) return;
   if (!pause_) pause_ = clock_.make_alarm();
   pause_->arm(clock_.now() + kPause, [this] {
@@ -227,9 +197,21 @@ void StreamSink::flush(TimePoint) {
   write_out();
 }
 
+std::string StreamSink::take_oldest() {
+  auto piece = std::move(pieces_.front());
+  pieces_.pop_front();
+  bytes_ -= piece.size();
+  return piece;
+}
+
 void StreamSink::write_out() {
   if (writing_ > 0) return;  // the rest when that is done
-  auto batch = queue_.take(kBatch);
+  std::vector<std::string> batch;
+  std::size_t size = 0;
+  while (!pieces_.empty() && (batch.empty() || size + pieces_.front().size() <= kBatch)) {
+    batch.push_back(take_oldest());
+    size += batch.back().size();
+  }
   if (batch.empty()) {
     const auto finished = std::exchange(finished_, {});
     if (finished) writer_->close(finished);
@@ -244,10 +226,10 @@ void StreamSink::written(PieceWriter::Written written) {
   lost_ += std::exchange(writing_, 0) - written.pieces;
   if (trouble_.empty()) trouble_ = std::move(written.trouble);
   // Not pausing: the pause has ended during the write, and has left its pieces to this place.
-  if (finished_ || queue_.bytes() >= kBatch || !pausing_) write_out();
+  if (finished_ || bytes_ >= kBatch || !pausing_) write_out();
 }
 
-void StreamSink::finish(std::function<void()> done) {
+void StreamSink::finish(Done done) {
   if (pause_) pause_->disarm();
   finished_ = std::move(done);
   write_out();
@@ -255,11 +237,10 @@ void StreamSink::finish(std::function<void()> done) {
 
 SinkAccount StreamSink::account() const {
   const auto undone = writer_->lost();
-  const auto waiting = queue_.size() + writing_;
   // A program's pipe takes pieces that it may never read: these count as delivered first, and as
   // lost once that is known.
-  return {name(), delivered_ - std::min(delivered_, undone),
-          lost_ + undone + queue_.dropped() + waiting, trouble_, waiting};
+  return {name(), delivered_ - std::min(delivered_, undone), lost_ + undone + waiting(), trouble_,
+          waiting()};
 }
 
 }  // namespace elastrun::exporter

@@ -6,9 +6,8 @@
 #include "core/lifetime.hpp"
 #include "export/metrics_sink.hpp"
 #include "files/blocking_calls.hpp"
+#include "logs/console.hpp"
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/post.hpp>
 #include <cstdint>
 #include <deque>
 #include <fcntl.h>
@@ -31,38 +30,20 @@ class PieceWriter {
     std::string trouble;     // why
   };
   virtual ~PieceWriter() = default;
-  /// `then` runs once on the loop, never inside this call; not after this object has gone. Not
+  using Then = std::function<void(Written)>;
+  using Done = MetricsSink::Done;
+  /// `then` runs once on the loop, maybe inside this call; not after this object has gone. Not
   /// called again before that.
-  virtual void write(std::vector<std::string> batch, std::function<void(Written)> then) = 0;
+  virtual void write(std::vector<std::string> batch, Then then) = 0;
   /// After the last write: all is out when `done` runs, which may be inside this call.
-  virtual void close(std::function<void()> done) = 0;
+  virtual void close(Done done) = 0;
   /// Pieces that were written and then lost all the same, without their reader.
   virtual std::uint64_t lost() const { return 0; }
 };
 
-/// Pieces that wait for a slow writer, bounded in bytes: drops the oldest first, and counts them.
-/// Pure.
-class PieceQueue {
- public:
-  explicit PieceQueue(std::size_t most) : most_(most) {}
-
-  void add(std::string piece);
-  /// The oldest, together at most so many bytes, but at least one.
-  std::vector<std::string> take(std::size_t bytes);
-  bool empty() const { return pieces_.empty(); }
-  std::size_t size() const { return pieces_.size(); }
-  std::size_t bytes() const { return bytes_; }
-  std::uint64_t dropped() const { return dropped_; }
-
- private:
-  const std::size_t most_;
-  std::deque<std::string> pieces_;
-  std::size_t bytes_ = 0;
-  std::uint64_t dropped_ = 0;
-};
-
 /// A sink that writes each record as a piece of text: events at once, others with the next event,
-/// after kPause or when a batch is full.
+/// after kPause or when a batch is full. Of what waits for a slow writer, more than kMost, the
+/// oldest pieces go.
 class StreamSink final : public MetricsSink {
  public:
   static constexpr std::size_t kMost = 4 << 20;     // bytes that wait
@@ -74,22 +55,22 @@ class StreamSink final : public MetricsSink {
   StreamSink(Clock& clock, std::string name, Format format, std::unique_ptr<PieceWriter> writer);
   void consume(const telemetry::Record& record) override;
   void flush(TimePoint deadline) override;
-  void finish(std::function<void()> done) override;
+  void finish(Done done) override;
   SinkAccount account() const override;
 
  private:
   void write_out();
   void written(PieceWriter::Written written);
+  std::string take_oldest();
+  std::uint64_t waiting() const override { return pieces_.size() + writing_; }
 
   const Format format_;
-  PieceQueue queue_{kMost};
+  std::deque<std::string> pieces_;
+  std::size_t bytes_ = 0;  // of those
   std::unique_ptr<Alarm> pause_;
   Clock& clock_;
   bool pausing_ = false;
   std::size_t writing_ = 0;  // pieces
-  std::uint64_t delivered_ = 0, lost_ = 0;
-  std::string trouble_;
-  std::function<void()> finished_;
   std::unique_ptr<PieceWriter> writer_;
 };
 
@@ -114,8 +95,8 @@ class FileWriter final : public PieceWriter {
 
   /// Borrows `calls`.
   FileWriter(files::BlockingCalls& calls, std::shared_ptr<File> file);
-  void write(std::vector<std::string> batch, std::function<void(Written)> then) override;
-  void close(std::function<void()> done) override;
+  void write(std::vector<std::string> batch, Then then) override;
+  void close(Done done) override;
 
  private:
   files::BlockingCalls& calls_;
@@ -128,45 +109,39 @@ class FileWriter final : public PieceWriter {
 /// would steer a terminal is shown as text.
 class ConsoleLines final : public MetricsSink {
  public:
-  /// `write` takes everything at once, or counts itself what it does not.
-  ConsoleLines(std::string name, std::function<void(std::string_view)> write)
-      : MetricsSink(std::move(name)), write_(std::move(write)) {}
+  /// Borrows the console, which counts itself what its reader does not take.
+  ConsoleLines(std::string name, logs::Console& console)
+      : MetricsSink(std::move(name)), console_(console) {}
   void consume(const telemetry::Record& record) override;
-  void finish(std::function<void()> done) override { done(); }
-  SinkAccount account() const override { return {name(), delivered_, 0, {}}; }
+  void finish(Done done) override { done(); }
 
  private:
-  const std::function<void(std::string_view)> write_;
-  std::uint64_t delivered_ = 0;
+  logs::Console& console_;
 };
 
-/// Writes pieces to one of our own streams, and counts what the stream does not take.
+/// Writes pieces to one of our own streams.
 class ConsoleWriter final : public PieceWriter {
  public:
-  /// Borrows the loop. `write` takes everything at once. `tail` comes after the last piece.
-  ConsoleWriter(boost::asio::io_context& loop, std::function<void(std::string_view)> write,
-                std::string tail)
-      : loop_(loop), write_(std::move(write)), tail_(std::move(tail)) {}
-
-  void write(std::vector<std::string> batch, std::function<void(Written)> then) override {
+  /// Borrows the console. `form`: what comes before the first piece and after the last one.
+  ConsoleWriter(logs::Console& console, logs::Console::Stream stream, const FileWriter::Form& form)
+      : console_(console), stream_(stream), tail_(form.tail) {
+    console_.write(stream_, form.head);
+  }
+  void write(std::vector<std::string> batch, Then then) override {
     std::string text;
     for (const auto& piece : batch) text += piece;
-    write_(text);
-    boost::asio::post(loop_,
-                      [then = std::move(then), pieces = batch.size(), alive = lifetime_.token()] {
-                        if (alive) then({pieces, {}});
-                      });
+    console_.write(stream_, text);
+    then({batch.size(), {}});
   }
-  void close(std::function<void()> done) override {
-    write_(tail_);
+  void close(Done done) override {
+    console_.write(stream_, tail_);
     done();
   }
 
  private:
-  boost::asio::io_context& loop_;
-  const std::function<void(std::string_view)> write_;
+  logs::Console& console_;
+  const logs::Console::Stream stream_;
   const std::string tail_;
-  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::exporter

@@ -6,8 +6,8 @@
 #include "worker/summary.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
+#include <boost/crc.hpp>
 #include <fmt/format.h>
 
 namespace elastrun::exporter {
@@ -16,18 +16,6 @@ namespace {
 using telemetry::Record;
 using telemetry::Sketch;
 using telemetry::Value;
-
-constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t i = 0; i < table.size(); ++i) {
-    std::uint32_t rest = i;
-    // Castagnoli's polynomial with its bits reversed, and not that of zlib: TFRecord is CRC-32C
-    // (RFC 3720, appendix B.4, has its test values).
-    for (int bit = 0; bit < 8; ++bit) rest = (rest >> 1) ^ (rest % 2 == 0 ? 0 : 0x82f63b78);
-    table[i] = rest;
-  }
-  return table;
-}();
 
 template <class T>
 std::string little_endian(T value) {
@@ -121,17 +109,13 @@ std::string tag_of(const Record& record) {
 
 }  // namespace
 
-std::uint32_t crc32c(std::string_view bytes) {
-  std::uint32_t crc = 0xffffffff;
-  for (const char c : bytes) {
-    crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xff];
-  }
-  return ~crc;
-}
-
 std::uint32_t masked_crc32c(std::string_view bytes) {
+  // Castagnoli's polynomial, and not that of zlib: TFRecord is CRC-32C (RFC 3720, appendix B.4, has
+  // its test values).
+  boost::crc_optimal<32, 0x1edc6f41, 0xffffffff, 0xffffffff, true, true> crc;
+  crc.process_bytes(bytes.data(), bytes.size());
   // As TensorFlow masks it, so that a checksum of data with checksums in it stays useful.
-  return std::rotr(crc32c(bytes), 15) + 0xa282ead8;
+  return std::rotr(std::uint32_t{crc.checksum()}, 15) + 0xa282ead8;
 }
 
 std::string tf_record(std::string_view payload) {

@@ -13,8 +13,7 @@
 /// (tensorboard/compat/proto/event.proto and summary.proto), written by hand.
 namespace elastrun::exporter {
 
-/// CRC-32C (Castagnoli) of RFC 3720, and as TFRecords store it.
-std::uint32_t crc32c(std::string_view bytes);
+/// CRC-32C (Castagnoli) of RFC 3720, as TFRecords store it.
 std::uint32_t masked_crc32c(std::string_view bytes);
 /// Length, its checksum, payload, its checksum; little endian.
 std::string tf_record(std::string_view payload);

@@ -64,6 +64,40 @@ Registry& registry() {
   return handlers;
 }
 
+Value value_or_null(const auto& optional) {
+  return optional ? Value(*optional) : Value();
+}
+
+json::object inner_metadata(const AgentFacts& agent) {
+  return {{"group_world_size", or_null(agent.group_world_size)},
+          {"entry_point", agent.entry_point}};
+}
+
+/// The keys in torchrun's order; what is empty here is filled by the caller.
+std::vector<Attribute> outer_metadata(std::string_view state, const AgentFacts& agent,
+                                      const std::optional<std::string>& raw_error,
+                                      const json::object& inner) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(agent.total_run_time);
+  return {{"run_id", agent.run_id},
+          {"global_rank", {}},
+          {"group_rank", value_or_null(agent.group_rank)},
+          {"worker_id", {}},
+          {"role", agent.role},
+          {"hostname", agent.hostname},
+          {"state", std::string(state)},
+          {"total_run_time", static_cast<std::int64_t>(seconds.count())},
+          {"rdzv_backend", agent.rdzv_backend},
+          {"raw_error", value_or_null(raw_error)},
+          // A text and not an object: torchrun writes json.dumps of it into the outer one, and
+          // readers parse it twice.
+          {"metadata", python_json(inner)},
+          {"agent_restarts", static_cast<std::int64_t>(agent.agent_restarts)}};
+}
+
+std::string status_name(std::string_view state) {
+  return fmt::format("torchelastic.worker.status.{}", state);
+}
+
 }  // namespace
 
 std::string Event::to_json() const {
@@ -77,8 +111,7 @@ std::string Event::to_json() const {
   return python_json(event);
 }
 
-ConsoleEventHandler::ConsoleEventHandler(std::function<void(std::string_view)> write)
-    : write_(std::move(write)) {
+ConsoleEventHandler::ConsoleEventHandler(LineWriter write) : write_(std::move(write)) {
   if (write_) return;
   write_ = [](std::string_view line) {
     // One write(2) for a line: up to PIPE_BUF those of several processes do not mix in a pipe
@@ -125,48 +158,6 @@ void record(Pipeline& pipeline, Event event, std::string_view prefix) {
   pipeline.emit(
       {Record::Kind::Event, stamp, scope, std::move(event.name), {}, std::move(event.metadata)});
 }
-
-namespace {
-
-Value value_or_null(const std::optional<int>& number) {
-  return number ? Value(static_cast<std::int64_t>(*number)) : Value();
-}
-
-Value value_or_null(const std::optional<std::string>& text) {
-  return text ? Value(*text) : Value();
-}
-
-json::object inner_metadata(const AgentFacts& agent) {
-  return {{"group_world_size", or_null(agent.group_world_size)},
-          {"entry_point", agent.entry_point}};
-}
-
-/// The keys in torchrun's order; what is empty here is filled by the caller.
-std::vector<Attribute> outer_metadata(std::string_view state, const AgentFacts& agent,
-                                      const std::optional<std::string>& raw_error,
-                                      const json::object& inner) {
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(agent.total_run_time);
-  return {{"run_id", agent.run_id},
-          {"global_rank", {}},
-          {"group_rank", value_or_null(agent.group_rank)},
-          {"worker_id", {}},
-          {"role", agent.role},
-          {"hostname", agent.hostname},
-          {"state", std::string(state)},
-          {"total_run_time", static_cast<std::int64_t>(seconds.count())},
-          {"rdzv_backend", agent.rdzv_backend},
-          {"raw_error", value_or_null(raw_error)},
-          // A text and not an object: torchrun writes json.dumps of it into the outer one, and
-          // readers parse it twice.
-          {"metadata", python_json(inner)},
-          {"agent_restarts", static_cast<std::int64_t>(agent.agent_restarts)}};
-}
-
-std::string status_name(std::string_view state) {
-  return fmt::format("torchelastic.worker.status.{}", state);
-}
-
-}  // namespace
 
 Event agent_event(std::string_view state, const AgentFacts& agent, std::optional<Duration> duration,
                   std::optional<std::string> raw_error) {

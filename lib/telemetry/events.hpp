@@ -37,17 +37,17 @@ class NullEventHandler final : public EventHandler {
  public:
   void record(const Event&) override {}
 };
+using LineWriter = std::function<void(std::string_view)>;
 /// One JSON object a line, by `write` or on stderr.
 class ConsoleEventHandler final : public EventHandler {
  public:
-  explicit ConsoleEventHandler(std::function<void(std::string_view)> write = {});
+  explicit ConsoleEventHandler(LineWriter write = {});
   void record(const Event& event) override;
 
  private:
-  std::function<void(std::string_view)> write_;
+  LineWriter write_;
 };
 
-using LineWriter = std::function<void(std::string_view)>;
 using HandlerFactory = std::function<std::shared_ptr<EventHandler>(const LineWriter&)>;
 /// Adds a name for --event-log-handler, or replaces it.
 void register_handler(std::string name, HandlerFactory factory);

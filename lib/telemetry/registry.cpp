@@ -70,6 +70,29 @@ std::int64_t window_at(TimePoint when, Duration length) {
   return length == Duration::zero() ? 0 : when.time_since_epoch() / length;
 }
 
+/// What cannot be the key of a label is made one, as a name is: two of them stay two.
+std::vector<std::string> keys_of(const Registry::SampleKey& key) {
+  std::vector<std::string> keys;
+  if (!key.rank.empty()) keys.emplace_back("rank");
+  for (const auto& label : key.labels) {
+    auto name = instrument_name(label.first);
+    while (std::ranges::find(keys, name) != keys.end()) name += '_';
+    keys.push_back(std::move(name));
+  }
+  return keys;
+}
+
+Spec with_help(Spec spec, std::string_view help) {
+  if (spec.help.empty()) spec.help = help;
+  return spec;
+}
+
+std::string samples_name(const std::string& name) {
+  return instrument_name(name + ".samples");
+}
+
+constexpr std::string_view kOtherKind = "the name is that of another kind of metric";
+
 }  // namespace
 
 bool is_name(std::string_view text) {
@@ -271,27 +294,18 @@ void Registry::run_observers() {
   for (const auto& family : observed) {
     std::vector<std::pair<std::vector<std::string>, double>> seen;
     try {
-      family->observer([&](double value, std::vector<std::string> labels) {
-        // A wrong number of labels would be the overflow series.
-        labels.resize(family->spec->label_keys.size());
-        seen.emplace_back(std::move(labels), value);
-      });
+      family->observer({seen});
     } catch (...) {  // foreign code: no data this time
       seen.clear();
     }
     // What the observer has not named this time has no value any more: a device that was taken out
     // would keep its last one.
     for (const auto& [labels, series] : family->series) series->known_ = false;
-    for (auto& [labels, value] : seen) series_of(*family, std::move(labels))->set(value);
+    for (auto& [labels, value] : seen) {
+      labels.resize(family->spec->label_keys.size());  // else it would be the overflow series
+      series_of(*family, std::move(labels))->set(value);
+    }
   }
-}
-
-void Registry::end(const std::string& scope, const std::string& name,
-                   const std::vector<std::string>& labels) {
-  const auto family = families_.find({scope, name});
-  if (family == families_.end()) return;
-  family->second->series.erase(labels);
-  if (family->second->series.empty()) families_.erase(family);
 }
 
 void Registry::override_aggregations(std::string pattern, std::set<Aggregation> chosen) {
@@ -402,33 +416,6 @@ std::vector<Record> Registry::close_windows(Closing closing) {
   return records;
 }
 
-namespace {
-
-/// What cannot be the key of a label is made one, as a name is: two of them stay two.
-std::vector<std::string> keys_of(const Registry::SampleKey& key) {
-  std::vector<std::string> keys;
-  if (!key.rank.empty()) keys.emplace_back("rank");
-  for (const auto& label : key.labels) {
-    auto name = instrument_name(label.first);
-    while (std::ranges::find(keys, name) != keys.end()) name += '_';
-    keys.push_back(std::move(name));
-  }
-  return keys;
-}
-
-Spec with_help(Spec spec, std::string_view help) {
-  if (spec.help.empty()) spec.help = help;
-  return spec;
-}
-
-std::string samples_name(const std::string& name) {
-  return instrument_name(name + ".samples");
-}
-
-constexpr std::string_view kOtherKind = "the name is that of another kind of metric";
-
-}  // namespace
-
 Registry::Held Registry::make_held(const SampleKey& key, const Record& sample) {
   Held held;
   const auto& spec = sampled_.at({key.scope, key.name});
@@ -523,15 +510,15 @@ std::string_view Registry::take(const Record& sample) {
   return why;
 }
 
-void Registry::end_samples(const std::function<bool(const SampleKey& key)>& fits) {
-  std::erase_if(held_, [&](const auto& one) {
-    const auto& [key, held] = one;
-    if (!fits(key)) return false;
-    // With the worker, or its last values would be told for as long as the job runs.
-    if (held.series) end(key.scope, instrument_name(key.name), held.values);
-    if (held.samples) end(key.scope, samples_name(key.name), held.values);
-    return true;
-  });
+/// Ends both series with the worker: else its last values would be told as long as the job runs.
+void Registry::end(const SampleKey& key, const Held& held) {
+  for (const auto& [series, name] : {std::pair(held.series, instrument_name(key.name)),
+                                     std::pair(held.samples, samples_name(key.name))}) {
+    const auto family = families_.find({key.scope, name});
+    if (!series || family == families_.end()) continue;
+    family->second->series.erase(held.values);
+    if (family->second->series.empty()) families_.erase(family);
+  }
 }
 
 void Observations::add(Kind kind, Spec spec, Registry::Observer observer) {

@@ -7,6 +7,7 @@
 #include "worker/summary.hpp"
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -176,7 +177,12 @@ class Registry {
 
   /// Called once for each collection, however many sinks there are: calls `report` for what it
   /// sees. One that throws has no data this time.
-  using Report = std::function<void(double value, std::vector<std::string> labels)>;
+  struct Report {
+    void operator()(double value, std::vector<std::string> labels) const {
+      seen.emplace_back(std::move(labels), value);
+    }
+    std::vector<std::pair<std::vector<std::string>, double>>& seen;
+  };
   using Observer = std::function<void(const Report& report)>;
 
   /// Borrows `clock`.
@@ -204,7 +210,13 @@ class Registry {
     auto operator<=>(const SampleKey&) const = default;
   };
   /// Ends the series of samples that fit, which then disappear. The next sample starts a new one.
-  void end_samples(const std::function<bool(const SampleKey& key)>& fits);
+  void end_samples(std::predicate<const SampleKey&> auto fits) {
+    std::erase_if(held_, [&](const auto& one) {
+      const bool ends = fits(one.first);
+      if (ends) end(one.first, one.second);
+      return ends;
+    });
+  }
 
   /// The user decides, not the author: these aggregations, in windows of a minute, of instruments
   /// that fit, also of those that come later. Windows without values are then not told.
@@ -247,8 +259,7 @@ class Registry {
   std::shared_ptr<Family> make_family(Kind kind, bool whole, Spec spec, std::source_location where);
   std::shared_ptr<Series> series_of(Family& family, std::vector<std::string> labels);
   void run_observers();
-  void end(const std::string& scope, const std::string& name,
-           const std::vector<std::string>& labels);
+  void end(const SampleKey& key, const Held& held);
   Held make_held(const SampleKey& key, const Record& sample);
   Held* find_held(SampleKey key, const Record& sample);
   std::string_view put(const Record& sample);

@@ -138,10 +138,7 @@ std::vector<telemetry::Attribute> MetricsSinks::resource() const {
 }
 
 Made MetricsSinks::make_console(const SinkChoice& sink) const {
-  return std::make_shared<exporter::ConsoleLines>(
-      sink.text, [&console = parts_.console](std::string_view lines) {
-        console.write(logs::Console::Stream::Out, lines);
-      });
+  return std::make_shared<exporter::ConsoleLines>(sink.text, parts_.console);
 }
 
 /// For a file, or for one of our own streams, which the console writes.
@@ -168,11 +165,7 @@ Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
   const auto opened = within_limit(sink, open);
   if (!opened) return std::unexpected(opened.error());
   if (!opened->ours) return std::make_unique<FileWriter>(parts_.files, opened->file);
-  const auto write = [&console = parts_.console, ours = *opened->ours](std::string_view text) {
-    console.write(ours, text);
-  };
-  write(form.head);
-  return std::make_unique<exporter::ConsoleWriter>(parts_.loop, write, form.tail);
+  return std::make_unique<exporter::ConsoleWriter>(parts_.console, *opened->ours, form);
 }
 
 Made MetricsSinks::make_stream(const SinkChoice& sink) const {

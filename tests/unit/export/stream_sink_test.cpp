@@ -46,19 +46,6 @@ using Batch = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("piece queue: beyond its bound the oldest go, counted") {
-  PieceQueue queue(10);
-  for (const char* piece : {"aaaa", "bbbb", "cccc", "d"}) queue.add(piece);
-  CHECK(queue.dropped() == 1);
-  CHECK(queue.bytes() == 9);
-  CHECK(queue.take(5) == Batch{"bbbb"});
-  CHECK(queue.take(5) == Batch{"cccc", "d"});
-  CHECK(queue.take(5).empty());
-  queue.add(std::string(11, 'x'));  // does not fit at all
-  CHECK(queue.empty());
-  CHECK(queue.dropped() == 2);
-}
-
 TEST_CASE("stream sink: events go at once, samples with them, after a pause, or by the batch") {
   StreamPlace place;
   place.give("sample", Record::Kind::Sample);
@@ -83,11 +70,14 @@ TEST_CASE("stream sink: what is written in part, dropped or still open at the en
   place.give("two");
   place.writer->answer(1);
   CHECK(place.writer->batches.back() == Batch{"two"});
-  for (int i = 0; i < 6; ++i) place.give(std::string(1 << 20, 'x'));
+  place.give(std::string(StreamSink::kMost + 1, 'x'));  // does not fit at all
+  CHECK(place.sink.account().waiting == 1);
+  for (int i = 0; i < 6; ++i) place.give(std::string(1 << 20, static_cast<char>('a' + i)));
   place.writer->answer(0, "No space left on device");
+  CHECK(place.writer->batches.back().at(0).starts_with('c'));  // the oldest two have gone
   const auto account = place.sink.account();
   CHECK(account.delivered == 1);
-  CHECK(account.lost == 7);  // one refused, two dropped, four open
+  CHECK(account.lost == 8);  // one refused, three dropped, four open
   CHECK(account.trouble == "No space left on device");
 }
 

@@ -36,6 +36,13 @@ Sketch sketch_of(const std::vector<double>& values) {
   return sketch;
 }
 
+Summary summary_of(std::initializer_list<double> values) {
+  Summary summary;
+  summary.sketch.emplace();
+  for (const double value : values) summary.add(value);
+  return summary;
+}
+
 }  // namespace
 
 TEST_CASE("sketch: roots and bounds are those of libm") {
@@ -135,17 +142,6 @@ TEST_CASE("sketch: zeros, negative values and what is not finite") {
   CHECK(sketch.count_up_to(0) == 3);
   CHECK(sketch.count_up_to(100) == 4);
 }
-
-namespace {
-
-Summary summary_of(std::initializer_list<double> values) {
-  Summary summary;
-  summary.sketch.emplace();
-  for (const double value : values) summary.add(value);
-  return summary;
-}
-
-}  // namespace
 
 TEST_CASE("summary: without values all is 0; NaN and infinities are counted apart") {
   const auto none = summary_of({});
