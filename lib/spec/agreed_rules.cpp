@@ -24,6 +24,7 @@ std::unexpected<Error> refuse_rule(std::string_view rule, std::string_view part,
 
 // Each decision looks at all of them.
 constexpr std::size_t kMostRules = 64;
+constexpr int kMostOfRule = 1000;  // restarts that one may allow: their times are kept
 // A longer text would be cut on its way to the coordinator, and then differ from its own.
 constexpr std::size_t kLongestRules = 2000;
 
@@ -97,6 +98,11 @@ bool take_rule_action(std::string_view part, RestartRuleLine& rule) {
   return rule.within.has_value();
 }
 
+// It travels with each join, and is printed.
+constexpr std::size_t kLongestTopology = 256;
+// The deepest fabrics have five. Each costs the coordinator a look at all nodes.
+constexpr std::size_t kMostLevels = 16;
+
 }  // namespace
 
 std::string_view cause_class_name(CauseClass cause) {
@@ -157,15 +163,6 @@ Result<std::vector<RestartRuleLine>> parse_restart_rules(std::string_view text) 
   }
   return rules;
 }
-
-namespace {
-
-// It travels with each join, and is printed.
-constexpr std::size_t kLongestTopology = 256;
-// The deepest fabrics have five. Each costs the coordinator a look at all nodes.
-constexpr std::size_t kMostLevels = 16;
-
-}  // namespace
 
 std::string topology_problem(std::string_view address) {
   if (address.size() > kLongestTopology) {

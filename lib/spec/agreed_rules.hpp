@@ -70,9 +70,6 @@ struct RestartRuleLine {
   bool excludes = false;             // the node is left out from then on
 };
 
-/// The most restarts that a rule may allow: their times are kept.
-constexpr int kMostOfRule = 1000;
-
 /// "oom:1", "exit=93:fail", "gpu:2/1h,exclude", "role=actor+any:free". Fails with Usage and one
 /// sentence: what is wrong, and what is allowed. Pure.
 Result<RestartRuleLine> parse_restart_rule(std::string_view text);

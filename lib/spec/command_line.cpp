@@ -82,8 +82,8 @@ Answer<Reading> read_long(std::string_view word) {
     reading.option = match.option;
   }
   return std::unexpected(
-      Refusal{fmt::format("ambiguous option: {} could match {}", word, join(spelled, ", ")), 2,
-              true, fmt::format("write the option in full: {}", join(names, " or "))});
+      Refusal{fmt::format("ambiguous option: {} could match {}", word, join(spelled, ", ")),
+              fmt::format("write the option in full: {}", join(names, " or ")), 2, true});
 }
 
 /// Advice in place of an option of other launchers, or of earlier ones of torch.
@@ -261,7 +261,7 @@ Answer<CommandLine> parse_command_line(std::span<const std::string> words) {
 Refusal unrecognized(const std::vector<std::string>& words) {
   std::vector<std::string> names;
   for (const auto& option : options()) names.push_back(spelling(option));
-  Refusal refusal{"unrecognized arguments: " + join(words, " "), 2, true, {}};
+  Refusal refusal{"unrecognized arguments: " + join(words, " "), {}, 2, true};
   for (const auto& word : words) {
     const std::string given = word.substr(0, word.find('='));
     std::string name = given;

@@ -311,35 +311,6 @@ std::string tcsh_script(const Commands& commands) {
                      commands.program, rules, names);
 }
 
-}  // namespace
-
-std::string completion_script(std::string_view shell, const Commands& commands) {
-  if (shell == "bash") return bash_script(commands);
-  if (shell == "zsh") return zsh_script(commands);
-  if (shell == "fish") return fish_script(commands);
-  if (shell == "tcsh" && commands.subcommands.empty()) return tcsh_script(commands);
-  return {};
-}
-
-Commands elastrun_commands() {
-  Commands commands{"elastrun", {}, {}};
-  for (const auto& row : options()) {
-    Choice option{{spelling(row)},
-                  Takes::Word,
-                  std::string(row.metavar),
-                  words_of(row),
-                  std::string(row.help)};
-    if (row.letter != 0) option.names.push_back({'-', row.letter});
-    if (row.kind == Kind::Flag) option.takes = Takes::Nothing;
-    if (row.id == Opt::LogDir) option.takes = Takes::Folder;
-    if (row.id == Opt::Config || row.id == Opt::Report) option.takes = Takes::File;
-    commands.options.push_back(std::move(option));
-  }
-  return commands;
-}
-
-namespace {
-
 constexpr std::size_t kWidth = 96;
 
 void append_comment(std::string& out, std::string_view text) {
@@ -379,7 +350,60 @@ void append_key(std::string& out, const OptionRow& option, std::string_view key)
   out += fmt::format("# {} = {}\n\n", key, toml_value(option));
 }
 
+/// One machine, several nodes, and what would be done; they fit into 60 columns.
+constexpr std::array<std::string_view, 3> kExamples = {
+    "--nproc-per-node gpu --max-restarts 3 train.py",
+    "--nnodes 2:4 --rdzv-backend c10d \\\n      --rdzv-endpoint node1:29400 train.py",
+    "--dry-run --explain train.py",
+};
+constexpr std::size_t kHelpColumn = 34;  // fits nearly every option with its value
+
+std::string usage_line(std::string_view program) {
+  return fmt::format("usage: {} [OPTION]... training_script [training_script_args]...\n", program);
+}
+
+void append_option(std::string& out, const OptionRow& option, std::size_t width) {
+  std::string left = option.letter != 0 ? fmt::format("  -{}, ", option.letter) : "      ";
+  left += spelling(option);
+  if (!option.metavar.empty()) left += fmt::format(" {}", option.metavar);
+  std::string right(option.help);
+  if (option.kind == Kind::Choice) right += fmt::format(" ({})", join(choices(option), ", "));
+  if (!option.fallback.empty()) right += fmt::format(" [{}]", option.fallback);
+  const std::string indent(kHelpColumn, ' ');
+  right = wrapped(right, width - kHelpColumn, indent);
+  if (left.size() + 2 > kHelpColumn) {
+    out += left + '\n' + indent + right + '\n';
+  } else {
+    out += left + std::string(kHelpColumn - left.size(), ' ') + right + '\n';
+  }
+}
+
 }  // namespace
+
+std::string completion_script(std::string_view shell, const Commands& commands) {
+  if (shell == "bash") return bash_script(commands);
+  if (shell == "zsh") return zsh_script(commands);
+  if (shell == "fish") return fish_script(commands);
+  if (shell == "tcsh" && commands.subcommands.empty()) return tcsh_script(commands);
+  return {};
+}
+
+Commands elastrun_commands() {
+  Commands commands{"elastrun", {}, {}};
+  for (const auto& row : options()) {
+    Choice option{{spelling(row)},
+                  Takes::Word,
+                  std::string(row.metavar),
+                  words_of(row),
+                  std::string(row.help)};
+    if (row.letter != 0) option.names.push_back({'-', row.letter});
+    if (row.kind == Kind::Flag) option.takes = Takes::Nothing;
+    if (row.id == Opt::LogDir) option.takes = Takes::Folder;
+    if (row.id == Opt::Config || row.id == Opt::Report) option.takes = Takes::File;
+    commands.options.push_back(std::move(option));
+  }
+  return commands;
+}
 
 std::string default_config() {
   std::string out = "# SPDX-License-Identifier: Apache-2.0\n";
@@ -419,51 +443,6 @@ std::string default_config() {
   return out;
 }
 
-namespace {
-
-/// One machine, several nodes, and what would be done; they fit into 60 columns.
-constexpr std::array<std::string_view, 3> kExamples = {
-    "--nproc-per-node gpu --max-restarts 3 train.py",
-    "--nnodes 2:4 --rdzv-backend c10d \\\n      --rdzv-endpoint node1:29400 train.py",
-    "--dry-run --explain train.py",
-};
-constexpr std::size_t kHelpColumn = 34;  // fits nearly every option with its value
-
-std::string usage_line(std::string_view program) {
-  return fmt::format("usage: {} [OPTION]... training_script [training_script_args]...\n", program);
-}
-
-std::size_t usable(int columns) {
-  return static_cast<std::size_t>(std::clamp(columns <= 0 ? 80 : columns, 60, 100));
-}
-
-std::string left_side(const OptionRow& option) {
-  std::string text = option.letter != 0 ? fmt::format("  -{}, ", option.letter) : "      ";
-  text += spelling(option);
-  if (!option.metavar.empty()) text += fmt::format(" {}", option.metavar);
-  return text;
-}
-
-std::string right_side(const OptionRow& option) {
-  std::string text(option.help);
-  if (option.kind == Kind::Choice) text += fmt::format(" ({})", join(choices(option), ", "));
-  if (!option.fallback.empty()) text += fmt::format(" [{}]", option.fallback);
-  return text;
-}
-
-void append_option(std::string& out, const OptionRow& option, std::size_t width) {
-  const std::string left = left_side(option);
-  const std::string indent(kHelpColumn, ' ');
-  const std::string right = wrapped(right_side(option), width - kHelpColumn, indent);
-  if (left.size() + 2 > kHelpColumn) {
-    out += left + '\n' + indent + right + '\n';
-  } else {
-    out += left + std::string(kHelpColumn - left.size(), ' ') + right + '\n';
-  }
-}
-
-}  // namespace
-
 std::string wrapped(std::string_view text, std::size_t width, std::string_view indent) {
   std::string out;
   std::size_t column = 0;
@@ -502,7 +481,7 @@ std::string brief_help(std::string_view program) {
 }
 
 std::string help_text(std::string_view program, int columns) {
-  const std::size_t width = usable(columns);
+  const auto width = static_cast<std::size_t>(std::clamp(columns <= 0 ? 80 : columns, 60, 100));
   std::string out = usage_line(program);
   out += fmt::format("       {} --config FILE [OPTION]... [training_script ...]\n\n", program);
   out += wrapped(

@@ -12,6 +12,7 @@ namespace {
 // Columns that repeat: ours or torchrun's, with a PET_ variable or without.
 constexpr bool kTorchrun = true, kOurs = false, kPet = true, kNoPet = false;
 constexpr std::string_view kNone;
+constexpr Field kNoField;
 
 // A new option is its enumerator in Opt, its row at the same place here, and the member of JobSpec
 // that it fills, of its base AgreedRules if all nodes have to agree on it. The type of the member
@@ -195,22 +196,12 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "Copy lines of stderr that contain one of these texts to filtered_stderr.log",
      "In a text, two commas stand for a literal one; a list holds the texts as they are.",
      &JobSpec::stderr_filters},
-    {Opt::PrefixTemplate,
-     "log-line-prefix-template",
-     0,
-     Kind::Text,
-     Group::Output,
-     kOurs,
-     kPet,
-     "logs.prefix_template",
-     "[${role_name}${local_rank}]:",
-     kNone,
-     "TEMPLATE",
+    {Opt::PrefixTemplate, "log-line-prefix-template", 0, Kind::Text, Group::Output, kOurs, kPet,
+     "logs.prefix_template", "[${role_name}${local_rank}]:", kNone, "TEMPLATE",
      "Prefix of each line shown by --tee",
      "Knows ${role_name}, ${local_rank}, ${rank} and ${hostname}. "
      "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE changes the default.",
-     {},
-     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"},
+     kNoField, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"},
     {Opt::LogsSpecs, "logs-specs", 0, Kind::Text, Group::Output, kTorchrun, kNoPet, "logs.specs",
      kNone, kNone, "NAME", "Name of a registered log specification; \"default\" is built in", kNone,
      &JobSpec::logs_specs},
@@ -323,10 +314,9 @@ static_assert(in_order(), "the rows stand in the order of Opt");
 bool same_name(std::string_view name, std::string_view spelled) {
   // All dashes or all underscores: these are the two names that torchrun gives argparse, and a
   // mixture is not one of them.
-  return std::equal(name.begin(), name.end(), spelled.begin(), spelled.end(),
-                    [](char a, char b) { return a == b; }) ||
-         std::equal(name.begin(), name.end(), spelled.begin(), spelled.end(),
-                    [](char a, char b) { return (a == '-' ? '_' : a) == b; });
+  return name == spelled || std::ranges::equal(name, spelled, [](char a, char b) {
+           return (a == '-' ? '_' : a) == b;
+         });
 }
 
 }  // namespace

@@ -19,10 +19,6 @@ namespace elastrun::spec {
 
 namespace {
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
 std::optional<int> parse_small_int(std::string_view text) {
   const auto value = parse_int(text);
   if (!value || *value > std::numeric_limits<int>::max() ||
@@ -32,10 +28,10 @@ std::optional<int> parse_small_int(std::string_view text) {
   return static_cast<int>(*value);
 }
 
-Refusal bad_std_map(std::string_view text) {
-  return launcher_refusal(
-      fmt::format("{} does not match: <^[0123]$> or <^(\\d:[0123],)*(\\d:[0123])$>", text),
-      "expected 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a list by local rank: 0:3,1:2");
+/// The nearest number that an int can be.
+int clamped_int(std::int64_t value) {
+  return static_cast<int>(std::clamp<std::int64_t>(value, std::numeric_limits<int>::min(),
+                                                   std::numeric_limits<int>::max()));
 }
 
 bool is_std(std::string_view text) {
@@ -58,207 +54,6 @@ bool is_needed(std::string_view name) {
                                         SIGSEGV, SIGBUS,   SIGFPE,  SIGILL,  SIGABRT, SIGPIPE};
   return std::ranges::find(kNeeded, signal_number(name)) != kNeeded.end();
 }
-
-}  // namespace
-
-Refusal launcher_refusal(std::string text, std::string hint) {
-  return {std::move(text), 1, false, std::move(hint)};
-}
-
-int clamped_int(std::int64_t value) {
-  return static_cast<int>(std::clamp<std::int64_t>(value, std::numeric_limits<int>::min(),
-                                                   std::numeric_limits<int>::max()));
-}
-
-Refusal refuse_argument(const OptionRow& option, std::string text, std::string hint) {
-  return {fmt::format("argument {}: {}", error_name(option), std::move(text)), 2, true,
-          std::move(hint)};
-}
-
-std::string in_quotes(std::string_view text) {
-  // torchrun's messages use Python's repr(), and tools look for it.
-  const bool has_single = text.find('\'') != std::string_view::npos;
-  const bool has_double = text.find('"') != std::string_view::npos;
-  const char quote = has_single && !has_double ? '"' : '\'';
-  std::string out(1, quote);
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == quote || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (c == '\n' || c == '\t' || c == '\r') {
-      out += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
-    } else if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
-    } else {
-      out += c;
-    }
-  }
-  return out + quote;
-}
-
-std::optional<Refusal> check_text(const OptionRow& option, std::string_view text) {
-  if (option.kind == Kind::Int && !parse_int(text)) {
-    return refuse_argument(option, "invalid int value: " + in_quotes(text),
-                           "expected a whole number");
-  }
-  if (option.kind == Kind::Float && !parse_float(text)) {
-    return refuse_argument(option, "invalid float value: " + in_quotes(text), "expected a number");
-  }
-  if (option.kind != Kind::Choice) return std::nullopt;
-  const auto allowed = choices(option);
-  if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return std::nullopt;
-  std::vector<std::string> shown;
-  for (const auto& choice : allowed) shown.push_back(in_quotes(choice));
-  const auto near = nearest(text, allowed);
-  return refuse_argument(
-      option,
-      fmt::format("invalid choice: {} (choose from {})", in_quotes(text), join(shown, ", ")),
-      near ? "did you mean " + *near + "?" : "");
-}
-
-Refusal placed(Refusal refusal, const Override& given) {
-  if (given.origin == Origin::Variable && !refusal.text.contains(given.source) &&
-      !refusal.hint.contains(given.source)) {
-    refusal.hint += fmt::format("{}the value comes from the variable {}",
-                                refusal.hint.empty() ? "" : "\n", given.source);
-  }
-  if (given.origin != Origin::File || refusal.text.starts_with(given.source)) return refusal;
-  refusal.text = given.source + ": " + refusal.text;
-  // What a file says wrong is a fault of usage, also where torchrun ends with 1 for the same word
-  // on its command line.
-  refusal.exit_code = 2;
-  return refusal;
-}
-
-std::string python_int_error(std::string_view text) {
-  return "invalid literal for int() with base 10: " + in_quotes(text);
-}
-
-Answer<NodeRange> parse_nnodes(std::string_view text) {
-  const auto parts = split(text, ':');
-  constexpr const char* kExpected = "expected a number of nodes such as 2, or a range such as 1:4";
-  if (parts.size() > 2) {
-    return std::unexpected(
-        launcher_refusal(fmt::format("nnodes={} is not in \"MIN:MAX\" format", text), kExpected));
-  }
-  NodeRange range;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const auto value = parse_small_int(parts[i]);
-    if (!value) {
-      return std::unexpected(
-          launcher_refusal("--nnodes: " + python_int_error(parts[i]), kExpected));
-    }
-    if (i == 0) range.min = *value;
-    range.max = *value;
-  }
-  if (range.min > 0 && range.min <= range.max) return range;
-  return std::unexpected(launcher_refusal(
-      fmt::format("min_nodes must be > 0 and <= max_nodes, got min_nodes={}, max_nodes={}",
-                  range.min, range.max),
-      "see --nnodes"));
-}
-
-Answer<StdMap> parse_std_map(std::string_view text) {
-  StdMap map;
-  // Python's `$` also matches before one line end.
-  if (text.ends_with('\n')) text.remove_suffix(1);
-  if (is_std(text)) {
-    map.everyone = static_cast<unsigned>(text[0] - '0');
-    return map;
-  }
-  for (const auto& part : split(text, ',')) {
-    const auto colon = part.find(':');
-    // Six digits at most, since std::stoi() throws for what an int cannot hold.
-    if (colon == std::string::npos || colon == 0 || colon > 6 ||
-        !std::all_of(part.begin(), part.begin() + static_cast<std::ptrdiff_t>(colon), is_digit) ||
-        !is_std(std::string_view(part).substr(colon + 1))) {
-      return std::unexpected(bad_std_map(text));
-    }
-    map.by_local_rank[std::stoi(part.substr(0, colon))] = static_cast<unsigned>(part.back() - '0');
-  }
-  return map;
-}
-
-Answer<std::vector<int>> parse_ranks_filter(std::string_view text) {
-  std::vector<int> ranks;
-  if (text.empty()) return ranks;
-  for (const auto& part : split(text, ',')) {
-    const auto rank = parse_small_int(part);
-    if (!rank) {
-      return std::unexpected(
-          launcher_refusal("--local_ranks_filter must be a comma-separated list of integers e.g. "
-                           "--local_ranks_filter=0,1,2",
-                           in_quotes(part) + " is not an integer"));
-    }
-    ranks.push_back(*rank);
-  }
-  return ranks;
-}
-
-std::vector<std::string> split_filters(std::string_view text) {
-  std::vector<std::string> filters(1);
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != ',') {
-      filters.back() += text[i];
-    } else if (i + 1 < text.size() && text[i + 1] == ',') {
-      // ",," is a comma within a filter.
-      filters.back() += text[i++];
-    } else {
-      filters.emplace_back();
-    }
-  }
-  return filters;
-}
-
-Answer<HostPort> parse_endpoint(std::string_view text) {
-  const auto endpoint = parse_host_port(text);
-  if (endpoint) return *endpoint;
-  // torchrun's words, although 65536 is not a port: tools look for them in its output.
-  if (endpoint.error() == HostPortFault::Port) {
-    return std::unexpected(
-        launcher_refusal(fmt::format("The port number of the rendezvous endpoint '{}' must be an "
-                                     "integer between 0 and 65536.",
-                                     text),
-                         "a port is a number up to 65535"));
-  }
-  return std::unexpected(launcher_refusal(
-      fmt::format("The hostname of the rendezvous endpoint '{}' must be a dot-separated list of "
-                  "labels, an IPv4 address, or an IPv6 address.",
-                  text),
-      "expected HOST:PORT, for example node1:29400 or [fd00::1]:29400"));
-}
-
-std::vector<std::string> parse_signals(const Override& given, std::vector<std::string>& warnings) {
-  std::vector<std::string> signals;
-  const auto known = known_signals();
-  const auto option = spelling(row(given.id));
-  for (const auto& one : given.listed ? given.items : split(given.text, ',')) {
-    const std::string name(trim(one));
-    if (name.empty() && given.id == Opt::ForwardSignals) continue;  // "": none at all
-    // signal(7): the two that cannot be caught.
-    if (name == "SIGKILL" || name == "SIGSTOP") {
-      warnings.push_back(
-          fmt::format("{}: {} cannot be handled by any process; it is left out", option, name));
-      continue;
-    }
-    if (given.id == Opt::ForwardSignals && is_needed(name)) {
-      warnings.push_back(
-          fmt::format("{}: {} has a meaning for elastrun itself; it is left out", option, name));
-      continue;
-    }
-    if (std::find(known.begin(), known.end(), name) != known.end()) {
-      if (std::find(signals.begin(), signals.end(), name) == signals.end()) signals.push_back(name);
-      continue;
-    }
-    const auto near = nearest(name, known);
-    warnings.push_back(fmt::format("{}: unknown signal {}{}, ignored", option, in_quotes(name),
-                                   near ? fmt::format(" (did you mean {}?)", *near) : ""));
-  }
-  return signals;
-}
-
-namespace {
 
 using Refused = std::optional<Refusal>;
 using Config = RendezvousConfig;
@@ -392,141 +187,6 @@ std::string unread_warning(std::string_view key, std::string_view backend) {
                      key, near ? fmt::format(" (did you mean {}?)", *near) : "");
 }
 
-}  // namespace
-
-Answer<RdzvConf> parse_rdzv_conf(const std::vector<std::string>& parts) {
-  RdzvConf conf;
-  for (const auto& part : parts) {
-    const auto equals = part.find('=');
-    const std::string key(trim(std::string_view(part).substr(0, equals)));
-    const std::string value(
-        equals == std::string::npos ? "" : trim(std::string_view(part).substr(equals + 1)));
-    if (key.empty()) {
-      return std::unexpected(
-          launcher_refusal("The rendezvous configuration string must be in format "
-                           "<key1>=<value1>,...,<keyN>=<valueN>.",
-                           "see --rdzv-conf"));
-    }
-    if (value.empty()) {
-      return std::unexpected(launcher_refusal(fmt::format(
-          "The rendezvous configuration option '{}' must have a value specified.", key)));
-    }
-    // The last one wins, as in torchrun.
-    conf[key] = value;
-  }
-  return conf;
-}
-
-std::vector<std::string> rdzv_conf_parts(std::string_view text) {
-  text = trim(text);
-  return text.empty() ? std::vector<std::string>() : split(text, ',');
-}
-
-std::string masked(std::vector<std::string> parts) {
-  constexpr std::string_view kPassword = "password";
-  for (auto& part : parts) {
-    const auto equals = part.find('=');
-    if (equals != part.npos && trim(std::string_view(part).substr(0, equals)) == kPassword)
-      part.replace(equals + 1, part.npos, "***");
-  }
-  return join(parts, ",");
-}
-
-std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view backend,
-                                       std::vector<std::string>& warnings) {
-  // torchrun hands these on as arguments with names, and Python refuses a second one.
-  constexpr std::array<std::array<std::string_view, 2>, 6> kTaken = {{
-      {"backend", "rdzv-backend"},
-      {"endpoint", "rdzv-endpoint"},
-      {"run_id", "rdzv-id"},
-      {"min_nodes", "nnodes"},
-      {"max_nodes", "nnodes"},
-      {"local_addr", "local-addr"},
-  }};
-  for (const auto& [taken, option] : kTaken) {
-    if (!conf.contains(std::string(taken))) continue;
-    return launcher_refusal(
-        fmt::format("--rdzv-conf got multiple values for keyword argument '{}'", taken),
-        fmt::format("it has its own option, --{}", option));
-  }
-  // A backend that was registered by others has keys that we do not know.
-  if (std::ranges::count(backend::kBuiltIn, backend) == 0) return std::nullopt;
-  // store_type=file makes the c10d backend the file one under another name.
-  const bool by_file = backend == backend::kC10d && read_rendezvous_config(conf).meets_in_file;
-  Config scratch;
-  for (const auto& [name, value] : conf) {
-    const auto key = std::ranges::find_if(settings(), [&](const SettingRow& known) {
-      return known.name == name &&
-             (reads(known, backend) || (by_file && reads(known, backend::kFile)));
-    });
-    if (key == settings().end()) {
-      warnings.push_back(unread_warning(name, backend));
-    } else if (auto refusal = read_setting(scratch, *key, value)) {
-      return refusal;
-    }
-  }
-  return std::nullopt;
-}
-
-RendezvousConfig read_rendezvous_config(const RdzvConf& conf) {
-  RendezvousConfig config;
-  for (const SettingRow& key : settings()) {
-    const auto value = conf.find(std::string(key.name));
-    // One that is refused counts as not given: a program may hand on what it likes.
-    if (value != conf.end()) read_setting(config, key, value->second);
-  }
-  return config;
-}
-
-namespace {
-
-constexpr std::string_view kListenForms =
-    "expected PORT or ADDRESS:PORT, such as 9400 (this machine only), 0.0.0.0:9400 or [::]:9400 "
-    "(everybody); port 0 takes one that is free";
-
-std::optional<std::uint16_t> parse_port(std::string_view text) {
-  std::uint16_t port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return port;
-}
-
-bool is_address(int family, const std::string& text) {
-  in6_addr space{};
-  return ::inet_pton(family, text.c_str(), &space) == 1;
-}
-
-}  // namespace
-
-Answer<ListenAddress> parse_listen_address(std::string_view option, std::string_view text) {
-  const auto refuse = [&](std::string_view why) {
-    return std::unexpected(
-        Refusal{fmt::format("{} {}: {}", option, printable(std::string(text)), why), 2, false,
-                std::string(kListenForms)});
-  };
-  ListenAddress at;
-  const auto colon = text.rfind(':');
-  const bool only_port = colon == text.npos;
-  const auto port = parse_port(only_port ? text : text.substr(colon + 1));
-  if (!port) return refuse("the port is a number from 0 to 65535");
-  at.port = *port;
-  if (only_port || colon == 0) return at;
-  std::string host(text.substr(0, colon));
-  const bool bracketed = host.starts_with('[') && host.ends_with(']');
-  if (bracketed) host = host.substr(1, host.size() - 2);
-  // The default of `at`, without a resolver: localhost is loopback (RFC 6761).
-  if (host == "localhost") return at;
-  // "::1:9400" is an address as a whole: where its port begins cannot be seen.
-  if (!bracketed && host.contains(':')) return refuse("an IPv6 address stands in brackets");
-  if (!is_address(bracketed ? AF_INET6 : AF_INET, host)) {
-    return refuse(fmt::format("{} is not a numeric address", printable(host)));
-  }
-  at.address = std::move(host);
-  return at;
-}
-
-namespace {
-
 using SinkKind = SinkChoice::Kind;
 
 struct SinkRow {
@@ -549,8 +209,7 @@ constexpr std::array<SinkRow, 7> kSinkRows = {{
 }};
 
 std::unexpected<Refusal> refuse_sink(std::string_view source, std::string text, std::string hint) {
-  return std::unexpected(
-      Refusal{fmt::format("{}: {}", source, std::move(text)), 2, false, std::move(hint)});
+  return std::unexpected(Refusal{fmt::format("{}: {}", source, std::move(text)), std::move(hint)});
 }
 
 std::vector<std::string> sink_names() {
@@ -583,20 +242,8 @@ std::string_view take_window(std::string_view& text) {
   return value;
 }
 
-}  // namespace
-
-std::string known_metrics_sinks() {
-  std::vector<std::string> all;
-  for (const auto& row : kSinkRows) all.push_back(fmt::format("{}{}", row.name, row.argument));
-  return join(all, ", ");
-}
-
-bool is_severity(std::string_view text) {
-  constexpr std::array<std::string_view, 7> kNames = {"trace",   "debug", "info", "warn",
-                                                      "warning", "error", "fatal"};
-  return std::ranges::find(kNames, text) != kNames.end();
-}
-
+/// "console", "tensorboard:runs;window=0", "prometheus:job.om;openmetrics"; `source` is who said
+/// it.
 Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view source) {
   auto rest = text;
   const auto window = take_window(rest);
@@ -636,63 +283,109 @@ Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view sou
   return SinkChoice{row->kind, std::string(text), std::string(argument), each, {}, open};
 }
 
-Answer<std::vector<SinkChoice>> metrics_sinks(const Override& given,
-                                              const std::vector<MetricsRouteRow>& rows) {
-  std::vector<SinkChoice> sinks;
-  const auto add = [&](const std::string& text, const std::string& source) -> Answer<std::size_t> {
-    // One sink for one text: opened twice, a file would get each record twice.
-    const auto known = std::ranges::find(sinks, text, &SinkChoice::text);
-    if (known != sinks.end()) return static_cast<std::size_t>(known - sinks.begin());
-    auto sink = parse_sink_choice(text, source);
-    if (!sink) return std::unexpected(sink.error());
-    sinks.push_back(std::move(*sink));
-    return sinks.size() - 1;
+/// "a,,b,c" is "a,b" and "c"; the empty text is one empty needle.
+std::vector<std::string> split_filters(std::string_view text) {
+  std::vector<std::string> filters(1);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != ',') {
+      filters.back() += text[i];
+    } else if (i + 1 < text.size() && text[i + 1] == ',') {
+      // ",," is a comma within a filter.
+      filters.back() += text[i++];
+    } else {
+      filters.emplace_back();
+    }
+  }
+  return filters;
+}
+
+/// "3" or "0:1,1:2"; ranks may have several digits, unlike torchrun's.
+Answer<StdMap> parse_std_map(std::string_view text) {
+  StdMap map;
+  // Python's `$` also matches before one line end.
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  if (is_std(text)) {
+    map.everyone = static_cast<unsigned>(text[0] - '0');
+    return map;
+  }
+  for (const auto& part : split(text, ',')) {
+    const auto colon = part.find(':');
+    // Six digits at most, since std::stoi() throws for what an int cannot hold.
+    if (colon == std::string::npos || colon == 0 || colon > 6 ||
+        part.find_first_not_of("0123456789") != colon ||
+        !is_std(std::string_view(part).substr(colon + 1))) {
+      return std::unexpected(launcher_refusal(
+          fmt::format("{} does not match: <^[0123]$> or <^(\\d:[0123],)*(\\d:[0123])$>", text),
+          "expected 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a list by local rank: "
+          "0:3,1:2"));
+    }
+    map.by_local_rank[std::stoi(part.substr(0, colon))] = static_cast<unsigned>(part.back() - '0');
+  }
+  return map;
+}
+
+/// "0,1,7"; empty: no filter.
+Answer<std::vector<int>> parse_ranks_filter(std::string_view text) {
+  std::vector<int> ranks;
+  if (text.empty()) return ranks;
+  for (const auto& part : split(text, ',')) {
+    const auto rank = parse_small_int(part);
+    if (!rank) {
+      return std::unexpected(
+          launcher_refusal("--local_ranks_filter must be a comma-separated list of integers e.g. "
+                           "--local_ranks_filter=0,1,2",
+                           in_quotes(part) + " is not an integer"));
+    }
+    ranks.push_back(*rank);
+  }
+  return ranks;
+}
+
+constexpr std::string_view kListenForms =
+    "expected PORT or ADDRESS:PORT, such as 9400 (this machine only), 0.0.0.0:9400 or [::]:9400 "
+    "(everybody); port 0 takes one that is free";
+
+std::optional<std::uint16_t> parse_port(std::string_view text) {
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return port;
+}
+
+bool is_address(int family, const std::string& text) {
+  in6_addr space{};
+  return ::inet_pton(family, text.c_str(), &space) == 1;
+}
+
+/// "9400" and ":9400" are on loopback, as "localhost:9400"; "0.0.0.0:9400" and "[::]:9400" for
+/// everybody. Names are refused: one may have several addresses. `option` begins the text of a
+/// refusal.
+Answer<ListenAddress> parse_listen_address(std::string_view option, std::string_view text) {
+  const auto refuse = [&](std::string_view why) {
+    return std::unexpected(
+        Refusal{fmt::format("{} {}: {}", option, printable(std::string(text)), why),
+                std::string(kListenForms)});
   };
-  for (const auto& text : given.listed ? given.items : split_filters(given.text)) {
-    if (text == "none" || text.empty()) continue;
-    const auto added = add(text, given.source);
-    if (!added) return std::unexpected(added.error());
+  ListenAddress at;
+  const auto colon = text.rfind(':');
+  const bool only_port = colon == text.npos;
+  const auto port = parse_port(only_port ? text : text.substr(colon + 1));
+  if (!port) return refuse("the port is a number from 0 to 65535");
+  at.port = *port;
+  if (only_port || colon == 0) return at;
+  std::string host(text.substr(0, colon));
+  const bool bracketed = host.starts_with('[') && host.ends_with(']');
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  // The default of `at`, without a resolver: localhost is loopback (RFC 6761).
+  if (host == "localhost") return at;
+  // "::1:9400" is an address as a whole: where its port begins cannot be seen.
+  if (!bracketed && host.contains(':')) return refuse("an IPv6 address stands in brackets");
+  if (!is_address(bracketed ? AF_INET6 : AF_INET, host)) {
+    return refuse(fmt::format("{} is not a numeric address", printable(host)));
   }
-  for (const auto& row : rows) {
-    const auto added = add(row.sink, row.source);
-    if (!added) return std::unexpected(added.error());
-    sinks[*added].routes.push_back(row.route);
-  }
-  return sinks;
+  at.address = std::move(host);
+  return at;
 }
-
-Answer<std::vector<std::pair<std::string, std::vector<std::string>>>> stat_aggregations(
-    const Override& given) {
-  static const std::vector<std::string> kNames = {"value", "mean",   "count",    "sum", "max",
-                                                  "min",   "stddev", "p50",      "p90", "p95",
-                                                  "p99",   "p999",   "histogram"};
-  std::vector<std::pair<std::string, std::vector<std::string>>> all;
-  for (const auto& text : given.listed ? given.items : split_filters(given.text)) {
-    if (text.empty()) continue;
-    // The last one: a pattern may hold the sign, names of aggregations do not.
-    const auto equals = text.rfind('=');
-    const auto pattern = text.substr(0, equals);
-    auto names =
-        equals == text.npos ? std::vector<std::string>() : split(text.substr(equals + 1), '+');
-    const auto strange = std::ranges::find_if(names, [](const std::string& name) {
-      return std::ranges::find(kNames, name) == kNames.end();
-    });
-    if (pattern.empty() || names.empty()) {
-      return refuse_sink(given.source, fmt::format("{} names no aggregations", in_quotes(text)),
-                         "expected PATTERN=NAME[+NAME...], for example 'train.*=p95+p99'");
-    }
-    if (strange != names.end()) {
-      return refuse_sink(given.source, fmt::format("unknown aggregation {}", in_quotes(*strange)),
-                         fmt::format("the aggregations are {}", join(kNames, ", ")));
-    }
-    all.emplace_back(pattern, std::move(names));
-  }
-  return all;
-}
-
-namespace {
-
-constexpr double kLongestSeconds = 3e9;  // seconds; more does not fit the clock's nanoseconds
 
 /// Fills one member from one option, whose text has the form of its kind.
 struct Filler {
@@ -788,6 +481,296 @@ struct Filler {
 };
 
 }  // namespace
+
+Refusal launcher_refusal(std::string text, std::string hint) {
+  return {std::move(text), std::move(hint), 1};
+}
+
+Refusal refuse_argument(const OptionRow& option, std::string text, std::string hint) {
+  return {fmt::format("argument {}: {}", error_name(option), std::move(text)), std::move(hint), 2,
+          true};
+}
+
+std::string in_quotes(std::string_view text) {
+  // torchrun's messages use Python's repr(), and tools look for it.
+  const bool has_single = text.find('\'') != std::string_view::npos;
+  const bool has_double = text.find('"') != std::string_view::npos;
+  const char quote = has_single && !has_double ? '"' : '\'';
+  std::string out(1, quote);
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == quote || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n' || c == '\t' || c == '\r') {
+      out += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + quote;
+}
+
+std::optional<Refusal> check_text(const OptionRow& option, std::string_view text) {
+  if (option.kind == Kind::Int && !parse_int(text)) {
+    return refuse_argument(option, "invalid int value: " + in_quotes(text),
+                           "expected a whole number");
+  }
+  if (option.kind == Kind::Float && !parse_float(text)) {
+    return refuse_argument(option, "invalid float value: " + in_quotes(text), "expected a number");
+  }
+  if (option.kind != Kind::Choice) return std::nullopt;
+  const auto allowed = choices(option);
+  if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return std::nullopt;
+  std::vector<std::string> shown;
+  for (const auto& choice : allowed) shown.push_back(in_quotes(choice));
+  const auto near = nearest(text, allowed);
+  return refuse_argument(
+      option,
+      fmt::format("invalid choice: {} (choose from {})", in_quotes(text), join(shown, ", ")),
+      near ? "did you mean " + *near + "?" : "");
+}
+
+Refusal placed(Refusal refusal, const Override& given) {
+  if (given.origin == Origin::Variable && !refusal.text.contains(given.source) &&
+      !refusal.hint.contains(given.source)) {
+    refusal.hint += fmt::format("{}the value comes from the variable {}",
+                                refusal.hint.empty() ? "" : "\n", given.source);
+  }
+  if (given.origin != Origin::File || refusal.text.starts_with(given.source)) return refusal;
+  refusal.text = given.source + ": " + refusal.text;
+  // What a file says wrong is a fault of usage, also where torchrun ends with 1 for the same word
+  // on its command line.
+  refusal.exit_code = 2;
+  return refusal;
+}
+
+std::string python_int_error(std::string_view text) {
+  return "invalid literal for int() with base 10: " + in_quotes(text);
+}
+
+Answer<NodeRange> parse_nnodes(std::string_view text) {
+  const auto parts = split(text, ':');
+  constexpr const char* kExpected = "expected a number of nodes such as 2, or a range such as 1:4";
+  if (parts.size() > 2) {
+    return std::unexpected(
+        launcher_refusal(fmt::format("nnodes={} is not in \"MIN:MAX\" format", text), kExpected));
+  }
+  NodeRange range;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto value = parse_small_int(parts[i]);
+    if (!value) {
+      return std::unexpected(
+          launcher_refusal("--nnodes: " + python_int_error(parts[i]), kExpected));
+    }
+    if (i == 0) range.min = *value;
+    range.max = *value;
+  }
+  if (range.min > 0 && range.min <= range.max) return range;
+  return std::unexpected(launcher_refusal(
+      fmt::format("min_nodes must be > 0 and <= max_nodes, got min_nodes={}, max_nodes={}",
+                  range.min, range.max),
+      "see --nnodes"));
+}
+
+Answer<HostPort> parse_endpoint(std::string_view text) {
+  const auto endpoint = parse_host_port(text);
+  if (endpoint) return *endpoint;
+  // torchrun's words, although 65536 is not a port: tools look for them in its output.
+  if (endpoint.error() == HostPortFault::Port) {
+    return std::unexpected(
+        launcher_refusal(fmt::format("The port number of the rendezvous endpoint '{}' must be an "
+                                     "integer between 0 and 65536.",
+                                     text),
+                         "a port is a number up to 65535"));
+  }
+  return std::unexpected(launcher_refusal(
+      fmt::format("The hostname of the rendezvous endpoint '{}' must be a dot-separated list of "
+                  "labels, an IPv4 address, or an IPv6 address.",
+                  text),
+      "expected HOST:PORT, for example node1:29400 or [fd00::1]:29400"));
+}
+
+std::vector<std::string> parse_signals(const Override& given, std::vector<std::string>& warnings) {
+  std::vector<std::string> signals;
+  const auto known = known_signals();
+  const auto option = spelling(row(given.id));
+  for (const auto& one : given.listed ? given.items : split(given.text, ',')) {
+    const std::string name(trim(one));
+    if (name.empty() && given.id == Opt::ForwardSignals) continue;  // "": none at all
+    // signal(7): the two that cannot be caught.
+    if (name == "SIGKILL" || name == "SIGSTOP") {
+      warnings.push_back(
+          fmt::format("{}: {} cannot be handled by any process; it is left out", option, name));
+      continue;
+    }
+    if (given.id == Opt::ForwardSignals && is_needed(name)) {
+      warnings.push_back(
+          fmt::format("{}: {} has a meaning for elastrun itself; it is left out", option, name));
+      continue;
+    }
+    if (std::find(known.begin(), known.end(), name) != known.end()) {
+      if (std::find(signals.begin(), signals.end(), name) == signals.end()) signals.push_back(name);
+      continue;
+    }
+    const auto near = nearest(name, known);
+    warnings.push_back(fmt::format("{}: unknown signal {}{}, ignored", option, in_quotes(name),
+                                   near ? fmt::format(" (did you mean {}?)", *near) : ""));
+  }
+  return signals;
+}
+
+Answer<RdzvConf> parse_rdzv_conf(const std::vector<std::string>& parts) {
+  RdzvConf conf;
+  for (const auto& part : parts) {
+    const auto equals = part.find('=');
+    const std::string key(trim(std::string_view(part).substr(0, equals)));
+    const std::string value(
+        equals == std::string::npos ? "" : trim(std::string_view(part).substr(equals + 1)));
+    if (key.empty()) {
+      return std::unexpected(
+          launcher_refusal("The rendezvous configuration string must be in format "
+                           "<key1>=<value1>,...,<keyN>=<valueN>.",
+                           "see --rdzv-conf"));
+    }
+    if (value.empty()) {
+      return std::unexpected(launcher_refusal(fmt::format(
+          "The rendezvous configuration option '{}' must have a value specified.", key)));
+    }
+    // The last one wins, as in torchrun.
+    conf[key] = value;
+  }
+  return conf;
+}
+
+std::vector<std::string> rdzv_conf_parts(std::string_view text) {
+  text = trim(text);
+  return text.empty() ? std::vector<std::string>() : split(text, ',');
+}
+
+std::string masked(std::vector<std::string> parts) {
+  constexpr std::string_view kPassword = "password";
+  for (auto& part : parts) {
+    const auto equals = part.find('=');
+    if (equals != part.npos && trim(std::string_view(part).substr(0, equals)) == kPassword)
+      part.replace(equals + 1, part.npos, "***");
+  }
+  return join(parts, ",");
+}
+
+std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view backend,
+                                       std::vector<std::string>& warnings) {
+  // torchrun hands these on as arguments with names, and Python refuses a second one.
+  constexpr std::array<std::array<std::string_view, 2>, 6> kTaken = {{
+      {"backend", "rdzv-backend"},
+      {"endpoint", "rdzv-endpoint"},
+      {"run_id", "rdzv-id"},
+      {"min_nodes", "nnodes"},
+      {"max_nodes", "nnodes"},
+      {"local_addr", "local-addr"},
+  }};
+  for (const auto& [taken, option] : kTaken) {
+    if (!conf.contains(std::string(taken))) continue;
+    return launcher_refusal(
+        fmt::format("--rdzv-conf got multiple values for keyword argument '{}'", taken),
+        fmt::format("it has its own option, --{}", option));
+  }
+  // A backend that was registered by others has keys that we do not know.
+  if (std::ranges::count(backend::kBuiltIn, backend) == 0) return std::nullopt;
+  // store_type=file makes the c10d backend the file one under another name.
+  const bool by_file = backend == backend::kC10d && read_rendezvous_config(conf).meets_in_file;
+  Config scratch;
+  for (const auto& [name, value] : conf) {
+    const auto key = std::ranges::find_if(settings(), [&](const SettingRow& known) {
+      return known.name == name &&
+             (reads(known, backend) || (by_file && reads(known, backend::kFile)));
+    });
+    if (key == settings().end()) {
+      warnings.push_back(unread_warning(name, backend));
+    } else if (auto refusal = read_setting(scratch, *key, value)) {
+      return refusal;
+    }
+  }
+  return std::nullopt;
+}
+
+RendezvousConfig read_rendezvous_config(const RdzvConf& conf) {
+  RendezvousConfig config;
+  for (const SettingRow& key : settings()) {
+    const auto value = conf.find(std::string(key.name));
+    // One that is refused counts as not given: a program may hand on what it likes.
+    if (value != conf.end()) read_setting(config, key, value->second);
+  }
+  return config;
+}
+
+std::string known_metrics_sinks() {
+  std::vector<std::string> all;
+  for (const auto& row : kSinkRows) all.push_back(fmt::format("{}{}", row.name, row.argument));
+  return join(all, ", ");
+}
+
+bool is_severity(std::string_view text) {
+  constexpr std::array<std::string_view, 7> kNames = {"trace",   "debug", "info", "warn",
+                                                      "warning", "error", "fatal"};
+  return std::ranges::find(kNames, text) != kNames.end();
+}
+
+Answer<std::vector<SinkChoice>> metrics_sinks(const Override& given,
+                                              const std::vector<MetricsRouteRow>& rows) {
+  std::vector<SinkChoice> sinks;
+  const auto add = [&](const std::string& text, const std::string& source) -> Answer<std::size_t> {
+    // One sink for one text: opened twice, a file would get each record twice.
+    const auto known = std::ranges::find(sinks, text, &SinkChoice::text);
+    if (known != sinks.end()) return static_cast<std::size_t>(known - sinks.begin());
+    auto sink = parse_sink_choice(text, source);
+    if (!sink) return std::unexpected(sink.error());
+    sinks.push_back(std::move(*sink));
+    return sinks.size() - 1;
+  };
+  for (const auto& text : given.listed ? given.items : split_filters(given.text)) {
+    if (text == "none" || text.empty()) continue;
+    const auto added = add(text, given.source);
+    if (!added) return std::unexpected(added.error());
+  }
+  for (const auto& row : rows) {
+    const auto added = add(row.sink, row.source);
+    if (!added) return std::unexpected(added.error());
+    sinks[*added].routes.push_back(row.route);
+  }
+  return sinks;
+}
+
+Answer<std::vector<std::pair<std::string, std::vector<std::string>>>> stat_aggregations(
+    const Override& given) {
+  static const std::vector<std::string> kNames = {"value", "mean",   "count",    "sum", "max",
+                                                  "min",   "stddev", "p50",      "p90", "p95",
+                                                  "p99",   "p999",   "histogram"};
+  std::vector<std::pair<std::string, std::vector<std::string>>> all;
+  for (const auto& text : given.listed ? given.items : split_filters(given.text)) {
+    if (text.empty()) continue;
+    // The last one: a pattern may hold the sign, names of aggregations do not.
+    const auto equals = text.rfind('=');
+    const auto pattern = text.substr(0, equals);
+    auto names =
+        equals == text.npos ? std::vector<std::string>() : split(text.substr(equals + 1), '+');
+    const auto strange = std::ranges::find_if(names, [](const std::string& name) {
+      return std::ranges::find(kNames, name) == kNames.end();
+    });
+    if (pattern.empty() || names.empty()) {
+      return refuse_sink(given.source, fmt::format("{} names no aggregations", in_quotes(text)),
+                         "expected PATTERN=NAME[+NAME...], for example 'train.*=p95+p99'");
+    }
+    if (strange != names.end()) {
+      return refuse_sink(given.source, fmt::format("unknown aggregation {}", in_quotes(*strange)),
+                         fmt::format("the aggregations are {}", join(kNames, ", ")));
+    }
+    all.emplace_back(pattern, std::move(names));
+  }
+  return all;
+}
 
 std::optional<Refusal> fill_fields(JobSpec& job, const Values& values) {
   for (const auto& option : options()) {

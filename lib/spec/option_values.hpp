@@ -31,8 +31,7 @@ std::string in_quotes(std::string_view text);
 /// "invalid literal for int() with base 10: 'x'".
 std::string python_int_error(std::string_view text);
 
-/// The nearest number that an int can be.
-int clamped_int(std::int64_t value);
+constexpr double kLongestSeconds = 3e9;  // more does not fit the clock's nanoseconds
 
 struct NodeRange {
   int min = 1, max = 1;
@@ -40,15 +39,6 @@ struct NodeRange {
 };
 /// "4" or "1:4".
 Answer<NodeRange> parse_nnodes(std::string_view text);
-
-/// "3" or "0:1,1:2"; ranks may have several digits, unlike torchrun's.
-Answer<StdMap> parse_std_map(std::string_view text);
-
-/// "0,1,7"; empty: no filter.
-Answer<std::vector<int>> parse_ranks_filter(std::string_view text);
-
-/// "a,,b,c" is "a,b" and "c"; the empty text is one empty needle.
-std::vector<std::string> split_filters(std::string_view text);
 
 /// "host", "host:29400", "[::1]:29400". Empty: localhost. Refused in torchrun's words.
 Answer<HostPort> parse_endpoint(std::string_view text);
@@ -77,18 +67,9 @@ std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view ba
 /// were not given.
 RendezvousConfig read_rendezvous_config(const RdzvConf& conf);
 
-/// "9400" and ":9400" are on loopback, as "localhost:9400"; "0.0.0.0:9400" and "[::]:9400" for
-/// everybody. Names are refused: one may have several addresses. Pure; `option` begins the text of
-/// a refusal.
-Answer<ListenAddress> parse_listen_address(std::string_view option, std::string_view text);
-
-/// "console", "tensorboard:runs;window=0", "prometheus:job.om;openmetrics". Refuses (exit code 2) a
-/// name that is not known, and an argument that is missing or of the wrong form; `source` is who
-/// said it.
-Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view source);
-
 /// The sinks that `given` names, in order, each once, and those that `rows` name beside them; what
-/// a row selects is all that its sink gets.
+/// a row selects is all that its sink gets. Refuses (exit code 2) a name that is not known, and an
+/// argument that is missing or of the wrong form.
 Answer<std::vector<SinkChoice>> metrics_sinks(const Override& given,
                                               const std::vector<MetricsRouteRow>& rows);
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "spec/rendezvous_choice.hpp"
-
 #include "core/text.hpp"
+#include "spec/host_environment.hpp"
 #include "spec/option_values.hpp"
+#include "spec/schedulers.hpp"
+#include "spec/sources.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -119,7 +120,7 @@ class RendezvousChoice {
     if (fits) return std::nullopt;
     return Refusal{fmt::format("a role that restarts alone ({}) needs another rendezvous than {}",
                                values_[Opt::RoleRestart].source, job_.rdzv_backend),
-                   2, false, "use --rdzv-backend c10d, etcd or file"};
+                   "use --rdzv-backend c10d, etcd or file"};
   }
 
   Refused take_backend() {
@@ -186,8 +187,8 @@ class RendezvousChoice {
         by_master || (job_.max_nodes > 1 && contains(backend::kBuiltIn, job_.rdzv_backend));
     if (!matters || !values_.is_given(id) || !trim(text(id)).empty()) return std::nullopt;
     return Refusal{
-        fmt::format("{} is empty: the nodes need an address to meet at", spelling(row(id))), 2,
-        false, fmt::format("it comes from {}; is a shell variable not set?", values_[id].source)};
+        fmt::format("{} is empty: the nodes need an address to meet at", spelling(row(id))),
+        fmt::format("it comes from {}; is a shell variable not set?", values_[id].source)};
   }
 
   Refused decide_endpoint() {
@@ -272,8 +273,8 @@ class RendezvousChoice {
     // What a scheduler says orders the nodes with every backend; a user's word is for static alone.
     if (values_[Opt::NodeRank].origin == Origin::Scheduler) {
       if (place_ && place_->scheduler == "PyTorchJob" && rank >= job_.max_nodes) {
-        return Refusal{fmt::format("RANK {} is not a rank of {} nodes", rank, job_.max_nodes), 2,
-                       false, "their number comes from " + values_[Opt::Nnodes].source};
+        return Refusal{fmt::format("RANK {} is not a rank of {} nodes", rank, job_.max_nodes),
+                       "their number comes from " + values_[Opt::Nnodes].source};
       }
       job_.node_rank = static_cast<int>(rank);
       return std::nullopt;
@@ -310,7 +311,7 @@ class RendezvousChoice {
     const auto endpoint = parse_endpoint(job_.rdzv_endpoint);
     if (job_.min_nodes > 1 && endpoint->port == 0) {
       return named({fmt::format("'{}' has port 0, which no other node knows", job_.rdzv_endpoint),
-                    2, false, "give the same port on all nodes"});
+                    "give the same port on all nodes"});
     }
     const auto& host = endpoint->host;
     // "0.0.0.0", "::"
@@ -321,7 +322,7 @@ class RendezvousChoice {
                                                  "the rendezvous",
                                                  job_.node_rank)
                                    : "is_host=0 says that it does not host the rendezvous"),
-           2, false, "give the address of the node that does"});
+           "give the address of the node that does"});
     }
     if (job_.max_nodes == 1 || values_.is_given(Opt::RdzvEndpoint)) return std::nullopt;
     if (fixed_ranks && values_.is_given(Opt::MasterAddr)) return std::nullopt;
@@ -353,7 +354,7 @@ class RendezvousChoice {
   Refused replace_empty_id() {
     if (!job_.run_id.empty()) return std::nullopt;
     if (job_.min_nodes > 1 && contains(backend::kBuiltIn, job_.rdzv_backend)) {
-      return Refusal{"--rdzv-id is empty: the nodes need the same id to meet", 2, false,
+      return Refusal{"--rdzv-id is empty: the nodes need the same id to meet",
                      "it comes from " + values_[Opt::RdzvId].source};
     }
     job_.run_id = random_integer();
@@ -362,20 +363,14 @@ class RendezvousChoice {
     return std::nullopt;
   }
 
-  // The integer of a UUID, as torchrun: 128 bits in decimal, worked out digit by digit.
+  // The integer of a UUID, as torchrun: 128 bits in decimal.
   std::string random_integer() const {
-    std::string digits = "0";  // the last one first
+    __extension__ unsigned __int128 number = 0;
     for (const char c : around_.make_uuid()) {
       if (c == '-') continue;
-      int carry = c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
-      for (char& digit : digits) {
-        carry += (digit - '0') * 16;
-        digit = static_cast<char>('0' + carry % 10);
-        carry /= 10;
-      }
-      for (; carry > 0; carry /= 10) digits += static_cast<char>('0' + carry % 10);
+      number = number * 16 + static_cast<unsigned>(c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
     }
-    return {digits.rbegin(), digits.rend()};
+    return fmt::format("{}", number);
   }
 
   /// Slurm ends the address with the node ("s0.s2.node7", and "node7" alone where it knows no
@@ -420,8 +415,8 @@ class RendezvousChoice {
     const auto given = values_[Opt::Topology];
     if (const auto problem = topology_problem(given.text);
         !given.text.empty() && !problem.empty()) {
-      return Refusal{fmt::format("{}: {}: {}", given.source, in_quotes(given.text), problem), 2,
-                     false, "expected levels with points between them, as zone1.rack7"};
+      return Refusal{fmt::format("{}: {}: {}", given.source, in_quotes(given.text), problem),
+                     "expected levels with points between them, as zone1.rack7"};
     }
     job_.topology = given.text;
     if (!job_.rank_order_topology) {

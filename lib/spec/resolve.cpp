@@ -9,10 +9,8 @@
 #include "spec/host_environment.hpp"
 #include "spec/job_spec.hpp"
 #include "spec/option_values.hpp"
-#include "spec/rendezvous_choice.hpp"
 #include "spec/schedulers.hpp"
 #include "spec/sources.hpp"
-#include "spec/toml.hpp"
 
 #include <algorithm>
 #include <array>
@@ -114,11 +112,10 @@ std::string_view name_of_script(std::string_view script) {
 }
 
 constexpr std::int64_t kMostSpares = 4096;
-constexpr double kLongest = 3e9;  // seconds; more does not fit the clock's nanoseconds
 
 Refusal missing_script() {
   return {
-      "the following arguments are required: training_script, training_script_args", 2, true, {}};
+      "the following arguments are required: training_script, training_script_args", {}, 2, true};
 }
 
 class Resolver {
@@ -198,13 +195,6 @@ class Resolver {
     return std::nullopt;
   }
 
-  std::optional<std::string> of_active_environment() {
-    const auto environment = around_.variable("VIRTUAL_ENV").value_or("");
-    if (environment.empty()) return std::nullopt;
-    const auto path = environment + "/bin/python3";
-    return around_.is_executable(path) ? std::optional(path) : std::nullopt;
-  }
-
   /// The kernel takes the CR for a part of the interpreter's name or of its argument.
   void check_first_line(const std::string& path) {
     const auto line = around_.first_line(path);
@@ -244,7 +234,7 @@ class Resolver {
         fmt::format("the script {} is {}, which only one of the {} workers of this node "
                     "could read",
                     job_.script, is_input ? "standard input" : "a pipe", job_.nproc_per_node),
-        2, false, "give elastrun a file, or --nproc-per-node 1"};
+        "give elastrun a file, or --nproc-per-node 1"};
   }
 
   /// Fills `job_.interpreter`: PYTHON_EXEC as it is, else one beside the program that was called,
@@ -267,8 +257,9 @@ class Resolver {
       job_.interpreter = *path;
     } else if (auto first = find_program("python3")) {
       job_.interpreter = *first;
-    } else if (auto active = of_active_environment()) {
-      job_.interpreter = *active;
+    } else if (const auto active = around_.variable("VIRTUAL_ENV").value_or("") + "/bin/python3";
+               active != "/bin/python3" && around_.is_executable(active)) {
+      job_.interpreter = active;
     } else if (auto last = find_program("python")) {
       job_.interpreter = *last;
     } else {
@@ -312,7 +303,6 @@ class Resolver {
       return Refusal{
           fmt::format("{}: {} cannot be the name of a job", given.source,
                       in_quotes(printable(job_.name))),
-          2, false,
           fmt::format("at most {} bytes of UTF-8, without / and control characters", kLongestName)};
     }
     job_.named = !job_.name.empty();
@@ -336,7 +326,7 @@ class Resolver {
     job_.restart_rule = given.listed ? join(given.items, ",") : given.text;
     const auto rules = parse_restart_rules(job_.restart_rule);
     if (rules) return std::nullopt;
-    return Refusal{fmt::format("{}: {}", given.source, rules.error().text), 2, false,
+    return Refusal{fmt::format("{}: {}", given.source, rules.error().text),
                    "elastrun-restarts(7) has the rules"};
   }
 
@@ -352,7 +342,7 @@ class Resolver {
       const auto whom = text.substr(std::min(at + 1, text.size()));
       if (name.empty() || name.contains(',') || (whom != "own" && whom != "all")) {
         return Refusal{
-            fmt::format("{}: '{}' does not say whom a role restarts", given.source, text), 2, false,
+            fmt::format("{}: '{}' does not say whom a role restarts", given.source, text),
             "expected ROLE=own (the agents with that --role alone) or ROLE=all (every "
             "agent, as without it)"};
       }
@@ -365,7 +355,7 @@ class Resolver {
     if (job_.role_restart.size() <= kLongestNames) return std::nullopt;
     return Refusal{fmt::format("{}: the names of the roles are longer than {} bytes together",
                                given.source, kLongestNames),
-                   2, false, "use shorter names"};
+                   "use shorter names"};
   }
 
   Refused take_preempt_timeout() {
@@ -373,8 +363,8 @@ class Resolver {
     if (given.text.empty()) return std::nullopt;
     const auto seconds = parse_float(given.text);
     if (!seconds || !(*seconds > 0) || *seconds > kLongestSave) {
-      return Refusal{fmt::format("{}: {} is not a time to save in", given.source, given.text), 2,
-                     false, "expected a number of seconds above 0"};
+      return Refusal{fmt::format("{}: {} is not a time to save in", given.source, given.text),
+                     "expected a number of seconds above 0"};
     }
     job_.preempt_timeout = from_seconds(*seconds);
     return std::nullopt;
@@ -417,7 +407,6 @@ class Resolver {
       return Refusal{
           fmt::format("{}: the Python package elastrun is not beside this program",
                       hooks ? "--goodput auto" : "--worker-lib"),
-          2, false,
           fmt::format("looked in {}; install it with cmake --install or pip, or leave the "
                       "option away and set PYTHONPATH",
                       tried)};
@@ -451,7 +440,7 @@ class Resolver {
     const std::string& path = text(Opt::Config);
     const auto content = around_.read_file(path);
     if (!content) {
-      return Refusal{"cannot read the job file " + content.error().text, 2, false,
+      return Refusal{"cannot read the job file " + content.error().text,
                      "it is named by " + values()[Opt::Config].source};
     }
     auto file = parse_toml(*content, path);
@@ -542,7 +531,7 @@ class Resolver {
     job_.hang_auto = given == "auto";
     // Bounded and finite: it becomes a time in nanoseconds.
     if (seconds && *seconds > 0 && std::isfinite(*seconds)) {
-      job_.hang_limit = from_seconds(std::min(*seconds, kLongest));
+      job_.hang_limit = from_seconds(std::min(*seconds, kLongestSeconds));
     } else if (given != "auto" && given != "off") {
       return placed(
           launcher_refusal(fmt::format("hang_timeout must be a number of seconds above 0, auto or "
@@ -732,18 +721,13 @@ class Resolver {
     job_.metrics = std::move(*sinks);
     const double interval = *parse_float(text(Opt::MetricsInterval));
     // Written so that a NaN is refused, too.
-    if (!(interval >= 0.1 && interval <= kLongest)) {
+    if (!(interval >= 0.1 && interval <= kLongestSeconds)) {
       return Refusal{fmt::format("{}: {} is not an interval", values()[Opt::MetricsInterval].source,
                                  text(Opt::MetricsInterval)),
-                     2, false, "expected a number of seconds, at least 0.1"};
+                     "expected a number of seconds, at least 0.1"};
     }
     job_.metrics_interval = from_seconds(interval);
-    return take_aggregations();
-  }
-
-  Refused take_aggregations() {
-    const auto& given = values()[Opt::Aggregations];
-    auto all = stat_aggregations(given);
+    auto all = stat_aggregations(values()[Opt::Aggregations]);
     if (!all) return all.error();
     job_.aggregations = std::move(*all);
     return std::nullopt;
@@ -769,17 +753,13 @@ class Resolver {
       job_.mode = no_python ? Mode::Program : module ? Mode::Module : Mode::Script;
     }
     out_.refusal = find_programs();
-    if (!out_.refusal || !is_awaited() || is_on(Opt::DryRun)) return out_.refusal;
+    const bool is_awaited = job_.max_nodes > 1 && !job_.standalone &&
+                            std::ranges::count(backend::kBuiltIn, job_.rdzv_backend) > 0;
+    if (!out_.refusal || !is_awaited || is_on(Opt::DryRun)) return out_.refusal;
     // Not an error here: the agent meets the others and says why it cannot take part, or they would
     // wait for it until their time is up.
     job_.cannot_start = out_.refusal->text;
     return std::nullopt;
-  }
-
-  // Other nodes wait for this one, and can be told that it does not come.
-  bool is_awaited() const {
-    return job_.max_nodes > 1 && !job_.standalone &&
-           std::ranges::count(backend::kBuiltIn, job_.rdzv_backend) > 0;
   }
 
   const CommandLine& line_;
@@ -790,34 +770,24 @@ class Resolver {
   JobSpec& job_ = out_.spec;
 };
 
-struct Line {
-  std::string name, value, source;
-};
-
-std::string shown_value(const OptionRow& option, const Values& values) {
-  if (option.kind == Kind::Flag) return values.is_on(option.id) ? "on" : "off";
-  const auto& text = values[option.id].text;
+std::string shown_value(const OptionRow& option, const Resolved& job) {
+  if (option.kind == Kind::Flag) return job.values.is_on(option.id) ? "on" : "off";
+  const auto& text = job.values[option.id].text;
+  const auto count = fmt::to_string(job.spec.nproc_per_node);
+  if (option.id == Opt::NprocPerNode && text != count) return text + " (" + count + ")";
   return text.empty() ? "-" : text;
-}
-
-Line line_of(const OptionRow& option, const Resolved& job) {
-  Line line{std::string(option.name), shown_value(option, job.values),
-            job.values[option.id].source};
-  const std::string count = fmt::to_string(job.spec.nproc_per_node);
-  if (option.id == Opt::NprocPerNode && line.value != count) line.value += " (" + count + ")";
-  return line;
 }
 
 /// One column for the sources, wide enough for the id that a job is given. Beside a longer value,
 /// as of a path, the source has no room, and stands in the next line; no line is longer than 100
 /// for it.
-void append(std::string& out, const Line& line) {
+void append(std::string& out, std::string_view name, const std::string& value,
+            const std::string& source) {
   constexpr std::size_t kValueWidth = 36, kColumn = 64, kLineWidth = 100;
-  const auto room = kLineWidth - std::min(line.source.size(), kLineWidth - 4);
-  const bool fits = line.value.size() <= kValueWidth && room >= kColumn;
+  const auto room = kLineWidth - std::min(source.size(), kLineWidth - 4);
+  const bool fits = value.size() <= kValueWidth && room >= kColumn;
   const auto gap = fits ? " " : fmt::format("\n{:{}}", "", std::min(kColumn, room));
-  out += fmt::format("  {:<24} {:<{}}{}{}\n", line.name, line.value, fits ? kValueWidth : 0, gap,
-                     line.source);
+  out += fmt::format("  {:<24} {:<{}}{}{}\n", name, value, fits ? kValueWidth : 0, gap, source);
 }
 
 }  // namespace
@@ -828,10 +798,10 @@ Answer<Resolved> resolve(const CommandLine& line, const HostEnvironment& around)
 
 std::string explain_text(const Resolved& job) {
   std::string out = "Where each value comes from:\n";
-  append(out, {"script", job.spec.script, job.script_source});
+  append(out, "script", job.spec.script, job.script_source);
   if (job.spec.mode != Mode::Program) {
-    append(out, {"interpreter", job.spec.interpreter,
-                 job.spec.interpreter_given ? "PYTHON_EXEC" : "in PATH, VIRTUAL_ENV or beside it"});
+    append(out, "interpreter", job.spec.interpreter,
+           job.spec.interpreter_given ? "PYTHON_EXEC" : "in PATH, VIRTUAL_ENV or beside it");
   }
   std::optional<Group> current;
   for (const auto& option : options()) {
@@ -839,7 +809,7 @@ std::string explain_text(const Resolved& job) {
     if (option.group == Group::Launch && option.id != Opt::Config) continue;
     if (option.group != current) out += fmt::format("{}\n", title(option.group));
     current = option.group;
-    append(out, line_of(option, job));
+    append(out, option.name, shown_value(option, job), job.values[option.id].source);
   }
   return out;
 }

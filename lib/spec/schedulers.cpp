@@ -16,82 +16,26 @@
 namespace elastrun::spec {
 namespace {
 
-// More than any cluster has; ranges and brackets multiply, and a slip would fill the memory.
-constexpr std::size_t kMostHosts = 1'000'000;
-
-using Names = std::vector<std::string>;
-
-std::unexpected<Error> bad(std::string_view text, std::string_view why) {
-  return fail(Code::Usage, fmt::format("the list of hosts '{}' {}", text, why));
-}
-
-bool is_number(std::string_view text) {
-  // Eighteen digits always fit into 64 bits.
-  return !text.empty() && text.size() <= 18 &&
-         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-// "01-03" or "7"; the width of the first number is kept.
-bool append_range(std::string_view range, Names& out) {
-  const auto dash = range.find('-');
-  const auto first = range.substr(0, dash);
-  const auto last = dash == std::string_view::npos ? first : range.substr(dash + 1);
-  if (!is_number(first) || !is_number(last)) return false;
-  const auto from = *parse_int(first), to = *parse_int(last);
-  // Before anything is made of it: "[0-999999999999]" would fill the memory.
-  if (from > to || static_cast<std::size_t>(to - from) >= kMostHosts) return false;
-  for (auto i = from; i <= to; ++i) out.push_back(fmt::format("{:0{}}", i, first.size()));
-  return true;
-}
-
-// One name with its brackets, already cut out at its commas.
-Result<Names> expand_name(std::string_view name) {
-  Names done = {""};
-  while (!name.empty()) {
-    const auto open = name.find('[');
-    for (auto& prefix : done) prefix += name.substr(0, open);
-    if (open == std::string_view::npos) break;
-    const auto close = name.find(']', open);
-    if (close == std::string_view::npos) return bad(name, "has a [ without its ]");
-    Names numbers, longer;
-    for (const auto& range : split(name.substr(open + 1, close - open - 1), ',')) {
-      if (!append_range(range, numbers)) return bad(name, "has an invalid range");
+/// The first name that Slurm's short form stands for: "r[01-03,7]c[2,4],m1" begins with r01c2. None
+/// for a text of another form.
+std::optional<std::string> first_host(std::string_view list) {
+  std::string host;
+  while (!list.empty() && list.front() != ',') {
+    std::size_t taken = 1;
+    if (list.front() != '[') {
+      host += list.front();
+    } else {
+      // The range's first number with its zeros, then whatever else the brackets hold.
+      const auto number = list.substr(1, list.find_first_not_of("0123456789", 1) - 1);
+      const auto close = list.find(']');
+      if (number.empty() || close == list.npos) return std::nullopt;
+      host += number;
+      taken = close + 1;
     }
-    // Several brackets in one name multiply.
-    if (done.size() * numbers.size() > kMostHosts) return bad(name, "is too long");
-    for (const auto& prefix : done) {
-      for (const auto& number : numbers) longer.push_back(prefix + number);
-    }
-    done = std::move(longer);
-    name.remove_prefix(close + 1);
+    list.remove_prefix(taken);
   }
-  return done;
+  return host.empty() || host.contains(']') ? std::nullopt : std::optional(host);
 }
-
-}  // namespace
-
-Result<std::vector<std::string>> expand_hostlist(std::string_view text) {
-  Names hosts;
-  std::size_t start = 0;
-  int depth = 0;
-  for (std::size_t i = 0; i <= text.size(); ++i) {
-    if (i < text.size() && text[i] == '[') ++depth;
-    if (i < text.size() && text[i] == ']') --depth;
-    // Slurm's brackets do not nest.
-    if (depth < 0 || depth > 1) return bad(text, "has brackets that do not match");
-    if (i < text.size() && (text[i] != ',' || depth > 0)) continue;
-    const auto name = trim(text.substr(start, i - start));
-    start = i + 1;
-    if (name.empty()) continue;
-    auto expanded = expand_name(name);
-    if (!expanded) return expanded;
-    if (hosts.size() + expanded->size() > kMostHosts) return bad(text, "is too long");
-    hosts.insert(hosts.end(), expanded->begin(), expanded->end());
-  }
-  return hosts;
-}
-
-namespace {
 
 struct Process {
   std::string name, parent, group, terminal;
@@ -278,12 +222,11 @@ class Finder {
           *nodes));
     }
     const auto list = variable("SLURM_STEP_NODELIST");
-    const auto hosts = list ? expand_hostlist(*list) : Result<std::vector<std::string>>();
+    const auto host = list ? first_host(*list) : std::nullopt;
     // The step's, not the job's: srun may use a part of the nodes.
     const int nodes = number("SLURM_STEP_NUM_NODES").value_or(number("SLURM_NNODES").value_or(1));
     if (nodes < 2) return stop();
-    if (!hosts || hosts->empty())
-      return stop("SLURM_STEP_NODELIST names no hosts; --rdzv-endpoint is needed");
+    if (!host) return stop("SLURM_STEP_NODELIST names no hosts; --rdzv-endpoint is needed");
     if (auto why = why_not_one_per_node(nodes); !why.empty()) return stop(std::move(why));
     const auto id = slurm_id(*job, *step);
     const auto rank = number("SLURM_NODEID");
@@ -291,7 +234,7 @@ class Finder {
         "Slurm",
         {{Opt::Nnodes, fmt::to_string(nodes), "SLURM_STEP_NUM_NODES"},
          {Opt::NodeRank, text_of(rank), "SLURM_NODEID"},
-         {Opt::RdzvEndpoint, endpoint(hosts->front(), port_of(id)), "SLURM_STEP_NODELIST"},
+         {Opt::RdzvEndpoint, endpoint(*host, port_of(id)), "SLURM_STEP_NODELIST"},
          {Opt::RdzvId, id, "SLURM_CLUSTER_NAME, SLURM_JOB_USER, SLURM_JOB_ID, SLURM_STEP_ID"}},
         rank ? std::optional(*rank == 0) : std::nullopt, slurm_start());
   }
@@ -371,8 +314,7 @@ class Finder {
   MpiHost mpi_host() const {
     if (auto given = variable("MASTER_ADDR")) return {*given, "MASTER_ADDR", true};
     if (const auto list = variable("SLURM_JOB_NODELIST")) {
-      const auto hosts = expand_hostlist(*list);
-      if (hosts && !hosts->empty()) return {hosts->front(), "SLURM_JOB_NODELIST", true};
+      if (const auto host = first_host(*list)) return {*host, "SLURM_JOB_NODELIST", true};
     }
     if (const auto hosts = pbs_hosts(); !hosts.empty())
       return {hosts.front(), "PBS_NODEFILE", true};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/error.hpp"
 #include "spec/host_environment.hpp"
 #include "spec/sources.hpp"
 
@@ -11,11 +10,6 @@
 #include <vector>
 
 namespace elastrun::spec {
-
-/// The names that Slurm's short form stands for: "n[01-03,7],m1" is n01, n02, n03, n7, m1. Several
-/// brackets in one name give all combinations. Fails on brackets that do not match, ranges that run
-/// backwards, and lists of more than a million names.
-Result<std::vector<std::string>> expand_hostlist(std::string_view text);
 
 /// This agent's place as a cluster scheduler tells it, by the variables it gives to a process
 /// that it started on each of several nodes.
@@ -59,5 +53,14 @@ std::string single_node_run_id(const HostEnvironment& around, std::string_view c
 /// The command that starts this job again: "scontrol requeue 4711" under Slurm, also where the
 /// nodes were given by hand. Empty if there is none.
 std::string requeue_command(const HostEnvironment& around);
+
+/// Fills what says how nodes meet: backend, endpoint, run id, master address and port, node rank,
+/// configuration, topology. `min_nodes` and `max_nodes` are set already. Applies torchrun's rules:
+/// --standalone, or one node with nothing said about rendezvous, is c10d on localhost:0 with a
+/// random run id. What these rules drop although it was given is a warning; what they decide is
+/// written into the values as implied. `place` is what the scheduler knows: who hosts the
+/// rendezvous (the user's own is_host in --rdzv-conf wins), and which start of the job this is.
+std::optional<Refusal> choose_rendezvous(Resolved& job, const HostEnvironment& around,
+                                         const std::optional<Placement>& place);
 
 }  // namespace elastrun::spec

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,9 +18,9 @@ namespace elastrun::spec {
 /// Why a command line cannot be run, and how to say so.
 struct Refusal {
   std::string text;         // one sentence; torchrun's where torchrun has one
+  std::string hint{};       // what to do; may be empty, may have several lines
   int exit_code = 2;        // 2: what was said is wrong; 1: torchrun's launcher would raise
   bool with_usage = false;  // the usage lines stand before the text, as argparse prints them
-  std::string hint;         // what to do; may be empty, may have several lines
   bool operator==(const Refusal&) const = default;
 };
 
@@ -69,6 +70,11 @@ struct TomlJob {
   std::map<std::string, std::string> worker_env;
   std::vector<MetricsRouteRow> metrics_routes;
 };
+/// Reads the text of a job file (elastrun.toml(5)). `path` is only for messages and sources.
+/// Fails, with exit code 2 and "PATH:LINE:COLUMN: ...", on bad TOML, on a key that is none (naming
+/// the nearest that is one) and on a value of the wrong type (naming what was expected). An empty
+/// text, or 0, for a key without a default means that it is not given.
+Answer<TomlJob> parse_toml(std::string_view text, std::string_view path);
 
 /// For each option the value that won, and where it comes from. Still text.
 class Values {

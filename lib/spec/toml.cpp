@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/toml.hpp"
-
 #include "core/text.hpp"
 #include "spec/option_values.hpp"
+#include "spec/sources.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -22,21 +21,20 @@ namespace {
 
 using Done = std::optional<Refusal>;  // what was wrong, or nothing
 
-std::string shown(const toml::node& node) {
-  if (const auto* text = node.as_string()) return in_quotes(text->get());
-  if (const auto* number = node.as_integer()) return fmt::to_string(number->get());
-  if (const auto* number = node.as_floating_point()) return fmt::to_string(number->get());
-  if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
-  if (node.is_array()) return "a list";
-  if (node.is_table()) return "a table";
-  return "a date or time";
-}
-
 std::optional<std::string> scalar_text(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_integer()) return fmt::to_string(number->get());
   if (const auto* number = node.as_floating_point()) return fmt::to_string(number->get());
   return std::nullopt;
+}
+
+std::string shown(const toml::node& node) {
+  if (const auto* text = node.as_string()) return in_quotes(text->get());
+  if (const auto number = scalar_text(node)) return *number;
+  if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
+  if (node.is_array()) return "a list";
+  if (node.is_table()) return "a table";
+  return "a date or time";
 }
 
 class Loader {
@@ -53,8 +51,8 @@ class Loader {
   }
 
   Refusal refuse(const toml::source_region& at, std::string text, std::string hint = {}) const {
-    return {fmt::format("{}:{}:{}: {}", path_, at.begin.line, at.begin.column, std::move(text)), 2,
-            false, std::move(hint)};
+    return {fmt::format("{}:{}:{}: {}", path_, at.begin.line, at.begin.column, std::move(text)),
+            std::move(hint)};
   }
 
  private:

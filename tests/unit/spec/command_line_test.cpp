@@ -31,6 +31,16 @@ struct Row {
   std::string expected;
 };
 
+std::map<std::string, std::string> given(const Words& words) {
+  std::map<std::string, std::string> found;
+  const auto line = parse_command_line(words);
+  if (!line) return {{"refused", line.error().text}};
+  for (const auto& option : line->given) found[std::string(row(option.id).name)] = option.text;
+  return found;
+}
+
+using Map = std::map<std::string, std::string>;
+
 }  // namespace
 
 TEST_CASE("words: every spelling of an option is understood") {
@@ -155,20 +165,6 @@ TEST_CASE("words: quotes are Python's") {
   CHECK(in_quotes("a\n\x01\\") == "'a\\n\\x01\\\\'");
 }
 
-namespace {
-
-std::map<std::string, std::string> given(const Words& words) {
-  std::map<std::string, std::string> found;
-  const auto line = parse_command_line(words);
-  if (!line) return {{"refused", line.error().text}};
-  for (const auto& option : line->given) found[std::string(row(option.id).name)] = option.text;
-  return found;
-}
-
-using Map = std::map<std::string, std::string>;
-
-}  // namespace
-
 TEST_CASE("command line: values arrive as they were written") {
   CHECK(given({"--role", "--", "x"}).contains("refused"));
   CHECK(given({"--role=--config", "--tee=[1,2]", "--log-dir=[a]", "s"}) ==
@@ -211,11 +207,11 @@ TEST_CASE("command line: help, version and the like end the reading where they s
 }
 
 TEST_CASE("command line: a refusal has argparse's form, and its hint stands on lines of its own") {
-  const Refusal parser{"unrecognized arguments: --x", 2, true, "one\ntwo"};
+  const Refusal parser{"unrecognized arguments: --x", "one\ntwo", 2, true};
   const std::string text = refusal_text(parser, "elastrun");
   CHECK(text.starts_with("usage: elastrun "));
   CHECK(text.ends_with("\nelastrun: error: unrecognized arguments: --x\n  one\n  two\n"));
-  CHECK(refusal_text({"bad", 1, false, {}}, "p") == "p: error: bad\n");
+  CHECK(refusal_text({"bad", {}, 1}, "p") == "p: error: bad\n");
 }
 
 }  // namespace elastrun::spec

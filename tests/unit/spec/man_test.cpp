@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
 #include "spec/option_table.hpp"
-#include "spec/toml.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <algorithm>

@@ -3,7 +3,6 @@
 
 #include "core/text.hpp"
 #include "spec/option_table.hpp"
-#include "spec/toml.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <algorithm>

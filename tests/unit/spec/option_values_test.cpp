@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "spec/option_values.hpp"
 
-#include "spec/toml.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <algorithm>
@@ -18,6 +17,47 @@ namespace {
 template <class T>
 std::string text_of(const Answer<T>& answer) {
   return answer ? "accepted" : fmt::format("{}: {}", answer.error().exit_code, answer.error().text);
+}
+
+Answer<RdzvConf> read_conf(std::string_view text) {
+  return parse_rdzv_conf(rdzv_conf_parts(text));
+}
+
+std::string problem(std::string_view text, std::string_view backend = "c10d") {
+  const auto conf = read_conf(text);
+  if (!conf) return fmt::format("{}: {}", conf.error().exit_code, conf.error().text);
+  Words warnings;
+  const auto refusal = check_rdzv_conf(*conf, backend, warnings);
+  if (refusal) return fmt::format("{}: {}", refusal->exit_code, refusal->text);
+  return warnings.empty() ? "" : "warning: " + warnings.front();
+}
+
+using SinkKind = SinkChoice::Kind;
+
+Override given(std::vector<std::string> items) {
+  Override one{Opt::Metrics, {}, Origin::CommandLine, "--metrics", std::move(items), true};
+  return one;
+}
+
+Answer<SinkChoice> sink_of(std::string_view text) {
+  const auto sinks = metrics_sinks(given({std::string(text)}), {});
+  if (!sinks) return std::unexpected(sinks.error());
+  return sinks->at(0);
+}
+
+std::string refusal_of(std::string_view text) {
+  const auto sink = sink_of(text);
+  REQUIRE(!sink);
+  CHECK(sink.error().exit_code == 2);
+  return sink.error().text + "\n" + sink.error().hint;
+}
+
+std::string listens(const std::string& text) {
+  const auto job = FakeMachine().run({"--http=" + text, "train.py"});
+  if (job) return job->spec.http->address + " " + std::to_string(job->spec.http->port);
+  CHECK(job.error().exit_code == 2);
+  CHECK(job.error().hint.starts_with("expected PORT or ADDRESS:PORT"));
+  return job.error().text;
 }
 
 }  // namespace
@@ -37,34 +77,42 @@ TEST_CASE("values: numbers of nodes") {
 }
 
 TEST_CASE("values: streams for everybody or by rank") {
-  CHECK(parse_std_map("3")->of(17) == StdMap::kBoth);
-  const auto map = parse_std_map("0:1,12:3");
-  REQUIRE(map.has_value());
-  CHECK(map->of(0) == StdMap::kOut);
-  CHECK(map->of(12) == StdMap::kBoth);
-  CHECK(map->of(1) == StdMap::kNone);
-  CHECK(parse_std_map("1\n")->of(0) == StdMap::kOut);
-  CHECK(text_of(parse_std_map("4")) ==
-        "1: 4 does not match: <^[0123]$> or <^(\\d:[0123],)*(\\d:[0123])$>");
-  for (const char* bad :
-       {"", "0:1,", ",", "0:4", ":1", "0:", "a:1", "0:1, 1:1", "0;1", "-1:1", "1:12"}) {
-    CAPTURE(bad);
-    CHECK(contains(text_of(parse_std_map(bad)), "does not match"));
+  const FakeMachine machine;
+  const auto map = [&](const std::string& text) {
+    return machine.job({"--redirects=" + text, "train.py"}).spec.redirects;
+  };
+  CHECK(map("3").of(17) == StdMap::kBoth);
+  CHECK(map("0:1,12:3").of(0) == StdMap::kOut);
+  CHECK(map("0:1,12:3").of(12) == StdMap::kBoth);
+  CHECK(map("0:1,12:3").of(1) == StdMap::kNone);
+  CHECK(map("1\n").of(0) == StdMap::kOut);
+  for (const std::string bad :
+       {"4", "", "0:1,", ",", "0:4", ":1", "0:", "a:1", "0:1, 1:1", "0;1", "-1:1", "1:12"}) {
+    CHECK(machine.refusal({"--tee=" + bad, "train.py"}) ==
+          "1: --tee on the command line: " + bad +
+              " does not match: <^[0123]$> or <^(\\d:[0123],)*(\\d:[0123])$>");
   }
 }
 
 TEST_CASE("values: filters of ranks and of lines") {
-  CHECK(parse_ranks_filter("0,1, 7 ,-1,1") == std::vector<int>{0, 1, 7, -1, 1});
-  CHECK(parse_ranks_filter("") == std::vector<int>{});
-  for (const char* bad : {"0,x", "0,", "0,,1", "1.5"}) {
-    CHECK(contains(text_of(parse_ranks_filter(bad)),
-                   "--local_ranks_filter must be a comma-separated list of integers e.g. "
-                   "--local_ranks_filter=0,1,2"));
+  const FakeMachine machine;
+  const auto ranks = [&](const std::string& text) {
+    return machine.job({"--local-ranks-filter=" + text, "train.py"}).spec.local_ranks_filter;
+  };
+  CHECK(ranks("0,1, 7 ,-1,1") == std::vector<int>{0, 1, 7, -1, 1});
+  CHECK(ranks("") == std::vector<int>{});
+  for (const std::string bad : {"0,x", "0,", "0,,1", "1.5"}) {
+    CHECK(machine.refusal({"--local-ranks-filter=" + bad, "train.py"}) ==
+          "1: --local_ranks_filter must be a comma-separated list of integers e.g. "
+          "--local_ranks_filter=0,1,2");
   }
-  CHECK(split_filters("a,,b,c") == Words{"a,b", "c"});
-  CHECK(split_filters("") == Words{""});
-  CHECK(split_filters("a,") == Words{"a", ""});
-  CHECK(split_filters(",,,") == Words{",", ""});
+  const auto filters = [&](const std::string& text) {
+    return machine.job({"--duplicate-stdout-filters=" + text, "train.py"}).spec.stdout_filters;
+  };
+  CHECK(filters("a,,b,c") == Words{"a,b", "c"});
+  CHECK(filters("") == Words{""});
+  CHECK(filters("a,") == Words{"a", ""});
+  CHECK(filters(",,,") == Words{",", ""});
 }
 
 TEST_CASE("values: endpoints") {
@@ -122,23 +170,6 @@ TEST_CASE("values: signals that the agent needs itself cannot be forwarded") {
   CHECK(signals_in(Opt::ForwardSignals, {""}, warnings).empty());
   CHECK(warnings.empty());
 }
-
-namespace {
-
-Answer<RdzvConf> read_conf(std::string_view text) {
-  return parse_rdzv_conf(rdzv_conf_parts(text));
-}
-
-std::string problem(std::string_view text, std::string_view backend = "c10d") {
-  const auto conf = read_conf(text);
-  if (!conf) return fmt::format("{}: {}", conf.error().exit_code, conf.error().text);
-  Words warnings;
-  const auto refusal = check_rdzv_conf(*conf, backend, warnings);
-  if (refusal) return fmt::format("{}: {}", refusal->exit_code, refusal->text);
-  return warnings.empty() ? "" : "warning: " + warnings.front();
-}
-
-}  // namespace
 
 TEST_CASE("rdzv conf: keys and values are trimmed, the last of equal keys counts") {
   CHECK(read_conf(" a = 1 , b=x=y,a=2 ") == RdzvConf{{"a", "2"}, {"b", "x=y"}});
@@ -250,38 +281,20 @@ TEST_CASE("rdzv conf: a value that means nothing counts as not given") {
   CHECK(config.keep_alive_max_attempt == 3);
 }
 
-namespace {
-
-using SinkKind = SinkChoice::Kind;
-
-Override given(std::vector<std::string> items) {
-  Override one{Opt::Metrics, {}, Origin::CommandLine, "--metrics", std::move(items), true};
-  return one;
-}
-
-std::string refusal_of(std::string_view text) {
-  const auto sink = parse_sink_choice(text, "--metrics");
-  REQUIRE(!sink);
-  CHECK(sink.error().exit_code == 2);
-  return sink.error().text + "\n" + sink.error().hint;
-}
-
-}  // namespace
-
 TEST_CASE("metrics sinks: each has its name and argument") {
-  CHECK(parse_sink_choice("console", "")->kind == SinkKind::Console);
-  CHECK(parse_sink_choice("console:*", "")->argument == "*");
-  const auto otlp = parse_sink_choice("otlp:http://c:1/x", "");
+  CHECK(sink_of("console")->kind == SinkKind::Console);
+  CHECK(sink_of("console:*")->argument == "*");
+  const auto otlp = sink_of("otlp:http://c:1/x");
   REQUIRE(otlp.has_value());
   CHECK(otlp->kind == SinkKind::Otlp);
   CHECK(otlp->argument == "http://c:1/x");
   CHECK(otlp->text == "otlp:http://c:1/x");
-  CHECK(parse_sink_choice("exec:a, b", "")->argument == "a, b");
+  CHECK(sink_of("exec:a, b")->argument == "a, b");
 }
 
 TEST_CASE("metrics sinks: a page of Prometheus is in OpenMetrics where that word is behind it") {
-  CHECK_FALSE(parse_sink_choice("prometheus:a", "")->openmetrics);
-  const auto open = parse_sink_choice("prometheus:a;openmetrics", "");
+  CHECK_FALSE(sink_of("prometheus:a")->openmetrics);
+  const auto open = sink_of("prometheus:a;openmetrics");
   CHECK(open->openmetrics);
   CHECK(open->argument == "a");
   CHECK(refusal_of("prometheus:;openmetrics").find("needs FILE") != std::string::npos);
@@ -289,16 +302,16 @@ TEST_CASE("metrics sinks: a page of Prometheus is in OpenMetrics where that word
 }
 
 TEST_CASE("metrics sinks: each sample or what a second comes to, as is said or usual") {
-  CHECK(parse_sink_choice("console:g", "")->each);
-  CHECK(parse_sink_choice("jsonl:a", "")->each);
-  CHECK_FALSE(parse_sink_choice("jsonl:a;window=1s", "")->each);
-  CHECK(parse_sink_choice("jsonl:a;window=1s", "")->argument == "a");
-  CHECK_FALSE(parse_sink_choice("console;window=1s", "")->each);
-  CHECK(parse_sink_choice("console;window=1s", "")->argument.empty());
-  CHECK_FALSE(parse_sink_choice("tensorboard:d", "")->each);
-  CHECK(parse_sink_choice("tensorboard:d;window=0", "")->each);
+  CHECK(sink_of("console:g")->each);
+  CHECK(sink_of("jsonl:a")->each);
+  CHECK_FALSE(sink_of("jsonl:a;window=1s")->each);
+  CHECK(sink_of("jsonl:a;window=1s")->argument == "a");
+  CHECK_FALSE(sink_of("console;window=1s")->each);
+  CHECK(sink_of("console;window=1s")->argument.empty());
+  CHECK_FALSE(sink_of("tensorboard:d")->each);
+  CHECK(sink_of("tensorboard:d;window=0")->each);
   // A command may have those words in it.
-  CHECK(parse_sink_choice("exec:a;window=x y", "")->argument == "a;window=x y");
+  CHECK(sink_of("exec:a;window=x y")->argument == "a;window=x y");
   CHECK(refusal_of("prometheus:a;window=1s").find("has no window") != std::string::npos);
   CHECK(refusal_of("jsonl:a;window=10s").find("'10s' is no window") != std::string::npos);
 }
@@ -370,42 +383,24 @@ TEST_CASE("metrics sinks: routes of a job file, and what is wrong with them") {
   }
 }
 
-namespace {
-
-std::string refused(std::string_view text) {
-  const auto at = parse_listen_address("--http", text);
-  if (at) return "taken: " + at->address + " " + std::to_string(at->port);
-  CHECK(at.error().exit_code == 2);
-  CHECK(at.error().hint.starts_with("expected PORT or ADDRESS:PORT"));
-  return at.error().text;
-}
-
-}  // namespace
-
-TEST_CASE("listen address: without an address it is this machine only") {
+TEST_CASE("listen address: this machine only, everybody, or one address, in either family") {
   for (const char* text : {"9400", ":9400", "localhost:9400", "127.0.0.1:9400"}) {
-    CHECK(parse_listen_address("--http", text) == ListenAddress{"127.0.0.1", 9400});
+    CHECK(listens(text) == "127.0.0.1 9400");
   }
-  CHECK(parse_listen_address("--http", "0") == ListenAddress{"127.0.0.1", 0});
-}
-
-TEST_CASE("listen address: everybody, or one address, in either family") {
-  CHECK(parse_listen_address("x", "0.0.0.0:80") == ListenAddress{"0.0.0.0", 80});
-  CHECK(parse_listen_address("x", "[::]:9400") == ListenAddress{"::", 9400});
-  CHECK(parse_listen_address("x", "[fe80::1]:65535") == ListenAddress{"fe80::1", 65535});
+  CHECK(listens("0") == "127.0.0.1 0");
+  CHECK(listens("0.0.0.0:80") == "0.0.0.0 80");
+  CHECK(listens("[::]:9400") == ":: 9400");
+  CHECK(listens("[fe80::1]:65535") == "fe80::1 65535");
 }
 
 TEST_CASE("listen address: what is none is refused with its reason") {
-  CHECK(refused("99999") == "--http 99999: the port is a number from 0 to 65535");
-  CHECK(refused("") == "--http : the port is a number from 0 to 65535");
-  CHECK(refused("127.0.0.1:") == "--http 127.0.0.1:: the port is a number from 0 to 65535");
-  CHECK(refused("80 ") == "--http 80 : the port is a number from 0 to 65535");
-  CHECK(refused("-1") == "--http -1: the port is a number from 0 to 65535");
-  CHECK(refused("+80") == "--http +80: the port is a number from 0 to 65535");
-  CHECK(refused("node7:80") == "--http node7:80: node7 is not a numeric address");
-  CHECK(refused("::1:80") == "--http ::1:80: an IPv6 address stands in brackets");
-  CHECK(refused("[127.0.0.1]:80") == "--http [127.0.0.1]:80: 127.0.0.1 is not a numeric address");
-  CHECK(refused("1.2.3:80") == "--http 1.2.3:80: 1.2.3 is not a numeric address");
+  for (const std::string text : {"99999", "127.0.0.1:", "80 ", "-1", "+80"}) {
+    CHECK(listens(text) == "--http " + text + ": the port is a number from 0 to 65535");
+  }
+  CHECK(listens("node7:80") == "--http node7:80: node7 is not a numeric address");
+  CHECK(listens("::1:80") == "--http ::1:80: an IPv6 address stands in brackets");
+  CHECK(listens("[127.0.0.1]:80") == "--http [127.0.0.1]:80: 127.0.0.1 is not a numeric address");
+  CHECK(listens("1.2.3:80") == "--http 1.2.3:80: 1.2.3 is not a numeric address");
 }
 
 }  // namespace elastrun::spec

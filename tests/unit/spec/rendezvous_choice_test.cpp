@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/rendezvous_choice.hpp"
-
 #include "core/text.hpp"
 #include "spec/resolve.hpp"
 #include "unit/spec/fakes.hpp"
@@ -17,6 +15,25 @@ bool has_warning(const Resolved& job, std::string_view part) {
     if (contains(warning, part)) return true;
   }
   return false;
+}
+
+const Words kOrdered = {"--rdzv-backend=c10d", "--rdzv-endpoint=n1:29400", "--nnodes=4",
+                        "--rank-order=topology", "train.py"};
+
+FakeMachine in_slurm(const std::string& address, const std::string& pattern) {
+  FakeMachine machine;
+  machine.variables["SLURM_TOPOLOGY_ADDR"] = address;
+  machine.variables["SLURM_TOPOLOGY_ADDR_PATTERN"] = pattern;
+  return machine;
+}
+
+std::string found(const FakeMachine& machine) {
+  return machine.job(kOrdered).spec.topology;
+}
+
+Words with(Words more, Words words = kOrdered) {
+  more.insert(more.end(), words.begin(), words.end());
+  return more;
 }
 
 }  // namespace
@@ -206,29 +223,6 @@ TEST_CASE("rendezvous choice: a password on the command line is warned of, elsew
   machine.variables["PET_RDZV_CONF"] = "user=u,password=p";
   CHECK_FALSE(has_warning(with(""), "password_file=PATH"));
 }
-
-namespace {
-
-const Words kOrdered = {"--rdzv-backend=c10d", "--rdzv-endpoint=n1:29400", "--nnodes=4",
-                        "--rank-order=topology", "train.py"};
-
-FakeMachine in_slurm(const std::string& address, const std::string& pattern) {
-  FakeMachine machine;
-  machine.variables["SLURM_TOPOLOGY_ADDR"] = address;
-  machine.variables["SLURM_TOPOLOGY_ADDR_PATTERN"] = pattern;
-  return machine;
-}
-
-std::string found(const FakeMachine& machine) {
-  return machine.job(kOrdered).spec.topology;
-}
-
-Words with(Words more, Words words = kOrdered) {
-  more.insert(more.end(), words.begin(), words.end());
-  return more;
-}
-
-}  // namespace
 
 TEST_CASE("topology address: Slurm's switches or block, without the node") {
   CHECK(found(in_slurm("s0.s2.node7", "switch.switch.node")) == "s0.s2");

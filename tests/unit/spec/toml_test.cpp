@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/toml.hpp"
-
 #include "unit/spec/fakes.hpp"
 
 #include <doctest/doctest.h>
