@@ -97,34 +97,6 @@ Status copy_package(const fs::path& from, const fs::path& to) {
   return {};
 }
 
-}  // namespace
-
-Status install_into(const std::string& folder, const std::string& program) {
-  const fs::path bin = fs::path(folder) / "bin", own = program;
-  std::error_code error;
-  if (auto done = make_folder(bin); !done) return done;
-  if (fs::equivalent(bin, own.parent_path(), error)) {
-    return fail(Code::Usage, fmt::format("--install-into {}: this program is there", folder));
-  }
-  if (auto done = put_copy(own, bin / "elastrun"); !done) return done;
-  const auto beside = own.parent_path() / "elastrunctl";
-  if (fs::exists(beside, error)) {
-    if (auto done = put_copy(beside, bin / "elastrunctl"); !done) return done;
-  }
-  const auto package = own.parent_path().parent_path() / "share/elastrun/python";
-  if (fs::exists(package, error)) {
-    if (auto done = copy_package(package, fs::path(folder) / "share/elastrun/python"); !done) {
-      return done;
-    }
-  }
-  // Relative, since the folder has another path in the container that uses it.
-  return put(bin / "torchrun", [](const fs::path& draft, std::error_code& why) {
-    fs::create_symlink("elastrun", draft, why);
-  });
-}
-
-namespace {
-
 /// The word as a shell would need it.
 std::string quoted(const std::string& word) {
   constexpr std::string_view kPlain =
@@ -170,8 +142,8 @@ std::string nodes_text(const spec::JobSpec& spec) {
   return spec.min_nodes == spec.max_nodes ? most : fmt::format("{} to {}", spec.min_nodes, most);
 }
 
-}  // namespace
-
+/// Tells what would be started, worker by worker, as far as it is known before a rendezvous:
+/// command, what the environment gets, directories, binding. Makes and starts nothing.
 Result<std::string> dry_run_text(const spec::JobSpec& spec) {
   const auto layout = logs::Layout::plan(spec.log_dir, spec.directory_name());
   if (!layout) return std::unexpected(layout.error());
@@ -213,8 +185,6 @@ Result<std::string> dry_run_text(const spec::JobSpec& spec) {
   return text;
 }
 
-namespace {
-
 int terminal_columns() {
   winsize size{};
   const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
@@ -243,6 +213,30 @@ std::string answer_to(const spec::CommandLine& line, const std::string& program)
 constexpr std::string_view kStars = "*****************************************";
 
 }  // namespace
+
+Status install_into(const std::string& folder, const std::string& program) {
+  const fs::path bin = fs::path(folder) / "bin", own = program;
+  std::error_code error;
+  if (auto done = make_folder(bin); !done) return done;
+  if (fs::equivalent(bin, own.parent_path(), error)) {
+    return fail(Code::Usage, fmt::format("--install-into {}: this program is there", folder));
+  }
+  if (auto done = put_copy(own, bin / "elastrun"); !done) return done;
+  const auto beside = own.parent_path() / "elastrunctl";
+  if (fs::exists(beside, error)) {
+    if (auto done = put_copy(beside, bin / "elastrunctl"); !done) return done;
+  }
+  const auto package = own.parent_path().parent_path() / "share/elastrun/python";
+  if (fs::exists(package, error)) {
+    if (auto done = copy_package(package, fs::path(folder) / "share/elastrun/python"); !done) {
+      return done;
+    }
+  }
+  // Relative, since the folder has another path in the container that uses it.
+  return put(bin / "torchrun", [](const fs::path& draft, std::error_code& why) {
+    fs::create_symlink("elastrun", draft, why);
+  });
+}
 
 std::string program_name(int argc, char** argv) {
   const std::string_view path = argc > 0 ? argv[0] : "elastrun";

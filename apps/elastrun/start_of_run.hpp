@@ -12,11 +12,6 @@
 
 namespace elastrun {
 
-/// For --dry-run: what would be started, worker by worker, as far as it is known before a
-/// rendezvous: command, what the environment gets, directories, binding. Nothing is made or
-/// started.
-Result<std::string> dry_run_text(const spec::JobSpec& spec);
-
 /// Last part of argv[0], for usage and error lines.
 std::string program_name(int argc, char** argv);
 /// From LOGLEVEL, as torchrun reads it; refuses an unknown level.

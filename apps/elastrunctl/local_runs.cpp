@@ -44,12 +44,6 @@ std::string age(WallTime since, WallTime now) {
   return format_duration(std::max<Duration>(now - since, Duration::zero()));
 }
 
-std::string nodes_text(const RunEntry& run) {
-  if (run.max_nodes == 1) return "1";
-  return run.min_nodes == run.max_nodes ? fmt::format("{}", run.max_nodes)
-                                        : fmt::format("{} to {}", run.min_nodes, run.max_nodes);
-}
-
 std::string overview(const std::vector<ListedRun>& runs, WallTime now) {
   std::vector<std::vector<std::string>> rows{
       {"JOB", "PHASE", "RESTARTS", "NODES", "WORKERS", "UP", "AGENT", "SCRIPT"}};
@@ -58,8 +52,8 @@ std::string overview(const std::vector<ListedRun>& runs, WallTime now) {
     // the escapes in them.
     rows.push_back({shown(run.name), shown(run.phase),
                     fmt::format("{} of {}", run.max_restarts - run.restarts_left, run.max_restarts),
-                    nodes_text(run), fmt::format("{}", run.workers.size()), age(run.started, now),
-                    fmt::format("{}", run.pid), shown(run.entry_point)});
+                    nodes_text(run.min_nodes, run.max_nodes), fmt::format("{}", run.workers.size()),
+                    age(run.started, now), fmt::format("{}", run.pid), shown(run.entry_point)});
   }
   return table(rows);
 }
@@ -84,13 +78,14 @@ std::string held_text(const RunEntry& run) {
 }
 
 std::string details(const RunEntry& run, WallTime now) {
-  std::string text =
-      fmt::format("job \"{}\": {} for {}, {}, up {}\n  {}, agent {}{}{}\n", shown(run.name),
-                  shown(run.phase), age(run.phase_since, now),
-                  rendezvous::restarts_text(run.attempt, run.restarts_left, run.max_restarts),
-                  age(run.started, now), shown(run.entry_point), run.pid,
-                  run.max_nodes > 1 ? fmt::format(", one of {} nodes", nodes_text(run)) : "",
-                  run.name == run.run_id ? "" : ", run id " + shown(run.run_id));
+  std::string text = fmt::format(
+      "job \"{}\": {} for {}, {}, up {}\n  {}, agent {}{}{}\n", shown(run.name), shown(run.phase),
+      age(run.phase_since, now),
+      rendezvous::restarts_text(run.attempt, run.restarts_left, run.max_restarts),
+      age(run.started, now), shown(run.entry_point), run.pid,
+      run.max_nodes > 1 ? fmt::format(", one of {} nodes", nodes_text(run.min_nodes, run.max_nodes))
+                        : "",
+      run.name == run.run_id ? "" : ", run id " + shown(run.run_id));
   text += files_text(run);
   if (!run.endpoint.empty()) {
     text += fmt::format("  all nodes: elastrunctl status {}\n", shown(run.endpoint));
@@ -105,6 +100,10 @@ std::string details(const RunEntry& run, WallTime now) {
 }
 
 }  // namespace
+
+std::string nodes_text(std::int64_t least, std::int64_t most) {
+  return least == most ? fmt::to_string(most) : fmt::format("{} to {}", least, most);
+}
 
 std::vector<ListedRun> runs_here() {
   const auto places = runs::registry_places();

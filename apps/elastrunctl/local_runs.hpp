@@ -4,6 +4,7 @@
 #include "core/error.hpp"
 #include "runs/run_registry.hpp"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,11 @@ std::vector<runs::ListedRun> runs_here();
 Result<std::vector<runs::ListedRun>> runs_of(std::vector<runs::ListedRun> all,
                                              const std::string& job);
 
-/// Refuses a word that is no job of this machine and no endpoint that answers; 80 columns.
+/// "4", "1 to 4".
+std::string nodes_text(std::int64_t least, std::int64_t most);
+
+/// Refuses a word that names neither a job of this machine nor an endpoint that answers, in 80
+/// columns.
 Error neither_here(const Error& here, const Error& there);
 
 /// For people: one job in full, several with a line each. Pure.

@@ -14,8 +14,7 @@ namespace {
 constexpr std::size_t kPiece = 65536;
 constexpr std::size_t kLongestPart = 1 << 20;  // longer ones are given in parts
 
-}  // namespace
-
+/// Finds the offset of the last `lines` lines of a file. A last line without an end counts as one.
 std::int64_t begin_of_last_lines(int file, std::int64_t size, int lines) {
   if (lines == 0) return size;
   std::array<char, kPiece> piece{};
@@ -34,6 +33,8 @@ std::int64_t begin_of_last_lines(int file, std::int64_t size, int lines) {
   }
   return 0;
 }
+
+}  // namespace
 
 Result<LogTail> LogTail::open(const std::string& path, std::optional<int> lines) {
   // O_NONBLOCK: a FIFO would wait for its writer before it can be seen that it is one.

@@ -35,7 +35,4 @@ class LogTail {
   std::string pending_;
 };
 
-/// Finds the offset of the last `lines` lines of a file. A last line without an end counts as one.
-std::int64_t begin_of_last_lines(int file, std::int64_t size, int lines);
-
 }  // namespace elastrun::ctl

@@ -10,8 +10,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <compare>
+#include <cstdint>
 #include <filesystem>
 #include <fmt/format.h>
 #include <list>
@@ -30,13 +30,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<int> number(std::string_view text) {
-  int value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || stop != text.data() + text.size() || value < 0) return std::nullopt;
-  return value;
-}
-
 std::vector<std::string> names_in(const std::string& directory) {
   std::vector<std::string> names;
   std::error_code error;
@@ -54,7 +47,7 @@ void write_out(std::string_view text) {
 
 /// The files of one attempt: attempt_N, or attempt_N.M where it was started again.
 struct AttemptName {
-  int attempt = 0, start = 0;
+  std::int64_t attempt = 0, start = 0;
   auto operator<=>(const AttemptName&) const = default;
 };
 
@@ -64,8 +57,8 @@ std::optional<AttemptName> parse_attempt(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
   const auto dot = name.find('.');
-  const auto attempt = number(name.substr(0, dot));
-  const auto start = dot == std::string_view::npos ? 0 : number(name.substr(dot + 1));
+  const auto attempt = parse_int(name.substr(0, dot));
+  const auto start = dot == std::string_view::npos ? 0 : parse_int(name.substr(dot + 1));
   if (!attempt || !start) return std::nullopt;
   return AttemptName{*attempt, *start};
 }
@@ -168,10 +161,8 @@ class LogFollower {
     add_watch(path);
     const auto lines = name == *first_ ? options_.lines : std::nullopt;
     for (const std::string& rank : names_in(path)) {
-      const auto local_rank = number(rank);
-      if (local_rank) {
-        scan_rank(attempt, path + "/" + rank, *local_rank, lines);
-      }
+      const auto local_rank = parse_int(rank);
+      if (local_rank) scan_rank(attempt, path + "/" + rank, static_cast<int>(*local_rank), lines);
     }
   }
 

@@ -2,6 +2,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/file_io.hpp"
 #include "core/json.hpp"
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
@@ -154,11 +155,6 @@ const json::array& elements(const json::value& value, std::string_view name) {
   return found != nullptr && found->is_array() ? found->get_array() : kNone;
 }
 
-std::string nodes_wanted(const json::value& job) {
-  const auto least = member_int_or(job, "min_nodes", 0), most = member_int_or(job, "max_nodes", 0);
-  return least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
-}
-
 std::string headline(const json::value& job, const std::string& endpoint) {
   const std::string phase = text_of(job, "phase"), since = duration_of(job);
   std::string line = fmt::format("job \"{}\" at {}: {}", text_of(job, "run_id"), endpoint, phase);
@@ -171,7 +167,8 @@ std::string headline(const json::value& job, const std::string& endpoint) {
   const auto restarts =
       rendezvous::restarts_text(number("attempt"), number("restarts_left"), number("max_restarts"));
   return line + fmt::format(", {}, {} of {} nodes here\n", restarts, elements(job, "nodes").size(),
-                            nodes_wanted(job));
+                            nodes_text(member_int_or(job, "min_nodes", 0),
+                                       member_int_or(job, "max_nodes", 0)));
 }
 
 std::string nodes_table(const json::value& job) {
@@ -321,30 +318,6 @@ int print_answer(const StatusOptions& options, const net::Endpoint& endpoint,
   return kExitDone;
 }
 
-}  // namespace
-
-int run_status(const StatusOptions& options) {
-  const auto secret = secret_of(options.job);
-  if (!secret) return report_error(secret.error().text, kExitUsage);
-  std::optional<Error> here;
-  // With a colon it is an endpoint; without one it may be a job or a host, and a job that runs here
-  // is looked for first, since it needs no network.
-  if (!options.target.contains(':')) {
-    const auto listed = local_runs(options);
-    if (listed) return print_local_status(options, *listed);
-    here = listed.error();
-    if (options.target.empty() || here->code == Code::Usage) {
-      return report_error(here->text + "\n  give the endpoint of a job to ask its coordinator",
-                          kExitFailed);
-    }
-  }
-  const auto endpoint = net::parse_endpoint(options.target, spec::kC10dPort);
-  if (!endpoint) return report_error(endpoint.error().text, kExitUsage);
-  return print_answer(options, *endpoint, *secret, here);
-}
-
-namespace {
-
 Result<UniqueFd> connect_to(const std::string& channel) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
@@ -408,16 +381,6 @@ Result<UniqueFd> receive_file(int socket) {
   return UniqueFd(file);
 }
 
-std::string whole(const UniqueFd& file) {
-  std::string text;
-  std::array<char, 65536> buffer;
-  ssize_t got = 0;
-  while ((got = ::read(file.get(), buffer.data(), buffer.size())) > 0) {
-    text.append(buffer.data(), static_cast<std::size_t>(got));
-  }
-  return text;
-}
-
 /// Asks the agent of a run on this machine, which asks all nodes of its job.
 Result<StacksReport> stacks_by_agent(const runs::RunEntry& run, Duration limit) {
   const auto socket = ask_agent(run, R"({"kind":"ask_stacks"})");
@@ -432,7 +395,9 @@ Result<StacksReport> stacks_by_agent(const runs::RunEntry& run, Duration limit) 
   // (socket(7), wmem_max).
   const auto file = receive_file(socket->get());
   if (!file) return std::unexpected(file.error());
-  return stacks_in(rendezvous::decode_from_coordinator(whole(*file)));
+  const auto text = read_file(fmt::format("/proc/self/fd/{}", file->get()));
+  if (!text) return std::unexpected(text.error());
+  return stacks_in(rendezvous::decode_from_coordinator(*text));
 }
 
 Result<StacksReport> stacks_by_coordinator(const StacksOptions& options,
@@ -459,6 +424,26 @@ Result<StacksReport> ask(const StacksOptions& options, const std::string& secret
 }
 
 }  // namespace
+
+int run_status(const StatusOptions& options) {
+  const auto secret = secret_of(options.job);
+  if (!secret) return report_error(secret.error().text, kExitUsage);
+  std::optional<Error> here;
+  // With a colon it is an endpoint; without one it may be a job or a host, and a job that runs here
+  // is looked for first, since it needs no network.
+  if (!options.target.contains(':')) {
+    const auto listed = local_runs(options);
+    if (listed) return print_local_status(options, *listed);
+    here = listed.error();
+    if (options.target.empty() || here->code == Code::Usage) {
+      return report_error(here->text + "\n  give the endpoint of a job to ask its coordinator",
+                          kExitFailed);
+    }
+  }
+  const auto endpoint = net::parse_endpoint(options.target, spec::kC10dPort);
+  if (!endpoint) return report_error(endpoint.error().text, kExitUsage);
+  return print_answer(options, *endpoint, *secret, here);
+}
 
 int run_stacks(const StacksOptions& options) {
   const auto secret = secret_of(options.job);

@@ -102,60 +102,6 @@ Leftovers leftovers_in(const Sessions& sessions, const RunEntry& entry, const st
   return left;
 }
 
-}  // namespace
-
-Leftovers leftovers_of(const RunEntry& entry, const ProcessTable& table, const std::string& proc) {
-  return leftovers_in(Sessions(table), entry, proc);
-}
-
-std::vector<DeadRun> list_dead_runs(const std::vector<std::string>& places) {
-  std::vector<DeadRun> found;
-  auto dead = list_runs(places, Agents::Gone);
-  // Nearly every start ends here, and reads no table of all processes.
-  if (dead.empty()) return found;
-  const auto table = process::read_all_processes();
-  const Sessions sessions(table);
-  for (auto& run : dead) {
-    auto left = leftovers_in(sessions, run.entry, "/proc");
-    if (!left.certain.empty()) {
-      found.push_back({std::move(run), std::move(left.certain), left.unsure});
-    } else if (!left.unsure) {
-      ::unlink(run.path.c_str());
-    }
-  }
-  return found;
-}
-
-std::vector<EndedRun> end_dead_runs(const std::vector<std::string>& places, Duration limit) {
-  std::vector<EndedRun> ended;
-  const auto until = std::chrono::steady_clock::now() + limit;
-  auto dead = list_dead_runs(places);
-  // All, before the first one is waited for: they end side by side within the limit.
-  for (const DeadRun& run : dead) process::signal_each(run.left, SIGKILL);
-  for (DeadRun& run : dead) {
-    const Duration left = until - std::chrono::steady_clock::now();
-    auto alive = process::kill_listed(run.left, std::max(left, Duration::zero()));
-    // The file names the sessions to look into, so it stays while something may live in them.
-    if (alive.empty() && !run.unsure) ::unlink(run.run.path.c_str());
-    ended.push_back({std::move(run.run.entry), std::move(run.left), std::move(alive)});
-  }
-  return ended;
-}
-
-std::string names_of(const ProcessTable& table) {
-  constexpr std::size_t kMost = 8;
-  std::vector<std::string> names;
-  for (const ProcessEntry& one : table) {
-    if (names.size() == kMost) break;
-    names.push_back(fmt::format("{} ({})", one.pid, process::command_of(one)));
-  }
-  auto text = join(names, ", ");
-  if (table.size() > kMost) text += fmt::format(" and {} more", table.size() - kMost);
-  return text;
-}
-
-namespace {
-
 constexpr std::int64_t kFormat = 1;
 
 constexpr std::string_view kEnding = ".json";
@@ -174,55 +120,6 @@ bool take_number(std::string_view& text, T& number) {
 bool is_hexadecimal(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
 }
-
-}  // namespace
-
-void members(Codec& codec, RunEntry& entry) {
-  if (!codec.reads()) codec.put("format", kFormat);
-  elastrun::members<RunEntry>(codec, entry);
-}
-
-std::string encode(const RunEntry& entry) {
-  return json::serialize(to_json(entry, Codec::Texts::Whole)) + "\n";
-}
-
-Result<RunEntry> decode(std::string_view text) {
-  const auto value = parse_json(text);
-  if (!value) return std::unexpected(value.error());
-  RunEntry entry;
-  // What else is unsound is at its default, and hides no run.
-  from_json(*value, entry, Codec::Texts::Whole);
-  // Without these a process that got the number later would pass for the agent.
-  if (entry.run_id.empty() || entry.pid <= 0 || entry.start_time == 0) {
-    return fail(Code::Protocol, "not the entry of a run: run_id, pid or start_time is missing");
-  }
-  return entry;
-}
-
-std::string boot_prefix(std::string_view boot_id) {
-  const auto size = std::ranges::find_if_not(boot_id, is_hexadecimal) - boot_id.begin();
-  return std::string(boot_id.substr(0, static_cast<std::size_t>(size)));
-}
-
-std::string format_file_name(const FileName& name) {
-  return fmt::format("{}-{}-{}-{}{}", name.pid, name.start_time, name.pid_namespace, name.boot,
-                     kEnding);
-}
-
-std::optional<FileName> parse_file_name(std::string_view name) {
-  FileName parsed;
-  if (!name.ends_with(kEnding)) return {};
-  name.remove_suffix(kEnding.size());
-  if (!take_number(name, parsed.pid) || !take_number(name, parsed.start_time) ||
-      !take_number(name, parsed.pid_namespace)) {
-    return {};
-  }
-  parsed.boot = name;
-  if (parsed.boot.empty() || !std::ranges::all_of(parsed.boot, is_hexadecimal)) return {};
-  return parsed;
-}
-
-namespace {
 
 constexpr std::size_t kLongest = 1 << 20;  // of a file: 64 workers take 10 KiB
 // O_NONBLOCK because a FIFO of such a name would hold up the open for ever (fifo(7)); O_NOFOLLOW
@@ -378,6 +275,101 @@ class Listing {
 };
 
 }  // namespace
+
+Leftovers leftovers_of(const RunEntry& entry, const ProcessTable& table, const std::string& proc) {
+  return leftovers_in(Sessions(table), entry, proc);
+}
+
+std::vector<DeadRun> list_dead_runs(const std::vector<std::string>& places) {
+  std::vector<DeadRun> found;
+  auto dead = list_runs(places, Agents::Gone);
+  // Nearly every start ends here, and reads no table of all processes.
+  if (dead.empty()) return found;
+  const auto table = process::read_all_processes();
+  const Sessions sessions(table);
+  for (auto& run : dead) {
+    auto left = leftovers_in(sessions, run.entry, "/proc");
+    if (!left.certain.empty()) {
+      found.push_back({std::move(run), std::move(left.certain), left.unsure});
+    } else if (!left.unsure) {
+      ::unlink(run.path.c_str());
+    }
+  }
+  return found;
+}
+
+std::vector<EndedRun> end_dead_runs(const std::vector<std::string>& places, Duration limit) {
+  std::vector<EndedRun> ended;
+  const auto until = std::chrono::steady_clock::now() + limit;
+  auto dead = list_dead_runs(places);
+  // All, before the first one is waited for: they end side by side within the limit.
+  for (const DeadRun& run : dead) process::signal_each(run.left, SIGKILL);
+  for (DeadRun& run : dead) {
+    const Duration left = until - std::chrono::steady_clock::now();
+    auto alive = process::kill_listed(run.left, std::max(left, Duration::zero()));
+    // The file names the sessions to look into, so it stays while something may live in them.
+    if (alive.empty() && !run.unsure) ::unlink(run.run.path.c_str());
+    ended.push_back({std::move(run.run.entry), std::move(run.left), std::move(alive)});
+  }
+  return ended;
+}
+
+std::string names_of(const ProcessTable& table) {
+  constexpr std::size_t kMost = 8;
+  std::vector<std::string> names;
+  for (const ProcessEntry& one : table) {
+    if (names.size() == kMost) break;
+    names.push_back(fmt::format("{} ({})", one.pid, process::command_of(one)));
+  }
+  auto text = join(names, ", ");
+  if (table.size() > kMost) text += fmt::format(" and {} more", table.size() - kMost);
+  return text;
+}
+
+void members(Codec& codec, RunEntry& entry) {
+  if (!codec.reads()) codec.put("format", kFormat);
+  elastrun::members<RunEntry>(codec, entry);
+}
+
+std::string encode(const RunEntry& entry) {
+  return json::serialize(to_json(entry, Codec::Texts::Whole)) + "\n";
+}
+
+Result<RunEntry> decode(std::string_view text) {
+  const auto value = parse_json(text);
+  if (!value) return std::unexpected(value.error());
+  RunEntry entry;
+  // What else is unsound is at its default, and hides no run.
+  from_json(*value, entry, Codec::Texts::Whole);
+  // Without these a process that got the number later would pass for the agent.
+  if (entry.run_id.empty() || entry.pid <= 0 || entry.start_time == 0) {
+    return fail(Code::Protocol, "not the entry of a run: run_id, pid or start_time is missing");
+  }
+  return entry;
+}
+
+std::string boot_prefix(std::string_view boot_id) {
+  const auto size = std::ranges::find_if_not(boot_id, is_hexadecimal) - boot_id.begin();
+  return std::string(boot_id.substr(0, static_cast<std::size_t>(size)));
+}
+
+std::string format_file_name(const FileName& name) {
+  return fmt::format("{}-{}-{}-{}{}", name.pid, name.start_time, name.pid_namespace, name.boot,
+                     kEnding);
+}
+
+std::optional<FileName> parse_file_name(std::string_view name) {
+  FileName parsed;
+  if (!name.ends_with(kEnding)) return {};
+  name.remove_suffix(kEnding.size());
+  if (!take_number(name, parsed.pid) || !take_number(name, parsed.start_time) ||
+      !take_number(name, parsed.pid_namespace)) {
+    return {};
+  }
+  parsed.boot = name;
+  if (parsed.boot.empty() || !std::ranges::all_of(parsed.boot, is_hexadecimal)) return {};
+  return parsed;
+}
 
 bool is_place_named() {
   const char* chosen = std::getenv("ELASTRUN_RUNTIME_DIR");

@@ -34,19 +34,23 @@ class Lock {
  public:
   enum class Taken {
     Not,    // this thread has it: a signal handler has come in between
+    Busy,   // another thread, in all of the tries
     Ours,   // what it guards is as this process has left it
     Stale,  // what it guards is unset, or was left by another process
   };
   constexpr Lock() = default;
-  Taken lock() {
+  /// Waits for it, or tries it so often only, the first hundred times at once.
+  Taken lock(int tries = 0) {
     const auto own = generation.load(std::memory_order_relaxed);
     const std::uint64_t self = ((std::uint64_t)::pthread_self() << 16) | (own & 0xffff);
-    for (;;) {
+    for (int left = tries;;) {
       auto found = holder_.load(std::memory_order_relaxed);
       if (found == self) return Taken::Not;
       const bool free = found == 0 || (found & 0xffff) != (own & 0xffff);
       if (free && holder_.compare_exchange_weak(found, self, std::memory_order_acquire)) break;
-      if (!free) ::sched_yield();
+      if (tries > 0 && --left == 0) return Taken::Busy;
+      const timespec moment{0, 100'000};
+      if (!free) tries - left < 100 ? ::sched_yield() : ::nanosleep(&moment, nullptr);
     }
     return std::exchange(last_, own) == own ? Taken::Ours : Taken::Stale;
   }
@@ -224,39 +228,26 @@ class Channel {
 
   /// The right to use the descriptor, for one thread at a time: another one could close it in the
   /// middle of a send, and the packet would go into whatever file gets its number next.
-  /// Not a mutex: the child of a fork(2) that happens while another thread holds one could never
-  /// take it. This one names its thread and process, so the child sees that its holder is gone.
   class Turn {
    public:
-    explicit Turn(Channel& channel) : holder_(channel.holder_) {
-      // Threads are at multiples of 64 at least, and pids below 2^22 (proc(5), pid_max).
-      constexpr std::uint64_t kPids = (1u << 22) - 1;
-      const std::uint64_t own = (std::uint64_t)::getpid() & kPids;
-      const std::uint64_t self = (((std::uint64_t)::pthread_self() >> 6) << 22) | own;
+    explicit Turn(Channel& channel) : lock_(channel.lock_) {
+      detail::count_forks();
       // What is done in a turn never waits, so a turn is short, unless its thread is not running:
       // on a busy machine that takes some milliseconds.
-      for (int i = 0; i < 200 && !taken_; ++i) {
-        auto found = holder_.load(std::memory_order_relaxed);
-        interrupted_ = found == self;
-        if (interrupted_) return;
-        const bool free = found == 0 || (found & kPids) != own;
-        taken_ = free && holder_.compare_exchange_strong(found, self, std::memory_order_acquire);
-        const timespec moment{0, 100'000};
-        if (!taken_) i < 100 ? ::sched_yield() : ::nanosleep(&moment, nullptr);
-      }
+      taken_ = lock_.lock(200);
     }
     ~Turn() {
-      if (taken_) holder_.store(0, std::memory_order_release);
+      if (*this) lock_.unlock();
     }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
-    explicit operator bool() const { return taken_; }
+    explicit operator bool() const { return taken_ > detail::Lock::Taken::Busy; }
     /// This thread has it: a signal handler has come in between, and cannot wait for it.
-    bool interrupted() const { return interrupted_; }
+    bool interrupted() const { return taken_ == detail::Lock::Taken::Not; }
 
    private:
-    std::atomic<std::uint64_t>& holder_;
-    bool taken_ = false, interrupted_ = false;
+    detail::Lock& lock_;
+    detail::Lock::Taken taken_;
   };
 
   /// False: it may be tried again. Without an agent there is nothing to try.
@@ -360,10 +351,10 @@ class Channel {
   }
 
   std::atomic<Agent> agent_{Agent::Unknown};
-  std::atomic<std::uint64_t> holder_{0};  // the thread that has its turn, and its process
-  Path path_{};                           // empty, if it is too long for a socket
-  std::string* from_ = nullptr;           // the first packet of a connection; never freed
-  int fd_ = -1;                           // this and what follows: of the Turn's holder
+  detail::Lock lock_;            // of the turns
+  Path path_{};                  // empty, if it is too long for a socket
+  std::string* from_ = nullptr;  // the first packet of a connection; never freed
+  int fd_ = -1;                  // this and what follows: of the Turn's holder
   pid_t owner_ = 0;
   Clock::time_point next_try_{};
   std::vector<std::string>* owed_ = nullptr;  // never freed: others say something at the very end

@@ -8,7 +8,9 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <type_traits>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace elastrun::test {
@@ -18,7 +20,12 @@ int in_worker(const std::string& channel, Script script) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::setenv("ELASTRUN_CHANNEL", channel.c_str(), 1);
-    ::_exit(script());
+    if constexpr (std::is_void_v<decltype(script())>) {
+      script();
+      ::_exit(0);
+    } else {
+      ::_exit(script());
+    }
   }
   int status = -1;
   ::waitpid(child, &status, 0);
@@ -59,5 +66,13 @@ struct Listener {
     return found;
   }
 };
+
+/// Runs the script as a worker and returns the packets that its agent hears.
+template <class Script>
+std::vector<std::string> packets_of(Script script) {
+  const Listener listener;
+  in_worker(listener.path, std::move(script));
+  return listener.packets();
+}
 
 }  // namespace elastrun::test

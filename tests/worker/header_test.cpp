@@ -16,7 +16,7 @@
 #include <vector>
 
 using namespace elastrun;
-using test::in_worker, test::Listener;
+using test::in_worker, test::Listener, test::packets_of;
 
 TEST_CASE("worker header: each call is one packet of JSON") {
   const Listener listener;
@@ -52,13 +52,10 @@ TEST_CASE("worker header: each call is one packet of JSON") {
 }
 
 TEST_CASE("worker header: a phase may have an end, which a phase within it does not move") {
-  const Listener listener;
-  in_worker(listener.path, [] {
+  const auto told = packets_of([] {
     const worker::Phase eval("eval", std::chrono::minutes(5));
     { const worker::Phase save("save", std::chrono::seconds(-1)); }
-    return 0;
   });
-  const auto told = listener.packets();
   REQUIRE(told.size() == 4);
   const std::string begin = R"({"kind":"phase","phase":"eval","at_most":299.)";
   for (const std::size_t i : {0, 2}) CHECK(told[i].substr(0, begin.size()) == begin);
@@ -67,17 +64,14 @@ TEST_CASE("worker header: a phase may have an end, which a phase within it does 
 }
 
 TEST_CASE("worker header: events of goodput go in packets, all by the end of the process") {
-  const Listener listener;
-  in_worker(listener.path, [] {
+  const auto packets = packets_of([] {
     worker::record_event(worker::Event::StartJob);
     for (int i = 0; i < 1000; ++i) worker::record_event(worker::Event::StartStep, i);
     worker::record_event(worker::Event::StartCustom, "ev\"al");
     worker::record_event(worker::Event::EndCustom, "ev\"al");
     worker::record_event(worker::Event::EndRestore);
     worker::Recorder::instance().flush();  // what a process does that does not call _exit
-    return 0;
   });
-  const auto packets = listener.packets();
   REQUIRE(packets.size() >= 1);
   CHECK(packets.size() < 200);
   std::string all;
@@ -114,7 +108,6 @@ TEST_CASE("worker header: a scope records its start, and its end whatever ends i
     } catch (int) {
     }
     worker::Recorder::instance().flush();
-    return 0;
   });
   std::string all;
   for (const auto& packet : listener.packets()) all += packet;
@@ -135,7 +128,6 @@ TEST_CASE("worker header: what may take its time is told before it begins") {
   in_worker(listener.path, [] {
     worker::record_event(worker::Event::StartStep, 1);
     worker::record_event(worker::Event::StartSave);
-    return 0;
   });
   std::string all;
   for (const auto& packet : listener.packets()) all += packet;
@@ -169,15 +161,52 @@ void recurse(int depth) {
   if (depth > 1) recurse(depth - 1);
 }
 
+std::vector<std::string> waiting(int agent) {
+  std::vector<std::string> packets;
+  std::string packet(65536, '\0');
+  for (ssize_t size = 0; (size = ::recv(agent, packet.data(), packet.size(), 0)) > 0;) {
+    packets.push_back(packet.substr(0, static_cast<std::size_t>(size)));
+  }
+  return packets;
+}
+
+// An agent's end of ELASTRUN_PAGE.
+struct SharedPage {
+  int fd = ::memfd_create("page", MFD_CLOEXEC);
+  std::string path = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd);
+  SharedPage() {
+    REQUIRE(::ftruncate(fd, 16384) == 0);
+    const std::uint32_t header[] = {1, 16384};
+    REQUIRE(::pwrite(fd, "elastrun", 8, 0) == 8);
+    REQUIRE(::pwrite(fd, header, 8, 8) == 8);
+  }
+  ~SharedPage() { ::close(fd); }
+  template <class T>
+  T at(off_t offset) const {
+    T value{};
+    REQUIRE(::pread(fd, &value, sizeof value, offset) == sizeof value);
+    return value;
+  }
+  std::string name(int index) const {
+    const off_t entry = 128 + 128 * index;
+    std::string text(at<std::uint32_t>(entry + 24), '\0');
+    REQUIRE(::pread(fd, text.data(), text.size(), entry + 28) == static_cast<ssize_t>(text.size()));
+    std::replace(text.begin(), text.end(), '\0', '/');
+    return text;
+  }
+  template <class Script>
+  int in_worker(Script script, const std::string& channel = "") const {
+    return ::in_worker(channel, [&] {
+      ::setenv("ELASTRUN_PAGE", path.c_str(), 1);
+      return script();
+    });
+  }
+};
+
 }  // namespace
 
 TEST_CASE("worker header: a timer is two packets, its scope is where it was made") {
-  const Listener listener;
-  in_worker(listener.path, [] {
-    const worker::Expires timer(60, {}, SIGTERM);
-    return 0;
-  });
-  const auto packets = listener.packets();
+  const auto packets = packets_of([] { const worker::Expires timer(60, {}, SIGTERM); });
   REQUIRE(packets.size() == 2);
   CHECK(packets[0].find("header_test.cpp#") != std::string::npos);
   CHECK(packets[0].find(R"(,"after":60,"signal":15})") != std::string::npos);
@@ -190,14 +219,10 @@ TEST_CASE("worker header: timers inside each other are separate, recursion arms 
   in_worker(listener.path, [] {
     const worker::Expires outer(60);
     const worker::Expires inner(2);
-    return 0;
   });
   CHECK(armed_after_each(listener.packets()) ==
         std::vector<Armed>{{{"1", "60"}}, {{"1", "60"}, {"2", "2"}}, {{"1", "60"}}, {}});
-  in_worker(listener.path, [] {
-    recurse(2);
-    return 0;
-  });
+  in_worker(listener.path, [] { recurse(2); });
   CHECK(armed_after_each(listener.packets()) == std::vector<Armed>{{{"1", "2"}},
                                                                    {{"1", "2"}, {"2", "1"}},
                                                                    {{"2", "1"}},
@@ -220,19 +245,6 @@ TEST_CASE("worker header: the end of a timer is not lost while the agent is behi
   });
   CHECK(dropped == 1);
 }
-
-namespace {
-
-std::vector<std::string> waiting(int agent) {
-  std::vector<std::string> packets;
-  std::string packet(65536, '\0');
-  for (ssize_t size = 0; (size = ::recv(agent, packet.data(), packet.size(), 0)) > 0;) {
-    packets.push_back(packet.substr(0, static_cast<std::size_t>(size)));
-  }
-  return packets;
-}
-
-}  // namespace
 
 TEST_CASE("worker header: an agent that was behind hears how much it was not told") {
   const Listener listener;
@@ -279,43 +291,6 @@ TEST_CASE("worker header: the end of a timer is kept while the agent stands stil
   CHECK(ends == 2);
 }
 
-namespace {
-
-// An agent's end of ELASTRUN_PAGE.
-struct SharedPage {
-  int fd = ::memfd_create("page", MFD_CLOEXEC);
-  std::string path = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd);
-  SharedPage() {
-    REQUIRE(::ftruncate(fd, 16384) == 0);
-    const std::uint32_t header[] = {1, 16384};
-    REQUIRE(::pwrite(fd, "elastrun", 8, 0) == 8);
-    REQUIRE(::pwrite(fd, header, 8, 8) == 8);
-  }
-  ~SharedPage() { ::close(fd); }
-  template <class T>
-  T at(off_t offset) const {
-    T value{};
-    REQUIRE(::pread(fd, &value, sizeof value, offset) == sizeof value);
-    return value;
-  }
-  std::string name(int index) const {
-    const off_t entry = 128 + 128 * index;
-    std::string text(at<std::uint32_t>(entry + 24), '\0');
-    REQUIRE(::pread(fd, text.data(), text.size(), entry + 28) == static_cast<ssize_t>(text.size()));
-    std::replace(text.begin(), text.end(), '\0', '/');
-    return text;
-  }
-  template <class Script>
-  int in_worker(Script script, const std::string& channel = "") const {
-    return ::in_worker(channel, [&] {
-      ::setenv("ELASTRUN_PAGE", path.c_str(), 1);
-      return script();
-    });
-  }
-};
-
-}  // namespace
-
 TEST_CASE("worker header: should_save looks at the agent's order in the page") {
   const SharedPage page;
   const std::int64_t order = 12 + 2;
@@ -340,7 +315,6 @@ TEST_CASE(
     for (int i = 0; i < 1000; ++i) lr.put(i);
     for (int i = 0; i < 300; ++i) worker::metric("n" + std::to_string(i), 1);
     ::raise(SIGKILL);
-    return 0;
   });
   CHECK(page.at<std::int32_t>(16) > 0);
   CHECK(page.at<std::uint32_t>(20) == 127);
@@ -365,7 +339,6 @@ TEST_CASE("worker header: a page is left alone by forked children and while its 
     worker::step(child == 0 ? 3 : 2);
     if (child == 0) ::_exit(0);
     ::waitpid(child, nullptr, 0);
-    return 0;
   });
   CHECK(page.at<std::int64_t>(32) == 2);
   const auto ended = page.at<std::int32_t>(16), alive = static_cast<std::int32_t>(::getpid());
@@ -414,7 +387,6 @@ TEST_CASE("worker header: a forked child does not tell the window of its parent 
     const pid_t child = ::fork();
     if (child == 0) loss.add(4);
     if (child != 0) ::waitpid(child, nullptr, 0);
-    return 0;
   });
   for (const char* sum : {R"("loss.sum":4)", R"("loss.sum":1)"}) {
     const auto packets = listener.packets();
@@ -442,7 +414,6 @@ TEST_CASE(
       ::_exit(static_cast<int>(worker::dropped()));
     }
     ::waitpid(child, nullptr, 0);
-    return 0;
   });
   const auto packets = listener.packets();
   std::uint64_t sum = 0;
@@ -469,8 +440,7 @@ void begin_second() {
 }
 
 TEST_CASE("worker header: series have labels, a unit and a help, and may be histograms") {
-  const Listener listener;
-  in_worker(listener.path, [] {
+  const auto told = packets_of([] {
     const worker::About about{{{"layer", "3"}}, "s", "A help."};
     worker::metric("a", 1, "g", -1, about);
     worker::count("b", 2, "g", about);
@@ -478,9 +448,7 @@ TEST_CASE("worker header: series have labels, a unit and a help, and may be hist
     worker::Histogram wait("d", "g", about);
     begin_second();  // in which all go together
     for (const double value : {0.0, 2.0, -1.0, std::nan("")}) wait.put(value);
-    return 0;
   });
-  const auto told = listener.packets();
   const std::string about = R"(,"labels":{"layer":"3"},"unit":"s","help":"A help.")";
   REQUIRE(told.size() == 5);  // of the histogram the first value goes at once
   CHECK(told[0] == R"({"kind":"metric","name":"a","value":1,"group":"g")" + about + '}');
@@ -496,15 +464,12 @@ TEST_CASE("worker header: series have labels, a unit and a help, and may be hist
 }
 
 TEST_CASE("worker header: samples come one by one where that is wanted") {
-  const Listener listener;
-  in_worker(listener.path, [] {
+  const auto told = packets_of([] {
     ::setenv("ELASTRUN_SAMPLES", "2", 1);
     worker::Metric loss("loss", "g");
     worker::step(7);
     for (int i = 0; i < 5; ++i) loss.put(i);
-    return 0;
   });
-  const auto told = listener.packets();
   std::size_t rows = 0;
   for (const auto& packet : told) {
     if (packet.find(R"("kind":"samples")") == std::string::npos) continue;
@@ -555,8 +520,7 @@ TEST_CASE("worker header: spans are two events, which know what is around them")
 }
 
 TEST_CASE("worker header: attributes are numbers and truths, too; work is measured") {
-  const Listener listener;
-  in_worker(listener.path, [] {
+  const auto packets = packets_of([] {
     worker::event("e", {{"a", 1}, {"b", 0.5}, {"c", true}, {"d", std::string("x")}});
     { const worker::Prof prof("work"); }
     try {
@@ -564,9 +528,7 @@ TEST_CASE("worker header: attributes are numbers and truths, too; work is measur
       throw 1;
     } catch (int) {
     }
-    return 0;
   });
-  const auto packets = listener.packets();
   REQUIRE(packets.size() == 5);
   CHECK(packets[0] ==
         R"({"kind":"event","name":"e","attributes":{"a":1,"b":0.5,"c":true,"d":"x"}})");
@@ -656,7 +618,6 @@ TEST_CASE("worker header: a name is cut between characters") {
     worker::phase(name);
     worker::record_event(worker::Event::StartCustom, name);
     worker::Recorder::instance().flush();
-    return 0;
   });
   const auto packets = listener.packets();
   REQUIRE(packets.size() == 2);
@@ -701,24 +662,19 @@ TEST_CASE("worker header: what is no UTF-8 is replaced, and costs no packet") {
 
 TEST_CASE("worker header: a long scope keeps its end, from the first whole character on") {
   const Listener listener;
-  in_worker(listener.path, [] {
-    const worker::Expires timer(60, "\u00e9\u00e9" + std::string(255, 'a'));
-    return 0;
-  });
+  in_worker(listener.path,
+            [] { const worker::Expires timer(60, "\u00e9\u00e9" + std::string(255, 'a')); });
   CHECK(listener.packets().front().find("\"" + std::string(255, 'a') + "\"") != std::string::npos);
 }
 
 TEST_CASE("worker header: a metric is of the step that is given, or of the last one") {
-  const Listener listener;
-  in_worker(listener.path, [] {
+  const auto told = packets_of([] {
     worker::metric("loss", 1, "g");
     worker::metric("loss", 2, "g", 108);
-    return 0;
   });
-  CHECK(listener.packets() ==
-        std::vector<std::string>{
-            R"({"kind":"metric","name":"loss","value":1,"group":"g"})",
-            R"({"kind":"metric","name":"loss","value":2,"group":"g","step":108})"});
+  CHECK(told == std::vector<std::string>{
+                    R"({"kind":"metric","name":"loss","value":1,"group":"g"})",
+                    R"({"kind":"metric","name":"loss","value":2,"group":"g","step":108})"});
 }
 
 TEST_CASE("worker header: packets of several threads all arrive, each whole") {
@@ -752,7 +708,6 @@ TEST_CASE("worker header: a forked child gets a connection of its own") {
     worker::step(child == 0 ? 3 : 2);
     if (child == 0) ::_exit(0);
     ::waitpid(child, nullptr, 0);
-    return 0;
   });
   CHECK(listener.packets().size() == 2);
   CHECK(listener.packets() == std::vector<std::string>{R"({"kind":"step","step":3})"});
@@ -769,7 +724,6 @@ TEST_CASE("worker header: each connection begins with the directory of its worke
       ::_exit(0);
     }
     ::waitpid(child, nullptr, 0);
-    return 0;
   });
   const std::string from = R"({"kind":"from","directory":"/run/\"0\"/3"})";
   CHECK(listener.packets() == std::vector<std::string>{from, R"({"kind":"step","step":1})"});

@@ -44,6 +44,29 @@ void write_file(const std::string& path, std::string_view text) {
   std::ofstream(path) << text;
 }
 
+/// A registry in which others leave files with names of our choice.
+struct Shared : Folder {
+  Shared() { entry = own_entry(); }
+  std::string add(std::uint64_t pid_namespace, const std::string& boot_id, bool old = false) {
+    entry.pid += 1;
+    entry.pid_namespace = pid_namespace;
+    entry.boot_id = boot_id;
+    const auto file = path + "/" +
+                      runs::format_file_name(
+                          {entry.pid, entry.start_time, pid_namespace, runs::boot_prefix(boot_id)});
+    write_file(file, runs::encode(entry));
+    if (old) fs::last_write_time(file, fs::last_write_time(file) - std::chrono::hours(48));
+    return file;
+  }
+  std::size_t files() const {
+    return static_cast<std::size_t>(
+        std::distance(fs::directory_iterator(path), fs::directory_iterator()));
+  }
+  runs::RunEntry entry;
+};
+
+constexpr const char* kOtherBoot = "abcdef01-0000-0000-0000-000000000000";
+
 }  // namespace
 
 TEST_CASE("runs: an entry survives its text, and a torn one is refused") {
@@ -171,33 +194,6 @@ TEST_CASE("runs: the name of an entry's file tells whose it is") {
     CHECK_FALSE(runs::parse_file_name(other));
   }
 }
-
-namespace {
-
-/// A registry in which others leave files with names of our choice.
-struct Shared : Folder {
-  Shared() { entry = own_entry(); }
-  std::string add(std::uint64_t pid_namespace, const std::string& boot_id, bool old = false) {
-    entry.pid += 1;
-    entry.pid_namespace = pid_namespace;
-    entry.boot_id = boot_id;
-    const auto file = path + "/" +
-                      runs::format_file_name(
-                          {entry.pid, entry.start_time, pid_namespace, runs::boot_prefix(boot_id)});
-    write_file(file, runs::encode(entry));
-    if (old) fs::last_write_time(file, fs::last_write_time(file) - std::chrono::hours(48));
-    return file;
-  }
-  std::size_t files() const {
-    return static_cast<std::size_t>(
-        std::distance(fs::directory_iterator(path), fs::directory_iterator()));
-  }
-  runs::RunEntry entry;
-};
-
-constexpr const char* kOtherBoot = "abcdef01-0000-0000-0000-000000000000";
-
-}  // namespace
 
 TEST_CASE("runs: entries of another boot are removed, of containers that have gone a day later") {
   Shared shared;
