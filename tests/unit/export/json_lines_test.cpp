@@ -62,6 +62,10 @@ struct Scratch {
   files::BlockingCalls calls{loop.get_executor()};
 };
 
+struct Journal : Scratch {
+  JsonLines journal{clock, calls, path};
+};
+
 Record an_event(std::string name) {
   Record record;
   record.stamp.wall = WallTime(Duration(1767323045'000000005));
@@ -126,39 +130,34 @@ TEST_CASE("journal: a line cut anywhere is no record, and neither is other JSON"
   }
 }
 
-TEST_CASE("journal: events are in the file at once, the rest with the next event or flush") {
-  Scratch scratch;
-  JsonLines journal(scratch.clock, scratch.calls, scratch.path);
+TEST_CASE_FIXTURE(
+    Journal, "journal: events are in the file at once, the rest with the next event or flush") {
   journal.consume(a_sample("one", std::int64_t{1}));
-  CHECK(scratch.content().empty());
+  CHECK(content().empty());
   journal.consume(an_event("two"));
-  CHECK(scratch.names() == Names{"one", "two"});
+  CHECK(names() == Names{"one", "two"});
   journal.consume(a_sample("three", std::int64_t{1}));
   journal.flush({});
-  CHECK(scratch.names() == Names{"one", "two", "three"});
+  CHECK(names() == Names{"one", "two", "three"});
 }
 
-TEST_CASE("journal: what comes without an event is in the file a pause later") {
-  Scratch scratch;
-  JsonLines journal(scratch.clock, scratch.calls, scratch.path);
-  CHECK(scratch.clock.armed() == 0);
+TEST_CASE_FIXTURE(Journal, "journal: what comes without an event is in the file a pause later") {
+  CHECK(clock.armed() == 0);
   journal.consume(a_sample("one", std::int64_t{1}));
-  scratch.clock.advance(JsonLines::kPause / 2);
+  clock.advance(JsonLines::kPause / 2);
   journal.consume(a_sample("two", std::int64_t{1}));
-  CHECK(scratch.content().empty());
-  scratch.clock.advance(JsonLines::kPause / 2);
-  CHECK(scratch.names() == Names{"one", "two"});
-  CHECK(scratch.clock.armed() == 0);  // an idle job wakes nothing
+  CHECK(content().empty());
+  clock.advance(JsonLines::kPause / 2);
+  CHECK(names() == Names{"one", "two"});
+  CHECK(clock.armed() == 0);  // an idle job wakes nothing
   journal.consume(a_sample("three", std::int64_t{1}));
   journal.flush({});
-  CHECK(scratch.clock.armed() == 0);
+  CHECK(clock.armed() == 0);
 }
 
-TEST_CASE("journal: samples without events do not pile up") {
-  Scratch scratch;
-  JsonLines journal(scratch.clock, scratch.calls, scratch.path);
+TEST_CASE_FIXTURE(Journal, "journal: samples without events do not pile up") {
   for (int i = 0; i < 2000; ++i) journal.consume(a_sample("m", std::int64_t{i}));
-  CHECK(scratch.content().size() > (64u << 10));
+  CHECK(content().size() > (64u << 10));
 }
 
 TEST_CASE("journal: a torn tail costs its own record only, for readers and for the next writer") {
@@ -207,13 +206,12 @@ TEST_CASE("journal: no flood of workers pushes the agent's own records out of a 
   CHECK(names.back() == "restart");
 }
 
-TEST_CASE("journal: a failure, a checkpoint and the end outlive a crash of the machine") {
-  Scratch scratch;
-  JsonLines journal(scratch.clock, scratch.calls, scratch.path);
+TEST_CASE_FIXTURE(Journal,
+                  "journal: a failure, a checkpoint and the end outlive a crash of the machine") {
   const auto syncs = [&](Record record) {
     const auto before = journal.synced();
     journal.consume(record);
-    CHECK(scratch.names().back() == record.name);
+    CHECK(names().back() == record.name);
     return journal.synced() - before;
   };
   auto checkpoint = an_event("checkpoint");
@@ -224,7 +222,7 @@ TEST_CASE("journal: a failure, a checkpoint and the end outlive a crash of the m
   for (const auto* name : {"group.failed", "restart"}) CHECK(syncs(an_event(name)) == 1);
   for (const auto* name : {"job.ended", "goodput"}) CHECK(syncs(an_event(name)) == 0);
   journal.flush({});  // of all that the end tells
-  scratch.finish();
+  finish();
   CHECK(journal.synced() == 4);
 }
 

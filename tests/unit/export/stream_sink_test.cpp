@@ -46,61 +46,61 @@ using Batch = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("stream sink: events go at once, samples with them, after a pause, or by the batch") {
-  StreamPlace place;
-  place.give("sample", Record::Kind::Sample);
-  CHECK(place.writer->batches.empty());
-  CHECK(place.clock.armed() == 1);
-  place.clock.advance(StreamSink::kPause);
-  CHECK(place.writer->batches.back() == Batch{"sample"});
-  place.give("event");
-  CHECK(place.writer->batches.size() == 1);  // one batch at a time
-  place.writer->answer(1);
-  CHECK(place.writer->batches.back() == Batch{"event"});
-  place.writer->answer(1);
-  place.give("another", Record::Kind::Sample);
-  place.give("one more");
-  CHECK(place.writer->batches.back() == Batch{"another", "one more"});
-  CHECK(place.sink.account().delivered == 2);
+TEST_CASE_FIXTURE(
+    StreamPlace,
+    "stream sink: events go at once, samples with them, after a pause, or by the batch") {
+  give("sample", Record::Kind::Sample);
+  CHECK(writer->batches.empty());
+  CHECK(clock.armed() == 1);
+  clock.advance(StreamSink::kPause);
+  CHECK(writer->batches.back() == Batch{"sample"});
+  give("event");
+  CHECK(writer->batches.size() == 1);  // one batch at a time
+  writer->answer(1);
+  CHECK(writer->batches.back() == Batch{"event"});
+  writer->answer(1);
+  give("another", Record::Kind::Sample);
+  give("one more");
+  CHECK(writer->batches.back() == Batch{"another", "one more"});
+  CHECK(sink.account().delivered == 2);
 }
 
-TEST_CASE("stream sink: what is written in part, dropped or still open at the end is lost") {
-  StreamPlace place;
-  place.give("one");
-  place.give("two");
-  place.writer->answer(1);
-  CHECK(place.writer->batches.back() == Batch{"two"});
-  place.give(std::string(StreamSink::kMost + 1, 'x'));  // does not fit at all
-  CHECK(place.sink.account().waiting == 1);
-  for (int i = 0; i < 6; ++i) place.give(std::string(1 << 20, static_cast<char>('a' + i)));
-  place.writer->answer(0, "No space left on device");
-  CHECK(place.writer->batches.back().at(0).starts_with('c'));  // the oldest two have gone
-  const auto account = place.sink.account();
+TEST_CASE_FIXTURE(
+    StreamPlace, "stream sink: what is written in part, dropped or still open at the end is lost") {
+  give("one");
+  give("two");
+  writer->answer(1);
+  CHECK(writer->batches.back() == Batch{"two"});
+  give(std::string(StreamSink::kMost + 1, 'x'));  // does not fit at all
+  CHECK(sink.account().waiting == 1);
+  for (int i = 0; i < 6; ++i) give(std::string(1 << 20, static_cast<char>('a' + i)));
+  writer->answer(0, "No space left on device");
+  CHECK(writer->batches.back().at(0).starts_with('c'));  // the oldest two have gone
+  const auto account = sink.account();
   CHECK(account.delivered == 1);
   CHECK(account.lost == 8);  // one refused, three dropped, four open
   CHECK(account.trouble == "No space left on device");
 }
 
-TEST_CASE("stream sink: its end comes after the last batch, and closes the writer") {
-  StreamPlace place;
+TEST_CASE_FIXTURE(StreamPlace,
+                  "stream sink: its end comes after the last batch, and closes the writer") {
   bool done = false;
-  place.give("one");
-  place.give("two");
-  place.sink.finish([&] { done = true; });
-  place.writer->answer(1);
+  give("one");
+  give("two");
+  sink.finish([&] { done = true; });
+  writer->answer(1);
   CHECK_FALSE(done);
-  place.writer->answer(1);
+  writer->answer(1);
   CHECK(done);
-  CHECK(place.writer->closed);
-  CHECK(place.sink.account().lost == 0);
-  CHECK(place.clock.armed() == 0);
+  CHECK(writer->closed);
+  CHECK(sink.account().lost == 0);
+  CHECK(clock.armed() == 0);
 }
 
-TEST_CASE("stream sink: with nothing to write its end is at once") {
-  StreamPlace place;
-  place.give("");  // not for this format
+TEST_CASE_FIXTURE(StreamPlace, "stream sink: with nothing to write its end is at once") {
+  give("");  // not for this format
   bool done = false;
-  place.sink.finish([&] { done = true; });
+  sink.finish([&] { done = true; });
   CHECK(done);
-  CHECK(place.sink.account().delivered == 0);
+  CHECK(sink.account().delivered == 0);
 }

@@ -44,6 +44,25 @@ struct Place {
     REQUIRE(written.has_value());
     return *written;
   }
+  FileWriter writer(const std::string& name, const FileWriter::Form& form = {}) {
+    auto file = FileWriter::open(path(name), form);
+    REQUIRE(file.has_value());
+    return FileWriter(calls, *file);
+  }
+  /// Calls what ends by a callback, and waits for that.
+  void wait_for(auto end) {
+    bool done = false;
+    end([&] {
+      done = true;
+      loop.stop();
+    });
+    loop.restart();
+    if (!done) loop.run_for(std::chrono::minutes(1));
+    CHECK(done);
+  }
+  void close(PieceWriter& one) {
+    wait_for([&](PieceWriter::Done done) { one.close(std::move(done)); });
+  }
   std::string folder;
   boost::asio::io_context loop;
   std::unique_ptr<Clock> clock = make_system_clock(loop.get_executor());
@@ -55,9 +74,7 @@ struct Place {
 TEST_CASE("file writer: lines go on under their name when the file is renamed or removed") {
   Place place;
   const auto path = place.path("run.jsonl");
-  auto file = FileWriter::open(path, {});
-  REQUIRE(file.has_value());
-  FileWriter writer(place.calls, *file);
+  auto writer = place.writer("run.jsonl");
   CHECK(place.write(writer, {"first\n"}).pieces == 1);
   std::filesystem::rename(path, path + ".old");
   CHECK(place.write(writer, {"second\n"}).trouble.empty());
@@ -78,9 +95,7 @@ TEST_CASE("file writer: lines go on under their name when the file is renamed or
 
 TEST_CASE("file writer: a trace that is removed is told as lost, a renamed one goes on") {
   Place place;
-  auto file = FileWriter::open(place.path("a"), {.head = "[\n", .lines = false});
-  REQUIRE(file.has_value());
-  FileWriter writer(place.calls, *file);
+  auto writer = place.writer("a", {.head = "[\n", .lines = false});
   std::filesystem::rename(place.path("a"), place.path("b"));
   CHECK(place.write(writer, {"1\n"}).pieces == 1);
   CHECK(place.text("b") == "[\n1\n");
@@ -94,9 +109,7 @@ TEST_CASE("file writer: a trace that is removed is told as lost, a renamed one g
 TEST_CASE("file writer: a head, then the pieces; half a line of somebody else is closed off") {
   Place place;
   std::ofstream(place.path("a")) << "torn";
-  auto file = FileWriter::open(place.path("a"), {.lines = true});
-  REQUIRE(file.has_value());
-  FileWriter writer(place.calls, *file);
+  auto writer = place.writer("a", {.lines = true});
   CHECK(place.write(writer, {"one\n", "two\n"}).pieces == 2);
   CHECK(place.write(writer, {"three\n"}).trouble.empty());
   CHECK(place.text("a") == "torn\none\ntwo\nthree\n");
@@ -107,36 +120,22 @@ TEST_CASE("file writer: a head, then the pieces; half a line of somebody else is
 
 TEST_CASE("file writer: a tail is what comes last") {
   Place place;
-  auto file = FileWriter::open(place.path("a"), {.head = "[\n", .tail = "]\n", .lines = false});
-  REQUIRE(file.has_value());
-  FileWriter writer(place.calls, *file);
+  auto writer = place.writer("a", {.head = "[\n", .tail = "]\n", .lines = false});
   CHECK(place.write(writer, {"1\n"}).pieces == 1);
-  bool closed = false;
-  writer.close([&] {
-    closed = true;
-    place.loop.stop();
-  });
-  place.loop.restart();
-  place.loop.run_for(std::chrono::minutes(1));
-  CHECK(closed);
+  place.close(writer);
   CHECK(place.text("a") == "[\n1\n]\n");
 }
 
 TEST_CASE("file writer: a tail for which there is no room leaves no half of it") {
   Place place;
-  auto file =
-      FileWriter::open(place.path("a"), {.head = "[\n", .tail = "the end\n]\n", .lines = false});
-  REQUIRE(file.has_value());
-  FileWriter writer(place.calls, *file);
+  auto writer = place.writer("a", {.head = "[\n", .tail = "the end\n]\n", .lines = false});
   CHECK(place.write(writer, {"1,\n"}).pieces == 1);
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
   auto* const ignored = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit room{8, before.rlim_max};
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &room) == 0);
-  writer.close([&] { place.loop.stop(); });
-  place.loop.restart();
-  place.loop.run_for(std::chrono::minutes(1));
+  place.close(writer);
   CHECK(::setrlimit(RLIMIT_FSIZE, &before) == 0);
   std::signal(SIGXFSZ, ignored);
   CHECK(place.text("a") == "[\n1,\n");
@@ -162,13 +161,7 @@ TEST_CASE("page sink: the newest page replaces the file; what cannot be written 
   PageSink sink(place.calls, "prometheus:p;openmetrics", place.path("p"), PageForm::OpenMetrics,
                 {.resource = {{"service.name", "x"}}});
   for (int i = 0; i < 3; ++i) sink.pull({});
-  bool done = false;
-  sink.finish([&] {
-    done = true;
-    place.loop.stop();
-  });
-  place.loop.run_for(std::chrono::minutes(1));
-  CHECK(done);
+  place.wait_for([&](MetricsSink::Done done) { sink.finish(std::move(done)); });
   CHECK(place.text("p").find("target_info{service_name=\"x\"} 1") != std::string::npos);
   CHECK(sink.account().delivered == 2);  // the second was replaced by the third while it waited
   CHECK_FALSE(PageSink::put_empty(place.path("no/such"), PageForm::Prometheus).has_value());
@@ -185,14 +178,7 @@ TEST_CASE("program writer: a program reads all, and its end of input ends it") {
     CHECK(place.write(writer, {large, "x\n"}).pieces == 2);
     expected += large + "x\n";
   }
-  bool closed = false;
-  writer.close([&] {
-    closed = true;
-    place.loop.stop();
-  });
-  place.loop.restart();
-  if (!closed) place.loop.run_for(std::chrono::minutes(1));
-  CHECK(closed);
+  place.close(writer);
   CHECK(place.text("out") == expected);
   CHECK(writer.lost() == 0);
 }
@@ -210,13 +196,7 @@ TEST_CASE(
   const std::string large(300'000, 'a');  // goes on when the first has ended
   const auto written = place.write(writer, {"one\n", "two\n", large + "\n", "last\n"});
   CHECK(written.pieces == 4);
-  bool closed = false;
-  writer.close([&] {
-    closed = true;
-    place.loop.stop();
-  });
-  place.loop.restart();
-  if (!closed) place.loop.run_for(std::chrono::minutes(1));
+  place.close(writer);
   const auto out = place.text("out");
   CHECK(out.ends_with("last\n"));
   const auto read = static_cast<std::uint64_t>(std::count(out.begin(), out.end(), '\n'));
