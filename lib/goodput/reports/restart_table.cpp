@@ -11,10 +11,6 @@
 namespace elastrun::goodput {
 namespace {
 
-json::value step_or_null(const std::optional<std::int64_t>& step) {
-  return step ? json::value(*step) : json::value(nullptr);
-}
-
 std::string steps_text(const WorkersStart& start) {
   if (!start.first_step) return "-";
   return fmt::format("{}-{}", *start.first_step, *start.last_step);
@@ -45,14 +41,14 @@ std::string start_table(const std::vector<WorkersStart>& starts, std::size_t mos
 json::array starts_json(const std::vector<WorkersStart>& starts) {
   json::array rows;
   for (const auto& start : starts) {
-    rows.push_back(json::object{
-        {"attempt", start.number},
-        {"at_s", to_seconds(start.at)},
-        {"ran_s", to_seconds(start.ran)},
-        {"first_step", step_or_null(start.first_step)},
-        {"last_step", step_or_null(start.last_step)},
-        {"goodput", start.knows_steps() ? json::value(start.goodput()) : json::value(nullptr)},
-        {"ended", start.ended.empty() ? json::value(nullptr) : json::value(start.ended)}});
+    rows.push_back(
+        json::object{{"attempt", start.number},
+                     {"at_s", to_seconds(start.at)},
+                     {"ran_s", to_seconds(start.ran)},
+                     {"first_step", or_null(start.first_step)},
+                     {"last_step", or_null(start.last_step)},
+                     {"goodput", start.knows_steps() ? json::value(start.goodput()) : nullptr},
+                     {"ended", text_or_null(start.ended)}});
   }
   return rows;
 }
@@ -60,10 +56,6 @@ json::array starts_json(const std::vector<WorkersStart>& starts) {
 namespace {
 
 constexpr std::size_t kCauseWidth = 66;
-
-json::value step_json(const std::optional<std::int64_t>& step) {
-  return step ? json::value(*step) : json::value(nullptr);
-}
 
 }  // namespace
 
@@ -118,8 +110,8 @@ json::array restarts_json(const std::vector<RestartPath>& paths) {
                                 {"cause", path.cause},
                                 {"stages_s", std::move(stages)},
                                 {"total_s", to_seconds(path.total())},
-                                {"last_step", step_json(path.last_step)},
-                                {"first_step", step_json(path.first_step)},
+                                {"last_step", or_null(path.last_step)},
+                                {"first_step", or_null(path.first_step)},
                                 {"caught_up", path.caught_up}});
   }
   return rows;

@@ -47,7 +47,7 @@ std::string share_text(double share) {
 namespace {
 
 json::value seconds_or_null(const std::optional<Duration>& duration) {
-  return duration ? json::value(to_seconds(*duration)) : json::value(nullptr);
+  return duration ? json::value(to_seconds(*duration)) : nullptr;
 }
 
 /// Where it is another tenth of a percent.
@@ -96,13 +96,6 @@ std::string custom_text(const Ledger::Summary& summary, std::size_t width) {
   return rows.size() <= kCustomRows
              ? text
              : text + fmt::format("    and {} more\n", rows.size() - kCustomRows);
-}
-
-json::object work_json(const WorkCounts& work) {
-  return {{"failures", work.failures},
-          {"checkpoints", work.checkpoints},
-          {"mean_save_s", seconds_or_null(work.mean_save())},
-          {"mean_step_s", seconds_or_null(work.mean_step())}};
 }
 
 }  // namespace
@@ -189,32 +182,29 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
 }
 
 json::object summary_json(const Ledger::Summary& summary) {
-  json::object buckets;
+  json::object buckets, custom;
   for (std::size_t i = 0; i < kBuckets; ++i) {
     buckets[bucket_name(static_cast<Bucket>(i))] = to_seconds(summary.buckets[i]);
   }
-  json::object object;
-  object["goodput"] = nullptr;
-  if (const auto known = summary.goodput()) object["goodput"] = *known;
-  object["goodput_at_most"] = summary.goodput_at_most();
-  object["goodput_at_least"] = summary.goodput_at_least();
-  object["untold_saves"] = summary.untold_saves;
-  object["goodput_at_full_pace"] = nullptr;
-  if (const auto share = at_full_pace(summary)) object["goodput_at_full_pace"] = *share;
-  object["repeated_startup_s"] = to_seconds(summary.repeated);
-  object["elapsed_s"] = to_seconds(summary.elapsed);
-  object["buckets_s"] = std::move(buckets);
-  json::object custom;
   for (const auto& [name, time] : summary.custom) custom[valid_utf8(name)] = to_seconds(time);
-  object["custom_s"] = std::move(custom);
-  object["restarts"] = summary.restarts;
-  object["last_step"] = nullptr;
-  object["last_checkpoint"] = nullptr;
-  object["loss_known"] = summary.loss_known;
-  for (const auto& [name, value] : work_json(summary.work)) object[name] = value;
-  if (summary.last_step) object["last_step"] = *summary.last_step;
-  if (summary.last_checkpoint) object["last_checkpoint"] = *summary.last_checkpoint;
-  return object;
+  const auto& work = summary.work;
+  return {{"goodput", or_null(summary.goodput())},
+          {"goodput_at_most", summary.goodput_at_most()},
+          {"goodput_at_least", summary.goodput_at_least()},
+          {"untold_saves", summary.untold_saves},
+          {"goodput_at_full_pace", or_null(at_full_pace(summary))},
+          {"repeated_startup_s", to_seconds(summary.repeated)},
+          {"elapsed_s", to_seconds(summary.elapsed)},
+          {"buckets_s", std::move(buckets)},
+          {"custom_s", std::move(custom)},
+          {"restarts", summary.restarts},
+          {"last_step", or_null(summary.last_step)},
+          {"last_checkpoint", or_null(summary.last_checkpoint)},
+          {"loss_known", summary.loss_known},
+          {"failures", work.failures},
+          {"checkpoints", work.checkpoints},
+          {"mean_save_s", seconds_or_null(work.mean_save())},
+          {"mean_step_s", seconds_or_null(work.mean_step())}};
 }
 
 }  // namespace elastrun::goodput
