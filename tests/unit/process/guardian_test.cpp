@@ -1,28 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/guardian.hpp"
 
+#include "core/unique_fd.hpp"
+#include "process/bounded_child.hpp"
 #include "process/process_table.hpp"
 #include "process/signals.hpp"
 #include "support/children.hpp"
 #include "support/scratch.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
+#include <string>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 using namespace elastrun;
 using namespace elastrun::process;
 using namespace elastrun::test;
+using Paths = std::vector<std::string>;
 
 namespace {
 
@@ -355,4 +362,136 @@ TEST_CASE("guardian: the agent has its own group, and is set up to write what an
     return ::getpgrp() == ::getpid() && ::getsid(0) != ::getpid() ? 0 : 1;
   });
   CHECK(wait_for(pid) == ExitStatus::exited(0));
+}
+
+namespace {
+
+/// In a process of its own that has these signals blocked, as the guardian has; its output.
+std::string apart(const std::function<Paths()>& removal) {
+  Ear ear;
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    std::string text;
+    for (const auto& path : removal()) text += path + "\n";
+    (void)!::write(ear.mouth(), text.data(), text.size());
+    ::_exit(0);
+  }
+  const auto text = ear.rest();  // also the end of all that have the pipe
+  ::waitpid(pid, nullptr, 0);
+  return text;
+}
+
+void hang_at_stuck(const std::string& path) {
+  while (path.ends_with("stuck")) ::pause();
+}
+
+}  // namespace
+
+TEST_CASE("removal: what answers is removed with all below, and links are not followed") {
+  const Scratch scratch;
+  const std::filesystem::path root = scratch.path;
+  for (const char* folder : {"gone", "gone/deep", "linked"}) {
+    std::filesystem::create_directory(root / folder);
+  }
+  std::filesystem::create_directory_symlink(root / "linked", root / "gone" / "link");
+  std::ofstream(root / "file") << "text";
+  CHECK(apart([&] {
+          return remove_within_bound({root / "gone", root / "none", root / "file"});
+        }).empty());
+  CHECK_FALSE(std::filesystem::exists(root / "gone"));
+  CHECK_FALSE(std::filesystem::exists(root / "file"));
+  CHECK(std::filesystem::exists(root / "linked"));
+}
+
+TEST_CASE("removal: one that hangs is waited for so long, and named with those behind it") {
+  CHECK(apart([] {
+          return remove_within_bound({"/none", "/stuck", "/behind"}, hang_at_stuck);
+        }) == "/stuck\n/behind\n");
+}
+
+TEST_CASE(
+    "removal: a signal shortens the wait for one that hangs, and costs nobody else anything") {
+  CHECK(apart([] {
+          ::kill(::getpid(), SIGTERM);
+          return remove_within_bound({"/none", "/stuck"}, hang_at_stuck);
+        }) == "/stuck\n");
+}
+
+TEST_CASE("removal: what a killed child has left, the next one removes") {
+  const Scratch scratch;
+  const std::filesystem::path root = scratch.path;
+  std::ofstream(root / "file") << "text";
+  const auto killed_at_the_first_file = [](const std::string& path) {
+    const bool first = std::filesystem::exists(path);
+    remove_path(path);
+    if (first) ::raise(SIGKILL);
+  };
+  CHECK(apart([&] {
+          return remove_within_bound({root / "file", root}, killed_at_the_first_file);
+        }).empty());
+  CHECK_FALSE(std::filesystem::exists(root));
+}
+
+namespace {
+
+/// What is in a pipe after a process that has all signals blocked, as the guardian has, has said a
+/// line into it. It has ended, or this waits for ever.
+std::string said_into(int full_up_to) {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  REQUIRE(::fcntl(writer.get(), F_SETPIPE_SZ, 4096) >= 4096);
+  const std::string before(static_cast<std::size_t>(full_up_to), '.');
+  REQUIRE(::write(writer.get(), before.data(), before.size()) == full_up_to);
+  REQUIRE(::fcntl(writer.get(), F_SETFL, O_WRONLY) == 0);  // the reader's own are not concerned
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    ::dup2(writer.get(), STDERR_FILENO);
+    process::say_within_bound("a line\n");
+    ::_exit(0);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(pid, &status, 0) == pid);
+  CHECK(status == 0);
+  writer.reset();
+  std::string text(8192, '\0');
+  const auto size = ::read(reader.get(), text.data(), text.size());
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  return text.substr(before.size());
+}
+
+}  // namespace
+
+TEST_CASE("bounded child: a line is said where there is room") {
+  CHECK(said_into(10) == "a line\n");
+}
+
+TEST_CASE("bounded child: who takes nothing holds back nobody who has a last word") {
+  CHECK(said_into(4096).empty());
+}
+
+TEST_CASE("bounded child: the signal that asks for an end shortens the time, and is taken") {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    sigset_t all, pending;
+    ::sigfillset(&all);
+    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    ::kill(::getpid(), SIGTERM);
+    const auto hang = [] {
+      while (true) ::pause();
+    };
+    const bool made = process::do_in_child(hang, {std::chrono::hours(1), Duration::zero()});
+    ::sigpending(&pending);
+    ::_exit(made && ::sigismember(&pending, SIGTERM) == 0 ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(pid, &status, 0) == pid);
+  CHECK(status == 0);
 }

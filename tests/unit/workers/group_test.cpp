@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/group.hpp"
 
+#include "core/log.hpp"
 #include "support/fake_clock.hpp"
 #include "support/fake_files.hpp"
 #include "support/fake_launcher.hpp"
@@ -8,7 +9,12 @@
 
 #include <algorithm>
 #include <csignal>
+#include <deque>
 #include <doctest/doctest.h>
+#include <string>
+#include <unistd.h>
+#include <utility>
+#include <vector>
 
 namespace elastrun::workers {
 namespace {
@@ -16,6 +22,10 @@ namespace {
 using namespace std::chrono_literals;
 using process::ExitStatus;
 using Event = Group::Event;
+using Events = std::vector<Event>;
+using Pids = std::vector<pid_t>;
+using Found = ErrorFileReader::Found;
+using Paths = std::vector<std::string>;
 
 /// Streams whose draining a test finishes by hand.
 struct FakeStreams final : logs::WorkerStreams {
@@ -101,8 +111,6 @@ struct Stage final : Group::Owner {
     return std::exchange(events, {});
   }
 };
-
-using Events = std::vector<Event>;
 
 TEST_CASE("group: all that end with 0 are a success, told once") {
   Stage stage;
@@ -619,5 +627,140 @@ TEST_CASE("group: an empty error file is one as long as its worker runs, and may
   CHECK(stage.group.as_if_ended_now()[0].error_file.has_value());
 }
 
+process::ProcessEntry process_of(pid_t pid, pid_t parent) {
+  process::ProcessEntry entry;
+  entry.pid = pid;
+  entry.parent = parent;
+  entry.name = "p" + std::to_string(pid);
+  return entry;
+}
+
+std::vector<pid_t> pids(const process::ProcessTable& table) {
+  std::vector<pid_t> found;
+  for (const auto& one : table) found.push_back(one.pid);
+  return found;
+}
+
+constexpr TimePoint kBegin{};
+
+TEST_CASE("leftovers: whoever has a parent there is told by that one") {
+  Leftovers leftovers(kBegin, kBegin + 30s, true, 500ms);
+  const Leftovers::Left nested{false, {}, {process_of(7, 1), process_of(8, 7)}};
+  CHECK(pids(leftovers.look(kBegin, nested).ask) == Pids{7});
+  const Leftovers::Left orphan{false, {}, {process_of(8, 1)}};
+  CHECK(pids(leftovers.look(kBegin, orphan).ask) == Pids{8});
+}
+
+TEST_CASE("leftovers: names are command lines, in a number that people read") {
+  Leftovers::Left left{true, {process_of(::getpid(), 1)}, {}};
+  CHECK(names_of(left).starts_with(std::to_string(::getpid()) + " ("));
+  CHECK(names_of(left).contains("unit_workers"));
+  for (pid_t pid = 0x3ffffff0; pid < 0x3ffffffa; ++pid) left.escaped.push_back(process_of(pid, 1));
+  CHECK(names_of(left).contains("1073741808 (p1073741808)"));
+  CHECK(names_of(left).ends_with(" and 3 more"));
+}
+
+/// A file system whose answers a test gives by hand, and a reader that has it.
+struct Slow {
+  struct Asked {
+    Paths paths;
+    std::function<void(Found)> then;
+  };
+  test::FakeClock clock;
+  std::deque<Asked> asked;
+  int told = 0;
+  ErrorFileReader reader{clock, [this](Paths paths, std::function<void(Found)> then) {
+                           asked.push_back({std::move(paths), std::move(then)});
+                         }};
+
+  Slow() {
+    log::set_writer([](void*, std::string_view) {}, nullptr);
+  }
+  ~Slow() { log::set_writer(nullptr, nullptr); }
+  void look_at(Paths paths) {
+    reader.look_at(std::move(paths), [this] { ++told; });
+  }
+  void answer(const std::string& text) {
+    REQUIRE_FALSE(asked.empty());
+    auto one = std::move(asked.front());
+    asked.pop_front();
+    one.then(Found(one.paths.size(), parse_error_file(text)));
+  }
+};
+
 }  // namespace
+
+TEST_CASE("error files: what was read is known, and who asked is told") {
+  Slow slow;
+  slow.look_at({"a", "b"});
+  CHECK(slow.told == 0);
+  CHECK_FALSE(slow.reader.of("a"));
+  slow.answer("text");
+  CHECK(slow.told == 1);
+  REQUIRE(slow.reader.of("b"));
+  CHECK(slow.reader.of("b")->raw == "text");
+  CHECK_FALSE(slow.reader.of("c"));
+}
+
+TEST_CASE(
+    "error files: those who ask meanwhile share the next reading, which has what came since") {
+  Slow slow;
+  slow.look_at({"a"});
+  slow.look_at({"a", "b"});
+  slow.look_at({"a", "b", "c"});
+  CHECK(slow.asked.size() == 1);
+  slow.answer("early");
+  CHECK(slow.told == 1);
+  REQUIRE(slow.asked.size() == 1);
+  CHECK(slow.asked[0].paths == Paths{"a", "b", "c"});
+  slow.answer("late");
+  CHECK(slow.told == 3);
+  CHECK(slow.reader.of("a")->raw == "late");
+}
+
+TEST_CASE("error files: one that is not answered for is waited for once, for a bounded time") {
+  Slow slow;
+  slow.look_at({"a"});
+  slow.look_at({"a", "b"});
+  slow.clock.advance(ErrorFileReader::kTimeLimit - std::chrono::milliseconds(1));
+  CHECK(slow.told == 0);
+  slow.clock.advance(std::chrono::milliseconds(1));
+  CHECK(slow.told == 2);
+  slow.look_at({"c"});
+  CHECK(slow.told == 3);
+  slow.answer("late");  // is not told again, but known
+  CHECK(slow.told == 3);
+  CHECK(slow.reader.of("a")->raw == "late");
+  slow.look_at({"c"});
+  CHECK(slow.told == 3);
+  slow.answer("soon");
+  CHECK(slow.told == 4);
+  CHECK(slow.reader.of("c")->raw == "soon");
+}
+
+TEST_CASE("error files: an answer for a reader that has gone reaches nobody") {
+  test::FakeClock clock;
+  std::function<void(Found)> answer;
+  int told = 0;
+  {
+    ErrorFileReader reader(clock, [&](const Paths&, auto then) { answer = std::move(then); });
+    reader.look_at({"a"}, [&] { ++told; });
+  }
+  answer({parse_error_file("late")});
+  clock.advance(2 * ErrorFileReader::kTimeLimit);
+  CHECK(told == 0);
+}
+
+TEST_CASE("error files: without somebody to read them they are read at once") {
+  test::FakeFiles files;
+  files.add("one", "text");
+  test::FakeClock clock;
+  ErrorFileReader reader(clock, {});
+  int told = 0;
+  reader.look_at({files.root() + "/one", files.root() + "/two"}, [&] { ++told; });
+  CHECK(told == 1);
+  CHECK(reader.of(files.root() + "/one")->raw == "text");
+  CHECK_FALSE(reader.of(files.root() + "/two"));
+}
+
 }  // namespace elastrun::workers
