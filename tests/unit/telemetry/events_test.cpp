@@ -89,9 +89,8 @@ TEST_CASE("events: floats stay floats in an event's text") {
                            R"({"i": 1, "f": 1.0, "t": "\u00e9\n", "b": false, "x": null}})");
 }
 
-TEST_CASE("events: a handler gets the pipeline's events with their real time") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
+TEST_CASE_FIXTURE(OnePipeline,
+                  "events: a handler gets the pipeline's events with their real time") {
   record(pipeline, agent_event("START", an_agent()));
   const auto handler = std::make_shared<Recorder>();
   attach(pipeline, handler);
@@ -133,9 +132,7 @@ TEST_CASE("events: an unknown handler is refused at once, with the names there a
   CHECK(find_handler("mine").value() == mine);
 }
 
-TEST_CASE("events: a handler that throws loses its own events only, counted") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
+TEST_CASE_FIXTURE(OnePipeline, "events: a handler that throws loses its own events only, counted") {
   struct Bad final : EventHandler {
     void record(const Event&) override { throw 1; }
   };

@@ -20,14 +20,17 @@ struct MetricRecorder final : MetricHandler {
   std::vector<std::string> lines;
 };
 
+struct MetricsOfPipeline : OnePipeline {
+  Metrics metrics{pipeline};
+};
+
 using Lines = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("metrics: a handler without a group gets the groups that have none of their own") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
-  Metrics metrics(pipeline);
+TEST_CASE_FIXTURE(
+    MetricsOfPipeline,
+    "metrics: a handler without a group gets the groups that have none of their own") {
   metrics.put("early", 1);
   const auto all = std::make_shared<MetricRecorder>(), mine = std::make_shared<MetricRecorder>();
   metrics.configure(all);
@@ -39,20 +42,16 @@ TEST_CASE("metrics: a handler without a group gets the groups that have none of 
   CHECK(mine->lines == Lines{"mine/b=2.5"});
 }
 
-TEST_CASE("metrics: a handler of one group alone leaves the others silent") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
-  Metrics metrics(pipeline);
+TEST_CASE_FIXTURE(MetricsOfPipeline,
+                  "metrics: a handler of one group alone leaves the others silent") {
   const auto mine = std::make_shared<MetricRecorder>();
   metrics.configure(mine, "mine");
   metrics.put("a", 1);
   CHECK(mine->lines.empty());
 }
 
-TEST_CASE("metrics: a profile tells success or failure, then whole milliseconds") {
-  SetClock clock;
-  Pipeline pipeline(clock);
-  Metrics metrics(pipeline);
+TEST_CASE_FIXTURE(MetricsOfPipeline,
+                  "metrics: a profile tells success or failure, then whole milliseconds") {
   const auto all = std::make_shared<MetricRecorder>();
   metrics.configure(all);
   metrics.put_profile("A.run", true, std::chrono::microseconds(2900));
@@ -61,10 +60,8 @@ TEST_CASE("metrics: a profile tells success or failure, then whole milliseconds"
                             "g/A.stop.failure=1", "g/A.stop.duration.ms=0"});
 }
 
-TEST_CASE("metrics: the end of a run is told in torchelastic's order and numbers") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
-  Metrics metrics(pipeline);
+TEST_CASE_FIXTURE(MetricsOfPipeline,
+                  "metrics: the end of a run is told in torchelastic's order and numbers") {
   const auto all = std::make_shared<MetricRecorder>();
   metrics.configure(all);
   put_run(metrics, {.role = "r", .failed = false, .remaining_restarts = 1, .max_restarts = 2});
@@ -89,10 +86,9 @@ TEST_CASE("metrics: the process-wide functions reach their handler, until there 
   CHECK(all->lines == Lines{"test/a=3"});
 }
 
-TEST_CASE("metrics: a handler that throws disturbs neither the caller nor other groups, counted") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
-  Metrics metrics(pipeline);
+TEST_CASE_FIXTURE(
+    MetricsOfPipeline,
+    "metrics: a handler that throws disturbs neither the caller nor other groups, counted") {
   struct Bad final : MetricHandler {
     void emit(const MetricData&) override { throw std::runtime_error("no"); }
   };
@@ -105,10 +101,7 @@ TEST_CASE("metrics: a handler that throws disturbs neither the caller nor other 
   CHECK(pipeline.lost() == 1);
 }
 
-TEST_CASE("metrics: without a handler nothing is built") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
-  Metrics metrics(pipeline);
+TEST_CASE_FIXTURE(MetricsOfPipeline, "metrics: without a handler nothing is built") {
   CHECK_FALSE(pipeline.wants(kDefaultGroup));
   metrics.put("a", 1);
   CHECK(pipeline.lost() == 0);

@@ -71,39 +71,37 @@ TEST_CASE("registry: a start is the same each time, unless the clock is set back
   CHECK(plain.start_of(point) == clock.wall_time - 5s);
 }
 
-TEST_CASE("registry: one name and one spec are one series; another spec is refused, with places") {
-  Place place;
-  const Counter one({.name = "a", .unit = "s"}, place.registry);
-  const Counter two({.name = "a", .unit = "s"}, place.registry);
+TEST_CASE_FIXTURE(
+    Place, "registry: one name and one spec are one series; another spec is refused, with places") {
+  const Counter one({.name = "a", .unit = "s"}, registry);
+  const Counter two({.name = "a", .unit = "s"}, registry);
   one.add(2);
   two.add(3);
-  CHECK(place.registry.collect().points.at(0).value == whole(5));
-  const Counter other_scope({.name = "a", .scope = "mine"}, place.registry);
+  CHECK(registry.collect().points.at(0).value == whole(5));
+  const Counter other_scope({.name = "a", .scope = "mine"}, registry);
   std::string text;
   try {
-    const Counter clash({.name = "a", .unit = "By"}, place.registry);
+    const Counter clash({.name = "a", .unit = "By"}, registry);
   } catch (const std::invalid_argument& error) {
     text = error.what();
   }
   CHECK(text.find("instrument 'a'") == 0);
   CHECK(text.find("registry_test.cpp") != text.rfind("registry_test.cpp"));
-  CHECK_THROWS_AS(Gauge({.name = "a", .unit = "s"}, place.registry), std::invalid_argument);
+  CHECK_THROWS_AS(Gauge({.name = "a", .unit = "s"}, registry), std::invalid_argument);
   for (const char* bad : {"", "9a", "a b", "a{x}"}) {
-    CHECK_THROWS_AS(Gauge({.name = bad}, place.registry), std::invalid_argument);
+    CHECK_THROWS_AS(Gauge({.name = bad}, registry), std::invalid_argument);
   }
-  CHECK_THROWS_AS(Gauge({.name = "g", .label_keys = {"x", "x"}}, place.registry),
-                  std::invalid_argument);
+  CHECK_THROWS_AS(Gauge({.name = "g", .label_keys = {"x", "x"}}, registry), std::invalid_argument);
 }
 
-TEST_CASE("registry: labels make series, up to a limit; the rest share one") {
-  Place place;
-  const Counter all({.name = "c", .label_keys = {"rank"}}, place.registry);
+TEST_CASE_FIXTURE(Place, "registry: labels make series, up to a limit; the rest share one") {
+  const Counter all({.name = "c", .label_keys = {"rank"}}, registry);
   all.add(100);  // without its label it goes nowhere
   for (int i = 0; i < 2010; ++i) all.with({std::to_string(i)}).add(1);
   CHECK_THROWS_AS(static_cast<void>(all.with({"1", "2"})), std::invalid_argument);
   std::int64_t sum = 0;
   std::size_t overflow = 0;
-  for (const auto& point : place.registry.collect().points) {
+  for (const auto& point : registry.collect().points) {
     sum += std::get<std::int64_t>(point.value);
     if (point.labels.at(0).first == "otel.metric.overflow") {
       overflow += 1;
@@ -114,143 +112,136 @@ TEST_CASE("registry: labels make series, up to a limit; the rest share one") {
   CHECK(overflow == 1);
 }
 
-TEST_CASE("registry: collectors of any period see the same totals") {
-  Place place;
-  const Stat stat({.name = "s"}, place.registry);
+TEST_CASE_FIXTURE(Place, "registry: collectors of any period see the same totals") {
+  const Stat stat({.name = "s"}, registry);
   for (int i = 0; i < 60; ++i) {
     stat.add(i);
-    place.after(std::chrono::seconds(1));
-    const auto so_far = place.registry.collect().points.at(0).summary;
+    after(std::chrono::seconds(1));
+    const auto so_far = registry.collect().points.at(0).summary;
     CHECK(so_far.count == static_cast<std::uint64_t>(i) + 1);
     CHECK(so_far.min == 0);
     CHECK(so_far.max == i);
   }
-  REQUIRE(place.records.size() == 1);
-  CHECK(place.records[0].window->count == 60);
-  CHECK(place.registry.collect().points.at(0).summary.sum == 59 * 30);
+  REQUIRE(records.size() == 1);
+  CHECK(records[0].window->count == 60);
+  CHECK(registry.collect().points.at(0).summary.sum == 59 * 30);
 }
 
-TEST_CASE("registry: a window has the smallest, largest and last of its own values only") {
-  Place place;
-  place.registry.override_aggregations("s", {A::Min, A::Max, A::Value, A::Stddev});
-  const Stat stat({.name = "s"}, place.registry);
+TEST_CASE_FIXTURE(Place,
+                  "registry: a window has the smallest, largest and last of its own values only") {
+  registry.override_aggregations("s", {A::Min, A::Max, A::Value, A::Stddev});
+  const Stat stat({.name = "s"}, registry);
   for (const double value : {5.0, -3.0, 8.0}) stat.add(value);
-  const auto first = place.after(kMinute).at(0);
+  const auto first = after(kMinute).at(0);
   CHECK(aggregate(first, "min") == Value(-3.0));
   CHECK(aggregate(first, "max") == Value(8.0));
   CHECK(aggregate(first, "value") == Value(8.0));
   CHECK(std::get<double>(aggregate(first, "stddev")) == doctest::Approx(std::sqrt(194.0 / 9)));
   stat.add(1);
   stat.add(2);
-  const auto second = place.after(kMinute).at(0);
+  const auto second = after(kMinute).at(0);
   CHECK(aggregate(second, "min") == Value(1.0));
   CHECK(aggregate(second, "max") == Value(2.0));
-  CHECK(place.after(kMinute).empty());
+  CHECK(after(kMinute).empty());
 }
 
-TEST_CASE("registry: NaN and infinities are counted apart") {
-  Place place;
-  const Stat stat({.name = "s"}, place.registry);
+TEST_CASE_FIXTURE(Place, "registry: NaN and infinities are counted apart") {
+  const Stat stat({.name = "s"}, registry);
   for (const double value : {1.0, std::nan(""), HUGE_VAL, -HUGE_VAL}) stat.add(value);
-  const auto window = place.after(kMinute).at(0).window;
+  const auto window = after(kMinute).at(0).window;
   CHECK(window->count == 1);
   CHECK(window->dropped == 3);
-  const auto all = place.registry.collect().points.at(0).summary;
+  const auto all = registry.collect().points.at(0).summary;
   CHECK(all.sum == 1);
   CHECK(all.not_finite == 3);
 }
 
-TEST_CASE("registry: a counter of whole numbers wraps, and its windows stay right") {
-  Place place;
-  const Counter counter({.name = "c"}, place.registry);
+TEST_CASE_FIXTURE(Place, "registry: a counter of whole numbers wraps, and its windows stay right") {
+  const Counter counter({.name = "c"}, registry);
   counter.add(std::numeric_limits<std::int64_t>::max());
-  place.after(kMinute);
+  after(kMinute);
   counter.add(7);
-  CHECK(aggregate(place.after(kMinute).at(0), "sum") == whole(7));
+  CHECK(aggregate(after(kMinute).at(0), "sum") == whole(7));
 }
 
-TEST_CASE("registry: one collection has one time for all series, by both clocks") {
-  Place place;
-  const Gauge one({.name = "a"}, place.registry);
-  place.clock.mono += kMinute;
-  const Gauge two({.name = "b"}, place.registry);
-  place.clock.mono += kMinute;
-  const auto snapshot = place.registry.collect();
-  CHECK(snapshot.at.mono == place.clock.mono);
-  CHECK(snapshot.at.wall == place.clock.wall_time);
+TEST_CASE_FIXTURE(Place, "registry: one collection has one time for all series, by both clocks") {
+  const Gauge one({.name = "a"}, registry);
+  clock.mono += kMinute;
+  const Gauge two({.name = "b"}, registry);
+  clock.mono += kMinute;
+  const auto snapshot = registry.collect();
+  CHECK(snapshot.at.mono == clock.mono);
+  CHECK(snapshot.at.wall == clock.wall_time);
   CHECK(snapshot.points.at(0).start == TimePoint());
   CHECK(snapshot.points.at(1).start == TimePoint(kMinute));
 }
 
-TEST_CASE("registry: a counter takes no negative value, one that may fall does") {
-  Place place;
-  const Instrument<Kind::Counter> up({.name = "up"}, place.registry);
-  const UpDown both({.name = "both"}, place.registry);
+TEST_CASE_FIXTURE(Place, "registry: a counter takes no negative value, one that may fall does") {
+  const Instrument<Kind::Counter> up({.name = "up"}, registry);
+  const UpDown both({.name = "both"}, registry);
   CHECK(up.add(0.5));
   CHECK_FALSE(up.add(-1));
   CHECK_FALSE(up.add(std::nan("")));
   CHECK(both.add(-3));
-  const auto points = place.registry.collect().points;
+  const auto points = registry.collect().points;
   CHECK(points.at(0).value == whole(-3));
   CHECK(points.at(1).value == Value(0.5));
 }
 
-TEST_CASE("registry: an observer is asked once for each collection, and its failure is no data") {
-  Place place;
+TEST_CASE_FIXTURE(
+    Place, "registry: an observer is asked once for each collection, and its failure is no data") {
   int calls = 0;
   bool broken = false;
-  Observations observations(place.registry, "");
+  Observations observations(registry, "");
   observations.add(Kind::Gauge, {.name = "gpu.memory", .unit = "By", .label_keys = {"gpu"}},
                    [&](const Registry::Report& report) {
                      calls += 1;
                      if (broken) throw std::runtime_error("no driver");
                      report(10, {"0"});
                      report(20, {"1"});
-                     CHECK(place.registry.due());  // an observer may use the registry
+                     CHECK(registry.due());  // an observer may use the registry
                    });
   // Its name is taken.
   observations.add(Kind::Gauge, {.name = "gpu.memory"}, [](const auto&) { FAIL("not asked"); });
-  CHECK_THROWS_AS(Gauge({.name = "gpu.memory"}, place.registry), std::invalid_argument);
-  const auto points = place.registry.collect().points;
+  CHECK_THROWS_AS(Gauge({.name = "gpu.memory"}, registry), std::invalid_argument);
+  const auto points = registry.collect().points;
   REQUIRE(points.size() == 2);
   CHECK(points[1].value == Value(20.0));
   CHECK(points[1].labels == std::vector<Attribute>{{"gpu", "1"}});
   broken = true;
-  const auto gap = place.registry.collect().points;
+  const auto gap = registry.collect().points;
   CHECK(gap.at(0).no_data);
   CHECK(gap.at(0).value == Value());
   CHECK(calls == 2);
 }
 
-TEST_CASE("registry: an observer ends with its owner, and its series with it") {
-  Place place;
+TEST_CASE_FIXTURE(Place, "registry: an observer ends with its owner, and its series with it") {
   int source = 3;
   const auto observe = [&] {
-    auto owner = std::make_unique<Observations>(place.registry, "s");
+    auto owner = std::make_unique<Observations>(registry, "s");
     owner->add(Kind::Counter, {.name = "requests"},
                [&source](const Registry::Report& report) { report(source, {}); });
     return owner;
   };
   {
     const auto owner = observe();
-    CHECK(place.registry.collect().points.at(0).value == Value(3.0));
+    CHECK(registry.collect().points.at(0).value == Value(3.0));
     source = 5;
-    CHECK(place.registry.collect().points.at(0).value == Value(5.0));
+    CHECK(registry.collect().points.at(0).value == Value(5.0));
   }
-  CHECK(place.registry.collect().points.empty());
+  CHECK(registry.collect().points.empty());
   const auto again = observe();  // the name is free
-  CHECK(place.registry.collect().points.at(0).spec->scope == "s");
+  CHECK(registry.collect().points.at(0).spec->scope == "s");
 }
 
-TEST_CASE("registry: windows close when their time is over, late ones as one") {
-  Place place;
+TEST_CASE_FIXTURE(Place, "registry: windows close when their time is over, late ones as one") {
   const Stat stat({.name = "batch.time", .unit = "s", .scope = "training", .label_keys = {"rank"}},
-                  place.registry);
+                  registry);
   const auto mine = stat.with({"3"});
   mine.add(1);
   mine.add(3);
-  CHECK(place.after(kMinute / 2).empty());
-  const auto first = place.after(kMinute / 2);
+  CHECK(after(kMinute / 2).empty());
+  const auto first = after(kMinute / 2);
   REQUIRE(first.size() == 1);
   CHECK(first[0].scope == "training");
   CHECK(first[0].attributes == std::vector<Attribute>{{"rank", "3"}});
@@ -261,72 +252,73 @@ TEST_CASE("registry: windows close when their time is over, late ones as one") {
   CHECK(first[0].window->end == TimePoint(kMinute));
   CHECK(first[0].window->unit == "s");
   mine.add(5);
-  const auto late = place.after(3 * kMinute);
+  const auto late = after(3 * kMinute);
   REQUIRE(late.size() == 1);
   CHECK(aggregate(late[0], "mean") == Value(5.0));
   CHECK(late[0].window->start == TimePoint(kMinute));
   CHECK(late[0].window->end == TimePoint(4 * kMinute));
   CHECK(late[0].window->index == 3);
-  CHECK(place.after(9 * kMinute).empty());
-  CHECK(place.registry.due() == TimePoint(14 * kMinute));
+  CHECK(after(9 * kMinute).empty());
+  CHECK(registry.due() == TimePoint(14 * kMinute));
   mine.add(7);
-  const auto last = place.registry.close_windows(Registry::Closing::AtTheEnd);
+  const auto last = registry.close_windows(Registry::Closing::AtTheEnd);
   REQUIRE(last.size() == 1);
   CHECK(last[0].window->index == 13);
-  CHECK(last[0].window->end == place.clock.mono);
+  CHECK(last[0].window->end == clock.mono);
 }
 
-TEST_CASE("registry: an instrument may have windows of another length, or be silent without news") {
-  Place place;
-  const Gauge quick({.name = "a", .window = kMinute / 2, .tells_empty = false}, place.registry);
-  const Counter quiet({.name = "b", .tells_empty = false}, place.registry);
-  const Counter none({.name = "c", .window = {}}, place.registry);
+TEST_CASE_FIXTURE(
+    Place,
+    "registry: an instrument may have windows of another length, or be silent without news") {
+  const Gauge quick({.name = "a", .window = kMinute / 2, .tells_empty = false}, registry);
+  const Counter quiet({.name = "b", .tells_empty = false}, registry);
+  const Counter none({.name = "c", .window = {}}, registry);
   quick.set(1);
   none.add();
-  CHECK(place.registry.due() == TimePoint(kMinute / 2));
-  const auto first = place.after(kMinute / 2);
+  CHECK(registry.due() == TimePoint(kMinute / 2));
+  const auto first = after(kMinute / 2);
   REQUIRE(first.size() == 1);
   CHECK(first[0].window->end == TimePoint(kMinute / 2));
   quiet.add(3);
-  CHECK(place.after(kMinute / 2).size() == 2);
-  CHECK(place.after(kMinute).size() == 1);  // the gauge holds, the total has not risen
+  CHECK(after(kMinute / 2).size() == 2);
+  CHECK(after(kMinute).size() == 1);  // the gauge holds, the total has not risen
 }
 
-TEST_CASE("registry: the user decides on aggregations: a mean becomes a 99th percentile") {
-  Place place;
-  const Stat stat({.name = "training.batch.time"}, place.registry);
+TEST_CASE_FIXTURE(Place,
+                  "registry: the user decides on aggregations: a mean becomes a 99th percentile") {
+  const Stat stat({.name = "training.batch.time"}, registry);
   stat.add(1000);
-  place.registry.override_aggregations("training.batch.*", {A::P99});
-  const Stat late({.name = "training.batch.late"}, place.registry);
+  registry.override_aggregations("training.batch.*", {A::P99});
+  const Stat late({.name = "training.batch.late"}, registry);
   for (int i = 1; i <= 100; ++i) {
     stat.add(i);
     late.add(i);
   }
-  const auto windows = place.after(kMinute);
+  const auto windows = after(kMinute);
   REQUIRE(windows.size() == 2);
   for (const auto& record : windows) {
     CHECK(record.window->count == 100);
     CHECK(std::get<double>(aggregate(record, "p99")) == doctest::Approx(99).epsilon(0.011));
     CHECK(record.window->aggregates.size() == 1);
   }
-  CHECK(place.registry.collect().points.at(1).summary.count == 101);
+  CHECK(registry.collect().points.at(1).summary.count == 101);
 }
 
-TEST_CASE("registry: an empty window is nothing, a zero, no data or the last one, by its kind") {
-  Place place;
-  place.registry.override_aggregations("f", {A::Value});
-  const Stat stat({.name = "a"}, place.registry);
-  const Counter counter({.name = "b"}, place.registry);
-  const Gauge unset({.name = "c"}, place.registry), overridden({.name = "f"}, place.registry);
+TEST_CASE_FIXTURE(
+    Place, "registry: an empty window is nothing, a zero, no data or the last one, by its kind") {
+  registry.override_aggregations("f", {A::Value});
+  const Stat stat({.name = "a"}, registry);
+  const Counter counter({.name = "b"}, registry);
+  const Gauge unset({.name = "c"}, registry), overridden({.name = "f"}, registry);
   double value = 7;
-  Observations observed(place.registry, "");
+  Observations observed(registry, "");
   observed.add(Kind::Gauge, {.name = "d"}, [&](const Registry::Report& report) {
     if (value > 0) report(value, {});
   });
-  CHECK(place.after(kMinute).size() == 2);  // before the observer's series was made
-  CHECK(place.after(kMinute).size() == 3);
+  CHECK(after(kMinute).size() == 2);  // before the observer's series was made
+  CHECK(after(kMinute).size() == 3);
   value = 0;  // it reports nothing any more
-  const auto& records = place.after(kMinute);
+  const auto& records = after(kMinute);
   REQUIRE(records.size() == 3);
   CHECK(aggregate(records[0], "sum") == whole(0));
   CHECK_FALSE(records[0].window->no_data);
@@ -336,19 +328,18 @@ TEST_CASE("registry: an empty window is nothing, a zero, no data or the last one
   CHECK(records[2].window->count == 0);
 }
 
-TEST_CASE("registry: counters tell the increase of a window, gauges their value") {
-  Place place;
-  const Counter counter({.name = "c"}, place.registry);
-  const Gauge gauge({.name = "g"}, place.registry);
+TEST_CASE_FIXTURE(Place, "registry: counters tell the increase of a window, gauges their value") {
+  const Counter counter({.name = "c"}, registry);
+  const Gauge gauge({.name = "g"}, registry);
   counter.add(3);
-  place.after(kMinute);
+  after(kMinute);
   counter.add(4);
   gauge.set(0.25);
-  const auto records = place.after(kMinute);
+  const auto records = after(kMinute);
   REQUIRE(records.size() == 2);
   CHECK(aggregate(records[0], "sum") == whole(4));
   CHECK(aggregate(records[1], "value") == Value(0.25));
-  CHECK(aggregate(place.after(kMinute).at(0), "sum") == whole(0));
+  CHECK(aggregate(after(kMinute).at(0), "sum") == whole(0));
 }
 
 TEST_CASE("registry: patterns know dots") {

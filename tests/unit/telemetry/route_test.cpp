@@ -29,9 +29,8 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("pipeline: with no route nobody wants anything and nothing happens") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
+TEST_CASE_FIXTURE(OnePipeline,
+                  "pipeline: with no route nobody wants anything and nothing happens") {
   CHECK_FALSE(pipeline.wants("x"));
   pipeline.event("x", "e");
   pipeline.flush({});
@@ -39,9 +38,7 @@ TEST_CASE("pipeline: with no route nobody wants anything and nothing happens") {
   CHECK(pipeline.lost() == 0);
 }
 
-TEST_CASE("pipeline: a route carries what its selector matches, in order") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
+TEST_CASE_FIXTURE(OnePipeline, "pipeline: a route carries what its selector matches, in order") {
   const auto events = std::make_shared<RoutedSink>(), agent = std::make_shared<RoutedSink>();
   pipeline.route({{}, {}, Record::Kind::Event}, events);
   pipeline.route({"elastrun.*", "worker.*", {}}, agent);
@@ -56,9 +53,8 @@ TEST_CASE("pipeline: a route carries what its selector matches, in order") {
   CHECK(agent->flushed == 1);
 }
 
-TEST_CASE("pipeline: single samples reach those who ask for each, sums the others") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
+TEST_CASE_FIXTURE(OnePipeline,
+                  "pipeline: single samples reach those who ask for each, sums the others") {
   const auto each = std::make_shared<RoutedSink>(), sums = std::make_shared<RoutedSink>();
   pipeline.route({}, sums);
   CHECK_FALSE(pipeline.wants_each("g"));
@@ -77,10 +73,8 @@ TEST_CASE("pipeline: single samples reach those who ask for each, sums the other
   CHECK(sums->names == Names{"whole", "sum"});
 }
 
-TEST_CASE("pipeline: records carry the time, the value and their attributes") {
-  SetClock clock;
+TEST_CASE_FIXTURE(OnePipeline, "pipeline: records carry the time, the value and their attributes") {
   clock.mono += std::chrono::seconds(5);
-  Pipeline pipeline(clock);
   const auto sink = std::make_shared<RoutedSink>();
   pipeline.route({}, sink);
   sink->then = [&](const Record& record) {
@@ -94,9 +88,9 @@ TEST_CASE("pipeline: records carry the time, the value and their attributes") {
   CHECK(sink->names.size() == 1);
 }
 
-TEST_CASE("pipeline: a sink that throws loses its own records, counted, and disturbs nobody") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
+TEST_CASE_FIXTURE(
+    OnePipeline,
+    "pipeline: a sink that throws loses its own records, counted, and disturbs nobody") {
   const auto bad = std::make_shared<RoutedSink>(), good = std::make_shared<RoutedSink>();
   bad->then = [](const Record&) { throw std::runtime_error("no"); };
   pipeline.route({}, bad);
@@ -107,9 +101,8 @@ TEST_CASE("pipeline: a sink that throws loses its own records, counted, and dist
   CHECK(pipeline.lost() == 2);
 }
 
-TEST_CASE("pipeline: what a sink emits comes after the record in hand, at every sink") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
+TEST_CASE_FIXTURE(OnePipeline,
+                  "pipeline: what a sink emits comes after the record in hand, at every sink") {
   const auto first = std::make_shared<RoutedSink>(), second = std::make_shared<RoutedSink>();
   first->then = [&](const Record& record) {
     if (record.name == "one") pipeline.event("s", "two");
@@ -122,9 +115,8 @@ TEST_CASE("pipeline: what a sink emits comes after the record in hand, at every 
   CHECK(second->names == first->names);
 }
 
-TEST_CASE("pipeline: a sink may route and unroute, also itself, while it is called") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
+TEST_CASE_FIXTURE(OnePipeline,
+                  "pipeline: a sink may route and unroute, also itself, while it is called") {
   auto leaving = std::make_shared<RoutedSink>();
   const auto late = std::make_shared<RoutedSink>(), last = std::make_shared<RoutedSink>();
   const auto id = pipeline.route({}, leaving);
@@ -143,9 +135,8 @@ TEST_CASE("pipeline: a sink may route and unroute, also itself, while it is call
   CHECK(last->names == Names{"one", "two"});
 }
 
-TEST_CASE("pipeline: records of many threads reach a sink one at a time, and none is lost") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
+TEST_CASE_FIXTURE(
+    OnePipeline, "pipeline: records of many threads reach a sink one at a time, and none is lost") {
   const auto sink = std::make_shared<RoutedSink>();
   std::atomic<int> inside{0};
   bool alone = true;
@@ -167,10 +158,9 @@ TEST_CASE("pipeline: records of many threads reach a sink one at a time, and non
   CHECK(pipeline.dropped() == 0);
 }
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    OnePipeline,
     "pipeline: a sink that stands still delays no other thread; what is too much is counted") {
-  const SetClock clock;
-  Pipeline pipeline(clock);
   const auto sink = std::make_shared<RoutedSink>();
   std::promise<void> inside, free;
   sink->then = [&, first = true](const Record&) mutable {
