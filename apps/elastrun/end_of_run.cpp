@@ -2,7 +2,6 @@
 
 #include "elastrun/end_of_run.hpp"
 
-#include "agent/verdict/failure_report.hpp"
 #include "agent/verdict/verdict.hpp"
 #include "core/error.hpp"
 #include "core/host.hpp"

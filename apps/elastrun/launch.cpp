@@ -12,7 +12,6 @@
 #include "launcher/elastic_agent.hpp"
 #include "launcher/job_run.hpp"
 #include "launcher/rendezvous_setup.hpp"
-#include "launcher/worker_spec.hpp"
 #include "process/cgroup.hpp"
 #include "process/descriptor_limit.hpp"
 #include "process/devices.hpp"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report_json.hpp"
 
-#include "agent/verdict/failure_report.hpp"
 #include "agent/verdict/verdict.hpp"
 #include "core/host.hpp"
 #include "core/json.hpp"
@@ -10,7 +9,7 @@
 #include "goodput/reports/hints.hpp"
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/summary.hpp"
-#include "hangs/stacks_report.hpp"
+#include "hangs/stacks.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "workers/command.hpp"

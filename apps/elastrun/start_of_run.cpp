@@ -2,7 +2,7 @@
 
 #include "elastrun/start_of_run.hpp"
 
-#include "agent/round/placement.hpp"
+#include "agent/round/round_store.hpp"
 #include "core/file_io.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/round/start_failure.hpp"
+#include "agent/loop/job_result.hpp"
 #include "core/error.hpp"
 #include "spec/job_spec.hpp"
 #include "spec/resolve.hpp"

@@ -64,10 +64,6 @@ void Excuses::each(Call call) const {
   }
 }
 
-bool Excuses::any(TimePoint now) const {
-  return next_end(now).has_value();
-}
-
 std::optional<TimePoint> Excuses::next_end(TimePoint now) const {
   std::optional<TimePoint> next;
   each([&](const Excuse& one) {
@@ -184,14 +180,6 @@ bool HangRule::waits_for_stopped(TimePoint now) const {
 }
 
 /// Takes the newer time: workers' reports may be older than what was seen of them.
-void HangRule::progressed(TimePoint now) {
-  progress_at_ = std::max(progress_at_, now);
-}
-
-bool HangRule::is_known() const {
-  return timeout_.kind == HangTimeout::Kind::Fixed || (group_steps_ && pace_.is_known());
-}
-
 std::optional<Duration> HangRule::limit() const {
   if (!is_known()) return std::nullopt;
   if (timeout_.kind != HangTimeout::Kind::Fixed) return pace_.limit();
@@ -199,10 +187,6 @@ std::optional<Duration> HangRule::limit() const {
 }
 
 /// Learns from steps only; a node that has learnt nothing has no say.
-bool HangRule::by_steps() const {
-  return counts_steps_ || (group_steps_ && timeout_.kind != HangTimeout::Kind::Fixed);
-}
-
 std::optional<NodeProgress> HangRule::progress(TimePoint now) const {
   if (!is_running()) return std::nullopt;
   if (is_excused(now)) return NodeProgress{NodeProgress::Kind::Excused, by_steps()};

@@ -50,7 +50,7 @@ class Excuses {
   void clear();
 
   /// True if one of them holds.
-  bool any(TimePoint now) const;
+  bool any(TimePoint now) const { return next_end(now).has_value(); }
   /// When the next one of those that hold ends.
   std::optional<TimePoint> next_end(TimePoint now) const;
   /// Lists excuses that hold no more, though their workers have not ended them.
@@ -174,9 +174,13 @@ class HangRule {
   bool is_excused(TimePoint now) const { return excuses_.any(now) || waits_for_stopped(now); }
   /// Lists what workers have taken too long for.
   std::vector<Excuses::Excuse> overdue(TimePoint now) const { return excuses_.overdue(now); }
-  bool by_steps() const;  // NodeProgress
+  bool by_steps() const {
+    return counts_steps_ || (group_steps_ && timeout_.kind != HangTimeout::Kind::Fixed);
+  }  // NodeProgress
   /// True if there is a limit; cheaper than to ask for it.
-  bool is_known() const;
+  bool is_known() const {
+    return timeout_.kind == HangTimeout::Kind::Fixed || (group_steps_ && pace_.is_known());
+  }
   /// Nothing: this node has no opinion yet.
   std::optional<NodeProgress> progress(TimePoint now) const;
   /// How long there has been no progress.
@@ -191,7 +195,7 @@ class HangRule {
   TimePoint next_look(TimePoint now) const;
 
  private:
-  void progressed(TimePoint now);
+  void progressed(TimePoint now) { progress_at_ = std::max(progress_at_, now); }
   bool waits_for_stopped(TimePoint now) const;
 
   const HangTimeout timeout_;

@@ -1,12 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/json.hpp"
+
+#include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
+
+/// Takes the output of faulthandler, py-spy and system::thread_lines apart. All pure; a line that
+/// is not understood belongs to the section before it.
+namespace elastrun::hangs {
+
+/// One tool's report on a thread, or on several that do the same.
+struct Section {
+  enum class Kind { Faulthandler, PySpy, Kernel, Unknown } kind = Kind::Unknown;
+  std::string header;
+  std::vector<std::string> lines;
+};
+std::vector<Section> sections_of(const std::vector<std::string>& lines);
+
+/// The index of the main thread by Python, else by the kernel; `sections.size()`: none.
+std::size_t main_section(const std::vector<Section>& sections);
+
+/// One call in Python.
+struct Frame {
+  std::string file, function;
+  int line = 0;
+};
+/// Innermost first. Empty for a section of the kernel.
+std::vector<Frame> frames_of(const Section& section);
+
+/// Drops what the kernel tells of threads, if the process has Python frames and no thread of it
+/// hangs in the kernel.
+std::vector<std::string> without_kernel(const std::vector<std::string>& lines);
 
 /// Stacks of workers as people want to read them: where each one stands, who stands together, and
 /// who does not. All pure.
-namespace elastrun::hangs {
 
 /// The most that travels and is kept of one stack: it is within a frame (64 KiB) as JSON, too.
 constexpr std::size_t kMostLines = 300;
@@ -74,5 +104,16 @@ std::string stacks_text(const JobStacks& stacks);
 /// Says in one sentence what is wrong, the culprit first if there is one: "rank 3 hangs in
 /// DataLoader (data.py:41) while ranks 0-2, 4-7 wait in all_reduce (train.py:88)".
 std::string hang_text(const JobStacks& stacks);
+
+/// The stacks of a job as people and their tools read them. All pure.
+
+/// Each group of workers with its stack, `most` lines of it at most; `line` begins each line.
+std::string stacks_lines(const JobStacks& stacks, std::string_view line, std::size_t most);
+
+/// Which option tells more; empty: Python frames are there.
+std::string_view stacks_hint(const JobStacks& stacks);
+
+/// The members of elastrun-protocol(7), Report, hangs.
+json::object stacks_json(const JobStacks& stacks);
 
 }  // namespace elastrun::hangs

@@ -2,7 +2,7 @@
 
 #include "launcher/job_run.hpp"
 
-#include "agent/files/log_folders.hpp"
+#include "agent/files/run_files.hpp"
 #include "agent/loop/agent.hpp"
 #include "core/clock.hpp"
 #include "core/file_io.hpp"
@@ -13,7 +13,7 @@
 #include "export/json_lines.hpp"
 #include "files/blocking_calls.hpp"
 #include "logs/layout.hpp"
-#include "logs/status_line.hpp"
+#include "logs/line_splitter.hpp"
 #include "process/signals.hpp"
 #include "rendezvous/session/session.hpp"
 #include "spec/job_spec.hpp"
@@ -22,12 +22,17 @@
 #include "workers/command.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <concepts>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <fmt/format.h>
 #include <string>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace elastrun::agent {
@@ -107,11 +112,6 @@ bool needs_all_output(const spec::JobSpec& spec) {
 
 using files::Lane;
 
-/// For a call that may wait for a file system, before the loop: there SIGTERM ends the agent.
-auto within_limit(const std::string& what, auto work) {
-  return files::result_within(what, LogFolders::kTimeLimit, std::move(work));
-}
-
 /// Called by the thread for folders, which may come back from its file system when the job has
 /// gone.
 auto last_is_to_go(guardian::Directories all) {
@@ -146,6 +146,25 @@ Result<std::shared_ptr<const rendezvous::RestartMemory>> read_restart_memory(
   });
 }
 
+/// "Too many open files" is of use only together with the limit.
+Error with_limit(Error error, int workers) {
+  rlimit limit{};
+  if (!error.text.contains(std::strerror(EMFILE))) return error;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return error;
+  error.text += fmt::format(
+      "; {} workers need more descriptors than the limit of {} allows: raise it (ulimit -n)",
+      workers, limit.rlim_cur);
+  return error;
+}
+
+template <class Type, class... All>
+concept OneOf = (std::same_as<Type, All> || ...);
+
+template <class... Consumers>
+struct Overloads : Consumers... {
+  using Consumers::operator()...;
+};
+
 }  // namespace
 
 Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian::Agent& guardian,
@@ -158,15 +177,11 @@ Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardia
   auto& session = *run->place_.session;
   run->saving_.emplace(*run, session, run->pages_);
   run->hang_.emplace(*run, session, run->channel_);
-  if (auto made = RunTelemetry::make({*run, run->started_, run->containment_, run->streams_,
-                                      run->channel_, *run->place_.store, event_facts(spec, session),
-                                      !run->hang_->timers().pipe_path().empty()})) {
-    run->telemetry_ = std::move(*made);
-    run->telemetry_->worker_records().on_refused(
-        [&pages = run->pages_](int rank, std::uint64_t count) { pages.tell_refused(rank, count); });
-  } else {
-    return std::unexpected(made.error());
-  }
+  auto telemetry = RunTelemetry::make(
+      {*run, run->started_, run->containment_, run->streams_, run->channel_, run->pages_,
+       *run->place_.store, event_facts(spec, session), !run->hang_->timers().pipe_path().empty()});
+  if (!telemetry) return std::unexpected(telemetry.error());
+  run->telemetry_ = std::move(*telemetry);
   if (const auto opened = run->open_web(); !opened) return std::unexpected(opened.error());
   run->files_.emplace(*run, run->layout_, run->channel_, run->files_are_near(), keeps_output(spec));
   run->make_agent();
@@ -184,26 +199,18 @@ RunGround::RunGround(guardian::Agent& guardian)
 
 JobRun::JobRun(const spec::JobSpec& its_spec, guardian::Agent& its_guardian, logs::Layout layout)
     : RunGround(its_guardian),
-      RunContext(loop_, *clock_, its_spec, its_guardian, launcher_, containment_, console_, lanes_,
-                 workers::own_environment()),
+      RunContext({loop_, *clock_, its_spec, its_guardian, launcher_, containment_, console_, lanes_,
+                  workers::own_environment()}),
       started_(clock.now()),
       layout_(std::move(layout)),
-      status_({.loop = loop.get_executor(),
-               .clock = clock,
-               .guardian = guardian,
-               .spec = spec,
-               .console = console_,
-               .shows_line = shows_status(spec),
-               .facts = {mark_of_this_agent(), keeps_output(spec) && !layout_.is_null(),
-                         [this] { return layout_.run_directory(); },
-                         [this] { return channel_.path(); }}}),
+      status_(*this, shows_status(spec), layout_, channel_, mark_of_this_agent(),
+              keeps_output(spec)),
       streams_(loop.get_executor(), clock, console_, lanes[Lane::Logs],
                status_.line().is_enabled()),
-      channel_(loop, guardian,
-               [this](auto from, auto message) { messages_->heard(from, std::move(message)); },
+      channel_(loop, guardian, [this](auto from, auto message) { heard(from, std::move(message)); },
                {[this](pid_t process) { return pid_of(worker_of(process)); },
                 [this](const auto& directory) { return pid_of(agent_->worker_in(directory)); },
-                [this](pid_t worker) { messages_->refused(worker); }}),
+                [this](pid_t worker) { refused(worker); }}),
       pages_(spec),
       binding_(spec),
       memory_(*this) {
@@ -243,15 +250,11 @@ void JobRun::make_agent() {
   for (auto* one : status_.observers()) observers_.add(one);
   observers_.add(&binding_);
   observers_.add(&*hang_);
-  if (web_) observers_.add(&web_->view());
+  if (web_) observers_.add(web_.get());
   forks_ = ForkServing::make(*this, launcher_, containment_);
   if (forks_) observers_.add(forks_.get());
-  plans_.emplace(*this, workers::JobFacts{spec, mark_of_this_agent(), hang_->timers().pipe_path()},
-                 *files_, streams_, *place_.store, pages_, binding_, containment_,
-                 descriptors_.given());
   agent_.emplace(*this, *place_.session, *place_.store, observers_, *saving_,
                  agent_settings(spec, self_, place_.alone));
-  messages_.emplace(*agent_, channel_, observers_, telemetry_->worker_records(), *hang_);
 }
 
 /// Only where it will be found: a temporary directory that will be removed costs time for nothing.
@@ -293,21 +296,106 @@ Result<std::vector<workers::WorkerPlan>> JobRun::plan(const rendezvous::Round& r
   // Before the workers: what the kernel killed earlier is not theirs.
   oom_kills_.begin();
   containment_.begin_attempt();
-  auto plans = plans_->make(round);
+  auto plans = make_plans(round);
   if (plans && forks_) forks_->plan(*plans);
   return plans;
 }
 
-void JobRun::check(RestartCheck::Then then) {
-  check_ ? check_->look(std::move(then)) : then({});
+Result<std::vector<workers::WorkerPlan>> JobRun::make_plans(const rendezvous::Round& round) {
+  const auto place = placement_of(spec, round, place_.store->serves_workers());
+  // Where a file system may be slow they are made already: the round is held back for them.
+  const auto folders = files_->take(round);
+  if (!folders) return std::unexpected(folders.error());
+  streams_.begin_attempt(
+      {folders->attempt, place.local_world_size, spec.stdout_filters, spec.stderr_filters});
+  // After the folders, in one of which its socket may lie.
+  const std::string channel = files_->channel_path();
+  std::vector<workers::WorkerPlan> plans;
+  plans.reserve(static_cast<std::size_t>(place.local_world_size));
+  for (int local_rank = 0; local_rank < place.local_world_size; ++local_rank) {
+    const auto& directory = folders->ranks[static_cast<std::size_t>(local_rank)];
+    auto plan = make_one(place, local_rank, directory, channel);
+    if (!plan) return std::unexpected(with_limit(plan.error(), place.local_world_size));
+    plans.push_back(std::move(*plan));
+  }
+  return plans;
 }
 
-workers::ErrorFileReader::Read JobRun::error_file_reader() {
-  return workers::reader_by(lanes[Lane::Diagnostics]);
+Result<workers::WorkerPlan> JobRun::make_one(const workers::Placement& place, int local_rank,
+                                             const std::string& directory,
+                                             const std::string& channel) {
+  workers::WorkerPlan plan;
+  plan.rank = place.rank_of(local_rank);
+  plan.local_rank = local_rank;
+  plan.error_file = logs::error_file(directory);
+  const auto page = pages_.make(local_rank);
+  auto variables = workers::worker_environment(
+      environment, {spec, mark_of_this_agent(), hang_->timers().pipe_path()}, place, local_rank,
+      {plan.error_file, directory, channel, page});
+  if (!variables) return std::unexpected(variables.error());
+  plan.request.environment = std::move(*variables);
+  plan.request.argv = workers::worker_command(spec, local_rank);
+  plan.request.open_files = descriptors_.given();
+  plan.request.cgroup_fd = containment_.cgroup_fd();
+  auto cpus = binding_.cpus(local_rank);
+  if (!cpus) return std::unexpected(cpus.error());
+  plan.request.cpus = std::move(*cpus);
+  const auto settings = stream_settings(place, local_rank, directory);
+  constexpr unsigned kErr = spec::StdMap::kErr;
+  plan.stderr_shown =
+      settings.shown && ((settings.tee & kErr) != 0 || (settings.redirect & kErr) == 0);
+  auto streams = streams_.make(settings);
+  if (!streams) return std::unexpected(streams.error());
+  plan.streams = std::move(*streams);
+  return plan;
 }
 
-std::uint64_t JobRun::written() const {
-  return system::bytes_written(containment_.processes());
+logs::StreamSettings JobRun::stream_settings(const workers::Placement& place, int local_rank,
+                                             const std::string& directory) const {
+  logs::StreamSettings settings;
+  settings.directory = directory;
+  settings.redirect = spec.redirects.of(local_rank);
+  settings.tee = spec.tee.of(local_rank);
+  const auto& filter = spec.local_ranks_filter;
+  settings.shown = filter.empty() || std::ranges::find(filter, local_rank) != filter.end();
+  settings.prefix =
+      logs::line_prefix(spec.prefix_template, place.role, place.rank_of(local_rank), local_rank);
+  return settings;
+}
+
+void JobRun::heard(workers::Channel::Sender from, workers::Message message) {
+  const auto* worker = agent_->worker_of(from.worker != 0 ? from.worker : from.process);
+  if (worker != nullptr) return heard(from.process, *worker, std::move(message));
+  if (std::holds_alternative<workers::StacksAsked>(message)) return hang_->asked();
+  if (const auto* ask = std::get_if<workers::PreemptAsked>(&message)) {
+    return agent_->preempt("elastrunctl preempt", ask->deadline);
+  }
+  // An orphan of a worker that has ended: if it has returned, it waits for no other.
+  channel_.release(from.process);
+}
+
+void JobRun::heard(pid_t sender, const workers::Worker& worker, workers::Message message) {
+  using namespace workers;
+  const auto tell_observers = [&] { observers_.heard(moment::WorkerSaid{worker, message}); };
+  std::visit(
+      Overloads{
+          // WorkerRecords, an observer, has samples as well as the live page, which charts them.
+          [&](const OneOf<StepDone, CheckpointDone, MetricSample, PhaseEntered,
+                          GoodputEntries> auto&) { tell_observers(); },
+          [&](const Returned&) { tell_observers(), agent_->returned(worker.pid); },
+          [&](const OneOf<WorkerEvent, SamplesTold> auto&) {
+            hang_->wrote();
+            telemetry_->worker_records().heard(worker, std::move(message));
+          },
+          [&](const TimerSet& timer) {
+            hang_->wrote();
+            hang_->timers().heard(sender, timer);
+          },
+          [&](const StacksOffered& offer) { hang_->offered(sender, worker, offer); },
+          // Not from workers, who could have their neighbours asked again and again; the channel
+          // keeps the last two for itself.
+          [](const OneOf<StacksAsked, PreemptAsked, SentFrom, NotTold> auto&) {}},
+      message);
 }
 
 TimePoint JobRun::activity() const {
@@ -322,10 +410,6 @@ std::string JobRun::lasting_report() const {
   return stays && !layout_.run_directory().empty() ? layout_.report() : std::string();
 }
 
-void JobRun::save_takes(Duration time) {
-  if (sources_) sources_->save_takes(time);
-}
-
 void JobRun::explain(workers::Failure& failure) {
   hang_->timers().explain(failure);
   pages_.explain(failure);
@@ -333,10 +417,6 @@ void JobRun::explain(workers::Failure& failure) {
   if (!failure.expired_timer.empty()) return;
   const auto said = failure.exception ? failure.exception->text() : std::string();
   failure.out_of_memory = oom_kills_.diagnostics(failure.status, failure.pid, said);
-}
-
-void JobRun::ignore_signals() {
-  if (signals_) signals_->ignore_rest();
 }
 
 JobResult JobRun::run() {

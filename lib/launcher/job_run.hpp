@@ -6,27 +6,25 @@
 #include "agent/loop/agent.hpp"
 #include "agent/loop/run_context.hpp"
 #include "agent/loop/saving.hpp"
-#include "agent/round/shared_pages.hpp"
 #include "agent/round/worker_channel.hpp"
 #include "agent/telemetry/run_telemetry.hpp"
 #include "agent/web/web_services.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "files/blocking_calls.hpp"
-#include "launcher/preemption_sources.hpp"
 #include "launcher/rendezvous_setup.hpp"
-#include "launcher/restart_check.hpp"
-#include "launcher/restart_memory_file.hpp"
+#include "launcher/restarts.hpp"
 #include "launcher/run_signals.hpp"
 #include "launcher/status/run_status.hpp"
-#include "launcher/worker_plans.hpp"
 #include "launcher/workers/binding.hpp"
 #include "launcher/workers/fork_serving.hpp"
-#include "launcher/workers/worker_messages.hpp"
 #include "logs/agent_log.hpp"
 #include "process/descriptor_limit.hpp"
 #include "spec/job_spec.hpp"
-#include "system/oom_kills.hpp"
+#include "system/machine.hpp"
+#include "workers/channel.hpp"
+#include "workers/environment.hpp"
+#include "workers/worker.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <memory>
@@ -68,7 +66,9 @@ class JobRun final : private RunGround, public RunContext {
   JobResult run();
   /// Signals that come from now on change nothing any more: for a program that only has to say how
   /// the job ended, and with which exit code.
-  void ignore_signals();
+  void ignore_signals() {
+    if (signals_) signals_->ignore_rest();
+  }
   logs::Console& console() { return console_; }
   /// The threads for files that may be on a file system that does not answer.
   files::BlockingCalls& lane(files::Lane lane) { return lanes_[lane]; }
@@ -95,19 +95,39 @@ class JobRun final : private RunGround, public RunContext {
   const workers::Worker* worker_of(pid_t process) const override {
     return agent_->worker_of(process);
   }
-  const workers::Group* group() const override { return agent_ ? agent_->group() : nullptr; }
+  const std::vector<workers::Worker>* workers() const override {
+    return agent_ ? agent_->workers() : nullptr;
+  }
   Result<std::vector<workers::WorkerPlan>> plan(const rendezvous::Round& round) override;
   void pushed(rendezvous::Push push) override;
-  void check(RestartCheck::Then then) override;
+  void check(RestartCheck::Then then) override {
+    check_ ? check_->look(std::move(then)) : then({});
+  }
   void explain(workers::Failure& failure) override;
-  workers::ErrorFileReader::Read error_file_reader() override;
-  std::uint64_t written() const override;
+  workers::ErrorFileReader::Read error_file_reader() override {
+    return workers::reader_by(lanes[files::Lane::Diagnostics]);
+  }
+  std::uint64_t written() const override { return system::bytes_written(containment_.processes()); }
   void catch_up() override { channel_.catch_up(); }
   void release() override { channel_.release(); }
   TimePoint activity() const override;
   std::string lasting_report() const override;
-  void save_takes(Duration time) override;
+  void save_takes(Duration time) override {
+    if (sources_) sources_->save_takes(time);
+  }
 
+  // Brings each packet of the workers' channel to the consumer of its type.
+  void heard(workers::Channel::Sender from, workers::Message message);
+  void heard(pid_t sender, const workers::Worker& worker, workers::Message message);
+  void refused(pid_t worker) {
+    if (const auto* one = agent_->worker_of(worker)) telemetry_->worker_records().refused(*one, 1);
+  }
+  // In the order of local ranks. Fails with Io (directories, descriptors) or Usage (devices, CPUs).
+  Result<std::vector<workers::WorkerPlan>> make_plans(const rendezvous::Round& round);
+  Result<workers::WorkerPlan> make_one(const workers::Placement& place, int local_rank,
+                                       const std::string& directory, const std::string& channel);
+  logs::StreamSettings stream_settings(const workers::Placement& place, int local_rank,
+                                       const std::string& directory) const;
   void end_all(const JobResult& result);
   bool keeps_records() const;
   bool files_are_near() const;
@@ -131,9 +151,7 @@ class JobRun final : private RunGround, public RunContext {
   std::optional<RestartCheck> check_;  // none: the policy does not ask for it
   std::optional<PreemptionSources> sources_;
   Observers observers_;
-  std::optional<WorkerMessages> messages_;
   std::optional<RunFiles> files_;
-  std::optional<WorkerPlans> plans_;
   std::optional<Agent> agent_;
   std::optional<RunSignals> signals_;
   std::vector<int> ends_with_;

@@ -49,9 +49,9 @@ std::string own_id() {
   return fmt::format("{}_{}_0", host_name(), ::getpid());
 }
 
-Result<RendezvousSetup> make_standalone(boost::asio::io_context& loop, Clock& clock,
-                                        const spec::JobSpec& spec, rendezvous::Node& self,
+Result<RendezvousSetup> make_standalone(RunContext& run, rendezvous::Node& self,
                                         const rendezvous::BootstrapStoreInfo& master) {
+  const auto& spec = run.spec;
   rendezvous::LocalSettings settings;
   settings.run_id = spec.run_id;
   settings.backend = spec.rdzv_backend;
@@ -68,10 +68,10 @@ Result<RendezvousSetup> make_standalone(boost::asio::io_context& loop, Clock& cl
   rendezvous::StorePlan plan{.bind_address = listening_address(settings.master_addr),
                              .ports = {settings.master_port, settings.master_port}};
   RendezvousSetup place{.session = {}, .store = {}, .alone = true, .master = master};
-  place.session = rendezvous::make_local_session(loop, clock, std::move(settings));
+  place.session = rendezvous::make_local_session(run.loop, run.clock, std::move(settings));
   place.store = workers_serve_store(spec, master.master_port)
                     ? make_workers_store()
-                    : make_served_store(loop, clock, *place.session, std::move(plan));
+                    : make_served_store(run.loop, run.clock, *place.session, std::move(plan));
   return place;
 }
 
@@ -114,9 +114,8 @@ class HandlersStore final : public RoundStore {
   std::unique_ptr<RoundStore> served_;
 };
 
-RendezvousSetup meet_by_handler(boost::asio::io_context& loop, Clock& clock,
-                                const spec::JobSpec& spec, rendezvous::Node& self,
-                                OwnRendezvous own) {
+RendezvousSetup meet_by_handler(RunContext& run, rendezvous::Node& self, OwnRendezvous own) {
+  const auto& spec = run.spec;
   rendezvous::HandlerSettings settings{.job = spec, .master = own.master};
   self.address = spec.local_addr;
   self.id = own_id();
@@ -125,10 +124,10 @@ RendezvousSetup meet_by_handler(boost::asio::io_context& loop, Clock& clock,
   rendezvous::StorePlan plan{
       .bind_address = reached.empty() ? kLoopback : listening_address(reached),
       .ports = {settings.master.master_port, settings.master.master_port}};
-  auto session =
-      rendezvous::make_handler_session(loop, clock, std::move(own.handler), std::move(settings));
+  auto session = rendezvous::make_handler_session(run.loop, run.clock, std::move(own.handler),
+                                                  std::move(settings));
   RendezvousSetup place;
-  place.store = std::make_unique<HandlersStore>(loop, clock, *session, std::move(plan));
+  place.store = std::make_unique<HandlersStore>(run.loop, run.clock, *session, std::move(plan));
   place.session = std::move(session);
   return place;
 }
@@ -148,8 +147,6 @@ Result<rendezvous::Handler> registered_handler(const spec::JobSpec& spec) {
 
 Result<RendezvousSetup> set_up_rendezvous(RunContext& run, rendezvous::Node& self,
                                           OwnRendezvous own) {
-  auto& loop = run.loop;
-  auto& clock = run.clock;
   const auto& spec = run.spec;
   if (!own.handler && !rendezvous::is_built_in(spec.rdzv_backend)) {
     auto made = registered_handler(spec);
@@ -161,12 +158,12 @@ Result<RendezvousSetup> set_up_rendezvous(RunContext& run, rendezvous::Node& sel
                 "a role that restarts alone (--role-restart) needs a built-in rendezvous: with a "
                 "handler each node decides by itself");
   }
-  if (own.handler) return meet_by_handler(loop, clock, spec, self, std::move(own));
-  if (is_alone(spec)) return make_standalone(loop, clock, spec, self, own.master);
+  if (own.handler) return meet_by_handler(run, self, std::move(own));
+  if (is_alone(spec)) return make_standalone(run, self, own.master);
   const char* secret = std::getenv("ELASTRUN_SECRET");
   // The grace is what a group that is told to stop takes at most: --shutdown-timeout, and then
   // SIGKILL with its bound. Others wait for it before they begin the next round.
-  auto session = rendezvous::make_session(loop, clock,
+  auto session = rendezvous::make_session(run.loop, run.clock,
                                           {.backend = spec.rdzv_backend,
                                            .endpoint = spec.rdzv_endpoint,
                                            .run_id = spec.run_id,
@@ -184,7 +181,7 @@ Result<RendezvousSetup> set_up_rendezvous(RunContext& run, rendezvous::Node& sel
   place.session = std::move(*session);
   place.store = workers_serve_store(spec, own.master.master_port)
                     ? make_workers_store()
-                    : make_served_store(loop, clock, *place.session, std::nullopt);
+                    : make_served_store(run.loop, run.clock, *place.session, std::nullopt);
   place.master = std::move(own.master);
   return place;
 }

@@ -4,19 +4,379 @@
 
 #include "core/file_io.hpp"
 #include "core/text.hpp"
-#include "system/oom_kills.hpp"
+#include "core/unique_fd.hpp"
+#include "process/cgroup.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <dirent.h>
+#include <fcntl.h>
 #include <filesystem>
-#include <functional>
+#include <fmt/format.h>
 #include <memory>
 #include <optional>
+#include <string>
+#include <sys/resource.h>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun::system {
 namespace {
+
+// The newest lines are kept: what the kernel has logged since its start may be far more.
+constexpr std::size_t kMaxKernelLog = 1u << 20;
+
+std::string address_space_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  return fmt::format(" (its address space is limited to {} by ulimit -v)",
+                     format_bytes(limit.rlim_cur));
+}
+
+/// Returns what the program itself said about memory.
+std::string said_out_of_memory(std::string_view text) {
+  if (text.contains("CUDA out of memory") || text.contains("HIP out of memory") ||
+      text.starts_with("torch.OutOfMemoryError") || text.contains("cuda.OutOfMemoryError")) {
+    return "the GPU ran out of memory";
+  }
+  if (text.starts_with("MemoryError") || text.contains("can't allocate memory") ||
+      text.contains("Cannot allocate memory") || text.contains("std::bad_alloc")) {
+    return "it could not get memory" + address_space_limit();
+  }
+  return {};
+}
+
+/// The last part of the kernel's log; empty if we may not read it.
+std::string read_kernel_log(const std::string& path) {
+  std::string log;
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  std::array<char, 8192> record;  // each read(2) gives one
+  while (fd) {
+    // 8192 bytes hold the longest record; a smaller buffer would get EINVAL (Linux,
+    // Documentation/ABI/testing/dev-kmsg).
+    const auto got = ::read(fd.get(), record.data(), record.size());
+    if (got < 0 && errno == EPIPE) continue;  // overwritten while we read: go on with the next
+    if (got <= 0) break;
+    log.append(record.data(), static_cast<std::size_t>(got));
+    // At twice the size, so that the copy costs little for each byte.
+    if (log.size() > 2 * kMaxKernelLog) log.erase(0, log.size() - kMaxKernelLog);
+  }
+  return log;
+}
+
+bool rose(const std::optional<std::uint64_t>& before, const std::optional<std::uint64_t>& now) {
+  return before && now && *now > *before;
+}
+
+using telemetry::Attribute;
+using telemetry::Kind;
+using Labels = std::vector<Attribute>;
+
+std::string text(std::uint64_t number) {
+  return std::to_string(number);
+}
+
+/// Collects points; those of one name have one Spec.
+class Points {
+ public:
+  Points(std::vector<telemetry::Point>& all, TimePoint start) : all_(all), start_(start) {}
+
+  /// Names the metric that add() adds to from now on.
+  void metric(Kind kind, const char* name, const char* unit, const char* help) {
+    kind_ = kind;
+    spec_ = std::make_shared<const telemetry::Spec>(
+        telemetry::Spec{.name = name, .unit = unit, .help = help});
+  }
+  void add(double value, Labels labels = {}) { put(value, std::move(labels)); }
+  void add(std::uint64_t value, Labels labels = {}) {
+    put(static_cast<std::int64_t>(std::min<std::uint64_t>(value, INT64_MAX)), std::move(labels));
+  }
+  template <class T>
+  void add(const std::optional<T>& value, Labels labels = {}) {
+    if (value) add(*value, std::move(labels));
+  }
+
+ private:
+  void put(telemetry::Value value, Labels labels) {
+    telemetry::Point point;
+    point.spec = spec_;
+    point.kind = kind_;
+    point.labels = std::move(labels);
+    point.value = std::move(value);
+    point.start = start_;
+    all_.push_back(std::move(point));
+  }
+  std::vector<telemetry::Point>& all_;
+  const TimePoint start_;
+  Kind kind_ = Kind::Gauge;
+  std::shared_ptr<const telemetry::Spec> spec_;
+};
+
+void add_node(Points& points, const MachineSample& sample) {
+  if (const auto& cpu = sample.cpu) {
+    points.metric(Kind::Counter, "system.cpu.time", "s", "Seconds of all CPUs by what they did.");
+    const std::pair<const char*, double> modes[] = {
+        {"user", cpu->user},  {"nice", cpu->nice},     {"system", cpu->system},
+        {"idle", cpu->idle},  {"iowait", cpu->iowait}, {"interrupt", cpu->interrupt},
+        {"steal", cpu->steal}};
+    for (const auto& [mode, seconds] : modes) points.add(seconds, {{"cpu.mode", mode}});
+    points.metric(Kind::Gauge, "system.cpu.logical.count", "{cpu}", "CPUs that are on.");
+    points.add(static_cast<std::uint64_t>(cpu->cpus));
+  }
+  points.metric(Kind::Gauge, "system.cpu.utilization", "1",
+                "Share of CPU time that was used since the collection before.");
+  points.add(sample.cpu_utilization);
+  points.metric(Kind::Gauge, "system.cpu.load_average.1m", "{thread}",
+                "Threads that ran or wanted to, over a minute.");
+  points.add(sample.load);
+  if (const auto& memory = sample.memory) {
+    points.metric(Kind::Gauge, "system.memory.usage", "By", "Memory by what it is used for.");
+    const auto cache = memory->cached + memory->buffers;
+    // Bounded, because it is taken from an unsigned number.
+    const auto given = std::min(memory->total, memory->free + cache);
+    points.add(memory->total - given, {{"system.memory.state", "used"}});
+    points.add(memory->free, {{"system.memory.state", "free"}});
+    points.add(cache, {{"system.memory.state", "cached"}});
+    points.metric(Kind::Gauge, "system.memory.limit", "By", "Memory of the machine.");
+    points.add(memory->total);
+    points.metric(Kind::Gauge, "system.memory.linux.available", "By",
+                  "Memory that programs could still get.");
+    points.add(memory->available);
+  }
+  points.metric(Kind::Counter, "system.paging.faults", "{fault}", "Page faults.");
+  points.add(sample.major_faults, {{"system.paging.fault.type", "major"}});
+  points.add(sample.minor_faults, {{"system.paging.fault.type", "minor"}});
+  points.metric(Kind::Counter, "system.linux.oom_kills", "{process}",
+                "Processes that the kernel killed because memory ran out.");
+  points.add(sample.oom_kills);
+}
+
+void add_devices(Points& points, const MachineSample& sample) {
+  points.metric(Kind::Counter, "system.disk.io", "By", "Bytes read from and written to disks.");
+  for (const auto& disk : sample.disks) {
+    points.add(disk.in, {{"system.device", disk.name}, {"disk.io.direction", "read"}});
+    points.add(disk.out, {{"system.device", disk.name}, {"disk.io.direction", "write"}});
+  }
+  points.metric(Kind::Counter, "system.network.io", "By", "Bytes received and sent.");
+  const auto both = [&](const DeviceIo& network, std::uint64_t in, std::uint64_t out) {
+    const Attribute name("network.interface.name", network.name);
+    points.add(in, {name, {"network.io.direction", "receive"}});
+    points.add(out, {name, {"network.io.direction", "transmit"}});
+  };
+  for (const auto& one : sample.networks) both(one, one.in, one.out);
+  points.metric(Kind::Counter, "system.network.errors", "{error}", "Errors of interfaces.");
+  for (const auto& one : sample.networks) both(one, one.errors_in, one.errors_out);
+}
+
+void add_cgroup(Points& points, const CgroupUse& use) {
+  points.metric(Kind::Counter, "elastrun.cgroup.cpu.time", "s", "CPU time of the job's cgroup.");
+  points.add(use.cpu_user, {{"cpu.mode", "user"}});
+  points.add(use.cpu_system, {{"cpu.mode", "system"}});
+  points.metric(Kind::Counter, "elastrun.cgroup.cpu.throttled.time", "s",
+                "Time that the CPU limit of the cgroup has cost.");
+  points.add(use.throttled);
+  points.metric(Kind::Counter, "elastrun.cgroup.cpu.periods", "{period}",
+                "Periods of the CPU limit, and those in which it was reached.");
+  points.add(use.periods, {{"state", "all"}});
+  points.add(use.throttled_periods, {{"state", "throttled"}});
+  points.metric(Kind::Gauge, "elastrun.cgroup.memory.usage", "By", "Memory of the cgroup.");
+  points.add(use.memory);
+  points.metric(Kind::Gauge, "elastrun.cgroup.memory.limit", "By", "What it may have.");
+  points.add(use.memory_limit);
+  points.metric(Kind::Counter, "elastrun.cgroup.oom_kills", "{process}",
+                "Processes of the cgroup killed because its memory ran out.");
+  points.add(use.oom_kills);
+  points.metric(Kind::Counter, "elastrun.cgroup.disk.io", "By", "Bytes of the cgroup.");
+  points.add(use.read, {{"disk.io.direction", "read"}});
+  points.add(use.written, {{"disk.io.direction", "write"}});
+}
+
+template <class Each>
+void each_worker(const MachineSample& sample, Each each) {
+  for (const auto& use : sample.workers) {
+    each(use, Labels{{"rank", text(static_cast<std::uint64_t>(use.worker.rank))},
+                     {"local_rank", text(static_cast<std::uint64_t>(use.worker.local_rank))}});
+  }
+}
+
+Labels with(Labels labels, const char* key, const char* value) {
+  labels.emplace_back(key, value);
+  return labels;
+}
+
+void add_worker_memory(Points& points, const MachineSample& sample) {
+  points.metric(Kind::Gauge, "process.memory.usage", "By",
+                "Resident memory of a worker and its children; shared pages count in each.");
+  each_worker(sample, [&](const auto& one, Labels labels) {
+    points.add(one.use.resident_bytes, std::move(labels));
+  });
+  points.metric(Kind::Gauge, "process.memory.virtual", "By", "Address space of the same.");
+  each_worker(sample, [&](const auto& one, Labels labels) {
+    points.add(one.use.virtual_bytes, std::move(labels));
+  });
+  points.metric(Kind::Counter, "process.paging.faults", "{fault}", "Page faults of the same.");
+  each_worker(sample, [&](const auto& one, const Labels& labels) {
+    points.add(one.use.major_faults, with(labels, "system.paging.fault.type", "major"));
+    points.add(one.use.minor_faults, with(labels, "system.paging.fault.type", "minor"));
+  });
+}
+
+void add_workers(Points& points, const MachineSample& sample) {
+  points.metric(Kind::Counter, "process.cpu.time", "s", "CPU time of a worker and its children.");
+  each_worker(sample, [&](const auto& one, const Labels& labels) {
+    points.add(one.use.user, with(labels, "cpu.mode", "user"));
+    points.add(one.use.system, with(labels, "cpu.mode", "system"));
+  });
+  points.metric(Kind::Counter, "process.disk.io", "By", "Bytes from and to storage, of the same.");
+  each_worker(sample, [&](const auto& one, const Labels& labels) {
+    if (!one.io) return;
+    points.add(one.io->in, with(labels, "disk.io.direction", "read"));
+    points.add(one.io->out, with(labels, "disk.io.direction", "write"));
+  });
+  points.metric(Kind::Gauge, "process.thread.count", "{thread}", "Threads of the same.");
+  each_worker(sample, [&](const auto& one, Labels labels) {
+    points.add(one.use.threads, std::move(labels));
+  });
+  points.metric(Kind::Counter, "process.context_switches", "{context_switch}",
+                "Context switches of the threads of a worker.");
+  each_worker(sample, [&](const auto& one, const Labels& labels) {
+    const char* const key = "process.context_switch.type";
+    points.add(one.voluntary_switches, with(labels, key, "voluntary"));
+    points.add(one.involuntary_switches, with(labels, key, "involuntary"));
+  });
+  points.metric(Kind::Gauge, "process.unix.file_descriptor.count", "{file_descriptor}",
+                "Descriptors that a worker has open.");
+  each_worker(sample, [&](const auto& one, Labels labels) {
+    points.add(one.descriptors, std::move(labels));
+  });
+  points.metric(Kind::Gauge, "process.uptime", "s", "Since the start of a worker.");
+  each_worker(sample,
+              [&](const auto& one, Labels labels) { points.add(one.uptime, std::move(labels)); });
+}
+
+Labels labels_of(const GpuUse& gpu) {
+  return {{"hw.id", gpu.uuid.empty() ? text(static_cast<std::uint64_t>(gpu.index)) : gpu.uuid},
+          {"hw.type", "gpu"},
+          {"index", text(static_cast<std::uint64_t>(gpu.index))},
+          {"hw.model", gpu.name}};
+}
+
+void add_gpu_load(Points& points, const std::vector<GpuUse>& gpus) {
+  points.metric(Kind::Gauge, "hw.gpu.utilization", "1", "Share of time in which the GPU worked.");
+  for (const auto& gpu : gpus) {
+    points.add(gpu.utilization, with(labels_of(gpu), "hw.gpu.task", "general"));
+  }
+  points.metric(Kind::Gauge, "hw.gpu.memory.usage", "By", "Memory in use.");
+  for (const auto& gpu : gpus) points.add(gpu.memory_used, labels_of(gpu));
+  points.metric(Kind::Gauge, "hw.gpu.memory.limit", "By", "Memory of the GPU.");
+  for (const auto& gpu : gpus) points.add(gpu.memory_total, labels_of(gpu));
+  points.metric(Kind::Gauge, "elastrun.gpu.memory.busy", "1",
+                "Share of time in which its memory was read or written.");
+  for (const auto& gpu : gpus) points.add(gpu.memory_busy, labels_of(gpu));
+  points.metric(Kind::Gauge, "elastrun.gpu.clock", "Hz", "Clock of its multiprocessors.");
+  for (const auto& gpu : gpus) points.add(gpu.sm_clock, labels_of(gpu));
+}
+
+void add_gpu_state(Points& points, const std::vector<GpuUse>& gpus) {
+  points.metric(Kind::Gauge, "hw.power", "W", "Power drawn.");
+  for (const auto& gpu : gpus) points.add(gpu.power, labels_of(gpu));
+  points.metric(Kind::Gauge, "elastrun.gpu.power.limit", "W", "Power that it may draw.");
+  for (const auto& gpu : gpus) points.add(gpu.power_limit, labels_of(gpu));
+  points.metric(Kind::Gauge, "hw.temperature", "Cel", "Temperature.");
+  for (const auto& gpu : gpus) points.add(gpu.temperature, labels_of(gpu));
+  points.metric(Kind::Counter, "hw.errors", "{error}",
+                "Errors: ECC, uncorrected since the driver was loaded; Xid, since we watch.");
+  for (const auto& gpu : gpus) {
+    points.add(gpu.ecc_errors, with(labels_of(gpu), "error.type", "ecc_uncorrected"));
+    points.add(gpu.xid_errors, with(labels_of(gpu), "error.type", "xid"));
+  }
+  points.metric(Kind::Gauge, "elastrun.gpu.last_xid", "{code}",
+                "Number of the last Xid error; 0: none since we watch.");
+  for (const auto& gpu : gpus) points.add(gpu.last_xid, labels_of(gpu));
+  points.metric(Kind::Gauge, "elastrun.gpu.throttled", "{reason}",
+                "1 for each reason that lowers the clocks at the moment.");
+  for (const auto& gpu : gpus) {
+    for (const auto& reason : gpu.throttled_by) {
+      points.add(std::uint64_t{1}, with(labels_of(gpu), "reason", reason.c_str()));
+    }
+  }
+}
+
+void add_energy(Points& points, const MachineSample& sample) {
+  points.metric(
+      Kind::Counter, "hw.energy", "J",
+      "Energy drawn: by a GPU since its driver was loaded, by processors since we watch.");
+  for (const auto& gpu : sample.gpus) points.add(gpu.energy, labels_of(gpu));
+  for (const auto& one : sample.energy) {
+    const char* const type = one.name == "dram" ? "memory" : "cpu";
+    points.add(one.joules, {{"hw.id", one.id}, {"hw.type", type}, {"hw.name", one.name}});
+  }
+}
+
+std::optional<std::uint64_t> number(std::string_view word) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return value;
+}
+
+/// The words of a line, one after the other.
+class Words {
+ public:
+  explicit Words(std::string_view line) : rest_(line) {}
+  std::string_view next() {
+    rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t"), rest_.size()));
+    const auto word = rest_.substr(0, rest_.find_first_of(" \t"));
+    rest_.remove_prefix(word.size());
+    return word;
+  }
+  /// Up to `count` numbers; fewer if the line ends, or something else comes.
+  template <std::size_t kCount>
+  std::size_t numbers(std::array<std::uint64_t, kCount>& values) {
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const auto value = number(next());
+      if (!value) return i;
+      values[i] = *value;
+    }
+    return kCount;
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+template <class Each>
+void each_line(std::string_view text, Each each) {
+  while (!text.empty()) {
+    const auto line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    each(line);
+  }
+}
+
+bool all_digits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+}
+
+/// "sda1" of "sda", "nvme0n1p2" of "nvme0n1".
+bool is_partition(std::string_view name, const std::vector<DeviceIo>& disks) {
+  return std::ranges::any_of(disks, [&](const DeviceIo& disk) {
+    if (!name.starts_with(disk.name)) return false;
+    auto rest = name.substr(disk.name.size());
+    const bool needs_p = disk.name.back() >= '0' && disk.name.back() <= '9';
+    if (needs_p && !rest.starts_with('p')) return false;
+    if (needs_p) rest.remove_prefix(1);
+    return all_digits(rest);
+  });
+}
+
+std::optional<double> seconds(std::optional<std::uint64_t> microseconds) {
+  if (!microseconds) return std::nullopt;
+  return static_cast<double>(*microseconds) / 1e6;
+}
 
 constexpr std::size_t kMostZones = 256;
 
@@ -31,38 +391,6 @@ bool counts(std::string_view name) {
   return name.starts_with("package") || name == "dram";
 }
 
-}  // namespace
-
-std::vector<EnergyUse> CpuEnergy::sample() {
-  std::vector<EnergyUse> all;
-  std::error_code error;
-  std::filesystem::directory_iterator zone(folder_, error);
-  const std::filesystem::directory_iterator end;
-  for (std::size_t i = 0; !error && zone != end && i < kMostZones; zone.increment(error), ++i) {
-    const auto path = zone->path().string();
-    const auto id = zone->path().filename().string();
-    // "intel-rapl-mmio:0" is the same package by another way.
-    if (!id.starts_with("intel-rapl:")) continue;
-    const std::string name(trim(read_kernel_file(path + "/name")));
-    // For root only since Linux 5.10, because its steps tell what runs (CVE-2020-8694): others get
-    // no value.
-    const auto now = counts(name) ? microjoules(path + "/energy_uj") : std::nullopt;
-    if (!now) continue;
-    const auto [counter, is_new] = counters_.try_emplace(id, Counter{*now});
-    auto& [last, joules] = counter->second;
-    const auto range = microjoules(path + "/max_energy_range_uj").value_or(0);
-    // A counter that has wrapped has gone to the end of its range, and on from zero.
-    const auto risen = *now >= last ? *now - last : range - std::min(range, last) + *now;
-    joules += static_cast<double>(risen) * 1e-6;
-    last = *now;
-    all.push_back({id, name, joules});
-  }
-  std::ranges::sort(all, {}, &EnergyUse::id);
-  return all;
-}
-
-namespace {
-
 constexpr std::size_t kMostThreads = 512;  // of a worker whose switches are counted
 constexpr std::size_t kMostDescriptors = 65536;
 
@@ -70,8 +398,7 @@ using Directory = std::unique_ptr<DIR, decltype([](DIR* directory) { ::closedir(
 
 /// Calls `each` with the names in a directory, at most so many; how many there are. Nothing: it
 /// cannot be read.
-std::optional<std::uint64_t> each_entry(const std::string& path, std::size_t most,
-                                        const std::function<void(const char*)>& each) {
+std::optional<std::uint64_t> each_entry(const std::string& path, std::size_t most, auto each) {
   const Directory directory(::opendir(path.c_str()));
   if (!directory) return std::nullopt;
   std::uint64_t count = 0;
@@ -124,6 +451,253 @@ void add_rates(const std::vector<DeviceIo>& now, const std::vector<DeviceIo>& be
 }
 
 }  // namespace
+
+std::string MemoryCgroup::read(const std::string& mount, const std::string& file) const {
+  auto text = read_kernel_file(mount + path + "/" + file);
+  return text.empty() ? read_kernel_file(mount + "/" + file) : text;
+}
+
+std::optional<MemoryCgroup> memory_cgroup(std::string_view proc_self_cgroup) {
+  std::optional<MemoryCgroup> unified;
+  for (auto& place : process::cgroup_places(proc_self_cgroup)) {
+    if (place.path == "/") place.path.clear();
+    // A machine with both versions has the memory controller in one of them: if it is named here,
+    // it is version 1, and the line of version 2 tells nothing about memory.
+    if (place.has("memory")) return MemoryCgroup{std::move(place.path), false};
+    if (place.unified) unified = MemoryCgroup{std::move(place.path), true};
+  }
+  return unified;
+}
+
+bool log_names_victim(std::string_view kernel_log, pid_t process, std::uint64_t last) {
+  // "Out of memory: Killed process 1234 (python3)", "Memory cgroup out of memory: Killed process"
+  constexpr std::string_view kKilled = "Killed process ";
+  // With the blank behind, or process 12 would be found in 123.
+  const auto wanted = fmt::format("{}{} ", kKilled, process);
+  while (last > 0) {
+    const auto at = kernel_log.rfind(kKilled);
+    if (at == std::string_view::npos) return false;
+    const auto before = kernel_log.substr(0, at);
+    const auto line = before.substr(before.rfind('\n') + 1);  // npos + 1 is 0
+    const bool is_oom = line.contains("ut of memory") || line.contains("oom");
+    if (is_oom && kernel_log.substr(at).starts_with(wanted)) return true;
+    if (is_oom) --last;
+    kernel_log = before;
+  }
+  return false;
+}
+
+OomCounts OomKills::count() const {
+  OomCounts counts;
+  counts.machine = value_in(read_kernel_file(sources_.proc + "/vmstat"), "oom_kill");
+  const auto own = memory_cgroup(read_kernel_file(sources_.proc + "/self/cgroup"));
+  if (!own) return counts;
+  const auto text = own->unified ? own->read(sources_.cgroups, "memory.events")
+                                 : own->read(sources_.cgroups + "/memory", "memory.oom_control");
+  counts.cgroup = value_in(text, "oom_kill");
+  return counts;
+}
+
+std::string OomKills::diagnostics(const process::ExitStatus& status, pid_t process,
+                                  std::string_view error_text) const {
+  // The program's words come first: it knows which memory it asked for.
+  if (auto said = said_out_of_memory(error_text); !said.empty()) return said;
+  if (!status.by_signal(SIGKILL)) return {};
+  const auto now = count();
+  // Older records may be about another process that had the same number. By their count and not by
+  // time: the clock of the records runs at another rate.
+  const auto kills = rose(before_.machine, now.machine) ? *now.machine - *before_.machine : 0;
+  if (kills > 0 && log_names_victim(read_kernel_log(sources_.kernel_log), process, kills)) {
+    return "the kernel killed it because memory ran out (its log names the process)";
+  }
+  // Before the machine's: its counter rises for kills of a cgroup as well.
+  if (rose(before_.cgroup, now.cgroup)) {
+    return "the kernel killed it because the memory limit of its cgroup was reached";
+  }
+  if (rose(before_.machine, now.machine)) {
+    return "the kernel killed processes of this machine because memory ran out, probably it too";
+  }
+  return {};
+}
+
+std::vector<telemetry::Point> points_of(const MachineSample& sample, TimePoint start) {
+  std::vector<telemetry::Point> all;
+  Points points(all, start);
+  add_node(points, sample);
+  add_devices(points, sample);
+  add_cgroup(points, sample.cgroup);
+  add_workers(points, sample);
+  add_worker_memory(points, sample);
+  add_gpu_load(points, sample.gpus);
+  add_gpu_state(points, sample.gpus);
+  add_energy(points, sample);
+  return all;
+}
+
+std::vector<std::string> machine_point_names() {
+  return {"system.", "process.", "hw.", "elastrun.cgroup.", "elastrun.gpu."};
+}
+
+std::optional<std::uint64_t> value_in(std::string_view text, std::string_view key) {
+  std::optional<std::uint64_t> found;
+  each_line(text, [&](std::string_view line) {
+    if (found || !line.starts_with(key)) return;
+    line.remove_prefix(key.size());
+    // Or "pgfault" would be found in a line of "pgfault_x".
+    if (line.empty() || !std::string_view(" :=\t").contains(line.front())) return;
+    line.remove_prefix(std::min(line.find_first_not_of(" :=\t"), line.size()));
+    found = number(line.substr(0, line.find_first_of(" \t")));
+  });
+  return found;
+}
+
+std::optional<CpuTimes> cpu_times_in(std::string_view stat, double ticks) {
+  std::optional<CpuTimes> times;
+  int cpus = 0;
+  each_line(stat, [&](std::string_view line) {
+    if (!line.starts_with("cpu")) return;
+    Words words(line);
+    const auto name = words.next();
+    if (name.size() > 3) cpus += all_digits(name.substr(3)) ? 1 : 0;
+    std::array<std::uint64_t, 8> all{};
+    // Old kernels have fewer columns. guest and guest_nice, behind these, are in user and nice
+    // already.
+    if (name.size() > 3 || words.numbers(all) < 4) return;
+    const auto of = [&](std::size_t i) { return static_cast<double>(all[i]) / ticks; };
+    times = CpuTimes{of(0), of(1), of(2), of(3), of(4), of(5) + of(6), of(7)};
+  });
+  if (times) times->cpus = cpus;
+  return times;
+}
+
+std::optional<MemoryUse> memory_in(std::string_view meminfo) {
+  const auto bytes = [&](std::string_view key) {
+    // The "kB" of this file are KiB. The bound keeps a number that no machine has from overflowing.
+    return std::min(value_in(meminfo, key).value_or(0), UINT64_MAX >> 10) << 10;
+  };
+  MemoryUse use{bytes("MemTotal"), bytes("MemFree"), bytes("MemAvailable"), bytes("Buffers"),
+                bytes("Cached")};
+  if (use.total == 0) return std::nullopt;
+  use.available = std::min(use.available, use.total);
+  return use;
+}
+
+std::vector<DeviceIo> disks_in(std::string_view diskstats) {
+  constexpr std::uint64_t kSector = 512;  // of this file, whatever the disk has
+  std::vector<DeviceIo> disks;
+  each_line(diskstats, [&](std::string_view line) {
+    Words words(line);
+    words.next();
+    words.next();
+    const auto name = words.next();
+    std::array<std::uint64_t, 7> all{};
+    if (name.empty() || words.numbers(all) < all.size()) return;
+    // What they carry is counted again by the disks below them, or reaches no disk.
+    for (const std::string_view virtual_one : {"loop", "ram", "dm-", "md", "zram", "sr", "fd"}) {
+      if (name.starts_with(virtual_one)) return;
+    }
+    // A partition's bytes are in its disk's line, which comes before it.
+    if (is_partition(name, disks)) return;
+    disks.push_back({std::string(name), all[2] * kSector, all[6] * kSector});
+  });
+  return disks;
+}
+
+std::vector<DeviceIo> networks_in(std::string_view dev) {
+  std::vector<DeviceIo> networks;
+  each_line(dev, [&](std::string_view line) {
+    const auto colon = line.find(':');
+    if (colon == line.npos) return;  // the headings
+    const auto name = Words(line.substr(0, colon)).next();
+    std::array<std::uint64_t, 11> all{};
+    Words words(line.substr(colon + 1));
+    // Traffic of the machine with itself is none of the network.
+    if (name.empty() || name == "lo" || words.numbers(all) < all.size()) return;
+    networks.push_back({std::string(name), all[0], all[8], all[2], all[10]});
+  });
+  return networks;
+}
+
+std::optional<ProcessUse> process_use_in(std::string_view stat, double ticks, std::uint64_t page) {
+  const auto name_end = stat.rfind(')');  // a name may hold blanks and parentheses
+  if (name_end == stat.npos) return std::nullopt;
+  Words words(stat.substr(name_end + 1, stat.find('\n', name_end) - name_end - 1));
+  for (int i = 3; i < 9; ++i) words.next();       // state to tpgid, which may be -1
+  std::array<std::uint64_t, 16 - 8 + 1> first{};  // flags (9) to cutime (16) and cstime (17)
+  if (words.numbers(first) < first.size()) return std::nullopt;
+  words.next();  // priority and nice may be negative
+  words.next();
+  std::array<std::uint64_t, 5> rest{};  // threads (20), itrealvalue, start, vsize, rss
+  if (words.numbers(rest) < rest.size()) return std::nullopt;
+  ProcessUse use;
+  // With those of children that were waited for (cminflt): a total must not lose what they did.
+  use.minor_faults = first[1] + first[2];
+  use.major_faults = first[3] + first[4];
+  use.user = static_cast<double>(first[5] + first[7]) / ticks;
+  use.system = static_cast<double>(first[6] + first[8]) / ticks;
+  use.threads = rest[0];
+  use.start_ticks = rest[2];
+  use.virtual_bytes = rest[3];
+  use.resident_bytes = rest[4] * page;
+  return use;
+}
+
+std::optional<DeviceIo> process_io_in(std::string_view io) {
+  const auto read = value_in(io, "read_bytes"), written = value_in(io, "write_bytes");
+  if (!read || !written) return std::nullopt;
+  return DeviceIo{"", *read, *written};
+}
+
+CgroupUse cgroup_use_in(const CgroupTexts& texts) {
+  CgroupUse use;
+  use.cpu_user = seconds(value_in(texts.cpu_stat, "user_usec"));
+  use.cpu_system = seconds(value_in(texts.cpu_stat, "system_usec"));
+  use.throttled = seconds(value_in(texts.cpu_stat, "throttled_usec"));
+  use.periods = value_in(texts.cpu_stat, "nr_periods");
+  use.throttled_periods = value_in(texts.cpu_stat, "nr_throttled");
+  const auto first_word = [](std::string_view text) {
+    return number(Words(text.substr(0, text.find('\n'))).next());
+  };
+  use.memory = first_word(texts.memory_current);
+  use.memory_limit = first_word(texts.memory_max);  // "max": none
+  use.oom_kills = value_in(texts.memory_events, "oom_kill");
+  each_line(texts.io_stat, [&](std::string_view line) {  // "8:0 rbytes=1 wbytes=2 ..."
+    Words words(line);
+    for (auto word = words.next(); !word.empty(); word = words.next()) {
+      if (const auto read = value_in(word, "rbytes")) use.read = use.read.value_or(0) + *read;
+      if (const auto out = value_in(word, "wbytes")) use.written = use.written.value_or(0) + *out;
+    }
+  });
+  return use;
+}
+
+std::vector<EnergyUse> CpuEnergy::sample() {
+  std::vector<EnergyUse> all;
+  std::error_code error;
+  std::filesystem::directory_iterator zone(folder_, error);
+  const std::filesystem::directory_iterator end;
+  for (std::size_t i = 0; !error && zone != end && i < kMostZones; zone.increment(error), ++i) {
+    const auto path = zone->path().string();
+    const auto id = zone->path().filename().string();
+    // "intel-rapl-mmio:0" is the same package by another way.
+    if (!id.starts_with("intel-rapl:")) continue;
+    const std::string name(trim(read_kernel_file(path + "/name")));
+    // For root only since Linux 5.10, because its steps tell what runs (CVE-2020-8694): others get
+    // no value.
+    const auto now = counts(name) ? microjoules(path + "/energy_uj") : std::nullopt;
+    if (!now) continue;
+    const auto [counter, is_new] = counters_.try_emplace(id, Counter{*now});
+    auto& [last, joules] = counter->second;
+    const auto range = microjoules(path + "/max_energy_range_uj").value_or(0);
+    // A counter that has wrapped has gone to the end of its range, and on from zero.
+    const auto risen = *now >= last ? *now - last : range - std::min(range, last) + *now;
+    joules += static_cast<double>(risen) * 1e-6;
+    last = *now;
+    all.push_back({id, name, joules});
+  }
+  std::ranges::sort(all, {}, &EnergyUse::id);
+  return all;
+}
 
 Machine::Machine(MachineSources sources)
     : sources_(std::move(sources)),
@@ -184,10 +758,8 @@ CgroupUse Machine::read_cgroup() const {
   const auto own = memory_cgroup(read_kernel_file(sources_.proc + "/self/cgroup"));
   // These files are those of cgroup v2; the first version has other names and units.
   if (own && !own->unified) return {};
-  // Inside a container the path may lie outside of what is mounted; then the root is ours.
-  const auto read = [&](const char* file) {
-    auto text = own ? read_kernel_file(sources_.cgroups + own->path + "/" + file) : std::string();
-    return text.empty() ? read_kernel_file(sources_.cgroups + "/" + file) : text;
+  const auto read = [&, place = own.value_or(MemoryCgroup{})](const char* file) {
+    return place.read(sources_.cgroups, file);
   };
   return cgroup_use_in({read("cpu.stat"), read("memory.current"), read("memory.max"),
                         read("memory.events"), read("io.stat")});

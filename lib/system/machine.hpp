@@ -2,18 +2,84 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "process/exit_status.hpp"
 #include "process/process_table.hpp"
 #include "system/nvml.hpp"
-#include "system/proc_files.hpp"
+#include "telemetry/registry.hpp"
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <sys/types.h>
+#include <utility>
 #include <vector>
 
+/// Parsers of proc(5) and cgroup v2 files. Pure; text that is not as the kernel writes it gives
+/// nothing, or leaves out the line that is not.
 namespace elastrun::system {
+
+/// Seconds since boot, of all CPUs together.
+struct CpuTimes {
+  double user = 0, nice = 0, system = 0, idle = 0, iowait = 0, interrupt = 0, steal = 0;
+  int cpus = 0;
+  double all() const { return user + nice + system + idle + iowait + interrupt + steal; }
+  bool operator==(const CpuTimes&) const = default;
+};
+/// Reads /proc/stat; `ticks`: clock ticks of a second.
+std::optional<CpuTimes> cpu_times_in(std::string_view stat, double ticks);
+
+/// Bytes.
+struct MemoryUse {
+  std::uint64_t total = 0, free = 0, available = 0, buffers = 0, cached = 0;
+  std::uint64_t used() const { return total - available; }
+  bool operator==(const MemoryUse&) const = default;
+};
+/// Reads /proc/meminfo.
+std::optional<MemoryUse> memory_in(std::string_view meminfo);
+
+/// Bytes since boot in both directions: read and written, or received and sent.
+struct DeviceIo {
+  std::string name;
+  std::uint64_t in = 0, out = 0, errors_in = 0, errors_out = 0;
+  bool operator==(const DeviceIo&) const = default;
+};
+/// Reads /proc/diskstats: disks that are not made of others' parts: no partitions, no loop and RAM
+/// devices, no device mapper.
+std::vector<DeviceIo> disks_in(std::string_view diskstats);
+/// Reads /proc/net/dev, without loopback.
+std::vector<DeviceIo> networks_in(std::string_view dev);
+
+/// The resources that a process has used, with its children that have ended and were waited for.
+struct ProcessUse {
+  double user = 0, system = 0;  // seconds
+  std::uint64_t minor_faults = 0, major_faults = 0;
+  std::uint64_t threads = 0, virtual_bytes = 0, resident_bytes = 0;  // of itself alone
+  std::uint64_t start_ticks = 0;
+  bool operator==(const ProcessUse&) const = default;
+};
+/// Reads /proc/PID/stat.
+std::optional<ProcessUse> process_use_in(std::string_view stat, double ticks, std::uint64_t page);
+/// `in` and `out` of /proc/PID/io: what came from and went to storage. Nothing without the right.
+std::optional<DeviceIo> process_io_in(std::string_view io);
+
+/// One line "key value" of a text such as /proc/vmstat, "key: value" or "key=value".
+std::optional<std::uint64_t> value_in(std::string_view text, std::string_view key);
+
+/// The numbers that cgroup v2 has for the group of this job, as far as its controllers are there.
+struct CgroupUse {
+  std::optional<double> cpu_user, cpu_system, throttled;  // seconds
+  std::optional<std::uint64_t> periods, throttled_periods;
+  std::optional<std::uint64_t> memory, memory_limit;  // bytes; no limit: none
+  std::optional<std::uint64_t> oom_kills;
+  std::optional<std::uint64_t> read, written;  // bytes
+  bool operator==(const CgroupUse&) const = default;
+};
+struct CgroupTexts {
+  std::string cpu_stat, memory_current, memory_max, memory_events, io_stat;
+};
+CgroupUse cgroup_use_in(const CgroupTexts& texts);
 
 /// The energy that a processor package, or its memory, has drawn since it was first looked at.
 struct EnergyUse {
@@ -81,6 +147,7 @@ struct MachineSources {
   std::string cgroups = "/sys/fs/cgroup";
   std::string nvml = "libnvidia-ml.so.1";
   std::string powercap = "/sys/class/powercap";
+  std::string kernel_log = "/dev/kmsg";
 };
 
 /// Looks at the machine when it is asked, for one that asks at a time. Reads some dozen small
@@ -109,5 +176,59 @@ class Machine {
 /// Bytes that these processes have written by system calls, to files of any kind; 0 where they may
 /// not be traced (ptrace(2)).
 std::uint64_t bytes_written(const process::ProcessTable& processes);
+
+/// A sample as points of a snapshot, under the names of OpenTelemetry's semantic conventions where
+/// there is one (system.*, process.*, hw.*), else under elastrun.cgroup.*. elastrun-telemetry(7)
+/// lists them. Counters count from `start`. Pure.
+std::vector<telemetry::Point> points_of(const MachineSample& sample, TimePoint start);
+/// Lists the prefixes of their names.
+std::vector<std::string> machine_point_names();
+
+/// How many processes the kernel has killed because memory ran out so far; empty where not told.
+struct OomCounts {
+  std::optional<std::uint64_t>
+      cgroup;  // in our memory cgroup and below: memory.events, oom_control
+  std::optional<std::uint64_t> machine;  // everywhere: /proc/vmstat
+};
+
+/// The path from /proc/self/cgroup in the memory hierarchy (v1) or the unified one (v2), and which
+/// of both. Pure; nothing if there is neither.
+struct MemoryCgroup {
+  std::string path;
+  bool unified = true;
+
+  /// Contents of a file of it. Inside a container the path that /proc tells may lie outside of what
+  /// is mounted; then the root of the mount is ours.
+  std::string read(const std::string& mount, const std::string& file) const;
+};
+std::optional<MemoryCgroup> memory_cgroup(std::string_view proc_self_cgroup);
+
+/// True if the kernel's log says that it killed this process because memory ran out, and no more
+/// than `last` such kills are in the log from there on. Pure.
+bool log_names_victim(std::string_view kernel_log, pid_t process, std::uint64_t last);
+
+/// Tells whether a worker died because memory ran out, by comparing the kernel's counters before
+/// and after, and by the victims that its log names where we may read it: as many of the last ones
+/// as were counted meanwhile. Nothing is watched: two or three small files are read at `begin`, and
+/// the same again when a death looks like it. The log is not opened before: that takes as long as
+/// starting a process where it is large.
+class OomKills {
+ public:
+  explicit OomKills(MachineSources sources = {}) : sources_(std::move(sources)) {}
+
+  /// An attempt starts now: what was counted or logged before is not its doing, and may be about
+  /// another process that had the same number.
+  void begin() { before_ = count(); }
+  /// Returns a sentence about what the kernel or the program says of it; or empty. `error_text`:
+  /// the exception's text, if there is one.
+  std::string diagnostics(const process::ExitStatus& status, pid_t process,
+                          std::string_view error_text) const;
+
+ private:
+  OomCounts count() const;
+
+  const MachineSources sources_;
+  OomCounts before_;
+};
 
 }  // namespace elastrun::system

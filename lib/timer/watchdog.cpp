@@ -267,12 +267,6 @@ bool Watchdog::runs(pid_t pid) const {
   return process != processes_.end() && !has_ended(process->second.pidfd.get());
 }
 
-UniqueFd Watchdog::pidfd_of(pid_t pid) const {
-  const auto process = processes_.find(pid);
-  if (process == processes_.end()) return {};
-  return UniqueFd(::fcntl(process->second.pidfd.get(), F_DUPFD_CLOEXEC, 0));
-}
-
 Status Watchdog::send(int pidfd, int signal) const {
   if (::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) == 0) return {};
   return std::unexpected(errno_error(Code::Io, "cannot signal the process", errno));

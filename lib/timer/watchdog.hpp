@@ -154,8 +154,6 @@ class Watchdog {
   Status reap(pid_t pid, int signal);
   /// True if a process that had timers has not ended.
   bool runs(pid_t pid) const;
-  /// For looking at such a process; empty if it has been seen to end.
-  UniqueFd pidfd_of(pid_t pid) const;
   /// Forgets all timers and processes.
   void clear();
   const Deadlines& deadlines() const { return deadlines_; }

@@ -66,7 +66,8 @@ struct Listening {
   std::unique_ptr<Clock> clock = make_system_clock(loop.get_executor());
   telemetry::Pipeline pipeline{*clock};
   spec::JobSpec spec;
-  agent::WorkerRecords records{pipeline, spec};
+  agent::SharedPages pages{spec};
+  agent::WorkerRecords records{pipeline, spec, pages};
   std::shared_ptr<Counting> sink = std::make_shared<Counting>();
   workers::Worker worker;
   std::uint64_t heard = 0;

@@ -35,8 +35,8 @@ struct FakeRun : FakeGround, agent::RunContext {
   explicit FakeRun(spec::JobSpec its_job = {}, bool starts_programs = false,
                    std::vector<std::string> its_environment = {})
       : FakeGround(starts_programs),
-        RunContext(io, time, job, nobody, launcher_of(*this), table, out, threads,
-                   std::move(its_environment)) {
+        RunContext({io, time, job, nobody, launcher_of(*this), table, out, threads,
+                    std::move(its_environment)}) {
     job = std::move(its_job);
   }
   void post(agent::Fact fact) override { facts.push_back(std::move(fact)); }

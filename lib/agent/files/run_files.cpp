@@ -5,12 +5,32 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 
+#include <algorithm>
+#include <atomic>
 #include <boost/asio/post.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <functional>
 #include <utility>
 
 namespace elastrun::agent {
 namespace {
+
+constexpr std::string_view kFilesArea = "files";
+constexpr Duration kUnsaidWrite = std::chrono::seconds(2);  // a wait that needs no words
+
+constexpr Duration kUnsaid = std::chrono::seconds(2);  // a wait that needs no words
+
+bool is_round(const rendezvous::Push& push) {
+  return std::holds_alternative<rendezvous::RoundReady>(push);
+}
+
+bool ends_round(const rendezvous::Push& push, const std::string& role) {
+  const auto* restart = std::get_if<rendezvous::Restart>(&push);
+  return (restart != nullptr && restart->is_for(role)) ||
+         std::holds_alternative<rendezvous::Done>(push) ||
+         std::holds_alternative<rendezvous::Lost>(push);
+}
 
 constexpr std::string_view kDrainArea = "agent";
 // Polled, because the store tells of workers that come and not of those that go.
@@ -23,6 +43,320 @@ std::size_t visitors_at(const RoundStore& store) {
 }
 
 }  // namespace
+
+LastWrites::LastWrites(boost::asio::io_context& loop, Clock& clock, logs::Console& console,
+                       std::vector<files::BlockingCalls*> files, Duration limit)
+    : loop_(loop),
+      console_(console),
+      clock_(clock),
+      limit_(limit),
+      alarm_(clock_.make_alarm()),
+      limit_alarm_(clock_.make_alarm()) {
+  for (auto* calls : files) files_.push_back({calls});
+}
+
+void LastWrites::wait(bool console) {
+  with_console_ = console;
+  waiting_ = true;
+  over_ = false;
+  // It has run out of work or was stopped when the job ended, and would return at once.
+  loop_.restart();
+  look();
+  if (!over_) {
+    alarm_->arm(clock_.now() + kUnsaidWrite / 2, [this] {
+      remember();
+      alarm_->arm(clock_.now() + kUnsaidWrite / 2, [this] { say(); });
+    });
+    if (until_) {
+      // The time that a signal has left may be over, and what comes last, as the report, has not
+      // been tried yet.
+      until_ = std::max(*until_, clock_.now() + kUnsaidWrite);
+      arm_limit();
+    }
+    loop_.run();
+  }
+  alarm_->disarm();
+  limit_alarm_->disarm();
+  console_.when_idle({});
+  waiting_ = false;
+}
+
+void LastWrites::look() {
+  if (!waiting_) return;  // an answer of one that was given up: the loop runs for others now
+  if (with_console_) console_.tell_gaps();
+  const bool files = ask_files();
+  // Asked once: its thread may write the last of it between two questions, and no answer would
+  // come.
+  const bool console = console_done();
+  over_ = files && console;
+  if (over_) return loop_.stop();
+  if (!console) console_.when_idle([this] { look(); });
+}
+
+/// Whether all is written; an answer may have something to write, too. Each thread is looked at
+/// once and asked then: it may be done between two looks, and no answer would come. Calls are
+/// made in order: the answer to ours comes after all before, but for those that go on.
+bool LastWrites::ask_files() {
+  bool done = true;
+  for (auto& queue : files_) {
+    if (queue.given_up || queue.left_out || queue.calls->idle()) continue;
+    done = false;
+    if (std::exchange(queue.marked, true)) continue;
+    // `queue` stays where it is: the list is complete since the constructor.
+    queue.calls->make(
+        "the end", [] { return 0; },
+        [this, &queue](int) {
+          queue.marked = false;
+          look();
+        });
+  }
+  return done;
+}
+
+bool LastWrites::stands_still() const {
+  const auto stands = [](const Queue& queue) {
+    return queue.left_out || queue.calls->returned() == queue.returned;
+  };
+  return (!with_console_ || console_.written() == written_) && std::ranges::all_of(files_, stands);
+}
+
+void LastWrites::remember() {
+  written_ = console_.written();
+  for (auto& queue : files_) queue.returned = queue.calls->returned();
+}
+
+/// Those that stand still, if there are such: what is written at the moment, say the line that
+/// tells this, is not meant.
+std::string LastWrites::waited_for() const {
+  std::vector<std::string> stuck, busy;
+  for (const auto& queue : files_) {
+    const auto name = queue.calls->busy_with();
+    if (queue.given_up || queue.left_out || name.empty()) continue;
+    (queue.calls->returned() == queue.returned ? stuck : busy).push_back(name);
+  }
+  if (!console_done()) stuck.emplace_back("the reader of the output");
+  return fmt::format("{}", fmt::join(stuck.empty() ? busy : stuck, " and "));
+}
+
+void LastWrites::say() {
+  if (brief_) {
+    if (stands_still()) return loop_.stop();
+    remember();
+    return alarm_->arm(clock_.now() + kUnsaidWrite / 2, [this] { say(); });
+  }
+  if (!until_) {
+    log::warning(kFilesArea,
+                 "waiting for {} to take what is left of this run's output; up to {} as long as "
+                 "nothing is taken, a signal limits it to {}",
+                 waited_for(), format_duration(kTimeLimit), format_duration(limit_));
+  }
+  // The line is written to a file, too, which does not count as progress of what is waited for.
+  alarm_->arm(clock_.now() + kUnsaidWrite / 2, [this] {
+    remember();
+    alarm_->arm(clock_.now() + kTimeLimit, [this] { give_up_if_stuck(); });
+  });
+}
+
+void LastWrites::give_up_if_stuck() {
+  if (!stands_still()) {
+    remember();
+    return alarm_->arm(clock_.now() + kTimeLimit, [this] { give_up_if_stuck(); });
+  }
+  log::error(kFilesArea, "{} took nothing within {}: what is left for it is lost", waited_for(),
+             format_duration(kTimeLimit));
+  give_up();
+}
+
+void LastWrites::shorten() {
+  if (until_) return;
+  until_ = clock_.now() + limit_;
+  if (!waiting_) return;
+  log::warning(kFilesArea,
+               "a signal came: {} has up to {} to take what is left; once more gives up now",
+               waited_for(), format_duration(limit_));
+  arm_limit();
+}
+
+void LastWrites::arm_limit() {
+  limit_alarm_->arm(*until_, [this] {
+    log::error(kFilesArea, "what {} has not taken in time is lost", waited_for());
+    give_up();
+  });
+}
+
+void LastWrites::give_up_now() {
+  log::error(kFilesArea, "a signal came again: what {} has not taken is lost", waited_for());
+  give_up();
+}
+
+/// It may have begun to answer a moment ago.
+std::vector<std::string> LastWrites::give_up_on(
+    const std::vector<const files::BlockingCalls*>& calls) {
+  for (auto& queue : files_) {
+    queue.left_out = std::ranges::find(calls, queue.calls) == calls.end();
+  }
+  brief_ = true;
+  wait(false);
+  brief_ = false;
+  std::vector<std::string> given_up;
+  for (auto& queue : files_) {
+    const bool meant = !std::exchange(queue.left_out, false);
+    if (!meant || queue.given_up || queue.calls->idle()) continue;
+    queue.given_up = true;
+    given_up.push_back(queue.calls->busy_with());
+  }
+  return given_up;
+}
+
+void LastWrites::lose(const std::vector<const files::BlockingCalls*>& calls) {
+  for (const auto& name : give_up_on(calls)) {
+    log::error(kFilesArea, "{} took nothing: what is left for that file system is lost", name);
+  }
+}
+
+void LastWrites::give_up() {
+  for (auto& queue : files_) {
+    queue.given_up = queue.given_up || !(queue.left_out || queue.calls->idle());
+  }
+  // A later wait() does not wait for it again.
+  console_given_up_ = console_given_up_ || !console_done();
+  over_ = true;
+  loop_.stop();
+}
+
+struct LogFolders::Made {
+  logs::Layout layout;
+  Result<Folders> folders;
+  std::optional<WorkerChannel::MaybePlace> place;
+};
+
+LogFolders::LogFolders(RunContext& run, logs::Layout& layout, WorkerChannel& channel, bool near)
+    : run_(run),
+      files_(run.lanes[files::Lane::Folders]),
+      layout_(layout),
+      channel_(channel),
+      near_(near),
+      clock_(run.clock),
+      said_(clock_.make_alarm()),
+      limit_(clock_.make_alarm()) {}
+
+void LogFolders::hear(rendezvous::Push push) {
+  // The agent never hears of a round that ended before its directories were made.
+  if (ends_round(push, run_.spec.role) && std::erase_if(held_, is_round) > 0) dropped_ = preparing_;
+  held_.push_back(std::move(push));
+  pass_on();
+}
+
+void LogFolders::pass_on() {
+  while (!held_.empty()) {
+    const auto* ready = std::get_if<rendezvous::RoundReady>(&held_.front());
+    if (ready != nullptr && !near_) {
+      // What was told after this round waits behind it: the agent hears all in the order of the
+      // coordinator.
+      if (preparing_) return;
+      if (!std::exchange(prepared_, false)) return prepare(ready->round);
+    }
+    // Taken out first: what hears it may lead back here.
+    auto push = std::move(held_.front());
+    held_.pop_front();
+    run_.post(Pushed{std::move(push)});
+  }
+}
+
+void LogFolders::prepare(const rendezvous::Round& round) {
+  preparing_ = unanswered_ = true;
+  const auto now = clock_.now();
+  said_->arm(now + kUnsaid, [this] { say(); });
+  limit_->arm(now + kTimeLimit, [this] { give_up(); });
+  files_.make(
+      what(),
+      [layout = layout_, attempt = round.attempt, workers = run_.spec.nproc_per_node,
+       first = !channel_.tried(), channel = channel_.path()]() mutable {
+        auto folders = make_folders(layout, attempt, workers);
+        std::optional<WorkerChannel::MaybePlace> place;
+        // Once more where a cleaner of temporary files has removed the name: by it no new worker
+        // can connect.
+        const bool wanted = first || (!channel.empty() && workers::ChannelPlace::is_gone(channel));
+        if (wanted && folders) place = workers::ChannelPlace::find(layout.run_directory());
+        return Made{std::move(layout), std::move(folders), std::move(place)};
+      },
+      // An answer may come after its round was given up, and belong to none.
+      [this, asked = ++asked_](Made made) {
+        if (asked == asked_ && preparing_) answered(std::move(made));
+      });
+}
+
+void LogFolders::answered(Made made) {
+  said_->disarm();
+  limit_->disarm();
+  unanswered_ = false;
+  // Only now and here, on the loop: the thread has worked on a copy, since it may still hang when
+  // the run ends.
+  layout_ = std::move(made.layout);
+  layout_.say_remark();
+  folders_ = std::move(made.folders);
+  if (made.place) channel_.open(std::move(*made.place));
+  go_on();
+}
+
+void LogFolders::go_on() {
+  preparing_ = false;
+  // What ended the round meanwhile has dropped it.
+  prepared_ = !std::exchange(dropped_, false);
+  pass_on();
+}
+
+std::string LogFolders::what() const {
+  const auto& run = layout_.run_directory();
+  if (run.empty()) return "the temporary directory of this run";
+  return fmt::format("the directories of the workers' logs in {}", run);
+}
+
+void LogFolders::say() const {
+  log::warning("files",
+               "waiting for {}: the file system does not answer. The workers start when it does; "
+               "after {} the start fails, and a signal ends the job at once",
+               what(), format_duration(kTimeLimit));
+}
+
+void LogFolders::give_up() {
+  // The error names the option that the user can change.
+  const bool is_named = !layout_.is_temporary() && !layout_.is_null();
+  folders_ = fail(Code::Io, fmt::format("cannot make {}: the file system has not answered within "
+                                        "{}; choose another place with {}",
+                                        what(), format_duration(kTimeLimit),
+                                        is_named ? "--log-dir" : "TMPDIR"));
+  go_on();
+}
+
+logs::Fate LogFolders::settle(LastWrites& writes, bool waits, bool keep) {
+  const auto& root = layout_.temporary_root();
+  if (near_) return logs::settle(root, keep);
+  // What may explain a failure is not for the guardian, which would remove it unseen.
+  const bool unseen = !waits && !keep;
+  const auto fate = std::make_shared<std::optional<logs::Fate>>();
+  const auto kept = std::make_shared<std::atomic<bool>>(false);
+  const auto wait = [&] { waits ? writes.wait(false) : void(writes.give_up_on({&files_})); };
+  wait();
+  files_.make(
+      root, [root, keep, kept] { return *kept ? logs::Fate::Kept : logs::settle(root, keep); },
+      [fate](logs::Fate is) { *fate = is; });
+  wait();
+  unanswered_ = unanswered_ || !*fate;
+  *kept = !*fate && !unseen;  // and named: it is not to go when this is told
+  return fate->value_or(unseen ? logs::Fate::Stays : logs::Fate::Kept);
+}
+
+Result<Folders> LogFolders::take(const rendezvous::Round& round) {
+  if (!folders_) {
+    auto made = make_folders(layout_, round.attempt, run_.spec.nproc_per_node);
+    layout_.say_remark();
+    return made;
+  }
+  auto made = std::move(*folders_);
+  folders_.reset();
+  return made;
+}
 
 void StoreDrain::wait(RoundStore& store, Duration limit) {
   if (limit <= Duration::zero() || visitors_at(store) == 0) return;
@@ -70,54 +404,6 @@ void StoreDrain::hear_signal(bool insisted) {
                visitors_at(*store_), format_duration(until_ - clock_.now()));
 }
 
-namespace {
-
-bool is_round(const rendezvous::Push& push) {
-  return std::holds_alternative<rendezvous::RoundReady>(push);
-}
-
-bool ends_round(const rendezvous::Push& push, const std::string& role) {
-  const auto* restart = std::get_if<rendezvous::Restart>(&push);
-  return (restart != nullptr && restart->is_for(role)) ||
-         std::holds_alternative<rendezvous::Done>(push) ||
-         std::holds_alternative<rendezvous::Lost>(push);
-}
-
-}  // namespace
-
-void RoundGate::hear(rendezvous::Push push) {
-  // The agent never hears of a round that ended before its directories were made.
-  if (ends_round(push, run_.spec.role) && std::erase_if(held_, is_round) > 0) dropped_ = preparing_;
-  held_.push_back(std::move(push));
-  pass_on();
-}
-
-void RoundGate::prepare(const rendezvous::Round& round) {
-  preparing_ = true;
-  prepare_(round, [this, alive = lifetime_.token()] {
-    if (!alive) return;
-    preparing_ = false;
-    // What ended the round meanwhile has dropped it.
-    prepared_ = !std::exchange(dropped_, false);
-    pass_on();
-  });
-}
-
-void RoundGate::pass_on() {
-  while (!held_.empty()) {
-    if (const auto* ready = std::get_if<rendezvous::RoundReady>(&held_.front())) {
-      // What was told after this round waits behind it: the agent hears all in the order of the
-      // coordinator.
-      if (preparing_) return;
-      if (!std::exchange(prepared_, false)) return prepare(ready->round);
-    }
-    // Taken out first: what hears it may lead back here.
-    auto push = std::move(held_.front());
-    held_.pop_front();
-    run_.post(Pushed{std::move(push)});
-  }
-}
-
 using files::Lane;
 
 RunFiles::RunFiles(RunContext& run, logs::Layout& layout, WorkerChannel& channel, bool near,
@@ -127,9 +413,7 @@ RunFiles::RunFiles(RunContext& run, logs::Layout& layout, WorkerChannel& channel
       channel_(channel),
       near_(near),
       keeps_output_(keeps_output),
-      folders_(run.lanes[Lane::Folders], run.clock, layout, run.spec.nproc_per_node, near,
-               [&channel](auto place) { channel.open(std::move(place)); }),
-      gate_(run, std::bind_front(&LogFolders::prepare, &folders_)),
+      folders_(run, layout, channel, near),
       last_writes_(run.loop, run.clock, run.console,
                    {&run.lanes[Lane::Logs], &run.lanes[Lane::Syncs], &run.lanes[Lane::Reports],
                     &run.lanes[Lane::Errors], &run.lanes[Lane::Folders]},

@@ -1,28 +1,146 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/files/last_writes.hpp"
-#include "agent/files/log_folders.hpp"
 #include "agent/loop/run_context.hpp"
 #include "agent/round/round_store.hpp"
 #include "agent/round/worker_channel.hpp"
 #include "core/awake_clock.hpp"
 #include "core/clock.hpp"
-#include "core/lifetime.hpp"
+#include "core/error.hpp"
 #include "files/blocking_calls.hpp"
+#include "logs/console.hpp"
+#include "logs/layout.hpp"
 #include "process/guardian.hpp"
 #include "process/signals.hpp"
+#include "rendezvous/membership/round.hpp"
 #include "rendezvous/session/session.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace elastrun::agent {
+
+/// The end of a run: waits until files and console have taken what is left, on the loop, so that a
+/// signal can end the wait. Who takes nothing at all for five minutes loses the rest, said so: the
+/// workers have ended long ago, and a reader that hangs must not keep nodes for ever.
+class LastWrites {
+ public:
+  static constexpr Duration kTimeLimit = std::chrono::minutes(5);
+
+  /// Borrows them all. The loop must have been stopped. `limit` is what a signal leaves.
+  LastWrites(boost::asio::io_context& loop, Clock& clock, logs::Console& console,
+             std::vector<files::BlockingCalls*> files, Duration limit);
+
+  /// Runs the loop until the files are written; `console`: and everything is shown.
+  void wait(bool console);
+  bool waiting() const { return waiting_; }
+  /// A signal asks for the end: no more than `limit` from now on, also of a wait that comes later.
+  void shorten();
+  /// Files of these threads are waited for no longer: their file system has not answered. It has
+  /// another two seconds for that, in which the loop runs, and more as long as it does. What each
+  /// is busy with that is given up.
+  std::vector<std::string> give_up_on(const std::vector<const files::BlockingCalls*>& calls);
+  /// The same, with an error in the log for each: something is lost.
+  void lose(const std::vector<const files::BlockingCalls*>& calls);
+  /// A second signal: what is waited for now is given up. Files of that thread are not waited for
+  /// again then, but what is written to the console later is.
+  void give_up_now();
+
+ private:
+  struct Queue {
+    files::BlockingCalls* calls;
+    bool marked = false;         // our question is in it
+    bool given_up = false;       // for good
+    bool left_out = false;       // of this wait
+    std::uint64_t returned = 0;  // when it was looked at last
+  };
+  bool ask_files();
+  bool console_done() const { return !with_console_ || console_given_up_ || console_.idle(); }
+  std::string waited_for() const;
+  bool stands_still() const;
+  void remember();
+  void look();
+  void say();
+  void arm_limit();
+  void give_up_if_stuck();
+  void give_up();
+
+  boost::asio::io_context& loop_;
+  logs::Console& console_;
+  AwakeClock clock_;
+  const Duration limit_;
+  std::vector<Queue> files_;
+  std::unique_ptr<Alarm> alarm_, limit_alarm_;
+  std::optional<TimePoint> until_;  // since a signal came
+  std::uint64_t written_ = 0;       // to the console, when it was looked at last
+  bool with_console_ = false, waiting_ = false, over_ = false;
+  bool brief_ = false;             // no words, and no longer than needs none
+  bool console_given_up_ = false;  // for good
+};
+
+/// The directories of each start of the workers. Where the log directory may be on a file system
+/// that does not answer, a thread makes them, and the loop goes on: a round is held back until its
+/// directories are there, and with it what the rendezvous says after it. So the agent's policy
+/// knows of no round that cannot be started, and its heartbeats go on meanwhile. A round that is
+/// over before that is dropped: its end (Restart, Done, Lost) passes at once. After kTimeLimit the
+/// start fails.
+class LogFolders {
+ public:
+  /// As long as the end of a run waits for its files, and as a server takes to come back.
+  static constexpr Duration kTimeLimit = std::chrono::minutes(5);
+  /// `near`: the directories are on this machine, made when they are asked for. Else opens the
+  /// channel of the workers, too, where its place was found. Borrows all.
+  LogFolders(RunContext& run, logs::Layout& layout, WorkerChannel& channel, bool near);
+  LogFolders(const LogFolders&) = delete;
+  LogFolders& operator=(const LogFolders&) = delete;
+
+  /// Posts what the rendezvous says, rounds once they are prepared.
+  void hear(rendezvous::Push push);
+  /// Those that were prepared for this round. Fails with Io, also if they were not made in time.
+  Result<Folders> take(const rendezvous::Round& round);
+  /// The end of what was only temporary, as logs::settle(). Where the file system may not answer,
+  /// waits for what is written there if the user wants it (`waits`), else for two seconds.
+  logs::Fate settle(LastWrites& writes, bool waits, bool keep);
+  /// The file system has not answered yet, or not in time: more is not to be expected of it.
+  bool is_unanswered() const { return unanswered_; }
+
+ private:
+  struct Made;
+  void pass_on();
+  void prepare(const rendezvous::Round& round);
+  void answered(Made made);
+  void go_on();
+  void say() const;
+  void give_up();
+  std::string what() const;
+
+  RunContext& run_;
+  files::BlockingCalls& files_;
+  logs::Layout& layout_;
+  WorkerChannel& channel_;
+  const bool near_;
+  AwakeClock clock_;
+  const std::unique_ptr<Alarm> said_, limit_;
+  std::deque<rendezvous::Push> held_;
+  bool preparing_ = false;
+  bool dropped_ = false;                    // the round for which that is done
+  bool prepared_ = false;                   // for the next one in `held_`
+  std::optional<Result<Folders>> folders_;  // for the round that comes next
+  bool unanswered_ = false;
+  std::uint64_t asked_ = 0;  // an answer to an earlier question is ignored
+};
+
+/// Makes a call that may wait for a file system, before the loop: there SIGTERM ends the agent.
+auto within_limit(const std::string& what, auto work) {
+  return files::result_within(what, LogFolders::kTimeLimit, std::move(work));
+}
 
 /// At the end of a node that has served the store of a round: workers of the other nodes may be
 /// saving, with the help of the store. It stays until they have hung up, after its own processes
@@ -51,32 +169,6 @@ class StoreDrain {
   bool waiting_ = false, told_ = false;
 };
 
-/// Holds a round back, and what the rendezvous says after it, until something has been done for it
-/// that may take a file system's time: directories are made. So the agent's policy knows of no
-/// round that cannot be started, and its heartbeats go on meanwhile. A round that is over before
-/// that is dropped: its end (Restart, Done, Lost) passes at once.
-class RoundGate {
- public:
-  /// `prepare` calls `done` once, inside or later on the loop; it is not called again before.
-  using Prepare = std::function<void(const rendezvous::Round&, std::function<void()> done)>;
-  /// What passes is posted to `run`, whose role is that of this node. Borrows it.
-  RoundGate(RunContext& run, Prepare prepare) : run_(run), prepare_(std::move(prepare)) {}
-
-  void hear(rendezvous::Push push);
-
- private:
-  void prepare(const rendezvous::Round& round);
-  void pass_on();
-
-  RunContext& run_;
-  const Prepare prepare_;
-  std::deque<rendezvous::Push> held_;
-  bool preparing_ = false;
-  bool dropped_ = false;   // the round for which that is done
-  bool prepared_ = false;  // for the next one in `held_`
-  Lifetime lifetime_;
-};
-
 /// The directories of a run, from its first round to their end, and what is waited for before this
 /// node may go: its files, its console, and workers of other nodes.
 class RunFiles {
@@ -90,7 +182,7 @@ class RunFiles {
   RunFiles& operator=(const RunFiles&) = delete;
 
   /// Posts what the rendezvous says; rounds are held back until their directories are there.
-  void pass(rendezvous::Push push) { gate_.hear(std::move(push)); }
+  void pass(rendezvous::Push push) { folders_.hear(std::move(push)); }
   Result<Folders> take(const rendezvous::Round& round) { return folders_.take(round); }
   /// Whether it was for a wait of this object, which it may end.
   bool signalled(process::Demand demand);
@@ -113,7 +205,6 @@ class RunFiles {
   WorkerChannel& channel_;
   const bool near_, keeps_output_;
   LogFolders folders_;
-  RoundGate gate_;
   LastWrites last_writes_;
   StoreDrain store_drain_;
 };

@@ -21,7 +21,6 @@ class GoodputAccount final : public Observer {
         account_(job_start, several_nodes, clock.now()) {}
 
   void heard(const Moment& one) override { dispatch(one, *this); }
-  using Observer::on;
   void on(const moment::PhaseChanged& seen) { account_.phase(seen.phase, phase_since_ = seen.now); }
   void on(const moment::RoundReady& seen) {
     account_.world(seen.round.world_size);

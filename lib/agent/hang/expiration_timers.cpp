@@ -61,7 +61,7 @@ ExpirationTimers::ExpirationTimers(RunContext& run, const StackOffers& offers)
       offers_(offers),
       awake_(run.clock),
       watchdog_(run.loop, awake_, *this),
-      hung_stacks_(run.loop, run.clock, run.launcher, run.environment) {}
+      hung_stacks_(run, offers) {}
 
 void ExpirationTimers::read_waiting() {
   run_.catch_up();
@@ -83,17 +83,22 @@ void ExpirationTimers::open_pipe() {
   }
   pipe_ = std::make_unique<timer::RequestPipe>(run_.loop, std::move(*place),
                                                [this](std::string_view line) { heard_line(line); });
+  if (const auto& own = pipe_->own_folder(); !own.empty()) run_.guardian.remember_directory(own);
   log::info(kTimerArea, "FileTimerServer started, with PATH {}", pipe_->path());
 }
 
-void ExpirationTimers::close_pipe(files::BlockingCalls& files, std::function<void()> removed) {
+void ExpirationTimers::close_pipe(files::BlockingCalls& files) {
   if (!pipe_) return;
   const auto place = pipe_->take_place();
   // Now; only the removal may wait for a file system.
   pipe_.reset();
   const auto what = place->path;
-  const auto remove = [removal = place->take_removal()] { return removal(), true; };
-  files.make(what, remove, [removed = std::move(removed)](bool) { removed(); });
+  const auto folder = place->own_folder;
+  files.make(
+      what, [removal = place->take_removal()] { return removal(), true; },
+      [&guardian = run_.guardian, folder](bool) {
+        if (!folder.empty()) guardian.forget(folder);
+      });
 }
 
 void ExpirationTimers::heard_line(std::string_view line) {
@@ -162,7 +167,7 @@ ExpiredTimer ExpirationTimers::tell(const timer::ExpiredWorker& expired,
 
 void ExpirationTimers::expired(std::vector<timer::ExpiredWorker> workers) {
   std::vector<ExpiredTimer> reasons;
-  std::vector<HungStacks::Hung> hung;
+  std::vector<pid_t> hung;
   timer::ExpiredTexts texts;
   for (const auto& worker : workers) {
     for (const auto& one : worker.timers) {
@@ -177,12 +182,12 @@ void ExpirationTimers::expired(std::vector<timer::ExpiredWorker> workers) {
         reason.signal > 0 ? "then " + process::signal_name(reason.signal) : "no signal: it goes on";
     log::warning(kTimerArea, "Rank {} (pid {}): {}; taking its stack, {}", reason.rank, reason.pid,
                  reason.sentence(), then);
-    hung.push_back({reason.pid, watchdog_.pidfd_of(reason.pid), offers_.of(reason.pid)});
+    hung.push_back(reason.pid);
   }
   timer::log_debug_info_for_expired_timers(run_.spec.run_id, texts);
   // First the stack, then the signal: of a process that has ended nothing can be told any more.
-  hung_stacks_.take(std::move(hung), [this, reasons = std::move(reasons),
-                                      group = group_](const HungStacks::Stacks& stacks) mutable {
+  hung_stacks_.take(hung, [this, reasons = std::move(reasons),
+                           group = group_](const HungStacks::Stacks& stacks) mutable {
     stacks_taken(std::move(reasons), stacks, group);
   });
 }

@@ -27,14 +27,13 @@ class ExpirationTimers final : public Observer, private timer::Watchdog::Owner {
   ExpirationTimers(RunContext& run, const StackOffers& offers);
 
   /// Opens the FIFO for torch's clients if TORCHELASTIC_ENABLE_FILE_TIMER is 1 in the environment,
-  /// at TORCHELASTIC_TIMER_FILE or in a new folder. Without one, only a warning.
+  /// at TORCHELASTIC_TIMER_FILE or in a new folder, which the guardian removes if this agent is
+  /// killed. Without one, only a warning.
   void open_pipe();
-  /// Removes it, by a thread, because its file system may not answer; calls `removed` when it has.
-  void close_pipe(files::BlockingCalls& files, std::function<void()> removed);
+  /// Removes it, by a thread: the guardian removes the folder if its file system does not answer.
+  void close_pipe(files::BlockingCalls& files);
   /// For the workers' TORCHELASTIC_TIMER_FILE; empty: no FIFO.
   std::string pipe_path() const { return pipe_ ? pipe_->path() : std::string(); }
-  /// The folder that was made for it alone; empty: none.
-  std::string own_folder() const { return pipe_ ? pipe_->own_folder() : std::string(); }
 
   /// What a process of a worker said over its channel.
   void heard(pid_t sender, const workers::TimerSet& timer);
@@ -52,7 +51,6 @@ class ExpirationTimers final : public Observer, private timer::Watchdog::Owner {
   TimePoint last_request() const { return last_request_; }
 
   void heard(const Moment& one) override { dispatch(one, *this); }
-  using Observer::on;
   void on(const moment::PhaseChanged& seen);
   void on(const moment::RoundReady&) { ++group_; }
 

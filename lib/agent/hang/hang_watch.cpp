@@ -5,7 +5,7 @@
 #include "core/text.hpp"
 #include "goodput/journals/journal_books.hpp"
 #include "goodput/ledger/bucket.hpp"
-#include "hangs/stacks_report.hpp"
+#include "hangs/stacks.hpp"
 #include "process/process_table.hpp"
 #include "rendezvous/membership/ranks.hpp"
 
@@ -192,10 +192,6 @@ void HangWatch::moved() {
 void HangWatch::look_again() {
   if (!alarm_) alarm_ = awake_.make_alarm();
   alarm_->arm(rule_.next_look(awake_.now()), [this] { look(); });
-}
-
-void HangWatch::look_now() {
-  if (looks_) look();
 }
 
 void HangWatch::child_signalled() {

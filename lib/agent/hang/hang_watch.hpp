@@ -32,7 +32,9 @@ class HangWatch final : public Observer {
   /// The same for what says no more than that the worker lives.
   void wrote();
   /// Looks at the workers, not only when it is time to: tells if they have gone on.
-  void look_now();
+  void look_now() {
+    if (looks_) look();
+  }
   /// Of this agent, which may have been a worker that was stopped or goes on.
   void child_signalled();
   /// The job hangs. Nothing if this node knows better by now.
@@ -41,7 +43,6 @@ class HangWatch final : public Observer {
   const std::vector<JobHang>& all() const { return hangs_; }
 
   void heard(const Moment& one) override { dispatch(one, *this); }
-  using Observer::on;
   void on(const moment::PhaseChanged& seen);
   void on(const moment::RoundReady& seen);
   void on(const moment::Started& seen);

@@ -2,16 +2,14 @@
 #include "agent/hang/hung_stacks.hpp"
 
 #include "core/text.hpp"
+#include "core/unique_fd.hpp"
 #include "process/process_table.hpp"
 #include "process/program_path.hpp"
-#include "system/thread_states.hpp"
 
-#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <fcntl.h>
-#include <iterator>
-#include <ranges>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <utility>
 
@@ -52,46 +50,49 @@ struct HungStacks::Job {
   std::vector<std::unique_ptr<process::Child>> spies;
 };
 
-HungStacks::HungStacks(boost::asio::io_context& loop, Clock& clock, process::Launcher& launcher,
-                       std::vector<std::string> environment)
-    : loop_(loop),
-      clock_(clock),
-      launcher_(launcher),
-      environment_(std::move(environment)),
-      calls_(loop.get_executor()) {}
+/// A process that has offered its stacks. Its number may be given to another one meanwhile, which
+/// the signal that asks for a stack would end: so it is signalled by its pidfd.
+struct HungStacks::Askable {
+  pid_t pid = 0;
+  UniqueFd pidfd;
+  system::StackOffer offer;
+};
+
+HungStacks::HungStacks(RunContext& run, const StackOffers& offers)
+    : run_(run), offers_(offers), calls_(run.loop.get_executor()) {}
 
 HungStacks::~HungStacks() = default;
 
-void HungStacks::take(std::vector<Hung> hung, Then then) {
+void HungStacks::take(const std::vector<pid_t>& hung, Then then) {
   const auto job = std::make_shared<Job>();
   const std::weak_ptr<Job> weak = job;
   job->then = std::move(then);
-  job->alarm = clock_.make_alarm();
+  job->alarm = run_.clock.make_alarm();
   // Weak here and in all calls below: an answer after the limit finds nothing, and changes nothing.
-  job->alarm->arm(clock_.now() + kLimit, [this, weak] { finish(weak); });
+  job->alarm->arm(run_.clock.now() + kLimit, [this, weak] { finish(weak); });
   jobs_.push_back(job);
-  std::vector<pid_t> pids;
-  for (const auto& one : hung) pids.push_back(one.pid);
-  // Those of Python first: a process that goes on is where it was asked, not where it was later.
-  const auto offered =
-      std::ranges::stable_partition(hung, [](const Hung& one) { return !one.offer.has_value(); });
+  std::vector<Askable> askable;
   std::vector<pid_t> silent;
-  for (auto& one : std::ranges::subrange(hung.begin(), offered.begin())) silent.push_back(one.pid);
-  std::vector<Hung> askable(std::make_move_iterator(offered.begin()),
-                            std::make_move_iterator(offered.end()));
+  for (const auto pid : hung) {
+    UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    // Asked after that: it knows whether the number is still that of the process that offered.
+    const auto offer = offers_.of(pid);
+    offer ? askable.push_back({pid, std::move(pidfd), *offer}) : silent.push_back(pid);
+  }
+  // Those of Python first: a process that goes on is where it was asked, not where it was later.
   if (!askable.empty()) ask(job, std::move(askable));
-  read_kernel(job, std::move(pids));
+  read_kernel(job, hung);
   if (!silent.empty()) find_spy(job, std::move(silent));
 }
 
-void HungStacks::ask(const std::shared_ptr<Job>& job, std::vector<Hung> hung) {
+void HungStacks::ask(const std::shared_ptr<Job>& job, std::vector<Askable> askable) {
   ++job->awaited;
-  const auto shared = std::make_shared<const std::vector<Hung>>(std::move(hung));
+  const auto shared = std::make_shared<const std::vector<Askable>>(std::move(askable));
   calls_.make(
       "the Python stacks of processes",
       [shared] {
         std::vector<system::StackSource> sources;
-        for (const auto& one : *shared) sources.push_back({one.pid, one.pidfd.get(), *one.offer});
+        for (const auto& one : *shared) sources.push_back({one.pid, one.pidfd.get(), one.offer});
         return system::ask_python_stacks(sources, kAnswer);
       },
       [this, weak = std::weak_ptr(job), shared](std::vector<Lines> stacks) {
@@ -126,7 +127,7 @@ void HungStacks::find_spy(const std::shared_ptr<Job>& job, std::vector<pid_t> pi
   ++job->awaited;
   calls_.make(
       "the search for py-spy in PATH",
-      [environment = environment_] { return process::find_program("py-spy", environment, {}); },
+      [environment = run_.environment] { return process::find_program("py-spy", environment, {}); },
       [this, weak = std::weak_ptr(job), pids = std::move(pids)](const Result<std::string>& path) {
         const auto asked = weak.lock();
         for (const auto pid : pids) {
@@ -144,12 +145,12 @@ void HungStacks::spy(const std::shared_ptr<Job>& job, const std::string& path, p
   request.argv = process::shell_exec(
       // Nonblocking: py-spy would stop the process, which may be well and only slow.
       {path, "dump", "--pid", std::to_string(pid), "--full-filenames", "--nonblocking"});
-  request.environment = environment_;
+  request.environment = run_.environment;
   request.stdin_fd = request.stderr_fd = nowhere.get();
   request.stdout_fd = output->get();
   if (!*output || !nowhere) return;
   const std::weak_ptr<Job> weak = job;
-  auto child = launcher_.start(request, [this, weak, pid, output](const process::Exit& exit) {
+  auto child = run_.launcher.start(request, [this, weak, pid, output](const process::Exit& exit) {
     const auto asked = weak.lock();
     if (asked && exit.status.success()) asked->python[pid] = lines_of(*output);
     done(weak);
@@ -163,7 +164,7 @@ void HungStacks::spy(const std::shared_ptr<Job>& job, const std::string& path, p
 void HungStacks::done(const std::weak_ptr<Job>& job) {
   const auto asked = job.lock();
   if (!asked || --asked->awaited > 0) return;
-  boost::asio::post(loop_, [this, job, alive = lifetime_.token()] {
+  boost::asio::post(run_.loop, [this, job, alive = lifetime_.token()] {
     if (alive) finish(job);
   });
 }

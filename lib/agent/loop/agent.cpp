@@ -37,6 +37,14 @@ std::vector<int> killed_ranks(const std::vector<workers::Worker>& group) {
   return ranks;
 }
 
+std::string cost_text(const rendezvous::Restart& restart) {
+  if (!restart.attempt_spent) return " (this spends no restart)";
+  const int left = restart.restarts_left;
+  auto text = fmt::format(", {} restart{} left", left, left == 1 ? "" : "s");
+  if (restart.delay <= Duration::zero()) return text;
+  return text + ", the next start in " + format_duration(restart.delay);
+}
+
 }  // namespace
 
 Agent::Agent(RunContext& run, rendezvous::Session& session, RoundStore& store, Observer& observer,
@@ -251,18 +259,6 @@ void Agent::post_failure() {
   post(WorkerFailed{known, group_->any_running()});
 }
 
-void Agent::perform(const ArmSettle&) {
-  settle_->arm(awake_.now() + settings_.settle, [this] { post(SettleOver{}); });
-}
-
-void Agent::perform(const ArmLinger&) {
-  linger_->arm(awake_.now() + settings_.linger, [this] { post(LingerOver{}); });
-}
-
-const std::string& Agent::own_node() const {
-  return round_->members[static_cast<std::size_t>(round_->group_rank)].id;
-}
-
 void Agent::begin_stop() {
   auto& attempt = result_.attempts.back();
   if (attempt.ran != Duration::zero()) return;  // asked already, now more firmly
@@ -286,10 +282,6 @@ void Agent::tell_grace(int signal) const {
                format_duration(run_.spec.shutdown_timeout), how);
 }
 
-void Agent::child_ended() {
-  if (group_) group_->look_again();
-}
-
 void Agent::perform(const FinishGroup&) {
   begin_stop();
   group_->finish(run_.spec.shutdown_timeout);
@@ -300,18 +292,10 @@ void Agent::perform(const KillGroup&) {
   group_->kill();
 }
 
-void Agent::perform(const TellStarted&) {
-  session_.report(rendezvous::Started{round_->number});
-}
-
 std::vector<workers::Failure> Agent::explained_failures() const {
   auto failures = group_->failures();
   for (auto& failure : failures) run_.explain(failure);
   return failures;
-}
-
-workers::Judgement Agent::judge_failures() const {
-  return workers::judge(explained_failures(), group_->as_if_ended_now());
 }
 
 void Agent::perform(const TellFailed&) {
@@ -325,10 +309,6 @@ void Agent::perform(const TellFailed&) {
   saving_.describe(cause);
   cause.final = cause.final || !workers::why_not_again(run_.spec).empty();
   session_.report(rendezvous::Failed{round_->number, std::move(cause)});
-}
-
-void Agent::perform(const TellSucceeded&) {
-  session_.report(rendezvous::Succeeded{round_->number});
 }
 
 void Agent::perform(const TellLeaving& action) {
@@ -377,10 +357,6 @@ void Agent::perform(const TellPreempt& action) {
   });
 }
 
-void Agent::perform(const TellReached&) {
-  saving_.answer();
-}
-
 void Agent::perform(const TellSaved&) {
   // Who ends behind its save has told that before.
   run_.catch_up();
@@ -427,10 +403,6 @@ void Agent::note_preemption() {
   ending.why += ", but " + failure;
 }
 
-void Agent::perform(const ArmLeave&) {
-  leave_.saved();
-}
-
 void Agent::perform(const End& action) {
   // Now, since the group goes before the result is told.
   note_workers();
@@ -460,7 +432,7 @@ void Agent::finish(JobResult result) {
   // Once: an insisting signal (CutEnd) may come before the session has closed.
   if (!on_end_) return;
   result.finished = run_.clock.wall();
-  observer_.heard(moment::Ended{result, group_ ? &group_->workers() : nullptr});
+  observer_.heard(moment::Ended{result, workers()});
   group_.reset();
   std::exchange(on_end_, {})(std::move(result));
 }
@@ -535,20 +507,6 @@ void Agent::look_for_stuck() {
 
 // What an agent tells and keeps of restarts; what it does, NodePolicy says.
 
-namespace {
-
-constexpr std::string_view kLogArea = "agent";
-
-std::string cost_text(const rendezvous::Restart& restart) {
-  if (!restart.attempt_spent) return " (this spends no restart)";
-  const int left = restart.restarts_left;
-  auto text = fmt::format(", {} restart{} left", left, left == 1 ? "" : "s");
-  if (restart.delay <= Duration::zero()) return text;
-  return text + ", the next start in " + format_duration(restart.delay);
-}
-
-}  // namespace
-
 void Agent::observe(const rendezvous::Restart& restart) {
   // While it joins, a round that this node never started has ended.
   const bool joining = policy_.phase() == Phase::Joining;
@@ -561,9 +519,9 @@ void Agent::observe(const rendezvous::Restart& restart) {
   // Not "restarting": where a scheduler ends the whole job, our own signal is on its way.
   const auto doing = !ours ? "Going on; stopping" : joining ? "Not starting" : "Stopping";
   const auto whose = restart.role.empty() ? "" : " of the role " + printable(restart.role);
-  log::warning(kLogArea, "{} the workers{}{}: {}", doing, whose, cost_text(restart),
+  log::warning(kArea, "{} the workers{}{}: {}", doing, whose, cost_text(restart),
                restart.cause.text);
-  if (!restart.cause.rule.empty()) log::info(kLogArea, "By {}", restart.cause.rule);
+  if (!restart.cause.rule.empty()) log::info(kArea, "By {}", restart.cause.rule);
   if (ours) {
     note_cause(restart);
     return observer_.heard(moment::Restarting{restart});

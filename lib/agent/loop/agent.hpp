@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/loop/fact.hpp"
 #include "agent/loop/job_result.hpp"
 #include "agent/loop/node_policy.hpp"
 #include "agent/loop/observer.hpp"
@@ -106,11 +105,15 @@ class Agent final : public workers::Group::Owner {
   /// `insisted`: the one who asked for the end before does not want to wait for it.
   void signal(int number, bool insisted) { post(SignalCame{number, insisted}); }
   /// A child of this process has ended.
-  void child_ended();
+  void child_ended() {
+    if (group_) group_->look_again();
+  }
   void guardian_gone() { post(GuardianGone{}); }
   Phase phase() const { return policy_.phase(); }
-  /// Null: there is none.
-  const workers::Group* group() const { return group_.get(); }
+  /// Those of the group; null: there is none.
+  const std::vector<workers::Worker>* workers() const {
+    return group_ ? &group_->workers() : nullptr;
+  }
   /// The job is to save and end. `deadline` 0: when its options say.
   void preempt(std::string why, Duration deadline);
   /// The worker of the group to which a process belongs, by its session or that of an ancestor;
@@ -136,23 +139,27 @@ class Agent final : public workers::Group::Owner {
   void perform(const Join&);
   void join(std::string fault);
   void perform(const StartGroup& action);
-  void perform(const ArmSettle&);
-  void perform(const ArmLinger&);
+  void perform(const ArmSettle&) {
+    settle_->arm(awake_.now() + settings_.settle, [this] { post(SettleOver{}); });
+  }
+  void perform(const ArmLinger&) {
+    linger_->arm(awake_.now() + settings_.linger, [this] { post(LingerOver{}); });
+  }
   void perform(const StopGroup& action);
   void perform(const FinishGroup&);
   void perform(const KillGroup&);
-  void perform(const TellStarted&);
+  void perform(const TellStarted&) { session_.report(rendezvous::Started{round_->number}); }
   void perform(const TellFailed&);
-  void perform(const TellSucceeded&);
+  void perform(const TellSucceeded&) { session_.report(rendezvous::Succeeded{round_->number}); }
   void perform(const TellLeaving& action);
   void perform(const ArmBarrier&);
   void perform(const StayForOthers&);
   void look_at_barrier(Duration after);
   void perform(const TellPreempt& action);
-  void perform(const TellReached&);
+  void perform(const TellReached&) { saving_.answer(); }
   void perform(const SaveGroup& action);
   void perform(const TellSaved&);
-  void perform(const ArmLeave&);
+  void perform(const ArmLeave&) { leave_.saved(); }
   void perform(const End& action);
   void perform(const CutEnd&) { finish(std::move(result_)); }
   void tell_grace(int signal) const;
@@ -161,12 +168,16 @@ class Agent final : public workers::Group::Owner {
   Status start_group();
   bool may_be_signalled() const;
   void post_failure();
-  const std::string& own_node() const;
+  const std::string& own_node() const {
+    return round_->members[static_cast<std::size_t>(round_->group_rank)].id;
+  }
   void begin_stop();
   void note_cause(const rendezvous::Restart& restart);
   void note_workers();
   std::vector<workers::Failure> explained_failures() const;
-  workers::Judgement judge_failures() const;
+  workers::Judgement judge_failures() const {
+    return workers::judge(explained_failures(), group_->as_if_ended_now());
+  }
   void look_for_failed_saves();
   void note_preemption();
   void watch_for_stuck();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/loop/fact.hpp"
+#include "core/clock.hpp"
+#include "core/error.hpp"
 #include "core/text.hpp"
 #include "goodput/account/restart_log.hpp"
 #include "goodput/ledger/ledger.hpp"
@@ -11,12 +12,53 @@
 #include "workers/diagnostics.hpp"
 
 #include <algorithm>
+#include <expected>
 #include <memory>
 #include <optional>
 #include <string>
+#include <sys/types.h>
+#include <utility>
 #include <vector>
 
 namespace elastrun::agent {
+
+/// Why a job could not begin. The exit code follows from `reason`: torchrun
+/// ends with 1 whatever cannot be started, but what only turns out to be wrong with the value of an
+/// option that it lacks may be told from that.
+struct StartFailure {
+  enum class Reason { Conditions, WrongOption };
+
+  StartFailure(Error why, Reason what = Reason::Conditions) : error(std::move(why)), reason(what) {}
+  bool operator==(const StartFailure&) const = default;
+
+  Error error;
+  Reason reason;
+};
+
+template <class T>
+using Started = std::expected<T, StartFailure>;
+
+/// How the job ended, as this agent sees it.
+struct Ending {
+  enum class Kind {
+    Succeeded,
+    WorkersFailed,   // workers of this node failed, and no restart was left
+    JobFailed,       // somewhere else: a worker, a node, the rendezvous; see cause
+    NotNeeded,       // a spare node, let go
+    Signalled,       // we were told to end
+    NoStart,         // the workers could not be started
+    RendezvousLost,  // the coordinator is gone for good
+    Stuck,           // a worker in uninterruptible sleep
+    Preempted,       // asked to save and end; see why
+    GuardianLost,    // the process that the user started was killed
+  } kind = Kind::Succeeded;
+  std::string why{};  // one sentence, if there is more to say than the kind
+  rendezvous::Cause cause{};
+  int signal = 0;
+  bool requeue = false;  // the scheduler should start the job again
+
+  bool is_everybodys_success() const { return kind == Kind::Succeeded && why.empty(); }
+};
 
 /// The one to blame for the end of a job. Text, report and exit code read this and nothing else, so
 /// that they cannot name different ones.

@@ -5,8 +5,10 @@
 #include "process/exit_status.hpp"
 #include "process/signals.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <fmt/format.h>
+#include <iterator>
 #include <utility>
 
 namespace elastrun::agent {
@@ -14,6 +16,12 @@ namespace {
 
 // For a worker that has saved and does not end by itself: to flush its output.
 constexpr Duration kAfterSave = std::chrono::seconds(2);
+
+/// `first`, and then `more`.
+std::vector<Action> then(std::vector<Action> first, std::vector<Action> more) {
+  std::ranges::move(more, std::back_inserter(first));
+  return first;
+}
 
 }  // namespace
 
@@ -39,10 +47,6 @@ std::string_view phase_text(Phase phase) {
   return "";
 }
 
-std::vector<Action> NodePolicy::begin() {
-  return {Join{}};
-}
-
 std::vector<Action> NodePolicy::step(const Fact& fact) {
   if (phase_ == Phase::Ended) {
     const auto* signal = std::get_if<SignalCame>(&fact);
@@ -50,10 +54,6 @@ std::vector<Action> NodePolicy::step(const Fact& fact) {
     return signal != nullptr && signal->insisted ? Actions{CutEnd{}} : Actions{};
   }
   return std::visit([this](const auto& one) { return on(one); }, fact);
-}
-
-NodePolicy::Actions NodePolicy::on(const Pushed& fact) {
-  return std::visit([this](const auto& push) { return ordered(push); }, fact.push);
 }
 
 NodePolicy::Actions NodePolicy::ordered(const rendezvous::RoundReady& push) {
@@ -88,8 +88,7 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::Restart& push) {
   // What was done is to be done again: from here on, neither the barrier nor a lost coordinator may
   // make a success of it.
   succeeded_ = past_barrier_ = false;
-  for (auto& action : obey()) actions.push_back(std::move(action));
-  return actions;
+  return then(std::move(actions), obey());
 }
 
 NodePolicy::Actions NodePolicy::ordered(const rendezvous::Done& push) {
@@ -104,18 +103,7 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::Lost& push) {
   // A scheduler that ends the job reaches the coordinator's node first, and ours a moment later:
   // which of both it is decides the exit code.
   lingers_ = push.requeue && !succeeded_ && !ending_ && unable_.empty();
-  Actions actions;
-  if (lingers_) actions.push_back(ArmLinger{});
-  for (auto& action : obey()) actions.push_back(std::move(action));
-  return actions;
-}
-
-NodePolicy::Actions NodePolicy::ordered(const rendezvous::Spare&) {
-  return {};
-}
-
-NodePolicy::Actions NodePolicy::ordered(const rendezvous::Progress&) {
-  return {};
+  return then(lingers_ ? Actions{ArmLinger{}} : Actions{}, obey());
 }
 
 NodePolicy::Actions NodePolicy::on(const GroupStarted&) {
@@ -139,12 +127,9 @@ NodePolicy::Actions NodePolicy::stop_new_group() {
 NodePolicy::Actions NodePolicy::on(const StartFailed& fact) {
   gone_ = true;
   if (ending_) return resolve();  // told already that it leaves
-  Ending ending;
-  ending.kind = Ending::Kind::NoStart;
-  ending.why = fact.error.text;
-  Actions actions{TellLeaving{"its workers could not be started: " + fact.error.text, true}};
-  for (auto& action : end(std::move(ending))) actions.push_back(std::move(action));
-  return actions;
+  Ending ending{.kind = Ending::Kind::NoStart, .why = fact.error.text};
+  return then({TellLeaving{"its workers could not be started: " + fact.error.text, true}},
+              end(std::move(ending)));
 }
 
 NodePolicy::Actions NodePolicy::on(const WorkerFailed& fact) {
@@ -157,10 +142,6 @@ NodePolicy::Actions NodePolicy::on(const WorkerFailed& fact) {
   if (phase_ == Phase::Settling) return {};
   phase_ = Phase::Settling;
   return {ArmSettle{}};
-}
-
-NodePolicy::Actions NodePolicy::on(const SettleOver&) {
-  return phase_ == Phase::Settling ? fail_now() : Actions{};
 }
 
 NodePolicy::Actions NodePolicy::on(const LingerOver&) {
@@ -192,8 +173,7 @@ NodePolicy::Actions NodePolicy::on(const PreemptUnheard& fact) {
     phase_ = fact.order.by_signal ? Phase::Stopping : Phase::Running;
     actions.push_back(SaveGroup{fact.order});
   }
-  for (auto& action : resolve()) actions.push_back(std::move(action));
-  return actions;
+  return then(std::move(actions), resolve());
 }
 
 NodePolicy::Actions NodePolicy::on(const LeaveOver&) {
@@ -283,29 +263,22 @@ NodePolicy::Actions NodePolicy::on(const SignalCame& fact) {
     if (gone_ || phase_ == Phase::Starting) return {};
     return {StopGroup{fact.signal, true}};
   }
-  Ending ending;
-  ending.kind = Ending::Kind::Signalled;
-  ending.signal = fact.signal;
-  ending_ = ending;
+  ending_ = {.kind = Ending::Kind::Signalled, .signal = fact.signal};
   Actions actions{TellLeaving{"it received " + process::signal_name(fact.signal)}};
   if (!gone_ && phase_ != Phase::Starting) {
     phase_ = Phase::Stopping;
     actions.push_back(StopGroup{fact.signal, true});
   }
-  for (auto& action : resolve()) actions.push_back(std::move(action));
-  return actions;
+  return then(std::move(actions), resolve());
 }
 
 NodePolicy::Actions NodePolicy::on(const GuardianGone&) {
-  Ending ending;
-  ending.kind = Ending::Kind::GuardianLost;
   // The others know then, or the verdict has come.
   const bool known = ending_ || (order_ && std::holds_alternative<rendezvous::Done>(*order_));
-  ending_ = ending;
+  ending_ = {.kind = Ending::Kind::GuardianLost};
   Actions actions;
   if (!known) actions.push_back(TellLeaving{"the process that started it was killed", false, true});
-  for (auto& action : gone_ ? resolve() : kill()) actions.push_back(std::move(action));
-  return actions;
+  return then(std::move(actions), gone_ ? resolve() : kill());
 }
 
 NodePolicy::Actions NodePolicy::kill() {
@@ -321,15 +294,13 @@ NodePolicy::Actions NodePolicy::kill() {
 
 NodePolicy::Actions NodePolicy::on(const WorkerStuck& fact) {
   if (phase_ != Phase::Running) return {};
-  Ending ending;
   // Such a worker cannot be killed, so this node cannot put another one in its place.
-  ending.kind = Ending::Kind::Stuck;
-  ending.why =
+  auto why =
       fmt::format("the worker with local rank {} (pid {}) has been in uninterruptible sleep for {}",
                   fact.local_rank, fact.pid, format_duration(fact.since));
-  ending_ = ending;
+  ending_ = {.kind = Ending::Kind::Stuck, .why = why};
   phase_ = Phase::Stopping;
-  return {TellLeaving{ending.why}, StopGroup{SIGTERM}};
+  return {TellLeaving{std::move(why)}, StopGroup{SIGTERM}};
 }
 
 /// An order has come: stop the group if it runs, follow the order if it is gone.
@@ -351,15 +322,10 @@ NodePolicy::Actions NodePolicy::resolve() {
   // What this node has decided wins over orders that came meanwhile.
   if (ending_) return end(*ending_);
   if (order_ && !unable_.empty()) {
-    Ending ending;
-    ending.kind = Ending::Kind::NoStart;
-    ending.why = unable_;
-    return end(std::move(ending));
+    return end({.kind = Ending::Kind::NoStart, .why = unable_});
   }
   if (!order_ && past_barrier_) {
-    Ending ending;
-    ending.why = "the other nodes did not finish within the time of the exit barrier";
-    return end(std::move(ending));
+    return end({.why = "the other nodes did not finish within the time of the exit barrier"});
   }
   const auto* lost = order_ ? std::get_if<rendezvous::Lost>(&*order_) : nullptr;
   if (!order_ || (lost != nullptr && lingers_)) {
@@ -399,12 +365,9 @@ Ending NodePolicy::ending_of(const rendezvous::Done& done) const {
 }
 
 Ending NodePolicy::preempted_ending() const {
-  Ending ending;
-  ending.kind = Ending::Kind::Preempted;
-  ending.why = "preempted (" + *preempted_ + ")";
   // The job goes on elsewhere: the exit code asks the scheduler for that (elastrun-preemption(7)).
-  ending.requeue = true;
-  return ending;
+  return {
+      .kind = Ending::Kind::Preempted, .why = "preempted (" + *preempted_ + ")", .requeue = true};
 }
 
 Ending NodePolicy::ending_of(const rendezvous::Lost& lost) const {

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/loop/fact.hpp"
+#include "agent/loop/job_result.hpp"
+#include "core/clock.hpp"
+#include "core/error.hpp"
 #include "goodput/account/restart_log.hpp"
+#include "rendezvous/membership/round.hpp"
 
+#include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <sys/types.h>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -17,6 +24,77 @@ namespace elastrun::agent {
 using Phase = goodput::NodePhase;
 /// "waiting for other nodes", ...
 std::string_view phase_text(Phase phase);
+
+/// What can happen to an agent. Each source (rendezvous, group of workers, signals, alarms,
+/// guardian, hang watch, timers) posts such facts into the agent's one queue; what a push means
+/// stands in rendezvous/membership/round.hpp.
+struct Pushed {
+  rendezvous::Push push;
+};
+struct GroupStarted {};
+struct StartFailed {
+  Error error;
+};
+/// A worker ended badly, by itself. `first_is_known`: the one with whom it all began is among those
+/// that have ended.
+struct WorkerFailed {
+  bool first_is_known = true;
+  bool others_run = true;
+};
+struct AllSucceeded {};
+struct AllEnded {};   // not all of them well
+struct GroupGone {};  // nothing of the group runs any more, all output is read
+struct SettleOver {};
+struct LingerOver {};
+/// The time of the exit barrier has passed that was armed in that round. `needed`: other nodes work
+/// with what this process serves (coordinator, workers' store).
+struct BarrierOver {
+  std::int64_t round = 0;
+  bool needed = false;
+};
+/// A signal asks for the end of the job, or (`insisted`) asks again, without more waiting.
+struct SignalCame {
+  int signal = 0;
+  bool insisted = false;
+};
+/// The job is to save and end within `deadline`.
+struct PreemptCame {
+  std::string why;
+  Duration deadline{};
+};
+/// The coordinator has not answered to it: what is to be done here, then.
+struct PreemptUnheard {
+  rendezvous::SaveAt order;
+};
+/// The workers have had their time to save and to end by themselves.
+struct LeaveOver {};
+struct GuardianGone {};
+/// The kernel has not let a worker's main thread go for this long.
+struct WorkerStuck {
+  pid_t pid = 0;
+  int local_rank = 0;
+  Duration since{};
+};
+/// No worker of the job makes progress. For observers; what follows, the rendezvous decides.
+struct HangSeen {
+  std::shared_ptr<const JobHang> hang;
+};
+/// By what workers of this node are held: stopped, or in a debugger; all of them, by rank. For
+/// observers.
+struct HeldSeen {
+  std::map<int, std::string> ranks;
+};
+/// A timer of a worker has expired; and then: its process was sent the signal. For observers.
+struct TimerExpired {
+  std::shared_ptr<const ExpiredTimer> timer;
+};
+struct TimerKilled {
+  std::shared_ptr<const ExpiredTimer> timer;
+};
+using Fact = std::variant<Pushed, GroupStarted, StartFailed, WorkerFailed, AllSucceeded, AllEnded,
+                          GroupGone, SettleOver, LingerOver, BarrierOver, SignalCame, PreemptCame,
+                          PreemptUnheard, LeaveOver, GuardianGone, WorkerStuck, HangSeen, HeldSeen,
+                          TimerExpired, TimerKilled>;
 
 // What the agent is to do.
 struct Join {};
@@ -83,20 +161,22 @@ class NodePolicy {
       : unable_(std::move(unable)), role_(std::move(role)) {}
 
   /// The first actions of all.
-  std::vector<Action> begin();
+  std::vector<Action> begin() { return {Join{}}; }
   std::vector<Action> step(const Fact& fact);
   Phase phase() const { return phase_; }
 
  private:
   using Actions = std::vector<Action>;
-  Actions on(const Pushed& fact);
+  Actions on(const Pushed& fact) {
+    return std::visit([this](const auto& push) { return ordered(push); }, fact.push);
+  }
   Actions on(const GroupStarted&);
   Actions on(const StartFailed& fact);
   Actions on(const WorkerFailed& fact);
   Actions on(const AllSucceeded&);
   Actions on(const AllEnded&);
   Actions on(const GroupGone&);
-  Actions on(const SettleOver&);
+  Actions on(const SettleOver&) { return phase_ == Phase::Settling ? fail_now() : Actions{}; }
   Actions on(const LingerOver&);
   Actions on(const BarrierOver&);
   Actions on(const SignalCame& fact);
@@ -106,23 +186,14 @@ class NodePolicy {
   Actions on(const LeaveOver&);
   Actions on(const GuardianGone&);
   Actions on(const WorkerStuck& fact);
-  // For observers alone.
-  Actions on(const HangSeen&) { return {}; }
-  Actions on(const HeldSeen&) { return {}; }
-  Actions on(const TimerExpired&) { return {}; }
-  Actions on(const TimerKilled&) { return {}; }
-
+  Actions on(const auto&) { return {}; }  // for observers alone
   Actions ordered(const rendezvous::RoundReady& push);
   Actions ordered(const rendezvous::Restart& push);
   Actions ordered(const rendezvous::Done& push);
   Actions ordered(const rendezvous::Lost& push);
-  Actions ordered(const rendezvous::Spare& push);
-  Actions ordered(const rendezvous::Progress& push);
-  // Of the stacks of workers, which do not concern the policy.
-  Actions ordered(const rendezvous::TakeStacks&) { return {}; }
   Actions ordered(const rendezvous::AskReached& push);
   Actions ordered(const rendezvous::SaveAt& push);
-  Actions ordered(const rendezvous::StacksReport&) { return {}; }
+  Actions ordered(const auto&) { return {}; }  // stacks, and what is shown to people
 
   Actions stop_new_group();
   Actions have_saved();

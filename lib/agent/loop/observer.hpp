@@ -81,12 +81,14 @@ class Observer {
  public:
   virtual ~Observer() = default;
   virtual void heard(const Moment& moment) = 0;
-  void on(const auto&) {}  // every other moment
 };
 
-/// Calls the overload of `observer.on` for this moment.
+/// Calls the overload of `observer.on` for this moment, if it has one.
 void dispatch(const Moment& moment, auto& observer) {
-  std::visit([&](const auto& one) { observer.on(one); }, moment);
+  const auto tell = [&](const auto& one) {
+    if constexpr (requires { observer.on(one); }) observer.on(one);
+  };
+  std::visit(tell, moment);
 }
 
 /// Tells several observers, in order.

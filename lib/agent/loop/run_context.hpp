@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/loop/fact.hpp"
+#include "agent/loop/node_policy.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "files/blocking_calls.hpp"
@@ -23,28 +23,8 @@
 
 namespace elastrun::agent {
 
-/// The run on this node as its parts see it: what all of them borrow, and the calls that lead from
-/// one part to those which are made after it. JobRun is the real one, tests have another; a call
-/// that a test does not answer says what a run without that part would.
-class RunContext {
- public:
-  RunContext(boost::asio::io_context& its_loop, Clock& its_clock, const spec::JobSpec& its_spec,
-             guardian::Agent& its_guardian, process::Launcher& its_launcher,
-             process::JobProcesses& its_processes, logs::Console& its_console,
-             files::Lanes& its_lanes, std::vector<std::string> its_environment)
-      : loop(its_loop),
-        clock(its_clock),
-        spec(its_spec),
-        guardian(its_guardian),
-        launcher(its_launcher),
-        processes(its_processes),
-        console(its_console),
-        lanes(its_lanes),
-        environment(std::move(its_environment)) {}
-  virtual ~RunContext() = default;
-  RunContext(const RunContext&) = delete;
-  RunContext& operator=(const RunContext&) = delete;
-
+/// What all parts of a run borrow.
+struct RunMeans {
   boost::asio::io_context& loop;
   Clock& clock;
   const spec::JobSpec& spec;
@@ -54,14 +34,25 @@ class RunContext {
   logs::Console& console;
   files::Lanes& lanes;
   const std::vector<std::string> environment;  // of the agent
+};
+
+/// The run on this node as its parts see it: what all of them borrow, and the calls that lead from
+/// one part to those which are made after it. JobRun is the real one, tests have another; a call
+/// that a test does not answer says what a run without that part would.
+class RunContext : public RunMeans {
+ public:
+  explicit RunContext(RunMeans means) : RunMeans(std::move(means)) {}
+  virtual ~RunContext() = default;
+  RunContext(const RunContext&) = delete;
+  RunContext& operator=(const RunContext&) = delete;
 
   // Of the agent.
   /// Puts a fact into its queue. Nothing happens inside this call.
   virtual void post(Fact fact) = 0;
   /// The worker of the group to which a process belongs, or null.
   virtual const workers::Worker* worker_of(pid_t process) const = 0;
-  /// Null: there is none.
-  virtual const workers::Group* group() const { return nullptr; }
+  /// Those of the group; null: there is none.
+  virtual const std::vector<workers::Worker>* workers() const { return nullptr; }
 
   // For the agent.
   /// Everything to start the workers of a round with, in the order of local ranks.

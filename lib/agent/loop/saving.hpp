@@ -4,7 +4,7 @@
 #include "agent/loop/job_result.hpp"
 #include "agent/loop/observer.hpp"
 #include "agent/loop/run_context.hpp"
-#include "agent/round/shared_pages.hpp"
+#include "agent/round/worker_channel.hpp"
 
 #include <map>
 #include <memory>
@@ -25,7 +25,6 @@ class Saving final : public Observer {
       : run_(run), session_(session), pages_(pages), look_(run.clock.make_alarm()) {}
 
   void heard(const Moment& one) override { dispatch(one, *this); }
-  using Observer::on;
   void on(const moment::RoundReady& seen);
   void on(const moment::Started& seen);
   void on(const moment::WorkerSaid& seen);

@@ -2,7 +2,6 @@
 
 #include "agent/telemetry/goodput_monitor.hpp"
 
-#include "agent/telemetry/job_records.hpp"
 #include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"

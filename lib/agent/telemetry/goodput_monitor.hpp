@@ -2,7 +2,6 @@
 #pragma once
 
 #include "agent/goodput/goodput_account.hpp"
-#include "agent/telemetry/machine_watch.hpp"
 #include "agent/telemetry/telemetry_host.hpp"
 #include "core/clock.hpp"
 #include "core/json.hpp"
@@ -73,7 +72,6 @@ class GoodputMonitor final : public Observer {
 
   // Each time at which the account has heard the same.
   void heard(const Moment& one) override { dispatch(one, *this); }
-  using Observer::on;
   void on(const moment::PhaseChanged& seen);
   void on(const moment::RoundReady& seen);
   void on(const moment::Joined&) { take(); }

@@ -2,23 +2,285 @@
 
 #include "agent/telemetry/run_metrics.hpp"
 
-#include "agent/telemetry/job_records.hpp"
+#include "agent/files/run_files.hpp"
 #include "agent/verdict/verdict.hpp"
+#include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "system/machine_points.hpp"
+#include "export/chrome_trace.hpp"
+#include "export/exposition.hpp"
+#include "export/json_lines.hpp"
+#include "export/otlp_sink.hpp"
+#include "export/program_writer.hpp"
+#include "export/stream_sink.hpp"
+#include "export/tensorboard.hpp"
+#include "files/blocking_calls.hpp"
+#include "files/whole_file.hpp"
+#include "logs/console.hpp"
+#include "system/machine.hpp"
+#include "telemetry/metrics.hpp"
 #include "workers/environment.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <fmt/format.h>
 #include <set>
+#include <unistd.h>
 #include <utility>
 
 namespace elastrun::agent {
 namespace {
 
+using exporter::FileWriter;
+using exporter::StreamSink;
+using spec::SinkChoice;
+using telemetry::Record;
+using telemetry::Severity;
+using Kind = SinkChoice::Kind;
+using Made = Result<std::shared_ptr<exporter::MetricsSink>>;
+
+std::unexpected<Error> trouble(const SinkChoice& sink, const Error& error) {
+  return fail(error.code, fmt::format("--metrics {}: {}", sink.text, error.text));
+}
+
+std::string variable(const std::vector<std::string>& environment, std::string_view name) {
+  return std::string(workers::find_variable(environment, name).value_or(""));
+}
+
+StreamSink::Format json_format() {
+  return [](const Record& record) { return exporter::to_json_line(record) + "\n"; };
+}
+
+Status make_directory(const std::string& path) {
+  std::error_code error;
+  if (auto allowed = files::check_links(path); !allowed) return allowed;
+  std::filesystem::create_directories(path, error);
+  if (!error) return {};
+  return fail(Code::Io, fmt::format("cannot make the directory {}: {}", path, error.message()));
+}
+
+/// Nodes that share a file system must not overwrite each other's, as with --report; before the
+/// first round none knows its rank, so that each has its name in it. May wait for the file system.
+std::string own_file(const std::string& path, bool shared) {
+  return shared && !files::is_written_to(path) ? files::with_word(path, host_name()) : path;
+}
+
+/// `%h` is the name of this machine, `%i` the id of the run, `%p` our pid, `%%` a percent sign:
+/// so that nodes with one file system can have a file each. Other pairs stay.
+std::string path_for_node(std::string_view path, std::string_view run_id) {
+  std::string out;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    const char next = path[i] == '%' && i + 1 < path.size() ? path[i + 1] : '\0';
+    if (next == 'h') {
+      out += host_name();
+    } else if (next == 'i') {
+      // A slash in the job's name must not lead to another folder.
+      for (const char c : run_id) out += c == '/' ? '_' : c;
+    } else if (next == 'p') {
+      out += fmt::to_string(::getpid());
+    } else if (next == '%') {
+      out += '%';
+    } else {
+      out += path[i];
+      continue;
+    }
+    ++i;
+  }
+  return out;
+}
+
+/// What the sink takes: a record that fits one of them.
+std::vector<telemetry::Selector> selectors_of(const SinkChoice& sink) {
+  std::vector<telemetry::Selector> all;
+  for (const auto& route : sink.routes) {
+    all.push_back({route.group,
+                   route.name,
+                   {},
+                   telemetry::severity_named(route.severity).value_or(Severity::Trace),
+                   sink.each});
+  }
+  if (!all.empty()) return all;
+  telemetry::Selector one;
+  one.each = sink.each;
+  // As torchelastic's console handler, which prints the samples of one group and no events.
+  if (sink.kind == Kind::Console) {
+    one.scope = sink.argument.empty() ? telemetry::metrics::kDefaultGroup : sink.argument;
+    one.kind = Record::Kind::Sample;
+  }
+  if (sink.kind != Kind::Otlp) return {one};
+  // Its metrics are pulled.
+  auto spans = one;
+  one.kind = Record::Kind::Event;
+  spans.kind = Record::Kind::SpanEnd;
+  return {one, spans};
+}
+
+/// Makes the sinks that --metrics and the job file name. Before the loop runs: what can be found
+/// out about a file or an address then is an error of the start, not a loss of the run.
+struct MetricsSinks {
+  RunContext& run;
+  files::BlockingCalls& files;  // for their files alone
+  process::Launcher& programs;
+
+  std::string path_of(const SinkChoice& sink) const {
+    return path_for_node(sink.argument, run.spec.run_id);
+  }
+
+  /// Whether other nodes may have been given the very same file.
+  bool may_share(const SinkChoice& sink) const {
+    const bool told_apart = sink.argument.contains("%h") || sink.argument.contains("%p");
+    return run.spec.max_nodes > 1 && !told_apart;
+  }
+
+  std::string instance() const {
+    // No two agents may have the same: OpenTelemetry's conventions ask for that of
+    // service.instance.id, and a collector would mix their counters.
+    return fmt::format("{}/{}/{}", run.spec.run_id, host_name(), ::getpid());
+  }
+
+  /// What is the same for all records and series of this agent.
+  std::vector<telemetry::Attribute> resource() const {
+    return {{"service.name", "elastrun.agent"},   {"service.instance.id", instance()},
+            {"host.name", host_name()},           {"process.pid", std::int64_t{::getpid()}},
+            {"elastrun.run.id", run.spec.run_id}, {"elastrun.role", run.spec.role}};
+  }
+
+  Made make_console(const SinkChoice& sink) const {
+    return std::make_shared<exporter::ConsoleLines>(sink.text, run.console);
+  }
+
+  /// For a file, or for one of our own streams, which the console writes.
+  Result<std::unique_ptr<exporter::PieceWriter>> open_stream(const SinkChoice& sink) const {
+    using Stream = logs::Console::Stream;
+    struct Opened {
+      std::optional<Stream> ours;
+      std::shared_ptr<FileWriter::File> file;
+    };
+    FileWriter::Form form;
+    if (sink.kind == Kind::Trace) {
+      // A trace is one JSON document, to which nothing can be appended.
+      form = {O_TRUNC, 0644, std::string(exporter::kTraceBegin), exporter::trace_end(), false};
+    }
+    const auto open = [path = path_of(sink), shared = may_share(sink), form,
+                       out = run.console.outlet(Stream::Out).fd(),
+                       err = run.console.outlet(Stream::Err).fd()]() -> Result<Opened> {
+      if (const auto ours = logs::own_stream(path, out, err)) return Opened{ours, nullptr};
+      auto file = FileWriter::open(own_file(path, shared), form);
+      if (!file) return std::unexpected(file.error());
+      return Opened{{}, std::move(*file)};
+    };
+    const auto opened = within_limit("--metrics " + sink.text, open);
+    if (!opened) return std::unexpected(opened.error());
+    if (!opened->ours) return std::make_unique<FileWriter>(files, opened->file);
+    return std::make_unique<exporter::ConsoleWriter>(run.console, *opened->ours, form);
+  }
+
+  Made make_stream(const SinkChoice& sink) const {
+    auto writer = open_stream(sink);
+    if (!writer) return trouble(sink, writer.error());
+    auto format = json_format();
+    if (sink.kind == Kind::Trace) {
+      format = [lines = exporter::TraceLines(run.clock.now())](const Record& record) mutable {
+        return lines.of(record);
+      };
+    }
+    return std::make_shared<StreamSink>(run.clock, sink.text, std::move(format),
+                                        std::move(*writer));
+  }
+
+  Made make_tensorboard(const SinkChoice& sink) const {
+    const auto now = run.clock.wall();
+    FileWriter::Form form{O_EXCL, 0644, exporter::tensorboard_version(now), {}, false};
+    // A file of each agent and start: TensorBoard reads all event files of a folder as one run.
+    const auto name = exporter::tensorboard_file_name(now, host_name(), ::getpid());
+    const auto open = [directory = path_of(sink), name,
+                       form]() -> Result<std::shared_ptr<FileWriter::File>> {
+      if (auto made = make_directory(directory); !made) return std::unexpected(made.error());
+      return FileWriter::open(directory + "/" + name, form);
+    };
+    auto file = within_limit("--metrics " + sink.text, open);
+    if (!file) return trouble(sink, file.error());
+    auto format = [records = exporter::TensorBoardRecords()](const Record& record) mutable {
+      return records.of(record);
+    };
+    return std::make_shared<StreamSink>(run.clock, sink.text, std::move(format),
+                                        std::make_unique<FileWriter>(files, *file));
+  }
+
+  Made make_page(const SinkChoice& sink) const {
+    using exporter::PageForm, exporter::PageSink;
+    const auto form = sink.openmetrics ? PageForm::OpenMetrics : PageForm::Prometheus;
+    const auto put = [path = path_of(sink), shared = may_share(sink),
+                      form]() -> Result<std::string> {
+      auto own = own_file(path, shared);
+      // So that a place that cannot be written is told before any worker runs.
+      if (auto done = PageSink::put_empty(own, form); !done) return std::unexpected(done.error());
+      return own;
+    };
+    const auto path = within_limit("--metrics " + sink.text, put);
+    if (!path) return trouble(sink, path.error());
+    return std::make_shared<PageSink>(
+        files, sink.text, *path, form,
+        exporter::PageOptions{.resource = resource(), .tells_refused = true});
+  }
+
+  Made make_otlp(const SinkChoice& sink) const {
+    const auto& environment = run.environment;
+    auto target = exporter::parse_otlp_url(sink.argument);
+    if (!target) return trouble(sink, target.error());
+    exporter::OtlpSink::Settings settings{.target = std::move(*target)};
+    if (settings.target.tls) {
+      const auto ca = variable(environment, "OTEL_EXPORTER_OTLP_CERTIFICATE");
+      auto tls = within_limit("--metrics " + sink.text, [ca] {
+        return net::TlsClient::make({ca, {}, {}});
+      });
+      if (!tls) return trouble(sink, tls.error());
+      settings.tls = *tls;
+    }
+    settings.headers =
+        exporter::parse_otlp_headers(variable(environment, "OTEL_EXPORTER_OTLP_HEADERS"));
+    settings.options = {.resource = resource(), .version = ELASTRUN_VERSION};
+    // The agents of a job share a trace, without a word between them. Of jobs of one node the name
+    // is often the same.
+    settings.options.trace = run.spec.max_nodes > 1 ? run.spec.run_id : instance();
+    return std::make_shared<exporter::OtlpSink>(run.loop, run.clock, sink.text,
+                                                std::move(settings));
+  }
+
+  Made make_program(const SinkChoice& sink) const {
+    auto writer = std::make_unique<exporter::ProgramWriter>(run.loop, run.clock, programs,
+                                                            sink.argument, run.environment);
+    return std::make_shared<StreamSink>(run.clock, sink.text, json_format(), std::move(writer));
+  }
+
+  Made make(const SinkChoice& sink) const {
+    switch (sink.kind) {
+      case Kind::Console:
+        return make_console(sink);
+      case Kind::JsonLines:
+      case Kind::Trace:
+        return make_stream(sink);
+      case Kind::Prometheus:
+        return make_page(sink);
+      case Kind::TensorBoard:
+        return make_tensorboard(sink);
+      case Kind::Otlp:
+        return make_otlp(sink);
+      case Kind::Exec:
+        break;
+    }
+    return make_program(sink);
+  }
+};
+
 std::string cause_name(const rendezvous::Restart& order) {
   return order.attempt_spent ? "failure" : "membership";
+}
+
+using Report = telemetry::Registry::Report;
+
+double number(std::uint64_t whole) {
+  return static_cast<double>(whole);
 }
 
 }  // namespace
@@ -158,51 +420,34 @@ void AgentMetrics::on(const moment::Ended& seen) {
   host_.recorded();
 }
 
-namespace {
-
-using telemetry::Kind;
-using Report = telemetry::Registry::Report;
-
-double number(std::uint64_t whole) {
-  return static_cast<double>(whole);
-}
-
-}  // namespace
-
-void RunMetrics::observe_parts() {
-  const auto& store = parts_.store;
-  observations_.add(Kind::Counter,
-                    {.name = "elastrun.store.requests",
-                     .unit = "{request}",
-                     .help = "Requests to the workers' store, where this node serves it."},
-                    [&store](const Report& report) { report(number(store.requests()), {}); });
-  observations_.add(Kind::Gauge,
-                    {.name = "elastrun.store.connections",
-                     .unit = "{connection}",
-                     .help = "Open connections to the workers' store of this node."},
-                    [&store](const Report& report) { report(number(store.visitors()), {}); });
-  observations_.add(Kind::Counter,
-                    {.name = "elastrun.worker.output",
-                     .unit = "By",
-                     .help = "What the workers have written to stdout and stderr.",
-                     .label_keys = {"stream"}},
-                    [&streams = parts_.streams](const Report& report) {
-                      report(number(streams.bytes(logs::Console::Stream::Out)), {"stdout"});
-                      report(number(streams.bytes(logs::Console::Stream::Err)), {"stderr"});
-                    });
-  observations_.add(Kind::Counter,
-                    {.name = "elastrun.channel.messages",
-                     .unit = "{message}",
-                     .help = "What workers have reported over their channel."},
-                    [&channel = parts_.channel](const Report& report) {
-                      report(number(channel.statistics().messages), {});
-                    });
-  observations_.add(
-      Kind::Counter,
-      {.name = "elastrun.channel.dropped",
-       .unit = "{message}",
-       .help = "Reports of workers that were refused, or were too many to be taken further.",
-       .label_keys = {"reason"}},
+void RunMetrics::observe() {
+  const auto add = [this](telemetry::Kind kind, std::string name, std::string unit,
+                          std::string help, std::vector<std::string> keys, auto report) {
+    observations_.add(kind,
+                      {.name = std::move(name),
+                       .unit = std::move(unit),
+                       .help = std::move(help),
+                       .label_keys = std::move(keys)},
+                      std::move(report));
+  };
+  using Is = telemetry::Kind;
+  add(Is::Counter, "elastrun.store.requests", "{request}",
+      "Requests to the workers' store, where this node serves it.", {},
+      [this](const Report& report) { report(number(parts_.store.requests()), {}); });
+  add(Is::Gauge, "elastrun.store.connections", "{connection}",
+      "Open connections to the workers' store of this node.", {},
+      [this](const Report& report) { report(number(parts_.store.visitors()), {}); });
+  add(Is::Counter, "elastrun.worker.output", "By",
+      "What the workers have written to stdout and stderr.", {"stream"},
+      [this](const Report& report) {
+        report(number(parts_.streams.bytes(logs::Console::Stream::Out)), {"stdout"});
+        report(number(parts_.streams.bytes(logs::Console::Stream::Err)), {"stderr"});
+      });
+  add(Is::Counter, "elastrun.channel.messages", "{message}",
+      "What workers have reported over their channel.", {},
+      [this](const Report& report) { report(number(parts_.channel.statistics().messages), {}); });
+  add(Is::Counter, "elastrun.channel.dropped", "{message}",
+      "Reports of workers that were refused, or were too many to be taken further.", {"reason"},
       [this](const Report& report) {
         const auto& records = records_.statistics();
         const auto& channel = parts_.channel.statistics();
@@ -212,17 +457,9 @@ void RunMetrics::observe_parts() {
         report(number(records.overflowed), {"overflowed"});
         report(number(channel.not_told), {"worker"});
       });
-}
-
-void RunMetrics::observe_telemetry() {
-  observations_.add(
-      Kind::Counter,
-      {.name = "elastrun.telemetry.dropped",
-       .unit = "{record}",
-       .help = "Records that a sink of --metrics or the journal has lost, or the pipeline before "
-               "all sinks.",
-       .label_keys = {"sink"}},
-      [this](const Report& report) {
+  add(Is::Counter, "elastrun.telemetry.dropped", "{record}",
+      "Records that a sink of --metrics or the journal has lost, or the pipeline before all sinks.",
+      {"sink"}, [this](const Report& report) {
         report(number(host_.pipeline().dropped()), {"pipeline"});
         report(number(host_.registry().refused_samples()), {"series"});
         if (journal_) report(number(journal_->lost()), {"journal"});
@@ -231,15 +468,10 @@ void RunMetrics::observe_telemetry() {
           report(number(one.lost - one.waiting), {one.sink});
         }
       });
-  observations_.add(Kind::Gauge,
-                    {.name = "elastrun.telemetry.queue.length",
-                     .unit = "{record}",
-                     .help = "Records that wait for a sink of --metrics.",
-                     .label_keys = {"sink"}},
-                    [this](const Report& report) {
-                      for (const auto& one : host_.accounts())
-                        report(number(one.waiting), {one.sink});
-                    });
+  add(Is::Gauge, "elastrun.telemetry.queue.length", "{record}",
+      "Records that wait for a sink of --metrics.", {"sink"}, [this](const Report& report) {
+        for (const auto& one : host_.accounts()) report(number(one.waiting), {one.sink});
+      });
 }
 
 RunMetrics::RunMetrics(const RunParts& parts, telemetry::Pipeline& pipeline,
@@ -252,8 +484,7 @@ RunMetrics::RunMetrics(const RunParts& parts, telemetry::Pipeline& pipeline,
             parts.run.spec.metrics_interval),
       own_(host_, parts.run.clock.now(), parts.run.spec.max_restarts),
       machine_(parts.run) {
-  observe_parts();
-  observe_telemetry();
+  observe();
   const auto gather = [this](TelemetryHost::TakePoints take) {
     machine_.look([this, take = std::move(take)](const system::MachineSample& sample) {
       take(machine_.points_of(sample));
@@ -289,9 +520,7 @@ Started<std::unique_ptr<RunMetrics>> RunMetrics::make(const RunParts& parts,
   parts.containment.spare([programs = &metrics->programs_, alive = metrics->lifetime_.token()] {
     return alive ? programs->children() : std::vector<pid_t>();
   });
-  const MetricsSinks sinks({parts.run.loop, parts.run.clock, metrics->files_, metrics->programs_,
-                            parts.run.console, parts.run.environment},
-                           spec);
+  const MetricsSinks sinks{parts.run, metrics->files_, metrics->programs_};
   for (const auto& choice : spec.metrics) {
     auto sink = sinks.make(choice);
     if (!sink) {
@@ -301,7 +530,7 @@ Started<std::unique_ptr<RunMetrics>> RunMetrics::make(const RunParts& parts,
           StartFailure(sink.error(), wrong ? Reason::WrongOption : Reason::Conditions));
     }
     using By = TelemetryHost::By;
-    metrics->host_.add(std::move(*sink), MetricsSinks::selectors_of(choice),
+    metrics->host_.add(std::move(*sink), selectors_of(choice),
                        choice.routes.empty() ? By::Default : By::User);
   }
   return metrics;

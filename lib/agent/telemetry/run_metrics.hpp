@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/loop/job_result.hpp"
 #include "agent/loop/observer.hpp"
 #include "agent/loop/run_context.hpp"
 #include "agent/round/round_store.hpp"
-#include "agent/round/start_failure.hpp"
 #include "agent/round/worker_channel.hpp"
-#include "agent/telemetry/machine_watch.hpp"
-#include "agent/telemetry/metrics_sinks.hpp"
 #include "agent/telemetry/telemetry_host.hpp"
 #include "agent/telemetry/worker_records.hpp"
+#include "core/clock.hpp"
+#include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "export/json_lines.hpp"
+#include "export/metrics_sink.hpp"
+#include "files/blocking_calls.hpp"
+#include "logs/console.hpp"
 #include "logs/stream_factory.hpp"
 #include "process/containment.hpp"
+#include "process/launcher.hpp"
 #include "process/posix_launcher.hpp"
+#include "spec/job_spec.hpp"
 #include "telemetry/events.hpp"
 #include "telemetry/registry.hpp"
 
@@ -36,7 +41,6 @@ class AgentMetrics final : public Observer {
   AgentMetrics(TelemetryHost& host, TimePoint start, int max_restarts);
 
   void heard(const Moment& one) override { dispatch(one, *this); }
-  using Observer::on;
   void on(const moment::PhaseChanged& seen);
   void on(const moment::RoundReady& seen);
   void on(const moment::Started& seen);
@@ -70,6 +74,7 @@ struct RunParts {
   process::Containment& containment;  // is to leave programs of sinks alone
   const logs::StreamFactory& streams;
   const WorkerChannel& channel;
+  const SharedPages& pages;
   const RoundStore& store;
   telemetry::events::AgentFacts agent;
   bool has_fifo = false;  // as ElasticRecords'
@@ -84,8 +89,8 @@ class RunMetrics {
   /// How long the end of a run waits for sinks. The verdict comes before that.
   static constexpr Duration kTimeLimit = std::chrono::seconds(2);
 
-  /// Borrows all; to go before what is observed. Null for a job that asks for none. Fails as
-  /// MetricsSinks::make, whose Usage is a wrong option.
+  /// Borrows all; to go before what is observed. Null for a job that asks for none. Fails with
+  /// Usage (a wrong option) or Io, and names the sink. May wait five minutes for a file system.
   static Started<std::unique_ptr<RunMetrics>> make(const RunParts& parts,
                                                    telemetry::Pipeline& pipeline,
                                                    const WorkerRecords& records);
@@ -110,8 +115,7 @@ class RunMetrics {
   RunMetrics(const RunParts& parts, telemetry::Pipeline& pipeline, const WorkerRecords& records);
   void choose(const std::string& pattern, const std::vector<std::string>& names);
 
-  void observe_parts();
-  void observe_telemetry();
+  void observe();
 
   const RunParts& parts_;
   const WorkerRecords& records_;

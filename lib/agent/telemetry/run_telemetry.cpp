@@ -2,15 +2,18 @@
 
 #include "agent/telemetry/run_telemetry.hpp"
 
+#include "agent/goodput/goodput_account.hpp"
 #include "agent/telemetry/goodput_monitor.hpp"
-#include "agent/telemetry/job_records.hpp"
-#include "agent/verdict/failure_report.hpp"
 #include "agent/verdict/verdict.hpp"
+#include "core/host.hpp"
 #include "core/json.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "goodput/account/restart_log.hpp"
 #include "process/exit_status.hpp"
+#include "rendezvous/membership/restart_rule.hpp"
 #include "telemetry/events.hpp"
+#include "workers/command.hpp"
 #include "workers/environment.hpp"
 
 #include <algorithm>
@@ -19,10 +22,59 @@
 #include <csignal>
 #include <fmt/format.h>
 #include <optional>
+#include <unistd.h>
 #include <utility>
 
 namespace elastrun::agent {
 namespace {
+
+using telemetry::Attribute;
+using telemetry::Value;
+using Attributes = std::vector<Attribute>;
+
+Value whole(std::int64_t number) {
+  return number;
+}
+
+/// "exit_code" or "signal", whichever it was; neither for a process that could not be ended.
+void add_exit(Attributes& attributes, const std::optional<process::Exit>& exit) {
+  if (!exit) return;
+  const bool exited = exit->status.how == process::ExitStatus::How::Exited;
+  if (exited) attributes.emplace_back("exit_code", whole(exit->status.number));
+  if (!exited) attributes.emplace_back("signal", process::signal_name(exit->status.number));
+  // The record is written when all of the group have gone, which may be a grace later.
+  attributes.emplace_back("ended", to_seconds(exit->wall));
+  attributes.emplace_back("peak_rss_bytes", exit->peak_rss_bytes);
+}
+
+/// What the restart policy went by, so that `elastrunctl goodput what-if --policy` can ask another.
+void add_policy(Attributes& attributes, const rendezvous::Cause& cause) {
+  if (const auto what = rendezvous::class_of(cause)) {
+    attributes.emplace_back("class", std::string(spec::cause_class_name(*what)));
+  }
+  if (!cause.fingerprint.empty()) attributes.emplace_back("fingerprint", cause.fingerprint);
+  if (cause.kind == rendezvous::Cause::Kind::WorkerFailed && cause.exit_code != 0)
+    attributes.emplace_back("exit_code", whole(cause.exit_code));
+  if (cause.step >= 0) attributes.emplace_back("step", cause.step);
+  if (cause.checkpoint >= 0) attributes.emplace_back("checkpoint", cause.checkpoint);
+  if (!cause.rule.empty()) attributes.emplace_back("rule", cause.rule);
+}
+
+Attributes worker_attributes(const workers::Worker& worker) {
+  return {{"rank", whole(worker.rank)},
+          {"local_rank", whole(worker.local_rank)},
+          {"pid", whole(worker.pid)}};
+}
+
+std::vector<telemetry::Attribute> facts_of(const ExpiredTimer& timer) {
+  return {{"rank", whole(timer.rank)},
+          {"local_rank", whole(timer.local_rank)},
+          {"pid", whole(timer.pid)},
+          {"scope", timer.scope},
+          {"after_s", to_seconds(timer.after)},
+          {"signal", whole(timer.signal)}};
+}
+
 namespace events = telemetry::events;
 
 constexpr std::string_view kSimple = "SimpleElasticAgent";
@@ -49,7 +101,181 @@ const workers::Failure* failure_of(const JobResult& result, int local_rank) {
   return found == all.end() ? nullptr : &*found;
 }
 
+using rendezvous::Cause;
+
+// The longest name that DNS has (RFC 1035, without the length bytes).
+constexpr std::size_t kLongestName = 253;
+
+/// None: nothing that a node has done to the others.
+std::optional<std::string_view> interruption(Cause::Kind kind) {
+  switch (kind) {
+    case Cause::Kind::WorkerFailed:
+      return "worker_failed";
+    case Cause::Kind::NodeLost:
+      return "node_lost";
+    case Cause::Kind::NodeLeft:
+      return "node_left";
+    case Cause::Kind::NodeJoined:
+    case Cause::Kind::Closed:
+    case Cause::Kind::CoordinatorLost:
+    case Cause::Kind::Timeout:
+    case Cause::Kind::Preempted:  // ordered, not suffered
+      break;
+  }
+  return std::nullopt;
+}
+
+/// Hands every record of a run to the handlers of this process.
+class ToProcessPipeline final : public telemetry::Sink {
+ public:
+  void consume(const telemetry::Record& record) override {
+    telemetry::process_pipeline().emit(record);
+  }
+  void flush(TimePoint deadline) override { telemetry::process_pipeline().flush(deadline); }
+};
+
 }  // namespace
+
+void JobRecords::begin(Duration since_start) {
+  if (!pipeline_.wants(kScope)) return;
+  // With how long before this record the agent began: without that the account of a report would
+  // have a shorter start than the live one.
+  tell("job.started", {{"format", whole(1)},
+                       {"run_id", job_.run_id},
+                       {"job_name", job_.name},
+                       {"entry_point", workers::entry_name(job_)},
+                       {"host", host_name()},
+                       {"pid", whole(::getpid())},
+                       {"min_nodes", whole(job_.min_nodes)},
+                       {"max_nodes", whole(job_.max_nodes)},
+                       {"nproc_per_node", whole(job_.nproc_per_node)},
+                       {"max_restarts", whole(job_.max_restarts)},
+                       {"rdzv_backend", job_.rdzv_backend},
+                       {"role", job_.role},
+                       {"since_start_s", to_seconds(since_start)}});
+}
+
+void JobRecords::on(const moment::PhaseChanged& seen) {
+  phase_since_ = seen.now;
+  tell("phase", {{"phase", std::string(goodput::phase_name(seen.phase))}});
+}
+
+void JobRecords::on(const moment::RoundReady& seen) {
+  tell("rendezvous.round", {{"round", seen.round.number},
+                            {"epoch", seen.round.epoch},
+                            {"attempt", whole(seen.round.attempt)},
+                            {"group_rank", whole(seen.round.group_rank)},
+                            {"group_world_size", whole(seen.round.group_world_size())},
+                            {"rank_base", whole(seen.round.rank_base)},
+                            {"world_size", whole(seen.round.world_size)},
+                            {"master_addr", seen.round.master_addr},
+                            {"master_port", whole(seen.round.master_port)},
+                            {"waited_s", to_seconds(seen.waited)}});
+}
+
+void JobRecords::on(const moment::Started& seen) {
+  for (const auto& worker : seen.group) tell("worker.started", worker_attributes(worker));
+  tell("group.started", {{"round", seen.round.number},
+                         {"attempt", whole(seen.round.attempt)},
+                         {"workers", whole(static_cast<std::int64_t>(seen.group.size()))},
+                         {"took_s", to_seconds(seen.took)}});
+}
+
+void JobRecords::on(const moment::Failed& seen) {
+  const auto& first = seen.judgement.first();
+  Attributes attributes{
+      {"rank", whole(first.rank)},
+      {"local_rank", whole(first.local_rank)},
+      {"pid", whole(first.pid)},
+      {"what", workers::what_happened(first)},
+      {"failures", whole(static_cast<std::int64_t>(seen.judgement.failures.size()))},
+      {"noticed_after_s", to_seconds(phase_since_ - first.at)}};
+  if (const auto exit = workers::exit_time(first)) {
+    attributes.emplace_back("exit_s", to_seconds(*exit));
+  }
+  tell("group.failed", std::move(attributes));
+}
+
+// By another name: this node has no downtime, which readers of a journal take from `restart`.
+void JobRecords::tell_restart(std::string_view name, const rendezvous::Restart& order) {
+  const auto& cause = order.cause;
+  // `failure` beside `attempt_spent`: a node that is lost counts as a failure in the account,
+  // though it costs no restart.
+  Attributes attributes{{"cause", cause.text},
+                        {"attempt_spent", order.attempt_spent},
+                        {"failure", is_failure(cause)},
+                        {"restarts_left", whole(order.restarts_left)}};
+  if (!order.role.empty()) attributes.emplace_back("role", order.role);
+  if (!cause.node.empty()) attributes.emplace_back("node", cause.node);
+  if (cause.rank >= 0) attributes.emplace_back("rank", whole(cause.rank));
+  add_policy(attributes, cause);
+  if (order.delay > Duration::zero()) attributes.emplace_back("delay_s", to_seconds(order.delay));
+  tell(name, std::move(attributes));
+}
+
+void JobRecords::on(const moment::Stopped& seen) {
+  for (const auto& worker : seen.group) {
+    auto attributes = worker_attributes(worker);
+    add_exit(attributes, worker.exit);
+    if (worker.stopped_by_us) attributes.emplace_back("stopped_by_us", true);
+    if (worker.abandoned) attributes.emplace_back("abandoned", true);
+    tell("worker.ended", std::move(attributes));
+  }
+  tell("group.gone", {{"took_s", to_seconds(seen.took)}});
+}
+
+void JobRecords::on(const TimerExpired& seen) {
+  tell("timer.expired", facts_of(*seen.timer));
+}
+
+void JobRecords::on(const TimerKilled& seen) {
+  auto attributes = facts_of(*seen.timer);
+  attributes.emplace_back("stack", join(seen.timer->stack, "\n"));
+  tell("timer.killed", std::move(attributes));
+}
+
+void JobRecords::on(const HangSeen& seen) {
+  const auto culprits = hangs::culprits_of(seen.hang->stacks);
+  Attributes attributes{
+      {"text", hangs::hang_text(seen.hang->stacks)},
+      {"standing_s", to_seconds(seen.hang->standing)},
+      {"groups", whole(static_cast<std::int64_t>(seen.hang->stacks.groups.size()))}};
+  if (!culprits.empty()) attributes.emplace_back("culprits", hangs::ranks_text(culprits));
+  if (!seen.hang->stacks.dumps.empty())
+    attributes.emplace_back("dumps", join(seen.hang->stacks.dumps, "\n"));
+  tell("job.hang", std::move(attributes));
+}
+
+void JobRecords::on(const moment::Ended& seen) {
+  Attributes attributes{{"ending", std::string(ending_name(seen.result.ending.kind))},
+                        {"succeeded", seen.result.succeeded()},
+                        {"verdict", verdict_sentence(seen.result)},
+                        {"restarts", whole(seen.result.restarts)},
+                        {"restarts_left", whole(seen.result.restarts_left)},
+                        {"max_restarts", whole(job_.max_restarts)}};
+  if (seen.result.culprit) {
+    attributes.emplace_back("cause", seen.result.culprit->cause.text);
+    if (!seen.result.culprit->cause.node.empty())
+      attributes.emplace_back("node", seen.result.culprit->cause.node);
+    add_policy(attributes, seen.result.culprit->cause);
+  }
+  tell("job.ended", std::move(attributes));
+}
+
+void JobRecords::summary(const goodput::Ledger::Summary& summary) {
+  if (job_.goodput == spec::Goodput::Off || !pipeline_.wants(kScope)) return;
+  Attributes attributes{{"goodput_at_most", summary.goodput_at_most()},
+                        {"elapsed_s", to_seconds(summary.elapsed)},
+                        {"restarts", whole(summary.restarts)},
+                        {"loss_known", summary.loss_known}};
+  if (const auto known = summary.goodput()) attributes.emplace_back("goodput", *known);
+  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
+    const auto bucket = static_cast<goodput::Bucket>(i);
+    attributes.emplace_back(fmt::format("{}_s", goodput::bucket_name(bucket)),
+                            to_seconds(summary.of(bucket)));
+  }
+  tell("goodput", std::move(attributes));
+}
 
 ElasticRecords::ElasticRecords(telemetry::Pipeline& pipeline, events::AgentFacts facts,
                                const spec::JobSpec& job, bool has_fifo)
@@ -111,10 +337,6 @@ void ElasticRecords::look() {
 void ElasticRecords::put_each(std::string name, telemetry::Value value) {
   pipeline_.sample(std::string(telemetry::metrics::kDefaultGroup), std::move(name),
                    std::move(value), telemetry::Detail::Each);
-}
-
-void ElasticRecords::on(const moment::PhaseChanged& seen) {
-  if (seen.phase == Phase::Joining) joining_since_ = seen.now;
 }
 
 void ElasticRecords::on(const moment::RoundReady& seen) {
@@ -255,34 +477,6 @@ void ElasticRecords::on(const moment::Ended& seen) {
   events::record(pipeline_, events::agent_event("SUCCEEDED", facts_));
 }
 
-namespace {
-
-using rendezvous::Cause;
-
-// The longest name that DNS has (RFC 1035, without the length bytes).
-constexpr std::size_t kLongestName = 253;
-
-/// None: nothing that a node has done to the others.
-std::optional<std::string_view> interruption(Cause::Kind kind) {
-  switch (kind) {
-    case Cause::Kind::WorkerFailed:
-      return "worker_failed";
-    case Cause::Kind::NodeLost:
-      return "node_lost";
-    case Cause::Kind::NodeLeft:
-      return "node_left";
-    case Cause::Kind::NodeJoined:
-    case Cause::Kind::Closed:
-    case Cause::Kind::CoordinatorLost:
-    case Cause::Kind::Timeout:
-    case Cause::Kind::Preempted:  // ordered, not suffered
-      break;
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
 NodeSeries::NodeSeries(telemetry::Registry& registry) : observations_(registry, kAgentScope) {
   observations_.add(telemetry::Kind::Gauge,
                     {.name = "elastrun.node.up",  // without a unit: no ratio
@@ -332,24 +526,19 @@ void NodeSeries::on(const moment::Restarting& seen) {
   if (seen.order.cause.kind != Cause::Kind::WorkerFailed) up_[known->second] = false;
 }
 
-namespace {
-
-/// Hands every record of a run to the handlers of this process.
-class ToProcessPipeline final : public telemetry::Sink {
- public:
-  void consume(const telemetry::Record& record) override {
-    telemetry::process_pipeline().emit(record);
-  }
-  void flush(TimePoint deadline) override { telemetry::process_pipeline().flush(deadline); }
-};
-
-}  // namespace
-
 Started<std::unique_ptr<RunTelemetry>> RunTelemetry::make(RunParts parts) {
   std::unique_ptr<RunTelemetry> made(new RunTelemetry(std::move(parts)));
-  if (const auto done = made->attach_event_handler(); !done) return std::unexpected(done.error());
-  if (const auto done = made->open_sinks(); !done) return std::unexpected(done.error());
-  made->watch_goodput();
+  auto& run = made->parts_.run;
+  const auto& name = run.spec.event_log_handler;
+  const auto handler =
+      telemetry::events::find_handler(name, [&console = run.console](std::string_view line) {
+        console.write(logs::Console::Stream::Err, line);
+      });
+  if (!handler) return std::unexpected(handler.error());
+  if (name != "null") telemetry::events::attach(made->pipeline_, *handler);
+  auto metrics = RunMetrics::make(made->parts_, made->pipeline_, made->worker_records_);
+  if (!metrics) return std::unexpected(metrics.error());
+  if (*metrics) made->watch(std::move(*metrics));
   return made;
 }
 
@@ -357,34 +546,17 @@ RunTelemetry::RunTelemetry(RunParts parts)
     : parts_(std::move(parts)),
       pipeline_(parts_.run.clock),
       job_records_(pipeline_, parts_.run.spec),
-      worker_records_(pipeline_, parts_.run.spec),
+      worker_records_(pipeline_, parts_.run.spec, parts_.pages),
       elastic_records_(pipeline_, parts_.agent, parts_.run.spec, parts_.has_fifo),
       account_(parts_.run.clock, parts_.job_start, parts_.run.spec.max_nodes > 1,
                parts_.run.spec.goodput != spec::Goodput::Off) {
   elastic_records_.look_by(parts_.run.clock);
 }
 
-Status RunTelemetry::attach_event_handler() {
-  const auto& name = parts_.run.spec.event_log_handler;
-  const auto write = [&console = parts_.run.console](std::string_view line) {
-    console.write(logs::Console::Stream::Err, line);
-  };
-  const auto handler = telemetry::events::find_handler(name, write);
-  if (!handler) return std::unexpected(handler.error());
-  if (name != "null") telemetry::events::attach(pipeline_, *handler);
-  return {};
-}
-
-Started<void> RunTelemetry::open_sinks() {
-  auto metrics = RunMetrics::make(parts_, pipeline_, worker_records_);
-  if (!metrics) return std::unexpected(metrics.error());
-  metrics_ = std::move(*metrics);
-  if (metrics_) nodes_ = std::make_unique<NodeSeries>(metrics_->host().registry());
-  return {};
-}
-
-void RunTelemetry::watch_goodput() {
-  if (parts_.run.spec.goodput == spec::Goodput::Off || !metrics_) return;
+void RunTelemetry::watch(std::unique_ptr<RunMetrics> metrics) {
+  metrics_ = std::move(metrics);
+  nodes_ = std::make_unique<NodeSeries>(metrics_->host().registry());
+  if (parts_.run.spec.goodput == spec::Goodput::Off) return;
   GoodputMonitor::Parts monitor{.clock = parts_.run.clock,
                                 .account = account_,
                                 .host = metrics_->host(),

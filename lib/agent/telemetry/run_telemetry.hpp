@@ -4,13 +4,13 @@
 #include "agent/goodput/goodput_account.hpp"
 #include "agent/loop/observer.hpp"
 #include "agent/telemetry/goodput_monitor.hpp"
-#include "agent/telemetry/job_records.hpp"
 #include "agent/telemetry/run_metrics.hpp"
 #include "agent/telemetry/worker_records.hpp"
 #include "spec/job_spec.hpp"
 #include "telemetry/events.hpp"
 #include "telemetry/metrics.hpp"
 #include "telemetry/registry.hpp"
+#include "telemetry/route.hpp"
 
 #include <cstdint>
 #include <map>
@@ -22,6 +22,52 @@
 #include <vector>
 
 namespace elastrun::agent {
+
+/// Tells the pipeline what the agent does, as events of the scope "elastrun.agent": for the journal
+/// and every other sink. elastrun-protocol(7) lists the names and attributes. Without a route
+/// nothing is built.
+class JobRecords final : public Observer {
+ public:
+  static constexpr std::string_view kScope = kAgentScope;
+
+  /// Borrows both.
+  JobRecords(telemetry::Pipeline& pipeline, const spec::JobSpec& job)
+      : pipeline_(pipeline), job_(job) {}
+
+  /// First of all: what the job is. `since_start`: so long ago its agent began.
+  void begin(Duration since_start);
+  void heard(const Moment& one) override {
+    if (pipeline_.wants(kScope)) dispatch(one, *this);
+  }
+  void on(const moment::PhaseChanged& seen);
+  void on(const moment::Progress& seen) { tell("rendezvous.progress", {{"text", seen.text}}); }
+  void on(const moment::RoundReady& seen);
+  void on(const moment::Started& seen);
+  void on(const moment::Joined& seen) {
+    tell(seen.all ? "ranks.connected" : "ranks.connecting", {});
+  }
+  void on(const moment::Failed& seen);
+  void on(const moment::Restarting& seen) { tell_restart("restart", seen.order); }
+  void on(const moment::RoleRestarting& seen) { tell_restart("role.restart", seen.order); }
+  void on(const moment::Stopped& seen);
+  void on(const TimerExpired& seen);
+  void on(const TimerKilled& seen);
+  void on(const HangSeen& seen);
+  void on(const moment::Ended& seen);
+  /// Last of all: where the time went.
+  void summary(const goodput::Ledger::Summary& summary);
+
+ private:
+  using Attributes = std::vector<telemetry::Attribute>;
+  void tell(std::string_view name, Attributes attributes) {
+    pipeline_.event(std::string(kScope), std::string(name), std::move(attributes));
+  }
+  void tell_restart(std::string_view name, const rendezvous::Restart& order);
+
+  telemetry::Pipeline& pipeline_;
+  const spec::JobSpec& job_;
+  TimePoint phase_since_;
+};
 
 /// Emits torchelastic's events and metrics (torchrun-parity 9 and 10) for what the agent does.
 /// Costs next to nothing while no handler wants them.
@@ -36,8 +82,9 @@ class ElasticRecords final : public Observer {
   void look_by(Clock& clock) { alarm_ = clock.make_alarm(); }
 
   void heard(const Moment& one) override { dispatch(one, *this); }
-  using Observer::on;
-  void on(const moment::PhaseChanged& seen);
+  void on(const moment::PhaseChanged& seen) {
+    if (seen.phase == Phase::Joining) joining_since_ = seen.now;
+  }
   void on(const moment::RoundReady& seen);
   void on(const moment::Started& seen);
   void on(const moment::Failed& seen);
@@ -84,7 +131,6 @@ class NodeSeries final : public Observer {
   explicit NodeSeries(telemetry::Registry& registry);
 
   void heard(const Moment& one) override { dispatch(one, *this); }
-  using Observer::on;
   void on(const moment::RoundReady& seen);
   void on(const moment::Restarting& seen);
   void on(const moment::RoleRestarting& seen) { on(moment::Restarting{seen.order}); }
@@ -103,7 +149,7 @@ class NodeSeries final : public Observer {
 class RunTelemetry {
  public:
   /// Borrows all. Fails with Usage for an event handler or a sink that does not exist, and as
-  /// MetricsSinks::make.
+  /// RunMetrics::make.
   static Started<std::unique_ptr<RunTelemetry>> make(RunParts parts);
 
   RunTelemetry(const RunTelemetry&) = delete;
@@ -131,9 +177,7 @@ class RunTelemetry {
 
  private:
   explicit RunTelemetry(RunParts parts);
-  Status attach_event_handler();
-  Started<void> open_sinks();
-  void watch_goodput();
+  void watch(std::unique_ptr<RunMetrics> metrics);
 
   const RunParts parts_;
   telemetry::Pipeline pipeline_;

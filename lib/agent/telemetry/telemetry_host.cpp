@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "agent/telemetry/telemetry_host.hpp"
 
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "core/thread.hpp"
+#include "system/machine.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -11,6 +14,57 @@
 #include <utility>
 
 namespace elastrun::agent {
+
+MachineWatch::MachineWatch(RunContext& run)
+    : run_(run),
+      begun_(run.clock.now()),
+      calls_(run.loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse),
+      limit_(run.clock.make_alarm()) {}
+
+/// The driver's library is closed by a thread: that, too, may wait for a GPU without end.
+MachineWatch::~MachineWatch() {
+  if (!detach_thread([machine = std::move(machine_)] {})) {
+    log::debug("machine", "the GPU driver is closed without a thread");
+  }
+}
+
+std::vector<system::WatchedWorker> MachineWatch::watched() const {
+  std::vector<system::WatchedWorker> watched;
+  const auto* const group = run_.workers();
+  if (group == nullptr) return watched;
+  for (const auto& worker : *group) {
+    if (!worker.exit) watched.push_back({worker.rank, worker.local_rank, worker.pid});
+  }
+  return watched;
+}
+
+void MachineWatch::answer() {
+  limit_->disarm();
+  for (const auto& one : std::exchange(waiting_, {})) one(sample_);
+}
+
+void MachineWatch::look(Then then) {
+  waiting_.push_back(std::move(then));
+  // One limit for all that wait: where the driver does not answer, they get the sample before.
+  if (waiting_.size() == 1) limit_->arm(run_.clock.now() + kTimeLimit, [this] { answer(); });
+  // A driver that hangs would otherwise hold one more thread with each look.
+  if (looking_) return;
+  looking_ = true;
+  const auto work = [machine = machine_, watched = watched(), now = run_.clock.now()] {
+    return Result<system::MachineSample>(machine->sample(now, watched));
+  };
+  calls_.make("the state of this machine", work,
+              [this, alive = lifetime_.token()](Result<system::MachineSample> sample) {
+                if (!alive) return;
+                looking_ = false;
+                if (sample) {
+                  sample_ = std::move(*sample);
+                  if (hear_) hear_(sample_);
+                }
+                answer();
+              });
+}
+
 namespace {
 
 using telemetry::Record;
@@ -41,10 +95,6 @@ class TelemetryHost::Samples final : public telemetry::Sink {
  private:
   TelemetryHost& host_;
 };
-
-bool TelemetryHost::is_wanted(const spec::JobSpec& spec) {
-  return !spec.metrics.empty() || spec.http;
-}
 
 TelemetryHost::TelemetryHost(Clock& clock, telemetry::Pipeline& pipeline,
                              telemetry::Registry& registry, Duration interval)
@@ -101,10 +151,6 @@ void TelemetryHost::round_began(int first, int count) {
   });
 }
 
-bool TelemetryHost::tells() const {
-  return std::ranges::any_of(sinks_, [](const auto& sink) { return sink->is_told(); });
-}
-
 void TelemetryHost::recorded() {
   // By what is recorded, so that a job that tells nothing wakes nothing.
   if (!pull_due_ && !(pullers_.empty() && listeners_.empty())) arm_pull();
@@ -117,10 +163,6 @@ void TelemetryHost::recorded() {
     window_open_ = false;
     tell_windows(telemetry::Registry::Closing::InTime);
   });
-}
-
-void TelemetryHost::tell_windows(telemetry::Registry::Closing closing) {
-  for (auto& record : registry_.close_windows(closing)) pipeline_.emit(std::move(record));
 }
 
 /// The first time soon, so that people who look see something.

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/loop/run_context.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "export/metrics_sink.hpp"
+#include "files/blocking_calls.hpp"
 #include "spec/job_spec.hpp"
+#include "system/machine.hpp"
 #include "telemetry/registry.hpp"
 #include "telemetry/route.hpp"
+#include "workers/group.hpp"
 
+#include <boost/asio/any_io_executor.hpp>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -27,7 +32,7 @@ namespace elastrun::agent {
 class TelemetryHost {
  public:
   /// Whether the job asks for one.
-  static bool is_wanted(const spec::JobSpec& spec);
+  static bool is_wanted(const spec::JobSpec& spec) { return !spec.metrics.empty() || spec.http; }
 
   /// Borrows all. `interval`: how often at most sinks pull.
   TelemetryHost(Clock& clock, telemetry::Pipeline& pipeline,
@@ -46,7 +51,9 @@ class TelemetryHost {
   /// Keeps samples of the pipeline as series from now on, for a puller.
   void take_samples();
   /// Whether a sink is told of windows.
-  bool tells() const;
+  bool tells() const {
+    return std::ranges::any_of(sinks_, [](const auto& sink) { return sink->is_told(); });
+  }
   /// Something was added to an instrument of the registry: its window is closed in time, if
   /// anybody is told of windows, and sinks that pull do so soon. A series that is not announced
   /// appears with the next one that is. Costs next to nothing until that has happened.
@@ -86,7 +93,9 @@ class TelemetryHost {
   void tell_gathered();
   void gather_and_pull();
   void arm_pull();
-  void tell_windows(telemetry::Registry::Closing closing);
+  void tell_windows(telemetry::Registry::Closing closing) {
+    for (auto& record : registry_.close_windows(closing)) pipeline_.emit(std::move(record));
+  }
   void take_sample(const telemetry::Record& sample);
   class Samples;
 
@@ -104,6 +113,46 @@ class TelemetryHost {
   std::function<void(TakePoints)> gather_;
   std::vector<std::string> gathered_names_;
   std::vector<telemetry::Point> gathered_;
+  Lifetime lifetime_;
+};
+
+/// Looks at the machine and the workers of this node on request, on a separate thread: a
+/// GPU that has fallen off the bus may not answer at all, and what else there is to tell must not
+/// wait for it.
+class MachineWatch {
+ public:
+  using Then = std::function<void(const system::MachineSample&)>;
+  /// How long a caller waits for a look.
+  static constexpr Duration kTimeLimit = std::chrono::seconds(1);
+
+  explicit MachineWatch(RunContext& run);
+  ~MachineWatch();
+  MachineWatch(const MachineWatch&) = delete;
+  MachineWatch& operator=(const MachineWatch&) = delete;
+
+  /// `then` runs once, never inside this call. One look at a time; all who ask meanwhile get the
+  /// same. Who has waited long enough gets the last one, while the thread goes on waiting.
+  void look(Then then);
+  /// Hears each new sample, for whichever part it was taken.
+  void on_sample(Then hear) { hear_ = std::move(hear); }
+  /// A sample as series; totals count from the time that this was made.
+  std::vector<telemetry::Point> points_of(const system::MachineSample& sample) const {
+    return system::points_of(sample, begun_);
+  }
+
+ private:
+  std::vector<system::WatchedWorker> watched() const;
+  void answer();
+
+  RunContext& run_;
+  const TimePoint begun_;
+  files::BlockingCalls calls_;
+  std::shared_ptr<system::Machine> machine_ = std::make_shared<system::Machine>();  // with a call
+  std::vector<Then> waiting_;  // for the same look
+  Then hear_;
+  system::MachineSample sample_;
+  std::unique_ptr<Alarm> limit_;
+  bool looking_ = false;
   Lifetime lifetime_;
 };
 

@@ -1,18 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "agent/telemetry/worker_records.hpp"
 
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "goodput/journals/journal_books.hpp"
+#include "telemetry/record.hpp"
 #include "telemetry/registry.hpp"
 #include "worker/summary.hpp"
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <iterator>
 #include <set>
 
 namespace elastrun::agent {
 namespace {
+
+using workers::CheckpointDone, workers::GoodputEntries, workers::Message, workers::MetricSample,
+    workers::PhaseEntered, workers::SamplesTold, workers::StepDone, workers::WorkerEvent;
+
+// Per second, and at once (elastrun-protocol(7)): one worker must not fill the disk.
+constexpr TokenBucket::Limit kSamples{50'000, 100'000}, kEntries{2'000, 20'000},
+    kSingle{1'000, 5'000};
+
+/// A name with its labels: which series of its group that is.
+std::string labelled(std::string name, const telemetry::Meaning* meaning) {
+  if (meaning == nullptr) return name;
+  for (const auto& [key, value] : meaning->labels) {
+    name.append(1, '\0').append(key).append(1, '\0').append(value);
+  }
+  return name;
+}
 
 // As elastrun.monitor and the C++ header name the windows of their Stats.
 constexpr std::string_view kMonitorScope = "torch.monitor", kStatEvent = "torch.monitor.Stat";
@@ -68,6 +87,157 @@ void set_time(Record& record, std::optional<double> time) {
 
 }  // namespace
 
+std::optional<std::uint64_t> TokenBucket::take(TimePoint now) {
+  // Threads take the time before they get here, so it may be behind that of the one before.
+  if (filled_ && now > *filled_) {
+    const std::chrono::duration<double> passed = now - *filled_;
+    tokens_ = std::min(limit_.burst, tokens_ + passed.count() * limit_.rate);
+  }
+  if (!filled_ || now > *filled_) filled_ = now;
+  if (tokens_ < 1) {
+    suppressed_ += 1;
+    return std::nullopt;
+  }
+  tokens_ -= 1;
+  return std::exchange(suppressed_, 0);
+}
+
+bool Intake::admit(int rank, Message& message, TimePoint now) {
+  if (std::holds_alternative<StepDone>(message)) return admit(rank, "steps", kEntries, now);
+  if (std::holds_alternative<PhaseEntered>(message)) return admit(rank, "phases", {}, now);
+  if (std::holds_alternative<CheckpointDone>(message)) return admit(rank, "checkpoints", {}, now);
+  if (auto* sample = std::get_if<MetricSample>(&message)) return admit(rank, *sample, now);
+  if (auto* event = std::get_if<WorkerEvent>(&message)) return admit(rank, *event, now);
+  if (auto* said = std::get_if<GoodputEntries>(&message)) return admit(rank, *said, now);
+  if (auto* told = std::get_if<SamplesTold>(&message)) return admit(rank, *told, now);
+  return true;
+}
+
+bool Intake::admit(int rank, std::string_view what, TokenBucket::Limit limit, TimePoint now) {
+  if (bucket(rank, what, limit).take(now)) return true;
+  ++statistics_.suppressed;
+  remark(what, fmt::format("Rank {} reports more than {} {} a second: others count in the summary, "
+                           "and are not in the journal",
+                           rank, limit.rate, what));
+  return false;
+}
+
+bool Intake::is_own(int rank, const std::string& group, const std::string& name) {
+  if (!telemetry::is_own_scope(group)) return false;
+  ++statistics_.refused;
+  remark("group", fmt::format("Rank {} reports metric '{}' of the group '{}', which is the "
+                              "agent's: such ones are refused, and counted",
+                              rank, printable(name), printable(group)));
+  return true;
+}
+
+/// Whether that series is one of those that there may be.
+bool Intake::knows(const std::string& group, const std::string& name,
+                   const telemetry::Meaning* meaning) {
+  std::pair key(group, labelled(name, meaning));
+  if (series_.contains(key)) return true;
+  if (series_.size() >= kMostSeries) return false;
+  series_.insert(std::move(key));
+  return true;
+}
+
+bool Intake::admit(int rank, MetricSample& sample, TimePoint now) {
+  if (sample.group.empty()) sample.group = "worker";
+  // A worker could otherwise write over the agent's series by taking their name.
+  if (is_own(rank, sample.group, sample.name)) return false;
+  if (!bucket(rank, "metrics", kSamples).take(now)) {
+    ++statistics_.suppressed;
+    remark("metrics",
+           fmt::format("Rank {} reports more than {} metrics a second: others are counted, and not "
+                       "kept; put_metric of the Python package elastrun sums them up",
+                       rank, kSamples.rate));
+    return false;
+  }
+  if (knows(sample.group, sample.name, sample.meaning.get())) return true;
+  ++statistics_.overflowed;
+  remark("series",
+         fmt::format("Rank {} reports metric '{}', and workers of this node have used {} names and "
+                     "sets of labels: this one and others become one, {}",
+                     rank, printable(sample.name), kMostSeries, kOverflow));
+  sample.group = "worker";
+  sample.name = kOverflow;
+  sample.meaning.reset();
+  // One name is one kind of metric.
+  if (sample.batch) sample.batch->sketch.reset();
+  return true;
+}
+
+/// Those of series that cannot be kept apart are told by the sums alone.
+bool Intake::admit(int rank, SamplesTold& told, TimePoint now) {
+  std::vector<bool> kept;
+  for (auto& [group, name, meaning] : told.series) {
+    if (group.empty()) group = "worker";
+    kept.push_back(!is_own(rank, group, name) && knows(group, name, meaning.get()));
+  }
+  auto& single = bucket(rank, "samples", kSingle);
+  std::map<std::string, std::uint64_t> more;
+  std::erase_if(told.samples, [&](const SamplesTold::Sample& sample) {
+    if (!kept[sample.series]) return true;
+    if (single.take(now)) return false;
+    more[told.series[sample.series].group] += 1;
+    return true;
+  });
+  auto& lines = bucket(rank, "lines", {});
+  std::erase_if(told.suppressed, [&](const auto& one) {
+    return one.first.empty() || telemetry::is_own_scope(one.first) || !lines.take(now);
+  });
+  for (auto& [group, count] : more) told.suppressed.emplace_back(group, count);
+  return true;
+}
+
+bool Intake::admit(int rank, WorkerEvent& event, TimePoint now) {
+  std::pair key(rank, event.name);
+  const auto known = events_.find(key);
+  // Beyond the limit all names share one: a script that makes up a name for each event would get a
+  // fresh allowance with each.
+  TokenBucket* allowed = &other_events_;
+  if (known != events_.end()) {
+    allowed = &known->second;
+  } else if (events_.size() < kMostEventNames) {
+    allowed = &events_.try_emplace(std::move(key), TokenBucket::Limit{}).first->second;
+  }
+  const auto suppressed = allowed->take(now);
+  if (!suppressed) {
+    ++statistics_.suppressed;
+    remark("events",
+           fmt::format("Rank {} reports more than {} events '{}' a second: others are counted, and "
+                       "not kept",
+                       rank, TokenBucket::Limit{}.rate, printable(event.name)));
+    return false;
+  }
+  if (*suppressed > 0 && event.attributes.size() < workers::kMaxAttributes) {
+    event.attributes.emplace_back("suppressed", static_cast<std::int64_t>(*suppressed));
+  }
+  return true;
+}
+
+bool Intake::admit(int rank, GoodputEntries& said, TimePoint now) {
+  if (said.refused > 0) {
+    statistics_.refused += said.refused;
+    remark("refused", fmt::format("Rank {}: an entry about goodput is refused, and counts as "
+                                  "lost: {}",
+                                  rank, printable(said.refusal)));
+  }
+  auto& entries = bucket(rank, "entries", kEntries);
+  const auto held_back =
+      std::erase_if(said.entries, [&](const auto&) { return !entries.take(now).has_value(); });
+  if (held_back == 0) return true;
+  statistics_.suppressed += held_back;
+  said.lost += held_back;
+  remark("entries",
+         fmt::format("Rank {} records more than {} entries about goodput a second: others count in "
+                     "the summary, and are not in the journal",
+                     rank, kEntries.rate));
+  return true;
+}
+
+/// Once for each kind, whichever rank: a flood of complaints would be another flood.
+
 void WorkerRecords::on(const moment::RoundReady& seen) {
   attempt_ = seen.round.attempt;
   refused_.clear();
@@ -76,7 +246,7 @@ void WorkerRecords::on(const moment::RoundReady& seen) {
 void WorkerRecords::refused(const workers::Worker& worker, std::uint64_t count) {
   auto& all = refused_[worker.local_rank];
   all += count;
-  if (tell_refused_) tell_refused_(worker.local_rank, all);
+  pages_.tell_refused(worker.local_rank, all);
 }
 
 bool WorkerRecords::admits(const workers::Worker& worker, workers::Message& message) {
@@ -120,24 +290,17 @@ Record WorkerRecords::record(Record::Kind kind, std::string scope, std::string n
   return record;
 }
 
+void WorkerRecords::event(std::string_view scope, std::string_view name, Attributes attributes,
+                          const workers::Worker& worker) {
+  if (!pipeline_.wants(scope)) return;
+  std::ranges::move(labels(worker), std::back_inserter(attributes));
+  pipeline_.event(std::string(scope), std::string(name), std::move(attributes));
+}
+
 /// As a sample, which is not written at once: a job may do thousands of steps a second.
 void WorkerRecords::tell(const workers::Worker& worker, workers::StepDone step) {
   // All ranks do the same steps; of thousands of ranks the journal would grow for nothing.
   if (worker.rank == 0) pipeline_.sample(std::string(kScope), "step", step.step);
-}
-
-void WorkerRecords::tell(const workers::Worker& worker, workers::CheckpointDone checkpoint) {
-  if (!pipeline_.wants(kScope)) return;
-  Attributes attributes{{"step", checkpoint.step}};
-  std::ranges::move(labels(worker), std::back_inserter(attributes));
-  pipeline_.event(std::string(kScope), "checkpoint", std::move(attributes));
-}
-
-void WorkerRecords::tell(const workers::Worker& worker, const workers::PhaseEntered& phase) {
-  if (!pipeline_.wants(kScope)) return;
-  Attributes attributes{{"phase", phase.name}};
-  std::ranges::move(labels(worker), std::back_inserter(attributes));
-  pipeline_.event(std::string(kScope), "phase", std::move(attributes));
 }
 
 void WorkerRecords::tell(const workers::Worker& worker, const workers::MetricSample& metric) {
@@ -177,13 +340,7 @@ void WorkerRecords::tell(const workers::Worker& worker, const workers::SamplesTo
 
 /// It goes on where a worker is restarted, so that it never falls while this agent lives.
 void WorkerRecords::tell_total(const workers::Worker& worker, const workers::MetricSample& metric) {
-  auto labelled = metric.name;
-  if (metric.meaning) {
-    for (const auto& [key, value] : metric.meaning->labels) {
-      labelled.append(1, '\0').append(key).append(1, '\0').append(value);
-    }
-  }
-  auto& total = totals_[{worker.rank, metric.group, std::move(labelled)}];
+  auto& total = totals_[{worker.rank, metric.group, labelled(metric.name, metric.meaning.get())}];
   total += metric.value;
   if (!pipeline_.wants(metric.group)) return;
   auto sample = record(Record::Kind::Sample, metric.group, metric.name, labels(worker));
@@ -253,20 +410,14 @@ void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent eve
 /// Of rank 0 alone, as steps: recorders of several ranks say the same.
 void WorkerRecords::tell(const workers::Worker& worker, workers::GoodputEntries said) {
   if (worker.rank != 0 || spec_.goodput == spec::Goodput::Off) return;
-  if (!pipeline_.wants(goodput::kRecorderScope)) return;
-  const std::string scope(goodput::kRecorderScope);
-  const auto who = labels(worker);
   for (auto& [entry, name, members] : said.entries) {
     Attributes attributes{{"job_name", said.job.empty() ? spec_.run_id : said.job}};
     std::ranges::move(members, std::back_inserter(attributes));
-    attributes.insert(attributes.end(), who.begin(), who.end());
-    pipeline_.event(scope, std::string(goodput::measurement_name(entry.kind)),
-                    std::move(attributes));
+    event(goodput::kRecorderScope, goodput::measurement_name(entry.kind), std::move(attributes),
+          worker);
   }
   if (said.lost == 0) return;
-  Attributes attributes{{"count", static_cast<std::int64_t>(said.lost)}};
-  attributes.insert(attributes.end(), who.begin(), who.end());
-  pipeline_.event(scope, "lost", std::move(attributes));
+  event(goodput::kRecorderScope, "lost", {{"count", static_cast<std::int64_t>(said.lost)}}, worker);
 }
 
 /// A window of torch.monitor, of which each aggregation is a series: "loss.mean".

@@ -2,14 +2,14 @@
 
 #include "agent/verdict/verdict.hpp"
 
-#include "agent/round/shared_pages.hpp"
+#include "agent/round/worker_channel.hpp"
 #include "core/signal_names.hpp"
 #include "core/text.hpp"
 #include "goodput/reports/hints.hpp"
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/summary.hpp"
 #include "hangs/hang_rule.hpp"
-#include "hangs/stacks_report.hpp"
+#include "hangs/stacks.hpp"
 #include "rendezvous/membership/wording.hpp"
 #include "workers/command.hpp"
 
@@ -20,6 +20,57 @@
 
 namespace elastrun::agent {
 namespace {
+
+constexpr std::size_t kWidest = 60;
+constexpr std::string_view kHint =
+    "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
+
+bool is_signal(const workers::Failure& failure) {
+  return failure.status.how == process::ExitStatus::How::Signaled;
+}
+
+std::string without_error_file(const workers::Failure& failure) {
+  if (!is_signal(failure)) return std::string(kHint);
+  return fmt::format("Signal {} ({}) received by PID {}", failure.status.number,
+                     process::torchrun_signal_name(failure.status.number), failure.pid);
+}
+
+std::string message_of(const workers::Failure& failure) {
+  if (!failure.error_file || !failure.error_file->understood) return without_error_file(failure);
+  const auto& file = *failure.error_file;
+  if (file.report_text().empty()) return file.plain ? without_error_file(failure) : "<N/A>";
+  if (file.plain) return file.message;
+  std::string indented;
+  for (const char c : file.report_text()) {
+    indented += c;
+    if (c == '\n') indented += "  ";
+  }
+  return indented;
+}
+
+std::string entry(const workers::Failure& failure, std::size_t index, const std::string& host) {
+  // A signal that Python has no name for is not shown here at all.
+  const auto name = process::torchrun_signal_name(failure.status.number);
+  const std::string signal = is_signal(failure) && name != "<N/A>" ? " (" + name + ")" : "";
+  const bool has_file = failure.error_file.has_value();
+  return fmt::format(
+      "[{}]:\n"
+      "  time      : {}\n"
+      "  host      : {}\n"
+      "  rank      : {} (local_rank: {})\n"
+      "  exitcode  : {} (pid: {}) {}\n"
+      "  error_file: {}\n"
+      "  traceback : {}",
+      index, format_local_time(time_of(failure)), host, failure.rank, failure.local_rank,
+      failure.status.as_python(), failure.pid, signal, has_file ? failure.error_file_path : "<N/A>",
+      message_of(failure));
+}
+
+std::size_t widest_line(const std::string& text) {
+  std::size_t widest = 0;
+  for (const auto& line : split(text, '\n')) widest = std::max(widest, line.size());
+  return widest;
+}
 
 constexpr Duration kWorthAnAccount = std::chrono::seconds(1);  // of where the time went
 constexpr Duration kHaste = std::chrono::seconds(60);          // restarts that are all spent
@@ -109,57 +160,6 @@ std::string failed_line(const std::string& text, const std::string& hint, const 
       (size > hint.size() ? goodput::cut_words(text, size - hint.size()) : text) + hint;
   return (reader.colour ? "\x1b[1;31m" + line + "\x1b[0m" : line) + "\n";
 }
-
-}  // namespace
-
-std::string reason_text(const JobResult& result) {
-  const auto& culprit = result.culprit;
-  if (!culprit || !culprit->ours || !culprit->is_worker() || !result.judgement) {
-    return verdict_sentence(result);
-  }
-  const auto& first = result.judgement->first();
-  const auto what = workers::what_happened(first);
-  auto text = first.exception && what.contains(first.exception->text())
-                  ? fmt::format("rank {}: {}", first.rank, first.exception->text())
-                  : fmt::format("rank {} {}", first.rank, what);
-  return culprit->agreed ? with_node(std::move(text), culprit->cause.node) : text;
-}
-
-std::string outcome_text(const JobResult& result, const spec::JobSpec& job, const Reader& reader) {
-  const auto restarts = restarts_text(result, job);
-  const auto elapsed = format_duration(result.goodput.elapsed);
-  if (result.succeeded()) {
-    return fmt::format("elastrun: succeeded after {}{}{}\n", elapsed, restarts.empty() ? "" : ", ",
-                       restarts);
-  }
-  if (result.ending.kind == Ending::Kind::Preempted) {
-    return fmt::format("elastrun: {} after {}{}\n", result.ending.why, elapsed,
-                       result.preemption ? lost_text(*result.preemption) : "");
-  }
-  const bool missed = result.ending.cause.kind == rendezvous::Cause::Kind::Timeout;
-  const auto place = missed ? " at " + job.rdzv_endpoint : std::string();
-  return (restarts.empty() ? "" : fmt::format("  note      {}\n", restarts)) +
-         failed_line(
-             fmt::format("elastrun: FAILED after {}: {}{}", elapsed, reason_text(result), place),
-             haste_text(result, job), reader);
-}
-
-std::string account_text(const JobResult& result, const spec::JobSpec& job, const Reader& reader) {
-  using goodput::Bucket;
-  const auto& goodput = result.goodput;
-  const auto ran = goodput.of(Bucket::Running) + goodput.of(Bucket::Productive) +
-                   goodput.of(Bucket::Lost) + goodput.of(Bucket::Checkpoint);
-  const bool kept = job.goodput != spec::Goodput::Off;
-  if (!kept || ran <= Duration::zero() || goodput.elapsed < kWorthAnAccount) {
-    return causes_text(result);
-  }
-  return "elastrun: " + goodput::summary_text(goodput, reader.unicode) + causes_text(result) +
-         goodput::hints_text(goodput::hints(goodput, result.restart_paths)) +
-         goodput::restart_table(result.restart_paths, kShownRestarts, false) +
-         goodput::start_table(result.starts, kShownStarts, reader.columns);
-}
-
-namespace {
 
 constexpr std::size_t kShownLines = 12;
 constexpr std::size_t kShownAgain = 3;    // of those that the console has already
@@ -390,6 +390,112 @@ std::string failed_sentence(const JobResult& result) {
 }
 
 }  // namespace
+
+std::string signal_exception(int signal) {
+  return fmt::format(
+      "torch.distributed.elastic.multiprocessing.api.SignalException: Process {} got signal: {}",
+      ::getppid(), signal);
+}
+
+WallTime time_of(const workers::Failure& failure) {
+  if (failure.error_file && failure.error_file->timestamp) {
+    return WallTime(std::chrono::seconds(*failure.error_file->timestamp));
+  }
+  return failure.wall;
+}
+
+std::string torchrun_report(const workers::Judgement& judgement, const std::string& entry_name,
+                            const std::string& host) {
+  const std::string title = entry_name + " FAILED";
+  std::string root, others;
+  std::size_t width = title.size();
+  for (std::size_t i = 0; i < judgement.failures.size(); ++i) {
+    const auto text = entry(judgement.failures[i], i, host);
+    width = std::max(width, widest_line(text));
+    if (i == judgement.root) {
+      root = text;
+    } else {
+      others += (others.empty() ? "" : "\n") + text;
+    }
+  }
+  // As torch's ChildFailedError draws it: longer lines of a traceback stand out, and no border is
+  // wider.
+  width = std::min(width, kWidest);
+  if (others.empty()) others = "  <NO_OTHER_FAILURES>";
+  const std::string border(width, '='), section(width, '-');
+  return fmt::format(
+      "\n{}\n{}\n{}\nFailures:\n{}\n{}\nRoot Cause (first observed failure):\n{}\n{}", border,
+      title, section, others, section, root, border);
+}
+
+std::string brief_report(const workers::Judgement& judgement, const std::string& entry_name) {
+  constexpr std::size_t kShown = 3;
+  std::string text = "\n" + entry_name + " FAILED\n";
+  const auto add = [&](std::size_t i) {
+    const auto& failure = judgement.failures[i];
+    const auto name =
+        is_signal(failure) ? process::torchrun_signal_name(failure.status.number) : "";
+    text +=
+        fmt::format("  [{}] rank {} (local_rank {}), exitcode {}{}{}, pid {}{}\n", i, failure.rank,
+                    failure.local_rank, failure.status.as_python(), name.empty() ? "" : " ", name,
+                    failure.pid, i == judgement.root ? ": root cause" : "");
+  };
+  add(judgement.root);
+  std::size_t shown = 1;
+  for (std::size_t i = 0; i < judgement.failures.size() && shown < kShown; ++i) {
+    if (i != judgement.root) add(i), ++shown;
+  }
+  const auto more = judgement.failures.size() - shown;
+  if (more > 0) text += fmt::format("  and {} more\n", more);
+  return text;
+}
+
+std::string reason_text(const JobResult& result) {
+  const auto& culprit = result.culprit;
+  if (!culprit || !culprit->ours || !culprit->is_worker() || !result.judgement) {
+    return verdict_sentence(result);
+  }
+  const auto& first = result.judgement->first();
+  const auto what = workers::what_happened(first);
+  auto text = first.exception && what.contains(first.exception->text())
+                  ? fmt::format("rank {}: {}", first.rank, first.exception->text())
+                  : fmt::format("rank {} {}", first.rank, what);
+  return culprit->agreed ? with_node(std::move(text), culprit->cause.node) : text;
+}
+
+std::string outcome_text(const JobResult& result, const spec::JobSpec& job, const Reader& reader) {
+  const auto restarts = restarts_text(result, job);
+  const auto elapsed = format_duration(result.goodput.elapsed);
+  if (result.succeeded()) {
+    return fmt::format("elastrun: succeeded after {}{}{}\n", elapsed, restarts.empty() ? "" : ", ",
+                       restarts);
+  }
+  if (result.ending.kind == Ending::Kind::Preempted) {
+    return fmt::format("elastrun: {} after {}{}\n", result.ending.why, elapsed,
+                       result.preemption ? lost_text(*result.preemption) : "");
+  }
+  const bool missed = result.ending.cause.kind == rendezvous::Cause::Kind::Timeout;
+  const auto place = missed ? " at " + job.rdzv_endpoint : std::string();
+  return (restarts.empty() ? "" : fmt::format("  note      {}\n", restarts)) +
+         failed_line(
+             fmt::format("elastrun: FAILED after {}: {}{}", elapsed, reason_text(result), place),
+             haste_text(result, job), reader);
+}
+
+std::string account_text(const JobResult& result, const spec::JobSpec& job, const Reader& reader) {
+  using goodput::Bucket;
+  const auto& goodput = result.goodput;
+  const auto ran = goodput.of(Bucket::Running) + goodput.of(Bucket::Productive) +
+                   goodput.of(Bucket::Lost) + goodput.of(Bucket::Checkpoint);
+  const bool kept = job.goodput != spec::Goodput::Off;
+  if (!kept || ran <= Duration::zero() || goodput.elapsed < kWorthAnAccount) {
+    return causes_text(result);
+  }
+  return "elastrun: " + goodput::summary_text(goodput, reader.unicode) + causes_text(result) +
+         goodput::hints_text(goodput::hints(goodput, result.restart_paths)) +
+         goodput::restart_table(result.restart_paths, kShownRestarts, false) +
+         goodput::start_table(result.starts, kShownStarts, reader.columns);
+}
 
 std::string with_node(std::string text, const std::string& node) {
   if (!node.empty() && !text.contains(node)) text += " (node " + node + ")";

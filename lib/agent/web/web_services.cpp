@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+
 #include "agent/web/web_services.hpp"
 
-#include "agent/web/page.hpp"
 #include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "export/exposition.hpp"
+#include "goodput/account/restart_log.hpp"
+#include "net/endpoint.hpp"
 #include "store/listening.hpp"
 #include "workers/environment.hpp"
 
@@ -21,6 +23,16 @@
 namespace elastrun::agent {
 namespace {
 
+/// Over how long the rate of steps is counted.
+constexpr Duration kRateOver = std::chrono::seconds(10);
+
+std::string_view state_of(const workers::Worker& worker) {
+  if (worker.abandoned) return "abandoned";
+  if (!worker.exit) return worker.returned ? "returned" : "running";
+  if (worker.succeeded()) return "succeeded";
+  return worker.stopped_by_us ? "stopped" : "failed";
+}
+
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 /// Five digits are more than a chart shows. By text: a logarithm would bring libm's 300 kB.
@@ -29,53 +41,6 @@ json::value shown(double value) {
   if (value == 0) return 0;
   return parse_float(fmt::format("{:.5g}", value)).value_or(value);
 }
-
-}  // namespace
-
-std::size_t JobHistory::index_of(const std::string& name) {
-  const auto found = std::ranges::find(names_, name);
-  if (found != names_.end()) return static_cast<std::size_t>(found - names_.begin());
-  // The names are the workers', and a script may invent one at each step.
-  if (names_.size() == kSeries) return kSeries;
-  names_.push_back(name);
-  return names_.size() - 1;
-}
-
-void JobHistory::add(TimePoint now, WallTime at, const Values& values) {
-  // A sample that comes a little early is not put off by a whole stretch.
-  if (!points_.empty() && now < points_.back().time + stretch_ * 3 / 4) return;
-  Point point{now, at, {}};
-  for (const auto& [name, value] : values) {
-    const auto index = index_of(name);
-    if (index == kSeries) continue;
-    if (point.values.size() <= index) point.values.resize(index + 1, kNone);
-    point.values[index] = value;
-  }
-  points_.push_back(std::move(point));
-  if (points_.size() <= kPoints) return;
-  // Each second point goes: a job of weeks fits, and the chart still begins where the job does.
-  std::deque<Point> half;
-  for (std::size_t i = 0; i < points_.size(); i += 2) half.push_back(std::move(points_[i]));
-  points_ = std::move(half);
-  stretch_ *= 2;
-}
-
-json::object JobHistory::text() const {
-  json::array at;
-  std::vector<json::array> columns(names_.size());
-  for (const auto& point : points_) {
-    at.emplace_back(
-        static_cast<double>(point.at.time_since_epoch() / std::chrono::milliseconds(100)) / 10);
-    for (std::size_t i = 0; i < names_.size(); ++i) {
-      columns[i].push_back(shown(i < point.values.size() ? point.values[i] : kNone));
-    }
-  }
-  json::object series;
-  for (std::size_t i = 0; i < names_.size(); ++i) series[names_[i]] = std::move(columns[i]);
-  return {{"at", std::move(at)}, {"series", std::move(series)}};
-}
-
-namespace {
 
 constexpr std::string_view kPagesArea = "http";
 constexpr std::string_view kJson = "application/json";
@@ -155,10 +120,6 @@ Error with_owner(Error error, std::uint16_t port) {
   return error;
 }
 
-}  // namespace
-
-namespace {
-
 /// null and not 0: what cannot be measured here is not idle.
 json::value maybe(const auto& value) {
   return value ? json::value(*value) : json::value(nullptr);
@@ -208,7 +169,255 @@ json::object charts_json(const system::MachineSample& sample) {
   return charts;
 }
 
+// A small part of kHealthLimit, so that a single late beat does not make a node unhealthy.
+constexpr Duration kBeat = std::chrono::seconds(5);
+
 }  // namespace
+
+JobView::JobView(RunContext& run, const RoundStore& store)
+    : run_(run),
+      store_(store),
+      restarts_left_(run.spec.max_restarts),
+      begun_(run.clock.now()),
+      begun_wall_(run.clock.wall()),
+      phase_since_(begun_) {}
+
+json::object JobView::job_json() const {
+  return {{"run_id", run_.spec.run_id},
+          {"name", run_.spec.name},
+          {"script", run_.spec.script},
+          {"role", run_.spec.role},
+          {"min_nodes", run_.spec.min_nodes},
+          {"max_nodes", run_.spec.max_nodes},
+          {"nproc_per_node", run_.spec.nproc_per_node},
+          {"max_restarts", run_.spec.max_restarts}};
+}
+
+json::value JobView::round_json() const {
+  if (!round_) return nullptr;
+  return {{"number", round_->number},
+          {"attempt", round_->attempt},
+          {"nodes", round_->group_world_size()},
+          {"group_rank", round_->group_rank},
+          {"world_size", round_->world_size},
+          {"waited_s", to_seconds(waited_)},
+          {"starting_s", to_seconds(starting_)}};
+}
+
+json::object JobView::worker_json(const workers::Worker& worker) const {
+  const auto held = held_.find(worker.rank);
+  const auto found = steps_.find(worker.rank);
+  json::value step, age, rate;
+  if (found != steps_.end()) {
+    const auto& steps = found->second;
+    const double passed = to_seconds(run_.clock.now() - steps.at);
+    step = steps.last, age = passed;
+    // One that stands still has not the pace of before.
+    rate = steps.rate * passed > 1 ? 1 / passed : steps.rate;
+  }
+  return {{"rank", worker.rank},
+          {"local_rank", worker.local_rank},
+          {"pid", worker.pid},
+          {"state", state_of(worker)},
+          {"end", worker.exit ? json::value(worker.exit->status.text()) : nullptr},
+          {"held", held != held_.end() ? json::value(held->second) : nullptr},
+          {"step", std::move(step)},
+          {"step_age_s", std::move(age)},
+          {"steps_per_s", std::move(rate)}};
+}
+
+json::array JobView::workers_json() const {
+  const auto* group = run_.workers();
+  if (group == nullptr) return last_workers_;
+  json::array all;
+  for (const auto& worker : *group) all.push_back(worker_json(worker));
+  return all;
+}
+
+json::object JobView::restarts_json() const {
+  json::array latest;
+  for (const auto& one : restarts_) {
+    json::object text{{"text", printable(one.cause.text)},
+                      {"node", one.cause.node},
+                      {"rank", one.cause.rank >= 0 ? json::value(one.cause.rank) : nullptr},
+                      {"at", to_seconds(one.at)},
+                      {"round", one.round},
+                      {"spent", one.spent}};
+    if (!one.role.empty()) text["role"] = one.role;
+    latest.push_back(std::move(text));
+  }
+  return {{"count", restart_count_},
+          {"spent", spent_},
+          {"left", restarts_left_},
+          {"limit", run_.spec.max_restarts},
+          {"latest", std::move(latest)}};
+}
+
+json::array JobView::metrics_json() const {
+  json::array all;
+  for (const auto& [name, metric] : metrics_) {
+    all.push_back({{"group", printable(name.first)},
+                   {"name", printable(name.second)},
+                   // JSON has no NaN and no infinity (RFC 8259, section 6); a browser would refuse
+                   // the whole text.
+                   {"value", std::isfinite(metric.value) ? json::value(metric.value) : nullptr},
+                   {"rank", metric.counts ? json::value(nullptr) : json::value(metric.rank)}});
+  }
+  return all;
+}
+
+json::object JobView::status(json::value goodput) const {
+  const auto now = run_.clock.now();
+  json::object store{{"rendezvous", run_.spec.rdzv_backend}, {"workers", nullptr}};
+  if (round_) {
+    store["workers"] = net::format_endpoint(round_->master_addr, round_->master_port);
+    store["served_here"] = store_.serves_workers();
+  }
+  const auto report = succeeded_ ? run_.lasting_report() : std::string();
+  return {{"job", job_json()},
+          {"node", {{"host", host_name()}, {"pid", ::getpid()}}},
+          {"started", to_seconds(begun_wall_)},
+          {"now", to_seconds(run_.clock.wall())},
+          {"uptime_s", to_seconds(now - begun_)},
+          {"phase", phase_name()},
+          {"phase_text", phase_text(phase_)},
+          {"phase_s", to_seconds(now - phase_since_)},
+          {"progress", progress_},
+          {"round", round_json()},
+          {"store", std::move(store)},
+          {"workers", workers_json()},
+          {"restarts", restarts_json()},
+          {"goodput", std::move(goodput)},
+          {"metrics", metrics_json()},
+          {"failure", text_or_null(failure_)},
+          {"failed_rank", or_null(failed_rank_)},
+          {"succeeded", or_null(succeeded_)},
+          {"report", text_or_null(printable(report))}};
+}
+
+void JobView::on(const moment::WorkerSaid& seen) {
+  if (const auto number = workers::step_of(seen.said)) step(seen.worker.rank, *number);
+  const auto* sample = std::get_if<workers::MetricSample>(&seen.said);
+  if (sample != nullptr) metric(seen.worker.rank, *sample);
+}
+
+void JobView::step(int rank, std::int64_t number) {
+  const auto now = run_.clock.now();
+  auto [place, is_new] = steps_.try_emplace(rank);
+  auto& steps = place->second;
+  // Steps that go back were resumed: a rate over both parts would be wrong.
+  if (is_new || number < steps.last) {
+    steps = {number, now, number, now};
+    return;
+  }
+  steps.last = number;
+  steps.at = now;
+  const auto passed = now - steps.base_at;
+  // Over a few milliseconds the rate would jump.
+  if (passed > std::chrono::milliseconds(200) || steps.rate == 0) {
+    const double seconds = to_seconds(passed);
+    if (seconds > 0) steps.rate = static_cast<double>(number - steps.base) / seconds;
+  }
+  if (passed < kRateOver) return;
+  steps.base = number;
+  steps.base_at = now;
+}
+
+void JobView::metric(int rank, const workers::MetricSample& sample) {
+  const std::pair name(sample.group, sample.name);
+  // The names are the workers': their number must not grow with the job.
+  if (metrics_.size() >= kKeptMetrics && !metrics_.contains(name)) return;
+  auto [place, is_new] = metrics_.try_emplace(name);
+  auto& metric = place->second;
+  metric.counts = sample.counts;
+  if (sample.counts) {
+    metric.value += sample.value;
+  } else if (is_new || rank <= metric.rank) {
+    // Of several ranks that tell a gauge, the lowest one's value: the chart would jump otherwise.
+    metric.value = sample.value;
+    metric.rank = rank;
+  }
+}
+
+void JobView::on(const moment::PhaseChanged& seen) {
+  phase_ = seen.phase;
+  phase_since_ = seen.now;
+  if (seen.phase == Phase::Running) progress_.clear();
+}
+
+void JobView::on(const moment::RoundReady& seen) {
+  round_ = seen.round;
+  waited_ = seen.waited;
+  // A rank may be another process on another machine now, of whose pace nothing is known.
+  steps_.clear();
+  // Counters go on: a total must not fall because workers were restarted.
+  std::erase_if(metrics_, [](const auto& one) { return !one.second.counts; });
+  progress_.clear();
+}
+
+void JobView::on(const moment::Failed& seen) {
+  const auto& first = seen.judgement.first();
+  failure_ = printable(fmt::format("rank {} {}", first.rank, workers::what_happened(first)));
+  failed_rank_ = first.rank;
+}
+
+void JobView::on(const moment::Restarting& seen) {
+  ++restart_count_;
+  if (seen.order.attempt_spent) ++spent_;
+  restarts_left_ = seen.order.restarts_left;
+  restarts_.push_back({run_.clock.wall(), round_ ? round_->number : 0, seen.order.cause,
+                       seen.order.attempt_spent, seen.order.role});
+  if (restarts_.size() > kKeptRestarts) restarts_.pop_front();
+}
+
+void JobView::on(const moment::Ended& seen) {
+  succeeded_ = seen.result.ending.kind == Ending::Kind::Succeeded;
+  // Now, because the group, of which later questions would read, goes with the run.
+  last_workers_ = workers_json();
+}
+
+std::size_t JobHistory::index_of(const std::string& name) {
+  const auto found = std::ranges::find(names_, name);
+  if (found != names_.end()) return static_cast<std::size_t>(found - names_.begin());
+  // The names are the workers', and a script may invent one at each step.
+  if (names_.size() == kSeries) return kSeries;
+  names_.push_back(name);
+  return names_.size() - 1;
+}
+
+void JobHistory::add(TimePoint now, WallTime at, const Values& values) {
+  // A sample that comes a little early is not put off by a whole stretch.
+  if (!points_.empty() && now < points_.back().time + stretch_ * 3 / 4) return;
+  Point point{now, at, {}};
+  for (const auto& [name, value] : values) {
+    const auto index = index_of(name);
+    if (index == kSeries) continue;
+    if (point.values.size() <= index) point.values.resize(index + 1, kNone);
+    point.values[index] = value;
+  }
+  points_.push_back(std::move(point));
+  if (points_.size() <= kPoints) return;
+  // Each second point goes: a job of weeks fits, and the chart still begins where the job does.
+  std::deque<Point> half;
+  for (std::size_t i = 0; i < points_.size(); i += 2) half.push_back(std::move(points_[i]));
+  points_ = std::move(half);
+  stretch_ *= 2;
+}
+
+json::object JobHistory::text() const {
+  json::array at;
+  std::vector<json::array> columns(names_.size());
+  for (const auto& point : points_) {
+    at.emplace_back(
+        static_cast<double>(point.at.time_since_epoch() / std::chrono::milliseconds(100)) / 10);
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      columns[i].push_back(shown(i < point.values.size() ? point.values[i] : kNone));
+    }
+  }
+  json::object series;
+  for (std::size_t i = 0; i < names_.size(); ++i) series[names_[i]] = std::move(columns[i]);
+  return {{"at", std::move(at)}, {"series", std::move(series)}};
+}
 
 json::object machine_json(const system::MachineSample& sample) {
   json::object text;
@@ -226,13 +435,6 @@ json::object machine_json(const system::MachineSample& sample) {
   text["charts"] = charts_json(sample);
   return text;
 }
-
-namespace {
-
-// A small part of kHealthLimit, so that a single late beat does not make a node unhealthy.
-constexpr Duration kBeat = std::chrono::seconds(5);
-
-}  // namespace
 
 std::vector<std::string> ailments(const Vitals& vitals) {
   std::vector<std::string> all;
@@ -294,12 +496,7 @@ WebServices::WebServices(RunContext& run, RunTelemetry& telemetry, ExpirationTim
     : run_(run),
       telemetry_(telemetry),
       timers_(timers),
-      view_(run.spec, run.clock,
-            {.workers = [this] { return workers(); },
-             .serves_store = [&store] { return store.serves_workers(); },
-             .changed = [this] { changed(); },
-             .goodput = [&telemetry] { return telemetry.goodput_status(); },
-             .report = [&run] { return run.lasting_report(); }}),
+      view_(run, store),
       beat_(run.clock),
       look_(run.clock.make_alarm()),
       soon_(run.clock.make_alarm()),
@@ -353,13 +550,10 @@ void WebServices::open_health_check() {
   health_check_ = std::move(*server);
 }
 
-const std::vector<workers::Worker>* WebServices::workers() const {
-  const auto* group = run_.group();
-  return group == nullptr ? nullptr : &group->workers();
-}
-
-Vitals WebServices::vitals() const {
-  return {beat_.since(), timers_.overdue(), view_.phase_name()};
+void WebServices::heard(const Moment& one) {
+  view_.heard(one);
+  // Steps and samples come too often: the next look has them.
+  if (!std::holds_alternative<moment::WorkerSaid>(one)) changed();
 }
 
 std::vector<telemetry::Attribute> WebServices::resource() const {
@@ -387,7 +581,7 @@ const std::string& WebServices::render(bool open, const system::MachineSample& s
 
 void WebServices::serve(const http::Request& request, const http::Reply& reply) {
   if (request.path == "/") return reply(page_answer());
-  if (request.path == "/status") return reply(json_answer(view_.status()));
+  if (request.path == "/status") return reply(json_answer(status()));
   if (request.path == "/healthz") return reply(health_answer(vitals()));
   if (request.path == "/readyz") return reply(ready_answer(view_));
   if (request.path == "/metrics") return serve_metrics(request, reply);
@@ -414,7 +608,7 @@ void WebServices::serve_events(const http::Reply& reply) {
   http::Answer answer{.type = "text/event-stream", .feed = feed_};
   // The browser connects again after a second (HTML Standard, 9.2): the default is its own, and
   // longer. All that is known comes first, because events only tell what changes.
-  answer.body = "retry: 1000\n\n" + http::event_text("status", json::serialize(view_.status())) +
+  answer.body = "retry: 1000\n\n" + http::event_text("status", json::serialize(status())) +
                 http::event_text("history", json::serialize(history_.text())) + output_event(true);
   reply(std::move(answer));
   tell_system();
@@ -456,13 +650,9 @@ void WebServices::changed() {
   });
 }
 
-void WebServices::tell_status() {
-  feed_->publish("status", json::serialize(view_.status()));
-}
-
 std::string WebServices::output_event(bool all) {
   json::array changed;
-  const auto* group = workers();
+  const auto* group = run_.workers();
   const std::size_t count = group == nullptr ? 0 : group->size();
   output_.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -482,10 +672,6 @@ std::string WebServices::output_event(bool all) {
   return changed.empty() ? std::string() : http::event_text("output", json::serialize(changed));
 }
 
-void WebServices::tell_output() {
-  feed_->publish_text(output_event(false));
-}
-
 void WebServices::tell_system() {
   if (std::exchange(sampling_, true)) return;
   telemetry_.metrics()->machine().look(
@@ -493,7 +679,7 @@ void WebServices::tell_system() {
         if (!alive) return;
         sampling_ = false;
         auto text = machine_json(sample);
-        const auto values = chart_values(view_.status(), text);
+        const auto values = chart_values(status(), text);
         // Also without a reader: a page that is opened later begins with it.
         history_.add(run_.clock.now(), run_.clock.wall(), values);
         if (!feed_->has_listeners()) return;

@@ -2,27 +2,110 @@
 #pragma once
 
 #include "agent/hang/expiration_timers.hpp"
+#include "agent/loop/observer.hpp"
 #include "agent/loop/run_context.hpp"
 #include "agent/round/round_store.hpp"
 #include "agent/telemetry/run_telemetry.hpp"
-#include "agent/web/job_view.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/json.hpp"
 #include "core/lifetime.hpp"
 #include "http/http_server.hpp"
+#include "spec/job_spec.hpp"
 #include "system/machine.hpp"
+#include "workers/message.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace elastrun::agent {
+
+/// Current job status as JSON: what observers hear, kept as long as it holds. Bounded, whatever
+/// happens to the job.
+class JobView final : public Observer {
+ public:
+  /// Borrows both.
+  JobView(RunContext& run, const RoundStore& store);
+
+  /// elastrun-protocol(7) tells what is in it. `goodput`: where the time of the job goes, or null.
+  json::object status(json::value goodput) const;
+  std::string phase_name() const { return std::string(goodput::phase_name(phase_)); }
+  bool is_over() const { return phase_ == Phase::Ended; }
+  /// Its workers run, at this moment.
+  bool is_ready() const { return phase_ == Phase::Running; }
+
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  void on(const moment::PhaseChanged& seen);
+  void on(const moment::Progress& seen) { progress_ = seen.text; }
+  void on(const moment::RoundReady& seen);
+  void on(const moment::Started& seen) { starting_ = seen.took; }
+  void on(const moment::Failed& seen);
+  void on(const moment::Restarting& seen);
+  void on(const moment::RoleRestarting& seen) { on(moment::Restarting{seen.order}); }
+  void on(const moment::WorkerSaid& seen);
+  void on(const HeldSeen& seen) { held_ = seen.ranks; }
+  void on(const moment::Ended& seen);
+
+ private:
+  struct Steps {
+    std::int64_t last = 0;
+    TimePoint at{};
+    std::int64_t base = 0;  // from which the rate is counted
+    TimePoint base_at{};
+    double rate = 0;  // per second
+  };
+  struct PastRestart {
+    WallTime at;
+    std::int64_t round = 0;
+    rendezvous::Cause cause;
+    bool spent = false;
+    std::string role{};  // that alone restarted; empty: all
+  };
+  struct Metric {
+    double value = 0;
+    int rank = 0;         // the lowest one that tells it
+    bool counts = false;  // a total of all ranks, over restarts
+  };
+  static constexpr std::size_t kKeptRestarts = 100;
+  static constexpr std::size_t kKeptMetrics = 16;
+
+  void step(int rank, std::int64_t number);
+  void metric(int rank, const workers::MetricSample& sample);
+  json::object job_json() const;
+  json::value round_json() const;
+  json::array workers_json() const;
+  json::object worker_json(const workers::Worker& worker) const;
+  json::object restarts_json() const;
+  json::array metrics_json() const;
+  RunContext& run_;
+  const RoundStore& store_;
+  int restarts_left_;
+  const TimePoint begun_;
+  const WallTime begun_wall_;
+  Phase phase_ = Phase::Joining;
+  TimePoint phase_since_;
+  std::string progress_, failure_;
+  std::optional<rendezvous::Round> round_;
+  Duration waited_{}, starting_{};
+  std::map<int, Steps> steps_;                                     // by rank, of this round
+  std::map<int, std::string> held_;                                // by rank, what holds it
+  std::map<std::pair<std::string, std::string>, Metric> metrics_;  // by group and name
+  std::deque<PastRestart> restarts_;
+  std::int64_t restart_count_ = 0;
+  int spent_ = 0;
+  std::optional<int> failed_rank_;  // that failed last, and first of those that did
+  std::optional<bool> succeeded_;   // once the job has ended
+  json::array last_workers_;        // from then on; the group has gone
+};
 
 /// A page that costs the loop time: requests soon after another get the same one, so that
 /// rendering takes at most a tenth of the loop's time, however many ask. Pure.
@@ -101,13 +184,16 @@ class LoopBeat {
   std::unique_ptr<Alarm> alarm_;
 };
 
+/// lib/agent/web/page.html: one file with style and script, which asks for nothing else.
+std::string_view page_html();
+
 /// What an agent serves over HTTP, with all it takes. With --http: `/` a page that shows the job
 /// and changes by itself, `/status` the same as JSON, `/events` what the page listens to,
 /// `/metrics` for Prometheus, `/healthz`, `/readyz`. Read-only. Without a client only the points of
 /// the history are collected. And with TORCHELASTIC_HEALTH_CHECK_PORT a server of which each path
 /// answers as `/healthz` does, on all addresses, since a supervisor asks from outside; it lives as
 /// long as the agent, torch's own only while workers run.
-class WebServices {
+class WebServices final : public Observer {
  public:
   /// Listens from now on, if anything is asked for; else null. Fails with Io where --http cannot,
   /// and says whose the port is; a health check that cannot is only warned of. Borrows all.
@@ -118,8 +204,7 @@ class WebServices {
   WebServices(const WebServices&) = delete;
   WebServices& operator=(const WebServices&) = delete;
 
-  /// To be told what the agent does.
-  JobView& view() { return view_; }
+  void heard(const Moment& one) override;
 
  private:
   WebServices(RunContext& run, RunTelemetry& telemetry, ExpirationTimers& timers,
@@ -132,12 +217,12 @@ class WebServices {
   void changed();
   void look_again();
   void remember();
-  void tell_status();
-  void tell_output();
+  void tell_status() { feed_->publish("status", json::serialize(status())); }
+  void tell_output() { feed_->publish_text(output_event(false)); }
   void tell_system();
   std::string output_event(bool all);
-  const std::vector<workers::Worker>* workers() const;
-  Vitals vitals() const;
+  json::object status() const { return view_.status(telemetry_.goodput_status()); }
+  Vitals vitals() const { return {beat_.since(), timers_.overdue(), view_.phase_name()}; }
   const std::string& render(bool open, const system::MachineSample& sample);
   std::vector<telemetry::Attribute> resource() const;
 

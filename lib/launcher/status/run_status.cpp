@@ -2,6 +2,7 @@
 
 #include "launcher/status/run_status.hpp"
 
+#include "agent/round/round_store.hpp"
 #include "core/file_io.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
@@ -12,13 +13,41 @@
 #include "workers/command.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <fmt/format.h>
 #include <utility>
 #include <vector>
 
 namespace elastrun::agent {
 namespace {
+
+// Area and sentences are those of torchrun, in whose output tools look for them.
+constexpr std::string_view kApiArea = "api";
+
+std::string numbers(int from, int count) {
+  std::vector<std::string> all;
+  for (int i = 0; i < count; ++i) all.push_back(std::to_string(from + i));
+  return "[" + join(all, ", ") + "]";
+}
+
+std::string repeated(int number, int count) {
+  return "[" +
+         join(std::vector<std::string>(static_cast<std::size_t>(count), std::to_string(number)),
+              ", ") +
+         "]";
+}
+
+std::string launch_block(const spec::JobSpec& spec) {
+  const auto row = [](std::string_view name, const auto& value) {
+    return fmt::format("  {:<24} : {}\n", name, value);
+  };
+  return "Starting elastic_operator with launch configs:\n" + row("entrypoint", spec.script) +
+         row("min_nodes", spec.min_nodes) + row("max_nodes", spec.max_nodes) +
+         row("nproc_per_node", spec.nproc_per_node) + row("run_id", spec.run_id) +
+         row("rdzv_backend", spec.rdzv_backend) + row("rdzv_endpoint", spec.rdzv_endpoint) +
+         row("max_restarts", spec.max_restarts) + row("monitor_interval", spec.monitor_interval) +
+         row("log_dir", spec.log_dir) + row("event_log_handler", spec.event_log_handler) +
+         row("signals_to_handle", spec.signals_text);
+}
 
 // Long enough that the launch is over, short enough that a user who types a command does not
 // notice.
@@ -33,21 +62,122 @@ std::string directory_of(const std::string& path) {
   return slash == std::string::npos ? std::string() : path.substr(0, slash);
 }
 
+// Nodes that are started together come within a few seconds of each other.
+constexpr Duration kFirstWarning = std::chrono::seconds(10);
+// A job may wait for days: its log must not fill up meanwhile.
+constexpr Duration kLongestPause = std::chrono::minutes(10);
+
+/// What to do about an endpoint that not all nodes can reach, or node 0 cannot have. Empty:
+/// nothing.
+std::string unreachable_text(const spec::JobSpec& job) {
+  const bool fixed_ranks = job.rdzv_backend == spec::backend::kStatic;
+  const auto& config = job.rendezvous;
+  const bool in_c10d = job.rdzv_backend == spec::backend::kC10d && !config.meets_in_file;
+  const auto endpoint = net::parse_endpoint(job.rdzv_endpoint, spec::kC10dPort);
+  if ((!fixed_ranks && !in_c10d) || !endpoint) return {};
+  if (!net::is_loopback_host(endpoint->host) && !net::is_wildcard(endpoint->host)) {
+    const auto address = net::parse_address(endpoint->host);
+    const bool elsewhere = !address.is_unspecified() && !net::is_own_address(address);
+    if (!fixed_ranks || job.node_rank != 0 || !elsewhere) return {};
+    return ", which is not an address of this machine: if this is not node 0, give --node-rank";
+  }
+  if (fixed_ranks ? job.node_rank != 0 : config.is_host == false) {
+    return fmt::format(", on this machine: if node 0 is another one, give {} with its address",
+                       fixed_ranks ? "--master-addr" : "--rdzv-endpoint");
+  }
+  std::vector<std::string> own;
+  for (const auto& one : net::reachable_addresses()) {
+    const auto address = one.address.to_string();
+    own.push_back(fixed_ranks
+                      ? fmt::format("--master-addr {} --master-port {}", address, endpoint->port)
+                      : "--rdzv-endpoint " + net::format_endpoint(address, endpoint->port));
+  }
+  if (own.empty()) own.emplace_back(fixed_ranks ? "--master-addr" : "--rdzv-endpoint");
+  return fmt::format(
+      ", which other machines cannot reach: nodes there need this one's address ({})",
+      join(own, " or "));
+}
+
 }  // namespace
 
-RunRegistration::RunRegistration(const boost::asio::any_io_executor& loop, Clock& clock,
-                                 guardian::Agent& guardian, const spec::JobSpec& spec, Facts facts)
-    : clock_(clock),
-      guardian_(guardian),
-      run_directory_(std::move(facts.run_directory)),
-      channel_(std::move(facts.channel)),
-      several_nodes_(spec.max_nodes > 1),
-      soon_(clock.make_alarm()),
-      calls_(loop) {
+void TorchrunLog::launching() const {
+  // Asked before, because the text is made before the log can decline it.
+  if (log::is_on(log::Level::Info)) log::info(kApiArea, "{}", launch_block(spec_));
+}
+
+void TorchrunLog::on(const moment::PhaseChanged& seen) {
+  if (seen.phase == Phase::Joining) {
+    log::info(kApiArea, "[{}] Rendezvous'ing worker group", spec_.role);
+  } else if (seen.phase == Phase::Barrier) {
+    log::info(kApiArea,
+              "[{}] worker group successfully finished. Waiting {} for other agents to finish.",
+              spec_.role, format_duration(spec_.exit_barrier_timeout));
+  }
+}
+
+void TorchrunLog::on(const moment::RoundReady& seen) {
+  if (!log::is_on(log::Level::Info)) return;
+  const int count =
+      seen.round.members[static_cast<std::size_t>(seen.round.group_rank)].local_world_size;
+  const auto meeting = meeting_place(spec_, seen.round);
+  log::info(kApiArea, "[{}] starting workers for entrypoint: {}", spec_.role,
+            workers::program_base_name(spec_));
+  log::info(kApiArea,
+            "[{}] Rendezvous complete for workers. Result:\n"
+            "  restart_count={}\n  master_addr={}\n  master_port={}\n  group_rank={}\n"
+            "  group_world_size={}\n  local_ranks={}\n  role_ranks={}\n  global_ranks={}\n"
+            "  role_world_sizes={}\n  global_world_sizes={}\n  event_log_handler={}\n",
+            spec_.role, seen.round.attempt, meeting.host, meeting.port, seen.round.group_rank,
+            seen.round.group_world_size(), numbers(0, count),
+            numbers(seen.round.role_rank_base, count), numbers(seen.round.rank_base, count),
+            repeated(seen.round.role_world_size, count), repeated(seen.round.world_size, count),
+            spec_.event_log_handler);
+  log::info(kApiArea, "[{}] Starting worker group", spec_.role);
+}
+
+void TorchrunLog::on(const moment::Failed& seen) {
+  const auto& root = seen.judgement.failures[seen.judgement.root];
+  const bool run_path = spec_.mode == spec::Mode::RunPath;
+  const auto what = run_path ? fmt::format("fn: {} (start_method: {})",
+                                           workers::program_name(spec_), spec_.start_method)
+                             : "binary: " + workers::program_name(spec_);
+  log::error(kApiArea, "failed (exitcode: {}) local_rank: {} (pid: {}) of {}",
+             root.status.as_python(), root.local_rank, root.pid, what);
+}
+
+void TorchrunLog::on(const moment::Restarting& seen) {
+  if (seen.order.attempt_spent) {
+    // torchrun prints the number from before this restart is counted, so ours is one too low for
+    // it.
+    log::info(kApiArea, "[{}] Worker group FAILED. {}/{} attempts left; will restart worker group",
+              spec_.role, seen.order.restarts_left + 1, spec_.max_restarts);
+  } else {
+    log::info(kApiArea, "[{}] {}; will restart worker group", spec_.role, seen.order.cause.text);
+  }
+}
+
+void TorchrunLog::on(const moment::Ended& seen) {
+  if (!seen.result.ending.why.empty() && seen.result.succeeded()) {
+    log::warning(kApiArea, "{}", seen.result.ending.why);
+  }
+  log::info(kApiArea, "[{}] The job is over: it {}", spec_.role,
+            seen.result.succeeded() ? "succeeded" : "failed");
+}
+
+RunRegistration::RunRegistration(RunContext& run, const logs::Layout& layout,
+                                 const WorkerChannel& channel, std::string agent_id,
+                                 bool keeps_output)
+    : run_(run),
+      layout_(layout),
+      channel_(channel),
+      several_nodes_(run.spec.max_nodes > 1),
+      soon_(run.clock.make_alarm()),
+      calls_(run.loop.get_executor()) {
+  const auto& spec = run.spec;
   entry_.run_id = spec.run_id;
   entry_.name = spec.name;
   entry_.entry_point = workers::entry_name(spec);
-  entry_.started = entry_.phase_since = clock.wall();
+  entry_.started = entry_.phase_since = run.clock.wall();
   entry_.min_nodes = spec.min_nodes;
   entry_.max_nodes = spec.max_nodes;
   entry_.rdzv_backend = spec.rdzv_backend;
@@ -56,14 +186,14 @@ RunRegistration::RunRegistration(const boost::asio::any_io_executor& loop, Clock
       spec.rdzv_backend == spec::backend::kC10d || spec.rdzv_backend == spec::backend::kStatic;
   if (!spec.standalone && several_nodes_ && asked_at_endpoint) entry_.endpoint = spec.rdzv_endpoint;
   entry_.max_restarts = entry_.restarts_left = spec.max_restarts;
-  entry_.keeps_output = facts.keeps_output;
-  entry_.agent_id = std::move(facts.agent_id);
+  entry_.keeps_output = keeps_output && !layout.is_null();
+  entry_.agent_id = std::move(agent_id);
 }
 
 void RunRegistration::on(const moment::PhaseChanged& seen) {
   entry_.phase = phase_text(seen.phase);
   if (seen.phase == Phase::Joining && !several_nodes_) entry_.phase = "starting";
-  entry_.phase_since = clock_.wall();
+  entry_.phase_since = run_.clock.wall();
   changed();
 }
 
@@ -79,7 +209,7 @@ void RunRegistration::on(const moment::Started& seen) {
                               absolute_path(directory_of(worker.error_file)), 0});
   }
   const bool first = entry_.group_started == WallTime{};
-  entry_.group_started = clock_.wall();
+  entry_.group_started = run_.clock.wall();
   // Many workers take longer to start than that, and reading their start times takes a part of it.
   if (first) awaited_ = false;
   changed();
@@ -94,7 +224,7 @@ void RunRegistration::changed() {
   if (writing_) changed_ = true;
   if (awaited_ || writing_ || ended_) return;
   awaited_ = true;
-  soon_->arm(clock_.now() + kMoment, [this] {
+  soon_->arm(run_.clock.now() + kMoment, [this] {
     awaited_ = false;
     write();
   });
@@ -102,8 +232,8 @@ void RunRegistration::changed() {
 
 void RunRegistration::write() {
   // elastrunctl reads the entry in another working directory.
-  entry_.run_directory = absolute_path(run_directory_());
-  entry_.channel = absolute_path(channel_());
+  entry_.run_directory = absolute_path(layout_.run_directory());
+  entry_.channel = absolute_path(channel_.path());
   if (entry_.pid == 0) {
     if (const auto identified = runs::identify(entry_); !identified) {
       return log::debug("runs", "not registered: {}", identified.error().text);
@@ -148,9 +278,9 @@ void RunRegistration::remember(const std::string& path) {
   if (path == remembered_) return;
   // First, because the guardian's board has few places. Killed in between, the agent leaves a file
   // that the next start removes.
-  if (!remembered_.empty()) guardian_.forget(remembered_);
+  if (!remembered_.empty()) run_.guardian.forget(remembered_);
   remembered_ = path;
-  if (!path.empty()) guardian_.remember_directory(path);
+  if (!path.empty()) run_.guardian.remember_directory(path);
 }
 
 void RunRegistration::end_dead_runs() {
@@ -249,46 +379,6 @@ void StatusView::on(const moment::WorkerSaid& seen) {
   status_.detail = fmt::format("step {}", *step);
   line_.show(status_);
 }
-
-namespace {
-
-// Nodes that are started together come within a few seconds of each other.
-constexpr Duration kFirstWarning = std::chrono::seconds(10);
-// A job may wait for days: its log must not fill up meanwhile.
-constexpr Duration kLongestPause = std::chrono::minutes(10);
-
-/// What to do about an endpoint that not all nodes can reach, or node 0 cannot have. Empty:
-/// nothing.
-std::string unreachable_text(const spec::JobSpec& job) {
-  const bool fixed_ranks = job.rdzv_backend == spec::backend::kStatic;
-  const auto& config = job.rendezvous;
-  const bool in_c10d = job.rdzv_backend == spec::backend::kC10d && !config.meets_in_file;
-  const auto endpoint = net::parse_endpoint(job.rdzv_endpoint, spec::kC10dPort);
-  if ((!fixed_ranks && !in_c10d) || !endpoint) return {};
-  if (!net::is_loopback_host(endpoint->host) && !net::is_wildcard(endpoint->host)) {
-    const auto address = net::parse_address(endpoint->host);
-    const bool elsewhere = !address.is_unspecified() && !net::is_own_address(address);
-    if (!fixed_ranks || job.node_rank != 0 || !elsewhere) return {};
-    return ", which is not an address of this machine: if this is not node 0, give --node-rank";
-  }
-  if (fixed_ranks ? job.node_rank != 0 : config.is_host == false) {
-    return fmt::format(", on this machine: if node 0 is another one, give {} with its address",
-                       fixed_ranks ? "--master-addr" : "--rdzv-endpoint");
-  }
-  std::vector<std::string> own;
-  for (const auto& one : net::reachable_addresses()) {
-    const auto address = one.address.to_string();
-    own.push_back(fixed_ranks
-                      ? fmt::format("--master-addr {} --master-port {}", address, endpoint->port)
-                      : "--rdzv-endpoint " + net::format_endpoint(address, endpoint->port));
-  }
-  if (own.empty()) own.emplace_back(fixed_ranks ? "--master-addr" : "--rdzv-endpoint");
-  return fmt::format(
-      ", which other machines cannot reach: nodes there need this one's address ({})",
-      join(own, " or "));
-}
-
-}  // namespace
 
 WaitingWarning::WaitingWarning(Clock& clock, const spec::JobSpec& job, bool is_seen)
     : clock_(clock),

@@ -2,23 +2,41 @@
 #pragma once
 
 #include "agent/loop/observer.hpp"
+#include "agent/loop/run_context.hpp"
+#include "agent/round/worker_channel.hpp"
 #include "core/clock.hpp"
 #include "files/blocking_calls.hpp"
-#include "launcher/status/torchrun_log.hpp"
-#include "logs/console.hpp"
+#include "logs/layout.hpp"
 #include "logs/status_line.hpp"
-#include "process/guardian.hpp"
 #include "runs/run_registry.hpp"
 #include "spec/job_spec.hpp"
 
-#include <boost/asio/any_io_executor.hpp>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace elastrun::agent {
+
+/// Writes what torchrun's agent writes into its log at these moments (torchrun-parity 4.4, 4.5), in
+/// its words: people and tools look for them.
+class TorchrunLog final : public Observer {
+ public:
+  /// Borrows the spec.
+  explicit TorchrunLog(const spec::JobSpec& spec) : spec_(spec) {}
+
+  /// What is to be run.
+  void launching() const;
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  void on(const moment::RoundReady& seen);
+  void on(const moment::Failed& seen);
+  void on(const moment::Restarting& seen);
+  void on(const moment::Ended& seen);
+  void on(const moment::PhaseChanged& seen);
+
+ private:
+  const spec::JobSpec& spec_;
+};
 
 /// Registers this run where `elastrunctl status` and `logs` find it, and keeps the entry current.
 /// The file is written once things have stood for a moment: a launch waits for nothing, a short job
@@ -27,19 +45,13 @@ namespace elastrun::agent {
 /// separate thread writes and removes the file.
 class RunRegistration final : public Observer {
  public:
-  struct Facts {
-    std::string agent_id;  // ELASTRUN_AGENT_ID of the workers
-    bool keeps_output = false;
-    std::function<std::string()> run_directory;
-    std::function<std::string()> channel;  // its path
-  };
-  /// Borrows all. The guardian removes the entry of an agent that was killed.
-  RunRegistration(const boost::asio::any_io_executor& loop, Clock& clock, guardian::Agent& guardian,
-                  const spec::JobSpec& spec, Facts facts);
+  /// Borrows run, layout and channel. `agent_id`: ELASTRUN_AGENT_ID of the workers. The guardian
+  /// removes the entry of an agent that was killed.
+  RunRegistration(RunContext& run, const logs::Layout& layout, const WorkerChannel& channel,
+                  std::string agent_id, bool keeps_output);
   ~RunRegistration() override { end(); }
 
   void heard(const Moment& one) override { dispatch(one, *this); }
-  using Observer::on;
   void on(const moment::PhaseChanged& seen);
   void on(const moment::RoundReady& seen);
   void on(const moment::Started& seen);
@@ -59,9 +71,9 @@ class RunRegistration final : public Observer {
   void written(const Status& written, const std::string& path);
   void remember(const std::string& path);
 
-  Clock& clock_;
-  guardian::Agent& guardian_;
-  const std::function<std::string()> run_directory_, channel_;
+  RunContext& run_;
+  const logs::Layout& layout_;
+  const WorkerChannel& channel_;
   const bool several_nodes_;
   const std::unique_ptr<Alarm> soon_;
   bool awaited_ = false, writing_ = false, changed_ = false, ended_ = false, said_ = false;
@@ -77,7 +89,6 @@ class StatusView final : public Observer {
   StatusView(logs::StatusLine& line, const spec::JobSpec& job);
 
   void heard(const Moment& one) override { dispatch(one, *this); }
-  using Observer::on;
   void on(const moment::PhaseChanged& seen);
   void on(const moment::Progress& seen);
   void on(const moment::RoundReady& seen);
@@ -108,7 +119,6 @@ class WaitingWarning final : public Observer {
   WaitingWarning(Clock& clock, const spec::JobSpec& job, bool is_seen);
 
   void heard(const Moment& one) override { dispatch(one, *this); }
-  using Observer::on;
   void on(const moment::PhaseChanged& seen);
   void on(const moment::Progress& seen) { text_ = seen.text; }
 
@@ -128,24 +138,14 @@ class WaitingWarning final : public Observer {
 /// a long wait, and the entry that elastrunctl finds.
 class RunStatus {
  public:
-  struct Parts {
-    boost::asio::any_io_executor loop;
-    Clock& clock;
-    guardian::Agent& guardian;
-    const spec::JobSpec& spec;
-    logs::Console& console;
-    bool shows_line = false;
-    RunRegistration::Facts facts;
-  };
-  /// Borrows all but the facts.
-  explicit RunStatus(Parts parts)
-      : line_(parts.clock, parts.console, parts.shows_line),
-        view_(line_, parts.spec),
-        log_(parts.spec),
-        waiting_(parts.clock, parts.spec, line_.is_enabled()),
-        registration_(parts.loop, parts.clock, parts.guardian, parts.spec, std::move(parts.facts)) {
-  }
-
+  /// See RunRegistration.
+  RunStatus(RunContext& run, bool shows_line, const logs::Layout& layout,
+            const WorkerChannel& channel, std::string agent_id, bool keeps_output)
+      : line_(run.clock, run.console, shows_line),
+        view_(line_, run.spec),
+        log_(run.spec),
+        waiting_(run.clock, run.spec, line_.is_enabled()),
+        registration_(run, layout, channel, std::move(agent_id), keeps_output) {}
   logs::StatusLine& line() { return line_; }
   /// Hears the agent before the records do, so that its lines come before theirs.
   TorchrunLog& log() { return log_; }

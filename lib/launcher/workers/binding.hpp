@@ -22,7 +22,6 @@ class Binding final : public Observer {
   Result<std::vector<int>> cpus(int local_rank);
 
   void heard(const Moment& one) override { dispatch(one, *this); }
-  using Observer::on;
   void on(const moment::Started& seen);
 
  private:

@@ -33,7 +33,6 @@ class ForkServing final : public Observer {
   void plan(std::vector<workers::WorkerPlan>& plans);
 
   void heard(const Moment& one) override { dispatch(one, *this); }
-  using Observer::on;
   void on(const moment::Started& seen);
   void on(const moment::Restarting& seen);
   void on(const moment::Ended& seen);

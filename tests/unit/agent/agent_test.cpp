@@ -32,7 +32,6 @@ struct FakeStore final : RoundStore {
 
 struct Recorder final : Observer {
   void heard(const Moment& one) override { dispatch(one, *this); }
-  using Observer::on;
   void on(const moment::PhaseChanged& seen) { phases.push_back(seen.phase); }
   void on(const moment::Failed& seen) { failures.push_back(seen.judgement.first().rank); }
   void on(const HangSeen& seen) { hangs.push_back(seen.hang->attempt); }
@@ -393,5 +392,63 @@ TEST_CASE("agent: facts of hangs and timers reach observers in order, later, and
   CHECK_FALSE(node.result);
 }
 
+struct Leaving : test::FakeRun {
+  LeaveTime leave{*this};
+  std::size_t overs() const { return facts.size(); }
+};
+
+TEST_CASE("leave time: after the save workers have a moment to end by themselves") {
+  Leaving job;
+  job.leave.begin(60s);
+  job.time.advance(10s);
+  job.leave.saved();
+  job.time.advance(LeaveTime::kMoment - 100ms);
+  CHECK(job.overs() == 0);
+  job.time.advance(100ms);
+  CHECK(job.overs() == 1);
+}
+
+TEST_CASE("leave time: who writes goes on, until the time is over") {
+  Leaving job;
+  job.leave.begin(10s);
+  job.leave.saved();
+  for (int second = 0; second < 9; ++second) {
+    job.bytes += LeaveTime::kWrites;
+    job.time.advance(1s);
+    CHECK(job.overs() == 0);
+  }
+  job.bytes += LeaveTime::kWrites;
+  job.time.advance(1s);
+  CHECK(job.overs() == 1);
+}
+
+TEST_CASE("leave time: a log is no checkpoint") {
+  Leaving job;
+  job.leave.begin(60s);
+  job.leave.saved();
+  job.bytes += 1000;
+  job.time.advance(LeaveTime::kMoment);
+  CHECK(job.overs() == 1);
+}
+
+TEST_CASE("leave time: without a word of the coordinator it is over after the time to save") {
+  Leaving job;
+  job.leave.begin(10s);
+  job.time.advance(10s);
+  CHECK(job.overs() == 0);
+  job.time.advance(LeaveTime::kSilence);
+  CHECK(job.overs() == 1);
+}
+
+TEST_CASE("leave time: at the end of the time there is no moment left") {
+  Leaving job;
+  job.leave.begin(10s);
+  job.time.advance(10s);
+  job.leave.saved();
+  job.time.advance(0s);
+  CHECK(job.overs() == 1);
+}
+
 }  // namespace
+
 }  // namespace elastrun::agent

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/hang/expiration_timers.hpp"
 
+#include "agent/hang/hung_stacks.hpp"
 #include "core/text.hpp"
 #include "support/fake_run.hpp"
 #include "support/loop.hpp"
@@ -16,6 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using Names = std::vector<std::string>;
+using process::ExitStatus;
 
 /// A worker that hangs, and what the agent has around it.
 struct Hanging : test::FakeRun {
@@ -68,8 +70,6 @@ struct Hanging : test::FakeRun {
     return failure;
   }
 };
-
-using process::ExitStatus;
 
 TEST_CASE("expiration timers: a group that is stopped while a stack is taken has its own grace") {
   Hanging job;
@@ -142,5 +142,43 @@ TEST_CASE("expiration timers: each is counted, with the time until it was seen")
   for (const auto& point : points) CHECK(point.spec->scope == "elastrun.agent");
 }
 
+struct Offering {
+  pid_t pid = ::fork();
+  Offering() {
+    if (pid != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (true) ::pause();
+  }
+  Offering(const Offering&) = delete;
+  Offering& operator=(const Offering&) = delete;
+  ~Offering() { end(); }
+  void end() {
+    if (pid <= 0) return;
+    ::kill(pid, SIGKILL);
+    ::waitpid(std::exchange(pid, 0), nullptr, 0);
+  }
+};
+
 }  // namespace
+
+TEST_CASE("stack offers: one that is renewed needs no room, and one that has ended gives it up") {
+  StackOffers offers(2);
+  Offering one, two, three;
+  const auto offer = [&](const Offering& process, int signal) {
+    offers.heard(process.pid, {signal, 5, 0});
+    const auto found = offers.of(process.pid);
+    return found ? found->signal : 0;
+  };
+  CHECK(offer(one, 35) == 35);
+  CHECK(offer(two, 36) == 36);
+  CHECK_MESSAGE(offer(three, 37) == 0, "no room");
+  CHECK(offer(one, 38) == 38);
+  two.end();
+  CHECK_MESSAGE(offer(three, 37) == 0, "not looked for each time");
+  CHECK(offer(three, 37) == 37);
+  CHECK(offer(one, 39) == 39);
+  offers.forget();
+  CHECK(offers.processes().empty());
+}
+
 }  // namespace elastrun::agent

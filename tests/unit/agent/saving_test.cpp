@@ -17,8 +17,8 @@ using namespace std::chrono_literals;
 namespace {
 
 /// Rank 0, which tells its steps, and maybe others; they have no pages.
-struct Told : test::FakeRun {
-  explicit Told(int its_ranks = 1, bool all = false) : ranks(its_ranks) {
+struct ToldSteps : test::FakeRun {
+  explicit ToldSteps(int its_ranks = 1, bool all = false) : ranks(its_ranks) {
     job.preempt_ack_all = all;
     rendezvous::Round round;
     round.number = 1;
@@ -54,7 +54,7 @@ struct Told : test::FakeRun {
 }  // namespace
 
 TEST_CASE("saving: steps that were heard at once were not done at once") {
-  Told told;
+  ToldSteps told;
   told.steps(0, 4, 300ms);
   told.clock.advance(1s);
   told.steps(5, 7, 0s);  // the agent stood still meanwhile
@@ -64,7 +64,7 @@ TEST_CASE("saving: steps that were heard at once were not done at once") {
   CHECK(told.reached().back().step == 7);
   CHECK(told.pace() == Duration(2200ms) / 7);
   // Also where these are all that is known.
-  Told begun;
+  ToldSteps begun;
   begun.steps(0, 3, 0s);
   begun.saving.answer();
   begun.clock.advance(30ms);
@@ -73,7 +73,7 @@ TEST_CASE("saving: steps that were heard at once were not done at once") {
 }
 
 TEST_CASE("saving: what came between steps makes none of them slower than it is now") {
-  Told told;
+  ToldSteps told;
   told.steps(0, 9, 5ms);
   told.clock.advance(60s);  // an evaluation
   told.steps(10, 10, 5ms);
@@ -87,7 +87,7 @@ TEST_CASE("saving: what came between steps makes none of them slower than it is 
 }
 
 TEST_CASE("saving: an evaluation between the last step and the save is no part of it") {
-  Told told;
+  ToldSteps told;
   const auto& rank = told.workers.front();
   const auto save = [&](Duration takes) {
     told.clock.advance(takes);
@@ -125,7 +125,7 @@ TEST_CASE("saving: an evaluation between the last step and the save is no part o
 
 TEST_CASE(
     "saving: who fails before it has saved is told, and what holds is what was saved before") {
-  Told told;
+  ToldSteps told;
   const auto failed = [](int rank, process::ExitStatus status, bool stopped = false) {
     workers::Failure failure;
     failure.rank = rank;
@@ -148,7 +148,7 @@ TEST_CASE(
   CHECK(account->lost() == 2);
   CHECK(account->checkpoint == -1);
 
-  Told saves;
+  ToldSteps saves;
   saves.steps(0, 4, 5ms);
   saves.saving.order({.step = 4});
   saves.saving.on(moment::WorkerSaid{saves.workers.front(), workers::CheckpointDone{4}});
@@ -163,7 +163,7 @@ TEST_CASE(
     "saving: a checkpoint on the way to the ordered step holds once all told it who have to") {
   for (const bool all : {false, true}) {
     CAPTURE(all);
-    Told told(2, all);
+    ToldSteps told(2, all);
     const auto save = [&told](std::size_t rank, std::int64_t step) {
       told.saving.on(moment::WorkerSaid{told.workers[rank], workers::CheckpointDone{step}});
       return told.saving.account()->holds;

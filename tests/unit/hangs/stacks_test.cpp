@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hangs/stacks.hpp"
 
-#include "hangs/stack_sections.hpp"
-
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <numeric>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/restart_check.hpp"
-#include "net/listener.hpp"
+#include "launcher/restarts.hpp"
 #include "store/listening.hpp"
 
 #include <doctest/doctest.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/preemption_sources.hpp"
-
+#include "launcher/run_signals.hpp"
 #include "support/fake_run.hpp"
 #include "support/logged_text.hpp"
 

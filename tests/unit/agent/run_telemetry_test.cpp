@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/telemetry/run_telemetry.hpp"
+
 #include "core/json.hpp"
+#include "support/fake_clock.hpp"
+#include "telemetry/registry.hpp"
 #include "unit/agent/records.hpp"
 
 #include <algorithm>
 #include <csignal>
+#include <doctest/doctest.h>
+#include <map>
 #include <unistd.h>
 
 namespace elastrun::agent {
@@ -14,6 +19,9 @@ using namespace std::chrono_literals;
 using process::ExitStatus;
 using EndingKind = Ending::Kind;
 using Names = std::vector<std::string>;
+using Text = std::string;
+using Whole = std::int64_t;
+using rendezvous::Cause;
 
 const std::string kTorchAgentScope = "torchelastic.agent",
                   kTorchWorkerScope = "torchelastic.worker";
@@ -69,8 +77,6 @@ struct ElasticJob : Listening {
 json::object inner(const telemetry::Record& record) {
   return parse_json(attribute<std::string>(record, "metadata"))->as_object();
 }
-
-}  // namespace
 
 TEST_CASE("elastic records: who wants each sample hears of workers as often as torchrun looks") {
   ElasticJob job("nothing", 3);
@@ -261,4 +267,117 @@ TEST_CASE("elastic records: a spare without any worker, and nobody who listens")
   CHECK(deaf.heard->records.empty());
 }
 
+struct Job : Listening {
+  spec::JobSpec spec;
+  JobRecords records{pipeline, spec};
+  explicit Job(const std::string& scope = "elastrun.agent") : Listening(scope) {}
+};
+
+TEST_CASE("job records: what the job is, under a very long name too") {
+  Job job;
+  auto& spec = job.spec;
+  spec.run_id = std::string(50'000, 'r');
+  spec.script = "/a/train.py";
+  spec.min_nodes = 2;
+  spec.max_nodes = 4;
+  spec.nproc_per_node = 8;
+  job.records.begin({});
+  CHECK(job.names() == Names{"job.started"});
+  CHECK(attribute<Text>(job.last(), "run_id") == spec.run_id);
+  CHECK(attribute<Whole>(job.last(), "pid") == ::getpid());
+  CHECK(attribute<Whole>(job.last(), "min_nodes") == 2);
+  CHECK(attribute<Whole>(job.last(), "max_nodes") == 4);
+  CHECK(attribute<Whole>(job.last(), "nproc_per_node") == 8);
+}
+
+TEST_CASE("job records: each phase has its name") {
+  Job job;
+  Names phases;
+  for (int i = 0; i <= static_cast<int>(Phase::Ended); ++i) {
+    job.records.on(moment::PhaseChanged{static_cast<Phase>(i), job.clock.now()});
+    phases.push_back(attribute<Text>(job.last(), "phase"));
+  }
+  CHECK(phases == Names{"joining", "starting", "running", "settling", "stopping", "waiting",
+                        "barrier", "ended"});
+}
+
+TEST_CASE("job records: a group without workers has a start and an end all the same") {
+  Job job;
+  job.records.on(moment::Started{{}, {}, 0s});
+  job.records.on(moment::Stopped{{}, 0s});
+  CHECK(job.names() == Names{"group.started", "group.gone"});
+  CHECK(attribute<Whole>(job.heard->records[0], "workers") == 0);
+}
+
+TEST_CASE("job records: nobody who listens to the agent gets nothing of it") {
+  Job job("training");
+  job.records.begin({});
+  job.records.on(moment::PhaseChanged{Phase::Running, {}});
+  job.records.on(moment::Progress{"p"});
+  job.records.on(moment::Started{{}, workers_of({ExitStatus::exited(0)}), 0s});
+  CHECK(job.heard->records.empty());
+}
+
+struct Nodes {
+  test::FakeClock clock;
+  telemetry::Registry registry{clock};
+  NodeSeries series{registry};
+
+  void round(std::vector<std::string> addresses, int group_rank = 0) {
+    rendezvous::Round round;
+    round.group_rank = group_rank;
+    for (auto& address : addresses) {
+      rendezvous::Node node;
+      node.id = address + "_17_0";
+      node.address = std::move(address);
+      round.members.push_back(std::move(node));
+    }
+    series.on(moment::RoundReady{round, {}});
+  }
+  void restart(Cause::Kind kind, const std::string& node) {
+    rendezvous::Restart order;
+    order.cause.kind = kind;
+    order.cause.node = node + "_17_0";
+    series.on(moment::Restarting{order});
+  }
+  /// "name|label|label" -> value
+  std::map<std::string, double> seen() {
+    std::map<std::string, double> found;
+    for (const auto& point : registry.collect("elastrun.node.**").points) {
+      auto name = point.spec->name.substr(std::string_view("elastrun.node.").size());
+      for (const auto& [key, value] : point.labels) name += "|" + std::get<std::string>(value);
+      found[name] = std::get<double>(point.value);
+    }
+    return found;
+  }
+};
+
+TEST_CASE("node series: which nodes are in the world, and which have interrupted it") {
+  Nodes nodes;
+  CHECK(nodes.seen().empty());
+  nodes.round({"a", "b"});
+  CHECK(nodes.seen() == std::map<std::string, double>{{"up|a", 1}, {"up|b", 1}});
+  nodes.restart(Cause::Kind::WorkerFailed, "a");
+  nodes.restart(Cause::Kind::WorkerFailed, "a");
+  nodes.restart(Cause::Kind::NodeLost, "b");
+  nodes.restart(Cause::Kind::NodeJoined, "c");       // interrupts nothing unexpectedly
+  nodes.restart(Cause::Kind::NodeLost, "stranger");  // never in the world
+  const std::map<std::string, double> expected{{"up|a", 1},
+                                               {"up|b", 0},
+                                               {"interruptions|a|worker_failed", 2},
+                                               {"interruptions|b|node_lost", 1}};
+  CHECK(nodes.seen() == expected);
+  nodes.round({"a", "c"});
+  CHECK(nodes.seen().at("up|b") == 0);
+  CHECK(nodes.seen().at("up|c") == 1);
+}
+
+TEST_CASE("node series: only the node of rank 0 tells") {
+  Nodes nodes;
+  nodes.round({"a", "b"}, 1);
+  nodes.restart(Cause::Kind::WorkerFailed, "a");
+  CHECK(nodes.seen().empty());
+}
+
+}  // namespace
 }  // namespace elastrun::agent
