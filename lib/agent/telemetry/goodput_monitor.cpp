@@ -137,14 +137,6 @@ bool workers_run(Bucket bucket) {
          bucket != Bucket::Stopping && bucket != Bucket::Queued;
 }
 
-/// ASCII letters, as recorders of the reference write names.
-std::string in_capitals(std::string text) {
-  for (auto& c : text) {
-    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
-  }
-  return text;
-}
-
 json::object window_json(const WindowView& view) {
   json::object buckets;
   for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
@@ -262,59 +254,84 @@ json::value GoodputMonitor::status() const {
 /// The names, units and labels of the reference's monitoring, under our prefix.
 void GoodputMonitor::observe_all() {
   using Self = GoodputMonitor;
-  observe(Kind::Gauge, "goodput_time", "s", "Time in steps that count.", {"goodput_source"},
-          &Self::tell_goodput);
-  observe(Kind::Gauge, "badput_time", "s", "All other time, by where it went.",
-          {"badput_source", "bucket"}, &Self::tell_badput);
-  observe(Kind::Gauge, "doubtful_time", "s",
-          "Time in steps that failures may have cost: which were saved could not be told.", {},
-          &Self::tell_doubtful);
-  observe(Kind::Gauge, "goodput_at_full_pace", "1",
-          "Share of the time that the kept steps would have taken at the pace of the most ranks.",
-          {}, &Self::tell_full_pace);
-  observe(Kind::Gauge, "total_elapsed_time", "s", "Time since the start of the job.",
-          {"window_type"}, &Self::tell_elapsed);
-  observe(Kind::Counter, "disruptions", "{disruption}",
-          "Restarts of the workers, other than for nodes that join.", {"window_type"},
-          &Self::tell_disruptions);
-  observe(Kind::Gauge, "max_productive_steps", "{step}", "The last step that is kept.", {},
-          &Self::tell_last_kept);
-  observe(Kind::Gauge, "step_time_deviation", "s", "How far steps are from their usual time.", {},
-          &Self::tell_deviation);
-  observe(Kind::Gauge, "performance", "s", "What a step takes if nothing disturbs it.", {},
-          &Self::tell_performance);
-  if (waited_) {
-    observe(Kind::Gauge, "scheduling_goodput", "1",
-            "Share of the time since the scheduler started the job in which its workers ran.", {},
-            &Self::tell_scheduling);
+  using Number = std::optional<double>;
+  struct One {
+    Kind kind;
+    std::string_view name, unit, help;
+    Number (*number)(const Self& self);
+    std::string_view key = {}, label = {};
+  };
+  static constexpr One kOnes[] = {
+      {Kind::Gauge, "goodput_time", "s", "Time in steps that count.",
+       [](const Self& self) -> Number {
+         const auto& now = self.now();
+         if (!now.steps_known()) return std::nullopt;
+         return to_seconds(now.of(Bucket::Productive) - now.doubtful);
+       },
+       "goodput_source", "TOTAL"},
+      {Kind::Gauge, "doubtful_time", "s",
+       "Time in steps that failures may have cost: which were saved could not be told.",
+       [](const Self& self) {
+         return self.now().untold_saves > 0 ? Number(to_seconds(self.now().doubtful)) : Number();
+       }},
+      {Kind::Gauge, "goodput_at_full_pace", "1",
+       "Share of the time that the kept steps would have taken at the pace of the most ranks.",
+       [](const Self& self) { return goodput::at_full_pace(self.now()); }},
+      {Kind::Gauge, "total_elapsed_time", "s", "Time since the start of the job.",
+       [](const Self& self) { return Number(to_seconds(self.now().elapsed)); }, "window_type",
+       "cumulative"},
+      {Kind::Counter, "disruptions", "{disruption}",
+       "Restarts of the workers, other than for nodes that join.",
+       [](const Self& self) { return Number(self.disruptions_); }, "window_type", "cumulative"},
+      {Kind::Gauge, "max_productive_steps", "{step}", "The last step that is kept.",
+       [](const Self& self) { return Number(self.now().last_kept); }},
+      {Kind::Gauge, "step_time_deviation", "s", "How far steps are from their usual time.",
+       [](const Self& self) { return self.pace_.deviation(); }},
+      {Kind::Gauge, "performance", "s", "What a step takes if nothing disturbs it.",
+       [](const Self& self) { return self.pace_.ideal(); }},
+      {Kind::Gauge, "scheduling_goodput", "1",
+       "Share of the time since the scheduler started the job in which its workers ran.",
+       [](const Self& self) { return self.scheduling(); }},
+      {Kind::Gauge, "proxy_runtime_goodput", "1",
+       "Share of the time in which the accelerators of this node, or else its workers' "
+       "processors, were busy.",
+       [](const Self& self) -> Number {
+         const double all = to_seconds(self.since_scheduled());
+         const auto busy = self.duty_.busy();
+         if (!busy || all <= 0) return std::nullopt;
+         return std::min(to_seconds(*busy) / all, 1.0);
+       }}};
+  for (const auto& one : kOnes) {
+    if (one.name == "scheduling_goodput" && !waited_) continue;
+    std::vector<std::string> keys, labels;
+    if (!one.key.empty()) keys.emplace_back(one.key), labels.emplace_back(one.label);
+    observe(one.kind, one.name, one.unit, one.help, keys,
+            [this, number = one.number, labels](const Report& report) {
+              if (!here_) return;
+              if (const auto value = number(*this)) report(*value, labels);
+            });
   }
-  observe(Kind::Gauge, "proxy_runtime_goodput", "1",
-          "Share of the time in which the accelerators of this node, or else its workers' "
-          "processors, were busy.",
-          {}, &Self::tell_proxy_runtime);
+  observe(Kind::Gauge, "badput_time", "s", "All other time, by where it went.",
+          {"badput_source", "bucket"}, [this](const Report& report) { tell_badput(report); });
   observe(Kind::Gauge, "interval_goodput", "%", "Share of a rolling window in steps that count.",
-          {"rolling_window_size", "goodput_source"}, &Self::tell_interval_goodput);
+          {"rolling_window_size", "goodput_source"},
+          [this](const Report& report) { tell_interval_goodput(report); });
   observe(Kind::Gauge, "interval_badput", "%", "Share of a rolling window, by where it went.",
-          {"rolling_window_size", "badput_source", "bucket"}, &Self::tell_interval_badput);
+          {"rolling_window_size", "badput_source", "bucket"},
+          [this](const Report& report) { tell_interval_badput(report); });
 }
 
-void GoodputMonitor::observe(Kind kind, std::string name, std::string unit, std::string help,
-                             std::vector<std::string> label_keys, Tell tell) {
+void GoodputMonitor::observe(Kind kind, std::string_view name, std::string_view unit,
+                             std::string_view help, std::vector<std::string> label_keys,
+                             telemetry::Registry::Observer observer) {
   observations_.add(kind,
-                    {.name = "elastrun." + std::move(name),
-                     .unit = std::move(unit),
-                     .help = std::move(help),
+                    {.name = fmt::format("elastrun.{}", name),
+                     .unit = std::string(unit),
+                     .help = std::string(help),
                      .label_keys = std::move(label_keys),
                      .window = kInterval,
                      .tells_empty = false},
-                    [this, tell](const Report& report) {
-                      if (here_) (this->*tell)(report);
-                    });
-}
-
-void GoodputMonitor::tell_goodput(const Report& report) const {
-  if (!now().steps_known()) return;
-  report(to_seconds(now().of(Bucket::Productive) - now().doubtful), {"TOTAL"});
+                    std::move(observer));
 }
 
 /// The reference's words for where time went, and the bucket, of which there are more.
@@ -324,6 +341,7 @@ std::vector<std::string> GoodputMonitor::labels_of(Bucket bucket) const {
 }
 
 void GoodputMonitor::tell_badput(const Report& report) const {
+  if (!here_) return;
   const auto tell = [&](Duration time, std::vector<std::string> labels) {
     if (time > Duration::zero()) report(to_seconds(time), std::move(labels));
   };
@@ -337,7 +355,7 @@ void GoodputMonitor::tell_badput(const Report& report) const {
   for (const auto& [name, time] : now().custom) {
     // A page with a byte that is not UTF-8 is refused as a whole.
     const auto valid = valid_utf8(name);
-    tell(time, {"CUSTOM_BADPUT_EVENTS." + in_capitals(valid), "custom." + valid});
+    tell(time, {"CUSTOM_BADPUT_EVENTS." + goodput::in_capitals(valid), "custom." + valid});
   }
   auto checkpoint = labels_of(Bucket::Checkpoint);
   tell(now().of(Bucket::Checkpoint) - now().restoring, checkpoint);
@@ -345,56 +363,22 @@ void GoodputMonitor::tell_badput(const Report& report) const {
   tell(now().restoring, checkpoint);
 }
 
-void GoodputMonitor::tell_doubtful(const Report& report) const {
-  if (now().untold_saves > 0) report(to_seconds(now().doubtful), {});
-}
-
-void GoodputMonitor::tell_full_pace(const Report& report) const {
-  const auto share = goodput::at_full_pace(now());
-  if (share) report(*share, {});
-}
-
-void GoodputMonitor::tell_elapsed(const Report& report) const {
-  report(to_seconds(now().elapsed), {"cumulative"});
-}
-
-void GoodputMonitor::tell_disruptions(const Report& report) const {
-  report(disruptions_, {"cumulative"});
-}
-
-void GoodputMonitor::tell_last_kept(const Report& report) const {
-  if (const auto step = now().last_kept) report(static_cast<double>(*step), {});
-}
-
-void GoodputMonitor::tell_deviation(const Report& report) const {
-  if (const auto deviation = pace_.deviation()) report(*deviation, {});
-}
-
-void GoodputMonitor::tell_performance(const Report& report) const {
-  if (const auto ideal = pace_.ideal()) report(*ideal, {});
-}
-
 /// Or else since the start of the job.
 Duration GoodputMonitor::since_scheduled() const {
   return waited_.value_or(Duration::zero()) + now().elapsed;
 }
 
-void GoodputMonitor::tell_scheduling(const Report& report) const {
+std::optional<double> GoodputMonitor::scheduling() const {
   Duration time{};
   for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
     if (workers_run(static_cast<Bucket>(i))) time += now().buckets[i];
   }
   const double all = to_seconds(since_scheduled());
-  if (all > 0) report(to_seconds(time) / all, {});
-}
-
-void GoodputMonitor::tell_proxy_runtime(const Report& report) const {
-  const double all = to_seconds(since_scheduled());
-  const auto busy = duty_.busy();
-  if (busy && all > 0) report(std::min(to_seconds(*busy) / all, 1.0), {});
+  return all > 0 ? std::optional(to_seconds(time) / all) : std::nullopt;
 }
 
 void GoodputMonitor::tell_interval_goodput(const Report& report) const {
+  if (!here_) return;
   for (std::size_t i = 0; i < monitor_.windows(); ++i) {
     const auto view = monitor_.view(i, now());
     if (!view.share().is_bounded()) continue;
@@ -403,6 +387,7 @@ void GoodputMonitor::tell_interval_goodput(const Report& report) const {
 }
 
 void GoodputMonitor::tell_interval_badput(const Report& report) const {
+  if (!here_) return;
   for (std::size_t i = 0; i < monitor_.windows(); ++i) {
     const auto view = monitor_.view(i, now());
     const double whole = std::max(to_seconds(view.covered), 1e-9);

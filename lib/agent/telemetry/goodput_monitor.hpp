@@ -85,25 +85,16 @@ class GoodputMonitor final : public Observer {
 
  private:
   using Report = telemetry::Registry::Report;
-  using Tell = void (GoodputMonitor::*)(const Report&) const;
   void observe_all();
-  void observe(telemetry::Kind kind, std::string name, std::string unit, std::string help,
-               std::vector<std::string> label_keys, Tell tell);
-  void tell_goodput(const Report& report) const;
-  void tell_badput(const Report& report) const;
-  void tell_doubtful(const Report& report) const;
-  void tell_full_pace(const Report& report) const;
-  void tell_elapsed(const Report& report) const;
-  void tell_disruptions(const Report& report) const;
-  void tell_last_kept(const Report& report) const;
-  void tell_deviation(const Report& report) const;
-  void tell_performance(const Report& report) const;
-  Duration since_scheduled() const;
+  void observe(telemetry::Kind kind, std::string_view name, std::string_view unit,
+               std::string_view help, std::vector<std::string> label_keys,
+               telemetry::Registry::Observer observer);
   std::vector<std::string> labels_of(goodput::Bucket bucket) const;
-  void tell_scheduling(const Report& report) const;
-  void tell_proxy_runtime(const Report& report) const;
+  void tell_badput(const Report& report) const;
   void tell_interval_goodput(const Report& report) const;
   void tell_interval_badput(const Report& report) const;
+  Duration since_scheduled() const;
+  std::optional<double> scheduling() const;
 
   void take();
   void watch();
