@@ -295,6 +295,7 @@ class BlockingLease final : public LeaderLease {
         place_(std::move(place)),
         ttl_(ttl),
         rest_(clock.make_alarm()),
+        deadline_(clock.make_alarm()),
         entry_(std::move(entry)),
         calls_(loop.get_executor()) {}
 
@@ -316,12 +317,15 @@ class BlockingLease final : public LeaderLease {
     ask([record](LeaseEntry& entry) { return entry.record(record); }, std::move(answer));
   }
   void release(bool forget, Then done) override {
-    ask(
-        [forget](LeaseEntry& entry) {
-          entry.release(forget);
-          return true;
-        },
-        [done = std::move(done)](bool) { done(); });
+    released_ = std::move(done);
+    const auto tell = [this] {
+      deadline_->disarm();
+      if (auto told = std::exchange(released_, {})) told();
+    };
+    // Do not wait for a register that does not answer: the entry lapses by itself.
+    deadline_->arm(clock_.now() + ttl_, tell);
+    ask([forget](LeaseEntry& entry) { return entry.release(forget), true; },
+        [tell](bool) { tell(); });
   }
   Duration ttl() const override { return ttl_; }
   boost::asio::ip::address own_address() const override { return own_; }
@@ -359,7 +363,8 @@ class BlockingLease final : public LeaderLease {
   Clock& clock_;
   const std::string place_;
   const Duration ttl_;
-  const std::unique_ptr<Alarm> rest_;
+  const std::unique_ptr<Alarm> rest_, deadline_;
+  Then released_;
   bool is_full_ = false, warned_of_space_ = false;
   boost::asio::ip::address own_;
   const std::shared_ptr<LeaseEntry> entry_;  // with the thread

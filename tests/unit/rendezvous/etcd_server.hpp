@@ -93,6 +93,9 @@ class EtcdServer {
     pid = 0;
   }
   /// "127.0.0.1:P,127.0.0.1:Q": as --rdzv-endpoint takes it.
+  /// It takes connections from now on, and answers nothing. Until `kill`.
+  void freeze(int member) { ::kill(members_[static_cast<std::size_t>(member)].pid, SIGSTOP); }
+
   std::string endpoints() const {
     std::string text;
     for (const Member& member : members_) {

@@ -316,6 +316,24 @@ TEST_CASE("leader lease: the loss of one member of three, and a restart of all, 
   CHECK(clerk.renew(lease));
 }
 
+TEST_CASE("leader lease: a register that does not answer holds up no release") {
+  if (!has_etcd()) return;
+  Network network;
+  EtcdServer etcd;
+  Clerk clerk(network);
+  const Duration ttl = 2s;
+  // Each of the eight is waited for half a second: a question alone takes two terms.
+  std::string endpoints = etcd.endpoints();
+  for (int i = 0; i < 3; ++i) endpoints += "," + endpoints;
+  const auto lease =
+      make_etcd_lease(network.loop, *network.clock, endpoints, "job", {.lease_ttl = ttl}).value();
+  clerk.claim(*lease, "me");
+  etcd.freeze(0);
+  const auto asked = network.clock->now();
+  clerk.release(*lease);
+  CHECK(network.clock->now() - asked < ttl * 3 / 2);
+}
+
 TEST_CASE("leader lease: settings that cannot be are refused before anything is asked") {
   Network network;
   const auto refuse = [&](const std::string& endpoint, const spec::RendezvousConfig& config) {
