@@ -440,11 +440,10 @@ Status take_rendezvous(const json::value* text, CallerRequest& request) {
   fields.take("node_rank", parameters.node_rank);
   fields.take("conf", parameters.conf);
   if (const auto sound = fields.end(); !sound) return sound;
-  if (const auto met = agent::meet_by(parameters, request.own.master, request.job); !met) {
-    return met;
-  }
-  // That handler is the caller's, asked over a socket that the caller gives us.
-  if (!asked_at) return {};
+  agent::meet_by(parameters, request.own.master, request.job);
+  // A handler of the caller's own needs no name; it is asked over a socket that the caller gives
+  // us.
+  if (!asked_at) return parameters.check();
   auto asked = Caller::take(*asked_at);
   if (!asked) return std::unexpected(asked.error());
   request.own.handler =

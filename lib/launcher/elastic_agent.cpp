@@ -148,9 +148,8 @@ OwnRendezvous own_rendezvous(const WorkerSpec& spec) {
 
 }  // namespace
 
-Status meet_by(const rendezvous::RendezvousParameters& parameters,
-               const rendezvous::BootstrapStoreInfo& master, spec::JobSpec& job) {
-  if (const auto sound = parameters.check(); !sound) return sound;
+void meet_by(const rendezvous::RendezvousParameters& parameters,
+             const rendezvous::BootstrapStoreInfo& master, spec::JobSpec& job) {
   job.rdzv_backend = parameters.backend;
   job.rdzv_endpoint = parameters.endpoint;
   job.run_id = parameters.run_id;
@@ -167,7 +166,6 @@ Status meet_by(const rendezvous::RendezvousParameters& parameters,
   if (job.rdzv_backend == spec::backend::kStatic && !master.master_addr.empty()) {
     job.rdzv_endpoint = net::format_endpoint(master.master_addr, master.master_port);
   }
-  return {};
 }
 
 Result<spec::JobSpec> job_of(const WorkerSpec& spec) {
@@ -193,12 +191,11 @@ Result<spec::JobSpec> job_of(const WorkerSpec& spec) {
   job.local_addr = spec.local_addr;
   // A handler of the user's forms the rounds itself: nothing else can be read from it.
   const auto* own = dynamic_cast<const rendezvous::BuiltInHandler*>(spec.rdzv_handler.get());
-  const auto met = meet_by(
-      own != nullptr ? own->parameters()
-                     : rendezvous::RendezvousParameters{.backend = spec.rdzv_handler->get_backend(),
-                                                        .run_id = spec.rdzv_handler->get_run_id()},
-      {spec.master_addr, spec.master_port}, job);
-  if (!met) return std::unexpected(met.error());
+  meet_by(own != nullptr
+              ? own->parameters()
+              : rendezvous::RendezvousParameters{.backend = spec.rdzv_handler->get_backend(),
+                                                 .run_id = spec.rdzv_handler->get_run_id()},
+          {spec.master_addr, spec.master_port}, job);
   return job;
 }
 

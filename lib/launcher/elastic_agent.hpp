@@ -59,9 +59,9 @@ struct WorkerSpec {
 };
 
 /// Has the job meet by a back end of these parameters, its workers at `master` as far as that is
-/// fixed. Fails with Usage.
-Status meet_by(const rendezvous::RendezvousParameters& parameters,
-               const rendezvous::BootstrapStoreInfo& master, spec::JobSpec& job);
+/// fixed. `parameters` are not checked: a handler of the caller's own needs no name.
+void meet_by(const rendezvous::RendezvousParameters& parameters,
+             const rendezvous::BootstrapStoreInfo& master, spec::JobSpec& job);
 
 /// The same job as a command line would give it. Fails with Usage and a sentence that names the
 /// field.

@@ -37,12 +37,14 @@ class ChannelTest(AgentEnd):
 
     def test_each_connection_begins_with_the_directory_of_its_worker(self) -> None:
         done = worker("import os\nelastrun.step(1)\nchild = os.fork()\n"
-                      "if child == 0: elastrun.step(2); os._exit(0)\nos.waitpid(child, 0)\n",
+                      "if child == 0: elastrun.step(2); os._exit(0)\n"
+                      "os.waitpid(child, 0); elastrun.step(3)\n",
                       self.listener.path, ELASTRUN_RUN_DIR="/run/0/3")
         self.assertEqual((done.stdout, done.stderr), ("", ""))
         said = {"kind": "from", "directory": "/run/0/3"}
         self.assertEqual(self.listener.packets(), [
-            [said, {"kind": "step", "step": 1}], [said, {"kind": "step", "step": 2}]])
+            [said, {"kind": "step", "step": 1}, {"kind": "step", "step": 3}],
+            [said, {"kind": "step", "step": 2}]])
 
     def test_a_metric_is_of_the_last_step_or_of_the_one_that_is_given(self) -> None:
         worker("elastrun.metric('a', 1)\nelastrun.metric('a', 2, step=108)\nelastrun.step(109)\n"

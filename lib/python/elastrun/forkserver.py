@@ -291,7 +291,8 @@ def _make_context(device: int) -> None:
 
 def _set_environment(environment: dict[bytes, bytes], changes: dict[str, str | None]) -> None:
     """`changes`: what modules have set (None: removed) when they were imported, as they would."""
-    os.environ.clear()
+    for name in list(os.environb):  # clear() copies all names for each of them
+        del os.environb[name]
     os.environb.update({name: value for name, value in environment.items() if name})
     for changed, now in changes.items():
         if now is None:

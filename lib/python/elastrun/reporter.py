@@ -4,7 +4,6 @@ each series, however many samples it had. The last values go into the page at on
 """
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -208,17 +207,21 @@ class Reporter:
 
     def _put_single(self, key: Key, value: Any) -> None:
         """Takes put's place where a sink shows samples one by one."""
-        with contextlib.suppress(Exception):  # no number or name: put() counts it
+        try:
             value = float(value)
             if len(self._single) < self._most_single:
-                key = _clean(key)
                 series = self._series.get(key)
+                if series is None:  # a new one, or one whose name is no text
+                    key = _clean(key)
+                    series = self._series.get(key)
                 step = None if series is None else series.of_step
                 self._single.append((_now(), key, value, channel._step if step is None else step))
             else:
                 more = self._more
                 group = key[0] if key[0] in more or len(more) < _MOST_GROUPS else "worker"
                 more[group] = more.get(group, 0) + 1
+        except Exception:  # no number or name: put() counts it
+            pass
         Reporter.put(self, key, value)
 
     def _add(self, where: dict[Key, Series], key: Key) -> Series:

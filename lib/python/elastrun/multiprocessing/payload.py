@@ -150,8 +150,10 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], by_value: bool = F
     try:
         pickle.dump((data, by_value), file)
         _pickler(file, by_value).dump((function, args))
-    except Exception as error:
+    except BaseException as error:
         payload.close()
+        if not isinstance(error, Exception):
+            raise
         raise TypeError(
             f"{name} or its arguments cannot be pickled for the workers: "
             f"{type(error).__name__}: {error}. A function has to be at the top level of a module, "
@@ -159,7 +161,11 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], by_value: bool = F
         ) from error
     finally:
         context.set_spawning_popen(None)
-    payload.descriptor = _sealed(file.getbuffer())
+    try:
+        payload.descriptor = _sealed(file.getbuffer())
+    except BaseException:
+        payload.close()
+        raise
     payload.descriptors.append(payload.descriptor)
     return payload
 

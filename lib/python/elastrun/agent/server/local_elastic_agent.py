@@ -184,9 +184,11 @@ class LocalElasticAgent(ElasticAgent):
             "local_addr": spec.local_addr,
             "virtual_local_rank": bool(spec.virtual_local_rank),
             "exit_barrier_timeout": self._exit_barrier_timeout,
-            "signals_to_handle": ",".join(names_to_handle()),
             "log_line_prefix_template": self._prefix_template,
             "numa_binding": _binding(spec.numa_options)}
+        # The default gives way to signals that are to be passed on; a list that was set does not.
+        if "forward_signals" not in options or "TORCHELASTIC_SIGNALS_TO_HANDLE" in os.environ:
+            options["signals_to_handle"] = ",".join(names_to_handle())
         if logs is not None:
             options |= {"log_dir": logs._root_log_dir, "redirects": _streams(logs._redirects),
                         "tee": _streams(logs._tee),
