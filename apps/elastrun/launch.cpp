@@ -270,7 +270,7 @@ class CallerHandler final : public rendezvous::RendezvousHandler {
                 member_text_or(*refused, "text", "the caller's handler failed"));
   }
 
-  /// Asks one of the two calls that return no error: an exception tells it (handler_session.cpp).
+  /// Asks one of the two calls that return no error: an exception tells it (make_session.cpp).
   std::int64_t number(std::string_view call) {
     const auto answer = ask(call);
     if (!answer) throw std::runtime_error(answer.error().text);

@@ -5,7 +5,6 @@
 #include "core/text.hpp"
 #include "net/endpoint.hpp"
 #include "process/process_table.hpp"
-#include "rendezvous/session/handler_session.hpp"
 #include "rendezvous/session/make_session.hpp"
 
 #include <cstdlib>

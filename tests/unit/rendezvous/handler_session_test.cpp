@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/session/handler_session.hpp"
-
 #include "core/system_clock.hpp"
 #include "rendezvous/session/handler.hpp"
+#include "rendezvous/session/make_session.hpp"
 #include "store/blocking_store.hpp"
 #include "support/loop.hpp"
 #include "support/scratch.hpp"
