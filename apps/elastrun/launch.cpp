@@ -428,7 +428,7 @@ Status take_rendezvous(const json::value* text, CallerRequest& request) {
   const auto* object = text->if_object();
   if (object == nullptr) return fail(Code::Usage, "rendezvous has to be an object");
   Fields fields(*object, "rendezvous.");
-  rendezvous::RendezvousParameters parameters;
+  auto parameters = agent::parameters_of(request.job);
   std::optional<int> asked_at;
   fields.take("asked_at", asked_at);
   fields.take("backend", parameters.backend);

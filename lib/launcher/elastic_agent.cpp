@@ -148,6 +148,14 @@ OwnRendezvous own_rendezvous(const WorkerSpec& spec) {
 
 }  // namespace
 
+rendezvous::RendezvousParameters parameters_of(const spec::JobSpec& job) {
+  return {.endpoint = job.rdzv_endpoint,
+          .min_nodes = job.min_nodes,
+          .max_nodes = job.max_nodes,
+          .node_rank = job.node_rank,
+          .conf = job.rdzv_conf};
+}
+
 void meet_by(const rendezvous::RendezvousParameters& parameters,
              const rendezvous::BootstrapStoreInfo& master, spec::JobSpec& job) {
   job.rdzv_backend = parameters.backend;
@@ -189,13 +197,17 @@ Result<spec::JobSpec> job_of(const WorkerSpec& spec) {
   job.status = spec::Switch::Off;
   take_logs(spec, job);
   job.local_addr = spec.local_addr;
-  // A handler of the user's forms the rounds itself: nothing else can be read from it.
-  const auto* own = dynamic_cast<const rendezvous::BuiltInHandler*>(spec.rdzv_handler.get());
-  meet_by(own != nullptr
-              ? own->parameters()
-              : rendezvous::RendezvousParameters{.backend = spec.rdzv_handler->get_backend(),
-                                                 .run_id = spec.rdzv_handler->get_run_id()},
-          {spec.master_addr, spec.master_port}, job);
+  const rendezvous::BootstrapStoreInfo master{spec.master_addr, spec.master_port};
+  if (const auto* own = dynamic_cast<const rendezvous::BuiltInHandler*>(spec.rdzv_handler.get())) {
+    if (const auto sound = own->parameters().check(); !sound) return std::unexpected(sound.error());
+    meet_by(own->parameters(), master, job);
+  } else {
+    // A handler of the user's forms the rounds itself: nothing else can be read from it.
+    auto parameters = parameters_of(job);
+    parameters.backend = spec.rdzv_handler->get_backend();
+    parameters.run_id = spec.rdzv_handler->get_run_id();
+    meet_by(parameters, master, job);
+  }
   return job;
 }
 

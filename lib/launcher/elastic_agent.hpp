@@ -58,6 +58,8 @@ struct WorkerSpec {
   spec::JobSpec options{};  // all else that a command line could say: --http, --metrics, ...
 };
 
+/// What the options of a job say about its rendezvous, without back end and id.
+rendezvous::RendezvousParameters parameters_of(const spec::JobSpec& job);
 /// Has the job meet by a back end of these parameters, its workers at `master` as far as that is
 /// fixed. `parameters` are not checked: a handler of the caller's own needs no name.
 void meet_by(const rendezvous::RendezvousParameters& parameters,

@@ -209,6 +209,7 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
 
   void end(Result<HttpResponse> response) {
     alarm_->disarm();
+    again_ = {};  // what is cancelled by close() must not send the request once more
     // Bytes behind a whole answer belong to no request of ours. A connection that has them is out
     // of step: the next answer would be taken for another question's.
     if (response && answer_ && settings_.kept != nullptr && parser_.keep_alive() &&

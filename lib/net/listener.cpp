@@ -20,7 +20,7 @@ using boost::asio::ip::tcp;
 using boost::system::error_code;
 
 std::expected<UniqueFd, int> listen_on(const boost::asio::ip::address& address, std::uint16_t port,
-                                       int backlog) {
+                                       int backlog, void (*prepare)(int socket)) {
   const tcp::endpoint endpoint(address, port);
   const bool every = address.is_v6() && address.is_unspecified();
   UniqueFd socket(
@@ -33,6 +33,7 @@ std::expected<UniqueFd, int> listen_on(const boost::asio::ip::address& address, 
     // Said in either case: the default is the machine's (net.ipv6.bindv6only, ipv6(7)), and with it
     // "::" would or would not take IPv4.
     ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only);
+    if (prepare != nullptr) prepare(socket.get());
     const auto size = static_cast<socklen_t>(endpoint.size());
     // The kernel cuts the backlog off at net.core.somaxconn (listen(2)), without a word.
     const bool listens =
@@ -41,7 +42,7 @@ std::expected<UniqueFd, int> listen_on(const boost::asio::ip::address& address, 
   }
   // A kernel without IPv6, or one where it is switched off.
   if (every && (failed == EAFNOSUPPORT || failed == EADDRNOTAVAIL)) {
-    return listen_on(boost::asio::ip::address_v4::any(), port, backlog);
+    return listen_on(boost::asio::ip::address_v4::any(), port, backlog, prepare);
   }
   if (failed != 0) return std::unexpected(failed);
   return socket;

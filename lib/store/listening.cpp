@@ -160,9 +160,8 @@ Result<UniqueFd> open_listening(const std::string& address, std::uint16_t port) 
   if (!parsed) return std::unexpected(parsed.error());
   // As many as the kernel lets us (net.core.somaxconn): thousands of workers connect at once.
   constexpr int kBacklog = 65535;
-  auto opened = net::listen_on(*parsed, port, kBacklog);
+  auto opened = net::listen_on(net::plain(*parsed), port, kBacklog, hand_down_options);
   if (!opened) return std::unexpected(listen_error(Endpoint(*parsed, port), opened.error()));
-  hand_down_options(opened->get());
   return std::move(*opened);
 }
 

@@ -3,7 +3,7 @@ elastrun_fuzz_target(journal SOURCES
   lib/export/record_line.cpp
   lib/telemetry/record.cpp
   lib/goodput/ledger/bucket.cpp lib/goodput/ledger/kept_steps.cpp
-  lib/goodput/ledger/ledger.cpp lib/goodput/ledger/timeline.cpp
+  lib/goodput/ledger/ledger.cpp
   lib/goodput/account/job_account.cpp lib/goodput/account/restart_log.cpp
   lib/goodput/compat/measurement_log.cpp
   lib/goodput/journals/journal_books.cpp lib/goodput/journals/agent_journals.cpp

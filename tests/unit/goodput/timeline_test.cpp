@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/ledger/timeline.hpp"
 
 #include "goodput/account/job_account.hpp"
 #include "goodput/ledger/ledger.hpp"

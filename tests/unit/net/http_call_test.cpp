@@ -7,6 +7,7 @@
 #include <array>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
+#include <chrono>
 #include <doctest/doctest.h>
 #include <memory>
 #include <optional>
@@ -40,6 +41,7 @@ struct Server {
                                                              std::size_t) {
       if (error) return;
       if (hangs_up) return socket->close();
+      if (is_mute) return;
       const std::string body = std::to_string(++requests);
       auto text = std::make_shared<std::string>(
           "HTTP/1.1 200 OK\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
@@ -50,7 +52,7 @@ struct Server {
   tcp::acceptor acceptor;
   std::vector<std::shared_ptr<tcp::socket>> sockets;
   int connections = 0, requests = 0;
-  bool hangs_up = false;
+  bool hangs_up = false, is_mute = false;
 };
 
 struct Client {
@@ -59,6 +61,7 @@ struct Client {
     net::HttpCall::Settings settings{{"127.0.0.1", server.acceptor.local_endpoint().port()},
                                      nullptr};
     settings.kept = keeps ? &kept : nullptr;
+    settings.limit = limit;
     const auto call = net::fetch(loop, *clock, settings, {.target = "/", .body = "{}"},
                                  [&](auto got) { answer = std::move(got); });
     test::run_until(loop, [&] { return answer.has_value(); });
@@ -70,6 +73,7 @@ struct Client {
   Server server{loop};
   net::KeptConnection kept{*clock};
   bool keeps = true;
+  Duration limit = std::chrono::seconds(10);
 };
 
 }  // namespace
@@ -101,4 +105,18 @@ TEST_CASE("http call: one that is closed instead of an answer is replaced, but o
   CHECK(client.server.connections == 2);
   client.server.hangs_up = false;
   CHECK(client.ask().value() == "2");
+}
+
+TEST_CASE(
+    "http call: a kept connection that stays silent costs its time limit, and no second call") {
+  Client client;
+  CHECK(client.ask().value() == "1");
+  client.server.is_mute = true;
+  client.limit = std::chrono::milliseconds(50);
+  const auto answer = client.ask();
+  REQUIRE(!answer.has_value());
+  CHECK(answer.error().code == Code::Timeout);
+  client.loop.restart();
+  client.loop.run_for(std::chrono::milliseconds(100));
+  CHECK(client.server.connections == 1);
 }
