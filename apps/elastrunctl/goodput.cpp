@@ -3,7 +3,7 @@
 #include "goodput/reports/hints.hpp"
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/summary.hpp"
-#include "goodput_files.hpp"
+#include "goodput_page.hpp"
 #include "subcommands.hpp"
 
 #include <cstdio>
@@ -16,7 +16,7 @@ using goodput::BadputType;
 
 constexpr std::size_t kShownRestarts = 50, kShownStarts = 8;
 
-json::object compatible_json(const goodput::CalculatedGoodput& job) {
+json::object compatible_json(const goodput::JobGoodput& job) {
   json::object object;
   object["goodput_percent"] = job.percent;
   object["badput_percent"] = badput_json(job.badput_percent);
@@ -29,7 +29,7 @@ json::object compatible_json(const goodput::CalculatedGoodput& job) {
   return object;
 }
 
-std::string compatible_text(const goodput::CalculatedGoodput& job) {
+std::string compatible_text(const goodput::JobGoodput& job) {
   std::string text = fmt::format(
       "ml-goodput-measurement 0.2.3 would say: goodput {:.2f} % of {:.3f} s, {} disruption{}\n",
       job.percent, job.total_seconds, job.disruptions, job.disruptions == 1 ? "" : "s");
@@ -56,25 +56,22 @@ void print_account(const goodput::Ledger::Summary& summary, const goodput::Journ
 }
 
 int report_job(const std::vector<std::string>& files, const GoodputOptions& options) {
-  GoodputReader reader;
-  const auto& input = reader.input;
-  if (!options.html.empty()) reader.input.journal.keep_history();
-  const auto read = read_into(reader, files);
-  if (!read) return report_error(read.error().text, kExitFailed);
-  const auto answer = answer_of(input, options.compatible);
+  const auto input = read_goodput_files(files, !options.html.empty());
+  if (!input) return report_error(input.error().text, kExitFailed);
+  const auto answer = answer_of(*input, options.compatible);
   if (!answer) return report_error(answer.error().text, kExitFailed);
   if (!options.html.empty()) {
-    const auto written = write_goodput_page(options.html, goodput_page(input, *answer));
+    const auto written = write_goodput_page(options.html, goodput_page(*input, *answer));
     return written ? kExitDone : report_error(written.error().text, kExitFailed);
   }
   if (options.json) {
-    auto account = account_json(input, *answer);
+    auto account = account_json(*input, *answer);
     if (answer->compatible) account["compatible"] = compatible_json(*answer->compatible);
     fmt::print("{}\n", python_json(account));
     return kExitDone;
   }
-  fmt::print("{}\n", job_line(input, *answer));
-  print_account(answer->summary, input.journal);
+  fmt::print("{}\n", job_line(*input, *answer));
+  print_account(answer->summary, input->journal);
   if (answer->compatible) fmt::print("\n{}", compatible_text(*answer->compatible));
   return kExitDone;
 }

@@ -6,7 +6,8 @@
 #include "core/unique_fd.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/compat/measurement_log.hpp"
-#include "goodput_files.hpp"
+#include "goodput/journals/journal_books.hpp"
+#include "plain_step.hpp"
 #include "subcommands.hpp"
 
 #include <algorithm>
@@ -29,23 +30,27 @@
 
 namespace elastrun::ctl {
 
-/// The entries of one job, of files that grow: whatever GoodputReader takes. Each byte is read
-/// once; a line without an end is read again until it is whole.
+/// The entries of one job, of files that grow: those of recorders, journals of ours, and what other
+/// programs keep as JSON lines, bare or as {"log_time": SECONDS, "payload": {...}}. Each byte is
+/// read once; a line without an end is read again until it is whole.
 class MeasurementFiles {
  public:
   MeasurementFiles(std::string job, std::vector<std::string> paths)
-      : job_(std::move(job)), paths_(std::move(paths)) {
-    begin_again();
-  }
+      : job_(std::move(job)), paths_(std::move(paths)) {}
+
+  struct Found {
+    goodput::MeasurementLog log;
+    json::array checkpoints;    // entries of Orbax, as they are
+    std::uint64_t skipped = 0;  // invalid lines
+    std::uint64_t lost = 0;     // entries that recorders could not write
+  };
 
   /// Takes what is new. True: a file was replaced or has become shorter, and all was read again;
-  /// input() is another one then. What is not there yet is empty; another error is Io.
+  /// `found` is another one then. What is not there yet is empty; another error is Io.
   Result<bool> read();
   /// An entry that did not come in a file.
   void take_entry(std::string_view line) { (void)take(line, true); }
-  const GoodputInput& input() const { return reader_->input; }
-  /// Entries of Orbax, as they are.
-  const json::array& checkpoints() const { return checkpoints_; }
+  const Found& found() const { return found_; }
   int error_number() const { return errno_; }  // of the last failure of read()
 
  private:
@@ -58,16 +63,17 @@ class MeasurementFiles {
   };
 
   static bool replaced(const std::string& path, const File& file);
-  void begin_again();
   Status read_file(const std::string& path, File& file);
   std::size_t take_lines(std::string_view text, bool at_end, File& file);
   bool take(std::string_view line, bool whole);
+  bool take_value(const json::object& value);
+  bool take_payload(const json::object& payload, double log_time);
+  void take_note(std::string_view name, const json::object& attributes);
 
   const std::string job_;
   const std::vector<std::string> paths_;
   std::map<std::string, File> files_;  // by path
-  std::optional<GoodputReader> reader_;
-  json::array checkpoints_;
+  Found found_;
   int errno_ = 0;
 };
 
@@ -77,23 +83,26 @@ constexpr std::size_t kLongestEntry = 1 << 20;  // a longer line is not an entry
 constexpr std::size_t kEntryBytes = 256 << 10;
 constexpr std::string_view kBlank = " \t\r\n\v\f";
 
-}  // namespace
-
-void MeasurementFiles::begin_again() {
-  files_.clear();
-  checkpoints_.clear();
-  reader_.emplace();
-  reader_->input.job = job_;
-  reader_->on_entry = [this](goodput::Members entry, double, bool) {
-    const auto* event = goodput::find_in(entry, "event_type");
-    if (event == nullptr || !reader_->is_of_job(entry)) return;
-    for (const std::string name : {"save", "restore", "emergency_restore"}) {
-      if (*event != telemetry::Value(name)) continue;
-      auto& checkpoint = checkpoints_.emplace_back(json::object()).get_object();
-      for (const auto& [member, value] : entry) checkpoint[member] = telemetry::to_json(value);
-    }
-  };
+double time_or_nan(const json::value* value) {
+  return value != nullptr && value->is_number() ? value->to_number<double>() : std::nan("");
 }
+
+std::uint64_t count_of(const json::object& object, std::string_view name) {
+  const auto* value = object.if_contains(name);
+  const double count = time_or_nan(value);
+  // Below 2^53, up to which doubles name every whole number.
+  constexpr double kMost = 9.0e15;
+  return count >= 1 && count <= kMost ? static_cast<std::uint64_t>(count) : 0;
+}
+
+bool is_checkpoint(const json::object& payload) {
+  const auto* type = payload.if_contains("event_type");
+  if (type == nullptr || !type->is_string()) return false;
+  const std::string_view text = type->get_string();
+  return text == "save" || text == "restore" || text == "emergency_restore";
+}
+
+}  // namespace
 
 bool MeasurementFiles::replaced(const std::string& path, const File& file) {
   if (!file.known) return false;
@@ -108,7 +117,10 @@ Result<bool> MeasurementFiles::read() {
   const bool again = std::ranges::any_of(
       files_, [](const auto& known) { return replaced(known.first, known.second); });
   // What was read is in sums by now, from which nothing can be taken out: all begins again.
-  if (again) begin_again();
+  if (again) {
+    files_.clear();
+    found_ = {};
+  }
   for (const auto& path : paths_) {
     if (const auto status = read_file(path, files_[path]); !status) {
       return std::unexpected(status.error());
@@ -158,14 +170,14 @@ std::size_t MeasurementFiles::take_lines(std::string_view text, bool at_end, Fil
     const auto line = text.substr(taken, end == text.npos ? end : end - taken);
     if (end != text.npos) {
       const bool too_long = line.size() >= kLongestEntry;
-      if (too_long && !file.skipping) ++reader_->input.skipped;
+      if (too_long && !file.skipping) ++found_.skipped;
       if (!too_long && !file.skipping) (void)take(line, true);
       file.skipping = false;
       taken = end + 1;
       continue;
     }
     if (!file.skipping && line.size() >= kLongestEntry) {
-      ++reader_->input.skipped;
+      ++found_.skipped;
       file.skipping = true;
     }
     // A last line without its LF may be whole, or may still be written. If it parses it counts now;
@@ -178,11 +190,51 @@ std::size_t MeasurementFiles::take_lines(std::string_view text, bool at_end, Fil
 
 /// False: half a line. `whole`: it is none, whatever it says.
 bool MeasurementFiles::take(std::string_view line, bool whole) {
+  if (const auto step = read_plain_step(line)) {
+    if (step->job == job_) found_.log.add_step(step->step, step->time, step->log_time);
+    return true;
+  }
   if (line.find_first_not_of(kBlank) == line.npos) return whole;
-  if (!whole && !parse_json(line)) return false;
-  // It fails where a journal and a log come together, which are entries of one job here.
-  (void)reader_->take(line);
+  const auto value = parse_json(line);
+  if (!value && !whole) return false;
+  const auto* object = value ? value->if_object() : nullptr;
+  if (object == nullptr || !take_value(*object)) ++found_.skipped;
   return true;
+}
+
+bool MeasurementFiles::take_value(const json::object& value) {
+  if (const auto* payload = value.if_contains("payload")) {
+    return payload->is_object() &&
+           take_payload(payload->get_object(), time_or_nan(value.if_contains("log_time")));
+  }
+  if (value.contains("job_name")) return take_payload(value, std::nan(""));
+  const auto* scope = value.if_contains("scope");
+  if (scope == nullptr || !scope->is_string()) return false;
+  if (std::string_view(scope->get_string()) != goodput::kRecorderScope) return true;
+  const auto* attributes = value.if_contains("attributes");
+  if (attributes == nullptr || !attributes->is_object()) return false;
+  const auto* name = value.if_contains("name");
+  const auto text = name != nullptr && name->is_string() ? std::string_view(name->get_string())
+                                                         : std::string_view();
+  if (text != "lost" && text != "left_out") {
+    return take_payload(attributes->get_object(), std::nan(""));
+  }
+  take_note(text, attributes->get_object());
+  return true;
+}
+
+void MeasurementFiles::take_note(std::string_view name, const json::object& attributes) {
+  (name == "lost" ? found_.lost : found_.skipped) += count_of(attributes, "count");
+}
+
+bool MeasurementFiles::take_payload(const json::object& payload, double log_time) {
+  if (const auto* job = payload.if_contains("job_name")) {
+    if (!job->is_string() || std::string_view(job->get_string()) != job_) return true;
+  }
+  found_.lost += count_of(payload, "lost_entries");
+  const bool added = found_.log.add(payload, log_time).has_value();
+  if (is_checkpoint(payload)) found_.checkpoints.push_back(payload);
+  return added;
 }
 
 // `elastrunctl goodput calculate`: the calculator of ml-goodput-measurement for other programs. A
@@ -216,17 +268,14 @@ std::vector<goodput::TimeSpan> spans_of(const json::value& question) {
   return spans;
 }
 
-json::object numbers_json(const goodput::CalculatedGoodput& numbers) {
-  json::object all{{"percent", numbers.percent},
-                   {"percents", badput_json(numbers.badput_percent)},
-                   {"max_step", numbers.max_productive_step},
-                   {"total_s", numbers.total_seconds},
-                   {"disruptions", numbers.disruptions}};
-  if (numbers.slices && numbers.slices->counted) {
-    all["slices"] = json::object{{"stepping_slice_efficiency", numbers.slices->stepping},
-                                 {"available_slice_efficiency", numbers.slices->available}};
-  }
-  return all;
+json::object share_of(double percent, const goodput::BadputTimes& percents, std::int64_t step) {
+  return {{"percent", percent}, {"percents", badput_json(percents)}, {"max_step", step}};
+}
+
+void add_slices(json::object& answer, const std::optional<goodput::SliceEfficiency>& slices) {
+  if (!slices || !slices->counted) return;
+  answer["slices"] = json::object{{"stepping_slice_efficiency", slices->stepping},
+                                  {"available_slice_efficiency", slices->available}};
 }
 
 class Desk {
@@ -241,14 +290,14 @@ class Desk {
 
   json::object answer(std::string_view line) {
     auto answer = read_and_ask(line);
-    answer["skipped"] = files_.input().skipped;
-    answer["lost"] = files_.input().lost + files_.input().journal.lost();
+    answer["skipped"] = files_.found().skipped;
+    answer["lost"] = files_.found().lost;
     return answer;
   }
 
  private:
   void begin_again() {
-    calculator_ = std::make_unique<GoodputCalculator>(files_.input().measurements, kind_);
+    calculator_ = std::make_unique<GoodputCalculator>(files_.found().log, kind_);
   }
 
   json::object read_and_ask(std::string_view line) {
@@ -268,40 +317,64 @@ class Desk {
   Result<json::object> ask(const json::value& question) {
     const auto what = member_text_or(question, "ask", "");
     const double now = number_of(question, "now").value_or(0);
-    const auto ideal = number_of(question, "ideal");
-    if (what == "job" || what == "without") {
-      const auto got = what == "job" ? calculator_->job(now, ideal)
-                                     : calculator_->job_without(spans_of(question), now, ideal);
-      if (!got) return std::unexpected(got.error());
-      auto answer = numbers_json(*got);
-      answer["productive_s"] = got->productive_seconds;
-      answer["badput_s"] = badput_json(got->badput_seconds);
-      answer["excluded_s"] = got->excluded_seconds;
-      answer["deviation_s"] = got->step_deviation_metric;
-      answer["ideal_s"] = got->ideal_step_time.value_or(0);
-      return answer;
-    }
-    if (what == "window") {
-      const auto got = calculator_->window(
-          {number_of(question, "begin").value_or(0), number_of(question, "end").value_or(0)});
-      if (!got) return std::unexpected(got.error());
-      return numbers_json(*got);
-    }
+    if (what == "job") return job(now, number_of(question, "ideal"));
+    if (what == "without") return without(question, now);
+    if (what == "window") return window(question);
     if (what == "deviations") {
-      calculator_->step_deviations(now, ideal);
+      calculator_->step_deviations(now, number_of(question, "ideal"));
       return deviations();
     }
     if (what == "known_deviations") return deviations();
-    if (what == "checkpoints") return json::object{{"entries", files_.checkpoints()}};
+    if (what == "checkpoints") return json::object{{"entries", files_.found().checkpoints}};
     return fail(Code::Usage, fmt::format("unknown question '{}'", what));
   }
 
+  Result<json::object> job(double now, std::optional<double> ideal);
+  Result<json::object> without(const json::value& question, double now);
+  Result<json::object> window(const json::value& question);
   json::object deviations() const;
 
   const GoodputCalculator::Kind kind_;
   MeasurementFiles files_;
   std::unique_ptr<GoodputCalculator> calculator_;
 };
+
+Result<json::object> Desk::job(double now, std::optional<double> ideal) {
+  const auto job = calculator_->job(now, ideal);
+  if (!job) return std::unexpected(job.error());
+  auto answer = share_of(job->percent, job->badput_percent, job->max_productive_step);
+  answer["productive_s"] = job->productive_seconds;
+  answer["badput_s"] = badput_json(job->badput_seconds);
+  answer["total_s"] = job->total_seconds;
+  answer["disruptions"] = job->disruptions;
+  answer["deviation_s"] = job->step_deviation_metric;
+  answer["ideal_s"] = job->ideal_step_time.value_or(0);
+  add_slices(answer, job->slices);
+  return answer;
+}
+
+Result<json::object> Desk::without(const json::value& question, double now) {
+  const auto job = calculator_->job_without(spans_of(question), now, number_of(question, "ideal"));
+  if (!job) return std::unexpected(job.error());
+  auto answer = share_of(job->percent, job->badput_percent, job->max_productive_step);
+  answer["excluded_s"] = job->excluded_seconds;
+  answer["productive_s"] = job->productive_seconds;
+  answer["badput_s"] = badput_json(job->badput_seconds);
+  answer["total_s"] = job->total_seconds;
+  answer["disruptions"] = job->disruptions;
+  return answer;
+}
+
+Result<json::object> Desk::window(const json::value& question) {
+  const auto found = calculator_->window(
+      {number_of(question, "begin").value_or(0), number_of(question, "end").value_or(0)});
+  if (!found) return std::unexpected(found.error());
+  auto answer = share_of(found->percent, found->badput_percent, found->max_productive_step);
+  answer["total_s"] = found->total_seconds;
+  answer["disruptions"] = found->disruptions;
+  add_slices(answer, found->slices);
+  return answer;
+}
 
 json::object Desk::deviations() const {
   json::array steps, seconds;

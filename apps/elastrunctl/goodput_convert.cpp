@@ -35,8 +35,8 @@ class GoodputConversion {
   virtual std::string begin() { return {}; }
   /// A record of a journal that `input` has just taken.
   virtual std::string record(telemetry::Record record, const GoodputInput& input) = 0;
-  /// A sound entry of a log, as GoodputReader::on_entry gets it.
-  virtual std::string entry(goodput::Members, double, const GoodputInput&) { return {}; }
+  /// An entry of a log, as GoodputReader::on_entry gets it.
+  virtual std::string entry(const json::object&, double, const GoodputInput&) { return {}; }
   /// What the account adds once all was read.
   virtual std::string end(const GoodputInput& input, const GoodputAnswer& answer) = 0;
 };
@@ -46,6 +46,10 @@ namespace {
 using exporter::TraceEvent;
 using goodput::Bucket;
 using Span = goodput::Timeline::Span;
+
+const goodput::History& history_of(const GoodputAnswer& answer, const goodput::History& journal) {
+  return answer.measured ? answer.measured->history : journal;
+}
 
 /// For Perfetto: what the launcher's own trace has, on one axis for all submissions, and above it
 /// the account: what the time went to, and each restart with its stages.
@@ -61,11 +65,13 @@ class ToChromeTrace final : public GoodputConversion {
   }
 
   std::string end(const GoodputInput& input, const GoodputAnswer& answer) override {
+    const auto journal = input.journal.history();
+    const auto& history = history_of(answer, journal);
     std::string text =
         exporter::trace_process(kAccount, fmt::format("goodput of {}", printable(answer.name)), -1);
-    for (const auto& span : answer.history.spans) text += line_of(span);
+    for (const auto& span : history.spans) text += line_of(span);
     for (const auto& path : input.journal.restarts()) text += lines_of(path);
-    for (const auto& point : answer.history.steps) text += line_of(point);
+    for (const auto& point : history.steps) text += line_of(point);
     text.resize(text.size() - 2);  // the comma and the newline: here the array is closed
     return text + "\n]\n";
   }
@@ -130,19 +136,23 @@ class ToTensorBoard final : public GoodputConversion {
     return first + records_.of(record);
   }
 
-  std::string end(const GoodputInput&, const GoodputAnswer& answer) override {
-    std::string text = begun_ ? std::string() : head(answer.first);
-    for (const auto& point : answer.history.steps) {
+  std::string end(const GoodputInput& input, const GoodputAnswer& answer) override {
+    const auto journal = input.journal.history();
+    const auto& history = history_of(answer, journal);
+    const WallTime start = answer.measured ? WallTime() + from_seconds(answer.measured->first)
+                                           : input.journal.first_wall();
+    std::string text = begun_ ? std::string() : head(start);
+    for (const auto& point : history.steps) {
       text +=
-          exporter::tensorboard_values(answer.first + point.at, point.last,
+          exporter::tensorboard_values(start + point.at, point.last,
                                        {{"goodput/step_seconds", to_seconds(point.mean())},
                                         {"goodput/longest_step_seconds", to_seconds(point.max)}});
     }
     Duration good{};
-    for (const auto& span : answer.history.spans) {
+    for (const auto& span : history.spans) {
       good += span.of(answer.summary.steps_known() ? Bucket::Productive : Bucket::Running);
       text += exporter::tensorboard_values(
-          answer.first + span.to, std::chrono::floor<std::chrono::seconds>(span.to).count(),
+          start + span.to, std::chrono::floor<std::chrono::seconds>(span.to).count(),
           {{"goodput/share", to_seconds(good) / to_seconds(span.to)}});
     }
     return text;
@@ -164,7 +174,8 @@ class ToJournal final : public GoodputConversion {
   /// A journal is refused once all was read.
   std::string record(telemetry::Record, const GoodputInput&) override { return {}; }
 
-  std::string entry(goodput::Members entry, double log_time, const GoodputInput& input) override {
+  std::string entry(const json::object& entry, double log_time,
+                    const GoodputInput& input) override {
     const auto record = goodput::record_of_entry(entry, log_time);
     last_ = record.stamp.wall;
     const bool first = !std::exchange(begun_, true);
@@ -197,38 +208,44 @@ std::unique_ptr<GoodputConversion> conversion_to(std::string_view form) {
 /// beside its place and put there by finish(), in which an older one is replaced.
 class GoodputOutput {
  public:
-  /// An empty path is standard output.
-  explicit GoodputOutput(std::string path) : path_(std::move(path)) {}
+  /// An empty path is standard output. Fails with Io.
+  static Result<std::unique_ptr<GoodputOutput>> open(const std::string& path);
 
   /// Each fails with Io.
-  Status open();
   Status write(std::string_view bytes);
   Status finish();
 
  private:
+  explicit GoodputOutput(std::string path) : path_(std::move(path)) {}
   Status write_out();
   std::unexpected<Error> refused(int number) const;
 
-  static constexpr std::size_t kBatch = 64 << 10;
   const std::string path_;
   UniqueFd device_;
   std::optional<files::Draft> draft_;
   std::string waiting_;
 };
 
-Status GoodputOutput::open() {
-  if (path_.empty()) return {};
-  if (files::is_written_to(path_)) {
-    auto device = files::open_by_name(path_, O_WRONLY);
+namespace {
+
+constexpr std::size_t kBatch = 64 << 10;
+
+}  // namespace
+
+Result<std::unique_ptr<GoodputOutput>> GoodputOutput::open(const std::string& path) {
+  auto output = std::unique_ptr<GoodputOutput>(new GoodputOutput(path));
+  if (path.empty()) return output;
+  if (files::is_written_to(path)) {
+    auto device = files::open_by_name(path, O_WRONLY);
     if (!device) return std::unexpected(device.error());
-    device_ = std::move(*device);
-    return {};
+    output->device_ = std::move(*device);
+    return output;
   }
   // Under another name until it is whole: an input that turns out to be wrong leaves what was
   // there.
-  draft_.emplace(AT_FDCWD, fmt::format("{}.{}", path_, random_text(8)));
-  if (const int number = draft_->open(0666); number != 0) return refused(number);
-  return {};
+  output->draft_.emplace(AT_FDCWD, fmt::format("{}.{}", path, random_text(8)));
+  if (const int number = output->draft_->open(0666); number != 0) return output->refused(number);
+  return output;
 }
 
 Status GoodputOutput::write(std::string_view bytes) {
@@ -276,8 +293,8 @@ Status convert(const ConvertOptions& options, GoodputOutput& file) {
   reader.on_record = [&](telemetry::Record record) {
     if (status) status = file.write(conversion->record(std::move(record), reader.input));
   };
-  reader.on_entry = [&](goodput::Members entry, double log_time, bool sound) {
-    if (status && sound) status = file.write(conversion->entry(entry, log_time, reader.input));
+  reader.on_entry = [&](const json::object& entry, double log_time) {
+    if (status) status = file.write(conversion->entry(entry, log_time, reader.input));
   };
   if (const auto read = read_into(reader, options.files); !read) return read;
   if (!status) return status;
@@ -305,9 +322,9 @@ int run_goodput_convert(const ConvertOptions& options) {
       return report_error(fmt::format("{} is what is to be converted", path), kExitUsage);
     }
   }
-  GoodputOutput file(path);
-  auto status = file.open();
-  if (status) status = convert(options, file);
+  auto file = GoodputOutput::open(path);
+  if (!file) return report_error(file.error().text, kExitFailed);
+  const auto status = convert(options, **file);
   return status ? kExitDone : report_error(status.error().text, kExitFailed);
 }
 

@@ -241,14 +241,12 @@ std::vector<std::pair<std::string, AttributeValue>> event_attributes(const json:
 
 /// Nothing for what the account does not read.
 Result<std::optional<GoodputEntry>> entry_from(const json::value& value) {
-  const auto* object = value.if_object();
-  if (object == nullptr) return refuse_packet("an entry is a JSON object");
-  auto members = event_attributes(*object);
-  auto read = goodput::read_measurement(members);
+  auto read = goodput::read_measurement(value);
   if (!read) return std::unexpected(read.error());
   if (read->entry.kind == goodput::MeasurementKind::Other) return std::nullopt;
-  if (object->size() > kMaxAttributes) return refuse_packet("has more than 64 attributes");
-  return GoodputEntry{read->entry, std::move(read->detail.name), std::move(members)};
+  const auto& object = value.get_object();
+  if (object.size() > kMaxAttributes) return refuse_packet("has more than 64 attributes");
+  return GoodputEntry{read->entry, std::move(read->name), event_attributes(object)};
 }
 
 }  // namespace

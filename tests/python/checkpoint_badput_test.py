@@ -127,8 +127,7 @@ class Logs(unittest.TestCase):
             record = {key: value for key, value in save(2, 5).items() if key != "job_name"}
             lines = [save(1, 4), {"log_time": 1.0, "payload": save(1, 6)},
                      save(7, 100) | {"job_name": "other"},
-                     {"time": 12.0, "mono_ns": 5, "kind": "event", "scope": "elastrun.goodput",
-                      "name": "save", "attributes": record},
+                     {"scope": "elastrun.goodput", "name": "save", "attributes": record},
                      {"job_name": "j", "step_count": 1, "step_start_time": 12.5}]
             path.write_text("".join(json.dumps(line) + "\n" for line in lines) + "torn")
             self.assertEqual(saved(made).total_checkpoint_manager_blocking_time, 10)

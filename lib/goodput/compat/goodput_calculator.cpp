@@ -41,6 +41,7 @@ double overlap(const TimeSpan& span, const std::vector<TimeSpan>& spans) {
 namespace {
 
 // The numbers of the original, whose answers these have to be.
+constexpr double kShortest = 1.0;
 constexpr double kSpread = 3.0;  // in median absolute deviations, not scaled
 constexpr std::size_t kRecent = 100;
 constexpr std::size_t kBaseline = kMostDeviations - kRecent;
@@ -48,6 +49,32 @@ constexpr std::size_t kBaseline = kMostDeviations - kRecent;
 double mean(std::span<const double> values) {
   if (values.empty()) return 0;
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double magnitude(double value) {
+  return value < 0 ? -value : value;
+}
+
+std::vector<double> magnitudes(std::span<const double> values) {
+  std::vector<double> all(values.size());
+  std::ranges::transform(values, all.begin(), magnitude);
+  return all;
+}
+
+std::vector<double> long_enough(std::span<const double> step_times, double shortest) {
+  std::vector<double> times;
+  std::ranges::copy_if(step_times, std::back_inserter(times),
+                       [shortest](double time) { return time >= shortest; });
+  return times;
+}
+
+/// Beyond it a step is anomalous. `times` must not be empty.
+double normal_limit(std::span<const double> times) {
+  const double middle = percentile(times, 0.5);
+  std::vector<double> distances(times.size());
+  std::ranges::transform(times, distances.begin(),
+                         [middle](double time) { return magnitude(time - middle); });
+  return middle + kSpread * percentile(distances, 0.5);
 }
 
 }  // namespace
@@ -77,26 +104,30 @@ double percentile(std::span<const double> values, double fraction) {
 }
 
 std::optional<double> ideal_step_time(std::span<const double> step_times, double shortest) {
-  std::vector<double> times;
-  std::ranges::copy_if(step_times, std::back_inserter(times),
-                       [shortest](double time) { return time >= shortest; });
+  auto times = long_enough(step_times, shortest);
   if (times.empty()) return std::nullopt;
-  const double middle = percentile(times, 0.5);
-  std::vector<double> distances(times.size());
-  std::ranges::transform(times, distances.begin(),
-                         [middle](double time) { return std::abs(time - middle); });
-  const double limit = middle + kSpread * percentile(distances, 0.5);
-  std::erase_if(times, [limit](double time) { return time > limit; });
+  std::erase_if(times, [limit = normal_limit(times)](double time) { return time > limit; });
   return mean(times);
 }
 
-double deviation_metric(std::span<const double> deviations) {
-  std::vector<double> all(deviations.size());
-  std::ranges::transform(deviations, all.begin(), [](double value) { return std::abs(value); });
+AnomalousSteps anomalous_steps(std::span<const double> step_times) {
+  AnomalousSteps found;
+  const auto times = long_enough(step_times, kShortest);
+  if (times.empty()) return found;
+  const double limit = normal_limit(times);
+  std::vector<double> normal;  // short ones, too: as in the original
+  for (const double time : step_times) (time > limit ? found.times : normal).push_back(time);
+  found.extra = std::accumulate(found.times.begin(), found.times.end(), 0.0) -
+                static_cast<double>(found.times.size()) * mean(normal);
+  return found;
+}
+
+double deviation_metric(std::span<const double> deviations, DeviationOver over) {
+  const auto all = magnitudes(deviations);
   if (all.size() < kRecent) return mean(all);
   const std::span<const double> values(all);
   const double recent = percentile(values.last(kRecent), 0.9);
-  if (all.size() < kBaseline + kRecent) return recent;
+  if (over == DeviationOver::Window || all.size() < kBaseline + kRecent) return recent;
   return recent - percentile(values.last(kBaseline + kRecent).first(kBaseline), 0.5);
 }
 
@@ -117,61 +148,43 @@ std::optional<double> StepPace::deviation() const {
   if (!usual) return std::nullopt;
   auto times = times_.in_order();
   for (double& time : times) time -= *usual;
-  return deviation_metric(times);
+  return deviation_metric(times, DeviationOver::Job);
 }
 
-namespace {
-
-using Kind = MeasurementKind;
-
-/// A phase that has begun.
-struct OpenPhase {
-  std::optional<double> start;
-  void open(double time) { start = time; }  // a start without an end is lost
-  std::optional<TimeSpan> close(double time) {
-    const auto from = std::exchange(start, std::nullopt);
-    if (!from) return std::nullopt;
-    return TimeSpan{*from, time};
-  }
-  /// As close(), of what counts only if it takes time.
-  std::optional<TimeSpan> close_after(double time) {
-    const auto span = close(time);
-    return span && span->length() > 0 ? span : std::nullopt;
-  }
-};
-
-/// Closed spans of the custom events of a log, by start, so that those of a step are found at once.
-class CustomEvents {
+/// The steps between two disruptions of a measured job, in order of arrival: none has a number
+/// twice.
+class StepSegment {
  public:
-  struct Event {
-    std::string_view name;
-    TimeSpan span;
+  struct Step {
+    std::int64_t step = 0;
+    double time = 0;  // of its start, POSIX seconds
   };
-  CustomEvents(const MeasurementLog& log, std::span<const MeasurementEntry> entries) {
-    std::map<std::int32_t, OpenPhase> open;
-    for (const auto& entry : entries) {
-      if (entry.kind == Kind::CustomStart) open[entry.detail].open(entry.time);
-      if (entry.kind != Kind::CustomEnd) continue;
-      if (const auto span = open[entry.detail].close_after(entry.time)) {
-        events_.push_back({log.detail(entry.detail).name, *span});
-        longest_ = std::max(longest_, span->length());
-      }
-    }
-    std::ranges::stable_sort(events_, {}, begin_of);
-  }
+  struct Closed {
+    double productive = 0;
+    std::int64_t max_step = 0;
+    double excluded = 0;
+  };
 
-  /// Those that may overlap `span`; the caller looks closer.
-  std::span<const Event> around(const TimeSpan& span) const {
-    const auto first = std::ranges::lower_bound(events_, span.begin - longest_, {}, begin_of);
-    return {first, std::ranges::upper_bound(first, events_.end(), span.end, {}, begin_of)};
-  }
+  /// False if there is such a step already; nothing is added then.
+  bool add(std::int64_t step, double time);
+  bool empty() const { return steps_.empty(); }
+  double last_time() const { return steps_.back().time; }
+  Step highest() const;
+
+  /// Steps beyond `cut` are wasted. What is not productive is added to `times.badput`, and with
+  /// exclusions how long each step took to `times.steps`.
+  Closed close(std::int64_t cut, const CustomEvents& customs, const std::vector<TimeSpan>* excluded,
+               MeasuredTimes& times) const;
 
  private:
-  static double begin_of(const Event& event) { return event.span.begin; }
+  bool known(std::int64_t step) const;
 
-  std::vector<Event> events_;
-  double longest_ = 0;
+  std::vector<Step> steps_;
+  bool rising_ = true;  // as nearly always: then no set is needed
+  std::unordered_set<std::int64_t> numbers_;
 };
+
+namespace {
 
 /// What custom events take of one step, and their share by name: those that lie within it, or,
 /// `cut` at its ends, parts of them.
@@ -194,45 +207,33 @@ double book_customs(const TimeSpan& step, const CustomEvents& customs, bool cut,
   return seconds;
 }
 
-/// The steps between two disruptions of a measured job, in order of arrival: none has a number
-/// twice.
-class StepSegment {
- public:
-  struct Step {
-    std::int64_t step = 0;
-    double time = 0;  // of its start, POSIX seconds
-  };
-  struct Closed {
-    double productive = 0;
-    std::int64_t max_step = 0;
-    double excluded = 0;
-  };
+}  // namespace
 
-  /// False if there is such a step already; nothing is added then.
-  bool add(std::int64_t step, double time) {
+bool StepSegment::known(std::int64_t step) const {
+  if (rising_) {
     // As long as the numbers rise no set is kept beside them: a log may have a million steps.
-    if (!numbers_.empty() || (!steps_.empty() && step <= steps_.back().step)) {
-      if (numbers_.empty()) {
-        for (const auto& one : steps_) numbers_.insert(one.step);
-      }
-      if (!numbers_.insert(step).second) return false;
-    }
-    steps_.push_back({step, time});
-    return true;
+    const auto place = std::ranges::lower_bound(steps_, step, {}, &Step::step);
+    return place != steps_.end() && place->step == step;
   }
-  bool empty() const { return steps_.empty(); }
-  double last_time() const { return steps_.back().time; }
-  Step highest() const { return *std::ranges::max_element(steps_, {}, &Step::step); }
+  return numbers_.contains(step);
+}
 
-  /// Steps beyond `cut` are wasted. What is not productive is added to `times.badput`, and with
-  /// exclusions how long each step took to `times.steps`.
-  Closed close(std::int64_t cut, const CustomEvents& customs, const std::vector<TimeSpan>* excluded,
-               MeasuredTimes& times) const;
+bool StepSegment::add(std::int64_t step, double time) {
+  if (!steps_.empty() && (!rising_ || step <= steps_.back().step)) {
+    if (known(step)) return false;
+    if (rising_) {
+      for (const auto& one : steps_) numbers_.insert(one.step);
+      rising_ = false;
+    }
+    numbers_.insert(step);
+  }
+  steps_.push_back({step, time});
+  return true;
+}
 
- private:
-  std::vector<Step> steps_;
-  std::unordered_set<std::int64_t> numbers_;
-};
+StepSegment::Step StepSegment::highest() const {
+  return *std::ranges::max_element(steps_, {}, &Step::step);
+}
 
 StepSegment::Closed StepSegment::close(std::int64_t cut, const CustomEvents& customs,
                                        const std::vector<TimeSpan>* excluded,
@@ -274,6 +275,33 @@ StepSegment::Closed StepSegment::close(std::int64_t cut, const CustomEvents& cus
   return closed;
 }
 
+namespace {
+
+using Kind = MeasurementKind;
+
+/// A phase that has begun.
+struct OpenPhase {
+  std::optional<double> start;
+  void open(double time) { start = time; }  // a start without an end is lost
+  std::optional<TimeSpan> close(double time) {
+    const auto from = std::exchange(start, std::nullopt);
+    if (!from) return std::nullopt;
+    return TimeSpan{*from, time};
+  }
+  /// As close(), of what counts only if it takes time.
+  std::optional<TimeSpan> close_after(double time) {
+    const auto span = close(time);
+    return span && span->length() > 0 ? span : std::nullopt;
+  }
+};
+
+std::string in_small_letters(std::string text) {
+  std::ranges::transform(text, text.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return text;
+}
+
 std::vector<TimeSpan> reinit_spans(std::span<const MeasurementEntry> entries) {
   std::vector<TimeSpan> spans;
   OpenPhase open;
@@ -285,19 +313,10 @@ std::vector<TimeSpan> reinit_spans(std::span<const MeasurementEntry> entries) {
   return spans;
 }
 
-/// The calculation of ml-goodput-measurement 0.2.3 with all that is odd about it, so that its
-/// numbers can be compared: section 2 of that library's description, in the words of its methods.
-/// O(n log n) at most, where the original is O(n * custom events).
 class Pass {
  public:
-  /// `entries` are of `log`. `excluded` as merged() returns it; null: the pass without exclusions.
-  Pass(const MeasurementLog& log, std::span<const MeasurementEntry> entries, bool elastic,
-       const std::vector<TimeSpan>* excluded)
-      : log_(log),
-        entries_(entries),
-        elastic_(elastic),
-        excluded_(excluded),
-        customs_(log, entries) {
+  Pass(const MeasurementLog& log, std::span<const MeasurementEntry> entries, const MeasureBy& how)
+      : log_(log), entries_(entries), how_(how), customs_(log, entries) {
     if (counts_elastic()) reinits_ = reinit_spans(entries);
   }
 
@@ -309,7 +328,7 @@ class Pass {
 
  private:
   /// The pass with exclusions knows nothing of slices, as there.
-  bool counts_elastic() const { return elastic_ && excluded_ == nullptr; }
+  bool counts_elastic() const { return how_.elastic && how_.excluded == nullptr; }
   void take(const MeasurementEntry& entry);
   void take_step(const MeasurementEntry& entry);
   void end_phase(BadputType type, OpenPhase& phase, double time);
@@ -322,8 +341,7 @@ class Pass {
 
   const MeasurementLog& log_;
   std::span<const MeasurementEntry> entries_;
-  const bool elastic_;
-  const std::vector<TimeSpan>* const excluded_;
+  const MeasureBy& how_;
   CustomEvents customs_;
   std::vector<TimeSpan> reinits_;
 
@@ -338,8 +356,8 @@ class Pass {
 
 /// Its length without what is excluded, which is added up.
 double Pass::without_excluded(const TimeSpan& span) {
-  if (excluded_ == nullptr) return span.length();
-  const double cut = overlap(span, *excluded_);
+  if (how_.excluded == nullptr) return span.length();
+  const double cut = overlap(span, *how_.excluded);
   times_.excluded += cut;
   return std::max(0.0, span.length() - cut);
 }
@@ -364,11 +382,12 @@ void Pass::end_load(double time) {
 }
 
 void Pass::close_segment(std::int64_t cut) {
-  const auto found = segment_.close(cut, customs_, excluded_, times_);
+  const auto found = segment_.close(cut, customs_, how_.excluded, times_);
   times_.productive += found.productive;
   // Without exclusions only the last part counts, as there.
-  times_.max_productive_step =
-      excluded_ == nullptr ? found.max_step : std::max(times_.max_productive_step, found.max_step);
+  times_.max_productive_step = how_.excluded == nullptr
+                                   ? found.max_step
+                                   : std::max(times_.max_productive_step, found.max_step);
   times_.excluded += found.excluded;
 }
 
@@ -376,7 +395,7 @@ void Pass::take_step(const MeasurementEntry& entry) {
   if (segment_.add(entry.step, entry.time)) return;
   ++times_.disruptions;
   close_segment(entry.step);
-  if (pending_load_ && excluded_ == nullptr) {
+  if (pending_load_ && how_.excluded == nullptr) {
     times_.badput[BadputType::DataLoadingSync] += *std::exchange(pending_load_, std::nullopt);
   }
   next_load_is_sync_ = true;
@@ -427,7 +446,7 @@ void Pass::finish() {
   }
   const double async = loads_ - times_.badput[BadputType::DataLoadingSync];
   times_.badput[BadputType::DataLoadingAsync] = std::max(0.0, async);
-  if (excluded_ == nullptr) add_checkpoints();
+  if (how_.excluded == nullptr) add_checkpoints();
   // Without steps the saves that were taken away would leave less than nothing.
   if (!any_step) times_.productive = 0;
   if (counts_elastic()) add_elastic();
@@ -446,7 +465,7 @@ void Pass::add_checkpoints() {
         entry.kind != Kind::EmergencyRestore) {
       continue;
     }
-    const auto& checkpoint = log_.detail(entry.detail);
+    const auto& checkpoint = log_.checkpoint(entry);
     auto& reports = all[{entry.kind == Kind::Save, entry.step, checkpoint.persistent}];
     reports.sum += checkpoint.seconds;
     ++reports.count;
@@ -467,7 +486,7 @@ void Pass::add_elastic() {
     const auto span = waits[entry.detail].close_after(entry.time);
     if (!span) continue;
     // Whatever the case of its letters, as in the original.
-    const bool up = to_lower(log_.detail(entry.detail).name).find("scale_up") != std::string::npos;
+    const bool up = in_small_letters(log_.name(entry)).find("scale_up") != std::string::npos;
     times_.badput[up ? BadputType::ElasticScaleUp : BadputType::ElasticSliceDown] += span->length();
   }
   for (const auto& span : reinits_) {
@@ -509,49 +528,86 @@ json::object badput_json(const BadputTimes& times) {
   return object;
 }
 
+CustomEvents::CustomEvents(const MeasurementLog& log, std::span<const MeasurementEntry> entries) {
+  std::map<std::int32_t, OpenPhase> open;
+  for (const auto& entry : entries) {
+    if (entry.kind == Kind::CustomStart) open[entry.detail].open(entry.time);
+    if (entry.kind != Kind::CustomEnd) continue;
+    if (const auto span = open[entry.detail].close_after(entry.time)) {
+      events_.push_back({log.name(entry), *span});
+      longest_ = std::max(longest_, span->length());
+    }
+  }
+  std::ranges::stable_sort(events_, {}, [](const Event& event) { return event.span.begin; });
+}
+
+std::span<const CustomEvents::Event> CustomEvents::around(const TimeSpan& span) const {
+  const auto start = [](const Event& event) { return event.span.begin; };
+  const auto first = std::ranges::lower_bound(events_, span.begin - longest_, {}, start);
+  const auto last = std::ranges::upper_bound(first, events_.end(), span.end, {}, start);
+  return {first, last};
+}
+
+MeasuredTimes measure(const MeasurementLog& log, std::span<const MeasurementEntry> entries,
+                      const MeasureBy& how) {
+  return Pass(log, entries, how).run();
+}
+
 namespace {
+
+using EntryKind = MeasurementKind;
+
+/// Seconds made shares of `total`, and OTHER is what is left.
+struct Shares {
+  double percent = 0;
+  BadputTimes seconds;
+  BadputTimes percents;
+};
 
 double share(double seconds, double total) {
   return seconds > 0 && seconds < total ? seconds / total * 100 : 0;
 }
 
-/// Shares of `total`; OTHER is what is left.
-CalculatedGoodput shares_of(const MeasuredTimes& times, double total) {
-  CalculatedGoodput all{.percent = times.productive / total * 100,
-                        .max_productive_step = times.max_productive_step,
-                        .productive_seconds = times.productive,
-                        .badput_seconds = times.badput,
-                        .total_seconds = total,
-                        .excluded_seconds = times.excluded,
-                        .disruptions = times.disruptions};
-  auto& [seconds, custom] = all.badput_seconds;
-  const auto zero_if_impossible = [total](double& one) {
-    if (one < 0 || one > total) one = 0;
+Shares shares_of(const MeasuredTimes& times, double total) {
+  Shares shares{times.productive / total * 100, times.badput, {}};
+  const auto zero_if_impossible = [total](double& seconds) {
+    if (seconds < 0 || seconds > total) seconds = 0;
   };
-  for (double& one : seconds) zero_if_impossible(one);
-  for (auto& [name, one] : custom) zero_if_impossible(one);
+  for (double& seconds : shares.seconds.seconds) zero_if_impossible(seconds);
+  for (auto& [name, seconds] : shares.seconds.custom) zero_if_impossible(seconds);
   // What is loaded beside the steps takes nothing from the total; the sum below adds it again.
-  double known = times.productive - all.badput_seconds[BadputType::DataLoadingAsync];
-  for (const double one : seconds) known += one;
-  for (const auto& [name, one] : custom) known += one;
-  all.badput_seconds[BadputType::Other] = std::max(0.0, total - known);
-  for (std::size_t i = 0; i < kBadputTypes; ++i) {
-    all.badput_percent.seconds[i] = share(seconds[i], total);
+  double known = times.productive - shares.seconds[BadputType::DataLoadingAsync];
+  for (const double seconds : shares.seconds.seconds) known += seconds;
+  for (const auto& [name, seconds] : shares.seconds.custom) known += seconds;
+  shares.seconds[BadputType::Other] = std::max(0.0, total - known);
+  std::ranges::transform(shares.seconds.seconds, shares.percents.seconds.begin(),
+                         [total](double seconds) { return share(seconds, total); });
+  for (const auto& [name, seconds] : shares.seconds.custom) {
+    shares.percents.custom[name] = share(seconds, total);
   }
-  for (const auto& [name, one] : custom) all.badput_percent.custom[name] = share(one, total);
-  return all;
+  return shares;
 }
 
-/// The original's datetimes have whole microseconds, of two that are as near the even one.
+/// To a whole number, of two that are as near to the even one, as Python; without libm (see
+/// exponential.hpp).
+double round_half_even(double number) {
+  constexpr double kAllWhole = 0x1p52;  // from here on doubles have no fractions
+  const double size = std::abs(number);
+  // The sum has no room for a fraction, so the processor rounds it, to the even one (IEEE 754). It
+  // must not be simplified: -ffast-math would take both terms away.
+  return size < kAllWhole ? std::copysign(size + kAllWhole - kAllWhole, number) : number;
+}
+
+/// The original's datetimes have whole microseconds.
 double as_datetime(double seconds) {
-  return std::nearbyint(seconds * 1e6) / 1e6;
+  return round_half_even(seconds * 1e6) / 1e6;
 }
 
 std::vector<StepSeconds> step_durations(std::span<const MeasurementEntry> entries) {
   std::vector<StepSeconds> durations;
   const MeasurementEntry* last = nullptr;
   for (const auto& entry : entries) {
-    if (entry.kind != MeasurementKind::Step) continue;
+    if (entry.kind != EntryKind::Step) continue;
     // Between other numbers lies more than one step.
     if (last != nullptr && entry.step == last->step + 1) {
       durations.push_back({last->step, entry.time - last->time});
@@ -579,28 +635,19 @@ std::span<const StepSeconds> last_of(std::span<const StepSeconds> steps) {
 std::vector<MeasurementEntry> without_stale_ends(std::span<const MeasurementEntry> entries) {
   std::vector<MeasurementEntry> kept;
   const auto starts = entries | std::views::reverse;
-  const auto last =
-      std::ranges::find(starts, MeasurementKind::JobStart, &MeasurementEntry::kind).base();
+  const auto last = std::ranges::find(starts, EntryKind::JobStart, &MeasurementEntry::kind).base();
   std::copy_if(entries.begin(), last, std::back_inserter(kept),
-               [](const auto& entry) { return entry.kind != MeasurementKind::JobEnd; });
+               [](const auto& entry) { return entry.kind != EntryKind::JobEnd; });
   kept.insert(kept.end(), last, entries.end());
   return kept;
-}
-
-bool is_within(const MeasuredTimes& times, double total) {
-  return times.productive >= 0 && times.productive <= total;
-}
-
-std::unexpected<Error> outside() {
-  return fail(Code::Usage, "the productive time is not within the total time");
 }
 
 /// From the first job start to the last job end, or now, in whole microseconds.
 Result<TimeSpan> job_span(std::span<const MeasurementEntry> entries, double now) {
   std::optional<double> begin, end;
   for (const auto& entry : entries) {
-    if (entry.kind == MeasurementKind::JobStart && !begin) begin = entry.time;
-    if (entry.kind == MeasurementKind::JobEnd) end = entry.time;
+    if (entry.kind == EntryKind::JobStart && !begin) begin = entry.time;
+    if (entry.kind == EntryKind::JobEnd) end = entry.time;
   }
   if (!begin) return fail(Code::Usage, "the log has no start of the job");
   const TimeSpan span{as_datetime(*begin), as_datetime(end.value_or(now))};
@@ -621,15 +668,10 @@ GoodputCalculator::Entries GoodputCalculator::entries_until(
   return room;
 }
 
-MeasuredTimes GoodputCalculator::measure(Entries entries, const std::vector<TimeSpan>* excluded) {
-  auto times = Pass(log_, entries, kind_ == Kind::Elastic, excluded).run();
-  disruptions_ = times.disruptions;
-  return times;
-}
-
 void GoodputCalculator::measure_again(Entries entries) {
-  measured_ = measure(entries, nullptr);
+  measured_ = measure(log_, entries, {kind_ == Kind::Elastic, nullptr});
   measured_entries_ = entries.size();
+  disruptions_ = measured_->disruptions;
 }
 
 /// What cannot be computed leaves the deviations as they are until there are new steps, as there.
@@ -642,7 +684,7 @@ void GoodputCalculator::deviate_from(std::optional<double> ideal, std::vector<St
 }
 
 void GoodputCalculator::deviate(Entries entries, std::optional<double> ideal) {
-  const auto steps = std::ranges::count(entries, MeasurementKind::Step, &MeasurementEntry::kind);
+  const auto steps = std::ranges::count(entries, EntryKind::Step, &MeasurementEntry::kind);
   if (std::exchange(deviations_.steps, steps) == steps) return;
   deviate_from(ideal, step_durations(entries));
   for (auto& step : deviations_.seconds) step.seconds = std::abs(step.seconds);
@@ -656,8 +698,8 @@ const std::vector<StepSeconds>& GoodputCalculator::step_deviations(double now,
   return deviations_.seconds;
 }
 
-Result<CalculatedGoodput> GoodputCalculator::job(double now, std::optional<double> ideal,
-                                                 std::optional<double> until) {
+Result<JobGoodput> GoodputCalculator::job(double now, std::optional<double> ideal,
+                                          std::optional<double> until) {
   std::vector<MeasurementEntry> room;
   // What an earlier question has seen stays known, as with the original.
   until_ = std::max(until_, until.value_or(now));
@@ -665,17 +707,28 @@ Result<CalculatedGoodput> GoodputCalculator::job(double now, std::optional<doubl
   if (!measured_ || measured_entries_ != entries.size()) measure_again(entries);
   auto span = job_span(entries, now);
   if (!span) return std::unexpected(span.error());
-  if (!is_within(*measured_, span->length())) {
+  if (measured_->productive < 0 || measured_->productive > span->length()) {
     const auto current = without_stale_ends(entries);
     measure_again(current);
     span = job_span(current, now);
-    if (!span || !is_within(*measured_, span->length())) return outside();
+    if (!span || measured_->productive < 0 || measured_->productive > span->length()) {
+      return fail(Code::Usage, "the productive time is not within the total time");
+    }
   }
+  const double total = span->length();
+  auto shares = shares_of(*measured_, total);
   deviate(entries, ideal);
-  auto answer = shares_of(*measured_, span->length());
+  JobGoodput answer;
+  answer.percent = shares.percent;
+  answer.badput_percent = std::move(shares.percents);
+  answer.max_productive_step = measured_->max_productive_step;
+  answer.productive_seconds = measured_->productive;
+  answer.badput_seconds = std::move(shares.seconds);
+  answer.total_seconds = total;
   answer.disruptions = disruptions_;
   answer.ideal_step_time = deviations_.ideal;
-  answer.step_deviation_metric = deviation_metric(values_of(last_of(deviations_.seconds)));
+  answer.step_deviation_metric =
+      deviation_metric(values_of(last_of(deviations_.seconds)), DeviationOver::Job);
   answer.slices = slices(entries, *span);
   return answer;
 }
@@ -695,41 +748,49 @@ std::vector<MeasurementEntry> GoodputCalculator::entries_in(const TimeSpan& wind
   return kept;
 }
 
-Result<CalculatedGoodput> GoodputCalculator::window(const TimeSpan& window) {
+Result<WindowGoodput> GoodputCalculator::window(const TimeSpan& window) {
   const auto entries = entries_in(window);
   if (entries.empty()) return fail(Code::Usage, "the log has no entry in the window");
   const double total = as_datetime(std::min(window.end, entries.back().time)) -
                        as_datetime(std::max(window.begin, entries.front().time));
   if (total <= 0) return fail(Code::Usage, "the entries of the window span no time");
-  const auto times = measure(entries, nullptr);
-  if (!is_within(times, total)) return outside();
-  auto answer = shares_of(times, total);
-  answer.slices = slices(entries, window);
-  return answer;
+  const auto times = measure(log_, entries, {kind_ == Kind::Elastic, nullptr});
+  disruptions_ = times.disruptions;
+  if (times.productive < 0 || times.productive > total) {
+    return fail(Code::Usage, "the productive time is not within the total time");
+  }
+  auto shares = shares_of(times, total);
+  return WindowGoodput{shares.percent, std::move(shares.percents), times.max_productive_step,
+                       total,          times.disruptions,          slices(entries, window)};
 }
 
-Result<CalculatedGoodput> GoodputCalculator::job_without(std::vector<TimeSpan> spans, double now,
-                                                         std::optional<double> ideal) {
+Result<ExcludedGoodput> GoodputCalculator::job_without(std::vector<TimeSpan> spans, double now,
+                                                       std::optional<double> ideal) {
   for (const auto& span : spans) {
     if (!(span.length() > 0)) return fail(Code::Usage, "an excluded span ends before it begins");
   }
   std::vector<MeasurementEntry> room;
   const auto entries = entries_until(now, room);
   const auto excluded = merged(std::move(spans));
-  auto times = measure(entries, &excluded);
+  auto times = measure(log_, entries, {kind_ == Kind::Elastic, &excluded});
+  disruptions_ = times.disruptions;
+  ExcludedGoodput answer;
+  answer.max_productive_step = times.max_productive_step;
+  answer.excluded_seconds = times.excluded;
+  answer.disruptions = times.disruptions;
   const auto span = job_span(entries, now);
-  const double total = (span ? span->length() : 0) - times.excluded;
-  if (total <= 0) {
-    return CalculatedGoodput{.max_productive_step = times.max_productive_step,
-                             .total_seconds = total,
-                             .excluded_seconds = times.excluded,
-                             .disruptions = times.disruptions};
-  }
+  answer.total_seconds = (span ? span->length() : 0) - times.excluded;
+  if (answer.total_seconds <= 0) return answer;
+  auto shares = shares_of(times, answer.total_seconds);
+  answer.percent = shares.percent;
+  answer.badput_percent = std::move(shares.percents);
+  answer.productive_seconds = times.productive;
+  answer.badput_seconds = std::move(shares.seconds);
   keep_last_of_each(times.steps);
   // As deviate() leaves it, which would otherwise replace these deviations at the next question.
-  deviations_.steps = std::ranges::count(entries, MeasurementKind::Step, &MeasurementEntry::kind);
+  deviations_.steps = std::ranges::count(entries, EntryKind::Step, &MeasurementEntry::kind);
   deviate_from(ideal, std::move(times.steps));
-  return shares_of(times, total);
+  return answer;
 }
 
 /// The counts are a step function; the time before the first of them weighs nothing.
@@ -738,12 +799,12 @@ std::optional<SliceEfficiency> GoodputCalculator::slices(std::span<const Measure
   if (kind_ != Kind::Elastic) return std::nullopt;
   std::vector<MeasurementEntry> counts;
   std::ranges::copy_if(entries, std::back_inserter(counts), [&](const auto& entry) {
-    return entry.kind == MeasurementKind::SliceCounts && entry.time <= span.end;
+    return entry.kind == EntryKind::SliceCounts && entry.time <= span.end;
   });
   std::ranges::stable_sort(counts, {}, &MeasurementEntry::time);
   SliceEfficiency sums;
   for (std::size_t i = 0; i < counts.size(); ++i) {
-    const auto& slices = log_.detail(counts[i].detail);
+    const auto& slices = log_.slices(counts[i]);
     const double from = std::max(counts[i].time, span.begin);
     const double until =
         i + 1 < counts.size() ? std::max(counts[i + 1].time, span.begin) : span.end;

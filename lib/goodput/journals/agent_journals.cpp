@@ -44,6 +44,14 @@ bool is_of_agent(const Record& record) {
 
 }  // namespace
 
+bool JournalOutline::concerns(std::string_view line) {
+  constexpr std::string_view kNames[] = {"\"job.started\"", "\"rendezvous.round\"", "\"job.ended\"",
+                                         "\"phase\""};
+  // By the text alone: for most lines a parser that makes a tree would be wasted time.
+  return line.contains("\"elastrun.agent\"") &&
+         std::ranges::any_of(kNames, [&](auto name) { return line.contains(name); });
+}
+
 void JournalOutline::take(const Record& record) {
   if (!std::exchange(begun_, true)) {
     offset_ = bounded(record.stamp.wall).time_since_epoch() -

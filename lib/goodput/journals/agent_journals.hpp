@@ -60,6 +60,8 @@ class JournalOutline {
 
   /// All records in order; most of them tell nothing that is needed.
   void take(const telemetry::Record& record);
+  /// Whether a line may hold more than the time of a record, so that others need not be read.
+  static bool concerns(std::string_view line);
 
   /// When `at` of its steady clock was; that measures within a journal, because it is never set.
   WallTime time_of(TimePoint at) const;

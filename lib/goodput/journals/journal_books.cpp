@@ -28,7 +28,7 @@ struct Fact {
   double time = 0;
   Do what = Do::Step;
   Bucket bucket = Bucket::Custom;
-  std::int64_t step = 0;  // Begin and End: the name, by MeasurementLog::detail
+  std::int64_t step = 0;  // Begin and End: the name, see MeasurementEntry::detail
 
   auto order() const { return std::tuple(time, what); }
 };
@@ -37,42 +37,71 @@ auto is_of(const Fact& end) {
   return [&end](const Fact& one) { return one.bucket == end.bucket && one.step == end.step; };
 }
 
-/// The facts of a log, in order; phases only where both ends are known. `entries` by their time.
-std::vector<Fact> facts_of(std::span<const MeasurementEntry> entries, const MeasurementLog& log) {
-  using Do = Fact::Do;
-  std::vector<Fact> facts;
-  std::map<std::pair<Kind, std::int32_t>, double> open;
-  const auto add_span = [&facts](const TimeSpan& span, Bucket bucket, std::int32_t name = 0) {
-    if (!(span.length() > 0)) return;
-    facts.push_back({span.begin, Do::Begin, bucket, name});
-    facts.push_back({span.end, Do::End, bucket, name});
-  };
-  for (const auto& entry : entries) {
-    if (entry.kind == Kind::Step) facts.push_back({entry.time, Do::Step, {}, entry.step});
-    if (entry.kind == Kind::JobStart) facts.push_back({entry.time, Do::JobStart});
-    if (entry.kind == Kind::JobEnd) facts.push_back({entry.time, Do::JobEnd});
+/// The facts of a log, phases only where both ends are known. Steps, of which there may be a
+/// million, are not copied.
+class Facts {
+ public:
+  /// `entries` by their time.
+  Facts(std::span<const MeasurementEntry> entries, const MeasurementLog& log)
+      : entries_(entries), log_(log) {
+    for (const auto& entry : entries) take(entry);
+    // Stable: of facts of one moment and kind the order of the log says which phase is the inner
+    // one.
+    std::ranges::stable_sort(others_, {}, &Fact::order);
+  }
+
+  /// In order.
+  template <class Take>
+  void each(Take take) const {
+    auto other = others_.begin();
+    for (const auto& entry : entries_) {
+      if (entry.kind != Kind::Step) continue;
+      const Fact step{entry.time, Fact::Do::Step, {}, entry.step};
+      while (other != others_.end() && other->order() < step.order()) take(*other++);
+      take(step);
+    }
+    while (other != others_.end()) take(*other++);
+  }
+
+ private:
+  void take(const MeasurementEntry& entry) {
+    if (entry.kind == Kind::JobStart) add(entry.time, Fact::Do::JobStart);
+    if (entry.kind == Kind::JobEnd) add(entry.time, Fact::Do::JobEnd);
     if (entry.kind == Kind::Save || entry.kind == Kind::Restore ||
         entry.kind == Kind::EmergencyRestore) {
-      const auto& checkpoint = log.detail(entry.detail);
-      const double end = checkpoint.begin + checkpoint.seconds;
-      add_span({checkpoint.begin, end}, Bucket::Checkpoint);
-      if (entry.kind == Kind::Save) facts.push_back({end, Do::Saved, {}, entry.step});
+      const auto& checkpoint = log_.checkpoint(entry);
+      add_span({checkpoint.begin, checkpoint.begin + checkpoint.seconds}, Bucket::Checkpoint);
+      if (entry.kind == Kind::Save) {
+        add(checkpoint.begin + checkpoint.seconds, Fact::Do::Saved, {}, entry.step);
+      }
     }
     for (const auto& phase : kMeasuredPhases) {
-      if (entry.kind == phase.start) open[{phase.start, entry.detail}] = entry.time;
+      if (entry.kind == phase.start) open_[{phase.start, entry.detail}] = entry.time;
       if (entry.kind != phase.end) continue;
-      const auto begun = open.extract({phase.start, entry.detail});
-      if (begun.empty()) continue;
+      const auto begun = open_.find({phase.start, entry.detail});
+      if (begun == open_.end()) continue;
       const bool custom = phase.bucket == Bucket::Custom;
-      add_span({begun.mapped(), entry.time},
-               custom ? bucket_of_phase(log.detail(entry.detail).name) : phase.bucket,
-               entry.detail);
+      add_span({begun->second, entry.time},
+               custom ? bucket_of_phase(log_.name(entry)) : phase.bucket, entry.detail);
+      open_.erase(begun);
     }
   }
-  // Stable: of facts of one moment and kind the order of the log says which phase is the inner one.
-  std::ranges::stable_sort(facts, {}, &Fact::order);
-  return facts;
-}
+
+  void add_span(const TimeSpan& span, Bucket bucket, std::int32_t name = 0) {
+    if (!(span.length() > 0)) return;
+    add(span.begin, Fact::Do::Begin, bucket, name);
+    add(span.end, Fact::Do::End, bucket, name);
+  }
+
+  void add(double time, Fact::Do what, Bucket bucket = Bucket::Custom, std::int64_t step = 0) {
+    others_.push_back({time, what, bucket, step});
+  }
+
+  const std::span<const MeasurementEntry> entries_;
+  std::vector<Fact> others_;  // other than steps
+  const MeasurementLog& log_;
+  std::map<std::pair<Kind, std::int32_t>, double> open_;
+};
 
 class Books {
  public:
@@ -114,8 +143,7 @@ void Books::enter(double time) {
   if (open_.empty()) return ledger_.enter(Bucket::Running, at(time));
   const auto& phase = open_.back();
   const bool custom = phase.bucket == Bucket::Custom;
-  ledger_.enter(phase.bucket, at(time),
-                custom ? std::string_view(log_.detail(phase.step).name) : std::string_view());
+  ledger_.enter(phase.bucket, at(time), custom ? log_.name_at(phase.step) : std::string_view());
 }
 
 /// The step that was under way is taken to have lasted as long as the others.
@@ -222,14 +250,14 @@ std::optional<MeasuredBooks> keep_books(const MeasurementLog& log) {
   if (start == entries.end()) return std::nullopt;
   books.first = start->time;
   Books kept(books.first, log);
-  for (const auto& fact : facts_of(entries, log)) {
+  Facts(entries, log).each([&](const Fact& fact) {
     if (fact.time < books.first) {
       ++kept.misplaced;
-      continue;
+      return;
     }
     books.last = std::max(books.last, fact.time);
     kept.take(fact);
-  }
+  });
   books.misplaced = kept.misplaced;
   books.summary = kept.summary(books.last);
   books.history = kept.history(books.last);
@@ -252,6 +280,11 @@ std::int64_t whole_or(const Value* value, std::int64_t otherwise) {
     if (*real > -9e15 && *real < 9e15) return static_cast<std::int64_t>(*real);
   }
   return otherwise;
+}
+
+std::string text_or(const Value* value, std::string otherwise) {
+  const auto* text = std::get_if<std::string>(value);
+  return text == nullptr ? std::move(otherwise) : *text;
 }
 
 // A century, in which no job takes place: what a journal says beyond it counts as that.
@@ -297,8 +330,7 @@ TimePoint JournalBooks::time_of(const Record& record) {
 }
 
 void JournalBooks::begin(const Record& record) {
-  auto run_id = record.text("run_id");
-  if (run_id.empty()) run_id = run_id_;
+  const auto run_id = text_or(record.find("run_id"), run_id_);
   // Of one whose first line is torn the name is not known.
   of_other_job_ = account_ && !run_id_.empty() && run_id != run_id_;
   if (of_other_job_) {
@@ -356,7 +388,7 @@ void JournalBooks::take(const Record& record) {
   } else if (record.name == "checkpoint") {
     account_->checkpoint(whole_or(record.find("rank"), 0), whole_or(record.find("step"), -1), now);
   } else if (record.name == "phase" && whole_or(record.find("rank"), 0) == 0) {
-    account_->entered(record.text("phase"), now);
+    account_->entered(text_or(record.find("phase"), ""), now);
   }
 }
 
@@ -367,12 +399,16 @@ void JournalBooks::close() {
 }
 
 void JournalBooks::take_entry(const Record& record, TimePoint now) {
-  lost_ += count_told(record, "lost");
+  if (record.name == "lost") {
+    lost_ +=
+        static_cast<std::uint64_t>(std::max<std::int64_t>(whole_or(record.find("count"), 0), 0));
+    return;
+  }
   // As live: the entries of rank 0 stand for all.
-  if (record.name == "lost" || whole_or(record.find("rank"), 0) != 0) return;
-  const auto read = read_measurement(record.attributes);
+  if (whole_or(record.find("rank"), 0) != 0) return;
+  const auto read = read_measurement(entry_of(record));
   if (!read) return;
-  account_->recorded(read->entry, read->detail.name,
+  account_->recorded(read->entry, read->name,
                      time_of_entry(read->entry.time, now, record.stamp.wall));
 }
 
@@ -387,10 +423,10 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
     account_->joined(record.name == "ranks.connected", now);
   } else if (record.name == "restart") {
     const auto* failure = record.find("failure");  // which older agents do not tell
-    account_->restarting(printable(record.text("cause")),
+    account_->restarting(printable(text_or(record.find("cause"), "")),
                          is_true(failure != nullptr ? failure : record.find("attempt_spent")), now);
   } else if (record.name == "group.failed") {
-    const auto what = printable(record.text("what"));
+    const auto what = printable(text_or(record.find("what"), ""));
     const auto rank = whole_or(record.find("rank"), 0);
     const auto* exit = record.find("exit_s");
     account_->noticed_after(seconds_or_none(record.find("noticed_after_s")),
@@ -404,7 +440,7 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
     account_->stopped(failed_group_, now);
   } else if (record.name == "job.ended") {
     const bool succeeded = is_true(record.find("succeeded"));
-    account_->ended(succeeded, now, record.text("ending"));
+    account_->ended(succeeded, now, text_or(record.find("ending"), "stopped"));
     ended_ = true;
     if (submissions_ <= static_cast<int>(Submission::kMost)) {
       submitted_.back().end = now - TimePoint();
