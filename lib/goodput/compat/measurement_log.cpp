@@ -152,14 +152,14 @@ MeasurementKind checkpoint_kind(const json::object& payload) {
   return MeasurementKind::Other;
 }
 
+}  // namespace
+
 std::string in_capitals(std::string text) {
   std::ranges::transform(text, text.begin(), [](char c) {
     return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
   });
   return text;
 }
-
-}  // namespace
 
 std::string_view measurement_name(MeasurementKind kind) {
   if (kind == MeasurementKind::Save) return "save";

@@ -69,6 +69,9 @@ struct MeasuredSlices {
   double total = 0;
 };
 
+/// Writes the letters a to z large, as ml-goodput-measurement names custom events.
+std::string in_capitals(std::string text);
+
 /// The log of one job in order of arrival, as plain data: 32 bytes an entry.
 class MeasurementLog {
  public:
