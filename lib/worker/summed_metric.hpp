@@ -3,7 +3,7 @@
 
 #include "samples.hpp"
 #include "summary.hpp"
-#include "worker/agent_channel.hpp"
+#include "agent_channel.hpp"
 
 #include <atomic>
 #include <chrono>

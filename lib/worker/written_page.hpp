@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "worker/agent_channel.hpp"
+#include "agent_channel.hpp"
 
 #include <atomic>
 #include <cerrno>

@@ -2,10 +2,10 @@
 #include "goodput/reports/hints.hpp"
 
 #include "core/text.hpp"
+#include "worker/summary.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <fmt/format.h>
 
 namespace elastrun::goodput {
@@ -13,13 +13,18 @@ namespace {
 
 constexpr std::size_t kColumns = 80;
 
+/// To the nearest one, of what fits; without libm, which the programs do not need.
+std::int64_t rounded(double number) {
+  return static_cast<std::int64_t>(number + 0.5);
+}
+
 /// 483 -> 480: what follows from a few failures is not more exact.
 std::int64_t two_digits(double number) {
-  if (number < 100) return std::llround(std::max(number, 1.0));
+  if (number < 100) return rounded(std::max(number, 1.0));
   if (!(number < 1e15)) return 1'000'000'000'000'000;
   std::int64_t unit = 1;
   for (; number >= 100; unit *= 10) number /= 10;
-  return std::llround(number) * unit;
+  return rounded(number) * unit;
 }
 
 std::string percent(double share) {
@@ -91,7 +96,7 @@ void Advice::interval() {
   const double save = to_seconds(*work_.mean_save());
   // J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9),
   // 1974: each interval pays for a save, and a failure for half an interval.
-  const double best = std::sqrt(2 * save * mtbf);
+  const double best = worker::square_root(2 * save * mtbf);
   const auto share_of = [&](double interval) { return save / interval + interval / (2 * mtbf); };
   const double factor = best / (every * step);
   // The cost is flat around the best interval: a near one needs no change.
