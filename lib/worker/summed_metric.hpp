@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent_channel.hpp"
 #include "samples.hpp"
 #include "summary.hpp"
-#include "agent_channel.hpp"
 
 #include <atomic>
 #include <chrono>

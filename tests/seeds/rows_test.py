@@ -19,7 +19,8 @@ ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT / "lib" / "python"))
 PAGE = ROOT / "man" / "elastrun-seeds.7"
 STATES = {"Same", "Better", "Differs", "Missing"}
-TITLE = re.compile(r"""def (test_\w+)|TEST_CASE(?:_FIXTURE\(\s*\w+,|\()\s*"([^"]*)"|^    "([^"]+)": """, re.M)
+TITLE = re.compile(r"""def (test_\w+)|TEST_CASE(?:_FIXTURE\(\s*\w+,|\()\s*"([^"]*)"|"""
+                   r"""^    "([^"]+)": """, re.M)
 
 
 class Row(NamedTuple):

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/restarts.hpp"
+#include "net/listener.hpp"
 #include "store/listening.hpp"
 
 #include <doctest/doctest.h>
