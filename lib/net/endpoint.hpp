@@ -40,7 +40,7 @@ bool is_own_address(const boost::asio::ip::address& address);
 /// table says, no packet is sent. Fails with Io without a route.
 Result<boost::asio::ip::address> own_address_towards(const boost::asio::ip::address& target);
 
-/// Under which address other machines reach this one, as far as it can know that by itself.
+// Under which address other machines reach this one, as far as it can know that by itself:
 
 /// Every address of the machine that asks: "0.0.0.0", "::".
 bool is_wildcard(const std::string& host);

@@ -236,8 +236,6 @@ bool Intake::admit(int rank, GoodputEntries& said, TimePoint now) {
   return true;
 }
 
-/// Once for each kind, whichever rank: a flood of complaints would be another flood.
-
 void WorkerRecords::on(const moment::RoundReady& seen) {
   attempt_ = seen.round.attempt;
   refused_.clear();

@@ -78,6 +78,7 @@ class Intake {
   TokenBucket& bucket(int rank, std::string_view what, TokenBucket::Limit limit) {
     return buckets_.try_emplace({what, rank}, limit).first->second;
   }
+  // Once for each kind, whichever rank: a flood of complaints would be another flood.
   void remark(std::string_view kind, std::string text) {
     if (said_.insert(kind).second) remark_ = std::move(text);
   }

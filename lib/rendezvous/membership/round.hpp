@@ -56,7 +56,7 @@ struct PreviousWorld {
   int group_rank = -1;  // of the agent in it; -1: none, or not told
 };
 
-/// What agents and coordinator tell each other of workers that stand still.
+// What agents and coordinator tell each other of workers that stand still:
 
 /// What it says of the progress of its workers, whenever that changes (Standstill).
 struct ProgressReport {

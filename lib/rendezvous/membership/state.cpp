@@ -473,7 +473,7 @@ std::optional<TimePoint> State::deadline() const {
   return std::min(due, progress_at_);
 }
 
-// How rounds begin and end. Facts come in through state.cpp.
+// How rounds begin and end.
 
 namespace {
 
@@ -832,7 +832,7 @@ void State::end(Done verdict, TimePoint now) {
   for (const auto& claim : rank_claims_.take_all()) deliveries_.push_back({claim.peer, shared});
 }
 
-// How one role starts again in a round that goes on. Facts come in through state.cpp.
+// How one role starts again in a round that goes on.
 
 void State::stand_still(Duration time) {
   join_phase_.stand_still(time);
@@ -975,7 +975,7 @@ bool State::has_companion(const Member& member) const {
   });
 }
 
-// What the restart policy and a preemption add to rounds. Facts come in through state.cpp.
+// What the restart policy and a preemption add to rounds.
 
 /// By which a machine is known over requeues: ids have a process in them. Empty for the only one of
 /// a job. The coordinator's own has the address that its successor will see it under.
