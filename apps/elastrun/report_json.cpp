@@ -6,8 +6,6 @@
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "files/whole_file.hpp"
-#include "goodput/reports/hints.hpp"
-#include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/summary.hpp"
 #include "hangs/stacks.hpp"
 #include "rendezvous/membership/restart_rule.hpp"

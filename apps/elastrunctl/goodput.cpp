@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
-#include "goodput/reports/hints.hpp"
-#include "goodput/reports/restart_table.hpp"
+#include "elastrunctl/command_line.hpp"
 #include "goodput/reports/summary.hpp"
 #include "goodput_page.hpp"
-#include "subcommands.hpp"
 
 #include <cstdio>
 #include <fmt/format.h>

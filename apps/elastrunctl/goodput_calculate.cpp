@@ -4,11 +4,11 @@
 #include "core/file_io.hpp"
 #include "core/json.hpp"
 #include "core/unique_fd.hpp"
+#include "elastrunctl/command_line.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/compat/measurement_log.hpp"
 #include "goodput/journals/journal_books.hpp"
 #include "plain_step.hpp"
-#include "subcommands.hpp"
 
 #include <algorithm>
 #include <cerrno>

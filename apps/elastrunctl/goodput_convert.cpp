@@ -5,13 +5,13 @@
 #include "core/host.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "elastrunctl/command_line.hpp"
 #include "elastrunctl/goodput_files.hpp"
 #include "export/chrome_trace.hpp"
 #include "export/record_line.hpp"
 #include "export/tensorboard.hpp"
 #include "files/whole_file.hpp"
 #include "goodput/compat/measurement_log.hpp"
-#include "subcommands.hpp"
 
 #include <algorithm>
 #include <cerrno>

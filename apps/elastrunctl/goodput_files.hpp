@@ -2,11 +2,10 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "elastrunctl/command_line.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/compat/measurement_log.hpp"
-#include "goodput/journals/agent_journals.hpp"
 #include "goodput/journals/journal_books.hpp"
-#include "subcommands.hpp"
 
 #include <cstdint>
 #include <functional>

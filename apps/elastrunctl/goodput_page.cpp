@@ -5,7 +5,6 @@
 #include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "files/whole_file.hpp"
-#include "goodput/reports/hints.hpp"
 #include "goodput/reports/summary.hpp"
 
 #include <algorithm>

@@ -2,12 +2,11 @@
 #include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "goodput/reports/restart_table.hpp"
+#include "elastrunctl/command_line.hpp"
 #include "goodput/reports/summary.hpp"
 #include "goodput_files.hpp"
 #include "local_runs.hpp"
 #include "log_tail.hpp"
-#include "subcommands.hpp"
 
 #include <algorithm>
 #include <csignal>

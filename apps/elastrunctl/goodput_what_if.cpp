@@ -2,10 +2,9 @@
 
 #include "core/json.hpp"
 #include "core/text.hpp"
-#include "elastrunctl/subcommands.hpp"
+#include "elastrunctl/command_line.hpp"
 #include "goodput_files.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
-#include "subcommands.hpp"
 #include "telemetry/record.hpp"
 
 #include <algorithm>

@@ -3,11 +3,11 @@
 #include "elastrunctl/local_runs.hpp"
 
 #include "core/text.hpp"
+#include "elastrunctl/command_line.hpp"
 #include "process/process_table.hpp"
 #include "rendezvous/membership/wording.hpp"
 #include "runs/run_registry.hpp"
 #include "spec/option_help.hpp"
-#include "subcommands.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

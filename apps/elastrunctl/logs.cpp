@@ -3,10 +3,10 @@
 #include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "elastrunctl/command_line.hpp"
 #include "local_runs.hpp"
 #include "log_tail.hpp"
 #include "runs/run_registry.hpp"
-#include "subcommands.hpp"
 
 #include <algorithm>
 #include <array>

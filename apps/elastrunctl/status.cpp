@@ -7,6 +7,7 @@
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "elastrunctl/command_line.hpp"
 #include "hangs/stacks.hpp"
 #include "local_runs.hpp"
 #include "net/dialer.hpp"
@@ -16,7 +17,6 @@
 #include "rendezvous/session/munge.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "runs/run_registry.hpp"
-#include "subcommands.hpp"
 
 #include <algorithm>
 #include <array>

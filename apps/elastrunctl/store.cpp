@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/log.hpp"
 #include "core/system_clock.hpp"
+#include "elastrunctl/command_line.hpp"
 #include "net/endpoint.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/coordinator/store_state_file.hpp"
 #include "store/server.hpp"
-#include "subcommands.hpp"
 
 #include <boost/asio/signal_set.hpp>
 #include <csignal>

@@ -3,10 +3,7 @@
 // whatever the records say, the books must close and what is printed of them must fit. A line "--"
 // begins the journal of the next agent: put together, they must hold to the same.
 #include "export/record_line.hpp"
-#include "goodput/journals/agent_journals.hpp"
 #include "goodput/journals/journal_books.hpp"
-#include "goodput/reports/hints.hpp"
-#include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/summary.hpp"
 
 #include <algorithm>

@@ -28,7 +28,7 @@ OTHERS = {
     "PET_ROLE",             # an example of PET_NAME
     "STAT_EVENT",           # a name that elastrun.monitor exports
     # Buckets of ml-goodput-measurement.
-    *(name for source in ("compat/goodput_calculator.cpp", "ledger/bucket.cpp", "ledger/bucket.hpp")
+    *(name for source in ("compat/goodput_calculator.cpp", "ledger/ledger.cpp", "ledger/ledger.hpp")
       for name in re.findall(r'"([A-Z_]+)"', SOURCES[ROOT / "lib/goodput" / source])),
     # What it calls its operations on checkpoints, also without the first two words.
     *re.findall(r"^OPERATION_TYPE_([A-Z_]+) =", BADPUT, re.M),
@@ -91,7 +91,7 @@ class ExitCodes(unittest.TestCase):
     def test_the_manual_lists_what_the_programs_return(self) -> None:
         self.assertEqual(self.codes("apps/elastrun/report_json.hpp") | {0},
                          self.listed("elastrun.1"))
-        self.assertEqual(self.codes("apps/elastrunctl/subcommands.hpp"),
+        self.assertEqual(self.codes("apps/elastrunctl/command_line.hpp"),
                          self.listed("elastrunctl.1"))
 
 

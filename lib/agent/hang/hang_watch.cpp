@@ -4,7 +4,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "goodput/journals/journal_books.hpp"
-#include "goodput/ledger/bucket.hpp"
+#include "goodput/ledger/ledger.hpp"
 #include "hangs/stacks.hpp"
 #include "process/process_table.hpp"
 #include "rendezvous/membership/ranks.hpp"

@@ -4,7 +4,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "goodput/account/restart_log.hpp"
+#include "goodput/account/job_account.hpp"
 #include "goodput/ledger/ledger.hpp"
 #include "hangs/stacks.hpp"
 #include "process/launcher.hpp"

@@ -4,7 +4,7 @@
 #include "agent/loop/job_result.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "goodput/account/restart_log.hpp"
+#include "goodput/account/job_account.hpp"
 #include "rendezvous/membership/round.hpp"
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 #include "core/json.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "goodput/account/restart_log.hpp"
+#include "goodput/account/job_account.hpp"
 #include "process/exit_status.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "telemetry/events.hpp"

@@ -5,8 +5,6 @@
 #include "agent/round/worker_channel.hpp"
 #include "core/signal_names.hpp"
 #include "core/text.hpp"
-#include "goodput/reports/hints.hpp"
-#include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/summary.hpp"
 #include "hangs/hang_rule.hpp"
 #include "hangs/stacks.hpp"

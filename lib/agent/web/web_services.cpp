@@ -6,7 +6,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "export/exposition.hpp"
-#include "goodput/account/restart_log.hpp"
+#include "goodput/account/job_account.hpp"
 #include "net/endpoint.hpp"
 #include "store/listening.hpp"
 #include "workers/environment.hpp"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/journals/agent_journals.hpp"
 
 #include "goodput/journals/journal_books.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/reports/hints.hpp"
+#include "goodput/reports/summary.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/ledger/ledger.hpp"
 
-#include "goodput/ledger/bucket.hpp"
 #include "goodput/reports/summary.hpp"
 #include "unit/goodput/moments.hpp"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/account/job_account.hpp"
-#include "goodput/account/restart_log.hpp"
-#include "goodput/reports/restart_table.hpp"
+#include "goodput/reports/summary.hpp"
 #include "unit/goodput/moments.hpp"
 
 #include <algorithm>
