@@ -3,7 +3,7 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "process/program_path.hpp"
+#include "process/spawn.hpp"
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>

@@ -13,7 +13,7 @@
 #include "export/json_lines.hpp"
 #include "files/blocking_calls.hpp"
 #include "logs/layout.hpp"
-#include "logs/line_splitter.hpp"
+#include "logs/stream_factory.hpp"
 #include "process/signals.hpp"
 #include "rendezvous/session/session.hpp"
 #include "spec/job_spec.hpp"

@@ -19,7 +19,7 @@
 #include "launcher/workers/binding.hpp"
 #include "launcher/workers/fork_serving.hpp"
 #include "logs/agent_log.hpp"
-#include "process/descriptor_limit.hpp"
+#include "process/spawn.hpp"
 #include "spec/job_spec.hpp"
 #include "system/machine.hpp"
 #include "workers/channel.hpp"

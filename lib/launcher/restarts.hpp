@@ -8,7 +8,7 @@
 #include "core/lifetime.hpp"
 #include "files/blocking_calls.hpp"
 #include "rendezvous/session/session.hpp"
-#include "system/nvml.hpp"
+#include "system/machine.hpp"
 
 #include <chrono>
 #include <cstddef>

@@ -8,7 +8,7 @@
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
 #include "core/unique_fd.hpp"
-#include "logs/status_line.hpp"
+#include "logs/console.hpp"
 #include "logs/stream_factory.hpp"
 #include "process/signals.hpp"
 #include "workers/summons.hpp"

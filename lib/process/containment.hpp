@@ -5,8 +5,8 @@
 #include "core/error.hpp"
 #include "process/cgroup.hpp"
 #include "process/guardian.hpp"
-#include "process/job_processes.hpp"
 #include "process/posix_launcher.hpp"
+#include "process/process_table.hpp"
 #include "process/signals.hpp"
 
 #include <boost/asio/io_context.hpp>

@@ -5,7 +5,7 @@
 #include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "process/bounded_child.hpp"
+#include "process/spawn.hpp"
 
 #include <algorithm>
 #include <array>

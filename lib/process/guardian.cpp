@@ -4,11 +4,11 @@
 
 #include "core/file_io.hpp"
 #include "core/unique_fd.hpp"
-#include "process/bounded_child.hpp"
 #include "process/cgroup.hpp"
 #include "process/exit_status.hpp"
 #include "process/process_table.hpp"
 #include "process/signals.hpp"
+#include "process/spawn.hpp"
 
 #include <algorithm>
 #include <array>

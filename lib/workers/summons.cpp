@@ -2,7 +2,6 @@
 
 #include "workers/summons.hpp"
 
-#include "process/job_processes.hpp"
 #include "process/process_table.hpp"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "process/job_processes.hpp"
+#include "process/process_table.hpp"
 #include "process/signals.hpp"
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "process/job_processes.hpp"
+#include "process/process_table.hpp"
 
 #include <utility>
 #include <vector>

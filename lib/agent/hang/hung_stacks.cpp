@@ -4,7 +4,7 @@
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "process/process_table.hpp"
-#include "process/program_path.hpp"
+#include "process/spawn.hpp"
 
 #include <boost/asio/post.hpp>
 #include <fcntl.h>

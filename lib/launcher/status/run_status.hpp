@@ -6,8 +6,8 @@
 #include "agent/round/worker_channel.hpp"
 #include "core/clock.hpp"
 #include "files/blocking_calls.hpp"
+#include "logs/console.hpp"
 #include "logs/layout.hpp"
-#include "logs/status_line.hpp"
 #include "runs/run_registry.hpp"
 #include "spec/job_spec.hpp"
 

@@ -2,8 +2,6 @@
 #include "logs/console.hpp"
 
 #include "core/log.hpp"
-#include "logs/outlet.hpp"
-#include "logs/status_line.hpp"
 #include "plumbing.hpp"
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "logs/line_splitter.hpp"
-
 #include "core/host.hpp"
+#include "logs/stream_factory.hpp"
 
 #include <doctest/doctest.h>
 #include <random>

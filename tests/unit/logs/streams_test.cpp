@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/log.hpp"
-#include "logs/pump.hpp"
 #include "logs/stream_factory.hpp"
 #include "plumbing.hpp"
 

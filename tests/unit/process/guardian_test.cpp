@@ -2,9 +2,9 @@
 #include "process/guardian.hpp"
 
 #include "core/unique_fd.hpp"
-#include "process/bounded_child.hpp"
 #include "process/process_table.hpp"
 #include "process/signals.hpp"
+#include "process/spawn.hpp"
 #include "support/children.hpp"
 #include "support/scratch.hpp"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/process_table.hpp"
 
-#include "process/job_processes.hpp"
 #include "support/fake_files.hpp"
 
 #include <algorithm>

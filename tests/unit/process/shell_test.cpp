@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/program_path.hpp"
+#include "process/spawn.hpp"
 #include "support/children.hpp"
 
 #include <doctest/doctest.h>
