@@ -5,6 +5,7 @@
 #include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "process/signals.hpp"
 #include "process/spawn.hpp"
 
 #include <algorithm>
@@ -65,30 +66,11 @@ std::string content_of(int file) {
 
 void become_python(const std::string& interpreter, const std::string& name, int answer) {
   ::dup2(answer, STDOUT_FILENO);
-  sigset_t none;
-  ::sigemptyset(&none);
+  const auto none = set_of({});
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   // Where this returns, the child ends without an answer, which is told as such.
   ::execlp(interpreter.c_str(), interpreter.c_str(), "-c", kQuestion, name.c_str(), nullptr);
 }
-
-/// While it lives, the end of a child and the signals that end a job wait to be taken, as
-/// do_in_child() expects. A command line is read before the job has blocked them.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t blocked;
-    ::sigemptyset(&blocked);
-    for (const int one : {SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM}) ::sigaddset(&blocked, one);
-    ::sigprocmask(SIG_BLOCK, &blocked, &before_);
-  }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-  ~BlockedSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_{};
-};
 
 }  // namespace
 
@@ -104,7 +86,9 @@ Result<spec::Accelerators> ask_torch(const std::string& interpreter, const std::
   // A file in memory, not a pipe: what torch's extensions start and leave cannot keep it open for
   // us.
   const UniqueFd answer(::memfd_create("accelerators", MFD_CLOEXEC));
-  const BlockedSignals blocked;
+  // The end of a child and the signals that end a job wait to be taken, as do_in_child() expects: a
+  // command line is read before the job has blocked them.
+  const BlockedSignals blocked(set_of({SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM}));
   const auto ask = [&] { become_python(interpreter, name, answer.get()); };
   if (!answer || !do_in_child(ask, {.limit = seconds(120), .after_signal = seconds(1)})) {
     return fail(Code::Io, "the system makes no process for " + interpreter);

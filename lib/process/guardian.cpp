@@ -206,9 +206,7 @@ class Relayed {
   /// Prefers SIGTERM among pending signals. The kernel gives the lowest number: of systemd's two
   /// SIGHUP, which ends a trainer that saves its checkpoint at SIGTERM.
   int prefer_sigterm(siginfo_t& info) {
-    sigset_t only_term;
-    ::sigemptyset(&only_term);
-    ::sigaddset(&only_term, SIGTERM);
+    const auto only_term = process::set_of({SIGTERM});
     const timespec at_once{};
     siginfo_t term{};
     if (info.si_signo == SIGCHLD || ::sigtimedwait(&only_term, &term, &at_once) != SIGTERM) {
@@ -253,9 +251,7 @@ bool is_relayed(const Board* board, int signal) {
 /// Until SIGCONT, which is relayed then. The signal is blocked, so it is pending until it is let
 /// in: it stops us there and nowhere else.
 void stop_by(int signal) {
-  sigset_t mask;
-  ::sigemptyset(&mask);
-  ::sigaddset(&mask, signal);
+  const auto mask = process::set_of({signal});
   ::kill(::getpid(), signal);
   ::sigprocmask(SIG_UNBLOCK, &mask, nullptr);
   ::sigprocmask(SIG_BLOCK, &mask, nullptr);
@@ -330,9 +326,7 @@ void clean_up(Board& board, const ExitStatus& status) {
   const rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);  // the core that tells something is the agent's
   ::signal(status.number, SIG_DFL);
-  sigset_t mask;
-  ::sigemptyset(&mask);
-  ::sigaddset(&mask, status.number);
+  const auto mask = process::set_of({status.number});
   ::kill(::getpid(), status.number);
   ::sigprocmask(SIG_UNBLOCK, &mask, nullptr);
   ::_exit(status.as_shell());  // a signal that ended the agent but cannot end us
@@ -366,8 +360,7 @@ void become_agent() {
   ::signal(SIGXFSZ, SIG_IGN);
   // The guardian's mask has come along with fork(2); left as it is, SIGTERM would stay pending
   // until the agent reads signals, which a start that hangs never does.
-  sigset_t none;
-  ::sigemptyset(&none);
+  const auto none = process::set_of({});
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 

@@ -37,14 +37,14 @@ Route route_of(const signalfd_siginfo& info) {
   return code == SI_QUEUE ? Route::ThroughGuardian : Route::Process;
 }
 
+}  // namespace
+
 sigset_t set_of(const std::vector<int>& signals) {
   sigset_t set;
   ::sigemptyset(&set);
   for (const int number : signals) ::sigaddset(&set, number);
   return set;
 }
-
-}  // namespace
 
 int passing_signal() {
   return SIGRTMAX - 1;

@@ -14,6 +14,21 @@
 
 namespace elastrun::process {
 
+/// A set of these signals.
+sigset_t set_of(const std::vector<int>& signals);
+
+/// Blocks signals in this thread while it lives.
+class BlockedSignals {
+ public:
+  explicit BlockedSignals(const sigset_t& set) { ::sigprocmask(SIG_BLOCK, &set, &before_); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+  ~BlockedSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
+
 /// The way by which a signal came. One end of a job often takes two of them at once: a batch system
 /// signals every process of a step, a shell its jobs and then the kernel those of the terminal.
 enum class Route {

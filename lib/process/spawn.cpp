@@ -9,6 +9,7 @@
 #include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "process/signals.hpp"
 
 #include <algorithm>
 #include <array>
@@ -145,37 +146,6 @@ Result<std::string> find_program(const std::string& name,
                                        name));
 }
 
-std::string explain_exec_failure(int number, const std::string& path,
-                                 const std::vector<std::string>& argv,
-                                 const std::vector<std::string>& environment,
-                                 const std::string& directory) {
-  const std::string file = in_directory(directory, path);
-  if (number == E2BIG) return explain_size(argv, environment);
-  // The file is there: what is missing is the one that the kernel starts in its place.
-  if (number == ENOENT && refusal(file) == 0) {
-    const std::string interpreter = interpreter_of(file);
-    if (interpreter.ends_with('\r')) {
-      return fmt::format(
-          "No such file or directory (its first line ends in CR LF, as Windows writes it, so the "
-          "kernel looks for '{}\\r'; convert the file: sed -i 's/\\r$//' {})",
-          interpreter.substr(0, interpreter.size() - 1), file);
-    }
-    if (!interpreter.empty()) {
-      return fmt::format("No such file or directory (its first line asks for {}, which is missing)",
-                         interpreter);
-    }
-    return "No such file or directory (the loader that the program was linked for is missing)";
-  }
-  if (number == EACCES && refusal(file) == EACCES) {
-    return "Permission denied (not an executable file; try chmod +x)";
-  }
-  if (number == ENOEXEC) {
-    return "Exec format error (neither a program for this machine nor a script that starts "
-           "with #!)";
-  }
-  return std::strerror(number);
-}
-
 namespace {
 
 using Steady = std::chrono::steady_clock;
@@ -189,12 +159,9 @@ timespec until_spec(Steady::time_point until) {
 
 /// False if it has not ended in time.
 bool await(pid_t child, ChildBound bound) {
-  sigset_t awaited;
-  ::sigemptyset(&awaited);
-  ::sigaddset(&awaited, SIGCHLD);
-  if (bound.after_signal < bound.limit) {
-    for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) ::sigaddset(&awaited, signal);
-  }
+  const bool hurries = bound.after_signal < bound.limit;
+  const auto awaited =
+      hurries ? set_of({SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM}) : set_of({SIGCHLD});
   const auto began = Steady::now();
   auto until = began + bound.limit;
   while (::waitpid(child, nullptr, WNOHANG) == 0) {
@@ -269,9 +236,6 @@ DescriptorLimit::~DescriptorLimit() {
 /// struct clone_args of <linux/sched.h>, which cannot be included beside <sched.h>, for a child as
 /// after vfork(2): it has our memory, and we stand still until it has left it.
 struct alignas(8) CloneArguments {
-  /// `pidfd` gets the child's; it is born in the cgroup of `cgroup_fd`, or in ours if that is -1.
-  /// With `shares_descriptors` what the child opens and closes is ours, until it leaves the table.
-  CloneArguments(int cgroup_fd, bool shares_descriptors, int& pidfd);
   std::uint64_t flags, pidfd, child_tid = 0, parent_tid = 0, exit_signal;
   std::uint64_t stack = 0, stack_size = 0, tls = 0, set_tid = 0, set_tid_size = 0, cgroup = 0;
 };
@@ -281,140 +245,6 @@ struct alignas(8) CloneArguments {
 /// -errno, -ENOSYS on machines for which it is not written.
 extern "C" [[gnu::returns_twice]] long elastrun_vfork_into(const CloneArguments* arguments,
                                                            std::size_t size);
-
-namespace protocol = boost::process::v2::posix::detail;  // by which launchers call initialisers
-
-/// A launcher of Boost.Process in the manner of its posix::vfork_launcher, with the same call and
-/// for the same initialisers. A program with an Asio loop cannot use that of Boost 1.81:
-/// - its child, which shares our memory but not our descriptors, announces the fork to the
-///   execution context, whose reactor then holds numbers of descriptors that only the child has;
-/// - when exec fails, its child calls exit(3), which runs our exit handlers in our memory; it is
-/// never reaped; and an initialiser's error is replaced by whatever errno is;
-/// - it blocks no signal, so handlers of ours may run in the child;
-/// - descriptors that lie between two of those that stay, it leaves open.
-/// This one also has the child born in a cgroup, and runs no program without a pidfd.
-///
-/// on_exec_setup() and on_exec_error() of an initialiser run in the child and in our memory: they
-/// may not allocate, take a lock or throw, and we see what they write.
-class VforkLauncher : public boost::process::v2::posix::default_launcher {
- public:
-  using error_code = boost::system::error_code;
-  template <class Executor>
-  using Process = boost::process::v2::basic_process<Executor>;
-
-  /// Set beforehand: a directory of cgroup v2 for the child; -1: ours.
-  int cgroup_fd = -1;
-  /// Seen in the child: it could not be born there and has to move by itself.
-  bool outside_cgroup = false;
-  /// Seen in the child: its first initialiser has to leave our table of descriptors. Set beforehand
-  /// where it can do that by close_range(2), which copies what stays and no more: an agent of 64
-  /// workers has hundreds, and to copy and close them takes a third of a start.
-  bool shares_descriptors = false;
-  /// The child's, after success: the process of Boost 1.81 does not give its own away.
-  UniqueFd pidfd;
-
-  /// A process that has reached its program; or `error` and one that is not open, and no child.
-  /// Throws boost::system::system_error, and leaves no child, if Asio has no descriptor for either.
-  template <class Executor, class Args, class... Inits>
-  Process<Executor> operator()(Executor executor, error_code& error,
-                               const std::filesystem::path& program, Args&& args,
-                               Inits&&... inits) {
-    Process<Executor> none(executor);
-    const char* const* argv = build_argv_(program, std::forward<Args>(args));
-    error = protocol::on_setup(*this, program, argv, inits...);
-    if (!error) start(error, program, argv, inits...);
-    if (error) {
-      protocol::on_error(*this, program, argv, error, inits...);
-      return none;
-    }
-    try {
-      Process<Executor> process(executor, pid);
-      protocol::on_success(*this, program, argv, inits...);
-      return process;
-    } catch (...) {
-      end();
-      throw;
-    }
-  }
-
- private:
-  // Else a handler of ours might run in the child, in our memory.
-  class AllBlocked {
-   public:
-    AllBlocked() {
-      sigset_t all;
-      ::sigfillset(&all);
-      ::sigprocmask(SIG_SETMASK, &all, &before_);
-    }
-    ~AllBlocked() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
-    AllBlocked(const AllBlocked&) = delete;
-    AllBlocked& operator=(const AllBlocked&) = delete;
-
-   private:
-    sigset_t before_{};
-  };
-
-  template <class... Inits>
-  void start(error_code& error, const std::filesystem::path& program, const char* const*& argv,
-             Inits&... inits) {
-    int raw_pidfd = -1;
-    const CloneArguments arguments(cgroup_fd, shares_descriptors, raw_pidfd);
-    const AllBlocked blocked;
-    long child = elastrun_vfork_into(&arguments, sizeof arguments);
-    if (child < 0 && !is_answer(-child)) {
-      outside_cgroup = cgroup_fd >= 0;
-      shares_descriptors = false;
-      raw_pidfd = -1;  // the kernel may have given it a number before it refused the cgroup
-      child = ::vfork();
-      if (child < 0) child = -errno;
-    }
-    if (child == 0) become(error, program, argv, inits...);
-    pid = static_cast<int>(child);
-    if (child < 0) {
-      error.assign(static_cast<int>(-child), boost::system::system_category());
-      return protocol::on_fork_error(*this, program, argv, error, inits...);
-    }
-    pidfd.reset(raw_pidfd >= 0 ? raw_pidfd : static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    if (!error && !pidfd) error.assign(errno, boost::system::system_category());
-    if (error) end();
-  }
-
-  // Anything else says that it cannot be done in this way: an old kernel, a seccomp filter that
-  // hides clone3(2), a cgroup that takes none from us.
-  static bool is_answer(long number) {
-    return number == EAGAIN || number == ENOMEM || number == EMFILE || number == ENFILE;
-  }
-
-  // In the child.
-  template <class... Inits>
-  [[noreturn]] void become(error_code& error, const std::filesystem::path& program,
-                           const char* const*& argv, Inits&... inits) {
-    error = protocol::on_exec_setup(*this, program, argv, inits...);
-    if (!error) {
-      ::execve(program.c_str(), const_cast<char* const*>(argv), const_cast<char* const*>(env));
-      error.assign(errno, boost::system::system_category());
-    }
-    protocol::on_exec_error(*this, program, argv, error, inits...);
-    ::_exit(127);
-  }
-
-  void end() {
-    pidfd.reset();
-    ::kill(pid, SIGKILL);
-    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
-  }
-};
-
-CloneArguments::CloneArguments(int cgroup_fd, bool shares_descriptors, int& pidfd_of_child)
-    : flags(CLONE_VM | CLONE_VFORK | CLONE_PIDFD | (shares_descriptors ? CLONE_FILES : 0U)),
-      pidfd(reinterpret_cast<std::uint64_t>(&pidfd_of_child)),
-      exit_signal(SIGCHLD) {
-  constexpr std::uint64_t kIntoCgroup = 0x200000000;  // CLONE_INTO_CGROUP, Linux 5.7
-  if (cgroup_fd < 0) return;
-  flags |= kIntoCgroup;
-  cgroup = static_cast<std::uint64_t>(cgroup_fd);
-}
 
 // Why not syscall(2), and without CLONE_VM: to copy the page tables of an agent of 6 MB costs 0.6
 // ms for each worker, a fifth of the launch of 64. And why not vfork(2) and a write to
@@ -463,44 +293,6 @@ constexpr int kSignals = 64;
 
 enum class Step { Start, Parent, Affinity, Directory, Streams, Exec };
 
-// Initialisers of Boost.Process. They run in the child before its program, but in our memory: they
-// may neither allocate nor take a lock, and what they write is how we learn what went wrong.
-//
-// `run` returns nothing, or false and errno if the child cannot go on.
-template <class Run>
-class InChild {
- public:
-  InChild(Step& failed, Step step, Run run) : failed_(failed), step_(step), run_(run) {}
-
-  template <class... Context>  // Boost 1.81 asks for it with other arguments than it gives
-  boost::system::error_code on_exec_setup(Context&&...) {
-    if constexpr (std::is_void_v<decltype(run_())>) {
-      run_();
-    } else if (!run_()) {
-      failed_ = step_;
-      return {errno, boost::system::system_category()};
-    }
-    return {};
-  }
-
- private:
-  Step& failed_;
-  Step step_;
-  Run run_;
-};
-
-class ExecFailure {
- public:
-  explicit ExecFailure(Step& failed) : failed_(failed) {}
-  template <class... Context>
-  void on_exec_error(Context&&...) {
-    if (failed_ == Step::Start) failed_ = Step::Exec;
-  }
-
- private:
-  Step& failed_;
-};
-
 bool lead_session(pid_t parent) {
   ::setsid();
   // It comes when the thread ends that called us, not the process (prctl(2)): so a thread that
@@ -511,14 +303,6 @@ bool lead_session(pid_t parent) {
   if (::getppid() == parent) return true;
   errno = ESRCH;  // getppid() sets none, and 0 would be no error: the program would run
   return false;
-}
-
-void join_cgroup(const VforkLauncher& launcher) {
-  if (!launcher.outside_cgroup) return;
-  // Start the child even if this is refused: the sweep finds the child's descendants without a
-  // cgroup.
-  const int file = ::openat(launcher.cgroup_fd, "cgroup.procs", O_WRONLY | O_CLOEXEC);
-  [[maybe_unused]] const auto written = ::write(file, "0", 1);
 }
 
 bool place_streams(std::array<int, 3> sources) {
@@ -565,18 +349,6 @@ bool can_leave_table() {
   return can;
 }
 
-/// Keeps, of the agent's descriptors, those that the child is about to place or to inherit.
-bool leave_table(const VforkLauncher& launcher, const std::array<int, 3>& streams) {
-  if (!launcher.shares_descriptors) return true;
-  int highest = std::max(2, *std::ranges::max_element(streams));
-  if (!inherited().empty()) highest = std::max(highest, inherited().back());
-  return ::syscall(SYS_close_range, highest + 1, ~0U, CLOSE_RANGE_UNSHARE) == 0;
-}
-
-bool enter(const std::string& directory) {
-  return directory.empty() || ::chdir(directory.c_str()) == 0;
-}
-
 void reset_signals() {
   // Handlers would go with execve, but an ignored signal (SIGPIPE, or SIGHUP by nohup) would stay.
   // They go before the mask opens, else a handler of ours would run here, in our memory.
@@ -608,12 +380,6 @@ std::vector<unsigned long> cpu_mask(const std::vector<int>& cpus) {
   return mask;
 }
 
-bool bind_to(const std::vector<unsigned long>& mask) {
-  // By the kernel's own call: cpu_set_t of the C library ends at CPU 1023.
-  return mask.empty() ||
-         ::syscall(SYS_sched_setaffinity, 0, mask.size() * sizeof mask[0], mask.data()) >= 0;
-}
-
 /// The limits of a child: the soft one as asked for, the hard one as ours.
 rlimit descriptor_limits(std::optional<std::uint64_t> soft) {
   rlimit own{};
@@ -621,9 +387,206 @@ rlimit descriptor_limits(std::optional<std::uint64_t> soft) {
   return {std::min<rlim_t>(*soft, own.rlim_max), own.rlim_max};
 }
 
-void limit_descriptors(const rlimit& limits) {
-  // Lowering a soft limit needs no privilege.
-  if (limits.rlim_max > 0) ::setrlimit(RLIMIT_NOFILE, &limits);
+/// A launcher of Boost.Process for one request, in the manner of its posix::vfork_launcher, which a
+/// program with an Asio loop cannot use in Boost 1.81:
+/// - its child, which shares our memory but not our descriptors, announces the fork to the
+///   execution context, whose reactor then holds numbers of descriptors that only the child has;
+/// - when exec fails, its child calls exit(3), which runs our exit handlers in our memory; it is
+/// never reaped; and an initialiser's error is replaced by whatever errno is;
+/// - it blocks no signal, so handlers of ours may run in the child;
+/// - descriptors that lie between two of those that stay, it leaves open.
+/// This one also has the child born in a cgroup, and runs no program without a pidfd.
+///
+/// What it does in the child before its program, it does in our memory: it may not allocate, take a
+/// lock or throw, so all that it uses is made beforehand, and what it writes is how we learn what
+/// went wrong. Initialisers of others could not know that; it takes none.
+class VforkLauncher : public boost::process::v2::posix::default_launcher {
+ public:
+  using error_code = boost::system::error_code;
+  using Process = boost::process::v2::basic_process<boost::asio::io_context::executor_type>;
+
+  explicit VforkLauncher(const LaunchRequest& request)
+      : request_(request),
+        argv_(pointers(request.argv)),
+        environment_(pointers(request.environment)),
+        cpus_(cpu_mask(request.cpus)),
+        open_files_(descriptor_limits(request.open_files)),
+        streams_{request.stdin_fd, request.stdout_fd, request.stderr_fd} {
+    env = environment_.data();
+  }
+
+  /// What the child was asked to do and did not; Start: the start itself failed, or worked.
+  Step failed = Step::Start;
+  /// The child's, after success: the process of Boost 1.81 does not give its own away.
+  UniqueFd pidfd;
+
+  /// A process that has reached its program; or `error` and one that is not open, and no child.
+  /// Throws boost::system::system_error, and leaves no child, if Asio has no descriptor for either.
+  Process operator()(boost::asio::io_context& io, error_code& error, const std::string& program) {
+    start(error, program);
+    if (error) return Process(io.get_executor());
+    try {
+      return Process(io.get_executor(), pid);
+    } catch (...) {
+      end();
+      throw;
+    }
+  }
+
+ private:
+  void start(error_code& error, const std::string& program) {
+    int raw_pidfd = -1;
+    const auto arguments = clone_arguments(raw_pidfd);
+    sigset_t all;
+    ::sigfillset(&all);
+    // Else a handler of ours might run in the child, in our memory.
+    const BlockedSignals blocked(all);
+    const pid_t parent = ::getpid();
+    long child = elastrun_vfork_into(&arguments, sizeof arguments);
+    if (child < 0 && !is_answer(-child)) {
+      outside_cgroup_ = request_.cgroup_fd >= 0;
+      shares_descriptors_ = false;
+      raw_pidfd = -1;  // the kernel may have given it a number before it refused the cgroup
+      child = ::vfork();
+      if (child < 0) child = -errno;
+    }
+    if (child == 0) become(error, program, parent);
+    pid = static_cast<int>(child);
+    if (child < 0) return error.assign(static_cast<int>(-child), boost::system::system_category());
+    pidfd.reset(raw_pidfd >= 0 ? raw_pidfd : static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    if (!error && !pidfd) error.assign(errno, boost::system::system_category());
+    if (error) end();
+  }
+
+  /// `raw_pidfd` gets the child's; it is born in the cgroup of the request. With CLONE_FILES what
+  /// the child opens and closes is ours, until it leaves the table.
+  CloneArguments clone_arguments(int& raw_pidfd) const {
+    constexpr std::uint64_t kIntoCgroup = 0x200000000;  // CLONE_INTO_CGROUP, Linux 5.7
+    const int cgroup = request_.cgroup_fd;
+    CloneArguments arguments{.flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD |
+                                      (shares_descriptors_ ? CLONE_FILES : 0U) |
+                                      (cgroup >= 0 ? kIntoCgroup : 0U),
+                             .pidfd = reinterpret_cast<std::uint64_t>(&raw_pidfd),
+                             .exit_signal = SIGCHLD};
+    if (cgroup >= 0) arguments.cgroup = static_cast<std::uint64_t>(cgroup);
+    return arguments;
+  }
+
+  // Anything else says that it cannot be done in this way: an old kernel, a seccomp filter that
+  // hides clone3(2), a cgroup that takes none from us.
+  static bool is_answer(long number) {
+    return number == EAGAIN || number == ENOMEM || number == EMFILE || number == ENFILE;
+  }
+
+  // In the child.
+  [[noreturn]] void become(error_code& error, const std::string& program, pid_t parent) {
+    if (prepare(parent)) {
+      ::execve(program.c_str(), const_cast<char* const*>(argv_.data()),
+               const_cast<char* const*>(env));
+      failed = Step::Exec;
+    }
+    error.assign(errno, boost::system::system_category());
+    ::_exit(127);
+  }
+
+  /// Our own table before all that opens or closes. The cgroup before the affinity: who enters one
+  /// with a cpuset gets that set as its mask. The streams before the rest is closed, of which they
+  /// may be a part. The limit of descriptors once none is beyond it. The signals last: until then
+  /// all are blocked, and none can end a child that has not said why it failed.
+  bool prepare(pid_t parent) {
+    const auto step = [this](Step one, bool done) {
+      if (!done) failed = one;
+      return done;
+    };
+    if (!step(Step::Streams, leave_table()) || !step(Step::Parent, lead_session(parent))) {
+      return false;
+    }
+    join_cgroup();
+    if (!step(Step::Affinity, bind()) || !step(Step::Directory, enter()) ||
+        !step(Step::Streams, place_streams(streams_) && keep_only(inherited()))) {
+      return false;
+    }
+    // Lowering a soft limit needs no privilege.
+    if (open_files_.rlim_max > 0) ::setrlimit(RLIMIT_NOFILE, &open_files_);
+    reset_signals();
+    return true;
+  }
+
+  /// Keeps, of the agent's descriptors, those that the child is about to place or to inherit.
+  bool leave_table() const {
+    if (!shares_descriptors_) return true;
+    int highest = std::max(2, *std::ranges::max_element(streams_));
+    if (!inherited().empty()) highest = std::max(highest, inherited().back());
+    return ::syscall(SYS_close_range, highest + 1, ~0U, CLOSE_RANGE_UNSHARE) == 0;
+  }
+
+  void join_cgroup() const {
+    if (!outside_cgroup_) return;
+    // Start the child even if this is refused: the sweep finds the child's descendants without a
+    // cgroup.
+    const int file = ::openat(request_.cgroup_fd, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+    [[maybe_unused]] const auto written = ::write(file, "0", 1);
+  }
+
+  bool bind() const {
+    // By the kernel's own call: cpu_set_t of the C library ends at CPU 1023.
+    return cpus_.empty() ||
+           ::syscall(SYS_sched_setaffinity, 0, cpus_.size() * sizeof cpus_[0], cpus_.data()) >= 0;
+  }
+
+  bool enter() const {
+    return request_.directory.empty() || ::chdir(request_.directory.c_str()) == 0;
+  }
+
+  void end() {
+    pidfd.reset();
+    ::kill(pid, SIGKILL);
+    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+
+  const LaunchRequest& request_;
+  const std::vector<const char*> argv_, environment_;
+  const std::vector<unsigned long> cpus_;
+  const rlimit open_files_;
+  const std::array<int, 3> streams_;
+  /// It could not be born in its cgroup and has to move by itself.
+  bool outside_cgroup_ = false;
+  /// It has to leave our table of descriptors, where it can do that by close_range(2), which copies
+  /// what stays and no more: an agent of 64 workers has hundreds, and to copy and close them takes
+  /// a third of a start.
+  bool shares_descriptors_ = can_leave_table();
+};
+
+/// Why execve(2) refused, in words: names the interpreter that a script's first line asks for and
+/// that does not exist, the size of an environment that is too large, the limit that was hit.
+std::string explain_exec_failure(int number, const std::string& path,
+                                 const LaunchRequest& request) {
+  const std::string file = in_directory(request.directory, path);
+  if (number == E2BIG) return explain_size(request.argv, request.environment);
+  // The file is there: what is missing is the one that the kernel starts in its place.
+  if (number == ENOENT && refusal(file) == 0) {
+    const std::string interpreter = interpreter_of(file);
+    if (interpreter.ends_with('\r')) {
+      return fmt::format(
+          "No such file or directory (its first line ends in CR LF, as Windows writes it, so the "
+          "kernel looks for '{}\\r'; convert the file: sed -i 's/\\r$//' {})",
+          interpreter.substr(0, interpreter.size() - 1), file);
+    }
+    if (!interpreter.empty()) {
+      return fmt::format("No such file or directory (its first line asks for {}, which is missing)",
+                         interpreter);
+    }
+    return "No such file or directory (the loader that the program was linked for is missing)";
+  }
+  if (number == EACCES && refusal(file) == EACCES) {
+    return "Permission denied (not an executable file; try chmod +x)";
+  }
+  if (number == ENOEXEC) {
+    return "Exec format error (neither a program for this machine nor a script that starts "
+           "with #!)";
+  }
+  return std::strerror(number);
 }
 
 std::string explain_start_failure(int number) {
@@ -652,52 +615,7 @@ std::string explain(Step failed, int number, const std::string& path,
     case Step::Exec:
       break;
   }
-  return explain_exec_failure(number, path, request.argv, request.environment, request.directory);
-}
-
-// What the child uses, made before it exists.
-struct Prepared {
-  explicit Prepared(const LaunchRequest& request)
-      : argv(pointers(request.argv)),
-        environment(pointers(request.environment)),
-        cpus(cpu_mask(request.cpus)),
-        open_files(descriptor_limits(request.open_files)) {}
-
-  std::vector<const char*> argv, environment;
-  std::vector<unsigned long> cpus;
-  rlimit open_files;
-};
-
-// What the child was asked to do and did not; if nothing, then the start itself failed, or worked.
-Step launch(VforkLauncher& launcher, boost::asio::io_context& io, boost::system::error_code& error,
-            const std::string& path, const LaunchRequest& request) {
-  Prepared prepared(request);
-  launcher.env = prepared.environment.data();
-  launcher.cgroup_fd = request.cgroup_fd;
-  launcher.shares_descriptors = can_leave_table();
-  Step failed = Step::Start;
-  const auto in_child = [&failed](Step step, auto run) { return InChild(failed, step, run); };
-  const std::array streams{request.stdin_fd, request.stdout_fd, request.stderr_fd};
-  // Our own table before all that opens or closes. The cgroup before the affinity: who enters one
-  // with a cpuset gets that set as its mask. The streams before the rest is closed, of which they
-  // may be a part. The signals last: until then all are blocked, and none can end a child that has
-  // not said why it failed.
-  auto process =
-      launcher(io.get_executor(), error, path, prepared.argv.data(),
-               in_child(Step::Streams, [&] { return leave_table(launcher, streams); }),
-               in_child(Step::Parent, [self = ::getpid()] { return lead_session(self); }),
-               in_child(Step::Start, [&] { join_cgroup(launcher); }),
-               in_child(Step::Affinity, [&] { return bind_to(prepared.cpus); }),
-               in_child(Step::Directory, [&] { return enter(request.directory); }),
-               in_child(Step::Streams, [&] { return place_streams(streams); }),
-               in_child(Step::Streams, [&kept = inherited()] { return keep_only(kept); }),
-               // Now that no descriptor is beyond it.
-               in_child(Step::Start, [&] { limit_descriptors(prepared.open_files); }),
-               in_child(Step::Start, reset_signals), ExecFailure(failed));
-  // It would kill the child when it goes, and its wait reaps: the one that started the child does
-  // both.
-  process.detach();
-  return failed;
+  return explain_exec_failure(number, path, request);
 }
 
 }  // namespace
@@ -714,17 +632,18 @@ Result<Spawned> spawn(boost::asio::io_context& io, const LaunchRequest& request)
   // Here and not in the child, which may not allocate.
   const auto path = find_program(request.argv.front(), request.environment, request.directory);
   if (!path) return std::unexpected(path.error());
-  VforkLauncher launcher;
+  VforkLauncher launcher(request);
   boost::system::error_code error;
-  Step failed = Step::Start;
   try {
-    failed = launch(launcher, io, error, *path, request);
+    // Detached: it would kill the child when it goes, and its wait reaps; the one that started the
+    // child does both.
+    launcher(io, error, *path).detach();
   } catch (const boost::system::system_error& failure) {
     error = failure.code();
   }
   if (!error) return Spawned{launcher.pid, std::move(launcher.pidfd)};
   return fail(Code::Spawn, fmt::format("cannot start {}: {}", request.argv.front(),
-                                       explain(failed, error.value(), *path, request)));
+                                       explain(launcher.failed, error.value(), *path, request)));
 }
 
 }  // namespace elastrun::process

@@ -28,13 +28,6 @@ Result<std::string> find_program(const std::string& name,
                                  const std::vector<std::string>& environment,
                                  const std::string& directory);
 
-/// Why execve(2) refused, in words: names the interpreter that a script's first line asks for and
-/// that does not exist, the size of an environment that is too large, the limit that was hit.
-std::string explain_exec_failure(int number, const std::string& path,
-                                 const std::vector<std::string>& argv,
-                                 const std::vector<std::string>& environment,
-                                 const std::string& directory);
-
 /// How a user's program is started while a job runs: by /bin/sh. A start holds its caller up
 /// until execve(2) has returned (spawn()), and the program may lie on a file system that
 /// does not answer. So a shell waits for it, which can be killed, and not the loop. What cannot be
