@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun {
 
@@ -65,6 +66,23 @@ std::vector<std::string> temporary_places(const std::string& memory) {
   for (const char* path : {"/tmp", "/var/tmp", "/usr/tmp"}) places.emplace_back(path);
   places.push_back(absolute_path("."));
   return places;
+}
+
+Status OwnName::make_folder(std::string folder, const std::string& name) {
+  folder += "_XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr)
+    return std::unexpected(errno_error(Code::Io, "cannot make the folder " + folder, errno));
+  path = folder + '/' + name;
+  own_folder = std::move(folder);
+  return {};
+}
+
+std::function<void()> OwnName::take_removal() {
+  return [name = std::exchange(made, false) ? path : std::string(),
+          folder = std::exchange(own_folder, {})] {
+    if (!name.empty()) ::unlink(name.c_str());
+    if (!folder.empty()) ::rmdir(folder.c_str());
+  };
 }
 
 void open_standard_streams() {

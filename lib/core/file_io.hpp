@@ -4,6 +4,7 @@
 #include "core/error.hpp"
 
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -31,6 +32,24 @@ std::vector<std::string> socket_places();
 
 /// True if the user has named one.
 bool names_temporary_place();
+
+/// A name in the file system of a socket or FIFO of ours, and the folder that was made for it
+/// alone, if any. Its end removes both. Making it and its end may wait for the file system.
+struct OwnName {
+  std::string path, own_folder;  // own_folder empty: none
+  bool made = false;             // the name is there, and ours to remove
+
+  OwnName() = default;
+  OwnName(const OwnName&) = delete;
+  OwnName& operator=(const OwnName&) = delete;
+  ~OwnName() { take_removal()(); }
+
+  /// Makes a folder FOLDER_XXXXXX, in which `path` is to be `name`. Fails with Io.
+  Status make_folder(std::string folder, const std::string& name);
+  /// Returns what removes both, in place of the end, for a thread: unlink(2) on a network TMPDIR
+  /// may hang. If it is never called, both stay.
+  std::function<void()> take_removal();
+};
 
 /// Opens /dev/null where a program was started without one of its standard streams: what is opened
 /// later must not become 0, 1 or 2, where others would write into it, or be handed it.

@@ -412,7 +412,7 @@ std::string JobRun::lasting_report() const {
 
 void JobRun::explain(workers::Failure& failure) {
   hang_->timers().explain(failure);
-  pages_.explain(failure);
+  failure.page = pages_.read(failure.local_rank);
   // Killed by us: its SIGKILL says nothing about memory.
   if (!failure.expired_timer.empty()) return;
   const auto said = failure.exception ? failure.exception->text() : std::string();

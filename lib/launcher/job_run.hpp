@@ -6,7 +6,6 @@
 #include "agent/loop/agent.hpp"
 #include "agent/loop/run_context.hpp"
 #include "agent/loop/saving.hpp"
-#include "agent/round/worker_channel.hpp"
 #include "agent/telemetry/run_telemetry.hpp"
 #include "agent/web/web_services.hpp"
 #include "core/clock.hpp"
@@ -24,6 +23,7 @@
 #include "system/machine.hpp"
 #include "workers/channel.hpp"
 #include "workers/environment.hpp"
+#include "workers/shared_page.hpp"
 #include "workers/worker.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -136,8 +136,8 @@ class JobRun final : private RunGround, public RunContext {
   logs::Layout layout_;
   RunStatus status_;
   logs::StreamFactory streams_;
-  WorkerChannel channel_;
-  SharedPages pages_;
+  workers::Channel channel_;
+  workers::SharedPages pages_;
   system::OomKills oom_kills_;
   rendezvous::Node self_;
   RendezvousSetup place_;

@@ -36,9 +36,8 @@ std::expected<UniqueFd, int> listen_on(const boost::asio::ip::address& address, 
     if (prepare != nullptr) prepare(socket.get());
     const auto size = static_cast<socklen_t>(endpoint.size());
     // The kernel cuts the backlog off at net.core.somaxconn (listen(2)), without a word.
-    const bool listens =
-        ::bind(socket.get(), endpoint.data(), size) == 0 && ::listen(socket.get(), backlog) == 0;
-    failed = listens ? 0 : errno;
+    const bool bound = ::bind(socket.get(), endpoint.data(), size) == 0;
+    failed = bound && (backlog < 0 || ::listen(socket.get(), backlog) == 0) ? 0 : errno;
   }
   // A kernel without IPv6, or one where it is switched off.
   if (every && (failed == EAFNOSUPPORT || failed == EADDRNOTAVAIL)) {

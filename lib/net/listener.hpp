@@ -24,8 +24,10 @@ namespace elastrun::net {
 
 /// Opens the port, not blocking, with close-on-exec and past connections in TIME_WAIT. "::" is
 /// every address, of IPv4 too, also where the kernel has no IPv6. Port 0: any that is free. Fails
-/// with an errno: address in use or not ours. `prepare` sets the options that accepted sockets are
-/// to inherit, before the first of them can be there.
+/// with an errno: address in use or not ours. `backlog` below 0 only holds the port: the kernel
+/// never hands it out as a free one, yet a server that sets SO_REUSEADDR, too, may bind and listen
+/// there (socket(7)). `prepare` sets the options that accepted sockets are to inherit, before the
+/// first of them can be there.
 std::expected<UniqueFd, int> listen_on(const boost::asio::ip::address& address, std::uint16_t port,
                                        int backlog, void (*prepare)(int socket) = nullptr);
 /// The address and port of a socket.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cmath>
 #include <cstdlib>
 #include <fcntl.h>
@@ -107,7 +108,8 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr int kCapacity = 1 << 20;  // what the kernel gives without privileges: 8,700 requests
-constexpr int kPiecesAtOnce = 16;   // of 64 KiB: then others have their turn
+constexpr std::size_t kLongestLine = PIPE_BUF + 1;  // one byte more than torch's client sends
+constexpr int kPiecesAtOnce = 16;                   // of 64 KiB: then others have their turn
 
 std::unexpected<Error> io_error(const std::string& what) {
   return std::unexpected(errno_error(Code::Io, what, errno));
@@ -143,16 +145,6 @@ Status make_fifo(RequestPlace& place) {
   return {};
 }
 
-Status make_own_folder(RequestPlace& place) {
-  const char* given = std::getenv("TMPDIR");
-  const std::string base = given == nullptr || *given == '\0' ? "/tmp" : given;
-  std::string folder = base + "/elastrun_timer_XXXXXX";
-  if (::mkdtemp(folder.data()) == nullptr) return io_error("cannot make the folder " + folder);
-  place.own_folder = folder;
-  place.path = folder + "/requests";
-  return {};
-}
-
 /// The writer after the reader: without one, its open(2) would fail, see fifo(7).
 Status open_ends(RequestPlace& place) {
   const char* path = place.path.c_str();
@@ -173,26 +165,14 @@ Status open_ends(RequestPlace& place) {
 
 }  // namespace
 
-RequestPlace::~RequestPlace() {
-  take_removal()();
-}
-
-std::function<void()> RequestPlace::take_removal() {
-  // For a thread: unlink(2) on a network TMPDIR may hang, and the loop must not.
-  return [fifo = std::exchange(made, false) ? path : std::string(),
-          folder = std::exchange(own_folder, {})] {
-    if (!fifo.empty()) ::unlink(fifo.c_str());
-    if (!folder.empty()) ::rmdir(folder.c_str());
-  };
-}
-
 Result<std::unique_ptr<RequestPlace>> RequestPlace::make(const std::string& path) {
   auto place = std::make_unique<RequestPlace>();
   place->path = path;
   if (path.empty()) {
-    if (const auto folder = make_own_folder(*place); !folder) {
+    const char* given = std::getenv("TMPDIR");
+    const std::string base = given == nullptr || *given == '\0' ? "/tmp" : given;
+    if (const auto folder = place->make_folder(base + "/elastrun_timer", "requests"); !folder)
       return std::unexpected(folder.error());
-    }
   }
   if (const auto made = make_fifo(*place); !made) return std::unexpected(made.error());
   if (const auto opened = open_ends(*place); !opened) return std::unexpected(opened.error());
@@ -219,10 +199,15 @@ void RequestPipe::catch_up() {
     if (got < 0 && errno == EINTR) continue;
     // EAGAIN: all is read. The end cannot come while we hold a writer ourselves.
     if (got <= 0) return;
-    lines_.feed({buffer.data(), static_cast<std::size_t>(got)}, [this](std::string_view line) {
-      ++lines_heard_;
-      on_line_(line);
-    });
+    // Of a longer line only its beginning is kept, which is not a request.
+    for (std::string_view bytes(buffer.data(), static_cast<std::size_t>(got)); !bytes.empty();) {
+      const auto end = bytes.find('\n');
+      line_ += bytes.substr(0, std::min(end, kLongestLine - line_.size()));
+      if (end == std::string_view::npos) break;
+      bytes.remove_prefix(end + 1);
+      on_line_(line_);
+      line_.clear();
+    }
   }
 }
 

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "core/file_io.hpp"
 #include "core/lifetime.hpp"
 #include "core/unique_fd.hpp"
 #include "timer/watchdog.hpp"
 
-#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cstdint>
@@ -19,9 +19,6 @@
 
 namespace elastrun::timer {
 
-/// PIPE_BUF and its LF: the longest line that torch's FileTimerClient sends.
-constexpr std::size_t kLongestLine = 4097;
-
 /// One line of torch's FileTimerClient, without its end: a JSON object with pid, scope_id,
 /// expiration_time (seconds since the epoch by the wall clock; negative: released) and signal.
 /// Other members mean nothing to us.
@@ -31,27 +28,6 @@ constexpr std::size_t kLongestLine = 4097;
 /// Where a writer has died in the middle of its line, the request that follows on the same line
 /// counts. Hostile until parsed: anything else fails with Protocol and one sentence. Pure.
 Result<Request> parse_torch_request(std::string_view line, TimePoint now, WallTime wall);
-
-/// Cuts the bytes of a pipe into lines. Of a line longer than kLongestLine only its beginning is
-/// kept, which is not a request. Pure.
-class RequestLines {
- public:
-  /// Calls `take` for each line that is complete now, without its LF.
-  template <class Take>
-  void feed(std::string_view bytes, Take take) {
-    while (!bytes.empty()) {
-      const auto end = bytes.find('\n');
-      held_ += bytes.substr(0, std::min(end, kLongestLine - held_.size()));
-      if (end == std::string_view::npos) break;
-      bytes.remove_prefix(end + 1);
-      take(std::string_view(held_));
-      held_.clear();
-    }
-  }
-
- private:
-  std::string held_;  // what has no end yet
-};
 
 /// The expired timers of each worker, by its pid: each a JSON text as torch's clients send them.
 using ExpiredTexts = std::map<std::int64_t, std::vector<std::string>>;
@@ -63,21 +39,9 @@ void log_debug_info_for_expired_timers(const std::string& run_id, const ExpiredT
 /// For launchers of your own; empty: back to the log. It must not wait.
 void set_debug_info_hook(DebugInfoHook hook);
 
-/// A FIFO of our own, open at both ends. Its end removes it, and the folder that was made for it
-/// alone. Making it may wait for the file system.
-struct RequestPlace {
-  std::string path, own_folder;  // own_folder empty: none
+/// A FIFO of our own, open at both ends.
+struct RequestPlace : OwnName {
   UniqueFd reading, writing;
-  bool made = false;
-
-  RequestPlace() = default;
-  RequestPlace(const RequestPlace&) = delete;
-  RequestPlace& operator=(const RequestPlace&) = delete;
-  ~RequestPlace();
-
-  /// Returns what removes both, in place of the end, and may wait for the file system. If it is
-  /// never called, both stay.
-  std::function<void()> take_removal();
 
   /// At `path`, in place of a FIFO of our own user that an earlier agent has left there; if `path`
   /// is empty, in a new folder below $TMPDIR or /tmp. Fails with Io: anything else is there,
@@ -104,8 +68,6 @@ class RequestPipe {
   std::unique_ptr<RequestPlace> take_place();
   /// Reads what is there now, for callers that must know of every request before this moment.
   void catch_up();
-  /// How many have been heard.
-  std::uint64_t lines() const { return lines_heard_; }
 
  private:
   void await_bytes();
@@ -113,8 +75,7 @@ class RequestPipe {
   std::unique_ptr<RequestPlace> place_;
   boost::asio::posix::stream_descriptor reader_;
   const OnLine on_line_;
-  RequestLines lines_;
-  std::uint64_t lines_heard_ = 0;
+  std::string line_;   // what has no end yet
   Lifetime lifetime_;  // completions may be queued when we go
 };
 

@@ -18,10 +18,19 @@
 #include <unistd.h>
 
 namespace elastrun::worker {
+/// Where the numbers of a page and of a series in it are, in bytes, and sizes. The agent reads by
+/// them, too; the Python package has its own (elastrun-protocol(7)).
+struct PageLayout {
+  static constexpr std::size_t kWriter = 16, kCount = 20, kLock = 24, kStep = 32, kStepAt = 40,
+                               kPhase = 48, kPhaseAt = 80, kRefused = 88, kLooked = 96,
+                               kSaveAt = 104, kImported = 112, kSeries = 128, kPhaseSize = 32;
+  static constexpr std::size_t kEntry = 128, kValue = 8, kValues = 16, kNameSize = 24, kName = 28;
+};
+
 /// The page that this worker shares with its agent (ELASTRUN_PAGE; elastrun-protocol(7)): the last
 /// step, phase and values, which the agent reads also when this process hangs or has been killed.
 /// Writing is a few stores and no system call. For all threads; a forked child writes nothing.
-class Page {
+class Page : PageLayout {
  public:
   constexpr Page() = default;
   static Page& instance();
@@ -66,18 +75,12 @@ class Page {
     const auto lock = begin(place);
     std::int64_t bits = 0;
     std::memcpy(&bits, &value, sizeof bits);
-    put_word(place + 8, bits);
-    __atomic_fetch_add(word(place + 16), 1, __ATOMIC_RELAXED);
+    put_word(place + kValue, bits);
+    __atomic_fetch_add(word(place + kValues), 1, __ATOMIC_RELAXED);
     end(place, lock);
   }
 
  private:
-  // In bytes.
-  static constexpr std::size_t kWriter = 16, kCount = 20, kLock = 24, kStep = 32, kStepAt = 40,
-                               kPhase = 48, kPhaseAt = 80, kLooked = 96, kSaveAt = 104,
-                               kSeries = 128, kPhaseSize = 32, kEntry = 128, kNameSize = 24,
-                               kName = 28;
-
   std::int64_t* word(std::size_t at) { return reinterpret_cast<std::int64_t*>(bytes_ + at); }
   std::uint32_t* half(std::size_t at) { return reinterpret_cast<std::uint32_t*>(bytes_ + at); }
   void put_word(std::size_t at, std::int64_t value) {

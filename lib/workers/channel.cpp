@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -89,20 +88,60 @@ struct Channel::Connection {
   }
 };
 
-Channel::Channel(asio::io_context& loop, std::unique_ptr<ChannelPlace> place, OnMessage on_message,
+Channel::Channel(asio::io_context& loop, guardian::Agent& guardian, OnMessage on_message,
                  Workers workers)
     : loop_(loop),
-      place_(std::move(place)),
-      listener_(loop, place_->socket.release()),
+      guardian_(guardian),
+      listener_(loop),
       pause_(loop),
       on_message_(std::move(on_message)),
       workers_(std::move(workers)),
-      most_(most_connections()),
-      spare_(open_spare()) {
+      most_(most_connections()) {}
+
+Channel::~Channel() = default;
+
+void Channel::open(MaybePlace place) {
+  tried_ = true;
+  if (const auto old = close()) {
+    // The new one may have got its name, which it must not remove then.
+    old->made = false;
+    if (!old->own_folder.empty()) guardian_.forget(old->own_folder);
+  }
+  if (!place) return log::warning("channel", "Workers cannot report: {}", place.error().text);
+  place_ = std::move(*place);
+  if (!place_->own_folder.empty()) guardian_.remember_directory(place_->own_folder);
+  open_.emplace();
+  listener_.assign(place_->socket.release());
+  spare_ = open_spare();
   await_connection();
 }
 
-Channel::~Channel() = default;
+void Channel::look_in(const std::string& folder) {
+  // A cleaner of temporary files may have removed the name: workers of the next start could not
+  // connect.
+  const bool gone = place_ && ChannelPlace::is_gone(place_->path);
+  if (!tried_ || gone) open(ChannelPlace::find(folder));
+}
+
+std::unique_ptr<ChannelPlace> Channel::close() {
+  open_.reset();
+  connections_.clear();
+  listener_.close();
+  pause_.cancel();
+  spare_.reset();
+  return std::move(place_);
+}
+
+void Channel::end(files::BlockingCalls* far) {
+  const auto place = close();
+  if (!place) return;
+  // The guardian removes the folder if that call is never made.
+  const auto removed = [this, folder = place->own_folder](bool) {
+    if (!folder.empty()) guardian_.forget(folder);
+  };
+  const auto removal = [remove = place->take_removal()] { return remove(), true; };
+  far != nullptr ? far->make(place->path, removal, removed) : removed(removal());
+}
 
 void Channel::release() {
   for (Connection& one : connections_) one.let_go();
@@ -123,15 +162,14 @@ void Channel::answer(const std::string& text) {
     ::shutdown(one.socket.native_handle(), SHUT_RDWR);
   }
 }
-/// Peers that have hung up, or are to be cut off, are seen by the wait on them.
 void Channel::catch_up() {
-  accept_all();
+  if (place_) accept_all();
   for (Connection& one : connections_) read_packets(one, kPacketsToCatchUp);
 }
 
 void Channel::await_connection() {
   listener_.async_wait(asio::posix::stream_descriptor::wait_read,
-                       [this, alive = lifetime_.token()](const auto& error) {
+                       [this, alive = open_->token()](const auto& error) {
                          if (error || !alive) return;
                          accept_all() ? await_connection() : await_descriptor();
                        });
@@ -140,7 +178,7 @@ void Channel::await_connection() {
 /// Tried again at once it would fail again, and keep the loop busy.
 void Channel::await_descriptor() {
   pause_.expires_after(kAcceptPause);
-  pause_.async_wait([this, alive = lifetime_.token()](const auto& error) {
+  pause_.async_wait([this, alive = open_->token()](const auto& error) {
     if (error || !alive) return;
     if (!spare_) spare_ = open_spare();
     await_connection();
@@ -209,7 +247,7 @@ void Channel::find_worker(Sender& sender) const {
 
 void Channel::await_packet(Connections::iterator one) {
   one->socket.async_wait(asio::posix::stream_descriptor::wait_read,
-                         [this, one, alive = lifetime_.token()](const auto& error) {
+                         [this, one, alive = open_->token()](const auto& error) {
                            if (error || !alive) return;
                            if (read_packets(*one, kPacketsAtOnce)) {
                              await_packet(one);
@@ -285,48 +323,12 @@ Status listen_at(ChannelPlace& place) {
   }
   std::memcpy(address.sun_path, place.path.c_str(), place.path.size() + 1);
   const auto* raw = reinterpret_cast<const sockaddr*>(&address);
-  place.bound = ::bind(place.socket.get(), raw, sizeof address) == 0;
-  if (place.bound && ::listen(place.socket.get(), kBacklog) == 0) return {};
+  place.made = ::bind(place.socket.get(), raw, sizeof address) == 0;
+  if (place.made && ::listen(place.socket.get(), kBacklog) == 0) return {};
   return std::unexpected(errno_error(Code::Io, "cannot listen at " + place.path, errno));
 }
 
-using MaybePlace = Result<std::unique_ptr<ChannelPlace>>;
-
-/// In a folder that is there.
-MaybePlace listen_in(const std::string& folder) {
-  auto place = std::make_unique<ChannelPlace>();
-  place->path = folder + "/channel";
-  if (const auto listens = listen_at(*place); !listens) return std::unexpected(listens.error());
-  return place;
-}
-
-/// In a new folder with a short path.
-MaybePlace listen_below(const std::string& base) {
-  auto place = std::make_unique<ChannelPlace>();
-  std::string folder = base + "/elastrun_XXXXXX";
-  if (::mkdtemp(folder.data()) == nullptr) {
-    return std::unexpected(errno_error(Code::Io, "cannot make the folder " + folder, errno));
-  }
-  place->own_folder = folder;
-  place->path = folder + "/channel";
-  if (const auto listens = listen_at(*place); !listens) return std::unexpected(listens.error());
-  return place;
-}
-
 }  // namespace
-
-ChannelPlace::~ChannelPlace() {
-  take_removal()();
-}
-
-files::BlockingCalls::Call ChannelPlace::take_removal() {
-  return [socket = std::exchange(bound, false) ? path : std::string(),
-          folder = std::exchange(own_folder, {})] {
-    if (!socket.empty()) ::unlink(socket.c_str());
-    if (!folder.empty()) ::rmdir(folder.c_str());
-    return files::BlockingCalls::Outcome();
-  };
-}
 
 bool ChannelPlace::is_gone(const std::string& path) {
   struct stat info {};
@@ -335,14 +337,17 @@ bool ChannelPlace::is_gone(const std::string& path) {
 }
 
 // Not every file system can hold a socket, and not every path is short enough for one.
-MaybePlace ChannelPlace::find(const std::string& folder) {
-  auto place = folder.empty() ? MaybePlace(fail(Code::Io, "no directory is left for a socket"))
-                              : listen_in(folder);
+Channel::MaybePlace ChannelPlace::find(const std::string& folder) {
+  auto place = std::make_unique<ChannelPlace>();
+  place->path = folder + "/channel";
+  const auto listens =
+      folder.empty() ? fail(Code::Io, "no directory is left for a socket") : listen_at(*place);
+  if (listens) return place;
   for (const auto& base : socket_places()) {
-    if (place) break;
-    if (auto other = listen_below(base)) place = std::move(other);
+    auto other = std::make_unique<ChannelPlace>();
+    if (other->make_folder(base + "/elastrun", "channel") && listen_at(*other)) return other;
   }
-  return place;
+  return std::unexpected(listens.error());
 }
 
 }  // namespace elastrun::workers

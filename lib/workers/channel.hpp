@@ -2,10 +2,12 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "core/file_io.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/unique_fd.hpp"
 #include "files/blocking_calls.hpp"
+#include "process/guardian.hpp"
 #include "workers/message.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -15,32 +17,19 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <sys/types.h>
 
 namespace elastrun::workers {
 
-/// A listening socket with its name in the file system, and the folder that was made for it alone,
-/// if any. Its end removes both. Finding it and its end may wait for the file system.
-struct ChannelPlace {
-  std::string path, own_folder;  // own_folder empty: none
+/// A listening socket with its name. Finding it may wait for the file system.
+struct ChannelPlace : OwnName {
   UniqueFd socket;
-  bool bound = false;
-
-  ChannelPlace() = default;
-  ChannelPlace(const ChannelPlace&) = delete;
-  ChannelPlace& operator=(const ChannelPlace&) = delete;
-  ~ChannelPlace();
 
   /// Whether the name of a socket that was there has been removed, by a cleaner of temporary files
   /// or with its folder: the socket is out of reach then. May wait for the file system.
   static bool is_gone(const std::string& path);
-  /// What has that name now, if anything, is not ours to remove.
-  void give_up_name() { bound = false; }
-  /// What removes both, in place of the end, and may wait for the file system. If it is never
-  /// called, both stay.
-  files::BlockingCalls::Call take_removal();
-
   /// FOLDER/channel; where that is too long for a socket's name (108 bytes), or a file system
   /// without sockets (gcsfuse, SMB, 9p), in a new folder below a temporary one. Fails with Io.
   static Result<std::unique_ptr<ChannelPlace>> find(const std::string& folder);
@@ -58,8 +47,13 @@ struct ChannelPlace {
 /// and a sender of which nothing else has come is cut off after a few. At most a quarter of
 /// RLIMIT_NOFILE, and 4096, are heard at a time, which is said once; others find their connection
 /// closed.
+///
+/// One for a job, over all attempts: opened at the first start, and opened again at a later one if
+/// its name has been removed meanwhile. A job without a channel goes on; its workers cannot report,
+/// which is said.
 class Channel {
  public:
+  using MaybePlace = Result<std::unique_ptr<ChannelPlace>>;
   struct Statistics {
     std::uint64_t connections = 0, messages = 0, refused = 0;
     std::uint64_t strange = 0;   // of the messages: from processes that belong to no worker
@@ -80,15 +74,24 @@ class Channel {
     std::function<void(pid_t worker)> refused;
   };
 
-  /// Listens at `place` from now on.
-  Channel(boost::asio::io_context& loop, std::unique_ptr<ChannelPlace> place, OnMessage on_message,
+  /// Borrows the guardian, which gets to know the folder that a place may need for itself.
+  Channel(boost::asio::io_context& loop, guardian::Agent& guardian, OnMessage on_message,
           Workers workers = {});
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
-  const std::string& path() const { return place_->path; }
-  /// For those who end the place elsewhere; then the channel is only to be destroyed.
-  std::unique_ptr<ChannelPlace> take_place() { return std::move(place_); }
+
+  /// Listens there from now on, in place of the one before, whose name is gone. It was tried then,
+  /// well or not.
+  void open(MaybePlace place);
+  /// Opens it in `folder` if it needs to be. May wait for the file system.
+  void look_in(const std::string& folder);
+  bool tried() const { return tried_; }
+  /// Empty: none.
+  std::string path() const { return place_ ? place_->path : std::string(); }
+  /// Ends it and removes its place, by the thread `far` if not null: its file system may not
+  /// answer.
+  void end(files::BlockingCalls* far);
   /// Ends the connections of all who said that they have returned: what they wait for.
   void release();
   /// Ends that of one process: it belongs to no worker, so nothing else would let it go.
@@ -107,6 +110,7 @@ class Channel {
   // others.
   using Connections = std::list<Connection>;
 
+  std::unique_ptr<ChannelPlace> close();
   void await_connection();
   void await_descriptor();
   bool accept_all();
@@ -121,18 +125,20 @@ class Channel {
   void hear(Sender& sender, Message message);
 
   boost::asio::io_context& loop_;
-  std::unique_ptr<ChannelPlace> place_;
+  guardian::Agent& guardian_;
+  std::unique_ptr<ChannelPlace> place_;  // null: not open
   boost::asio::posix::stream_descriptor listener_;
   boost::asio::steady_timer pause_;
   const OnMessage on_message_;
   const Workers workers_;
   const std::size_t most_;
+  bool tried_ = false;
   UniqueFd spare_;  // with which to refuse when descriptors run out
   bool said_too_many_ = false;
   RateLimitedLog limited_{"channel"};
   Connections connections_;
   Statistics statistics_;
-  Lifetime lifetime_;  // completions may be queued when we go
+  std::optional<Lifetime> open_;  // completions may be queued when it is closed
 };
 
 }  // namespace elastrun::workers

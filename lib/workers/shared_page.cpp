@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/shared_page.hpp"
 
+#include "core/log.hpp"
 #include "core/text.hpp"
+#include "worker/written_page.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -14,15 +16,10 @@
 namespace elastrun::workers {
 namespace {
 
+using At = worker::PageLayout;
+
 constexpr std::string_view kMagic = "elastrun";
 constexpr std::uint32_t kVersion = 1;
-// Offsets in bytes, see elastrun-protocol(7). The Python package and worker/written_page.hpp have
-// them, too.
-constexpr std::size_t kWriter = 16, kCount = 20, kLock = 24, kStep = 32, kStepAt = 40, kPhase = 48,
-                      kPhaseAt = 80, kRefused = 88, kLooked = 96, kSaveAt = 104, kImported = 112,
-                      kSeries = 128;
-constexpr std::size_t kPhaseSize = 32;
-constexpr std::size_t kEntry = 128, kValue = 8, kValues = 16, kNameSize = 24, kName = 28;
 // A worker that writes in each reading writes all the time, and a fifth would meet it again.
 constexpr int kTries = 4;
 
@@ -39,16 +36,17 @@ TimePoint time_at(std::string_view bytes, std::size_t offset) {
 
 std::size_t entries(std::string_view bytes) {
   // The number is the worker's word, so it counts for what the page has room for.
-  const std::size_t most = (bytes.size() - kSeries) / kEntry;
-  return std::min<std::size_t>(at<std::uint32_t>(bytes, kCount), most);
+  const std::size_t most = (bytes.size() - At::kSeries) / At::kEntry;
+  return std::min<std::size_t>(at<std::uint32_t>(bytes, At::kCount), most);
 }
 
 PageContents::Series series_of(std::string_view entry) {
   PageContents::Series series;
-  series.value = at<double>(entry, kValue);
-  series.count = at<std::uint64_t>(entry, kValues);
-  const auto size = std::min<std::size_t>(at<std::uint32_t>(entry, kNameSize), kEntry - kName);
-  const auto name = entry.substr(kName, size);
+  series.value = at<double>(entry, At::kValue);
+  series.count = at<std::uint64_t>(entry, At::kValues);
+  const auto size =
+      std::min<std::size_t>(at<std::uint32_t>(entry, At::kNameSize), At::kEntry - At::kName);
+  const auto name = entry.substr(At::kName, size);
   const auto split = std::min(name.find('\0'), name.size());
   series.group = without_escapes(name.substr(0, split));
   if (split < name.size()) series.name = without_escapes(name.substr(split + 1));
@@ -57,9 +55,9 @@ PageContents::Series series_of(std::string_view entry) {
 
 /// The locks of all parts, of which an odd one is being written.
 std::vector<std::uint64_t> locks_of(std::string_view bytes) {
-  std::vector<std::uint64_t> locks{at<std::uint64_t>(bytes, kLock)};
+  std::vector<std::uint64_t> locks{at<std::uint64_t>(bytes, At::kLock)};
   for (std::size_t i = 0; i < entries(bytes); ++i) {
-    locks.push_back(at<std::uint64_t>(bytes, kSeries + i * kEntry));
+    locks.push_back(at<std::uint64_t>(bytes, At::kSeries + i * At::kEntry));
   }
   return locks;
 }
@@ -68,19 +66,19 @@ std::vector<std::uint64_t> locks_of(std::string_view bytes) {
 
 PageContents parse_page(std::string_view bytes) {
   PageContents page;
-  if (bytes.size() < kSeries) return page;
-  page.writer = static_cast<pid_t>(std::max(at<std::int32_t>(bytes, kWriter), 0));
+  if (bytes.size() < At::kSeries) return page;
+  page.writer = static_cast<pid_t>(std::max(at<std::int32_t>(bytes, At::kWriter), 0));
   // Nothing but the time of the first step or phase tells that there was one.
-  page.step_at = time_at(bytes, kStepAt);
-  const auto step = at<std::int64_t>(bytes, kStep);
+  page.step_at = time_at(bytes, At::kStepAt);
+  const auto step = at<std::int64_t>(bytes, At::kStep);
   if (page.step_at > TimePoint() && step >= 0) page.step = step;
-  page.phase_at = time_at(bytes, kPhaseAt);
-  const auto phase = bytes.substr(kPhase, kPhaseSize);
+  page.phase_at = time_at(bytes, At::kPhaseAt);
+  const auto phase = bytes.substr(At::kPhase, At::kPhaseSize);
   page.phase = without_escapes(phase.substr(0, phase.find('\0')));
-  page.looks_for_save = at<std::int64_t>(bytes, kLooked) > 0;
-  page.importer = static_cast<pid_t>(std::max(at<std::int32_t>(bytes, kImported), 0));
+  page.looks_for_save = at<std::int64_t>(bytes, At::kLooked) > 0;
+  page.importer = static_cast<pid_t>(std::max(at<std::int32_t>(bytes, At::kImported), 0));
   for (std::size_t i = 0; i < entries(bytes); ++i) {
-    auto series = series_of(bytes.substr(kSeries + i * kEntry, kEntry));
+    auto series = series_of(bytes.substr(At::kSeries + i * At::kEntry, At::kEntry));
     if (!series.name.empty() && series.count > 0) page.series.push_back(std::move(series));
   }
   return page;
@@ -116,7 +114,7 @@ std::string SharedPage::path() const {
 void SharedPage::tell_save(std::int64_t step) const {
   // 0 means none, 1 means at once, so that a page begins without one.
   const std::int64_t word = step < 0 ? 1 : std::min(step, INT64_MAX - 2) + 2;
-  (void)::pwrite(file_.get(), &word, sizeof word, kSaveAt);
+  (void)::pwrite(file_.get(), &word, sizeof word, At::kSaveAt);
 }
 
 std::string SharedPage::bytes() const {
@@ -137,7 +135,56 @@ std::string SharedPage::bytes() const {
 
 void SharedPage::tell_refused(std::uint64_t count) const {
   // The file has its size for good, so that this cannot fail.
-  if (::pwrite(file_.get(), &count, sizeof count, kRefused) < 0) return;
+  if (::pwrite(file_.get(), &count, sizeof count, At::kRefused) < 0) return;
+}
+
+SharedPages::SharedPages(const spec::JobSpec& spec)
+    : wanted_(spec.worker_lib || spec.saves_when_preempted() || spec.restart_policy_auto) {}
+
+std::string SharedPages::make(int local_rank) {
+  // First: what the worker of the last attempt left must not speak for its successor.
+  pages_.erase(local_rank);
+  if (!wanted_) return {};
+  auto page = SharedPage::make();
+  if (!page) {
+    // Said once: the next one would fail the same way.
+    wanted_ = false;
+    log::warning("page", "What workers last did cannot be read after their end: {}",
+                 page.error().text);
+    return {};
+  }
+  return pages_.emplace(local_rank, std::move(*page)).first->second.path();
+}
+
+const SharedPage* SharedPages::find(int local_rank) const {
+  const auto found = pages_.find(local_rank);
+  return found == pages_.end() ? nullptr : &found->second;
+}
+
+std::optional<PageContents> SharedPages::read(int local_rank) const {
+  const auto* page = find(local_rank);
+  return page == nullptr ? std::nullopt : std::optional(page->read());
+}
+
+std::string page_sentence(const PageContents& page, TimePoint at, std::size_t most) {
+  std::string text;
+  if (page.step) {
+    // Nothing that a worker writes makes a time of before the machine started, or of tomorrow.
+    const auto before = std::clamp(at - page.step_at, Duration::zero(), at.time_since_epoch());
+    text = fmt::format("step {} ({} before)", *page.step, format_duration(before));
+  }
+  if (!page.phase.empty()) {
+    text += fmt::format("{}in phase {}", text.empty() ? "" : ", ", page.phase);
+  }
+  const auto shown = std::min(most, page.series.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    const auto& series = page.series[i];
+    const bool plain = series.group.empty() || series.group == "worker";
+    text += fmt::format("{}{}{}={:.6g}", text.empty() ? "" : (i == 0 ? "; " : ", "),
+                        plain ? "" : series.group + "/", series.name, series.value);
+  }
+  if (shown < page.series.size()) text += fmt::format(" and {} more", page.series.size() - shown);
+  return text;
 }
 
 }  // namespace elastrun::workers

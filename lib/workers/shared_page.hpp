@@ -4,8 +4,11 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/unique_fd.hpp"
+#include "spec/job_spec.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -59,5 +62,29 @@ class SharedPage {
   explicit SharedPage(UniqueFd file) : file_(std::move(file)) {}
   UniqueFd file_;
 };
+
+/// The pages of this node's workers (ELASTRUN_PAGE), by local rank: new ones for each start,
+/// because a worker must not be taken for the one before. Without one a job goes on, which is said
+/// once.
+class SharedPages {
+ public:
+  /// Made only for a job that asks for what is written into them.
+  explicit SharedPages(const spec::JobSpec& spec);
+
+  /// Where the next worker of that local rank finds its page; empty: it has none.
+  std::string make(int local_rank);
+  /// The page of the worker of that local rank, whether or not it lives; null: it has none.
+  const SharedPage* find(int local_rank) const;
+  /// What that worker last wrote.
+  std::optional<PageContents> read(int local_rank) const;
+
+ private:
+  bool wanted_;
+  std::map<int, SharedPage> pages_;
+};
+
+/// "step 120 (3.2 s before), in phase eval; model/loss=0.25, lr=3e-05 and 4 more"; empty if the
+/// worker wrote nothing. `at`: the moment that times are told against. At most `most` values.
+std::string page_sentence(const PageContents& page, TimePoint at, std::size_t most);
 
 }  // namespace elastrun::workers

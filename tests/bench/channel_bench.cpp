@@ -66,18 +66,17 @@ struct Listening {
   std::unique_ptr<Clock> clock = make_system_clock(loop.get_executor());
   telemetry::Pipeline pipeline{*clock};
   spec::JobSpec spec;
-  agent::SharedPages pages{spec};
+  workers::SharedPages pages{spec};
   agent::WorkerRecords records{pipeline, spec, pages};
   std::shared_ptr<Counting> sink = std::make_shared<Counting>();
   workers::Worker worker;
   std::uint64_t heard = 0;
   bool ended = false;
+  guardian::Agent nobody;
   std::unique_ptr<workers::Channel> channel;
 
   Listening() {
     pipeline.route({}, sink);
-    auto place = workers::ChannelPlace::find("");
-    if (!place) std::abort();
     const auto on_message = [this](workers::Channel::Sender, auto message) {
       ended = ended || std::holds_alternative<workers::Returned>(message);
       ++heard;
@@ -85,8 +84,9 @@ struct Listening {
     };
     workers::Channel::Workers all{
         [](pid_t process) { return process; }, [](const std::string&) { return pid_t{0}; }, {}};
-    channel =
-        std::make_unique<workers::Channel>(loop, std::move(*place), on_message, std::move(all));
+    channel = std::make_unique<workers::Channel>(loop, nobody, on_message, std::move(all));
+    channel->look_in("");
+    if (channel->path().empty()) std::abort();
   }
   /// CPU time of a packet, all of which a process sends as fast as it can.
   double per_packet(std::string_view packet) {

@@ -227,10 +227,10 @@ void LastWrites::give_up() {
 struct LogFolders::Made {
   logs::Layout layout;
   Result<Folders> folders;
-  std::optional<WorkerChannel::MaybePlace> place;
+  std::optional<workers::Channel::MaybePlace> place;
 };
 
-LogFolders::LogFolders(RunContext& run, logs::Layout& layout, WorkerChannel& channel, bool near)
+LogFolders::LogFolders(RunContext& run, logs::Layout& layout, workers::Channel& channel, bool near)
     : run_(run),
       files_(run.lanes[files::Lane::Folders]),
       layout_(layout),
@@ -273,7 +273,7 @@ void LogFolders::prepare(const rendezvous::Round& round) {
       [layout = layout_, attempt = round.attempt, workers = run_.spec.nproc_per_node,
        first = !channel_.tried(), channel = channel_.path()]() mutable {
         auto folders = make_folders(layout, attempt, workers);
-        std::optional<WorkerChannel::MaybePlace> place;
+        std::optional<workers::Channel::MaybePlace> place;
         // Once more where a cleaner of temporary files has removed the name: by it no new worker
         // can connect.
         const bool wanted = first || (!channel.empty() && workers::ChannelPlace::is_gone(channel));
@@ -406,7 +406,7 @@ void StoreDrain::hear_signal(bool insisted) {
 
 using files::Lane;
 
-RunFiles::RunFiles(RunContext& run, logs::Layout& layout, WorkerChannel& channel, bool near,
+RunFiles::RunFiles(RunContext& run, logs::Layout& layout, workers::Channel& channel, bool near,
                    bool keeps_output)
     : run_(run),
       layout_(layout),

@@ -3,7 +3,6 @@
 
 #include "agent/loop/run_context.hpp"
 #include "agent/round/round_store.hpp"
-#include "agent/round/worker_channel.hpp"
 #include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
@@ -14,6 +13,7 @@
 #include "process/signals.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "rendezvous/session/session.hpp"
+#include "workers/channel.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstddef>
@@ -97,7 +97,7 @@ class LogFolders {
   static constexpr Duration kTimeLimit = std::chrono::minutes(5);
   /// `near`: the directories are on this machine, made when they are asked for. Else opens the
   /// channel of the workers, too, where its place was found. Borrows all.
-  LogFolders(RunContext& run, logs::Layout& layout, WorkerChannel& channel, bool near);
+  LogFolders(RunContext& run, logs::Layout& layout, workers::Channel& channel, bool near);
   LogFolders(const LogFolders&) = delete;
   LogFolders& operator=(const LogFolders&) = delete;
 
@@ -124,7 +124,7 @@ class LogFolders {
   RunContext& run_;
   files::BlockingCalls& files_;
   logs::Layout& layout_;
-  WorkerChannel& channel_;
+  workers::Channel& channel_;
   const bool near_;
   AwakeClock clock_;
   const std::unique_ptr<Alarm> said_, limit_;
@@ -175,7 +175,7 @@ class RunFiles {
  public:
   /// `near`: its directories are on this machine. `keeps_output`: of workers, in files. Borrows
   /// all.
-  RunFiles(RunContext& run, logs::Layout& layout, WorkerChannel& channel, bool near,
+  RunFiles(RunContext& run, logs::Layout& layout, workers::Channel& channel, bool near,
            bool keeps_output);
 
   RunFiles(const RunFiles&) = delete;
@@ -202,7 +202,7 @@ class RunFiles {
  private:
   RunContext& run_;
   logs::Layout& layout_;
-  WorkerChannel& channel_;
+  workers::Channel& channel_;
   const bool near_, keeps_output_;
   LogFolders folders_;
   LastWrites last_writes_;

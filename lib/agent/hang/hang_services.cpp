@@ -18,7 +18,7 @@ constexpr Duration kDumpsLimit = std::chrono::milliseconds(500);
 
 }  // namespace
 
-HangServices::HangServices(RunContext& run, rendezvous::Session& session, WorkerChannel& channel)
+HangServices::HangServices(RunContext& run, rendezvous::Session& session, workers::Channel& channel)
     : run_(run),
       session_(session),
       channel_(channel),

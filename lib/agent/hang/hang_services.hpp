@@ -6,8 +6,8 @@
 #include "agent/hang/hung_stacks.hpp"
 #include "agent/loop/observer.hpp"
 #include "agent/loop/run_context.hpp"
-#include "agent/round/worker_channel.hpp"
 #include "rendezvous/session/session.hpp"
+#include "workers/channel.hpp"
 
 #include <memory>
 #include <optional>
@@ -23,7 +23,7 @@ class HangServices final : public Observer {
  public:
   /// Opens the FIFO of the timers, if there is to be one; the guardian removes its folder if this
   /// agent is killed. Borrows all.
-  HangServices(RunContext& run, rendezvous::Session& session, WorkerChannel& channel);
+  HangServices(RunContext& run, rendezvous::Session& session, workers::Channel& channel);
   HangServices(const HangServices&) = delete;
   HangServices& operator=(const HangServices&) = delete;
 
@@ -66,7 +66,7 @@ class HangServices final : public Observer {
 
   RunContext& run_;
   rendezvous::Session& session_;
-  WorkerChannel& channel_;
+  workers::Channel& channel_;
   StackOffers offers_;
   ExpirationTimers timers_;
   HangWatch watch_;

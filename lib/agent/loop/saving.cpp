@@ -208,7 +208,9 @@ void Saving::order(const rendezvous::SaveAt& order) {
   before_order_ = checkpoint_;
   // Saves from before the order hold less than is asked for.
   saved_.clear(), early_.clear();
-  for (const auto& [local_rank, rank] : ranks_) pages_.tell_save(local_rank, order.step);
+  for (const auto& [local_rank, rank] : ranks_) {
+    if (const auto* page = pages_.find(local_rank)) page->tell_save(order.step);
+  }
   const auto when = order.step < 0 ? std::string("now") : fmt::format("after step {}", order.step);
   log::info("preempt", "The workers are to save {}, {}", when,
             order.by_signal ? "and are asked by SIGTERM" : "which they ask for");

@@ -4,7 +4,7 @@
 #include "agent/loop/job_result.hpp"
 #include "agent/loop/observer.hpp"
 #include "agent/loop/run_context.hpp"
-#include "agent/round/worker_channel.hpp"
+#include "workers/shared_page.hpp"
 
 #include <map>
 #include <memory>
@@ -21,7 +21,7 @@ class Saving final : public Observer {
  public:
   /// Borrows all. It tells each new checkpoint where the restart policy goes by them, and waits for
   /// every rank to save with --preempt-ack-all, else for rank 0.
-  Saving(RunContext& run, rendezvous::Session& session, SharedPages& pages)
+  Saving(RunContext& run, rendezvous::Session& session, workers::SharedPages& pages)
       : run_(run), session_(session), pages_(pages), look_(run.clock.make_alarm()) {}
 
   void heard(const Moment& one) override { dispatch(one, *this); }
@@ -66,7 +66,7 @@ class Saving final : public Observer {
 
   RunContext& run_;
   rendezvous::Session& session_;
-  SharedPages& pages_;
+  workers::SharedPages& pages_;
   std::int64_t round_ = 0;
   std::map<int, Steps> steps_;              // by rank, of this attempt
   std::vector<std::pair<int, int>> ranks_;  // local ranks and ranks of the group

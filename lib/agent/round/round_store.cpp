@@ -3,9 +3,10 @@
 #include "agent/round/round_store.hpp"
 
 #include "core/log.hpp"
+#include "core/unique_fd.hpp"
 #include "net/dialer.hpp"
 #include "net/endpoint.hpp"
-#include "workers/held_port.hpp"
+#include "net/listener.hpp"
 
 #include <cstdint>
 #include <utility>
@@ -213,12 +214,16 @@ class ServedStore final : public RoundStore {
 
 class WorkersStore final : public RoundStore {
  public:
+  /// Held, so that there is no race between announcing the port and listening on it.
   Result<std::uint16_t> prepare() override {
     held_.reset();
-    auto held = workers::HeldPort::any();
-    if (!held) return std::unexpected(held.error());
+    auto held = net::listen_on(boost::asio::ip::address_v6::any(), 0, -1);
+    if (!held) {
+      return std::unexpected(
+          errno_error(Code::Store, "cannot find a free port for worker 0", held.error()));
+    }
     held_ = std::move(*held);
-    return held_->number();
+    return net::bound_to(held_.get()).port();
   }
   void begin(const rendezvous::Round& round) override {
     // The rank that serves the store is on another node.
@@ -227,7 +232,7 @@ class WorkersStore final : public RoundStore {
   bool serves_workers() const override { return false; }
 
  private:
-  std::optional<workers::HeldPort> held_;
+  UniqueFd held_;
 };
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include "agent/loop/observer.hpp"
 #include "agent/loop/run_context.hpp"
 #include "agent/round/round_store.hpp"
-#include "agent/round/worker_channel.hpp"
 #include "agent/telemetry/telemetry_host.hpp"
 #include "agent/telemetry/worker_records.hpp"
 #include "core/clock.hpp"
@@ -22,6 +21,8 @@
 #include "spec/job_spec.hpp"
 #include "telemetry/events.hpp"
 #include "telemetry/registry.hpp"
+#include "workers/channel.hpp"
+#include "workers/shared_page.hpp"
 
 #include <memory>
 #include <optional>
@@ -73,8 +74,8 @@ struct RunParts {
   TimePoint job_start;
   process::Containment& containment;  // is to leave programs of sinks alone
   const logs::StreamFactory& streams;
-  const WorkerChannel& channel;
-  const SharedPages& pages;
+  const workers::Channel& channel;
+  const workers::SharedPages& pages;
   const RoundStore& store;
   telemetry::events::AgentFacts agent;
   bool has_fifo = false;  // as ElasticRecords'

@@ -244,7 +244,7 @@ void WorkerRecords::on(const moment::RoundReady& seen) {
 void WorkerRecords::refused(const workers::Worker& worker, std::uint64_t count) {
   auto& all = refused_[worker.local_rank];
   all += count;
-  pages_.tell_refused(worker.local_rank, all);
+  if (const auto* page = pages_.find(worker.local_rank)) page->tell_refused(all);
 }
 
 bool WorkerRecords::admits(const workers::Worker& worker, workers::Message& message) {

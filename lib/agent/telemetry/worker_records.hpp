@@ -2,11 +2,11 @@
 #pragma once
 
 #include "agent/loop/observer.hpp"
-#include "agent/round/worker_channel.hpp"
 #include "core/clock.hpp"
 #include "spec/job_spec.hpp"
 #include "telemetry/route.hpp"
 #include "workers/message.hpp"
+#include "workers/shared_page.hpp"
 #include "workers/worker.hpp"
 
 #include <cstdint>
@@ -100,7 +100,8 @@ class WorkerRecords final : public Observer {
   static constexpr std::string_view kScope = "elastrun.worker";
 
   /// Borrows all.
-  WorkerRecords(telemetry::Pipeline& pipeline, const spec::JobSpec& spec, const SharedPages& pages)
+  WorkerRecords(telemetry::Pipeline& pipeline, const spec::JobSpec& spec,
+                const workers::SharedPages& pages)
       : pipeline_(pipeline), spec_(spec), pages_(pages) {}
 
   /// Tells that worker, on its page, that more of what it said in this round was not taken: it was
@@ -141,7 +142,7 @@ class WorkerRecords final : public Observer {
 
   telemetry::Pipeline& pipeline_;
   const spec::JobSpec& spec_;
-  const SharedPages& pages_;
+  const workers::SharedPages& pages_;
   int attempt_ = 0;
   // Of the counters of each rank, by group and name: Intake says how many there may be.
   std::map<std::tuple<int, std::string, std::string>, double> totals_;

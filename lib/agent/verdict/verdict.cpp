@@ -2,7 +2,6 @@
 
 #include "agent/verdict/verdict.hpp"
 
-#include "agent/round/worker_channel.hpp"
 #include "core/signal_names.hpp"
 #include "core/text.hpp"
 #include "goodput/reports/summary.hpp"
@@ -10,6 +9,7 @@
 #include "hangs/stacks.hpp"
 #include "rendezvous/membership/wording.hpp"
 #include "workers/command.hpp"
+#include "workers/shared_page.hpp"
 
 #include <algorithm>
 #include <csignal>
@@ -314,7 +314,7 @@ std::string culprit_text(const workers::Judgement& judgement, const std::string&
         judgement.consequence[judgement.root] ? "only lost its peer" : "began to fail later");
   }
   if (first.page) {
-    const auto last = page_sentence(*first.page, first.at, kShownValues);
+    const auto last = workers::page_sentence(*first.page, first.at, kShownValues);
     if (!last.empty()) text += fmt::format("  last      {}\n", cut(last, kShownWidth));
   }
   text += others_text(judgement) + quoted_lines(first, judgement) + stack_text(first) +

@@ -165,7 +165,7 @@ void TorchrunLog::on(const moment::Ended& seen) {
 }
 
 RunRegistration::RunRegistration(RunContext& run, const logs::Layout& layout,
-                                 const WorkerChannel& channel, std::string agent_id,
+                                 const workers::Channel& channel, std::string agent_id,
                                  bool keeps_output)
     : run_(run),
       layout_(layout),

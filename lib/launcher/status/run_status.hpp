@@ -3,13 +3,13 @@
 
 #include "agent/loop/observer.hpp"
 #include "agent/loop/run_context.hpp"
-#include "agent/round/worker_channel.hpp"
 #include "core/clock.hpp"
 #include "files/blocking_calls.hpp"
 #include "logs/console.hpp"
 #include "logs/layout.hpp"
 #include "runs/run_registry.hpp"
 #include "spec/job_spec.hpp"
+#include "workers/channel.hpp"
 
 #include <memory>
 #include <string>
@@ -47,7 +47,7 @@ class RunRegistration final : public Observer {
  public:
   /// Borrows run, layout and channel. `agent_id`: ELASTRUN_AGENT_ID of the workers. The guardian
   /// removes the entry of an agent that was killed.
-  RunRegistration(RunContext& run, const logs::Layout& layout, const WorkerChannel& channel,
+  RunRegistration(RunContext& run, const logs::Layout& layout, const workers::Channel& channel,
                   std::string agent_id, bool keeps_output);
   ~RunRegistration() override { end(); }
 
@@ -73,7 +73,7 @@ class RunRegistration final : public Observer {
 
   RunContext& run_;
   const logs::Layout& layout_;
-  const WorkerChannel& channel_;
+  const workers::Channel& channel_;
   const bool several_nodes_;
   const std::unique_ptr<Alarm> soon_;
   bool awaited_ = false, writing_ = false, changed_ = false, ended_ = false, said_ = false;
@@ -140,7 +140,7 @@ class RunStatus {
  public:
   /// See RunRegistration.
   RunStatus(RunContext& run, bool shows_line, const logs::Layout& layout,
-            const WorkerChannel& channel, std::string agent_id, bool keeps_output)
+            const workers::Channel& channel, std::string agent_id, bool keeps_output)
       : line_(run.clock, run.console, shows_line),
         view_(line_, run.spec),
         log_(run.spec),

@@ -73,7 +73,7 @@ struct Node : test::FakeRun {
   FakeStore store;
   Recorder recorder;
   std::unique_ptr<rendezvous::Session> session;
-  SharedPages pages{job};
+  workers::SharedPages pages{job};
   std::optional<Saving> saving;
   std::optional<Agent> agent;
   std::optional<JobResult> result;

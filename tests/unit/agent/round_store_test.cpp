@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/round/round_store.hpp"
 
+#include "net/listener.hpp"
 #include "rendezvous/session/make_session.hpp"
 #include "store/listening.hpp"
 #include "support/fake_clock.hpp"
@@ -75,6 +76,18 @@ bool admits(const Visitors& visitors, const std::string& address) {
 }
 
 }  // namespace
+
+TEST_CASE("round store: where worker 0 serves, its port is held, and it can listen on it") {
+  const auto store = make_workers_store(), other = make_workers_store();
+  const auto port = store->prepare(), another = other->prepare();
+  REQUIRE(port.has_value());
+  REQUIRE(another.has_value());
+  CHECK_MESSAGE(*port != *another, "nobody who asks for any port gets it");
+  for (const auto* any : {"0.0.0.0", "::"}) {
+    CAPTURE(any);
+    CHECK(net::listen_on(net::parse_address(any), *port, 1));
+  }
+}
 
 TEST_CASE("round store: workers come from the addresses of the members, and from this machine") {
   rendezvous::Round round;

@@ -40,7 +40,7 @@ struct Frozen : test::FakeRun {
   fs::path base = make_base();
   files::BlockingCalls& files = threads[files::Lane::Folders];
   logs::Layout layout = *logs::Layout::plan(base.string(), "job");
-  WorkerChannel channel{io, nobody, [](auto, auto) {}, {}};
+  workers::Channel channel{io, nobody, [](auto, auto) {}, {}};
   LogFolders folders{*this, layout, channel, false};
   test::LoggedText log;
   std::string& said = log.text;

@@ -42,7 +42,7 @@ struct ToldSteps : test::FakeRun {
   const int ranks;
   test::FakeClock& clock = time;
   test::FakeSession session;
-  SharedPages pages{job};
+  workers::SharedPages pages{job};
   Saving saving{*this, session, pages};
   std::vector<workers::Worker> workers = [this] {
     std::vector<workers::Worker> made(static_cast<std::size_t>(ranks));

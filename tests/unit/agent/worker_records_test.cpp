@@ -23,7 +23,7 @@ using namespace workers;
 
 struct TalkingJob : Listening {
   spec::JobSpec spec = with_library();
-  SharedPages pages{spec};
+  workers::SharedPages pages{spec};
   WorkerRecords records{pipeline, spec, pages};
   explicit TalkingJob(const std::string& scope = "*") : Listening(scope) {
     rendezvous::Round round;

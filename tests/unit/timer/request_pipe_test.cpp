@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 using namespace elastrun;
@@ -78,7 +79,7 @@ TEST_CASE("request pipe: V6, all of 10 processes with 10 nested scopes each are 
     deadlines.apply(*request);
   }
   CHECK(deadlines.size() == 0);
-  CHECK(reader.pipe->lines() == 200);
+  CHECK(reader.lines.size() == 200);
 }
 
 TEST_CASE("request pipe: who holds it open, or writes half a line, holds up nobody") {
@@ -235,26 +236,28 @@ TEST_CASE("torch request: a line cut at any length is refused, and costs nobody 
   }
 }
 
-TEST_CASE("request lines: pieces of any size give the same lines") {
-  const std::string text = kAcquire + "\n\nhalf\n" + kRelease + "\nheld";
+TEST_CASE("request pipe: pieces of any size give the same lines") {
+  const std::string text = kAcquire + "\n\nhalf\n" + kRelease + "\n";
+  Reader reader;
   for (std::size_t size = 1; size < text.size(); ++size) {
-    RequestLines lines;
-    std::vector<std::string> found;
     for (std::size_t at = 0; at < text.size(); at += size) {
-      lines.feed(std::string_view(text).substr(at, size),
-                 [&](std::string_view line) { found.emplace_back(line); });
+      CHECK(write_line(reader.pipe->path(), std::string_view(text).substr(at, size)));
+      reader.pipe->catch_up();
     }
-    CHECK(found == std::vector<std::string>{kAcquire, "", "half", kRelease});
+    CHECK(std::exchange(reader.lines, {}) ==
+          std::vector<std::string>{kAcquire, "", "half", kRelease});
   }
 }
 
-TEST_CASE("request lines: of one that is too long only the beginning is kept") {
-  RequestLines lines;
-  std::vector<std::string> found;
-  const auto take = [&](std::string_view line) { found.emplace_back(line); };
-  lines.feed(std::string(kLongestLine, 'x') + "\n", take);
-  for (int i = 0; i < 9; ++i) lines.feed(std::string(1 << 20, 'y'), take);
-  lines.feed("z\nnext\n", take);
-  CHECK(found == std::vector<std::string>{std::string(kLongestLine, 'x'),
-                                          std::string(kLongestLine, 'y'), "next"});
+TEST_CASE("request pipe: of a line that is too long only the beginning is kept") {
+  Reader reader;
+  const auto write = [&](const std::string& text) {
+    CHECK(write_line(reader.pipe->path(), text));
+    reader.pipe->catch_up();
+  };
+  write(std::string(4097, 'x') + "\n");
+  for (int i = 0; i < 9; ++i) write(std::string(1 << 16, 'y'));
+  write("z\nnext\n");
+  CHECK(reader.lines ==
+        std::vector<std::string>{std::string(4097, 'x'), std::string(4097, 'y'), "next"});
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <semaphore>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -29,13 +30,13 @@ UniqueFd connect_to(const std::string& path) {
   return fd;
 }
 
-Result<std::unique_ptr<Channel>> listen(boost::asio::io_context& loop, const std::string& folder,
-                                        Channel::OnMessage on_message,
-                                        Channel::Workers workers = {}) {
-  auto place = ChannelPlace::find(folder);
-  if (!place) return std::unexpected(place.error());
-  return std::make_unique<Channel>(loop, std::move(*place), std::move(on_message),
-                                   std::move(workers));
+std::unique_ptr<Channel> listen(boost::asio::io_context& loop, const std::string& folder,
+                                Channel::OnMessage on_message, Channel::Workers workers = {}) {
+  static guardian::Agent nobody;
+  auto channel = std::make_unique<Channel>(loop, nobody, std::move(on_message), std::move(workers));
+  channel->look_in(folder);
+  REQUIRE_FALSE(channel->path().empty());
+  return channel;
 }
 
 std::string folder_of(const std::string& path) {
@@ -52,17 +53,14 @@ struct Hearing {
   std::unique_ptr<Channel> channel;
 
   explicit Hearing(const std::string& below = "") {
-    auto made =
-        listen(loop, files.root() + below,
-               [this](Channel::Sender sender, Message message) {
-                 heard.emplace_back(sender.process, std::move(message));
-                 workers.push_back(sender.worker);
-               },
-               {[this](pid_t) { return worker_of_all; },
-                [](const std::string& directory) { return directory == "/run/0/3" ? 33 : 0; },
-                [this](pid_t worker) { refused.push_back(worker); }});
-    REQUIRE(made.has_value());
-    channel = std::move(*made);
+    channel = listen(loop, files.root() + below,
+                     [this](Channel::Sender sender, Message message) {
+                       heard.emplace_back(sender.process, std::move(message));
+                       workers.push_back(sender.worker);
+                     },
+                     {[this](pid_t) { return worker_of_all; },
+                      [](const std::string& directory) { return directory == "/run/0/3" ? 33 : 0; },
+                      [this](pid_t worker) { refused.push_back(worker); }});
   }
   void until_heard(std::size_t count) {
     while (heard.size() < count) loop.run_one();
@@ -168,10 +166,10 @@ TEST_CASE("channel: where no socket can be made it is elsewhere, and goes with i
     std::string own;
     {
       const auto channel = listen(loop, folder, [](Channel::Sender, Message) {});
-      REQUIRE(channel.has_value());
-      own = folder_of((*channel)->path());
+      own = folder_of(channel->path());
       CHECK(own.find("/elastrun_") != std::string::npos);
-      connect_to((*channel)->path());
+      connect_to(channel->path());
+      channel->end(nullptr);
     }
     CHECK_MESSAGE(::access(own.c_str(), F_OK) != 0, "left: " << own);
   }
@@ -188,19 +186,43 @@ TEST_CASE("channel: a temporary folder that takes no socket either is left clean
   ::setenv("TMPDIR", deep.c_str(), 1);
   const auto channel = listen(loop, "/proc/self", [](Channel::Sender, Message) {});
   before == nullptr ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", kept.c_str(), 1);
-  REQUIRE(channel.has_value());
-  CHECK((*channel)->path().starts_with("/tmp/elastrun_"));
+  CHECK(channel->path().starts_with("/tmp/elastrun_"));
   CHECK(std::filesystem::is_empty(deep));
 }
 
-TEST_CASE("channel: its place stays until somebody else has ended it") {
+TEST_CASE("channel: its place stays until the thread that is given it has removed it") {
   Hearing hearing;
   const std::string path = hearing.channel->path();
-  auto place = hearing.channel->take_place();
-  hearing.channel.reset();
+  files::BlockingCalls far(hearing.loop.get_executor());
+  std::binary_semaphore gate(0);
+  far.enqueue(std::make_shared<const std::string>("a disk"), [&gate] {
+    gate.acquire();
+    return files::BlockingCalls::Outcome();
+  });
+  hearing.channel->end(&far);
+  CHECK(hearing.channel->path().empty());
   CHECK(::access(path.c_str(), F_OK) == 0);
-  place.reset();
+  gate.release();
+  CHECK(far.finish(std::chrono::minutes(1)));
   CHECK(::access(path.c_str(), F_OK) != 0);
+}
+
+TEST_CASE("channel: where its name was removed it is opened again, and its counts go on") {
+  Hearing hearing;
+  const auto before = connect_to(hearing.channel->path());
+  say(before, R"({"kind":"step","step":1})");
+  hearing.until_heard(1);
+  hearing.channel->look_in(hearing.files.root());
+  say(before, R"({"kind":"step","step":2})");
+  hearing.until_heard(2);
+  ::unlink(hearing.channel->path().c_str());
+  hearing.channel->look_in(hearing.files.root());
+  char byte = 0;
+  CHECK(::recv(before.get(), &byte, 1, 0) == 0);
+  const auto worker = connect_to(hearing.channel->path());
+  say(worker, R"({"kind":"step","step":3})");
+  hearing.until_heard(3);
+  CHECK(hearing.channel->statistics().connections == 2);
 }
 
 TEST_CASE("channel: who has returned hears of it when all have, others are not disturbed") {
