@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 import os
-import select
+import socket
 import subprocess
 import threading
 import time
@@ -31,20 +31,18 @@ Path = Union[str, "os.PathLike[str]"]
 
 LIMIT = 120.0  # seconds for an answer: it reads what is new in the log
 _END_LIMIT = 5.0
-_PIPE = 1 << 16
 _AT_ONCE = 10_000  # entries
 _now = time.time  # the tests' clock stands here
 _log = logging.getLogger("elastrun.goodput")
 
 
-def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+def _end(process: subprocess.Popen[bytes], files: Sequence[Any], owner: int) -> None:
     if os.getpid() != owner:
         return  # a fork, which must not wait for a child of another
-    assert process.stdin is not None and process.stdout is not None
-    # It holds nothing of value, and the end of its input does not come while a fork has the pipe.
+    # It holds nothing of value, and the end of its input does not come while a fork has the socket.
     process.kill()
-    process.stdin.close()
-    process.stdout.close()
+    for one in files:
+        one.close()
     with contextlib.suppress(subprocess.TimeoutExpired):  # one that reads a disk that hangs
         process.wait(_END_LIMIT)
 
@@ -61,7 +59,6 @@ class CalculatorProgram:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._ended: Any = None
-        self._rest = b""
 
     @property
     def pid(self) -> int | None:
@@ -77,12 +74,14 @@ class CalculatorProgram:
         if program is None:
             raise FileNotFoundError("the calculator of goodput is part of the program elastrunctl, "
                                     "which is neither beside this package nor in PATH")
-        self._process = subprocess.Popen([program, *self._words], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, bufsize=0)
-        self._owner, self._rest = os.getpid(), b""
-        self._ended = weakref.finalize(self, _end, self._process, self._owner)
-        assert self._process.stdin is not None
-        os.set_blocking(self._process.stdin.fileno(), False)
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(LIMIT)
+        self._lines = self._socket.makefile("rb")
+        with theirs:
+            self._process = subprocess.Popen([program, *self._words], stdin=theirs, stdout=theirs)
+        self._owner = os.getpid()
+        self._ended = weakref.finalize(self, _end, self._process, (self._lines, self._socket),
+                                       self._owner)
         return True
 
     def _close(self) -> None:
@@ -100,45 +99,22 @@ class CalculatorProgram:
         told = iter(entries)
         try:
             while lines := list(islice(told, _AT_ONCE)):
-                self._exchange(lines, False)
-            answer: dict[str, Any] = json.loads(self._exchange([json.dumps(question)], True))
-        except OSError:
+                self._socket.sendall("\n".join([*lines, ""]).encode())
+            self._socket.sendall(json.dumps(question).encode() + b"\n")
+            line = self._lines.readline()
+            if not line.endswith(b"\n"):
+                raise BrokenPipeError("elastrunctl has ended without an answer")
+            answer: dict[str, Any] = json.loads(line)
+        except OSError as error:
             if self._process is not None:
                 self._process.kill()
             self._close()
+            if isinstance(error, socket.timeout):
+                raise TimeoutError(f"elastrunctl has not answered within {LIMIT:g} s") from None
             raise
         if "errno" in answer:
             raise OSError(answer["errno"], answer["error"])
         return answer
-
-    def _exchange(self, lines: list[str], answered: bool) -> bytes:
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
-        put, get = process.stdin.fileno(), process.stdout.fileno()
-        deadline = time.monotonic() + LIMIT
-        poll, heard = select.poll(), [self._rest]
-        rest = memoryview("\n".join([*lines, ""]).encode())
-        poll.register(put, select.POLLOUT)
-        poll.register(get, select.POLLIN)
-        while True:
-            ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
-            if not ready:
-                raise TimeoutError(f"elastrunctl has not answered within {LIMIT:g} s")
-            if put in ready:
-                rest = rest[os.write(put, rest[:_PIPE]):]
-                if not rest:
-                    if not answered:
-                        return b""
-                    poll.unregister(put)
-            if get in ready:
-                part = os.read(get, _PIPE)
-                if not part:
-                    raise BrokenPipeError("elastrunctl has ended without an answer")
-                line, end, after = part.partition(b"\n")
-                heard.append(line)
-                if end:
-                    self._rest = after
-                    return b"".join(heard)
 
 
 def default_path(job_name: str) -> str:
