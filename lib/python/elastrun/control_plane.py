@@ -38,7 +38,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from elastrun.errors import write_error_file
+from elastrun.errors import ErrorHandler
 from elastrun.monitor import wait_counter_values
 
 __all__ = ["ControlPlane", "Request", "Response", "WorkerServer", "register_handler",
@@ -283,7 +283,7 @@ def worker_main() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        write_error_file(error)
+        ErrorHandler().record_exception(error)
         raise
     finally:
         if server is not None:

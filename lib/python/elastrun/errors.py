@@ -64,27 +64,33 @@ def _write(tell: Callable[[], dict[str, Any]]) -> None:
     os.replace(unfinished, path)
 
 
-def write_error_file(error: BaseException) -> None:
-    """To TORCHELASTIC_ERROR_FILE, if that is set. Never fails."""
-    try:
-        _write(lambda: _told(error))
-    except Exception:
-        pass  # the exception itself matters more than its file, whatever its str() does
+class ErrorHandler:
+    """Does what @record does with an exception. Derive from it to do more."""
 
+    def initialize(self) -> None:
+        """Before the function runs: crashes in C leave the Python stacks in stderr."""
+        try:
+            import faulthandler  # which not every subinterpreter has
 
-def copy_error_file(path: str, exit_code: int) -> None:
-    """Copies a worker's to TORCHELASTIC_ERROR_FILE, if that is set. Fails with OSError, and with
-    ValueError for a file without JSON."""
-    _write(lambda: _left_in(path, exit_code))
+            faulthandler.enable(all_threads=True)
+        except (AttributeError, ImportError, OSError, RuntimeError, ValueError):
+            pass  # stderr is closed or no real file
 
+    def record_exception(self, e: BaseException) -> None:
+        """Writes it to TORCHELASTIC_ERROR_FILE, if that is set. Never fails."""
+        try:
+            _write(lambda: _told(e))
+        except Exception:
+            pass  # the exception itself matters more than its file, whatever its str() does
 
-def enable_faulthandler() -> None:
-    try:
-        import faulthandler  # which not every subinterpreter has
+    def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
+        """Copies that file of a worker to TORCHELASTIC_ERROR_FILE, with the worker's exit code.
+        Fails with OSError, and with ValueError for a file without JSON."""
+        _write(lambda: _left_in(rootcause_error_file, error_code))
 
-        faulthandler.enable(all_threads=True)
-    except (AttributeError, ImportError, OSError, RuntimeError, ValueError):
-        pass  # stderr is closed or no real file
+    def maybe_enrich_signal_failure_message(self, message: str, error_file: str) -> str:
+        """The text that ChildFailedError shows for a worker that a signal has ended."""
+        return message
 
 
 def record(fn: _Function, error_handler: Any = None) -> _Function:
@@ -95,10 +101,11 @@ def record(fn: _Function, error_handler: Any = None) -> _Function:
     Also switches the faulthandler on, so that a crash in C leaves the Python stacks in stderr.
     `error_handler`, an elastrun.multiprocessing.errors.ErrorHandler, does both otherwise.
     """
+    handler = ErrorHandler() if error_handler is None else error_handler
 
     @functools.wraps(fn)
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        enable_faulthandler() if error_handler is None else error_handler.initialize()
+        handler.initialize()
         try:
             return fn(*args, **kwargs)
         except SystemExit as end:
@@ -106,10 +113,7 @@ def record(fn: _Function, error_handler: Any = None) -> _Function:
                 return None
             raise
         except Exception as error:
-            if error_handler is None:
-                write_error_file(error)
-            else:
-                error_handler.record_exception(error)
+            handler.record_exception(error)
             raise
 
     return recorded  # type: ignore[return-value]

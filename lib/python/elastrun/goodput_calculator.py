@@ -78,7 +78,8 @@ class CalculatorProgram:
         self._socket.settimeout(LIMIT)
         self._lines = self._socket.makefile("rb")
         with theirs:
-            self._process = subprocess.Popen([program, *self._words], stdin=theirs, stdout=theirs)
+            self._process = subprocess.Popen([program, *self._words], stdin=theirs.fileno(),
+                                             stdout=theirs.fileno())
         self._owner = os.getpid()
         self._ended = weakref.finalize(self, _end, self._process, (self._lines, self._socket),
                                        self._owner)
