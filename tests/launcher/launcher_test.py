@@ -362,8 +362,8 @@ if __name__ == "__main__":
 
     def test_a_fork_that_keeps_the_connection_does_not_hold_the_caller(self) -> None:
         out = self.run_program("""
-from elastrun.agent import connection
-make = connection.socket_pair
+from elastrun.multiprocessing import payload
+make = payload.socket_pair
 
 def forked_meanwhile(*kind):
     pair = make(*kind)
@@ -372,9 +372,9 @@ def forked_meanwhile(*kind):
     return pair
 
 if __name__ == "__main__":
-    connection.socket_pair = forked_meanwhile
+    payload.socket_pair = forked_meanwhile
     print(elastic_launch(alone(1), "true")(), flush=True)
-    connection.socket_pair = make
+    payload.socket_pair = make
     import subprocess
     subprocess.run(["pkill", "-KILL", "-P", str(os.getpid())])
 """)
@@ -955,16 +955,16 @@ if __name__ == "__main__":
 
     def test_a_signal_that_comes_too_late_for_the_job_is_the_callers(self) -> None:
         out = self.run_program("""
-from elastrun.agent import connection
+from elastrun.agent.server import local_elastic_agent
 
-class Late(connection.AgentProcess):
-    def _hear(self, said):
-        super()._hear(said)
-        if "ended" in said:          # while the guardian cleans up
+class Late(local_elastic_agent.AgentProcess):
+    def _step(self):
+        goes_on = super()._step()
+        if self._ended is not None and self.heard is None:  # while the guardian cleans up
             os.kill(os.getpid(), signal.SIGTERM)
+        return goes_on
 
 if __name__ == "__main__":
-    from elastrun.agent.server import local_elastic_agent
     local_elastic_agent.AgentProcess = Late
     signal.signal(signal.SIGTERM, lambda *_: print("heard"))
     print(elastic_launch(alone(1), "true")())

@@ -211,7 +211,7 @@ def _as_torch(error: Exception) -> Exception:
     errors = _of_torch("multiprocessing.errors")
     rendezvous = _of_torch("rendezvous.api")
 
-    from elastrun.agent.connection import AgentError
+    from elastrun.agent.server.local_elastic_agent import AgentError
     from elastrun.multiprocessing import SignalException as OurSignal
     from elastrun.multiprocessing.errors import ChildFailedError
     from elastrun.rendezvous import RendezvousError
