@@ -657,13 +657,14 @@ class Agent(module.AgentProcess):
         super().__init__(*given)
         pause("after")
 
-def binding(options):
+def words(options, made=module._words):
     pause("before")
+    return made(options)
 
 if __name__ == "__main__":
     import threading
     running = []
-    module.AgentProcess, module._binding = Agent, binding
+    module.AgentProcess, module._words = Agent, words
     agent = LocalElasticAgent(WorkerSpec("w", 1, handler(), entrypoint=print, args=("worker",)))
     asyncio.run(main(running, ("before", "after")))
     agent.run()

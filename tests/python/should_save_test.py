@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import unittest
+from unittest import mock
 
 from agent_end import SharedPage
 
@@ -66,12 +67,12 @@ class ShouldSave(unittest.TestCase):
     def test_the_import_names_its_process_and_writes_into_nothing_but_a_page(self) -> None:
         other = os.memfd_create("other")
         self.addCleanup(os.close, other)
-        before, page._path = page._path, f"/proc/self/fd/{other}"
-        self.addCleanup(setattr, page, "_path", before)
-        page._tell_import()
+        self.addCleanup(page._begin)
+        with mock.patch.dict(os.environ, ELASTRUN_PAGE=f"/proc/self/fd/{other}"):
+            page._begin()
         self.assertEqual(os.fstat(other).st_size, 0)
-        page._path = self.shared.path
-        page._tell_import()
+        with mock.patch.dict(os.environ, ELASTRUN_PAGE=self.shared.path):
+            page._begin()
         self.assertEqual(self.shared.words(IMPORTED), (os.getpid(),))
 
     def test_the_page_of_a_process_that_has_ended_is_taken_over(self) -> None:

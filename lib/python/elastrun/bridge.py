@@ -12,6 +12,7 @@ when the script has imported it. Outside elastrun nothing happens.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import logging
 import os
@@ -33,10 +34,8 @@ def _bridge_monitor(module: ModuleType) -> None:
 
     # torch holds a lock of the whole process meanwhile: nothing of torch may be called here.
     def tell(event: Any) -> None:
-        try:
+        with contextlib.suppress(Exception):  # it would keep the event from other handlers
             forward(event)
-        except Exception:
-            pass  # it would reach the script, and keep the event from other handlers
 
     # A handler that is still registered when the interpreter ends crashes torch 2.13.
     atexit.register(module.unregister_event_handler, module.register_event_handler(tell))
@@ -59,14 +58,12 @@ class _Forward(logging.Handler):
     """On the loggers of torchelastic's events, whose records are the JSON of an event."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
+        with contextlib.suppress(Exception):  # no event
             fields = json.loads(record.getMessage())
             name = fields.pop("name")
             metadata = fields.pop("metadata", {})
             milliseconds = fields.pop("timestamp", 0)
             send_event(name, {**fields, **metadata}, milliseconds / 1000 if milliseconds else None)
-        except Exception:
-            pass  # no event
 
 
 def _bridge_events(module: ModuleType) -> None:

@@ -42,7 +42,7 @@ class Channel:
 
     def __init__(self) -> None:
         self.begin("")
-        self._debt = outbox.duty(self._pay)
+        self._debt = outbox.duty(self._send_owed)
         # A forked child (a data loader, a pool) gets another connection: the agent tells
         # senders apart by the credentials of the connecting process.
         at_fork(self._forget)
@@ -155,32 +155,21 @@ class Channel:
         """False: not now. It is not counted as lost: the caller keeps it."""
         return self._try(packet) == 0
 
-    def send_surely(self, packet: bytes) -> None:
-        """Keeps it while the agent is behind, and sends it as soon as that can be."""
-        code = errno.EAGAIN if self._owed else self._try(packet)
-        if code != errno.EAGAIN:
-            self.dropped += code != 0
-            return
-        self._owed.append(packet)
-        if len(self._owed) == 1:
-            self._debt.wake()  # without a thread it goes with the next message
-
-    def _send_owed(self) -> None:
-        if not self._paying.acquire(blocking=False):
-            return
-        try:
-            while self._owed and (code := self._try(self._owed[0])) != errno.EAGAIN:
-                self._owed.popleft()
-                self.dropped += code != 0
-        finally:
-            self._paying.release()
-
-    def _pay(self) -> float | None:
-        self._send_owed()
+    def _send_owed(self) -> float | None:
+        """Returns in how many seconds it is to be called again."""
+        if self._paying.acquire(blocking=False):
+            try:
+                while self._owed and (code := self._try(self._owed[0])) != errno.EAGAIN:
+                    self._owed.popleft()
+                    self.dropped += code != 0
+            finally:
+                self._paying.release()
         return _OWED_SECONDS if self._owed else None
 
     def send_object(self, fields: dict[str, Any], surely: bool = False) -> bool:
-        """Sends a message. False: it is lost."""
+        """Sends a message. False: it is lost. `surely`: keeps it while the agent is behind, and
+        sends it as soon as that can be.
+        """
         if not self.path:
             return False
         try:
@@ -188,10 +177,16 @@ class Channel:
         except (TypeError, ValueError, RecursionError):
             self.dropped += 1
             return False
-        if surely:
-            self.send_surely(packet)
+        if not surely:
+            return self.send(packet)
+        code = errno.EAGAIN if self._owed else self._try(packet)
+        if code != errno.EAGAIN:
+            self.dropped += code != 0
             return True
-        return self.send(packet)
+        self._owed.append(packet)
+        if len(self._owed) == 1:
+            self._debt.wake()  # without a thread it goes with the next message
+        return True
 
     def lost(self, count: int = 1) -> None:
         """Counts what could not be told: nothing that a script says raises."""

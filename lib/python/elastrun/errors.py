@@ -2,6 +2,7 @@
 """The error file by which a worker tells why it ended, as torch's `@record` writes it."""
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
@@ -69,19 +70,16 @@ class ErrorHandler:
 
     def initialize(self) -> None:
         """Before the function runs: crashes in C leave the Python stacks in stderr."""
-        try:
+        with contextlib.suppress(AttributeError, ImportError, OSError, RuntimeError, ValueError):
             import faulthandler  # which not every subinterpreter has
 
-            faulthandler.enable(all_threads=True)
-        except (AttributeError, ImportError, OSError, RuntimeError, ValueError):
-            pass  # stderr is closed or no real file
+            faulthandler.enable(all_threads=True)  # unless stderr is closed or no real file
 
     def record_exception(self, e: BaseException) -> None:
         """Writes it to TORCHELASTIC_ERROR_FILE, if that is set. Never fails."""
-        try:
+        # The exception itself matters more than its file, whatever its str() does.
+        with contextlib.suppress(Exception):
             _write(lambda: _told(e))
-        except Exception:
-            pass  # the exception itself matters more than its file, whatever its str() does
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
         """Copies that file of a worker to TORCHELASTIC_ERROR_FILE, with the worker's exit code.

@@ -7,6 +7,7 @@ another one that has; a forked child does not. The layout is described in elastr
 """
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -117,9 +118,14 @@ def should_save(step: int | None = None) -> bool:
     none was, it is True as soon as the order is here, which may be at different steps.
     Costs no system call; False under another launcher.
     """
-    own = _saves_by or _look()
+    global _saves_by
+    own = _saves_by or page()
     if own is None:
         return False
+    if _saves_by is None:
+        # From now on the agent sends no signal to make this process save.
+        own.words[_LOOKED] = time.monotonic_ns()
+        _saves_by = own
     if step is not None:
         try:
             own.step(step)  # from which the agent knows a step that no rank has done yet
@@ -136,24 +142,12 @@ def should_save(step: int | None = None) -> bool:
 _saves_by: Page | None = None  # once should_save has been called
 
 
-def _look() -> Page | None:
-    global _saves_by
-    own = page()
-    if own is not None:
-        # From now on the agent sends no signal to make this process save.
-        own.words[_LOOKED] = time.monotonic_ns()
-        _saves_by = own
-    return own
-
-
 def has_ended(process: int) -> bool:
     """A script that prepares data, say, before the training: that has to hear of should_save."""
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        pass
+    except (OSError, OverflowError) as error:
+        return isinstance(error, ProcessLookupError)
     return False
 
 
@@ -200,19 +194,12 @@ def _begin() -> None:
     _forget()
     _path = os.environ.get("ELASTRUN_PAGE", "")
     if _path:
-        _tell_import()
-    if os.environ.get("ELASTRUN_PREEMPT_SIGNALS"):
-        _ignore(os.environ["ELASTRUN_PREEMPT_SIGNALS"])
-
-
-def _tell_import() -> None:
-    """The agent sends no SIGTERM that would end this process before its first should_save."""
-    try:
-        with open(_path, "r+b", buffering=0) as file:
+        # The agent sends no SIGTERM that would end this process before its first should_save.
+        with contextlib.suppress(OSError), open(_path, "r+b", buffering=0) as file:
             if file.read(8) == _MAGIC:
                 os.pwrite(file.fileno(), struct.pack("=q", os.getpid()), 8 * _IMPORTED)
-    except OSError:
-        pass
+    if os.environ.get("ELASTRUN_PREEMPT_SIGNALS"):
+        _ignore(os.environ["ELASTRUN_PREEMPT_SIGNALS"])
 
 
 def _ignore(names: str) -> None:
@@ -223,10 +210,9 @@ def _ignore(names: str) -> None:
         number = getattr(signal, name, None)
         if number is None or signal.getsignal(number) is not signal.SIG_DFL:
             continue
-        try:
+        # Imported by another thread; a signal that cannot be ignored.
+        with contextlib.suppress(ValueError, OSError):
             signal.signal(number, signal.SIG_IGN)
-        except (ValueError, OSError):  # imported by another thread; a signal that cannot be ignored
-            pass
 
 
 at_begin(_begin)

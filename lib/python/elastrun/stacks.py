@@ -10,6 +10,7 @@ crash the process.
 from __future__ import annotations
 
 import _thread
+import contextlib
 import os
 import signal
 import sys
@@ -26,14 +27,6 @@ _OWN_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 _offer: dict[str, Any] | None = None
 _made_by = 0  # the process; a forked child makes its own
 _is_told = False
-
-
-def _free_signal() -> int | None:
-    """A real-time signal without a handler in this process."""
-    for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            return number
-    return None
 
 
 def _stacks() -> bytes:
@@ -53,10 +46,8 @@ def _stacks() -> bytes:
 def _answer(number: int, file: int) -> None:
     while True:
         signal.sigwait({number})
-        try:
+        with contextlib.suppress(OSError):  # no memory left: the agent asks the main thread
             os.write(file, _stacks())  # at once: the agent sees the whole or nothing
-        except OSError:
-            pass  # no memory or descriptor left: the agent asks the main thread
 
 
 def _start_answering(number: int, file: int) -> int:
@@ -85,7 +76,8 @@ def _start_answering(number: int, file: int) -> int:
 
 
 def _make_offer() -> dict[str, Any] | None:
-    number = _free_signal()
+    number = next((one for one in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1)
+                   if signal.getsignal(one) is signal.SIG_DFL), None)
     # Without the interpreter lock nothing keeps the other threads still.
     if number is None or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return None

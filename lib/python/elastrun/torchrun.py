@@ -5,6 +5,7 @@ sees no other. What elastrun cannot take over, torch's launcher runs as ever, an
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import sys
@@ -26,11 +27,9 @@ def _say(text: str) -> None:
     if text in _said:
         return
     _said.add(text)
-    try:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # it is closed, or None
         sys.stderr.write(f"elastrun: {text}\n")
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):
-        pass  # it is closed, or None
 
 
 # As a command: python -m torch.distributed.run, python -m torch.distributed.launch.

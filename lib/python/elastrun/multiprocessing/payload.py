@@ -21,14 +21,13 @@ import struct
 import sys
 from collections import ChainMap
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import context, reduction, resource_tracker, spawn
 from multiprocessing.popen_spawn_posix import _DupFd
 from typing import Any
 
 RETURN_LIMIT = 1 << 30  # bytes of one return value
-_SEALS = getattr(fcntl, "F_SEAL_SEAL", 1) | getattr(fcntl, "F_SEAL_SHRINK", 2) | \
-    getattr(fcntl, "F_SEAL_GROW", 4) | getattr(fcntl, "F_SEAL_WRITE", 8)
-_ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", 1033)  # since Python 3.9
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 def above_streams(fd: int) -> int:
@@ -49,16 +48,6 @@ def socket_pair(kind: int = socket.SOCK_STREAM) -> tuple[socket.socket, socket.s
             socket.socket(fileno=above_streams(theirs.detach())))
 
 
-def _shared_with_children() -> dict[type, Any]:
-    """The way multiprocessing pickles what it can share with a child that is being started. Not
-    what others have taught ForkingPickler: torch would share a tensor's memory with this process,
-    where each start of the workers, also a later one, is to have the tensor as it was.
-    """
-    extra = getattr(reduction.ForkingPickler, "_extra_reducers", {})
-    return {kind: how for kind, how in extra.items()
-            if getattr(how, "__module__", "").startswith("multiprocessing")}
-
-
 def _cloudpickle() -> Any:
     try:
         return importlib.import_module("cloudpickle")
@@ -73,8 +62,14 @@ def _pickler(file: io.BytesIO, by_value: bool) -> pickle.Pickler:
     if by_value:
         cloudpickle = _cloudpickle()
         base, table = cloudpickle.CloudPickler, cloudpickle.CloudPickler.dispatch_table
+    # The way multiprocessing pickles what it can share with a child that is being started. Not
+    # what others have taught ForkingPickler: torch would share a tensor's memory with this process,
+    # where each start of the workers, also a later one, is to have the tensor as it was.
+    extra = getattr(reduction.ForkingPickler, "_extra_reducers", {})
+    shared = {kind: how for kind, how in extra.items()
+              if getattr(how, "__module__", "").startswith("multiprocessing")}
     # Of the class: CPython's pickler looks for it when it is made.
-    kind = type("_Pickler", (base,), {"dispatch_table": ChainMap(_shared_with_children(), table)})
+    kind = type("_Pickler", (base,), {"dispatch_table": ChainMap(shared, table)})
     made: pickle.Pickler = kind(file, pickle.HIGHEST_PROTOCOL)
     return made
 
@@ -109,18 +104,11 @@ def _sealed(contents: memoryview | bytes) -> int:
         view = memoryview(contents)
         while view:
             view = view[os.write(fd, view):]
-        fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(fd)
         raise
     return fd
-
-
-def _main_is_importable() -> bool:
-    main = sys.modules["__main__"]
-    path = getattr(main, "__file__", None)
-    named = getattr(getattr(main, "__spec__", None), "name", None) is not None
-    return named or (path is not None and os.path.isfile(path))
 
 
 def is_of_main(function: Callable[..., Any]) -> bool:
@@ -135,7 +123,10 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], by_value: bool = F
     with RuntimeError in a worker that imports a main module without its guard.
     """
     name = getattr(function, "__qualname__", repr(function))
-    if not by_value and is_of_main(function) and not _main_is_importable():
+    main = sys.modules["__main__"]
+    importable = (getattr(getattr(main, "__spec__", None), "name", None) is not None
+                  or os.path.isfile(getattr(main, "__file__", None) or ""))
+    if not by_value and is_of_main(function) and not importable:
         raise TypeError(
             f"{name} is defined in a notebook or an interactive session, which workers cannot "
             "import: put it into a module, or give it by value (elastrun.notebook_launcher, or "
@@ -192,19 +183,14 @@ def load(descriptor: int, tracker: int) -> tuple[Callable[..., Any], tuple[Any, 
     return function, args, by_value
 
 
-def _dumps(value: Any, by_value: bool) -> bytes:
-    if by_value:  # it may be of a class that the function has brought along
-        done: bytes = _cloudpickle().dumps(value, pickle.HIGHEST_PROTOCOL)
-        return done
-    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-
-
 def send_value(channel: int, rank: int, function: str, value: Any, by_value: bool) -> None:
     """Sends a worker's value to the caller. Fails with TypeError on one that cannot be pickled, and
     with ValueError on one above RETURN_LIMIT.
     """
     try:
-        contents = _dumps(value, by_value)
+        # By value it may be of a class that the function has brought along.
+        contents: bytes = (_cloudpickle() if by_value else pickle).dumps(
+            value, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         raise TypeError(
             f"the return value of {function}, of type {type(value).__name__}, cannot be pickled: "
@@ -216,28 +202,10 @@ def send_value(channel: int, rank: int, function: str, value: Any, by_value: boo
     with socket.socket(fileno=channel) as out:
         fd = _sealed(contents)
         try:
-            try:
+            with suppress(BrokenPipeError):  # the caller has gone; the agent ends this job
                 socket.send_fds(out, [struct.pack("=qq", rank, os.getpid())], [fd])
-            except BrokenPipeError:
-                pass  # the caller has gone; the agent ends this job
         finally:
             os.close(fd)
-
-
-def _wait_for_the_others() -> None:
-    """Waits, as torch: a worker that ends early takes down what others still use. The agent ends
-    the connection when the functions of all workers of this node have returned.
-    """
-    channel = os.environ.get("ELASTRUN_CHANNEL")
-    if not channel:
-        return
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
-            agent.connect(os.path.abspath(channel))
-            agent.send(b'{"kind":"returned"}')
-            agent.recv(1)
-    except OSError:
-        pass
 
 
 def run_function(function: Callable[..., Any], args: tuple[Any, ...], results: int, by_value: bool,
@@ -250,7 +218,13 @@ def run_function(function: Callable[..., Any], args: tuple[Any, ...], results: i
         return
     name = getattr(function, "__qualname__", repr(function))
     send_value(results, rank, name, value, by_value)
-    _wait_for_the_others()
+    # Waits, as torch: a worker that ends early takes down what others still use. The agent ends the
+    # connection when the functions of all workers of this node have returned.
+    if channel := os.environ.get("ELASTRUN_CHANNEL"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
+            agent.connect(os.path.abspath(channel))
+            agent.send(b'{"kind":"returned"}')
+            agent.recv(1)
 
 
 def receive_value(channel: socket.socket) -> tuple[int, int, int] | None:

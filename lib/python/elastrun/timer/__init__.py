@@ -26,21 +26,12 @@ __all__ = ["ChannelTimerClient", "FileTimerClient", "FileTimerRequest", "FileTim
            "TimerClient", "TimerRequest", "TimerServer", "configure", "expires",
            "log_debug_info_for_expired_timers"]
 
-_ELSEWHERE = {
-    "log_debug_info_for_expired_timers": "debug_info_logging",
-    **dict.fromkeys(("FileTimerClient", "FileTimerRequest", "FileTimerServer"),
-                    "file_based_local_timer"),
-    **dict.fromkeys(("LocalTimerClient", "LocalTimerServer", "MultiprocessingRequestQueue"),
-                    "local_timer"),
-    "debug_info_logging": "", "file_based_local_timer": "", "local_timer": "",
-}
+_MODULES = ("debug_info_logging", "file_based_local_timer", "local_timer")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ELSEWHERE:
-        raise AttributeError(f"module 'elastrun.timer' has no attribute '{name}'")
-    if not _ELSEWHERE[name]:
-        return importlib.import_module(f"elastrun.timer.{name}")
-    found = getattr(importlib.import_module(f"elastrun.timer.{_ELSEWHERE[name]}"), name)
-    globals()[name] = found  # it is looked up once
-    return found
+    for module in _MODULES if name in (*__all__, *_MODULES) else ():
+        found = importlib.import_module(f"elastrun.timer.{module}")
+        if name == module or hasattr(found, name):
+            return found if name == module else getattr(found, name)
+    raise AttributeError(f"module 'elastrun.timer' has no attribute '{name}'")

@@ -223,9 +223,8 @@ def _log() -> Logger:
 def reap(worker_id: Any, signal_number: int) -> bool:
     """False: the process cannot be ended, and another try may follow."""
     try:
-        os.kill(worker_id, signal_number)
-    except ProcessLookupError:
-        pass
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker_id, signal_number)
     except OSError as error:
         _log().error("Cannot end process %s: %s. Another try follows.", worker_id, error)
         return False

@@ -406,7 +406,7 @@ class LocalElasticAgent(ElasticAgent):
         RuntimeError where this process may not be forked, OSError for a program that cannot be
         started (FileNotFoundError), and AgentError, a RuntimeError.
         """
-        return self._run(None)
+        return self._run()
 
     def run_with_output(self, stdout: int, started: Callable[[], None]) -> RunResult:
         """Does run() with a descriptor of this process as the workers' standard output. `started`
@@ -436,34 +436,40 @@ class LocalElasticAgent(ElasticAgent):
             await asyncio.gather(running, return_exceptions=True)
             raise
 
-    def _run(self, stdout: int | None, started: Callable[[], None] | None = None,
+    def _run(self, stdout: int | None = None, started: Callable[[], None] | None = None,
              cancelled: threading.Event | None = None) -> RunResult:
-        spec = self._spec
-        request = self._request()
+        spec, request = self._spec, self._request()
         variables = {} if self._stuck_limit is None else {
             TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT: str(self._stuck_limit)}
-        server = None
-        payload = None
+        server: HandlerServer | None = None
         copy: CallerCopy | None = None
         results: socket.socket | None = None
         descriptors: list[int] = []
-        theirs: socket.socket | None = None
-        try:
+        with contextlib.ExitStack() as ends:
+            if self._health_check_server is not None:  # torch starts it in no release either
+                ends.callback(self._health_check_server.stop)
             if not isinstance(spec.rdzv_handler, BuiltInHandler):
-                server = HandlerServer(spec.rdzv_handler)
+                server = ends.enter_context(contextlib.closing(HandlerServer(spec.rdzv_handler)))
                 request["rendezvous"]["asked_at"] = server.theirs.fileno()
                 descriptors.append(server.theirs.fileno())
             if callable(spec.entrypoint):
-                results, theirs = parcel.socket_pair(socket.SOCK_SEQPACKET)
-                if self._forks():
+                results, theirs = map(ends.enter_context,
+                                      parcel.socket_pair(socket.SOCK_SEQPACKET))
+                if self._start_method not in ("spawn", "forkserver", "fork"):
+                    raise ValueError(f"cannot find context for {self._start_method!r}: the start "
+                                     "methods are spawn, forkserver and fork")
+                if self._start_method == "fork" and not self._by_value:
                     from elastrun.multiprocessing.fork import CallerCopy
 
-                    copy = CallerCopy(spec.entrypoint, tuple(spec.args), theirs, [
-                        results, *((server.ours, server.theirs) if server is not None else ())])
+                    copy = ends.enter_context(contextlib.closing(CallerCopy(
+                        spec.entrypoint, tuple(spec.args), theirs, [
+                            results, *((server.ours, server.theirs) if server is not None else ())
+                        ])))
                     descriptors.append(copy.theirs.fileno())
                     request |= {"entrypoint": copy.name, "fork_socket": copy.theirs.fileno()}
                 else:
-                    payload = parcel.pack(spec.entrypoint, tuple(spec.args), self._by_value)
+                    payload = ends.enter_context(contextlib.closing(parcel.pack(
+                        spec.entrypoint, tuple(spec.args), self._by_value)))
                     numbers = (payload.descriptor, payload.tracker, theirs.fileno())
                     inherited = [*payload.descriptors, theirs.fileno()]
                     descriptors += inherited
@@ -472,30 +478,20 @@ class LocalElasticAgent(ElasticAgent):
                                 "args": [*_args_from_interpreter_flags(), "-u", _WORKER,
                                          *map(str, numbers)]}
             _refuse(cancelled)
-            self._process = AgentProcess(request, descriptors, self._hear, self._shutdown_timeout,
-                                         results, stdout, variables, copy)
+            process = self._process = ends.enter_context(contextlib.closing(AgentProcess(
+                request, descriptors, self._hear, self._shutdown_timeout, results, stdout,
+                variables, copy)))
+            ends.callback(setattr, self, "_process", None)
             _refuse(cancelled)
             if server is not None:
                 server.start()
             if started is not None:
                 started()
-            return self._result(self._process.run(), self._process, server)
-        finally:
-            for one in (theirs, results, server, payload, copy, self._process):
-                if one is not None:
-                    one.close()
-            self._process = None
-            if self._health_check_server is not None:  # torch starts it in no release either
-                self._health_check_server.stop()
-
-    def _forks(self) -> bool:
-        if self._start_method not in ("spawn", "forkserver", "fork"):
-            raise ValueError(f"cannot find context for {self._start_method!r}: the start methods "
-                             "are spawn, forkserver and fork")
-        return self._start_method == "fork" and not self._by_value
+            return self._result(process.run(), process, server)
 
     def _request(self) -> dict[str, Any]:
         spec, logs = self._spec, self._logs_specs
+        binding = getattr(spec.numa_options, "affinity_mode", spec.numa_options)
         options = self._options | {
             "role": spec.role, "nproc_per_node": spec.local_world_size,
             "max_restarts": spec.max_restarts, "monitor_interval": spec.monitor_interval,
@@ -503,7 +499,7 @@ class LocalElasticAgent(ElasticAgent):
             "virtual_local_rank": bool(spec.virtual_local_rank),
             "exit_barrier_timeout": self._exit_barrier_timeout,
             "log_line_prefix_template": self._prefix_template,
-            "numa_binding": _binding(spec.numa_options)}
+            "numa_binding": binding if binding is None else str(getattr(binding, "value", binding))}
         # The default gives way to signals that are to be passed on; a list that was set does not.
         if "forward_signals" not in options or "TORCHELASTIC_SIGNALS_TO_HANDLE" in os.environ:
             options["signals_to_handle"] = ",".join(names_to_handle())
@@ -554,7 +550,14 @@ class LocalElasticAgent(ElasticAgent):
                 server: HandlerServer | None) -> RunResult:
         self.report = ended.get("report", {})
         state = WorkerState(ended.get("state", "UNKNOWN"))
-        self._take_group(state)
+        group = self._worker_group
+        group.state = state
+        group.group_rank = self.report.get("group_rank")
+        group.group_world_size = self.report.get("group_world_size")
+        for row in self.report.get("workers", ()):
+            worker = group.workers[row["local_rank"]]
+            worker.id, worker.global_rank = row["pid"], row["rank"]
+            worker.world_size = self.report.get("world_size", -1)
         error = ended.get("error")
         if error is not None:
             raise self._exception(error, ended, process, server)
@@ -599,16 +602,6 @@ class LocalElasticAgent(ElasticAgent):
         failure.timestamp = int(culprit.get("time") or failure.timestamp)
         return {rank: failure, **failures}
 
-    def _take_group(self, state: WorkerState) -> None:
-        group = self._worker_group
-        group.state = state
-        group.group_rank = self.report.get("group_rank")
-        group.group_world_size = self.report.get("group_world_size")
-        for row in self.report.get("workers", ()):
-            worker = group.workers[row["local_rank"]]
-            worker.id, worker.global_rank = row["pid"], row["rank"]
-            worker.world_size = self.report.get("world_size", -1)
-
 
 def _refuse(cancelled: threading.Event | None) -> None:
     if cancelled is not None and cancelled.is_set():
@@ -629,11 +622,6 @@ def _streams(given: Any) -> str:
     if isinstance(given, Mapping):
         return ",".join(f"{rank}:{int(value)}" for rank, value in given.items()) or "0"
     return str(int(given))
-
-
-def _binding(options: Any) -> str | None:
-    mode = getattr(options, "affinity_mode", options)
-    return None if mode is None else str(getattr(mode, "value", mode))
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
