@@ -8,7 +8,7 @@
 #include "process/guardian.hpp"
 #include "rendezvous/session/handler.hpp"
 #include "spec/job_spec.hpp"
-#include "workers/failure.hpp"
+#include "workers/worker.hpp"
 
 #include <cstdint>
 #include <map>

@@ -111,7 +111,7 @@ void FileTimerServer::take(std::string_view line) {
   const auto request = parse_torch_request(line, clock_.now(), clock_.wall());
   if (!request)
     return log::warning(kServerArea, "Not a timer request, ignored: {}", request.error().text);
-  watchdog_.torch_request(*request);
+  watchdog_.request(*request);
 }
 
 FileTimerRequest FileTimerServer::request_of(std::int64_t worker, const Expired& timer) const {

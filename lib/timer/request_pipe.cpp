@@ -84,6 +84,7 @@ Result<Request> request_of(const json::value& object, TimePoint now, WallTime wa
   request.scope = std::string(std::string_view(scope->get_string()));
   request.signal = static_cast<int>(std::max<std::int64_t>(*signal, 0));
   request.armed = now;
+  request.nests = true;
   if (*expiration < 0) return request;
   const double left = std::clamp(*expiration - to_seconds(wall), -kLongest, kLongest);
   // The client counts by the wall clock; setting it back must not make a time of the past.

@@ -32,40 +32,47 @@ bool is_torch_default(std::string_view scope) {
   return !line.empty() && line.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-std::vector<Request> NestedScopes::translate(const Request& request, TimePoint now) {
-  const bool known = open_.contains({request.worker, request.scope});
-  // Only torch's default name is the same for all blocks that nest; users' names are taken as they
-  // are.
-  if (!is_torch_default(request.scope) || (!known && open_.size() >= kMost)) return {request};
-  std::vector<Request> out;
-  const auto found = open_.try_emplace({request.worker, request.scope}).first;
-  request.expiry ? begin(found->second, request, out) : end(found->second, request, now, out);
-  // Or a process with many scopes would count against kMost for as long as it lives.
-  if (found->second.empty()) open_.erase(found);
-  return out;
+const Expired& ExpiredWorker::reason() const {
+  const auto found =
+      std::ranges::find_if(timers, [](const Expired& timer) { return timer.signal > 0; });
+  return found == timers.end() ? timers.front() : *found;
 }
 
-void NestedScopes::begin(Blocks& blocks, const Request& request, std::vector<Request>& out) {
+bool Deadlines::apply(const Request& request) {
+  const std::pair key(request.worker, request.scope);
+  const bool known = nested_.contains(key);
+  // Only torch's default name is the same for all blocks that nest; users' names are taken as they
+  // are.
+  const bool nests = request.nests && is_torch_default(request.scope);
+  if (!nests || (!known && nested_.size() >= kMostNested)) return set(request);
+  auto& blocks = nested_[key];
+  const bool counted =
+      request.expiry ? begin(blocks, request) : end(blocks, request, request.armed);
+  // Or a process with many scopes would count against kMostNested for as long as it lives.
+  if (blocks.empty()) nested_.erase(key);
+  return counted;
+}
+
+bool Deadlines::begin(Blocks& blocks, const Request& request) {
   // So deep nothing nests: releases have been lost.
-  if (blocks.size() == kDeepest) end(blocks, request, *request.expiry, out);
+  if (blocks.size() == kDeepest) end(blocks, request, *request.expiry);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     auto& outer = blocks[i];
     // Requests of threads look the same, so an outer block that would expire first may be another
     // thread's: it is suspended while the inner one lasts.
     if (outer.expiry > *request.expiry) continue;
     outer.expiry = *request.expiry;
-    if (!std::exchange(outer.suspended, true)) out.push_back(numbered(request, i + 1, {}));
+    if (!std::exchange(outer.suspended, true)) set(numbered(request, i + 1, {}));
   }
   blocks.push_back({*request.expiry - request.armed, *request.expiry, request.signal});
-  out.push_back(numbered(request, blocks.size(), request.expiry));
+  return set(numbered(request, blocks.size(), request.expiry));
 }
 
-void NestedScopes::end(Blocks& blocks, const Request& request, TimePoint now,
-                       std::vector<Request>& out) {
-  if (blocks.empty()) return;
-  out.push_back(numbered(request, blocks.size(), {}));
+bool Deadlines::end(Blocks& blocks, const Request& request, TimePoint now) {
+  if (blocks.empty()) return true;
+  set(numbered(request, blocks.size(), {}));
   blocks.pop_back();
-  if (blocks.empty() || !blocks.back().suspended) return;
+  if (blocks.empty() || !blocks.back().suspended) return true;
   auto& outer = blocks.back();
   outer.suspended = false;
   // Its whole time once more: of two mistakes, the one that ends no process which is in time.
@@ -73,60 +80,40 @@ void NestedScopes::end(Blocks& blocks, const Request& request, TimePoint now,
   auto again = numbered(request, blocks.size(), outer.expiry);
   again.signal = outer.signal;
   again.armed = outer.expiry - outer.after;
-  out.push_back(std::move(again));
+  return set(again);
 }
 
-void NestedScopes::forget(std::int64_t worker) {
-  const auto first = open_.lower_bound({worker, {}});
-  const auto last = open_.lower_bound({worker + 1, {}});
-  open_.erase(first, last);
-}
-
-const Expired& ExpiredWorker::reason() const {
-  const auto found =
-      std::ranges::find_if(timers, [](const Expired& timer) { return timer.signal > 0; });
-  return found == timers.end() ? timers.front() : *found;
-}
-
-void Deadlines::erase(std::map<Key, Timer>::iterator timer) {
-  // Several timers may expire in the same nanosecond, so the expiry alone names no entry.
-  auto [entry, end] = by_expiry_.equal_range(timer->second.expiry);
-  entry = std::find_if(entry, end, [&](const auto& one) { return one.second == timer->first; });
-  by_expiry_.erase(entry);
-  const auto count = count_.find(std::get<0>(timer->first));
-  if (--count->second == 0) count_.erase(count);
-  timers_.erase(timer);
-}
-
-bool Deadlines::apply(const Request& request) {
-  const Key key{request.worker, request.scope, request.number};
+bool Deadlines::set(const Request& request) {
+  auto& timers = timers_[request.worker];
+  const Name name(request.scope, request.number);
   // As with torch, the same scope again replaces its timer.
-  if (const auto old = timers_.find(key); old != timers_.end()) erase(old);
-  if (!request.expiry) return true;
-  auto& count = count_[request.worker];
+  if (const auto old = timers.find(name); old != timers.end()) {
+    by_expiry_.erase({old->second.expiry, request.worker, name});
+    timers.erase(old);
+  }
   // A script that never releases must not fill the agent's memory.
-  if (count >= kMostOfWorker) return false;
-  ++count;
-  timers_.emplace(key, Timer{*request.expiry, request.signal, request.armed});
-  by_expiry_.emplace(*request.expiry, key);
-  return true;
+  const bool counts = !request.expiry || timers.size() < kMostOfWorker;
+  if (request.expiry && counts) {
+    timers.emplace(name, Expired{request.scope, *request.expiry, request.signal, request.armed});
+    by_expiry_.emplace(*request.expiry, request.worker, name);
+  }
+  if (timers.empty()) timers_.erase(request.worker);
+  return counts;
 }
 
 std::optional<TimePoint> Deadlines::next() const {
   if (by_expiry_.empty()) return std::nullopt;
-  return by_expiry_.begin()->first;
+  return std::get<TimePoint>(*by_expiry_.begin());
 }
 
 std::vector<ExpiredWorker> Deadlines::take_expired(TimePoint now) {
   std::vector<ExpiredWorker> workers;
-  while (!by_expiry_.empty() && by_expiry_.begin()->first <= now) {
-    const auto timer = timers_.find(by_expiry_.begin()->second);
-    const auto& [pid, scope, number] = timer->first;
+  while (!by_expiry_.empty() && *next() <= now) {
+    const auto [expiry, pid, name] = *by_expiry_.begin();
     auto worker = std::ranges::find(workers, pid, &ExpiredWorker::worker);
     if (worker == workers.end()) worker = workers.insert(worker, {pid, {}});
-    const auto& [expiry, signal, armed] = timer->second;
-    worker->timers.push_back({scope, expiry, signal, armed});
-    erase(timer);
+    worker->timers.push_back(timers_[pid][name]);
+    set({pid, name.first, {}, 0, name.second});
   }
   // A timer that only tells ends no process, whose other timers go on.
   for (const auto& worker : workers) {
@@ -136,17 +123,9 @@ std::vector<ExpiredWorker> Deadlines::take_expired(TimePoint now) {
 }
 
 void Deadlines::forget(std::int64_t worker) {
-  // The least key that this worker can have: the empty scope and number 0.
-  auto timer = timers_.lower_bound({worker, {}, 0});
-  while (timer != timers_.end() && std::get<0>(timer->first) == worker) erase(timer++);
-}
-
-std::size_t Deadlines::size() const {
-  return timers_.size();
-}
-
-bool Deadlines::has(std::int64_t worker, const std::string& scope, std::uint64_t number) const {
-  return timers_.contains({worker, scope, number});
+  for (const auto& [name, timer] : timers_[worker]) by_expiry_.erase({timer.expiry, worker, name});
+  timers_.erase(worker);
+  nested_.erase(nested_.lower_bound({worker, {}}), nested_.lower_bound({worker + 1, {}}));
 }
 
 namespace {
@@ -179,25 +158,12 @@ Watchdog::Watchdog(boost::asio::io_context& loop, Clock& clock, Owner& owner)
       again_(clock.make_alarm()) {}
 
 bool Watchdog::request(const Request& request) {
-  if (!apply(request)) return false;
-  arm();
-  return true;
-}
-
-bool Watchdog::torch_request(const Request& request) {
-  bool counted = true;
-  for (const auto& one : nested_.translate(request, clock_.now())) {
-    counted = apply(one) && counted;
-  }
-  arm();
-  return counted;
-}
-
-bool Watchdog::apply(const Request& request) {
   const auto pid = static_cast<pid_t>(request.worker);
   if (!request.expiry && !processes_.contains(pid)) return true;  // nothing is to be released
   const auto held = hold(pid);
-  return held == Held::Ended || (held == Held::Yes && deadlines_.apply(request));
+  const bool counts = held == Held::Ended || (held == Held::Yes && deadlines_.apply(request));
+  arm();
+  return counts;
 }
 
 /// If another process has this pid by now, the timers in hand belong to the one that has ended.
@@ -227,7 +193,6 @@ Watchdog::Held Watchdog::hold(pid_t pid) {
 
 void Watchdog::forget(pid_t pid) {
   deadlines_.forget(pid);
-  nested_.forget(pid);
   processes_.erase(pid);
 }
 
@@ -255,9 +220,6 @@ void Watchdog::expire() {
   // A release that was written in time may still wait in the channel.
   owner_.read_waiting();
   auto expired = deadlines_.take_expired(clock_.now());
-  for (const auto& worker : expired) {
-    if (worker.signal() > 0) nested_.forget(worker.worker);
-  }
   arm();
   if (!expired.empty()) owner_.expired(std::move(expired));
 }

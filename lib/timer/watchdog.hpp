@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <sys/types.h>
@@ -31,8 +32,10 @@ struct Request {
   int signal = SIGKILL;      // 0 or less: told, but not killed
   std::uint64_t number = 0;  // tells apart timers of one worker and scope, where a client does
   TimePoint armed{};         // when the worker asked, or was heard
+  bool nests = false;        // torch's client: blocks inside each other may have one scope
 };
 
+/// A timer of a worker, once it is armed.
 struct Expired {
   std::string scope;
   TimePoint expiry;
@@ -51,8 +54,21 @@ struct ExpiredWorker {
   int signal() const { return reason().signal > 0 ? reason().signal : 0; }
 };
 
+/// True if this is the scope that torch's expires() makes up when it is given none: it means the
+/// caller's file and line, but finds always those of the context manager, ".../contextlib.py#137".
+bool is_torch_default(std::string_view scope);
+
 /// Who must report by when: the expiration timers of all workers, pure. A timer is named by worker,
 /// scope and number; registering it again replaces it.
+///
+/// Makes separate timers of those that torch's expires() without a scope has put into one scope:
+/// with torch, an inner one takes the place of the outer, and its end disarms both. The requests of
+/// a process are taken as nested, in order: the end is that of the newest. A timer that expires no
+/// later than one that begins inside it is suspended: a function that calls itself arms its timer
+/// again, as with torch. When the inner one has ended, the outer is armed again, with its whole
+/// time, but not for earlier than what it was suspended for. Requests of threads may overlap
+/// instead; whatever their order, no timer is armed for earlier than all those whose blocks have
+/// not ended: so a process that is in time is never killed.
 class Deadlines {
  public:
   static constexpr std::size_t kMostOfWorker = 4096;  // no script needs so many at a time
@@ -67,48 +83,13 @@ class Deadlines {
   std::vector<ExpiredWorker> take_expired(TimePoint now);
   /// The worker has ended: its timers mean nothing any more.
   void forget(std::int64_t worker);
-  std::size_t size() const;
-  bool has(std::int64_t worker, const std::string& scope, std::uint64_t number = 0) const;
+  std::size_t size() const { return by_expiry_.size(); }
 
  private:
-  struct Timer {
-    TimePoint expiry;
-    int signal;
-    TimePoint armed;
-  };
-  using Key = std::tuple<std::int64_t, std::string, std::uint64_t>;
-  void erase(std::map<Key, Timer>::iterator timer);
+  static constexpr std::size_t kDeepest = 1000;      // Python's own limit of recursion
+  static constexpr std::size_t kMostNested = 10000;  // processes with torch's scope at a time
 
-  std::map<Key, Timer> timers_;
-  std::map<std::int64_t, std::size_t> count_;  // of timers, by worker
-  std::multimap<TimePoint, Key> by_expiry_;    // each timer once
-};
-
-/// True if this is the scope that torch's expires() makes up when it is given none: it means the
-/// caller's file and line, but finds always those of the context manager, ".../contextlib.py#137".
-bool is_torch_default(std::string_view scope);
-
-/// Makes separate timers of those that torch's expires() without a scope has put into one scope:
-/// with torch, an inner one takes the place of the outer, and its end disarms both.
-///
-/// The requests of a process are taken as nested, in order: the end is that of the newest. A timer
-/// that expires no later than one that begins inside it is suspended: a function that calls itself
-/// arms its timer again, as with torch. When the inner one has ended, the outer is armed again,
-/// with its whole time, but not for earlier than what it was suspended for. Requests of threads may
-/// overlap instead; whatever their order, no timer is armed for earlier than all those whose blocks
-/// have not ended: so a process that is in time is never killed. Pure.
-class NestedScopes {
- public:
-  /// Translates a request for Deadlines, in order; one whose scope was given, as it is.
-  std::vector<Request> translate(const Request& request, TimePoint now);
-  /// The worker has ended.
-  void forget(std::int64_t worker);
-  void clear() { open_.clear(); }
-
- private:
-  static constexpr std::size_t kDeepest = 1000;  // Python's own limit of recursion
-  static constexpr std::size_t kMost = 10000;    // processes with such a scope at a time
-
+  using Name = std::pair<std::string, std::uint64_t>;  // scope and number
   struct Block {
     Duration after;
     TimePoint expiry;
@@ -116,10 +97,13 @@ class NestedScopes {
     bool suspended = false;
   };
   using Blocks = std::vector<Block>;
-  void begin(Blocks& blocks, const Request& request, std::vector<Request>& out);
-  void end(Blocks& blocks, const Request& request, TimePoint now, std::vector<Request>& out);
+  bool set(const Request& request);
+  bool begin(Blocks& blocks, const Request& request);
+  bool end(Blocks& blocks, const Request& request, TimePoint now);
 
-  std::map<std::pair<std::int64_t, std::string>, Blocks> open_;
+  std::map<std::int64_t, std::map<Name, Expired>> timers_;  // by worker
+  std::set<std::tuple<TimePoint, std::int64_t, Name>> by_expiry_;
+  std::map<std::pair<std::int64_t, std::string>, Blocks> nested_;
 };
 
 /// Keeps the timers of running processes, tells when some expire, and ends processes. A process is
@@ -147,8 +131,6 @@ class Watchdog {
   /// False if it was ignored although its process runs: it is not ours, or has too many timers. A
   /// request that is read after its process has ended is void, and no fault of anybody's.
   bool request(const Request& request);
-  /// One of torch's client, which puts different timers into one scope (NestedScopes).
-  bool torch_request(const Request& request);
   /// Signals a process that had timers, and tries again each second as long as that fails and the
   /// process runs. Succeeds as well if it has ended.
   Status reap(pid_t pid, int signal);
@@ -165,7 +147,6 @@ class Watchdog {
     int reap_signal = 0;  // to be sent again
   };
   enum class Held { Yes, Ended, No };
-  bool apply(const Request& request);
   Held hold(pid_t pid);
   void forget(pid_t pid);
   void arm();
@@ -179,7 +160,6 @@ class Watchdog {
   Clock& clock_;
   Owner& owner_;
   Deadlines deadlines_;
-  NestedScopes nested_;
   std::map<pid_t, Process> processes_;
   std::unique_ptr<Alarm> alarm_, last_reading_, again_;
   bool due_ = false;   // last_reading_ is armed

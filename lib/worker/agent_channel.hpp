@@ -77,27 +77,32 @@ inline void count_forks() {
                    [] { generation.fetch_add(1, std::memory_order_relaxed); });
 }
 
-/// Has that lock until the end of its block. False: this thread has it, as a signal handler has
-/// come in between.
-class Shared {
+/// Has a lock until the end of its block.
+class Turn {
  public:
-  Shared() {
+  /// As Lock::lock.
+  explicit Turn(Lock& lock, int tries = 0) : lock_(lock) {
     count_forks();
-    taken_ = shared_lock.lock() != Lock::Taken::Not;
+    taken_ = lock_.lock(tries);
   }
-  ~Shared() {
-    if (taken_) shared_lock.unlock();
+  ~Turn() {
+    if (*this) lock_.unlock();
   }
-  Shared(const Shared&) = delete;
-  Shared& operator=(const Shared&) = delete;
-  explicit operator bool() const { return taken_; }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  explicit operator bool() const { return taken_ > Lock::Taken::Busy; }
+  /// This thread has it: a signal handler has come in between, and cannot wait for it.
+  bool interrupted() const { return taken_ == Lock::Taken::Not; }
+  bool stale() const { return taken_ == Lock::Taken::Stale; }
 
  private:
-  bool taken_ = false;
+  Lock& lock_;
+  Lock::Taken taken_;
 };
-}  // namespace detail
+struct Shared : Turn {
+  Shared() : Turn(shared_lock) {}
+};
 
-namespace detail {
 /// How many bytes the UTF-8 character has with which `text`, not empty, begins; 0: it is none.
 inline std::size_t character_size(std::string_view text) {
   const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
@@ -228,26 +233,10 @@ class Channel {
 
   /// The right to use the descriptor, for one thread at a time: another one could close it in the
   /// middle of a send, and the packet would go into whatever file gets its number next.
-  class Turn {
-   public:
-    explicit Turn(Channel& channel) : lock_(channel.lock_) {
-      detail::count_forks();
-      // What is done in a turn never waits, so a turn is short, unless its thread is not running:
-      // on a busy machine that takes some milliseconds.
-      taken_ = lock_.lock(200);
-    }
-    ~Turn() {
-      if (*this) lock_.unlock();
-    }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-    explicit operator bool() const { return taken_ > detail::Lock::Taken::Busy; }
-    /// This thread has it: a signal handler has come in between, and cannot wait for it.
-    bool interrupted() const { return taken_ == detail::Lock::Taken::Not; }
-
-   private:
-    detail::Lock& lock_;
-    detail::Lock::Taken taken_;
+  struct Turn : detail::Turn {
+    // What is done in a turn never waits, so a turn is short, unless its thread is not running: on
+    // a busy machine that takes some milliseconds.
+    explicit Turn(Channel& channel) : detail::Turn(channel.lock_, 200) {}
   };
 
   /// False: it may be tried again. Without an agent there is nothing to try.

@@ -46,7 +46,8 @@ class Recorder {
     timespec now{};
     ::clock_gettime(CLOCK_REALTIME, &now);
     const std::int64_t microseconds = now.tv_sec * 1'000'000LL + now.tv_nsec / 1000;
-    if (!take_turn()) {
+    const detail::Turn turn(lock_);
+    if (!settle(turn)) {
       interrupted_.fetch_add(1, std::memory_order_relaxed);
       return;
     }
@@ -54,12 +55,9 @@ class Recorder {
     append(event, step, name, microseconds);
     const bool due = microseconds - sent_ >= 1000 || microseconds < sent_;
     if (due || excuses(event)) send(), sent_ = microseconds;
-    lock_.unlock();
   }
   void flush() {
-    if (!take_turn()) return;
-    send();
-    lock_.unlock();
+    if (const detail::Turn turn(lock_); settle(turn)) send();
   }
 
  private:
@@ -84,11 +82,9 @@ class Recorder {
     return event == Event::StartDeviceInit || event == Event::StartPreparation ||
            event == Event::StartCustom || event == Event::StartSave || event == Event::StartRestore;
   }
-  bool take_turn() {  // as Metric's
-    detail::count_forks();
-    const auto taken = lock_.lock();
-    if (taken == detail::Lock::Taken::Stale) size_ = 0, count_ = 0, lost_ = 0, interrupted_ = 0;
-    return taken != detail::Lock::Taken::Not;
+  bool settle(const detail::Turn& turn) {  // as Metric's
+    if (turn.stale()) size_ = 0, count_ = 0, lost_ = 0, interrupted_ = 0;
+    return static_cast<bool>(turn);
   }
   void add(std::string_view text) {
     std::memcpy(text_ + size_, text.data(), text.size());

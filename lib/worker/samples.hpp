@@ -116,15 +116,13 @@ class LastPhase {
   constexpr LastPhase() = default;
   /// Returns the one before.
   EnteredPhase exchange(std::string_view name, EnteredPhase::Clock::time_point until) {
-    count_forks();
-    const auto taken = lock_.lock();
-    if (taken == Lock::Taken::Not) return {};  // a signal has come within this very call
-    if (taken == Lock::Taken::Stale) size_ = 0;
+    const Turn turn(lock_);
+    if (!turn) return {};  // a signal has come within this very call
+    if (turn.stale()) size_ = 0;
     EnteredPhase before;
     if (size_ > 0) before = {std::string(name_, size_), until_};
     size_ = cut(name, sizeof name_).copy(name_, sizeof name_);
     until_ = until;
-    lock_.unlock();
     return before;
   }
 

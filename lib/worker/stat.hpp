@@ -27,6 +27,8 @@
 #include <vector>
 
 namespace elastrun::worker {
+class Collector;
+
 /// What a window of time without values is: nothing; an event of zeros; or one with NAME.count, 0,
 /// alone.
 enum class OnEmpty { Skip, Zero, NoData };
@@ -81,8 +83,7 @@ struct StatWindow {
     values.add(value);
   }
   std::vector<std::pair<double, std::uint64_t>> buckets() const {
-    if (!values.sketch) return {};
-    return values.sketch->buckets();
+    return values.sketch.value_or(Sketch()).buckets();
   }
 
   Summary values{};
@@ -258,15 +259,6 @@ class StatCore : public std::enable_shared_from_this<StatCore> {
   std::uint64_t dropped_ = 0;
 };
 
-/// Who hears of each Stat that is made, under the lock.
-class StatListener {
- public:
-  virtual void notice(StatCore& core) = 0;
-
- protected:
-  ~StatListener() = default;
-};
-
 /// The Stats of this process, and who listens. The methods without a lock are for those who have
 /// it.
 class StatBook {
@@ -283,7 +275,7 @@ class StatBook {
       if (place != nullptr) found = place->weak_from_this().lock();
       if (found == nullptr) {
         place = made.get();
-        for (StatListener* const one : *listeners_) one->notice(*made);
+        for (Collector* const one : *listeners_) tell_of(*made, *one);
       }
     }
     if (found == nullptr) return made;
@@ -312,13 +304,13 @@ class StatBook {
     const auto found = cores_->find(core.name);
     if (found != cores_->end() && found->second == &core) cores_->erase(found);
   }
-  void add(StatListener& listener) {
+  void add(Collector& listener) {
     const Shared turn;
     make();
     listeners_->push_back(&listener);
-    for (const auto& [name, core] : *cores_) listener.notice(*core);
+    for (const auto& [name, core] : *cores_) tell_of(*core, listener);
   }
-  void remove(StatListener& listener) {
+  void remove(Collector& listener) {
     const Shared turn;
     listeners_->erase(std::remove(listeners_->begin(), listeners_->end(), &listener),
                       listeners_->end());
@@ -330,14 +322,15 @@ class StatBook {
   }
 
  private:
+  static void tell_of(StatCore& core, Collector& listener);
   void make() {
     if (cores_ == nullptr) cores_ = new std::map<std::string, StatCore*>;
-    if (listeners_ == nullptr) listeners_ = new std::vector<StatListener*>;
+    if (listeners_ == nullptr) listeners_ = new std::vector<Collector*>;
   }
 
   // Never freed: a Stat may end after everything else.
   std::map<std::string, StatCore*>* cores_ = nullptr;
-  std::vector<StatListener*>* listeners_ = nullptr;
+  std::vector<Collector*>* listeners_ = nullptr;
 };
 inline StatBook stat_book;
 
@@ -455,7 +448,7 @@ inline std::optional<std::chrono::duration<double>> close_due(
 /// Of the Stats whose name matches `pattern`, those that exist and those that are made later.
 /// `aggregations` by name or pattern take the place of a Stat's own; the first that matches counts.
 /// Another thread may ask it.
-class Collector final : private detail::StatListener {
+class Collector {
  public:
   using Aggregations = std::vector<std::pair<std::string, std::vector<Aggregation>>>;
 
@@ -513,7 +506,9 @@ class Collector final : private detail::StatListener {
     std::vector<Aggregation> chosen{};
     detail::StatWindow window{};
   };
-  void notice(detail::StatCore& core) override {
+  friend class detail::StatBook;
+  /// Hears of each Stat that is made, under the lock.
+  void notice(detail::StatCore& core) {
     if (!detail::fits(pattern_, core.name)) return;
     const auto [place, fresh] = seen_.try_emplace(core.name);
     if (fresh) {
@@ -531,5 +526,9 @@ class Collector final : private detail::StatListener {
   const Aggregations instead_;
   std::map<std::string, Seen> seen_;  // under the lock
 };
+
+inline void detail::StatBook::tell_of(StatCore& core, Collector& listener) {
+  listener.notice(core);
+}
 
 }  // namespace elastrun::worker

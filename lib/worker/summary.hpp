@@ -161,40 +161,27 @@ class Sketch {
     auto rank = static_cast<std::uint64_t>(wanted);
     if (static_cast<double>(rank) < wanted) ++rank;
     rank = std::clamp<std::uint64_t>(rank, 1, all);
-    for (std::size_t i = negative_.counts.size(); i-- > 0;) {
-      if (rank <= negative_.counts[i]) return -middle(negative_.offset + static_cast<int>(i));
-      rank -= negative_.counts[i];
-    }
-    if (rank <= zeros_) return 0.0;
-    rank -= zeros_;
-    for (std::size_t i = 0; i < positive_.counts.size(); ++i) {
-      if (rank <= positive_.counts[i]) return middle(positive_.offset + static_cast<int>(i));
-      rank -= positive_.counts[i];
-    }
-    return std::nullopt;
+    std::optional<double> found;
+    each([&](int sign, int index, std::uint64_t here) {
+      if (!found && rank <= here) found = sign * middle(index);
+      rank -= here;
+    });
+    return found;
   }
   /// How many values are not above `bound`. A bucket that the bound cuts counts as a whole, by its
   /// middle.
   std::uint64_t count_up_to(double bound) const {
-    std::uint64_t below = bound >= 0 ? zeros_ : 0;
-    positive_.each([&](int index, std::uint64_t count) {
-      if (middle(index) <= bound) below += count;
-    });
-    negative_.each([&](int index, std::uint64_t count) {
-      if (-middle(index) <= bound) below += count;
+    std::uint64_t below = 0;
+    each([&](int sign, int index, std::uint64_t here) {
+      if (sign * middle(index) <= bound) below += here;
     });
     return below;
   }
   /// The end of each bucket that has values, away from zero, and how many; from the lowest.
   std::vector<std::pair<double, std::uint64_t>> buckets() const {
     std::vector<std::pair<double, std::uint64_t>> found;
-    negative_.each([&](int index, std::uint64_t count) {
-      found.emplace_back(-bucket_bound(index + 1, scale_), count);
-    });
-    std::reverse(found.begin(), found.end());
-    if (zeros_ > 0) found.emplace_back(0, zeros_);
-    positive_.each([&](int index, std::uint64_t count) {
-      found.emplace_back(bucket_bound(index + 1, scale_), count);
+    each([&](int sign, int index, std::uint64_t here) {
+      found.emplace_back(sign * bucket_bound(index + 1, scale_), here);
     });
     return found;
   }
@@ -219,6 +206,17 @@ class Sketch {
   }
 
  private:
+  /// Calls `tell(sign, index, count)` for each bucket that has values, from the lowest value on; of
+  /// zeros the sign is 0.
+  template <class Tell>
+  void each(Tell tell) const {
+    for (std::size_t i = negative_.counts.size(); i-- > 0;) {
+      if (negative_.counts[i] == 0) continue;
+      tell(-1, negative_.offset + static_cast<int>(i), negative_.counts[i]);
+    }
+    if (zeros_ > 0) tell(0, 0, zeros_);
+    positive_.each([&](int index, std::uint64_t here) { tell(1, index, here); });
+  }
   /// Equally far from both bounds, relative to them.
   double middle(int index) const {
     const double below = bucket_bound(index, scale_), base = bucket_bound(1, scale_);
@@ -336,6 +334,7 @@ struct Summary {
   }
   /// 0 without values. That of Histogram is how many there were.
   double of(Aggregation aggregation) const {
+    constexpr double kRanks[] = {0.5, 0.9, 0.95, 0.99, 0.999};
     switch (aggregation) {
       case Aggregation::Value:
         return last;
@@ -349,18 +348,11 @@ struct Summary {
         return min;
       case Aggregation::Stddev:
         return stddev();
-      case Aggregation::P50:
-        return quantile(0.5);
-      case Aggregation::P90:
-        return quantile(0.9);
-      case Aggregation::P95:
-        return quantile(0.95);
-      case Aggregation::P99:
-        return quantile(0.99);
-      case Aggregation::P999:
-        return quantile(0.999);
-      default:
+      case Aggregation::Count:
+      case Aggregation::Histogram:
         return static_cast<double>(count);
+      default:
+        return quantile(kRanks[static_cast<int>(aggregation) - static_cast<int>(Aggregation::P50)]);
     }
   }
   /// A bucket may be wider than its values: bounded by them.

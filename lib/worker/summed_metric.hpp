@@ -69,20 +69,21 @@ class Metric {
     ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     const bool single = !is_histogram_ && detail::Singles::instance().wanted();
     Cell told;
-    if (!take_turn()) return Channel::instance().count_lost();
-    cell_.last = value;
-    if (is_histogram_ && !cell_.all.sketch) cell_.all.sketch.emplace();
-    cell_.all.add(value);
-    if (single) cell_.keep(value, detail::Singles::instance().take(now.tv_sec));
-    if (now.tv_sec != second_) told = take(now.tv_sec);
-    lock_.unlock();
+    if (const detail::Turn turn(lock_); settle(turn)) {
+      cell_.last = value;
+      if (is_histogram_ && !cell_.all.sketch) cell_.all.sketch.emplace();
+      cell_.all.add(value);
+      if (single) cell_.keep(value, detail::Singles::instance().take(now.tv_sec));
+      if (now.tv_sec != second_) told = take(now.tv_sec);
+    } else {
+      Channel::instance().count_lost();
+    }
     tell(told);
   }
   /// Tells now what has not been told.
   void flush() {
-    if (!take_turn()) return;
-    const Cell told = take(second_);
-    lock_.unlock();
+    Cell told;
+    if (const detail::Turn turn(lock_); settle(turn)) told = take(second_);
     tell(told);
   }
 
@@ -92,7 +93,6 @@ class Metric {
         group_(std::move(group)),
         about_(std::move(about)),
         is_histogram_(is_histogram) {
-    detail::count_forks();
     if (!is_histogram_) place_ = Page::instance().series(group_, name_);
   }
 
@@ -115,10 +115,9 @@ class Metric {
 
   /// What the parent has not told is the parent's to tell. Its memory is left alone: another thread
   /// may have been changing it.
-  bool take_turn() {
-    const auto taken = lock_.lock();
-    if (taken == detail::Lock::Taken::Stale) new (&cell_) Cell;
-    return taken != detail::Lock::Taken::Not;
+  bool settle(const detail::Turn& turn) {
+    if (turn.stale()) new (&cell_) Cell;
+    return static_cast<bool>(turn);
   }
   Cell take(std::int64_t second) {
     second_ = second;

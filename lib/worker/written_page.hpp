@@ -65,10 +65,8 @@ class Page : PageLayout {
     std::string key(group);
     key.append(1, '\0').append(name);
     if (key.size() > kEntry - kName) key.resize(kEntry - kName);
-    if (adding_.lock() == detail::Lock::Taken::Not) return 0;
-    const std::size_t place = find_or_add(key);
-    adding_.unlock();
-    return place;
+    const detail::Turn turn(adding_);
+    return turn ? find_or_add(key) : 0;
   }
   void put(std::size_t place, double value) {
     if (place == 0 || !mapped()) return;

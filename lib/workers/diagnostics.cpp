@@ -21,27 +21,37 @@ namespace {
 
 using spec::CauseClass;
 
+bool exited(const Failure& failure) {
+  return failure.status.how == process::ExitStatus::How::Exited;
+}
+
 // elastrun-protocol(7): a memory's texts have 200 bytes.
 constexpr std::size_t kLongestFingerprint = 200, kLongestType = 120;
 
-/// "train.py:7" of a frame, as Python's tracebacks and faulthandler(3) write it, behind whatever a
-/// launcher or a logger put before it; empty for other lines.
-struct SeenFrame {
-  std::string place;
-  bool of_a_library = false;
+/// A frame, as Python's tracebacks and faulthandler(3) write it: `File "/home/me/train.py", line
+/// 7`, behind whatever a launcher or a logger put before it.
+struct Frame {
+  std::string_view path, number;  // empty: it is another line
+  /// "train.py:7"; empty for other lines.
+  std::string place() const {
+    const auto file = path.substr(path.rfind('/') + 1);  // npos + 1 is 0
+    if (file.empty() || number.empty()) return {};
+    return fmt::format("{}:{}", without_escapes(file), number);
+  }
+  /// Not of the user's program, but of an installed package.
+  bool is_installed(std::string_view python) const {
+    return path.contains("/site-packages/") || path.contains("/dist-packages/") ||
+           path.contains(python);
+  }
 };
-SeenFrame seen_frame_in(std::string_view line) {
+Frame frame_in(std::string_view line) {
   constexpr std::string_view kFile = "File \"", kLine = "\", line ";
   const auto begin = line.find(kFile);
   const auto end = line.find(kLine);
-  if (begin == line.npos || end == line.npos || end < begin) return {};
-  const auto path = line.substr(begin + kFile.size(), end - begin - kFile.size());
+  if (begin == line.npos || end == line.npos || end < begin + kFile.size()) return {};
   const auto digits = line.substr(end + kLine.size());
-  const auto number = digits.substr(0, digits.find_first_not_of("0123456789"));
-  if (path.empty() || number.empty()) return {};
-  const bool library = path.starts_with('<') || path.contains("/site-packages/") ||
-                       path.contains("/dist-packages/") || path.contains("/lib/python");
-  return {fmt::format("{}:{}", path.substr(path.rfind('/') + 1), number), library};
+  return {line.substr(begin + kFile.size(), end - begin - kFile.size()),
+          digits.substr(0, digits.find_first_not_of("0123456789"))};
 }
 
 /// The innermost frame of the user's program in the last traceback; of any program if there is
@@ -59,12 +69,14 @@ UserPlace user_place_in(const std::vector<std::string>& lines) {
       if (!any.empty() && innermost_first) break;  // of other threads
       users = any = {}, innermost_first = true;
     }
-    const auto frame = seen_frame_in(line);
-    if (frame.place.empty()) continue;
-    if (!innermost_first || any.empty()) any = frame.place;
-    if (!frame.of_a_library && (!innermost_first || users.empty())) users = frame.place;
+    const auto frame = frame_in(line);
+    const auto place = frame.place();
+    if (place.empty()) continue;
+    const bool of_a_library = frame.path.starts_with('<') || frame.is_installed("/lib/python");
+    if (!innermost_first || any.empty()) any = place;
+    if (!of_a_library && (!innermost_first || users.empty())) users = place;
   }
-  return {without_escapes(users.empty() ? any : users), users == any};
+  return {users.empty() ? any : users, users == any};
 }
 
 UserPlace failure_place(const Failure& failure) {
@@ -169,8 +181,7 @@ bool is_external(const Failure& failure) {
            follows_from_external(failure.last_lines);
   }
   // A program in another language says why it exits, or aborts, in its last line.
-  const bool says =
-      failure.status.how == process::ExitStatus::How::Exited || failure.status.by_signal(SIGABRT);
+  const bool says = exited(failure) || failure.status.by_signal(SIGABRT);
   const auto& lines = failure.last_lines;
   const auto last = std::find_if(lines.rbegin(), lines.rend(),
                                  [](const auto& line) { return !trim(line).empty(); });
@@ -199,14 +210,13 @@ CauseClass class_of(const Failure& failure) {
   if (is_out_of_memory(text)) return CauseClass::Oom;
   if (blames_the_gpu(text)) return CauseClass::Gpu;
   if (is_external(failure)) return CauseClass::External;
-  const bool by_signal = failure.status.how == process::ExitStatus::How::Signaled;
-  if (by_signal && !failure.cut_short) return CauseClass::Crash;
+  if (!exited(failure) && !failure.cut_short) return CauseClass::Crash;
   return is_of_the_code(failure) ? CauseClass::Code : CauseClass::Error;
 }
 
 std::string fingerprint_of(const Failure& failure) {
   std::string what;
-  if (failure.status.how == process::ExitStatus::How::Signaled && !failure.cut_short) {
+  if (!exited(failure) && !failure.cut_short) {
     what = signal_name(failure.status.number);
   } else if (failure.exception) {
     what = failure.exception->type;
@@ -285,24 +295,9 @@ bool is_frame(std::string_view line) {
   return line.find(", in ", number + 2) != std::string_view::npos;
 }
 
-/// "train.py:7" of a line `  File "/home/me/train.py", line 7`, with or without a function; empty
-/// for other lines.
-std::string place_in(std::string_view line) {
-  constexpr std::string_view kFile = "  File \"", kLine = "\", line ";
-  const auto end = line.find(kLine);
-  if (!line.starts_with(kFile) || end == line.npos) return {};
-  auto file = line.substr(kFile.size(), end - kFile.size());
-  file.remove_prefix(file.rfind('/') + 1);  // npos + 1 is 0
-  const auto digits = line.substr(end + kLine.size());
-  const auto number = digits.substr(0, digits.find_first_not_of("0123456789"));
-  if (file.empty() || number.empty()) return {};
-  return fmt::format("{}:{}", without_escapes(file), number);
-}
-
-/// A frame of Python's import machinery or of an installed package, not of the user's program.
-bool is_of_a_library(std::string_view frame) {
-  return frame.contains("\"<frozen ") || frame.contains("/site-packages/") ||
-         frame.contains("/dist-packages/") || frame.contains("/lib/python3");
+/// The frame of a line of a traceback, with or without a function.
+Frame traceback_frame(std::string_view line) {
+  return line.starts_with("  File \"") ? frame_in(line) : Frame();
 }
 
 bool is_of_parsing(std::string_view type) {
@@ -318,9 +313,11 @@ struct LastPlaces {
   std::string any, users;
 
   void see(std::string_view line) {
-    auto place = place_in(line);
+    const auto frame = traceback_frame(line);
+    auto place = frame.place();
     if (place.empty()) return;
-    if (!is_of_a_library(line)) users = place;
+    // A frame of Python's import machinery neither.
+    if (!frame.path.starts_with("<frozen ") && !frame.is_installed("/lib/python3")) users = place;
     any = std::move(place);
   }
   std::string of(std::string_view type) const {
@@ -347,8 +344,7 @@ std::int64_t second_of(const Failure& failure, TimePoint at, const Failure& firs
 
 bool is_crash(const Failure& failure) {
   constexpr std::array kCrashes{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
-  return failure.status.how == process::ExitStatus::How::Signaled &&
-         std::ranges::find(kCrashes, failure.status.number) != kCrashes.end() &&
+  return !exited(failure) && std::ranges::find(kCrashes, failure.status.number) != kCrashes.end() &&
          !ended_by_watchdog(failure);
 }
 
@@ -369,8 +365,8 @@ std::optional<TimePoint> recorded_at(const Failure& failure) {
 
 /// Has ended without a reason, or for one that lies with a peer.
 bool explains_nothing(const Failure& failure) {
-  const bool exited = failure.status.how == process::ExitStatus::How::Exited;
-  return blames_others(failure) || (exited && !failure.exception && last_words(failure).empty());
+  return blames_others(failure) ||
+         (exited(failure) && !failure.exception && last_words(failure).empty());
 }
 
 /// Takes one that was stopped for one that has failed, if it had said why before that. A traceback
@@ -432,7 +428,7 @@ std::optional<PythonException> exception_in(const std::vector<std::string>& line
       places.see(line);
       in_traceback = in_traceback || header_forgotten;
       in_record = in_traceback && (in_record || is_in_record(line));
-    } else if (!place_in(line).empty()) {
+    } else if (!traceback_frame(line).place().empty()) {
       places.see(line);  // of a file that cannot be parsed: no function, often no header above it
     } else if (!indented) {
       // Notes and chained text follow an exception's line, so only the first line counts.
@@ -493,8 +489,7 @@ bool blames_a_peer(std::string_view text) {
 bool is_victim(const Failure& failure) {
   if (is_crash(failure) || !failure.out_of_memory.empty()) return false;
   if (failure.stopped_by_us || ended_by_watchdog(failure)) return true;
-  const bool killed = failure.status.how == process::ExitStatus::How::Signaled;
-  return (!killed || failure.cut_short) && blames_a_peer(said(failure));
+  return (exited(failure) || failure.cut_short) && blames_a_peer(said(failure));
 }
 
 TimePoint evident_at(const Failure& failure) {
@@ -503,16 +498,15 @@ TimePoint evident_at(const Failure& failure) {
     if (failure.cut_short || failure.at - when <= kLongestEnd) earliest = std::min(earliest, when);
   };
   // A signal's death has nothing to do with what the program printed.
-  const bool exited = failure.status.how == process::ExitStatus::How::Exited;
-  if ((exited || failure.cut_short) && failure.traceback_at) consider(*failure.traceback_at);
+  if ((exited(failure) || failure.cut_short) && failure.traceback_at)
+    consider(*failure.traceback_at);
   if (const auto recorded = recorded_at(failure)) consider(*recorded);
   return earliest;
 }
 
 std::optional<Duration> exit_time(const Failure& failure) {
   const auto time = failure.at - evident_at(failure);
-  const bool killed = failure.status.how == process::ExitStatus::How::Signaled;
-  return killed || time > Duration::zero() ? std::optional(time) : std::nullopt;
+  return !exited(failure) || time > Duration::zero() ? std::optional(time) : std::nullopt;
 }
 
 bool is_first_known(const std::vector<Failure>& failures, const std::vector<Failure>& running) {
@@ -567,7 +561,7 @@ Judgement judge(std::vector<Failure> failures, std::vector<Failure> running) {
 }
 
 std::string_view last_words(const Failure& failure) {
-  if (failure.exception || failure.status.how != process::ExitStatus::How::Exited) return {};
+  if (failure.exception || !exited(failure)) return {};
   for (auto line = failure.last_lines.rbegin(); line != failure.last_lines.rend(); ++line) {
     const auto words = trim(std::string_view(*line));
     if (!words.empty()) return words;
@@ -576,16 +570,14 @@ std::string_view last_words(const Failure& failure) {
 }
 
 std::string what_happened(const Failure& failure) {
-  using How = process::ExitStatus::How;
   // It may have got to its own end although it was asked by SIGTERM.
-  const bool own_end = failure.status.how == How::Exited && failure.at > failure.stopped_at;
+  const bool own_end = exited(failure) && failure.at > failure.stopped_at;
   if (failure.cut_short && !own_end) {
     return (failure.exception ? "raised " + failure.exception->text() : "wrote its error file") +
            ", and was stopped before it had ended";
   }
-  std::string text = failure.status.how == How::Exited
-                         ? fmt::format("ended with exit code {}", failure.status.number)
-                         : fmt::format("was killed by {}", failure.status.text());
+  std::string text = exited(failure) ? fmt::format("ended with exit code {}", failure.status.number)
+                                     : fmt::format("was killed by {}", failure.status.text());
   if (!failure.expired_timer.empty()) return text + ": " + failure.expired_timer;
   if (!failure.out_of_memory.empty()) return text + ": " + failure.out_of_memory;
   if (ended_by_watchdog(failure)) {

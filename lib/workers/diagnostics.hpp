@@ -2,7 +2,7 @@
 #pragma once
 
 #include "spec/agreed_rules.hpp"
-#include "workers/failure.hpp"
+#include "workers/worker.hpp"
 
 #include <cstddef>
 #include <string>

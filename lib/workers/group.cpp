@@ -6,11 +6,13 @@
 #include "core/text.hpp"
 #include "process/process_table.hpp"
 #include "process/signals.hpp"
+#include "workers/diagnostics.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <csignal>
 #include <fmt/format.h>
+#include <iterator>
 #include <utility>
 
 namespace elastrun::workers {
@@ -72,9 +74,7 @@ Leftovers::Orders Leftovers::look(TimePoint now, const Left& left) {
 /// needs no second one.
 process::ProcessTable Leftovers::newly_orphaned(const Left& left) {
   std::set<pid_t> parents;
-  for (const auto* table : {&left.in_groups, &left.escaped}) {
-    for (const auto& one : *table) parents.insert(one.pid);
-  }
+  for (const auto& one : left.all()) parents.insert(one.pid);
   process::ProcessTable found;
   for (const auto& one : left.escaped) {
     if (parents.contains(one.parent) || one.start_time >= spared_since_) continue;
@@ -83,15 +83,13 @@ process::ProcessTable Leftovers::newly_orphaned(const Left& left) {
   return found;
 }
 
-bool is_out_of_reach(const Leftovers::Left& left) {
-  process::KillResult all{.killed = 0, .alive = left.in_groups};
-  all.alive.insert(all.alive.end(), left.escaped.begin(), left.escaped.end());
-  return all.out_of_reach();
+process::ProcessTable Leftovers::Left::all() const {
+  auto all = in_groups;
+  all.insert(all.end(), escaped.begin(), escaped.end());
+  return all;
 }
 
-std::string names_of(const Leftovers::Left& left) {
-  auto all = left.in_groups;
-  all.insert(all.end(), left.escaped.begin(), left.escaped.end());
+std::string names_of(const process::ProcessTable& all) {
   std::string text;
   for (std::size_t i = 0; i < std::min(all.size(), kMostNames); ++i) {
     text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", all[i].pid, process::command_of(all[i]));
@@ -100,35 +98,37 @@ std::string names_of(const Leftovers::Left& left) {
   return text;
 }
 
-ErrorFileReader::ErrorFileReader(Clock& clock, Read read)
-    : clock_(clock), read_(std::move(read)), alarm_(clock.make_alarm()) {}
+namespace {
 
-void ErrorFileReader::Request::answer() {
-  for (auto& one : std::exchange(then, {})) one();
+ErrorFileReader::Found read_error_files(const std::vector<std::string>& paths) {
+  ErrorFileReader::Found files;
+  for (const auto& path : paths) files.push_back(read_error_file(path));
+  return files;
+}
+
+}  // namespace
+
+ErrorFileReader::ErrorFileReader(Clock& clock, Read read)
+    : clock_(clock), read_(std::move(read)), alarm_(clock.make_alarm()) {
+  if (!read_) read_ = [](const auto& paths, const auto& then) { then(read_error_files(paths)); };
 }
 
 void ErrorFileReader::look_at(std::vector<std::string> paths, std::function<void()> then) {
   // A file system that did not answer once is not waited for at the next failure; its late answer
   // ends that.
   if (paths.empty() || overdue_) return then();
-  if (!read_) {
-    found(paths, read_error_files(paths));
-    return then();
-  }
   // One question at a time, and one more for all that come meanwhile: each list names all workers
   // that have not succeeded, so the last one serves all.
-  Request& request = asking_ ? next_ : now_;
-  request.paths = std::move(paths);
-  request.then.push_back(std::move(then));
-  if (!asking_) ask(std::exchange(now_, {}));
+  paths_ = std::move(paths);
+  next_.push_back(std::move(then));
+  if (!asking_) ask();
 }
 
-void ErrorFileReader::ask(Request request) {
-  now_ = std::move(request);
+void ErrorFileReader::ask() {
+  now_ = std::exchange(next_, {});
   asking_ = true;
   alarm_->arm(clock_.now() + kTimeLimit, [this] { give_up(); });
-  const auto alive = lifetime_.token();
-  read_(now_.paths, [this, alive, paths = now_.paths](Found files) {
+  read_(paths_, [this, alive = lifetime_.token(), paths = paths_](Found files) {
     if (alive) found(paths, std::move(files));
   });
 }
@@ -139,10 +139,10 @@ void ErrorFileReader::found(const std::vector<std::string>& paths, Found files) 
   }
   alarm_->disarm();
   asking_ = overdue_ = false;
-  // Both taken before anything is called: what hears the answer may ask again.
-  auto done = std::exchange(now_, {});
-  if (!next_.paths.empty()) ask(std::exchange(next_, {}));
-  done.answer();
+  // Before anything is called: what hears the answer may ask again.
+  const auto done = std::exchange(now_, {});
+  if (!next_.empty()) ask();
+  for (const auto& one : done) one();
 }
 
 void ErrorFileReader::give_up() {
@@ -150,21 +150,15 @@ void ErrorFileReader::give_up() {
   log::warning("workers",
                "{} and what other workers may have left cannot be read within {}: their file "
                "system does not answer, and the job goes on without",
-               now_.paths.front(), format_duration(kTimeLimit));
-  auto next = std::exchange(next_, {});
-  now_.answer();
-  next.answer();
+               paths_.front(), format_duration(kTimeLimit));
+  auto all = std::exchange(now_, {});
+  std::ranges::move(std::exchange(next_, {}), std::back_inserter(all));
+  for (const auto& one : all) one();
 }
 
 std::optional<ErrorFile> ErrorFileReader::of(const std::string& path) const {
   const auto found = files_.find(path);
   return found == files_.end() ? std::nullopt : std::optional(found->second);
-}
-
-ErrorFileReader::Found read_error_files(const std::vector<std::string>& paths) {
-  ErrorFileReader::Found files;
-  for (const auto& path : paths) files.push_back(read_error_file(path));
-  return files;
 }
 
 ErrorFileReader::Read reader_by(files::BlockingCalls& calls) {
@@ -190,6 +184,67 @@ constexpr std::string_view kArea = "workers";
 bool is_of_terminals(int signal) {
   return signal == SIGINT || signal == SIGQUIT || signal == SIGTSTP || signal == SIGTTIN ||
          signal == SIGTTOU;
+}
+
+constexpr std::size_t kLastLines = 40;  // a Python traceback of some depth, and what led to it
+constexpr std::size_t kSearched =
+    1000;  // all that is kept: some tracebacks are deep, some messages long
+constexpr std::string_view kTraceback = "Traceback (most recent call last):";
+
+bool stops(int signal) {
+  return signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+}
+
+/// What is known of a worker that ended so, with what it left in its error file, if anything.
+Failure failure_of(const Worker& worker, const process::Exit& exit, std::optional<ErrorFile> left) {
+  Failure failure;
+  static_cast<process::Exit&>(failure) = exit;
+  failure.rank = worker.rank;
+  failure.local_rank = worker.local_rank;
+  failure.pid = worker.pid;
+  failure.stopped_by_us = worker.stopped_by_us;
+  failure.stopped_at = worker.stopped_at;
+  failure.stderr_shown = worker.stderr_shown;
+  failure.error_file_path = worker.error_file;
+  // Empty it says only that a running worker is about to fail: once that has ended, that it could
+  // not write, because /dev/shm or a disk is full.
+  if (left && !(worker.exit && left->raw.empty())) failure.error_file = std::move(left);
+  if (worker.streams) {
+    failure.last_lines = worker.streams->last_lines(kSearched);
+    failure.lines_are_mixed = worker.streams->mixes_streams();
+    failure.lines_are_all =
+        worker.streams->knows_all_lines() && failure.last_lines.size() < kSearched;
+    failure.traceback_at = worker.streams->seen_at(kTraceback);
+    failure.wrote_at = worker.streams->seen_at("");
+    failure.stdout_path = worker.streams->stdout_path();
+    failure.stderr_path = worker.streams->stderr_path();
+  }
+  failure.exception = exception_of(failure);
+  auto& lines = failure.last_lines;
+  if (lines.size() > kLastLines) {
+    lines.erase(lines.begin(), lines.end() - kLastLines);
+    failure.lines_are_all = false;
+  }
+  return failure;
+}
+
+/// A signal for each of their groups, and SIGCONT, without which one that was stopped would notice
+/// no other than SIGKILL. A worker that runs as another user is named at once, and is out of reach
+/// then: what is to come cannot end it either.
+void send_signal(std::vector<Worker>& workers, int signal) {
+  for (auto& worker : workers) {
+    const bool reached = worker.child->signal_group(signal);
+    // To one that was stopped by SIGSTOP or Ctrl+Z. A stop signal itself would be taken back by
+    // this before it is delivered: signal(7).
+    if (!stops(signal) && signal != SIGKILL) worker.child->signal_group(SIGCONT);
+    if (reached || worker.exit || std::exchange(worker.out_of_reach, true)) continue;
+    worker.abandoned = true;
+    log::error(
+        "workers",
+        "Process {} runs as {}: elastrun may not signal it, does not wait for it, and leaves "
+        "it behind if it does not end by itself",
+        worker.pid, process::owner_of(worker.pid));
+  }
 }
 
 }  // namespace
@@ -238,12 +293,9 @@ Status Group::start(std::vector<WorkerPlan> plans) {
 
 void Group::started(WorkerPlan& plan, std::unique_ptr<process::Child> child) {
   Worker worker;
-  worker.rank = plan.rank;
-  worker.local_rank = plan.local_rank;
+  static_cast<WorkerPlan&>(worker) = std::move(plan);
+  worker.request = {};
   worker.pid = child->pid();
-  worker.error_file = std::move(plan.error_file);
-  worker.streams = std::move(plan.streams);
-  worker.stderr_shown = plan.stderr_shown;
   worker.child = std::move(child);
   if (worker.streams) {
     worker.output = Worker::Output::Flowing;
@@ -367,9 +419,7 @@ void Group::ask_all(int signal) {
 bool Group::ask_trainers(int signal) {
   if (is_of_terminals(signal)) return false;
   const auto job = processes_.processes();
-  std::vector<pid_t> pids;
-  for (const auto& worker : workers_) pids.push_back(worker.pid);
-  summons_.emplace(processes_, std::move(pids), job, asked_at_);
+  summons_.emplace(processes_, pids(), job, asked_at_);
   ask_waited_for_at_ = clock_.now() + (deadline_ - clock_.now()) / 2;
   processes_.signal_each(summons_->next(job), signal);
   for (const auto& worker : workers_) {
@@ -391,7 +441,7 @@ void Group::ask_waited_for() {
   const auto found = summons_->waited_for(processes_.processes());
   if (found.empty()) return;
   log::warning(kArea, "Sending {} to processes that others wait for: {}",
-               process::signal_name(asked_with_), names_of({true, {}, found}));
+               process::signal_name(asked_with_), names_of(found));
   processes_.signal_each(found, asked_with_);
 }
 
@@ -418,13 +468,11 @@ void Group::arm_grace() {
 /// below a script that catches SIGTERM to wait for its trainer, that is never so.
 void Group::ask_apart() {
   ask_apart_at_.reset();
-  std::vector<pid_t> pids;
-  for (const auto& worker : workers_) pids.push_back(worker.pid);
-  asked_apart_ = set_apart(processes_.processes(), pids, processes_);
+  asked_apart_ = set_apart(processes_.processes(), pids(), processes_);
   std::erase_if(asked_apart_, [this](const auto& one) { return one.start_time >= asked_at_; });
   if (asked_apart_.empty()) return;
   log::warning(kArea, "Sending SIGTERM to processes in other process groups: {}",
-               names_of({true, {}, asked_apart_}));
+               names_of(asked_apart_));
   signal_apart(asked_apart_);
 }
 
@@ -502,7 +550,7 @@ void Group::look_at_leftovers() {
   const auto left = this->left();
   // A process below sudo(8) takes no signal of ours (EPERM, kill(2)): to wait for it through the
   // grace and the bound of SIGKILL would change nothing.
-  if (asked_ && is_out_of_reach(left)) return sweep();
+  if (asked_ && process::KillResult{.alive = left.all()}.out_of_reach()) return sweep();
   if (summons_ && !killed_) {
     const bool late = ask_rest_at_ && now >= *ask_rest_at_;
     const auto due = late ? summons_->rest(left.in_groups) : summons_->next(left.in_groups);
@@ -519,7 +567,7 @@ void Group::obey(const Leftovers::Orders& orders, const Leftovers::Left& left) {
   if (orders.ask_groups) {
     log::warning(kArea,
                  "Ending what the workers have left, after the time of --shutdown-timeout: {}",
-                 names_of(left));
+                 names_of(left.all()));
     asked_ = true;
     asked_at_ = process::start_time_now();
     send_signal(workers_, SIGTERM);
@@ -528,13 +576,13 @@ void Group::obey(const Leftovers::Orders& orders, const Leftovers::Left& left) {
   if (orders.name) {
     const auto time_limit = format_duration(leftovers_->time_left(clock_.now()));
     log::warning(kArea, "The workers have ended; waiting up to {} for what they have left: {}",
-                 time_limit, names_of(left));
+                 time_limit, names_of(left.all()));
   }
   alarm_->arm(orders.look_again, [this] { look_at_leftovers(); });
 }
 
 void Group::kill_leftovers(const Leftovers::Left& left) {
-  log::warning(kArea, "Killing what the workers have left: {}", names_of(left));
+  log::warning(kArea, "Killing what the workers have left: {}", names_of(left.all()));
   killed_ = true;
   begin_killing();
   send_signal(workers_, SIGKILL);
@@ -575,6 +623,12 @@ void Group::sweep() {
                format_duration(limits_.kill_bound), ended.survivors());
   }
   drain_all();
+}
+
+std::vector<pid_t> Group::pids() const {
+  std::vector<pid_t> all;
+  for (const auto& worker : workers_) all.push_back(worker.pid);
+  return all;
 }
 
 bool Group::groups_alive() const {

@@ -8,8 +8,6 @@
 #include "files/blocking_calls.hpp"
 #include "process/launcher.hpp"
 #include "process/process_table.hpp"
-#include "workers/error_file.hpp"
-#include "workers/failure.hpp"
 #include "workers/summons.hpp"
 #include "workers/worker.hpp"
 
@@ -34,6 +32,7 @@ class Leftovers {
     bool groups_alive = false;        // something in a process group of a worker
     process::ProcessTable in_groups;  // that, as far as it could be read
     process::ProcessTable escaped;    // in other groups or sessions
+    process::ProcessTable all() const;
   };
   struct Orders {
     bool over = false;          // nothing is left, or nothing is waited for any more
@@ -69,12 +68,9 @@ class Leftovers {
   std::set<std::pair<pid_t, std::uint64_t>> told_;  // pid and start time
 };
 
-/// Something is left, and all of it runs as other users: what a script has started by sudo(8).
-bool is_out_of_reach(const Leftovers::Left& left);
-
 /// "4711 (python upload.py), 4712 (sh)": each with its command line as far as it is short, and no
 /// more than a person reads.
-std::string names_of(const Leftovers::Left& left);
+std::string names_of(const process::ProcessTable& all);
 
 /// What workers have left in their error files, as it was read last. Files may be on a file system
 /// that does not answer: they are read elsewhere, and waited for during `kTimeLimit` at most. What
@@ -101,26 +97,20 @@ class ErrorFileReader {
   std::optional<ErrorFile> of(const std::string& path) const;
 
  private:
-  struct Request {
-    std::vector<std::string> paths;
-    std::vector<std::function<void()>> then;
-    void answer();
-  };
-  void ask(Request request);
+  void ask();
   void found(const std::vector<std::string>& paths, Found files);
   void give_up();
 
   Clock& clock_;
-  const Read read_;
+  Read read_;
   std::map<std::string, ErrorFile> files_;
   std::unique_ptr<Alarm> alarm_;
-  Request now_, next_;
+  std::vector<std::string> paths_;                 // of the last question
+  std::vector<std::function<void()>> now_, next_;  // who wait for this reading, and for the next
   bool asking_ = false, overdue_ = false;
   Lifetime lifetime_;  // answers look whether we exist
 };
 
-/// Reads them all, one after the other; may wait for the file system.
-ErrorFileReader::Found read_error_files(const std::vector<std::string>& paths);
 /// Reads them on the thread of `calls`, which outlives it.
 ErrorFileReader::Read reader_by(files::BlockingCalls& calls);
 
@@ -213,6 +203,7 @@ class Group {
   void obey(const Leftovers::Orders& orders, const Leftovers::Left& left);
   void kill_leftovers(const Leftovers::Left& left);
   Leftovers::Left left() const;
+  std::vector<pid_t> pids() const;
   bool groups_alive() const;
   bool any_awaited() const;
   void sweep();

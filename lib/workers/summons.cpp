@@ -63,16 +63,16 @@ using process::ProcessEntry;
 using process::ProcessTable;
 using process::Wrapper;
 
-struct Summons::Family {
-  explicit Family(const ProcessTable& job, const ProcessTable* below = nullptr) : roots(below) {
+namespace {
+
+/// A table by pid.
+struct Family {
+  explicit Family(const ProcessTable& job) {
     for (const auto& one : job) by_pid.emplace(one.pid, &one);
   }
   const ProcessEntry* find(pid_t pid) const {
     const auto at = by_pid.find(pid);
     return at == by_pid.end() ? nullptr : at->second;
-  }
-  bool is_root(pid_t pid) const {
-    return std::ranges::any_of(*roots, [&](const auto& one) { return one.pid == pid; });
   }
   bool has_child(const ProcessEntry& parent) const {
     return std::ranges::any_of(by_pid, [&](const auto& one) {
@@ -80,8 +80,13 @@ struct Summons::Family {
     });
   }
   std::unordered_map<pid_t, const ProcessEntry*> by_pid;
-  const ProcessTable* roots;  // null: the workers
 };
+
+bool has(const std::vector<pid_t>& pids, pid_t pid) {
+  return std::ranges::find(pids, pid) != pids.end();
+}
+
+}  // namespace
 
 Summons::Summons(const process::JobProcesses& processes, std::vector<pid_t> workers,
                  const ProcessTable& job, std::uint64_t now)
@@ -94,105 +99,94 @@ Summons::Summons(const process::JobProcesses& processes, std::vector<pid_t> work
 }
 
 bool Summons::leads(pid_t pid) const {
-  return std::ranges::find(workers_, pid) != workers_.end();
+  return has(workers_, pid);
 }
 
-/// Whether every process above it, as far as those of its group go, is a wrapper. An orphan counts
-/// as a child of its worker. A table is not a snapshot: the way up may even be a circle, by pids
-/// that were used again.
-bool Summons::reached(const Family& family, const ProcessEntry& one) {
-  const bool of_workers = family.roots == nullptr;
-  const auto is_root = [&](pid_t pid) { return of_workers ? leads(pid) : family.is_root(pid); };
-  const ProcessEntry* at = &one;
-  for (std::size_t steps = 0; steps <= family.by_pid.size(); ++steps) {
-    if (is_root(at->pid)) return true;
-    const auto* above = family.find(at->parent);
-    if (above == nullptr || above->group != one.group) {
-      if (!of_workers) return false;
-      above = family.find(one.group);
-      if (above == nullptr) return true;
+/// Those among which it is due, each once.
+template <class Due>
+ProcessTable Summons::take(const ProcessTable& among, Due due) {
+  ProcessTable found;
+  std::ranges::copy_if(among, std::back_inserter(found), [&](const ProcessEntry& one) {
+    const bool cannot_have_begun = mute_.contains(one.group) && trainers_.contains(one.group);
+    const bool begun_since =
+        !known_.contains(key_of(one)) && one.start_time >= began_ && !cannot_have_begun;
+    return !begun_since && !told_.contains(key_of(one)) && due(one);
+  });
+  for (const auto& one : found) told_.insert(key_of(one));
+  return found;
+}
+
+/// Takes each of which every process above it, as far as those of its group go, is a wrapper, up to
+/// one of `roots`, or to a worker if there are none. An orphan counts as a child of its worker. A
+/// table is not a snapshot: the way up may even be a circle, by pids that were used again. Not
+/// timeout(1), as long as there is one below it to be asked in its place.
+ProcessTable Summons::take_first(const ProcessTable& among, const ProcessTable& job,
+                                 const std::vector<pid_t>& roots) {
+  const Family family(job);
+  const auto reached = [&](const ProcessEntry& one) {
+    const ProcessEntry* at = &one;
+    for (std::size_t steps = 0; steps <= job.size(); ++steps) {
+      if (roots.empty() ? leads(at->pid) : has(roots, at->pid)) return true;
+      const auto* above = family.find(at->parent);
+      if (above == nullptr || above->group != one.group) {
+        if (!roots.empty()) return false;
+        above = family.find(one.group);
+        if (above == nullptr) return true;
+      }
+      if (processes_.wrapper_of(*above) == Wrapper::None) return false;
+      at = above;
     }
-    if (processes_.wrapper_of(*above) == Wrapper::None) return false;
-    at = above;
-  }
-  return false;
-}
-
-bool Summons::was_begun_since(const ProcessEntry& one) {
-  const bool cannot_be = mute_.contains(one.group) && trainers_.contains(one.group);
-  return !known_.contains(key_of(one)) && one.start_time >= began_ && !cannot_be;
-}
-
-/// Not timeout(1), as long as there is one below it to be asked in its place.
-bool Summons::is_due(const Family& family, const ProcessEntry& one) {
-  if (told_.contains(key_of(one)) || was_begun_since(one) || !reached(family, one)) return false;
-  return processes_.wrapper_of(one) != Wrapper::Relay || !family.has_child(one);
+    return false;
+  };
+  return take(among, [&](const ProcessEntry& one) {
+    return reached(one) && (processes_.wrapper_of(one) != Wrapper::Relay || !family.has_child(one));
+  });
 }
 
 ProcessTable Summons::next(const ProcessTable& job) {
   ProcessTable of_workers;
   std::ranges::copy_if(job, std::back_inserter(of_workers),
                        [this](const ProcessEntry& one) { return leads(one.group); });
-  return due(Family(job), of_workers);
+  return take_first(of_workers, job, {});
 }
 
 ProcessTable Summons::below(const ProcessTable& roots, const ProcessTable& job) {
-  return due(Family(job, &roots), job);
-}
-
-ProcessTable Summons::due(const Family& family, const ProcessTable& among) {
-  ProcessTable found;
-  std::ranges::copy_if(among, std::back_inserter(found),
-                       [&](const ProcessEntry& one) { return is_due(family, one); });
-  for (const auto& one : found) told_.insert(key_of(one));
-  return found;
+  std::vector<pid_t> pids;
+  for (const auto& one : roots) pids.push_back(one.pid);
+  return roots.empty() ? ProcessTable() : take_first(job, job, pids);
 }
 
 ProcessTable Summons::waited_for(const ProcessTable& job) {
   const Family family(job);
-  ProcessTable found;
-  for (const auto& one : job) {
+  return take(job, [&](const ProcessEntry& one) {
     const auto* above = family.find(one.parent);
     // A child of one that was asked, in its group: say an upload that the trainer has begun and
     // waits for.
-    const bool of_asked = above != nullptr && above->group == one.group && leads(one.group) &&
-                          told_.contains(key_of(*above)) && !told_.contains(key_of(one));
-    if (of_asked && !was_begun_since(one) && processes_.leaves_to(*above, one))
-      found.push_back(one);
-  }
-  for (const auto& one : found) told_.insert(key_of(one));
-  return found;
+    return above != nullptr && above->group == one.group && leads(one.group) &&
+           told_.contains(key_of(*above)) && processes_.leaves_to(*above, one);
+  });
 }
 
 ProcessTable Summons::rest(const ProcessTable& job) {
-  ProcessTable found;
-  for (const auto& one : job) {
-    if (!leads(one.group) || was_begun_since(one)) continue;
-    if (told_.insert(key_of(one)).second) found.push_back(one);
-  }
-  return found;
+  return take(job, [this](const ProcessEntry& one) { return leads(one.group); });
 }
 
 ProcessTable set_apart(const ProcessTable& job, const std::vector<pid_t>& workers,
                        const process::JobProcesses& processes) {
-  std::unordered_map<pid_t, const ProcessEntry*> by_pid;
+  const Family family(job);
   std::set<pid_t> manned;  // groups of workers with a living process
   for (const auto& one : job) {
-    by_pid.emplace(one.pid, &one);
     if (one.group == one.session) manned.insert(one.group);
   }
   ProcessTable found;
   for (const auto& one : job) {
     // A worker leads its session and its group: both have its pid.
-    if (one.group == one.session || std::ranges::find(workers, one.session) == workers.end()) {
-      continue;
-    }
-    const auto parent = by_pid.find(one.parent);
-    const bool orphan = parent == by_pid.end() || parent->second->session != one.session;
-    const bool below_group = !orphan && parent->second->group == one.session;
-    if (orphan ? !manned.contains(one.session) : below_group && processes.waits(*parent->second)) {
-      found.push_back(one);
-    }
+    if (one.group == one.session || !has(workers, one.session)) continue;
+    const auto* parent = family.find(one.parent);
+    const bool orphan = parent == nullptr || parent->session != one.session;
+    const bool is_apart = orphan ? !manned.contains(one.session)
+                                 : parent->group == one.session && processes.waits(*parent);
+    if (is_apart) found.push_back(one);
   }
   return found;
 }

@@ -49,14 +49,14 @@ class Summons {
 
  private:
   using Key = std::pair<pid_t, std::uint64_t>;  // pid and start time
-  struct Family;                                // a table by pid
 
   static Key key_of(const process::ProcessEntry& one) { return {one.pid, one.start_time}; }
   bool leads(pid_t pid) const;
-  bool reached(const Family& family, const process::ProcessEntry& one);
-  bool was_begun_since(const process::ProcessEntry& one);
-  bool is_due(const Family& family, const process::ProcessEntry& one);
-  process::ProcessTable due(const Family& family, const process::ProcessTable& among);
+  template <class Due>
+  process::ProcessTable take(const process::ProcessTable& among, Due due);
+  process::ProcessTable take_first(const process::ProcessTable& among,
+                                   const process::ProcessTable& job,
+                                   const std::vector<pid_t>& roots);
 
   const process::JobProcesses& processes_;
   const std::vector<pid_t> workers_;

@@ -106,7 +106,7 @@ void ExpirationTimers::heard_line(std::string_view line) {
   const auto request = timer::parse_torch_request(line, awake_.now(), run_.clock.wall());
   if (!request) {
     if (may_complain()) log::warning(kTimerArea, "Ignored: {}", printable(request.error().text));
-  } else if (watchdog_.torch_request(*request)) {
+  } else if (watchdog_.request(*request)) {
     last_request_ = run_.clock.now();
   } else if (may_complain()) {
     log::warning(kTimerArea,

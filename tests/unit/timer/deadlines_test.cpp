@@ -50,7 +50,7 @@ TEST_CASE("deadlines: expired timers come by worker, the earliest first, others 
   CHECK(expired[0].timers[1].scope == "late");
   CHECK(expired[1].worker == 8);
   CHECK(deadlines.size() == 1);
-  CHECK(deadlines.has(9, "not yet"));
+  CHECK(deadlines.next() == at(60s));
 }
 
 TEST_CASE("deadlines: the first timer with a signal decides how a worker is killed") {
@@ -105,15 +105,12 @@ const std::string kScope = "/usr/lib/python3.11/contextlib.py#137";
 
 /// One process whose timers have no scope of their own, as the agent sees it.
 struct Process {
-  NestedScopes scopes;
   Deadlines deadlines;
   TimePoint now{100s};
   std::string scope = kScope;
 
   void apply(std::optional<TimePoint> expiry) {
-    for (const auto& one : scopes.translate({7, scope, expiry, SIGKILL, 0, now}, now)) {
-      deadlines.apply(one);
-    }
+    deadlines.apply({7, scope, expiry, SIGKILL, 0, now, true});
   }
   void begin(Duration after) { apply(now + after); }
   void end() { apply({}); }
@@ -188,11 +185,11 @@ TEST_CASE("nested scopes: a scope that was given is one timer, as with torch") {
 TEST_CASE("nested scopes: a worker that has ended is forgotten") {
   Process process;
   process.begin(60s);
-  process.scopes.forget(8);
-  process.scopes.forget(7);
+  process.deadlines.forget(8);
+  process.deadlines.forget(7);
   process.begin(2s);
   process.end();
-  CHECK(process.deadlines.has(7, kScope, 1) == false);
+  CHECK_FALSE(process.left());
 }
 
 TEST_CASE("nested scopes: without an end it stays bounded") {

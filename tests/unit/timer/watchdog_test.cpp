@@ -146,7 +146,6 @@ TEST_CASE(
   watched.adopt(hung);
   hung.end();
   CHECK(watched.watchdog.request(watched.request(hung.pid, "gone", 1s)));
-  CHECK(watched.watchdog.torch_request(watched.request(hung.pid, "gone", 1s)));
   CHECK(watched.watchdog.deadlines().size() == 0);
   watched.clock.advance(1h);
   CHECK(watched.ended.empty());
@@ -181,9 +180,12 @@ TEST_CASE("watchdog: timers of torch without a scope are separate") {
   const Hung hung;
   watched.adopt(hung);
   const std::string scope = "/usr/lib/python3.11/contextlib.py#137";
-  CHECK(watched.watchdog.torch_request(watched.request(hung.pid, scope, 60s)));
-  CHECK(watched.watchdog.torch_request(watched.request(hung.pid, scope, 2s)));
-  CHECK(watched.watchdog.torch_request({hung.pid, scope, {}}));
+  for (const auto after : {60s, 2s}) {
+    auto request = watched.request(hung.pid, scope, after);
+    request.nests = true;
+    CHECK(watched.watchdog.request(request));
+  }
+  CHECK(watched.watchdog.request({.worker = hung.pid, .scope = scope, .nests = true}));
   watched.clock.advance(61s);
   REQUIRE(watched.ended.size() == 1);
   CHECK(watched.ended[0].reason().after() == 60s);

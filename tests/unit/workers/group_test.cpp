@@ -653,11 +653,11 @@ TEST_CASE("leftovers: whoever has a parent there is told by that one") {
 
 TEST_CASE("leftovers: names are command lines, in a number that people read") {
   Leftovers::Left left{true, {process_of(::getpid(), 1)}, {}};
-  CHECK(names_of(left).starts_with(std::to_string(::getpid()) + " ("));
-  CHECK(names_of(left).contains("unit_workers"));
+  CHECK(names_of(left.all()).starts_with(std::to_string(::getpid()) + " ("));
+  CHECK(names_of(left.all()).contains("unit_workers"));
   for (pid_t pid = 0x3ffffff0; pid < 0x3ffffffa; ++pid) left.escaped.push_back(process_of(pid, 1));
-  CHECK(names_of(left).contains("1073741808 (p1073741808)"));
-  CHECK(names_of(left).ends_with(" and 3 more"));
+  CHECK(names_of(left.all()).contains("1073741808 (p1073741808)"));
+  CHECK(names_of(left.all()).ends_with(" and 3 more"));
 }
 
 /// A file system whose answers a test gives by hand, and a reader that has it.
