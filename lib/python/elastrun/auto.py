@@ -209,11 +209,12 @@ class Watch:
 
     def begin(self) -> None:
         channel.when_told_by_hand(self._told_by_hand)
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=lambda: setattr(self, "off", True))
         self._journal.at_each_pass = self._show_step
         atexit.register(self._last_word)
         after_import("torch._dynamo.eval_frame", _stay_out)
-        after_import("torch.compiler", self._hook_compiler)
+        after_import("torch.compiler", lambda module: setattr(
+            self, "_compiling", getattr(module, "is_compiling", bool)))
         after_import("torch.optim.optimizer", self._hook_steps)
         if self._rank0:
             after_import("torch.distributed.distributed_c10d", lambda module: self._replace(
@@ -225,7 +226,10 @@ class Watch:
         after_import("safetensors.torch", lambda module: self._hook_save_and_load(
             module, ("save_file", "load_file"), ("tensors", "filename")))
         after_import("torch.distributed.checkpoint.state_dict_saver", self._hook_saver)
-        after_import("torch.distributed.checkpoint.state_dict_loader", self._hook_loader)
+        after_import("torch.distributed.checkpoint.state_dict_loader", lambda module: self._replace(
+            module, "load", self._around(
+                module.load, _RESTORE, ("state_dict",), end=lambda _step, _result, given:
+                self._restored(given.get("checkpoint_id"), given.get("state_dict")))))
         self._hook_frameworks()
 
     def _told_by_hand(self, what: str, step: int) -> int:
@@ -264,9 +268,6 @@ class Watch:
             self._preparing = False
             self._put((_PREPARATION[1], (now,)))
 
-    def _forked(self) -> None:
-        self.off = True
-
     def _last_word(self) -> None:
         if self.off:  # a forked child: what was kept back is its parent's to tell
             return
@@ -295,8 +296,7 @@ class Watch:
         self._put(entry)
 
     def _show_step(self) -> None:
-        mine = page()
-        if mine is not None and self._number >= 0:
+        if (mine := page()) is not None:
             mine.step(self._number)
 
     def _replace(self, module: Any, name: str, wrapper: Any) -> None:
@@ -308,9 +308,6 @@ class Watch:
         for holder in (module, *others):
             if getattr(holder, name, None) is original:
                 setattr(holder, name, wrapper)
-
-    def _hook_compiler(self, module: ModuleType) -> None:
-        self._compiling = getattr(module, "is_compiling", bool)
 
     def _hook_steps(self, module: ModuleType) -> None:
         module.register_optimizer_step_post_hook(self._stepped)
@@ -617,11 +614,6 @@ class Watch:
                       self._around(module.save, _SAVE, ("state_dict",), number, saved))
         if async_save is not None:
             self._replace(module, "async_save", start_and_tell)
-
-    def _hook_loader(self, module: ModuleType) -> None:
-        self._replace(module, "load", self._around(
-            module.load, _RESTORE, ("state_dict",), end=lambda _step, _result, given:
-            self._restored(given.get("checkpoint_id"), given.get("state_dict"))))
 
     def _hook_frameworks(self) -> None:
         """What they call saving and loading. Orbax's manager says of which step a checkpoint is;

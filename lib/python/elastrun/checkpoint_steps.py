@@ -55,23 +55,6 @@ def _mark(place: Any, step: int, size: int) -> bytes:
     return b"%d %d %s" % (step, size, told[:32].encode())
 
 
-def _set_mark(file: Any, step: int) -> None:
-    place = _place(file)
-    size = os.stat(place).st_size
-    if size > 0:  # else all of it is still in a buffer
-        os.setxattr(place, _ATTRIBUTE, _mark(place, step, size))
-    else:
-        os.removexattr(place, _ATTRIBUTE)
-
-
-def _marked(file: Any) -> int | None:
-    """None: it is of another job, or was overwritten. Raises if it has none."""
-    place = _place(file)
-    mark = os.getxattr(place, _ATTRIBUTE)
-    step, size = map(int, mark.split()[:2])
-    return step if 0 <= step < 1 << 53 and mark == _mark(place, step, size) else None
-
-
 class CheckpointSteps:
     """Of which step each checkpoint of this job is, by its inode: in a file beside the directories
     of the attempts, so that the next attempt knows; and in an attribute of the checkpoint itself
@@ -111,7 +94,12 @@ class CheckpointSteps:
     def saved(self, file: Any, step: int) -> None:
         """A path or an open file: a checkpoint of everything up to `step`."""
         with contextlib.suppress(Exception):  # of a file object of the script, too
-            _set_mark(file, step)
+            place = _place(file)
+            size = os.stat(place).st_size
+            if size > 0:  # else all of it is still in a buffer
+                os.setxattr(place, _ATTRIBUTE, _mark(place, step, size))
+            else:
+                os.removexattr(place, _ATTRIBUTE)
         with contextlib.suppress(Exception):
             self.note(_inode(file), step)
 
@@ -132,9 +120,12 @@ class CheckpointSteps:
 
     def step_of(self, file: Any) -> int | None:
         """None: it is of another job. NO_MARK: nothing tells, as far as is known in time."""
-        with contextlib.suppress(Exception):  # without a mark
-            return _marked(file)
         step = None
+        with contextlib.suppress(Exception):  # without a mark
+            place = _place(file)
+            mark = os.getxattr(place, _ATTRIBUTE)
+            number, size = map(int, mark.split()[:2])
+            return number if 0 <= number < 1 << 53 and mark == _mark(place, number, size) else None
         with contextlib.suppress(Exception):
             step = self.noted(_inode(file))
         return NO_MARK if step is None else step

@@ -68,10 +68,6 @@ def _ping(_: Request) -> Response:
     return Response("pong")
 
 
-def _wait_counters(_: Request) -> Response:
-    return Response(json.dumps(wait_counter_values()), content_type="application/json")
-
-
 def _traceback(_: Request) -> Response:
     with tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file, all_threads=True)
@@ -102,7 +98,8 @@ class ControlPlane:
         self._change = threading.Lock()
         self._handlers: dict[str, Handler] = {
             "dump_traceback": _traceback, "fr_trace_json": _flight_recorder, "ping": _ping,
-            "wait_counter_values": _wait_counters}
+            "wait_counter_values": lambda _: Response(
+                json.dumps(wait_counter_values()), content_type="application/json")}
 
     def register(self, name: str, handler: Handler) -> None:
         """Fails with ValueError if there is one of that name."""
@@ -216,13 +213,6 @@ class _Server(ThreadingHTTPServer):
         return ""
 
 
-def _is_left_behind(file: str) -> bool:
-    """Tells if no process listens at a socket file any more: a killed worker has left it."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
-        one.setblocking(False)
-        return one.connect_ex(file) == errno.ECONNREFUSED and stat.S_ISSOCK(os.lstat(file).st_mode)
-
-
 class _UnixServer(_Server):
     address_family = socket.AF_UNIX
 
@@ -232,9 +222,15 @@ class _UnixServer(_Server):
         try:
             super().server_bind()
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or not _is_left_behind(str(self.server_address)):
-                raise
-            os.unlink(str(self.server_address))
+            file = str(self.server_address)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+                one.setblocking(False)
+                # No process listens at it any more: a killed worker has left it.
+                if not (error.errno == errno.EADDRINUSE
+                        and one.connect_ex(file) == errno.ECONNREFUSED
+                        and stat.S_ISSOCK(os.lstat(file).st_mode)):
+                    raise
+            os.unlink(file)
             super().server_bind()
 
     def refusal(self, *_: Any) -> str:

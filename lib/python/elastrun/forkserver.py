@@ -28,6 +28,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 from types import ModuleType
@@ -192,11 +193,19 @@ def _wait_for_order(given: list[int], agent: int, slot: int, context: bool, plan
     threading = sys.modules.get("threading")
     if threading is not None:  # Python keeps the number that the thread had in the parent
         threading.main_thread()._set_native_id()
-    if context:
-        _make_context(slot)
+    torch = sys.modules.get("torch") if context else None
+    with contextlib.suppress(Exception):
+        # On the worker's own accelerator, which stays none of the current ones. None, no harm.
+        if torch is not None and torch.cuda.is_available() and slot < torch.cuda.device_count():
+            with torch.cuda.device(slot):
+                torch.cuda.synchronize()
     joined = _join(given[1:])
     if plan is not None:
-        _forget_server()
+        # Whatever needs no order is done before it: a write to what is shared with the server costs
+        # a copy of its page, and to look at the names of all modules alone costs 5 ms of such.
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={},
+                             __loader__=sys.modules["_frozen_importlib"].BuiltinImporter)
         _set_seeds()
     said, descriptors, _, _ = socket.recv_fds(agent_end, 64, 5)
     if said != b"order" or len(descriptors) < 4:
@@ -230,15 +239,6 @@ def _join(cgroups: list[int], joined: tuple[int, int] | None = None) -> tuple[in
                     os.close(joining)
         os.close(cgroup)
     return joined
-
-
-def _forget_server() -> None:
-    """Whatever needs no order is done before it: a write to what is shared with the server costs a
-    copy of its page, and to look at the names of all modules alone costs 5 ms of such.
-    """
-    main = sys.modules["__main__"] = ModuleType("__main__")
-    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={},
-                         __loader__=sys.modules["_frozen_importlib"].BuiltinImporter)
 
 
 def _take(descriptors: list[int], joined: tuple[int, int] | None, plan: Plan | None, slot: int
@@ -278,15 +278,6 @@ def _check_script(words: list[str]) -> None:
             raise ValueError(f"{script} is a folder or an archive")
     with open(script, "rb"):
         pass
-
-
-def _make_context(device: int) -> None:
-    """On the worker's own accelerator, which stays none of the current ones. None, no harm."""
-    torch = sys.modules.get("torch")
-    with contextlib.suppress(Exception):
-        if torch is not None and torch.cuda.is_available() and device < torch.cuda.device_count():
-            with torch.cuda.device(device):
-                torch.cuda.synchronize()
 
 
 def _set_environment(environment: dict[bytes, bytes], changes: dict[str, str | None]) -> None:
@@ -362,14 +353,6 @@ def _set_seeds() -> None:
         config["authkey"] = type(config["authkey"])(os.urandom(32))
 
 
-class _MemoryMap(ctypes.Structure):
-    """struct prctl_mm_map of <linux/prctl.h>."""
-    _fields_ = [(name, ctypes.c_uint64) for name in (
-        "start_code", "end_code", "start_data", "end_data", "start_brk", "brk", "start_stack",
-        "arg_start", "arg_end", "env_start", "env_end", "auxv")] + [
-            ("auxv_size", ctypes.c_uint32), ("exe_fd", ctypes.c_uint32)]
-
-
 _shown: list[mmap.mmap] = []  # what /proc reads stays
 
 
@@ -386,12 +369,12 @@ def _set_title(arguments: list[bytes], environment: dict[bytes, bytes]) -> None:
     with open("/proc/self/stat", "rb") as file:
         field = [0, 0, 0, *(int(one) for one in file.read().rpartition(b") ")[2].split()[1:])]
     libc.sbrk.restype = ctypes.c_uint64
-    layout = _MemoryMap(
-        start_code=field[25], end_code=field[26], start_data=field[44], end_data=field[45],
-        start_brk=field[46], brk=libc.sbrk(0), start_stack=field[27], arg_start=at,
-        arg_end=at + len(command), env_start=at + len(command),
-        env_end=at + len(command) + len(variables), exe_fd=0xFFFFFFFF)
-    libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(layout), ctypes.sizeof(layout), 0)
+    # struct prctl_mm_map of <linux/prctl.h>: begin and end of code, data, heap, stack (begin only),
+    # arguments, environment; no auxiliary vector, and the same program.
+    layout = struct.pack(
+        "=12QII", *field[25:27], *field[44:47], libc.sbrk(0), field[27], at, at + len(command),
+        at + len(command), at + len(command) + len(variables), 0, 0, 0xFFFFFFFF)
+    libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, layout, len(layout), 0)
 
 
 def _start_learning(order: Order) -> None:
@@ -463,7 +446,9 @@ def _run(words: list[str]) -> None:
     else:
         sys.argv[:] = words
         libc.fopen.restype = ctypes.c_void_p
-        name = os.fsencode(_full(words[0]))
+        # The name that the interpreter gives the file of `__main__`, from Python 3.9 on.
+        own = words[0][2:] if words[0].startswith("./") else words[0]
+        name = os.fsencode(os.path.join(os.getcwd(), own))
         file = libc.fopen(name, b"rbe")
         if not file:
             number = ctypes.get_errno()
@@ -474,13 +459,6 @@ def _run(words: list[str]) -> None:
     # After an interrupt the interpreter ends itself by that signal, but only if it gets so far.
     if failed and not issubclass(sys.last_type or Exception, KeyboardInterrupt):
         sys.exit(1)
-
-
-def _full(script: str) -> str:
-    """The name that the interpreter gives the file of `__main__`, from Python 3.9 on."""
-    if os.path.isabs(script):
-        return script
-    return os.path.join(os.getcwd(), script[2:] if script.startswith("./") else script)
 
 
 def _run_module(name: str) -> None:

@@ -107,9 +107,6 @@ class _Text(NamedTuple):
     changes_path: str  # the file that puts folders before the others, or ""
     files: dict[str, tuple[int, int]]  # with their time and size
 
-    def is_as_read(self) -> bool:
-        return all(_state_of(one) == state for one, state in self.files.items())
-
 
 def _state_of(path: str) -> tuple[int, int]:
     with contextlib.suppress(OSError):
@@ -154,24 +151,6 @@ def folders() -> list[str]:
     return sorted({os.path.realpath(one) for one in found if one and os.path.isdir(one)})
 
 
-def _cache() -> str:
-    """"" without a home: a relative folder would lie in that of the job, for each a new one."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    found = named if os.path.isabs(named) else os.path.expanduser("~/.cache")
-    return os.path.join(found, "elastrun") if os.path.isabs(found) else ""
-
-
-def _remove_unused(folder: str) -> None:
-    """Lists that no job has read for a month: each script that was ever run has one."""
-    limit = time.time() - _KEPT_UNREAD
-    for one in os.scandir(folder):
-        if one.name.startswith(_PREFIX):
-            with contextlib.suppress(OSError):  # another job removes it, too
-                about = one.stat(follow_symlinks=False)
-                if max(about.st_atime, about.st_mtime) < limit:
-                    os.unlink(one.path)
-
-
 def _is_below(path: str, places: list[str]) -> bool:
     real = _real_folder(os.path.dirname(path)) + os.sep
     return any(real.startswith(one + os.sep) for one in places)
@@ -208,17 +187,6 @@ def _module_in_the_making() -> str:
             return str(spec.name)
         frame = frame.f_back  # type: ignore[assignment]
     return ""
-
-
-@contextlib.contextmanager
-def _noting_reads() -> Iterator[dict[str, str]]:
-    environment = os.environ
-    plain = environment.__class__
-    environment.__class__ = _Environment
-    try:
-        yield _Environment.reads
-    finally:
-        environment.__class__ = plain
 
 
 def _reads_at_start() -> str:
@@ -281,23 +249,21 @@ class Plan:
         self._start = _reads_at_start()
         self._folders = folders()
         self._installed = self._packages()
-        self._script, self._own = self._place(kind, script)
+        # The file that is run, or "", and the folder of which modules are found first.
+        self._script = os.path.realpath(script)
+        self._own = os.path.dirname(self._script) if kind == "script" else os.getcwd()
+        if kind == "module":
+            self._script = _file_of(script, self._own)
         self._text = _read_text(self._script, self._own)
         key = f"{sys.version}\0{sys.executable}\0{kind}\0{script}\0{self._own}".encode(
             errors="surrogateescape")
-        name = _PREFIX + hashlib.sha256(key).hexdigest()[:24]
-        folder = "" if names else _cache()
-        self._file = os.path.join(folder, name) if folder else ""
+        cache = os.environ.get("XDG_CACHE_HOME", "")
+        folder = os.path.join(cache if os.path.isabs(cache) else os.path.expanduser("~/.cache"),
+                              "elastrun")
+        # None without a home: a relative one would lie in that of the job, for each a new one.
+        self._file = "" if names or not os.path.isabs(folder) else os.path.join(
+            folder, _PREFIX + hashlib.sha256(key).hexdigest()[:24])
         self._learnt_at = 0
-
-    @staticmethod
-    def _place(kind: str, script: str) -> tuple[str, str]:
-        """The file that is run, or "", and the folder of which modules are found first."""
-        if kind == "script":
-            real = os.path.realpath(script)
-            return real, os.path.dirname(real)
-        here = os.getcwd()
-        return (_file_of(script, here) if kind == "module" else os.path.realpath(script)), here
 
     def _mark(self) -> str:
         """A digest of what the list was learnt from; another list is not for us."""
@@ -333,8 +299,10 @@ class Plan:
         gc_was_on = gc.isenabled()
         gc.disable()
         self._held = _held()
-        with _no_threads_of_openblas(), _noting_reads() as reads:
-            self.reads = reads
+        self.reads = _Environment.reads
+        with _no_threads_of_openblas(), contextlib.ExitStack() as after:
+            after.callback(setattr, os.environ, "__class__", os.environ.__class__)
+            os.environ.__class__ = _Environment
             for name in self._names():
                 module, _, member = name.partition(":")
                 parts = module.split(".")
@@ -434,7 +402,7 @@ class Plan:
         for name, module in self.reads.items():
             if environment.get(name) != self.environment.get(name):
                 return f"{module or 'a module'} has read {name}"
-        if self._text.is_as_read():
+        if all(_state_of(one) == state for one, state in self._text.files.items()):
             return ""
         text = _read_text(self._script, self._own)
         if text.changes_path and not self._text.changes_path:
@@ -452,13 +420,21 @@ class Plan:
             if name.split(".")[0] not in _NOT_AHEAD and not self._is_left_out(name) and (
                     where is None or _is_below(where, self._folders)) and "\n" not in name:
                 names.append(name)
+        folder = os.path.dirname(self._file)
         with contextlib.suppress(OSError, UnicodeError):
-            os.makedirs(os.path.dirname(self._file), 0o700, exist_ok=True)
+            os.makedirs(folder, 0o700, exist_ok=True)
             draft = f"{self._file}.{os.getpid()}"
             with open(draft, "w", encoding="utf-8") as file:
                 file.write("\n".join([self._mark(), *names]))
             os.replace(draft, self._file)
-            _remove_unused(os.path.dirname(self._file))
+            # Lists that no job has read for a month: each script that was ever run has one.
+            limit = time.time() - _KEPT_UNREAD
+            for one in os.scandir(folder):
+                if one.name.startswith(_PREFIX):
+                    with contextlib.suppress(OSError):  # another job removes it, too
+                        about = one.stat(follow_symlinks=False)
+                        if max(about.st_atime, about.st_mtime) < limit:
+                            os.unlink(one.path)
 
     def learnt_more(self) -> bool:
         """Tells if a child has; it is for load() then."""

@@ -125,14 +125,6 @@ def default_path(job_name: str) -> str:
     return of_agent() or own_file(job_name)
 
 
-def _bounds(start: datetime, end: datetime) -> tuple[float, float]:
-    if start is None or end is None:
-        raise ValueError("a window has a start and an end")
-    if start.tzinfo is None or end.tzinfo is None:
-        raise TypeError("the start and the end of a window are datetimes with a time zone")
-    return start.timestamp(), end.timestamp()
-
-
 class _Logger:
     """What a program keeps itself: an object with the methods of the original's cloud logger."""
 
@@ -258,9 +250,12 @@ class GoodputCalculator:
     def _window(self, start: datetime, end: datetime,
                 ) -> tuple[tuple[float, UnproductiveTimeDict, int, float, int], dict[str, float]]:
         """And how the slices were used."""
-        first, last = _bounds(start, end)
+        if start is None or end is None:
+            raise ValueError("a window has a start and an end")
+        if start.tzinfo is None or end.tzinfo is None:
+            raise TypeError("the start and the end of a window are datetimes with a time zone")
         with self._lock:
-            answer = self._ask("window", begin=first, end=last)
+            answer = self._ask("window", begin=start.timestamp(), end=end.timestamp())
         return ((answer["percent"], self._books(answer["percents"]), answer["max_step"],
                  answer["total_s"], answer["disruptions"]), answer.get("slices", {}))
 

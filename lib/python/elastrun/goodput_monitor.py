@@ -123,11 +123,8 @@ class _Uploader:
         self._over = threading.Event()
         self._last = False
         self._warned = ""
-        self._thread = threading.Thread(target=self._run, name=f"elastrun-{name}", daemon=True)
-        self._thread.start()
-
-    def alive(self) -> bool:
-        return self._thread.is_alive()
+        self.thread = threading.Thread(target=self._run, name=f"elastrun-{name}", daemon=True)
+        self.thread.start()
 
     def _run(self) -> None:
         while not self._over.wait(self._period):
@@ -151,9 +148,9 @@ class _Uploader:
         """Waits for so long at most; None: for ever."""
         self._last = last
         self._over.set()
-        self._thread.join(seconds)
-        if self._thread.is_alive():
-            _log.warning("%s has not ended within %s s and is left alone", self._thread.name,
+        self.thread.join(seconds)
+        if self.thread.is_alive():
+            _log.warning("%s has not ended within %s s and is left alone", self.thread.name,
                          seconds)
 
 
@@ -192,9 +189,6 @@ class GoodputMonitor:
         self._prefix = prefix
         self._enabled = monitoring_enabled
         self._uploaders: dict[str, _Uploader] = {}
-        if not monitoring_enabled:
-            return
-        self._calculator = self._calculator_class(job_name, logger_name, path=path)
         self._period = upload_interval
         self._breakdown = include_badput_breakdown
         self._with_deviation = include_step_deviation
@@ -202,21 +196,23 @@ class GoodputMonitor:
         self._deviation_period = step_deviation_interval_seconds
         self._skip_last = skip_final_flush
         self._patience = final_flush_timeout_seconds
+        self._newest_step = -1  # whose deviation the writer has
+        self._windows: list[float] = []
         self._writer = writer
+        if not monitoring_enabled:
+            return
+        self._calculator = self._calculator_class(job_name, logger_name, path=path)
         if writer is None and tensorboard_dir:
             try:
                 self._writer = EventFile(os.path.join(tensorboard_dir, "goodput"))
             except OSError as error:
                 _log.warning("nothing is written into %s: %s", tensorboard_dir, error)
-        self._newest_step = -1  # whose deviation the writer has
-        self._windows: list[float] = []
 
     def _start(self, name: str, period: float, upload: Callable[[], None]) -> None:
-        running = self._uploaders.get(name)
-        if running is not None and running.alive():
+        if name in self._uploaders and self._uploaders[name].thread.is_alive():
             _log.warning("the %s uploader runs already", name)
-            return
-        self._uploaders[name] = _Uploader(name, period, upload)
+        elif self._enabled:
+            self._uploaders[name] = _Uploader(name, period, upload)
 
     def _stop(self, name: str, skip_last: bool | None, upload: Callable[[], None]) -> None:
         if not self._enabled:
@@ -229,28 +225,27 @@ class GoodputMonitor:
             running.stop(last, self._patience if last else 10)
 
     def start_goodput_uploader(self) -> None:
-        if self._enabled:
-            self._start("goodput", self._period, self._upload_goodput)
+        self._start("goodput", self._period, self._upload_goodput)
 
     def stop_goodput_uploader(self, skip_final_flush: bool | None = None) -> None:
         self._stop("goodput", skip_final_flush, self._upload_goodput)
 
     def start_step_deviation_uploader(self) -> None:
         """Nothing without `include_step_deviation`."""
-        if self._enabled and self._with_deviation:
+        if self._with_deviation:
             self._start("step deviation", self._deviation_period, self._upload_deviation)
 
     def stop_step_deviation_uploader(self, skip_final_flush: bool | None = None) -> None:
-        if self._enabled and self._with_deviation:
+        if self._with_deviation:
             self._stop("step deviation", skip_final_flush, self._upload_deviation)
 
     def start_rolling_window_goodput_uploader(
             self, rolling_windows_seconds: float | Sequence[float]) -> None:
         """Windows until now, of so many seconds each; or one."""
         if self._enabled:
-            if isinstance(rolling_windows_seconds, (int, float)):
-                rolling_windows_seconds = [rolling_windows_seconds]
-            self._windows = list(rolling_windows_seconds)
+            self._windows = ([rolling_windows_seconds]
+                             if isinstance(rolling_windows_seconds, (int, float))
+                             else list(rolling_windows_seconds))
             self._start("rolling window", self._period, self._upload_windows)
 
     def stop_rolling_window_goodput_uploader(self, skip_final_flush: bool | None = None) -> None:

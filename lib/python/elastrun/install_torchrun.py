@@ -14,6 +14,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 
 from elastrun.program import find_program
 from elastrun.torchrun_hook import LINE
@@ -21,11 +22,6 @@ from elastrun.torchrun_hook import LINE
 HOOK = "elastrun-torchrun.pth"
 PACKAGE = "elastrun-torchrun"  # cmake/torchrun, of which the hook may be, too
 KEPT = "torchrun.torch"  # torch's own command, while ours has its name
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 def _replace(files: dict[str, Callable[[str], object]]) -> None:
@@ -71,7 +67,7 @@ def install(packages: str, programs: str) -> list[str]:
         done.append(f"{kept}: torch's own command")
     beside = os.path.dirname(program) == os.path.realpath(programs)
     files[command] = lambda draft: os.symlink("elastrun" if beside else program, draft)
-    files[hook] = lambda draft: _write(draft, text)
+    files[hook] = lambda draft: Path(draft).write_text(text, encoding="utf-8")
     _replace(files)
     return [*done, f"{command}: elastrun", f"{hook}: torch's launcher is replaced when it is "
             "imported"]

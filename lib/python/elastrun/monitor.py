@@ -213,11 +213,9 @@ class _Sampling:
         self.credit = 1.0  # the first one passes
 
     def passes(self) -> bool:
-        if self.credit < 1:
-            self.credit += self.rate
-            return False
-        self.credit += self.rate - 1
-        return True
+        passes = self.credit >= 1
+        self.credit += self.rate - passes
+        return passes
 
 
 _sampling: tuple[_Sampling, ...] = ()
@@ -422,16 +420,7 @@ _GRACE = 1.0  # seconds that the end of the process waits for handlers at most
 _now = time.monotonic
 
 
-def _overrides() -> tuple[tuple[str, tuple[Aggregation, ...]], ...]:
-    """Reads --aggregations: PATTERN=NAME[+NAME...], with commas between them."""
-    found = []
-    for given in os.environ.get("ELASTRUN_AGGREGATIONS", "").split(","):
-        pattern, _, names = given.rpartition("=")
-        with contextlib.suppress(ValueError):  # from another version of the launcher
-            found.append((pattern, tuple(map(Aggregation, names.split("+")))))
-    return tuple(found)
-
-
+# By --aggregations: PATTERN=NAME[+NAME...], with commas between them.
 _overridden: tuple[tuple[str, tuple[Aggregation, ...]], ...] = ()
 
 
@@ -821,7 +810,11 @@ def _wake() -> None:
 
 def _begin() -> None:
     global _overridden
-    _overridden = _overrides()
+    _overridden = ()
+    for given in os.environ.get("ELASTRUN_AGGREGATIONS", "").split(","):
+        pattern, _, names = given.rpartition("=")
+        with contextlib.suppress(ValueError):  # from another version of the launcher
+            _overridden += ((pattern, tuple(map(Aggregation, names.split("+")))),)
 
 
 def _finish_all() -> None:

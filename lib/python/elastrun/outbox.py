@@ -159,18 +159,15 @@ class Outbox:
                     duty.woken = False  # first: who wakes it meanwhile wants another call
                     duty.due = min(duty.due, time.monotonic() + duty.delay)
                 if duty.due <= time.monotonic():
-                    self._do(duty)
+                    try:
+                        seconds = duty.call()
+                    except Exception:
+                        seconds = _AGAIN
+                        self._failed()
+                    duty.due = math.inf if seconds is None else time.monotonic() + seconds
             self._is_busy = False
             due = min(0.0 if duty.woken else duty.due for duty in self._duties)
             with contextlib.suppress(empty):
                 wakes.get(True, None if due == math.inf else max(due - time.monotonic(), 0.001))
                 while True:
                     wakes.get(False)
-
-    def _do(self, duty: Duty) -> None:
-        try:
-            seconds = duty.call()
-        except Exception:
-            seconds = _AGAIN
-            self._failed()
-        duty.due = math.inf if seconds is None else time.monotonic() + seconds

@@ -4,6 +4,7 @@ each series, however many samples it had. The last values go into the page at on
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -112,14 +113,6 @@ def _clean(key: Key) -> Key:
     return (_text(key[0]), _text(key[1]), *key[2:])
 
 
-def _labelled(group: str, name: str, labels: Any) -> Key:
-    """The key of a series with labels: text by text. Fails as their conversion does."""
-    if len(labels) > _MOST_LABELS:
-        raise ValueError("too many labels")
-    return (group, name, tuple(sorted(
-        (_text(key), channel.cut(channel.text(value))) for key, value in labels.items())))
-
-
 class Reporter:
     """The samples of all threads. `put` neither waits nor raises; what could not be told yet,
     because the agent is behind, is told with later samples of the series.
@@ -157,7 +150,10 @@ class Reporter:
         if labels is None and not unit and not help:
             return group, name
         try:
-            key = _labelled(group, name, labels) if labels else (group, name)
+            if labels and len(labels) > _MOST_LABELS:
+                raise ValueError("too many labels")
+            key: Key = (group, name) if not labels else (group, name, tuple(sorted(
+                (_text(one), channel.cut(channel.text(value))) for one, value in labels.items())))
             if (unit or help) and key not in self._meanings:
                 key = _clean(key)
                 if len(self._meanings) < _MOST_SERIES:
@@ -364,19 +360,17 @@ class Reporter:
 _now = time.time
 
 
-def _single_of_second() -> int:
-    try:
-        return max(int(os.environ.get("ELASTRUN_SAMPLES", "0")), 0)
-    except ValueError:
-        return 0
-
-
 _reporter: Reporter | None = None
 
 
 def _begin() -> None:
     global _reporter
-    _reporter = Reporter(_single_of_second()) if os.environ.get("ELASTRUN_CHANNEL") else None
+    _reporter = None
+    if os.environ.get("ELASTRUN_CHANNEL"):
+        single = 0
+        with contextlib.suppress(ValueError):
+            single = max(int(os.environ.get("ELASTRUN_SAMPLES", "0")), 0)
+        _reporter = Reporter(single)
 
 
 at_begin(_begin)

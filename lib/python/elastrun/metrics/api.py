@@ -202,14 +202,6 @@ def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
     return int((time.time() - start_time_in_seconds) * 1000)
 
 
-def _get_metric_name(function: Callable[..., Any]) -> str:
-    name = function.__qualname__
-    module = function.__module__
-    if "." in name or not module:
-        return name
-    return module.rpartition(".")[2] + "." + name
-
-
 def _profiled(function: _Function, base: str, group: str) -> _Function:
     success, failure, duration = (f"{base}.{end}" for end in ("success", "failure", "duration.ms"))
 
@@ -242,7 +234,10 @@ def prof(fn: Any = None, group: str = "torchelastic") -> Any:
     part of the module's name.
     """
     def wrap(function: _Function) -> _Function:
-        return _profiled(function, _get_metric_name(function), group)
+        name, module = function.__qualname__, function.__module__
+        if module and "." not in name:
+            name = module.rpartition(".")[2] + "." + name
+        return _profiled(function, name, group)
     return wrap(fn) if fn else wrap
 
 

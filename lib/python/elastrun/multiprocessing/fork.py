@@ -151,7 +151,10 @@ class CallerCopy:
             os.setsid()  # a terminal's Ctrl+C is not for us
             for one in (*self._apart, *apart, self.theirs):
                 one.close()
-            _open_streams()
+            # Their numbers are not for what comes from the agent, where a daemon has none open.
+            while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+                os.set_inheritable(fd, True)
+            os.close(fd)
             self._ours.send(f"born {os.getpid()}".encode())
             order = child.Server(self._ours, agent).serve()
             if order is None:
@@ -194,13 +197,6 @@ class CallerCopy:
         child.start_hooks()
         rank = int(os.environ["RANK"])
         record(run_function)(self._function, self._args, self._results.detach(), False, rank)
-
-
-def _open_streams() -> None:
-    """Their numbers are not for what comes from the agent, where a daemon has none open."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
 
 
 def _write_lines() -> None:

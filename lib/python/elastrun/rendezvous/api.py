@@ -55,18 +55,15 @@ class RendezvousStoreInfo:
         machine, and `server_port` or a port that is free now. All others wait for it.
         """
         if rank == 0:
-            port = server_port or _free_port()
+            if not server_port:
+                with socket.create_server(("", 0)) as server:
+                    server_port = int(server.getsockname()[1])
             store.set(RendezvousStoreInfo.MASTER_ADDR_KEY,
                       (local_addr or socket.getfqdn()).encode())
-            store.set(RendezvousStoreInfo.MASTER_PORT_KEY, str(port).encode())
+            store.set(RendezvousStoreInfo.MASTER_PORT_KEY, str(server_port).encode())
         address = store.get(RendezvousStoreInfo.MASTER_ADDR_KEY).decode()
         return RendezvousStoreInfo(
             address, int(store.get(RendezvousStoreInfo.MASTER_PORT_KEY).decode()))
-
-
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @dataclass(eq=False)
