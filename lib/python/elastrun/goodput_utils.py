@@ -217,20 +217,19 @@ def normalize_intervals(intervals: Sequence[tuple[datetime, datetime]],
     and those that end before they begin, are left out with a warning.
     """
     spans: list[tuple[float, float]] = []
-    for start, end in sorted((one for one in intervals if _is_interval(*one))):
+    valid = []
+    for start, end in intervals:
+        if start.tzinfo is not None and end.tzinfo is not None and start < end:
+            valid.append((start, end))
+        else:
+            _log.warning("the span from %s to %s is not excluded: it has no time zone, or ends "
+                         "before it begins", start, end)
+    for start, end in sorted(valid):
         begin, until = start.timestamp(), end.timestamp()
         if spans and begin <= spans[-1][1]:
             begin, until = spans[-1][0], max(spans.pop()[1], until)
         spans.append((begin, until))
     return spans
-
-
-def _is_interval(start: datetime, end: datetime) -> bool:
-    if start.tzinfo is not None and end.tzinfo is not None and start < end:
-        return True
-    _log.warning("the span from %s to %s is not excluded: it has no time zone, or ends before it "
-                 "begins", start, end)
-    return False
 
 
 def get_exclusion_overlap(start: float, end: float,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Union
+from typing import TypeVar, Union
 
 __all__ = ["Event", "EventHandler", "EventMetadataValue", "EventSource", "NodeState",
            "NullEventHandler", "RdzvEvent"]
@@ -27,12 +27,26 @@ class NodeState(str, Enum):
     FAILED = "FAILED"
 
 
+_Kind = TypeVar("_Kind", bound="_AsJson")
+
+
 class _AsJson:
     def __str__(self) -> str:
         return self.serialize()
 
     def serialize(self) -> str:
         return json.dumps(asdict(self))  # type: ignore[call-overload]
+
+    @classmethod
+    def deserialize(cls: type[_Kind], data: str | _Kind) -> _Kind:
+        """Fails with ValueError, KeyError or TypeError on what serialize() does not write."""
+        if isinstance(data, cls):
+            return data
+        fields = json.loads(data)  # type: ignore[arg-type]
+        for name, kind in (("source", EventSource), ("node_state", NodeState)):
+            if name in fields:
+                fields[name] = kind[fields[name]]
+        return cls(**fields)
 
 
 @dataclass
@@ -43,15 +57,6 @@ class Event(_AsJson):
     source: EventSource
     timestamp: int = 0
     metadata: dict[str, EventMetadataValue] = field(default_factory=dict)
-
-    @staticmethod
-    def deserialize(data: str | Event) -> Event:
-        """Fails with ValueError, KeyError or TypeError on what serialize() does not write."""
-        if isinstance(data, Event):
-            return data
-        fields = json.loads(data)
-        fields["source"] = EventSource[fields["source"]]
-        return Event(**fields)
 
 
 @dataclass
@@ -68,15 +73,6 @@ class RdzvEvent(_AsJson):
     rank: int | None = None
     local_id: int | None = None
     error_trace: str = ""
-
-    @staticmethod
-    def deserialize(data: str | RdzvEvent) -> RdzvEvent:
-        """Fails with ValueError, KeyError or TypeError on what serialize() does not write."""
-        if isinstance(data, RdzvEvent):
-            return data
-        fields = json.loads(data)
-        fields["node_state"] = NodeState[fields["node_state"]]
-        return RdzvEvent(**fields)
 
 
 class EventHandler:

@@ -288,8 +288,7 @@ class TimerServer(ABC):
 
     def _run_watchdog(self) -> None:
         assert self._queue is not None
-        requests = self._queue.get(max(1, self._queue.size()), self._max_interval)
-        self.register_timers(requests)
+        self.register_timers(self._queue.get(max(1, self._queue.size()), self._max_interval))
         reaped = set()
         for worker, timers in self.get_expired_timers(time.time()).items():
             _log().info("Reaping worker_id=[%s]. Expired timers: %s", worker,

@@ -140,11 +140,11 @@ class FileTimerServer(TimerServer):
         os.mkfifo(file_path, 0o600)
 
     def _log_event(self, name: str, request: FileTimerRequest | None) -> None:
-        if self._log_event_to is not None:
-            try:
+        try:
+            if self._log_event_to is not None:
                 self._log_event_to(name, request)
-            except Exception:  # it must not keep a process alive whose time is over
-                _log.exception("log_event failed")
+        except Exception:  # it must not keep a process alive whose time is over
+            _log.exception("log_event failed")
 
     def start(self) -> None:
         """Fails with OSError if the FIFO has gone."""
@@ -240,23 +240,19 @@ class FileTimerServer(TimerServer):
         """The first one with a signal counts. False: try again in the next pass. None: it is let
         run, and its other timers are kept.
         """
-        ends: FileTimerRequest | None = None
         for timer in sorted(timers, key=lambda one: one.expiration_time):
             self._log_event("timer expired", timer)
             if timer.signal > 0:
-                ends = timer
-                break
-        if ends is None:
-            _log.info("No signal for process %s, whose timers have expired. It is let run.", pid)
-            for timer in timers:
-                self._timers.pop((timer.worker_pid, timer.scope_id), None)
-            return None
-        if not self._reap_worker(pid, ends.signal):
-            return False
-        _log.info("Ended process %s by signal %s: timer '%s' has expired", pid, ends.signal,
-                  ends.scope_id)
-        self._log_event("kill worker process", ends)
-        return True
+                if not self._reap_worker(pid, timer.signal):
+                    return False
+                _log.info("Ended process %s by signal %s: timer '%s' has expired", pid,
+                          timer.signal, timer.scope_id)
+                self._log_event("kill worker process", timer)
+                return True
+        _log.info("No signal for process %s, whose timers have expired. It is let run.", pid)
+        for timer in timers:
+            self._timers.pop((timer.worker_pid, timer.scope_id), None)
+        return None
 
     def register_timers(self, timer_requests: list[Any]) -> None:
         self._request_count += len(timer_requests)
