@@ -13,7 +13,7 @@
 #include "logs/console.hpp"
 #include "report_json.hpp"
 #include "spec/job_spec.hpp"
-#include "workers/command.hpp"
+#include "workers/environment.hpp"
 
 #include <cerrno>
 #include <csignal>

@@ -10,7 +10,7 @@
 #include "hangs/stacks.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "rendezvous/wire/messages.hpp"
-#include "workers/command.hpp"
+#include "workers/environment.hpp"
 
 #include <cerrno>
 #include <cstring>

@@ -13,7 +13,7 @@
 #include "report_json.hpp"
 #include "spec/command_line.hpp"
 #include "spec/option_help.hpp"
-#include "workers/command.hpp"
+#include "workers/environment.hpp"
 
 #include <array>
 #include <cerrno>
@@ -148,7 +148,6 @@ Result<std::string> dry_run_text(const spec::JobSpec& spec) {
   const auto layout = logs::Layout::plan(spec.log_dir, spec.directory_name());
   if (!layout) return std::unexpected(layout.error());
   const auto place = assumed_placement(spec);
-  const workers::JobFacts facts{spec, "<agent>"};
   const auto environment = workers::own_environment();
   const std::string base =
       layout->is_null() ? "" : (spec.log_dir.empty() ? "<temporary>" : spec.log_dir);
@@ -163,9 +162,14 @@ Result<std::string> dry_run_text(const spec::JobSpec& spec) {
     const std::string directory = base.empty() ? ""
                                                : fmt::format("{}/{}_<random>/attempt_0/{}", base,
                                                              spec.directory_name(), local_rank);
-    const auto variables = workers::contract_variables(
-        environment, facts, place, local_rank,
-        {logs::error_file(directory), directory, base.empty() ? "" : "<channel>"});
+    const auto variables =
+        workers::contract_variables(environment, {.job = spec,
+                                                  .place = place,
+                                                  .local_rank = local_rank,
+                                                  .agent_id = "<agent>",
+                                                  .error_file = logs::error_file(directory),
+                                                  .run_dir = directory,
+                                                  .channel = base.empty() ? "" : "<channel>"});
     if (!variables) return std::unexpected(variables.error());
     text +=
         fmt::format("\nworker {} (local rank {})\n  command      {}\n", place.rank_of(local_rank),

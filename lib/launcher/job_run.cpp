@@ -19,7 +19,7 @@
 #include "spec/job_spec.hpp"
 #include "system/machine.hpp"
 #include "telemetry/events.hpp"
-#include "workers/command.hpp"
+#include "workers/environment.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -328,10 +328,9 @@ Result<workers::WorkerPlan> JobRun::make_one(const workers::Placement& place, in
   plan.rank = place.rank_of(local_rank);
   plan.local_rank = local_rank;
   plan.error_file = logs::error_file(directory);
-  const auto page = pages_.make(local_rank);
   auto variables = workers::worker_environment(
-      environment, {spec, mark_of_this_agent(), hang_->timers().pipe_path()}, place, local_rank,
-      {plan.error_file, directory, channel, page});
+      environment, {spec, place, local_rank, mark_of_this_agent(), hang_->timers().pipe_path(),
+                    plan.error_file, directory, channel, pages_.make(local_rank)});
   if (!variables) return std::unexpected(variables.error());
   plan.request.environment = std::move(*variables);
   plan.request.argv = workers::worker_command(spec, local_rank);

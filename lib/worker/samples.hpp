@@ -111,34 +111,28 @@ struct EnteredPhase {
 };
 
 /// As it last said.
-class LastPhase {
- public:
-  constexpr LastPhase() = default;
-  /// Returns the one before.
-  EnteredPhase exchange(std::string_view name, EnteredPhase::Clock::time_point until) {
-    const Turn turn(lock_);
-    if (!turn) return {};  // a signal has come within this very call
-    if (turn.stale()) size_ = 0;
-    EnteredPhase before;
-    if (size_ > 0) before = {std::string(name_, size_), until_};
-    size_ = cut(name, sizeof name_).copy(name_, sizeof name_);
-    until_ = until;
-    return before;
-  }
-
- private:
-  Lock lock_;  // for what follows
-  std::size_t size_ = 0;
-  char name_[256] = {};  // the agent takes no more
-  EnteredPhase::Clock::time_point until_{};
+struct LastPhase {
+  Lock lock{};  // for what follows
+  std::size_t size = 0;
+  char name[256] = {};  // the agent takes no more
+  EnteredPhase::Clock::time_point until{};
 };
 inline LastPhase last_phase;
 
+/// Returns the one before.
 inline EnteredPhase enter_phase(std::string_view name, EnteredPhase::Clock::time_point until) {
-  EnteredPhase before = last_phase.exchange(name, until);
+  const auto known = cut(name, sizeof last_phase.name);
+  EnteredPhase before;
+  // No turn: a signal has come within this very call.
+  if (const Turn turn(last_phase.lock); turn) {
+    auto& last = last_phase;
+    if (last.size > 0 && !turn.stale()) before = {std::string(last.name, last.size), last.until};
+    last.size = known.copy(last.name, sizeof last.name);
+    last.until = until;
+  }
   Page::instance().phase(name);
   if (!Channel::instance().configured()) return before;
-  std::string packet = R"({"kind":"phase","phase":)" + worker::quoted(cut(name, 256));
+  std::string packet = R"({"kind":"phase","phase":)" + worker::quoted(known);
   if (until != EnteredPhase::Clock::time_point::max()) {
     const std::chrono::duration<double> left = until - EnteredPhase::Clock::now();
     packet += R"(,"at_most":)" + number(left.count() > 0.001 ? left.count() : 0.001);

@@ -37,22 +37,17 @@ class Sampling {
     rules_->insert(rules_->begin(), Rule{std::string(pattern), rate});
     any_.store(true, std::memory_order_relaxed);
   }
-  /// Whether this one does.
-  bool passes(std::string_view name) {
+  /// Whether this one does; if it is only `asked`, whether one of that name may.
+  bool passes(std::string_view name, bool asked = false) {
     if (!any_.load(std::memory_order_relaxed)) return true;
     const Shared turn;
-    Rule* const rule = turn ? find(name) : nullptr;
-    if (rule == nullptr) return true;
-    const bool passes = rule->rate > 0 && rule->credit >= 1;
-    rule->credit += rule->rate - (passes ? 1 : 0);
+    if (!turn) return true;
+    const auto rule = std::find_if(rules_->begin(), rules_->end(),
+                                   [&](const Rule& one) { return fits(one.pattern, name); });
+    if (rule == rules_->end() || (asked && rule->rate > 0)) return true;
+    const bool passes = !asked && rule->rate > 0 && rule->credit >= 1;
+    if (!asked) rule->credit += rule->rate - (passes ? 1 : 0);
     return passes;
-  }
-  /// Whether one of that name may.
-  bool wants(std::string_view name) {
-    if (!any_.load(std::memory_order_relaxed)) return true;
-    const Shared turn;
-    const Rule* const rule = turn ? find(name) : nullptr;
-    return rule == nullptr || rule->rate > 0;
   }
 
  private:
@@ -61,12 +56,6 @@ class Sampling {
     double rate;
     double credit = 1;
   };
-  Rule* find(std::string_view name) const {
-    for (Rule& one : *rules_) {
-      if (fits(one.pattern, name)) return &one;
-    }
-    return nullptr;
-  }
   std::atomic<bool> any_{false};
   std::vector<Rule>* rules_ = nullptr;  // the last one first; never freed
 };
@@ -182,7 +171,7 @@ std::string event_packet(std::string_view name, const Attributes& attributes,
 /// Whether an agent may hear what is told, and sample() lets events of that name pass: before one
 /// that is expensive to make.
 inline bool is_enabled(std::string_view name = {}) {
-  return Channel::instance().configured() && detail::sampling.wants(name);
+  return Channel::instance().configured() && detail::sampling.passes(name, true);
 }
 
 /// Something happened.

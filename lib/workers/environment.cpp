@@ -2,11 +2,11 @@
 #include "workers/environment.hpp"
 
 #include "core/text.hpp"
-#include "workers/command.hpp"
 
 #include <algorithm>
 #include <array>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace elastrun::workers {
@@ -25,7 +25,7 @@ std::string_view name_of(std::string_view entry) {
 }
 
 /// What the worker would have without the contract.
-std::optional<std::string_view> given(std::span<const std::string> agent, const JobFacts& facts,
+std::optional<std::string_view> given(std::span<const std::string> agent, const WorkerFacts& facts,
                                       std::string_view name) {
   const auto extra = facts.job.worker_env.find(std::string(name));
   if (extra != facts.job.worker_env.end()) return extra->second;
@@ -33,9 +33,9 @@ std::optional<std::string_view> given(std::span<const std::string> agent, const 
 }
 
 /// The device of a worker that is to see only one: an element of the agent's list, or its number.
-Result<std::string> visible_device(std::span<const std::string> agent, const JobFacts& facts,
-                                   int local_rank) {
+Result<std::string> visible_device(std::span<const std::string> agent, const WorkerFacts& facts) {
   const auto list = given(agent, facts, kCuda);
+  const int local_rank = facts.local_rank;
   if (!list) return std::to_string(local_rank);
   const auto devices = split(*list, ',');
   if (static_cast<std::size_t>(local_rank) >= devices.size()) {
@@ -59,7 +59,9 @@ struct Entries {
   void add(std::string_view name, int value) { add(name, std::string_view(fmt::to_string(value))); }
 };
 
-void add_ranks(Entries& out, const JobFacts& facts, const Placement& place, int local_rank) {
+void add_ranks(Entries& out, const WorkerFacts& facts) {
+  const auto& place = facts.place;
+  const int local_rank = facts.local_rank;
   out.add("RANK", place.rank_of(local_rank));
   // With one visible device for each worker, that is device 0.
   out.add("LOCAL_RANK", facts.job.virtual_local_rank ? 0 : local_rank);
@@ -74,14 +76,13 @@ void add_ranks(Entries& out, const JobFacts& facts, const Placement& place, int 
   out.add("MASTER_PORT", place.master_port);
 }
 
-void add_elastic(Entries& out, const JobFacts& facts, const Placement& place,
-                 const WorkerFiles& files) {
-  out.add("TORCHELASTIC_RESTART_COUNT", place.attempt);
+void add_elastic(Entries& out, const WorkerFacts& facts) {
+  out.add("TORCHELASTIC_RESTART_COUNT", facts.place.attempt);
   out.add("TORCHELASTIC_MAX_RESTARTS", facts.job.max_restarts);
   out.add("TORCHELASTIC_RUN_ID", facts.job.run_id);
-  out.add("TORCHELASTIC_USE_AGENT_STORE", place.use_agent_store ? "True" : "False");
+  out.add("TORCHELASTIC_USE_AGENT_STORE", facts.place.use_agent_store ? "True" : "False");
   out.add("TORCHELASTIC_SIGNALS_TO_HANDLE", facts.job.signals_text);
-  out.add("TORCHELASTIC_ERROR_FILE", files.error_file);
+  out.add("TORCHELASTIC_ERROR_FILE", facts.error_file);
   if (!facts.timer_file.empty()) out.add("TORCHELASTIC_TIMER_FILE", facts.timer_file);
 }
 
@@ -100,12 +101,12 @@ std::string announcements_text(const spec::JobSpec& job) {
   return join(names, ",");
 }
 
-void add_own(Entries& out, const JobFacts& facts, const WorkerFiles& files) {
+void add_own(Entries& out, const WorkerFacts& facts) {
   out.add("ELASTRUN_JOB", facts.job.run_id);
   if (!facts.agent_id.empty()) out.add("ELASTRUN_AGENT_ID", facts.agent_id);
-  if (!files.run_dir.empty()) out.add("ELASTRUN_RUN_DIR", files.run_dir);
-  if (!files.channel.empty()) out.add("ELASTRUN_CHANNEL", files.channel);
-  if (!files.page.empty()) out.add("ELASTRUN_PAGE", files.page);
+  if (!facts.run_dir.empty()) out.add("ELASTRUN_RUN_DIR", facts.run_dir);
+  if (!facts.channel.empty()) out.add("ELASTRUN_CHANNEL", facts.channel);
+  if (!facts.page.empty()) out.add("ELASTRUN_PAGE", facts.page);
   if (facts.job.goodput == spec::Goodput::Auto) out.add("ELASTRUN_GOODPUT", "auto");
   if (const auto text = aggregations_text(facts.job); !text.empty()) {
     out.add("ELASTRUN_AGGREGATIONS", text);
@@ -115,7 +116,7 @@ void add_own(Entries& out, const JobFacts& facts, const WorkerFiles& files) {
   }
   // Without a sink that shows them, single samples would be told for nothing.
   const bool each = std::ranges::any_of(facts.job.metrics, &spec::SinkChoice::each);
-  if (each && !files.channel.empty()) out.add("ELASTRUN_SAMPLES", kSamplesOfSecond);
+  if (each && !facts.channel.empty()) out.add("ELASTRUN_SAMPLES", kSamplesOfSecond);
 }
 
 /// Never inherited, whether or not this worker gets its own: an agent may be a worker of
@@ -148,34 +149,32 @@ std::optional<std::string_view> find_variable(std::span<const std::string> entri
 }
 
 Result<std::vector<std::string>> contract_variables(std::span<const std::string> agent,
-                                                    const JobFacts& facts, const Placement& place,
-                                                    int local_rank, const WorkerFiles& files) {
+                                                    const WorkerFacts& facts) {
   Entries out;
   out.list.reserve(32);
-  add_ranks(out, facts, place, local_rank);
-  add_elastic(out, facts, place, files);
+  add_ranks(out, facts);
+  add_elastic(out, facts);
   // As torchrun's agent: a rank of NCCL that fails then ends its process instead of hanging in the
   // next collective.
   if (!given(agent, facts, kNccl)) out.add(kNccl, "1");
   // As torchrun: each worker would start a thread for every core otherwise.
-  if (place.local_world_size > 1 && !given(agent, facts, kOmp)) out.add(kOmp, "1");
+  if (facts.place.local_world_size > 1 && !given(agent, facts, kOmp)) out.add(kOmp, "1");
   if (facts.job.virtual_local_rank) {
-    const auto device = visible_device(agent, facts, local_rank);
+    const auto device = visible_device(agent, facts);
     if (!device) return std::unexpected(device.error());
     out.add(kCuda, *device);
   }
   // One file for all of them would be that of the worker which comes first, or last.
   if (const auto server = given(agent, facts, kServer)) {
-    out.add(kServer, fill_local_rank(*server, local_rank));
+    out.add(kServer, fill_local_rank(*server, facts.local_rank));
   }
-  add_own(out, facts, files);
+  add_own(out, facts);
   return std::move(out.list);
 }
 
 Result<std::vector<std::string>> worker_environment(std::span<const std::string> agent,
-                                                    const JobFacts& facts, const Placement& place,
-                                                    int local_rank, const WorkerFiles& files) {
-  auto contract = contract_variables(agent, facts, place, local_rank, files);
+                                                    const WorkerFacts& facts) {
+  auto contract = contract_variables(agent, facts);
   if (!contract) return contract;
   // Each name once in the result: of two entries getenv(3) takes the first, and a shell the last.
   std::vector<std::string_view> replaced;
@@ -227,6 +226,112 @@ std::vector<std::string> own_environment() {
     entries.emplace_back(*entry);
   }
   return entries;
+}
+
+const std::string_view kRunPathProgram = R"PY(
+import sys
+
+def elastrun_wait_for_the_others(channel):
+    # As torch's: a worker that ends early takes down what others still use (a store, shared memory).
+    import socket
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
+            agent.connect(channel)
+            agent.send(b'{"kind":"returned"}')
+            agent.recv(1)  # the agent ends the connection when all have returned
+    except OSError:
+        pass
+
+def elastrun_run_path():
+    import faulthandler, os, runpy
+    del sys.argv[0]
+    channel = os.path.abspath(os.environ.get("ELASTRUN_CHANNEL") or os.devnull)
+    worker = os.getpid()
+    try:
+        faulthandler.enable(all_threads=True)
+    except Exception:
+        pass
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except Exception as error:
+        import json, time, traceback
+        path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+        if path:
+            info = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
+            text = "%s: %s" % (type(error).__name__, error)
+            with open(path, "w") as out:
+                json.dump({"message": {"message": text, "extraInfo": info}}, out)
+        raise
+    if os.getpid() == worker:  # and not a child that it forked
+        elastrun_wait_for_the_others(channel)
+
+elastrun_run_path()
+)PY";
+
+std::string fill_local_rank(std::string_view text, int local_rank) {
+  return fill_template(text, {{"local_rank", std::to_string(local_rank)}});
+}
+
+std::string why_not_again(const spec::JobSpec& spec) {
+  struct stat info {};
+  const bool is_input = spec.mode == spec::Mode::Script && spec.script == "-";
+  const bool is_path = spec.mode == spec::Mode::Script || spec.mode == spec::Mode::RunPath;
+  // Python opens a regular file that is /dev/stdin again, and reads it from its begin.
+  const bool is_pipe = is_path && ::stat(spec.script.c_str(), &info) == 0 &&
+                       (S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode));
+  if (!is_input && !is_pipe) return {};
+  return fmt::format(
+      "the script {} is {}, which can be read only once; give elastrun a file to have it restarted",
+      spec.script, is_input ? "standard input" : "a pipe");
+}
+
+std::vector<std::string> worker_command(const spec::JobSpec& spec, int local_rank) {
+  std::vector<std::string> argv;
+  argv.reserve(spec.script_args.size() + 4);
+  switch (spec.mode) {
+    case spec::Mode::Script:
+      // Unbuffered, as by torchrun: what a worker printed before it was killed is in its log.
+      argv = {spec.interpreter, "-u", fill_local_rank(spec.script, local_rank)};
+      break;
+    case spec::Mode::Module:
+      argv = {spec.interpreter, "-u", "-m", fill_local_rank(spec.script, local_rank)};
+      break;
+    case spec::Mode::Program:
+      // As torch, which fills in arguments alone: the program is not one of them.
+      argv = {spec.script};
+      break;
+    case spec::Mode::RunPath:
+      argv = {spec.interpreter, "-c", std::string(kRunPathProgram),
+              fill_local_rank(spec.script, local_rank)};
+      break;
+  }
+  for (const auto& argument : spec.script_args) {
+    argv.push_back(fill_local_rank(argument, local_rank));
+  }
+  return argv;
+}
+
+// With --run-path torchrun runs its function of this name, and shows it in log and report.
+std::string program_name(const spec::JobSpec& spec) {
+  switch (spec.mode) {
+    case spec::Mode::Program:
+      return spec.script;
+    case spec::Mode::RunPath:
+      return "run_script_path";
+    default:
+      return spec.interpreter;
+  }
+}
+
+std::string program_base_name(const spec::JobSpec& spec) {
+  const auto program = program_name(spec);
+  return program.substr(program.rfind('/') + 1);
+}
+
+std::string entry_name(const spec::JobSpec& spec) {
+  if (spec.mode == spec::Mode::RunPath) return "run_script_path";
+  if (spec.mode == spec::Mode::Program) return spec.script;
+  return spec.interpreter_given ? spec.interpreter : spec.script;
 }
 
 }  // namespace elastrun::workers

@@ -29,33 +29,27 @@ struct Placement {
   int rank_of(int local_rank) const { return rank_base + local_rank; }
 };
 
-/// What stands in a worker's environment in every round.
-struct JobFacts {
+/// What one worker's environment is made of. Empty paths become an empty variable (error file, as
+/// torchrun does without a log directory) or none at all (the others).
+struct WorkerFacts {
   const spec::JobSpec& job;
+  const Placement& place;
+  int local_rank = 0;
   std::string agent_id{};    // ELASTRUN_AGENT_ID
   std::string timer_file{};  // TORCHELASTIC_TIMER_FILE; empty: as the agent has it
+  std::string error_file{}, run_dir{}, channel{}, page{};  // of this attempt
 };
 
-/// Paths of one worker of one attempt. Empty ones become an empty variable (error file, as torchrun
-/// does without a log directory) or none at all (the others).
-struct WorkerFiles {
-  std::string error_file;
-  std::string run_dir;
-  std::string channel;
-  std::string page{};
-};
-
-/// The whole environment of the worker with that local rank, as "NAME=VALUE": the agent's own,
-/// then the job's extra variables over it, then the contract (torchrun's and ours) over both. Pure.
-/// Fails with Usage when --virtual-local-rank finds fewer devices than workers.
+/// The whole environment of a worker, as "NAME=VALUE": the agent's own, then the job's extra
+/// variables over it, then the contract (torchrun's and ours) over both. Pure. Fails with Usage
+/// when
+/// --virtual-local-rank finds fewer devices than workers.
 Result<std::vector<std::string>> worker_environment(std::span<const std::string> agent,
-                                                    const JobFacts& facts, const Placement& place,
-                                                    int local_rank, const WorkerFiles& files);
+                                                    const WorkerFacts& facts);
 
 /// What the contract alone adds or replaces: for people (--dry-run), in a fixed order.
 Result<std::vector<std::string>> contract_variables(std::span<const std::string> agent,
-                                                    const JobFacts& facts, const Placement& place,
-                                                    int local_rank, const WorkerFiles& files);
+                                                    const WorkerFacts& facts);
 
 /// Value of a variable among "NAME=VALUE" entries; of several the first counts, as in getenv(3).
 std::optional<std::string_view> find_variable(std::span<const std::string> entries,
@@ -70,5 +64,32 @@ void remove_placement(std::vector<std::string>& environment);
 
 /// The calling process' environment as entries.
 std::vector<std::string> own_environment();
+
+/// Argument vector of the worker with that local rank: torchrun's command for the job's mode, each
+/// argument with `$local_rank` filled in. --run-path becomes a Python program that runs the script
+/// in process, as torchrun's child does.
+std::vector<std::string> worker_command(const spec::JobSpec& spec, int local_rank);
+
+/// Why the script cannot be started a second time: it is `-`, standard input, or a pipe, which the
+/// first start reads to its end. Empty: it can.
+std::string why_not_again(const spec::JobSpec& spec);
+
+/// A Python program for `python -c`: its first argument is a script, the rest its arguments. Runs
+/// the script with runpy as `__main__`; an exception is written to TORCHELASTIC_ERROR_FILE in the
+/// form of torch's `@record` and raised again. When the script has returned, it waits until those
+/// of all workers of this node have (Channel::release). Standard library only.
+extern const std::string_view kRunPathProgram;
+
+/// See fill_template(), with the one name `local_rank`.
+std::string fill_local_rank(std::string_view text, int local_rank);
+
+/// The program in "failed (exitcode: ..) .. of binary: PROGRAM".
+std::string program_name(const spec::JobSpec& spec);
+/// The same without its directory, as torch's events and log lines name it.
+std::string program_base_name(const spec::JobSpec& spec);
+
+/// The title of the failure report: script or module as typed, or the program. With an interpreter
+/// of the user's own (PYTHON_EXEC) that program, as torchrun does.
+std::string entry_name(const spec::JobSpec& spec);
 
 }  // namespace elastrun::workers

@@ -437,7 +437,7 @@ void Group::ask_next() {
 
 /// Some tell the signal to the one below themselves, which then has had time to save.
 void Group::ask_waited_for() {
-  ask_waited_for_at_.reset();
+  ask_waited_for_at_ = TimePoint::max();
   const auto found = summons_->waited_for(processes_.processes());
   if (found.empty()) return;
   log::warning(kArea, "Sending {} to processes that others wait for: {}",
@@ -446,7 +446,7 @@ void Group::ask_waited_for() {
 }
 
 void Group::ask_rest() {
-  ask_rest_at_.reset();
+  ask_rest_at_ = TimePoint::max();
   if (summons_) processes_.signal_each(summons_->rest(processes_.processes()), asked_with_);
 }
 
@@ -458,16 +458,14 @@ void Group::set_deadline(TimePoint until, Duration grace) {
 }
 
 void Group::arm_grace() {
-  const auto at =
-      std::min({deadline_, ask_apart_at_.value_or(deadline_),
-                ask_waited_for_at_.value_or(deadline_), ask_rest_at_.value_or(deadline_)});
+  const auto at = std::min({deadline_, ask_apart_at_, ask_waited_for_at_, ask_rest_at_});
   alarm_->arm(at, [this] { deadline_passed(); });
 }
 
 /// What is not in a group has had no signal. When all workers have ended, Leftovers asks it; but
 /// below a script that catches SIGTERM to wait for its trainer, that is never so.
 void Group::ask_apart() {
-  ask_apart_at_.reset();
+  ask_apart_at_ = TimePoint::max();
   asked_apart_ = set_apart(processes_.processes(), pids(), processes_);
   std::erase_if(asked_apart_, [this](const auto& one) { return one.start_time >= asked_at_; });
   if (asked_apart_.empty()) return;
@@ -491,9 +489,9 @@ void Group::deadline_passed() {
   switch (stage_) {
     case Stage::Asking:
       if (const auto now = clock_.now(); now < deadline_) {
-        if (ask_apart_at_ && now >= *ask_apart_at_) ask_apart();
-        if (ask_waited_for_at_ && now >= *ask_waited_for_at_) ask_waited_for();
-        if (ask_rest_at_ && now >= *ask_rest_at_) ask_rest();
+        if (now >= ask_apart_at_) ask_apart();
+        if (now >= ask_waited_for_at_) ask_waited_for();
+        if (now >= ask_rest_at_) ask_rest();
         return arm_grace();
       }
       for (const auto& worker : workers_) {
@@ -552,7 +550,7 @@ void Group::look_at_leftovers() {
   // grace and the bound of SIGKILL would change nothing.
   if (asked_ && process::KillResult{.alive = left.all()}.out_of_reach()) return sweep();
   if (summons_ && !killed_) {
-    const bool late = ask_rest_at_ && now >= *ask_rest_at_;
+    const bool late = now >= ask_rest_at_;
     const auto due = late ? summons_->rest(left.in_groups) : summons_->next(left.in_groups);
     processes_.signal_each(due, asked_with_);
   }

@@ -228,7 +228,8 @@ class Group {
   Stage stage_ = Stage::Running;
   std::unique_ptr<Alarm> alarm_;
   TimePoint deadline_{};  // of the grace, then of the kill
-  std::optional<TimePoint> ask_apart_at_, ask_waited_for_at_, ask_rest_at_;
+  TimePoint ask_apart_at_ = TimePoint::max(), ask_waited_for_at_ = TimePoint::max(),
+            ask_rest_at_ = TimePoint::max();
   std::optional<TimePoint> given_up_at_;  // after the first SIGKILL
   std::optional<Summons> summons_;        // in a stop that asks trainers first
   int asked_with_ = 0;                    // the signal

@@ -31,17 +31,6 @@ unsigned unit_of(std::string_view text) {
   return read.ptr == end ? unit : 0;
 }
 
-/// How many bytes at the front, of which the first is a backslash, belong together; `whole` tells
-/// whether they are more than half of a character.
-std::size_t escape_at(std::string_view text, bool& whole) {
-  const unsigned unit = unit_of(text);
-  whole = unit < kHigh || unit >= kEnd;
-  if (whole) return std::min<std::size_t>(text.size(), 2);
-  const unsigned next = unit < kLow ? unit_of(text.substr(kEscape)) : 0;
-  whole = next >= kLow && next < kEnd;
-  return whole ? 2 * kEscape : kEscape;
-}
-
 }  // namespace
 
 std::string with_whole_characters(std::string_view json) {
@@ -49,10 +38,13 @@ std::string with_whole_characters(std::string_view json) {
   std::string mended;
   mended.reserve(text.size());
   for (std::string_view rest = text; !rest.empty();) {
-    bool whole = true;
-    const auto size = rest.front() == '\\' ? escape_at(rest, whole) : 1;
-    mended += whole ? rest.substr(0, size) : std::string_view("\\ufffd");
-    rest.remove_prefix(size);
+    const unsigned unit = unit_of(rest);
+    const unsigned next = unit >= kHigh && unit < kLow ? unit_of(rest.substr(kEscape)) : 0;
+    const bool pair = next >= kLow && next < kEnd, half = !pair && unit >= kHigh && unit < kEnd;
+    // Two bytes of any other escape: a quote or a backslash behind a backslash begins nothing.
+    const auto size = pair ? 2 * kEscape : half ? kEscape : rest.front() == '\\' ? 2 : 1;
+    mended += half ? std::string_view("\\ufffd") : rest.substr(0, size);
+    rest.remove_prefix(std::min(size, rest.size()));
   }
   return mended;
 }

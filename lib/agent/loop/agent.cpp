@@ -6,7 +6,7 @@
 #include "core/text.hpp"
 #include "logs/layout.hpp"
 #include "process/process_table.hpp"
-#include "workers/command.hpp"
+#include "workers/environment.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>

@@ -13,7 +13,6 @@
 #include "process/exit_status.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "telemetry/events.hpp"
-#include "workers/command.hpp"
 #include "workers/environment.hpp"
 
 #include <algorithm>

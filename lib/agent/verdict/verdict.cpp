@@ -8,7 +8,7 @@
 #include "hangs/hang_rule.hpp"
 #include "hangs/stacks.hpp"
 #include "rendezvous/membership/wording.hpp"
-#include "workers/command.hpp"
+#include "workers/environment.hpp"
 #include "workers/shared_page.hpp"
 
 #include <algorithm>

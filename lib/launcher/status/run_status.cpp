@@ -10,7 +10,7 @@
 #include "net/endpoint.hpp"
 #include "process/process_table.hpp"
 #include "runs/run_registry.hpp"
-#include "workers/command.hpp"
+#include "workers/environment.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

@@ -2,7 +2,6 @@
 #include "launcher/workers/fork_serving.hpp"
 
 #include "core/log.hpp"
-#include "workers/command.hpp"
 #include "workers/environment.hpp"
 
 #include <algorithm>

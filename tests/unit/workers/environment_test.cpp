@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/environment.hpp"
 
-#include "workers/command.hpp"
-
 #include <doctest/doctest.h>
 #include <map>
 
@@ -11,9 +9,10 @@ using Entries = std::vector<std::string>;
 namespace elastrun::workers {
 namespace {
 
-const spec::JobSpec kAnyJob;
-
-std::map<std::string, std::string> as_map(const Result<Entries>& entries) {
+std::map<std::string, std::string> variables(const Entries& agent, int local_rank = 0,
+                                             const spec::JobSpec& job = {}) {
+  const Placement place;
+  const auto entries = worker_environment(agent, {job, place, local_rank});
   REQUIRE(entries.has_value());
   std::map<std::string, std::string> map;
   for (const auto& entry : *entries) {
@@ -27,27 +26,24 @@ std::map<std::string, std::string> as_map(const Result<Entries>& entries) {
 TEST_CASE("environment: with --goodput auto workers are told, and never what an agent was told") {
   spec::JobSpec job;
   const Entries outer{"ELASTRUN_GOODPUT=auto/17"};
-  CHECK_FALSE(
-      as_map(worker_environment(outer, {job, "a"}, {}, 0, {})).contains("ELASTRUN_GOODPUT"));
+  CHECK_FALSE(variables(outer, 0, job).contains("ELASTRUN_GOODPUT"));
   job.goodput = spec::Goodput::Auto;
-  CHECK(as_map(worker_environment(outer, {job, "a"}, {}, 0, {})).at("ELASTRUN_GOODPUT") == "auto");
+  CHECK(variables(outer, 0, job).at("ELASTRUN_GOODPUT") == "auto");
 }
 
 TEST_CASE("environment: each worker has a socket file for torch's control plane") {
   const Entries agent{"TORCH_WORKER_SERVER_SOCKET=/run/job/${local_rank}.sock"};
   for (const int rank : {0, 3}) {
-    const auto have = as_map(worker_environment(agent, {kAnyJob}, Placement{}, rank, {}));
+    const auto have = variables(agent, rank);
     CHECK(have.at("TORCH_WORKER_SERVER_SOCKET") == "/run/job/" + std::to_string(rank) + ".sock");
   }
-  const auto without = as_map(worker_environment({}, {kAnyJob}, Placement{}, 0, {}));
-  CHECK_FALSE(without.contains("TORCH_WORKER_SERVER_SOCKET"));
+  CHECK_FALSE(variables({}).contains("TORCH_WORKER_SERVER_SOCKET"));
 }
 
 TEST_CASE("environment: the interpreter that called the agent is not that of all below") {
   const std::string caller = "ELASTRUN_CALLED_BY=/usr/bin/python3";
   const auto environment = [&](const std::string& interpreter) {
-    const Entries agent{"PYTHON_EXEC=" + interpreter, caller};
-    return as_map(worker_environment(agent, {kAnyJob}, Placement{}, 0, {}));
+    return variables({"PYTHON_EXEC=" + interpreter, caller});
   };
   CHECK_FALSE(environment("/usr/bin/python3").contains("PYTHON_EXEC"));
   CHECK_FALSE(environment("/usr/bin/python3").contains("ELASTRUN_CALLED_BY"));
@@ -57,8 +53,7 @@ TEST_CASE("environment: the interpreter that called the agent is not that of all
 TEST_CASE("environment: variables of the job lie over the agent's and under the contract") {
   spec::JobSpec job;
   job.worker_env = {{"HOME", "/job"}, {"RANK", "99"}, {"NEW", "1"}};
-  const Entries agent{"HOME=/root"};
-  const auto have = as_map(worker_environment(agent, {job}, Placement{}, 0, {}));
+  const auto have = variables({"HOME=/root"}, 0, job);
   CHECK(have.at("HOME") == "/job");
   CHECK(have.at("RANK") == "0");
   CHECK(have.at("NEW") == "1");
