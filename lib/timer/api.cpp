@@ -33,6 +33,33 @@ struct Head {
   double expiration_time;
 };
 
+struct Configured {
+  std::mutex change;
+  std::shared_ptr<TimerClient> client;
+};
+
+/// Never destroyed: a thread may still be in a block when the process ends.
+Configured& configured() {
+  static auto* one = new Configured;
+  return *one;
+}
+
+std::shared_ptr<TimerClient> chosen(std::shared_ptr<TimerClient> client) {
+  if (client) return client;
+  auto& configuration = configured();
+  const std::lock_guard lock(configuration.change);
+  if (configuration.client) return configuration.client;
+  throw std::runtime_error("no timer client: call elastrun::timer::configure() first, or name one");
+}
+
+constexpr std::string_view kArea = "timer";
+
+std::string scopes_of(const std::vector<TimerRequest>& timers) {
+  std::vector<std::string> scopes;
+  for (const auto& timer : timers) scopes.push_back("'" + timer.scope_id + "'");
+  return "[" + join(scopes, ", ") + "]";
+}
+
 }  // namespace
 
 LocalQueue::LocalQueue() {
@@ -124,29 +151,6 @@ bool LocalTimerServer::reap_worker(std::int64_t worker_id) {
   return ::kill(static_cast<pid_t>(worker_id), SIGKILL) == 0 || errno == ESRCH;
 }
 
-namespace {
-
-struct Configured {
-  std::mutex change;
-  std::shared_ptr<TimerClient> client;
-};
-
-/// Never destroyed: a thread may still be in a block when the process ends.
-Configured& configured() {
-  static auto* one = new Configured;
-  return *one;
-}
-
-std::shared_ptr<TimerClient> chosen(std::shared_ptr<TimerClient> client) {
-  if (client) return client;
-  auto& configuration = configured();
-  const std::lock_guard lock(configuration.change);
-  if (configuration.client) return configuration.client;
-  throw std::runtime_error("no timer client: call elastrun::timer::configure() first, or name one");
-}
-
-}  // namespace
-
 void configure(std::shared_ptr<TimerClient> client) {
   auto& configuration = configured();
   const std::lock_guard lock(configuration.change);
@@ -172,18 +176,6 @@ Expires::~Expires() {
     log::warning("timer", "The timer '{}' was not released", scope_);
   }
 }
-
-namespace {
-
-constexpr std::string_view kArea = "timer";
-
-std::string scopes_of(const std::vector<TimerRequest>& timers) {
-  std::vector<std::string> scopes;
-  for (const auto& timer : timers) scopes.push_back("'" + timer.scope_id + "'");
-  return "[" + join(scopes, ", ") + "]";
-}
-
-}  // namespace
 
 LocalTimerServer::LocalTimerServer(LocalQueue& queue, Clock& clock, Duration max_interval)
     : queue_(queue), clock_(clock), max_interval_(max_interval), alarm_(clock.make_alarm()) {}

@@ -28,25 +28,6 @@ DebugInfoHook& hook_of_process() {
   return hook;
 }
 
-}  // namespace
-
-void set_debug_info_hook(DebugInfoHook hook) {
-  hook_of_process() = std::move(hook);
-}
-
-void log_debug_info_for_expired_timers(const std::string& run_id, const ExpiredTexts& timers) {
-  if (timers.empty()) return;
-  if (hook_of_process()) return hook_of_process()(run_id, timers);
-  if (!log::is_on(log::Level::Info)) return;
-  std::vector<std::string> texts;
-  for (const auto& [pid, requests] : timers) {
-    texts.push_back(fmt::format("{}: ['{}']", pid, join(requests, "', '")));
-  }
-  log::info("timer", "Timers expired for run:[{}] [{{{}}}].", run_id, join(texts, ", "));
-}
-
-namespace {
-
 constexpr std::size_t kShown = 120;              // of a line that means nothing
 constexpr double kLongest = 10 * 365.0 * 86400;  // years; a deadline must fit into nanoseconds
 constexpr std::string_view kBegin = "{\"version\"";
@@ -92,20 +73,6 @@ Result<Request> request_of(const json::value& object, TimePoint now, WallTime wa
   return request;
 }
 
-}  // namespace
-
-Result<Request> parse_torch_request(std::string_view line, TimePoint now, WallTime wall) {
-  auto object = parse_json(line);
-  // What stands before a second beginning is a line whose writer did not come to its end.
-  const auto begin = line.rfind(kBegin);
-  if (!object && begin != 0 && begin != std::string_view::npos) {
-    object = parse_json(line.substr(begin));
-  }
-  if (object && object->is_object()) return request_of(*object, now, wall);
-  return refuse(fmt::format("is not a JSON object: {:?}", cut(line, kShown)));
-}
-
-namespace {
 namespace asio = boost::asio;
 
 constexpr int kCapacity = 1 << 20;  // what the kernel gives without privileges: 8,700 requests
@@ -165,6 +132,32 @@ Status open_ends(RequestPlace& place) {
 }
 
 }  // namespace
+
+void set_debug_info_hook(DebugInfoHook hook) {
+  hook_of_process() = std::move(hook);
+}
+
+void log_debug_info_for_expired_timers(const std::string& run_id, const ExpiredTexts& timers) {
+  if (timers.empty()) return;
+  if (hook_of_process()) return hook_of_process()(run_id, timers);
+  if (!log::is_on(log::Level::Info)) return;
+  std::vector<std::string> texts;
+  for (const auto& [pid, requests] : timers) {
+    texts.push_back(fmt::format("{}: ['{}']", pid, join(requests, "', '")));
+  }
+  log::info("timer", "Timers expired for run:[{}] [{{{}}}].", run_id, join(texts, ", "));
+}
+
+Result<Request> parse_torch_request(std::string_view line, TimePoint now, WallTime wall) {
+  auto object = parse_json(line);
+  // What stands before a second beginning is a line whose writer did not come to its end.
+  const auto begin = line.rfind(kBegin);
+  if (!object && begin != 0 && begin != std::string_view::npos) {
+    object = parse_json(line.substr(begin));
+  }
+  if (object && object->is_object()) return request_of(*object, now, wall);
+  return refuse(fmt::format("is not a JSON object: {:?}", cut(line, kShown)));
+}
 
 Result<std::unique_ptr<RequestPlace>> RequestPlace::make(const std::string& path) {
   auto place = std::make_unique<RequestPlace>();

@@ -23,6 +23,23 @@ Request numbered(const Request& request, std::size_t number, std::optional<TimeP
   return one;
 }
 
+namespace asio = boost::asio;
+
+// Between the expiry and its consequence: the loop reads what has come by then through every
+// descriptor. A release that was written in time must count, though both are ready at once.
+constexpr Duration kLastReading = std::chrono::milliseconds(1);
+constexpr Duration kReapAgain = std::chrono::seconds(1);
+
+UniqueFd open_pidfd(pid_t pid) {
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+bool has_ended(int pidfd) {
+  pollfd one{pidfd, POLLIN, 0};
+  // A pidfd becomes readable when its process ends, also while that is a zombie (pidfd_open(2)).
+  return ::poll(&one, 1, 0) == 1;
+}
+
 }  // namespace
 
 bool is_torch_default(std::string_view scope) {
@@ -127,27 +144,6 @@ void Deadlines::forget(std::int64_t worker) {
   timers_.erase(worker);
   nested_.erase(nested_.lower_bound({worker, {}}), nested_.lower_bound({worker + 1, {}}));
 }
-
-namespace {
-
-namespace asio = boost::asio;
-
-// Between the expiry and its consequence: the loop reads what has come by then through every
-// descriptor. A release that was written in time must count, though both are ready at once.
-constexpr Duration kLastReading = std::chrono::milliseconds(1);
-constexpr Duration kReapAgain = std::chrono::seconds(1);
-
-UniqueFd open_pidfd(pid_t pid) {
-  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-}
-
-bool has_ended(int pidfd) {
-  pollfd one{pidfd, POLLIN, 0};
-  // A pidfd becomes readable when its process ends, also while that is a zombie (pidfd_open(2)).
-  return ::poll(&one, 1, 0) == 1;
-}
-
-}  // namespace
 
 Watchdog::Watchdog(boost::asio::io_context& loop, Clock& clock, Owner& owner)
     : loop_(loop),

@@ -20,6 +20,7 @@
 
 namespace elastrun::workers {
 namespace {
+
 namespace asio = boost::asio;
 
 constexpr std::size_t kMaxConnections = 4096;  // 64 workers with 60 processes each
@@ -68,6 +69,22 @@ void send_file(int socket, int file) {
   header->cmsg_len = CMSG_LEN(sizeof file);
   std::memcpy(CMSG_DATA(header), &file, sizeof file);
   ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+Status listen_at(ChannelPlace& place) {
+  place.socket.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!place.socket) return std::unexpected(errno_error(Code::Io, "cannot make a socket", errno));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // 108 bytes on Linux (unix(7)). A longer path, cut, would name another file.
+  if (place.path.size() >= sizeof address.sun_path) {
+    return fail(Code::Io, fmt::format("{} is too long for a socket", place.path));
+  }
+  std::memcpy(address.sun_path, place.path.c_str(), place.path.size() + 1);
+  const auto* raw = reinterpret_cast<const sockaddr*>(&address);
+  place.made = ::bind(place.socket.get(), raw, sizeof address) == 0;
+  if (place.made && ::listen(place.socket.get(), kBacklog) == 0) return {};
+  return std::unexpected(errno_error(Code::Io, "cannot listen at " + place.path, errno));
 }
 
 }  // namespace
@@ -309,26 +326,6 @@ void Channel::hear(Sender& sender, Message message) {
   if (sender.worker == 0 && !asks) ++statistics_.strange;
   on_message_(sender, std::move(message));
 }
-
-namespace {
-
-Status listen_at(ChannelPlace& place) {
-  place.socket.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!place.socket) return std::unexpected(errno_error(Code::Io, "cannot make a socket", errno));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  // 108 bytes on Linux (unix(7)). A longer path, cut, would name another file.
-  if (place.path.size() >= sizeof address.sun_path) {
-    return fail(Code::Io, fmt::format("{} is too long for a socket", place.path));
-  }
-  std::memcpy(address.sun_path, place.path.c_str(), place.path.size() + 1);
-  const auto* raw = reinterpret_cast<const sockaddr*>(&address);
-  place.made = ::bind(place.socket.get(), raw, sizeof address) == 0;
-  if (place.made && ::listen(place.socket.get(), kBacklog) == 0) return {};
-  return std::unexpected(errno_error(Code::Io, "cannot listen at " + place.path, errno));
-}
-
-}  // namespace
 
 bool ChannelPlace::is_gone(const std::string& path) {
   struct stat info {};

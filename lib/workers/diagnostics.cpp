@@ -199,38 +199,6 @@ bool is_of_the_code(const Failure& failure) {
   return place.is_innermost && !place.text.empty();
 }
 
-}  // namespace
-
-CauseClass class_of(const Failure& failure) {
-  // What this agent knows for sure comes before what the output says.
-  if (!failure.expired_timer.empty()) return CauseClass::Timer;
-  if (!failure.out_of_memory.empty()) return CauseClass::Oom;
-  if (ended_by_watchdog(failure)) return CauseClass::Hang;
-  const auto text = words_of(failure);
-  if (is_out_of_memory(text)) return CauseClass::Oom;
-  if (blames_the_gpu(text)) return CauseClass::Gpu;
-  if (is_external(failure)) return CauseClass::External;
-  if (!exited(failure) && !failure.cut_short) return CauseClass::Crash;
-  return is_of_the_code(failure) ? CauseClass::Code : CauseClass::Error;
-}
-
-std::string fingerprint_of(const Failure& failure) {
-  std::string what;
-  if (!exited(failure) && !failure.cut_short) {
-    what = signal_name(failure.status.number);
-  } else if (failure.exception) {
-    what = failure.exception->type;
-  } else {
-    what = fmt::format("exit {}", failure.status.number);
-  }
-  // Whole wherever it goes: what was cut on its way to the next coordinator would be another one.
-  const auto place = failure_place(failure).text;
-  if (!place.empty()) what = std::string(cut(what, kLongestType)) + "@" + place;
-  return std::string(cut(what, kLongestFingerprint));
-}
-
-namespace {
-
 constexpr std::string_view kStack = "Stack (most recent call last):";  // logging(stack_info=True)
 constexpr std::string_view kGroup = "  + Exception Group Traceback (most recent call last):";
 constexpr std::size_t kMaxMessage = 500;  // of an exception's first line, for a sentence
@@ -408,6 +376,34 @@ std::size_t choose_culprit(const Judgement& judgement, const Failure& first) {
 }
 
 }  // namespace
+
+CauseClass class_of(const Failure& failure) {
+  // What this agent knows for sure comes before what the output says.
+  if (!failure.expired_timer.empty()) return CauseClass::Timer;
+  if (!failure.out_of_memory.empty()) return CauseClass::Oom;
+  if (ended_by_watchdog(failure)) return CauseClass::Hang;
+  const auto text = words_of(failure);
+  if (is_out_of_memory(text)) return CauseClass::Oom;
+  if (blames_the_gpu(text)) return CauseClass::Gpu;
+  if (is_external(failure)) return CauseClass::External;
+  if (!exited(failure) && !failure.cut_short) return CauseClass::Crash;
+  return is_of_the_code(failure) ? CauseClass::Code : CauseClass::Error;
+}
+
+std::string fingerprint_of(const Failure& failure) {
+  std::string what;
+  if (!exited(failure) && !failure.cut_short) {
+    what = signal_name(failure.status.number);
+  } else if (failure.exception) {
+    what = failure.exception->type;
+  } else {
+    what = fmt::format("exit {}", failure.status.number);
+  }
+  // Whole wherever it goes: what was cut on its way to the next coordinator would be another one.
+  const auto place = failure_place(failure).text;
+  if (!place.empty()) what = std::string(cut(what, kLongestType)) + "@" + place;
+  return std::string(cut(what, kLongestFingerprint));
+}
 
 std::optional<PythonException> exception_in(const std::vector<std::string>& lines, bool are_all) {
   // Frames alone do not make a traceback: logging(stack_info=True) and traceback.print_stack()

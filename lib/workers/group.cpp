@@ -24,66 +24,91 @@ constexpr Duration kLongestPause = std::chrono::milliseconds(500);
 // What ends within this time needs no word.
 constexpr Duration kUnnamed = std::chrono::milliseconds(500);
 constexpr std::size_t kMostNames = 8;
+// How long one look may hold the loop, for which other nodes may be waiting.
+constexpr Duration kLongestLook = std::chrono::milliseconds(20);
+// A worker that has not ended so long after its signal saves something, or waits for its children.
+constexpr Duration kMoment = std::chrono::milliseconds(250);
+// What is left of the grace when all are asked: enough for those that need no disk. Those for whom
+// others wait are asked in the middle of it: a trainer may wait for the upload of what it has
+// saved.
+constexpr Duration kLastCall = std::chrono::seconds(5);
+constexpr std::string_view kArea = "workers";
+
+constexpr std::size_t kLastLines = 40;  // a Python traceback of some depth, and what led to it
+constexpr std::size_t kSearched =
+    1000;  // all that is kept: some tracebacks are deep, some messages long
+constexpr std::string_view kTraceback = "Traceback (most recent call last):";
+
+bool stops(int signal) {
+  return signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+}
+
+/// What a terminal sends to its whole foreground group.
+bool is_of_terminals(int signal) {
+  return signal == SIGINT || signal == SIGQUIT || stops(signal);
+}
+
+/// What is known of a worker that ended so, with what it left in its error file, if anything.
+Failure failure_of(const Worker& worker, const process::Exit& exit, std::optional<ErrorFile> left) {
+  Failure failure;
+  static_cast<process::Exit&>(failure) = exit;
+  failure.rank = worker.rank;
+  failure.local_rank = worker.local_rank;
+  failure.pid = worker.pid;
+  failure.stopped_by_us = worker.stopped_by_us;
+  failure.stopped_at = worker.stopped_at;
+  failure.stderr_shown = worker.stderr_shown;
+  failure.error_file_path = worker.error_file;
+  // Empty it says only that a running worker is about to fail: once that has ended, that it could
+  // not write, because /dev/shm or a disk is full.
+  if (left && !(worker.exit && left->raw.empty())) failure.error_file = std::move(left);
+  if (worker.streams) {
+    failure.last_lines = worker.streams->last_lines(kSearched);
+    failure.lines_are_mixed = worker.streams->mixes_streams();
+    failure.lines_are_all =
+        worker.streams->knows_all_lines() && failure.last_lines.size() < kSearched;
+    failure.traceback_at = worker.streams->seen_at(kTraceback);
+    failure.wrote_at = worker.streams->seen_at("");
+    failure.stdout_path = worker.streams->stdout_path();
+    failure.stderr_path = worker.streams->stderr_path();
+  }
+  failure.exception = exception_of(failure);
+  auto& lines = failure.last_lines;
+  if (lines.size() > kLastLines) {
+    lines.erase(lines.begin(), lines.end() - kLastLines);
+    failure.lines_are_all = false;
+  }
+  return failure;
+}
+
+/// A signal for each of their groups, and SIGCONT, without which one that was stopped would notice
+/// no other than SIGKILL. A worker that runs as another user is named at once, and is out of reach
+/// then: what is to come cannot end it either.
+void send_signal(std::vector<Worker>& workers, int signal) {
+  for (auto& worker : workers) {
+    const bool reached = worker.child->signal_group(signal);
+    // To one that was stopped by SIGSTOP or Ctrl+Z. A stop signal itself would be taken back by
+    // this before it is delivered: signal(7).
+    if (!stops(signal) && signal != SIGKILL) worker.child->signal_group(SIGCONT);
+    if (reached || worker.exit || std::exchange(worker.out_of_reach, true)) continue;
+    worker.abandoned = true;
+    log::error(
+        "workers",
+        "Process {} runs as {}: elastrun may not signal it, does not wait for it, and leaves "
+        "it behind if it does not end by itself",
+        worker.pid, process::owner_of(worker.pid));
+  }
+}
+
+ErrorFileReader::Found read_error_files(const std::vector<std::string>& paths) {
+  ErrorFileReader::Found files;
+  for (const auto& path : paths) files.push_back(read_error_file(path));
+  return files;
+}
 
 }  // namespace
 
-Leftovers::Leftovers(TimePoint now, TimePoint until, bool asked, Duration last_grace)
-    : until_(until),
-      name_at_(now + kUnnamed),
-      asked_(asked),
-      last_grace_(last_grace),
-      pause_(kFirstPause) {}
-
-void Leftovers::asked(TimePoint until) {
-  asked_ = true;
-  until_ = std::min(until_, until);
-  pause_ = kFirstPause;
-}
-
-void Leftovers::have_been_told(const process::ProcessTable& table) {
-  for (const auto& one : table) told_.emplace(one.pid, one.start_time);
-}
-
-Leftovers::Orders Leftovers::look(TimePoint now, const Left& left) {
-  Orders orders;
-  orders.over = !left.groups_alive && left.escaped.empty();
-  if (orders.over) return orders;
-  if (now >= until_ && asked_) {
-    orders.over = orders.kill = true;
-    return orders;
-  }
-  if (now >= until_) {
-    orders.ask_groups = true;
-    // Set first: asked() takes the earlier of the two.
-    asked(until_ = now + last_grace_);
-  }
-  // What has left the groups has had no signal yet. It gets one when no process of the groups is
-  // there to use it any more: a logging service of the trainer must not end before the trainer.
-  if (asked_ && (orders.ask_groups || !left.groups_alive)) {
-    orders.ask = newly_orphaned(left);
-  }
-  orders.name = !named_ && now >= name_at_;
-  named_ = named_ || orders.name;
-  orders.look_again = std::min(now + pause_, until_);
-  if (!named_) orders.look_again = std::min(orders.look_again, name_at_);
-  pause_ = std::min(pause_ * 2, kLongestPause);
-  return orders;
-}
-
-/// Those whose parents are not left: timeout(1) passes the signal on to the trainer below it, which
-/// needs no second one.
-process::ProcessTable Leftovers::newly_orphaned(const Left& left) {
-  std::set<pid_t> parents;
-  for (const auto& one : left.all()) parents.insert(one.pid);
-  process::ProcessTable found;
-  for (const auto& one : left.escaped) {
-    if (parents.contains(one.parent) || one.start_time >= spared_since_) continue;
-    if (told_.emplace(one.pid, one.start_time).second) found.push_back(one);
-  }
-  return found;
-}
-
-process::ProcessTable Leftovers::Left::all() const {
+process::ProcessTable Group::Left::all() const {
   auto all = in_groups;
   all.insert(all.end(), escaped.begin(), escaped.end());
   return all;
@@ -97,16 +122,6 @@ std::string names_of(const process::ProcessTable& all) {
   if (all.size() > kMostNames) text += fmt::format(" and {} more", all.size() - kMostNames);
   return text;
 }
-
-namespace {
-
-ErrorFileReader::Found read_error_files(const std::vector<std::string>& paths) {
-  ErrorFileReader::Found files;
-  for (const auto& path : paths) files.push_back(read_error_file(path));
-  return files;
-}
-
-}  // namespace
 
 ErrorFileReader::ErrorFileReader(Clock& clock, Read read)
     : clock_(clock), read_(std::move(read)), alarm_(clock.make_alarm()) {
@@ -167,87 +182,6 @@ ErrorFileReader::Read reader_by(files::BlockingCalls& calls) {
     calls.make("the error files of the workers", read, std::move(then));
   };
 }
-
-namespace {
-
-// How long one look may hold the loop, for which other nodes may be waiting.
-constexpr Duration kLongestLook = std::chrono::milliseconds(20);
-// A worker that has not ended so long after its signal saves something, or waits for its children.
-constexpr Duration kMoment = std::chrono::milliseconds(250);
-// What is left of the grace when all are asked: enough for those that need no disk. Those for whom
-// others wait are asked in the middle of it: a trainer may wait for the upload of what it has
-// saved.
-constexpr Duration kLastCall = std::chrono::seconds(5);
-constexpr std::string_view kArea = "workers";
-
-/// What a terminal sends to its whole foreground group.
-bool is_of_terminals(int signal) {
-  return signal == SIGINT || signal == SIGQUIT || signal == SIGTSTP || signal == SIGTTIN ||
-         signal == SIGTTOU;
-}
-
-constexpr std::size_t kLastLines = 40;  // a Python traceback of some depth, and what led to it
-constexpr std::size_t kSearched =
-    1000;  // all that is kept: some tracebacks are deep, some messages long
-constexpr std::string_view kTraceback = "Traceback (most recent call last):";
-
-bool stops(int signal) {
-  return signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
-}
-
-/// What is known of a worker that ended so, with what it left in its error file, if anything.
-Failure failure_of(const Worker& worker, const process::Exit& exit, std::optional<ErrorFile> left) {
-  Failure failure;
-  static_cast<process::Exit&>(failure) = exit;
-  failure.rank = worker.rank;
-  failure.local_rank = worker.local_rank;
-  failure.pid = worker.pid;
-  failure.stopped_by_us = worker.stopped_by_us;
-  failure.stopped_at = worker.stopped_at;
-  failure.stderr_shown = worker.stderr_shown;
-  failure.error_file_path = worker.error_file;
-  // Empty it says only that a running worker is about to fail: once that has ended, that it could
-  // not write, because /dev/shm or a disk is full.
-  if (left && !(worker.exit && left->raw.empty())) failure.error_file = std::move(left);
-  if (worker.streams) {
-    failure.last_lines = worker.streams->last_lines(kSearched);
-    failure.lines_are_mixed = worker.streams->mixes_streams();
-    failure.lines_are_all =
-        worker.streams->knows_all_lines() && failure.last_lines.size() < kSearched;
-    failure.traceback_at = worker.streams->seen_at(kTraceback);
-    failure.wrote_at = worker.streams->seen_at("");
-    failure.stdout_path = worker.streams->stdout_path();
-    failure.stderr_path = worker.streams->stderr_path();
-  }
-  failure.exception = exception_of(failure);
-  auto& lines = failure.last_lines;
-  if (lines.size() > kLastLines) {
-    lines.erase(lines.begin(), lines.end() - kLastLines);
-    failure.lines_are_all = false;
-  }
-  return failure;
-}
-
-/// A signal for each of their groups, and SIGCONT, without which one that was stopped would notice
-/// no other than SIGKILL. A worker that runs as another user is named at once, and is out of reach
-/// then: what is to come cannot end it either.
-void send_signal(std::vector<Worker>& workers, int signal) {
-  for (auto& worker : workers) {
-    const bool reached = worker.child->signal_group(signal);
-    // To one that was stopped by SIGSTOP or Ctrl+Z. A stop signal itself would be taken back by
-    // this before it is delivered: signal(7).
-    if (!stops(signal) && signal != SIGKILL) worker.child->signal_group(SIGCONT);
-    if (reached || worker.exit || std::exchange(worker.out_of_reach, true)) continue;
-    worker.abandoned = true;
-    log::error(
-        "workers",
-        "Process {} runs as {}: elastrun may not signal it, does not wait for it, and leaves "
-        "it behind if it does not end by itself",
-        worker.pid, process::owner_of(worker.pid));
-  }
-}
-
-}  // namespace
 
 Group::Group(boost::asio::io_context& loop, Clock& clock, process::Launcher& launcher,
              process::JobProcesses& processes, Owner& owner, Limits limits,
@@ -370,10 +304,12 @@ void Group::stop(int signal, Duration grace) {
     arm_grace();
     advance();
   } else if (stage_ == Stage::Waiting && !killed_) {
+    const auto before = deadline_;
     set_deadline(until, grace);
     ask_all(signal);
-    leftovers_->asked(until);
-    leftovers_->spare_born_since(asked_at_);
+    deadline_ = std::min(before, until);
+    pause_ = kFirstPause;
+    spared_since_ = asked_at_;
     look_at_leftovers();
   }
 }
@@ -466,12 +402,12 @@ void Group::arm_grace() {
 /// below a script that catches SIGTERM to wait for its trainer, that is never so.
 void Group::ask_apart() {
   ask_apart_at_ = TimePoint::max();
-  asked_apart_ = set_apart(processes_.processes(), pids(), processes_);
-  std::erase_if(asked_apart_, [this](const auto& one) { return one.start_time >= asked_at_; });
-  if (asked_apart_.empty()) return;
-  log::warning(kArea, "Sending SIGTERM to processes in other process groups: {}",
-               names_of(asked_apart_));
-  signal_apart(asked_apart_);
+  auto apart = set_apart(processes_.processes(), pids(), processes_);
+  std::erase_if(apart, [this](const auto& one) { return one.start_time >= asked_at_; });
+  if (apart.empty()) return;
+  for (const auto& one : apart) told_.emplace(one.pid, one.start_time);
+  log::warning(kArea, "Sending SIGTERM to processes in other process groups: {}", names_of(apart));
+  signal_apart(apart);
 }
 
 /// Below timeout(1) the trainer, as in a group.
@@ -531,9 +467,10 @@ void Group::advance() {
 void Group::wait_for_leftovers(TimePoint until) {
   stage_ = Stage::Waiting;
   alarm_->disarm();
-  leftovers_.emplace(clock_.now(), until, asked_, limits_.last_grace);
-  leftovers_->have_been_told(asked_apart_);
-  leftovers_->spare_born_since(asked_at_);
+  deadline_ = until;
+  spared_since_ = asked_at_;
+  name_at_ = clock_.now() + kUnnamed;
+  pause_ = kFirstPause;
   look_at_leftovers();
 }
 
@@ -554,32 +491,56 @@ void Group::look_at_leftovers() {
     const auto due = late ? summons_->rest(left.in_groups) : summons_->next(left.in_groups);
     processes_.signal_each(due, asked_with_);
   }
-  if (!killed_) return obey(leftovers_->look(now, left), left);
+  if (!killed_) return judge_leftovers(left);
   if (!left.groups_alive || now >= *given_up_at_) return sweep();
   alarm_->arm(std::min(now + kLongestLook, *given_up_at_), [this] { look_at_leftovers(); });
 }
 
-void Group::obey(const Leftovers::Orders& orders, const Leftovers::Left& left) {
-  if (orders.kill) return kill_leftovers(left);
-  if (orders.over) return sweep();
-  if (orders.ask_groups) {
+/// What is left may go on until the deadline, is asked to end then, unless it was before, named to
+/// people, and killed.
+void Group::judge_leftovers(const Left& left) {
+  const auto now = clock_.now();
+  if (!left.groups_alive && left.escaped.empty()) return sweep();
+  const bool over = now >= deadline_;
+  if (over && asked_) return kill_leftovers(left);
+  if (over) {
     log::warning(kArea,
                  "Ending what the workers have left, after the time of --shutdown-timeout: {}",
                  names_of(left.all()));
     asked_ = true;
     asked_at_ = process::start_time_now();
     send_signal(workers_, SIGTERM);
+    deadline_ = now + limits_.last_grace;
+    pause_ = kFirstPause;
   }
-  if (!orders.ask.empty()) signal_apart(orders.ask);
-  if (orders.name) {
-    const auto time_limit = format_duration(leftovers_->time_left(clock_.now()));
+  // What has left the groups has had no signal yet. It gets one when no process of the groups is
+  // there to use it any more: a logging service of the trainer must not end before the trainer.
+  if (asked_ && (over || !left.groups_alive)) {
+    if (const auto orphans = newly_orphaned(left); !orphans.empty()) signal_apart(orphans);
+  }
+  if (now >= name_at_) {
+    name_at_ = TimePoint::max();
     log::warning(kArea, "The workers have ended; waiting up to {} for what they have left: {}",
-                 time_limit, names_of(left.all()));
+                 format_duration(deadline_ - now), names_of(left.all()));
   }
-  alarm_->arm(orders.look_again, [this] { look_at_leftovers(); });
+  alarm_->arm(std::min({now + pause_, deadline_, name_at_}), [this] { look_at_leftovers(); });
+  pause_ = std::min(pause_ * 2, kLongestPause);
 }
 
-void Group::kill_leftovers(const Leftovers::Left& left) {
+/// Those whose parents are not left: timeout(1) passes the signal on to the trainer below it, which
+/// needs no second one.
+process::ProcessTable Group::newly_orphaned(const Left& left) {
+  std::set<pid_t> parents;
+  for (const auto& one : left.all()) parents.insert(one.pid);
+  process::ProcessTable found;
+  for (const auto& one : left.escaped) {
+    if (parents.contains(one.parent) || one.start_time >= spared_since_) continue;
+    if (told_.emplace(one.pid, one.start_time).second) found.push_back(one);
+  }
+  return found;
+}
+
+void Group::kill_leftovers(const Left& left) {
   log::warning(kArea, "Killing what the workers have left: {}", names_of(left.all()));
   killed_ = true;
   begin_killing();
@@ -587,8 +548,8 @@ void Group::kill_leftovers(const Leftovers::Left& left) {
   look_at_leftovers();
 }
 
-Leftovers::Left Group::left() const {
-  Leftovers::Left left;
+Group::Left Group::left() const {
+  Left left;
   left.groups_alive = groups_alive();
   for (auto& one : processes_.leftovers()) {
     const bool in_group =

@@ -8,6 +8,7 @@
 #include "files/blocking_calls.hpp"
 #include "process/launcher.hpp"
 #include "process/process_table.hpp"
+#include "workers/error_file.hpp"
 #include "workers/summons.hpp"
 #include "workers/worker.hpp"
 
@@ -21,52 +22,6 @@
 #include <vector>
 
 namespace elastrun::workers {
-
-/// What the workers of a group leave behind when they have ended: a trainer below a shell script
-/// that obeyed SIGTERM before it, an upload that a successful worker has begun. Says how long it
-/// may go on, and when it is asked to end, named to people, and killed. Pure: it is shown what is
-/// left, and gives orders.
-class Leftovers {
- public:
-  struct Left {
-    bool groups_alive = false;        // something in a process group of a worker
-    process::ProcessTable in_groups;  // that, as far as it could be read
-    process::ProcessTable escaped;    // in other groups or sessions
-    process::ProcessTable all() const;
-  };
-  struct Orders {
-    bool over = false;          // nothing is left, or nothing is waited for any more
-    bool kill = false;          // that is because it does not end: SIGKILL for all of it
-    bool ask_groups = false;    // SIGTERM for the workers' groups
-    process::ProcessTable ask;  // SIGTERM for each of these, once
-    bool name = false;          // people should be told for what we wait
-    TimePoint look_again{};     // unless one ends before
-  };
-  /// It may go on until `until`. `asked`: the groups have had a signal, so that then comes SIGKILL;
-  /// otherwise SIGTERM, and SIGKILL after `last_grace`.
-  Leftovers(TimePoint now, TimePoint until, bool asked, Duration last_grace);
-  /// These have had a signal already and get no second one.
-  void have_been_told(const process::ProcessTable& table);
-  /// What was born at `start_time` (process::ProcessEntry) or later gets no signal but SIGKILL: it
-  /// was begun because of the stop, such as the upload of a checkpoint, and has the whole time.
-  void spare_born_since(std::uint64_t start_time) { spared_since_ = start_time; }
-  /// The groups have been asked now; not later than `until` they are killed.
-  void asked(TimePoint until);
-  Orders look(TimePoint now, const Left& left);
-
-  Duration time_left(TimePoint now) const { return until_ > now ? until_ - now : Duration::zero(); }
-
- private:
-  process::ProcessTable newly_orphaned(const Left& left);
-
-  TimePoint until_, name_at_;
-  bool asked_;
-  Duration last_grace_;
-  Duration pause_;
-  bool named_ = false;
-  std::uint64_t spared_since_ = process::kNever;
-  std::set<std::pair<pid_t, std::uint64_t>> told_;  // pid and start time
-};
 
 /// "4711 (python upload.py), 4712 (sh)": each with its command line as far as it is short, and no
 /// more than a person reads.
@@ -181,6 +136,14 @@ class Group {
 
  private:
   enum class Stage { Running, Asking, Killing, Waiting, Sweeping, Draining, Reading, Gone };
+  /// What workers that have ended left behind: a trainer below a shell script that obeyed SIGTERM
+  /// before it, an upload that a successful worker has begun.
+  struct Left {
+    bool groups_alive = false;        // something in a process group of a worker
+    process::ProcessTable in_groups;  // that, as far as it could be read
+    process::ProcessTable escaped;    // in other groups or sessions
+    process::ProcessTable all() const;
+  };
 
   void started(WorkerPlan& plan, std::unique_ptr<process::Child> child);
   void ended(std::size_t index, const process::Exit& exit);
@@ -200,9 +163,10 @@ class Group {
   void begin_killing();
   void wait_for_leftovers(TimePoint until);
   void look_at_leftovers();
-  void obey(const Leftovers::Orders& orders, const Leftovers::Left& left);
-  void kill_leftovers(const Leftovers::Left& left);
-  Leftovers::Left left() const;
+  void judge_leftovers(const Left& left);
+  void kill_leftovers(const Left& left);
+  process::ProcessTable newly_orphaned(const Left& left);
+  Left left() const;
   std::vector<pid_t> pids() const;
   bool groups_alive() const;
   bool any_awaited() const;
@@ -227,17 +191,21 @@ class Group {
   ErrorFileReader error_files_;
   Stage stage_ = Stage::Running;
   std::unique_ptr<Alarm> alarm_;
-  TimePoint deadline_{};  // of the grace, then of the kill
+  TimePoint deadline_{};  // of the grace and what is left after it, then of the kill
   TimePoint ask_apart_at_ = TimePoint::max(), ask_waited_for_at_ = TimePoint::max(),
             ask_rest_at_ = TimePoint::max();
-  std::optional<TimePoint> given_up_at_;  // after the first SIGKILL
-  std::optional<Summons> summons_;        // in a stop that asks trainers first
-  int asked_with_ = 0;                    // the signal
-  TimePoint stopped_at_{};                // the first order to stop or to kill
-  process::ProcessTable asked_apart_;
+  std::optional<TimePoint> given_up_at_;      // after the first SIGKILL
+  std::optional<Summons> summons_;            // in a stop that asks trainers first
+  int asked_with_ = 0;                        // the signal
+  TimePoint stopped_at_{};                    // the first order to stop or to kill
   std::uint64_t asked_at_ = process::kNever;  // as start_time of a process
-  std::optional<Leftovers> leftovers_;        // once all workers have ended
-  int swept_ = 0;                             // processes that had left the groups
+  // Once all workers have ended: what was born since was begun because of the stop, such as the
+  // upload of a checkpoint, has the whole time, and gets no signal but SIGKILL.
+  std::uint64_t spared_since_ = process::kNever;
+  std::set<std::pair<pid_t, std::uint64_t>> told_;  // pid and start time, outside the groups
+  TimePoint name_at_{};                             // max(): people were told for what we wait
+  Duration pause_{};
+  int swept_ = 0;  // processes that had left the groups
   bool asked_ = false, killed_ = false;
   Lifetime lifetime_;  // posted calls look whether we exist
 };

@@ -31,26 +31,6 @@ unsigned unit_of(std::string_view text) {
   return read.ptr == end ? unit : 0;
 }
 
-}  // namespace
-
-std::string with_whole_characters(std::string_view json) {
-  const std::string text = valid_utf8(json);
-  std::string mended;
-  mended.reserve(text.size());
-  for (std::string_view rest = text; !rest.empty();) {
-    const unsigned unit = unit_of(rest);
-    const unsigned next = unit >= kHigh && unit < kLow ? unit_of(rest.substr(kEscape)) : 0;
-    const bool pair = next >= kLow && next < kEnd, half = !pair && unit >= kHigh && unit < kEnd;
-    // Two bytes of any other escape: a quote or a backslash behind a backslash begins nothing.
-    const auto size = pair ? 2 * kEscape : half ? kEscape : rest.front() == '\\' ? 2 : 1;
-    mended += half ? std::string_view("\\ufffd") : rest.substr(0, size);
-    rest.remove_prefix(std::min(size, rest.size()));
-  }
-  return mended;
-}
-
-namespace {
-
 constexpr std::size_t kMaxLabels = 16;
 constexpr std::size_t kMaxMeaning = 1024;         // bytes of a help text
 constexpr std::int64_t kMostCounted = 1ll << 53;  // of one bucket in one packet
@@ -184,33 +164,36 @@ bool read_buckets(const json::value* value, bool negative, worker::Sketch& sketc
   return true;
 }
 
-/// Of a metric of type histogram; null if it is not one that can be read.
-std::shared_ptr<const worker::Sketch> sketch_of(const Codec& codec) {
+/// Of a metric of type histogram; nothing if it is not one that can be read.
+std::optional<worker::Sketch> sketch_of(const Codec& codec) {
   const auto scale = whole_of(codec.find("scale")).value_or(worker::kSketchScale);
   // At -8 one bucket spans 256 doublings already, and a finer scale than ours is not kept.
-  if (scale < -8 || scale > worker::kSketchScale) return nullptr;
+  if (scale < -8 || scale > worker::kSketchScale) return std::nullopt;
   worker::Sketch sketch;
   sketch.downscale(static_cast<int>(scale));
   const auto zeros = whole_of(codec.find("zeros")).value_or(0);
-  if (zeros < 0 || zeros > kMostCounted) return nullptr;
+  if (zeros < 0 || zeros > kMostCounted) return std::nullopt;
   sketch.add_zeros(static_cast<std::uint64_t>(zeros));
   const bool read = read_buckets(codec.find("buckets"), false, sketch) &&
                     read_buckets(codec.find("negative"), true, sketch);
-  return read ? std::make_shared<const worker::Sketch>(std::move(sketch)) : nullptr;
+  return read ? std::optional(std::move(sketch)) : std::nullopt;
 }
 
-/// Of a worker that sums its samples up; nothing if it does not, or not in numbers.
-std::optional<MetricSample::Batch> batch_of(const Codec& codec) {
+/// Of a worker that sums its samples up; null if it does not, or not in numbers.
+std::shared_ptr<telemetry::Summary> batch_of(const Codec& codec, double last) {
   const auto count = whole_of(codec.find("count"));
   const auto sum = number_of(codec.find("sum"));
   const auto min = number_of(codec.find("min")), max = number_of(codec.find("max"));
   const bool whole_batch = count && *count > 0 && sum && min && max;
   if (!whole_batch || !std::isfinite(*sum) || !std::isfinite(*min) || !std::isfinite(*max)) {
-    return std::nullopt;
+    return nullptr;
   }
   // Quantiles are clamped between these two, which is undefined if they are the wrong way round.
-  if (*min > *max) return std::nullopt;
-  return MetricSample::Batch{static_cast<std::uint64_t>(*count), *sum, *min, *max};
+  if (*min > *max) return nullptr;
+  auto batch = std::make_shared<telemetry::Summary>();
+  batch->count = static_cast<std::uint64_t>(*count);
+  batch->last = last, batch->sum = *sum, batch->min = *min, batch->max = *max;
+  return batch;
 }
 
 AttributeValue attribute_of(const json::value& value) {
@@ -243,6 +226,22 @@ Result<std::optional<GoodputEntry>> entry_from(const json::value& value) {
 
 }  // namespace
 
+std::string with_whole_characters(std::string_view json) {
+  const std::string text = valid_utf8(json);
+  std::string mended;
+  mended.reserve(text.size());
+  for (std::string_view rest = text; !rest.empty();) {
+    const unsigned unit = unit_of(rest);
+    const unsigned next = unit >= kHigh && unit < kLow ? unit_of(rest.substr(kEscape)) : 0;
+    const bool pair = next >= kLow && next < kEnd, half = !pair && unit >= kHigh && unit < kEnd;
+    // Two bytes of any other escape: a quote or a backslash behind a backslash begins nothing.
+    const auto size = pair ? 2 * kEscape : half ? kEscape : rest.front() == '\\' ? 2 : 1;
+    mended += half ? std::string_view("\\ufffd") : rest.substr(0, size);
+    rest.remove_prefix(std::min(size, rest.size()));
+  }
+  return mended;
+}
+
 void members(Codec& codec, StepDone& done) {
   needed(codec, "step", done.step);
 }
@@ -265,7 +264,7 @@ void members(Codec& codec, MetricSample& sample) {
     sample.counts = true;
     return;
   }
-  sample.batch = batch_of(codec);
+  sample.batch = batch_of(codec, sample.value);
   sample.step = whole_of(codec.find("step"));
   if (sample.step && *sample.step < 0) sample.step.reset();
   sample.time = time_of(codec.find("time"));

@@ -38,14 +38,9 @@ struct MetricSample {
   std::string name;
   double value = 0;
   std::string group;
-  /// Of several samples that the worker has summed up, of which `value` was the last. NaN and
-  /// infinities are among none of these.
-  struct Batch {
-    std::uint64_t count = 0;
-    double sum = 0, min = 0, max = 0;
-    std::shared_ptr<const telemetry::Sketch> sketch{};  // of a histogram
-  };
-  std::optional<Batch> batch{};
+  /// Several samples that the worker has summed up, of which `value` was the last, with the sketch
+  /// of a histogram. NaN and infinities are among none of these. Null: it is one sample.
+  std::shared_ptr<telemetry::Summary> batch{};
   bool counts = false;  // `value` is by how much a total has risen since the sender last said
   std::optional<std::int64_t> step{};                   // of training
   std::shared_ptr<const telemetry::Meaning> meaning{};  // null: not said

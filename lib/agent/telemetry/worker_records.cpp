@@ -353,16 +353,9 @@ void WorkerRecords::tell_total(const workers::Worker& worker, const workers::Met
 void WorkerRecords::tell_batch(const workers::MetricSample& metric, Record sample) {
   using enum worker::Aggregation;
   const auto& batch = *metric.batch;
-  const bool histogram = batch.sketch != nullptr;
-  auto all = std::make_shared<telemetry::Summary>();
-  all->count = batch.count;
-  all->last = metric.value;
-  all->sum = batch.sum;
-  all->min = batch.min;
-  all->max = batch.max;
-  if (histogram) all->sketch = *batch.sketch;
+  const bool histogram = batch.sketch.has_value();
   auto told = sample;
-  sample.summary = all;
+  sample.summary = metric.batch;
   if (histogram) sample.detail = Detail::Summed;
   pipeline_.emit(std::move(sample));
   if (batch.count == 1 && !histogram) return;
@@ -373,8 +366,8 @@ void WorkerRecords::tell_batch(const workers::MetricSample& metric, Record sampl
   window.start = window.end - std::chrono::seconds(1);
   window.count = batch.count;
   if (metric.meaning) window.unit = metric.meaning->unit;
-  window.aggregates = telemetry::aggregates_of(*all, chosen);
-  window.sketch = batch.sketch;
+  window.aggregates = telemetry::aggregates_of(batch, chosen);
+  if (histogram) window.sketch = {metric.batch, &*batch.sketch};
   told.kind = Record::Kind::Window;
   told.value = {};
   told.window = std::make_shared<const telemetry::Window>(std::move(window));

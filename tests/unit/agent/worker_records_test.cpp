@@ -87,10 +87,16 @@ TEST_CASE("worker records: an event that tells when it happened keeps that time"
   CHECK(to_seconds(job.clock.now() - job.last().stamp.mono) == doctest::Approx(0.25));
 }
 
+std::shared_ptr<telemetry::Summary> summed(std::initializer_list<double> values) {
+  auto all = std::make_shared<telemetry::Summary>();
+  for (const double value : values) all->add(value);
+  return all;
+}
+
 TEST_CASE("worker records: samples that a worker has summed up are the last one and a window") {
   TalkingJob job;
   workers::MetricSample metric{"loss", 3, "g"};
-  metric.batch = {4, 10, 1, 5};
+  metric.batch = summed({5, 1, 1, 3});
   metric.step = 109;
   job.heard_from(1, metric);
   REQUIRE(job.heard->records.size() == 2);
@@ -131,7 +137,7 @@ TEST_CASE("worker records: samples come one by one to those who want each, else 
   CHECK(each->records[3].name == "samples.suppressed");
   CHECK(std::get<Whole>(each->records[3].value) == 40);
   workers::MetricSample sum{"loss", 3, "g"};
-  sum.batch = {2, 5.5, 2.5, 3};
+  sum.batch = summed({2.5, 3});
   sum.each = true;
   job.heard_from(1, sum);
   CHECK(each->records.size() == 4);
@@ -142,10 +148,10 @@ TEST_CASE("worker records: samples come one by one to those who want each, else 
 
 TEST_CASE("worker records: a histogram is a window with quantiles, and its buckets for pulls") {
   TalkingJob job("g");
-  telemetry::Sketch sketch;
-  for (int i = 1; i <= 100; ++i) sketch.add(i);
   workers::MetricSample sample{"step", 100, "g"};
-  sample.batch = {100, 5050, 1, 100, std::make_shared<const telemetry::Sketch>(sketch)};
+  sample.batch = summed({});
+  sample.batch->sketch.emplace();
+  for (int i = 1; i <= 100; ++i) sample.batch->add(i);
   job.heard_from(0, sample);
   REQUIRE(job.heard->records.size() == 2);
   CHECK(job.heard->records[0].detail == telemetry::Detail::Summed);

@@ -23,7 +23,6 @@ using namespace std::chrono_literals;
 using process::ExitStatus;
 using Event = Group::Event;
 using Events = std::vector<Event>;
-using Pids = std::vector<pid_t>;
 using Found = ErrorFileReader::Found;
 using Paths = std::vector<std::string>;
 
@@ -627,37 +626,29 @@ TEST_CASE("group: an empty error file is one as long as its worker runs, and may
   CHECK(stage.group.as_if_ended_now()[0].error_file.has_value());
 }
 
-process::ProcessEntry process_of(pid_t pid, pid_t parent) {
-  process::ProcessEntry entry;
-  entry.pid = pid;
-  entry.parent = parent;
-  entry.name = "p" + std::to_string(pid);
-  return entry;
+TEST_CASE("group: of what has left the groups, whoever has a parent there is told by that one") {
+  Stage stage;
+  stage.start(1);
+  stage.launcher.end(0, ExitStatus::exited(0));
+  stage.leftovers = stage.processes.all = {Stage::process_of(7, 7), Stage::process_of(8, 8)};
+  stage.leftovers[1].parent = 7;
+  stage.group.finish(0s);
+  CHECK(stage.told == std::vector{std::pair{7, SIGTERM}});
+  stage.leftovers.erase(stage.leftovers.begin());
+  stage.group.look_again();
+  CHECK(stage.told == std::vector{std::pair{7, SIGTERM}, std::pair{8, SIGTERM}});
 }
 
-std::vector<pid_t> pids(const process::ProcessTable& table) {
-  std::vector<pid_t> found;
-  for (const auto& one : table) found.push_back(one.pid);
-  return found;
-}
-
-constexpr TimePoint kBegin{};
-
-TEST_CASE("leftovers: whoever has a parent there is told by that one") {
-  Leftovers leftovers(kBegin, kBegin + 30s, true, 500ms);
-  const Leftovers::Left nested{false, {}, {process_of(7, 1), process_of(8, 7)}};
-  CHECK(pids(leftovers.look(kBegin, nested).ask) == Pids{7});
-  const Leftovers::Left orphan{false, {}, {process_of(8, 1)}};
-  CHECK(pids(leftovers.look(kBegin, orphan).ask) == Pids{8});
-}
-
-TEST_CASE("leftovers: names are command lines, in a number that people read") {
-  Leftovers::Left left{true, {process_of(::getpid(), 1)}, {}};
-  CHECK(names_of(left.all()).starts_with(std::to_string(::getpid()) + " ("));
-  CHECK(names_of(left.all()).contains("unit_workers"));
-  for (pid_t pid = 0x3ffffff0; pid < 0x3ffffffa; ++pid) left.escaped.push_back(process_of(pid, 1));
-  CHECK(names_of(left.all()).contains("1073741808 (p1073741808)"));
-  CHECK(names_of(left.all()).ends_with(" and 3 more"));
+TEST_CASE("group: names are command lines, in a number that people read") {
+  process::ProcessTable left{Stage::process_of(::getpid(), 1)};
+  CHECK(names_of(left).starts_with(std::to_string(::getpid()) + " ("));
+  CHECK(names_of(left).contains("unit_workers"));
+  for (pid_t pid = 0x3ffffff0; pid < 0x3ffffffa; ++pid) {
+    left.push_back(Stage::process_of(pid, 1));
+    left.back().name = "p" + std::to_string(pid);
+  }
+  CHECK(names_of(left).contains("1073741808 (p1073741808)"));
+  CHECK(names_of(left).ends_with(" and 3 more"));
 }
 
 /// A file system whose answers a test gives by hand, and a reader that has it.
