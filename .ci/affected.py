@@ -41,7 +41,6 @@ PROGRAMS = ["elastrun", "elastrunctl", "stub_worker", "fake_nvml", "clock_step",
 OTHERS = {"tcpstore": ["tcpstore_vectors"], "hostile": ["store_host", "store_file"],
           "oracle": ["oracle_samples"],
           "python_worker_goodput_calculator": ["elastrunctl"],
-          "python_worker_checkpoint_badput": ["elastrunctl"],
           "worker_header": ["worker_header"], "store_torch": ["store_host", "store_file"]}
 
 

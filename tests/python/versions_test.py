@@ -5,9 +5,11 @@ sources say, and by a Python 3.9 itself where there is one.
 from __future__ import annotations
 
 import ast
+import importlib.util
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +120,21 @@ class Versions(unittest.TestCase):
         slow = {"asyncio", "dataclasses", "inspect", "json", "logging", "multiprocessing", "re",
                 "subprocess", "tempfile", "traceback", "typing", "elastrun.goodput"}
         self.assertEqual(set(done.stdout.split()) & slow, set())
+
+
+class Types(unittest.TestCase):
+    """As mypy --strict reads the package for users: it says py.typed."""
+
+    def test_mypy_strict_finds_nothing(self) -> None:
+        program = shutil.which("mypy")
+        words = [program] if program is not None else [sys.executable, "-m", "mypy"]
+        if program is None and importlib.util.find_spec("mypy") is None:
+            self.skipTest("no mypy here: pip install mypy")
+        self.assertTrue((PACKAGE / "py.typed").is_file())
+        with tempfile.TemporaryDirectory() as cache:
+            done = subprocess.run([*words, "--strict", f"--cache-dir={cache}", "elastrun"],
+                                  cwd=PACKAGE.parent, text=True, capture_output=True, timeout=280)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":
