@@ -105,22 +105,6 @@ def _wrap(place: _Place, around: Callable[[Callable[..., Any]], Any]) -> None:
     after_import(module, hook)
 
 
-def _place_of(given: _Given) -> tuple[Any, bool]:
-    """Where a call of one of _SAVES saves, and whether it is there when the call ends."""
-    file = given.get("filepath")
-    if not isinstance(file, (str, os.PathLike)):
-        file = None  # Hugging Face's says the model here; its state tells the step
-    strategy = getattr(given["self"], "strategy", None)
-    kinds = type(getattr(strategy, "checkpoint_io", None)).__mro__
-    return file, not any("Async" in kind.__name__ for kind in kinds)
-
-
-def _is_asynchronous(manager: Any) -> bool:
-    """Whether a checkpoint manager of Orbax lets a thread write; rather yes than a wrong no."""
-    options = getattr(manager, "_options", None)
-    return bool(getattr(options, "enable_async_checkpointing", True))
-
-
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -155,18 +139,6 @@ def _stay_out(module: ModuleType) -> None:
             if name.partition(".")[0] == _PACKAGE:
                 for code in _codes(vars(ours), name):
                     skip(code)
-
-
-def _own_count(optimizer: Any) -> int | None:
-    """How many steps Adam and its like have counted, in a state that a checkpoint restores."""
-    with contextlib.suppress(Exception):
-        torch = sys.modules["torch"]
-        step = next(iter(optimizer.state.values()))["step"]
-        # A distributed tensor would talk to others; what is being captured cannot be read.
-        if type(step) in (int, float, torch.Tensor) and not (
-                getattr(step, "is_cuda", False) and torch.cuda.is_current_stream_capturing()):
-            return int(step)
-    return None
 
 
 def _is_file(file: Any) -> bool:
@@ -389,10 +361,17 @@ class Watch:
         if reported is not None:
             self._number = reported
             return
-        count = _own_count(optimizer)
-        # A new one knows nothing of the checkpoint from which the script goes on.
-        if count is not None and not (count == 1 and self._number >= 0):
-            self._number = count - 2  # this one has been counted already
+        with contextlib.suppress(Exception):
+            # Adam and its like have counted their steps, in a state that a checkpoint restores.
+            torch = sys.modules["torch"]
+            step = next(iter(optimizer.state.values()))["step"]
+            # A distributed tensor would talk to others; what is being captured cannot be read.
+            if type(step) in (int, float, torch.Tensor) and not (
+                    getattr(step, "is_cuda", False) and torch.cuda.is_current_stream_capturing()):
+                # A new one knows nothing of the checkpoint from which the script goes on.
+                count = int(step)
+                if not (count == 1 and self._number >= 0):
+                    self._number = count - 2  # this one has been counted already
 
     def _follows(self, optimizer: Any) -> bool:
         """Whether steps of this optimizer count: the first one's, or that of its successor."""
@@ -627,11 +606,13 @@ class Watch:
             return self._done()
 
         def saved(step: int, _result: Any, given: _Given) -> None:
-            file, is_there = _place_of(given)
-            if is_there:
-                self._saved(file, step)
-            else:
+            strategy = getattr(given["self"], "strategy", None)
+            kinds = type(getattr(strategy, "checkpoint_io", None)).__mro__
+            if any("Async" in kind.__name__ for kind in kinds):  # it is not there yet
                 self._untold()
+            else:
+                file = given.get("filepath")  # Hugging Face's says the model here
+                self._saved(file if isinstance(file, (str, os.PathLike)) else None, step)
 
         def number_of_manager(given: _Given) -> int:
             with contextlib.suppress(Exception):  # Orbax refuses what is not a number
@@ -643,7 +624,9 @@ class Watch:
             if result is not False:  # of a step that is not to be saved
                 complete(-1, None, given)
                 written[given["self"]] = step
-                if not _is_asynchronous(given["self"]):
+                # Rather a thread that writes than a wrong no.
+                options = getattr(given["self"], "_options", None)
+                if not getattr(options, "enable_async_checkpointing", True):
                     complete(-1, None, given)
 
         def complete(_step: int, _result: Any, given: _Given) -> None:

@@ -220,17 +220,6 @@ def cut(said: str, most: int = _LONGEST) -> str:
     return said if len(said) * 4 <= most else said.encode()[:most].decode("utf-8", "ignore")
 
 
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return text(value)
-    try:
-        return _number(value)
-    except Exception:
-        return text(value)
-
-
 _ONLY_THIS_PACKET = {errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM}
 _from = b""
 _channel: Channel
@@ -429,7 +418,16 @@ def send_event(name: str, attributes: Mapping[str, Any], at: float | None = None
         return False
     for key, value in pairs:
         try:
-            told[text(key)] = _plain(value)
+            said = text(key)
+            if value is None or isinstance(value, bool):
+                told[said] = value
+            elif isinstance(value, str):
+                told[said] = text(value)
+            else:
+                try:
+                    told[said] = _number(value)
+                except Exception:
+                    told[said] = text(value)
         except Exception:
             lost()
     # Longer ones the agent refuses: of a stack of 20 kB its beginning, rather than no event.

@@ -312,18 +312,15 @@ class Evaluation:
 
         @functools.wraps(evaluate)
         def eval_and_tell(mine: Any) -> Any:
-            if not self.is_open and not self._is_out() and self._is_meant(mine) and self.begin():
-                self._module = weakref.ref(mine)
+            if not self.is_open and not self._is_out():
+                keeps = self.keeps_gradients()
+                leader = self._leader() if keeps and self._trusted else None
+                if ((not keeps or leader is not None) and mine.training is True
+                        and (not keeps or _trains(leader, mine)) and self.begin()):
+                    self._module = weakref.ref(mine)
             return evaluate(mine)
 
         module.Module.eval = eval_and_tell
-
-    def _is_meant(self, module: Any) -> bool:
-        if not self.keeps_gradients():
-            return module.training is True
-        leader = self._leader()
-        return (self._trusted and leader is not None and module.training is True
-                and _trains(leader, module))
 
     def _watch_train(self) -> None:
         """While an evaluation lasts: train() calls itself for each part of a module."""

@@ -15,18 +15,6 @@ if TYPE_CHECKING:
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _of_worker(error: BaseException) -> dict[str, Any]:
-    """The file of the worker that a ChildFailedError is about; nothing for other errors."""
-    first = getattr(error, "get_first_failure", None)
-    if first is None:
-        return {}
-    failure = first()[1]
-    try:
-        return _left_in(failure.error_file, failure.exitcode)
-    except (OSError, ValueError):
-        return {}
-
-
 def _left_in(path: str, exit_code: int) -> dict[str, Any]:
     import json
 
@@ -40,7 +28,13 @@ def _left_in(path: str, exit_code: int) -> dict[str, Any]:
 def _told(error: BaseException) -> dict[str, Any]:
     import traceback  # which takes as long as all else, and is seldom needed
 
-    return _of_worker(error) or {"message": {
+    # The file of the worker that a ChildFailedError is about.
+    if (first := getattr(error, "get_first_failure", None)) is not None:
+        failure = first()[1]
+        with contextlib.suppress(OSError, ValueError):
+            if left := _left_in(failure.error_file, failure.exitcode):
+                return left
+    return {"message": {
         "message": f"{type(error).__name__}: {error}",
         "extraInfo": {
             # With three arguments: the only form before Python 3.10.

@@ -165,18 +165,6 @@ class Server:
             self._forked = 0
 
 
-def _adopted_by(agent: int, agent_end: socket.socket) -> bool:
-    """False if the agent has died: then another process adopts us."""
-    until = time.monotonic() + _ADOPTED_WITHIN
-    hung_up = select.poll()
-    hung_up.register(agent_end, 0)
-    while os.getppid() != agent:
-        if hung_up.poll(0) or time.monotonic() > until:
-            return False
-        time.sleep(0.0001)
-    return die_with(agent)  # only now: the signal comes at the death of the parent that there is
-
-
 def die_with(parent: int, number: int = signal.SIGKILL) -> bool:
     """Asks for that signal at the death of `parent`; False if it has died already."""
     libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
@@ -187,7 +175,14 @@ def _wait_for_order(given: list[int], agent: int, slot: int, context: bool, plan
                     ) -> Order:
     """Ends the process if none comes. `given`: the socket, and the cgroup to join, if any."""
     agent_end = socket.socket(fileno=given[0])
-    if not _adopted_by(agent, agent_end):
+    until = time.monotonic() + _ADOPTED_WITHIN
+    hung_up = select.poll()
+    hung_up.register(agent_end, 0)
+    while os.getppid() != agent:  # until it adopts us; if it has died, another process does
+        if hung_up.poll(0) or time.monotonic() > until:
+            os._exit(127)
+        time.sleep(0.0001)
+    if not die_with(agent):  # only now: the signal comes at the death of the parent that there is
         os._exit(127)
     os.setsid()
     threading = sys.modules.get("threading")
@@ -278,18 +273,6 @@ def _check_script(words: list[str]) -> None:
             raise ValueError(f"{script} is a folder or an archive")
     with open(script, "rb"):
         pass
-
-
-def _set_environment(environment: dict[bytes, bytes], changes: dict[str, str | None]) -> None:
-    """`changes`: what modules have set (None: removed) when they were imported, as they would."""
-    for name in list(os.environb):  # clear() copies all names for each of them
-        del os.environb[name]
-    os.environb.update({name: value for name, value in environment.items() if name})
-    for changed, now in changes.items():
-        if now is None:
-            os.environ.pop(changed, None)
-        else:
-            os.environ[changed] = now
 
 
 def _restore_streams() -> None:
@@ -403,9 +386,17 @@ def start_hooks() -> None:
 
 
 def take_place(order: Order, title: list[bytes], changes: dict[str, str | None], cpus: int) -> None:
-    """Takes what a worker has of its order, beside its command. `cpus`: the server's."""
+    """Takes what a worker has of its order, beside its command. `changes`: what modules have set
+    (None: removed) when they were imported, as they would. `cpus`: the server's."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    _set_environment(order.environment, changes)
+    for name in list(os.environb):  # clear() copies all names for each of them
+        del os.environb[name]
+    os.environb.update({name: value for name, value in order.environment.items() if name})
+    for changed, now in changes.items():
+        if now is None:
+            os.environ.pop(changed, None)
+        else:
+            os.environ[changed] = now
     _set_title(title, order.environment)
     _restore_streams()
     _set_threads(cpus, threads)
@@ -438,7 +429,17 @@ def _run(words: list[str]) -> None:
         sys.path.insert(0, path0)
     if words[0] == "-m":
         sys.argv[:] = ["-m", *words[2:]]
-        _run_module(words[1])
+        import runpy
+        try:
+            runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
+        except SystemExit:
+            raise
+        except BaseException as error:
+            trace = error.__traceback__
+            while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+                trace = trace.tb_next
+            sys.excepthook(type(error), error.with_traceback(trace), trace)
+            sys.exit(1)
         return
     if words[0] == "-c":
         sys.argv[:] = ["-c", *words[2:]]
@@ -461,44 +462,23 @@ def _run(words: list[str]) -> None:
         sys.exit(1)
 
 
-def _run_module(name: str) -> None:
-    import runpy
-    try:
-        runpy._run_module_as_main(name)  # type: ignore[attr-defined]
-    except SystemExit:
-        raise
-    except BaseException as error:
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-            trace = trace.tb_next
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
-        sys.exit(1)
-
-
-def _be_last() -> int:
-    """Makes way for the workers, if what is given up can be had again; the nice value before.
-
-    Who may not raise a priority cannot have it back for the children: a child of ours tries.
-    """
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    trial = os.fork()
-    if trial == 0:
-        code = 1
-        with contextlib.suppress(OSError):
-            os.nice(1)
-            os.setpriority(os.PRIO_PROCESS, 0, before)
-            code = 0
-        os._exit(code)
-    if os.waitpid(trial, 0)[1] == 0:
-        os.nice(10)
-    return before
-
-
 class ImportServer(Server):
     def __init__(self, control: socket.socket, plan: Plan) -> None:
         super().__init__(control, os.getppid())
         self.plan: Plan = plan
-        self._nice = _be_last()
+        # Makes way for the workers, if what is given up can be had again: who may not raise a
+        # priority cannot have it back for the children. A child of ours tries.
+        self._nice = os.getpriority(os.PRIO_PROCESS, 0)
+        trial = os.fork()
+        if trial == 0:
+            code = 1
+            with contextlib.suppress(OSError):
+                os.nice(1)
+                os.setpriority(os.PRIO_PROCESS, 0, self._nice)
+                code = 0
+            os._exit(code)
+        if os.waitpid(trial, 0)[1] == 0:
+            os.nice(10)
 
     def load(self) -> str:
         """Imports; why no child can be served, if so."""
@@ -506,7 +486,13 @@ class ImportServer(Server):
         again = list(self.plan.bad)
         if again and not why:
             if len(self.plan.skip) < 4 * _TRIES and not set(again) <= self.plan.skip:
-                self._start_over([*self.plan.skip, *again])
+                # Leaves these out in a new interpreter: what is imported stays so.
+                os.setpriority(os.PRIO_PROCESS, 0, self._nice)
+                os.dup2(self.control.fileno(), 0)
+                flags = ["-u"] if getattr(sys.__stdout__, "write_through", False) else []
+                # The environment of before the imports: what those have set is not the agent's.
+                os.execve(sys.executable, [sys.executable, *flags, *sys.argv], {
+                    **self.plan.environment, _SKIP: ",".join([*self.plan.skip, *again])})
             why = self.plan.why_not()
         if why:
             return why
@@ -518,15 +504,6 @@ class ImportServer(Server):
             libc.malloc_trim(0)
         os.setpriority(os.PRIO_PROCESS, 0, self._nice)
         return ""
-
-    def _start_over(self, skip: list[str]) -> None:
-        """Leaves these out in a new interpreter: what is imported stays so."""
-        os.setpriority(os.PRIO_PROCESS, 0, self._nice)
-        os.dup2(self.control.fileno(), 0)
-        flags = ["-u"] if getattr(sys.__stdout__, "write_through", False) else []
-        # The environment of before the imports: what those have set is not the agent's.
-        os.execve(sys.executable, [sys.executable, *flags, *sys.argv],
-                  {**self.plan.environment, _SKIP: ",".join(skip)})
 
     def serve(self) -> Order | None:
         return None if self._tell(self.load()) else super().serve()

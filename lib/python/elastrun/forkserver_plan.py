@@ -217,21 +217,6 @@ def _hidden_by(folder: str) -> str:
     return ""
 
 
-def _folders_near(own: str, but: list[str]) -> list[str]:
-    """Down to two below it, and beside it, as src and third_party are."""
-    found = [os.path.dirname(own), own]
-    for depth, start in ((1, found[0]), (2, own)):
-        level = [start]
-        for _ in range(depth):
-            below: list[str] = []
-            for one in level:
-                with contextlib.suppress(OSError):
-                    below += [entry.path for entry in os.scandir(one) if entry.is_dir()]
-            level = below[:_MOST_FOLDERS]
-            found += level
-    return [one for one in dict.fromkeys(found) if not _is_below(os.path.join(one, "x"), but)]
-
-
 class Plan:
     """The imports of one job. `names`: the user's list, which replaces all that is found."""
 
@@ -384,8 +369,20 @@ class Plan:
         """Which folders a script puts on its path is not known before it runs: those near it."""
         if not self._text.changes_path:
             return ""
-        for folder in _folders_near(self._own, self._folders):
-            name = _hidden_by(folder)
+        # Down to two below it, and beside it, as src and third_party are.
+        near = [os.path.dirname(self._own), self._own]
+        for depth, start in ((1, near[0]), (2, near[1])):
+            level = [start]
+            for _ in range(depth):
+                below: list[str] = []
+                for one in level:
+                    with contextlib.suppress(OSError):
+                        below += [entry.path for entry in os.scandir(one) if entry.is_dir()]
+                level = below[:_MOST_FOLDERS]
+                near += level
+        for folder in dict.fromkeys(near):
+            name = "" if _is_below(os.path.join(folder, "x"), self._folders) \
+                else _hidden_by(folder)
             if name:
                 return (f"{name} is a module in {folder}, too, and "
                         f"{self._text.changes_path} changes sys.path")

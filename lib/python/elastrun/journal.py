@@ -113,8 +113,13 @@ class File:
         done = 0
         self.refused = False
         try:
-            if self._file >= 0 and self._is_elsewhere():
-                self._close()
+            if self._file >= 0:
+                try:
+                    moved = not os.path.samestat(os.stat(self._path), os.fstat(self._file))
+                except OSError as error:
+                    moved = error.errno == errno.ENOENT
+                if moved:  # removed or renamed: what is written into it is not found by its name
+                    self._close()
             if self._file < 0:
                 self._file = self._open()
             if self._torn:
@@ -130,13 +135,6 @@ class File:
         self._torn = self._torn or data[done - 1:done] not in (b"", b"\n")
         whole = data.count(b"\n", 0, done) - len(told)
         return whole if whole >= 0 and done > 0 else None
-
-    def _is_elsewhere(self) -> bool:
-        """It was removed or renamed, and what is written into it is not found by its name."""
-        try:
-            return not os.path.samestat(os.stat(self._path), os.fstat(self._file))
-        except OSError as error:
-            return error.errno == errno.ENOENT
 
     def _close(self) -> None:
         if self._file >= 0:
@@ -170,10 +168,13 @@ class Journal:
         self._outbox = channel.outbox if target is None else Outbox("goodput")
         self._duty = self._outbox.duty(self._pass)
         self._forget()
-        at_fork(self._forget_all)
+        at_fork(self._forget)
+        if target is not None:
+            at_fork(target.forget)
         at_end(lambda: self.flush(_GRACE))
 
     def _forget(self) -> None:
+        """Starts over in a forked child: what was put in is the parent's to tell."""
         self.waiting: collections.deque[Entry | Task] = collections.deque()
         # What may be withdrawn: an entry is the one's who pops it, this thread's or the caller's.
         self.begun: list[Entry] = []
@@ -183,12 +184,6 @@ class Journal:
         self._draining = threading.Lock()
         self.asleep = True
         self._passes = self._in_vain = 0  # of the thread
-
-    def _forget_all(self) -> None:
-        # What the parent has not told yet is the parent's to tell.
-        self._forget()
-        if self._target is not None:
-            self._target.forget()
 
     def put(self, entry: Entry | Task) -> None:
         if self.begun:

@@ -77,25 +77,21 @@ def _severity(name: str, said: str | int) -> str:
     return word
 
 
-def _data_value(value: Any) -> data_value_t:
-    """Takes numbers of numpy and torch, too, and bytes, which torch's takes."""
-    if isinstance(value, (str, int, float)):
-        return value
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    try:
-        return int(value.__index__())
-    except Exception:
-        return float(value)
-
-
 def _data_of(name: str, data: Mapping[str, Any]) -> dict[str, data_value_t]:
-    found = {}
+    """Takes numbers of numpy and torch, too, and bytes, which torch's takes."""
+    found: dict[str, data_value_t] = {}
     for key, value in data.items():
         try:
             if not isinstance(key, str):
                 raise TypeError
-            found[key] = _data_value(value)
+            if isinstance(value, bytes):
+                value = value.decode("utf-8", "replace")
+            elif not isinstance(value, (str, int, float)):
+                try:
+                    value = int(value.__index__())
+                except Exception:
+                    value = float(value)
+            found[key] = value
         except Exception:
             raise TypeError(f"event '{name}': data must be text, number or bool by text, "
                             f"not {key!r}: {value.__class__.__name__}") from None

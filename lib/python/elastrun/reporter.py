@@ -266,19 +266,6 @@ class Reporter:
         for _, series in self._all():
             series.sum_up()
 
-    def _packet(self, key: Key, series: Series) -> bytes:
-        told = {"kind": "metric", "name": key[1], **series.fields(), "group": key[0]}
-        if self._most_single and not series.kind:
-            told["each"] = True
-        if len(key) > 2:
-            told["labels"] = dict(key[2])
-        unit, help = self._meanings.get(key, ("", ""))
-        if unit:
-            told["unit"] = unit
-        if help:
-            told["help"] = help
-        return json.dumps(told, separators=(",", ":")).encode()
-
     def flush(self) -> None:
         """Tells the agent what it has not heard yet."""
         with self._lock:
@@ -289,8 +276,17 @@ class Reporter:
                 # NaN alone: no histogram, and another kind of its name.
                 if series.sketch is not None and series.count == 0:
                     channel.lost(series.not_finite)
-                elif not channel.offer(self._packet(key, series)):
-                    return  # it is behind; its socket holds what it has not read
+                else:
+                    told = {"kind": "metric", "name": key[1], **series.fields(), "group": key[0]}
+                    if self._most_single and not series.kind:
+                        told["each"] = True
+                    if len(key) > 2:
+                        told["labels"] = dict(key[2])
+                    for name, said in zip(("unit", "help"), self._meanings.get(key, ())):
+                        if said:
+                            told[name] = said
+                    if not channel.offer(json.dumps(told, separators=(",", ":")).encode()):
+                        return  # it is behind; its socket holds what it has not read
                 series.clear()
             # After the sums, which matter more where not all have room.
             if self._single or self._more:

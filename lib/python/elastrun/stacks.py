@@ -43,13 +43,6 @@ def _stacks() -> bytes:
     return b"\n\n".join(one for one in sections if not one.startswith(b"Current thread ")) + b"\n"
 
 
-def _answer(number: int, file: int) -> None:
-    while True:
-        signal.sigwait({number})
-        with contextlib.suppress(OSError):  # no memory left: the agent asks the main thread
-            os.write(file, _stacks())  # at once: the agent sees the whole or nothing
-
-
 def _start_answering(number: int, file: int) -> int:
     """The kernel's number of the thread. It is none of `threading`: scripts that join all of those
     would wait for it. Fails with RuntimeError if there can be no more threads. 0: there are none;
@@ -62,8 +55,10 @@ def _start_answering(number: int, file: int) -> int:
     def run() -> None:
         begun.append(threading.get_native_id())
         ready.set()
-        if begun[0] != asker:
-            _answer(number, file)
+        while begun[0] != asker:
+            signal.sigwait({number})
+            with contextlib.suppress(OSError):  # no memory left: the agent asks the main thread
+                os.write(file, _stacks())  # at once: the agent sees the whole or nothing
 
     # A signal that the script blocks, to wait for it, must not find a thread that takes it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OWN_FAULTS)

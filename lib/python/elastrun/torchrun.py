@@ -116,44 +116,38 @@ def replace_launch_agent(api: Any) -> None:
 
     @functools.wraps(theirs)
     def launch_agent(config: Any, entrypoint: Any, args: Any, *more: Any, **named: Any) -> Any:
-        return _launch(torch, config, entrypoint, args, more, named)
+        from elastrun.launcher import api as ours
+
+        adapted, no_fork = None, ""
+        why = _obstacle(torch, config, entrypoint, [*more, *named.values()])
+        if why is None:
+            adapted, no_fork = _adapted(ours.completed(config), entrypoint)
+            why = _not_pickled(adapted, entrypoint, args)
+            if why is not None and no_fork:
+                why = f"{why}; {no_fork}"
+        if why is not None:
+            _say(f"torch's own launcher runs: {why} {_HINT}")
+            return torch.launch_agent(config, entrypoint, args, *more, **named)
+        _hand_over(torch, adapted)
+        said = f"launches in place of torch.distributed.launcher {_HINT}"
+        _say(f"{said}; without forks: {no_fork}" if no_fork else said)
+        try:
+            return ours.launch_agent(adapted, entrypoint, list(args))
+        except Exception as error:
+            as_torch = _as_torch(error)
+            if as_torch is error:
+                raise
+            raise as_torch from None
 
     api.launch_agent = launch_agent
 
 
-def _launch(torch: Torch, config: Any, entrypoint: Any, args: Any, more: tuple[Any, ...],
-            named: dict[str, Any]) -> Any:
-    def by_torch(why: str) -> Any:
-        _say(f"torch's own launcher runs: {why} {_HINT}")
-        return torch.launch_agent(config, entrypoint, args, *more, **named)
-
-    from elastrun.launcher import api as ours
-
-    why = _obstacle(torch, config, entrypoint, [*more, *named.values()])
-    if why is not None:
-        return by_torch(why)
-    adapted, no_fork = _adapted(ours.completed(config), entrypoint)
-    why = _not_pickled(adapted, entrypoint, args)
-    if why is not None:
-        return by_torch(f"{why}; {no_fork}" if no_fork else why)
-    _hand_over(torch, adapted)
-    said = f"launches in place of torch.distributed.launcher {_HINT}"
-    _say(f"{said}; without forks: {no_fork}" if no_fork else said)
-    try:
-        return ours.launch_agent(adapted, entrypoint, list(args))
-    except Exception as error:
-        theirs = _as_torch(error)
-        if theirs is error:
-            raise
-        raise theirs from None
-
-
-def _adapted(config: Any, entrypoint: Any) -> tuple[Any, str | None]:
+def _adapted(config: Any, entrypoint: Any) -> tuple[Any, str]:
     """Functions of forked workers need not be importable: where this process cannot be forked, they
     go by value, and the caller's main module is not imported again, which may not expect that. The
     second is the reason then."""
     if not callable(entrypoint) or config.start_method != "fork":
-        return config, None
+        return config, ""
     from elastrun.multiprocessing.fork import obstacle
     from elastrun.rendezvous import rendezvous_handler_registry as ours
 
@@ -162,7 +156,7 @@ def _adapted(config: Any, entrypoint: Any) -> tuple[Any, str | None]:
     else:
         why = f"the program has its own rendezvous handler {config.rdzv_backend}, which has threads"
     if why is None:
-        return config, None
+        return config, ""
     config.start_method = "spawn"
     config.elastrun = {"by_value": True}
     return config, why
@@ -217,8 +211,12 @@ def _as_torch(error: Exception) -> Exception:
 
     taken = "cannot listen on" in str(error)
     if isinstance(error, ChildFailedError):
-        theirs: Exception = errors.ChildFailedError(
-            error.name, {rank: _failure(errors, one) for rank, one in error.failures.items()})
+        failures = {}
+        for rank, one in error.failures.items():
+            failures[rank] = errors.ProcessFailure(one.local_rank, one.pid, one.exitcode,
+                                                   one.error_file)
+            failures[rank].message, failures[rank].timestamp = one.message, one.timestamp
+        theirs: Exception = errors.ChildFailedError(error.name, failures)
     elif isinstance(error, OurSignal):
         signal = _of_torch("multiprocessing.api").SignalException
         theirs = signal(str(error), error.sigval)
@@ -234,20 +232,20 @@ def _as_torch(error: Exception) -> Exception:
     return theirs
 
 
-def _failure(errors: Any, ours: Any) -> Any:
-    theirs = errors.ProcessFailure(ours.local_rank, ours.pid, ours.exitcode, ours.error_file)
-    theirs.message, theirs.timestamp = ours.message, ours.timestamp
-    return theirs
-
-
 # What a program has registered with torch: rendezvous handlers, receivers of events and metrics.
 
 def _hand_over(torch: Torch, config: Any) -> None:
     from elastrun.rendezvous import rendezvous_handler_registry as ours
 
-    known = getattr(ours, "_registry", {})
-    if config.rdzv_backend not in known:
-        ours.register(config.rdzv_backend, functools.partial(_handler_of_torch, torch))
+    def handler_of_torch(params: Any) -> Any:
+        theirs = torch.api.RendezvousParameters(
+            backend=params.backend, endpoint=params.endpoint, run_id=params.run_id,
+            min_nodes=params.min_nodes, max_nodes=params.max_nodes, local_addr=params.local_addr,
+            **params.config)
+        return torch.api.rdzv_registry.get_rendezvous_handler(theirs)
+
+    if config.rdzv_backend not in getattr(ours, "_registry", {}):
+        ours.register(config.rdzv_backend, handler_of_torch)
     if config.event_log_handler not in ("null", "console"):
         from elastrun import events
 
@@ -270,11 +268,3 @@ def _hand_over(torch: Torch, config: Any) -> None:
     if any(type(one).__name__ != "NullMetricHandler" for one in handlers):  # which is the default
         handler: Any = SimpleNamespace(emit=emit)
         metrics.configure(handler)
-
-
-def _handler_of_torch(torch: Torch, params: Any) -> Any:
-    theirs = torch.api.RendezvousParameters(
-        backend=params.backend, endpoint=params.endpoint, run_id=params.run_id,
-        min_nodes=params.min_nodes, max_nodes=params.max_nodes, local_addr=params.local_addr,
-        **params.config)
-    return torch.api.rdzv_registry.get_rendezvous_handler(theirs)

@@ -105,27 +105,23 @@ def entrypoint_name(entrypoint: Any, args: list[Any]) -> str:
     return entrypoint or ""
 
 
-def _static_place(config: Any) -> tuple[str | None, int | None]:
-    """Fails with ValueError where the static back end is not told where the nodes meet."""
-    if config.rdzv_backend != "static":
-        return None, None
-    endpoint = config.rdzv_endpoint.strip()
-    if not endpoint:
-        raise ValueError("Endpoint is missing in endpoint. Try to add --master-addr and "
-                         "--master-port")
-    host, _, port = endpoint.rpartition(":")
-    if not host or not port.isdigit():
-        raise ValueError(f"port is missing in endpoint: {endpoint}. Try to specify --master-port")
-    return host.strip("[]"), int(port)
-
-
 def _agent(config: Any, entrypoint: Any, args: list[Any], health_check_server: Any
            ) -> tuple[LocalElasticAgent, str]:
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
         _log.warning("config has no run_id, generated a random run_id: %s", config.run_id)
     config = completed(config)
-    master_addr, master_port = _static_place(config)
+    master_addr, master_port = None, None
+    if config.rdzv_backend == "static":  # it has to be told where the nodes meet
+        endpoint = config.rdzv_endpoint.strip()
+        if not endpoint:
+            raise ValueError("Endpoint is missing in endpoint. Try to add --master-addr and "
+                             "--master-port")
+        host, _, port = endpoint.rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError(f"port is missing in endpoint: {endpoint}. Try to specify "
+                             "--master-port")
+        master_addr, master_port = host.strip("[]"), int(port)
     parameters = RendezvousParameters(
         backend=config.rdzv_backend, endpoint=config.rdzv_endpoint, run_id=config.run_id,
         min_nodes=config.min_nodes, max_nodes=config.max_nodes, local_addr=config.local_addr,

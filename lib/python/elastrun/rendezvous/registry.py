@@ -51,29 +51,24 @@ for _name in _BUILT_IN:
 _discovered = False
 
 
-def _register_out_of_tree_handlers() -> None:
-    """Registers those of installed packages, entry points of the group torchrun.handlers."""
-    global _discovered
-    if _discovered:
-        return
-    _discovered = True
-    from importlib.metadata import entry_points
-
-    found = entry_points()
-    group = (found.select(group="torchrun.handlers") if hasattr(found, "select")
-             else found.get("torchrun.handlers", ()))
-    for point in group:
-        try:
-            rendezvous_handler_registry.register(point.name, point.load()())
-        except Exception:
-            logging.getLogger(__name__).warning(
-                "Exception while registering out of tree plugin %s: ", point.name, exc_info=True)
-
-
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
     """A new handler of the back end that the parameters name. Fails with ValueError on an unknown
     one.
     """
-    if params.backend not in _BUILT_IN:
-        _register_out_of_tree_handlers()
+    global _discovered
+    if params.backend not in _BUILT_IN and not _discovered:
+        # Registers those of installed packages, entry points of the group torchrun.handlers.
+        _discovered = True
+        from importlib.metadata import entry_points
+
+        found = entry_points()
+        group = (found.select(group="torchrun.handlers") if hasattr(found, "select")
+                 else found.get("torchrun.handlers", ()))
+        for point in group:
+            try:
+                rendezvous_handler_registry.register(point.name, point.load()())
+            except Exception:
+                logging.getLogger(__name__).warning(
+                    "Exception while registering out of tree plugin %s: ", point.name,
+                    exc_info=True)
     return rendezvous_handler_registry.create_handler(params)

@@ -63,17 +63,6 @@ class AgentError(RuntimeError):
     """The agent could not do its work: the program is missing, or it ended without a word."""
 
 
-def _program() -> str:
-    named = os.environ.get("ELASTRUN_BINARY")
-    if named:
-        return named
-    found = find_program("elastrun")
-    if found is None:
-        raise AgentError("the program elastrun is neither in this package nor in PATH; "
-                         "ELASTRUN_BINARY may name it")
-    return found
-
-
 class AgentProcess:
     """One run. `request`: see the manual; `descriptors`: what the agent inherits beside the socket.
     `on_line`: gets what the agent says but for the end; what it raises ends the job.
@@ -98,7 +87,11 @@ class AgentProcess:
         self._child: subprocess.Popen[bytes] | Forked
         try:
             with theirs:
-                words = [_program(), f"--caller={theirs.fileno()}"]
+                program = os.environ.get("ELASTRUN_BINARY") or find_program("elastrun")
+                if program is None:
+                    raise AgentError("the program elastrun is neither in this package nor in PATH; "
+                                     "ELASTRUN_BINARY may name it")
+                words = [program, f"--caller={theirs.fileno()}"]
                 environment = {**os.environ, **(variables or {})}
                 if copy is None:
                     self._child = subprocess.Popen(
@@ -155,7 +148,12 @@ class AgentProcess:
         if self._ended is None and self.heard is not None:
             raise signal_exception(self.heard)  # before the agent could say that it has ended by it
         if self._ended is None:
-            raise AgentError(f"the agent has ended without a word: {_how(self._child.returncode)}")
+            code = self._child.returncode
+            how = f"exit code {code}"
+            if code is not None and code < 0:
+                known = -code in set(signal.Signals)
+                how = signal.Signals(-code).name if known else f"signal {-code}"
+            raise AgentError(f"the agent has ended without a word: {how}")
         ended = self._ended
         if self.heard is not None and ended.get("error") is None and not ended.get("signal") \
                 and not ended.get("report", {}).get("preemption"):
@@ -264,13 +262,6 @@ class AgentProcess:
             self._end_of_child = -1
 
 
-def _how(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"exit code {code}"
-    known = -code in set(signal.Signals)
-    return signal.Signals(-code).name if known else f"signal {-code}"
-
-
 def _place(store: Any, rank: int) -> dict[str, Any]:
     """The place of the store, and the prefix under which the agents of this round meet there:
     they agree on it by the store itself, because torch does not tell the prefix of one.
@@ -320,11 +311,8 @@ class HandlerServer:
         self._handler = handler
         self.ours, self.theirs = parcel.socket_pair()
         self.failure: BaseException | None = None  # the last exception of next_rendezvous
-        self._thread = threading.Thread(target=self._serve, name="elastrun-rendezvous", daemon=True)
-
-    def start(self) -> None:
-        """Starts the thread; after a fork of this process, which has to have one thread."""
-        self._thread.start()
+        # It is started after a fork of this process, which has to have one thread.
+        self.thread = threading.Thread(target=self._serve, name="elastrun-rendezvous", daemon=True)
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError, ValueError):  # the agent has gone
@@ -354,10 +342,10 @@ class HandlerServer:
         with contextlib.suppress(OSError):
             self.ours.shutdown(socket.SHUT_RDWR)
         self.ours.close()
-        if self._thread.ident is not None:
+        if self.thread.ident is not None:
             # The next launch may fork this process, which has to have one thread then. No longer
             # than this: the handler may be in a call that never returns.
-            self._thread.join(_LEAVING)
+            self.thread.join(_LEAVING)
 
 
 class LocalElasticAgent(ElasticAgent):
@@ -484,7 +472,7 @@ class LocalElasticAgent(ElasticAgent):
             ends.callback(setattr, self, "_process", None)
             _refuse(cancelled)
             if server is not None:
-                server.start()
+                server.thread.start()
             if started is not None:
                 started()
             return self._result(process.run(), process, server)
