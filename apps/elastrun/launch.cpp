@@ -13,7 +13,6 @@
 #include "launcher/job_run.hpp"
 #include "launcher/rendezvous_setup.hpp"
 #include "process/cgroup.hpp"
-#include "process/devices.hpp"
 #include "process/guardian.hpp"
 #include "process/spawn.hpp"
 #include "rendezvous/session/handler.hpp"
@@ -22,6 +21,7 @@
 #include "spec/resolve.hpp"
 #include "start_of_run.hpp"
 #include "store/blocking_store.hpp"
+#include "system/devices.hpp"
 #include "system/machine.hpp"
 #include "telemetry/events.hpp"
 #include "telemetry/metrics.hpp"
@@ -584,13 +584,13 @@ struct ThisMachine final : spec::SystemEnvironment {
                                       read_kernel_file("/proc/self/mountinfo"));
   }
   int count_gpus() const override {
-    return process::count_gpus([](const char* name) { return std::getenv(name); });
+    return system::count_gpus([](const char* name) { return std::getenv(name); });
   }
-  int count_xpus() const override { return process::count_xpus(); }
-  bool has_other_accelerators() const override { return process::has_other_accelerators(); }
+  int count_xpus() const override { return system::count_xpus(); }
+  bool has_other_accelerators() const override { return system::has_other_accelerators(); }
   Result<spec::Accelerators> ask_torch(const std::string& interpreter,
                                        const std::string& name) const override {
-    return process::ask_torch(interpreter, name);
+    return system::ask_torch(interpreter, name);
   }
   std::string nvlink_domain() const override {
     return system::nvlink_domain(std::chrono::seconds(10));

@@ -422,25 +422,30 @@ bool live_child(idtype_t kind, id_t which) {
 
 }  // namespace
 
-std::optional<ProcessEntry> parse_process(std::string_view stat) {
-  ProcessEntry entry;
+std::vector<std::string_view> stat_fields(std::string_view stat) {
+  std::vector<std::string_view> fields;
   // From the end: a process chooses its name, and may put blanks and parentheses into it
   // (prctl(2)).
+  const auto close = stat.rfind(')');
+  if (close == std::string_view::npos) return fields;
+  stat.remove_prefix(close + 1);
+  for (auto word = next_word(stat); !word.empty(); word = next_word(stat)) fields.push_back(word);
+  return fields;
+}
+
+std::optional<ProcessEntry> parse_process(std::string_view stat) {
+  constexpr std::size_t kStart = 22 - 3;  // the number of the field, of which the first is 3
+  ProcessEntry entry;
+  const auto fields = stat_fields(stat);
   const auto open = stat.find('('), close = stat.rfind(')');
-  if (open == std::string_view::npos || close == std::string_view::npos || close < open) return {};
+  if (fields.size() <= kStart || fields[0].size() != 1 || open > close) return {};
   if (!read_number(trim(stat.substr(0, open)), entry.pid)) return {};
   entry.name = stat.substr(open + 1, close - open - 1);
-  stat.remove_prefix(close + 1);
-  const auto state = next_word(stat);
-  if (state.size() != 1) return {};
-  entry.state = state.front();
-  for (pid_t* const number : {&entry.parent, &entry.group, &entry.session}) {
-    if (!read_number(next_word(stat), *number)) return {};
-  }
-  constexpr int kFieldsBefore = 15;  // session is field 6, the start time is field 22: proc(5)
-  for (int skipped = 0; skipped < kFieldsBefore; ++skipped) next_word(stat);
-  if (!read_number(next_word(stat), entry.start_time)) return {};
-  return entry;
+  entry.state = fields[0].front();
+  const bool read = read_number(fields[1], entry.parent) && read_number(fields[2], entry.group) &&
+                    read_number(fields[3], entry.session) &&
+                    read_number(fields[kStart], entry.start_time);
+  return read ? std::optional(entry) : std::nullopt;
 }
 
 bool any_thread_hangs(pid_t pid, const std::string& proc) {

@@ -29,12 +29,95 @@
 #include <unistd.h>
 #include <utility>
 
-// The functions of NVML that are used, as its reference manual declares them; the header itself
-// comes with CUDA, which the build must not need.
-
 namespace elastrun::system {
 namespace {
 
+std::optional<std::uint64_t> number(std::string_view word) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return value;
+}
+
+/// The words of a line, one after the other.
+class Words {
+ public:
+  explicit Words(std::string_view line) : rest_(line) {}
+  std::string_view next() {
+    rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t"), rest_.size()));
+    const auto word = rest_.substr(0, rest_.find_first_of(" \t"));
+    rest_.remove_prefix(word.size());
+    return word;
+  }
+  /// Up to `count` numbers; fewer if the line ends, or something else comes.
+  template <std::size_t kCount>
+  std::size_t numbers(std::array<std::uint64_t, kCount>& values) {
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const auto value = number(next());
+      if (!value) return i;
+      values[i] = *value;
+    }
+    return kCount;
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+template <class Each>
+void each_line(std::string_view text, Each each) {
+  while (!text.empty()) {
+    const auto line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    each(line);
+  }
+}
+
+bool all_digits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+}
+
+/// One line "key value" of a text such as /proc/vmstat, "key: value" or "key=value".
+std::optional<std::uint64_t> value_in(std::string_view text, std::string_view key) {
+  std::optional<std::uint64_t> found;
+  each_line(text, [&](std::string_view line) {
+    if (found || !line.starts_with(key)) return;
+    line.remove_prefix(key.size());
+    // Or "pgfault" would be found in a line of "pgfault_x".
+    if (line.empty() || !std::string_view(" :=\t").contains(line.front())) return;
+    line.remove_prefix(std::min(line.find_first_not_of(" :=\t"), line.size()));
+    found = number(line.substr(0, line.find_first_of(" \t")));
+  });
+  return found;
+}
+
+/// The path from /proc/self/cgroup in the memory hierarchy (v1) or the unified one (v2).
+struct MemoryCgroup {
+  std::string path;
+  bool unified = true;
+
+  /// Contents of a file of it. Inside a container the path that /proc tells may lie outside of what
+  /// is mounted; then the root of the mount is ours.
+  std::string read(const std::string& mount, const std::string& file) const {
+    auto text = read_kernel_file(mount + path + "/" + file);
+    return text.empty() ? read_kernel_file(mount + "/" + file) : text;
+  }
+};
+
+std::optional<MemoryCgroup> memory_cgroup(const MachineSources& sources) {
+  std::optional<MemoryCgroup> unified;
+  for (auto& place : process::cgroup_places(read_kernel_file(sources.proc + "/self/cgroup"))) {
+    if (place.path == "/") place.path.clear();
+    // A machine with both versions has the memory controller in one of them: if it is named here,
+    // it is version 1, and the line of version 2 tells nothing about memory.
+    if (place.has("memory")) return MemoryCgroup{std::move(place.path), false};
+    if (place.unified) unified = MemoryCgroup{std::move(place.path), true};
+  }
+  return unified;
+}
+
+// The functions of NVML that are used, as its reference manual declares them; the header itself
+// comes with CUDA, which the build must not need.
 using Device = void*;
 using EventSet = void*;
 struct Utilization {
@@ -48,6 +131,11 @@ struct Event {
   unsigned long long type, data;
   unsigned gpu_instance, compute_instance;
 };
+struct PciInfo {
+  std::array<char, 16> legacy_address;
+  unsigned domain, bus, device, device_id, subsystem_id;
+  std::array<char, 32> address;
+};
 struct FabricInfo {
   std::array<unsigned char, 16> cluster;
   int status;
@@ -58,8 +146,18 @@ constexpr unsigned char kFabricCompleted = 3;  // the GPU has been registered wi
 constexpr int kTemperatureGpu = 0, kClockSm = 1, kUncorrected = 1, kVolatile = 0;
 constexpr unsigned long long kEventXid = 8;
 
-template <class... Arguments>
-using NvmlCall = int (*)(Arguments...);
+/// The names of the bits of nvmlDeviceGetCurrentClocksThrottleReasons that mean a loss.
+std::vector<std::string> throttle_reasons(std::uint64_t bits) {
+  // Bits 0 (idle), 1 (clocks set by a user) and 8 (display clocks) are not losses.
+  static const std::map<std::uint64_t, const char*> kNames = {
+      {0x04, "sw_power_cap"}, {0x08, "hw_slowdown"}, {0x10, "sync_boost"},
+      {0x20, "sw_thermal"},   {0x40, "hw_thermal"},  {0x80, "hw_power_brake"}};
+  std::vector<std::string> all;
+  for (const auto& [bit, name] : kNames) {
+    if ((bits & bit) != 0) all.emplace_back(name);
+  }
+  return all;
+}
 
 }  // namespace
 
@@ -68,6 +166,7 @@ struct Nvml::Library {
   bool initialised = false;
   std::vector<GpuUse> gpus;  // what does not change, and what adds up
   std::vector<Device> devices;
+  bool watches = false;  // for events
   EventSet events = nullptr;
 
   ~Library() {
@@ -79,7 +178,7 @@ struct Nvml::Library {
   /// True if the function is there and succeeded.
   template <class... Arguments>
   bool call(const char* name, Arguments... arguments) const {
-    const auto found = reinterpret_cast<NvmlCall<Arguments...>>(::dlsym(handle.get(), name));
+    const auto found = reinterpret_cast<int (*)(Arguments...)>(::dlsym(handle.get(), name));
     // Looked up by name at each call: drivers of different years have different functions, and one
     // that lacks some still gives the others.
     return found != nullptr && found(arguments...) == 0;
@@ -100,7 +199,6 @@ struct Nvml::Library {
     if (!call("nvmlDeviceGetCount_v2", &count)) return false;
     std::array<char, 96> driver{};
     call("nvmlSystemGetDriverVersion", driver.data(), static_cast<unsigned>(driver.size() - 1));
-    call("nvmlEventSetCreate", &events);
     for (unsigned index = 0; index < count; ++index) describe(index, driver.data());
     return true;
   }
@@ -112,24 +210,31 @@ struct Nvml::Library {
     GpuUse gpu;
     gpu.index = static_cast<int>(index);
     gpu.driver = driver;
-    std::array<char, 97> text{};
-    constexpr unsigned kSize = 96;
-    if (device != nullptr && call("nvmlDeviceGetUUID", device, text.data(), kSize)) {
-      gpu.uuid = text.data();
-    }
-    text = {};
-    if (device != nullptr && call("nvmlDeviceGetName", device, text.data(), kSize)) {
-      gpu.name = text.data();
-    }
-    if (device != nullptr && events != nullptr) {
-      call("nvmlDeviceRegisterEvents", device, kEventXid, events);
+    if (device != nullptr) {
+      gpu.uuid = words("nvmlDeviceGetUUID", device);
+      gpu.name = words("nvmlDeviceGetName", device);
+      PciInfo pci{};
+      if (call("nvmlDeviceGetPciInfo_v3", device, &pci)) {
+        // As sysfs writes it; NVML's text has eight digits for the domain.
+        gpu.pci_address = fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
+      }
     }
     gpus.push_back(std::move(gpu));
     devices.push_back(device);
   }
 
-  /// Takes what has come, without waiting.
+  std::string words(const char* name, Device device) const {
+    std::array<char, 97> text{};
+    return call(name, device, text.data(), 96U) ? text.data() : "";
+  }
+
+  /// Takes what has come since the first call, without waiting.
   void take_events() {
+    if (!std::exchange(watches, true) && call("nvmlEventSetCreate", &events)) {
+      for (Device device : devices) {
+        if (device != nullptr) call("nvmlDeviceRegisterEvents", device, kEventXid, events);
+      }
+    }
     Event event{};
     for (int i = 0; i < 1000 && events != nullptr; ++i) {
       // With no time it returns NVML_ERROR_TIMEOUT when there is none; the bound of the loop is for
@@ -177,18 +282,6 @@ struct Nvml::Library {
   }
 };
 
-std::vector<std::string> throttle_reasons(std::uint64_t bits) {
-  // Bits 0 (idle), 1 (clocks set by a user) and 8 (display clocks) are not losses.
-  static const std::map<std::uint64_t, const char*> kNames = {
-      {0x04, "sw_power_cap"}, {0x08, "hw_slowdown"}, {0x10, "sync_boost"},
-      {0x20, "sw_thermal"},   {0x40, "hw_thermal"},  {0x80, "hw_power_brake"}};
-  std::vector<std::string> all;
-  for (const auto& [bit, name] : kNames) {
-    if ((bits & bit) != 0) all.emplace_back(name);
-  }
-  return all;
-}
-
 Nvml::Nvml(std::string library) : name_(std::move(library)) {}
 Nvml::~Nvml() = default;
 
@@ -209,6 +302,10 @@ std::vector<GpuUse> Nvml::sample() {
     all.push_back(library_->sample(index));
   }
   return all;
+}
+
+std::optional<std::vector<GpuUse>> Nvml::known() {
+  return is_open() ? std::optional(library_->gpus) : std::nullopt;
 }
 
 std::string Nvml::nvlink_domain() {
@@ -239,51 +336,6 @@ std::string nvlink_domain(Duration limit, const std::string& library) {
 }
 
 namespace {
-
-// The newest lines are kept: what the kernel has logged since its start may be far more.
-constexpr std::size_t kMaxKernelLog = 1u << 20;
-
-std::string address_space_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
-  return fmt::format(" (its address space is limited to {} by ulimit -v)",
-                     format_bytes(limit.rlim_cur));
-}
-
-/// Returns what the program itself said about memory.
-std::string said_out_of_memory(std::string_view text) {
-  if (text.contains("CUDA out of memory") || text.contains("HIP out of memory") ||
-      text.starts_with("torch.OutOfMemoryError") || text.contains("cuda.OutOfMemoryError")) {
-    return "the GPU ran out of memory";
-  }
-  if (text.starts_with("MemoryError") || text.contains("can't allocate memory") ||
-      text.contains("Cannot allocate memory") || text.contains("std::bad_alloc")) {
-    return "it could not get memory" + address_space_limit();
-  }
-  return {};
-}
-
-/// The last part of the kernel's log; empty if we may not read it.
-std::string read_kernel_log(const std::string& path) {
-  std::string log;
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  std::array<char, 8192> record;  // each read(2) gives one
-  while (fd) {
-    // 8192 bytes hold the longest record; a smaller buffer would get EINVAL (Linux,
-    // Documentation/ABI/testing/dev-kmsg).
-    const auto got = ::read(fd.get(), record.data(), record.size());
-    if (got < 0 && errno == EPIPE) continue;  // overwritten while we read: go on with the next
-    if (got <= 0) break;
-    log.append(record.data(), static_cast<std::size_t>(got));
-    // At twice the size, so that the copy costs little for each byte.
-    if (log.size() > 2 * kMaxKernelLog) log.erase(0, log.size() - kMaxKernelLog);
-  }
-  return log;
-}
-
-bool rose(const std::optional<std::uint64_t>& before, const std::optional<std::uint64_t>& now) {
-  return before && now && *now > *before;
-}
 
 using telemetry::Attribute;
 using telemetry::Kind;
@@ -408,67 +460,9 @@ void add_cgroup(Points& points, const CgroupUse& use) {
   points.add(use.written, {{"disk.io.direction", "write"}});
 }
 
-template <class Each>
-void each_worker(const MachineSample& sample, Each each) {
-  for (const auto& use : sample.workers) {
-    each(use, Labels{{"rank", text(static_cast<std::uint64_t>(use.worker.rank))},
-                     {"local_rank", text(static_cast<std::uint64_t>(use.worker.local_rank))}});
-  }
-}
-
-Labels with(Labels labels, const char* key, const char* value) {
-  labels.emplace_back(key, value);
-  return labels;
-}
-
-void add_worker_memory(Points& points, const MachineSample& sample) {
-  points.metric(Kind::Gauge, "process.memory.usage", "By",
-                "Resident memory of a worker and its children; shared pages count in each.");
-  each_worker(sample, [&](const auto& one, Labels labels) {
-    points.add(one.use.resident_bytes, std::move(labels));
-  });
-  points.metric(Kind::Gauge, "process.memory.virtual", "By", "Address space of the same.");
-  each_worker(sample, [&](const auto& one, Labels labels) {
-    points.add(one.use.virtual_bytes, std::move(labels));
-  });
-  points.metric(Kind::Counter, "process.paging.faults", "{fault}", "Page faults of the same.");
-  each_worker(sample, [&](const auto& one, const Labels& labels) {
-    points.add(one.use.major_faults, with(labels, "system.paging.fault.type", "major"));
-    points.add(one.use.minor_faults, with(labels, "system.paging.fault.type", "minor"));
-  });
-}
-
-void add_workers(Points& points, const MachineSample& sample) {
-  points.metric(Kind::Counter, "process.cpu.time", "s", "CPU time of a worker and its children.");
-  each_worker(sample, [&](const auto& one, const Labels& labels) {
-    points.add(one.use.user, with(labels, "cpu.mode", "user"));
-    points.add(one.use.system, with(labels, "cpu.mode", "system"));
-  });
-  points.metric(Kind::Counter, "process.disk.io", "By", "Bytes from and to storage, of the same.");
-  each_worker(sample, [&](const auto& one, const Labels& labels) {
-    if (!one.io) return;
-    points.add(one.io->in, with(labels, "disk.io.direction", "read"));
-    points.add(one.io->out, with(labels, "disk.io.direction", "write"));
-  });
-  points.metric(Kind::Gauge, "process.thread.count", "{thread}", "Threads of the same.");
-  each_worker(sample, [&](const auto& one, Labels labels) {
-    points.add(one.use.threads, std::move(labels));
-  });
-  points.metric(Kind::Counter, "process.context_switches", "{context_switch}",
-                "Context switches of the threads of a worker.");
-  each_worker(sample, [&](const auto& one, const Labels& labels) {
-    const char* const key = "process.context_switch.type";
-    points.add(one.voluntary_switches, with(labels, key, "voluntary"));
-    points.add(one.involuntary_switches, with(labels, key, "involuntary"));
-  });
-  points.metric(Kind::Gauge, "process.unix.file_descriptor.count", "{file_descriptor}",
-                "Descriptors that a worker has open.");
-  each_worker(sample, [&](const auto& one, Labels labels) {
-    points.add(one.descriptors, std::move(labels));
-  });
-  points.metric(Kind::Gauge, "process.uptime", "s", "Since the start of a worker.");
-  each_worker(sample,
-              [&](const auto& one, Labels labels) { points.add(one.uptime, std::move(labels)); });
+Labels labels_of(const WorkerUse& use) {
+  return {{"rank", text(static_cast<std::uint64_t>(use.worker.rank))},
+          {"local_rank", text(static_cast<std::uint64_t>(use.worker.local_rank))}};
 }
 
 Labels labels_of(const GpuUse& gpu) {
@@ -478,43 +472,103 @@ Labels labels_of(const GpuUse& gpu) {
           {"hw.model", gpu.name}};
 }
 
-void add_gpu_load(Points& points, const std::vector<GpuUse>& gpus) {
-  points.metric(Kind::Gauge, "hw.gpu.utilization", "1", "Share of time in which the GPU worked.");
-  for (const auto& gpu : gpus) {
-    points.add(gpu.utilization, with(labels_of(gpu), "hw.gpu.task", "general"));
+/// A value of each worker or GPU, with one label more.
+template <class Get>
+struct Series {
+  Get get;
+  const char* label = "";
+};
+
+/// Adds such values, all of the first one before those of the next; `key` names their label.
+template <class Each, class... Get>
+void add_each(Points& points, const std::vector<Each>& all, const char* key,
+              Series<Get>... series) {
+  for (const auto& one : all) {
+    const auto add = [&](const auto& value, const char* label) {
+      auto labels = labels_of(one);
+      if (key != nullptr) labels.emplace_back(key, label);
+      points.add(value, std::move(labels));
+    };
+    (add(std::invoke(series.get, one), series.label), ...);
   }
-  points.metric(Kind::Gauge, "hw.gpu.memory.usage", "By", "Memory in use.");
-  for (const auto& gpu : gpus) points.add(gpu.memory_used, labels_of(gpu));
-  points.metric(Kind::Gauge, "hw.gpu.memory.limit", "By", "Memory of the GPU.");
-  for (const auto& gpu : gpus) points.add(gpu.memory_total, labels_of(gpu));
-  points.metric(Kind::Gauge, "elastrun.gpu.memory.busy", "1",
-                "Share of time in which its memory was read or written.");
-  for (const auto& gpu : gpus) points.add(gpu.memory_busy, labels_of(gpu));
-  points.metric(Kind::Gauge, "elastrun.gpu.clock", "Hz", "Clock of its multiprocessors.");
-  for (const auto& gpu : gpus) points.add(gpu.sm_clock, labels_of(gpu));
 }
 
-void add_gpu_state(Points& points, const std::vector<GpuUse>& gpus) {
+/// A value of each without such a label.
+void add_each(Points& points, const auto& all, auto get) {
+  add_each(points, all, nullptr, Series{get});
+}
+
+void add_workers(Points& points, const std::vector<WorkerUse>& workers) {
+  // Of the process and its children.
+  const auto of = [](auto member) {
+    return [member](const WorkerUse& one) { return one.use.*member; };
+  };
+  const auto io = [](std::uint64_t DeviceIo::*member) {
+    return [member](const WorkerUse& one) {
+      return one.io ? std::optional(*one.io.*member) : std::nullopt;
+    };
+  };
+  points.metric(Kind::Counter, "process.cpu.time", "s", "CPU time of a worker and its children.");
+  add_each(points, workers, "cpu.mode", Series{of(&ProcessUse::user), "user"},
+           Series{of(&ProcessUse::system), "system"});
+  points.metric(Kind::Counter, "process.disk.io", "By", "Bytes from and to storage, of the same.");
+  add_each(points, workers, "disk.io.direction", Series{io(&DeviceIo::in), "read"},
+           Series{io(&DeviceIo::out), "write"});
+  points.metric(Kind::Gauge, "process.thread.count", "{thread}", "Threads of the same.");
+  add_each(points, workers, of(&ProcessUse::threads));
+  points.metric(Kind::Counter, "process.context_switches", "{context_switch}",
+                "Context switches of the threads of a worker.");
+  add_each(points, workers, "process.context_switch.type",
+           Series{&WorkerUse::voluntary_switches, "voluntary"},
+           Series{&WorkerUse::involuntary_switches, "involuntary"});
+  points.metric(Kind::Gauge, "process.unix.file_descriptor.count", "{file_descriptor}",
+                "Descriptors that a worker has open.");
+  add_each(points, workers, &WorkerUse::descriptors);
+  points.metric(Kind::Gauge, "process.uptime", "s", "Since the start of a worker.");
+  add_each(points, workers, &WorkerUse::uptime);
+  points.metric(Kind::Gauge, "process.memory.usage", "By",
+                "Resident memory of a worker and its children; shared pages count in each.");
+  add_each(points, workers, of(&ProcessUse::resident_bytes));
+  points.metric(Kind::Gauge, "process.memory.virtual", "By", "Address space of the same.");
+  add_each(points, workers, of(&ProcessUse::virtual_bytes));
+  points.metric(Kind::Counter, "process.paging.faults", "{fault}", "Page faults of the same.");
+  add_each(points, workers, "system.paging.fault.type",
+           Series{of(&ProcessUse::major_faults), "major"},
+           Series{of(&ProcessUse::minor_faults), "minor"});
+}
+
+void add_gpus(Points& points, const std::vector<GpuUse>& gpus) {
+  points.metric(Kind::Gauge, "hw.gpu.utilization", "1", "Share of time in which the GPU worked.");
+  add_each(points, gpus, "hw.gpu.task", Series{&GpuUse::utilization, "general"});
+  points.metric(Kind::Gauge, "hw.gpu.memory.usage", "By", "Memory in use.");
+  add_each(points, gpus, &GpuUse::memory_used);
+  points.metric(Kind::Gauge, "hw.gpu.memory.limit", "By", "Memory of the GPU.");
+  add_each(points, gpus, &GpuUse::memory_total);
+  points.metric(Kind::Gauge, "elastrun.gpu.memory.busy", "1",
+                "Share of time in which its memory was read or written.");
+  add_each(points, gpus, &GpuUse::memory_busy);
+  points.metric(Kind::Gauge, "elastrun.gpu.clock", "Hz", "Clock of its multiprocessors.");
+  add_each(points, gpus, &GpuUse::sm_clock);
   points.metric(Kind::Gauge, "hw.power", "W", "Power drawn.");
-  for (const auto& gpu : gpus) points.add(gpu.power, labels_of(gpu));
+  add_each(points, gpus, &GpuUse::power);
   points.metric(Kind::Gauge, "elastrun.gpu.power.limit", "W", "Power that it may draw.");
-  for (const auto& gpu : gpus) points.add(gpu.power_limit, labels_of(gpu));
+  add_each(points, gpus, &GpuUse::power_limit);
   points.metric(Kind::Gauge, "hw.temperature", "Cel", "Temperature.");
-  for (const auto& gpu : gpus) points.add(gpu.temperature, labels_of(gpu));
+  add_each(points, gpus, &GpuUse::temperature);
   points.metric(Kind::Counter, "hw.errors", "{error}",
                 "Errors: ECC, uncorrected since the driver was loaded; Xid, since we watch.");
-  for (const auto& gpu : gpus) {
-    points.add(gpu.ecc_errors, with(labels_of(gpu), "error.type", "ecc_uncorrected"));
-    points.add(gpu.xid_errors, with(labels_of(gpu), "error.type", "xid"));
-  }
+  add_each(points, gpus, "error.type", Series{&GpuUse::ecc_errors, "ecc_uncorrected"},
+           Series{&GpuUse::xid_errors, "xid"});
   points.metric(Kind::Gauge, "elastrun.gpu.last_xid", "{code}",
                 "Number of the last Xid error; 0: none since we watch.");
-  for (const auto& gpu : gpus) points.add(gpu.last_xid, labels_of(gpu));
+  add_each(points, gpus, &GpuUse::last_xid);
   points.metric(Kind::Gauge, "elastrun.gpu.throttled", "{reason}",
                 "1 for each reason that lowers the clocks at the moment.");
   for (const auto& gpu : gpus) {
     for (const auto& reason : gpu.throttled_by) {
-      points.add(std::uint64_t{1}, with(labels_of(gpu), "reason", reason.c_str()));
+      auto labels = labels_of(gpu);
+      labels.emplace_back("reason", reason);
+      points.add(std::uint64_t{1}, std::move(labels));
     }
   }
 }
@@ -523,56 +577,172 @@ void add_energy(Points& points, const MachineSample& sample) {
   points.metric(
       Kind::Counter, "hw.energy", "J",
       "Energy drawn: by a GPU since its driver was loaded, by processors since we watch.");
-  for (const auto& gpu : sample.gpus) points.add(gpu.energy, labels_of(gpu));
+  add_each(points, sample.gpus, &GpuUse::energy);
   for (const auto& one : sample.energy) {
     const char* const type = one.name == "dram" ? "memory" : "cpu";
     points.add(one.joules, {{"hw.id", one.id}, {"hw.type", type}, {"hw.name", one.name}});
   }
 }
 
-std::optional<std::uint64_t> number(std::string_view word) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
-  return value;
+}  // namespace
+
+std::vector<telemetry::Point> points_of(const MachineSample& sample, TimePoint start) {
+  std::vector<telemetry::Point> all;
+  Points points(all, start);
+  add_node(points, sample);
+  add_devices(points, sample);
+  add_cgroup(points, sample.cgroup);
+  add_workers(points, sample.workers);
+  add_gpus(points, sample.gpus);
+  add_energy(points, sample);
+  return all;
 }
 
-/// The words of a line, one after the other.
-class Words {
- public:
-  explicit Words(std::string_view line) : rest_(line) {}
-  std::string_view next() {
-    rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t"), rest_.size()));
-    const auto word = rest_.substr(0, rest_.find_first_of(" \t"));
-    rest_.remove_prefix(word.size());
-    return word;
-  }
-  /// Up to `count` numbers; fewer if the line ends, or something else comes.
-  template <std::size_t kCount>
-  std::size_t numbers(std::array<std::uint64_t, kCount>& values) {
-    for (std::size_t i = 0; i < kCount; ++i) {
-      const auto value = number(next());
-      if (!value) return i;
-      values[i] = *value;
-    }
-    return kCount;
-  }
-
- private:
-  std::string_view rest_;
-};
-
-template <class Each>
-void each_line(std::string_view text, Each each) {
-  while (!text.empty()) {
-    const auto line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-    each(line);
-  }
+std::vector<std::string> machine_point_names() {
+  return {"system.", "process.", "hw.", "elastrun.cgroup.", "elastrun.gpu."};
 }
 
-bool all_digits(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+namespace {
+
+// The newest lines are kept: what the kernel has logged since its start may be far more.
+constexpr std::size_t kMaxKernelLog = 1u << 20;
+
+std::string address_space_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  return fmt::format(" (its address space is limited to {} by ulimit -v)",
+                     format_bytes(limit.rlim_cur));
+}
+
+/// Returns what the program itself said about memory.
+std::string said_out_of_memory(std::string_view text) {
+  if (text.contains("CUDA out of memory") || text.contains("HIP out of memory") ||
+      text.starts_with("torch.OutOfMemoryError") || text.contains("cuda.OutOfMemoryError")) {
+    return "the GPU ran out of memory";
+  }
+  if (text.starts_with("MemoryError") || text.contains("can't allocate memory") ||
+      text.contains("Cannot allocate memory") || text.contains("std::bad_alloc")) {
+    return "it could not get memory" + address_space_limit();
+  }
+  return {};
+}
+
+/// The last part of the kernel's log; empty if we may not read it.
+std::string read_kernel_log(const std::string& path) {
+  std::string log;
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  std::array<char, 8192> record;  // each read(2) gives one
+  while (fd) {
+    // 8192 bytes hold the longest record; a smaller buffer would get EINVAL (Linux,
+    // Documentation/ABI/testing/dev-kmsg).
+    const auto got = ::read(fd.get(), record.data(), record.size());
+    if (got < 0 && errno == EPIPE) continue;  // overwritten while we read: go on with the next
+    if (got <= 0) break;
+    log.append(record.data(), static_cast<std::size_t>(got));
+    // At twice the size, so that the copy costs little for each byte.
+    if (log.size() > 2 * kMaxKernelLog) log.erase(0, log.size() - kMaxKernelLog);
+  }
+  return log;
+}
+
+bool rose(const std::optional<std::uint64_t>& before, const std::optional<std::uint64_t>& now) {
+  return before && now && *now > *before;
+}
+
+/// True if the kernel's log says that it killed this process because memory ran out, and no more
+/// than `last` such kills are in the log from there on.
+bool log_names_victim(std::string_view kernel_log, pid_t process, std::uint64_t last) {
+  // "Out of memory: Killed process 1234 (python3)", "Memory cgroup out of memory: Killed process"
+  constexpr std::string_view kKilled = "Killed process ";
+  // With the blank behind, or process 12 would be found in 123.
+  const auto wanted = fmt::format("{}{} ", kKilled, process);
+  while (last > 0) {
+    const auto at = kernel_log.rfind(kKilled);
+    if (at == std::string_view::npos) return false;
+    const auto before = kernel_log.substr(0, at);
+    const auto line = before.substr(before.rfind('\n') + 1);  // npos + 1 is 0
+    const bool is_oom = line.contains("ut of memory") || line.contains("oom");
+    if (is_oom && kernel_log.substr(at).starts_with(wanted)) return true;
+    if (is_oom) --last;
+    kernel_log = before;
+  }
+  return false;
+}
+
+}  // namespace
+
+OomKills::Counts OomKills::count() const {
+  Counts counts;
+  counts.machine = value_in(read_kernel_file(sources_.proc + "/vmstat"), "oom_kill");
+  const auto own = memory_cgroup(sources_);
+  if (!own) return counts;
+  const auto text = own->unified ? own->read(sources_.cgroups, "memory.events")
+                                 : own->read(sources_.cgroups + "/memory", "memory.oom_control");
+  counts.cgroup = value_in(text, "oom_kill");
+  return counts;
+}
+
+std::string OomKills::diagnostics(const process::ExitStatus& status, pid_t process,
+                                  std::string_view error_text) const {
+  // The program's words come first: it knows which memory it asked for.
+  if (auto said = said_out_of_memory(error_text); !said.empty()) return said;
+  if (!status.by_signal(SIGKILL)) return {};
+  const auto now = count();
+  // Older records may be about another process that had the same number. By their count and not by
+  // time: the clock of the records runs at another rate.
+  const auto kills = rose(before_.machine, now.machine) ? *now.machine - *before_.machine : 0;
+  if (kills > 0 && log_names_victim(read_kernel_log(sources_.kernel_log), process, kills)) {
+    return "the kernel killed it because memory ran out (its log names the process)";
+  }
+  // Before the machine's: its counter rises for kills of a cgroup as well.
+  if (rose(before_.cgroup, now.cgroup)) {
+    return "the kernel killed it because the memory limit of its cgroup was reached";
+  }
+  if (rose(before_.machine, now.machine)) {
+    return "the kernel killed processes of this machine because memory ran out, probably it too";
+  }
+  return {};
+}
+
+// Readers of proc(5) and cgroup v2 files. Text that is not as the kernel writes it gives nothing,
+// or leaves out the line that is not.
+namespace {
+
+/// The kernel's clock ticks of a second.
+double ticks() {
+  static const auto number = static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return number;
+}
+
+std::optional<CpuTimes> cpu_times_in(std::string_view stat) {
+  std::optional<CpuTimes> times;
+  int cpus = 0;
+  each_line(stat, [&](std::string_view line) {
+    if (!line.starts_with("cpu")) return;
+    Words words(line);
+    const auto name = words.next();
+    if (name.size() > 3) cpus += all_digits(name.substr(3)) ? 1 : 0;
+    std::array<std::uint64_t, 8> all{};
+    // Old kernels have fewer columns. guest and guest_nice, behind these, are in user and nice
+    // already.
+    if (name.size() > 3 || words.numbers(all) < 4) return;
+    const auto of = [&](std::size_t i) { return static_cast<double>(all[i]) / ticks(); };
+    times = CpuTimes{of(0), of(1), of(2), of(3), of(4), of(5) + of(6), of(7)};
+  });
+  if (times) times->cpus = cpus;
+  return times;
+}
+
+std::optional<MemoryUse> memory_in(std::string_view meminfo) {
+  const auto bytes = [&](std::string_view key) {
+    // The "kB" of this file are KiB. The bound keeps a number that no machine has from overflowing.
+    return std::min(value_in(meminfo, key).value_or(0), UINT64_MAX >> 10) << 10;
+  };
+  MemoryUse use{bytes("MemTotal"), bytes("MemFree"), bytes("MemAvailable"), bytes("Buffers"),
+                bytes("Cached")};
+  if (use.total == 0) return std::nullopt;
+  use.available = std::min(use.available, use.total);
+  return use;
 }
 
 /// "sda1" of "sda", "nvme0n1p2" of "nvme0n1".
@@ -587,9 +757,107 @@ bool is_partition(std::string_view name, const std::vector<DeviceIo>& disks) {
   });
 }
 
-std::optional<double> seconds(std::optional<std::uint64_t> microseconds) {
-  if (!microseconds) return std::nullopt;
-  return static_cast<double>(*microseconds) / 1e6;
+/// Disks that are not made of others' parts: no partitions, no loop and RAM devices, no device
+/// mapper.
+std::vector<DeviceIo> disks_in(std::string_view diskstats) {
+  constexpr std::uint64_t kSector = 512;  // of this file, whatever the disk has
+  std::vector<DeviceIo> disks;
+  each_line(diskstats, [&](std::string_view line) {
+    Words words(line);
+    words.next();
+    words.next();
+    const auto name = words.next();
+    std::array<std::uint64_t, 7> all{};
+    if (name.empty() || words.numbers(all) < all.size()) return;
+    // What they carry is counted again by the disks below them, or reaches no disk.
+    for (const std::string_view virtual_one : {"loop", "ram", "dm-", "md", "zram", "sr", "fd"}) {
+      if (name.starts_with(virtual_one)) return;
+    }
+    // A partition's bytes are in its disk's line, which comes before it.
+    if (is_partition(name, disks)) return;
+    disks.push_back({std::string(name), all[2] * kSector, all[6] * kSector});
+  });
+  return disks;
+}
+
+/// Without loopback.
+std::vector<DeviceIo> networks_in(std::string_view dev) {
+  std::vector<DeviceIo> networks;
+  each_line(dev, [&](std::string_view line) {
+    const auto colon = line.find(':');
+    if (colon == line.npos) return;  // the headings
+    const auto name = Words(line.substr(0, colon)).next();
+    std::array<std::uint64_t, 11> all{};
+    Words words(line.substr(colon + 1));
+    // Traffic of the machine with itself is none of the network.
+    if (name.empty() || name == "lo" || words.numbers(all) < all.size()) return;
+    networks.push_back({std::string(name), all[0], all[8], all[2], all[10]});
+  });
+  return networks;
+}
+
+/// Of /proc/PID/stat.
+std::optional<ProcessUse> process_use_in(std::string_view stat) {
+  const auto fields = process::stat_fields(stat);
+  std::array<std::uint64_t, 25> all{};  // by their numbers in proc_pid_stat(5)
+  for (const std::size_t field : {10, 11, 12, 13, 14, 15, 16, 17, 20, 22, 23, 24}) {
+    const auto value = field - 3 < fields.size() ? number(fields[field - 3]) : std::nullopt;
+    if (!value) return std::nullopt;
+    all[field] = *value;
+  }
+  ProcessUse use;
+  // With those of children that were waited for (cminflt): a total must not lose what they did.
+  use.minor_faults = all[10] + all[11];
+  use.major_faults = all[12] + all[13];
+  use.user = static_cast<double>(all[14] + all[16]) / ticks();
+  use.system = static_cast<double>(all[15] + all[17]) / ticks();
+  use.threads = all[20];
+  use.start_ticks = all[22];
+  use.virtual_bytes = all[23];
+  use.resident_bytes = all[24] * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return use;
+}
+
+/// `in` and `out` of /proc/PID/io: what came from and went to storage. Nothing without the right.
+std::optional<DeviceIo> process_io_in(std::string_view io) {
+  const auto read = value_in(io, "read_bytes"), written = value_in(io, "write_bytes");
+  if (!read || !written) return std::nullopt;
+  return DeviceIo{"", *read, *written};
+}
+
+CgroupUse read_cgroup(const MachineSources& sources) {
+  const auto own = memory_cgroup(sources);
+  // These files are those of cgroup v2; the first version has other names and units.
+  if (own && !own->unified) return {};
+  const auto read = [&, place = own.value_or(MemoryCgroup{})](const char* file) {
+    return place.read(sources.cgroups, file);
+  };
+  const auto cpu = read("cpu.stat");
+  const auto seconds = [&cpu](std::string_view key) -> std::optional<double> {
+    const auto microseconds = value_in(cpu, key);
+    if (!microseconds) return std::nullopt;
+    return static_cast<double>(*microseconds) / 1e6;
+  };
+  CgroupUse use;
+  use.cpu_user = seconds("user_usec");
+  use.cpu_system = seconds("system_usec");
+  use.throttled = seconds("throttled_usec");
+  use.periods = value_in(cpu, "nr_periods");
+  use.throttled_periods = value_in(cpu, "nr_throttled");
+  const auto first_word = [](std::string_view text) {
+    return number(Words(text.substr(0, text.find('\n'))).next());
+  };
+  use.memory = first_word(read("memory.current"));
+  use.memory_limit = first_word(read("memory.max"));  // "max": none
+  use.oom_kills = value_in(read("memory.events"), "oom_kill");
+  each_line(read("io.stat"), [&](std::string_view line) {  // "8:0 rbytes=1 wbytes=2 ..."
+    Words words(line);
+    for (auto word = words.next(); !word.empty(); word = words.next()) {
+      if (const auto in = value_in(word, "rbytes")) use.read = use.read.value_or(0) + *in;
+      if (const auto out = value_in(word, "wbytes")) use.written = use.written.value_or(0) + *out;
+    }
+  });
+  return use;
 }
 
 constexpr std::size_t kMostZones = 256;
@@ -603,6 +871,37 @@ std::optional<std::uint64_t> microjoules(const std::string& file) {
 bool counts(std::string_view name) {
   // "core" and "uncore" are parts of the package, and would count twice.
   return name.starts_with("package") || name == "dram";
+}
+
+/// Packages and memory, which is beside them, by RAPL (those of AMD have the same files), as
+/// powercap shows them; parts of packages (cores, uncore) and what holds all ("psys") would count
+/// twice. Counters wrap: to be asked every few minutes at least.
+std::vector<EnergyUse> read_energy(const std::string& folder, EnergyCounters& counters) {
+  std::vector<EnergyUse> all;
+  std::error_code error;
+  std::filesystem::directory_iterator zone(folder, error);
+  const std::filesystem::directory_iterator end;
+  for (std::size_t i = 0; !error && zone != end && i < kMostZones; zone.increment(error), ++i) {
+    const auto path = zone->path().string();
+    const auto id = zone->path().filename().string();
+    // "intel-rapl-mmio:0" is the same package by another way.
+    if (!id.starts_with("intel-rapl:")) continue;
+    const std::string name(trim(read_kernel_file(path + "/name")));
+    // For root only since Linux 5.10, because its steps tell what runs (CVE-2020-8694): others get
+    // no value.
+    const auto now = counts(name) ? microjoules(path + "/energy_uj") : std::nullopt;
+    if (!now) continue;
+    const auto [counter, is_new] = counters.try_emplace(id, *now, 0.0);
+    auto& [last, joules] = counter->second;
+    const auto range = microjoules(path + "/max_energy_range_uj").value_or(0);
+    // A counter that has wrapped has gone to the end of its range, and on from zero.
+    const auto risen = *now >= last ? *now - last : range - std::min(range, last) + *now;
+    joules += static_cast<double>(risen) * 1e-6;
+    last = *now;
+    all.push_back({id, name, joules});
+  }
+  std::ranges::sort(all, {}, &EnergyUse::id);
+  return all;
 }
 
 constexpr std::size_t kMostThreads = 512;  // of a worker whose switches are counted
@@ -623,6 +922,71 @@ std::optional<std::uint64_t> each_entry(const std::string& path, std::size_t mos
     each(entry->d_name);
   }
   return count;
+}
+
+void add_process(WorkerUse& use, pid_t pid, const std::string& proc) {
+  const std::string folder = proc + "/" + std::to_string(pid);
+  const auto one = process_use_in(read_kernel_file(folder + "/stat"));
+  if (!one) return;
+  // The worker's alone: sample() takes 0 as the sign that it has gone, while its children may live
+  // on.
+  if (pid == use.worker.pid) use.use.start_ticks = one->start_ticks;
+  use.use.user += one->user;
+  use.use.system += one->system;
+  use.use.minor_faults += one->minor_faults;
+  use.use.major_faults += one->major_faults;
+  use.use.threads += one->threads;
+  use.use.virtual_bytes += one->virtual_bytes;
+  use.use.resident_bytes += one->resident_bytes;
+  // Last, since it needs the right to trace the process (ptrace(2)): without it the rest counts.
+  const auto io = process_io_in(read_kernel_file(folder + "/io"));
+  if (!io) return;
+  if (!use.io) use.io.emplace();
+  use.io->in += io->in;
+  use.io->out += io->out;
+}
+
+void add_threads(WorkerUse& use, const std::string& proc) {
+  const std::string folder = proc + "/" + std::to_string(use.worker.pid);
+  each_entry(folder + "/task", kMostThreads, [&](const char* thread) {
+    const auto status = read_kernel_file(folder + "/task/" + thread + "/status");
+    use.voluntary_switches += value_in(status, "voluntary_ctxt_switches").value_or(0);
+    use.involuntary_switches += value_in(status, "nonvoluntary_ctxt_switches").value_or(0);
+  });
+  use.descriptors = each_entry(folder + "/fd", kMostDescriptors, [](const char*) {});
+}
+
+WorkerUse worker_use(const WatchedWorker& worker, const process::ProcessTable& all,
+                     const std::string& proc) {
+  WorkerUse use;
+  use.worker = worker;
+  for (const auto& process : all) {
+    // By session, which a worker leads: children of children are in it, too, also when those
+    // between have ended and they belong to init.
+    if (process.session == worker.pid && !process.zombie()) add_process(use, process.pid, proc);
+  }
+  add_threads(use, proc);
+  const auto uptime = read_kernel_file(proc + "/uptime");
+  const auto now = parse_float(uptime.substr(0, uptime.find(' '))).value_or(0);
+  use.uptime = std::max(0.0, now - static_cast<double>(use.use.start_ticks) / ticks());
+  return use;
+}
+
+void read_node(MachineSample& sample, const MachineSources& sources) {
+  const auto read = [&](const char* file) { return read_kernel_file(sources.proc + file); };
+  sample.cpu = cpu_times_in(read("/stat"));
+  sample.memory = memory_in(read("/meminfo"));
+  const auto vmstat = read("/vmstat");
+  const auto faults = value_in(vmstat, "pgfault"), major = value_in(vmstat, "pgmajfault");
+  sample.major_faults = major;
+  // pgfault counts major faults as well.
+  if (faults) sample.minor_faults = *faults - std::min(*faults, major.value_or(0));
+  sample.oom_kills = value_in(vmstat, "oom_kill");
+  const auto load = read("/loadavg");
+  if (!load.empty()) sample.load = parse_float(load.substr(0, load.find(' ')));
+  sample.disks = disks_in(read("/diskstats"));
+  sample.networks = networks_in(read("/net/dev"));
+  sample.cgroup = read_cgroup(sources);
 }
 
 template <class T>
@@ -664,341 +1028,7 @@ void add_rates(const std::vector<DeviceIo>& now, const std::vector<DeviceIo>& be
   }
 }
 
-}  // namespace
-
-std::string MemoryCgroup::read(const std::string& mount, const std::string& file) const {
-  auto text = read_kernel_file(mount + path + "/" + file);
-  return text.empty() ? read_kernel_file(mount + "/" + file) : text;
-}
-
-std::optional<MemoryCgroup> memory_cgroup(std::string_view proc_self_cgroup) {
-  std::optional<MemoryCgroup> unified;
-  for (auto& place : process::cgroup_places(proc_self_cgroup)) {
-    if (place.path == "/") place.path.clear();
-    // A machine with both versions has the memory controller in one of them: if it is named here,
-    // it is version 1, and the line of version 2 tells nothing about memory.
-    if (place.has("memory")) return MemoryCgroup{std::move(place.path), false};
-    if (place.unified) unified = MemoryCgroup{std::move(place.path), true};
-  }
-  return unified;
-}
-
-bool log_names_victim(std::string_view kernel_log, pid_t process, std::uint64_t last) {
-  // "Out of memory: Killed process 1234 (python3)", "Memory cgroup out of memory: Killed process"
-  constexpr std::string_view kKilled = "Killed process ";
-  // With the blank behind, or process 12 would be found in 123.
-  const auto wanted = fmt::format("{}{} ", kKilled, process);
-  while (last > 0) {
-    const auto at = kernel_log.rfind(kKilled);
-    if (at == std::string_view::npos) return false;
-    const auto before = kernel_log.substr(0, at);
-    const auto line = before.substr(before.rfind('\n') + 1);  // npos + 1 is 0
-    const bool is_oom = line.contains("ut of memory") || line.contains("oom");
-    if (is_oom && kernel_log.substr(at).starts_with(wanted)) return true;
-    if (is_oom) --last;
-    kernel_log = before;
-  }
-  return false;
-}
-
-OomCounts OomKills::count() const {
-  OomCounts counts;
-  counts.machine = value_in(read_kernel_file(sources_.proc + "/vmstat"), "oom_kill");
-  const auto own = memory_cgroup(read_kernel_file(sources_.proc + "/self/cgroup"));
-  if (!own) return counts;
-  const auto text = own->unified ? own->read(sources_.cgroups, "memory.events")
-                                 : own->read(sources_.cgroups + "/memory", "memory.oom_control");
-  counts.cgroup = value_in(text, "oom_kill");
-  return counts;
-}
-
-std::string OomKills::diagnostics(const process::ExitStatus& status, pid_t process,
-                                  std::string_view error_text) const {
-  // The program's words come first: it knows which memory it asked for.
-  if (auto said = said_out_of_memory(error_text); !said.empty()) return said;
-  if (!status.by_signal(SIGKILL)) return {};
-  const auto now = count();
-  // Older records may be about another process that had the same number. By their count and not by
-  // time: the clock of the records runs at another rate.
-  const auto kills = rose(before_.machine, now.machine) ? *now.machine - *before_.machine : 0;
-  if (kills > 0 && log_names_victim(read_kernel_log(sources_.kernel_log), process, kills)) {
-    return "the kernel killed it because memory ran out (its log names the process)";
-  }
-  // Before the machine's: its counter rises for kills of a cgroup as well.
-  if (rose(before_.cgroup, now.cgroup)) {
-    return "the kernel killed it because the memory limit of its cgroup was reached";
-  }
-  if (rose(before_.machine, now.machine)) {
-    return "the kernel killed processes of this machine because memory ran out, probably it too";
-  }
-  return {};
-}
-
-std::vector<telemetry::Point> points_of(const MachineSample& sample, TimePoint start) {
-  std::vector<telemetry::Point> all;
-  Points points(all, start);
-  add_node(points, sample);
-  add_devices(points, sample);
-  add_cgroup(points, sample.cgroup);
-  add_workers(points, sample);
-  add_worker_memory(points, sample);
-  add_gpu_load(points, sample.gpus);
-  add_gpu_state(points, sample.gpus);
-  add_energy(points, sample);
-  return all;
-}
-
-std::vector<std::string> machine_point_names() {
-  return {"system.", "process.", "hw.", "elastrun.cgroup.", "elastrun.gpu."};
-}
-
-std::optional<std::uint64_t> value_in(std::string_view text, std::string_view key) {
-  std::optional<std::uint64_t> found;
-  each_line(text, [&](std::string_view line) {
-    if (found || !line.starts_with(key)) return;
-    line.remove_prefix(key.size());
-    // Or "pgfault" would be found in a line of "pgfault_x".
-    if (line.empty() || !std::string_view(" :=\t").contains(line.front())) return;
-    line.remove_prefix(std::min(line.find_first_not_of(" :=\t"), line.size()));
-    found = number(line.substr(0, line.find_first_of(" \t")));
-  });
-  return found;
-}
-
-std::optional<CpuTimes> cpu_times_in(std::string_view stat, double ticks) {
-  std::optional<CpuTimes> times;
-  int cpus = 0;
-  each_line(stat, [&](std::string_view line) {
-    if (!line.starts_with("cpu")) return;
-    Words words(line);
-    const auto name = words.next();
-    if (name.size() > 3) cpus += all_digits(name.substr(3)) ? 1 : 0;
-    std::array<std::uint64_t, 8> all{};
-    // Old kernels have fewer columns. guest and guest_nice, behind these, are in user and nice
-    // already.
-    if (name.size() > 3 || words.numbers(all) < 4) return;
-    const auto of = [&](std::size_t i) { return static_cast<double>(all[i]) / ticks; };
-    times = CpuTimes{of(0), of(1), of(2), of(3), of(4), of(5) + of(6), of(7)};
-  });
-  if (times) times->cpus = cpus;
-  return times;
-}
-
-std::optional<MemoryUse> memory_in(std::string_view meminfo) {
-  const auto bytes = [&](std::string_view key) {
-    // The "kB" of this file are KiB. The bound keeps a number that no machine has from overflowing.
-    return std::min(value_in(meminfo, key).value_or(0), UINT64_MAX >> 10) << 10;
-  };
-  MemoryUse use{bytes("MemTotal"), bytes("MemFree"), bytes("MemAvailable"), bytes("Buffers"),
-                bytes("Cached")};
-  if (use.total == 0) return std::nullopt;
-  use.available = std::min(use.available, use.total);
-  return use;
-}
-
-std::vector<DeviceIo> disks_in(std::string_view diskstats) {
-  constexpr std::uint64_t kSector = 512;  // of this file, whatever the disk has
-  std::vector<DeviceIo> disks;
-  each_line(diskstats, [&](std::string_view line) {
-    Words words(line);
-    words.next();
-    words.next();
-    const auto name = words.next();
-    std::array<std::uint64_t, 7> all{};
-    if (name.empty() || words.numbers(all) < all.size()) return;
-    // What they carry is counted again by the disks below them, or reaches no disk.
-    for (const std::string_view virtual_one : {"loop", "ram", "dm-", "md", "zram", "sr", "fd"}) {
-      if (name.starts_with(virtual_one)) return;
-    }
-    // A partition's bytes are in its disk's line, which comes before it.
-    if (is_partition(name, disks)) return;
-    disks.push_back({std::string(name), all[2] * kSector, all[6] * kSector});
-  });
-  return disks;
-}
-
-std::vector<DeviceIo> networks_in(std::string_view dev) {
-  std::vector<DeviceIo> networks;
-  each_line(dev, [&](std::string_view line) {
-    const auto colon = line.find(':');
-    if (colon == line.npos) return;  // the headings
-    const auto name = Words(line.substr(0, colon)).next();
-    std::array<std::uint64_t, 11> all{};
-    Words words(line.substr(colon + 1));
-    // Traffic of the machine with itself is none of the network.
-    if (name.empty() || name == "lo" || words.numbers(all) < all.size()) return;
-    networks.push_back({std::string(name), all[0], all[8], all[2], all[10]});
-  });
-  return networks;
-}
-
-std::optional<ProcessUse> process_use_in(std::string_view stat, double ticks, std::uint64_t page) {
-  const auto name_end = stat.rfind(')');  // a name may hold blanks and parentheses
-  if (name_end == stat.npos) return std::nullopt;
-  Words words(stat.substr(name_end + 1, stat.find('\n', name_end) - name_end - 1));
-  for (int i = 3; i < 9; ++i) words.next();       // state to tpgid, which may be -1
-  std::array<std::uint64_t, 16 - 8 + 1> first{};  // flags (9) to cutime (16) and cstime (17)
-  if (words.numbers(first) < first.size()) return std::nullopt;
-  words.next();  // priority and nice may be negative
-  words.next();
-  std::array<std::uint64_t, 5> rest{};  // threads (20), itrealvalue, start, vsize, rss
-  if (words.numbers(rest) < rest.size()) return std::nullopt;
-  ProcessUse use;
-  // With those of children that were waited for (cminflt): a total must not lose what they did.
-  use.minor_faults = first[1] + first[2];
-  use.major_faults = first[3] + first[4];
-  use.user = static_cast<double>(first[5] + first[7]) / ticks;
-  use.system = static_cast<double>(first[6] + first[8]) / ticks;
-  use.threads = rest[0];
-  use.start_ticks = rest[2];
-  use.virtual_bytes = rest[3];
-  use.resident_bytes = rest[4] * page;
-  return use;
-}
-
-std::optional<DeviceIo> process_io_in(std::string_view io) {
-  const auto read = value_in(io, "read_bytes"), written = value_in(io, "write_bytes");
-  if (!read || !written) return std::nullopt;
-  return DeviceIo{"", *read, *written};
-}
-
-CgroupUse cgroup_use_in(const CgroupTexts& texts) {
-  CgroupUse use;
-  use.cpu_user = seconds(value_in(texts.cpu_stat, "user_usec"));
-  use.cpu_system = seconds(value_in(texts.cpu_stat, "system_usec"));
-  use.throttled = seconds(value_in(texts.cpu_stat, "throttled_usec"));
-  use.periods = value_in(texts.cpu_stat, "nr_periods");
-  use.throttled_periods = value_in(texts.cpu_stat, "nr_throttled");
-  const auto first_word = [](std::string_view text) {
-    return number(Words(text.substr(0, text.find('\n'))).next());
-  };
-  use.memory = first_word(texts.memory_current);
-  use.memory_limit = first_word(texts.memory_max);  // "max": none
-  use.oom_kills = value_in(texts.memory_events, "oom_kill");
-  each_line(texts.io_stat, [&](std::string_view line) {  // "8:0 rbytes=1 wbytes=2 ..."
-    Words words(line);
-    for (auto word = words.next(); !word.empty(); word = words.next()) {
-      if (const auto read = value_in(word, "rbytes")) use.read = use.read.value_or(0) + *read;
-      if (const auto out = value_in(word, "wbytes")) use.written = use.written.value_or(0) + *out;
-    }
-  });
-  return use;
-}
-
-std::vector<EnergyUse> CpuEnergy::sample() {
-  std::vector<EnergyUse> all;
-  std::error_code error;
-  std::filesystem::directory_iterator zone(folder_, error);
-  const std::filesystem::directory_iterator end;
-  for (std::size_t i = 0; !error && zone != end && i < kMostZones; zone.increment(error), ++i) {
-    const auto path = zone->path().string();
-    const auto id = zone->path().filename().string();
-    // "intel-rapl-mmio:0" is the same package by another way.
-    if (!id.starts_with("intel-rapl:")) continue;
-    const std::string name(trim(read_kernel_file(path + "/name")));
-    // For root only since Linux 5.10, because its steps tell what runs (CVE-2020-8694): others get
-    // no value.
-    const auto now = counts(name) ? microjoules(path + "/energy_uj") : std::nullopt;
-    if (!now) continue;
-    const auto [counter, is_new] = counters_.try_emplace(id, Counter{*now});
-    auto& [last, joules] = counter->second;
-    const auto range = microjoules(path + "/max_energy_range_uj").value_or(0);
-    // A counter that has wrapped has gone to the end of its range, and on from zero.
-    const auto risen = *now >= last ? *now - last : range - std::min(range, last) + *now;
-    joules += static_cast<double>(risen) * 1e-6;
-    last = *now;
-    all.push_back({id, name, joules});
-  }
-  std::ranges::sort(all, {}, &EnergyUse::id);
-  return all;
-}
-
-Machine::Machine(MachineSources sources)
-    : sources_(std::move(sources)),
-      nvml_(sources_.nvml),
-      energy_(sources_.powercap),
-      ticks_(static_cast<double>(::sysconf(_SC_CLK_TCK))),
-      page_(static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE))) {}
-
-void Machine::add_process(WorkerUse& use, pid_t pid) const {
-  const std::string folder = sources_.proc + "/" + std::to_string(pid);
-  const auto one = process_use_in(read_kernel_file(folder + "/stat"), ticks_, page_);
-  if (!one) return;
-  // The worker's alone: sample() takes 0 as the sign that it has gone, while its children may live
-  // on.
-  if (pid == use.worker.pid) use.use.start_ticks = one->start_ticks;
-  use.use.user += one->user;
-  use.use.system += one->system;
-  use.use.minor_faults += one->minor_faults;
-  use.use.major_faults += one->major_faults;
-  use.use.threads += one->threads;
-  use.use.virtual_bytes += one->virtual_bytes;
-  use.use.resident_bytes += one->resident_bytes;
-  // Last, since it needs the right to trace the process (ptrace(2)): without it the rest counts.
-  const auto io = process_io_in(read_kernel_file(folder + "/io"));
-  if (!io) return;
-  if (!use.io) use.io.emplace();
-  use.io->in += io->in;
-  use.io->out += io->out;
-}
-
-void Machine::add_threads(WorkerUse& use) const {
-  const std::string folder = sources_.proc + "/" + std::to_string(use.worker.pid);
-  each_entry(folder + "/task", kMostThreads, [&](const char* thread) {
-    const auto status = read_kernel_file(folder + "/task/" + thread + "/status");
-    use.voluntary_switches += value_in(status, "voluntary_ctxt_switches").value_or(0);
-    use.involuntary_switches += value_in(status, "nonvoluntary_ctxt_switches").value_or(0);
-  });
-  use.descriptors = each_entry(folder + "/fd", kMostDescriptors, [](const char*) {});
-}
-
-WorkerUse Machine::worker_use(const WatchedWorker& worker, const process::ProcessTable& all) const {
-  WorkerUse use;
-  use.worker = worker;
-  for (const auto& process : all) {
-    // By session, which a worker leads: children of children are in it, too, also when those
-    // between have ended and they belong to init.
-    if (process.session == worker.pid && !process.zombie()) add_process(use, process.pid);
-  }
-  add_threads(use);
-  const double up = to_seconds(Duration(0));
-  const auto uptime = read_kernel_file(sources_.proc + "/uptime");
-  const auto now = parse_float(uptime.substr(0, uptime.find(' '))).value_or(up);
-  use.uptime = std::max(0.0, now - static_cast<double>(use.use.start_ticks) / ticks_);
-  return use;
-}
-
-CgroupUse Machine::read_cgroup() const {
-  const auto own = memory_cgroup(read_kernel_file(sources_.proc + "/self/cgroup"));
-  // These files are those of cgroup v2; the first version has other names and units.
-  if (own && !own->unified) return {};
-  const auto read = [&, place = own.value_or(MemoryCgroup{})](const char* file) {
-    return place.read(sources_.cgroups, file);
-  };
-  return cgroup_use_in({read("cpu.stat"), read("memory.current"), read("memory.max"),
-                        read("memory.events"), read("io.stat")});
-}
-
-void Machine::read_node(MachineSample& sample) const {
-  const auto read = [&](const char* file) { return read_kernel_file(sources_.proc + file); };
-  sample.cpu = cpu_times_in(read("/stat"), ticks_);
-  sample.memory = memory_in(read("/meminfo"));
-  const auto vmstat = read("/vmstat");
-  const auto faults = value_in(vmstat, "pgfault"), major = value_in(vmstat, "pgmajfault");
-  sample.major_faults = major;
-  // pgfault counts major faults as well.
-  if (faults) sample.minor_faults = *faults - std::min(*faults, major.value_or(0));
-  sample.oom_kills = value_in(vmstat, "oom_kill");
-  const auto load = read("/loadavg");
-  if (!load.empty()) sample.load = parse_float(load.substr(0, load.find(' ')));
-  sample.disks = disks_in(read("/diskstats"));
-  sample.networks = networks_in(read("/net/dev"));
-  sample.cgroup = read_cgroup();
-}
-
-void Machine::compare(MachineSample& sample) {
-  if (!before_) return;
-  const auto& before = *before_;
+void compare(MachineSample& sample, const MachineSample& before) {
   const double seconds = to_seconds(sample.at - before.at);
   if (sample.cpu && before.cpu) {
     const double all = sample.cpu->all() - before.cpu->all();
@@ -1024,20 +1054,22 @@ void Machine::compare(MachineSample& sample) {
   }
 }
 
+}  // namespace
+
 MachineSample Machine::sample(TimePoint now, const std::vector<WatchedWorker>& workers) {
   MachineSample sample;
   sample.at = now;
-  read_node(sample);
+  read_node(sample, sources_);
   const auto all =
       // Once for all workers: it reads a file of every process of the machine.
       workers.empty() ? process::ProcessTable() : process::read_all_processes(sources_.proc);
   for (const auto& worker : workers) {
-    auto use = worker_use(worker, all);
+    auto use = worker_use(worker, all, sources_.proc);
     if (use.use.start_ticks != 0) sample.workers.push_back(std::move(use));  // else it has gone
   }
   sample.gpus = nvml_.sample();
-  sample.energy = energy_.sample();
-  compare(sample);
+  sample.energy = read_energy(sources_.powercap, energy_);
+  if (before_) compare(sample, *before_);
   // After compare(), which keeps totals from falling: the next sample compares with those.
   before_ = sample;
   return sample;

@@ -22,6 +22,7 @@ namespace elastrun::system {
 struct GpuUse {
   int index = 0;
   std::string uuid, name, driver;
+  std::string pci_address;                         // "0000:17:00.0", as in /sys/bus/pci/devices
   std::optional<double> utilization, memory_busy;  // 0 to 1, of the last moments
   std::optional<std::uint64_t> memory_used, memory_total;
   std::optional<double> power, power_limit;  // watts
@@ -35,9 +36,6 @@ struct GpuUse {
   bool operator==(const GpuUse&) const = default;
 };
 
-/// The names of the bits of nvmlDeviceGetCurrentClocksThrottleReasons that mean a loss. Pure.
-std::vector<std::string> throttle_reasons(std::uint64_t bits);
-
 /// The driver's library, loaded when it is first asked. Its calls may wait without end for a GPU
 /// that has fallen off the bus: for a thread.
 class Nvml {
@@ -49,6 +47,8 @@ class Nvml {
 
   /// Empty without a driver, which the next call looks for again.
   std::vector<GpuUse> sample();
+  /// What is known of them without a look at what they do. Nothing without a driver that answers.
+  std::optional<std::vector<GpuUse>> known();
   /// See nvlink_domain() below; without a time limit.
   std::string nvlink_domain();
 
@@ -65,9 +65,6 @@ class Nvml {
 /// there are none, or the driver has not answered within `limit`, of which a warning tells.
 std::string nvlink_domain(Duration limit, const std::string& library = "libnvidia-ml.so.1");
 
-/// Parsers of proc(5) and cgroup v2 files. Pure; text that is not as the kernel writes it gives
-/// nothing, or leaves out the line that is not.
-
 /// Seconds since boot, of all CPUs together.
 struct CpuTimes {
   double user = 0, nice = 0, system = 0, idle = 0, iowait = 0, interrupt = 0, steal = 0;
@@ -75,17 +72,12 @@ struct CpuTimes {
   double all() const { return user + nice + system + idle + iowait + interrupt + steal; }
   bool operator==(const CpuTimes&) const = default;
 };
-/// Reads /proc/stat; `ticks`: clock ticks of a second.
-std::optional<CpuTimes> cpu_times_in(std::string_view stat, double ticks);
-
 /// Bytes.
 struct MemoryUse {
   std::uint64_t total = 0, free = 0, available = 0, buffers = 0, cached = 0;
   std::uint64_t used() const { return total - available; }
   bool operator==(const MemoryUse&) const = default;
 };
-/// Reads /proc/meminfo.
-std::optional<MemoryUse> memory_in(std::string_view meminfo);
 
 /// Bytes since boot in both directions: read and written, or received and sent.
 struct DeviceIo {
@@ -93,12 +85,6 @@ struct DeviceIo {
   std::uint64_t in = 0, out = 0, errors_in = 0, errors_out = 0;
   bool operator==(const DeviceIo&) const = default;
 };
-/// Reads /proc/diskstats: disks that are not made of others' parts: no partitions, no loop and RAM
-/// devices, no device mapper.
-std::vector<DeviceIo> disks_in(std::string_view diskstats);
-/// Reads /proc/net/dev, without loopback.
-std::vector<DeviceIo> networks_in(std::string_view dev);
-
 /// The resources that a process has used, with its children that have ended and were waited for.
 struct ProcessUse {
   double user = 0, system = 0;  // seconds
@@ -107,14 +93,6 @@ struct ProcessUse {
   std::uint64_t start_ticks = 0;
   bool operator==(const ProcessUse&) const = default;
 };
-/// Reads /proc/PID/stat.
-std::optional<ProcessUse> process_use_in(std::string_view stat, double ticks, std::uint64_t page);
-/// `in` and `out` of /proc/PID/io: what came from and went to storage. Nothing without the right.
-std::optional<DeviceIo> process_io_in(std::string_view io);
-
-/// One line "key value" of a text such as /proc/vmstat, "key: value" or "key=value".
-std::optional<std::uint64_t> value_in(std::string_view text, std::string_view key);
-
 /// The numbers that cgroup v2 has for the group of this job, as far as its controllers are there.
 struct CgroupUse {
   std::optional<double> cpu_user, cpu_system, throttled;  // seconds
@@ -124,11 +102,6 @@ struct CgroupUse {
   std::optional<std::uint64_t> read, written;  // bytes
   bool operator==(const CgroupUse&) const = default;
 };
-struct CgroupTexts {
-  std::string cpu_stat, memory_current, memory_max, memory_events, io_stat;
-};
-CgroupUse cgroup_use_in(const CgroupTexts& texts);
-
 /// The energy that a processor package, or its memory, has drawn since it was first looked at.
 struct EnergyUse {
   std::string id;    // "intel-rapl:0", "intel-rapl:0:2"
@@ -136,24 +109,9 @@ struct EnergyUse {
   double joules = 0;
 };
 
-/// The energy counters of the processors (RAPL; those of AMD have the same files), as powercap
-/// shows them. The kernel lets only root read them unless the administrator has changed that: then
-/// there is nothing to tell.
-class CpuEnergy {
- public:
-  explicit CpuEnergy(std::string folder) : folder_(std::move(folder)) {}
-  /// Packages and memory, which is beside them; parts of packages (cores, uncore) and what holds
-  /// all ("psys") would count twice. Counters wrap: to be asked every few minutes at least.
-  std::vector<EnergyUse> sample();
-
- private:
-  struct Counter {
-    std::uint64_t last = 0;  // microjoules
-    double joules = 0;
-  };
-  const std::string folder_;
-  std::map<std::string, Counter> counters_;
-};
+/// The last value of each counter, in microjoules, and the joules that it has counted so far. The
+/// kernel lets only root read them unless the administrator has changed that: then there are none.
+using EnergyCounters = std::map<std::string, std::pair<std::uint64_t, double>>;
 
 struct WatchedWorker {
   int rank = 0, local_rank = 0;
@@ -202,22 +160,14 @@ struct MachineSources {
 /// files, and the driver of GPUs, which may wait without end: for a thread.
 class Machine {
  public:
-  explicit Machine(MachineSources sources = {});
+  explicit Machine(MachineSources sources = {})
+      : sources_(std::move(sources)), nvml_(sources_.nvml) {}
   MachineSample sample(TimePoint now, const std::vector<WatchedWorker>& workers);
 
  private:
-  WorkerUse worker_use(const WatchedWorker& worker, const process::ProcessTable& all) const;
-  void add_process(WorkerUse& use, pid_t pid) const;
-  void add_threads(WorkerUse& use) const;
-  void read_node(MachineSample& sample) const;
-  CgroupUse read_cgroup() const;
-  void compare(MachineSample& sample);
-
   const MachineSources sources_;
   Nvml nvml_;
-  CpuEnergy energy_;
-  const double ticks_;
-  const std::uint64_t page_;
+  EnergyCounters energy_;
   std::optional<MachineSample> before_;
 };
 
@@ -231,29 +181,6 @@ std::uint64_t bytes_written(const process::ProcessTable& processes);
 std::vector<telemetry::Point> points_of(const MachineSample& sample, TimePoint start);
 /// Lists the prefixes of their names.
 std::vector<std::string> machine_point_names();
-
-/// How many processes the kernel has killed because memory ran out so far; empty where not told.
-struct OomCounts {
-  std::optional<std::uint64_t>
-      cgroup;  // in our memory cgroup and below: memory.events, oom_control
-  std::optional<std::uint64_t> machine;  // everywhere: /proc/vmstat
-};
-
-/// The path from /proc/self/cgroup in the memory hierarchy (v1) or the unified one (v2), and which
-/// of both. Pure; nothing if there is neither.
-struct MemoryCgroup {
-  std::string path;
-  bool unified = true;
-
-  /// Contents of a file of it. Inside a container the path that /proc tells may lie outside of what
-  /// is mounted; then the root of the mount is ours.
-  std::string read(const std::string& mount, const std::string& file) const;
-};
-std::optional<MemoryCgroup> memory_cgroup(std::string_view proc_self_cgroup);
-
-/// True if the kernel's log says that it killed this process because memory ran out, and no more
-/// than `last` such kills are in the log from there on. Pure.
-bool log_names_victim(std::string_view kernel_log, pid_t process, std::uint64_t last);
 
 /// Tells whether a worker died because memory ran out, by comparing the kernel's counters before
 /// and after, and by the victims that its log names where we may read it: as many of the last ones
@@ -273,10 +200,15 @@ class OomKills {
                           std::string_view error_text) const;
 
  private:
-  OomCounts count() const;
+  /// How many processes the kernel has killed because memory ran out so far; empty where not told.
+  struct Counts {
+    std::optional<std::uint64_t> cgroup;   // in our memory cgroup and below
+    std::optional<std::uint64_t> machine;  // everywhere: /proc/vmstat
+  };
+  Counts count() const;
 
   const MachineSources sources_;
-  OomCounts before_;
+  Counts before_;
 };
 
 }  // namespace elastrun::system

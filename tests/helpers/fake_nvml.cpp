@@ -98,8 +98,8 @@ int nvmlDeviceGetTotalEccErrors(void*, int, int, unsigned long long* errors) {
   return 0;
 }
 
-int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons) {
-  *reasons = 0x1 | 0x4 | 0x40;
+int nvmlDeviceGetCurrentClocksThrottleReasons(void* device, unsigned long long* reasons) {
+  *reasons = index_of(device) == 0 ? 0x1 | 0x2 | 0x100 | 0x4 | 0x40 : 0x80;
   return 0;
 }
 

@@ -3,7 +3,7 @@
 
 #include "core/log.hpp"
 #include "process/affinity.hpp"
-#include "process/devices.hpp"
+#include "system/devices.hpp"
 
 #include <cstdlib>
 
@@ -26,7 +26,7 @@ process::BindingMode mode_of(spec::NumaBinding numa) {
 Result<process::BindingPlan> make_plan(const spec::JobSpec& spec) {
   const auto topology = process::read_topology();
   if (!topology) return std::unexpected(topology.error());
-  return process::plan_binding(mode_of(spec.numa), *topology, process::gpu_numa_nodes(::getenv),
+  return process::plan_binding(mode_of(spec.numa), *topology, system::gpu_numa_nodes(::getenv),
                                spec.nproc_per_node);
 }
 

@@ -9,6 +9,7 @@
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <string>
 #include <sys/wait.h>
@@ -120,13 +121,12 @@ TEST_CASE("machine: GPUs by the driver's library; one that does not answer has a
   CHECK(gpus[0].xid_errors == 0);
   CHECK(gpus[1].xid_errors == 1);
   CHECK(gpus[1].last_xid == 79);
+  CHECK(gpus[1].throttled_by == std::vector<std::string>{"hw_power_brake"});
   CHECK_FALSE(gpus[1].power);  // it is one that does not tell
-  CHECK(gpus[2] == GpuUse{2, "", "", "555.1", {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, 0, 0});
-}
-
-TEST_CASE("machine: throttling that is none is not told") {
-  CHECK(throttle_reasons(0x1 | 0x2 | 0x100).empty());
-  CHECK(throttle_reasons(0x80) == std::vector<std::string>{"hw_power_brake"});
+  GpuUse silent;
+  silent.index = 2;
+  silent.driver = "555.1";
+  CHECK(gpus[2] == silent);
 }
 
 /// Leads a session, as a worker does.
@@ -252,131 +252,123 @@ constexpr std::string_view kProcess =
     "4242 (py) thon (3)) S 1 4242 4242 0 -1 4194304 1500 20 7 1 250 50 30 20 20 0 9 0 8887 "
     "123456789 2048 18446744073709551615 1 1 0 0 0 0 0 0 0\n";
 
+/// What the machine and its process 4242, a worker, look like by these files.
+MachineSample look_at(const std::map<std::string, std::string_view>& files) {
+  const Folder folder;
+  for (const auto& [name, text] : files) folder.add(name, std::string(text));
+  return machine_of(folder).sample(kStart, {{0, 0, 4242}});
+}
+
 TEST_CASE("proc files: CPU time is that of all CPUs, and interrupts are one") {
-  const auto times = cpu_times_in(kStat, 100);
-  REQUIRE(times);
-  CHECK(*times == CpuTimes{1.02, 0.02, 0.33, 90.0, 0.44, 0.11, 0.07, 2});
-  CHECK_FALSE(cpu_times_in("", 100));
-  CHECK_FALSE(cpu_times_in("cpu  1 2\n", 100));
-  CHECK_FALSE(cpu_times_in("cpu x\nctxt 9\n", 100));
-  CHECK(cpu_times_in("cpu  1 2 3 4", 1)->idle == 4);  // an old kernel, and no line end
+  const auto times = [](std::string_view stat) { return look_at({{"proc/stat", stat}}).cpu; };
+  CHECK(times(kStat) == CpuTimes{1.02, 0.02, 0.33, 90.0, 0.44, 0.11, 0.07, 2});
+  for (const char* text : {"", "cpu  1 2\n", "cpu x\nctxt 9\n"}) CHECK_FALSE(times(text));
+  CHECK(times("cpu  1 2 3 400")->idle == 4);  // an old kernel, and no line end
 }
 
 TEST_CASE("proc files: memory in bytes") {
-  const auto memory = memory_in(kMeminfo);
+  const auto in = [](std::string_view text) { return look_at({{"proc/meminfo", text}}).memory; };
+  const auto memory = in(kMeminfo);
   REQUIRE(memory);
   CHECK(memory->total == 24684084ull << 10);
   CHECK(memory->used() == 3684084ull << 10);
   CHECK(memory->cached == 1500000ull << 10);  // not that of SwapCached
-  CHECK_FALSE(memory_in("MemFree: 3 kB\n"));
+  CHECK_FALSE(in("MemFree: 3 kB\n"));
   // What cannot be true does no harm.
-  CHECK(memory_in("MemTotal: 10 kB\nMemAvailable: 99999999999999999999 kB")->used() == 10 << 10);
-  CHECK(memory_in("MemTotal: 10 kB\nMemAvailable: 11 kB")->used() == 0);
+  CHECK(in("MemTotal: 10 kB\nMemAvailable: 99999999999999999999 kB")->used() == 10 << 10);
+  CHECK(in("MemTotal: 10 kB\nMemAvailable: 11 kB")->used() == 0);
 }
 
-TEST_CASE("proc files: disks, without what is made of them") {
-  const auto disks = disks_in(kDisks);
-  REQUIRE(disks.size() == 3);
-  CHECK(disks[0] == DeviceIo{"nvme0n1", 3000 * 512, 7000 * 512});
-  CHECK(disks[1] == DeviceIo{"sda", 8 * 512, 16 * 512});
-  CHECK(disks[2] == DeviceIo{"sdaa", 24 * 512, 32 * 512});
-  CHECK(disks_in("8 0\n8 0 sda 1 2 x\n\n").empty());
-}
-
-TEST_CASE("proc files: interfaces, without loopback") {
-  const auto networks = networks_in(kNetworks);
-  REQUIRE(networks.size() == 1);
-  CHECK(networks[0] == DeviceIo{"eth0", 123456, 654321, 2, 3});
-  CHECK(networks_in("eth0: 1 2 3\n:\nno colon\n").empty());
+TEST_CASE("proc files: disks, without what is made of them; interfaces, without loopback") {
+  CHECK(look_at({{"proc/diskstats", kDisks}}).disks ==
+        std::vector<DeviceIo>{{"nvme0n1", 3000 * 512, 7000 * 512},
+                              {"sda", 8 * 512, 16 * 512},
+                              {"sdaa", 24 * 512, 32 * 512}});
+  CHECK(look_at({{"proc/diskstats", "8 0\n8 0 sda 1 2 x\n\n"}}).disks.empty());
+  CHECK(look_at({{"proc/net/dev", kNetworks}}).networks ==
+        std::vector<DeviceIo>{{"eth0", 123456, 654321, 2, 3}});
+  CHECK(look_at({{"proc/net/dev", "eth0: 1 2 3\n:\nno colon\n"}}).networks.empty());
 }
 
 TEST_CASE("proc files: a process with an ugly name, and the children that it waited for") {
-  const auto use = process_use_in(kProcess, 100, 4096);
-  REQUIRE(use);
-  CHECK(use->minor_faults == 1520);
-  CHECK(use->major_faults == 8);
-  CHECK(use->user == 2.8);
-  CHECK(use->system == 0.7);
-  CHECK(use->threads == 9);
-  CHECK(use->start_ticks == 8887);
-  CHECK(use->virtual_bytes == 123456789);
-  CHECK(use->resident_bytes == 2048 * 4096);
+  const auto workers = look_at({{"proc/4242/stat", kProcess}}).workers;
+  REQUIRE(workers.size() == 1);
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  CHECK(workers[0].use == ProcessUse{2.8, 0.7, 1520, 8, 9, 123456789, 2048 * page, 8887});
+  // I/O is told only where it may be read.
+  CHECK_FALSE(workers[0].io);
+  const auto told = look_at({{"proc/4242/stat", kProcess},
+                             {"proc/4242/io",
+                              "rchar: 9\nwchar: 8\nread_bytes: 4096\nwrite_bytes: 8192\n"
+                              "cancelled_write_bytes: 0\n"}});
+  CHECK(told.workers.at(0).io == DeviceIo{"", 4096, 8192});
 }
 
 TEST_CASE("proc files: text that is cut anywhere is understood or left out, never misread") {
-  for (const auto text : {kStat, kMeminfo, kDisks, kNetworks, kProcess}) {
+  for (const auto& [name, text] :
+       std::map<std::string, std::string_view>{{"proc/stat", kStat},
+                                               {"proc/meminfo", kMeminfo},
+                                               {"proc/diskstats", kDisks},
+                                               {"proc/net/dev", kNetworks},
+                                               {"proc/4242/stat", kProcess}}) {
     for (std::size_t size = 0; size <= text.size(); ++size) {
-      const auto part = text.substr(0, size);
-      static_cast<void>(cpu_times_in(part, 100));
-      static_cast<void>(memory_in(part));
-      for (const auto& disk : disks_in(part)) CHECK(disk.in <= 3000 * 512);
-      for (const auto& network : networks_in(part)) CHECK(network.in == 123456);
-      if (const auto use = process_use_in(part, 100, 1)) CHECK(use->minor_faults == 1520);
+      const auto sample = look_at({{name, text.substr(0, size)}});
+      for (const auto& disk : sample.disks) CHECK(disk.in <= 3000 * 512);
+      for (const auto& network : sample.networks) CHECK(network.in == 123456);
+      for (const auto& worker : sample.workers) CHECK(worker.use.minor_faults == 1520);
     }
   }
 }
 
-TEST_CASE("proc files: I/O of a process is told only where it may be read") {
-  CHECK(process_io_in("rchar: 9\nwchar: 8\nread_bytes: 4096\nwrite_bytes: 8192\n"
-                      "cancelled_write_bytes: 0\n") == DeviceIo{"", 4096, 8192});
-  CHECK_FALSE(process_io_in(""));
-}
-
 TEST_CASE("proc files: a value is found by its whole key") {
-  CHECK(value_in("pgfaults 1\npgfault 2\n", "pgfault") == 2);
-  CHECK(value_in("a: 5", "a") == 5);
-  CHECK(value_in("a=5", "a") == 5);
-  CHECK(value_in("voluntary_ctxt_switches:\t12\n", "voluntary_ctxt_switches") == 12);
-  CHECK_FALSE(value_in("a -1\n", "a"));
-  CHECK_FALSE(value_in("a", "a"));
-  CHECK_FALSE(value_in("a 99999999999999999999999", "a"));
+  const auto faults = [](const char* text) {
+    return look_at({{"proc/vmstat", text}}).minor_faults;
+  };
+  CHECK(faults("pgfaults 1\npgfault 2\n") == 2);
+  CHECK(faults("pgfault 5\npgmajfault 2") == 3);
+  for (const char* text : {"pgfault -1\n", "pgfault", "pgfault 99999999999999999999999"}) {
+    CHECK_FALSE(faults(text));
+  }
 }
 
 TEST_CASE("proc files: a cgroup with all of its controllers, and one with none") {
-  const auto use = cgroup_use_in(
-      {"usage_usec 5000000\nuser_usec 3000000\nsystem_usec 2000000\nnr_periods 10\n"
-       "nr_throttled 4\nthrottled_usec 1500000\n",
-       "1048576\n", "max\n", "low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\n",
-       "8:0 rbytes=100 wbytes=200 rios=1 wios=2 dbytes=0 dios=0\n259:0 rbytes=1 wbytes=2\n"});
-  CHECK(use.cpu_user == 3.0);
-  CHECK(use.cpu_system == 2.0);
-  CHECK(use.throttled == 1.5);
-  CHECK(use.throttled_periods == 4);
-  CHECK(use.memory == 1 << 20);
-  CHECK_FALSE(use.memory_limit);
-  CHECK(use.oom_kills == 2);
-  CHECK(use.read == 101);
-  CHECK(use.written == 202);
-  CHECK(cgroup_use_in({}) == CgroupUse());
-  CHECK(cgroup_use_in({"", "", "536870912\n", "", ""}).memory_limit == 512u << 20);
+  const auto use =
+      look_at({{"cgroup/cpu.stat",
+                "usage_usec 5000000\nuser_usec 3000000\nsystem_usec 2000000\nnr_periods 10\n"
+                "nr_throttled 4\nthrottled_usec 1500000\n"},
+               {"cgroup/memory.current", "1048576\n"},
+               {"cgroup/memory.max", "max\n"},
+               {"cgroup/memory.events", "low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\n"},
+               {"cgroup/io.stat",
+                "8:0 rbytes=100 wbytes=200 rios=1 wios=2 dbytes=0 dios=0\n"
+                "259:0 rbytes=1 wbytes=2\n"}})
+          .cgroup;
+  CHECK(use == CgroupUse{3.0, 2.0, 1.5, 10, 4, 1 << 20, {}, 2, 101, 202});
+  CHECK(look_at({}).cgroup == CgroupUse());
+  CHECK(look_at({{"cgroup/memory.max", "536870912\n"}}).cgroup.memory_limit == 512u << 20);
 }
 
-TEST_CASE("OOM kills: the memory cgroup is found in both versions") {
-  const auto v2 = memory_cgroup("0::/user.slice/job\n");
-  REQUIRE(v2.has_value());
-  CHECK(v2->path == "/user.slice/job");
-  CHECK(v2->unified);
-  const auto v1 = memory_cgroup("9:cpu,cpuacct:/\n4:memory:/slurm/job:7\n0::/\n");
-  REQUIRE(v1.has_value());
-  CHECK(v1->path == "/slurm/job:7");
-  CHECK_FALSE(v1->unified);
-  CHECK(memory_cgroup("0::/\n")->path.empty());
-  CHECK_FALSE(memory_cgroup("").has_value());
-  CHECK_FALSE(memory_cgroup("nonsense\n1:cpu\n").has_value());
-}
-
-TEST_CASE("OOM kills: the kernel's log names its victims by pid") {
-  constexpr std::string_view kLog =
-      "6,1,1,-;Memory cgroup out of memory: Killed process 4711 (python3) total-vm:1kB\n"
-      "6,2,2,-;Out of memory: Killed process 4712 (python3) total-vm:1kB\n"
-      "6,3,3,-;audit: Killed process 4713 (python3)\n";
-  CHECK(log_names_victim(kLog, 4711, 2));
-  CHECK_FALSE(log_names_victim(kLog, 4711, 1));
-  CHECK(log_names_victim(kLog, 4712, 1));
-  CHECK_FALSE(log_names_victim(kLog, 4712, 0));
-  CHECK_FALSE(log_names_victim(kLog, 471, 9));
-  CHECK_FALSE(log_names_victim(kLog, 4713, 9));
-  CHECK_FALSE(log_names_victim("", 4711, 9));
+TEST_CASE("proc files: the memory cgroup is found in both versions") {
+  const auto usage = [](const char* own, const std::string& folder) {
+    return look_at({{"proc/self/cgroup", own}, {"cgroup" + folder + "/memory.current", "7\n"}})
+        .cgroup.memory;
+  };
+  CHECK(usage("0::/user.slice/job\n", "/user.slice/job") == 7);
+  CHECK(usage("0::/user.slice/job\n", "") == 7);  // in a container
+  CHECK_FALSE(usage("0::/user.slice/job\n", "/other"));
+  CHECK(usage("0::/\n", "") == 7);
+  CHECK(usage("nonsense\n1:cpu\n", "") == 7);
+  // What version 1 has for the job is under other names: it tells of OOM kills alone.
+  CHECK_FALSE(usage("9:cpu,cpuacct:/\n4:memory:/slurm/job:7\n0::/\n", ""));
+  const Folder folder;
+  folder.add("proc/self/cgroup", "9:cpu,cpuacct:/\n4:memory:/slurm/job:7\n0::/\n");
+  OomKills deaths({.proc = folder.path + "/proc", .cgroups = folder.path + "/cgroup"});
+  const std::string control = "cgroup/memory/slurm/job:7/memory.oom_control";
+  folder.add(control, "oom_kill_disable 0\noom_kill 1\n");
+  deaths.begin();
+  folder.add(control, "oom_kill_disable 0\noom_kill 2\n");
+  CHECK(deaths.diagnostics(ExitStatus::signaled(SIGKILL), 4711, "")
+            .contains("the memory limit of its cgroup"));
 }
 
 TEST_CASE("OOM kills: an old record is about another process that had the same number") {
@@ -401,9 +393,13 @@ TEST_CASE("OOM kills: an old record is about another process that had the same n
   kill(4712);
   CHECK(is_named(deaths, 4712));
   CHECK_FALSE(is_named(deaths, 4711));
-  kill(4713);
+  std::ofstream(sources.kernel_log, std::ios::app)
+      << "6,2,2,-;audit: Killed process 4714 (python3)\n"
+      << "6,3,3,-;Memory cgroup out of memory: Killed process 4713 (python3) total-vm:1kB\n";
+  std::ofstream(sources.proc + "/vmstat") << "oom_kill " << ++kills << "\n";
   CHECK(is_named(deaths, 4713));
   CHECK(is_named(deaths, 4712));
+  for (const int other : {471, 4711, 4714}) CHECK_FALSE(is_named(deaths, other));
   deaths.begin();
   CHECK_FALSE(is_named(deaths, 4712));
   auto closed = sources;

@@ -1,28 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "process/devices.hpp"
+#include "system/devices.hpp"
 
 #include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "process/signals.hpp"
 #include "process/spawn.hpp"
+#include "system/machine.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <charconv>
 #include <chrono>
-#include <dlfcn.h>
 #include <filesystem>
-#include <fmt/format.h>
-#include <memory>
 #include <optional>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-namespace elastrun::process {
+namespace elastrun::system {
 namespace {
 
 // Extensions rename the back end PrivateUse1 to theirs and put a module of that name into torch;
@@ -66,7 +64,7 @@ std::string content_of(int file) {
 
 void become_python(const std::string& interpreter, const std::string& name, int answer) {
   ::dup2(answer, STDOUT_FILENO);
-  const auto none = set_of({});
+  const auto none = process::set_of({});
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   // Where this returns, the child ends without an answer, which is told as such.
   ::execlp(interpreter.c_str(), interpreter.c_str(), "-c", kQuestion, name.c_str(), nullptr);
@@ -88,9 +86,10 @@ Result<spec::Accelerators> ask_torch(const std::string& interpreter, const std::
   const UniqueFd answer(::memfd_create("accelerators", MFD_CLOEXEC));
   // The end of a child and the signals that end a job wait to be taken, as do_in_child() expects: a
   // command line is read before the job has blocked them.
-  const BlockedSignals blocked(set_of({SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM}));
+  const process::BlockedSignals blocked(
+      process::set_of({SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM}));
   const auto ask = [&] { become_python(interpreter, name, answer.get()); };
-  if (!answer || !do_in_child(ask, {.limit = seconds(120), .after_signal = seconds(1)})) {
+  if (!answer || !process::do_in_child(ask, {.limit = seconds(120), .after_signal = seconds(1)})) {
     return fail(Code::Io, "the system makes no process for " + interpreter);
   }
   const auto text = content_of(answer.get());
@@ -106,55 +105,6 @@ Result<spec::Accelerators> ask_torch(const std::string& interpreter, const std::
 namespace {
 
 namespace fs = std::filesystem;
-
-// The few things of NVML that are used, as its header declares them; the header itself comes with
-// CUDA, which the build must not need.
-struct NvmlPciInfo {
-  std::array<char, 16> legacy_address;
-  unsigned domain, bus, device, device_id, subsystem_id;
-  std::array<char, 32> address;
-};
-using NvmlDevice = void*;
-using Library = std::unique_ptr<void, int (*)(void*)>;
-
-/// True if the function is there and succeeded.
-template <class... Arguments>
-bool call(const Library& nvml, const char* name, Arguments... arguments) {
-  const auto found = reinterpret_cast<int (*)(Arguments...)>(::dlsym(nvml.get(), name));
-  return found != nullptr && found(arguments...) == 0;
-}
-
-Gpu describe_gpu(const Library& nvml, NvmlDevice device) {
-  Gpu gpu;
-  std::array<char, 96> uuid{};
-  constexpr auto kSize = static_cast<unsigned>(uuid.size());
-  if (call(nvml, "nvmlDeviceGetUUID", device, uuid.data(), kSize)) gpu.uuid = uuid.data();
-  NvmlPciInfo pci{};
-  if (call(nvml, "nvmlDeviceGetPciInfo_v3", device, &pci)) {
-    // As sysfs writes it; NVML's text has eight digits for the domain.
-    gpu.pci_address = fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
-  }
-  return gpu;
-}
-
-std::optional<std::vector<Gpu>> by_nvml(const std::string& name) {
-  // NVML and not CUDA, which would initialise the driver in this process to count devices. At run
-  // time, since machines without GPUs have neither.
-  const Library nvml(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL), ::dlclose);
-  if (!nvml || !call(nvml, "nvmlInit_v2")) return {};
-  unsigned number = 0;
-  std::optional<std::vector<Gpu>> gpus;
-  // A driver that answers with none is an answer; one that does not is asked by other ways.
-  if (call(nvml, "nvmlDeviceGetCount_v2", &number)) gpus.emplace();
-  for (unsigned index = 0; gpus && index < number; ++index) {
-    NvmlDevice device = nullptr;
-    // One that cannot be asked (fallen off the bus) still has its number.
-    const bool answers = call(nvml, "nvmlDeviceGetHandleByIndex_v2", index, &device);
-    gpus->push_back(answers ? describe_gpu(nvml, device) : Gpu{});
-  }
-  call(nvml, "nvmlShutdown");
-  return gpus;
-}
 
 std::vector<std::string> entries(const std::string& directory) {
   std::vector<std::string> names;
@@ -258,9 +208,15 @@ int count_amd(const ReadVariable& variable, const std::string& sys) {
 }  // namespace
 
 std::vector<Gpu> find_nvidia_gpus(const DeviceSources& sources) {
-  // In the order of trust: device files stay when their driver is gone.
-  if (auto found = by_nvml(sources.nvml)) return *found;
-  auto gpus = by_driver_directory(sources.proc);
+  std::vector<Gpu> gpus;
+  // In the order of trust: device files stay when their driver is gone. NVML and not CUDA, which
+  // would initialise the driver in this process to count devices. A driver that answers with none
+  // is an answer; one that does not is asked by other ways.
+  if (const auto known = Nvml(sources.nvml).known()) {
+    for (const auto& gpu : *known) gpus.push_back({gpu.pci_address, gpu.uuid});
+    return gpus;
+  }
+  gpus = by_driver_directory(sources.proc);
   return gpus.empty() ? by_device_files(sources.dev) : gpus;
 }
 
@@ -303,19 +259,16 @@ int count_xpus(const DeviceSources& sources) {
   return static_cast<int>(xpu_folders(sources).size());
 }
 
-int numa_node_of(const std::string& pci_address, const DeviceSources& sources) {
-  return numa_node_in(sources.sys + "/bus/pci/devices/" + pci_address);
-}
-
 std::vector<int> gpu_numa_nodes(const ReadVariable& variable, const DeviceSources& sources) {
   const auto gpus = find_nvidia_gpus(sources);
   std::vector<int> nodes;
   for (const int index : visible_gpus(gpus, variable("CUDA_VISIBLE_DEVICES"))) {
-    nodes.push_back(numa_node_of(gpus[static_cast<std::size_t>(index)].pci_address, sources));
+    const auto& address = gpus[static_cast<std::size_t>(index)].pci_address;
+    nodes.push_back(numa_node_in(sources.sys + "/bus/pci/devices/" + address));
   }
   if (!gpus.empty()) return nodes;
   for (const std::string& folder : xpu_folders(sources)) nodes.push_back(numa_node_in(folder));
   return nodes;
 }
 
-}  // namespace elastrun::process
+}  // namespace elastrun::system

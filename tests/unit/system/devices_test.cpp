@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/devices.hpp"
+#include "system/devices.hpp"
 
 #include "support/fake_files.hpp"
 #include "support/stub_worker.hpp"
@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 #include <map>
 
-using namespace elastrun::process;
+using namespace elastrun::system;
 using namespace elastrun::test;
 
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace elastrun::process {
+namespace elastrun::system {
 
 /// A graphics processor as the system shows it, before any variable hides it.
 struct Gpu {
@@ -42,9 +42,8 @@ int count_gpus(const ReadVariable& variable, const DeviceSources& sources = {});
 /// Intel graphics processors that have a driver.
 int count_xpus(const DeviceSources& sources = {});
 
-/// The NUMA node of a PCI device; 0 where the system does not tell, as torchrun takes it.
-int numa_node_of(const std::string& pci_address, const DeviceSources& sources = {});
-/// For each GPU that a process sees, in its order, the NUMA node: of NVIDIA, or else of Intel.
+/// For each GPU that a process sees, in its order, the NUMA node: of NVIDIA, or else of Intel; 0
+/// where the system does not tell, as torchrun takes it.
 std::vector<int> gpu_numa_nodes(const ReadVariable& variable, const DeviceSources& sources = {});
 
 /// True if there are device files of accelerators that only torch and its extensions can count:
@@ -57,4 +56,4 @@ bool has_other_accelerators(const DeviceSources& sources = {});
 /// interpreter has no torch, or its torch knows no such accelerator.
 Result<spec::Accelerators> ask_torch(const std::string& interpreter, const std::string& name);
 
-}  // namespace elastrun::process
+}  // namespace elastrun::system
