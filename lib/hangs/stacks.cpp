@@ -25,7 +25,19 @@ std::string shown(const std::string& line) {
   return std::string(cut(without_escapes(line), kWidth));
 }
 
+/// One tool's report on a thread, or on several that do the same.
+struct Section {
+  enum class Kind { Faulthandler, PySpy, Kernel, Unknown } kind = Kind::Unknown;
+  std::string header;
+  std::vector<std::string> lines;
+};
 using Kind = Section::Kind;
+
+/// One call in Python.
+struct Frame {
+  std::string file, function;
+  int line = 0;
+};
 
 /// "Thread 0x00007f3a (most recent call first):", "Current thread 0x00007f3a [python] (most ...",
 /// "Stack (most recent call first):" of the only thread that was asked,
@@ -71,6 +83,46 @@ std::optional<Frame> py_spy_frame(std::string_view line) {
   return Frame{std::string(text.substr(open + 2, colon - open - 2)),
                std::string(text.substr(0, open)),
                number_in(text.substr(colon + 1, text.size() - colon - 2))};
+}
+
+std::vector<Section> sections_of(const std::vector<std::string>& lines) {
+  std::vector<Section> sections;
+  for (const auto& line : lines) {
+    const auto kind = kind_of(line);
+    if (kind != Kind::Unknown) {
+      sections.push_back({kind, line, {}});
+    } else if (!sections.empty()) {
+      sections.back().lines.push_back(line);
+    }
+  }
+  return sections;
+}
+
+/// Innermost first. Empty for a section of the kernel.
+std::vector<Frame> frames_of(const Section& section) {
+  std::vector<Frame> frames;
+  if (section.kind == Kind::Kernel) return frames;
+  for (const auto& line : section.lines) {
+    auto frame = section.kind == Kind::PySpy ? py_spy_frame(line) : faulthandler_frame(line);
+    if (frame) frames.push_back(std::move(*frame));
+  }
+  return frames;
+}
+
+/// The index of the main thread by Python, else by the kernel; `sections.size()`: none.
+/// faulthandler begins with the newest thread, so Python's first one is its last; py-spy names it;
+/// thread_lines() begins with it.
+std::size_t main_section(const std::vector<Section>& sections) {
+  std::size_t main = sections.size();
+  for (std::size_t i = 0; i < sections.size(); ++i) {
+    const bool python = sections[i].kind == Kind::Faulthandler || sections[i].kind == Kind::PySpy;
+    if (!python || frames_of(sections[i]).empty()) continue;
+    const bool named = sections[i].header.contains("\"MainThread\"");
+    if (sections[i].kind == Kind::Faulthandler || named || main == sections.size()) main = i;
+  }
+  if (main < sections.size()) return main;
+  const auto kernel = std::ranges::find(sections, Kind::Kernel, &Section::kind);
+  return static_cast<std::size_t>(kernel - sections.begin());
 }
 
 using Lines = std::vector<std::string>;
@@ -347,44 +399,6 @@ json::object stacks_json(const JobStacks& stacks) {
           {"flight_recorder", texts(stacks.dumps)}};
 }
 
-std::vector<Section> sections_of(const std::vector<std::string>& lines) {
-  std::vector<Section> sections;
-  for (const auto& line : lines) {
-    const auto kind = kind_of(line);
-    if (kind != Kind::Unknown) {
-      sections.push_back({kind, line, {}});
-    } else if (!sections.empty()) {
-      sections.back().lines.push_back(line);
-    }
-  }
-  return sections;
-}
-
-/// faulthandler begins with the newest thread, so Python's first one is its last; py-spy names it;
-/// thread_lines() begins with it.
-std::size_t main_section(const std::vector<Section>& sections) {
-  std::size_t main = sections.size();
-  for (std::size_t i = 0; i < sections.size(); ++i) {
-    const bool python = sections[i].kind == Kind::Faulthandler || sections[i].kind == Kind::PySpy;
-    if (!python || frames_of(sections[i]).empty()) continue;
-    const bool named = sections[i].header.contains("\"MainThread\"");
-    if (sections[i].kind == Kind::Faulthandler || named || main == sections.size()) main = i;
-  }
-  if (main < sections.size()) return main;
-  const auto kernel = std::ranges::find(sections, Kind::Kernel, &Section::kind);
-  return static_cast<std::size_t>(kernel - sections.begin());
-}
-
-std::vector<Frame> frames_of(const Section& section) {
-  std::vector<Frame> frames;
-  if (section.kind == Kind::Kernel) return frames;
-  for (const auto& line : section.lines) {
-    auto frame = section.kind == Kind::PySpy ? py_spy_frame(line) : faulthandler_frame(line);
-    if (frame) frames.push_back(std::move(*frame));
-  }
-  return frames;
-}
-
 std::vector<std::string> without_kernel(const std::vector<std::string>& lines) {
   const auto sections = sections_of(lines);
   const bool python = std::ranges::any_of(
@@ -509,7 +523,7 @@ Place place_of(const std::vector<std::string>& lines) {
   const auto sections = sections_of(lines);
   if (sections.empty()) return {};
   const auto& section = sections.front();
-  if (section.kind == Section::Kind::Kernel) return kernel_place(section);
+  if (section.kind == Kind::Kernel) return kernel_place(section);
   const auto frames = frames_of(section);
   return frames.empty() ? Place{} : python_place(frames);
 }

@@ -268,7 +268,7 @@ void Outlet::open_file() {
   calls_ = std::make_unique<files::BlockingCalls>(executor_);
   const files::AppendedFile::Form form{.full = kCongested, .area = nullptr};
   const auto name = fmt::format("{}", fd_ == STDOUT_FILENO ? "stdout" : "stderr");
-  file_ = std::make_unique<files::AppendedFile>(*calls_, name, fd_, form);
+  file_ = std::make_unique<files::AppendedFile>(*calls_, name, form, fd_);
   file_->on_progress([this] {  // it does not outlive us
     if (on_progress_) on_progress_();
   });

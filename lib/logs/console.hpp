@@ -116,15 +116,15 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   Kind kind() const { return kind_; }
   bool idle() const { return waiting() == 0; }
   bool same_place(const Outlet& other) const;
-  std::uint64_t lost() const { return lost_ + (file_ ? file_->lost() : 0); }
+  std::uint64_t lost() const { return lost_ + (file_ ? file_->counts().lost : 0); }
   /// Bytes written so far: it moves as long as the reader does.
-  std::uint64_t written() const { return file_ ? file_->written() : written_; }
+  std::uint64_t written() const { return file_ ? file_->counts().written : written_; }
   /// The errno of the first loss, or 0. A reader that is too slow is none.
-  int trouble() const { return file_ ? file_->trouble() : trouble_; }
+  int trouble() const { return file_ ? file_->counts().trouble : trouble_; }
   int fd() const { return fd_; }
 
  private:
-  std::size_t waiting() const { return file_ ? file_->waiting() : waiting_.size(); }
+  std::size_t waiting() const { return file_ ? file_->counts().waiting : waiting_.size(); }
   bool write_by_thread(std::string_view bytes, std::size_t taken);
   void open_file();
   void open_own();

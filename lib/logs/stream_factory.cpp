@@ -45,75 +45,59 @@ std::string_view last_state(std::string_view line) {
 
 }  // namespace
 
-LineSplitter::LineSplitter(std::string prefix, std::size_t longest)
-    : prefix_(std::move(prefix)), longest_(longest) {}
-
-void LineSplitter::add_line(std::string_view line, std::string& out, const LineFilter* filter,
-                            std::string* matching) const {
+void LineSplitter::add_line(std::string_view line, Lines& out) const {
   // By the whole line, also by states of a bar that are not shown.
-  const bool matches = filter != nullptr && std::ranges::any_of(*filter, [&](const auto& needle) {
+  const bool matches = filter_ && std::ranges::any_of(*filter_, [&](const auto& needle) {
                          return line.contains(needle);
                        });
   line = last_state(line);
-  append_line(out, prefix_, line);
-  if (matches) append_line(*matching, prefix_, line);
+  append_line(out.all, prefix_, line);
+  if (matches) append_line(out.matching, prefix_, line);
 }
 
-void LineSplitter::hold(std::string_view bytes, std::string& out, const LineFilter* filter,
-                        std::string* matching) {
+void LineSplitter::hold(std::string_view bytes, Lines& out) {
   // A worker that never writes a LF would fill the agent's memory: a line that is too long is cut
   // into several.
   while (held_.size() + bytes.size() > longest_) {
     const auto room = longest_ - held_.size();
     held_.append(bytes.substr(0, room));
-    add_line(held_, out, filter, matching);
+    add_line(held_, out);
     held_.clear();
     bytes.remove_prefix(room);
   }
   held_.append(bytes);
 }
 
-void LineSplitter::feed(std::string_view bytes, std::string& out, const LineFilter* filter,
-                        std::string* matching) {
+void LineSplitter::feed(std::string_view bytes, Lines& out) {
   while (!bytes.empty()) {
     const void* end = std::memchr(bytes.data(), '\n', bytes.size());
-    if (end == nullptr) {
-      hold(bytes, out, filter, matching);
-      return;
-    }
+    if (end == nullptr) return hold(bytes, out);
     const auto size = static_cast<std::size_t>(static_cast<const char*>(end) - bytes.data());
     // Straight from the buffer: nearly all lines are whole in one read, and a copy for each would
     // cost as much as all the rest.
     if (held_.empty() && size <= longest_) {
-      add_line(bytes.substr(0, size), out, filter, matching);
+      add_line(bytes.substr(0, size), out);
     } else {
-      hold(bytes.substr(0, size), out, filter, matching);
-      add_line(held_, out, filter, matching);
+      hold(bytes.substr(0, size), out);
+      add_line(held_, out);
       held_.clear();
     }
     bytes.remove_prefix(size + 1);
   }
 }
 
-void LineSplitter::finish(std::string& out, const LineFilter* filter, std::string* matching) {
-  if (!held_.empty()) add_line(held_, out, filter, matching);
+void LineSplitter::finish(Lines& out) {
+  if (!held_.empty()) add_line(held_, out);
   held_.clear();
   held_.shrink_to_fit();
 }
 
-bool LineSplitter::holds_progress() const {
-  // A CR at the very front overwrites nothing: many bars write it before each state.
-  return held_.find('\r', 1) != std::string::npos;
-}
-
-void LineSplitter::show_progress(std::string& out) {
+void LineSplitter::show_progress(Lines& out) {
   const auto last = held_.rfind('\r');
   if (last == std::string::npos || last == 0) return;
-  const auto before = held_.rfind('\r', last - 1);
-  const auto begin = before == std::string::npos ? 0 : before + 1;
-  if (begin < last) {
-    add_line(std::string_view(held_).substr(begin, last - begin), out, nullptr, nullptr);
-  }
+  const auto begin = held_.rfind('\r', last - 1) + 1;  // npos + 1 is 0
+  const auto state = std::string_view(held_).substr(begin, last - begin);
+  if (!state.empty()) append_line(out.all, prefix_, state);
   // The CR stays at the front: it is the sign that more states may follow.
   held_.erase(0, last);
 }
@@ -188,274 +172,331 @@ bool is_part(std::string_view held) {
 
 }  // namespace
 
-Pump::Pump(boost::asio::any_io_executor executor, Clock& clock, Console& console,
-           std::shared_ptr<PumpBuffers> buffers, UniqueFd source, PumpRoute route)
-    : executor_(executor),
-      clock_(clock),
-      console_(console),
-      buffers_(std::move(buffers)),
-      route_(std::move(route)),
-      source_(executor, source.release()),
-      splitter_(route_.prefix) {}
+/// Memory that all pumps of a job share: one reads at a time, because there is one thread.
+struct PumpBuffers {
+  std::shared_ptr<files::BufferPool> pool = std::make_shared<files::BufferPool>();
+  files::BufferPool::Buffer input;            // null until the first read
+  std::vector<files::Backlog::Piece> filled;  // in this turn, for the file
+  LineSplitter::Lines lines;
+  std::uint64_t out_bytes = 0, err_bytes = 0;  // that have been read in all
+  TimePoint last_read = TimePoint::min();
+};
 
-void Pump::start() {
-  await_bytes();
-}
+/// Says what becomes of the bytes of one stream.
+struct PumpRoute {
+  enum class Show { Nothing, Raw, Lines };
+  std::shared_ptr<files::AppendedFile> file;  // raw bytes; may be null
+  Show show = Show::Nothing;
+  Console::Stream stream = Console::Stream::Out;
+  std::string prefix;                             // with Lines
+  std::shared_ptr<const LineFilter> filter;       // with Lines; may be null
+  std::shared_ptr<files::AppendedFile> matching;  // set when filter is
+  bool keep_tail = false;
+};
 
-void Pump::await_bytes() {
-  if (awaiting_ || paused_ || ended_) return;
-  awaiting_ = true;
-  source_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                     [self = shared_from_this()](const boost::system::error_code&) {
-                       self->awaiting_ = false;
-                       if (!self->ended_) self->on_readable();
-                     });
-}
+/// Carries one stream of one worker from its pipe or pseudo-terminal to where it belongs, by the
+/// route. Reads as long as the writer has it open; pauses while its own file takes nothing, and
+/// while the console is congested: for as long as that lasts if no file has the output, else for
+/// 100 ms, after which the console misses lines.
+///
+/// With Lines, a line whose end has not come is shown after 100 ms of silence, or once the console
+/// no longer lags.
+class Pump : public std::enable_shared_from_this<Pump> {
+ public:
+  static constexpr std::size_t kTail = 16 << 10;  // bytes kept for the verdict
 
-void Pump::on_readable() {
-  for (int i = 0; i < (hurried_ ? kReadsInHurry : kReadsPerTurn); ++i) {
-    if (hurried_) {
-      if (has_file() && outlet().congested()) {
-        outlet().skip_rest();
-      }
-    } else if (must_wait()) {
-      break;
-    }
-    if (!read_once()) break;
+  /// Borrows all three, which must outlive the loop's last turn. `source` must be non-blocking.
+  Pump(boost::asio::any_io_executor executor, Clock& clock, Console& console,
+       std::shared_ptr<PumpBuffers> buffers, UniqueFd source, PumpRoute route)
+      : executor_(executor),
+        clock_(clock),
+        console_(console),
+        buffers_(std::move(buffers)),
+        route_(std::move(route)),
+        source_(executor, source.release()),
+        splitter_(route_.prefix, route_.filter) {}
+
+  void start() {
+    if (awaiting_ || paused_ || ended_) return;
+    awaiting_ = true;
+    source_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                       [self = shared_from_this()](const boost::system::error_code&) {
+                         self->awaiting_ = false;
+                         if (!self->ended_) self->on_readable();
+                       });
   }
-  hand_over();
-  watch_unfinished();
-  // After what is there has been read: a process that outlives its worker may hold the pipe open,
-  // and its end would never come.
-  if (giving_up_) end();
-  await_bytes();
-}
 
-/// True if nothing may be read now; resume() will come.
-bool Pump::must_wait() {
-  const auto go = [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->resume();
-  };
-  // Not reading is how a worker is slowed down: its pipe fills, and its write(2) waits. Nothing is
-  // lost that way.
-  for (const auto& file : {route_.file, route_.matching}) {
-    if (!file || !file->full()) continue;
+  /// See WorkerStreams::catch_up: past a file that takes nothing, which has room for it beyond its
+  /// limit, and past a congested console, which misses lines.
+  void catch_up() {
+    if (ended_) return;
+    hurried_ = true;
+    on_readable();
+    hurried_ = false;
+  }
+
+  /// See WorkerStreams::drain.
+  void drain(bool give_up_rest, std::function<void()> on_drained) {
+    on_drained_.push_back(std::move(on_drained));
+    if (ended_) return end();
+    if (!give_up_rest) return;
+    giving_up_ = true;
+    catch_up();
+  }
+
+  /// Closes the source and forgets who waits.
+  void stop() {
+    on_drained_.clear();
+    if (!std::exchange(ended_, true)) close();
+  }
+
+  /// A pseudo-terminal gets the size of the terminal that the console is; a pipe stays as it is.
+  void take_size() {
+    winsize size{};
+    if (ended_ || ::ioctl(outlet().fd(), TIOCGWINSZ, &size) != 0) return;
+    ::ioctl(source_.native_handle(), TIOCSWINSZ, &size);  // ENOTTY for a pipe
+  }
+
+  const Tail& tail() const { return tail_; }
+
+ private:
+  bool has_file() const { return route_.file != nullptr; }
+  Outlet& outlet() const { return console_.outlet(route_.stream); }
+
+  void on_readable() {
+    for (int i = 0; i < (hurried_ ? kReadsInHurry : kReadsPerTurn); ++i) {
+      if (hurried_) {
+        if (has_file() && outlet().congested()) outlet().skip_rest();
+      } else if (must_wait()) {
+        break;
+      }
+      if (!read_once()) break;
+    }
+    hand_over();
+    watch_unfinished();
+    // After what is there has been read: a process that outlives its worker may hold the pipe open,
+    // and its end would never come.
+    if (giving_up_) end();
+    start();
+  }
+
+  /// True if nothing may be read now; resume() will come.
+  bool must_wait() {
+    const auto go = [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->resume();
+    };
+    // Not reading is how a worker is slowed down: its pipe fills, and its write(2) waits. Nothing
+    // is lost that way.
+    for (const auto& file : {route_.file, route_.matching}) {
+      if (!file || !file->full()) continue;
+      paused_ = true;
+      file->when_room(go);
+      return true;
+    }
+    if (route_.show == PumpRoute::Show::Nothing || !outlet().congested()) return false;
+    if (has_file()) {
+      if (outlet().skipping()) return false;
+      if (!deadline_) deadline_ = clock_.make_alarm();
+      deadline_->arm(clock_.now() + outlet().time_limit(), [weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->stop_waiting();
+      });
+    }
     paused_ = true;
-    file->when_room(go);
+    outlet().when_clear(go);
     return true;
   }
-  if (route_.show == PumpRoute::Show::Nothing || !outlet().congested()) return false;
-  if (has_file()) {
-    if (outlet().skipping()) return false;
-    if (!deadline_) deadline_ = clock_.make_alarm();
-    deadline_->arm(clock_.now() + outlet().time_limit(), [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->stop_waiting();
+
+  void resume() {
+    if (deadline_) deadline_->disarm();
+    // Two may call: the one with room, and the deadline.
+    if (std::exchange(paused_, false)) start();
+  }
+
+  void stop_waiting() {
+    if (paused_ && outlet().congested()) outlet().skip();
+    resume();
+  }
+
+  /// False: nothing more to read now.
+  bool read_once() {
+    auto& input = buffers_->input;
+    if (!input) input = buffers_->pool->take();
+    ssize_t size = 0;
+    input->resize_and_overwrite(kRead, [&](char* to, std::size_t room) {
+      size = ::read(source_.native_handle(), to, room);
+      return static_cast<std::size_t>(std::max<ssize_t>(size, 0));
+    });
+    if (size > 0) {
+      pass_on(input);
+      // A read that is not full has emptied the pipe: to look again would cost a system call for
+      // EAGAIN each time.
+      return static_cast<std::size_t>(size) == kRead || hurried_;
+    }
+    if (size < 0 && errno == EINTR) return true;
+    if (size < 0 && errno == EAGAIN) return false;
+    // The master of a pseudo-terminal says EIO, not end of file, when the other side is closed.
+    end();
+    return false;
+  }
+
+  void pass_on(files::BufferPool::Buffer input) {
+    const std::string_view bytes = *input;
+    const bool out = route_.stream == Console::Stream::Out;
+    (out ? buffers_->out_bytes : buffers_->err_bytes) += bytes.size();
+    buffers_->last_read = clock_.now();
+    // Before anything is shown or filtered: the report quotes what was said, shown or not.
+    if (route_.keep_tail) tail_.add(bytes, buffers_->last_read);
+    if (route_.file) {
+      const bool shared = bytes.size() >= files::Backlog::kWorthSharing;
+      if (shared) buffers_->input.reset();  // not read into again while the thread may have it
+      buffers_->filled.push_back(input);
+      if (!shared || buffers_->filled.size() >= kHandedOver) hand_over();
+    }
+    if (route_.show == PumpRoute::Show::Raw) pass_raw(bytes);
+    if (route_.show == PumpRoute::Show::Lines) pass_lines(bytes);
+  }
+
+  void hand_over() {
+    if (!buffers_->filled.empty()) route_.file->write(buffers_->filled);
+    buffers_->filled.clear();
+  }
+
+  void pass_raw(std::string_view bytes) {
+    // Whole lines at once; those of a progress bar end by CR.
+    const auto last = bytes.find_last_of("\n\r");
+    if (last != std::string_view::npos) {
+      flush_unfinished();
+      console_.write(route_.stream, bytes.substr(0, last + 1), Console::Weight::Output);
+      bytes.remove_prefix(last + 1);
+    }
+    if (bytes.empty()) return;
+    if (unfinished_.empty()) unfinished_since_ = clock_.now();
+    unfinished_.append(bytes);
+    if (unfinished_.size() > kLongestPiece) flush_unfinished();
+  }
+
+  void flush_unfinished() {
+    if (unfinished_.empty()) return;
+    console_.write(route_.stream, std::exchange(unfinished_, {}), Console::Weight::Output);
+  }
+
+  void pass_lines(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const auto slice = bytes.substr(0, kSlice);
+      splitter_.feed(slice, buffers_->lines);
+      write_lines();
+      bytes.remove_prefix(slice.size());
+    }
+    if (splitter_.held().empty()) return;
+    part_shown_ = false;
+    last_bytes_ = clock_.now();
+  }
+
+  void write_lines() {
+    auto& [all, matching] = buffers_->lines;
+    if (!all.empty()) {
+      console_.write_lines(route_.stream, this, all, has_file());
+      part_shown_ = false;
+    }
+    all.clear();
+    if (matching.empty()) return;
+    route_.matching->write(matching);
+    matching.clear();
+  }
+
+  /// When what there is of a line is to be shown without its end; nothing if there is none.
+  std::optional<TimePoint> unfinished_until() const {
+    if (!unfinished_.empty()) return unfinished_since_ + kLineInterval;
+    if (progress_due_) return progress_due_;
+    if (!part_shown_ && is_part(splitter_.held())) return last_bytes_ + kSilence;
+    return {};
+  }
+
+  void watch_unfinished() {
+    if (ended_) return;
+    if (!splitter_.holds_progress()) {
+      progress_due_.reset();
+    } else if (!progress_due_) {
+      progress_due_ = clock_.now() + kProgressInterval;
+    }
+    const auto until = unfinished_until();
+    // An alarm that comes too early finds nothing due, and is set again: cheaper than to set it for
+    // each read.
+    if (!until || (armed_for_ && *armed_for_ <= *until)) return;
+    if (!alarm_) alarm_ = clock_.make_alarm();
+    armed_for_ = until;
+    alarm_->arm(*until, [weak = weak_from_this()] {
+      if (const auto self = weak.lock(); self && !self->ended_) self->show_unfinished();
     });
   }
-  paused_ = true;
-  outlet().when_clear(go);
-  return true;
-}
 
-void Pump::resume() {
-  if (deadline_) deadline_->disarm();
-  // Two may call: the one with room, and the deadline.
-  if (!std::exchange(paused_, false)) return;
-  await_bytes();
-}
-
-void Pump::stop_waiting() {
-  if (paused_ && outlet().congested()) outlet().skip();
-  resume();
-}
-
-/// False: nothing more to read now.
-bool Pump::read_once() {
-  auto& input = buffers_->input;
-  if (!input) input = buffers_->pool->take();
-  ssize_t size = 0;
-  input->resize_and_overwrite(kRead, [&](char* to, std::size_t room) {
-    size = ::read(source_.native_handle(), to, room);
-    return static_cast<std::size_t>(std::max<ssize_t>(size, 0));
-  });
-  if (size > 0) {
-    pass_on(input);
-    // A read that is not full has emptied the pipe: to look again would cost a system call for
-    // EAGAIN each time.
-    return static_cast<std::size_t>(size) == kRead || hurried_;
+  void show_unfinished() {
+    armed_for_.reset();
+    const auto now = clock_.now();
+    if (unfinished_since_ + kLineInterval <= now) flush_unfinished();
+    if (progress_due_ && *progress_due_ <= now) {
+      progress_due_.reset();
+      splitter_.show_progress(buffers_->lines);
+      write_lines();
+    } else if (!progress_due_ && last_bytes_ + kSilence <= now) {
+      const auto held = splitter_.held();
+      part_shown_ = !is_part(held) ||
+                    console_.show_part(route_.stream, this, route_.prefix + std::string(held));
+      // Where the console lags: a worker that waits for an answer says nothing more.
+      if (!part_shown_) last_bytes_ = clock_.now();
+    }
+    if (unfinished_until()) watch_unfinished();  // a younger one than the alarm was set for
   }
-  if (size < 0 && errno == EINTR) return true;
-  if (size < 0 && errno == EAGAIN) return false;
-  // The master of a pseudo-terminal says EIO, not end of file, when the other side is closed.
-  end();
-  return false;
-}
 
-void Pump::pass_on(files::BufferPool::Buffer input) {
-  const std::string_view bytes = *input;
-  const bool out = route_.stream == Console::Stream::Out;
-  (out ? buffers_->out_bytes : buffers_->err_bytes) += bytes.size();
-  buffers_->last_read = clock_.now();
-  // Before anything is shown or filtered: the report quotes what was said, shown or not.
-  if (route_.keep_tail) tail_.add(bytes, buffers_->last_read);
-  if (route_.file) {
-    const bool shared = bytes.size() >= files::Backlog::kWorthSharing;
-    if (shared) buffers_->input.reset();  // not read into again while the thread may have it
-    buffers_->filled.push_back(input);
-    if (!shared || buffers_->filled.size() >= kHandedOver) hand_over();
+  void end() {
+    if (!std::exchange(ended_, true)) {
+      hand_over();
+      close();
+      flush_unfinished();
+      splitter_.finish(buffers_->lines);
+      write_lines();
+    }
+    for (auto& told : std::exchange(on_drained_, {})) boost::asio::post(executor_, std::move(told));
   }
-  switch (route_.show) {
-    case PumpRoute::Show::Nothing:
-      break;
-    case PumpRoute::Show::Raw:
-      pass_raw(bytes);
-      break;
-    case PumpRoute::Show::Lines:
-      pass_lines(bytes);
-      break;
-  }
-}
 
-void Pump::hand_over() {
-  if (!buffers_->filled.empty()) route_.file->write(buffers_->filled);
-  buffers_->filled.clear();
-}
-
-void Pump::pass_raw(std::string_view bytes) {
-  // Whole lines at once; those of a progress bar end by CR.
-  const auto last = bytes.find_last_of("\n\r");
-  if (last != std::string_view::npos) {
-    flush_unfinished();
-    console_.write(route_.stream, bytes.substr(0, last + 1), Console::Weight::Output);
-    bytes.remove_prefix(last + 1);
-  }
-  if (bytes.empty()) return;
-  if (unfinished_.empty()) unfinished_since_ = clock_.now();
-  unfinished_.append(bytes);
-  if (unfinished_.size() > kLongestPiece) flush_unfinished();
-}
-
-void Pump::flush_unfinished() {
-  if (unfinished_.empty()) return;
-  console_.write(route_.stream, std::exchange(unfinished_, {}), Console::Weight::Output);
-}
-
-void Pump::pass_lines(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const auto slice = bytes.substr(0, kSlice);
-    splitter_.feed(slice, buffers_->lines, route_.filter.get(), &buffers_->matching);
-    write_lines();
-    bytes.remove_prefix(slice.size());
-  }
-  if (splitter_.held().empty()) return;
-  part_shown_ = false;
-  last_bytes_ = clock_.now();
-}
-
-void Pump::write_lines() {
-  if (!buffers_->lines.empty()) {
-    console_.write_lines(route_.stream, this, buffers_->lines, has_file());
-    part_shown_ = false;
-  }
-  buffers_->lines.clear();
-  if (buffers_->matching.empty()) return;
-  route_.matching->write(buffers_->matching);
-  buffers_->matching.clear();
-}
-
-/// When what there is of a line is to be shown without its end; nothing if there is none.
-std::optional<TimePoint> Pump::unfinished_until() const {
-  if (!unfinished_.empty()) return unfinished_since_ + kLineInterval;
-  if (progress_due_) return progress_due_;
-  if (!part_shown_ && is_part(splitter_.held())) return last_bytes_ + kSilence;
-  return {};
-}
-
-void Pump::watch_unfinished() {
-  if (ended_) return;
-  if (!splitter_.holds_progress()) {
-    progress_due_.reset();
-  } else if (!progress_due_) {
-    progress_due_ = clock_.now() + kProgressInterval;
-  }
-  const auto until = unfinished_until();
-  // An alarm that comes too early finds nothing due, and is set again: cheaper than to set it for
-  // each read.
-  if (!until || (armed_for_ && *armed_for_ <= *until)) return;
-  if (!alarm_) alarm_ = clock_.make_alarm();
-  armed_for_ = until;
-  alarm_->arm(*until, [weak = weak_from_this()] {
-    if (const auto self = weak.lock(); self && !self->ended_) self->show_unfinished();
-  });
-}
-
-void Pump::show_unfinished() {
-  armed_for_.reset();
-  const auto now = clock_.now();
-  if (unfinished_since_ + kLineInterval <= now) flush_unfinished();
-  if (progress_due_ && *progress_due_ <= now) {
-    progress_due_.reset();
-    splitter_.show_progress(buffers_->lines);
-    write_lines();
-  } else if (!progress_due_ && last_bytes_ + kSilence <= now) {
-    show_part();
-  }
-  if (unfinished_until()) watch_unfinished();  // a younger one than the alarm was set for
-}
-
-void Pump::show_part() {
-  const auto held = splitter_.held();
-  part_shown_ =
-      !is_part(held) || console_.show_part(route_.stream, this, route_.prefix + std::string(held));
-  // Where the console lags: a worker that waits for an answer says nothing more.
-  if (!part_shown_) last_bytes_ = clock_.now();
-}
-
-void Pump::drain(bool give_up_rest, std::function<void()> on_drained) {
-  on_drained_.push_back(std::move(on_drained));
-  if (ended_) return end();
-  if (!give_up_rest) return;
-  giving_up_ = true;
-  catch_up();
-}
-
-/// Past a file that takes nothing, which has room for it beyond its limit, and past a congested
-/// console, which misses lines.
-void Pump::catch_up() {
-  if (ended_) return;
-  hurried_ = true;
-  on_readable();
-  hurried_ = false;
-}
-
-void Pump::end() {
-  if (!std::exchange(ended_, true)) {
-    hand_over();
+  void close() {
     boost::system::error_code ignored;
     source_.close(ignored);
-    flush_unfinished();
-    splitter_.finish(buffers_->lines, route_.filter.get(), &buffers_->matching);
-    write_lines();
     alarm_.reset();
     deadline_.reset();
   }
-  for (auto& told : std::exchange(on_drained_, {})) boost::asio::post(executor_, std::move(told));
-}
 
-void Pump::take_size_of(int fd) {
-  winsize size{};
-  if (ended_ || ::ioctl(fd, TIOCGWINSZ, &size) != 0) return;
-  ::ioctl(source_.native_handle(), TIOCSWINSZ, &size);  // ENOTTY for a pipe
-}
+  // Set at construction
+  boost::asio::any_io_executor executor_;
+  Clock& clock_;
+  Console& console_;
+  std::shared_ptr<PumpBuffers> buffers_;
+  PumpRoute route_;
+  // Changes while running
+  boost::asio::posix::stream_descriptor source_;
+  LineSplitter splitter_;
+  std::string unfinished_;  // with Raw: the start of a line, whose end will follow at once
+  TimePoint unfinished_since_{};
+  // With Lines, while a line is held: the silence that shows it begins here
+  TimePoint last_bytes_{};
+  std::optional<TimePoint> progress_due_;  // with Lines: when a progress bar is shown next
+  bool part_shown_ = false;                // of the line that is held, all that there is
+  Tail tail_{kTail};
+  std::unique_ptr<Alarm> alarm_, deadline_;
+  std::optional<TimePoint> armed_for_;
+  bool awaiting_ = false, paused_ = false, ended_ = false;
+  bool hurried_ = false;    // reads on though the reader lags
+  bool giving_up_ = false;  // this is the last that is read
+  std::vector<std::function<void()>> on_drained_;
+};
 
-void Pump::stop() {
-  on_drained_.clear();
-  if (std::exchange(ended_, true)) return;
-  boost::system::error_code ignored;
-  source_.close(ignored);
-  alarm_.reset();
-  deadline_.reset();
-}
+/// One stream of a worker.
+struct Side {
+  std::shared_ptr<Pump> pump;  // null: inherited, or shared with the other side
+  UniqueFd end;                // the worker's; empty: inherited, or the other side's
+  int fd = -1;                 // its number
+  std::string path;
+};
 
 namespace {
 
@@ -510,13 +551,7 @@ std::vector<std::string> split_tail(std::string_view tail, std::size_t count) {
 
 class PumpedStreams final : public WorkerStreams {
  public:
-  struct Side {
-    std::shared_ptr<Pump> pump;  // null: inherited, or shared with the other side
-    int fd = -1;
-    std::string path;
-  };
-  PumpedStreams(Side out, Side err, std::vector<UniqueFd> workers_ends)
-      : out_(std::move(out)), err_(std::move(err)), workers_ends_(std::move(workers_ends)) {}
+  PumpedStreams(Side out, Side err) : out_(std::move(out)), err_(std::move(err)) {}
   ~PumpedStreams() override {
     *waiter_ = {};  // an answer that is already queued must not reach anybody
     for (const auto& pump : pumps()) pump->stop();
@@ -527,7 +562,8 @@ class PumpedStreams final : public WorkerStreams {
   void started() override {
     // Once the worker has its copies: while we hold the other end, too, the pipe would have no end
     // of file (pipe(7)).
-    workers_ends_.clear();
+    out_.end.reset();
+    err_.end.reset();
     for (const auto& pump : pumps()) pump->start();
   }
 
@@ -581,7 +617,6 @@ class PumpedStreams final : public WorkerStreams {
     std::function<void()> tell;
   };
   Side out_, err_;
-  std::vector<UniqueFd> workers_ends_;
   std::shared_ptr<Waiter> waiter_ = std::make_shared<Waiter>();
 };
 
@@ -655,77 +690,70 @@ bool StreamFactory::is_inherited(const PumpRoute& route) const {
   return kind == Outlet::Kind::Null || (kind == Outlet::Kind::Terminal && !with_status_);
 }
 
-Result<StreamFactory::Source> StreamFactory::open_source(const PumpRoute& route) const {
-  Source source;
-  if (is_inherited(route)) return source;
-  if (route.show == Show::Nothing && !route.file && !route.keep_tail) {
-    source.workers.reset(::open("/dev/null", O_RDWR | O_CLOEXEC));
-    if (source.workers) return source;
-    return std::unexpected(errno_error(Code::Io, "cannot open /dev/null", errno));
-  }
-  if (route.show == Show::Raw && console_.is_terminal(route.stream) &&
-      open_terminal(console_.outlet(route.stream).fd(), source.ours, source.workers)) {
-    return source;
-  }
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    return std::unexpected(errno_error(Code::Io, "cannot make a pipe for a worker", errno));
-  }
-  source.ours.reset(ends[0]);
-  source.workers.reset(ends[1]);
-  // Ours alone: the two ends of a pipe are two open files.
-  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  const bool kept = route.show != Show::Raw && !(route.show == Show::Nothing && !route.file);
-  // Refused beyond a user's limit: then it is smaller.
-  if (kept && pipe_size_ > 0) ::fcntl(ends[0], F_SETPIPE_SZ, pipe_size_);
-  return source;
-}
-
-std::shared_ptr<Pump> StreamFactory::make_pump(UniqueFd source, PumpRoute route) {
-  if (!source) return nullptr;
+Result<Side> StreamFactory::open_side(PumpRoute route) {
+  Side side;
+  if (route.file) side.path = route.file->path();
+  if (is_inherited(route)) return side;
+  UniqueFd ours;
   const bool terminal = route.show == Show::Raw && console_.is_terminal(route.stream);
-  auto pump = std::make_shared<Pump>(executor_, clock_, console_, buffers_, std::move(source),
+  if (route.show == Show::Nothing && !route.file && !route.keep_tail) {
+    side.end.reset(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    if (!side.end) return std::unexpected(errno_error(Code::Io, "cannot open /dev/null", errno));
+  } else if (!terminal || !open_terminal(console_.outlet(route.stream).fd(), ours, side.end)) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) {
+      return std::unexpected(errno_error(Code::Io, "cannot make a pipe for a worker", errno));
+    }
+    ours.reset(ends[0]);
+    side.end.reset(ends[1]);
+    // Ours alone: the two ends of a pipe are two open files.
+    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    const bool kept = route.show == Show::Lines || (route.show == Show::Nothing && route.file);
+    // Refused beyond a user's limit: then it is smaller.
+    if (kept && pipe_size_ > 0) ::fcntl(ends[0], F_SETPIPE_SZ, pipe_size_);
+  }
+  side.fd = side.end.get();
+  if (!ours) return side;
+  side.pump = std::make_shared<Pump>(executor_, clock_, console_, buffers_, std::move(ours),
                                      std::move(route));
   if (terminal) {
     std::erase_if(on_terminal_, [](const auto& old) { return old.expired(); });
-    on_terminal_.push_back(pump);
+    on_terminal_.push_back(side.pump);
   }
-  return pump;
+  return side;
 }
 
 void StreamFactory::terminal_resized() {
   for (const auto& weak : on_terminal_) {
-    const auto pump = weak.lock();
-    if (pump) pump->take_size_of(console_.outlet(pump->route().stream).fd());
+    if (const auto pump = weak.lock()) pump->take_size();
   }
 }
 
-Result<std::unique_ptr<WorkerStreams>> StreamFactory::make(const StreamSettings& settings) {
-  auto out = make_route(settings, Console::Stream::Out);
-  auto err = make_route(settings, Console::Stream::Err);
-  const bool together = out.show == Show::Raw && err.show == Show::Raw && console_.one_place() &&
-                        console_.outlet(Console::Stream::Out).kind() != Outlet::Kind::Null;
+std::uint64_t StreamFactory::bytes(Console::Stream stream) const {
+  return stream == Console::Stream::Out ? buffers_->out_bytes : buffers_->err_bytes;
+}
 
-  std::vector<UniqueFd> ends;
-  PumpedStreams::Side out_side, err_side;
-  auto err_source = open_source(err);
-  if (!err_source) return std::unexpected(err_source.error());
-  err_side.fd = err_source->workers.get();
-  if (err.file) err_side.path = err.file->path();
+TimePoint StreamFactory::last_read() const {
+  return buffers_->last_read;
+}
+
+Result<std::unique_ptr<WorkerStreams>> StreamFactory::make(const StreamSettings& settings) {
+  auto out_route = make_route(settings, Console::Stream::Out);
+  auto err_route = make_route(settings, Console::Stream::Err);
+  const bool together = out_route.show == Show::Raw && err_route.show == Show::Raw &&
+                        console_.one_place() &&
+                        console_.outlet(Console::Stream::Out).kind() != Outlet::Kind::Null;
+  auto err = open_side(std::move(err_route));
+  if (!err) return std::unexpected(err.error());
   if (together) {
     // One pipe for both, or the order in which a worker wrote to stdout and stderr would be lost.
-    out_side.fd = err_side.fd;
-  } else {
-    auto out_source = open_source(out);
-    if (!out_source) return std::unexpected(out_source.error());
-    out_side.fd = out_source->workers.get();
-    if (out.file) out_side.path = out.file->path();
-    ends.push_back(std::move(out_source->workers));
-    out_side.pump = make_pump(std::move(out_source->ours), std::move(out));
+    Side same;
+    same.fd = err->fd;
+    return std::make_unique<PumpedStreams>(std::move(same), std::move(*err));
   }
-  ends.push_back(std::move(err_source->workers));
-  err_side.pump = make_pump(std::move(err_source->ours), std::move(err));
-  return std::make_unique<PumpedStreams>(std::move(out_side), std::move(err_side), std::move(ends));
+  auto out = open_side(std::move(out_route));
+  if (!out) return std::unexpected(out.error());
+  return std::make_unique<PumpedStreams>(std::move(*out), std::move(*err));
 }
 
 }  // namespace elastrun::logs

@@ -34,31 +34,35 @@ using LineFilter = std::vector<std::string>;
 class LineSplitter {
  public:
   static constexpr std::size_t kLongest = 1 << 20;
-  explicit LineSplitter(std::string prefix, std::size_t longest = kLongest);
+  /// The lines that came out, and those of them that the filter lets pass.
+  struct Lines {
+    std::string all, matching;
+  };
+  /// Without `filter` nothing matches.
+  explicit LineSplitter(std::string prefix, std::shared_ptr<const LineFilter> filter = nullptr,
+                        std::size_t longest = kLongest)
+      : prefix_(std::move(prefix)), filter_(std::move(filter)), longest_(longest) {}
 
-  /// Appends every line that `bytes` completed to `out`; those that `filter` (if any) lets pass
-  /// also to `matching`.
-  void feed(std::string_view bytes, std::string& out, const LineFilter* filter = nullptr,
-            std::string* matching = nullptr);
+  /// Appends every line that `bytes` completed.
+  void feed(std::string_view bytes, Lines& out);
   /// The stream has ended: what is held becomes the last line.
-  void finish(std::string& out, const LineFilter* filter = nullptr,
-              std::string* matching = nullptr);
+  void finish(Lines& out);
 
   /// The bytes whose line end has not come.
   std::string_view held() const { return held_; }
-  /// True if a progress bar is held: text without LF that was overwritten by CR at least once.
-  bool holds_progress() const;
+  /// True if a progress bar is held: text without LF that was overwritten by CR at least once. A CR
+  /// at the very front overwrites nothing: many bars write it before each state.
+  bool holds_progress() const { return held_.find('\r', 1) != std::string::npos; }
   /// Gives out the newest complete state of that bar as a line, and forgets the states before it,
   /// as a terminal would have overwritten them. What follows the last CR stays held.
-  void show_progress(std::string& out);
+  void show_progress(Lines& out);
 
  private:
-  void add_line(std::string_view line, std::string& out, const LineFilter* filter,
-                std::string* matching) const;
-  void hold(std::string_view bytes, std::string& out, const LineFilter* filter,
-            std::string* matching);
+  void add_line(std::string_view line, Lines& out) const;
+  void hold(std::string_view bytes, Lines& out);
 
   std::string prefix_;
+  std::shared_ptr<const LineFilter> filter_;
   std::size_t longest_;
   std::string held_;
 };
@@ -94,98 +98,10 @@ class Tail {
   std::deque<Piece> pieces_;  // the latest, in order
 };
 
-/// Memory that all pumps of a job share: one reads at a time, because there is one thread.
-struct PumpBuffers {
-  std::shared_ptr<files::BufferPool> pool = std::make_shared<files::BufferPool>();
-  files::BufferPool::Buffer input;            // null until the first read
-  std::vector<files::Backlog::Piece> filled;  // in this turn, for the file
-  std::string lines, matching;
-  std::uint64_t out_bytes = 0, err_bytes = 0;  // that have been read in all
-  TimePoint last_read = TimePoint::min();
-};
-
-/// Says what becomes of the bytes of one stream.
-struct PumpRoute {
-  enum class Show { Nothing, Raw, Lines };
-  std::shared_ptr<files::AppendedFile> file;  // raw bytes; may be null
-  Show show = Show::Nothing;
-  Console::Stream stream = Console::Stream::Out;
-  std::string prefix;                             // with Lines
-  std::shared_ptr<const LineFilter> filter;       // with Lines; may be null
-  std::shared_ptr<files::AppendedFile> matching;  // set when filter is
-  bool keep_tail = false;
-};
-
-/// Carries one stream of one worker from its pipe or pseudo-terminal to where it belongs, by the
-/// route. Reads as long as the writer has it open; pauses while its own file takes nothing, and
-/// while the console is congested: for as long as that lasts if no file has the output, else for
-/// 100 ms, after which the console misses lines.
-///
-/// With Lines, a line whose end has not come is shown after 100 ms of silence, or once the console
-/// no longer lags.
-class Pump : public std::enable_shared_from_this<Pump> {
- public:
-  static constexpr std::size_t kTail = 16 << 10;  // bytes kept for the verdict
-
-  /// Borrows all three, which must outlive the loop's last turn. `source` must be non-blocking.
-  Pump(boost::asio::any_io_executor executor, Clock& clock, Console& console,
-       std::shared_ptr<PumpBuffers> buffers, UniqueFd source, PumpRoute route);
-
-  void start();
-  /// See WorkerStreams::catch_up and drain.
-  void catch_up();
-  void drain(bool give_up_rest, std::function<void()> on_drained);
-  /// Closes the source and forgets who waits.
-  void stop();
-  /// A pseudo-terminal gets the size of the terminal that `fd` is; a pipe stays as it is.
-  void take_size_of(int fd);
-  const Tail& tail() const { return tail_; }
-  const PumpRoute& route() const { return route_; }
-
- private:
-  void await_bytes();
-  void on_readable();
-  bool read_once();
-  void pass_on(files::BufferPool::Buffer input);
-  void hand_over();
-  void pass_raw(std::string_view bytes);
-  void flush_unfinished();
-  void pass_lines(std::string_view bytes);
-  void write_lines();
-  std::optional<TimePoint> unfinished_until() const;
-  void watch_unfinished();
-  void show_unfinished();
-  bool has_file() const { return route_.file != nullptr; }
-  Outlet& outlet() const { return console_.outlet(route_.stream); }
-  bool must_wait();
-  void resume();
-  void stop_waiting();
-  void show_part();
-  void end();
-
-  // Set at construction
-  boost::asio::any_io_executor executor_;
-  Clock& clock_;
-  Console& console_;
-  std::shared_ptr<PumpBuffers> buffers_;
-  PumpRoute route_;
-  // Changes while running
-  boost::asio::posix::stream_descriptor source_;
-  LineSplitter splitter_;
-  std::string unfinished_;  // with Raw: the start of a line, whose end will follow at once
-  TimePoint unfinished_since_{};
-  // With Lines, while a line is held: the silence that shows it begins here
-  TimePoint last_bytes_{};
-  std::optional<TimePoint> progress_due_;  // with Lines: when a progress bar is shown next
-  bool part_shown_ = false;                // of the line that is held, all that there is
-  Tail tail_{kTail};
-  std::unique_ptr<Alarm> alarm_, deadline_;
-  std::optional<TimePoint> armed_for_;
-  bool awaiting_ = false, paused_ = false, ended_ = false;
-  bool hurried_ = false;    // reads on though the reader lags
-  bool giving_up_ = false;  // this is the last that is read
-  std::vector<std::function<void()>> on_drained_;
-};
+class Pump;
+struct PumpBuffers;
+struct PumpRoute;
+struct Side;  // of a worker's two
 
 /// The two output streams of one worker of one attempt: into files, through the agent to the
 /// console (tee), straight to the console, or nowhere. `StreamFactory` makes it before the worker
@@ -286,11 +202,9 @@ class StreamFactory {
   Result<std::unique_ptr<WorkerStreams>> make(const StreamSettings& settings);
   /// Bytes that all workers so far have written to a stream, except output that does not pass
   /// through the agent. If both streams share a pipe, all counts as stderr.
-  std::uint64_t bytes(Console::Stream stream) const {
-    return stream == Console::Stream::Out ? buffers_->out_bytes : buffers_->err_bytes;
-  }
+  std::uint64_t bytes(Console::Stream stream) const;
   /// When the agent last read some of that; min(): it has not.
-  TimePoint last_read() const { return buffers_->last_read; }
+  TimePoint last_read() const;
   /// The agent's terminal has another size now (SIGWINCH): its workers' terminals get it, too. They
   /// see it when they ask next; no signal reaches them, because it is not their controlling
   /// terminal.
@@ -301,22 +215,18 @@ class StreamFactory {
     std::shared_ptr<const LineFilter> filter;
     std::shared_ptr<files::AppendedFile> file;
   };
-  struct Source {
-    UniqueFd ours, workers;  // workers' side empty: inherited
-  };
   Shared open_shared(const AttemptSettings& settings, bool out) const;
   PumpRoute make_route(const StreamSettings& settings, Console::Stream stream) const;
   std::shared_ptr<files::AppendedFile> open_log(std::string path) const;
   bool is_inherited(const PumpRoute& route) const;
-  Result<Source> open_source(const PumpRoute& route) const;
-  std::shared_ptr<Pump> make_pump(UniqueFd source, PumpRoute route);
+  Result<Side> open_side(PumpRoute route);
 
   boost::asio::any_io_executor executor_;
   Clock& clock_;
   Console& console_;
   files::BlockingCalls& files_;
   bool with_status_, keeps_stdout_ = false;
-  std::shared_ptr<PumpBuffers> buffers_;
+  std::shared_ptr<PumpBuffers> buffers_;  // of all that it makes
   Shared stdout_shared_, stderr_shared_;
   int pipe_size_ = 1 << 20;  // of this attempt's workers, as pipe_size()
   std::vector<std::weak_ptr<Pump>> on_terminal_;
