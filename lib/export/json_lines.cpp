@@ -71,7 +71,7 @@ void JsonLines::flush(TimePoint) {
 void JsonLines::write_out() {
   // The rest is the agent's: a flood of workers once pushed "restart" and "group.failed" out, and
   // accounts of the job were wrong for good.
-  if (file_.waiting() + waiting_.size() <= files::AppendedFile::kMost - kForAgent) {
+  if (file_.counts().waiting + waiting_.size() <= files::AppendedFile::kMost - kForAgent) {
     file_.write(waiting_);
   } else {
     if (held_back_ == 0) {

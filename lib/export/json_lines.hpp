@@ -32,8 +32,8 @@ class JsonLines final : public telemetry::Sink {
 
   void consume(const telemetry::Record& record) override;
   void flush(TimePoint deadline) override;
-  std::uint64_t lost() const { return file_.lost() + held_back_; }
-  std::uint64_t synced() const { return file_.synced(); }
+  std::uint64_t lost() const { return file_.counts().lost + held_back_; }
+  std::uint64_t synced() const { return file_.counts().synced; }
   const std::string& path() const { return file_.path(); }
 
  private:

@@ -39,8 +39,7 @@ struct AppendedFile::State {
   bool tells = false;  // the owner wants to hear of each turn
   bool sync_due = false;
   int to_sync = -1;  // a descriptor for the sync, which closes it; -1: none is due
-  std::uint64_t lost = 0, written = 0, synced = 0;
-  int trouble = 0;  // the errno of the first loss
+  Counts counts;     // all but what waits
   bool said = false;
 
   UniqueFd fd;
@@ -73,9 +72,9 @@ struct AppendedFile::State {
 
   /// Under the mutex.
   void lose(int number, std::string_view bytes) {
-    if (trouble == 0) trouble = number;
-    lost += form.whole_lines ? static_cast<std::uint64_t>(std::ranges::count(bytes, '\n'))
-                             : bytes.size();
+    if (counts.trouble == 0) counts.trouble = number;
+    counts.lost += form.whole_lines ? static_cast<std::uint64_t>(std::ranges::count(bytes, '\n'))
+                                    : bytes.size();
   }
 
   void give_up(int number, std::string_view bytes) {
@@ -98,7 +97,7 @@ struct AppendedFile::State {
       torn = bytes[static_cast<std::size_t>(done) - 1] != '\n';
       bytes.remove_prefix(static_cast<std::size_t>(done));
       const std::lock_guard lock(mutex);
-      written += static_cast<std::uint64_t>(done);
+      counts.written += static_cast<std::uint64_t>(done);
     }
   }
 
@@ -154,34 +153,36 @@ struct AppendedFile::State {
     if (!done) give_up(errno, {});
     ::close(descriptor);
     const std::lock_guard lock(mutex);
-    ++synced;
+    ++counts.synced;
   }
 
   /// Once: the errno of a loss that was not reported yet, or 0.
   int news() {
     const std::lock_guard lock(mutex);
-    return trouble != 0 && !std::exchange(said, true) ? trouble : 0;
+    return counts.trouble != 0 && !std::exchange(said, true) ? counts.trouble : 0;
   }
 };
 
-AppendedFile::AppendedFile(BlockingCalls& calls, std::string path, Form form)
+/// Leaves something to do; a turn that waits takes it along.
+template <class Leave>
+void AppendedFile::add(Leave leave) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    leave(*state_);
+    if (std::exchange(state_->scheduled, true)) return;
+  }
+  schedule();
+}
+
+AppendedFile::AppendedFile(BlockingCalls& calls, std::string path, Form form, int fd)
     : calls_(calls),
       calls_alive_(calls.token()),
       path_(std::make_shared<const std::string>(std::move(path))),
       state_(std::make_shared<State>(path_, form)),
       self_(std::make_shared<AppendedFile*>(this)) {
-  state_->scheduled = true;
-  schedule();
-}
-
-AppendedFile::AppendedFile(BlockingCalls& calls, std::string name, int fd, Form form)
-    : calls_(calls),
-      calls_alive_(calls.token()),
-      path_(std::make_shared<const std::string>(std::move(name))),
-      state_(std::make_shared<State>(path_, form)),
-      self_(std::make_shared<AppendedFile*>(this)) {
   state_->fd.reset(fd);
-  state_->opened = state_->borrowed = true;
+  state_->opened = state_->borrowed = fd >= 0;
+  if (fd < 0) add([](State&) {});
 }
 
 AppendedFile::~AppendedFile() {
@@ -239,36 +240,24 @@ void AppendedFile::sync_next() {
 
 void AppendedFile::write(std::string_view bytes) {
   if (bytes.empty()) return;
-  {
-    const std::lock_guard lock(state_->mutex);
-    const auto taken = state_->backlog.add(bytes);
-    if (taken < bytes.size()) state_->lose(ENOBUFS, bytes.substr(taken));
-    if (std::exchange(state_->scheduled, true)) return;
-  }
-  schedule();
+  add([bytes](State& state) {
+    const auto taken = state.backlog.add(bytes);
+    if (taken < bytes.size()) state.lose(ENOBUFS, bytes.substr(taken));
+  });
 }
 
 void AppendedFile::write(const std::vector<Backlog::Piece>& buffers) {
   if (buffers.empty()) return;
-  {
-    const std::lock_guard lock(state_->mutex);
+  add([&buffers](State& state) {
     for (const auto& buffer : buffers) {
-      const auto taken = state_->backlog.add(buffer);
-      if (taken < buffer->size()) state_->lose(ENOBUFS, std::string_view(*buffer).substr(taken));
+      const auto taken = state.backlog.add(buffer);
+      if (taken < buffer->size()) state.lose(ENOBUFS, std::string_view(*buffer).substr(taken));
     }
-    // The turn that waits takes these along.
-    if (std::exchange(state_->scheduled, true)) return;
-  }
-  schedule();
+  });
 }
 
 void AppendedFile::sync() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->sync_due = true;
-    if (std::exchange(state_->scheduled, true)) return;
-  }
-  schedule();
+  add([](State& state) { state.sync_due = true; });
 }
 
 bool AppendedFile::full() const {
@@ -276,29 +265,11 @@ bool AppendedFile::full() const {
   return state_->backlog.full();
 }
 
-std::uint64_t AppendedFile::lost() const {
+AppendedFile::Counts AppendedFile::counts() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->lost;
-}
-
-std::uint64_t AppendedFile::synced() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->synced;
-}
-
-std::size_t AppendedFile::waiting() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->backlog.size();
-}
-
-std::uint64_t AppendedFile::written() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->written;
-}
-
-int AppendedFile::trouble() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->trouble;
+  auto counts = state_->counts;
+  counts.waiting = state_->backlog.size();
+  return counts;
 }
 
 void AppendedFile::on_progress(std::function<void()> go) {

@@ -143,14 +143,13 @@ class AppendedFile {
     bool whole_lines = false;
     std::size_t full = kFull;
     BlockingCalls* syncs = nullptr;  // whose thread syncs, and waits for the disk; null: `calls`'s
-    const char* area = "logs";       // of the warning; null: the owner says it, by trouble()
+    const char* area = "logs";       // of the warning; null: the owner says it, by counts()
     const char* cost = "what does not fit is dropped, the job goes on";
   };
 
-  /// Borrows `calls`, and `syncs` of the form. The file is made soon.
-  AppendedFile(BlockingCalls& calls, std::string path, Form form);
-  /// Appends to a file that the caller has opened and keeps open: `name` is for people.
-  AppendedFile(BlockingCalls& calls, std::string name, int fd, Form form);
+  /// Borrows `calls`, and `syncs` of the form. The file is made soon; or `fd` is one that the
+  /// caller has opened and keeps open, and `path` is for people.
+  AppendedFile(BlockingCalls& calls, std::string path, Form form, int fd = -1);
   ~AppendedFile();
   AppendedFile(const AppendedFile&) = delete;
   AppendedFile& operator=(const AppendedFile&) = delete;
@@ -169,14 +168,18 @@ class AppendedFile {
   /// `go` runs on the loop whenever some of what waited is written or lost.
   void on_progress(std::function<void()> go);
   const std::string& path() const { return *path_; }
-  std::size_t waiting() const;  // bytes, with those that are being written
-  std::uint64_t written() const;
-  std::uint64_t lost() const;
-  std::uint64_t synced() const;  // how often
-  int trouble() const;           // the errno of the first loss, or 0
+  struct Counts {
+    std::size_t waiting = 0;  // bytes, with those that are being written
+    std::uint64_t written = 0, lost = 0;
+    std::uint64_t synced = 0;  // how often
+    int trouble = 0;           // the errno of the first loss, or 0
+  };
+  Counts counts() const;
 
  private:
   struct State;
+  template <class Leave>
+  void add(Leave leave);
   void schedule();
   void turn_made();
   void sync_next();

@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <deque>
 #include <fmt/format.h>
+#include <future>
 #include <mutex>
 #include <utility>
 
@@ -20,37 +21,29 @@ namespace {
 
 constexpr Duration kUnsaid = std::chrono::seconds(2);  // a wait that needs no words
 
-struct Shared {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool returned = false;
-};
-
 }  // namespace
 
 Status wait_for(const std::string& what, Duration limit, std::function<void()> call) {
-  const auto shared = std::make_shared<Shared>();
-  // Both are held by the thread as well: after the limit we return, and it may come back later.
-  const auto made = detach_thread([shared, call] {
+  // Held by the thread as well: after the limit we return, and it may come back later.
+  const auto returned = std::make_shared<std::promise<void>>();
+  const auto made = detach_thread([returned, call] {
     call();
-    const std::lock_guard lock(shared->mutex);
-    shared->returned = true;
-    shared->changed.notify_one();
+    returned->set_value();
   });
   if (!made) {
     call();
     return {};
   }
-  std::unique_lock lock(shared->mutex);
-  // The flag, and not the notice alone, ends the wait: it may come before the wait begins, and
-  // condition variables wake without one (pthread_cond_wait(3)).
-  const auto returned = [&] { return shared->returned; };
+  const auto end = returned->get_future();
+  const auto ends_within = [&end](Duration time) {
+    return end.wait_for(time) == std::future_status::ready;
+  };
   const auto unsaid = std::min(kUnsaid, limit);
-  if (shared->changed.wait_for(lock, unsaid, returned)) return {};
+  if (ends_within(unsaid)) return {};
   if (limit > unsaid) {
     log::warning("files", "waiting for {}: its file system does not answer; up to {}", what,
                  format_duration(limit));
-    if (shared->changed.wait_for(lock, limit - unsaid, returned)) return {};
+    if (ends_within(limit - unsaid)) return {};
   }
   return fail(Code::Io,
               fmt::format("{}: its file system has not answered within {}; choose another place",
@@ -116,16 +109,7 @@ Status BlockingCalls::begin() {
 
 void BlockingCalls::answer_later(Answer answer) {
   const std::lock_guard lock(shared_->mutex);
-  Shared::give(shared_, std::move(answer));
-}
-
-void BlockingCalls::make_here(Call& call) {
-  for (bool again = true; again;) {
-    auto outcome = call();
-    again = outcome.again;
-    const std::lock_guard lock(shared_->mutex);
-    if (outcome.answer) Shared::give(shared_, std::move(outcome.answer));
-  }
+  if (answer) Shared::give(shared_, std::move(answer));
 }
 
 void BlockingCalls::enqueue(What what, Call call) {
@@ -136,7 +120,12 @@ void BlockingCalls::enqueue(What what, Call call) {
                    "answer holds everything up",
                    begun.error().text);
     }
-    return make_here(call);
+    for (bool again = true; again;) {
+      auto outcome = call();
+      again = outcome.again;
+      answer_later(std::move(outcome.answer));
+    }
+    return;
   }
   {
     const std::lock_guard lock(shared_->mutex);

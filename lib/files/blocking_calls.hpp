@@ -88,7 +88,6 @@ class BlockingCalls {
   struct Shared;
   Status begin();
   void answer_later(Answer answer);
-  void make_here(Call& call);
   void expect_answer();
   void answered();
   static void work(const std::shared_ptr<Shared>& shared);

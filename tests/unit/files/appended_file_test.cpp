@@ -13,6 +13,7 @@
 #include <fstream>
 #include <optional>
 #include <random>
+#include <semaphore>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -139,7 +140,7 @@ TEST_CASE("appended file: one that takes nothing holds up who writes to it, and 
   CHECK(read_all(reader, written).size() == written);
   run_until(place.loop, [&] { return room; });
   CHECK_FALSE(stuck.full());
-  CHECK(stuck.lost() == 0);
+  CHECK(stuck.counts().lost == 0);
 }
 
 TEST_CASE("appended file: beyond all bounds it loses, counted and said once") {
@@ -150,10 +151,10 @@ TEST_CASE("appended file: beyond all bounds it loses, counted and said once") {
   const std::string lines = std::string(999, 'x') + "\n" + std::string(999, 'y') + "\n";
   std::size_t written = 0;
   for (; written < AppendedFile::kMost + (2u << 20); written += lines.size()) stuck.write(lines);
-  CHECK(stuck.lost() > 0);
+  CHECK(stuck.counts().lost > 0);
   const UniqueFd reader(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   ::fcntl(reader.get(), F_SETFL, 0);
-  const auto most = written - 2000 * stuck.lost() / 2;
+  const auto most = written - 2000 * stuck.counts().lost / 2;
   (void)read_all(reader, std::min<std::size_t>(most, 8u << 20));
   run_until(place.loop, [&] { return place.said.contains("its file system is too slow"); });
   CHECK(std::ranges::count(place.said, '\n') == 1);
@@ -165,7 +166,7 @@ TEST_CASE("appended file: a file that cannot be made costs what is for it, and i
   for (int i = 0; i < 3; ++i) file.write("five\n");
   REQUIRE(place.calls.finish(60s));
   run_ready(place.loop);
-  CHECK(file.lost() == 15);
+  CHECK(file.counts().lost == 15);
   CHECK(place.said.contains("cannot write /nowhere/log: No such file or directory; "));
   CHECK(std::ranges::count(place.said, '\n') == 1);
 }
@@ -201,14 +202,14 @@ TEST_CASE("appended file: is synced after what was written before, once for seve
   file.sync();
   file.sync();
   end_all(place.calls, place.loop);
-  CHECK(file.written() == much.size());
-  CHECK(file.synced() >= 1);
-  CHECK(file.synced() <= 2);
-  CHECK(file.lost() == 0);
+  CHECK(file.counts().written == much.size());
+  CHECK(file.counts().synced >= 1);
+  CHECK(file.counts().synced <= 2);
+  CHECK(file.counts().lost == 0);
   AppendedFile none(place.calls, "/nowhere/log", {});
   none.sync();
   end_all(place.calls, place.loop);
-  CHECK(none.synced() == 0);
+  CHECK(none.counts().synced == 0);
 }
 
 TEST_CASE("appended file: a disk that is waited for holds up no write, and is asked once more") {
@@ -226,11 +227,11 @@ TEST_CASE("appended file: a disk that is waited for holds up no write, and is as
     REQUIRE(place.calls.finish(60s));
     run_ready(place.loop);
   }
-  CHECK(file.written() == 25);
-  CHECK(file.synced() == 0);
+  CHECK(file.counts().written == 25);
+  CHECK(file.counts().synced == 0);
   const UniqueFd writer(::open(fifo.c_str(), O_WRONLY | O_CLOEXEC));
   end_all(syncs, place.loop);
-  CHECK(file.synced() == 2);
+  CHECK(file.counts().synced == 2);
 }
 
 TEST_CASE("blocking calls: no signal is delivered to the thread") {
@@ -325,4 +326,59 @@ TEST_CASE("backlog: a large buffer is not copied, and nothing is appended to it"
   CHECK(backlog.take() == large);
   CHECK(*backlog.take() == *small + "after");
   CHECK(backlog.take() == nullptr);
+}
+
+TEST_CASE("blocking calls: where no thread can be made the answer is an error, until one can") {
+  boost::asio::io_context loop;
+  BlockingCalls calls(loop.get_executor(), BlockingCalls::WithoutThread::Refuse);
+  std::optional<Result<int>> answer;
+  const auto ask = [&] {
+    answer.reset();
+    calls.make(
+        "seven", []() -> Result<int> { return 7; },
+        [&](Result<int> got) { answer = std::move(got); });
+    CHECK(!answer);
+    test::run_until(loop, [&] { return answer.has_value(); });
+  };
+  {
+    const test::NoThreads none;
+    ask();
+    REQUIRE(!answer->has_value());
+    CHECK(answer->error().code == Code::Io);
+  }
+  ask();
+  CHECK(**answer == 7);
+}
+
+TEST_CASE("blocking calls: nobody hears of a thread that could not be made once they have gone") {
+  boost::asio::io_context loop;
+  bool told = false;
+  {
+    const test::NoThreads none;
+    BlockingCalls calls(loop.get_executor(), BlockingCalls::WithoutThread::Refuse);
+    calls.make(
+        "seven", []() -> Result<int> { return 7; }, [&](const Result<int>&) { told = true; });
+  }
+  loop.run();
+  CHECK(!told);
+}
+
+TEST_CASE("bounded call: what is returned comes back, also where no thread can be made") {
+  const auto seven = [] { return 7; };
+  CHECK(result_within("a file", 60s, seven).value() == 7);
+  const test::NoThreads none;
+  CHECK(result_within("a file", 60s, seven).value() == 7);
+}
+
+TEST_CASE("bounded call: what does not answer in time is an error that names it") {
+  const auto thawed = std::make_shared<std::binary_semaphore>(0);
+  const auto stuck = [thawed] {
+    thawed->acquire();
+    return 7;
+  };
+  const auto answer = result_within("the directory /far/away", 1ms, stuck);
+  REQUIRE_FALSE(answer);
+  CHECK(answer.error().code == Code::Io);
+  CHECK(answer.error().text.contains("the directory /far/away: "));
+  thawed->release();
 }
