@@ -32,18 +32,23 @@ std::unique_ptr<Alarm> AwakeClock::make_alarm() {
   return std::make_unique<AwakeAlarm>(*this);
 }
 
+/// The alarm has rung, or is set anew, or nothing is due any more.
+void AwakeClock::rest() {
+  lost_ += std::max<Duration>(clock_.now() - expected_, Duration::zero());
+  expected_ = TimePoint::max();
+}
+
 void AwakeClock::expect_next() {
-  if (pending_.empty()) {
-    time_.rest(clock_.now());
-    return look_->disarm();
-  }
+  rest();
+  if (pending_.empty()) return look_->disarm();
   const auto next = std::ranges::min_element(pending_, {}, &Pending::due);
-  look_->arm(time_.expect(clock_.now(), next->due), [this] { look(); });
+  expected_ = clock_.now() + std::clamp<Duration>(next->due - now(), Duration::zero(), kLook);
+  look_->arm(expected_, [this] { look(); });
 }
 
 /// One alarm rings at most; it may destroy this clock.
 void AwakeClock::look() {
-  time_.rest(clock_.now());
+  rest();
   const auto next = std::ranges::min_element(pending_, {}, &Pending::due);
   if (next == pending_.end() || next->due > now()) return expect_next();
   const auto ring = std::move(next->ring);

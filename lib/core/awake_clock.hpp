@@ -14,40 +14,19 @@ namespace elastrun {
 /// The time of a wait for others, who stand still when we do: without what passes while all
 /// processes are stopped (SIGSTOP, a frozen cgroup, a machine that is paused), which
 /// CLOCK_MONOTONIC counts. A pause is known by the lateness of our own alarm, which rings every
-/// kLook: from the moment for which it was expected until it rings, this time stands still. Pure.
-class AwakeTime {
+/// kLook while anything is due: from the moment for which it was expected until it rings, this time
+/// stands still. For bounded waits, and not for what others measure, too: they go on.
+class AwakeClock final : public Clock {
  public:
   /// The longest part of a pause that counts.
   static constexpr Duration kLook = std::chrono::milliseconds(250);
 
-  /// Never decreases as long as `now`, of a monotonic clock, does not.
-  TimePoint at(TimePoint now) const { return std::min(now, expected_) - lost_; }
-  /// Something is due at `due` of this time. By the clock of `now`: when the alarm is to ring next.
-  TimePoint expect(TimePoint now, TimePoint due) {
-    rest(now);
-    expected_ = now + std::clamp<Duration>(due - at(now), Duration::zero(), kLook);
-    return expected_;
-  }
-  /// The alarm has rung, or nothing is due any more.
-  void rest(TimePoint now) {
-    lost_ += std::max<Duration>(now - expected_, Duration::zero());
-    expected_ = TimePoint::max();
-  }
-
- private:
-  TimePoint expected_ = TimePoint::max();
-  Duration lost_{};
-};
-
-/// A clock of that time, for bounded waits. Not for what others measure, too: they go on.
-class AwakeClock final : public Clock {
- public:
   /// `clock` must outlive it.
   explicit AwakeClock(Clock& clock) : clock_(clock), look_(clock.make_alarm()) {}
   AwakeClock(const AwakeClock&) = delete;
   AwakeClock& operator=(const AwakeClock&) = delete;
 
-  TimePoint now() const override { return time_.at(clock_.now()); }
+  TimePoint now() const override { return std::min(clock_.now(), expected_) - lost_; }
   WallTime wall() const override { return clock_.wall(); }
   std::unique_ptr<Alarm> make_alarm() override;
 
@@ -58,12 +37,14 @@ class AwakeClock final : public Clock {
     TimePoint due;
     Alarm::Ring ring;
   };
+  void rest();
   void expect_next();
   void look();
 
   Clock& clock_;
   const std::unique_ptr<Alarm> look_;
-  AwakeTime time_;
+  TimePoint expected_ = TimePoint::max();  // when the alarm is to ring next
+  Duration lost_{};
   std::vector<Pending> pending_;
 };
 

@@ -199,17 +199,16 @@ void members_if_any(Codec& codec, Message& message) {
 }
 /// Reads the alternative of `message` whose name is at its place in `types`; false if there is
 /// none. One without a name is not looked for.
-template <class Variant, std::size_t kSize, std::size_t kAt = 0>
+template <class Variant, std::size_t kSize>
 bool read_alternative(Codec& codec, std::string_view type,
                       const std::array<std::string_view, kSize>& types, Variant& message) {
-  if constexpr (kAt == kSize) {
-    return false;
-  } else {
-    if (type != types[kAt])
-      return read_alternative<Variant, kSize, kAt + 1>(codec, type, types, message);
-    members_if_any(codec, message.template emplace<kAt>());
-    return true;
-  }
+  bool found = false;
+  boost::mp11::mp_for_each<boost::mp11::mp_iota_c<kSize>>([&](auto at) {
+    if (found || type != types[at]) return;
+    found = true;
+    members_if_any(codec, message.template emplace<at>());
+  });
+  return found;
 }
 
 template <class T>

@@ -29,12 +29,6 @@ std::vector<std::string> program_candidates(const std::string& name,
   return places;
 }
 
-namespace {
-
-constexpr std::array kVariables{"TMPDIR", "TEMP", "TMP"};
-
-}  // namespace
-
 std::string absolute_path(const std::string& path) {
   std::error_code error;  // where the current directory is gone, a relative path leads nowhere
   auto full = std::filesystem::absolute(path, error).lexically_normal().string();
@@ -42,29 +36,34 @@ std::string absolute_path(const std::string& path) {
   return error ? path : full;
 }
 
-bool names_temporary_place() {
-  return std::ranges::any_of(kVariables, [](const char* name) {
+namespace {
+
+/// What those of these variables name that are set.
+std::vector<std::string> named_by(std::initializer_list<const char*> variables) {
+  std::vector<std::string> places;
+  for (const char* name : variables) {
     const char* value = std::getenv(name);
-    return value != nullptr && *value != '\0';
-  });
+    if (value != nullptr && *value != '\0') places.push_back(absolute_path(value));
+  }
+  return places;
+}
+
+}  // namespace
+
+bool names_temporary_place() {
+  return !named_by({"TMPDIR", "TEMP", "TMP"}).empty();
 }
 
 std::vector<std::string> socket_places() {
-  std::vector<std::string> places{"/tmp", "/dev/shm"};
-  const char* given = std::getenv(kVariables.front());
-  if (given != nullptr && *given != '\0') places.insert(places.begin(), absolute_path(given));
+  auto places = named_by({"TMPDIR"});
+  places.insert(places.end(), {"/tmp", "/dev/shm"});
   return places;
 }
 
 std::vector<std::string> temporary_places(const std::string& memory) {
-  std::vector<std::string> places;
-  for (const char* name : kVariables) {
-    const char* value = std::getenv(name);
-    if (value != nullptr && *value != '\0') places.push_back(absolute_path(value));
-  }
+  auto places = named_by({"TMPDIR", "TEMP", "TMP"});
   if (!memory.empty()) places.push_back(memory);
-  for (const char* path : {"/tmp", "/var/tmp", "/usr/tmp"}) places.emplace_back(path);
-  places.push_back(absolute_path("."));
+  places.insert(places.end(), {"/tmp", "/var/tmp", "/usr/tmp", absolute_path(".")});
   return places;
 }
 

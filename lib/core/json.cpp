@@ -4,10 +4,13 @@
 #include "core/text.hpp"
 
 #include <boost/json/parse.hpp>
+#include <boost/json/visit.hpp>
 #include <fmt/format.h>
 // Boost.JSON's own sources, compiled once for the whole program: Debian ships it only shared.
 #include <boost/json/src.hpp>
 #include <cmath>
+#include <concepts>
+#include <utility>
 
 namespace elastrun {
 namespace {
@@ -49,56 +52,33 @@ void append_float(std::string& out, double value) {
   }
 }
 
-void append(std::string& out, const json::value& value);
+struct PythonWriter {
+  std::string& out;
 
-void append(std::string& out, const json::object& object) {
-  std::string_view separator;
-  out += '{';
-  for (const auto& [key, member] : object) {
-    out += separator;
-    append_string(out, key);
-    out += ": ";
-    append(out, member);
-    separator = ", ";
+  void operator()(std::nullptr_t) const { out += "null"; }
+  void operator()(bool value) const { out += value ? "true" : "false"; }
+  void operator()(std::integral auto value) const { out += fmt::format_int(value).c_str(); }
+  void operator()(double value) const { append_float(out, value); }
+  void operator()(const json::string& text) const { append_string(out, text); }
+  void operator()(const json::array& array) const {
+    list("[]", array, [this](const json::value& element) { json::visit(*this, element); });
   }
-  out += '}';
-}
-
-void append(std::string& out, const json::value& value) {
-  switch (value.kind()) {
-    case json::kind::null:
-      out += "null";
-      break;
-    case json::kind::bool_:
-      out += value.get_bool() ? "true" : "false";
-      break;
-    case json::kind::int64:
-      out += fmt::format_int(value.get_int64()).c_str();
-      break;
-    case json::kind::uint64:
-      out += fmt::format_int(value.get_uint64()).c_str();
-      break;
-    case json::kind::double_:
-      append_float(out, value.get_double());
-      break;
-    case json::kind::string:
-      append_string(out, value.get_string());
-      break;
-    case json::kind::object:
-      append(out, value.get_object());
-      break;
-    case json::kind::array: {
-      std::string_view separator;
-      out += '[';
-      for (const auto& element : value.get_array()) {
-        out += separator;
-        append(out, element);
-        separator = ", ";
-      }
-      out += ']';
+  void operator()(const json::object& object) const {
+    list("{}", object, [this](const json::key_value_pair& member) {
+      append_string(out, member.key());
+      out += ": ";
+      json::visit(*this, member.value());
+    });
+  }
+  void list(std::string_view brackets, const auto& all, auto each) const {
+    out += brackets.front();
+    for (std::string_view separator; const auto& one : all) {
+      out += std::exchange(separator, ", ");
+      each(one);
     }
+    out += brackets.back();
   }
-}
+};
 
 }  // namespace
 
@@ -119,7 +99,7 @@ Result<json::value> parse_json(std::string_view text) {
 
 std::string python_json(const json::value& value) {
   std::string out;
-  append(out, value);
+  json::visit(PythonWriter{out}, value);
   return out;
 }
 

@@ -44,26 +44,18 @@ std::unique_ptr<spdlog::formatter> make_formatter();
 
 void write(Level level, std::string_view area, std::string_view message);
 
-template <class... Args>
-void debug(std::string_view area, fmt::format_string<Args...> form, Args&&... args) {
-  if (is_on(Level::Debug))
-    write(Level::Debug, area, fmt::format(form, std::forward<Args>(args)...));
-}
-template <class... Args>
-void info(std::string_view area, fmt::format_string<Args...> form, Args&&... args) {
-  if (is_on(Level::Info)) write(Level::Info, area, fmt::format(form, std::forward<Args>(args)...));
-}
-template <class... Args>
-void warning(std::string_view area, fmt::format_string<Args...> form, Args&&... args) {
-  if (is_on(Level::Warning)) {
-    write(Level::Warning, area, fmt::format(form, std::forward<Args>(args)...));
+/// Writes a line of that level, if any sink takes it: log::warning("net", "{} is away", host).
+template <Level kLevel>
+struct Say {
+  template <class... Args>
+  void operator()(std::string_view area, fmt::format_string<Args...> form, Args&&... args) const {
+    if (is_on(kLevel)) write(kLevel, area, fmt::format(form, std::forward<Args>(args)...));
   }
-}
-template <class... Args>
-void error(std::string_view area, fmt::format_string<Args...> form, Args&&... args) {
-  if (is_on(Level::Error))
-    write(Level::Error, area, fmt::format(form, std::forward<Args>(args)...));
-}
+};
+inline constexpr Say<Level::Debug> debug;
+inline constexpr Say<Level::Info> info;
+inline constexpr Say<Level::Warning> warning;
+inline constexpr Say<Level::Error> error;
 
 }  // namespace elastrun::log
 

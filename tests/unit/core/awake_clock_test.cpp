@@ -10,40 +10,22 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr TimePoint kStart{1h};
-constexpr auto kLook = AwakeTime::kLook;
+constexpr auto kLook = AwakeClock::kLook;
 
 }  // namespace
 
-TEST_CASE("awake time: it is that of the clock as long as the alarm is in time") {
-  AwakeTime time;
-  auto now = kStart;
-  for (int i = 0; i < 100; ++i) {
-    now = time.expect(now, kStart + 10s);
-    CHECK(time.at(now) == now);
-    if (now == kStart + 10s) break;
-  }
-  CHECK(now == kStart + 10s);
-  CHECK_MESSAGE(time.expect(now, kStart) == now, "what is overdue rings at once");
-}
-
-TEST_CASE("awake time: it stands still from when the alarm was expected until it rings") {
-  AwakeTime time;
-  CHECK(time.expect(kStart, kStart + 10s) == kStart + kLook);
-  CHECK(time.at(kStart + 100ms) == kStart + 100ms);
-  CHECK(time.at(kStart + 1h) == kStart + kLook);
-  time.rest(kStart + 1h);
-  CHECK(time.at(kStart + 1h) == kStart + kLook);
-  CHECK(time.at(kStart + 1h + 1s) == kStart + kLook + 1s);
-  CHECK(time.expect(kStart + 1h, kStart + 10s) == kStart + 1h + kLook);
-}
-
-TEST_CASE("awake time: nothing is lost when nothing is due, and the farthest time is a time") {
-  AwakeTime time;
-  CHECK(time.at(kStart + 1h) == kStart + 1h);
-  CHECK(time.expect(kStart, TimePoint::max()) == kStart + kLook);
-  time.rest(kStart + 10ms);
-  CHECK(time.at(kStart + 1h) == kStart + 1h);
+TEST_CASE("awake clock: nothing is lost when nothing is due, and the farthest time is a time") {
+  test::FakeClock real;
+  AwakeClock clock(real);
+  const auto start = clock.now();
+  real.advance(1h);
+  CHECK(clock.now() == start + 1h);
+  const auto alarm = clock.make_alarm();
+  alarm->arm(TimePoint::max(), [] { FAIL("it rings"); });
+  real.pause(1h);
+  CHECK(clock.now() == start + 1h + kLook);
+  real.advance(10ms);
+  CHECK(clock.now() == start + 1h + kLook + 10ms);
 }
 
 TEST_CASE("awake clock: a pause eats no wait, however long it is") {
