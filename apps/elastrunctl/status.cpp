@@ -50,7 +50,7 @@ std::shared_ptr<const net::Sealer> sealer_for(boost::asio::io_context& loop,
   if (secret.empty()) munge = rendezvous::load_munge();
   if (!munge) return net::make_sealer(secret);
   // Not required: a coordinator may run where MUNGE does not.
-  return net::make_exchanging_sealer(rendezvous::make_munge_exchange(loop, *munge, false));
+  return net::make_sealer("", rendezvous::make_munge_exchange(loop, *munge, false));
 }
 
 /// Asks a coordinator one question and gives its answer: a StatusText or StacksReport. Seals by the
@@ -76,7 +76,7 @@ class Query {
 
  private:
   void talk(tcp::socket socket) {
-    link_ = net::Link::make(std::move(socket), sealer_, net::Link::Side::Connector);
+    link_ = std::make_shared<net::Link>(std::move(socket), sealer_, net::Link::Side::Connector);
     link_->frame_limit(kLongest);
     net::Link::Handlers handlers;
     handlers.on_frame = [this](const std::string& payload) { hear(payload); };

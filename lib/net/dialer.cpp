@@ -7,10 +7,8 @@
 #include "net/endpoint.hpp"
 
 #include <algorithm>
-#include <boost/asio/ip/basic_endpoint.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
-#include <cstring>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <mutex>
@@ -33,12 +31,8 @@ Result<Addresses> look_up(const std::string& host) {
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(first, &::freeaddrinfo);
   Addresses found;
   for (const addrinfo* at = first; at != nullptr; at = at->ai_next) {
-    boost::asio::ip::tcp::endpoint endpoint;
-    if (at->ai_addrlen > endpoint.capacity()) continue;
-    std::memcpy(endpoint.data(), at->ai_addr, at->ai_addrlen);
-    endpoint.resize(at->ai_addrlen);
     // One machine can be in the list as IPv4 and as a mapped IPv6 address: it is tried once.
-    const auto address = plain(endpoint.address());
+    const auto address = plain(from_sockaddr(at->ai_addr));
     if (std::ranges::find(found, address) == found.end()) found.push_back(address);
   }
   return found;
@@ -56,26 +50,21 @@ Addresses without_look_up(const std::string& host) {
 
 }  // namespace
 
-// Shared with the thread, which may come back when the resolver, and even the loop, has gone: the
-// second of the two finds `loop` cleared, or the answer taken.
+// Shared with the thread, which may come back when the resolver, and even the loop, has gone, and
+// then finds `loop` cleared. Only the loop's thread touches the answer: the second one finds it
+// taken.
 struct Resolver::Question {
   std::mutex mutex;
   boost::asio::io_context* loop = nullptr;
   Answer answer;
 
   static void give(const std::shared_ptr<Question>& question, Result<Addresses> result) {
-    // Under the mutex: cancel() may come from the loop at the same moment, after which neither the
-    // loop nor the answer may be touched.
+    // Under the mutex: cancel() may come from the loop at the same moment, after which the loop may
+    // not be touched.
     const std::lock_guard lock(question->mutex);
     if (question->loop == nullptr) return;
     boost::asio::post(*question->loop, [question, result = std::move(result)]() mutable {
-      Answer taken;
-      {
-        const std::lock_guard again(question->mutex);
-        question->loop = nullptr;
-        taken = std::exchange(question->answer, {});
-      }
-      if (taken) taken(std::move(result));
+      if (const auto taken = std::exchange(question->answer, {})) taken(std::move(result));
     });
   }
 };
@@ -88,9 +77,9 @@ Resolver::~Resolver() {
 void Resolver::cancel() {
   if (alarm_) alarm_->disarm();
   if (!question_) return;
+  question_->answer = nullptr;
   const std::lock_guard lock(question_->mutex);
   question_->loop = nullptr;
-  question_->answer = nullptr;
 }
 
 void Resolver::resolve(const std::string& host, Duration limit, Answer answer) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <arpa/inet.h>
 #include <boost/asio/ip/udp.hpp>
+#include <cstring>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <memory>
@@ -134,15 +135,11 @@ ip::address parse_address(std::string_view host) {
 }
 
 ip::address from_sockaddr(const sockaddr* raw) {
-  if (raw->sa_family == AF_INET) {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(raw);
-    return ip::address_v4(ntohl(v4->sin_addr.s_addr));
-  }
-  if (raw->sa_family != AF_INET6) return {};
-  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(raw);
-  ip::address_v6::bytes_type bytes;
-  std::copy_n(v6->sin6_addr.s6_addr, bytes.size(), bytes.begin());
-  return ip::address_v6(bytes, v6->sin6_scope_id);
+  ip::udp::endpoint known;
+  if (raw->sa_family != AF_INET && raw->sa_family != AF_INET6) return {};
+  std::memcpy(known.data(), raw,
+              raw->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+  return known.address();
 }
 
 std::vector<ip::address> own_addresses() {
@@ -171,12 +168,12 @@ Result<ip::address> own_address_towards(const ip::address& target) {
     return std::unexpected(
         errno_error(Code::Io, fmt::format("no route to {}", target.to_string()), errno));
   }
-  sockaddr_storage own{};
-  socklen_t size = sizeof own;
-  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0) {
+  ip::udp::endpoint own;
+  auto size = static_cast<socklen_t>(own.capacity());
+  if (::getsockname(socket.get(), own.data(), &size) != 0) {
     return std::unexpected(errno_error(Code::Io, "cannot read the own address", errno));
   }
-  return plain(from_sockaddr(reinterpret_cast<const sockaddr*>(&own)));
+  return plain(own.address());
 }
 
 }  // namespace elastrun::net

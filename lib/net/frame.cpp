@@ -20,13 +20,16 @@ struct FreeContext {
 };
 using Context = std::unique_ptr<EVP_MAC_CTX, FreeContext>;
 
-const unsigned char* as_bytes(const char* text) {
-  return reinterpret_cast<const unsigned char*>(text);
+unsigned char* octets(std::string& text) {
+  return reinterpret_cast<unsigned char*>(text.data());
+}
+const unsigned char* octets(std::string_view text) {
+  return reinterpret_cast<const unsigned char*>(text.data());
 }
 
 class HmacSealer final : public Sealer {
  public:
-  explicit HmacSealer(std::string_view secret, std::shared_ptr<KeyExchange> exchange = {})
+  HmacSealer(std::string_view secret, std::shared_ptr<KeyExchange> exchange)
       : exchange_(std::move(exchange)) {
     EVP_MAC* mac = EVP_MAC_fetch(nullptr, "HMAC", nullptr);
     assert(mac != nullptr && "OpenSSL without HMAC");
@@ -39,26 +42,26 @@ class HmacSealer final : public Sealer {
     // A key of no bytes must still be given as one: a null pointer would mean "no key yet".
     const char* key = secret.empty() ? "" : secret.data();
     [[maybe_unused]] const int ready =
-        EVP_MAC_init(keyed_.get(), as_bytes(key), secret.size(), parameters);
+        EVP_MAC_init(keyed_.get(), octets(key), secret.size(), parameters);
     assert(ready == 1 && "HMAC-SHA256 refused its key");
   }
 
-  Seal seal(Direction direction, std::string_view session, std::uint64_t number,
+  Seal seal(Side side, std::string_view session, std::uint64_t number,
             std::string_view payload) const override {
     // Starting again under the same key is twice as quick as a copy of the keyed context, and
     // several times as setting the key again. There is one thread.
     EVP_MAC_CTX* context = keyed_.get();
     [[maybe_unused]] const int ready = EVP_MAC_init(context, nullptr, 0, nullptr);
     assert(ready == 1 && "HMAC-SHA256 forgot its key");
-    const char side = static_cast<char>(direction);
+    const char letter = static_cast<char>(side);
     char place[8];
     save<std::uint64_t>(place, number);
     // All of these, so that a frame cannot be played back: to its sender, in another session, or
     // twice.
-    EVP_MAC_update(context, as_bytes(&side), 1);
-    EVP_MAC_update(context, as_bytes(session.data()), session.size());
-    EVP_MAC_update(context, as_bytes(place), sizeof place);
-    EVP_MAC_update(context, as_bytes(payload.data()), payload.size());
+    EVP_MAC_update(context, octets(std::string_view(&letter, 1)), 1);
+    EVP_MAC_update(context, octets(session), session.size());
+    EVP_MAC_update(context, octets(std::string_view(place, sizeof place)), sizeof place);
+    EVP_MAC_update(context, octets(payload), payload.size());
     Seal seal{};
     std::size_t size = 0;
     EVP_MAC_final(context, reinterpret_cast<unsigned char*>(seal.data()), &size, seal.size());
@@ -74,29 +77,10 @@ class HmacSealer final : public Sealer {
 
 }  // namespace
 
-std::shared_ptr<const Sealer> make_sealer(std::string_view secret) {
-  return std::make_shared<HmacSealer>(secret);
+std::shared_ptr<const Sealer> make_sealer(std::string_view secret,
+                                          std::shared_ptr<KeyExchange> exchange) {
+  return std::make_shared<HmacSealer>(secret, std::move(exchange));
 }
-
-std::shared_ptr<const Sealer> make_exchanging_sealer(std::shared_ptr<KeyExchange> exchange) {
-  return std::make_shared<HmacSealer>("", std::move(exchange));
-}
-
-bool same_seal(const Seal& left, std::string_view right) {
-  // In constant time, which tells nothing about how much of a forged seal is right.
-  return right.size() == left.size() && CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0;
-}
-
-namespace {
-
-unsigned char* octets(std::string& text) {
-  return reinterpret_cast<unsigned char*>(text.data());
-}
-const unsigned char* octets(std::string_view text) {
-  return reinterpret_cast<const unsigned char*>(text.data());
-}
-
-}  // namespace
 
 std::string encode_base64(std::string_view bytes) {
   std::string text((bytes.size() + 2) / 3 * 4, '\0');  // and the zero behind, which is written too
@@ -154,10 +138,10 @@ Result<std::optional<Greeting>> take_greeting(std::string& bytes) {
   return greeting;
 }
 
-void FrameWriter::write(std::string& out, std::string_view payload) {
+void Frames::write(std::string& out, std::string_view payload) {
   // The number is not sent. Both sides count, so that a frame that was left out, repeated or moved
   // has a wrong seal.
-  const Seal seal = sealer_->seal(direction_, session_, number_++, payload);
+  const Seal seal = sealer_->seal(own_, session_, written_++, payload);
   append<std::uint32_t>(out, static_cast<std::uint32_t>(payload.size()));
   out.append(seal.data(), seal.size());
   out.append(payload);
@@ -186,18 +170,21 @@ Result<std::optional<std::string>> take_unsealed(std::string& bytes) {
   return payload;
 }
 
-Result<std::optional<Frame>> FrameReader::take(std::string& bytes) {
+Result<std::optional<Frame>> Frames::take(std::string& bytes, std::size_t limit) {
   if (bytes.size() < 4) return std::nullopt;
   const auto size = load<std::uint32_t>(bytes.data());
   // By the length alone, before the payload has come: a forged one would have us gather 4 GiB.
-  if (size > limit_) {
+  if (size > limit) {
     return fail(Code::Protocol,
-                fmt::format("a frame of {} bytes is over the limit of {}", size, limit_));
+                fmt::format("a frame of {} bytes is over the limit of {}", size, limit));
   }
   if (bytes.size() < kFrameHeader + size) return std::nullopt;
   const std::string_view seal = std::string_view(bytes).substr(4, kSealBytes);
   Frame frame{bytes.substr(kFrameHeader, size), true};
-  if (!same_seal(sealer_->seal(direction_, session_, number_, frame.payload), seal)) {
+  const Side other = own_ == Side::Connector ? Side::Listener : Side::Connector;
+  const Seal right = sealer_->seal(other, session_, read_, frame.payload);
+  // In constant time, which tells nothing about how much of a forged seal is right.
+  if (CRYPTO_memcmp(right.data(), seal.data(), kSealBytes) != 0) {
     // Zeros mark a refusal, which a side without the secret must be able to send.
     frame.sealed = false;
     if (seal.find_first_not_of('\0') != std::string_view::npos) {
@@ -205,7 +192,7 @@ Result<std::optional<Frame>> FrameReader::take(std::string& bytes) {
     }
   } else {
     // Only for what is sealed: a refusal without a seal is not counted by who sends it.
-    ++number_;
+    ++read_;
   }
   bytes.erase(0, kFrameHeader + size);
   return frame;

@@ -45,27 +45,23 @@ class KeyExchange {
 constexpr std::size_t kSealBytes = 32;
 using Seal = std::array<char, kSealBytes>;
 
-/// Which side wrote a frame: its own frames sent back to a side do not fit.
-enum class Direction : char { FromConnector = 'C', FromListener = 'L' };
+/// The side that wrote a frame: its own frames sent back to a side do not fit.
+enum class Side : char { Connector = 'C', Listener = 'L' };
 
 /// Proves that a frame was written with the job's secret, for this place in this conversation.
 /// Touches OpenSSL when it is made, not before. May be shared by all connections.
 class Sealer {
  public:
   virtual ~Sealer() = default;
-  virtual Seal seal(Direction direction, std::string_view session, std::uint64_t number,
+  virtual Seal seal(Side side, std::string_view session, std::uint64_t number,
                     std::string_view payload) const = 0;
   /// Gives connections keys of their own, instead of this one; null: they get none.
   virtual KeyExchange* key_exchange() const { return nullptr; }
 };
-/// HMAC-SHA256. An empty secret is allowed: then frames are only protected against accidents.
-std::shared_ptr<const Sealer> make_sealer(std::string_view secret);
-/// For connections that exchange keys, if the other side does so too, and seals of an empty secret
-/// for those that do not.
-std::shared_ptr<const Sealer> make_exchanging_sealer(std::shared_ptr<KeyExchange> exchange);
-
-/// Compares in a time that does not tell where they differ.
-bool same_seal(const Seal& left, std::string_view right);
+/// HMAC-SHA256. An empty secret is allowed: then frames are only protected against accidents. With
+/// an exchange it seals connections whose other side exchanges no keys.
+std::shared_ptr<const Sealer> make_sealer(std::string_view secret,
+                                          std::shared_ptr<KeyExchange> exchange = {});
 
 /// Integers and strings to and from bytes. Nothing here allocates by a length that came from
 /// outside: strings are views into the bytes they were read from.
@@ -160,21 +156,6 @@ std::string encode_greeting(const Greeting& greeting);
 /// as soon as the bytes cannot be one.
 Result<std::optional<Greeting>> take_greeting(std::string& bytes);
 
-/// Writes the frames of one direction of one connection.
-class FrameWriter {
- public:
-  /// `session`: nonce of the side that connected, then that of the side that listened.
-  FrameWriter(std::shared_ptr<const Sealer> sealer, Direction direction, std::string session)
-      : sealer_(std::move(sealer)), direction_(direction), session_(std::move(session)) {}
-  /// Appends the next frame.
-  void write(std::string& out, std::string_view payload);
-
- private:
-  std::shared_ptr<const Sealer> sealer_;
-  Direction direction_;
-  std::string session_;
-  std::uint64_t number_ = 0;
-};
 /// An unsealed frame: only for telling the other side why it is refused.
 void write_unsealed(std::string& out, std::string_view payload);
 
@@ -187,23 +168,25 @@ struct Frame {
   bool sealed = true;  // false: anybody could have written it
 };
 
-/// Reads the frames of the other direction. After a failure the connection is of no use any more.
-class FrameReader {
+/// The frames of one connection, both ways. After a failure the connection is of no use any more.
+class Frames {
  public:
-  FrameReader(std::shared_ptr<const Sealer> sealer, Direction direction, std::string session)
-      : sealer_(std::move(sealer)), direction_(direction), session_(std::move(session)) {}
-  /// Payloads above this are refused by their length alone, before they are read. 64 KiB at first.
-  void limit(std::size_t bytes) { limit_ = bytes; }
-  /// Takes the next frame from the front of `bytes`; nothing if it is not whole yet. Fails with
-  /// Protocol for a length over the limit and for a wrong seal (Code::Rendezvous: another secret).
-  Result<std::optional<Frame>> take(std::string& bytes);
+  /// `own`: this side. `session`: nonce of the side that connected, then that of the side that
+  /// listened.
+  Frames(std::shared_ptr<const Sealer> sealer, Side own, std::string session)
+      : sealer_(std::move(sealer)), own_(own), session_(std::move(session)) {}
+  /// Appends the next frame of this side.
+  void write(std::string& out, std::string_view payload);
+  /// Takes the next frame of the other side from the front of `bytes`; nothing if it is not whole
+  /// yet. Fails with Protocol for a payload above `limit`, by its length alone, before it has come,
+  /// and with Rendezvous for a wrong seal: another secret.
+  Result<std::optional<Frame>> take(std::string& bytes, std::size_t limit = 64 << 10);
 
  private:
   std::shared_ptr<const Sealer> sealer_;
-  Direction direction_;
+  Side own_;
   std::string session_;
-  std::uint64_t number_ = 0;
-  std::size_t limit_ = 64 << 10;
+  std::uint64_t written_ = 0, read_ = 0;
 };
 
 }  // namespace elastrun::net

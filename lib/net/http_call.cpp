@@ -27,35 +27,9 @@ namespace ssl = boost::asio::ssl;
 using boost::asio::ip::tcp;
 using boost::system::error_code;
 
-class OpenSslClient final : public TlsClient {
- public:
-  Status load(const Files& files) {
-    error_code error;
-    // A context of OpenSSL checks nothing unless told to: SSL_CTX_set_verify(3) has SSL_VERIFY_NONE
-    // as its default, with which a client goes on after any certificate.
-    context_.set_verify_mode(ssl::verify_peer, error);
-    if (files.ca.empty()) {
-      context_.set_default_verify_paths(error);
-    } else {
-      context_.load_verify_file(files.ca, error);
-    }
-    if (error) return tls_error("certificates of authorities", files.ca, error);
-    if (files.cert.empty()) return {};
-    context_.use_certificate_chain_file(files.cert, error);
-    if (error) return tls_error("certificate", files.cert, error);
-    context_.use_private_key_file(files.key, ssl::context::pem, error);
-    if (error) return tls_error("private key", files.key, error);
-    return {};
-  }
-  ssl::context& context() { return context_; }
-
- private:
-  static Status tls_error(std::string_view what, const std::string& file, const error_code& error) {
-    return fail(Code::Usage,
-                fmt::format("cannot use the {} in \"{}\": {}", what, file, error.message()));
-  }
-  ssl::context context_{ssl::context::tls_client};
-};
+Error tls_error(std::string_view what, const std::string& file, const error_code& error) {
+  return {Code::Usage, fmt::format("cannot use the {} in \"{}\": {}", what, file, error.message())};
+}
 
 Code code_of(const error_code& error) {
   if (error.category() == boost::asio::error::get_ssl_category()) return Code::Usage;
@@ -282,8 +256,7 @@ class DialledCall final : public HttpCall {
   void connected(tcp::socket socket, TimePoint deadline, Answer answer) {
     if (!settings_.tls) return exchange(std::move(socket), deadline, std::move(answer), {});
     error_code ignored;
-    auto& context = static_cast<OpenSslClient&>(*settings_.tls).context();
-    TlsStream stream(std::move(socket), context);
+    TlsStream stream(std::move(socket), *settings_.tls);
     const std::string& host = settings_.endpoint.host;
     // verify_peer alone accepts a valid certificate of any host: the name has to be compared, too.
     stream.set_verify_callback(ssl::host_name_verification(host), ignored);
@@ -313,9 +286,20 @@ class DialledCall final : public HttpCall {
 
 }  // namespace
 
-Result<std::shared_ptr<TlsClient>> TlsClient::make(const Files& files) {
-  auto client = std::make_shared<OpenSslClient>();
-  if (auto loaded = client->load(files); !loaded) return std::unexpected(loaded.error());
+Result<std::shared_ptr<TlsClient>> load_tls(const TlsFiles& files) {
+  auto client = std::make_shared<TlsClient>(ssl::context::tls_client);
+  error_code error;
+  // A context of OpenSSL checks nothing unless told to: SSL_CTX_set_verify(3) has SSL_VERIFY_NONE
+  // as its default, with which a client goes on after any certificate.
+  client->set_verify_mode(ssl::verify_peer, error);
+  files.ca.empty() ? client->set_default_verify_paths(error)
+                   : client->load_verify_file(files.ca, error);
+  if (error) return std::unexpected(tls_error("certificates of authorities", files.ca, error));
+  if (files.cert.empty()) return client;
+  client->use_certificate_chain_file(files.cert, error);
+  if (error) return std::unexpected(tls_error("certificate", files.cert, error));
+  client->use_private_key_file(files.key, ssl::context::pem, error);
+  if (error) return std::unexpected(tls_error("private key", files.key, error));
   return client;
 }
 

@@ -13,19 +13,20 @@
 #include <utility>
 #include <vector>
 
+namespace boost::asio::ssl {
+class context;
+}
+
 namespace elastrun::net {
 
 /// The settings of a TLS client. Made once, used by many calls.
-class TlsClient {
- public:
-  struct Files {
-    std::string ca;         // empty: the machine's own list
-    std::string cert, key;  // both or none
-  };
-  /// Fails with Usage: a file that cannot be read or means nothing.
-  static Result<std::shared_ptr<TlsClient>> make(const Files& files);
-  virtual ~TlsClient() = default;
+using TlsClient = boost::asio::ssl::context;
+struct TlsFiles {
+  std::string ca;         // empty: the machine's own list
+  std::string cert, key;  // both or none
 };
+/// Fails with Usage: a file that cannot be read or means nothing.
+Result<std::shared_ptr<TlsClient>> load_tls(const TlsFiles& files);
 
 struct HttpRequest {
   std::string method = "POST";

@@ -29,12 +29,6 @@ std::string refusal_payload(std::string_view text) {
 
 }  // namespace
 
-std::shared_ptr<Link> Link::make(tcp::socket socket, std::shared_ptr<const Sealer> sealer,
-                                 Side side, std::string refusal) {
-  return std::shared_ptr<Link>(
-      new Link(std::move(socket), std::move(sealer), side, std::move(refusal)));
-}
-
 Link::Link(tcp::socket socket, std::shared_ptr<const Sealer> sealer, Side side, std::string refusal)
     : socket_(std::move(socket)),
       sealer_(std::move(sealer)),
@@ -43,8 +37,6 @@ Link::Link(tcp::socket socket, std::shared_ptr<const Sealer> sealer, Side side, 
       own_(make_greeting()) {
   own_.exchanges_keys = sealer_->key_exchange() != nullptr;
 }
-
-Link::~Link() = default;
 
 void Link::start(Handlers handlers, std::string first_bytes) {
   handlers_ = std::move(handlers);
@@ -117,10 +109,7 @@ void Link::digest() {
 
 bool Link::digest_greeting() {
   auto greeting = take_greeting(in_);
-  if (!greeting) {
-    end(greeting.error());
-    return false;
-  }
+  if (!greeting) return end(greeting.error()), false;
   if (!*greeting) return false;
   if ((*greeting)->version != kProtocolVersion) {
     const std::string who =
@@ -196,10 +185,7 @@ void Link::offer_key() {
 
 bool Link::digest_credential() {
   auto credential = take_unsealed(in_);
-  if (!credential) {
-    end(credential.error());
-    return false;
-  }
+  if (!credential) return end(credential.error()), false;
   if (!*credential) return false;
   exchange_ = Exchange::Running;
   const auto then = [weak = weak_from_this()](Result<std::string> key) {
@@ -222,27 +208,17 @@ bool Link::digest_credential() {
 }
 
 void Link::begin_frames(const std::shared_ptr<const Sealer>& sealer) {
-  const bool connector = side_ == Side::Connector;
-  // A seal is of a direction, or a frame could be sent back to the one who made it.
-  const auto ours = connector ? Direction::FromConnector : Direction::FromListener;
-  const auto theirs = connector ? Direction::FromListener : Direction::FromConnector;
-  writer_ = std::make_unique<FrameWriter>(sealer, ours, session_);
-  reader_ = std::make_unique<FrameReader>(sealer, theirs, session_);
-  reader_->limit(frame_limit_);
+  frames_.emplace(sealer, side_, session_);
   // In the order in which they were sent: each seal counts, and the other side expects number 0
   // first.
-  for (const std::string& payload : std::exchange(early_, {})) writer_->write(out_, payload);
+  for (const std::string& payload : std::exchange(early_, {})) frames_->write(out_, payload);
   flush();
 }
 
 bool Link::digest_frame() {
-  auto frame = reader_->take(in_);
+  auto frame = frames_->take(in_, frame_limit_);
   if (!frame) {
-    if (frame.error().code == Code::Rendezvous) {
-      wrong_secret(frame.error());
-    } else {
-      end(frame.error());
-    }
+    frame.error().code == Code::Rendezvous ? wrong_secret(frame.error()) : end(frame.error());
     return false;
   }
   if (!*frame) return false;
@@ -250,14 +226,13 @@ bool Link::digest_frame() {
   // Without a seal there is only the refusal of a listener that cannot make one; after a sealed
   // word, or to a listener, it can be anybody's.
   if (!sealed && (trusted_ || side_ == Side::Listener)) {
-    end({Code::Protocol, "the other side sent a frame without a seal"});
-    return false;
+    return end({Code::Protocol, "the other side sent a frame without a seal"}), false;
   }
   trusted_ = trusted_ || sealed;
   if (!sealed) {
     const auto message = parse_json((*frame)->payload);
-    end({Code::Rendezvous, printable(message ? member_text_or(*message, "text", "") : "")});
-    return false;
+    return end({Code::Rendezvous, printable(message ? member_text_or(*message, "text", "") : "")}),
+           false;
   }
   // The handler may close the link or let go of it.
   const auto keep = shared_from_this();
@@ -274,19 +249,20 @@ void Link::wrong_secret(const Error& error) {
     return end({Code::Rendezvous,
                 fmt::format("{} does not know this job's secret", remote_address().to_string())});
   }
-  end({Code::Rendezvous, trusted_ ? error.text
+  return end(
+      {Code::Rendezvous, trusted_ ? error.text
                                   : "it does not know this job's secret (ELASTRUN_SECRET, or "
                                     "secret_file in --rdzv-conf, must be the same on all nodes)"});
 }
 
 void Link::send(std::string_view payload) {
   if (ended_ || closing_) return;
-  if (!writer_) {
+  if (!frames_) {
     // A seal needs the session, which the greeting of the other side completes.
     early_.emplace_back(payload);
     return;
   }
-  writer_->write(out_, payload);
+  frames_->write(out_, payload);
   // A write that waits takes this along; to try now would only meet the full buffer again.
   if (!writing_) return flush();
   // Here as well as in flush(), which does not run while a write waits: a peer that has stopped to
@@ -296,7 +272,7 @@ void Link::send(std::string_view payload) {
 
 void Link::refuse(std::string_view text) {
   if (ended_ || closing_) return;
-  if (writer_) writer_->write(out_, refusal_payload(text));
+  if (frames_) frames_->write(out_, refusal_payload(text));
   flush();
   close();
 }
@@ -363,7 +339,7 @@ void Link::close() {
   if (ended_) return;
   bear_silence({});
   for (const std::string& payload : std::exchange(early_, {})) {
-    if (writer_) writer_->write(out_, payload);
+    if (frames_) frames_->write(out_, payload);
   }
   if (out_.empty()) {
     error_code ignored;
@@ -371,11 +347,6 @@ void Link::close() {
   } else if (!writing_) {
     flush();
   }
-}
-
-void Link::frame_limit(std::size_t bytes) {
-  frame_limit_ = bytes;
-  if (reader_) reader_->limit(bytes);
 }
 
 boost::asio::ip::address Link::local_address() const {

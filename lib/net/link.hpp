@@ -8,6 +8,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -25,13 +26,11 @@ class Link : public std::enable_shared_from_this<Link> {
     /// never after close().
     std::function<void(Error)> on_end;
   };
-  enum class Side { Connector, Listener };
+  using Side = net::Side;
 
   /// `refusal`: what the other side is told when its secret is not ours (listeners only).
-  static std::shared_ptr<Link> make(boost::asio::ip::tcp::socket socket,
-                                    std::shared_ptr<const Sealer> sealer, Side side,
-                                    std::string refusal = {});
-  ~Link();
+  Link(boost::asio::ip::tcp::socket socket, std::shared_ptr<const Sealer> sealer, Side side,
+       std::string refusal = {});
 
   /// Begins to talk. `first_bytes` were already read from the socket. No handler is called inside.
   void start(Handlers handlers, std::string first_bytes = {});
@@ -45,7 +44,7 @@ class Link : public std::enable_shared_from_this<Link> {
   void hold();
   /// Closes once everything is out; a peer that does not take it has 30 s. on_end is not called.
   void close();
-  void frame_limit(std::size_t bytes);
+  void frame_limit(std::size_t bytes) { frame_limit_ = bytes; }
   /// How long the network may take nothing of what is sent before the connection counts as broken:
   /// 30 s, or as long as the silence of the other side is borne, if that is longer.
   void bear_silence(Duration silence);
@@ -56,8 +55,6 @@ class Link : public std::enable_shared_from_this<Link> {
   bool heard() { return std::exchange(heard_, false); }
 
  private:
-  Link(boost::asio::ip::tcp::socket socket, std::shared_ptr<const Sealer> sealer, Side side,
-       std::string refusal);
   void wait_readable();
   void read();
   void digest();
@@ -80,8 +77,7 @@ class Link : public std::enable_shared_from_this<Link> {
   Handlers handlers_;
   std::string session_;  // once the other side has greeted
   enum class Exchange { None, Wanted, Running } exchange_ = Exchange::None;
-  std::unique_ptr<FrameWriter> writer_;  // both then, or after the exchange of a key
-  std::unique_ptr<FrameReader> reader_;
+  std::optional<Frames> frames_;    // then, or after the exchange of a key
   std::vector<std::string> early_;  // to be sent then
   std::string in_, out_;
   std::size_t frame_limit_ = 64 << 10;

@@ -212,7 +212,7 @@ class Crowd {
       fmt::print(stderr, "agent {} cannot connect: {}\n", i, error.message());
       std::exit(1);
     }
-    links_[i] = net::Link::make(std::move(socket), sealer_, net::Link::Side::Connector);
+    links_[i] = std::make_shared<net::Link>(std::move(socket), sealer_, net::Link::Side::Connector);
     links_[i]->frame_limit(16u << 20);
     net::Link::Handlers handlers;
     handlers.on_frame = [this, i](const std::string& payload) { hear(i, payload); };

@@ -7,6 +7,7 @@
 #include "rendezvous/wire/messages.hpp"
 
 #include <cstdlib>
+#include <optional>
 #include <vector>
 
 namespace {
@@ -20,7 +21,7 @@ void require(bool holds) {
 /// A seal that inputs can hit: what is behind the check is reached too.
 class WeakSealer final : public net::Sealer {
  public:
-  net::Seal seal(net::Direction, std::string_view, std::uint64_t number,
+  net::Seal seal(net::Side, std::string_view, std::uint64_t number,
                  std::string_view payload) const override {
     net::Seal seal;
     seal.fill(static_cast<char>('A' + (number + payload.size()) % 4));
@@ -37,7 +38,7 @@ struct Reading {
 Reading listen(std::string_view bytes, std::size_t piece) {
   static const auto sealer = std::make_shared<const WeakSealer>();
   Reading reading;
-  std::unique_ptr<net::FrameReader> reader;
+  std::optional<net::Frames> reader;
   std::string buffer;
   while (!bytes.empty()) {
     buffer += bytes.substr(0, piece);
@@ -47,12 +48,10 @@ Reading listen(std::string_view bytes, std::size_t piece) {
       if (!greeting) return {{}, greeting.error().text};
       if (!*greeting) continue;
       require((*greeting)->nonce.size() == net::kNonceBytes);
-      reader = std::make_unique<net::FrameReader>(sealer, net::Direction::FromConnector,
-                                                  (*greeting)->nonce);
-      reader->limit(4096);
+      reader.emplace(sealer, net::Side::Listener, (*greeting)->nonce);
     }
     while (true) {
-      auto frame = reader->take(buffer);
+      auto frame = reader->take(buffer, 4096);
       if (!frame) {
         reading.trouble = frame.error().text;
         return reading;

@@ -232,7 +232,7 @@ struct MetricsSinks {
     if (settings.target.tls) {
       const auto ca = variable(environment, "OTEL_EXPORTER_OTLP_CERTIFICATE");
       auto tls = within_limit("--metrics " + sink.text, [ca] {
-        return net::TlsClient::make({ca, {}, {}});
+        return net::load_tls({ca, {}, {}});
       });
       if (!tls) return trouble(sink, tls.error());
       settings.tls = *tls;

@@ -274,8 +274,8 @@ Coordinator::~Coordinator() {
 
 void Coordinator::serve(boost::asio::ip::tcp::socket socket, std::string first_bytes) {
   const Peer peer = ++last_peer_;
-  auto link = Link::make(std::move(socket), sealer_, Link::Side::Listener,
-                         secret_refusal_of(settings_.run_id));
+  auto link = std::make_shared<Link>(std::move(socket), sealer_, Link::Side::Listener,
+                                     secret_refusal_of(settings_.run_id));
   Link::Handlers handlers;
   handlers.on_frame = [this, peer](const std::string& payload) { hear(peer, payload); };
   handlers.on_end = [this, peer](const Error& error) { lose(peer, error); };

@@ -397,11 +397,11 @@ Result<Servers> read_servers(const std::string& text, bool tls) {
 }
 
 Status read_tls(const RendezvousConfig& config, EtcdSettings& access) {
-  const net::TlsClient::Files files{config.ca_cert, config.ssl_cert, config.ssl_cert_key};
+  const net::TlsFiles files{config.ca_cert, config.ssl_cert, config.ssl_cert_key};
   if (files.cert.empty() != files.key.empty()) {
     return fail(Code::Usage, "a client certificate for etcd needs both ssl_cert and ssl_cert_key");
   }
-  auto tls = net::TlsClient::make(files);
+  auto tls = net::load_tls(files);
   if (!tls) return std::unexpected(tls.error());
   access.tls = std::move(*tls);
   return {};

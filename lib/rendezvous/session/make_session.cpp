@@ -649,8 +649,8 @@ std::shared_ptr<const net::Sealer> munge_sealer(boost::asio::io_context& loop,
   log::debug("rendezvous", "agents of the job \"{}\" are authenticated by MUNGE", settings.run_id);
   // Where the scheduler has said who hosts, that is a node like this one. An endpoint that a user
   // has given may be a coordinator outside the cluster.
-  return net::make_exchanging_sealer(
-      make_munge_exchange(loop, std::move(*munge), !settings.start.empty()));
+  return net::make_sealer("",
+                          make_munge_exchange(loop, std::move(*munge), !settings.start.empty()));
 }
 
 void warn_of_openness(const SessionSettings& settings, const std::string& place) {

@@ -418,7 +418,7 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
   // Talking to it
 
   void connected(tcp::socket socket) override {
-    link_ = Link::make(std::move(socket), sealer_, Link::Side::Connector);
+    link_ = std::make_shared<Link>(std::move(socket), sealer_, Link::Side::Connector);
     link_->frame_limit(16u << 20);  // a round of a large world lists its members for group rank 0
     link_->start({[this](const std::string& payload) { hear(payload); },
                   [this](const Error& error) { hung_up_on(error); }});

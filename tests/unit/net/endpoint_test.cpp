@@ -8,38 +8,12 @@
 using namespace elastrun;
 using namespace elastrun::net;
 
-TEST_CASE("endpoint: host, port and brackets are read as torchrun reads them") {
-  struct Row {
-    const char* text;
-    Endpoint expected;
-  };
-  for (const Row& row :
-       {Row{"", {"localhost", 29400}}, Row{" node7 ", {"node7", 29400}},
-        Row{"node7.cluster:1", {"node7.cluster", 1}}, Row{"10.0.0.1:65535", {"10.0.0.1", 65535}},
-        Row{"[::1]", {"::1", 29400}}, Row{"[fe80::1%eth0]:29500", {"fe80::1%eth0", 29500}},
-        Row{"fe80::12", {"fe80::12", 29400}}, Row{"localhost:0", {"localhost", 0}},
-        Row{"[::]:29500", {"::", 29500}}, Row{"[::]", {"::", 29400}}, Row{"::", {"::", 29400}}}) {
-    CAPTURE(row.text);
-    const auto endpoint = parse_endpoint(row.text, 29400);
-    REQUIRE(endpoint.has_value());
-    CHECK(*endpoint == row.expected);
-  }
-}
-
-TEST_CASE("endpoint: bad ports and hosts are refused, each with a sentence") {
-  for (const char* text : {"a:65536", "a:", "a:x", "a:-1", "[::1]:", "[::1]x", "a:123456"}) {
-    CAPTURE(text);
-    const auto endpoint = parse_endpoint(text, 1);
-    REQUIRE(!endpoint.has_value());
-    CHECK(endpoint.error().text.contains("' has no valid port: "));
-  }
-  for (const char* text :
-       {":29500", "a b", "a/b:1", "[]:1", "a:b:29500", "1:2:3", "[:]:1", "[:::]:1"}) {
-    CAPTURE(text);
-    const auto endpoint = parse_endpoint(text, 1);
-    REQUIRE(!endpoint.has_value());
-    CHECK(endpoint.error().text.contains("' has no valid host: "));
-  }
+TEST_CASE("endpoint: a port that is not given is the default, what is wrong is told") {
+  CHECK(parse_endpoint("", 29400) == Endpoint{"localhost", 29400});
+  CHECK(parse_endpoint("[::]", 29400) == Endpoint{"::", 29400});
+  CHECK(parse_endpoint("[fe80::1%eth0]:0", 29400) == Endpoint{"fe80::1%eth0", 0});
+  CHECK(parse_endpoint(" a:65536 ", 1).error().text.starts_with("'a:65536' has no valid port: "));
+  CHECK(parse_endpoint("a b", 1).error().text.starts_with("'a b' has no valid host: "));
 }
 
 TEST_CASE("endpoint: IPv6 addresses are written with brackets") {

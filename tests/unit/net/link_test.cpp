@@ -7,9 +7,9 @@
 #include "net/frame.hpp"
 #include "net/listener.hpp"
 #include "support/loop.hpp"
+#include "support/no_threads.hpp"
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <doctest/doctest.h>
 #include <functional>
@@ -37,8 +37,8 @@ struct Port {
       : sealer(make_sealer(secret)) {
     Listener::Takers takers;
     takers.agent = [this](tcp::socket socket, std::string bytes) {
-      link = Link::make(std::move(socket), sealer, Link::Side::Listener,
-                        "the secret of job X differs");
+      link = std::make_shared<Link>(std::move(socket), sealer, Link::Side::Listener,
+                                    "the secret of job X differs");
       link->start({[this](std::string payload) { frames.push_back(std::move(payload)); },
                    [this](Error error) { ended = std::move(error); }},
                   std::move(bytes));
@@ -74,7 +74,7 @@ struct Port {
 /// The agent's end of a link to a port.
 struct Caller {
   Caller(Port& port, std::string_view secret)
-      : link(Link::make(port.connect(), make_sealer(secret), Link::Side::Connector)) {
+      : link(std::make_shared<Link>(port.connect(), make_sealer(secret), Link::Side::Connector)) {
     link->start({[this](std::string payload) { frames.push_back(std::move(payload)); },
                  [this](Error error) { ended = std::move(error); }});
   }
@@ -109,7 +109,8 @@ TEST_CASE("link: a silence that is borne for long is no broken connection before
     CHECK(::getsockopt(same.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &value, &size) == 0);
     return value;
   };
-  const auto link = Link::make(std::move(socket), make_sealer("s"), Link::Side::Connector);
+  const auto link =
+      std::make_shared<Link>(std::move(socket), make_sealer("s"), Link::Side::Connector);
   link->start({[](const auto&) {}, [](const auto&) {}});
   CHECK(limit_ms() == 30'000);
   link->bear_silence(std::chrono::seconds(70));
@@ -132,32 +133,40 @@ TEST_CASE("link: a wrong secret is named on both sides") {
 
 namespace {
 
-/// Whoever asks it to open a credential gets that error.
-class ClosedExchange final : public KeyExchange {
+/// What is asked of a service for keys, and waits for an answer; credentials come at once if it
+/// offers them.
+struct Service {
+  bool offers = true;
+  std::vector<std::function<void(Result<KeyExchange::Offer>)>> offered{};
+  std::vector<std::function<void(Result<std::string>)>> keys{};
+};
+
+class TestExchange final : public KeyExchange {
  public:
-  ClosedExchange(boost::asio::io_context& loop, Error error)
-      : loop_(loop), error_(std::move(error)) {}
+  explicit TestExchange(Service& service) : service_(service) {}
   void offer(std::string, std::function<void(Result<Offer>)> then) override {
-    boost::asio::post(loop_, [then = std::move(then)] { then(Offer{"credential", "key"}); });
+    if (service_.offers) return then(Offer{"credential", "key"});
+    service_.offered.push_back(std::move(then));
   }
   void accept(std::string, std::string, std::function<void(Result<std::string>)> then) override {
-    boost::asio::post(loop_, [this, then = std::move(then)] { then(std::unexpected(error_)); });
+    service_.keys.push_back(std::move(then));
   }
   std::string_view name() const override { return "TEST"; }
   bool is_required() const override { return true; }
 
  private:
-  boost::asio::io_context& loop_;
-  const Error error_;
+  Service& service_;
 };
 
-Error end_of_caller(Error error) {
+Error end_of_caller(const Error& error) {
+  Service service;
   Port port;
-  port.sealer =
-      make_exchanging_sealer(std::make_shared<ClosedExchange>(port.loop, std::move(error)));
+  port.sealer = make_sealer("", std::make_shared<TestExchange>(service));
   std::optional<Error> ended;
-  const auto link = Link::make(port.connect(), port.sealer, Link::Side::Connector);
+  const auto link = std::make_shared<Link>(port.connect(), port.sealer, Link::Side::Connector);
   link->start({[](const std::string&) {}, [&ended](Error end) { ended = std::move(end); }});
+  run_until(port.loop, [&] { return !service.keys.empty(); });
+  service.keys.front()(std::unexpected(error));
   run_until(port.loop, [&] { return ended.has_value(); });
   return *ended;
 }
@@ -171,51 +180,23 @@ TEST_CASE("link: a credential that is refused is the end, one that nobody could 
   CHECK(end_of_caller({Code::Io, "the service is down"}).code == Code::Closed);
 }
 
-namespace {
-
-/// What a thread holds that has no answer yet, nor will have one while the test lasts.
-struct StuckService {
-  std::vector<std::function<void(Result<KeyExchange::Offer>)>> offers;
-  std::vector<std::function<void(Result<std::string>)>> keys;
-};
-
-class StuckExchange final : public KeyExchange {
- public:
-  StuckExchange(StuckService& service, bool offers) : service_(service), offers_(offers) {}
-  void offer(std::string, std::function<void(Result<Offer>)> then) override {
-    if (offers_) return then(Offer{"credential", "key"});
-    service_.offers.push_back(std::move(then));
-  }
-  void accept(std::string, std::string, std::function<void(Result<std::string>)> then) override {
-    service_.keys.push_back(std::move(then));
-  }
-  std::string_view name() const override { return "TEST"; }
-  bool is_required() const override { return true; }
-
- private:
-  StuckService& service_;
-  const bool offers_;
-};
-
-}  // namespace
-
 TEST_CASE("link: a call for a key that does not return keeps neither link nor exchange alive") {
   for (const bool of_connector : {true, false}) {
     CAPTURE(of_connector);
-    StuckService service;
+    Service service{!of_connector};
     std::weak_ptr<KeyExchange> exchange;
     {
       Port port;
-      auto stuck = std::make_shared<StuckExchange>(service, !of_connector);
+      auto stuck = std::make_shared<TestExchange>(service);
       exchange = stuck;
-      port.sealer = make_exchanging_sealer(std::move(stuck));
-      const auto link = Link::make(port.connect(), port.sealer, Link::Side::Connector);
+      port.sealer = make_sealer("", std::move(stuck));
+      const auto link = std::make_shared<Link>(port.connect(), port.sealer, Link::Side::Connector);
       link->start({[](const std::string&) {}, [](const Error&) {}});
-      run_until(port.loop, [&] { return service.offers.size() + service.keys.size() == 1; });
+      run_until(port.loop, [&] { return service.offered.size() + service.keys.size() == 1; });
     }
     CHECK(exchange.expired());
     // An answer after all means nothing to anybody.
-    for (const auto& then : service.offers) then(KeyExchange::Offer{"credential", "key"});
+    for (const auto& then : service.offered) then(KeyExchange::Offer{"credential", "key"});
     for (const auto& then : service.keys) then("key");
   }
 }
@@ -351,4 +332,19 @@ TEST_CASE("resolver: a name that cannot be, and a cancelled question") {
   resolver.cancel();
   test::run_ready(loop);
   CHECK(!answer);
+}
+
+TEST_CASE("resolver: where no thread can be made a name is not known, and that is all") {
+  boost::asio::io_context loop;
+  const auto clock = make_system_clock(loop.get_executor());
+  Resolver resolver(loop, *clock);
+  std::optional<Result<Addresses>> answer;
+  const test::NoThreads none;
+  resolver.resolve("some.host.invalid", std::chrono::seconds(10),
+                   [&](auto found) { answer = std::move(found); });
+  CHECK(!answer);
+  run_until(loop, [&] { return answer.has_value(); });
+  REQUIRE(!answer->has_value());
+  CHECK(answer->error().code == Code::Io);
+  CHECK(answer->error().text.find("cannot make a thread") != std::string::npos);
 }

@@ -149,8 +149,9 @@ class Stranger {
   }
   void refuse_agent(boost::asio::ip::tcp::socket socket) {
     const auto sealer = net::make_sealer(kind_ == Kind::OtherSecret ? "another" : "s");
-    const auto link = net::Link::make(std::move(socket), sealer, net::Link::Side::Listener,
-                                      "your secret is not the one of the job \"b\"");
+    const auto link =
+        std::make_shared<net::Link>(std::move(socket), sealer, net::Link::Side::Listener,
+                                    "your secret is not the one of the job \"b\"");
     links_.push_back(link);
     link->start({[raw = link.get()](const std::string&) {
                    raw->send(encode(FromCoordinator(Refusal{"this is the job \"b\"", true})));
@@ -443,7 +444,8 @@ std::shared_ptr<net::Link> left_behind(Parish& parish, const Rules& rules, Durat
   const auto place = decode_entry(parish.shared.leader.value).value();
   boost::asio::ip::tcp::socket socket(parish.network.loop);
   socket.connect({boost::asio::ip::address_v4::loopback(), place.port});
-  auto link = net::Link::make(std::move(socket), net::make_sealer("s"), net::Link::Side::Connector);
+  auto link = std::make_shared<net::Link>(std::move(socket), net::make_sealer("s"),
+                                          net::Link::Side::Connector);
   const auto hear = [&is_to_stop](const std::string& text) {
     const auto message = decode_from_coordinator(text).value();
     const auto* told = std::get_if<Push>(&message);

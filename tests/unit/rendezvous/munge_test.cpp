@@ -65,8 +65,7 @@ struct MungeCluster {
 
   std::shared_ptr<const net::Sealer> sealer(std::shared_ptr<const Munge> munge, bool required) {
     if (!munge) return net::make_sealer("");
-    return net::make_exchanging_sealer(
-        make_munge_exchange(network.loop, std::move(munge), required));
+    return net::make_sealer("", make_munge_exchange(network.loop, std::move(munge), required));
   }
 
   std::unique_ptr<TestAgent> agent(std::shared_ptr<const Munge> munge, std::string start = {},

@@ -138,7 +138,8 @@ TEST_CASE(
   std::function<void()> accept = [&] {
     port.async_accept([&](auto error, boost::asio::ip::tcp::socket socket) {
       if (error) return;
-      links.push_back(net::Link::make(std::move(socket), sealer, net::Link::Side::Listener));
+      links.push_back(
+          std::make_shared<net::Link>(std::move(socket), sealer, net::Link::Side::Listener));
       links.back()->start(
           {[&hear, link = links.back().get()](const std::string& text) { hear(*link, text); },
            [&hung_up](const Error& end) { hung_up += end.code == Code::Closed ? 1 : 0; }});
@@ -187,7 +188,8 @@ struct FrozenHost {
     });
   }
   void serve(boost::asio::ip::tcp::socket socket) {
-    links.push_back(net::Link::make(std::move(socket), sealer, net::Link::Side::Listener));
+    links.push_back(
+        std::make_shared<net::Link>(std::move(socket), sealer, net::Link::Side::Listener));
     net::Link::Handlers handlers;
     handlers.on_frame = [this, link = links.back().get()](const std::string& text) {
       const auto message = decode_from_agent(text);

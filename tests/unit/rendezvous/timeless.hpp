@@ -61,7 +61,7 @@ struct Spoken {
                   std::string name = "spoken") {
     boost::asio::ip::tcp::socket socket(town.network.loop);
     socket.connect({boost::asio::ip::address_v4::loopback(), town.host->port()});
-    link = net::Link::make(std::move(socket), town.sealer, net::Link::Side::Connector);
+    link = std::make_shared<net::Link>(std::move(socket), town.sealer, net::Link::Side::Connector);
     link->start({[this](const std::string& text) { heard += text; }, [](const Error&) {}});
     Hello hello{"job"};
     hello.processes = std::move(processes);
