@@ -32,11 +32,11 @@ namespace {
 using process::ProcessEntry;
 using process::ProcessTable;
 
-bool has_mark(pid_t pid, const std::string& agent_id, const std::string& proc) {
+bool has_mark(pid_t pid, const std::string& agent_id) {
   // Each pair in environ ends with a NUL (proc(5)). With one before the first pair, too, a search
   // finds whole pairs alone, and not the value of another variable.
   std::string text(1, '\0');
-  text += read_kernel_file(fmt::format("{}/{}/environ", proc, pid));
+  text += read_kernel_file(fmt::format("/proc/{}/environ", pid));
   using namespace std::string_literals;
   return text.contains("\0ELASTRUN_AGENT_ID="s + agent_id + "\0"s);
 }
@@ -86,15 +86,15 @@ class Sessions {
   const pid_t own_session_ = ::getsid(0);
 };
 
-Leftovers leftovers_in(const Sessions& sessions, const RunEntry& entry, const std::string& proc) {
+Leftovers leftovers_in(const Sessions& sessions, const RunEntry& entry) {
   Leftovers left;
   // Without it nothing proves whose processes they are.
   if (entry.agent_id.empty()) return left;
   for (const RunWorker& worker : entry.workers) {
     for (const auto* const one : sessions.of(worker)) {
-      if (sessions.is_own(*one) || process::any_thread_hangs(one->pid, proc)) {
+      if (sessions.is_own(*one) || process::any_thread_hangs(one->pid)) {
         left.unsure = true;
-      } else if (has_mark(one->pid, entry.agent_id, proc)) {
+      } else if (has_mark(one->pid, entry.agent_id)) {
         left.certain.push_back(*one);
       }
     }
@@ -276,8 +276,8 @@ class Listing {
 
 }  // namespace
 
-Leftovers leftovers_of(const RunEntry& entry, const ProcessTable& table, const std::string& proc) {
-  return leftovers_in(Sessions(table), entry, proc);
+Leftovers leftovers_of(const RunEntry& entry, const ProcessTable& table) {
+  return leftovers_in(Sessions(table), entry);
 }
 
 std::vector<DeadRun> list_dead_runs(const std::vector<std::string>& places) {
@@ -288,7 +288,7 @@ std::vector<DeadRun> list_dead_runs(const std::vector<std::string>& places) {
   const auto table = process::read_all_processes();
   const Sessions sessions(table);
   for (auto& run : dead) {
-    auto left = leftovers_in(sessions, run.entry, "/proc");
+    auto left = leftovers_in(sessions, run.entry);
     if (!left.certain.empty()) {
       found.push_back({std::move(run), std::move(left.certain), left.unsure});
     } else if (!left.unsure) {

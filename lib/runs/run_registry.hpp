@@ -153,8 +153,7 @@ struct Leftovers {
   /// or they are this process, its ancestors, or of its session.
   bool unsure = false;
 };
-Leftovers leftovers_of(const RunEntry& entry, const process::ProcessTable& table,
-                       const std::string& proc = "/proc");
+Leftovers leftovers_of(const RunEntry& entry, const process::ProcessTable& table);
 
 /// A run whose agent has gone without removing its entry, and what is left of it.
 struct DeadRun {
