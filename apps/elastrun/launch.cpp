@@ -17,8 +17,8 @@
 #include "process/spawn.hpp"
 #include "rendezvous/session/handler.hpp"
 #include "report_json.hpp"
-#include "spec/command_line.hpp"
-#include "spec/resolve.hpp"
+#include "spec/host_environment.hpp"
+#include "spec/sources.hpp"
 #include "start_of_run.hpp"
 #include "store/blocking_store.hpp"
 #include "system/devices.hpp"
@@ -338,7 +338,7 @@ int tell_refusal(Caller& caller, const Error& error) {
 
 /// The caller has decided: what a scheduler or PET_* say is for those who type a command. No device
 /// is counted, since the request has its number of workers.
-struct CallersEnvironment final : spec::SystemEnvironment {
+struct CallersEnvironment final : spec::HostEnvironment {
   std::optional<std::string> variable(const std::string&) const override { return std::nullopt; }
   std::vector<std::string> pet_variables() const override { return {}; }
 };
@@ -350,7 +350,7 @@ Result<spec::JobSpec> read_options(std::vector<std::string> words) {
   words.insert(words.end(), {"--status=off", "--no-python", "true"});
   const auto line = spec::parse_command_line(words);
   if (!line) return fail(Code::Usage, line.error().text);
-  if (line->action != spec::Action::Run) return fail(Code::Usage, "options have to be of a run");
+  if (line->instead) return fail(Code::Usage, "options have to be of a run");
   auto job = spec::resolve(*line, CallersEnvironment());
   if (!job) return fail(Code::Usage, job.error().text);
   if (job->spec.dry_run || job->spec.explain) {
@@ -577,9 +577,9 @@ int run_for_caller(guardian::Agent& guardian, int descriptor) {
 }
 
 /// This machine, for `spec::resolve`.
-struct ThisMachine final : spec::SystemEnvironment {
+struct ThisMachine final : spec::HostEnvironment {
   int count_cpus() const override {
-    return process::cpus_within_quota(SystemEnvironment::count_cpus(),
+    return process::cpus_within_quota(HostEnvironment::count_cpus(),
                                       read_kernel_file("/proc/self/cgroup"),
                                       read_kernel_file("/proc/self/mountinfo"));
   }
@@ -619,11 +619,12 @@ int run_job(guardian::Agent& guardian, int argc, char** argv) {
       spec::parse_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   if (!line) return refuse(line.error(), program);
   const auto around = this_machine(argc > 0 ? argv[0] : "");
-  if (line->action == spec::Action::Install) {
+  using spec::operator""_opt;
+  if (line->instead == "install-into"_opt) {
     const auto done = install_into(line->argument, around.own_program());
     return done ? 0 : give_up(done.error(), program);
   }
-  if (line->action != spec::Action::Run) return answer(*line, program);
+  if (line->instead) return answer(*line, program);
   const auto job = spec::resolve(*line, around);
   if (!job) return refuse(job.error(), program);
   if (job->spec.explain && print(spec::explain_text(*job)) != 0) return kExitFailed;

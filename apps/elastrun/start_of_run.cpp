@@ -11,8 +11,8 @@
 #include "logs/layout.hpp"
 #include "process/affinity.hpp"
 #include "report_json.hpp"
-#include "spec/command_line.hpp"
 #include "spec/option_help.hpp"
+#include "spec/sources.hpp"
 #include "workers/environment.hpp"
 
 #include <array>
@@ -197,21 +197,16 @@ int terminal_columns() {
 }
 
 std::string answer_to(const spec::CommandLine& line, const std::string& program) {
-  switch (line.action) {
-    case spec::Action::Help:
-      return line.argument == "-h" ? spec::brief_help(program)
-                                   : spec::help_text(program, terminal_columns());
-    case spec::Action::Version:
-      return fmt::format("elastrun {} (OpenSSL {})\n", ELASTRUN_VERSION, ELASTRUN_OPENSSL);
-    case spec::Action::Completion:
-      return spec::completion_script(line.argument, spec::elastrun_commands());
-    case spec::Action::Config:
-      return spec::default_config();
-    case spec::Action::Install:  // it does something
-    case spec::Action::Run:
-      break;
+  using spec::operator""_opt;
+  if (line.instead == "help"_opt) {
+    return line.argument == "-h" ? spec::brief_help(program)
+                                 : spec::help_text(program, terminal_columns());
   }
-  return {};
+  if (line.instead == "version"_opt)
+    return fmt::format("elastrun {} (OpenSSL {})\n", ELASTRUN_VERSION, ELASTRUN_OPENSSL);
+  if (line.instead == "print-completion"_opt)
+    return spec::completion_script(line.argument, spec::elastrun_commands());
+  return spec::default_config();
 }
 
 constexpr std::string_view kStars = "*****************************************";

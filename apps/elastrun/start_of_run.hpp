@@ -4,7 +4,7 @@
 #include "agent/loop/job_result.hpp"
 #include "core/error.hpp"
 #include "spec/job_spec.hpp"
-#include "spec/resolve.hpp"
+#include "spec/sources.hpp"
 
 #include <optional>
 #include <string>

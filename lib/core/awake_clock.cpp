@@ -32,7 +32,7 @@ std::unique_ptr<Alarm> AwakeClock::make_alarm() {
   return std::make_unique<AwakeAlarm>(*this);
 }
 
-/// The alarm has rung, or is set anew, or nothing is due any more.
+/// The alarm has rung, gets another time, or has nothing left to ring for.
 void AwakeClock::rest() {
   lost_ += std::max<Duration>(clock_.now() - expected_, Duration::zero());
   expected_ = TimePoint::max();

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/command_line.hpp"
-
 #include "core/text.hpp"
 #include "spec/option_help.hpp"
 #include "spec/option_values.hpp"
+#include "spec/sources.hpp"
 
 #include <algorithm>
 #include <array>
@@ -121,22 +120,8 @@ Answer<Reading> read_word(std::string_view word) {
   return reading;
 }
 
-Action action_of(Opt id) {
-  switch (id) {
-    case Opt::Help:
-      return Action::Help;
-    case Opt::Version:
-      return Action::Version;
-    case Opt::PrintCompletion:
-      return Action::Completion;
-    case Opt::InstallInto:
-      return Action::Install;
-    case Opt::PrintConfig:
-      return Action::Config;
-    default:
-      return Action::Run;
-  }
-}
+// From this option on they are asked for instead of a run.
+constexpr Opt kFirstInstead = "print-config"_opt;
 
 // Reads the words up to the script, one after the other. Each option is checked and taken as soon
 // as it is read, as argparse does: the first error counts, and --help before it wins.
@@ -145,7 +130,7 @@ class Reader {
   explicit Reader(std::span<const std::string> words) : words_(words) {}
 
   Answer<CommandLine> run() {
-    while (at_ < words_.size() && line_.action == Action::Run) {
+    while (at_ < words_.size() && !line_.instead) {
       const std::string& word = words_[at_];
       if (word == "--") return take_script(at_ + 1, true);
       const auto reading = read_word(word);
@@ -184,8 +169,8 @@ class Reader {
                                "a flag takes no value");
       }
       take(flag, "1");
-      if (line_.action == Action::Help && reading.is_short) line_.argument = "-h";
-      if (next == nullptr || line_.action != Action::Run) return std::nullopt;
+      if (line_.instead == "help"_opt && reading.is_short) line_.argument = "-h";
+      if (next == nullptr || line_.instead) return std::nullopt;
       std::string rest = reading.value->substr(1);
       if (rest.starts_with('=')) rest.erase(0, 1);
       reading.option = next;
@@ -203,9 +188,10 @@ class Reader {
   // The last of several occurrences counts, unless the option repeats: then each adds to what the
   // line has said already.
   void take(const OptionRow& option, const std::string& text) {
-    Override given{option.id, text, Origin::CommandLine, spelling(option) + " on the command line"};
-    given.listed = repeats(option.id);
-    const auto before = std::ranges::find(line_.given, option.id, &Override::id);
+    Override given{option.id(), text, Origin::CommandLine,
+                   spelling(option) + " on the command line"};
+    given.listed = repeats(option.id());
+    const auto before = std::ranges::find(line_.given, option.id(), &Override::id);
     if (given.listed) {
       if (before != line_.given.end()) given.items = std::move(before->items);
       given.items.push_back(text);
@@ -213,7 +199,7 @@ class Reader {
     }
     if (before != line_.given.end()) line_.given.erase(before);
     line_.given.push_back(std::move(given));
-    line_.action = action_of(option.id);
+    if (option.id() >= kFirstInstead) line_.instead = option.id();
     line_.argument = text;
   }
 
@@ -247,9 +233,9 @@ std::string misplaced_option(const std::vector<std::string>& script_args) {
                              : nullptr;
     if (option == nullptr) continue;
     // Scripts have the words of one syllable themselves (--config, --name), and these two.
-    const bool is_ours =
-        option->name.contains('-') || option->id == Opt::Nnodes || option->id == Opt::Standalone;
-    if (is_ours && option->id != Opt::LogDir && option->id != Opt::DryRun) return word;
+    const bool is_ours = option->name.contains('-') || option->id() == "nnodes"_opt ||
+                         option->id() == "standalone"_opt;
+    if (is_ours && option->id() != "log-dir"_opt && option->id() != "dry-run"_opt) return word;
   }
   return {};
 }

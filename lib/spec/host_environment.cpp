@@ -1,29 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "spec/host_environment.hpp"
 
-#include "core/file_io.hpp"
-#include "core/text.hpp"
-#include "core/unique_fd.hpp"
-
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <climits>
 #include <cstdlib>
-#include <fcntl.h>
+#include <filesystem>
 #include <sched.h>
 #include <sys/stat.h>
+#include <system_error>
 #include <unistd.h>
 
 namespace elastrun::spec {
 
-std::optional<std::string> SystemEnvironment::variable(const std::string& name) const {
+std::optional<std::string> HostEnvironment::variable(const std::string& name) const {
   const char* value = std::getenv(name.c_str());
   if (value == nullptr) return std::nullopt;
   return std::string(value);
 }
 
-std::vector<std::string> SystemEnvironment::pet_variables() const {
+std::vector<std::string> HostEnvironment::pet_variables() const {
   std::vector<std::string> names;
   for (char** one = environ; one != nullptr && *one != nullptr; ++one) {
     const std::string_view entry(*one);
@@ -34,29 +28,18 @@ std::vector<std::string> SystemEnvironment::pet_variables() const {
   return names;
 }
 
-bool SystemEnvironment::exists(const std::string& path) const {
+bool HostEnvironment::exists(const std::string& path) const {
   return ::access(path.c_str(), F_OK) == 0;
 }
 
-bool SystemEnvironment::is_executable(const std::string& path) const {
+bool HostEnvironment::is_executable(const std::string& path) const {
   struct stat facts {};
   // A folder has the bit for searching it, by which access(2) alone would take it for a program.
   return ::stat(path.c_str(), &facts) == 0 && S_ISREG(facts.st_mode) &&
          ::access(path.c_str(), X_OK) == 0;
 }
 
-std::string SystemEnvironment::first_line(const std::string& path) const {
-  // O_NONBLOCK: a FIFO of that name would wait for its writer.
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  // execve(2) reads so much of the first line (BINPRM_BUF_SIZE, since Linux 5.1).
-  std::array<char, 256> start{};
-  const auto size = file ? ::read(file.get(), start.data(), start.size()) : 0;
-  std::string line(start.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
-  const auto end = line.find('\n');
-  return end == std::string::npos ? line : line.substr(0, end + 1);
-}
-
-int SystemEnvironment::count_cpus() const {
+int HostEnvironment::count_cpus() const {
   // sched_getaffinity(2) fails with EINVAL if the mask is smaller than the kernel's.
   for (int bits = 1024; bits <= (1 << 20); bits *= 4) {
     cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(bits));
@@ -71,19 +54,10 @@ int SystemEnvironment::count_cpus() const {
   return static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
-std::string SystemEnvironment::own_program() const {
-  std::array<char, PATH_MAX> path{};
+std::string HostEnvironment::own_program() const {
+  std::error_code unknown;
   // Not by argv[0], which the caller chooses.
-  const auto size = ::readlink("/proc/self/exe", path.data(), path.size());
-  return size > 0 ? std::string(path.data(), static_cast<std::size_t>(size)) : std::string();
-}
-
-Result<std::string> SystemEnvironment::read_file(const std::string& path) const {
-  return elastrun::read_file(path);
-}
-
-std::string SystemEnvironment::make_uuid() const {
-  return random_uuid();
+  return std::filesystem::read_symlink("/proc/self/exe", unknown).string();
 }
 
 }  // namespace elastrun::spec

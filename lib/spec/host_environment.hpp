@@ -2,7 +2,11 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "core/file_io.hpp"
+#include "core/text.hpp"
 
+#include <cstddef>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,31 +20,32 @@ struct Accelerators {
   int count = 0;
 };
 
-/// What `resolve` may ask the machine; nothing is asked unless needed.
+/// What `resolve` may ask the machine; nothing is asked unless needed. A program with the libraries
+/// for devices counts those, and tests give all answers themselves.
 class HostEnvironment {
  public:
   virtual ~HostEnvironment() = default;
   /// A variable of the environment, or nothing if it is unset.
-  virtual std::optional<std::string> variable(const std::string& name) const = 0;
+  virtual std::optional<std::string> variable(const std::string& name) const;
   /// The names of all variables that begin with PET_, sorted.
-  virtual std::vector<std::string> pet_variables() const = 0;
-  virtual Result<std::string> read_file(const std::string& path) const = 0;
+  virtual std::vector<std::string> pet_variables() const;
+  virtual Result<std::string> read_file(
+      const std::string& path, std::size_t most = std::numeric_limits<std::size_t>::max()) const {
+    return elastrun::read_file(path, most);
+  }
   /// Whether the path names a file at all, and one that may be executed.
-  virtual bool exists(const std::string& path) const = 0;
-  virtual bool is_executable(const std::string& path) const = 0;
-  /// The start of a file up to its first line end, which is included; 256 bytes at most, as the
-  /// kernel reads of a script. Empty if the file is missing.
-  virtual std::string first_line(const std::string& path) const = 0;
+  virtual bool exists(const std::string& path) const;
+  virtual bool is_executable(const std::string& path) const;
   /// CPUs that this process may run on.
-  virtual int count_cpus() const = 0;
+  virtual int count_cpus() const;
   /// Devices that a worker would see; 0 where there are none.
   virtual int count_gpus() const { return 0; }
   virtual int count_xpus() const { return 0; }
   /// "nvlink-CLUSTER-CLIQUE" of the GPUs; empty: there is none, or the driver does not tell.
   virtual std::string nvlink_domain() const { return {}; }
-  virtual std::string make_uuid() const = 0;
+  virtual std::string make_uuid() const { return random_uuid(); }
   /// The file of this program, with links resolved; empty if that is not known.
-  virtual std::string own_program() const = 0;
+  virtual std::string own_program() const;
   /// Whether there may be accelerators of other makers, and what torch, which takes seconds to
   /// import, says of one by its name, or of the current one for "auto". Fails with an empty text
   /// where torch is not asked.
@@ -54,20 +59,6 @@ class HostEnvironment {
   std::string called_as{};
   /// Names that a custom launcher has registered, beside the built-in ones.
   std::vector<std::string> rdzv_backends{}, event_handlers{}, logs_specs{};
-};
-
-/// The real one. A program with the libraries for devices adds those.
-class SystemEnvironment : public HostEnvironment {
- public:
-  std::optional<std::string> variable(const std::string& name) const override;
-  std::vector<std::string> pet_variables() const override;
-  Result<std::string> read_file(const std::string& path) const override;
-  bool exists(const std::string& path) const override;
-  bool is_executable(const std::string& path) const override;
-  std::string first_line(const std::string& path) const override;
-  int count_cpus() const override;
-  std::string make_uuid() const override;
-  std::string own_program() const override;
 };
 
 }  // namespace elastrun::spec

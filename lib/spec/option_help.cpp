@@ -30,22 +30,22 @@ std::vector<std::string> sink_words() {
 }
 
 std::vector<std::string> words_of(const OptionRow& option) {
-  switch (option.id) {
-    case Opt::NprocPerNode:
+  switch (option.id()) {
+    case "nproc-per-node"_opt:
       return {"auto", "gpu", "cpu", "1", "2", "4", "8"};
-    case Opt::RdzvBackend:
+    case "rdzv-backend"_opt:
       return {backend::kBuiltIn.begin(), backend::kBuiltIn.end()};
-    case Opt::RdzvConf: {
+    case "rdzv-conf"_opt: {
       std::vector<std::string> words;
       for (const auto& key : settings()) words.push_back(fmt::format("{}=", key.name));
       return words;
     }
-    case Opt::Metrics:
+    case "metrics"_opt:
       return sink_words();
-    case Opt::EventLogHandler:
+    case "event-log-handler"_opt:
       return {"null", "console"};
-    case Opt::Redirects:
-    case Opt::Tee:
+    case "redirects"_opt:
+    case "tee"_opt:
       return {"0", "1", "2", "3"};
     default:
       return choices(option);
@@ -329,7 +329,7 @@ std::string toml_value(const OptionRow& option) {
     case Kind::Flag:
       return "false";
     case Kind::List:
-      return option.id == Opt::RdzvConf ? "{}" : toml_list(option.fallback);
+      return option.id() == "rdzv-conf"_opt ? "{}" : toml_list(option.fallback);
     case Kind::Int:
     case Kind::Float:
       return option.fallback.empty() ? "0" : std::string(option.fallback);
@@ -398,8 +398,8 @@ Commands elastrun_commands() {
                   std::string(row.help)};
     if (row.letter != 0) option.names.push_back({'-', row.letter});
     if (row.kind == Kind::Flag) option.takes = Takes::Nothing;
-    if (row.id == Opt::LogDir) option.takes = Takes::Folder;
-    if (row.id == Opt::Config || row.id == Opt::Report) option.takes = Takes::File;
+    if (row.id() == "log-dir"_opt) option.takes = Takes::Folder;
+    if (row.id() == "config"_opt || row.id() == "report"_opt) option.takes = Takes::File;
     commands.options.push_back(std::move(option));
   }
   return commands;
@@ -466,9 +466,9 @@ std::string usage_text(std::string_view program) {
 }
 
 std::string brief_help(std::string_view program) {
-  constexpr std::array kMostUsed{Opt::NprocPerNode, Opt::Nnodes, Opt::RdzvBackend,
-                                 Opt::RdzvEndpoint, Opt::RdzvId, Opt::MaxRestarts,
-                                 Opt::LogDir,       Opt::Config};
+  constexpr std::array kMostUsed{"nproc-per-node"_opt, "nnodes"_opt,  "rdzv-backend"_opt,
+                                 "rdzv-endpoint"_opt,  "rdzv-id"_opt, "max-restarts"_opt,
+                                 "log-dir"_opt,        "config"_opt};
   constexpr std::size_t kColumn = 20;
   std::string out = usage_line(program) + "\n";
   for (const Opt id : kMostUsed) {

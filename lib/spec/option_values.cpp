@@ -599,14 +599,14 @@ std::vector<std::string> parse_signals(const Override& given, std::vector<std::s
   const auto option = spelling(row(given.id));
   for (const auto& one : given.listed ? given.items : split(given.text, ',')) {
     const std::string name(trim(one));
-    if (name.empty() && given.id == Opt::ForwardSignals) continue;  // "": none at all
+    if (name.empty() && given.id == "forward-signals"_opt) continue;  // "": none at all
     // signal(7): the two that cannot be caught.
     if (name == "SIGKILL" || name == "SIGSTOP") {
       warnings.push_back(
           fmt::format("{}: {} cannot be handled by any process; it is left out", option, name));
       continue;
     }
-    if (given.id == Opt::ForwardSignals && is_needed(name)) {
+    if (given.id == "forward-signals"_opt && is_needed(name)) {
       warnings.push_back(
           fmt::format("{}: {} has a meaning for elastrun itself; it is left out", option, name));
       continue;
@@ -774,8 +774,8 @@ Answer<std::vector<std::pair<std::string, std::vector<std::string>>>> stat_aggre
 
 std::optional<Refusal> fill_fields(JobSpec& job, const Values& values) {
   for (const auto& option : options()) {
-    auto refusal = std::visit(Filler{job, option, values[option.id]}, option.field);
-    if (refusal) return placed(std::move(*refusal), values[option.id]);
+    auto refusal = std::visit(Filler{job, option, values[option.id()]}, option.field);
+    if (refusal) return placed(std::move(*refusal), values[option.id()]);
   }
   return std::nullopt;
 }

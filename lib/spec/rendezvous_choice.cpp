@@ -3,7 +3,6 @@
 #include "core/text.hpp"
 #include "spec/host_environment.hpp"
 #include "spec/option_values.hpp"
-#include "spec/schedulers.hpp"
 #include "spec/sources.hpp"
 
 #include <algorithm>
@@ -59,30 +58,30 @@ class RendezvousChoice {
 
   Refused apply_single_node_rules() {
     std::string why;
-    if (values_.is_on(Opt::Standalone)) {
+    if (values_.is_on("standalone"_opt)) {
       why = "implied by --standalone";
       if (job_.min_nodes > 1) {
         return launcher_refusal(
             fmt::format("--standalone is for one node, but --nnodes {} asks for at least {}",
-                        text(Opt::Nnodes), job_.min_nodes),
+                        text("nnodes"_opt), job_.min_nodes),
             "leave one of the two out");
       }
-    } else if (text(Opt::RdzvBackend) == backend::kStatic && text(Opt::RdzvEndpoint).empty() &&
-               !values_.is_given(Opt::MasterPort) && job_.max_nodes == 1) {
+    } else if (text("rdzv-backend"_opt) == backend::kStatic && text("rdzv-endpoint"_opt).empty() &&
+               !values_.is_given("master-port"_opt) && job_.max_nodes == 1) {
       why = "implied: one node, no rendezvous";
     } else {
       return std::nullopt;
     }
     job_.standalone = true;
     warn_of_replaced();
-    values_.imply(Opt::RdzvBackend, std::string(backend::kC10d), why);
+    values_.imply("rdzv-backend"_opt, std::string(backend::kC10d), why);
     // Port 0: the kernel chooses, so that jobs of one machine do not meet.
-    values_.imply(Opt::RdzvEndpoint, "localhost:0", why);
+    values_.imply("rdzv-endpoint"_opt, "localhost:0", why);
     // A UUID, as torchrun has it; under Slurm an id that a requeue gets again, so that what both
     // have left behind belongs together.
     auto id = single_node_run_id(around_, command());
     if (!id.empty()) why += "; SLURM_JOB_ID, SLURM_STEP_ID";
-    values_.imply(Opt::RdzvId, id.empty() ? around_.make_uuid() : id, why);
+    values_.imply("rdzv-id"_opt, id.empty() ? around_.make_uuid() : id, why);
     return std::nullopt;
   }
 
@@ -94,15 +93,15 @@ class RendezvousChoice {
   }
 
   void warn_of_replaced() {
-    const bool is_name = values_.is_given(Opt::RdzvId) && job_.name == text(Opt::RdzvId);
+    const bool is_name = values_.is_given("rdzv-id"_opt) && job_.name == text("rdzv-id"_opt);
     std::vector<std::string> names;
-    for (const Opt id :
-         {Opt::RdzvBackend, Opt::RdzvEndpoint, Opt::RdzvId, Opt::MasterAddr, Opt::MasterPort}) {
+    for (const Opt id : {"rdzv-backend"_opt, "rdzv-endpoint"_opt, "rdzv-id"_opt, "master-addr"_opt,
+                         "master-port"_opt}) {
       if (!values_.is_given(id) || values_[id].text == row(id).fallback) continue;
       names.push_back(fmt::format("{}={}", spelling(row(id)), values_[id].text));
     }
     if (names.empty()) return;
-    const bool asked = values_.is_on(Opt::Standalone);
+    const bool asked = values_.is_on("standalone"_opt);
     warn(fmt::format(
         "{} is not used{}: {}{}", join(names, ", "), is_name ? ", except as the job's name" : "",
         asked ? "--standalone overrides it" : "one node without an endpoint gets a random run id",
@@ -119,17 +118,15 @@ class RendezvousChoice {
         job_.rdzv_backend != backend::kStatic && contains(backend::kBuiltIn, job_.rdzv_backend);
     if (fits) return std::nullopt;
     return Refusal{fmt::format("a role that restarts alone ({}) needs another rendezvous than {}",
-                               values_[Opt::RoleRestart].source, job_.rdzv_backend),
+                               values_["role-restart"_opt].source, job_.rdzv_backend),
                    "use --rdzv-backend c10d, etcd or file"};
   }
 
   Refused take_backend() {
-    job_.rdzv_backend = text(Opt::RdzvBackend);
-    job_.rdzv_endpoint = text(Opt::RdzvEndpoint);
-    job_.run_id = text(Opt::RdzvId);
-    job_.master_addr = text(Opt::MasterAddr);
-    job_.local_addr = text(Opt::LocalAddr);
-    job_.node_rank_given = values_.is_given(Opt::NodeRank);
+    job_.rdzv_backend = text("rdzv-backend"_opt);
+    job_.rdzv_endpoint = text("rdzv-endpoint"_opt);
+    job_.run_id = text("rdzv-id"_opt);
+    job_.node_rank_given = values_.is_given("node-rank"_opt);
     const auto& name = job_.rdzv_backend;
     if (name.empty()) {
       return launcher_refusal("A rendezvous backend needs a name, and this one is empty.",
@@ -144,11 +141,11 @@ class RendezvousChoice {
         launcher_refusal(fmt::format("The rendezvous backend '{}' is not registered.", name),
                          fmt::format("the backends are {}{}", join(names, ", "),
                                      near ? fmt::format("; did you mean {}?", *near) : "")),
-        values_[Opt::RdzvBackend]);
+        values_["rdzv-backend"_opt]);
   }
 
   Refused read_conf() {
-    auto given = values_[Opt::RdzvConf];
+    auto given = values_["rdzv-conf"_opt];
     auto parts = given.listed ? given.items : rdzv_conf_parts(given.text);
     auto conf = parse_rdzv_conf(parts);
     if (!conf) return placed(conf.error(), given);
@@ -181,8 +178,8 @@ class RendezvousChoice {
   /// An unset shell variable, as a rule.
   Refused check_empty_place() const {
     const bool by_master = job_.rdzv_backend == backend::kStatic && job_.rdzv_endpoint.empty() &&
-                           values_.is_given(Opt::MasterAddr);
-    const Opt id = by_master ? Opt::MasterAddr : Opt::RdzvEndpoint;
+                           values_.is_given("master-addr"_opt);
+    const Opt id = by_master ? "master-addr"_opt : "rdzv-endpoint"_opt;
     const bool matters =
         by_master || (job_.max_nodes > 1 && contains(backend::kBuiltIn, job_.rdzv_backend));
     if (!matters || !values_.is_given(id) || !trim(text(id)).empty()) return std::nullopt;
@@ -194,7 +191,7 @@ class RendezvousChoice {
   Refused decide_endpoint() {
     if (auto refusal = check_empty_place()) return refusal;
     if (job_.rdzv_backend == backend::kStatic) return decide_static();
-    if (values_.is_given(Opt::MasterAddr) && text(Opt::RdzvEndpoint).empty()) {
+    if (values_.is_given("master-addr"_opt) && text("rdzv-endpoint"_opt).empty()) {
       warn(
           "--master-addr has no effect: only the static backend reads it, when it is given no "
           "--rdzv-endpoint.");
@@ -214,12 +211,12 @@ class RendezvousChoice {
 
   /// The refusal of an endpoint, with the option, variable or key that it came from.
   Refusal named(Refusal refusal) const {
-    const bool of_master = values_[Opt::RdzvEndpoint].origin == Origin::Implied;
-    const auto port = parse_int(text(Opt::MasterPort));
-    const bool is_port = text(Opt::MasterPort).empty() || (port && *port >= 0 && *port <= 65535);
-    const auto& given = values_[!of_master ? Opt::RdzvEndpoint
-                                : is_port  ? Opt::MasterAddr
-                                           : Opt::MasterPort];
+    const bool of_master = values_["rdzv-endpoint"_opt].origin == Origin::Implied;
+    const auto port = parse_int(text("master-port"_opt));
+    const bool is_port = text("master-port"_opt).empty() || (port && *port >= 0 && *port <= 65535);
+    const auto& given = values_[!of_master ? "rdzv-endpoint"_opt
+                                : is_port  ? "master-addr"_opt
+                                           : "master-port"_opt];
     refusal.hint += (refusal.hint.empty() ? "it comes from " : "; it comes from ") + given.source;
     return refusal;
   }
@@ -239,18 +236,18 @@ class RendezvousChoice {
   Refused decide_static() {
     if (job_.min_nodes != job_.max_nodes) {
       warn(fmt::format("--nnodes {}: the static backend always waits for all {} nodes",
-                       text(Opt::Nnodes), job_.max_nodes));
+                       text("nnodes"_opt), job_.max_nodes));
     }
     const bool master_given =
-        values_.is_given(Opt::MasterAddr) || values_.is_given(Opt::MasterPort);
+        values_.is_given("master-addr"_opt) || values_.is_given("master-port"_opt);
     if (job_.rdzv_endpoint.empty()) {
-      const std::string port = text(Opt::MasterPort);
+      const std::string port = text("master-port"_opt);
       // Without brackets its last group would be read as the port.
       const bool bare_six = job_.master_addr.contains(':') && !job_.master_addr.starts_with('[');
       job_.rdzv_endpoint =
           fmt::format("{}:{}", bare_six ? "[" + job_.master_addr + "]" : job_.master_addr,
                       port.empty() ? kStaticPort : *parse_int(port));
-      values_.imply(Opt::RdzvEndpoint, job_.rdzv_endpoint,
+      values_.imply("rdzv-endpoint"_opt, job_.rdzv_endpoint,
                     "implied by --master-addr, --master-port");
     } else if (master_given) {
       warn("--master-addr and --master-port are not used: --rdzv-endpoint is given");
@@ -269,12 +266,12 @@ class RendezvousChoice {
   }
 
   Refused check_node_rank() {
-    const auto rank = *parse_int(text(Opt::NodeRank));
+    const auto rank = *parse_int(text("node-rank"_opt));
     // What a scheduler says orders the nodes with every backend; a user's word is for static alone.
-    if (values_[Opt::NodeRank].origin == Origin::Scheduler) {
+    if (values_["node-rank"_opt].origin == Origin::Scheduler) {
       if (place_ && place_->scheduler == "PyTorchJob" && rank >= job_.max_nodes) {
         return Refusal{fmt::format("RANK {} is not a rank of {} nodes", rank, job_.max_nodes),
-                       "their number comes from " + values_[Opt::Nnodes].source};
+                       "their number comes from " + values_["nnodes"_opt].source};
       }
       job_.node_rank = static_cast<int>(rank);
       return std::nullopt;
@@ -293,7 +290,7 @@ class RendezvousChoice {
                           job_.max_nodes == 1 ? "" : "s"),
               fmt::format("expected a number from 0 to {}; --nnodes says how many nodes there are",
                           job_.max_nodes - 1)),
-          values_[Opt::NodeRank]);
+          values_["node-rank"_opt]);
     }
     job_.node_rank = static_cast<int>(rank);
     // torchrun hands it to its static handler.
@@ -324,8 +321,8 @@ class RendezvousChoice {
                                    : "is_host=0 says that it does not host the rendezvous"),
            "give the address of the node that does"});
     }
-    if (job_.max_nodes == 1 || values_.is_given(Opt::RdzvEndpoint)) return std::nullopt;
-    if (fixed_ranks && values_.is_given(Opt::MasterAddr)) return std::nullopt;
+    if (job_.max_nodes == 1 || values_.is_given("rdzv-endpoint"_opt)) return std::nullopt;
+    if (fixed_ranks && values_.is_given("master-addr"_opt)) return std::nullopt;
     const auto where = fixed_ranks ? job_.rdzv_endpoint : fmt::format("localhost:{}", kC10dPort);
     const std::string what = fixed_ranks ? "--master-addr" : "--rdzv-endpoint";
     warn(hosts
@@ -355,10 +352,10 @@ class RendezvousChoice {
     if (!job_.run_id.empty()) return std::nullopt;
     if (job_.min_nodes > 1 && contains(backend::kBuiltIn, job_.rdzv_backend)) {
       return Refusal{"--rdzv-id is empty: the nodes need the same id to meet",
-                     "it comes from " + values_[Opt::RdzvId].source};
+                     "it comes from " + values_["rdzv-id"_opt].source};
     }
     job_.run_id = random_integer();
-    values_.imply(Opt::RdzvId, job_.run_id, "random, because it was empty");
+    values_.imply("rdzv-id"_opt, job_.run_id, "random, because it was empty");
     warn(fmt::format("--rdzv-id is empty: the job gets the random run id {}", job_.run_id));
     return std::nullopt;
   }
@@ -412,7 +409,7 @@ class RendezvousChoice {
   /// asked for nothing but --rank-order topology. What these tell may be wrong or missing, and
   /// refuses no job_.
   Refused take_topology() {
-    const auto given = values_[Opt::Topology];
+    const auto given = values_["topology"_opt];
     if (const auto problem = topology_problem(given.text);
         !given.text.empty() && !problem.empty()) {
       return Refusal{fmt::format("{}: {}: {}", given.source, in_quotes(given.text), problem),
@@ -430,7 +427,7 @@ class RendezvousChoice {
     if (found.address.empty()) {
       found = find_address();
       job_.topology = found.address;
-      values_.imply(Opt::Topology, found.address,
+      values_.imply("topology"_opt, found.address,
                     found.address.empty() ? "by host name: neither Slurm nor the driver tells"
                                           : found.source);
     }

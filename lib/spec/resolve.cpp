@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "spec/resolve.hpp"
-
 #include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "spec/agreed_rules.hpp"
-#include "spec/command_line.hpp"
 #include "spec/host_environment.hpp"
 #include "spec/job_spec.hpp"
 #include "spec/option_values.hpp"
-#include "spec/schedulers.hpp"
 #include "spec/sources.hpp"
 
 #include <algorithm>
@@ -55,12 +51,12 @@ Answer<std::vector<Override>> read_variables(const HostEnvironment& around, cons
   std::vector<Override> found;
   for (const auto& option : options()) {
     // Not even looked at: a variable that is wrong does no harm where it does not count.
-    if (decided[option.id].origin == Origin::CommandLine) continue;
+    if (decided[option.id()].origin == Origin::CommandLine) continue;
     const std::string name = pet_name(option);
     if (name.empty()) continue;
     if (auto text = around.variable(name)) {
       if (auto refusal = check_variable(option, name, *text)) return std::unexpected(*refusal);
-      found.push_back({option.id, std::move(*text), Origin::Variable, name});
+      found.push_back({option.id(), std::move(*text), Origin::Variable, name});
       continue;
     }
     const std::string other(option.variable);
@@ -71,7 +67,7 @@ Answer<std::vector<Override>> read_variables(const HostEnvironment& around, cons
       return std::unexpected(launcher_refusal(fmt::format("{}: {}", other, python_int_error(*text)),
                                               "expected a number of seconds"));
     }
-    found.push_back({option.id, std::move(*text), Origin::Variable, other});
+    found.push_back({option.id(), std::move(*text), Origin::Variable, other});
   }
   return found;
 }
@@ -135,7 +131,7 @@ class Resolver {
       if (auto refusal = (this->*step)()) return std::unexpected(*refusal);
     }
     out_.notes.insert(out_.notes.begin(),
-                      fmt::format("Using nproc_per_node={}.", text(Opt::NprocPerNode)));
+                      fmt::format("Using nproc_per_node={}.", text("nproc-per-node"_opt)));
     return std::move(out_);
   }
 
@@ -197,7 +193,9 @@ class Resolver {
 
   /// The kernel takes the CR for a part of the interpreter's name or of its argument.
   void check_first_line(const std::string& path) {
-    const auto line = around_.first_line(path);
+    // execve(2) reads no more of it (BINPRM_BUF_SIZE, since Linux 5.1).
+    const auto start = around_.read_file(path, 256).value_or("");
+    const auto line = start.substr(0, start.find('\n') + 1);
     // execve(2) then fails with ENOENT, for an interpreter called "python3\r", and the script seems
     // to be missing.
     if (!line.starts_with("#!") || !line.ends_with("\r\n")) return;
@@ -294,7 +292,7 @@ class Resolver {
   /// without `.py`, or the module's. Refuses (exit code 2) a --name that cannot be shown on a line
   /// or be a part of a file name.
   Refused name() {
-    const auto& given = values()[Opt::Name];
+    const auto& given = values()["name"_opt];
     job_.name = given.text;
     // It becomes a part of file names, and stands in tables and on terminals, where control
     // characters do harm.
@@ -307,22 +305,23 @@ class Resolver {
     }
     job_.named = !job_.name.empty();
     if (job_.named) return std::nullopt;
-    const auto& id = values()[Opt::RdzvId];
+    const auto& id = values()["rdzv-id"_opt];
     // Its default, given in full, names no job.
     const bool has_id =
         values().is_given(id.id) && !id.text.empty() && id.text != row(id.id).fallback;
     if (has_id) {
       job_.name = id.text;
     } else {
-      job_.name = values().is_on(Opt::Module) ? job_.script : name_of_script(job_.script);
+      job_.name = values().is_on("module"_opt) ? job_.script : name_of_script(job_.script);
       if (job_.name.empty()) job_.name = "job";
     }
-    values().imply(Opt::Name, job_.name, has_id ? "implied by --rdzv-id" : "implied by the script");
+    values().imply("name"_opt, job_.name,
+                   has_id ? "implied by --rdzv-id" : "implied by the script");
     return std::nullopt;
   }
 
   Refused take_restart_rules() {
-    const auto& given = values()[Opt::RestartRule];
+    const auto& given = values()["restart-rule"_opt];
     job_.restart_rule = given.listed ? join(given.items, ",") : given.text;
     const auto rules = parse_restart_rules(job_.restart_rule);
     if (rules) return std::nullopt;
@@ -332,7 +331,7 @@ class Resolver {
 
   /// "generator=own". The names in one order, since all agents have to say the same.
   Refused take_role_restarts() {
-    const auto& given = values()[Opt::RoleRestart];
+    const auto& given = values()["role-restart"_opt];
     std::map<std::string, bool> own;
     for (const auto& item : given.listed ? given.items : split(given.text, ',')) {
       const auto text = trim(item);
@@ -359,7 +358,7 @@ class Resolver {
   }
 
   Refused take_preempt_timeout() {
-    const auto& given = values()[Opt::PreemptTimeout];
+    const auto& given = values()["preempt-timeout"_opt];
     if (given.text.empty()) return std::nullopt;
     const auto seconds = parse_float(given.text);
     if (!seconds || !(*seconds > 0) || *seconds > kLongestSave) {
@@ -372,8 +371,8 @@ class Resolver {
 
   /// A signal that preempts is handled, and passed on to no worker.
   Refused take_preempt_signals() {
-    if (values().is_given(Opt::PreemptSignals)) {
-      job_.preempt_signals = parse_signals(values()[Opt::PreemptSignals], out_.warnings);
+    if (values().is_given("preempt-signals"_opt)) {
+      job_.preempt_signals = parse_signals(values()["preempt-signals"_opt], out_.warnings);
     }
     for (const auto& name : job_.preempt_signals) {
       std::erase(job_.forward_signals, name);
@@ -400,7 +399,7 @@ class Resolver {
   /// --goodput auto a folder comes before all others from which Python starts the hooks into torch.
   Refused take_worker_library() {
     const bool hooks = job_.goodput == Goodput::Auto;
-    if (!is_on(Opt::WorkerLib) && !hooks) return std::nullopt;
+    if (!is_on("worker-lib"_opt) && !hooks) return std::nullopt;
     std::string tried;
     const auto found = find_package(tried);
     if (found.empty()) {
@@ -425,7 +424,7 @@ class Resolver {
     for (const auto& given : line_.given) values().offer(given);
     const bool has_file =
         // The variable is asked for here, because all of them are read only after these refusals.
-        values().is_given(Opt::Config) || around_.variable("PET_CONFIG").has_value();
+        values().is_given("config"_opt) || around_.variable("PET_CONFIG").has_value();
     // Before unknown words are told, as argparse does: it looks for required arguments first.
     if (!line_.script && !has_file) return missing_script();
     if (!line_.unrecognized.empty()) return unrecognized(line_.unrecognized);
@@ -433,15 +432,15 @@ class Resolver {
     if (!variables) return variables.error();
     for (auto& given : *variables) values().offer(std::move(given));
     for (auto& warning : unknown_variables(around_)) warn(std::move(warning));
-    return text(Opt::Config).empty() ? std::nullopt : read_config();
+    return text("config"_opt).empty() ? std::nullopt : read_config();
   }
 
   Refused read_config() {
-    const std::string& path = text(Opt::Config);
+    const std::string& path = text("config"_opt);
     const auto content = around_.read_file(path);
     if (!content) {
       return Refusal{"cannot read the job file " + content.error().text,
-                     "it is named by " + values()[Opt::Config].source};
+                     "it is named by " + values()["config"_opt].source};
     }
     auto file = parse_toml(*content, path);
     if (!file) return file.error();
@@ -453,15 +452,15 @@ class Resolver {
 
   /// Variables that an operator has set, and nothing that a person has typed or written.
   bool is_placed_by_variables() {
-    return std::ranges::all_of(std::array{Opt::NodeRank, Opt::MasterAddr, Opt::MasterPort},
+    return std::ranges::all_of(std::array{"node-rank"_opt, "master-addr"_opt, "master-port"_opt},
                                [this](Opt id) { return values()[id].origin == Origin::Variable; });
   }
 
   // They ask for the static backend, with which a pod that is created again could not join.
   void ask_kubeflow() {
-    const auto range = parse_nnodes(text(Opt::Nnodes));
-    if (!range || range->max < 2 || !is_placed_by_variables() || is_on(Opt::Standalone) ||
-        values().is_given(Opt::RdzvBackend) || values().is_given(Opt::RdzvEndpoint)) {
+    const auto range = parse_nnodes(text("nnodes"_opt));
+    if (!range || range->max < 2 || !is_placed_by_variables() || is_on("standalone"_opt) ||
+        values().is_given("rdzv-backend"_opt) || values().is_given("rdzv-endpoint"_opt)) {
       return;
     }
     place_ = find_kubeflow_placement(around_);
@@ -469,7 +468,7 @@ class Resolver {
     for (auto& given : place_->given) {
       // The operator's variables are replaced, which would win otherwise; an id that the user has
       // given stays.
-      given.id == Opt::RdzvId ? values().offer(given) : values().replace(given);
+      given.id == "rdzv-id"_opt ? values().offer(given) : values().replace(given);
     }
   }
 
@@ -479,12 +478,12 @@ class Resolver {
     job_.requeue_command = requeue_command(around_);
     ask_kubeflow();
     if (place_) return std::nullopt;
-    for (const Opt id : {Opt::Standalone, Opt::RdzvBackend, Opt::RdzvEndpoint, Opt::NodeRank,
-                         Opt::MasterAddr, Opt::MasterPort}) {
+    for (const Opt id : {"standalone"_opt, "rdzv-backend"_opt, "rdzv-endpoint"_opt, "node-rank"_opt,
+                         "master-addr"_opt, "master-port"_opt}) {
       if (values().is_given(id)) return std::nullopt;
     }
-    const bool has_count = values().is_given(Opt::Nnodes);
-    const auto range = parse_nnodes(text(Opt::Nnodes));
+    const bool has_count = values().is_given("nnodes"_opt);
+    const auto range = parse_nnodes(text("nnodes"_opt));
     if (!range || (has_count && range->max == 1)) return std::nullopt;
     place_ = find_placement(around_, has_count ? range->max : 0, out_.warnings);
     if (!place_) return std::nullopt;
@@ -515,8 +514,8 @@ class Resolver {
   }
 
   Refused count_nodes() {
-    const auto range = parse_nnodes(text(Opt::Nnodes));
-    if (!range) return placed(range.error(), values()[Opt::Nnodes]);
+    const auto range = parse_nnodes(text("nnodes"_opt));
+    if (!range) return placed(range.error(), values()["nnodes"_opt]);
     job_.min_nodes = range->min;
     job_.max_nodes = range->max;
     return std::nullopt;
@@ -526,7 +525,7 @@ class Resolver {
   Refused take_plain_fields() { return fill_fields(job_, values()); }
 
   Refused limit_hang() {
-    const std::string& given = text(Opt::HangTimeout);
+    const std::string& given = text("hang-timeout"_opt);
     const auto seconds = parse_float(given);
     job_.hang_auto = given == "auto";
     // Bounded and finite: it becomes a time in nanoseconds.
@@ -538,32 +537,32 @@ class Resolver {
                                        "off, got {}",
                                        given),
                            "see --hang-timeout"),
-          values()[Opt::HangTimeout]);
+          values()["hang-timeout"_opt]);
     }
     return std::nullopt;
   }
 
   Refused take_signals() {
-    auto handled = parse_signals(values()[Opt::SignalsToHandle], out_.warnings);
-    auto forwarded = parse_signals(values()[Opt::ForwardSignals], out_.warnings);
-    const bool chosen = values().is_given(Opt::SignalsToHandle);
+    auto handled = parse_signals(values()["signals-to-handle"_opt], out_.warnings);
+    auto forwarded = parse_signals(values()["forward-signals"_opt], out_.warnings);
+    const bool chosen = values().is_given("signals-to-handle"_opt);
     for (const auto& name : std::vector(forwarded)) {
       if (std::ranges::count(handled, name) == 0) continue;
-      if (chosen && values().is_given(Opt::ForwardSignals)) {
+      if (chosen && values().is_given("forward-signals"_opt)) {
         return launcher_refusal(
             fmt::format("{} cannot both end the job and be passed on without ending it", name),
             "it is in --signals-to-handle and in --forward-signals");
       }
       std::erase(chosen ? forwarded : handled, name);  // the list that was given wins
     }
-    job_.signals_text = chosen ? values()[Opt::SignalsToHandle].text : join(handled, ",");
+    job_.signals_text = chosen ? values()["signals-to-handle"_opt].text : join(handled, ",");
     job_.signals_to_handle = std::move(handled);
     job_.forward_signals = std::move(forwarded);
     return std::nullopt;
   }
 
   Refused count_workers() {
-    const std::string& given = text(Opt::NprocPerNode);
+    const std::string& given = text("nproc-per-node"_opt);
     if (const auto count = parse_int(given)) {
       // A slip of the finger would keep the agent busy with folders, deaf to signals.
       if (*count <= 0 || *count > kMostWorkers) {
@@ -571,11 +570,11 @@ class Resolver {
         return placed(
             launcher_refusal(fmt::format("nproc_per_node must be {}, got {}", bound, *count),
                              "see --nproc-per-node"),
-            values()[Opt::NprocPerNode]);
+            values()["nproc-per-node"_opt]);
       }
       job_.nproc_per_node = static_cast<int>(*count);
     } else if (auto refusal = count_devices(given)) {
-      return placed(std::move(*refusal), values()[Opt::NprocPerNode]);
+      return placed(std::move(*refusal), values()["nproc-per-node"_opt]);
     }
     // torchrun's rule, which scripts rely on: one thread each, unless something has said otherwise.
     job_.limit_omp_threads = job_.nproc_per_node > 1 && !around_.variable("OMP_NUM_THREADS") &&
@@ -649,11 +648,11 @@ class Resolver {
   }
 
   Refused take_fork_server() {
-    if (values()[Opt::WarmSpares].origin != Origin::Default) {
+    if (values()["warm-spares"_opt].origin != Origin::Default) {
       // Whole by now: check_text() has looked at each source.
-      const auto spares = *parse_int(text(Opt::WarmSpares));
+      const auto spares = *parse_int(text("warm-spares"_opt));
       if (spares < 0) {
-        return placed(launcher_refusal("warm_spares must be >= 0"), values()[Opt::WarmSpares]);
+        return placed(launcher_refusal("warm_spares must be >= 0"), values()["warm-spares"_opt]);
       }
       job_.warm_spares = static_cast<int>(std::min<std::int64_t>(spares, kMostSpares));
     }
@@ -671,8 +670,8 @@ class Resolver {
 
   Refused take_logs() {
     check_ranks_filter();
-    const bool has_template = values()[Opt::PrefixTemplate].origin != Origin::Default;
-    job_.prefix_template = has_template ? text(Opt::PrefixTemplate) : "";
+    const bool has_template = values()["log-line-prefix-template"_opt].origin != Origin::Default;
+    job_.prefix_template = has_template ? text("log-line-prefix-template"_opt) : "";
     return check_logs_specs();
   }
 
@@ -680,7 +679,7 @@ class Resolver {
     for (const int rank : job_.local_ranks_filter) {
       if (rank >= 0 && rank < job_.nproc_per_node) continue;
       warn(fmt::format("{}: local rank {} does not exist: this node runs {}",
-                       values()[Opt::LocalRanksFilter].source, rank,
+                       values()["local-ranks-filter"_opt].source, rank,
                        job_.nproc_per_node == 1
                            ? "one worker, local rank 0"
                            : fmt::format("local ranks 0 to {}", job_.nproc_per_node - 1)));
@@ -708,54 +707,55 @@ class Resolver {
     return placed(launcher_refusal(fmt::format("the event handler {} is not registered",
                                                in_quotes(job_.event_log_handler)),
                                    fmt::format("--event-log-handler takes {}", join(known, ", "))),
-                  values()[Opt::EventLogHandler]);
+                  values()["event-log-handler"_opt]);
   }
 
   /// A source that is stronger than the job file replaces its routes as well.
   Refused take_metrics() {
-    const auto& given = values()[Opt::Metrics];
+    const auto& given = values()["metrics"_opt];
     const bool by_file = given.origin != Origin::CommandLine && given.origin != Origin::Variable;
     auto sinks =
         metrics_sinks(given, by_file ? file_.metrics_routes : std::vector<MetricsRouteRow>());
     if (!sinks) return sinks.error();
     job_.metrics = std::move(*sinks);
-    const double interval = *parse_float(text(Opt::MetricsInterval));
+    const double interval = *parse_float(text("metrics-interval"_opt));
     // Written so that a NaN is refused, too.
     if (!(interval >= 0.1 && interval <= kLongestSeconds)) {
-      return Refusal{fmt::format("{}: {} is not an interval", values()[Opt::MetricsInterval].source,
-                                 text(Opt::MetricsInterval)),
-                     "expected a number of seconds, at least 0.1"};
+      return Refusal{
+          fmt::format("{}: {} is not an interval", values()["metrics-interval"_opt].source,
+                      text("metrics-interval"_opt)),
+          "expected a number of seconds, at least 0.1"};
     }
     job_.metrics_interval = from_seconds(interval);
-    auto all = stat_aggregations(values()[Opt::Aggregations]);
+    auto all = stat_aggregations(values()["aggregations"_opt]);
     if (!all) return all.error();
     job_.aggregations = std::move(*all);
     return std::nullopt;
   }
 
   Refused choose_mode() {
-    const bool module = is_on(Opt::Module), no_python = is_on(Opt::NoPython);
-    if (is_on(Opt::RunPath)) {
+    const bool module = is_on("module"_opt), no_python = is_on("no-python"_opt);
+    if (is_on("run-path"_opt)) {
       job_.mode = Mode::RunPath;
       if (module || no_python) warn("--run-path wins over --module and --no-python");
-      const auto methods = choices(row(Opt::StartMethod));
+      const auto methods = choices(row("start-method"_opt));
       if (std::find(methods.begin(), methods.end(), job_.start_method) == methods.end()) {
         return launcher_refusal(
             fmt::format("cannot find context for {}", in_quotes(job_.start_method)),
-            fmt::format("{} takes {}", values()[Opt::StartMethod].source, join(methods, ", ")));
+            fmt::format("{} takes {}", values()["start-method"_opt].source, join(methods, ", ")));
       }
     } else if (no_python && module) {
       return launcher_refusal(
           "Don't use both the '--no-python' flag and the '--module' flag at the same time.",
-          fmt::format("they come from {} and {}", values()[Opt::NoPython].source,
-                      values()[Opt::Module].source));
+          fmt::format("they come from {} and {}", values()["no-python"_opt].source,
+                      values()["module"_opt].source));
     } else {
       job_.mode = no_python ? Mode::Program : module ? Mode::Module : Mode::Script;
     }
     out_.refusal = find_programs();
     const bool is_awaited = job_.max_nodes > 1 && !job_.standalone &&
                             std::ranges::count(backend::kBuiltIn, job_.rdzv_backend) > 0;
-    if (!out_.refusal || !is_awaited || is_on(Opt::DryRun)) return out_.refusal;
+    if (!out_.refusal || !is_awaited || is_on("dry-run"_opt)) return out_.refusal;
     // Not an error here: the agent meets the others and says why it cannot take part, or they would
     // wait for it until their time is up.
     job_.cannot_start = out_.refusal->text;
@@ -771,10 +771,10 @@ class Resolver {
 };
 
 std::string shown_value(const OptionRow& option, const Resolved& job) {
-  if (option.kind == Kind::Flag) return job.values.is_on(option.id) ? "on" : "off";
-  const auto& text = job.values[option.id].text;
+  if (option.kind == Kind::Flag) return job.values.is_on(option.id()) ? "on" : "off";
+  const auto& text = job.values[option.id()].text;
   const auto count = fmt::to_string(job.spec.nproc_per_node);
-  if (option.id == Opt::NprocPerNode && text != count) return text + " (" + count + ")";
+  if (option.id() == "nproc-per-node"_opt && text != count) return text + " (" + count + ")";
   return text.empty() ? "-" : text;
 }
 
@@ -806,10 +806,10 @@ std::string explain_text(const Resolved& job) {
   std::optional<Group> current;
   for (const auto& option : options()) {
     // The others of that group ask for something else than a run, and have no value in it.
-    if (option.group == Group::Launch && option.id != Opt::Config) continue;
+    if (option.group == Group::Launch && option.id() != "config"_opt) continue;
     if (option.group != current) out += fmt::format("{}\n", title(option.group));
     current = option.group;
-    append(out, option.name, shown_value(option, job), job.values[option.id].source);
+    append(out, option.name, shown_value(option, job), job.values[option.id()].source);
   }
   return out;
 }

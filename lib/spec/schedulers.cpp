@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "spec/schedulers.hpp"
-
 #include "core/text.hpp"
 #include "spec/host_environment.hpp"
 #include "spec/rendezvous_config.hpp"
+#include "spec/sources.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -119,9 +118,9 @@ class Finder {
     }
     return placement(
         "Kubeflow",
-        {{Opt::NodeRank, fmt::to_string(*rank), "PET_NODE_RANK"},
-         {Opt::RdzvEndpoint, endpoint(*host, *port), "PET_MASTER_ADDR, PET_MASTER_PORT"},
-         {Opt::RdzvId, id_of_master(*host), "PET_MASTER_ADDR"}},
+        {{"node-rank"_opt, fmt::to_string(*rank), "PET_NODE_RANK"},
+         {"rdzv-endpoint"_opt, endpoint(*host, *port), "PET_MASTER_ADDR, PET_MASTER_PORT"},
+         {"rdzv-id"_opt, id_of_master(*host), "PET_MASTER_ADDR"}},
         *rank == 0);
   }
 
@@ -193,7 +192,7 @@ class Finder {
     };
     for (const auto& [id, text, from] : told) {
       if (!text.empty()) give(id, text, from);
-      if (id == Opt::RdzvEndpoint) give(Opt::RdzvBackend, std::string(backend::kC10d), from);
+      if (id == "rdzv-endpoint"_opt) give("rdzv-backend"_opt, std::string(backend::kC10d), from);
     }
     return place;
   }
@@ -232,10 +231,10 @@ class Finder {
     const auto rank = number("SLURM_NODEID");
     return placement(
         "Slurm",
-        {{Opt::Nnodes, fmt::to_string(nodes), "SLURM_STEP_NUM_NODES"},
-         {Opt::NodeRank, text_of(rank), "SLURM_NODEID"},
-         {Opt::RdzvEndpoint, endpoint(*host, port_of(id)), "SLURM_STEP_NODELIST"},
-         {Opt::RdzvId, id, "SLURM_CLUSTER_NAME, SLURM_JOB_USER, SLURM_JOB_ID, SLURM_STEP_ID"}},
+        {{"nnodes"_opt, fmt::to_string(nodes), "SLURM_STEP_NUM_NODES"},
+         {"node-rank"_opt, text_of(rank), "SLURM_NODEID"},
+         {"rdzv-endpoint"_opt, endpoint(*host, port_of(id)), "SLURM_STEP_NODELIST"},
+         {"rdzv-id"_opt, id, "SLURM_CLUSTER_NAME, SLURM_JOB_USER, SLURM_JOB_ID, SLURM_STEP_ID"}},
         rank ? std::optional(*rank == 0) : std::nullopt, slurm_start());
   }
 
@@ -299,10 +298,10 @@ class Finder {
                             .value_or(variable("OMPI_MCA_ess_base_jobid").value_or("job")));
     return placement(
         "Open MPI",
-        {{Opt::Nnodes, fmt::to_string(*size), "OMPI_COMM_WORLD_SIZE"},
-         {Opt::NodeRank, fmt::to_string(*rank), "OMPI_COMM_WORLD_RANK"},
-         {Opt::RdzvEndpoint, endpoint(host, number("MASTER_PORT").value_or(port_of(id))), from},
-         {Opt::RdzvId, id, "PMIX_NAMESPACE, OMPI_MCA_ess_base_jobid"}},
+        {{"nnodes"_opt, fmt::to_string(*size), "OMPI_COMM_WORLD_SIZE"},
+         {"node-rank"_opt, fmt::to_string(*rank), "OMPI_COMM_WORLD_RANK"},
+         {"rdzv-endpoint"_opt, endpoint(host, number("MASTER_PORT").value_or(port_of(id))), from},
+         {"rdzv-id"_opt, id, "PMIX_NAMESPACE, OMPI_MCA_ess_base_jobid"}},
         is_rank0 ? std::optional(*rank == 0) : std::nullopt);
   }
 
@@ -377,10 +376,10 @@ class Finder {
     const std::string id = "pbs-" + (user ? plain(*user) + "-" : "") + plain(*job);
     const auto rank = number("PBS_NODENUM");
     return placement("PBS",
-                     {{Opt::Nnodes, fmt::to_string(hosts.size()), "PBS_NODEFILE"},
-                      {Opt::NodeRank, text_of(rank), "PBS_NODENUM"},
-                      {Opt::RdzvEndpoint, endpoint(hosts.front(), port_of(id)), "PBS_NODEFILE"},
-                      {Opt::RdzvId, id, "PBS_O_LOGNAME, PBS_JOBID"}},
+                     {{"nnodes"_opt, fmt::to_string(hosts.size()), "PBS_NODEFILE"},
+                      {"node-rank"_opt, text_of(rank), "PBS_NODENUM"},
+                      {"rdzv-endpoint"_opt, endpoint(hosts.front(), port_of(id)), "PBS_NODEFILE"},
+                      {"rdzv-id"_opt, id, "PBS_O_LOGNAME, PBS_JOBID"}},
                      *rank == 0);
   }
 
@@ -393,10 +392,10 @@ class Finder {
       return std::nullopt;
     }
     return placement("PyTorchJob",
-                     {{Opt::Nnodes, fmt::to_string(*world), "WORLD_SIZE"},
-                      {Opt::NodeRank, fmt::to_string(*rank), "RANK"},
-                      {Opt::RdzvEndpoint, endpoint_at(*host), "MASTER_ADDR, MASTER_PORT"},
-                      {Opt::RdzvId, kPytorchJob, "MASTER_ADDR"}},
+                     {{"nnodes"_opt, fmt::to_string(*world), "WORLD_SIZE"},
+                      {"node-rank"_opt, fmt::to_string(*rank), "RANK"},
+                      {"rdzv-endpoint"_opt, endpoint_at(*host), "MASTER_ADDR, MASTER_PORT"},
+                      {"rdzv-id"_opt, kPytorchJob, "MASTER_ADDR"}},
                      *rank == 0);
   }
 
@@ -414,9 +413,9 @@ class Finder {
     // A pod's index counts within its job alone: of several jobs the ranks would repeat.
     const auto rank = variable("JOB_INDEX") ? std::nullopt : std::optional(pod);
     return placement("JobSet",
-                     {{Opt::NodeRank, text_of(rank), "JOB_COMPLETION_INDEX"},
-                      {Opt::RdzvEndpoint, endpoint_at(host), "JOBSET_NAME, REPLICATED_JOB_NAME"},
-                      {Opt::RdzvId, set, "JOBSET_NAME"}},
+                     {{"node-rank"_opt, text_of(rank), "JOB_COMPLETION_INDEX"},
+                      {"rdzv-endpoint"_opt, endpoint_at(host), "JOBSET_NAME, REPLICATED_JOB_NAME"},
+                      {"rdzv-id"_opt, set, "JOBSET_NAME"}},
                      job == 0 && pod == 0);
   }
 
@@ -437,9 +436,9 @@ class Finder {
           "pod has no known name; give --rdzv-endpoint");
     }
     return placement("Kubernetes",
-                     {{Opt::NodeRank, fmt::to_string(index), "JOB_COMPLETION_INDEX"},
-                      {Opt::RdzvEndpoint, endpoint_at(host), "JOB_COMPLETION_INDEX"},
-                      {Opt::RdzvId, id, "HOSTNAME"}},
+                     {{"node-rank"_opt, fmt::to_string(index), "JOB_COMPLETION_INDEX"},
+                      {"rdzv-endpoint"_opt, endpoint_at(host), "JOB_COMPLETION_INDEX"},
+                      {"rdzv-id"_opt, id, "HOSTNAME"}},
                      index == 0);
   }
 

@@ -257,7 +257,7 @@ class Loader {
   }
 
   Done take_option(const OptionRow& option, const toml::node& node) {
-    Override given{option.id, {}, Origin::File, source(node)};
+    Override given{option.id(), {}, Origin::File, source(node)};
     bool is_given = true;
     if (auto refusal = read_value(option, node, given, is_given)) return refusal;
     if (is_given) job_.given.push_back(std::move(given));
@@ -309,7 +309,7 @@ class Loader {
   Done read_list(const OptionRow& option, const toml::node& node, Override& given) {
     // The items count from here on: joined by commas, a text with a comma in it would be two.
     given.listed = true;
-    if (const auto* table = node.as_table(); table != nullptr && option.id == Opt::RdzvConf) {
+    if (const auto* table = node.as_table(); table != nullptr && option.id() == "rdzv-conf"_opt) {
       for (const auto& [key, value] : *table) {
         const std::string full = fmt::format("{}.{}", option.toml, key.str());
         const auto* flag = value.as_boolean();
@@ -326,7 +326,7 @@ class Loader {
       }
     } else {
       return wrong_type(node, option.toml,
-                        option.id == Opt::RdzvConf ? "a table or a list" : "a list");
+                        option.id() == "rdzv-conf"_opt ? "a table or a list" : "a list");
     }
     given.text = join(given.items, ",");
     return std::nullopt;
@@ -334,7 +334,7 @@ class Loader {
 
   std::string path_;
   TomlJob job_;
-  Override roles_{Opt::RoleRestart, {}, Origin::File, {}, {}, true};  // of all [role.NAME]
+  Override roles_{"role-restart"_opt, {}, Origin::File, {}, {}, true};  // of all [role.NAME]
 };
 
 /// Advice about text that is not TOML, by the parser's words for it.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/command_line.hpp"
-
 #include "core/text.hpp"
 #include "spec/option_values.hpp"
+#include "spec/sources.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <doctest/doctest.h>
@@ -185,19 +184,19 @@ TEST_CASE("command line: the first error counts") {
 TEST_CASE("command line: help, version and the like end the reading where they stand") {
   const auto action = [](const Words& words) {
     const auto line = parse_command_line(words);
-    return line ? line->action : Action::Run;
+    return line ? line->instead : std::nullopt;
   };
-  CHECK(action({"-h", "--standalone", "--max-restarts=x"}) == Action::Help);
-  CHECK(action({"--help", "--standalone", "--max-restarts=x"}) == Action::Help);
-  CHECK(action({"-h", "--role"}) == Action::Help);
-  CHECK(action({"--bogus", "--help"}) == Action::Help);
-  CHECK(action({"-mh"}) == Action::Help);
-  CHECK(action({"--version", "-h"}) == Action::Version);
-  CHECK(action({"--print-config"}) == Action::Config);
-  CHECK(action({"--print-completion", "zsh"}) == Action::Completion);
-  CHECK(action({"--install-into", "/opt/elastrun"}) == Action::Install);
+  CHECK(action({"-h", "--standalone", "--max-restarts=x"}) == "help"_opt);
+  CHECK(action({"--help", "--standalone", "--max-restarts=x"}) == "help"_opt);
+  CHECK(action({"-h", "--role"}) == "help"_opt);
+  CHECK(action({"--bogus", "--help"}) == "help"_opt);
+  CHECK(action({"-mh"}) == "help"_opt);
+  CHECK(action({"--version", "-h"}) == "version"_opt);
+  CHECK(action({"--print-config"}) == "print-config"_opt);
+  CHECK(action({"--print-completion", "zsh"}) == "print-completion"_opt);
+  CHECK(action({"--install-into", "/opt/elastrun"}) == "install-into"_opt);
   CHECK(given({"--install-into"}).contains("refused"));
-  CHECK(action({"s.py", "-h"}) == Action::Run);
+  CHECK(action({"s.py", "-h"}) == std::nullopt);
   CHECK(given({"--max-restarts=x", "-h"}).contains("refused"));
   CHECK(given({"--print-completion", "csh"}).contains("refused"));
   CHECK(given({"-hx"}).contains("refused"));

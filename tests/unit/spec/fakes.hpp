@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "spec/command_line.hpp"
-#include "spec/resolve.hpp"
+#include "spec/host_environment.hpp"
+#include "spec/sources.hpp"
 
 #include <fmt/format.h>
 #include <map>
@@ -39,20 +39,15 @@ struct FakeMachine : HostEnvironment {
     }
     return names;
   }
-  Result<std::string> read_file(const std::string& path) const override {
+  Result<std::string> read_file(const std::string& path, std::size_t most) const override {
     const auto found = files.find(path);
     if (found == files.end()) return fail(Code::Usage, path + ": No such file or directory");
-    return found->second;
+    return found->second.substr(0, most);
   }
   bool exists(const std::string& path) const override {
     return existing.contains(path) || programs.contains(path);
   }
   bool is_executable(const std::string& path) const override { return programs.contains(path); }
-  std::string first_line(const std::string& path) const override {
-    const auto found = files.find(path);
-    return found == files.end() ? std::string()
-                                : found->second.substr(0, found->second.find('\n') + 1);
-  }
   std::string own_program() const override { return program; }
   int count_cpus() const override { return cpus; }
   int count_gpus() const override { return gpus; }

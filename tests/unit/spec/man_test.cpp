@@ -43,7 +43,7 @@ Words keys_of_table(std::string_view part) {
     lines.push_back(fmt::format(".It Cm {}", option.toml.substr(part.size() + 1)));
     const bool list = option.kind == Kind::List;
     lines.push_back(fmt::format(".Fl -{}{}", option.name, list ? " ," : ""));
-    if (list) lines.emplace_back(option.id == Opt::RdzvConf ? "a list or a table" : "a list");
+    if (list) lines.emplace_back(option.id() == "rdzv-conf"_opt ? "a list or a table" : "a list");
   }
   return lines;
 }
@@ -105,7 +105,7 @@ TEST_CASE("man: elastrun(1) tells the choices and the default of each option") {
     const auto& text = page.at(spelling(option).substr(1));
     for (const auto& choice : choices(option)) CHECK(contains(text, choice));
     // These two are told in other words.
-    if (option.id == Opt::Nnodes || option.id == Opt::MonitorInterval) continue;
+    if (option.id() == "nnodes"_opt || option.id() == "monitor-interval"_opt) continue;
     CHECK(contains(text, option.fallback));
   }
 }

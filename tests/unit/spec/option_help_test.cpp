@@ -116,8 +116,8 @@ TEST_CASE("default file: with every key made real it is the job of the defaults"
   CHECK(job.warnings.empty());
   for (const auto& option : options()) {
     CAPTURE(option.name);
-    if (option.id == Opt::Config || option.kind == Kind::Flag) continue;
-    CHECK(job.values[option.id].text == plain.values[option.id].text);
+    if (option.id() == "config"_opt || option.kind == Kind::Flag) continue;
+    CHECK(job.values[option.id()].text == plain.values[option.id()].text);
   }
   CHECK(job.spec.standalone);
   CHECK(job.spec.stdout_filters == plain.spec.stdout_filters);

@@ -13,14 +13,14 @@
 namespace elastrun::spec {
 
 TEST_CASE("options: all spellings follow from the name") {
-  const auto& option = row(Opt::NprocPerNode);
+  const auto& option = row("nproc-per-node"_opt);
   CHECK(spelling(option) == "--nproc-per-node");
   CHECK(underscore_spelling(option) == "--nproc_per_node");
   CHECK(error_name(option) == "--nproc-per-node/--nproc_per_node");
   CHECK(pet_name(option) == "PET_NPROC_PER_NODE");
-  CHECK(error_name(row(Opt::Redirects)) == "-r/--redirects");
-  CHECK(underscore_spelling(row(Opt::Role)).empty());
-  CHECK(pet_name(row(Opt::NumaBinding)).empty());
+  CHECK(error_name(row("redirects"_opt)) == "-r/--redirects");
+  CHECK(underscore_spelling(row("role"_opt)).empty());
+  CHECK(pet_name(row("numa-binding"_opt)).empty());
   CHECK(find_option("nproc_per_node") == &option);
   CHECK(find_option("nproc_per-node") == nullptr);
   CHECK(find_option("nproc-per") == nullptr);
@@ -66,19 +66,20 @@ TEST_CASE("options: a choice gives the enumerator of its name, and text what it 
     CHECK_FALSE(fill_fields(job, values));
     return job;
   };
-  CHECK(job_with(Opt::Status, "auto").status == Switch::Auto);
-  CHECK(job_with(Opt::Status, "off").status == Switch::Off);
-  CHECK(job_with(Opt::Summary, "short").summary == Summary::Short);
-  CHECK(job_with(Opt::Goodput, "auto").goodput == Goodput::Auto);
-  CHECK(job_with(Opt::Goodput, "agent").goodput == Goodput::Agent);
-  CHECK(job_with(Opt::OnHang, "fail").on_hang == OnHang::Fail);
-  CHECK(job_with(Opt::NumaBinding, "").numa == NumaBinding::None);
-  CHECK(job_with(Opt::NumaBinding, "node").numa == NumaBinding::Node);
-  CHECK(job_with(Opt::NumaBinding, "core-complex").numa == NumaBinding::CoreComplex);
-  CHECK(job_with(Opt::ExitCode, "worker").exit_code_of_worker);
-  CHECK_FALSE(job_with(Opt::LogFormat, "text").json_log);
-  CHECK(job_with(Opt::Role, "trainer").role == "trainer");
-  CHECK(job_with(Opt::MaxRestarts, "99999999999").max_restarts == std::numeric_limits<int>::max());
+  CHECK(job_with("status"_opt, "auto").status == Switch::Auto);
+  CHECK(job_with("status"_opt, "off").status == Switch::Off);
+  CHECK(job_with("summary"_opt, "short").summary == Summary::Short);
+  CHECK(job_with("goodput"_opt, "auto").goodput == Goodput::Auto);
+  CHECK(job_with("goodput"_opt, "agent").goodput == Goodput::Agent);
+  CHECK(job_with("on-hang"_opt, "fail").on_hang == OnHang::Fail);
+  CHECK(job_with("numa-binding"_opt, "").numa == NumaBinding::None);
+  CHECK(job_with("numa-binding"_opt, "node").numa == NumaBinding::Node);
+  CHECK(job_with("numa-binding"_opt, "core-complex").numa == NumaBinding::CoreComplex);
+  CHECK(job_with("exit-code"_opt, "worker").exit_code_of_worker);
+  CHECK_FALSE(job_with("log-format"_opt, "text").json_log);
+  CHECK(job_with("role"_opt, "trainer").role == "trainer");
+  CHECK(job_with("max-restarts"_opt, "99999999999").max_restarts ==
+        std::numeric_limits<int>::max());
 }
 
 TEST_CASE("options: a default in the table is the default of the member") {

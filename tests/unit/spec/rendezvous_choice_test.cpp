@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
-#include "spec/resolve.hpp"
+#include "spec/sources.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <doctest/doctest.h>

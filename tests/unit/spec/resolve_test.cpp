@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/resolve.hpp"
-
 #include "core/text.hpp"
 #include "spec/host_environment.hpp"
+#include "spec/sources.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <doctest/doctest.h>
@@ -91,10 +90,10 @@ TEST_CASE("resolve: command line, variables, file and default win in this order"
   CHECK(job.spec.max_restarts == 2);
   CHECK(job.spec.shutdown_timeout == std::chrono::seconds(1));
   CHECK(job.spec.nproc_per_node == 1);
-  CHECK(job.values[Opt::Role].source == "--role on the command line");
-  CHECK(job.values[Opt::MaxRestarts].source == "PET_MAX_RESTARTS");
-  CHECK(job.values[Opt::ShutdownTimeout].source == "job.toml:5");
-  CHECK(job.values[Opt::NprocPerNode].source == "default");
+  CHECK(job.values["role"_opt].source == "--role on the command line");
+  CHECK(job.values["max-restarts"_opt].source == "PET_MAX_RESTARTS");
+  CHECK(job.values["shutdown-timeout"_opt].source == "job.toml:5");
+  CHECK(job.values["nproc-per-node"_opt].source == "default");
   CHECK(job.spec.signals_text == "SIGTERM");
 }
 
@@ -201,30 +200,14 @@ TEST_CASE("resolve: output, reports and limits are read") {
   FakeMachine machine;
   machine.event_handlers = {"mine"};
   machine.logs_specs = {"tiered"};
-  const auto spec = machine
-                        .job({"-r",
-                              "0:3",
-                              "-t",
-                              "1",
-                              "--local-ranks-filter=1,0",
-                              "--log-dir=l",
-                              "--duplicate-stdout-filters=a,,b,c",
-                              "--duplicate-stderr-filters=",
-                              "--log-line-prefix-template=${rank}>",
-                              "--logs-specs=tiered",
-                              "--status=off",
-                              "--report=r.json",
-                              "--metrics=console",
-                              "--event-log-handler=mine",
-                              "--exit-code=worker",
-                              "--exit-barrier-timeout=1.5",
-                              "--numa-binding=core-complex",
-                              "--virtual-local-rank",
-                              "--signals-to-handle=SIGINT",
-                              "--dry-run",
-                              "--explain",
-                              "train.py"})
-                        .spec;
+  const Words words = split(
+      "-r 0:3 -t 1 --local-ranks-filter=1,0 --log-dir=l --duplicate-stdout-filters=a,,b,c "
+      "--duplicate-stderr-filters= --log-line-prefix-template=${rank}> --logs-specs=tiered "
+      "--status=off --report=r.json --metrics=console --event-log-handler=mine --exit-code=worker "
+      "--exit-barrier-timeout=1.5 --numa-binding=core-complex --virtual-local-rank "
+      "--signals-to-handle=SIGINT --dry-run --explain train.py",
+      ' ');
+  const auto spec = machine.job(words).spec;
   CHECK(spec.redirects.of(0) == StdMap::kBoth);
   CHECK(spec.redirects.of(1) == StdMap::kNone);
   CHECK(spec.tee.of(5) == StdMap::kOut);
@@ -259,7 +242,7 @@ TEST_CASE("resolve: output, reports and limits are read") {
   CHECK(plain.numa == NumaBinding::None);
   CHECK(plain.status == Switch::Auto);
   machine.variables["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "";
-  CHECK(machine.job({"train.py"}).values[Opt::PrefixTemplate].source ==
+  CHECK(machine.job({"train.py"}).values["log-line-prefix-template"_opt].source ==
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
 }
 
@@ -510,7 +493,7 @@ TEST_CASE("program: a missing script is a warning, because Python fails by itsel
 }
 
 TEST_CASE("host environment: the real machine answers") {
-  const SystemEnvironment around;
+  const HostEnvironment around;
   CHECK(around.count_cpus() >= 1);
   CHECK(around.variable("PATH").has_value());
   CHECK(!around.variable("ELASTRUN_NO_SUCH_VARIABLE"));

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/schedulers.hpp"
-
-#include "spec/resolve.hpp"
+#include "spec/sources.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <array>
@@ -26,41 +24,42 @@ FakeMachine in_slurm_step() {
              {"SLURM_STEP_NUM_TASKS", "2"}});
 }
 
+/// "RANK/NODES BACKEND ENDPOINT ID is_host=X", then each warning; one node alone is "one".
+std::string place(const FakeMachine& machine, Words words = {}) {
+  words.emplace_back("train.py");
+  const auto job = machine.job(words);
+  const auto& spec = job.spec;
+  const auto host = spec.rdzv_conf.find("is_host");
+  const auto all = fmt::format("{}/{} {} {} {} is_host={}", spec.node_rank, spec.max_nodes,
+                               spec.rdzv_backend, spec.rdzv_endpoint, spec.run_id,
+                               host == spec.rdzv_conf.end() ? "?" : host->second);
+  return (spec.standalone ? "one" : all) + (job.warnings.empty() ? "" : "\n") +
+         join(job.warnings, "\n");
+}
+
 }  // namespace
 
 TEST_CASE("schedulers: Slurm gives nodes, rank, endpoint and run id of the step") {
   auto machine = in_slurm_step();
+  CHECK(place(machine) == "1/2 c10d gpu07:29742 slurm-31.0 is_host=0");
   const auto job = machine.job({"train.py"});
   CHECK(job.spec.min_nodes == 2);
-  CHECK(job.spec.max_nodes == 2);
-  CHECK(!job.spec.standalone);
-  CHECK(job.spec.rdzv_backend == "c10d");
-  CHECK(job.spec.rdzv_endpoint.starts_with("gpu07:"));
-  CHECK(job.spec.run_id == "slurm-31.0");
-  CHECK(job.spec.node_rank == 1);
-  CHECK(job.spec.rdzv_conf.at("is_host") == "0");
-  CHECK(job.warnings.empty());
-  CHECK(job.values[Opt::Nnodes].source == "SLURM_STEP_NUM_NODES (Slurm)");
+  CHECK(job.values["nnodes"_opt].source == "SLURM_STEP_NUM_NODES (Slurm)");
   CHECK(contains(explain_text(job), "SLURM_STEP_NODELIST (Slurm)"));
   machine.variables["SLURM_NODEID"] = "0";
-  const auto first = machine.job({"train.py"});
-  CHECK(first.spec.rdzv_conf.at("is_host") == "1");
-  CHECK(first.spec.rdzv_endpoint == job.spec.rdzv_endpoint);
+  CHECK(place(machine) == "0/2 c10d gpu07:29742 slurm-31.0 is_host=1");
 }
 
 TEST_CASE("schedulers: equal job ids of two clusters, or two users, are two jobs") {
   auto machine = in_slurm_step();
   machine.variables["SLURM_CLUSTER_NAME"] = "north";
   machine.variables["SLURM_JOB_USER"] = "ada";
-  const auto north = machine.job({"train.py"}).spec;
-  CHECK(north.run_id == "slurm-north-ada-31.0");
+  CHECK(place(machine) == "1/2 c10d gpu07:29557 slurm-north-ada-31.0 is_host=0");
   machine.variables["SLURM_CLUSTER_NAME"] = "so/uth";
-  const auto south = machine.job({"train.py"}).spec;
-  CHECK(south.run_id == "slurm-so-uth-ada-31.0");
-  CHECK(south.rdzv_endpoint != north.rdzv_endpoint);
+  CHECK(place(machine) == "1/2 c10d gpu07:29678 slurm-so-uth-ada-31.0 is_host=0");
   machine.variables.erase("SLURM_JOB_USER");
   machine.variables["SLURM_JOB_UID"] = "1007";
-  CHECK(machine.job({"train.py"}).spec.run_id == "slurm-so-uth-1007-31.0");
+  CHECK(place(machine) == "1/2 c10d gpu07:29656 slurm-so-uth-1007-31.0 is_host=0");
 }
 
 TEST_CASE("schedulers: a requeued job of Slurm keeps its run id and is another start of it") {
@@ -119,19 +118,15 @@ TEST_CASE("schedulers: the command that starts a job of Slurm again is known") {
 
 TEST_CASE("schedulers: an explicit option always wins") {
   auto machine = in_slurm_step();
-  CHECK(machine.job({"--standalone", "train.py"}).spec.max_nodes == 1);
-  CHECK(machine.job({"--nnodes=1", "train.py"}).spec.standalone);
-  CHECK(machine.job({"--rdzv-endpoint=h:1", "--rdzv-backend=c10d", "train.py"}).spec.max_nodes ==
-        1);
-  CHECK(machine.job({"--master-port=1", "train.py"}).spec.rdzv_backend == "static");
-  const auto elastic =
-      machine.job({"--nnodes=1:2", "--rdzv-id=mine", "--rdzv-conf=is_host=yes", "train.py"});
-  CHECK(elastic.spec.min_nodes == 1);
-  CHECK(elastic.spec.rdzv_endpoint.starts_with("gpu07:"));
-  CHECK(elastic.spec.run_id == "mine");
-  CHECK(elastic.spec.rdzv_conf.at("is_host") == "yes");
+  CHECK(place(machine, {"--standalone"}) == "one");
+  CHECK(place(machine, {"--nnodes=1"}) == "one");
+  CHECK(place(machine, {"--rdzv-endpoint=h:1", "--rdzv-backend=c10d"}) ==
+        "0/1 c10d h:1 none is_host=?");
+  CHECK(place(machine, {"--master-port=1"}) == "0/1 static 127.0.0.1:1 none is_host=?");
+  const Words elastic{"--nnodes=1:2", "--rdzv-id=mine", "--rdzv-conf=is_host=yes"};
+  CHECK(place(machine, elastic) == "1/2 c10d gpu07:29742 mine is_host=yes");
   machine.variables["PET_NNODES"] = "1";
-  CHECK(machine.job({"train.py"}).spec.standalone);
+  CHECK(place(machine) == "one");
 }
 
 TEST_CASE(
@@ -140,14 +135,11 @@ TEST_CASE(
   for (const char* name : {"SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES"}) {
     batch.variables.erase(name);
   }
-  const auto job = batch.job({"train.py"});
-  CHECK(job.spec.standalone);
-  REQUIRE(job.warnings.size() == 1);
-  CHECK(contains(job.warnings[0], "srun --ntasks-per-node=1"));
+  CHECK(place(batch).starts_with("one\nSlurm gave this job 4 nodes"));
+  CHECK(contains(place(batch), "srun --ntasks-per-node=1"));
   auto crowded = in_slurm_step();
   crowded.variables["SLURM_STEP_NUM_TASKS"] = "16";
-  CHECK(crowded.job({"train.py"}).spec.standalone);
-  CHECK(crowded.job({"train.py"}).warnings.size() == 1);
+  CHECK(place(crowded).starts_with("one\nsrun started 16 tasks on 2 nodes"));
 }
 
 TEST_CASE("schedulers: in the shell of srun --pty one node is used, and srun from there uses all") {
@@ -160,10 +152,8 @@ TEST_CASE("schedulers: in the shell of srun --pty one node is used, and srun fro
   machine.files["/proc/418/stat"] = "418 (a) b) S 64 418 64 34817 418 4194304 1 0 0 0\n";
   machine.files["/proc/self/stat"] =
       "420 (elastrun-agent) R 418 420 64 34817 418 4194304 1 0 0 0\n";
-  const auto typed = machine.job({"train.py"});
-  CHECK(typed.spec.standalone);
-  REQUIRE(typed.warnings.size() == 1);
-  CHECK(contains(typed.warnings[0], "srun --overlap --ntasks-per-node=1"));
+  CHECK(place(machine).starts_with("one\nSlurm gave this step 2 nodes"));
+  CHECK(contains(place(machine), "srun --overlap --ntasks-per-node=1"));
   // The task itself, which leads its session; what a script of it starts; and what srun starts from
   // that shell: it inherits SLURM_PTY_PORT, but no terminal.
   for (const char* guardian :
@@ -172,8 +162,7 @@ TEST_CASE("schedulers: in the shell of srun --pty one node is used, and srun fro
         "64 (a) b) S 40 64 40 0 -1 4194304 1 0 0 0", "99 (a) b) S 98 98 40 0 -1 4194304 1 0 0 0"}) {
     CAPTURE(guardian);
     machine.files["/proc/418/stat"] = guardian;
-    CHECK(machine.job({"train.py"}).spec.max_nodes == 2);
-    CHECK(machine.job({"train.py"}).warnings.empty());
+    CHECK(place(machine) == "1/2 c10d gpu07:29742 slurm-31.0 is_host=0");
   }
   // A guardian that had children already is below another one of its name.
   machine.files["/proc/418/stat"] = "418 (a) b) S 64 418 64 34817 418 4194304 1 0 0 0";
@@ -184,14 +173,13 @@ TEST_CASE("schedulers: in the shell of srun --pty one node is used, and srun fro
 TEST_CASE("schedulers: one node, and the workers of a launcher, are left alone") {
   auto single = in_slurm_step();
   single.variables["SLURM_STEP_NUM_NODES"] = "1";
-  CHECK(single.job({"train.py"}).spec.standalone);
-  CHECK(single.job({"train.py"}).warnings.empty());
+  CHECK(place(single) == "one");
   auto nested = in_slurm_step();
   nested.variables["TORCHELASTIC_RUN_ID"] = "outer";
-  CHECK(nested.job({"train.py"}).spec.standalone);
-  auto worker =
-      on({{"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}, {"RANK", "1"}, {"WORLD_SIZE", "4"}});
-  CHECK(worker.job({"train.py"}).spec.standalone);
+  CHECK(place(nested) == "one");
+  CHECK(
+      place(on({{"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}, {"RANK", "1"}, {"WORLD_SIZE", "4"}})) ==
+      "one");
 }
 
 TEST_CASE("schedulers: Open MPI with one process per node") {
@@ -200,23 +188,17 @@ TEST_CASE("schedulers: Open MPI with one process per node") {
                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
                      {"PMIX_NAMESPACE", "prterun-h-77@1"},
                      {"OMPI_MCA_orte_hnp_uri", "77.0;tcp://10.0.0.1,192.168.0.1:4513"}});
-  const auto job = machine.job({"train.py"});
-  CHECK(job.spec.max_nodes == 3);
-  CHECK(job.spec.node_rank == 2);
-  CHECK(job.spec.rdzv_endpoint.starts_with("10.0.0.1:"));
-  CHECK(job.spec.run_id == "ompi-prterun-h-77-1");
-  CHECK(!job.spec.rdzv_conf.contains("is_host"));
+  const std::string id = " ompi-prterun-h-77-1 is_host=";
+  CHECK(place(machine) == "2/3 c10d 10.0.0.1:29604" + id + "?");
   // Under Slurm, mpirun's own step says nothing about the processes of mpirun.
   machine.variables.merge(std::map(in_slurm_step().variables));
   machine.variables["SLURM_JOB_NODELIST"] = "gpu[05-08]";
-  CHECK(machine.job({"train.py"}).spec.rdzv_endpoint.starts_with("gpu05:"));
-  CHECK(machine.job({"train.py"}).spec.rdzv_conf.at("is_host") == "0");
+  CHECK(place(machine) == "2/3 c10d gpu05:29604" + id + "0");
   machine.variables["MASTER_ADDR"] = "fd00::1";
   machine.variables["MASTER_PORT"] = "5000";
-  CHECK(machine.job({"train.py"}).spec.rdzv_endpoint == "[fd00::1]:5000");
+  CHECK(place(machine) == "2/3 c10d [fd00::1]:5000" + id + "0");
   machine.variables["OMPI_COMM_WORLD_LOCAL_SIZE"] = "2";
-  CHECK(machine.job({"train.py"}).spec.standalone);
-  CHECK(machine.job({"train.py"}).warnings.size() == 1);
+  CHECK(place(machine).starts_with("one\nmpirun started several processes on this node"));
 }
 
 TEST_CASE("schedulers: PBS by its node file, for processes of pbsdsh") {
@@ -225,18 +207,14 @@ TEST_CASE("schedulers: PBS by its node file, for processes of pbsdsh") {
                      {"PBS_TASKNUM", "3"},
                      {"PBS_NODENUM", "1"}});
   machine.files["/nodes"] = "c1\nc1\nc2\n";
-  const auto job = machine.job({"train.py"});
-  CHECK(job.spec.max_nodes == 2);
-  CHECK(job.spec.node_rank == 1);
-  CHECK(job.spec.rdzv_endpoint.starts_with("c1:"));
-  CHECK(job.spec.run_id == "pbs-12.head");
+  CHECK(place(machine) == "1/2 c10d c1:30161 pbs-12.head is_host=0");
   machine.variables["PBS_O_LOGNAME"] = "ada";
-  CHECK(machine.job({"train.py"}).spec.run_id == "pbs-ada-12.head");
+  CHECK(place(machine) == "1/2 c10d c1:30122 pbs-ada-12.head is_host=0");
   machine.variables["PBS_TASKNUM"] = "1";
-  CHECK(machine.job({"train.py"}).spec.standalone);
-  CHECK(contains(machine.job({"train.py"}).warnings.at(0), "pbsdsh"));
+  CHECK(place(machine).starts_with("one\nPBS gave this job 2 nodes"));
+  CHECK(contains(place(machine), "pbsdsh"));
   machine.files["/nodes"] = "c1\nc1\n";
-  CHECK(machine.job({"train.py"}).warnings.empty());
+  CHECK(place(machine) == "one");
 }
 
 TEST_CASE("schedulers: a PyTorchJob names its master") {
@@ -245,11 +223,7 @@ TEST_CASE("schedulers: a PyTorchJob names its master") {
                      {"MASTER_PORT", "23456"},
                      {"RANK", "0"},
                      {"WORLD_SIZE", "2"}});
-  const auto job = machine.job({"train.py"});
-  CHECK(job.spec.max_nodes == 2);
-  CHECK(job.spec.rdzv_endpoint == "bert-master-0:23456");
-  CHECK(job.spec.run_id == "pytorchjob");
-  CHECK(job.spec.rdzv_conf.at("is_host") == "1");
+  CHECK(place(machine) == "0/2 c10d bert-master-0:23456 pytorchjob is_host=1");
   machine.variables["RANK"] = "2";
   const auto refusal = machine.run({"train.py"}).error();
   CHECK(refusal.exit_code == 2);
@@ -265,15 +239,8 @@ TEST_CASE("schedulers: Kubeflow's variables place a node, and a pod created agai
                      {"PET_NODE_RANK", "1"},
                      {"PET_MASTER_ADDR", "bert-node-0-0.bert"},
                      {"PET_MASTER_PORT", "29500"}});
-  const auto job = machine.job({"train.py"});
-  CHECK(job.spec.rdzv_backend == "c10d");
-  CHECK(job.spec.rdzv_endpoint == "bert-node-0-0.bert:29500");
-  CHECK(job.spec.run_id == "bert-node-0-0");
-  CHECK(job.spec.node_rank == 1);
-  CHECK(job.spec.max_nodes == 2);
-  CHECK(job.spec.rdzv_conf.at("is_host") == "0");
-  CHECK(job.warnings.empty());
-  CHECK(machine.job({"--rdzv-id=mine", "train.py"}).spec.run_id == "mine");
+  CHECK(place(machine) == "1/2 c10d bert-node-0-0.bert:29500 bert-node-0-0 is_host=0");
+  CHECK(place(machine, {"--rdzv-id=mine"}) == "1/2 c10d bert-node-0-0.bert:29500 mine is_host=0");
   // What a person has said wins, and so does what names another backend.
   CHECK(machine.job({"--rdzv-backend=static", "train.py"}).spec.rdzv_backend == "static");
   CHECK(machine.job({"--node-rank=1", "train.py"}).spec.rdzv_backend == "static");
@@ -292,76 +259,53 @@ TEST_CASE("schedulers: Kubeflow's variables place a node, and a pod created agai
 
 TEST_CASE("schedulers: a master that its operator tells \"localhost\" meets its workers") {
   using Variables = std::map<std::string, std::string>;
-  const auto both = [](Variables master, Variables worker) {
-    for (auto* pod : {&master, &worker}) pod->emplace("KUBERNETES_SERVICE_HOST", "10.0.0.1");
-    master.emplace("HOSTNAME", "bert-master-0"), worker.emplace("HOSTNAME", "bert-worker-0");
-    const auto one = on(master).job({"train.py"}), other = on(worker).job({"train.py"});
-    CHECK(one.spec.run_id == other.spec.run_id);
-    for (const auto* pod : {&one, &other}) {
-      CHECK(pod->spec.rdzv_backend == "c10d");
-      CHECK(pod->spec.max_nodes == 2);
-      CHECK(pod->warnings.empty());
-    }
-    CHECK(one.spec.rdzv_conf.at("is_host") == "1");
-    CHECK(other.spec.rdzv_conf.at("is_host") == "0");
-    return other.spec.run_id + " " + other.spec.rdzv_endpoint;
+  const auto pod = [](const char* address, const char* rank, const char* host) {
+    return Variables{{"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
+                     {"HOSTNAME", host},
+                     {"MASTER_ADDR", address},
+                     {"MASTER_PORT", "77"},
+                     {"RANK", rank},
+                     {"WORLD_SIZE", "2"}};
   };
-  for (const auto* own : {"localhost", "127.0.0.1"}) {
-    CHECK(both({{"MASTER_ADDR", own}, {"MASTER_PORT", "77"}, {"RANK", "0"}, {"WORLD_SIZE", "2"}},
-               {{"MASTER_ADDR", "bert-master-0"},
-                {"MASTER_PORT", "77"},
-                {"RANK", "1"},
-                {"WORLD_SIZE", "2"}}) == "pytorchjob bert-master-0:77");
-    const auto pet = [](const char* address, const char* rank) {
-      return Variables{{"PET_MASTER_ADDR", address},
-                       {"PET_MASTER_PORT", "77"},
-                       {"PET_NODE_RANK", rank},
-                       {"PET_NNODES", "2"}};
-    };
-    CHECK(both(pet(own, "0"), pet("bert-master-0", "1")) == "pytorchjob bert-master-0:77");
-    // With hostNetwork a pod is called as its machine.
-    auto master = pet(own, "0");
-    master.emplace("HOSTNAME", "machine7");
-    CHECK(both(master, pet("bert-master-0", "1")) == "pytorchjob bert-master-0:77");
+  const auto pet = [](const char* address, const char* rank, const char* host) {
+    return Variables{{"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
+                     {"HOSTNAME", host},
+                     {"PET_MASTER_ADDR", address},
+                     {"PET_MASTER_PORT", "77"},
+                     {"PET_NODE_RANK", rank},
+                     {"PET_NNODES", "2"}};
+  };
+  for (const auto variables : {+pod, +pet}) {
+    for (const std::string own : {"localhost", "127.0.0.1"}) {
+      // With hostNetwork a pod is called as its machine.
+      for (const auto* host : {"bert-master-0", "machine7"}) {
+        CHECK(place(on(variables(own.c_str(), "0", host))) ==
+              "0/2 c10d " + own + ":77 pytorchjob is_host=1");
+      }
+    }
+    CHECK(place(on(variables("bert-master-0", "1", "bert-worker-0"))) ==
+          "1/2 c10d bert-master-0:77 pytorchjob is_host=0");
   }
-  CHECK(both({{"MASTER_ADDR", "localhost"},
-              {"MASTER_PORT", "77"},
-              {"RANK", "0"},
-              {"WORLD_SIZE", "2"},
-              {"HOSTNAME", "machine7"}},
-             {{"MASTER_ADDR", "bert-master-0"},
-              {"MASTER_PORT", "77"},
-              {"RANK", "1"},
-              {"WORLD_SIZE", "2"}}) == "pytorchjob bert-master-0:77");
   // Neither a port nor a name.
-  CHECK(both({{"MASTER_ADDR", "localhost"},
-              {"RANK", "0"},
-              {"WORLD_SIZE", "2"},
-              {"HOSTNAME", "machine7"}},
-             {{"MASTER_ADDR", "10.0.0.9"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}}) ==
-        "pytorchjob 10.0.0.9:29400");
+  auto master = pod("localhost", "0", "machine7"), worker = pod("10.0.0.9", "1", "bert-worker-0");
+  for (auto* one : {&master, &worker}) one->erase("MASTER_PORT");
+  CHECK(place(on(master)) == "0/2 c10d localhost:29400 pytorchjob is_host=1");
+  CHECK(place(on(worker)) == "1/2 c10d 10.0.0.9:29400 pytorchjob is_host=0");
 }
 
 TEST_CASE("schedulers: Kubernetes tells the place, the user the number of nodes") {
   auto machine = on({{"JOB_COMPLETION_INDEX", "2"}, {"HOSTNAME", "bert-2"}});
-  CHECK(machine.job({"train.py"}).spec.standalone);
-  const auto job = machine.job({"--nnodes=4", "train.py"});
-  CHECK(job.spec.rdzv_endpoint == "bert-0:29400");
-  CHECK(job.spec.run_id == "bert");
-  CHECK(job.spec.node_rank == 2);
-  CHECK(job.spec.rdzv_conf.at("is_host") == "0");
+  const Words four{"--nnodes=4"};
+  CHECK(place(machine) == "one");
+  CHECK(place(machine, four) == "2/4 c10d bert-0:29400 bert is_host=0");
   machine.files["/etc/hosts"] =
       "127.0.0.1 localhost\n10.1.0.9\tbert-2.web.ns.svc.cluster.local\tbert-2\n";
-  CHECK(machine.job({"--nnodes=4", "train.py"}).spec.rdzv_endpoint ==
-        "bert-0.web.ns.svc.cluster.local:29400");
+  CHECK(place(machine, four) == "2/4 c10d bert-0.web.ns.svc.cluster.local:29400 bert is_host=0");
   machine.variables["HOSTNAME"] = "node17";
   CHECK(contains(machine.job({"--nnodes=4", "train.py"}).warnings.at(0), "--rdzv-endpoint"));
   machine.variables.merge(std::map<std::string, std::string>{
       {"JOBSET_NAME", "set"}, {"REPLICATED_JOB_NAME", "workers"}, {"JOB_INDEX", "1"}});
-  const auto set = machine.job({"--nnodes=4", "train.py"});
-  CHECK(set.spec.rdzv_endpoint == "set-workers-0-0.set:29400");
-  CHECK(set.spec.run_id == "set");
-  CHECK(set.spec.rdzv_conf.at("is_host") == "0");
+  CHECK(place(machine, four) == "0/4 c10d set-workers-0-0.set:29400 set is_host=0");
 }
 
 TEST_CASE("schedulers: nodes meet at the first host of Slurm's list") {

@@ -55,15 +55,15 @@ TEST_CASE("toml: a whole job is read") {
         std::map<std::string, std::string>{{"NAME", "a b"}, {"OMP_NUM_THREADS", "4"}});
   std::map<Opt, Override> given;
   for (const auto& option : job->given) given[option.id] = option;
-  CHECK(given[Opt::NprocPerNode].text == "2");
-  CHECK(given[Opt::NprocPerNode].source == "dir/job.toml:5");
-  CHECK(given[Opt::Module].text == "1");
-  CHECK(given[Opt::Redirects].text == "3");
-  CHECK(given[Opt::MonitorInterval].text == "1");
-  CHECK(given[Opt::RdzvConf].items == Words{"is_host=true", "join_timeout=60", "secret_file=/s"});
-  CHECK(given[Opt::StdoutFilters].items == Words{"loss, step", "x"});
-  CHECK(given[Opt::LocalRanksFilter].text == "0,1");
-  CHECK(given[Opt::SignalsToHandle].text == "SIGTERM,SIGUSR1");
+  CHECK(given["nproc-per-node"_opt].text == "2");
+  CHECK(given["nproc-per-node"_opt].source == "dir/job.toml:5");
+  CHECK(given["module"_opt].text == "1");
+  CHECK(given["redirects"_opt].text == "3");
+  CHECK(given["monitor-interval"_opt].text == "1");
+  CHECK(given["rdzv-conf"_opt].items == Words{"is_host=true", "join_timeout=60", "secret_file=/s"});
+  CHECK(given["duplicate-stdout-filters"_opt].items == Words{"loss, step", "x"});
+  CHECK(given["local-ranks-filter"_opt].text == "0,1");
+  CHECK(given["signals-to-handle"_opt].text == "SIGTERM,SIGUSR1");
   CHECK(given.size() == 13);
 }
 
@@ -119,7 +119,7 @@ TEST_CASE("toml: an empty text or a 0 stands for no value where there is no defa
       "f");
   REQUIRE(job.has_value());
   REQUIRE(job->given.size() == 1);
-  CHECK(job->given[0].id == Opt::Role);
+  CHECK(job->given[0].id == "role"_opt);
 }
 
 }  // namespace elastrun::spec
