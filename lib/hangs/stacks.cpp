@@ -229,42 +229,39 @@ std::string text_of(const JobStacks& stacks, const std::vector<StackGroup>& amon
   return text.empty() ? "no stack could be taken" : text;
 }
 
-using namespace std::string_view_literals;
-
 // Functions in which a process waits for others, as PyTorch, its stores and Python call them.
-constexpr std::array kWaits{"all_gather"sv,
-                            "all_reduce"sv,
-                            "all_to_all"sv,
-                            "backward"sv,
-                            "barrier"sv,
-                            "broadcast"sv,
-                            "gather"sv,
-                            "irecv"sv,
-                            "isend"sv,
-                            "monitored_barrier"sv,
-                            "recv"sv,
-                            "reduce"sv,
-                            "scatter"sv,
-                            "send"sv,
-                            "synchronize"sv,
-                            "wait"sv,
-                            "wait_tensor"sv,
-                            "rendezvous"sv,
-                            "init_process_group"sv,
-                            "destroy_process_group"sv,
-                            "new_group"sv};
+constexpr std::array<std::string_view, 21> kWaits = {"all_gather",
+                                                     "all_reduce",
+                                                     "all_to_all",
+                                                     "backward",
+                                                     "barrier",
+                                                     "broadcast",
+                                                     "gather",
+                                                     "irecv",
+                                                     "isend",
+                                                     "monitored_barrier",
+                                                     "recv",
+                                                     "reduce",
+                                                     "scatter",
+                                                     "send",
+                                                     "synchronize",
+                                                     "wait",
+                                                     "wait_tensor",
+                                                     "rendezvous",
+                                                     "init_process_group",
+                                                     "destroy_process_group",
+                                                     "new_group"};
 // What stands between a user's line and what it has called.
-constexpr std::array kBetween{"wrapper"sv,          "inner"sv,      "_fn"sv,
-                              "decorate_context"sv, "_call_impl"sv, "_wrapped_call_impl"sv,
-                              "__call__"sv,         "__next__"sv,   "__iter__"sv,
-                              "__enter__"sv,        "__exit__"sv};
+constexpr std::array<std::string_view, 11> kBetween = {
+    "wrapper",  "inner",    "_fn",      "decorate_context", "_call_impl", "_wrapped_call_impl",
+    "__call__", "__next__", "__iter__", "__enter__",        "__exit__"};
 
 /// all_gather_into_tensor, reduce_scatter_tensor, broadcast_object_list, ...
 bool is_wait(std::string_view function) {
   return std::ranges::any_of(kWaits, [&](std::string_view name) {
     // Not of these two, with which functions of users begin as well.
     return function == name || (function.starts_with(name) && function[name.size()] == '_' &&
-                                name != "wait"sv && name != "send"sv);
+                                name != "wait" && name != "send");
   });
 }
 

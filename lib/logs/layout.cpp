@@ -210,14 +210,8 @@ Result<std::string> Layout::make_rank(const std::string& attempt, int local_rank
   return path;
 }
 
-std::string Layout::agent_log() const {
-  return run_.empty() ? run_ : run_ + "/agent.log";
-}
-std::string Layout::journal() const {
-  return run_.empty() ? run_ : run_ + "/journal.jsonl";
-}
-std::string Layout::report() const {
-  return run_.empty() ? run_ : run_ + "/report.json";
+std::string Layout::in_run(std::string_view name) const {
+  return run_.empty() ? run_ : fmt::format("{}/{}", run_, name);
 }
 
 std::string error_file(const std::string& rank_directory) {

@@ -59,13 +59,14 @@ class Layout {
   const std::string& run_directory() const { return run_; }
   /// The directory that settle() may remove; empty unless temporary and made.
   const std::string& temporary_root() const { return temporary_root_; }
-  std::string journal() const;
-  std::string agent_log() const;
-  std::string report() const;
+  std::string journal() const { return in_run("journal.jsonl"); }
+  std::string agent_log() const { return in_run("agent.log"); }
+  std::string report() const { return in_run("report.json"); }
 
  private:
   enum class Kind { Given, Temporary, Null };
   Layout(Kind kind, std::string base, std::string run_id);
+  std::string in_run(std::string_view name) const;
   std::vector<std::string> places() const;
   Result<std::string> make_temporary_root();
 

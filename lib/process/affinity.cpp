@@ -58,7 +58,9 @@ Cpu describe_cpu(hwloc_obj_t unit) {
   return cpu;
 }
 
-Result<Topology> load(const std::string& synthetic) {
+}  // namespace
+
+Result<Topology> make_topology(const std::string& synthetic) {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return fail(Code::Io, "cannot start to read the topology");
   const Handle handle(raw, hwloc_topology_destroy);
@@ -78,10 +80,8 @@ Result<Topology> load(const std::string& synthetic) {
   return topology;
 }
 
-}  // namespace
-
 Result<Topology> read_topology() {
-  auto topology = load("");
+  auto topology = make_topology("");
   const auto allowed = affinity_of(0);
   if (!topology || !allowed) return topology;
   std::erase_if(topology->cpus, [&](const Cpu& cpu) {
@@ -90,18 +90,14 @@ Result<Topology> read_topology() {
   return topology;
 }
 
-Result<Topology> make_topology(const std::string& synthetic) {
-  return load(synthetic);
-}
-
 namespace {
 
 using Groups = std::map<int, std::vector<int>>;  // CPUs by what they share
 
-std::vector<int> cpus_of_node(const Topology& topology, int node) {
+std::vector<int> cpus_where(const Topology& topology, auto matches) {
   std::vector<int> cpus;
   for (const Cpu& cpu : topology.cpus) {
-    if (cpu.node == node) cpus.push_back(cpu.number);
+    if (matches(cpu)) cpus.push_back(cpu.number);
   }
   return cpus;
 }
@@ -114,20 +110,14 @@ Groups group(const Topology& topology, int node, int Cpu::*shared) {
   return groups;
 }
 
-// A node may in theory lie in several packages; as torchrun does, its first CPU decides.
-std::map<int, int> package_by_node(const Topology& topology) {
-  std::map<int, int> packages;
-  for (const Cpu& cpu : topology.cpus) packages.emplace(cpu.node, cpu.package);
-  return packages;
-}
-
 std::vector<int> cpus_of_socket(const Topology& topology, int node) {
-  const auto packages = package_by_node(topology);
-  std::vector<int> cpus;
-  for (const Cpu& cpu : topology.cpus) {
-    if (packages.at(cpu.node) == packages.at(node)) cpus.push_back(cpu.number);
-  }
-  return cpus;
+  // A node may in theory lie in several packages; as torchrun does, its first CPU decides.
+  const auto package_of = [&](int one) {
+    return std::ranges::find(topology.cpus, one, &Cpu::node)->package;
+  };
+  return cpus_where(topology, [&, package = package_of(node)](const Cpu& cpu) {
+    return package_of(cpu.node) == package;
+  });
 }
 
 /// The place of a device among those of its node.
@@ -197,7 +187,7 @@ std::vector<int> spread(const Topology& topology, int workers) {
 Result<std::vector<int>> cpus_for(BindingMode mode, const Topology& topology,
                                   const std::vector<int>& device_nodes, int device) {
   const int node = device_nodes[static_cast<std::size_t>(device)];
-  const auto cpus = cpus_of_node(topology, node);
+  const auto cpus = cpus_where(topology, [node](const Cpu& cpu) { return cpu.node == node; });
   if (cpus.empty()) {
     return fail(Code::Usage,
                 fmt::format("cannot bind local rank {}: its device is near NUMA node {}, on whose "

@@ -27,7 +27,8 @@ struct Topology {
 /// This machine, as hwloc sees it, without CPUs that our affinity or cpuset excludes. Loads hwloc's
 /// tables, some milliseconds: only if binding is asked for.
 Result<Topology> read_topology();
-/// A made-up machine in hwloc's synthetic notation, such as "package:2 numa:2 l3:2 core:4 pu:2".
+/// A made-up machine in hwloc's synthetic notation, such as "package:2 numa:2 l3:2 core:4 pu:2";
+/// this one, whole, if that is empty.
 Result<Topology> make_topology(const std::string& synthetic);
 
 /// Binding of workers to CPUs near their devices, by torchrun's rules. Memory is not bound: Linux

@@ -207,10 +207,6 @@ bool Cgroup::lock() const {
   return take_lock(fd_.get());
 }
 
-bool Cgroup::populated() const {
-  return is_populated(path_);
-}
-
 UniqueFd lock_cgroup(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   return fd && take_lock(fd.get()) ? std::move(fd) : UniqueFd();

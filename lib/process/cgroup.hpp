@@ -53,7 +53,6 @@ class Cgroup {
   bool lock() const;
   int fd() const { return fd_.get(); }
   const std::string& path() const { return path_; }
-  bool populated() const;
 
  private:
   Cgroup(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}

@@ -23,11 +23,17 @@ namespace {
 
 constexpr std::string_view kPrefix = "elastrun-";
 
-/// "elastrun-NAMESPACE-PID-START-NUMBER".
-std::string name_for(int number) {
+/// A locked cgroup of this process below `parent`, "elastrun-NAMESPACE-PID-START-NUMBER", for which
+/// `number` is new. Where it cannot be locked, its name keeps it from ever being taken for stale.
+/// Fails as Cgroup::make. Between mkdir(2) and the lock another may take it, or even remove it, but
+/// kills nothing: it is empty, and without the lock we put nothing in.
+Result<Cgroup> make_own_cgroup(const std::string& parent, int number) {
   const auto self = read_process(::getpid());
-  return fmt::format("elastrun-{}-{}-{}-{}", own_pid_namespace(), ::getpid(),
-                     self ? self->start_time : 0, number);
+  const auto name = fmt::format("{}{}-{}-{}-{}", kPrefix, own_pid_namespace(), ::getpid(),
+                                self ? self->start_time : 0, number);
+  auto made = Cgroup::make(parent, name);
+  if (made && !made->lock()) made = Cgroup::make(parent, name + "-unlocked");
+  return made;
 }
 
 // A hint: it spares the lock of most that live, also in the moment before they hold it.
@@ -74,15 +80,6 @@ std::vector<Stale> take_stale(const std::string& parent) {
 }
 
 }  // namespace
-
-// Between mkdir(2) and the lock another may take it, or even remove it, but kills nothing: it is
-// empty, and without the lock we put nothing in.
-Result<Cgroup> make_own_cgroup(const std::string& parent, int number) {
-  const std::string name = name_for(number);
-  auto made = Cgroup::make(parent, name);
-  if (made && !made->lock()) made = Cgroup::make(parent, name + "-unlocked");
-  return made;
-}
 
 EndedCgroups end_stale_cgroups(const std::string& parent, Duration limit) {
   EndedCgroups ended;
@@ -188,14 +185,6 @@ void Containment::end_stale() {
                  "something in it cannot be killed",
                  name);
   }
-}
-
-int Containment::cgroup_fd() const {
-  return cgroup_ ? cgroup_->fd() : -1;
-}
-
-std::string Containment::cgroup_path() const {
-  return cgroup_ ? cgroup_->path() : std::string();
 }
 
 std::vector<pid_t> Containment::strangers() const {

@@ -24,10 +24,6 @@
 /// sweeps: only a cgroup of which the lock is free is stale.
 namespace elastrun::process {
 
-/// A locked cgroup of this process below `parent`, for which `number` is new. Where it cannot be
-/// locked, its name keeps it from ever being taken for stale. Fails as Cgroup::make.
-Result<Cgroup> make_own_cgroup(const std::string& parent, int number);
-
 struct EndedCgroups {
   std::vector<std::string> killed;  // names of those whose processes have been ended
   std::vector<std::string> stuck;   // in which some still are
@@ -65,12 +61,10 @@ class Containment final : public JobProcesses {
   /// A fresh cgroup if possible. Ends the attempt before, if the caller forgot.
   void begin_attempt();
   /// For LaunchRequest::cgroup_fd; -1 without cgroup.
-  int cgroup_fd() const;
+  int cgroup_fd() const { return cgroup_ ? cgroup_->fd() : -1; }
   /// Returns the next attempt's descriptor, made ahead: a process that is to become a worker of it
   /// may join now, and one that a call of spare() names lives on in it.
   int next_cgroup_fd();
-  /// The directory of the attempt's cgroup, or "".
-  std::string cgroup_path() const;
 
   /// Costs one system call when none is there.
   ProcessTable leftovers() const override;

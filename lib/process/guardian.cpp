@@ -31,6 +31,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 #include <utility>
 
@@ -85,56 +86,6 @@ std::vector<std::string> remove_within_bound(const std::vector<std::string>& pat
   return left;
 }
 
-namespace {
-
-bool is_pipe(int fd) {
-  struct stat info {};
-  return ::fstat(fd, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode));
-}
-
-/// The controlling terminal if this process is in its foreground.
-UniqueFd terminal_of_ours() {
-  UniqueFd terminal(::open("/dev/tty", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
-  // From the background tcsetattr(3) would stop us by SIGTTOU, and the modes would be the shell's
-  // by now.
-  if (terminal && ::tcgetpgrp(terminal.get()) != ::getpgrp()) terminal.reset();
-  return terminal;
-}
-
-}  // namespace
-
-termios with_modes_of(const termios& before, termios now) {
-  // Modes are added and never taken away: what is on now, and was not, may be another program's
-  // choice.
-  now.c_iflag |= before.c_iflag & (ICRNL | IXON | BRKINT);
-  now.c_oflag |= before.c_oflag & (OPOST | ONLCR);
-  now.c_lflag |= before.c_lflag & (ECHO | ECHOE | ECHOK | ICANON | ISIG | IEXTEN);
-  std::ranges::copy(before.c_cc, now.c_cc);
-  return now;
-}
-
-TerminalModes TerminalModes::now() {
-  TerminalModes found;
-  if (is_pipe(STDOUT_FILENO) || is_pipe(STDERR_FILENO)) return found;
-  if (::isatty(STDIN_FILENO) == 0) return found;
-  const auto terminal = terminal_of_ours();
-  termios modes{};
-  if (terminal && ::tcgetattr(terminal.get(), &modes) == 0) found.modes_ = modes;
-  return found;
-}
-
-void TerminalModes::restore() const {
-  if (!modes_) return;
-  const auto terminal = terminal_of_ours();
-  termios modes{};
-  if (!terminal || ::tcgetattr(terminal.get(), &modes) != 0) return;
-  const auto wanted = with_modes_of(*modes_, modes);
-  // TCSANOW: others would wait for output that Ctrl+S holds up.
-  if (std::memcmp(&wanted, &modes, sizeof modes) != 0) {
-    ::tcsetattr(terminal.get(), TCSANOW, &wanted);
-  }
-}
-
 }  // namespace elastrun::process
 
 namespace elastrun::guardian {
@@ -160,6 +111,58 @@ namespace {
 
 using namespace std::chrono_literals;
 using process::ExitStatus;
+
+bool is_pipe(int fd) {
+  struct stat info {};
+  return ::fstat(fd, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode));
+}
+
+/// The controlling terminal if this process is in its foreground.
+UniqueFd terminal_of_ours() {
+  UniqueFd terminal(::open("/dev/tty", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+  // From the background tcsetattr(3) would stop us by SIGTTOU, and the modes would be the shell's
+  // by now.
+  if (terminal && ::tcgetpgrp(terminal.get()) != ::getpgrp()) terminal.reset();
+  return terminal;
+}
+
+/// The modes of the terminal that a job was started on: a worker that is killed while it asks for a
+/// password, or in a debugger's prompt, cannot give back the echo that it has taken.
+class TerminalModes {
+ public:
+  /// Reads the modes of the controlling terminal, if this process is in its foreground and no other
+  /// of its group may change them: not a pager that reads from us through a pipe, nor a script that
+  /// started us with `&`, whose stdin is elsewhere.
+  TerminalModes() {
+    if (is_pipe(STDOUT_FILENO) || is_pipe(STDERR_FILENO)) return;
+    if (::isatty(STDIN_FILENO) == 0) return;
+    const auto terminal = terminal_of_ours();
+    termios modes{};
+    if (terminal && ::tcgetattr(terminal.get(), &modes) == 0) before_ = modes;
+  }
+  /// Switches on again what has been switched off since: echo, lines, signals, translation. Does
+  /// nothing if this process is not in the foreground any more. SIGTTOU must be blocked or ignored.
+  void restore() const {
+    if (!before_) return;
+    const auto terminal = terminal_of_ours();
+    termios now{};
+    if (!terminal || ::tcgetattr(terminal.get(), &now) != 0) return;
+    auto wanted = now;
+    // Modes are added and never taken away: what is on now, and was not, may be another program's
+    // choice.
+    wanted.c_iflag |= before_->c_iflag & (ICRNL | IXON | BRKINT);
+    wanted.c_oflag |= before_->c_oflag & (OPOST | ONLCR);
+    wanted.c_lflag |= before_->c_lflag & (ECHO | ECHOE | ECHOK | ICANON | ISIG | IEXTEN);
+    std::ranges::copy(before_->c_cc, wanted.c_cc);
+    // TCSANOW: others would wait for output that Ctrl+S holds up.
+    if (std::memcmp(&wanted, &now, sizeof now) != 0) {
+      ::tcsetattr(terminal.get(), TCSANOW, &wanted);
+    }
+  }
+
+ private:
+  std::optional<termios> before_;
+};
 
 // Those of a terminal. They stop the guardian alone, unless the agent wants them: the shell gets
 // its prompt back, and the job, of which no process is in the terminal's group, goes on under
@@ -320,7 +323,7 @@ void clean_up(Board& board, const ExitStatus& status) {
 }
 
 /// Ends this process as the other one ended.
-[[noreturn]] void end_as(const ExitStatus& status, const process::TerminalModes& modes) {
+[[noreturn]] void end_as(const ExitStatus& status, const TerminalModes& modes) {
   if (!status.success()) modes.restore();  // who succeeds has given back what it took
   if (status.how == ExitStatus::How::Exited) ::_exit(status.number);
   const rlimit none{0, 0};
@@ -339,8 +342,7 @@ bool has_children() {
 
 // Children from before our time could not be told from the job's orphans. So the guardian proper
 // becomes a child of this process, which has then nothing to do but to relay.
-void leave_old_children_behind(Relayed& signals, const Board* board,
-                               const process::TerminalModes& modes) {
+void leave_old_children_behind(Relayed& signals, const Board* board, const TerminalModes& modes) {
   const pid_t outer = ::getpid();
   const pid_t inner = ::fork();
   if (inner > 0) end_as(relay(inner, signals, board), modes);
@@ -407,8 +409,7 @@ Board* make_board(int file) {
 }
 
 /// Runs the guardian until its end.
-[[noreturn]] void guard(pid_t agent, Relayed& signals, Board* board,
-                        const process::TerminalModes& modes) {
+[[noreturn]] void guard(pid_t agent, Relayed& signals, Board* board, const TerminalModes& modes) {
   ::setpgid(agent, agent);  // here too: either process may run first
   const ExitStatus status = relay(agent, signals, board);
   // Without shared memory nothing was noted, and the processes of the job are ended all the same.
@@ -477,7 +478,7 @@ Agent split() {
   agent.guardian_pid_ = pair ? pair->guardian : 0;
   if (!pair || pair->guardian == ::getpid()) {
     Relayed signals;  // blocks them: what comes between here and the wait is not lost
-    const auto modes = process::TerminalModes::now();
+    const TerminalModes modes;
     // Who was forked for this has no children but the agent.
     if (!pair && has_children()) leave_old_children_behind(signals, agent.board_, modes);
     // Before there is anybody whose orphans could go elsewhere.

@@ -4,12 +4,10 @@
 #include "core/clock.hpp"
 #include "core/unique_fd.hpp"
 
-#include <optional>
 #include <signal.h>
 #include <string>
 #include <string_view>
 #include <sys/types.h>
-#include <termios.h>
 #include <vector>
 
 namespace elastrun::process {
@@ -29,25 +27,6 @@ void remove_path(const std::string& path);
 /// kRemovalAfterSignal once a signal has come.
 std::vector<std::string> remove_within_bound(const std::vector<std::string>& paths,
                                              void (*remove)(const std::string&) = remove_path);
-
-/// The modes of the terminal that a job was started on: a worker that is killed while it asks for a
-/// password, or in a debugger's prompt, cannot give back the echo that it has taken.
-class TerminalModes {
- public:
-  /// Reads the modes of the controlling terminal, if this process is in its foreground and no other
-  /// of its group may change them: not a pager that reads from us through a pipe, nor a script that
-  /// started us with `&`, whose stdin is elsewhere.
-  static TerminalModes now();
-  /// Switches on again what has been switched off since: echo, lines, signals, translation. Does
-  /// nothing if this process is not in the foreground any more. SIGTTOU must be blocked or ignored.
-  void restore() const;
-
- private:
-  std::optional<termios> modes_;
-};
-
-/// `now`, with each such mode on that is on in `before`, and the keys of `before`. Pure.
-termios with_modes_of(const termios& before, termios now);
 
 }  // namespace elastrun::process
 

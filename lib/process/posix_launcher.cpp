@@ -59,12 +59,6 @@ void GroupDeathSignal::disarm() {
   write_end_.reset();
 }
 
-namespace {
-
-constexpr idtype_t kByPidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
-
-}  // namespace
-
 // What the launcher and its children share; a child may outlive the launcher.
 struct Family {
   std::map<pid_t, bool> ended;         // of each child that still has its object
@@ -87,6 +81,8 @@ struct Family {
 };
 
 namespace {
+
+constexpr idtype_t kByPidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
 
 int wait_for(int pidfd, int options, siginfo_t& info, rusage* usage) {
   long result = 0;
@@ -256,7 +252,10 @@ PosixLauncher::PosixLauncher(boost::asio::io_context& io, Clock& clock)
 }
 
 Result<std::unique_ptr<Child>> PosixLauncher::start(const LaunchRequest& request, OnExit on_exit) {
-  auto spawned = begin(request);
+  std::optional<Result<Spawned>> served;
+  // Otherwise by exec: the server only saves time.
+  if (serve_ && request.fork_slot >= 0) served = serve_(request);
+  auto spawned = served ? std::move(*served) : spawn(io_, request);
   if (!spawned) return std::unexpected(spawned.error());
   auto child = std::make_unique<PosixChild>(io_, clock_, std::move(*spawned), family_);
   if (const auto watched = child->watch(std::move(on_exit)); !watched) {
@@ -274,18 +273,6 @@ std::vector<pid_t> PosixLauncher::children() const {
 
 bool PosixLauncher::any_running() const {
   return std::ranges::any_of(family_->ended, [](const auto& one) { return !one.second; });
-}
-
-bool PosixLauncher::owns(pid_t pid) const {
-  return family_->ended.contains(pid);
-}
-
-Result<Spawned> PosixLauncher::begin(const LaunchRequest& request) {
-  if (serve_ && request.fork_slot >= 0) {
-    // Otherwise by exec: the server only saves time.
-    if (auto served = serve_(request)) return std::move(*served);
-  }
-  return spawn(io_, request);
 }
 
 /// Once all of a group are started: each of them begins with a copy of our descriptors, which it

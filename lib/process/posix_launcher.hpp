@@ -55,13 +55,11 @@ class PosixLauncher final : public Launcher {
   std::vector<pid_t> children() const;
   /// True if one of them has not been seen to end.
   bool any_running() const;
-  bool owns(pid_t pid) const;
   /// Asked first for a request with a `fork_slot`; where it has nothing to say, exec makes one.
   using Serve = std::function<std::optional<Result<Spawned>>(const LaunchRequest&)>;
   void serve_by(Serve serve) { serve_ = std::move(serve); }
 
  private:
-  Result<Spawned> begin(const LaunchRequest& request);
   void guard_soon(PosixChild& child);
 
   boost::asio::io_context& io_;

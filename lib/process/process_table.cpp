@@ -404,7 +404,7 @@ std::vector<pid_t> children_of(pid_t pid, const std::string& proc) {
   std::vector<pid_t> children;
   const std::string tasks = proc + "/" + std::to_string(pid) + "/task";
   // A child is listed with the thread that forked it.
-  for (const pid_t thread : numbered_entries(tasks)) {
+  for (const pid_t thread : threads_of(pid, proc)) {
     const std::string text = read_kernel_file(tasks + "/" + std::to_string(thread) + "/children");
     std::string_view rest = text;
     pid_t child = 0;
@@ -448,9 +448,13 @@ std::optional<ProcessEntry> parse_process(std::string_view stat) {
   return read ? std::optional(entry) : std::nullopt;
 }
 
+std::vector<pid_t> threads_of(pid_t pid, const std::string& proc) {
+  return numbered_entries(proc + "/" + std::to_string(pid) + "/task");
+}
+
 bool any_thread_hangs(pid_t pid, const std::string& proc) {
   const std::string tasks = proc + "/" + std::to_string(pid) + "/task";
-  return std::ranges::any_of(numbered_entries(tasks), [&](pid_t thread) {
+  return std::ranges::any_of(threads_of(pid, proc), [&](pid_t thread) {
     const auto entry =
         parse_process(read_kernel_file(tasks + "/" + std::to_string(thread) + "/stat"));
     return entry && entry->state == 'D';

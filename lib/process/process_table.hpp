@@ -53,6 +53,8 @@ using ProcessTable = std::vector<ProcessEntry>;
 /// without --mount-proc), the numbers in there are those of others: then /proc has no process.
 std::uint64_t own_pid_namespace();
 
+/// The numbers of its threads; none if it has gone.
+std::vector<pid_t> threads_of(pid_t pid, const std::string& proc = "/proc");
 /// True if a thread of it hangs in the kernel (state D), as for a disk or a file system. It may
 /// hold the lock of the process's memory then, for which readers of its command line and
 /// environment wait without end: mmap_lock, taken by get_cmdline() and environ_read().

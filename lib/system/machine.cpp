@@ -24,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -909,17 +910,14 @@ constexpr std::size_t kMostDescriptors = 65536;
 
 using Directory = std::unique_ptr<DIR, decltype([](DIR* directory) { ::closedir(directory); })>;
 
-/// Calls `each` with the names in a directory, at most so many; how many there are. Nothing: it
-/// cannot be read.
-std::optional<std::uint64_t> each_entry(const std::string& path, std::size_t most, auto each) {
+/// How many names are in a directory, at most so many and one. Nothing: it cannot be read.
+std::optional<std::uint64_t> count_entries(const std::string& path, std::size_t most) {
   const Directory directory(::opendir(path.c_str()));
   if (!directory) return std::nullopt;
   std::uint64_t count = 0;
-  while (const dirent* entry = ::readdir(directory.get())) {
-    if (entry->d_name[0] == '.') continue;
-    // A process can have any number of them, and this runs on each sample.
-    if (++count > most) break;
-    each(entry->d_name);
+  // A process can have any number of them, and this runs on each sample.
+  while (const dirent* entry = count > most ? nullptr : ::readdir(directory.get())) {
+    count += entry->d_name[0] != '.' ? 1 : 0;
   }
   return count;
 }
@@ -948,12 +946,13 @@ void add_process(WorkerUse& use, pid_t pid, const std::string& proc) {
 
 void add_threads(WorkerUse& use, const std::string& proc) {
   const std::string folder = proc + "/" + std::to_string(use.worker.pid);
-  each_entry(folder + "/task", kMostThreads, [&](const char* thread) {
-    const auto status = read_kernel_file(folder + "/task/" + thread + "/status");
+  for (const pid_t thread :
+       process::threads_of(use.worker.pid, proc) | std::views::take(kMostThreads)) {
+    const auto status = read_kernel_file(folder + "/task/" + std::to_string(thread) + "/status");
     use.voluntary_switches += value_in(status, "voluntary_ctxt_switches").value_or(0);
     use.involuntary_switches += value_in(status, "nonvoluntary_ctxt_switches").value_or(0);
-  });
-  use.descriptors = each_entry(folder + "/fd", kMostDescriptors, [](const char*) {});
+  }
+  use.descriptors = count_entries(folder + "/fd", kMostDescriptors);
 }
 
 WorkerUse worker_use(const WatchedWorker& worker, const process::ProcessTable& all,

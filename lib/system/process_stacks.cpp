@@ -14,10 +14,10 @@
 #include <csignal>
 #include <cstdint>
 #include <fcntl.h>
-#include <filesystem>
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <poll.h>
+#include <ranges>
 #include <string_view>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -359,13 +359,8 @@ std::vector<std::string> kernel_stack_in(std::string_view text) {
 
 std::vector<ThreadState> read_threads(pid_t pid, std::size_t most, const std::string& proc) {
   std::vector<ThreadState> threads;
-  const auto tasks = fmt::format("{}/{}/task", proc, pid);
-  std::error_code error;
-  std::filesystem::directory_iterator entries(tasks, error);
-  // By increment(), since ++ throws where the process has ended meanwhile.
-  for (; !error && entries != std::filesystem::directory_iterator() && threads.size() < most;
-       entries.increment(error)) {
-    const auto folder = entries->path().string();
+  for (const pid_t id : process::threads_of(pid, proc) | std::views::take(most)) {
+    const auto folder = fmt::format("{}/{}/task/{}", proc, pid, id);
     const auto stat = process::parse_process(read_kernel_file(folder + "/stat"));
     // It has ended since the folder was listed.
     if (!stat) continue;

@@ -49,6 +49,12 @@ bool is_root() {
   return false;
 }
 
+/// What put_file() says against it; empty: it was done.
+std::string told_of(const std::string& path) {
+  const auto put = put_file(path, "new", 0644);
+  return put ? "" : put.error().text;
+}
+
 /// What a process of that user is told by put_file(); empty: it was done.
 std::string put_as(uid_t user, const std::string& path) {
   std::array<int, 2> pipe{};
@@ -56,8 +62,7 @@ std::string put_as(uid_t user, const std::string& path) {
   const pid_t child = ::fork();
   if (child == 0) {
     const bool is_user = ::setresgid(user, user, user) == 0 && ::setresuid(user, user, user) == 0;
-    const auto put = put_file(path, "new", 0644);
-    const std::string text = !is_user ? "still root" : put ? "" : put.error().text;
+    const std::string text = is_user ? told_of(path) : "still root";
     const auto told = ::write(pipe[1], text.data(), text.size());
     ::_exit(told < 0 ? 1 : 0);
   }
@@ -122,9 +127,7 @@ TEST_CASE("whole file: a stranger's link in a folder of everybody's is not follo
     fs::create_symlink(target, place.path + "/" + name);
     const auto link = place.give_away(name);
     const auto before = content(target);
-    const auto put = put_file(link, "new", 0644);
-    REQUIRE_FALSE(put);
-    CHECK(put.error().text == place.refusal_of(link));
+    CHECK(told_of(link) == place.refusal_of(link));
     CHECK(content(target) == before);
     REQUIRE(::chown(place.path.c_str(), kStranger, kStranger) == 0);  // the folder's owner may
     CHECK(put_file(link, "new", 0644));
@@ -182,18 +185,14 @@ TEST_CASE("whole file: a stranger's file in a folder of everybody's is not writt
   REQUIRE(::chmod((place.path + "/report").c_str(), 0666) == 0);
   const auto file = place.give_away("report");
   SUBCASE("by root, who would give the stranger what it writes") {
-    const auto put = put_file(file, "new", 0644);
-    REQUIRE_FALSE(put);
-    CHECK(put.error().text == place.refusal_of(file));
+    CHECK(told_of(file) == place.refusal_of(file));
   }
   SUBCASE("by a user who could write it in place") {
     CHECK(put_as(kNobody, file) == place.refusal_of(file));
   }
   SUBCASE("under the name of a link of our own") {
     fs::create_symlink("report", place.path + "/link");
-    const auto put = put_file(place.path + "/link", "new", 0644);
-    REQUIRE_FALSE(put);
-    CHECK(put.error().text == place.refusal_of(file));
+    CHECK(told_of(place.path + "/link") == place.refusal_of(file));
     fs::remove(place.path + "/link");
   }
   CHECK(content(file) == "old");
@@ -206,9 +205,7 @@ TEST_CASE("whole file: a stranger's FIFO in a folder of everybody's is not writt
   REQUIRE(::mkfifo((place.path + "/fifo").c_str(), 0666) == 0);
   const auto fifo = place.give_away("fifo");
   const UniqueFd reader(::open(fifo.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
-  const auto put = put_file(fifo, "new", 0644);
-  REQUIRE_FALSE(put);
-  CHECK(put.error().text == place.refusal_of(fifo));
+  CHECK(told_of(fifo) == place.refusal_of(fifo));
   CHECK(put_as(kNobody, fifo) == place.refusal_of(fifo));
   char byte = 0;
   CHECK(::read(reader.get(), &byte, 1) < 0);

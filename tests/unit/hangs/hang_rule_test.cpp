@@ -21,6 +21,11 @@ constexpr HangTimeout fixed(Duration limit) {
 constexpr TimePoint at(Duration time) {
   return TimePoint(time);
 }
+HangRule begun(HangTimeout timeout) {
+  HangRule rule(timeout);
+  rule.begin(at(0s));
+  return rule;
+}
 bool stands(const HangRule& rule, TimePoint now) {
   const auto progress = rule.progress(now);
   return progress && progress->kind == NodeProgress::Kind::Stands;
@@ -29,8 +34,7 @@ bool stands(const HangRule& rule, TimePoint now) {
 }  // namespace
 
 TEST_CASE("hang rule: off learns as auto does, but is not asked to act") {
-  HangRule rule({});
-  rule.begin(at(0s));
+  auto rule = begun({});
   CHECK_FALSE(rule.is_asked_for());
   CHECK_FALSE(rule.progress(at(10h)));
   TimePoint now = at(10h);
@@ -40,8 +44,7 @@ TEST_CASE("hang rule: off learns as auto does, but is not asked to act") {
 }
 
 TEST_CASE("hang rule: a number counts from the start of the group, steps or not") {
-  HangRule rule(fixed(30s));
-  rule.begin(at(0s));
+  auto rule = begun(fixed(30s));
   CHECK(rule.progress(at(29s)) == NodeProgress{NodeProgress::Kind::Moves, false});
   CHECK(rule.progress(at(30s)) == NodeProgress{NodeProgress::Kind::Stands, false});
   rule.end();
@@ -49,8 +52,7 @@ TEST_CASE("hang rule: a number counts from the start of the group, steps or not"
 }
 
 TEST_CASE("hang rule: output and store count as long as there are no steps") {
-  HangRule rule(fixed(30s));
-  rule.begin(at(0s));
+  auto rule = begun(fixed(30s));
   rule.wrote(at(20s));
   CHECK_FALSE(stands(rule, at(40s)));
   rule.step(0, at(40s));
@@ -66,8 +68,7 @@ TEST_CASE("hang rule: output and store count as long as there are no steps") {
 }
 
 TEST_CASE("hang rule: steps that only the account of goodput sees leave output as progress") {
-  HangRule rule(fixed(30s));
-  rule.begin(at(0s));
+  auto rule = begun(fixed(30s));
   rule.expect_steps();
   rule.seen_step(0, at(10s));
   CHECK(rule.limit() == 30s);  // the first one is over
@@ -80,8 +81,7 @@ TEST_CASE("hang rule: steps that only the account of goodput sees leave output a
   rule.wrote(at(100s));
   CHECK(rule.progress(at(120s)) == NodeProgress{NodeProgress::Kind::Stands, true});
 
-  HangRule learns(kAuto);
-  learns.begin(at(0s));
+  auto learns = begun(kAuto);
   TimePoint now = at(0s);
   for (int i = 0; i < 30; ++i) learns.seen_step(0, now += 1s);
   learns.wrote(now += 50s);
@@ -91,8 +91,7 @@ TEST_CASE("hang rule: steps that only the account of goodput sees leave output a
 
 TEST_CASE("hang rule: what may take its time excuses until it ends, or the worker steps or ends") {
   using Kind = NodeProgress::Kind;
-  HangRule rule(fixed(30s));
-  rule.begin(at(0s));
+  auto rule = begun(fixed(30s));
   rule.seen_step(0, at(1s));
   rule.opened(0, "save", at(2s));
   rule.opened(0, "eval", at(3s));
@@ -122,8 +121,7 @@ TEST_CASE("hang rule: what may take its time excuses until it ends, or the worke
 }
 
 TEST_CASE("hang rule: a worker that ends in a phase excuses nobody any more") {
-  HangRule rule(fixed(30s));
-  rule.begin(at(0s));
+  auto rule = begun(fixed(30s));
   rule.phase(1, "eval", {}, at(1s));
   rule.ended(1, at(20min));
   CHECK_FALSE(stands(rule, at(20min + 29s)));  // the others go on from there
@@ -132,8 +130,7 @@ TEST_CASE("hang rule: a worker that ends in a phase excuses nobody any more") {
 }
 
 TEST_CASE("hang rule: an excuse ends, and then the job hangs although its rank evaluates") {
-  HangRule rule(fixed(30s));
-  rule.begin(at(0s));
+  auto rule = begun(fixed(30s));
   rule.step(0, at(1s));
   rule.step(1, at(1s));
   SUBCASE("after what the script has said") {
@@ -175,8 +172,7 @@ TEST_CASE("hang rule: an excuse ends, and then the job hangs although its rank e
 }
 
 TEST_CASE("hang rule: where steps are to be expected, the first one of a group may take longer") {
-  HangRule rule(fixed(30s));
-  rule.begin(at(0s));
+  auto rule = begun(fixed(30s));
   rule.expect_steps();
   CHECK_FALSE(stands(rule, at(149s)));
   CHECK(stands(rule, at(150s)));
@@ -187,8 +183,7 @@ TEST_CASE("hang rule: where steps are to be expected, the first one of a group m
 }
 
 TEST_CASE("hang rule: auto is off until the job has shown 20 steps, and its group one") {
-  HangRule rule(kAuto);
-  rule.begin(at(0s));
+  auto rule = begun(kAuto);
   CHECK_FALSE(rule.progress(at(10h)));  // a slow first step
   TimePoint now = at(10h);
   for (int i = 0; i < hangs::PaceLimit::kStepsToLearn - 1; ++i) rule.step(0, now += 1s);
@@ -203,8 +198,7 @@ TEST_CASE("hang rule: auto is off until the job has shown 20 steps, and its grou
 }
 
 TEST_CASE("hang rule: a silent evaluation or compilation between steps is no hang of auto") {
-  HangRule rule(kAuto);
-  rule.begin(at(0s));
+  auto rule = begun(kAuto);
   TimePoint now = at(0s);
   for (int i = 0; i < 40; ++i) rule.step(0, now += 500ms);
   CHECK_FALSE(stands(rule, now + 9min));  // the first one, of which nothing is known
@@ -215,8 +209,7 @@ TEST_CASE("hang rule: a silent evaluation or compilation between steps is no han
 }
 
 TEST_CASE("hang rule: auto takes ten median steps, or three of the longest") {
-  HangRule rule(kAuto);
-  rule.begin(at(0s));
+  auto rule = begun(kAuto);
   TimePoint now = at(0s);
   for (int i = 0; i < 40; ++i) rule.step(0, now += 20s);
   CHECK(rule.limit() == hangs::PaceLimit::kShortest);
@@ -229,8 +222,7 @@ TEST_CASE("hang rule: auto takes ten median steps, or three of the longest") {
 }
 
 TEST_CASE("hang rule: a phase other than train takes its time, and teaches nothing") {
-  HangRule rule(fixed(30s));
-  rule.begin(at(0s));
+  auto rule = begun(fixed(30s));
   rule.step(0, at(1s));
   rule.phase(0, "eval", {}, at(2s));
   CHECK(rule.progress(at(20min)) == NodeProgress{NodeProgress::Kind::Excused, true});
@@ -241,8 +233,7 @@ TEST_CASE("hang rule: a phase other than train takes its time, and teaches nothi
   CHECK_FALSE(stands(rule, at(40min + 29s)));
   CHECK(stands(rule, at(40min + 30s)));
 
-  HangRule learns(kAuto);
-  learns.begin(at(0s));
+  auto learns = begun(kAuto);
   TimePoint now = at(0s);
   for (int i = 0; i < 30; ++i) learns.step(0, now += 1s);
   learns.phase(0, "eval", {}, now);
@@ -254,8 +245,7 @@ TEST_CASE("hang rule: a phase other than train takes its time, and teaches nothi
 }
 
 TEST_CASE("hang rule: time in which a worker is stopped does not count, up to ten limits") {
-  HangRule rule(fixed(40s));
-  rule.begin(at(0s));
+  auto rule = begun(fixed(40s));
   rule.looked(false, at(10s));
   rule.looked(true, at(20s));
   CHECK(rule.progress(at(6min))->kind == NodeProgress::Kind::Excused);
@@ -285,8 +275,7 @@ TEST_CASE("hang rule: names without end cost no memory, and the longest limit fi
   }
   excuses.phase(0, "999", {}, at(0s));  // was not learnt
   CHECK(excuses.overdue(at(29min)).size() == hangs::Excuses::kMostOpen);
-  HangRule rule(fixed(Duration::max()));
-  rule.begin(at(0s));
+  auto rule = begun(fixed(Duration::max()));
   rule.expect_steps();
   rule.looked(true, at(1s));
   CHECK(rule.progress(at(1h))->kind == NodeProgress::Kind::Excused);

@@ -22,6 +22,7 @@ using namespace elastrun;
 using namespace elastrun::process;
 using namespace elastrun::test;
 using namespace std::chrono_literals;
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -30,6 +31,12 @@ constexpr auto kLong = 60s;  // a limit that only a defect reaches
 struct Contained : Nursery {
   Containment containment{io, *launcher, nullptr};
   ~Contained() { ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); }
+
+  /// The directory of the attempt's cgroup, or "".
+  std::string cgroup() const {
+    std::error_code none;
+    return fs::read_symlink(fmt::format("/proc/self/fd/{}", containment.cgroup_fd()), none);
+  }
 
   std::unique_ptr<Watched> worker(std::vector<std::string> steps, Ear& ear) {
     auto request = stub(std::move(steps), ear.mouth());
@@ -40,11 +47,36 @@ struct Contained : Nursery {
   }
 };
 
+/// Says that a test is left out, if so.
+bool is_skipped(bool cannot) {
+  if (cannot) MESSAGE("skipped: this user may not make cgroups here");
+  return cannot;
+}
+
 long adopted_zombies(const PosixLauncher& launcher) {
-  const auto all = read_all_processes();
-  return std::count_if(all.begin(), all.end(), [&](const ProcessEntry& entry) {
-    return entry.parent == ::getpid() && entry.zombie() && !launcher.owns(entry.pid);
+  const auto own = launcher.children();
+  return std::ranges::count_if(read_all_processes(), [&](const ProcessEntry& entry) {
+    return entry.parent == ::getpid() && entry.zombie() &&
+           !std::ranges::binary_search(own, entry.pid);
   });
+}
+
+/// The path among three lines, in an order that the kernel chooses.
+std::string path_said(Ear& ear) {
+  std::string path;
+  for (int seen = 0; seen < 3; ++seen) {
+    const std::string line = ear.line();
+    if (line.starts_with("path ")) path = line.substr(5);
+  }
+  return path;
+}
+
+/// As the agent: names its cgroup, and stays.
+void say_path(Ear& ear, const std::string& path) {
+  const std::string text = "path " + path + "\n";
+  if (::write(ear.mouth(), text.data(), text.size()) < 0) ::_exit(1);
+  ear.close_mouth();
+  ::pause();
 }
 
 std::string line_with(Ear& ear, const std::string& start) {
@@ -206,24 +238,21 @@ TEST_CASE("cgroup: a CPU quota, its own or one above it, leaves so many CPUs, ro
 TEST_CASE("cgroup: each attempt has a fresh one, in which its workers are born") {
   Contained here;
   here.containment.begin_attempt();
-  if (here.containment.cgroup_fd() < 0) {
-    MESSAGE("skipped: this user may not make cgroups here");
-    return;
-  }
-  const std::string first = here.containment.cgroup_path();
+  if (is_skipped(here.containment.cgroup_fd() < 0)) return;
+  const std::string first = here.cgroup();
   Ear ear;
   const auto worker = here.worker({"cgroup", "child=setsid,double,bare", "stay"}, ear);
-  const std::string name = std::filesystem::path(first).filename();
+  const std::string name = fs::path(first).filename();
   CHECK(ear.line().ends_with("/" + name));
   CHECK(line_with(ear, "child").starts_with("child "));
   here.containment.begin_attempt();
   ear.rest();
   CHECK(here.wait(*worker).status.by_signal(SIGKILL));
-  CHECK(here.containment.cgroup_path() != first);
-  CHECK_FALSE(std::filesystem::exists(first));
-  const std::string second = here.containment.cgroup_path();
+  CHECK(here.cgroup() != first);
+  CHECK_FALSE(fs::exists(first));
+  const std::string second = here.cgroup();
   here.containment.end_attempt(kLong);
-  CHECK_FALSE(std::filesystem::exists(second));
+  CHECK_FALSE(fs::exists(second));
 }
 
 TEST_CASE("cgroup: what has joined that of the next attempt outlives this one") {
@@ -231,10 +260,7 @@ TEST_CASE("cgroup: what has joined that of the next attempt outlives this one") 
   Nursery others;
   here.containment.begin_attempt();
   const int ahead = here.containment.next_cgroup_fd();
-  if (ahead < 0) {
-    MESSAGE("skipped: this user may not make cgroups here");
-    return;
-  }
+  if (is_skipped(ahead < 0)) return;
   CHECK(here.containment.next_cgroup_fd() == ahead);
   Ear spare_ear, ear;
   auto request = others.stub({"say=up", "stay"}, spare_ear.mouth());
@@ -249,18 +275,18 @@ TEST_CASE("cgroup: what has joined that of the next attempt outlives this one") 
   CHECK(here.containment.sweep(kLong).alive.empty());
   ear.rest();
   CHECK(any_live_child_in_group(pid));
-  const std::string first = here.containment.cgroup_path();
+  const std::string first = here.cgroup();
   here.containment.begin_attempt();
-  CHECK_FALSE(std::filesystem::exists(first));
+  CHECK_FALSE(fs::exists(first));
   CHECK(here.containment.cgroup_fd() == ahead);
-  const std::string second = here.containment.cgroup_path();
+  const std::string second = here.cgroup();
   CHECK(is_populated(second));
   const int third = here.containment.next_cgroup_fd();
   CHECK(third >= 0);
   CHECK(third != ahead);
   here.containment.end_attempt(kLong);  // with it the one that no attempt has had
   CHECK(others.wait(**spare).status.by_signal(SIGKILL));
-  CHECK_FALSE(std::filesystem::exists(second));
+  CHECK_FALSE(fs::exists(second));
   CHECK(here.containment.cgroup_fd() == -1);
 }
 
@@ -269,10 +295,7 @@ TEST_CASE(
   {
     Contained probe;
     probe.containment.begin_attempt();
-    if (probe.containment.cgroup_fd() < 0) {
-      MESSAGE("skipped: this user may not make cgroups here");
-      return;
-    }
+    if (is_skipped(probe.containment.cgroup_fd() < 0)) return;
   }
   Ear ear;
   const pid_t pid = ::fork();
@@ -280,28 +303,21 @@ TEST_CASE(
     Contained there;
     there.containment.begin_attempt();
     const auto worker = there.worker({"child=setsid,double,bare,deaf", "say=up", "stay"}, ear);
-    const std::string text = "path " + there.containment.cgroup_path() + "\n";
-    if (::write(ear.mouth(), text.data(), text.size()) < 0) ::_exit(1);
-    ear.close_mouth();
-    ::pause();
+    say_path(ear, there.cgroup());
   }
-  std::string path;
-  for (int seen = 0; seen < 3; ++seen) {
-    const std::string line = ear.line();
-    if (line.starts_with("path ")) path = line.substr(5);
-  }
+  const auto path = path_said(ear);
   {
     Contained alive;  // an agent that lives is left alone
     alive.containment.begin_attempt();
-    CHECK(std::filesystem::exists(path));
+    CHECK(fs::exists(path));
   }
   ::kill(pid, SIGKILL);
   ::waitpid(pid, nullptr, 0);
   Contained here;
   here.containment.begin_attempt();
   // Another job of this machine that starts just now may be at it before us.
-  for (int i = 0; i < 500 && std::filesystem::exists(path); ++i) ::poll(nullptr, 0, 10);
-  CHECK_FALSE(std::filesystem::exists(path));
+  for (int i = 0; i < 500 && fs::exists(path); ++i) ::poll(nullptr, 0, 10);
+  CHECK_FALSE(fs::exists(path));
   destroy_cgroup(path, kLong);  // else a failure would hang
   ear.rest();
 }
@@ -317,16 +333,11 @@ TEST_CASE("cgroup: the guardian empties and removes the one that the agent could
     auto request = nursery.stub({"child=setsid,double,bare,deaf", "say=up", "stay"}, ear.mouth());
     request.cgroup_fd = containment.cgroup_fd();
     const auto worker = nursery.start(request);
-    const std::string text = "path " + containment.cgroup_path() + "\n";
-    if (::write(ear.mouth(), text.data(), text.size()) < 0) ::_exit(1);
-    ear.close_mouth();
-    ::pause();
+    std::error_code none;  // where none could be made, nothing is there to be removed
+    const auto link = fmt::format("/proc/self/fd/{}", containment.cgroup_fd());
+    say_path(ear, fs::read_symlink(link, none));
   }
-  std::string path;
-  for (int seen = 0; seen < 3; ++seen) {  // three lines, in an order that the kernel chooses
-    const std::string line = ear.line();
-    if (line.starts_with("path ")) path = line.substr(5);
-  }
+  const auto path = path_said(ear);
   for (const auto& member : descendants(read_all_processes(), pid)) {
     if (member.parent == pid) ::kill(member.pid, SIGKILL);
   }
@@ -334,7 +345,7 @@ TEST_CASE("cgroup: the guardian empties and removes the one that the agent could
   int status = 0;
   ::waitpid(pid, &status, 0);
   CHECK(WTERMSIG(status) == SIGKILL);
-  CHECK((path.empty() || !std::filesystem::exists(path)));
+  CHECK((path.empty() || !fs::exists(path)));
 }
 
 TEST_CASE("cgroup: one that cannot be joined is no reason not to start") {
@@ -380,13 +391,6 @@ TEST_CASE("containment: children that the process had before are nobody's to kil
 
 namespace {
 
-constexpr auto kOneMinute = 60s;  // a limit that only a defect reaches
-
-struct ContainedGroup : Nursery {
-  Containment containment{io, *launcher, nullptr};
-  ~ContainedGroup() { ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); }
-};
-
 /// A cgroup with one process in it, named as if its owner were dead, in a place of its own.
 struct StaleCgroup {
   explicit StaleCgroup(const std::string& suffix = "") {
@@ -408,7 +412,7 @@ struct StaleCgroup {
   StaleCgroup& operator=(const StaleCgroup&) = delete;
   ~StaleCgroup() {
     if (member > 0) end(member);
-    if (!parent.empty()) destroy_cgroup(parent, kOneMinute);
+    if (!parent.empty()) destroy_cgroup(parent, kLong);
   }
 
   template <class Body>
@@ -450,45 +454,36 @@ struct StaleCgroup {
 
 TEST_CASE("cgroup: a live agent whose process cannot be seen is left alone, a dead one's ends") {
   StaleCgroup here;
-  if (!here.made()) {
-    MESSAGE("skipped: this user may not make cgroups here");
-    return;
-  }
+  if (is_skipped(!here.made())) return;
   const auto holder = here.start_holder();
-  end_stale_cgroups(here.parent, kOneMinute);
-  CHECK(std::filesystem::exists(here.path));
+  end_stale_cgroups(here.parent, kLong);
+  CHECK(fs::exists(here.path));
   CHECK(here.member_lives());
   here.end(holder);
-  const auto ended = end_stale_cgroups(here.parent, kOneMinute);
+  const auto ended = end_stale_cgroups(here.parent, kLong);
   CHECK(ended.stuck.empty());
   REQUIRE(ended.killed == std::vector{here.name});
   int status = 0;  // it may be out of the cgroup before it is a zombie
   ::waitpid(std::exchange(here.member, 0), &status, 0);
   CHECK(WTERMSIG(status) == SIGKILL);
-  CHECK_FALSE(std::filesystem::exists(here.path));
+  CHECK_FALSE(fs::exists(here.path));
 }
 
 TEST_CASE("cgroup: of an empty one nothing is said, and one that was never locked stays") {
   StaleCgroup empty, unlocked("-unlocked");
-  if (!empty.made() || !unlocked.made()) {
-    MESSAGE("skipped: this user may not make cgroups here");
-    return;
-  }
+  if (is_skipped(!empty.made() || !unlocked.made())) return;
   empty.end(std::exchange(empty.member, 0));
-  CHECK(end_stale_cgroups(empty.parent, kOneMinute).killed.empty());
-  CHECK_FALSE(std::filesystem::exists(empty.path));
-  CHECK(end_stale_cgroups(unlocked.parent, kOneMinute).killed.empty());
+  CHECK(end_stale_cgroups(empty.parent, kLong).killed.empty());
+  CHECK_FALSE(fs::exists(empty.path));
+  CHECK(end_stale_cgroups(unlocked.parent, kLong).killed.empty());
   CHECK(unlocked.member_lives());
 }
 
 TEST_CASE("cgroup: the lock is the agent's, and no worker inherits it") {
-  ContainedGroup here;
+  Contained here;
   here.containment.begin_attempt();
-  const std::string path = here.containment.cgroup_path();
-  if (path.empty()) {
-    MESSAGE("skipped: this user may not make cgroups here");
-    return;
-  }
+  const std::string path = here.cgroup();
+  if (is_skipped(path.empty())) return;
   CHECK_FALSE(lock_cgroup(path));
   Ear ear;
   auto request = here.stub({"say=up", "stay"}, ear.mouth());
@@ -497,8 +492,8 @@ TEST_CASE("cgroup: the lock is the agent's, and no worker inherits it") {
   REQUIRE(worker);
   CHECK(ear.line() == "up");
   const auto descriptors = fmt::format("/proc/{}/fd", (*worker)->child->pid());
-  for (const auto& entry : std::filesystem::directory_iterator(descriptors)) {
-    CHECK(std::filesystem::read_symlink(entry.path()).string() != path);
+  for (const auto& entry : fs::directory_iterator(descriptors)) {
+    CHECK(fs::read_symlink(entry.path()).string() != path);
   }
   here.containment.kill_all();
   here.wait(**worker);

@@ -33,6 +33,13 @@ using Paths = std::vector<std::string>;
 
 namespace {
 
+sigset_t block_all() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  return all;
+}
+
 // A process that splits and plays `part` as the agent. Its pid is the guardian's.
 pid_t play(
     const std::function<int(guardian::Agent&)>& part, const std::function<void()>& before = [] {}) {
@@ -55,9 +62,7 @@ pid_t play_pair(const std::function<int(guardian::Agent&)>& part, bool late = fa
   const pid_t pid = ::fork();
   if (pid == 0) {
     for (const int signal : {SIGINT, SIGSEGV, SIGTERM, SIGABRT}) ::signal(signal, SIG_DFL);
-    sigset_t all;
-    ::sigfillset(&all);
-    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    block_all();
     const int board = ::memfd_create("board", 0);
     const pid_t guardian = ::getpid();
     const pid_t forked = ::fork();
@@ -84,11 +89,14 @@ void say(int fd, const std::string& text) {
   if (::write(fd, line.data(), line.size()) < 0) std::abort();
 }
 
-sigset_t block_all() {
-  sigset_t all;
-  ::sigfillset(&all);
-  ::sigprocmask(SIG_SETMASK, &all, nullptr);
-  return all;
+// As what a program had started before it became this one; its number is said.
+void start_old(Ear& ear) {
+  const pid_t old = ::fork();
+  if (old == 0) {
+    ear.close_mouth();
+    while (true) ::pause();
+  }
+  say(ear.mouth(), std::to_string(old));
 }
 
 // As the agent: writes down each signal with its sender until SIGTERM comes.
@@ -308,14 +316,7 @@ TEST_CASE("guardian: children from before the split are left alone") {
         ::kill(::getpid(), SIGKILL);
         return 0;
       },
-      [&] {
-        const pid_t old = ::fork();
-        if (old == 0) {
-          ear.close_mouth();
-          while (true) ::pause();
-        }
-        say(ear.mouth(), std::to_string(old));
-      });
+      [&] { start_old(ear); });
   const auto old = static_cast<pid_t>(std::stol(ear.line()));
   ear.rest();
   CHECK(wait_for(pid).by_signal(SIGKILL));
@@ -331,14 +332,7 @@ TEST_CASE("guardian: children that are not the job's leave no zombies behind whi
         std::uint64_t one = 0;
         return ::read(over.get(), &one, sizeof one) == sizeof one ? 5 : 6;
       },
-      [&] {
-        const pid_t old = ::fork();
-        if (old == 0) {
-          ear.close_mouth();
-          while (true) ::pause();
-        }
-        say(ear.mouth(), std::to_string(old));
-      });
+      [&] { start_old(ear); });
   const auto old = static_cast<pid_t>(std::stol(ear.line()));
   const UniqueFd held(static_cast<int>(::syscall(SYS_pidfd_open, old, 0)));
   ::kill(old, SIGKILL);
@@ -371,9 +365,7 @@ std::string apart(const std::function<Paths()>& removal) {
   Ear ear;
   const pid_t pid = ::fork();
   if (pid == 0) {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    block_all();
     std::string text;
     for (const auto& path : removal()) text += path + "\n";
     (void)!::write(ear.mouth(), text.data(), text.size());
@@ -450,16 +442,12 @@ std::string said_into(int full_up_to) {
   REQUIRE(::fcntl(writer.get(), F_SETFL, O_WRONLY) == 0);  // the reader's own are not concerned
   const pid_t pid = ::fork();
   if (pid == 0) {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    block_all();
     ::dup2(writer.get(), STDERR_FILENO);
     process::say_within_bound("a line\n");
     ::_exit(0);
   }
-  int status = -1;
-  REQUIRE(::waitpid(pid, &status, 0) == pid);
-  CHECK(status == 0);
+  CHECK(wait_for(pid) == ExitStatus::exited(0));
   writer.reset();
   std::string text(8192, '\0');
   const auto size = ::read(reader.get(), text.data(), text.size());
@@ -480,18 +468,15 @@ TEST_CASE("bounded child: who takes nothing holds back nobody who has a last wor
 TEST_CASE("bounded child: the signal that asks for an end shortens the time, and is taken") {
   const pid_t pid = ::fork();
   if (pid == 0) {
-    sigset_t all, pending;
-    ::sigfillset(&all);
-    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    block_all();
     ::kill(::getpid(), SIGTERM);
     const auto hang = [] {
       while (true) ::pause();
     };
     const bool made = process::do_in_child(hang, {std::chrono::hours(1), Duration::zero()});
+    sigset_t pending;
     ::sigpending(&pending);
     ::_exit(made && ::sigismember(&pending, SIGTERM) == 0 ? 0 : 1);
   }
-  int status = -1;
-  REQUIRE(::waitpid(pid, &status, 0) == pid);
-  CHECK(status == 0);
+  CHECK(wait_for(pid) == ExitStatus::exited(0));
 }

@@ -3,6 +3,7 @@
 
 #include "process/cgroup.hpp"
 #include "process/process_table.hpp"
+#include "process/spawn.hpp"
 #include "support/children.hpp"
 #include "support/scratch.hpp"
 
@@ -221,7 +222,7 @@ TEST_CASE("launcher: the group can be signalled after its leader has ended") {
   CHECK(ear.line().starts_with("child "));
   CHECK(child.ended());
   CHECK(child.group_alive());
-  CHECK(nursery.launcher->owns(child.pid()));
+  CHECK(nursery.launcher->children() == std::vector{child.pid()});
   CHECK(::kill(child.pid(), 0) == 0);  // still a zombie: its number belongs to us
   child.signal_leader(SIGKILL);        // has no effect any more
   CHECK(child.group_alive());
@@ -392,4 +393,80 @@ TEST_CASE("launcher: where clone3 is refused workers start, and in their cgroup"
 
 TEST_CASE("launcher: a child whose parent has ended does not run its program") {
   check_apart(start_and_be_gone);
+}
+
+namespace {
+
+struct Said {
+  ExitStatus status;
+  std::string text;
+};
+
+Said run(std::vector<std::string> argv) {
+  Nursery nursery;
+  Ear ear;
+  LaunchRequest request;
+  request.argv = std::move(argv);
+  request.environment = {"PATH=/usr/bin:/bin"};
+  request.stdout_fd = request.stderr_fd = ear.mouth();
+  const auto child = nursery.start(request);
+  REQUIRE(child);
+  const auto status = nursery.wait(**child).status;
+  return {status, ear.rest()};
+}
+
+}  // namespace
+
+TEST_CASE("shell: a program gets its words as they are, looked up in PATH") {
+  const auto said = run(shell_exec({"printf", "%s|", "a b", "$0", "*", "", "'", "\\n;"}));
+  CHECK(said.status.success());
+  CHECK(said.text == "a b|$0|*||'|\\n;|");
+}
+
+TEST_CASE("shell: a line is the shell's own") {
+  CHECK(run(shell_line("echo a   b; exit 3")).text == "a b\n");
+  CHECK(run(shell_line("echo a   b; exit 3")).status == ExitStatus::exited(3));
+}
+
+TEST_CASE("shell: a program that cannot be started is its end, with its name on stderr") {
+  const auto missing = run(shell_exec({"/no/such/program", "x"}));
+  CHECK(missing.status == ExitStatus::exited(127));
+  CHECK(missing.text.find("/no/such/program") != std::string::npos);
+  CHECK(run(shell_exec({"/"})).status == ExitStatus::exited(126));
+}
+
+TEST_CASE("exit status: exit 9 and death by signal 9 stay two facts") {
+  const ExitStatus exited = ExitStatus::from_wait(9 << 8);
+  const ExitStatus killed = ExitStatus::from_wait(9);
+  CHECK(exited == ExitStatus::exited(9));
+  CHECK(killed == ExitStatus::signaled(9));
+  CHECK_FALSE(exited == killed);
+  CHECK(exited.as_python() == 9);
+  CHECK(killed.as_python() == -9);
+  CHECK(killed.as_shell() == 137);
+  CHECK(killed.by_signal(SIGKILL));
+  CHECK_FALSE(exited.by_signal(9));
+}
+
+TEST_CASE("exit status: the bit of the core dump is not part of the signal") {
+  const ExitStatus dumped = ExitStatus::from_wait(SIGSEGV | 0x80);
+  CHECK(dumped.number == SIGSEGV);
+  CHECK(dumped.core_dumped);
+  CHECK(dumped.text() == "SIGSEGV (core dumped)");
+  CHECK(ExitStatus::from_wait(SIGSEGV).text() == "SIGSEGV");
+  CHECK(ExitStatus::from_wait(255 << 8).text() == "exit code 255");
+}
+
+TEST_CASE("exit status: only exit code 0 is a success") {
+  CHECK(ExitStatus::from_wait(0).success());
+  CHECK_FALSE(ExitStatus::exited(1).success());
+  CHECK_FALSE(ExitStatus::signaled(SIGTERM).success());
+}
+
+TEST_CASE("signal names: torchrun has no names inside the real-time range") {
+  CHECK(torchrun_signal_name(SIGTERM) == "SIGTERM");
+  CHECK(torchrun_signal_name(SIGRTMIN) == "SIGRTMIN");
+  CHECK(torchrun_signal_name(SIGRTMAX) == "SIGRTMAX");
+  CHECK(torchrun_signal_name(SIGRTMIN + 3) == "<N/A>");
+  CHECK(torchrun_signal_name(32) == "<N/A>");
 }
