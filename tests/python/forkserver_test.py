@@ -122,7 +122,14 @@ def wait_for(pid):
     if not ended:
         os.kill(pid, signal.SIGKILL)
         raise AssertionError("the process did not end")
-    return os.waitpid(pid, 0)[1]
+    until = time.monotonic() + BOUND
+    while True:
+        try:
+            return os.waitpid(pid, 0)[1]
+        except ChildProcessError:  # the process between, which forked it, has not ended yet
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 def run_and_collect(start):

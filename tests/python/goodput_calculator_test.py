@@ -424,7 +424,7 @@ class Hostile(InFolder):
 
     def test_memory_grows_with_the_entries_and_no_faster(self) -> None:
         def most_memory(calculator: GoodputCalculator) -> int:
-            process = Path(f"/proc/{calculator._program.pid}")
+            process = Path(f"/proc/{calculator._program.process.pid}")
             if "libasan" in process.joinpath("maps").read_text():
                 self.skipTest("the sanitiser keeps what was freed")
             status = process.joinpath("status").read_text()
@@ -461,11 +461,11 @@ class Program(InFolder):
         self.write(entries(1, 3, 5))
         self.at(8)
         calculator = self.calculator()
-        self.assertIsNone(calculator._program.pid)
+        self.assertIsNone(calculator._program.process)
         self.assertEqual(calculator.get_job_goodput()[0], 50.0)
-        pid = calculator._program.pid
+        pid = calculator._program.process.pid
         calculator.get_step_deviation()
-        self.assertEqual(calculator._program.pid, pid)
+        self.assertEqual(calculator._program.process.pid, pid)
         del calculator
         gc.collect()
         self.assertTrue(self.ended(pid))
@@ -478,8 +478,8 @@ class Program(InFolder):
         self.at(8)
         for calculator in (self.calculator(), GoodputCalculator("j", "l", Kept())):
             self.assertEqual(calculator.get_job_goodput()[0], 50.0)
-            os.kill(calculator._program.pid, signal.SIGKILL)
-            self.assertTrue(self.ended(calculator._program.pid))
+            os.kill(calculator._program.process.pid, signal.SIGKILL)
+            self.assertTrue(self.ended(calculator._program.process.pid))
             self.assertEqual(calculator.get_job_goodput()[0], 50.0)
 
     def test_it_outlives_no_parent_even_where_a_fork_keeps_its_pipe(self) -> None:
@@ -489,10 +489,10 @@ class Program(InFolder):
                 "calculator.get_job_goodput()\n"
                 "if os.fork() == 0:\n"
                 "    calculator.get_job_goodput()\n"
-                "    print(calculator._program.pid, os.getpid(), flush=True)\n"
+                "    print(calculator._program.process.pid, os.getpid(), flush=True)\n"
                 "    time.sleep(60)\n"
                 "    os._exit(0)\n"
-                "print(calculator._program.pid, os.getpid(), flush=True)\ntime.sleep(60)\n")
+                "print(calculator._program.process.pid, os.getpid(), flush=True)\ntime.sleep(60)\n")
         parent = subprocess.Popen(
             [sys.executable, "-B", "-c", code], stdout=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": str(Path(goodput_calculator.__file__).parents[1])})
@@ -543,7 +543,7 @@ class Program(InFolder):
         calculator = self.calculator()
         with self.assertRaisesRegex(TimeoutError, "not answered within 0.2 s"):
             calculator.get_job_goodput()
-        self.assertIsNone(calculator._program.pid)
+        self.assertIsNone(calculator._program.process)
 
 
 class Monitor(InFolder):

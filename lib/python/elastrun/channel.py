@@ -251,11 +251,6 @@ def when_told_by_hand(call: Callable[[str, int], int] | None) -> None:
 _step: int | None = None  # the last one that has ended here
 
 
-def last_step() -> int | None:
-    """The last step that has ended; None before the first."""
-    return _step
-
-
 def step(number: int) -> None:
     """Training step `number` has ended. Say it on rank 0 at least."""
     global _step

@@ -56,18 +56,14 @@ class CalculatorProgram:
         self._paths = [os.fspath(one) for one in paths]
         self._words = ["goodput", "calculate", f"--job={job_name}",
                        *(["--elastic"] if elastic else []), "--", *self._paths]
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._ended: Any = None
 
-    @property
-    def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
-
     def started(self) -> bool:
         """Whether it had to be: it knows no entries yet that do not come from files."""
-        if self._process is not None and self._owner == os.getpid():
-            if self._process.poll() is None:
+        if self.process is not None and self._owner == os.getpid():
+            if self.process.poll() is None:
                 return False
             self._close()
         program = find_program("elastrunctl")
@@ -78,17 +74,17 @@ class CalculatorProgram:
         self._socket.settimeout(LIMIT)
         self._lines = self._socket.makefile("rb")
         with theirs:
-            self._process = subprocess.Popen([program, *self._words], stdin=theirs.fileno(),
+            self.process = subprocess.Popen([program, *self._words], stdin=theirs.fileno(),
                                              stdout=theirs.fileno())
         self._owner = os.getpid()
-        self._ended = weakref.finalize(self, _end, self._process, (self._lines, self._socket),
+        self._ended = weakref.finalize(self, _end, self.process, (self._lines, self._socket),
                                        self._owner)
         return True
 
     def _close(self) -> None:
         if self._ended is not None:
             self._ended()
-        self._process = None
+        self.process = None
 
     def ask(self, question: dict[str, Any], entries: Iterable[str] = ()) -> dict[str, Any]:
         """`entries` come first, a line each, and what this process has recorded. ValueError: why
@@ -107,8 +103,8 @@ class CalculatorProgram:
                 raise BrokenPipeError("elastrunctl has ended without an answer")
             answer: dict[str, Any] = json.loads(line)
         except OSError as error:
-            if self._process is not None:
-                self._process.kill()
+            if self.process is not None:
+                self.process.kill()
             self._close()
             if isinstance(error, socket.timeout):
                 raise TimeoutError(f"elastrunctl has not answered within {LIMIT:g} s") from None

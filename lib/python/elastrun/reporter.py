@@ -59,7 +59,7 @@ class Series:
         numbers = self.pending[:]
         del self.pending[:len(numbers)]  # others may have added to it meanwhile
         self.last = numbers[-1]
-        self.step = channel.last_step() if self.of_step is None else self.of_step
+        self.step = channel._step if self.of_step is None else self.of_step
         self.of_step = None
         total = sum(numbers)
         if total - total != 0:  # NaN and infinities spoil no sum

@@ -84,7 +84,7 @@ class AgentProcess:
         self._ended: dict[str, Any] | None = None
         self._text = bytearray()
         self._socket, theirs = parcel.socket_pair()
-        self._child: subprocess.Popen[bytes] | Forked
+        self.child: subprocess.Popen[bytes] | Forked  # the guardian, which ends last
         try:
             with theirs:
                 program = os.environ.get("ELASTRUN_BINARY") or find_program("elastrun")
@@ -94,13 +94,13 @@ class AgentProcess:
                 words = [program, f"--caller={theirs.fileno()}"]
                 environment = {**os.environ, **(variables or {})}
                 if copy is None:
-                    self._child = subprocess.Popen(
+                    self.child = subprocess.Popen(
                         words, stdout=stdout, pass_fds=(theirs.fileno(), *descriptors),
                         env=environment)
                 else:
                     from elastrun.multiprocessing.fork import Forked
 
-                    self._child = Forked(words, environment, theirs, self._socket, descriptors,
+                    self.child = Forked(words, environment, theirs, self._socket, descriptors,
                                          stdout, copy)
         except BaseException as error:
             self._socket.close()
@@ -112,17 +112,12 @@ class AgentProcess:
         # inherited the agent's end of that, it stays open beyond the agent.
         self._end_of_child = -1
         with contextlib.suppress(OSError):  # it is gone
-            self._end_of_child = os.pidfd_open(self._child.pid)
-
-    @property
-    def returncode(self) -> int | None:
-        """The guardian's, which ends last; see subprocess.Popen."""
-        return self._child.returncode
+            self._end_of_child = os.pidfd_open(self.child.pid)
 
     def send(self, number: int) -> None:
         """A signal, as from a terminal or a batch system."""
-        if self._child.poll() is None:
-            self._child.send_signal(number)
+        if self.child.poll() is None:
+            self.child.send_signal(number)
 
     def run(self) -> dict[str, Any]:
         """Waits for the end of the job; what the agent says of it. In the main thread, the signals
@@ -139,7 +134,7 @@ class AgentProcess:
                     self._socket.sendall(text.encode("utf-8", "surrogateescape"))
                 while self._step():
                     pass
-                self._child.wait()
+                self.child.wait()
         except BaseException:
             self._end()
             raise
@@ -148,7 +143,7 @@ class AgentProcess:
         if self._ended is None and self.heard is not None:
             raise signal_exception(self.heard)  # before the agent could say that it has ended by it
         if self._ended is None:
-            code = self._child.returncode
+            code = self.child.returncode
             how = f"exit code {code}"
             if code is not None and code < 0:
                 known = -code in set(signal.Signals)
@@ -243,17 +238,17 @@ class AgentProcess:
         limit = time.monotonic() + self._patience
         while True:
             try:
-                self._child.wait(max(limit - time.monotonic(), 0.1))
+                self.child.wait(max(limit - time.monotonic(), 0.1))
                 return
             except subprocess.TimeoutExpired:
-                self._child.kill()  # the guardian, whose end ends all
+                self.child.kill()  # the guardian, whose end ends all
             except BaseException:
                 self.send(signal.SIGTERM)
                 limit = min(limit, time.monotonic() + 10.0)
 
     def close(self) -> None:
         """Lets go of what was returned and not taken; ends a job that run() was not called for."""
-        if self._child.poll() is None:
+        if self.child.poll() is None:
             self._end()
         while self._values:
             os.close(self._values.popitem()[1][1])
@@ -564,7 +559,7 @@ class LocalElasticAgent(ElasticAgent):
                    server: HandlerServer | None) -> BaseException:
         if error["kind"] == "signal":
             # By the guardian's death the agent ends as by SIGTERM, which the caller was not sent.
-            if process.heard is None and process.returncode == -signal.SIGKILL:
+            if process.heard is None and process.child.returncode == -signal.SIGKILL:
                 return AgentError("the agent's guardian has been killed by SIGKILL, and the job "
                                   "ended with it")
             number = process.heard or ended.get("signal") or signal.SIGTERM
