@@ -13,6 +13,7 @@ import unittest
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from agent_end import PACKAGE, AgentEnd, Listener  # noqa: E402
@@ -376,7 +377,7 @@ class Recorder(AgentEnd):
         file = self.folder / "f"
         held = journal.File(str(file))
         self.addCleanup(held.forget)
-        held.of("j")(['{"job_start_time":1.5}'], 0)
+        held.write("j", ['{"job_start_time":1.5}'], 0)
         recorder = GoodputRecorder("j", "l", True, path=file)
         with self.assertLogs("elastrun.goodput", "WARNING") as said:
             for step in range(10_500):
@@ -455,12 +456,9 @@ print(count > 100)
 
     def test_what_has_begun_is_withdrawn_or_told(self) -> None:
         told: list[str] = []
-
-        def write(entries: list[str], _lost: int) -> int:
-            told.extend(entries)
-            return len(entries)
-
-        kept = journal.Journal(write)
+        target = mock.Mock(refused=False)
+        target.write = lambda _job, entries, _lost: told.extend(entries) or len(entries)
+        kept = journal.Journal("j", target)
         kept.begun.append(("withdrawn", ()))
         kept.begun.pop()
         kept.drain()

@@ -70,24 +70,49 @@ def _tell(answer: int, text: str) -> None:
 
 class Server:
     """Forks children that its agent asks for by `control`, by a process that then ends, so that
-    they are the agent's, a subreaper's."""
+    they are the agent's, a subreaper's. `plan`: what to import first; None: this is a fork of a
+    launcher, which keeps all that it has."""
 
-    plan: Plan | None = None  # none: a fork of a launcher, which keeps all that it has
-
-    def __init__(self, control: socket.socket, agent: int) -> None:
+    def __init__(self, control: socket.socket, agent: int, plan: Plan | None = None) -> None:
         self.control = control
+        self.plan = plan
         self._agent = agent
         self._forked = 0  # children of ours that end at once
+        if plan is not None:
+            # Makes way for the workers, if what is given up can be had again: who may not raise a
+            # priority cannot have it back for the children. A child of ours tries.
+            self._nice = os.getpriority(os.PRIO_PROCESS, 0)
+            trial = os.fork()
+            if trial == 0:
+                code = 1
+                with contextlib.suppress(OSError):
+                    os.nice(1)
+                    os.setpriority(os.PRIO_PROCESS, 0, self._nice)
+                    code = 0
+                os._exit(code)
+            if os.waitpid(trial, 0)[1] == 0:
+                os.nice(10)
 
     def serve(self) -> Order | None:
-        """Returns in a child with its order, and in the server when the agent has gone."""
+        """Returns in a child with its order, and in the server when the agent has gone or nothing
+        can be forked."""
+        plan = self.plan
+        if plan is not None and self._tell(self._load(plan)):
+            return None
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         while True:
-            self._reap()
-            if not poll.poll(REAP if self._forked else self.interval()):
-                if not self._forked:
-                    self.look()
+            try:
+                while self._forked and os.waitpid(-1, os.WNOHANG)[0]:
+                    self._forked -= 1
+            except ChildProcessError:  # the kernel reaps those of a caller that ignores SIGCHLD
+                self._forked = 0
+            learns = plan is not None and plan.may_learn
+            if not poll.poll(REAP if self._forked else _LOOK * 1000 if learns else None):
+                if plan is not None and not self._forked and plan.learnt_more():
+                    self.control.send(b"loading")
+                    if self._tell(self._load(plan)):
+                        return None
                 continue
             asked: list[tuple[str, str, list[int]]] = []
             while not asked or poll.poll(0):  # all at once: each fork copies all tables of pages
@@ -99,7 +124,8 @@ class Server:
                     return None
                 slot, context = said.decode().split()[1:3]
                 asked.append((slot, context, descriptors))
-            if not self.may_fork():
+            if plan is not None and (why := plan.why_stale()):
+                self._tell(why)
                 return None
             place = self._fork([descriptors for _, _, descriptors in asked])
             if place >= 0:
@@ -107,18 +133,39 @@ class Server:
                 slot, context, descriptors = asked[place]
                 try:
                     return _wait_for_order(descriptors, self._agent, int(slot), context == "1",
-                                           self.plan)
+                                           plan)
                 except BaseException:
                     os._exit(127)
 
-    def interval(self) -> float | None:
-        """Milliseconds between two looks."""
-        return None
+    def _load(self, plan: Plan) -> str:
+        """Imports; why no child can be served, if so."""
+        why = plan.load()
+        again = list(plan.bad)
+        if again and not why:
+            if len(plan.skip) < 4 * _TRIES and not set(again) <= plan.skip:
+                # Leaves these out in a new interpreter: what is imported stays so.
+                os.setpriority(os.PRIO_PROCESS, 0, self._nice)
+                os.dup2(self.control.fileno(), 0)
+                flags = ["-u"] if getattr(sys.__stdout__, "write_through", False) else []
+                # The environment of before the imports: what those have set is not the agent's.
+                os.execve(sys.executable, [sys.executable, *flags, *sys.argv], {
+                    **plan.environment, _SKIP: ",".join([*plan.skip, *again])})
+            why = plan.why_not()
+        if why:
+            return why
+        gc.collect()
+        gc.freeze()  # a collection in a child touches none of it, and the pages stay shared
+        sys.stdout.flush()  # what was printed is not the children's to write
+        libc.fflush(None)
+        with contextlib.suppress(AttributeError):
+            libc.malloc_trim(0)
+        os.setpriority(os.PRIO_PROCESS, 0, self._nice)
+        return ""
 
-    def look(self) -> None: ...
-
-    def may_fork(self) -> bool:
-        return True
+    def _tell(self, why: str) -> str:
+        """Says that it is ready, or why never."""
+        self.control.send(f"refused {why}".encode(errors="replace")[:4096] if why else b"ready")
+        return why
 
     def _fork(self, children: list[list[int]]) -> int:
         """Returns in a child its place in `children`, the descriptors of each, of which the first
@@ -156,13 +203,6 @@ class Server:
         except BaseException:
             os._exit(1)
         os._exit(0)
-
-    def _reap(self) -> None:
-        try:
-            while self._forked and os.waitpid(-1, os.WNOHANG)[0]:
-                self._forked -= 1
-        except ChildProcessError:  # the kernel reaps those of a caller that ignores SIGCHLD
-            self._forked = 0
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> bool:
@@ -462,72 +502,6 @@ def _run(words: list[str]) -> None:
         sys.exit(1)
 
 
-class ImportServer(Server):
-    def __init__(self, control: socket.socket, plan: Plan) -> None:
-        super().__init__(control, os.getppid())
-        self.plan: Plan = plan
-        # Makes way for the workers, if what is given up can be had again: who may not raise a
-        # priority cannot have it back for the children. A child of ours tries.
-        self._nice = os.getpriority(os.PRIO_PROCESS, 0)
-        trial = os.fork()
-        if trial == 0:
-            code = 1
-            with contextlib.suppress(OSError):
-                os.nice(1)
-                os.setpriority(os.PRIO_PROCESS, 0, self._nice)
-                code = 0
-            os._exit(code)
-        if os.waitpid(trial, 0)[1] == 0:
-            os.nice(10)
-
-    def load(self) -> str:
-        """Imports; why no child can be served, if so."""
-        why = self.plan.load()
-        again = list(self.plan.bad)
-        if again and not why:
-            if len(self.plan.skip) < 4 * _TRIES and not set(again) <= self.plan.skip:
-                # Leaves these out in a new interpreter: what is imported stays so.
-                os.setpriority(os.PRIO_PROCESS, 0, self._nice)
-                os.dup2(self.control.fileno(), 0)
-                flags = ["-u"] if getattr(sys.__stdout__, "write_through", False) else []
-                # The environment of before the imports: what those have set is not the agent's.
-                os.execve(sys.executable, [sys.executable, *flags, *sys.argv], {
-                    **self.plan.environment, _SKIP: ",".join([*self.plan.skip, *again])})
-            why = self.plan.why_not()
-        if why:
-            return why
-        gc.collect()
-        gc.freeze()  # a collection in a child touches none of it, and the pages stay shared
-        sys.stdout.flush()  # what was printed is not the children's to write
-        libc.fflush(None)
-        with contextlib.suppress(AttributeError):
-            libc.malloc_trim(0)
-        os.setpriority(os.PRIO_PROCESS, 0, self._nice)
-        return ""
-
-    def serve(self) -> Order | None:
-        return None if self._tell(self.load()) else super().serve()
-
-    def may_fork(self) -> bool:
-        why = self.plan.why_stale()
-        return not why or not self._tell(why)
-
-    def interval(self) -> float | None:
-        return _LOOK * 1000 if self.plan.may_learn else None
-
-    def look(self) -> None:
-        """For what a child has learnt."""
-        if self.plan.learnt_more():
-            self.control.send(b"loading")
-            if self._tell(self.load()):
-                os._exit(0)
-
-    def _tell(self, why: str) -> str:
-        """Says that it is ready, or why never."""
-        self.control.send(f"refused {why}".encode(errors="replace")[:4096] if why else b"ready")
-        return why
-
-
 def _serve() -> Order | None:
     from elastrun.forkserver_plan import Plan  # which a launcher that forks need not import
 
@@ -541,7 +515,7 @@ def _serve() -> Order | None:
     os.dup2(null, 0)
     os.close(null)
     skip = [one for one in os.environ.pop(_SKIP, "").split(",") if one]
-    return ImportServer(control, Plan(kind, script, names, skip)).serve()
+    return Server(control, os.getppid(), Plan(kind, script, names, skip)).serve()
 
 
 if __name__ == "__main__":

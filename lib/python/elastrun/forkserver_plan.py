@@ -285,7 +285,13 @@ class Plan:
         gc.disable()
         self._held = _held()
         self.reads = _Environment.reads
-        with _no_threads_of_openblas(), contextlib.ExitStack() as after:
+        with contextlib.ExitStack() as after:
+            if os.environ.get("OMP_NUM_THREADS") != "1":  # OpenBLAS would start some at its import
+                name = "OPENBLAS_NUM_THREADS"
+                after.callback(os.environ.update,
+                               {name: os.environ[name]} if name in os.environ else {})
+                after.callback(os.environ.pop, name, None)
+                os.environ[name] = "1"
             after.callback(setattr, os.environ, "__class__", os.environ.__class__)
             os.environ.__class__ = _Environment
             for name in self._names():
@@ -440,19 +446,6 @@ class Plan:
                 self.may_learn = False
                 return True
         return False
-
-
-@contextlib.contextmanager
-def _no_threads_of_openblas() -> Iterator[None]:
-    """Which it would start at its import."""
-    name = "OPENBLAS_NUM_THREADS"
-    before, has_more = os.environ.get(name), os.environ.get("OMP_NUM_THREADS") != "1"
-    if has_more:
-        os.environ[name] = "1"
-    yield
-    if has_more:
-        os.environ.pop(name, None)
-        os.environ.update({} if before is None else {name: before})
 
 
 def _held() -> dict[str, int]:

@@ -121,34 +121,6 @@ def default_path(job_name: str) -> str:
     return of_agent() or own_file(job_name)
 
 
-class _Logger:
-    """What a program keeps itself: an object with the methods of the original's cloud logger."""
-
-    def __init__(self, job_name: str, logger: Any) -> None:
-        self._job_name = job_name
-        self._logger = logger
-        self._last: Any = None  # time and id of the newest entry
-        self.skipped = 0
-
-    def begin_again(self) -> None:
-        self._last, self.skipped = None, 0
-
-    def lines(self) -> Iterable[str]:
-        """New entries."""
-        if self._last is None or self._last[0] is None:
-            entries, last = self._logger.read_cloud_logging_entries()
-        else:
-            entries, last = self._logger.read_cloud_logging_entries(
-                self._last[0], datetime.now(self._last[0].tzinfo), self._last)
-        if last is not None and last[0] is not None:
-            self._last = last
-        for entry in entries:
-            if isinstance(entry, Mapping):
-                yield json.dumps({"payload": {**entry, "job_name": self._job_name}}, default=str)
-            else:
-                self.skipped += 1
-
-
 class GoodputCalculator:
     """Of one job, over a log that may grow between calls; for all threads. A process of the program
     elastrunctl reads and calculates; it starts with the first call and ends with this object.
@@ -175,7 +147,9 @@ class GoodputCalculator:
         if path is None:
             path = default_path(job_name)
         paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-        self._logger = None if cloud_logger is None else _Logger(job_name, cloud_logger)
+        self._logger = cloud_logger
+        self._last: Any = None  # time and id of its newest entry
+        self._skipped = 0  # of its entries
         self._place = (", ".join(os.fspath(one) for one in paths) if cloud_logger is None
                        else f"the logger of job {job_name}")
         self._program = CalculatorProgram(job_name, paths if cloud_logger is None else [],
@@ -188,8 +162,8 @@ class GoodputCalculator:
         entries: Iterable[str] = ()
         if self._logger is not None:
             if self._program.started():
-                self._logger.begin_again()
-            entries = self._logger.lines()
+                self._last, self._skipped = None, 0
+            entries = self._logged()
         answer = self._program.ask({"ask": what, "now": _now(), **details}, entries)
         self._counts = answer
         if answer.get("began_again"):
@@ -198,10 +172,25 @@ class GoodputCalculator:
             raise ValueError(f"{answer['error']}: job '{self.job_name}' in {self._place}")
         return answer
 
+    def _logged(self) -> Iterable[str]:
+        """New entries of a logger that the program keeps itself, with the original's methods."""
+        if self._last is None:
+            entries, last = self._logger.read_cloud_logging_entries()
+        else:
+            entries, last = self._logger.read_cloud_logging_entries(
+                self._last[0], datetime.now(self._last[0].tzinfo), self._last)
+        if last is not None and last[0] is not None:
+            self._last = last
+        for entry in entries:
+            if isinstance(entry, Mapping):
+                yield json.dumps({"payload": {**entry, "job_name": self.job_name}}, default=str)
+            else:
+                self._skipped += 1
+
     @property
     def skipped(self) -> int:
         """Lines that were no entry."""
-        return int(self._counts.get("skipped", 0)) + (self._logger.skipped if self._logger else 0)
+        return int(self._counts.get("skipped", 0)) + self._skipped
 
     @property
     def lost(self) -> int:

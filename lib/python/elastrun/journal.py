@@ -20,7 +20,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Optional
+from typing import Any
 
 from elastrun import channel
 from elastrun.outbox import Outbox, at_end, at_fork
@@ -41,21 +41,6 @@ PREPARATION = '{"training_prep_%s_time":%%r}'
 Entry = tuple[str, tuple[Any, ...]]
 # What is to be done when all that was put in before is out. False: not now.
 Task = Callable[[], bool]
-# Writes texts of entries, and how many were lost. How many of them are out; None: not now.
-Write = Callable[[list[str], int], Optional[int]]
-
-
-def to_agent(job: str) -> Write:
-    """`job`: as the recorder calls it; empty: hooks tell, and no recorder."""
-    said = f'"job":{json.dumps(job)}' if job else '"hooks":true'
-    head = '{"kind":"goodput",%s,"entries":[' % said
-
-    def write(entries: list[str], lost: int) -> int | None:
-        end = '],"lost":%d}' % lost if lost else "]}"
-        packet = (head + ",".join(entries) + end).encode("utf-8", "replace")
-        return len(entries) if channel.offer(packet) else None
-
-    return write
 
 
 class File:
@@ -94,18 +79,15 @@ class File:
             raise
         return file
 
-    def of(self, job: str) -> Write:
-        head = '{"job_name":%s,' % json.dumps(job)
-
-        def write(entries: list[str], lost: int) -> int | None:
-            if not self._writing.acquire(timeout=_PATIENCE):  # by the thread of another job
-                return None
-            try:
-                return self._write(head, entries, lost)
-            finally:
-                self._writing.release()
-
-        return write
+    def write(self, job: str, entries: list[str], lost: int) -> int | None:
+        """Writes texts of entries, and how many were lost; how many of them are out. None: not now.
+        """
+        if not self._writing.acquire(timeout=_PATIENCE):  # by the thread of another job
+            return None
+        try:
+            return self._write('{"job_name":%s,' % json.dumps(job), entries, lost)
+        finally:
+            self._writing.release()
 
     def _write(self, head: str, entries: list[str], lost: int) -> int | None:
         told = ['{"lost_entries":%d,"lost_time":%r}' % (lost, time.time())] if lost else []
@@ -148,10 +130,11 @@ class File:
 
 
 class Journal:
-    """A queue of entries, for all threads. `put` neither waits nor raises."""
+    """A queue of entries, for all threads. `put` neither waits nor raises. `job`: as the recorder
+    calls it; empty: hooks tell, and no recorder."""
 
-    def __init__(self, write: Write, target: File | None = None) -> None:
-        self.write = write
+    def __init__(self, job: str, target: File | None = None) -> None:
+        self.job = job
         self._target = target  # None: the agent
         self.beside: Journal | None = None  # of a file, which gets what the agent has taken
         self.last = ""  # that is out
@@ -221,7 +204,7 @@ class Journal:
             self._take()
             count, lost = len(self._taken), self.lost - self._told
             if count or lost:
-                done = self.write(self._taken, lost)
+                done = self._write(lost)
                 if done is None:
                     return False
                 if self.beside is not None:
@@ -243,6 +226,14 @@ class Journal:
                 self._task = None
             else:
                 return False
+
+    def _write(self, lost: int) -> int | None:
+        if self._target is not None:
+            return self._target.write(self.job, self._taken, lost)
+        said = f'"job":{json.dumps(self.job)}' if self.job else '"hooks":true'
+        end = '],"lost":%d}' % lost if lost else "]}"
+        packet = '{"kind":"goodput",%s,"entries":[%s%s' % (said, ",".join(self._taken), end)
+        return len(self._taken) if channel.offer(packet.encode("utf-8", "replace")) else None
 
     def _take(self) -> None:
         self._settle()
@@ -340,16 +331,14 @@ def journal(job: str, path: str = "") -> Journal:
         found = _journals.get((job, path))
         if found is None:
             if path:
-                file = _files.setdefault(path, File(path))
-                found = Journal(file.of(job), file)
+                found = Journal(job, _files.setdefault(path, File(path)))
             else:
-                found = _journals.pop(("", ""), None) or Journal(to_agent(job))
+                found = _journals.pop(("", ""), None) or Journal(job)
                 found.drain()
-                found.write, found.recorded = to_agent(job), bool(job)
+                found.job, found.recorded = job, bool(job)
                 if job and of_agent() == "":
                     own = own_file(job)
-                    file = _files.setdefault(own, File(own))
-                    found.beside = Journal(file.of(job), file)
+                    found.beside = Journal(job, _files.setdefault(own, File(own)))
             _journals[job, path] = found
         return found
 

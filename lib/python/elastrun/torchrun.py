@@ -87,24 +87,13 @@ def _place_of_script(words: Sequence[str]) -> int:
 
 # As a library: torch.distributed.launcher.api.launch_agent.
 
-class Torch:
-    """The launcher's module as it was when it was imported. What a program puts in the place of one
-    of these (its own agent, a mock) is used by torch's launcher alone, which runs then."""
-
-    def __init__(self, api: Any) -> None:
-        self.api = api
-        self.launch_agent = api.launch_agent
-        self.parts = self._parts()
-
-    def _parts(self) -> dict[str, tuple[Any, ...]]:
-        agent = getattr(self.api, "LocalElasticAgent", None)
-        registry = getattr(self.api, "rdzv_registry", None)
-        return {"LocalElasticAgent": (agent, getattr(agent, "run", None)),
-                "get_rendezvous_handler": (getattr(registry, "get_rendezvous_handler", None),)}
-
-    def replaced(self) -> str | None:
-        """The name of what is not torch's own any more."""
-        return next((name for name, now in self._parts().items() if now != self.parts[name]), None)
+def _parts(api: Any) -> dict[str, tuple[Any, ...]]:
+    """What of the launcher's module a program may replace (by its own agent, a mock): torch's
+    launcher alone uses that, and runs then."""
+    agent = getattr(api, "LocalElasticAgent", None)
+    registry = getattr(api, "rdzv_registry", None)
+    return {"LocalElasticAgent": (agent, getattr(agent, "run", None)),
+            "get_rendezvous_handler": (getattr(registry, "get_rendezvous_handler", None),)}
 
 
 def replace_launch_agent(api: Any) -> None:
@@ -112,14 +101,16 @@ def replace_launch_agent(api: Any) -> None:
     theirs = getattr(api, "launch_agent", None)
     if theirs is None:
         return
-    torch = Torch(api)
+    parts = _parts(api)  # as they are when it is imported
 
     @functools.wraps(theirs)
     def launch_agent(config: Any, entrypoint: Any, args: Any, *more: Any, **named: Any) -> Any:
         from elastrun.launcher import api as ours
 
         adapted, no_fork = None, ""
-        why = _obstacle(torch, config, entrypoint, [*more, *named.values()])
+        now = _parts(api)
+        replaced = next((name for name in parts if now[name] != parts[name]), None)
+        why = _obstacle(replaced, config, [*more, *named.values()])
         if why is None:
             adapted, no_fork = _adapted(ours.completed(config), entrypoint)
             why = _not_pickled(adapted, entrypoint, args)
@@ -127,8 +118,8 @@ def replace_launch_agent(api: Any) -> None:
                 why = f"{why}; {no_fork}"
         if why is not None:
             _say(f"torch's own launcher runs: {why} {_HINT}")
-            return torch.launch_agent(config, entrypoint, args, *more, **named)
-        _hand_over(torch, adapted)
+            return theirs(config, entrypoint, args, *more, **named)
+        _hand_over(api, adapted)
         said = f"launches in place of torch.distributed.launcher {_HINT}"
         _say(f"{said}; without forks: {no_fork}" if no_fork else said)
         try:
@@ -162,13 +153,12 @@ def _adapted(config: Any, entrypoint: Any) -> tuple[Any, str]:
     return config, why
 
 
-def _obstacle(torch: Torch, config: Any, entrypoint: Any, more: Sequence[Any]) -> str | None:
-    """Why elastrun cannot run this; None: it can."""
+def _obstacle(replaced: str | None, config: Any, more: Sequence[Any]) -> str | None:
+    """Why elastrun cannot run this; None: it can. `replaced`: one of _parts."""
     from elastrun.launcher.api import LaunchConfig
 
-    name = torch.replaced()
-    if name is not None:
-        return f"the program has its own {name}"
+    if replaced is not None:
+        return f"the program has its own {replaced}"
     if any(one is not None for one in more):
         return "the program has its own health check server"
     logs_specs = type(getattr(config, "logs_specs", None)).__name__
@@ -234,15 +224,15 @@ def _as_torch(error: Exception) -> Exception:
 
 # What a program has registered with torch: rendezvous handlers, receivers of events and metrics.
 
-def _hand_over(torch: Torch, config: Any) -> None:
+def _hand_over(api: Any, config: Any) -> None:
     from elastrun.rendezvous import rendezvous_handler_registry as ours
 
     def handler_of_torch(params: Any) -> Any:
-        theirs = torch.api.RendezvousParameters(
+        theirs = api.RendezvousParameters(
             backend=params.backend, endpoint=params.endpoint, run_id=params.run_id,
             min_nodes=params.min_nodes, max_nodes=params.max_nodes, local_addr=params.local_addr,
             **params.config)
-        return torch.api.rdzv_registry.get_rendezvous_handler(theirs)
+        return api.rdzv_registry.get_rendezvous_handler(theirs)
 
     if config.rdzv_backend not in getattr(ours, "_registry", {}):
         ours.register(config.rdzv_backend, handler_of_torch)
