@@ -289,7 +289,17 @@ def _take(descriptors: list[int], joined: tuple[int, int] | None, plan: Plan | N
         unlike = plan.unlike({os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()})
         if unlike:
             raise ValueError(unlike)
-        _check_script([os.fsdecode(one) for one in arguments[1:]])
+        words = (os.fsdecode(one) for one in arguments[1:])
+        script = next((one for one in words if one != "-u"), "")
+        if script not in ("-m", "-c"):
+            # What the interpreter does not run as a file: standard input, and where one of these
+            # hooks finds modules: a folder, an archive, which may begin with any text.
+            for hook in sys.path_hooks:
+                with contextlib.suppress(ImportError):
+                    hook(script)
+                    raise ValueError(f"{script} is a folder or an archive")
+            with open(script, "rb"):
+                pass
     _join(descriptors[4:], joined)
     if cpus:
         for thread in os.listdir("/proc/self/task"):  # of an accelerator's driver
@@ -298,21 +308,6 @@ def _take(descriptors: list[int], joined: tuple[int, int] | None, plan: Plan | N
         os.dup2(source, target)
         os.close(source)
     return Order([os.fsdecode(one) for one in arguments], environment, plan, slot)
-
-
-def _check_script(words: list[str]) -> None:
-    """Refuses what the interpreter does not run as a file: standard input, and where one of these
-    hooks finds modules: a folder, an archive, which may begin with any text.
-    """
-    script = next((one for one in words if one != "-u"), "")
-    if script in ("-m", "-c"):
-        return
-    for hook in sys.path_hooks:
-        with contextlib.suppress(ImportError):
-            hook(script)
-            raise ValueError(f"{script} is a folder or an archive")
-    with open(script, "rb"):
-        pass
 
 
 def _restore_streams() -> None:

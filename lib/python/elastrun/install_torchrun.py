@@ -103,16 +103,6 @@ def _folders() -> tuple[str, str]:
     return sysconfig.get_path("purelib"), sysconfig.get_path("scripts")
 
 
-def _is_pips(packages: str) -> bool:
-    """Tells if the hook there belongs to that package."""
-    import importlib.metadata  # takes longer than all else
-
-    files = []
-    for one in importlib.metadata.distributions(name=PACKAGE, path=[packages]):
-        files += [file.name for file in one.files or ()]
-    return HOOK in files
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m elastrun.install_torchrun",
@@ -121,7 +111,11 @@ def main() -> None:
     parser.add_argument("--remove", action="store_true", help="undo it")
     asked = parser.parse_args()
     packages, programs = _folders()
-    if _is_pips(packages):
+    import importlib.metadata  # takes longer than all else
+
+    # The hook there may belong to that package.
+    if any(file.name == HOOK for one in importlib.metadata.distributions(
+            name=PACKAGE, path=[packages]) for file in one.files or ()):
         if asked.remove:
             sys.exit("install_torchrun: error: pip has installed the hook, with the package "
                      f"{PACKAGE}\n  expected one that this module has installed; pip uninstall "

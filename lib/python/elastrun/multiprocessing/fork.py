@@ -77,20 +77,6 @@ def _count_threads() -> int:
     return _threads()
 
 
-def _used_device() -> str | None:
-    cuda = sys.modules.get("torch.cuda")
-    if cuda is not None and cuda.is_initialized():
-        return "CUDA"
-    for one in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{one}")
-        except OSError:
-            continue  # of the list itself
-        if target.startswith(_DEVICES):
-            return target
-    return None
-
-
 def obstacle() -> str | None:
     """Says what is against a fork of this process, and what to do; None: nothing is."""
     threads = _count_threads()
@@ -100,7 +86,15 @@ def obstacle() -> str | None:
         return (f"this process has {threads} threads ({named or 'of libraries'}), whose locks a "
                 "fork may wait for without end; use spawn, or start the processes before the "
                 "threads")
-    device = _used_device()
+    device = None
+    cuda = sys.modules.get("torch.cuda")
+    if cuda is not None and cuda.is_initialized():
+        device = "CUDA"
+    for one in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # of the list itself
+            target = os.readlink(f"/proc/self/fd/{one}")
+            if target.startswith(_DEVICES):
+                device = device or target
     if device is not None:
         return (f"this process has used {device}, which does not work in a fork; use spawn, or "
                 "start the processes before")
