@@ -97,8 +97,7 @@ TEST_CASE("worker header: events of goodput go in packets, all by the end of the
 }
 
 TEST_CASE("worker header: a scope records its start, and its end whatever ends it") {
-  const Listener listener;
-  in_worker(listener.path, [] {
+  const auto told = packets_of([] {
     const worker::EventScope job(worker::Event::StartJob);
     { const worker::EventScope prep(worker::Event::StartPreparation); }
     { const worker::EventScope step(worker::Event::StartStep, 7); }
@@ -110,7 +109,7 @@ TEST_CASE("worker header: a scope records its start, and its end whatever ends i
     worker::Recorder::instance().flush();
   });
   std::string all;
-  for (const auto& packet : listener.packets()) all += packet;
+  for (const auto& packet : told) all += packet;
   std::size_t at = 0;
   for (const std::string_view one :
        {R"({"job_start_time")", R"({"training_prep_start_time")", R"({"training_prep_end_time")",
@@ -124,13 +123,12 @@ TEST_CASE("worker header: a scope records its start, and its end whatever ends i
 }
 
 TEST_CASE("worker header: what may take its time is told before it begins") {
-  const Listener listener;
-  in_worker(listener.path, [] {
+  const auto told = packets_of([] {
     worker::record_event(worker::Event::StartStep, 1);
     worker::record_event(worker::Event::StartSave);
   });
   std::string all;
-  for (const auto& packet : listener.packets()) all += packet;
+  for (const auto& packet : told) all += packet;
   CHECK(all.find(R"({"checkpoint_save_start_time":)") != std::string::npos);
 }
 
@@ -380,8 +378,7 @@ TEST_CASE("worker header: a histogram of NaN alone takes no other kind's place, 
 }
 
 TEST_CASE("worker header: a forked child does not tell the window of its parent again") {
-  const Listener listener;
-  in_worker(listener.path, [] {
+  const auto packets = packets_of([] {
     worker::Stat loss("loss", {worker::Aggregation::Sum}, std::chrono::hours(1));
     loss.add(1);
     const pid_t child = ::fork();
@@ -389,7 +386,6 @@ TEST_CASE("worker header: a forked child does not tell the window of its parent 
     if (child != 0) ::waitpid(child, nullptr, 0);
   });
   for (const char* sum : {R"("loss.sum":4)", R"("loss.sum":1)"}) {
-    const auto packets = listener.packets();
     REQUIRE(packets.size() == 1);
     CHECK(packets[0].find(sum) != std::string::npos);
   }
@@ -482,8 +478,7 @@ TEST_CASE("worker header: samples come one by one where that is wanted") {
 }
 
 TEST_CASE("worker header: spans are two events, which know what is around them") {
-  const Listener listener;
-  in_worker(listener.path, [] {
+  const auto told = packets_of([] {
     const worker::Span epoch("epoch", {{"number", 3}});
     try {
       const worker::Span step("step");
@@ -494,7 +489,6 @@ TEST_CASE("worker header: spans are two events, which know what is around them")
     worker::event("given", {}, {{}, 0, {}, "aa", "bb"});
     return worker::is_enabled() ? 0 : 1;
   });
-  const auto told = listener.packets();
   REQUIRE(told.size() == 6);
   const auto id_in = [](const std::string& packet, const std::string& key) {
     const auto at = packet.find('"' + key + "\":\"");
@@ -612,14 +606,12 @@ TEST_CASE("worker header: a signal handler that records in the middle of a recor
 }
 
 TEST_CASE("worker header: a name is cut between characters") {
-  const Listener listener;
   const std::string name = std::string(255, 'a') + "\u00e9z";
-  in_worker(listener.path, [&] {
+  const auto packets = packets_of([&] {
     worker::phase(name);
     worker::record_event(worker::Event::StartCustom, name);
     worker::Recorder::instance().flush();
   });
-  const auto packets = listener.packets();
   REQUIRE(packets.size() == 2);
   const std::string wanted = '"' + std::string(255, 'a') + '"';
   for (const auto& packet : packets) CHECK(packet.find(wanted) != std::string::npos);

@@ -42,6 +42,12 @@ pid_t timed_child(const std::function<void()>& work) {
   ::_exit(0);
 }
 
+int end_of(pid_t child) {
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
 struct Server {
   boost::asio::io_context loop;
   std::unique_ptr<Clock> clock = make_system_clock(loop.get_executor());
@@ -98,9 +104,7 @@ TEST_CASE("file timer: a worker that does not release its timer in time is ended
   test::run_until(one.loop, [&] { return one.told.size() == 3; });
   CHECK(one.told == std::vector<std::string>{"watchdog started", "timer expired kept",
                                              "kill worker process kept"});
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  CHECK(WTERMSIG(status) == SIGTERM);
+  CHECK(WTERMSIG(end_of(child)) == SIGTERM);
   one.server.stop();
   CHECK(one.told.back() == "watchdog stopped");
   CHECK_FALSE(std::filesystem::exists(one.server.path()));
@@ -152,58 +156,46 @@ struct Passes final : LocalTimerServer {
   }
 };
 
-pid_t forked(const std::function<void()>& work) {
-  const pid_t child = ::fork();
-  if (child != 0) return child;
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  work();
-  ::_exit(0);
-}
-
-int end_of(pid_t child) {
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  return status;
-}
+struct Local {
+  test::FakeClock clock;
+  LocalQueue queue;
+  Passes server{queue, clock, 60s};
+};
 
 }  // namespace
 
 TEST_CASE("local timer: V5, a worker that does not release its timer is killed") {
-  test::FakeClock clock;
-  LocalQueue queue;
-  Passes server(queue, clock, 60s);
-  const double expiration = to_seconds(clock.wall()) + 0.1;
-  const pid_t child = forked([&] {
-    LocalTimerClient(queue).acquire("a", expiration);
+  Local at;
+  const double expiration = to_seconds(at.clock.wall()) + 0.1;
+  const pid_t child = timed_child([&] {
+    LocalTimerClient(at.queue).acquire("a", expiration);
     while (true) ::pause();
   });
-  queue.put(queue.get(1, 1h).at(0));  // it has come
-  server.run_watchdog();
-  CHECK(server.timers() == 1);
-  clock.advance(200ms);
-  server.run_watchdog();
+  at.queue.put(at.queue.get(1, 1h).at(0));  // it has come
+  at.server.run_watchdog();
+  CHECK(at.server.timers() == 1);
+  at.clock.advance(200ms);
+  at.server.run_watchdog();
   CHECK(WTERMSIG(end_of(child)) == SIGKILL);
-  CHECK(server.timers() == 0);
+  CHECK(at.server.timers() == 0);
 }
 
 TEST_CASE("local timer: a release in time spares the worker, recursion arms again") {
-  test::FakeClock clock;
-  LocalQueue queue;
-  Passes server(queue, clock, 60s);
-  LocalTimerClient client(queue);
-  const double wall = to_seconds(clock.wall());
+  Local at;
+  LocalTimerClient client(at.queue);
+  const double wall = to_seconds(at.clock.wall());
   client.acquire("a", wall + 1);
   client.acquire("a", wall + 3);
-  server.run_watchdog();
-  CHECK(server.timers() == 1);
-  clock.advance(2s);
-  server.run_watchdog();
-  CHECK(server.tried.empty());
+  at.server.run_watchdog();
+  CHECK(at.server.timers() == 1);
+  at.clock.advance(2s);
+  at.server.run_watchdog();
+  CHECK(at.server.tried.empty());
   client.release("a");
   client.release("a");
-  clock.advance(1h);
-  server.run_watchdog();
-  CHECK(server.tried.empty());
+  at.clock.advance(1h);
+  at.server.run_watchdog();
+  CHECK(at.server.tried.empty());
 }
 
 TEST_CASE("local timer: V10, a pass each interval") {
@@ -219,17 +211,15 @@ TEST_CASE("local timer: V10, a pass each interval") {
 }
 
 TEST_CASE("local timer: V14, who cannot be reaped keeps its timers until the next pass") {
-  test::FakeClock clock;
-  LocalQueue queue;
-  Passes server(queue, clock, 60s);
-  server.real = false;
-  for (const int worker : {1, 2, 3}) queue.put({worker, "a", 1});
-  server.run_watchdog();
-  CHECK(server.tried == std::vector<std::int64_t>{1, 2, 3});
-  CHECK(server.timers() == 1);
-  server.run_watchdog();
-  CHECK(server.tried.back() == 3);
-  CHECK(server.tried.size() == 4);
+  Local at;
+  at.server.real = false;
+  for (const int worker : {1, 2, 3}) at.queue.put({worker, "a", 1});
+  at.server.run_watchdog();
+  CHECK(at.server.tried == std::vector<std::int64_t>{1, 2, 3});
+  CHECK(at.server.timers() == 1);
+  at.server.run_watchdog();
+  CHECK(at.server.tried.back() == 3);
+  CHECK(at.server.tried.size() == 4);
 }
 
 TEST_CASE("local timer: V15, a queue gives what has come by its timeout, and no more than asked") {
@@ -239,7 +229,7 @@ TEST_CASE("local timer: V15, a queue gives what has come by its timeout, and no 
   CHECK(queue.size() == 5);
   CHECK(queue.get(2, 0s) == std::vector<TimerRequest>{{0, "s", 1.5}, {1, "s", 1.5}});
   CHECK(queue.size() == 3);
-  const pid_t child = forked([&] { queue.put({5, "late", -1}); });
+  const pid_t child = timed_child([&] { queue.put({5, "late", -1}); });
   const auto rest = queue.get(4, 1h);  // not the timeout, but their number ends it
   CHECK(rest.size() == 4);
   CHECK(rest.back().scope_id == "late");
@@ -247,12 +237,10 @@ TEST_CASE("local timer: V15, a queue gives what has come by its timeout, and no 
 }
 
 TEST_CASE("local timer: a worker id that is no pid signals nobody") {
-  test::FakeClock clock;
-  LocalQueue queue;
-  Passes server(queue, clock, 60s);
+  Local at;
   for (const std::int64_t worker : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1} << 40}) {
-    queue.put({worker, "a", 1});
+    at.queue.put({worker, "a", 1});
   }
-  server.run_watchdog();
-  CHECK(server.timers() == 0);
+  at.server.run_watchdog();
+  CHECK(at.server.timers() == 0);
 }

@@ -50,7 +50,9 @@ struct Watched : Watchdog::Owner {
   std::vector<ExpiredWorker> ended;
   std::optional<Request> waiting;  // to be read
   Watchdog watchdog{loop, clock, *this};
+  Hung hung;  // it is ours
 
+  Watched() { adopt(hung); }
   bool is_ours(pid_t pid) const override { return ours.contains(pid); }
   void read_waiting() override {
     if (waiting) watchdog.request(*waiting);
@@ -72,8 +74,7 @@ struct Watched : Watchdog::Owner {
 
 TEST_CASE("watchdog: V11, an expired and a valid timer make one kill, and no timer is left") {
   Watched watched;
-  Hung hung;
-  watched.adopt(hung);
+  auto& hung = watched.hung;
   watched.acquire(hung.pid, "expired", 1s);
   watched.acquire(hung.pid, "valid", 60s);
   watched.clock.advance(999ms);
@@ -91,8 +92,7 @@ TEST_CASE("watchdog: V11, an expired and a valid timer make one kill, and no tim
 
 TEST_CASE("watchdog: V12, what is released in time kills nobody; a vacuous release is nothing") {
   Watched watched;
-  const Hung hung;
-  watched.adopt(hung);
+  auto& hung = watched.hung;
   watched.acquire(hung.pid, "a", 1s);
   CHECK(watched.watchdog.request({hung.pid, "a", {}}));
   CHECK(watched.watchdog.request({hung.pid, "a", {}}));
@@ -117,8 +117,7 @@ TEST_CASE("watchdog: V13, valid timers of several processes are all kept") {
 
 TEST_CASE("watchdog: V7, the timers of a process go with it, and nobody is reaped") {
   Watched watched;
-  Hung hung;
-  watched.adopt(hung);
+  auto& hung = watched.hung;
   watched.acquire(hung.pid, "a", 1s);
   hung.end();
   test::run_until(watched.loop, [&] { return watched.watchdog.deadlines().size() == 0; });
@@ -128,8 +127,7 @@ TEST_CASE("watchdog: V7, the timers of a process go with it, and nobody is reape
 
 TEST_CASE("watchdog: V8, an end that was not noticed yet is no error when it is to be reaped") {
   Watched watched;
-  Hung hung;
-  watched.adopt(hung);
+  auto& hung = watched.hung;
   watched.acquire(hung.pid, "a", 1s);
   hung.end();  // the loop has not run since
   watched.clock.advance(2s);
@@ -153,8 +151,7 @@ TEST_CASE(
 
 TEST_CASE("watchdog: a release that waits to be read when the timer expires counts") {
   Watched watched;
-  const Hung hung;
-  watched.adopt(hung);
+  auto& hung = watched.hung;
   watched.acquire(hung.pid, "a", 1s);
   watched.waiting = Request{hung.pid, "a", {}};
   watched.clock.advance(1h);
@@ -177,8 +174,7 @@ TEST_CASE("watchdog: requests that never cease do not put off an expiry") {
 
 TEST_CASE("watchdog: timers of torch without a scope are separate") {
   Watched watched;
-  const Hung hung;
-  watched.adopt(hung);
+  auto& hung = watched.hung;
   const std::string scope = "/usr/lib/python3.11/contextlib.py#137";
   for (const auto after : {60s, 2s}) {
     auto request = watched.request(hung.pid, scope, after);
@@ -216,8 +212,7 @@ TEST_CASE("watchdog: a failed kill is tried again until it succeeds") {
 
 TEST_CASE("watchdog: nothing is left after it was cleared") {
   Watched watched;
-  const Hung hung;
-  watched.adopt(hung);
+  auto& hung = watched.hung;
   watched.acquire(hung.pid, "a", 1s);
   watched.watchdog.clear();
   watched.clock.advance(1h);

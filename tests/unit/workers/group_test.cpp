@@ -73,8 +73,13 @@ struct Stage final : Group::Owner {
   std::vector<std::shared_ptr<FakeStreams::State>> streams;
   Group group;
 
-  explicit Stage(ErrorFileReader::Read read = {}, Group::Limits limits = {})
-      : group(loop, clock, launcher, processes, *this, limits, std::move(read)) {}
+  /// With so many workers, if any.
+  explicit Stage(int workers = 0, bool with_streams = false, const std::string& error_file = {},
+                 ErrorFileReader::Read read = {}, Group::Limits limits = {})
+      : group(loop, clock, launcher, processes, *this, limits, std::move(read)) {
+    if (workers == 0) return;
+    REQUIRE(group.start(plans(workers, with_streams, error_file)).has_value());
+  }
   void group_event(Event event) override { events.push_back(event); }
   void all_returned() override {}
 
@@ -88,13 +93,15 @@ struct Stage final : Group::Owner {
     return entry;
   }
 
-  std::vector<WorkerPlan> plans(int count, bool with_streams = false) {
+  std::vector<WorkerPlan> plans(int count, bool with_streams = false,
+                                const std::string& error_file = {}) {
     std::vector<WorkerPlan> all;
     for (int i = 0; i < count; ++i) {
       WorkerPlan plan;
       plan.rank = 10 + i;
       plan.local_rank = i;
       plan.request.argv = {"worker"};
+      plan.error_file = error_file;
       if (with_streams) {
         streams.push_back(std::make_shared<FakeStreams::State>());
         plan.streams = std::make_unique<FakeStreams>(streams.back());
@@ -103,7 +110,7 @@ struct Stage final : Group::Owner {
     }
     return all;
   }
-  void start(int count) { REQUIRE(group.start(plans(count)).has_value()); }
+  void check_gone() { CHECK(happened() == Events{Event::Gone}); }
   std::vector<Event> happened() {
     loop.restart();
     loop.poll();
@@ -112,20 +119,18 @@ struct Stage final : Group::Owner {
 };
 
 TEST_CASE("group: all that end with 0 are a success, told once") {
-  Stage stage;
-  stage.start(2);
+  Stage stage(2);
   stage.launcher.end(0, ExitStatus::exited(0));
   CHECK(stage.happened().empty());
   stage.launcher.end(1, ExitStatus::exited(0));
   CHECK(stage.happened() == Events{Event::AllSucceeded});
   stage.group.finish(0s);
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
   CHECK(stage.group.failures().empty());
 }
 
 TEST_CASE("group: a failure is told at once, the others still run") {
-  Stage stage;
-  stage.start(3);
+  Stage stage(3);
   stage.launcher.end(1, ExitStatus::exited(3));
   CHECK(stage.happened() == Events{Event::WorkerFailed});
   CHECK(stage.group.any_running());
@@ -139,8 +144,7 @@ TEST_CASE("group: the exception of a long traceback is known, and its last lines
     for (const int more : {0, 100}) {
       CAPTURE(frames);
       CAPTURE(more);
-      Stage stage;
-      REQUIRE(stage.group.start(stage.plans(1, true)).has_value());
+      Stage stage(1, true);
       auto& lines = stage.streams[0]->lines;
       lines.emplace_back("Traceback (most recent call last):");
       for (int i = 0; i < frames; ++i) lines.emplace_back("    deeper()");
@@ -159,8 +163,7 @@ TEST_CASE("group: the exception of a long traceback is known, and its last lines
 
 TEST_CASE("group: frames without a header are a traceback only where it was forgotten") {
   const auto exception_of = [](const std::vector<std::string>& lines, bool all) {
-    Stage stage;
-    REQUIRE(stage.group.start(stage.plans(1, true)).has_value());
+    Stage stage(1, true);
     stage.streams[0]->lines = lines;
     stage.streams[0]->knows_all_lines = all;
     stage.launcher.end(0, ExitStatus::exited(1));
@@ -177,7 +180,8 @@ TEST_CASE("group: frames without a header are a traceback only where it was forg
 
 TEST_CASE("group: error files that cannot be read delay a failure by a bound, and no stop") {
   std::function<void(ErrorFileReader::Found)> answer;
-  Stage stage([&](const std::vector<std::string>&, auto then) { answer = std::move(then); });
+  Stage stage(0, false, {},
+              [&](const std::vector<std::string>&, auto then) { answer = std::move(then); });
   auto plans = stage.plans(2);
   for (auto& plan : plans) plan.error_file = "/frozen/" + std::to_string(plan.rank);
   REQUIRE(stage.group.start(std::move(plans)).has_value());
@@ -188,42 +192,37 @@ TEST_CASE("group: error files that cannot be read delay a failure by a bound, an
   CHECK_FALSE(stage.group.failures()[0].error_file);
   stage.group.stop(SIGTERM, 30s);
   stage.launcher.obey();
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
   answer({parse_error_file("own"), parse_error_file("late")});
   CHECK(stage.group.failures()[1].error_file->raw == "late");
 }
 
 TEST_CASE("group: a stop does not wait for what a failure has left") {
-  Stage stage([](const std::vector<std::string>&, auto) {});
-  auto plans = stage.plans(2);
-  for (auto& plan : plans) plan.error_file = "/frozen/error.json";
-  REQUIRE(stage.group.start(std::move(plans)).has_value());
+  Stage stage(2, false, "/frozen/error.json", [](const std::vector<std::string>&, auto) {});
   stage.launcher.end(0, ExitStatus::exited(3));
   stage.group.stop(SIGTERM, 30s);
   CHECK(stage.launcher[1].signals == std::vector{SIGTERM});
   stage.launcher.obey();
   CHECK(stage.happened().empty());
   stage.clock.advance(ErrorFileReader::kTimeLimit);
-  CHECK(stage.happened() == Events{Event::Gone});  // the failure is part of the end by now
+  stage.check_gone();  // the failure is part of the end by now
 }
 
 TEST_CASE("group: stop asks all, and who ends then was stopped by us") {
-  Stage stage;
-  stage.start(3);
+  Stage stage(3);
   stage.launcher.end(1, ExitStatus::exited(3));
   stage.happened();
   stage.group.stop(SIGTERM, 30s);
   CHECK(stage.launcher[0].signals == std::vector{SIGTERM});
   stage.launcher.obey();
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
   const auto failures = stage.group.failures();
   REQUIRE(failures.size() == 3);
   CHECK(std::ranges::count_if(failures, &Failure::stopped_by_us) == 2);
 }
 
 TEST_CASE("group: who is deaf to the signal is killed when the grace is over") {
-  Stage stage;
-  stage.start(2);
+  Stage stage(2);
   stage.launcher[1].deaf = true;
   stage.group.stop(SIGINT, 5s);
   stage.launcher.obey();
@@ -233,7 +232,7 @@ TEST_CASE("group: who is deaf to the signal is killed when the grace is over") {
   stage.clock.advance(1ms);
   CHECK(stage.launcher[1].signals == std::vector{SIGINT, SIGKILL});
   stage.launcher.obey();
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
   CHECK(stage.group.workers()[1].exit->status == ExitStatus::signaled(SIGKILL));
 }
 
@@ -243,8 +242,7 @@ TEST_CASE(
     CAPTURE(counts);
     Group::Limits limits;
     limits.with_pauses = counts;
-    Stage stage({}, limits);
-    stage.start(2);
+    Stage stage(2, false, {}, {}, limits);
     stage.launcher[0].deaf = stage.launcher[1].deaf = true;
     stage.launcher[1].leaves_child = stage.launcher[1].child_deaf = true;
     stage.group.stop(SIGTERM, 8s);
@@ -264,20 +262,18 @@ TEST_CASE(
 }
 
 TEST_CASE("group: a pause eats nothing of the time for SIGKILL") {
-  Stage stage;
-  stage.start(1);
+  Stage stage(1);
   stage.group.kill();
   stage.clock.pause(1min);
   stage.clock.advance(9s);
   CHECK(stage.happened().empty());
   stage.launcher.end(0, ExitStatus::signaled(SIGKILL));
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
   CHECK_FALSE(stage.group.workers()[0].abandoned);
 }
 
 TEST_CASE("group: a second stop may shorten the grace, never lengthen it, and asks nobody again") {
-  Stage stage;
-  stage.start(1);
+  Stage stage(1);
   stage.launcher[0].deaf = true;
   stage.group.stop(SIGTERM, 30s);
   stage.group.stop(SIGINT, 1s);
@@ -288,8 +284,7 @@ TEST_CASE("group: a second stop may shorten the grace, never lengthen it, and as
 }
 
 TEST_CASE("group: a trainer below a script that obeys has the whole grace") {
-  Stage stage;
-  stage.start(2);
+  Stage stage(2);
   stage.launcher[0].leaves_child = stage.launcher[0].child_deaf = true;
   stage.group.stop(SIGTERM, 30s);
   stage.launcher.obey();
@@ -306,12 +301,11 @@ TEST_CASE("group: a trainer below a script that obeys has the whole grace") {
     CHECK(stage.launcher[0].signals == std::vector{SIGTERM, SIGKILL});
     stage.clock.advance(20ms);
   }
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
 }
 
 TEST_CASE("group: what has left the groups is asked too, and has the rest of the grace") {
-  Stage stage;
-  stage.start(1);
+  Stage stage(1);
   stage.group.stop(SIGTERM, 30s);
   stage.clock.advance(10s);
   stage.processes.all = stage.leftovers = {Stage::process_of(77, 77)};
@@ -328,12 +322,11 @@ TEST_CASE("group: what has left the groups is asked too, and has the rest of the
     stage.clock.advance(1s);
   }
   CHECK(stage.sweeps == 1);
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
 }
 
 TEST_CASE("group: what is apart is asked once, if a worker waits for it") {
-  Stage stage;
-  stage.start(1);
+  Stage stage(1);
   stage.processes.all = {Stage::process_of(77, 77)};
   stage.group.stop(SIGTERM, 30s);
   CHECK(stage.told.empty());
@@ -350,12 +343,11 @@ TEST_CASE("group: what is apart is asked once, if a worker waits for it") {
   CHECK(stage.sweeps == 0);
   stage.clock.advance(1s);
   CHECK(stage.sweeps == 1);
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
 }
 
 TEST_CASE("group: what a worker has begun because of the stop is not asked to end") {
-  Stage stage;
-  stage.start(1);
+  Stage stage(1);
   stage.group.stop(SIGTERM, 30s);
   stage.processes.all = {Stage::process_of(77, 77)};
   stage.processes.all[0].start_time = process::start_time_now() + 100;
@@ -367,69 +359,64 @@ TEST_CASE("group: what a worker has begun because of the stop is not asked to en
   CHECK(stage.sweeps == 0);
   stage.clock.advance(1s);
   CHECK(stage.sweeps == 1);
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
 }
 
 TEST_CASE("group: workers that end at once cost one look at all processes") {
-  Stage stage;
-  stage.start(2);
+  Stage stage(2);
   stage.group.stop(SIGTERM, 30s);
   stage.launcher.obey();
   stage.clock.advance(1s);
   CHECK(stage.processes.looks == 1);
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
 }
 
 TEST_CASE("group: whoever insists is not kept waiting by what workers have left") {
-  Stage stage;
-  stage.start(1);
+  Stage stage(1);
   stage.launcher[0].leaves_child = stage.launcher[0].child_deaf = true;
   stage.group.stop(SIGINT, 30s);
   stage.launcher.obey();
   stage.clock.advance(1s);
   stage.group.kill();
   CHECK(stage.launcher[0].signals == std::vector{SIGINT, SIGKILL});
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
 }
 
 TEST_CASE("group: no grace at all kills at once") {
-  Stage stage;
-  stage.start(1);
+  Stage stage(1);
   stage.launcher[0].deaf = true;
   stage.group.stop(SIGTERM, 0s);
   stage.clock.advance(0s);
   stage.launcher.obey();
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
 }
 
 TEST_CASE("group: who does not even end by SIGKILL is named and left behind") {
-  Stage stage;
-  stage.start(2);
+  Stage stage(2);
   stage.group.kill();
   stage.launcher.end(0, ExitStatus::signaled(SIGKILL));
   stage.clock.advance(9s);
   CHECK(stage.happened().empty());
   stage.clock.advance(1s);
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
   CHECK(stage.group.workers()[1].abandoned);
   CHECK_FALSE(stage.group.workers()[0].abandoned);
 }
 
 TEST_CASE("group: nobody waits for a worker that runs as another user") {
-  Stage stage;
-  stage.start(2);
+  Stage stage(2);
   stage.launcher[1].foreign = true;
   stage.group.stop(SIGTERM, 30s);
   CHECK_MESSAGE(stage.happened().empty(), "the other one has its grace");
   SUBCASE("which ends the wait") {
     stage.launcher.obey();
-    CHECK(stage.happened() == Events{Event::Gone});
+    stage.check_gone();
     CHECK(stage.group.workers()[1].abandoned);
   }
   SUBCASE("it ends by itself meanwhile") {
     stage.launcher.end(1, ExitStatus::exited(0));
     stage.launcher.obey();
-    CHECK(stage.happened() == Events{Event::Gone});
+    stage.check_gone();
     CHECK_FALSE(stage.group.workers()[1].abandoned);
   }
   CHECK_FALSE(stage.group.workers()[0].abandoned);
@@ -438,8 +425,7 @@ TEST_CASE("group: nobody waits for a worker that runs as another user") {
 
 TEST_CASE(
     "group: what left the groups and cannot be killed is left when SIGKILL has had its time") {
-  Stage stage;
-  stage.start(1);
+  Stage stage(1);
   stage.escaped.killed = 1;
   stage.escaped.alive.resize(1);
   stage.launcher.end(0, ExitStatus::exited(0));
@@ -455,13 +441,12 @@ TEST_CASE(
     stage.escaped = {};
     stage.clock.advance(20ms);
   }
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
   CHECK(stage.clock.armed() == 0);
 }
 
 TEST_CASE("group: all that SIGKILL is waited for shares one bound") {
-  Stage stage;
-  stage.start(2);
+  Stage stage(2);
   stage.escaped.alive.resize(1);
   stage.launcher[0].deaf = stage.launcher[1].deaf = true;
   stage.group.stop(SIGTERM, 1s);
@@ -478,12 +463,11 @@ TEST_CASE("group: all that SIGKILL is waited for shares one bound") {
   stage.clock.advance(5900ms);
   CHECK(stage.happened().empty());
   stage.clock.advance(200ms);
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
 }
 
 TEST_CASE("group: what ended workers left in their groups goes at the end of the attempt") {
-  Stage stage;
-  stage.start(1);
+  Stage stage(1);
   stage.launcher[0].leaves_child = true;
   stage.launcher.end(0, ExitStatus::exited(0));
   CHECK(stage.happened() == Events{Event::AllSucceeded});
@@ -491,12 +475,11 @@ TEST_CASE("group: what ended workers left in their groups goes at the end of the
   stage.group.finish(0s);
   CHECK(stage.launcher[0].signals == std::vector{SIGTERM});
   stage.clock.advance(1ms);
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
 }
 
 TEST_CASE("group: what a successful worker left may go on, then is asked, then killed") {
-  Stage stage;
-  stage.start(1);
+  Stage stage(1);
   stage.launcher[0].leaves_child = stage.launcher[0].child_deaf = true;
   stage.launcher.end(0, ExitStatus::exited(0));
   CHECK(stage.happened() == Events{Event::AllSucceeded});
@@ -523,7 +506,7 @@ TEST_CASE("group: what a successful worker left may go on, then is asked, then k
     CHECK(stage.launcher[0].signals == std::vector{SIGINT, SIGKILL});
     stage.clock.advance(20ms);
   }
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
 }
 
 TEST_CASE("group: a start that fails takes back those before it") {
@@ -538,8 +521,7 @@ TEST_CASE("group: a start that fails takes back those before it") {
 }
 
 TEST_CASE("group: a failure is told when its last words have been read") {
-  Stage stage;
-  REQUIRE(stage.group.start(stage.plans(2, true)).has_value());
+  Stage stage(2, true);
   CHECK(stage.streams[0]->started);
   CHECK(stage.launcher[0].request.stdout_fd == 41);
   CHECK(stage.launcher[0].request.stderr_fd == 42);
@@ -553,8 +535,7 @@ TEST_CASE("group: a failure is told when its last words have been read") {
 }
 
 TEST_CASE("group: what a worker that has failed leaves behind can write until the group is gone") {
-  Stage stage;
-  REQUIRE(stage.group.start(stage.plans(1, true)).has_value());
+  Stage stage(1, true);
   stage.launcher[0].leaves_child = stage.launcher[0].child_deaf = true;
   stage.launcher.end(0, ExitStatus::exited(4));
   stage.group.stop(SIGTERM, 30s);
@@ -564,29 +545,27 @@ TEST_CASE("group: what a worker that has failed leaves behind can write until th
   stage.clock.advance(2s);
   REQUIRE(stage.streams[0]->on_drained);
   stage.streams[0]->on_drained();
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
 }
 
 TEST_CASE("group: the group is gone only when all output has been read") {
-  Stage stage;
-  REQUIRE(stage.group.start(stage.plans(2, true)).has_value());
+  Stage stage(2, true);
   stage.group.stop(SIGTERM, 30s);
   stage.launcher.obey();
   CHECK(stage.happened().empty());
   stage.streams[0]->on_drained();
   CHECK(stage.happened().empty());
   stage.streams[1]->on_drained();
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
   CHECK(stage.sweeps == 1);
 }
 
 TEST_CASE("group: output that nobody takes is given up") {
-  Stage stage;
-  REQUIRE(stage.group.start(stage.plans(1, true)).has_value());
+  Stage stage(1, true);
   stage.group.stop(SIGTERM, 30s);
   stage.launcher.obey();
   stage.clock.advance(5s);
-  CHECK(stage.happened() == Events{Event::Gone});
+  stage.check_gone();
 }
 
 TEST_CASE("group: nothing is told after it has gone from memory") {
@@ -603,10 +582,7 @@ TEST_CASE("group: nothing is told after it has gone from memory") {
 TEST_CASE("group: the error file of a failure is read") {
   const test::FakeFiles files;
   files.add("error.json", "{ broken");
-  Stage stage;
-  auto plans = stage.plans(1);
-  plans[0].error_file = files.root() + "/error.json";
-  REQUIRE(stage.group.start(std::move(plans)).has_value());
+  Stage stage(1, false, files.root() + "/error.json");
   stage.launcher.end(0, ExitStatus::exited(1));
   const auto failures = stage.group.failures();
   REQUIRE(failures.size() == 1);
@@ -617,18 +593,14 @@ TEST_CASE("group: the error file of a failure is read") {
 TEST_CASE("group: an empty error file is one as long as its worker runs, and may write it") {
   const test::FakeFiles files;
   files.add("error.json", "");
-  Stage stage;
-  auto plans = stage.plans(2);
-  for (auto& plan : plans) plan.error_file = files.root() + "/error.json";
-  REQUIRE(stage.group.start(std::move(plans)).has_value());
+  Stage stage(2, false, files.root() + "/error.json");
   stage.launcher.end(0, ExitStatus::exited(1));
   CHECK_FALSE(stage.group.failures()[0].error_file.has_value());
   CHECK(stage.group.as_if_ended_now()[0].error_file.has_value());
 }
 
 TEST_CASE("group: of what has left the groups, whoever has a parent there is told by that one") {
-  Stage stage;
-  stage.start(1);
+  Stage stage(1);
   stage.launcher.end(0, ExitStatus::exited(0));
   stage.leftovers = stage.processes.all = {Stage::process_of(7, 7), Stage::process_of(8, 8)};
   stage.leftovers[1].parent = 7;

@@ -20,6 +20,10 @@ T parsed(std::string_view packet) {
   return std::get<T>(*message);
 }
 
+MetricSample metric(const std::string& members) {
+  return parsed<MetricSample>(R"({"kind":"metric","name":"a","value":1,)" + members + "}");
+}
+
 void refused(std::initializer_list<std::string_view> packets) {
   for (const auto packet : packets) {
     CAPTURE(packet);
@@ -202,15 +206,10 @@ TEST_CASE("message: stacks are offered with a signal that can be handled") {
 }
 
 TEST_CASE("message: a metric may name its training step") {
-  const auto step_of = [](std::string_view step) {
-    return parsed<MetricSample>(R"({"kind":"metric","name":"l","value":1)" + std::string(step) +
-                                "}")
-        .step;
-  };
-  CHECK_FALSE(step_of(""));
-  CHECK(step_of(R"(,"step":109)") == 109);
-  CHECK_FALSE(step_of(R"(,"step":-1)"));
-  CHECK_FALSE(step_of(R"(,"step":"9")"));
+  CHECK_FALSE(metric(R"("each":false)").step);
+  CHECK(metric(R"("step":109)").step == 109);
+  CHECK_FALSE(metric(R"("step":-1)").step);
+  CHECK_FALSE(metric(R"("step":"9")").step);
 }
 
 TEST_CASE("message: numbers that JSON does not have come as text") {
@@ -247,12 +246,6 @@ TEST_CASE("message: limits hold") {
   CHECK_FALSE(
       parse_message(R"({"kind":"metric","value":1,"name":")" + std::string(300, 'x') + "\"}")
           .has_value());
-}
-
-MetricSample metric(const std::string& members) {
-  const auto message = parse_message(R"({"kind":"metric","name":"a","value":1,)" + members + "}");
-  REQUIRE_MESSAGE(message.has_value(), (message ? "" : message.error().text));
-  return std::get<MetricSample>(*message);
 }
 
 bool is_refused(const std::string& packet) {
@@ -292,18 +285,15 @@ TEST_CASE("metric message: labels without end are refused") {
 }
 
 TEST_CASE("metric message: a histogram brings its buckets, at their scale") {
-  const auto message = parse_message(
+  const auto sample = parsed<MetricSample>(
       histogram(R"("count":4,"scale":5,"zeros":1,"buckets":[[-1,1],[31,1]],"negative":[[0,1]])"));
-  REQUIRE(message);
-  const auto& sample = std::get<MetricSample>(*message);
   REQUIRE(sample.batch);
   REQUIRE(sample.batch->sketch);
   telemetry::Sketch same;
   for (const double value : {0.0, 1.0, 2.0, -1.01}) same.add(value);
   CHECK(*sample.batch->sketch == same);
-  const auto coarse = parse_message(histogram(R"("count":2,"scale":-3,"buckets":[[0,2]])"));
-  REQUIRE(coarse);
-  CHECK(std::get<MetricSample>(*coarse).batch->sketch->scale() == -3);
+  CHECK(parsed<MetricSample>(histogram(R"("count":2,"scale":-3,"buckets":[[0,2]])"))
+            .batch->sketch->scale() == -3);
 }
 
 TEST_CASE("metric message: a histogram that cannot be one is refused, and takes no memory") {
@@ -326,12 +316,10 @@ TEST_CASE("metric message: a histogram that cannot be one is refused, and takes 
 }
 
 TEST_CASE("metric message: samples come one by one, with their series") {
-  const auto message =
-      parse_message(R"({"kind":"samples","series":[["g","a"],["g","b",{"l":1},"s","h"]],"samples":)"
-                    R"([[0,1767323045.25,0.5],[1,1767323046,"nan",7],[0,1767323047,2,-3]],)"
-                    R"("suppressed":{"g":3,"h":0,"i":"x"}})");
-  REQUIRE(message);
-  const auto& told = std::get<SamplesTold>(*message);
+  const auto told = parsed<SamplesTold>(
+      R"({"kind":"samples","series":[["g","a"],["g","b",{"l":1},"s","h"]],"samples":)"
+      R"([[0,1767323045.25,0.5],[1,1767323046,"nan",7],[0,1767323047,2,-3]],)"
+      R"("suppressed":{"g":3,"h":0,"i":"x"}})");
   REQUIRE(told.series.size() == 2);
   CHECK_FALSE(told.series[0].meaning);
   CHECK(told.series[1].meaning->help == "h");
