@@ -3,15 +3,17 @@
 #include "core/file_io.hpp"
 
 #include "core/text.hpp"
-#include "core/unique_fd.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <utility>
@@ -112,6 +114,32 @@ int write_all(int fd, std::string_view text) {
     }
   }
   return 0;
+}
+
+Result<UniqueFd> memory_file(const char* name, std::string_view text) {
+  UniqueFd file(::memfd_create(name, MFD_CLOEXEC));
+  const int number = file ? write_all(file.get(), text) : errno;
+  if (number != 0) return std::unexpected(errno_error(Code::Io, "memfd_create", number));
+  ::lseek(file.get(), 0, SEEK_SET);
+  return file;
+}
+
+bool send_with(int socket, std::string_view text, std::span<const int> descriptors) {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
+  iovec piece{const_cast<char*>(text.data()), text.size()};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
+  }
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 
 namespace {

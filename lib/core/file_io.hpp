@@ -2,11 +2,13 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "core/unique_fd.hpp"
 
 #include <cstddef>
 #include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,6 +65,15 @@ void close_descriptors_from(int first);
 /// shares the open file has made it non-blocking (a terminal, a pipe of ssh(1) or node.js). 0 or an
 /// errno.
 int write_all(int fd, std::string_view text);
+
+/// A file in memory with this text, to be read from its beginning by who gets the descriptor, which
+/// shares the offset (unix(7)). Fails with Io.
+Result<UniqueFd> memory_file(const char* name, std::string_view text);
+
+/// Sends a packet with up to kMostDescriptors descriptors over a unix socket, not waiting: a peer
+/// that does not read delays nobody. False: it was not sent.
+constexpr std::size_t kMostDescriptors = 5;
+bool send_with(int socket, std::string_view text, std::span<const int> descriptors);
 
 /// The whole file, or its first `most` bytes. May wait for the file system, or for the writer of a
 /// FIFO. Fails with Io: the path and the reason.

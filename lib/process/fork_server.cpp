@@ -27,8 +27,6 @@ using Steady = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr idtype_t kOfPidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
-// The order, three streams and a cgroup (give_order()); send_with() has room for no more.
-constexpr std::size_t kMostDescriptors = 5;
 constexpr std::size_t kLongestWord = 4096;  // what the server or a child may say at once
 constexpr int kMostWords = 100;             // of the server, since it was last asked
 constexpr milliseconds kHangsUpWithin{100};
@@ -44,26 +42,6 @@ Result<Pair> make_pair() {
     return std::unexpected(errno_error(Code::Io, "socketpair", errno));
   }
   return Pair{UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
-bool send_with(int socket, std::string_view text, const std::vector<int>& descriptors) {
-  std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
-  iovec piece{const_cast<char*>(text.data()), text.size()};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  if (!descriptors.empty()) {
-    const auto size = descriptors.size() * sizeof(int);
-    message.msg_control = control.data();
-    message.msg_controllen = CMSG_SPACE(size);
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(size);
-    std::memcpy(CMSG_DATA(header), descriptors.data(), size);
-  }
-  // Not waiting: a server that does not read costs no more than an exec.
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 
 enum class Heard { Nothing, Packet, End };
@@ -103,12 +81,7 @@ Result<UniqueFd> write_order(const LaunchRequest& request) {
   add(fmt::to_string(request.argv.size()));
   for (const auto& one : request.argv) add(one);
   for (const auto& one : request.environment) add(one);
-  UniqueFd file(::memfd_create("elastrun-order", MFD_CLOEXEC));
-  const int number = file ? write_all(file.get(), text) : errno;
-  if (number != 0) return std::unexpected(errno_error(Code::Io, "memfd_create", number));
-  // The child gets our open file with its offset (unix(7)), and would read from the end.
-  ::lseek(file.get(), 0, SEEK_SET);
-  return file;
+  return memory_file("elastrun-order", text);
 }
 
 /// 0 without one.

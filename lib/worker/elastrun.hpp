@@ -10,5 +10,4 @@
 #include "goodput_events.hpp"
 #include "samples.hpp"
 #include "stat.hpp"
-#include "summed_metric.hpp"
 #include "told_events.hpp"

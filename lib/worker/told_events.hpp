@@ -126,43 +126,38 @@ inline std::string cut_quoted(const std::string& json, std::size_t most) {
   return json.substr(0, end) + '"';
 }
 
-/// With texts of at most `longest` bytes.
-template <class Attributes>
-std::string event_packet(std::string_view name, const Attributes& attributes,
-                         const EventFacts& facts, std::size_t longest) {
-  std::string packet = R"({"kind":"event","name":)" + worker::quoted(name);
-  if (facts.time > 0) packet += R"(,"time":)" + number(facts.time);
-  packet += R"(,"attributes":{)";
-  const auto add = [&](std::string_view key, const std::string& json) {
-    if (packet.back() != '{') packet += ',';
-    packet += worker::quoted(key) + ':' + json;
-  };
-  for (const auto& [key, value] : attributes) {
-    const auto& json = value.json();
-    const bool cuts = json.size() > longest + 2 && json.front() == '"';
-    cuts ? add(key, cut_quoted(json, longest)) : add(key, json);
-  }
-  const auto& place = span_place();
-  const bool given = !facts.span.empty();
-  const auto text = [&](std::string_view key, std::string_view value) {
-    if (!value.empty()) add(key, worker::quoted(value));
-  };
-  text("severity", facts.severity);
-  text("event.id", facts.id);
-  text("span.id", given ? facts.span : std::string_view(place.span));
-  text("span.parent", given ? facts.parent : std::string_view(place.parent));
-  return packet + "}}";
-}
-
-/// A longer one the agent refuses: of a stack of 20 kB it gets the beginning, rather than no event.
+/// The agent refuses a longer packet: of a stack of 20 kB it gets the beginning, rather than no
+/// event.
 template <class Attributes>
 std::string event_packet(std::string_view name, const Attributes& attributes,
                          const EventFacts& facts) {
   constexpr std::size_t kLongestPacket = 16u << 10;
-  auto packet = event_packet(name, attributes, facts, kLongestPacket);
-  for (const std::size_t longest : {4096u, 1024u, 256u}) {
+  std::string packet;
+  const auto add = [&](std::string_view key, const std::string& json) {
+    if (packet.back() != '{') packet += ',';
+    packet += worker::quoted(key) + ':' + json;
+  };
+  const auto text = [&](std::string_view key, std::string_view value) {
+    if (!value.empty()) add(key, worker::quoted(value));
+  };
+  for (const std::size_t longest :
+       {kLongestPacket, std::size_t{4096}, std::size_t{1024}, std::size_t{256}}) {  // of a text
+    packet = R"({"kind":"event","name":)" + worker::quoted(name);
+    if (facts.time > 0) packet += R"(,"time":)" + number(facts.time);
+    packet += R"(,"attributes":{)";
+    for (const auto& [key, value] : attributes) {
+      const auto& json = value.json();
+      const bool cuts = json.size() > longest + 2 && json.front() == '"';
+      cuts ? add(key, cut_quoted(json, longest)) : add(key, json);
+    }
+    const auto& place = span_place();
+    const bool given = !facts.span.empty();
+    text("severity", facts.severity);
+    text("event.id", facts.id);
+    text("span.id", given ? facts.span : std::string_view(place.span));
+    text("span.parent", given ? facts.parent : std::string_view(place.parent));
+    packet += "}}";
     if (packet.size() <= kLongestPacket) break;
-    packet = event_packet(name, attributes, facts, longest);
   }
   return packet;
 }

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -43,32 +42,6 @@ std::size_t most_connections() {
 
 UniqueFd open_spare() {
   return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-}
-
-UniqueFd file_of(const std::string& text) {
-  UniqueFd file(::memfd_create("elastrun-answer", MFD_CLOEXEC));
-  if (file && (write_all(file.get(), text) != 0 || ::lseek(file.get(), 0, SEEK_SET) != 0))
-    file.reset();
-  return file;
-}
-
-/// Its descriptor, which has no size, so that a peer that does not read delays no other.
-void send_file(int socket, int file) {
-  // A packet without a byte would read as the end of the connection (recv(2)).
-  char nothing = 0;
-  iovec data{&nothing, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof file)> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof file);
-  std::memcpy(CMSG_DATA(header), &file, sizeof file);
-  ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 Status listen_at(ChannelPlace& place) {
@@ -171,9 +144,12 @@ void Channel::release(pid_t process) {
 void Channel::answer(const std::string& text) {
   for (Connection& one : connections_) {
     if (!std::exchange(one.asks, false)) continue;
-    // A file each: of a shared one the first reader would leave the others its end.
-    const UniqueFd file = file_of(text);
-    if (file) send_file(one.socket.native_handle(), file.get());
+    // A file each, which has no size that a peer could keep us waiting for: of a shared one the
+    // first reader would leave the others its end. A packet without a byte would read as the end of
+    // the connection (recv(2)).
+    if (const auto file = memory_file("elastrun-answer", text)) {
+      send_with(one.socket.native_handle(), std::string_view("", 1), std::array{file->get()});
+    }
     // By this the one that asked sees that nothing follows, and our wait on it that it is to be
     // forgotten.
     ::shutdown(one.socket.native_handle(), SHUT_RDWR);

@@ -91,17 +91,6 @@ std::string words_of(const Failure& failure) {
   return to_lower(text);
 }
 
-/// Of the device or its driver, and not of what a program asked of it: an assertion on the device
-/// or an access out of bounds are mostly the program's, and so is an unspecified launch failure
-/// (cudaErrorLaunchFailure of the CUDA runtime). NCCL's "unhandled system error" is a socket's.
-bool blames_the_gpu(std::string_view text) {
-  constexpr std::array<std::string_view, 6> kSigns{
-      "uncorrectable ecc",           "fallen off the bus",
-      "cuda error: hardware",        "unhandled cuda error",
-      "cudaerrordevicesunavailable", "all cuda-capable devices are busy or unavailable"};
-  return std::ranges::any_of(kSigns, [&](auto sign) { return text.contains(sign); });
-}
-
 /// As torch says it, and as NCCL passes it on.
 bool is_out_of_memory(std::string_view text) {
   return text.contains("outofmemoryerror") || text.contains("cuda out of memory") ||
@@ -126,6 +115,19 @@ constexpr std::string_view kExternalTexts =
     "statuscode.unavailable|statuscode.deadline_exceeded|connection closed|connection was closed|"
     "connection aborted|connection lost|closed connection|closed the connection|"
     "failed to connect|network error|unhandled system error|ncclsystemerror";
+// As gloo, NCCL and torch's store word the loss of a peer, in small letters: releases differ in
+// those.
+constexpr std::string_view kPeerTexts =
+    "connection closed by peer|for recv operation to complete|timeout caused pair closure|"
+    "connection reset by peer|broken pipe|socket closed|remote process exited|"
+    "connectfullmesh failed|recvvaluecallback|ncclremoteerror|monitoredbarrier|"
+    "failed to recv, got 0 bytes";
+// Of the device or its driver, and not of what a program asked of it: an assertion on the device or
+// an access out of bounds are mostly the program's, and so is an unspecified launch failure
+// (cudaErrorLaunchFailure of the CUDA runtime). NCCL's "unhandled system error" is a socket's.
+constexpr std::string_view kGpuTexts =
+    "uncorrectable ecc|fallen off the bus|cuda error: hardware|unhandled cuda error|"
+    "cudaerrordevicesunavailable|all cuda-capable devices are busy or unavailable";
 constexpr std::array kExternalErrnos{
     EIO,          ENXIO,        EAGAIN,      EBUSY,      ENODEV,        ENFILE,    ENOSPC,
     EROFS,        EPIPE,        ENOLCK,      ENOLINK,    ECOMM,         EPROTO,    EUCLEAN,
@@ -384,7 +386,7 @@ CauseClass class_of(const Failure& failure) {
   if (ended_by_watchdog(failure)) return CauseClass::Hang;
   const auto text = words_of(failure);
   if (is_out_of_memory(text)) return CauseClass::Oom;
-  if (blames_the_gpu(text)) return CauseClass::Gpu;
+  if (has_one_of(kGpuTexts, text)) return CauseClass::Gpu;
   if (is_external(failure)) return CauseClass::External;
   if (!exited(failure) && !failure.cut_short) return CauseClass::Crash;
   return is_of_the_code(failure) ? CauseClass::Code : CauseClass::Error;
@@ -458,28 +460,14 @@ std::optional<PythonException> exception_of(const Failure& failure) {
 bool ended_by_watchdog(const Failure& failure) {
   if (!failure.status.by_signal(SIGABRT)) return false;
   return std::ranges::any_of(failure.last_lines, [](const std::string& line) {
-    return line.contains("Watchdog caught collective operation timeout") ||
-           line.contains("watchdog thread terminated with exception");
+    return has_one_of(
+        "Watchdog caught collective operation timeout|watchdog thread terminated with exception",
+        line);
   });
 }
 
 bool blames_a_peer(std::string_view text) {
-  // As gloo, NCCL and torch's store word the loss of a peer, in small letters: releases differ in
-  // those.
-  constexpr std::array<std::string_view, 12> kSigns{"connection closed by peer",
-                                                    "for recv operation to complete",
-                                                    "timeout caused pair closure",
-                                                    "connection reset by peer",
-                                                    "broken pipe",
-                                                    "socket closed",
-                                                    "remote process exited",
-                                                    "connectfullmesh failed",
-                                                    "recvvaluecallback",
-                                                    "ncclremoteerror",
-                                                    "monitoredbarrier",
-                                                    "failed to recv, got 0 bytes"};
-  const auto lower = to_lower(text);
-  return std::ranges::any_of(kSigns, [&](std::string_view sign) { return lower.contains(sign); });
+  return has_one_of(kPeerTexts, to_lower(text));
 }
 
 bool is_victim(const Failure& failure) {
