@@ -70,8 +70,8 @@ int write_all(int fd, std::string_view text);
 /// shares the offset (unix(7)). Fails with Io.
 Result<UniqueFd> memory_file(const char* name, std::string_view text);
 
-/// Sends a packet with up to kMostDescriptors descriptors over a unix socket, not waiting: a peer
-/// that does not read delays nobody. False: it was not sent.
+/// Sends a packet with up to kMostDescriptors descriptors over a unix socket, and does not
+/// wait for a peer that does not read. False: it was not sent.
 constexpr std::size_t kMostDescriptors = 5;
 bool send_with(int socket, std::string_view text, std::span<const int> descriptors);
 

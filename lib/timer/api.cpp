@@ -33,22 +33,18 @@ struct Head {
   double expiration_time;
 };
 
-struct Configured {
-  std::mutex change;
-  std::shared_ptr<TimerClient> client;
-};
+constinit std::mutex change_of_client;
 
 /// Never destroyed: a thread may still be in a block when the process ends.
-Configured& configured() {
-  static auto* one = new Configured;
+std::shared_ptr<TimerClient>& configured() {
+  static auto* one = new std::shared_ptr<TimerClient>;
   return *one;
 }
 
 std::shared_ptr<TimerClient> chosen(std::shared_ptr<TimerClient> client) {
   if (client) return client;
-  auto& configuration = configured();
-  const std::lock_guard lock(configuration.change);
-  if (configuration.client) return configuration.client;
+  const std::lock_guard lock(change_of_client);
+  if (configured()) return configured();
   throw std::runtime_error("no timer client: call elastrun::timer::configure() first, or name one");
 }
 
@@ -136,15 +132,6 @@ void LocalTimerServer::register_timers(const std::vector<TimerRequest>& requests
   }
 }
 
-std::map<std::int64_t, std::vector<TimerRequest>> LocalTimerServer::expired_at(
-    double deadline) const {
-  std::map<std::int64_t, std::vector<TimerRequest>> expired;
-  for (const auto& [key, timer] : timers_) {
-    if (timer.expiration_time <= deadline) expired[key.first].push_back(timer);
-  }
-  return expired;
-}
-
 bool LocalTimerServer::reap_worker(std::int64_t worker_id) {
   // 0 and below would be groups, see kill(2): such a worker has never been.
   if (worker_id < 1 || worker_id > std::numeric_limits<pid_t>::max()) return true;
@@ -152,9 +139,8 @@ bool LocalTimerServer::reap_worker(std::int64_t worker_id) {
 }
 
 void configure(std::shared_ptr<TimerClient> client) {
-  auto& configuration = configured();
-  const std::lock_guard lock(configuration.change);
-  std::swap(configuration.client, client);  // the old one ends outside the lock, in `client`
+  const std::lock_guard lock(change_of_client);
+  std::swap(configured(), client);  // the old one ends outside the lock, in `client`
 }
 
 Expires::Expires(double after, std::string scope, std::shared_ptr<TimerClient> client,
@@ -193,8 +179,13 @@ void LocalTimerServer::stop() {
 
 void LocalTimerServer::run_watchdog() {
   register_timers(queue_.get(std::max<std::size_t>(1, queue_.size()), Duration::zero()));
+  const double now = to_seconds(clock_.wall());
+  std::map<std::int64_t, std::vector<TimerRequest>> expired;
+  for (const auto& [key, timer] : timers_) {
+    if (timer.expiration_time <= now) expired[key.first].push_back(timer);
+  }
   std::vector<std::int64_t> reaped;
-  for (const auto& [worker, timers] : expired_at(to_seconds(clock_.wall()))) {
+  for (const auto& [worker, timers] : expired) {
     log::info(kArea, "Reaping worker_id=[{}]. Expired timers: {}", worker, scopes_of(timers));
     bool done = true;
     try {

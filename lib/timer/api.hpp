@@ -112,8 +112,6 @@ class LocalTimerServer {
   virtual bool reap_worker(std::int64_t worker_id);
 
  private:
-  std::map<std::int64_t, std::vector<TimerRequest>> expired_at(double deadline) const;
-
   LocalQueue& queue_;
   Clock& clock_;
   const Duration max_interval_;

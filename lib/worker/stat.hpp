@@ -270,12 +270,11 @@ class StatBook {
     auto made = std::make_shared<StatCore>(name, std::move(aggregations), std::move(options));
     std::shared_ptr<StatCore> found;  // let go after the lock, which its end takes, too
     if (const Shared turn; turn) {
-      make();
-      StatCore*& place = (*cores_)[name];
+      StatCore*& place = own().cores[name];
       if (place != nullptr) found = place->weak_from_this().lock();
       if (found == nullptr) {
         place = made.get();
-        for (Collector* const one : *listeners_) tell_of(*made, *one);
+        for (Collector* const one : own().listeners) tell_of(*made, *one);
       }
     }
     if (found == nullptr) return made;
@@ -289,8 +288,8 @@ class StatBook {
   std::vector<std::shared_ptr<StatCore>> living(std::string_view pattern) {
     std::vector<std::shared_ptr<StatCore>> found;
     const Shared turn;
-    if (!turn || cores_ == nullptr) return found;
-    for (const auto& [name, core] : *cores_) {
+    if (!turn) return found;
+    for (const auto& [name, core] : own().cores) {
       if (!fits(pattern, name)) continue;
       // None: it is about to end. The last owner of one must not be in here: its end takes the
       // lock.
@@ -300,37 +299,34 @@ class StatBook {
   }
   void remove(const StatCore& core) {
     const Shared turn;
-    if (!turn || cores_ == nullptr) return;
-    const auto found = cores_->find(core.name);
-    if (found != cores_->end() && found->second == &core) cores_->erase(found);
+    if (!turn) return;
+    const auto found = own().cores.find(core.name);
+    if (found != own().cores.end() && found->second == &core) own().cores.erase(found);
   }
   void add(Collector& listener) {
     const Shared turn;
-    make();
-    listeners_->push_back(&listener);
-    for (const auto& [name, core] : *cores_) tell_of(*core, listener);
+    own().listeners.push_back(&listener);
+    for (const auto& [name, core] : own().cores) tell_of(*core, listener);
   }
   void remove(Collector& listener) {
     const Shared turn;
-    listeners_->erase(std::remove(listeners_->begin(), listeners_->end(), &listener),
-                      listeners_->end());
+    auto& all = own().listeners;
+    all.erase(std::remove(all.begin(), all.end(), &listener), all.end());
   }
 
-  StatCore* find(const std::string& name) const {
-    const auto found = cores_->find(name);
-    return found == cores_->end() ? nullptr : found->second;
-  }
+  bool has(const std::string& name) { return own().cores.count(name) > 0; }
 
  private:
   static void tell_of(StatCore& core, Collector& listener);
-  void make() {
-    if (cores_ == nullptr) cores_ = new std::map<std::string, StatCore*>;
-    if (listeners_ == nullptr) listeners_ = new std::vector<Collector*>;
+  struct Lists {
+    std::map<std::string, StatCore*> cores;
+    std::vector<Collector*> listeners;
+  };
+  Lists& own() {
+    if (lists_ == nullptr) lists_ = new Lists;
+    return *lists_;
   }
-
-  // Never freed: a Stat may end after everything else.
-  std::map<std::string, StatCore*>* cores_ = nullptr;
-  std::vector<Collector*>* listeners_ = nullptr;
+  Lists* lists_ = nullptr;  // never freed: a Stat may end after everything else
 };
 inline StatBook stat_book;
 
@@ -497,7 +493,7 @@ class Collector {
     for (auto one = seen_.begin(); one != seen_.end();) {
       one->second.window = detail::StatWindow(one->second.chosen);
       // One that has ended has been reported.
-      one = detail::stat_book.find(one->first) == nullptr ? seen_.erase(one) : std::next(one);
+      one = !detail::stat_book.has(one->first) ? seen_.erase(one) : std::next(one);
     }
   }
 

@@ -50,13 +50,9 @@ Result<std::string> visible_device(std::span<const std::string> agent, const Wor
 /// Collects "NAME=VALUE" entries.
 struct Entries {
   std::vector<std::string> list;
-  void add(std::string_view name, std::string_view value) {
-    std::string entry;
-    entry.reserve(name.size() + value.size() + 1);
-    entry.append(name).append("=").append(value);
-    list.push_back(std::move(entry));
+  void add(std::string_view name, const auto& value) {
+    list.push_back(fmt::format("{}={}", name, value));
   }
-  void add(std::string_view name, int value) { add(name, std::string_view(fmt::to_string(value))); }
 };
 
 void add_ranks(Entries& out, const WorkerFacts& facts) {
@@ -122,10 +118,12 @@ void add_own(Entries& out, const WorkerFacts& facts) {
 /// Never inherited, whether or not this worker gets its own: an agent may be a worker of
 /// another elastrun.
 bool is_agent_variable(std::string_view name) {
-  return name == "ELASTRUN_JOB" || name == "ELASTRUN_AGENT_ID" || name == "ELASTRUN_RUN_DIR" ||
-         name == "ELASTRUN_CHANNEL" || name == "ELASTRUN_PAGE" || name == "ELASTRUN_GOODPUT" ||
-         name == "ELASTRUN_SAMPLES" || name == "ELASTRUN_AGGREGATIONS" ||
-         name == "ELASTRUN_PREEMPT_SIGNALS" || name == kCalledBy;
+  constexpr std::array<std::string_view, 10> kOwn = {
+      "ELASTRUN_JOB",     "ELASTRUN_AGENT_ID",     "ELASTRUN_RUN_DIR",
+      "ELASTRUN_CHANNEL", "ELASTRUN_PAGE",         "ELASTRUN_GOODPUT",
+      "ELASTRUN_SAMPLES", "ELASTRUN_AGGREGATIONS", "ELASTRUN_PREEMPT_SIGNALS",
+      kCalledBy};
+  return std::ranges::find(kOwn, name) != kOwn.end();
 }
 
 /// The interpreter that became this agent (python -m elastrun) has named itself. A worker that
