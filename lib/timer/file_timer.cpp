@@ -5,7 +5,6 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "timer/request_pipe.hpp"
 
 #include <cerrno>
 #include <climits>

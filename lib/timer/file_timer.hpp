@@ -4,7 +4,6 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "timer/api.hpp"
-#include "timer/request_pipe.hpp"
 #include "timer/watchdog.hpp"
 
 #include <boost/asio/io_context.hpp>

@@ -7,7 +7,6 @@
 #include "files/blocking_calls.hpp"
 #include "process/exit_status.hpp"
 #include "process/process_table.hpp"
-#include "timer/request_pipe.hpp"
 #include "workers/environment.hpp"
 
 #include <algorithm>

@@ -7,7 +7,6 @@
 #include "agent/loop/run_context.hpp"
 #include "core/awake_clock.hpp"
 #include "telemetry/registry.hpp"
-#include "timer/request_pipe.hpp"
 #include "timer/watchdog.hpp"
 #include "workers/message.hpp"
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "timer/request_pipe.hpp"
-
 #include "core/unique_fd.hpp"
 #include "support/loop.hpp"
 #include "support/scratch.hpp"
+#include "timer/watchdog.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
