@@ -378,7 +378,8 @@ TEST_CASE("worker header: a histogram of NaN alone takes no other kind's place, 
 }
 
 TEST_CASE("worker header: a forked child does not tell the window of its parent again") {
-  const auto packets = packets_of([] {
+  const Listener listener;
+  in_worker(listener.path, [] {
     worker::Stat loss("loss", {worker::Aggregation::Sum}, std::chrono::hours(1));
     loss.add(1);
     const pid_t child = ::fork();
@@ -386,6 +387,7 @@ TEST_CASE("worker header: a forked child does not tell the window of its parent 
     if (child != 0) ::waitpid(child, nullptr, 0);
   });
   for (const char* sum : {R"("loss.sum":4)", R"("loss.sum":1)"}) {
+    const auto packets = listener.packets();
     REQUIRE(packets.size() == 1);
     CHECK(packets[0].find(sum) != std::string::npos);
   }
