@@ -75,47 +75,38 @@ std::optional<json::value> parse(std::string_view text) {
   return value ? value : parse_strictly(with_whole_characters(text));
 }
 
-/// Of JSON that goes on or ends anywhere.
-class Beginning {
- public:
-  explicit Beginning(std::string_view text) : rest_(text) {}
+/// Takes a word, and blanks before it, from JSON that goes on or ends anywhere.
+bool take(std::string_view& rest, std::string_view word) {
+  rest.remove_prefix(std::min(rest.find_first_not_of(" \t\r\n"), rest.size()));
+  if (!rest.starts_with(word)) return false;
+  rest.remove_prefix(word.size());
+  return true;
+}
 
-  bool take(std::string_view word) {
-    rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t\r\n"), rest_.size()));
-    if (!rest_.starts_with(word)) return false;
-    rest_.remove_prefix(word.size());
-    return true;
+/// The text whose opening quote has been taken, as far as it is there, up to kMaxRaw.
+std::string begun_text(std::string_view rest) {
+  const auto read = [&](std::size_t size) {
+    return parse(fmt::format("\"{}\"", rest.substr(0, size)));
+  };
+  std::size_t end = 0;
+  while (end < std::min(rest.size(), kMaxRaw) && rest[end] != '"') {
+    end += rest[end] == '\\' ? 2 : 1;
   }
-  bool take_key(std::string_view key) { return take(key) && take(":"); }
-  /// The text whose opening quote has been taken, as far as it is there, up to kMaxRaw.
-  std::string text() const {
-    std::size_t end = 0;
-    while (end < std::min(rest_.size(), kMaxRaw) && rest_[end] != '"') {
-      end += rest_[end] == '\\' ? 2 : 1;
-    }
-    // At most a pair of \uXXXX may have been cut in the middle.
-    for (end = std::min(end, rest_.size()); end > 0 && !parse(quoted(end)); --end) {
-      if (std::min(rest_.size(), kMaxRaw) > end + 12) return {};
-    }
-    const auto value = parse(quoted(end));
-    return value ? std::string(std::string_view(value->get_string())) : std::string();
+  // At most a pair of \uXXXX may have been cut in the middle.
+  for (end = std::min(end, rest.size()); end > 0 && !read(end); --end) {
+    if (std::min(rest.size(), kMaxRaw) > end + 12) return {};
   }
-
- private:
-  std::string quoted(std::size_t size) const {
-    return fmt::format("\"{}\"", rest_.substr(0, size));
-  }
-  std::string_view rest_;
-};
+  const auto value = read(end);
+  return value ? std::string(std::string_view(value->get_string())) : std::string();
+}
 
 /// Of a record that is not there as a whole: torch writes the message first.
 void read_beginning(std::string_view text, ErrorFile& out) {
-  Beginning beginning(text);
-  if (!beginning.take("{") || !beginning.take_key("\"message\"")) return;
-  const bool plain = !beginning.take("{");
-  if (!plain && !beginning.take_key("\"message\"")) return;
-  if (!beginning.take("\"")) return;
-  out.message = without_escapes(beginning.text(), "\n\t");
+  const auto take_key = [&] { return take(text, "\"message\"") && take(text, ":"); };
+  if (!take(text, "{") || !take_key()) return;
+  const bool plain = !take(text, "{");
+  if ((!plain && !take_key()) || !take(text, "\"")) return;
+  out.message = without_escapes(begun_text(text), "\n\t");
   out.understood = !out.message.empty();
   out.plain = plain;
 }

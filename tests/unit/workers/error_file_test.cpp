@@ -25,6 +25,23 @@ std::string contents(const std::string& path) {
   return text.str();
 }
 
+/// An error file that is handed on to the launcher's own.
+struct HandedOn {
+  explicit HandedOn(const std::string& text) {
+    files.add("child.json", text);
+    copy();
+  }
+  void copy() const { REQUIRE(copy_error_file(files.root() + "/child.json", own, 17).has_value()); }
+  /// What stands in its message then.
+  std::int64_t code() const {
+    const auto value = parse_json(contents(own));
+    REQUIRE(value.has_value());
+    return member_int_or(*find_member(*value, "message"), "errorCode", 0);
+  }
+  test::FakeFiles files;
+  const std::string own = files.root() + "/own.json";
+};
+
 TEST_CASE("error file: torch's record is understood") {
   const auto file = parse_error_file(kRecord);
   CHECK(file.understood);
@@ -80,13 +97,7 @@ TEST_CASE("error file: a message that names a file in no UTF-8 is understood") {
     const auto record = R"({"message": {"message": "No such file: )" + json + R"("}})";
     CHECK(parse_error_file(record).message == "No such file: " + text);
     CHECK_FALSE(parse_error_file(record.substr(0, record.size() - 1)).understood);
-    const test::FakeFiles files;
-    files.add("child.json", record);
-    const auto own = files.root() + "/own.json";
-    REQUIRE(copy_error_file(files.root() + "/child.json", own, 17).has_value());
-    const auto value = parse_json(contents(own));
-    REQUIRE(value.has_value());
-    CHECK(member_int_or(*find_member(*value, "message"), "errorCode", 0) == 17);
+    CHECK(HandedOn(record).code() == 17);
   }
   for (const char* broken :
        {R"({"message": "\ud8)", R"({"message": "\udcf"})", R"(\udcff)", "\\"}) {
@@ -151,49 +162,31 @@ TEST_CASE("error file: no file, no name and a folder are no error file") {
 }
 
 TEST_CASE("error file: the root cause is handed on with its exit code") {
-  const test::FakeFiles files;
-  files.add("child.json", std::string(kRecord));
-  const auto own = files.root() + "/own.json";
-  files.add("own.json", "old");
-  REQUIRE(copy_error_file(files.root() + "/child.json", own, 17).has_value());
-  const auto value = parse_json(contents(own));
-  REQUIRE(value.has_value());
-  const auto* message = find_member(*value, "message");
-  REQUIRE(message != nullptr);
-  CHECK(member_int_or(*message, "errorCode", 0) == 17);
-  CHECK(member_text_or(*message, "message", "") == "ValueError: boom");
+  const HandedOn record{std::string(kRecord)};
+  record.files.add("own.json", "old");
+  record.copy();
+  CHECK(record.code() == 17);
+  CHECK(read_error_file(record.own)->message == "ValueError: boom");
 }
 
 TEST_CASE("error file: one that is too large to be looked at is handed on whole") {
-  const test::FakeFiles files;
-  const auto own = files.root() + "/own.json";
   const std::string stack(2 << 20, 'x');
-  files.add("child.json", R"({"message": {"message": "ValueError: boom", "extraInfo":
-                              {"py_callstack": ")" +
-                              stack + R"(", "timestamp": "7"}}})");
-  REQUIRE(copy_error_file(files.root() + "/child.json", own, 17).has_value());
-  const auto value = parse_json(contents(own));
-  REQUIRE(value.has_value());
-  CHECK(member_int_or(*find_member(*value, "message"), "errorCode", 0) == 17);
-  CHECK(contents(own).size() > stack.size());
+  const HandedOn large(R"({"message": {"message": "x", "extraInfo": {"py_callstack": ")" + stack +
+                       R"(", "timestamp": "7"}}})");
+  CHECK(large.code() == 17);
+  CHECK(contents(large.own).size() > stack.size());
 }
 
 TEST_CASE("error file: what is larger than all that is handed on as its message") {
-  const test::FakeFiles files;
-  const auto own = files.root() + "/own.json";
-  files.add("child.json", R"({"message": {"message": "ValueError: boom", "x": ")");
-  std::filesystem::resize_file(files.root() + "/child.json", 65 << 20);  // a hole
-  REQUIRE(copy_error_file(files.root() + "/child.json", own, 17).has_value());
-  CHECK(read_error_file(own)->message == "ValueError: boom");
+  const HandedOn huge(R"({"message": {"message": "ValueError: boom", "x": ")");
+  std::filesystem::resize_file(huge.files.root() + "/child.json", 65 << 20);  // a hole
+  huge.copy();
+  CHECK(read_error_file(huge.own)->message == "ValueError: boom");
 }
 
 TEST_CASE("error file: text messages and broken files are handed on as they are") {
-  const test::FakeFiles files;
-  const auto own = files.root() + "/own.json";
   for (const char* text : {R"({"message": "plain", "timestamp": 5})", "{ not json"}) {
-    files.add("child.json", text);
-    REQUIRE(copy_error_file(files.root() + "/child.json", own, 17).has_value());
-    CHECK(contents(own) == text);
+    CHECK(contents(HandedOn(text).own) == text);
   }
 }
 
