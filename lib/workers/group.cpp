@@ -398,8 +398,8 @@ void Group::arm_grace() {
   alarm_->arm(at, [this] { deadline_passed(); });
 }
 
-/// What is not in a group has had no signal. When all workers have ended, Leftovers asks it; but
-/// below a script that catches SIGTERM to wait for its trainer, that is never so.
+/// What is not in a group has had no signal. judge_leftovers() asks it when all workers have ended;
+/// but below a script that catches SIGTERM to wait for its trainer, that is never so.
 void Group::ask_apart() {
   ask_apart_at_ = TimePoint::max();
   auto apart = set_apart(processes_.processes(), pids(), processes_);

@@ -121,10 +121,7 @@ TEST_CASE("summons: pids that go round in a circle end no search") {
 }
 
 process::ProcessEntry process_of(pid_t pid, pid_t parent, pid_t group, pid_t session = kWorker) {
-  process::ProcessEntry entry;
-  entry.pid = pid;
-  entry.parent = parent;
-  entry.group = group;
+  auto entry = entry_of(pid, parent, "", group, 0);
   entry.session = session;
   return entry;
 }
