@@ -15,6 +15,7 @@
 #include <boost/beast/version.hpp>
 #include <cerrno>
 #include <fmt/format.h>
+#include <optional>
 #include <sys/socket.h>
 #include <utility>
 #include <variant>
@@ -84,27 +85,21 @@ namespace {
 
 // What is longer ends the connection.
 constexpr std::size_t kMaxBody = 4u << 20;
-using Answer = std::function<void(Result<HttpResponse>)>;
 
-/// The part that both kinds of stream share. The operations in progress keep it alive.
-template <class Stream>
-class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
+/// A request and its answer. The operations in progress keep it alive.
+class Call : public std::enable_shared_from_this<Call> {
  public:
-  /// Runs if a kept connection turned out to be closed before anything came.
-  using Again = std::function<void(Answer)>;
+  using Answer = std::function<void(Result<HttpResponse>)>;
 
-  Exchange(Stream stream, Clock& clock, HttpCall::Settings settings, const HttpRequest& request,
-           Answer answer, Again again)
-      : again_(std::move(again)),
-        stream_(std::move(stream)),
-        alarm_(clock.make_alarm()),
-        clock_(clock),
+  Call(boost::asio::io_context& loop, Clock& clock, HttpCall::Settings settings,
+       const HttpRequest& request, Answer answer)
+      : clock_(clock),
         settings_(std::move(settings)),
-        answer_(std::move(answer)) {
-    const auto method = http::string_to_verb(request.method);
-    request_ = {method, request.target, 11};
-    request_.set(http::field::host,
-                 format_endpoint(settings_.endpoint.host, settings_.endpoint.port));
+        answer_(std::move(answer)),
+        dialer_(loop, clock),
+        alarm_(clock.make_alarm()),
+        request_{http::string_to_verb(request.method), request.target, 11} {
+    request_.set(http::field::host, where());
     request_.set(http::field::user_agent, "elastrun");
     request_.set(http::field::content_type, "application/json");
     if (settings_.kept == nullptr) request_.set(http::field::connection, "close");
@@ -113,33 +108,21 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
     // After the body is set: it counts that for Content-Length, without which a server waits for
     // the end of a body that never comes.
     request_.prepare_payload();
-    parser_.body_limit(kMaxBody);
   }
 
-  void start(TimePoint deadline) {
-    // The alarm holds us, and we hold the alarm: end(), broken() and drop() break that circle by
-    // disarming it, so each way out of here has to pass through one of them.
-    auto self = this->shared_from_this();
-    alarm_->arm(deadline, [self] {
-      self->end(fail(Code::Timeout, fmt::format("{} did not answer within {}", self->where(),
-                                                format_duration(self->settings_.limit))));
-    });
-    // Over a kept connection a second handshake would be taken for data.
-    if (again_) return write();  // has shaken hands for an earlier call
-    if constexpr (requires { stream_.next_layer(); }) {
-      stream_.async_handshake(ssl::stream_base::client, [self](error_code error) {
-        error ? self->broken(error) : self->write();
-      });
-    } else {
-      write();
-    }
+  void start() {
+    if (settings_.kept != nullptr) stream_ = settings_.kept->take(settings_.endpoint);
+    if (!stream_) return dial();
+    is_kept_ = true;
+    limit(clock_.now() + settings_.limit);
+    // It has shaken hands for an earlier call: a second handshake would be taken for data.
+    write();
   }
 
   void drop() {
-    alarm_->disarm();
     answer_ = {};
-    again_ = {};
-    close();
+    dialer_.cancel();
+    end(fail(Code::Cancelled, {}));
   }
 
  private:
@@ -147,34 +130,77 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
     return format_endpoint(settings_.endpoint.host, settings_.endpoint.port);
   }
 
-  void write() {
-    http::async_write(stream_, request_, [self = this->shared_from_this()](error_code error, auto) {
-      error ? self->broken(error) : self->read();
+  void limit(TimePoint deadline) {
+    alarm_->arm(deadline, [this] {
+      end(fail(Code::Timeout, fmt::format("{} did not answer within {}", where(),
+                                          format_duration(settings_.limit))));
     });
   }
 
+  void dial() {
+    const TimePoint deadline = clock_.now() + settings_.limit;
+    dialer_.dial(settings_.endpoint, settings_.limit, [this, deadline](Result<tcp::socket> socket) {
+      if (!socket) return end(std::unexpected(socket.error()));
+      limit(deadline);
+      settings_.tls ? shake_hands(std::move(*socket)) : begin(std::move(*socket));
+    });
+  }
+
+  void begin(tcp::socket socket) {
+    stream_.reset(new KeptConnection::Stream{std::move(socket)});
+    write();
+  }
+
+  void shake_hands(tcp::socket socket) {
+    stream_.reset(new KeptConnection::Stream{TlsStream(std::move(socket), *settings_.tls)});
+    auto& stream = std::get<TlsStream>(stream_->of);
+    error_code ignored;
+    const std::string& host = settings_.endpoint.host;
+    // verify_peer alone accepts a valid certificate of any host: the name has to be compared, too.
+    stream.set_verify_callback(ssl::host_name_verification(host), ignored);
+    // Servers with several certificates choose by this name; numbers are not allowed in it (RFC
+    // 6066).
+    if (parse_address(host).is_unspecified()) {
+      SSL_set_tlsext_host_name(stream.native_handle(), host.c_str());
+    }
+    stream.async_handshake(ssl::stream_base::client, [self = shared_from_this()](error_code error) {
+      error ? self->broken(error) : self->write();
+    });
+  }
+
+  void write() {
+    const auto then = [self = shared_from_this()](error_code error, auto) {
+      error ? self->broken(error) : self->read();
+    };
+    std::visit([&](auto& stream) { http::async_write(stream, request_, then); }, stream_->of);
+  }
+
   void read() {
-    http::async_read(stream_, buffer_, parser_,
-                     [self = this->shared_from_this()](error_code error, auto) {
-                       error ? self->broken(error) : self->answered();
-                     });
+    buffer_.clear();
+    parser_.emplace().body_limit(kMaxBody);
+    const auto then = [self = shared_from_this()](error_code error, auto) {
+      error ? self->broken(error) : self->answered();
+    };
+    std::visit([&](auto& stream) { http::async_read(stream, buffer_, *parser_, then); },
+               stream_->of);
   }
 
   void answered() {
-    auto& answer = parser_.get();
+    auto& answer = parser_->get();
     const auto retry = answer[http::field::retry_after];
     error_code ignored;
     end(HttpResponse{static_cast<int>(answer.result_int()), std::move(answer.body()),
-                     std::string(retry), plain(socket().local_endpoint(ignored).address())});
+                     std::string(retry),
+                     plain(stream_->socket().local_endpoint(ignored).address())});
   }
 
   void broken(const error_code& error) {
     // The server may have closed a kept connection meanwhile. As it has answered nothing, the
     // request goes out once more.
-    if (const auto again = std::exchange(again_, {}); again && !parser_.got_some()) {
+    if (std::exchange(is_kept_, false) && !(parser_ && parser_->got_some())) {
       alarm_->disarm();
       close();
-      return again(std::exchange(answer_, {}));
+      return dial();
     }
     if (error == http::error::body_limit)
       return end(fail(Code::Protocol, "the answer is longer than 4 MiB"));
@@ -183,13 +209,12 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
 
   void end(Result<HttpResponse> response) {
     alarm_->disarm();
-    again_ = {};  // what is cancelled by close() must not send the request once more
+    is_kept_ = false;  // what is cancelled by close() must not send the request once more
     // Bytes behind a whole answer belong to no request of ours. A connection that has them is out
     // of step: the next answer would be taken for another question's.
-    if (response && answer_ && settings_.kept != nullptr && parser_.keep_alive() &&
+    if (response && answer_ && settings_.kept != nullptr && parser_->keep_alive() &&
         buffer_.size() == 0) {
-      settings_.kept->keep(settings_.endpoint, std::make_unique<KeptConnection::Stream>(
-                                                   KeptConnection::Stream{std::move(stream_)}));
+      settings_.kept->keep(settings_.endpoint, std::move(stream_));
     } else {
       close();
     }
@@ -201,87 +226,25 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
   // Without TLS's farewell: the other side has said what it had to say, or is cut off.
   void close() {
     error_code ignored;
-    socket().close(ignored);
-  }
-  tcp::socket& socket() {
-    if constexpr (requires { stream_.next_layer(); }) {
-      return stream_.next_layer();
-    } else {
-      return stream_;
-    }
+    if (stream_) stream_->socket().close(ignored);
   }
 
-  Again again_;
-  Stream stream_;
-  std::unique_ptr<Alarm> alarm_;
   Clock& clock_;
   const HttpCall::Settings settings_;
   Answer answer_;
+  Dialer dialer_;
+  std::unique_ptr<Alarm> alarm_;
+  bool is_kept_ = false;  // the stream has answered an earlier call, and nothing for this one
+  std::unique_ptr<KeptConnection::Stream> stream_;
   http::request<http::string_body> request_;
-  http::response_parser<http::string_body> parser_;
+  std::optional<http::response_parser<http::string_body>> parser_;
   boost::beast::flat_buffer buffer_{64 << 10};
 };
 
-class DialledCall final : public HttpCall {
- public:
-  DialledCall(boost::asio::io_context& loop, Clock& clock) : clock_(clock), dialer_(loop, clock) {}
-  ~DialledCall() override {
-    if (drop_) drop_();
-  }
-
-  void start(Settings settings, HttpRequest request, Answer answer) {
-    settings_ = std::move(settings);
-    request_ = std::move(request);
-    auto stream = settings_.kept != nullptr ? settings_.kept->take(settings_.endpoint) : nullptr;
-    if (!stream) return dial(std::move(answer));
-    std::visit(
-        [&](auto& kept) {
-          // The server may have closed it meanwhile: then a new one is dialled.
-          exchange(std::move(kept), clock_.now() + settings_.limit, std::move(answer),
-                   [this](Answer theirs) { dial(std::move(theirs)); });
-        },
-        stream->of);
-  }
-
- private:
-  void dial(Answer answer) {
-    const TimePoint deadline = clock_.now() + settings_.limit;
-    dialer_.dial(settings_.endpoint, settings_.limit,
-                 [this, deadline, answer = std::move(answer)](Result<tcp::socket> socket) {
-                   if (!socket) return answer(std::unexpected(socket.error()));
-                   connected(std::move(*socket), deadline, answer);
-                 });
-  }
-
-  void connected(tcp::socket socket, TimePoint deadline, Answer answer) {
-    if (!settings_.tls) return exchange(std::move(socket), deadline, std::move(answer), {});
-    error_code ignored;
-    TlsStream stream(std::move(socket), *settings_.tls);
-    const std::string& host = settings_.endpoint.host;
-    // verify_peer alone accepts a valid certificate of any host: the name has to be compared, too.
-    stream.set_verify_callback(ssl::host_name_verification(host), ignored);
-    // Servers with several certificates choose by this name; numbers are not allowed in it (RFC
-    // 6066).
-    if (parse_address(host).is_unspecified()) {
-      SSL_set_tlsext_host_name(stream.native_handle(), host.c_str());
-    }
-    exchange(std::move(stream), deadline, std::move(answer), {});
-  }
-
-  template <class Stream>
-  void exchange(Stream stream, TimePoint deadline, Answer answer,
-                typename Exchange<Stream>::Again again) {
-    const auto made = std::make_shared<Exchange<Stream>>(
-        std::move(stream), clock_, settings_, request_, std::move(answer), std::move(again));
-    drop_ = [made] { made->drop(); };
-    made->start(deadline);
-  }
-
-  Clock& clock_;
-  Dialer dialer_;
-  Settings settings_;
-  HttpRequest request_;
-  std::function<void()> drop_;
+struct Handle final : HttpCall {
+  explicit Handle(std::shared_ptr<Call> made) : call(std::move(made)) {}
+  ~Handle() override { call->drop(); }
+  std::shared_ptr<Call> call;
 };
 
 }  // namespace
@@ -306,9 +269,10 @@ Result<std::shared_ptr<TlsClient>> load_tls(const TlsFiles& files) {
 std::unique_ptr<HttpCall> fetch(boost::asio::io_context& loop, Clock& clock,
                                 HttpCall::Settings settings, HttpRequest request,
                                 std::function<void(Result<HttpResponse>)> answer) {
-  auto call = std::make_unique<DialledCall>(loop, clock);
-  call->start(std::move(settings), std::move(request), std::move(answer));
-  return call;
+  const auto call =
+      std::make_shared<Call>(loop, clock, std::move(settings), request, std::move(answer));
+  call->start();
+  return std::make_unique<Handle>(call);
 }
 
 }  // namespace elastrun::net
