@@ -2,11 +2,12 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "core/ring.hpp"
 
 #include <algorithm>
+#include <boost/circular_buffer.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -80,14 +81,17 @@ class PaceLimit {
   void count_step() { ++steps_; }
   void learn(Duration step) {
     longest_ = std::max(longest_, step);
-    times_.add(step);
+    times_.push_back(step);
   }
   bool is_known() const { return steps_ >= kStepsToLearn && !times_.empty(); }
   /// Nothing: not known yet.
   std::optional<Duration> limit() const {
     if (!is_known()) return std::nullopt;
     const Duration above = std::min(kOfLongest * longest_, longest_ + kMostAboveLongest);
-    return std::max({kShortest, kOfMedian * times_.nth(times_.size() / 2), above});
+    std::vector all(times_.begin(), times_.end());
+    const auto median = all.begin() + std::ssize(all) / 2;
+    std::ranges::nth_element(all, median);
+    return std::max({kShortest, kOfMedian * *median, above});
   }
 
  private:
@@ -95,7 +99,7 @@ class PaceLimit {
   static constexpr Duration kMostAboveLongest = std::chrono::minutes(30);
 
   std::int64_t steps_ = 0;  // of the job, on this node
-  Ring<Duration, kRemembered> times_;
+  boost::circular_buffer<Duration> times_{kRemembered};
   Duration longest_{};
 };
 

@@ -134,19 +134,19 @@ double deviation_metric(std::span<const double> deviations, DeviationOver over) 
 void StepPace::step(std::int64_t number, TimePoint now) {
   if (last_ && number == last_->number) return;
   if (last_ && number > last_->number && now >= last_->at) {
-    times_.add(to_seconds(now - last_->at) / static_cast<double>(number - last_->number));
+    times_.push_back(to_seconds(now - last_->at) / static_cast<double>(number - last_->number));
   }
   last_ = {number, now};
 }
 
 std::optional<double> StepPace::ideal() const {
-  return ideal_step_time(times_.values(), 0);
+  return ideal_step_time(std::vector(times_.begin(), times_.end()), 0);
 }
 
 std::optional<double> StepPace::deviation() const {
   const auto usual = ideal();
   if (!usual) return std::nullopt;
-  auto times = times_.in_order();
+  std::vector times(times_.begin(), times_.end());
   for (double& time : times) time -= *usual;
   return deviation_metric(times, DeviationOver::Job);
 }

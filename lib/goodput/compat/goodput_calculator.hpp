@@ -3,10 +3,10 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "core/ring.hpp"
 #include "goodput/compat/measurement_log.hpp"
 
 #include <array>
+#include <boost/circular_buffer.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -88,7 +88,7 @@ class StepPace {
   };
 
   std::optional<Last> last_;
-  Ring<double, kKept> times_;
+  boost::circular_buffer<double> times_{kKept};
 };
 
 /// The buckets of ml-goodput-measurement 0.2.3, with its numbers.

@@ -28,9 +28,9 @@ Duration times(Duration time, std::int64_t steps) {
 }  // namespace
 
 void UsualStep::measure(Duration time) {
-  times_.add(time);
+  times_.push_back(time);
   measured_ = std::min(measured_ + 1, kKept + 1);
-  auto all = times_.values();
+  std::vector all(times_.begin(), times_.end());
   std::ranges::sort(all);
   brief_ = all[(all.size() - 1) / 4];
   longest_ = all.back();

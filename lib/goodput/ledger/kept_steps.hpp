@@ -2,9 +2,9 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "core/ring.hpp"
 
 #include <algorithm>
+#include <boost/circular_buffer.hpp>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -144,7 +144,7 @@ class UsualStep {
  private:
   void measure(Duration time);
 
-  Ring<Duration, kKept> times_;
+  boost::circular_buffer<Duration> times_{kKept};
   Duration brief_{}, pace_{}, longest_{};  // of these
   std::size_t measured_ = 0;               // at most one more than are kept
   std::deque<Steps> recent_;               // what may be corrected

@@ -610,8 +610,10 @@ void Ledger::next_step(std::int64_t step, bool watched) {
   correct_excesses();
   if (!measure || late_ > Duration::zero()) return;
   if (first_steps_.size() == kFirstSteps) return first_.reset();
-  first_steps_.add((time + covered) / steps);
-  credit_first(first_steps_.nth((first_steps_.size() - 1) / 2));
+  first_steps_.push_back((time + covered) / steps);
+  auto median = first_steps_.begin() + (std::ssize(first_steps_) - 1) / 2;
+  std::ranges::nth_element(first_steps_, median);
+  credit_first(*median);
 }
 
 /// What was taken for a gap and is the pace by now; or for a step, before there was a measure.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "core/ring.hpp"
 #include "goodput/ledger/kept_steps.hpp"
 
 #include <algorithm>
@@ -344,7 +343,7 @@ class Ledger {
   UsualStep usual_;
   // Of a start, after which the time of its first one is settled.
   static constexpr std::size_t kFirstSteps = 8;
-  Ring<Duration, kFirstSteps> first_steps_;
+  std::vector<Duration> first_steps_;
   struct FirstStep {
     std::int64_t step, before;    // it, and the last one of what the start resumed from
     Duration most{}, credited{};  // of Running: at most its time; what counts of that
