@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
+#include "spec/host_environment.hpp"
 #include "spec/option_help.hpp"
 #include "spec/option_values.hpp"
 #include "spec/sources.hpp"
@@ -223,6 +224,21 @@ class Reader {
   CommandLine line_;
 };
 
+std::optional<Refusal> check_variable(const OptionRow& option, const std::string& name,
+                                      const std::string& text) {
+  if (option.kind == Kind::Flag) {
+    // torchrun takes int() of it: "true" is an error there as well.
+    if (parse_int(text)) return std::nullopt;
+    return launcher_refusal(fmt::format("{}: {}", name, python_int_error(text)),
+                            "0 turns the flag off, 1 turns it on");
+  }
+  // torchrun does not check choices here; ours that it has not are checked all the same.
+  if (option.kind == Kind::Choice && option.torchrun) return std::nullopt;
+  auto refusal = check_text(option, text);
+  if (refusal) refusal->hint = fmt::format("the value comes from the variable {}", name);
+  return refusal;
+}
+
 }  // namespace
 
 std::string misplaced_option(const std::vector<std::string>& script_args) {
@@ -242,6 +258,47 @@ std::string misplaced_option(const std::vector<std::string>& script_args) {
 
 Answer<CommandLine> parse_command_line(std::span<const std::string> words) {
   return Reader(words).run();
+}
+
+Answer<std::vector<Override>> read_variables(const HostEnvironment& around, const Values& decided) {
+  std::vector<Override> found;
+  for (const auto& option : options()) {
+    // Not even looked at: a variable that is wrong does no harm where it does not count.
+    if (decided[option.id()].origin == Origin::CommandLine) continue;
+    const std::string name = pet_name(option);
+    if (name.empty()) continue;
+    if (auto text = around.variable(name)) {
+      if (auto refusal = check_variable(option, name, *text)) return std::unexpected(*refusal);
+      found.push_back({option.id(), std::move(*text), Origin::Variable, name});
+      continue;
+    }
+    const std::string other(option.variable);
+    if (other.empty()) continue;
+    auto text = around.variable(other);
+    if (!text) continue;
+    if (option.kind == Kind::Int && !parse_int(*text)) {
+      return std::unexpected(launcher_refusal(fmt::format("{}: {}", other, python_int_error(*text)),
+                                              "expected a number of seconds"));
+    }
+    found.push_back({option.id(), std::move(*text), Origin::Variable, other});
+  }
+  return found;
+}
+
+std::vector<std::string> unknown_variables(const HostEnvironment& around) {
+  const auto set = around.pet_variables();
+  if (set.empty()) return {};
+  std::vector<std::string> known, warnings;
+  for (const auto& option : options()) {
+    if (auto name = pet_name(option); !name.empty()) known.push_back(std::move(name));
+  }
+  for (const auto& name : set) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    const auto near = nearest(name, known);
+    warnings.push_back(fmt::format("the variable {} sets no option and has no effect{}", name,
+                                   near ? fmt::format(" (did you mean {}?)", *near) : ""));
+  }
+  return warnings;
 }
 
 Refusal unrecognized(const std::vector<std::string>& words) {

@@ -5,6 +5,7 @@
 #include "core/text.hpp"
 #include "spec/option_table.hpp"
 #include "spec/option_values.hpp"
+#include "spec/sources.hpp"
 
 #include <algorithm>
 #include <array>
@@ -378,6 +379,26 @@ void append_option(std::string& out, const OptionRow& option, std::size_t width)
   }
 }
 
+std::string shown_value(const OptionRow& option, const Resolved& job) {
+  if (option.kind == Kind::Flag) return job.values.is_on(option.id()) ? "on" : "off";
+  const auto& text = job.values[option.id()].text;
+  const auto count = fmt::to_string(job.spec.nproc_per_node);
+  if (option.id() == "nproc-per-node"_opt && text != count) return text + " (" + count + ")";
+  return text.empty() ? "-" : text;
+}
+
+/// One column for the sources, wide enough for the id that a job is given. Beside a longer value,
+/// as of a path, the source has no room, and stands in the next line; no line is longer than 100
+/// for it.
+void append_value(std::string& out, std::string_view name, const std::string& value,
+                  const std::string& source) {
+  constexpr std::size_t kValueWidth = 36, kColumn = 64, kLineWidth = 100;
+  const auto room = kLineWidth - std::min(source.size(), kLineWidth - 4);
+  const bool fits = value.size() <= kValueWidth && room >= kColumn;
+  const auto gap = fits ? " " : fmt::format("\n{:{}}", "", std::min(kColumn, room));
+  out += fmt::format("  {:<24} {:<{}}{}{}\n", name, value, fits ? kValueWidth : 0, gap, source);
+}
+
 }  // namespace
 
 std::string completion_script(std::string_view shell, const Commands& commands) {
@@ -505,6 +526,24 @@ std::string help_text(std::string_view program, int columns) {
   out += "\n\nExamples:\n";
   for (const auto example : kExamples) out += fmt::format("  {} {}\n", program, example);
   return out + "\nFor more, read elastrun(1) and elastrun.toml(5).\n";
+}
+
+std::string explain_text(const Resolved& job) {
+  std::string out = "Where each value comes from:\n";
+  append_value(out, "script", job.spec.script, job.script_source);
+  if (job.spec.mode != Mode::Program) {
+    append_value(out, "interpreter", job.spec.interpreter,
+                 job.spec.interpreter_given ? "PYTHON_EXEC" : "in PATH, VIRTUAL_ENV or beside it");
+  }
+  std::optional<Group> current;
+  for (const auto& option : options()) {
+    // The others of that group ask for something else than a run, and have no value in it.
+    if (option.group == Group::Launch && option.id() != "config"_opt) continue;
+    if (option.group != current) out += fmt::format("{}\n", title(option.group));
+    current = option.group;
+    append_value(out, option.name, shown_value(option, job), job.values[option.id()].source);
+  }
+  return out;
 }
 
 }  // namespace elastrun::spec

@@ -74,15 +74,11 @@ std::string timedelta(std::int64_t seconds) {
 }
 
 std::optional<bool> parse_boolean(std::string_view text) {
-  const auto word = to_lower(text);
-  // The words of torchelastic's RendezvousParameters.get_as_bool().
-  for (const std::string_view yes : {"1", "true", "t", "yes", "y"}) {
-    if (word == yes) return true;
-  }
-  for (const std::string_view no : {"0", "false", "f", "no", "n"}) {
-    if (word == no) return false;
-  }
-  return std::nullopt;
+  // The words of torchelastic's RendezvousParameters.get_as_bool(): five for true, then for false.
+  constexpr std::array<std::string_view, 10> kWords = {"1", "true",  "t", "yes", "y",
+                                                       "0", "false", "f", "no",  "n"};
+  const auto at = std::ranges::find(kWords, to_lower(text)) - kWords.begin();
+  return at == std::ssize(kWords) ? std::nullopt : std::optional(at < 5);
 }
 
 /// "N" or "A-B".

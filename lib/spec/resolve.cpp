@@ -13,6 +13,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fmt/format.h>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -28,65 +29,6 @@ using Refused = std::optional<Refusal>;
 
 bool has_slash(const std::string& name) {
   return name.find('/') != std::string::npos;
-}
-
-Refused check_variable(const OptionRow& option, const std::string& name, const std::string& text) {
-  if (option.kind == Kind::Flag) {
-    // torchrun takes int() of it: "true" is an error there as well.
-    if (parse_int(text)) return std::nullopt;
-    return launcher_refusal(fmt::format("{}: {}", name, python_int_error(text)),
-                            "0 turns the flag off, 1 turns it on");
-  }
-  // torchrun does not check choices here; ours that it has not are checked all the same.
-  if (option.kind == Kind::Choice && option.torchrun) return std::nullopt;
-  auto refusal = check_text(option, text);
-  if (refusal) refusal->hint = fmt::format("the value comes from the variable {}", name);
-  return refusal;
-}
-
-/// Reads the PET_* variables, and the two of torchelastic that change a default. An invalid number
-/// is refused as on the command line (exit 2); a flag that is not an integer with Python's
-/// ValueError (exit 1). `decided` has the options whose variable does not matter any more.
-Answer<std::vector<Override>> read_variables(const HostEnvironment& around, const Values& decided) {
-  std::vector<Override> found;
-  for (const auto& option : options()) {
-    // Not even looked at: a variable that is wrong does no harm where it does not count.
-    if (decided[option.id()].origin == Origin::CommandLine) continue;
-    const std::string name = pet_name(option);
-    if (name.empty()) continue;
-    if (auto text = around.variable(name)) {
-      if (auto refusal = check_variable(option, name, *text)) return std::unexpected(*refusal);
-      found.push_back({option.id(), std::move(*text), Origin::Variable, name});
-      continue;
-    }
-    const std::string other(option.variable);
-    if (other.empty()) continue;
-    auto text = around.variable(other);
-    if (!text) continue;
-    if (option.kind == Kind::Int && !parse_int(*text)) {
-      return std::unexpected(launcher_refusal(fmt::format("{}: {}", other, python_int_error(*text)),
-                                              "expected a number of seconds"));
-    }
-    found.push_back({option.id(), std::move(*text), Origin::Variable, other});
-  }
-  return found;
-}
-
-/// A warning for each variable PET_* that no option reads, with the nearest name that one does.
-std::vector<std::string> unknown_variables(const HostEnvironment& around) {
-  const auto set = around.pet_variables();
-  if (set.empty()) return {};
-  std::vector<std::string> known, warnings;
-  for (const auto& option : options()) {
-    if (auto name = pet_name(option); !name.empty()) known.push_back(std::move(name));
-  }
-  for (const auto& name : set) {
-    if (std::ranges::find(known, name) != known.end()) continue;
-    const auto near = nearest(name, known);
-    warnings.push_back(fmt::format("the variable {} sets no option and has no effect{}", name,
-                                   near ? fmt::format(" (did you mean {}?)", *near) : ""));
-  }
-  return warnings;
 }
 
 constexpr double kLongestSave = 366.0 * 86400;  // seconds
@@ -114,6 +56,25 @@ Refusal missing_script() {
       "the following arguments are required: training_script, training_script_args", {}, 2, true};
 }
 
+struct Found {
+  std::string address, source;
+
+  void add(const std::string& level, std::string_view from) {
+    if (level.empty()) return;
+    address += (address.empty() ? "" : ".") + level;
+    source += (source.empty() ? "" : ", ") + std::string(from);
+  }
+};
+
+template <class Names>
+bool contains(const Names& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+bool is_loopback(std::string_view host) {
+  return host == "localhost" || host == "::1" || host == "[::1]" || host.starts_with("127.");
+}
+
 class Resolver {
  public:
   Resolver(const CommandLine& line, const HostEnvironment& around) : line_(line), around_(around) {}
@@ -121,23 +82,29 @@ class Resolver {
   Answer<Resolved> run() {
     // The order counts: the name comes before the scheduler, whose id would become it; nodes and
     // workers are counted before ranks and backends are compared with them.
-    for (const auto step :
-         {&Resolver::collect, &Resolver::take_script, &Resolver::name, &Resolver::ask_scheduler,
-          &Resolver::count_nodes, &Resolver::take_plain_fields, &Resolver::limit_hang,
-          &Resolver::take_signals, &Resolver::take_restart_rules, &Resolver::take_role_restarts,
-          &Resolver::take_preempt_timeout, &Resolver::take_preempt_signals,
-          &Resolver::count_workers, &Resolver::meet, &Resolver::take_logs, &Resolver::take_reports,
-          &Resolver::choose_mode, &Resolver::take_fork_server, &Resolver::take_worker_library}) {
-      if (auto refusal = (this->*step)()) return std::unexpected(*refusal);
-    }
+    const auto refusal = first_of(
+        {&Resolver::collect, &Resolver::take_script, &Resolver::name, &Resolver::ask_scheduler,
+         &Resolver::count_nodes, &Resolver::take_plain_fields, &Resolver::limit_hang,
+         &Resolver::take_signals, &Resolver::take_restart_rules, &Resolver::take_role_restarts,
+         &Resolver::take_preempt_timeout, &Resolver::take_preempt_signals, &Resolver::count_workers,
+         &Resolver::meet, &Resolver::take_logs, &Resolver::take_reports, &Resolver::choose_mode,
+         &Resolver::take_fork_server, &Resolver::take_worker_library});
+    if (refusal) return std::unexpected(*refusal);
     out_.notes.insert(out_.notes.begin(),
                       fmt::format("Using nproc_per_node={}.", text("nproc-per-node"_opt)));
     return std::move(out_);
   }
 
  private:
-  Values& values() { return out_.values; }
-  const std::string& text(Opt id) { return out_.values[id].text; }
+  /// Takes the steps up to the first that refuses.
+  Refused first_of(std::initializer_list<Refused (Resolver::*)()> steps) {
+    for (const auto step : steps) {
+      if (auto refusal = (this->*step)()) return refusal;
+    }
+    return std::nullopt;
+  }
+
+  const std::string& text(Opt id) const { return values_[id].text; }
   bool is_on(Opt id) { return out_.values.is_on(id); }
   void warn(std::string warning) { out_.warnings.push_back(std::move(warning)); }
 
@@ -292,7 +259,7 @@ class Resolver {
   /// without `.py`, or the module's. Refuses (exit code 2) a --name that cannot be shown on a line
   /// or be a part of a file name.
   Refused name() {
-    const auto& given = values()["name"_opt];
+    const auto& given = values_["name"_opt];
     job_.name = given.text;
     // It becomes a part of file names, and stands in tables and on terminals, where control
     // characters do harm.
@@ -305,23 +272,22 @@ class Resolver {
     }
     job_.named = !job_.name.empty();
     if (job_.named) return std::nullopt;
-    const auto& id = values()["rdzv-id"_opt];
+    const auto& id = values_["rdzv-id"_opt];
     // Its default, given in full, names no job.
     const bool has_id =
-        values().is_given(id.id) && !id.text.empty() && id.text != row(id.id).fallback;
+        values_.is_given(id.id) && !id.text.empty() && id.text != row(id.id).fallback;
     if (has_id) {
       job_.name = id.text;
     } else {
-      job_.name = values().is_on("module"_opt) ? job_.script : name_of_script(job_.script);
+      job_.name = values_.is_on("module"_opt) ? job_.script : name_of_script(job_.script);
       if (job_.name.empty()) job_.name = "job";
     }
-    values().imply("name"_opt, job_.name,
-                   has_id ? "implied by --rdzv-id" : "implied by the script");
+    values_.imply("name"_opt, job_.name, has_id ? "implied by --rdzv-id" : "implied by the script");
     return std::nullopt;
   }
 
   Refused take_restart_rules() {
-    const auto& given = values()["restart-rule"_opt];
+    const auto& given = values_["restart-rule"_opt];
     job_.restart_rule = given.listed ? join(given.items, ",") : given.text;
     const auto rules = parse_restart_rules(job_.restart_rule);
     if (rules) return std::nullopt;
@@ -331,7 +297,7 @@ class Resolver {
 
   /// "generator=own". The names in one order, since all agents have to say the same.
   Refused take_role_restarts() {
-    const auto& given = values()["role-restart"_opt];
+    const auto& given = values_["role-restart"_opt];
     std::map<std::string, bool> own;
     for (const auto& item : given.listed ? given.items : split(given.text, ',')) {
       const auto text = trim(item);
@@ -358,7 +324,7 @@ class Resolver {
   }
 
   Refused take_preempt_timeout() {
-    const auto& given = values()["preempt-timeout"_opt];
+    const auto& given = values_["preempt-timeout"_opt];
     if (given.text.empty()) return std::nullopt;
     const auto seconds = parse_float(given.text);
     if (!seconds || !(*seconds > 0) || *seconds > kLongestSave) {
@@ -371,8 +337,8 @@ class Resolver {
 
   /// A signal that preempts is handled, and passed on to no worker.
   Refused take_preempt_signals() {
-    if (values().is_given("preempt-signals"_opt)) {
-      job_.preempt_signals = parse_signals(values()["preempt-signals"_opt], out_.warnings);
+    if (values_.is_given("preempt-signals"_opt)) {
+      job_.preempt_signals = parse_signals(values_["preempt-signals"_opt], out_.warnings);
     }
     for (const auto& name : job_.preempt_signals) {
       std::erase(job_.forward_signals, name);
@@ -421,16 +387,16 @@ class Resolver {
   }
 
   Refused collect() {
-    for (const auto& given : line_.given) values().offer(given);
+    for (const auto& given : line_.given) values_.offer(given);
     const bool has_file =
         // The variable is asked for here, because all of them are read only after these refusals.
-        values().is_given("config"_opt) || around_.variable("PET_CONFIG").has_value();
+        values_.is_given("config"_opt) || around_.variable("PET_CONFIG").has_value();
     // Before unknown words are told, as argparse does: it looks for required arguments first.
     if (!line_.script && !has_file) return missing_script();
     if (!line_.unrecognized.empty()) return unrecognized(line_.unrecognized);
-    auto variables = read_variables(around_, values());
+    auto variables = read_variables(around_, values_);
     if (!variables) return variables.error();
-    for (auto& given : *variables) values().offer(std::move(given));
+    for (auto& given : *variables) values_.offer(std::move(given));
     for (auto& warning : unknown_variables(around_)) warn(std::move(warning));
     return text("config"_opt).empty() ? std::nullopt : read_config();
   }
@@ -440,11 +406,11 @@ class Resolver {
     const auto content = around_.read_file(path);
     if (!content) {
       return Refusal{"cannot read the job file " + content.error().text,
-                     "it is named by " + values()["config"_opt].source};
+                     "it is named by " + values_["config"_opt].source};
     }
     auto file = parse_toml(*content, path);
     if (!file) return file.error();
-    for (auto& given : file->given) values().offer(std::move(given));
+    for (auto& given : file->given) values_.offer(std::move(given));
     file_ = std::move(*file);
     job_.worker_env = file_.worker_env;
     return std::nullopt;
@@ -453,14 +419,14 @@ class Resolver {
   /// Variables that an operator has set, and nothing that a person has typed or written.
   bool is_placed_by_variables() {
     return std::ranges::all_of(std::array{"node-rank"_opt, "master-addr"_opt, "master-port"_opt},
-                               [this](Opt id) { return values()[id].origin == Origin::Variable; });
+                               [this](Opt id) { return values_[id].origin == Origin::Variable; });
   }
 
   // They ask for the static backend, with which a pod that is created again could not join.
   void ask_kubeflow() {
     const auto range = parse_nnodes(text("nnodes"_opt));
     if (!range || range->max < 2 || !is_placed_by_variables() || is_on("standalone"_opt) ||
-        values().is_given("rdzv-backend"_opt) || values().is_given("rdzv-endpoint"_opt)) {
+        values_.is_given("rdzv-backend"_opt) || values_.is_given("rdzv-endpoint"_opt)) {
       return;
     }
     place_ = find_kubeflow_placement(around_);
@@ -468,7 +434,7 @@ class Resolver {
     for (auto& given : place_->given) {
       // The operator's variables are replaced, which would win otherwise; an id that the user has
       // given stays.
-      given.id == "rdzv-id"_opt ? values().offer(given) : values().replace(given);
+      given.id == "rdzv-id"_opt ? values_.offer(given) : values_.replace(given);
     }
   }
 
@@ -480,14 +446,14 @@ class Resolver {
     if (place_) return std::nullopt;
     for (const Opt id : {"standalone"_opt, "rdzv-backend"_opt, "rdzv-endpoint"_opt, "node-rank"_opt,
                          "master-addr"_opt, "master-port"_opt}) {
-      if (values().is_given(id)) return std::nullopt;
+      if (values_.is_given(id)) return std::nullopt;
     }
-    const bool has_count = values().is_given("nnodes"_opt);
+    const bool has_count = values_.is_given("nnodes"_opt);
     const auto range = parse_nnodes(text("nnodes"_opt));
     if (!range || (has_count && range->max == 1)) return std::nullopt;
     place_ = find_placement(around_, has_count ? range->max : 0, out_.warnings);
     if (!place_) return std::nullopt;
-    for (auto& given : place_->given) values().offer(std::move(given));
+    for (auto& given : place_->given) values_.offer(std::move(given));
     return std::nullopt;
   }
 
@@ -515,14 +481,14 @@ class Resolver {
 
   Refused count_nodes() {
     const auto range = parse_nnodes(text("nnodes"_opt));
-    if (!range) return placed(range.error(), values()["nnodes"_opt]);
+    if (!range) return placed(range.error(), values_["nnodes"_opt]);
     job_.min_nodes = range->min;
     job_.max_nodes = range->max;
     return std::nullopt;
   }
 
   /// Takes each option whose row in the table names the field that it fills.
-  Refused take_plain_fields() { return fill_fields(job_, values()); }
+  Refused take_plain_fields() { return fill_fields(job_, values_); }
 
   Refused limit_hang() {
     const std::string& given = text("hang-timeout"_opt);
@@ -537,25 +503,25 @@ class Resolver {
                                        "off, got {}",
                                        given),
                            "see --hang-timeout"),
-          values()["hang-timeout"_opt]);
+          values_["hang-timeout"_opt]);
     }
     return std::nullopt;
   }
 
   Refused take_signals() {
-    auto handled = parse_signals(values()["signals-to-handle"_opt], out_.warnings);
-    auto forwarded = parse_signals(values()["forward-signals"_opt], out_.warnings);
-    const bool chosen = values().is_given("signals-to-handle"_opt);
+    auto handled = parse_signals(values_["signals-to-handle"_opt], out_.warnings);
+    auto forwarded = parse_signals(values_["forward-signals"_opt], out_.warnings);
+    const bool chosen = values_.is_given("signals-to-handle"_opt);
     for (const auto& name : std::vector(forwarded)) {
       if (std::ranges::count(handled, name) == 0) continue;
-      if (chosen && values().is_given("forward-signals"_opt)) {
+      if (chosen && values_.is_given("forward-signals"_opt)) {
         return launcher_refusal(
             fmt::format("{} cannot both end the job and be passed on without ending it", name),
             "it is in --signals-to-handle and in --forward-signals");
       }
       std::erase(chosen ? forwarded : handled, name);  // the list that was given wins
     }
-    job_.signals_text = chosen ? values()["signals-to-handle"_opt].text : join(handled, ",");
+    job_.signals_text = chosen ? values_["signals-to-handle"_opt].text : join(handled, ",");
     job_.signals_to_handle = std::move(handled);
     job_.forward_signals = std::move(forwarded);
     return std::nullopt;
@@ -570,11 +536,11 @@ class Resolver {
         return placed(
             launcher_refusal(fmt::format("nproc_per_node must be {}, got {}", bound, *count),
                              "see --nproc-per-node"),
-            values()["nproc-per-node"_opt]);
+            values_["nproc-per-node"_opt]);
       }
       job_.nproc_per_node = static_cast<int>(*count);
     } else if (auto refusal = count_devices(given)) {
-      return placed(std::move(*refusal), values()["nproc-per-node"_opt]);
+      return placed(std::move(*refusal), values_["nproc-per-node"_opt]);
     }
     // torchrun's rule, which scripts rely on: one thread each, unless something has said otherwise.
     job_.limit_omp_threads = job_.nproc_per_node > 1 && !around_.variable("OMP_NUM_THREADS") &&
@@ -648,11 +614,11 @@ class Resolver {
   }
 
   Refused take_fork_server() {
-    if (values()["warm-spares"_opt].origin != Origin::Default) {
+    if (values_["warm-spares"_opt].origin != Origin::Default) {
       // Whole by now: check_text() has looked at each source.
       const auto spares = *parse_int(text("warm-spares"_opt));
       if (spares < 0) {
-        return placed(launcher_refusal("warm_spares must be >= 0"), values()["warm-spares"_opt]);
+        return placed(launcher_refusal("warm_spares must be >= 0"), values_["warm-spares"_opt]);
       }
       job_.warm_spares = static_cast<int>(std::min<std::int64_t>(spares, kMostSpares));
     }
@@ -666,11 +632,403 @@ class Resolver {
     return std::nullopt;
   }
 
-  Refused meet() { return choose_rendezvous(out_, around_, place_); }
+  /// Says how the nodes meet, by torchrun's rules. What these drop although it was given is a
+  /// warning; what they decide is written into the values as implied.
+  Refused meet() {
+    // In this order: the backend says which keys count, and one of the keys what an endpoint is.
+    return first_of({&Resolver::apply_single_node_rules, &Resolver::take_backend,
+                     &Resolver::read_conf, &Resolver::decide_endpoint, &Resolver::check_node_rank,
+                     &Resolver::check_meeting_place, &Resolver::warn_of_local_addr,
+                     &Resolver::check_role_restarts, &Resolver::replace_empty_id,
+                     &Resolver::take_topology});
+  }
+
+  Refused apply_single_node_rules() {
+    std::string why;
+    if (values_.is_on("standalone"_opt)) {
+      why = "implied by --standalone";
+      if (job_.min_nodes > 1) {
+        return launcher_refusal(
+            fmt::format("--standalone is for one node, but --nnodes {} asks for at least {}",
+                        text("nnodes"_opt), job_.min_nodes),
+            "leave one of the two out");
+      }
+    } else if (text("rdzv-backend"_opt) == backend::kStatic && text("rdzv-endpoint"_opt).empty() &&
+               !values_.is_given("master-port"_opt) && job_.max_nodes == 1) {
+      why = "implied: one node, no rendezvous";
+    } else {
+      return std::nullopt;
+    }
+    job_.standalone = true;
+    warn_of_replaced();
+    values_.imply("rdzv-backend"_opt, std::string(backend::kC10d), why);
+    // Port 0: the kernel chooses, so that jobs of one machine do not meet.
+    values_.imply("rdzv-endpoint"_opt, "localhost:0", why);
+    // A UUID, as torchrun has it; under Slurm an id that a requeue gets again, so that what both
+    // have left behind belongs together.
+    auto id = single_node_run_id(around_, command());
+    if (!id.empty()) why += "; SLURM_JOB_ID, SLURM_STEP_ID";
+    values_.imply("rdzv-id"_opt, id.empty() ? around_.make_uuid() : id, why);
+    return std::nullopt;
+  }
+
+  std::string command() const {
+    std::string all = job_.script;
+    // With a byte between that no argument can hold: "a b" and "a" "b" are two commands.
+    for (const auto& one : job_.script_args) all.append(1, '\0').append(one);
+    return all;
+  }
+
+  void warn_of_replaced() {
+    const bool is_name = values_.is_given("rdzv-id"_opt) && job_.name == text("rdzv-id"_opt);
+    std::vector<std::string> names;
+    for (const Opt id : {"rdzv-backend"_opt, "rdzv-endpoint"_opt, "rdzv-id"_opt, "master-addr"_opt,
+                         "master-port"_opt}) {
+      if (!values_.is_given(id) || values_[id].text == row(id).fallback) continue;
+      names.push_back(fmt::format("{}={}", spelling(row(id)), values_[id].text));
+    }
+    if (names.empty()) return;
+    const bool asked = values_.is_on("standalone"_opt);
+    warn(fmt::format(
+        "{} is not used{}: {}{}", join(names, ", "), is_name ? ", except as the job's name" : "",
+        asked ? "--standalone overrides it" : "one node without an endpoint gets a random run id",
+        asked ? ""
+              : " and localhost (as torchrun); to keep it, give --rdzv-backend c10d "
+                "--rdzv-endpoint localhost:0"));
+  }
+
+  /// Each role that restarts alone needs a store, for which others give out neither a place nor a
+  /// port.
+  Refused check_role_restarts() {
+    if (job_.role_restart.empty() || job_.standalone) return std::nullopt;
+    const bool fits =
+        job_.rdzv_backend != backend::kStatic && contains(backend::kBuiltIn, job_.rdzv_backend);
+    if (fits) return std::nullopt;
+    return Refusal{fmt::format("a role that restarts alone ({}) needs another rendezvous than {}",
+                               values_["role-restart"_opt].source, job_.rdzv_backend),
+                   "use --rdzv-backend c10d, etcd or file"};
+  }
+
+  Refused take_backend() {
+    job_.rdzv_backend = text("rdzv-backend"_opt);
+    job_.rdzv_endpoint = text("rdzv-endpoint"_opt);
+    job_.run_id = text("rdzv-id"_opt);
+    job_.node_rank_given = values_.is_given("node-rank"_opt);
+    const auto& name = job_.rdzv_backend;
+    if (name.empty()) {
+      return launcher_refusal("A rendezvous backend needs a name, and this one is empty.",
+                              "see --rdzv-backend");
+    }
+    if (contains(backend::kBuiltIn, name) || contains(around_.rdzv_backends, name))
+      return std::nullopt;
+    std::vector<std::string> names(backend::kBuiltIn.begin(), backend::kBuiltIn.end());
+    names.insert(names.end(), around_.rdzv_backends.begin(), around_.rdzv_backends.end());
+    const auto near = nearest(name, names);
+    return placed(
+        launcher_refusal(fmt::format("The rendezvous backend '{}' is not registered.", name),
+                         fmt::format("the backends are {}{}", join(names, ", "),
+                                     near ? fmt::format("; did you mean {}?", *near) : "")),
+        values_["rdzv-backend"_opt]);
+  }
+
+  Refused read_conf() {
+    auto given = values_["rdzv-conf"_opt];
+    auto parts = given.listed ? given.items : rdzv_conf_parts(given.text);
+    auto conf = parse_rdzv_conf(parts);
+    if (!conf) return placed(conf.error(), given);
+    job_.rdzv_conf = std::move(*conf);
+    // What stays of the text is for people to see.
+    given.text = masked(std::move(parts));
+    given.items.clear();
+    values_.replace(given);
+    // /proc/PID/cmdline is open to all users, unless proc(5) is mounted with hidepid.
+    if (given.source.ends_with(" on the command line") && job_.rdzv_conf.contains("password")) {
+      warn(
+          "--rdzv-conf: everybody on this machine can read password= on a command line (ps); put "
+          "it into a file that only you can read, and give password_file=PATH instead");
+    }
+    if (auto refusal = check_rdzv_conf(job_.rdzv_conf, job_.rdzv_backend, out_.warnings)) {
+      return placed(*refusal, given);
+    }
+    if (place_ && place_->is_host && job_.rdzv_backend == backend::kC10d) {
+      // emplace() keeps what the user has said. By the rank and not by the address: in a container
+      // a node may not know that the endpoint's name is its own.
+      job_.rdzv_conf.emplace("is_host", *place_->is_host ? "1" : "0");
+    }
+    if (place_ && !place_->start.empty()) job_.job_start = place_->start;
+    // torchrun hands it to every backend; the static one reads it.
+    job_.rdzv_conf.emplace("timeout", "900");
+    job_.rendezvous = read_rendezvous_config(job_.rdzv_conf);
+    return std::nullopt;
+  }
+
+  /// An unset shell variable, as a rule.
+  Refused check_empty_place() const {
+    const bool by_master = job_.rdzv_backend == backend::kStatic && job_.rdzv_endpoint.empty() &&
+                           values_.is_given("master-addr"_opt);
+    const Opt id = by_master ? "master-addr"_opt : "rdzv-endpoint"_opt;
+    const bool matters =
+        by_master || (job_.max_nodes > 1 && contains(backend::kBuiltIn, job_.rdzv_backend));
+    if (!matters || !values_.is_given(id) || !trim(text(id)).empty()) return std::nullopt;
+    return Refusal{
+        fmt::format("{} is empty: the nodes need an address to meet at", spelling(row(id))),
+        fmt::format("it comes from {}; is a shell variable not set?", values_[id].source)};
+  }
+
+  Refused decide_endpoint() {
+    if (auto refusal = check_empty_place()) return refusal;
+    if (job_.rdzv_backend == backend::kStatic) return decide_static();
+    if (values_.is_given("master-addr"_opt) && text("rdzv-endpoint"_opt).empty()) {
+      warn(
+          "--master-addr has no effect: only the static backend reads it, when it is given no "
+          "--rdzv-endpoint.");
+    }
+    if (job_.rdzv_backend == backend::kC10d) {
+      return job_.rendezvous.meets_in_file ? std::nullopt : check_endpoints({job_.rdzv_endpoint});
+    }
+    if (job_.rdzv_backend.starts_with(backend::kEtcd)) {
+      return check_endpoints(split(job_.rdzv_endpoint, ','));
+    }
+    if (job_.rdzv_backend == backend::kFile && trim(job_.rdzv_endpoint).empty()) {
+      return launcher_refusal("the file backend needs --rdzv-endpoint DIR",
+                              "a directory that all nodes can write, on a shared file system");
+    }
+    return std::nullopt;
+  }
+
+  /// The refusal of an endpoint, with the option, variable or key that it came from.
+  Refusal named(Refusal refusal) const {
+    const bool of_master = values_["rdzv-endpoint"_opt].origin == Origin::Implied;
+    const auto port = parse_int(text("master-port"_opt));
+    const bool is_port = text("master-port"_opt).empty() || (port && *port >= 0 && *port <= 65535);
+    const auto& given = values_[!of_master ? "rdzv-endpoint"_opt
+                                : is_port  ? "master-addr"_opt
+                                           : "master-port"_opt];
+    refusal.hint += (refusal.hint.empty() ? "it comes from " : "; it comes from ") + given.source;
+    return refusal;
+  }
+
+  Refused check_endpoints(const std::vector<std::string>& endpoints) const {
+    for (std::string_view endpoint : endpoints) {
+      // People write the endpoints of etcd so.
+      for (const std::string_view scheme : {"http://", "https://"}) {
+        if (endpoint.starts_with(scheme)) endpoint.remove_prefix(scheme.size());
+      }
+      const auto answer = parse_endpoint(endpoint);
+      if (!answer) return named(answer.error());
+    }
+    return std::nullopt;
+  }
+
+  Refused decide_static() {
+    if (job_.min_nodes != job_.max_nodes) {
+      warn(fmt::format("--nnodes {}: the static backend always waits for all {} nodes",
+                       text("nnodes"_opt), job_.max_nodes));
+    }
+    const bool master_given =
+        values_.is_given("master-addr"_opt) || values_.is_given("master-port"_opt);
+    if (job_.rdzv_endpoint.empty()) {
+      const std::string port = text("master-port"_opt);
+      // Without brackets its last group would be read as the port.
+      const bool bare_six = job_.master_addr.contains(':') && !job_.master_addr.starts_with('[');
+      job_.rdzv_endpoint =
+          fmt::format("{}:{}", bare_six ? "[" + job_.master_addr + "]" : job_.master_addr,
+                      port.empty() ? kStaticPort : *parse_int(port));
+      values_.imply("rdzv-endpoint"_opt, job_.rdzv_endpoint,
+                    "implied by --master-addr, --master-port");
+    } else if (master_given) {
+      warn("--master-addr and --master-port are not used: --rdzv-endpoint is given");
+    }
+    const auto endpoint = parse_endpoint(job_.rdzv_endpoint);
+    if (!endpoint) return named(endpoint.error());
+    if (!endpoint->port) {
+      return launcher_refusal(
+          fmt::format("port is missing in endpoint: {}. Try to specify "
+                      "--master-port",
+                      job_.rdzv_endpoint));
+    }
+    job_.master_addr = endpoint->host;
+    job_.master_port = *endpoint->port;
+    return std::nullopt;
+  }
+
+  Refused check_node_rank() {
+    const auto rank = *parse_int(text("node-rank"_opt));
+    // What a scheduler says orders the nodes with every backend; a user's word is for static alone.
+    if (values_["node-rank"_opt].origin == Origin::Scheduler) {
+      if (place_ && place_->scheduler == "PyTorchJob" && rank >= job_.max_nodes) {
+        return Refusal{fmt::format("RANK {} is not a rank of {} nodes", rank, job_.max_nodes),
+                       "their number comes from " + values_["nnodes"_opt].source};
+      }
+      job_.node_rank = static_cast<int>(rank);
+      return std::nullopt;
+    }
+    if (job_.rdzv_backend != backend::kStatic) {
+      if (rank != 0) {
+        warn(fmt::format("--node-rank has no effect with the backend {}: only static reads it.",
+                         job_.rdzv_backend));
+      }
+      return std::nullopt;
+    }
+    if (rank < 0 || rank >= job_.max_nodes) {
+      return placed(
+          launcher_refusal(
+              fmt::format("--node-rank {} is not a rank of {} node{}", rank, job_.max_nodes,
+                          job_.max_nodes == 1 ? "" : "s"),
+              fmt::format("expected a number from 0 to {}; --nnodes says how many nodes there are",
+                          job_.max_nodes - 1)),
+          values_["node-rank"_opt]);
+    }
+    job_.node_rank = static_cast<int>(rank);
+    // torchrun hands it to its static handler.
+    job_.rdzv_conf["rank"] = fmt::to_string(rank);
+    return std::nullopt;
+  }
+
+  /// Nodes that may be on several machines need a place that all of them reach.
+  Refused check_meeting_place() {
+    const bool fixed_ranks = job_.rdzv_backend == backend::kStatic;
+    const auto& config = job_.rendezvous;
+    const bool in_c10d = job_.rdzv_backend == backend::kC10d && !config.meets_in_file;
+    if (!fixed_ranks && !in_c10d) return std::nullopt;
+    const bool hosts = fixed_ranks ? job_.node_rank == 0 : config.is_host.value_or(true);
+    const auto endpoint = parse_endpoint(job_.rdzv_endpoint);
+    if (job_.min_nodes > 1 && endpoint->port == 0) {
+      return named({fmt::format("'{}' has port 0, which no other node knows", job_.rdzv_endpoint),
+                    "give the same port on all nodes"});
+    }
+    const auto& host = endpoint->host;
+    // "0.0.0.0", "::"
+    if (!hosts && host.find_first_not_of("0.:") == host.npos) {
+      return named(
+          {fmt::format("'{}' means this node, but {}", job_.rdzv_endpoint,
+                       fixed_ranks ? fmt::format("--node-rank {} is not the one that hosts "
+                                                 "the rendezvous",
+                                                 job_.node_rank)
+                                   : "is_host=0 says that it does not host the rendezvous"),
+           "give the address of the node that does"});
+    }
+    if (job_.max_nodes == 1 || values_.is_given("rdzv-endpoint"_opt)) return std::nullopt;
+    if (fixed_ranks && values_.is_given("master-addr"_opt)) return std::nullopt;
+    const auto where = fixed_ranks ? job_.rdzv_endpoint : fmt::format("localhost:{}", kC10dPort);
+    const std::string what = fixed_ranks ? "--master-addr" : "--rdzv-endpoint";
+    warn(hosts
+             ? fmt::format("{} is not given: this node waits for the others at {}, which other "
+                           "machines cannot reach; nodes there need {} with the address of {}",
+                           what, where, what,
+                           fixed_ranks ? "this one" : "one node, the same on all")
+             : fmt::format("{} is not given: node 0 is looked for at {}, on this machine; if it is "
+                           "another one, give its address",
+                           what, where));
+    return std::nullopt;
+  }
+
+  /// Workers of other machines would look for the store at their own loopback.
+  Refused warn_of_local_addr() {
+    const auto place = parse_endpoint(job_.rdzv_endpoint);
+    const bool on_one_machine = place && is_loopback(place->host);
+    if (job_.max_nodes == 1 || on_one_machine || !is_loopback(job_.local_addr)) return {};
+    warn(fmt::format(
+        "--local-addr {}: other machines cannot reach this node there; leave it out, or give an "
+        "address of this machine that they reach",
+        job_.local_addr));
+    return std::nullopt;
+  }
+
+  Refused replace_empty_id() {
+    if (!job_.run_id.empty()) return std::nullopt;
+    if (job_.min_nodes > 1 && contains(backend::kBuiltIn, job_.rdzv_backend)) {
+      return Refusal{"--rdzv-id is empty: the nodes need the same id to meet",
+                     "it comes from " + values_["rdzv-id"_opt].source};
+    }
+    job_.run_id = random_integer();
+    values_.imply("rdzv-id"_opt, job_.run_id, "random, because it was empty");
+    warn(fmt::format("--rdzv-id is empty: the job gets the random run id {}", job_.run_id));
+    return std::nullopt;
+  }
+
+  // The integer of a UUID, as torchrun: 128 bits in decimal.
+  std::string random_integer() const {
+    __extension__ unsigned __int128 number = 0;
+    for (const char c : around_.make_uuid()) {
+      if (c == '-') continue;
+      number = number * 16 + static_cast<unsigned>(c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
+    }
+    return fmt::format("{}", number);
+  }
+
+  /// Slurm ends the address with the node ("s0.s2.node7", and "node7" alone where it knows no
+  /// network). Without it: two nodes of one switch are to have the same address, and may have each
+  /// other's rank. The pattern ("switch.switch.node", "block.node") tells how many levels there
+  /// are: names of nodes may have points, too.
+  std::string slurm_switches() const {
+    const auto levels = split(around_.variable("SLURM_TOPOLOGY_ADDR").value_or(""), '.');
+    const auto kinds = split(around_.variable("SLURM_TOPOLOGY_ADDR_PATTERN").value_or(""), '.');
+    if (kinds.back() != "node" || levels.size() < kinds.size()) return {};
+    return join({levels.begin(), levels.begin() + static_cast<std::ptrdiff_t>(kinds.size()) - 1},
+                ".");
+  }
+
+  Found find_address() {
+    Found found;
+    const auto switches = slurm_switches();
+    if (const auto problem = topology_problem(switches); switches.empty() || problem.empty()) {
+      found.add(switches, "SLURM_TOPOLOGY_ADDR");
+    } else {
+      warn(fmt::format("SLURM_TOPOLOGY_ADDR {}: {}; it is ignored", in_quotes(switches), problem));
+    }
+    // Behind the switches: racks that share NVLink lie within a block or below a switch.
+    found.add(around_.nvlink_domain(), "NVLink");
+    return found;
+  }
+
+  /// True if the coordinator gives out the ranks.
+  bool orders_nodes() {
+    const auto& name = job_.rdzv_backend;
+    const bool fixed = name == backend::kStatic;
+    if (!fixed && std::ranges::count(backend::kBuiltIn, name) > 0) return true;
+    warn(fmt::format("--rank-order topology has no effect with the backend {}: {} gives the ranks",
+                     name, fixed ? "--node-rank" : "its handler"));
+    return false;
+  }
+
+  /// Fills `topology`: what --topology says, or what Slurm and the GPUs' driver tell, which is
+  /// asked for nothing but --rank-order topology. What these tell may be wrong or missing, and
+  /// refuses no job.
+  Refused take_topology() {
+    const auto given = values_["topology"_opt];
+    if (const auto problem = topology_problem(given.text);
+        !given.text.empty() && !problem.empty()) {
+      return Refusal{fmt::format("{}: {}: {}", given.source, in_quotes(given.text), problem),
+                     "expected levels with points between them, as zone1.rack7"};
+    }
+    job_.topology = given.text;
+    if (!job_.rank_order_topology) {
+      // In the environment of all nodes of a cluster it is right all the same.
+      if (given.origin == Origin::CommandLine)
+        warn("--topology has no effect without --rank-order topology");
+      return std::nullopt;
+    }
+    if (job_.standalone || !orders_nodes()) return std::nullopt;
+    Found found{given.text, given.source};
+    if (found.address.empty()) {
+      found = find_address();
+      job_.topology = found.address;
+      values_.imply("topology"_opt, found.address,
+                    found.address.empty() ? "by host name: neither Slurm nor the driver tells"
+                                          : found.source);
+    }
+    out_.notes.push_back(
+        job_.topology.empty()
+            ? "Ranks by topology: this node has no address, its host name orders it"
+            : fmt::format("Ranks by topology: the address of this node is {} ({})", job_.topology,
+                          found.source));
+    return std::nullopt;
+  }
 
   Refused take_logs() {
     check_ranks_filter();
-    const bool has_template = values()["log-line-prefix-template"_opt].origin != Origin::Default;
+    const bool has_template = values_["log-line-prefix-template"_opt].origin != Origin::Default;
     job_.prefix_template = has_template ? text("log-line-prefix-template"_opt) : "";
     return check_logs_specs();
   }
@@ -679,7 +1037,7 @@ class Resolver {
     for (const int rank : job_.local_ranks_filter) {
       if (rank >= 0 && rank < job_.nproc_per_node) continue;
       warn(fmt::format("{}: local rank {} does not exist: this node runs {}",
-                       values()["local-ranks-filter"_opt].source, rank,
+                       values_["local-ranks-filter"_opt].source, rank,
                        job_.nproc_per_node == 1
                            ? "one worker, local rank 0"
                            : fmt::format("local ranks 0 to {}", job_.nproc_per_node - 1)));
@@ -707,12 +1065,12 @@ class Resolver {
     return placed(launcher_refusal(fmt::format("the event handler {} is not registered",
                                                in_quotes(job_.event_log_handler)),
                                    fmt::format("--event-log-handler takes {}", join(known, ", "))),
-                  values()["event-log-handler"_opt]);
+                  values_["event-log-handler"_opt]);
   }
 
   /// A source that is stronger than the job file replaces its routes as well.
   Refused take_metrics() {
-    const auto& given = values()["metrics"_opt];
+    const auto& given = values_["metrics"_opt];
     const bool by_file = given.origin != Origin::CommandLine && given.origin != Origin::Variable;
     auto sinks =
         metrics_sinks(given, by_file ? file_.metrics_routes : std::vector<MetricsRouteRow>());
@@ -722,12 +1080,12 @@ class Resolver {
     // Written so that a NaN is refused, too.
     if (!(interval >= 0.1 && interval <= kLongestSeconds)) {
       return Refusal{
-          fmt::format("{}: {} is not an interval", values()["metrics-interval"_opt].source,
+          fmt::format("{}: {} is not an interval", values_["metrics-interval"_opt].source,
                       text("metrics-interval"_opt)),
           "expected a number of seconds, at least 0.1"};
     }
     job_.metrics_interval = from_seconds(interval);
-    auto all = stat_aggregations(values()["aggregations"_opt]);
+    auto all = stat_aggregations(values_["aggregations"_opt]);
     if (!all) return all.error();
     job_.aggregations = std::move(*all);
     return std::nullopt;
@@ -742,13 +1100,13 @@ class Resolver {
       if (std::find(methods.begin(), methods.end(), job_.start_method) == methods.end()) {
         return launcher_refusal(
             fmt::format("cannot find context for {}", in_quotes(job_.start_method)),
-            fmt::format("{} takes {}", values()["start-method"_opt].source, join(methods, ", ")));
+            fmt::format("{} takes {}", values_["start-method"_opt].source, join(methods, ", ")));
       }
     } else if (no_python && module) {
       return launcher_refusal(
           "Don't use both the '--no-python' flag and the '--module' flag at the same time.",
-          fmt::format("they come from {} and {}", values()["no-python"_opt].source,
-                      values()["module"_opt].source));
+          fmt::format("they come from {} and {}", values_["no-python"_opt].source,
+                      values_["module"_opt].source));
     } else {
       job_.mode = no_python ? Mode::Program : module ? Mode::Module : Mode::Script;
     }
@@ -768,50 +1126,13 @@ class Resolver {
   std::optional<Placement> place_;  // as the scheduler knows
   Resolved out_;
   JobSpec& job_ = out_.spec;
+  Values& values_ = out_.values;
 };
-
-std::string shown_value(const OptionRow& option, const Resolved& job) {
-  if (option.kind == Kind::Flag) return job.values.is_on(option.id()) ? "on" : "off";
-  const auto& text = job.values[option.id()].text;
-  const auto count = fmt::to_string(job.spec.nproc_per_node);
-  if (option.id() == "nproc-per-node"_opt && text != count) return text + " (" + count + ")";
-  return text.empty() ? "-" : text;
-}
-
-/// One column for the sources, wide enough for the id that a job is given. Beside a longer value,
-/// as of a path, the source has no room, and stands in the next line; no line is longer than 100
-/// for it.
-void append(std::string& out, std::string_view name, const std::string& value,
-            const std::string& source) {
-  constexpr std::size_t kValueWidth = 36, kColumn = 64, kLineWidth = 100;
-  const auto room = kLineWidth - std::min(source.size(), kLineWidth - 4);
-  const bool fits = value.size() <= kValueWidth && room >= kColumn;
-  const auto gap = fits ? " " : fmt::format("\n{:{}}", "", std::min(kColumn, room));
-  out += fmt::format("  {:<24} {:<{}}{}{}\n", name, value, fits ? kValueWidth : 0, gap, source);
-}
 
 }  // namespace
 
 Answer<Resolved> resolve(const CommandLine& line, const HostEnvironment& around) {
   return Resolver(line, around).run();
-}
-
-std::string explain_text(const Resolved& job) {
-  std::string out = "Where each value comes from:\n";
-  append(out, "script", job.spec.script, job.script_source);
-  if (job.spec.mode != Mode::Program) {
-    append(out, "interpreter", job.spec.interpreter,
-           job.spec.interpreter_given ? "PYTHON_EXEC" : "in PATH, VIRTUAL_ENV or beside it");
-  }
-  std::optional<Group> current;
-  for (const auto& option : options()) {
-    // The others of that group ask for something else than a run, and have no value in it.
-    if (option.group == Group::Launch && option.id() != "config"_opt) continue;
-    if (option.group != current) out += fmt::format("{}\n", title(option.group));
-    current = option.group;
-    append(out, option.name, shown_value(option, job), job.values[option.id()].source);
-  }
-  return out;
 }
 
 }  // namespace elastrun::spec

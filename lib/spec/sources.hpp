@@ -126,6 +126,13 @@ struct Resolved {
 /// `resolve`.
 Answer<CommandLine> parse_command_line(std::span<const std::string> words);
 
+/// Reads the PET_* variables, and the two of torchelastic that change a default. An invalid number
+/// is refused as on the command line (exit 2); a flag that is not an integer with Python's
+/// ValueError (exit 1). `decided` has the options whose variable does not matter any more.
+Answer<std::vector<Override>> read_variables(const HostEnvironment& around, const Values& decided);
+/// A warning for each variable PET_* that no option reads, with the nearest name that one does.
+std::vector<std::string> unknown_variables(const HostEnvironment& around);
+
 /// The first argument of a script that is meant for us, as far as one can tell; empty: none.
 std::string misplaced_option(const std::vector<std::string>& script_args);
 /// "unrecognized arguments: --bogus", with the option that does it, or the nearest one, as a hint.
@@ -176,15 +183,6 @@ std::string single_node_run_id(const HostEnvironment& around, std::string_view c
 /// The command that starts this job again: "scontrol requeue 4711" under Slurm, also where the
 /// nodes were given by hand. Empty if there is none.
 std::string requeue_command(const HostEnvironment& around);
-
-/// Fills what says how nodes meet: backend, endpoint, run id, master address and port, node rank,
-/// configuration, topology. `min_nodes` and `max_nodes` are set already. Applies torchrun's rules:
-/// --standalone, or one node with nothing said about rendezvous, is c10d on localhost:0 with a
-/// random run id. What these rules drop although it was given is a warning; what they decide is
-/// written into the values as implied. `place` is what the scheduler knows: who hosts the
-/// rendezvous (the user's own is_host in --rdzv-conf wins), and which start of the job this is.
-std::optional<Refusal> choose_rendezvous(Resolved& job, const HostEnvironment& around,
-                                         const std::optional<Placement>& place);
 
 /// Merges command line, PET_* variables, the TOML file, the scheduler's variables and the defaults,
 /// in this order of strength, and checks the result. What torchrun's parser or launcher refuses is

@@ -100,7 +100,7 @@ class Configuration(unittest.TestCase):
     @unittest.skipUnless(shutil.which("clang++-19"), "no clang++-19 (Debian: clang-19)")
     def test_clang_takes_the_flags_of_ci(self) -> None:
         self.configured("-DCMAKE_CXX_COMPILER=clang++-19", "-DCMAKE_BUILD_TYPE=Debug")
-        self.ninja("lib/CMakeFiles/elastrun_spec.dir/spec/rendezvous_choice.cpp.o",
+        self.ninja("lib/CMakeFiles/elastrun_spec.dir/spec/schedulers.cpp.o",
                    "lib/CMakeFiles/elastrun_goodput.dir/goodput/reports/summary.cpp.o")
 
 
