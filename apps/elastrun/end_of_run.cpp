@@ -97,7 +97,7 @@ std::string report_text(const agent::JobResult& result, const spec::JobSpec& spe
 }
 
 /// Leaves the failure of a worker there, by the thread of `files`.
-void hand_error_on(const agent::JobResult& result, files::BlockingCalls& files) {
+void hand_failure_on(const agent::JobResult& result, files::BlockingCalls& files) {
   // A launcher around this one reads there why this program has failed.
   const char* own = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (result.succeeded() || own == nullptr || *own == '\0') return;
@@ -225,7 +225,7 @@ int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent:
   }
   // Before files are written, which may take long on a slow file system: people wait for this.
   run.console().write(Stream::Err, report_text(result, spec, reader_at(run.console())), kVerdict);
-  hand_error_on(result, run.lane(files::Lane::Errors));
+  hand_failure_on(result, run.lane(files::Lane::Errors));
   // Before the report, which tells what each sink has delivered and lost.
   const auto sinks = run.end_metrics();
   const bool asked = kept || !spec.report_file.empty();

@@ -36,12 +36,6 @@ json::value step_or_null(std::int64_t step) {
   return step >= 0 ? json::value(step) : nullptr;
 }
 
-json::array lines_json(const std::vector<std::string>& lines) {
-  json::array out;
-  for (const auto& line : lines) out.emplace_back(line);
-  return out;
-}
-
 /// Writes what the worker last wrote into its page: null without one.
 json::value page_json(const workers::Failure& failure) {
   if (!failure.page) return nullptr;
@@ -74,12 +68,12 @@ json::object failure_json(const workers::Failure& failure, bool consequence) {
           {"exception", failure.exception ? json::value(failure.exception->text()) : nullptr},
           {"out_of_memory", text_or_null(failure.out_of_memory)},
           {"expired_timer", text_or_null(failure.expired_timer)},
-          {"stack", lines_json(failure.stack)},
+          {"stack", json::array(failure.stack.begin(), failure.stack.end())},
           {"error_file", failure.error_file ? json::value(failure.error_file_path) : nullptr},
           {"stdout", text_or_null(failure.stdout_path)},
           {"stderr", text_or_null(failure.stderr_path)},
           {"peak_rss_bytes", failure.peak_rss_bytes},
-          {"last_lines", lines_json(failure.last_lines)},
+          {"last_lines", json::array(failure.last_lines.begin(), failure.last_lines.end())},
           {"last", page_json(failure)}};
 }
 
@@ -126,7 +120,7 @@ json::array expired_timers_json(const agent::JobResult& result, std::size_t atte
          {"after_s", to_seconds(timer.after)},
          {"expired", to_seconds(timer.expiry)},
          {"signal", timer.reaped ? json::value(process::signal_name(timer.signal)) : nullptr},
-         {"stack", lines_json(timer.stack)}});
+         {"stack", json::array(timer.stack.begin(), timer.stack.end())}});
   }
   return out;
 }

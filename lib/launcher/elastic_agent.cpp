@@ -78,39 +78,22 @@ bool is_alone(const rendezvous::RendezvousParameters& parameters) {
 Code code_of(const Ending& ending) {
   using Kind = Ending::Kind;
   using Why = rendezvous::Cause::Kind;
-  switch (ending.kind) {
-    case Kind::Signalled:
-    case Kind::GuardianLost:
-      return Code::Cancelled;
-    case Kind::NoStart:
-      return Code::Spawn;
-    case Kind::JobFailed:
-      if (ending.cause.kind == Why::Timeout) return Code::Timeout;
-      if (ending.cause.kind == Why::Closed) return Code::Closed;
-      return Code::Rendezvous;
-    default:
-      return Code::Rendezvous;
-  }
+  if (ending.kind == Kind::Signalled || ending.kind == Kind::GuardianLost) return Code::Cancelled;
+  if (ending.kind == Kind::NoStart) return Code::Spawn;
+  if (ending.kind != Kind::JobFailed) return Code::Rendezvous;
+  if (ending.cause.kind == Why::Timeout) return Code::Timeout;
+  return ending.cause.kind == Why::Closed ? Code::Closed : Code::Rendezvous;
 }
 
 WorkerState state_of(const Ending& ending) {
   using Kind = Ending::Kind;
-  switch (ending.kind) {
-    case Kind::Succeeded:
-      return WorkerState::Succeeded;
-    case Kind::NotNeeded:
-      return WorkerState::Stopped;
-    case Kind::WorkersFailed:
-      return WorkerState::Failed;
-    case Kind::JobFailed: {
-      const bool worker = ending.cause.kind == rendezvous::Cause::Kind::WorkerFailed;
-      return worker ? WorkerState::Failed : WorkerState::Unknown;
-    }
-    case Kind::Stuck:
-      return WorkerState::Unhealthy;
-    default:
-      return WorkerState::Unknown;
-  }
+  if (ending.kind == Kind::Succeeded) return WorkerState::Succeeded;
+  if (ending.kind == Kind::NotNeeded) return WorkerState::Stopped;
+  if (ending.kind == Kind::Stuck) return WorkerState::Unhealthy;
+  const bool elsewhere =
+      ending.kind == Kind::JobFailed && ending.cause.kind == rendezvous::Cause::Kind::WorkerFailed;
+  const bool failed = ending.kind == Kind::WorkersFailed || elsewhere;
+  return failed ? WorkerState::Failed : WorkerState::Unknown;
 }
 
 /// The state of the process that a run changes, as it was before.

@@ -7,28 +7,41 @@
 #include "core/clock.hpp"
 #include "core/file_io.hpp"
 #include "core/host.hpp"
+#include "core/lifetime.hpp"
 #include "core/log.hpp"
+#include "core/signal_names.hpp"
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "export/json_lines.hpp"
 #include "files/blocking_calls.hpp"
+#include "logs/console.hpp"
 #include "logs/layout.hpp"
 #include "logs/stream_factory.hpp"
+#include "process/affinity.hpp"
+#include "process/fork_server.hpp"
 #include "process/signals.hpp"
 #include "rendezvous/session/session.hpp"
 #include "spec/job_spec.hpp"
+#include "system/devices.hpp"
 #include "system/machine.hpp"
 #include "telemetry/events.hpp"
 #include "workers/environment.hpp"
+#include "workers/summons.hpp"
 
 #include <algorithm>
+#include <boost/asio/buffer.hpp>
 #include <cerrno>
 #include <concepts>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fmt/format.h>
+#include <map>
+#include <memory>
+#include <set>
 #include <string>
+#include <sys/inotify.h>
 #include <sys/resource.h>
 #include <unistd.h>
 #include <utility>
@@ -36,8 +49,103 @@
 #include <vector>
 
 namespace elastrun::agent {
-
 namespace {
+
+constexpr std::string_view kPreemptArea = "preempt";
+// Of the file, and of the end of its folder.
+constexpr std::uint32_t kEvents =
+    IN_CREATE | IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF;
+constexpr Duration kAgain = std::chrono::seconds(1);
+
+std::string watched_folder(const std::string& path) {
+  const auto slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+/// Whether inotify(7) tells that a file of this name came, or that its folder went. `events`:
+/// whole.
+bool tell_of_another(std::string_view events, std::string_view name) {
+  while (events.size() >= sizeof(inotify_event)) {
+    inotify_event event{};
+    std::memcpy(&event, events.data(), sizeof event);
+    events.remove_prefix(sizeof event);
+    const auto its = events.substr(0, event.len);  // padded with zeros
+    events.remove_prefix(its.size());
+    if ((event.mask & (IN_DELETE_SELF | IN_MOVE_SELF)) != 0) return true;
+    const bool came = (event.mask & (IN_CREATE | IN_MOVED_TO)) != 0;
+    if (came && its.substr(0, its.find('\0')) == name) return true;
+  }
+  return false;
+}
+
+/// How long before the end that a scheduler has told a job begins to save: at most `most`.
+Duration preemption_margin(std::optional<Duration> save, Duration most) {
+  const Duration wanted =
+      save ? std::max<Duration>(2 * *save, PreemptionSources::kLeast) : PreemptionSources::kUnknown;
+  return std::min(wanted, most);
+}
+
+process::BindingMode mode_of(spec::NumaBinding numa) {
+  switch (numa) {
+    case spec::NumaBinding::Socket:
+      return process::BindingMode::Socket;
+    case spec::NumaBinding::Exclusive:
+      return process::BindingMode::Exclusive;
+    case spec::NumaBinding::CoreComplex:
+      return process::BindingMode::CoreComplex;
+    default:
+      return process::BindingMode::Node;
+  }
+}
+
+Result<process::BindingPlan> make_plan(const spec::JobSpec& spec) {
+  const auto topology = process::read_topology();
+  if (!topology) return std::unexpected(topology.error());
+  return process::plan_binding(mode_of(spec.numa), *topology, system::gpu_numa_nodes(::getenv),
+                               spec.nproc_per_node);
+}
+
+using State = process::ForkServer::State;
+
+// An import of torch takes longer than this, a fork a hundredth of it: a server that is at fault
+// costs no more than the exec that replaces it.
+constexpr Duration kTimeLimit = std::chrono::seconds(1);
+// No exec replaces a copy of the caller, and one of 100 GB has tables of pages to be copied.
+constexpr Duration kCopyLimit = std::chrono::seconds(60);
+constexpr Duration kLoadLimit = std::chrono::seconds(60);  // in tests
+// By then forked workers are past their first steps, which a preparation beside them would slow
+// down.
+constexpr Duration kRefill = std::chrono::seconds(1);
+constexpr int kMostServers = 3;  // one after another, if they end or packages are installed
+constexpr std::string_view kForkArea = "process";
+constexpr std::string_view kSignalArea = "signals";
+
+/// All that the tests try is tried with a fork server then, from the first attempt on.
+bool is_under_test() {
+  return std::getenv("ELASTRUN_TEST_FORKSERVER") != nullptr;
+}
+
+bool is_asked_for(const spec::JobSpec& spec) {
+  const bool named = spec.start_method == "forkserver" || spec.start_method == "auto";
+  return (named || spec.warm_spares.value_or(0) > 0 || is_under_test()) &&
+         spec.mode != spec::Mode::Program;
+}
+
+std::string kind_of(spec::Mode mode) {
+  if (mode == spec::Mode::Module) return "module";
+  return mode == spec::Mode::RunPath ? "command" : "script";
+}
+
+/// With the flags of the workers' own interpreter, which a fork inherits.
+std::vector<std::string> command_of(const spec::JobSpec& spec) {
+  std::vector<std::string> argv{spec.interpreter};
+  if (spec.mode != spec::Mode::RunPath) argv.emplace_back("-u");
+  argv.insert(argv.end(),
+              {spec.fork_server, kind_of(spec.mode), workers::fill_local_rank(spec.script, 0)});
+  if (spec.preload) argv.insert(argv.end(), spec.preload->begin(), spec.preload->end());
+  return argv;
+}
 
 bool writes_files(const spec::StdMap& streams) {
   const auto some = [](const auto& one) { return one.second != spec::StdMap::kNone; };
@@ -49,13 +157,6 @@ bool writes_files(const spec::StdMap& streams) {
 /// Marks all that this agent starts: ELASTRUN_AGENT_ID.
 std::string mark_of_this_agent() {
   return fmt::format("{}_{}", host_name(), ::getpid());
-}
-
-/// TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT; zero when unset, not above 0 or no number.
-Duration stuck_limit() {
-  const char* text = std::getenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
-  const auto seconds = text == nullptr ? std::nullopt : parse_float(text);
-  return seconds && *seconds > 0 ? from_seconds(*seconds) : Duration::zero();
 }
 
 telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
@@ -77,19 +178,6 @@ rendezvous::Node own_node(const spec::JobSpec& spec) {
   node.unable = spec.cannot_start;
   node.topology = spec.topology;
   return node;
-}
-
-Agent::Settings agent_settings(const spec::JobSpec& spec, const rendezvous::Node& self,
-                               bool alone) {
-  Agent::Settings settings{.self = self};
-  // About what torchrun's next look at its workers would still have seen; more than a second is too
-  // long for a person to wait, however seldom they want torchrun to look.
-  settings.settle =
-      std::min<Duration>(from_seconds(spec.monitor_interval / 2), std::chrono::seconds(1));
-  settings.job_signals = process::parse_signals(spec.signals_to_handle).numbers;
-  settings.stuck_after = stuck_limit();
-  settings.limits.with_pauses = !alone;
-  return settings;
 }
 
 /// Whether people see a line that tells how the job stands.
@@ -167,6 +255,448 @@ struct Overloads : Consumers... {
 
 }  // namespace
 
+PreemptionSources::PreemptionSources(RunContext& run, const std::string& end)
+    : run_(run),
+      file_(run.spec.preempt_file),
+      timeout_(run.spec.preempt_timeout.value_or(run.spec.shutdown_timeout)),
+      alarm_(run.clock.make_alarm()) {
+  if (!run.spec.saves_when_preempted()) return;
+  if (!file_.empty()) watch_file();
+  if (end.empty()) return;
+  const auto seconds = parse_int(end);
+  // 2^33 s: nanoseconds of much more do not fit into 64 bits.
+  const bool is_time = seconds && *seconds > 0 && *seconds <= 1LL << 33;
+  const Duration left =
+      is_time ? WallTime(std::chrono::seconds(*seconds)) - run.clock.wall() : Duration::zero();
+  // A job that ended at once for this would be requeued, and end at once again.
+  if (left <= Duration::zero()) {
+    log::warning(kPreemptArea, "SLURM_JOB_END_TIME={}: {}, ignored; {}", printable(end),
+                 is_time ? "in the past" : "no time in seconds since the epoch",
+                 "scontrol show job has the end of this allocation");
+    return;
+  }
+  end_ = run.clock.now() + left;
+  // A save that seemed to take longer must not end each start behind its first checkpoint: a
+  // requeue would follow, and the next one.
+  most_ = std::clamp<Duration>(left / 2, Duration::zero(),
+                               run.spec.preempt_timeout.value_or(PreemptionSources::kMost));
+  margin_ = preemption_margin({}, most_);
+  arm();
+}
+
+// A file on the pod's own file system: others would not tell of changes made elsewhere.
+void PreemptionSources::watch_file() {
+  const int fd = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  const auto folder = watched_folder(file_);
+  if (fd < 0 || ::inotify_add_watch(fd, folder.c_str(), kEvents) < 0) {
+    log::warning(kPreemptArea, "--preempt-file {}: cannot watch {} ({}); make that directory first",
+                 file_, folder, std::strerror(errno));
+    if (fd >= 0) ::close(fd);
+    return;
+  }
+  events_ = std::make_unique<boost::asio::posix::stream_descriptor>(run_.loop, fd);
+  again_ = run_.clock.make_alarm();
+  // One that a last run has left says nothing of this one.
+  if (::access(file_.c_str(), F_OK) == 0) {
+    is_old_ = ::unlink(file_.c_str()) != 0;
+    if (is_old_) {
+      log::warning(kPreemptArea,
+                   "--preempt-file {} is there and cannot be removed ({}): it asks for "
+                   "nothing until it goes and comes again",
+                   file_, std::strerror(errno));
+    } else {
+      log::info(kPreemptArea, "Removed {}, which was there before the job", file_);
+    }
+  }
+  await_event();
+}
+
+void PreemptionSources::await_event() {
+  events_->async_read_some(boost::asio::buffer(buffer_),
+                           [this, alive = lifetime_.token()](const auto& error, std::size_t size) {
+                             if (!alive || error) return;
+                             const auto name = std::string_view(file_).substr(file_.rfind('/') + 1);
+                             // By the events: it may have gone and come before we look.
+                             if (tell_of_another({buffer_.data(), size}, name)) is_old_ = false;
+                             look();
+                           });
+}
+
+// Of the folder there are other events, and of the file several: it asks once.
+void PreemptionSources::look() {
+  const auto folder = watched_folder(file_);
+  // The same watch, or that of a folder which was made in the place of the last.
+  if (::inotify_add_watch(events_->native_handle(), folder.c_str(), kEvents) < 0) {
+    if (!std::exchange(is_gone_, true)) {
+      log::warning(kPreemptArea, "--preempt-file {}: {} is gone, and is looked for each second",
+                   file_, folder);
+    }
+    return again_->arm(run_.clock.now() + kAgain, [this] { look(); });
+  }
+  is_gone_ = false;
+  const bool there = ::access(file_.c_str(), F_OK) == 0;
+  is_old_ = is_old_ && there;
+  if (there && !is_old_) return run_.post(PreemptCame{file_ + " is there", timeout_});
+  await_event();
+}
+
+void PreemptionSources::save_takes(Duration time) {
+  margin_ = preemption_margin(time, most_);
+  if (end_) arm();
+}
+
+void PreemptionSources::arm() {
+  alarm_->arm(*end_ - margin_, [this] {
+    const Duration left = std::min(margin_, *end_ - run_.clock.now());
+    run_.post(PreemptCame{"the end of the Slurm job", left > Duration::zero() ? left : timeout_});
+  });
+}
+
+Result<std::vector<int>> Binding::cpus(int local_rank) {
+  if (spec_.numa == spec::NumaBinding::None) return std::vector<int>{};
+  if (!plan_) {
+    auto plan = make_plan(spec_);
+    if (!plan) return std::unexpected(plan.error().context("cannot bind the workers"));
+    if (!plan->note.empty()) log::warning("binding", "{}", plan->note);
+    // Kept over all attempts: a worker that is started again stays near its device.
+    plan_ = std::move(plan->cpus);
+  }
+  return (*plan_)[static_cast<std::size_t>(local_rank)];
+}
+
+void Binding::on(const moment::Started& seen) {
+  if (!plan_) return;
+  for (const auto& worker : seen.group) {
+    const auto& wanted = (*plan_)[static_cast<std::size_t>(worker.local_rank)];
+    if (worker.exit) continue;
+    if (const auto bound = process::check_binding(worker.pid, wanted); !bound) {
+      log::warning("binding", "{}", bound.error().text);
+    } else {
+      log::info("binding", "Local rank {} runs on CPUs {}", worker.local_rank,
+                process::format_cpus(wanted));
+    }
+  }
+}
+
+/// Serves the starts of workers after the first from a fork server (--start-method forkserver and
+/// auto, --warm-spares). The server is started when the first workers have been, has its children
+/// forked when a restart is ordered, or ahead, and ends with the job. A start that it cannot serve
+/// is an exec, and the log says why.
+///
+/// Where the caller has left a copy of itself (JobSpec::fork_socket), that one forks all workers,
+/// the first ones, too: what it cannot fork does not start, and another one is never made.
+class ForkServing final : public Observer {
+ public:
+  /// Null for a job of which no start is served. Borrows all.
+  static std::unique_ptr<ForkServing> make(RunContext& run, process::PosixLauncher& launcher,
+                                           process::Containment& containment) {
+    const auto& spec = run.spec;
+    if (spec.fork_socket < 0 && !is_asked_for(spec)) return nullptr;
+    std::unique_ptr<ForkServing> serving(new ForkServing(run, launcher, containment));
+    if (spec.fork_socket >= 0) {
+      serving->adopt();
+      serving->attach();
+      return serving;
+    }
+    // The workers of such a job are never started a second time: no failure and no node restarts
+    // them.
+    if (spec.max_restarts == 0 && spec.max_nodes == 1 && !serving->serves_first_) return nullptr;
+    if (spec.fork_server.empty()) {
+      log::warning(kForkArea,
+                   "No fork server: the Python package elastrun is not beside this program");
+      return nullptr;
+    }
+    serving->attach();
+    return serving;
+  }
+
+  /// Before a start of the workers: what of it the server may serve.
+  void plan(std::vector<workers::WorkerPlan>& plans) {
+    if (plans.empty()) return;
+    if (is_copy()) {
+      for (auto& plan : plans) {
+        plan.request.fork_slot = plan.local_rank;
+        // All at once, since each takes its time in a large caller.
+        if (server_) server_->prepare(plan.local_rank, false, plan.request.cgroup_fd);
+      }
+      return;
+    }
+    if (!request_) {
+      request_ = plans.front().request;
+      request_->argv = command_of(run_.spec);
+      // Ranks and addresses are those of one worker in one round: each fork gets its own with the
+      // order.
+      workers::remove_placement(request_->environment);
+      request_->cgroup_fd = -1;  // of an attempt, which the server outlives
+      request_->cpus.clear();
+    }
+    if (starts_++ == 0) {
+      if (!serves_first_) return;
+      begin();
+      if (server_) server_->wait_until_loaded(kLoadLimit);
+    }
+    for (auto& plan : plans) plan.request.fork_slot = plan.local_rank;
+  }
+
+  void heard(const Moment& one) override { dispatch(one, *this); }
+
+  // After the workers, not to delay them: those that were forked are about to take a first step.
+  void on(const moment::Started&) {
+    if (is_copy()) return;
+    refill_->arm(run_.clock.now() + (starts_ > 1 ? kRefill : Duration::zero()), [this] {
+      if (!request_) return;
+      begin();
+      const auto& spec = run_.spec;
+      const bool contexts = spec.warm_spares && !spec.virtual_local_rank;
+      const int spares =
+          std::min(spec.warm_spares.value_or(spec.nproc_per_node), spec.nproc_per_node);
+      // Each preparation may find that the server has ended.
+      for (int slot = 0; is_present() && slot < spares; ++slot)
+        server_->prepare(slot, contexts, containment_.next_cgroup_fd());
+    });
+  }
+
+  // While the workers are stopped and the nodes meet.
+  void on(const moment::Restarting&) {
+    for (int slot = 0; is_present() && slot < run_.spec.nproc_per_node; ++slot) {
+      server_->prepare(slot, false, containment_.next_cgroup_fd());
+    }
+  }
+  void on(const moment::Ended&) {
+    refill_->disarm();
+    server_.reset();
+    request_.reset();
+  }
+
+ private:
+  ForkServing(RunContext& run, process::PosixLauncher& launcher, process::Containment& containment)
+      : run_(run),
+        launcher_(launcher),
+        containment_(containment),
+        serves_first_(is_under_test()),
+        refill_(run.clock.make_alarm()) {}
+  void attach() {
+    launcher_.serve_by([this, alive = lifetime_.token()](const auto& request) {
+      return alive ? serve(request) : std::nullopt;
+    });
+    // The sweep after an attempt kills all other descendants, and would take the server that is to
+    // serve the next one.
+    containment_.spare([this, alive = lifetime_.token()]() -> std::vector<pid_t> {
+      return alive && server_ ? server_->processes() : std::vector<pid_t>();
+    });
+  }
+  void adopt() {
+    auto adopted = process::ForkServer::adopt(UniqueFd(run_.spec.fork_socket), kCopyLimit);
+    if (adopted) {
+      server_ = std::move(*adopted);
+    } else {
+      said_ = adopted.error().text;  // each start says it
+    }
+  }
+  void begin() {
+    // A bound, because a server that dies of its imports would be started again at each restart of
+    // the job.
+    if (is_present() || begun_ >= kMostServers) return;
+    if (server_ && server_->state() == State::Refused) return say_not_served(server_->why());
+    ++begun_;
+    auto started = process::ForkServer::start(run_.loop, *request_);
+    if (!started) return say_not_served(started.error().text);
+    server_ = std::move(*started);
+  }
+  bool is_copy() const { return run_.spec.fork_socket >= 0; }
+
+  std::optional<Result<process::Spawned>> serve(const process::LaunchRequest& request) {
+    // A program that exec starts would not have what the function is to find.
+    const auto refuse = [](std::string_view why) {
+      return fail(Code::Spawn,
+                  fmt::format("the copy of the calling process cannot fork a worker: {}", why));
+    };
+    if (!server_ && is_copy()) return refuse(said_);
+    if (!server_) return std::nullopt;
+    auto taken = server_->take(request, is_copy() ? kCopyLimit : kTimeLimit);
+    if (!taken && is_copy()) return refuse(taken.error().text);
+    if (!taken) {
+      say_not_served(taken.error().text);
+      return std::nullopt;
+    }
+    log::info(kForkArea, "Local rank {} is forked, as process {}", request.fork_slot, taken->pid);
+    return taken;
+  }
+
+  void say_not_served(const std::string& why) {
+    // Once for a reason: each worker of each round would say it again.
+    if (why == said_) return;
+    said_ = why;
+    const auto text = fmt::format("Workers are started without the fork server: {}", why);
+    run_.spec.start_method == "auto" ? log::info(kForkArea, "{}", text)
+                                     : log::warning(kForkArea, "{}", text);
+  }
+  bool is_present() {
+    return server_ && server_->state() != State::Gone && server_->state() != State::Refused;
+  }
+
+  RunContext& run_;
+  process::PosixLauncher& launcher_;
+  process::Containment& containment_;
+  const bool serves_first_;  // for tests
+  std::unique_ptr<Alarm> refill_;
+  std::optional<process::LaunchRequest> request_;  // for the server
+  std::unique_ptr<process::ForkServer> server_;
+  std::string said_;  // why not, last; of a copy: why there is none
+  int begun_ = 0, starts_ = 0;
+  Lifetime lifetime_;
+};
+
+/// The signals of a run, from its making on: those that end the job are judged and told, those of
+/// --forward-signals go on to the workers. What guardian or agent alone hears goes on, what every
+/// process of the job got does not. SIGUSR1 and SIGUSR2 end nothing even if they are not to be
+/// forwarded, unless they are handled.
+class RunSignals {
+ public:
+  /// Listens from now on. Borrows all.
+  RunSignals(RunContext& run, Agent& agent, RunTelemetry& telemetry, RunFiles& files,
+             logs::StreamFactory& streams, logs::StatusLine& line)
+      : run_(run),
+        agent_(agent),
+        telemetry_(telemetry),
+        files_(files),
+        streams_(streams),
+        line_(line),
+        handled_(process::parse_signals(run.spec.signals_to_handle)) {
+    listen();
+    if (run.guardian.guardian_pid() != 0) listen_to_passing();
+    watch_around();
+  }
+
+  /// Ends the run as SIGTERM does when one of these can be read from: the process that started it
+  /// has gone.
+  void end_with(const std::vector<int>& descriptors) {
+    for (const int fd : descriptors) {
+      callers_.push_back(std::make_unique<process::DeathWatch>(run_.loop, fd, [this] {
+        // Several of them end with the same process.
+        if (std::exchange(callers_gone_, true)) return;
+        log::warning(kSignalArea, "the process that started this job has gone: the job ends");
+        heard({.number = SIGTERM}, process::Demand::Stop);
+      }));
+    }
+  }
+  /// What comes from now on changes nothing.
+  void ignore_rest() {
+    source_->ignore_rest();
+    if (passing_source_) passing_source_->ignore_rest();
+  }
+
+ private:
+  void listen() {
+    for (const auto& warning : handled_.warnings) log::warning(kSignalArea, "{}", warning);
+    // Before we listen: the guardian stops itself at a terminal's signal that it has not been asked
+    // for.
+    run_.guardian.relay(handled_.numbers);
+    source_ = std::make_unique<process::SignalSource>(
+        run_.loop, handled_.numbers, [this](const process::SignalEvent& event) {
+          log::info(kSignalArea, "{}", process::describe(event));
+          heard(event, escalation_.heard(event, run_.clock.now()));
+        });
+  }
+
+  void heard(const process::SignalEvent& event, process::Demand demand) {
+    using process::Demand;
+    // The job is over: a signal can only shorten what is waited for.
+    if (telemetry_.ending_metrics()) {
+      telemetry_.metrics()->hurry();
+      return files_.shorten();
+    }
+    if (files_.signalled(demand)) return;
+    const auto& asks = run_.spec.preempt_signals;
+    const auto name = process::signal_name(event.number);
+    if (demand == Demand::Stop && std::ranges::find(asks, name) != asks.end()) {
+      return agent_.preempt(name, {});
+    }
+    if (demand != Demand::Nothing) {
+      agent_.signal(event.number, demand == Demand::KillNow);
+    } else if (event.route == process::Route::Kernel && event.number == SIGINT) {
+      log::warning(kSignalArea, "The job is ending already; press Ctrl+C again to kill it now");
+    }
+  }
+
+  // Not within another program, whose signals they are.
+  void listen_to_passing() {
+    std::set<int> held{SIGUSR1, SIGUSR2};
+    for (const auto& name : run_.spec.forward_signals) {
+      const int number = signal_number(name);
+      held.insert(number);
+      alarms_.emplace(number, run_.clock.make_alarm());
+    }
+    // These end the job or ask for a save: listen() has them.
+    for (const int one : handled_.numbers) held.erase(one);
+    std::vector<int> numbers(held.begin(), held.end());
+    run_.guardian.tell_apart(numbers);
+    // As this one the guardian passes them on.
+    if (!numbers.empty()) numbers.push_back(process::passing_signal());
+    passing_source_ = std::make_unique<process::SignalSource>(
+        run_.loop, numbers, [this](const process::SignalEvent& event) { heard_passing(event); });
+  }
+
+  void watch_around() {
+    using Stream = logs::Console::Stream;
+    if (run_.console.is_terminal(Stream::Out) || run_.console.is_terminal(Stream::Err)) {
+      resizes_ = std::make_unique<process::SignalSource>(run_.loop, std::vector<int>{SIGWINCH},
+                                                         [this](const auto&) {
+                                                           streams_.terminal_resized();
+                                                           line_.redraw();
+                                                         });
+    }
+    guardian_watch_ = std::make_unique<process::DeathWatch>(run_.loop, run_.guardian.guardian_fd(),
+                                                            [this] { agent_.guardian_gone(); });
+  }
+  void heard_passing(const process::SignalEvent& event) {
+    log::info(kSignalArea, "{}", process::describe(event));
+    if (!alarms_.contains(event.number)) return;
+    passing_.heard(event, run_.clock.now());
+    await(event.number);
+  }
+  void await(int signal) {
+    const auto due = passing_.due(signal);
+    if (due) alarms_.at(signal)->arm(*due, [this, signal] { decide(signal); });
+  }
+  void decide(int signal) {
+    const bool is_for_workers = passing_.is_for_workers(signal, run_.clock.now());
+    await(signal);
+    if (is_for_workers) return pass_on(signal);
+    log::info(kSignalArea, "{} was sent to every process: the workers have theirs",
+              signal_name(signal));
+  }
+  void pass_on(int signal) const {
+    const auto* group = agent_.workers();
+    if (group == nullptr || agent_.phase() != Phase::Running) {
+      return log::warning(kSignalArea, "{}: no workers run, so none got it", signal_name(signal));
+    }
+    std::vector<pid_t> pids;
+    for (const auto& worker : *group) pids.push_back(worker.pid);
+    const auto found = workers::receivers(run_.processes, pids, signal);
+    // By their pids and start times, as the table has them: a trainer may have ended since it was
+    // read.
+    process::signal_each(found, signal);
+    if (!found.empty()) return;
+    log::warning(kSignalArea, "{}: no worker handles it, so none got it", signal_name(signal));
+  }
+
+  RunContext& run_;
+  Agent& agent_;
+  RunTelemetry& telemetry_;
+  RunFiles& files_;
+  logs::StreamFactory& streams_;
+  logs::StatusLine& line_;
+  const process::SignalList handled_;
+  process::SignalEscalation escalation_;
+  workers::PassingSignals passing_;
+  std::map<int, std::unique_ptr<Alarm>> alarms_;  // of the forwarded ones
+  std::unique_ptr<process::SignalSource> source_, passing_source_, resizes_;
+  std::unique_ptr<process::DeathWatch> guardian_watch_;
+  std::vector<std::unique_ptr<process::DeathWatch>> callers_;
+  bool callers_gone_ = false;
+};
+
 Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian::Agent& guardian,
                                               OwnRendezvous own) {
   auto layout = plan_layout(spec);
@@ -176,17 +706,23 @@ Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardia
   // In the order of their needs: a part holds those before it, and reaches later ones by a call.
   auto& session = *run->place_.session;
   run->saving_.emplace(*run, session, run->pages_);
-  run->hang_.emplace(*run, session, run->channel_);
-  auto telemetry = RunTelemetry::make(
-      {*run, run->started_, run->containment_, run->streams_, run->channel_, run->pages_,
-       *run->place_.store, event_facts(spec, session), !run->hang_->timers().pipe_path().empty()});
+  run->timers_.emplace(*run, run->offers_);
+  run->timers_->open_pipe();
+  run->hang_.emplace(*run, session, run->offers_);
+  auto telemetry = RunTelemetry::make(*run, run->pages_, event_facts(spec, session),
+                                      !run->timers_->pipe_path().empty());
   if (!telemetry) return std::unexpected(telemetry.error());
   run->telemetry_ = std::move(*telemetry);
+  if (const auto* metrics = run->telemetry_->metrics()) {
+    run->containment_.spare([metrics, alive = run->lifetime_.token()] {
+      return alive ? metrics->programs() : std::vector<pid_t>();
+    });
+  }
   if (const auto opened = run->open_web(); !opened) return std::unexpected(opened.error());
   run->files_.emplace(*run, run->layout_, run->channel_, run->files_are_near(), keeps_output(spec));
   run->make_agent();
   if (const auto opened = run->open_records(); !opened) return std::unexpected(opened.error());
-  run->status_.log().launching();
+  say_launch(spec);
   return run;
 }
 
@@ -201,7 +737,6 @@ JobRun::JobRun(const spec::JobSpec& its_spec, guardian::Agent& its_guardian, log
     : RunGround(its_guardian),
       RunContext({loop_, *clock_, its_spec, its_guardian, launcher_, containment_, console_, lanes_,
                   workers::own_environment()}),
-      started_(clock.now()),
       layout_(std::move(layout)),
       status_(*this, shows_status(spec), layout_, channel_, mark_of_this_agent(),
               keeps_output(spec)),
@@ -235,7 +770,7 @@ Status JobRun::meet(OwnRendezvous own) {
 
 Status JobRun::open_web() {
   if (needs_all_output(spec)) streams_.keep_stdout();
-  auto web = WebServices::start(*this, *telemetry_, hang_->timers(), *place_.store);
+  auto web = start_web_services(*this, *telemetry_, *timers_, *place_.store);
   if (!web) return std::unexpected(web.error());
   web_ = std::move(*web);
   return {};
@@ -249,12 +784,12 @@ void JobRun::make_agent() {
   for (auto* one : telemetry_->observers()) observers_.add(one);
   for (auto* one : status_.observers()) observers_.add(one);
   observers_.add(&binding_);
+  observers_.add(&*timers_);
   observers_.add(&*hang_);
   if (web_) observers_.add(web_.get());
   forks_ = ForkServing::make(*this, launcher_, containment_);
   if (forks_) observers_.add(forks_.get());
-  agent_.emplace(*this, *place_.session, *place_.store, observers_, *saving_,
-                 agent_settings(spec, self_, place_.alone));
+  agent_.emplace(*this, *place_.session, *place_.store, observers_, *saving_, self_, place_.alone);
 }
 
 /// Only where it will be found: a temporary directory that will be removed costs time for nothing.
@@ -277,19 +812,6 @@ Status JobRun::open_records() {
 
 bool JobRun::keeps_records() const {
   return !layout_.is_null() && (!layout_.is_temporary() || keeps_output(spec));
-}
-
-/// A few small files of a job that keeps nothing, or its channel alone, on this machine; others may
-/// be on a file system that does not answer.
-bool JobRun::files_are_near() const {
-  return !keeps_records() && layout_.is_local();
-}
-
-void JobRun::pushed(rendezvous::Push push) {
-  // First of all the caller's master: what is logged of a round is what its workers get.
-  if (auto* ready = std::get_if<rendezvous::RoundReady>(&push))
-    meet_at(place_.master, ready->round);
-  if (!hang_->took(push)) files_->pass(std::move(push));
 }
 
 Result<std::vector<workers::WorkerPlan>> JobRun::plan(const rendezvous::Round& round) {
@@ -329,7 +851,7 @@ Result<workers::WorkerPlan> JobRun::make_one(const workers::Placement& place, in
   plan.local_rank = local_rank;
   plan.error_file = logs::error_file(directory);
   auto variables = workers::worker_environment(
-      environment, {spec, place, local_rank, mark_of_this_agent(), hang_->timers().pipe_path(),
+      environment, {spec, place, local_rank, mark_of_this_agent(), timers_->pipe_path(),
                     plan.error_file, directory, channel, pages_.make(local_rank)});
   if (!variables) return std::unexpected(variables.error());
   plan.request.environment = std::move(*variables);
@@ -388,18 +910,16 @@ void JobRun::heard(pid_t sender, const workers::Worker& worker, workers::Message
           },
           [&](const TimerSet& timer) {
             hang_->wrote();
-            hang_->timers().heard(sender, timer);
+            timers_->heard(sender, timer);
           },
-          [&](const StacksOffered& offer) { hang_->offered(sender, worker, offer); },
+          [&](const StacksOffered& offer) {
+            offers_.heard(sender, offer);
+            hang_->heard(worker.rank, offer);
+          },
           // Not from workers, who could have their neighbours asked again and again; the channel
           // keeps the last two for itself.
           [](const OneOf<StacksAsked, PreemptAsked, SentFrom, NotTold> auto&) {}},
       message);
-}
-
-TimePoint JobRun::activity() const {
-  return std::max(
-      {streams_.last_read(), place_.store->last_change(), hang_->timers().last_request()});
 }
 
 /// Empty where no file stays.
@@ -409,17 +929,15 @@ std::string JobRun::lasting_report() const {
   return stays && !layout_.run_directory().empty() ? layout_.report() : std::string();
 }
 
-void JobRun::explain(workers::Failure& failure) {
-  hang_->timers().explain(failure);
-  failure.page = pages_.read(failure.local_rank);
-  // Killed by us: its SIGKILL says nothing about memory.
-  if (!failure.expired_timer.empty()) return;
-  const auto said = failure.exception ? failure.exception->text() : std::string();
-  failure.out_of_memory = oom_kills_.diagnostics(failure.status, failure.pid, said);
+JobRun::~JobRun() = default;
+
+void JobRun::ignore_signals() {
+  if (signals_) signals_->ignore_rest();
 }
 
 JobResult JobRun::run() {
-  signals_.emplace(*this, *agent_, *telemetry_, *files_, streams_, status_.line());
+  signals_ =
+      std::make_unique<RunSignals>(*this, *agent_, *telemetry_, *files_, streams_, status_.line());
   signals_->end_with(ends_with_);
   const char* end = std::getenv("SLURM_JOB_END_TIME");
   sources_.emplace(*this, end != nullptr ? end : "");
@@ -428,7 +946,7 @@ JobResult JobRun::run() {
     hang_->child_signalled();
   });
   // Before the first worker: what an earlier run has left may hold the devices it wants.
-  RunRegistration::end_dead_runs();
+  end_dead_runs();
   telemetry_->begin();
   std::optional<JobResult> result;
   agent_->run([this, &result](JobResult ended) {
@@ -440,7 +958,9 @@ JobResult JobRun::run() {
   sources_.reset();
   // The account first: its last records are among those that are flushed below.
   telemetry_->sum_up(*result);
-  hang_->end(*result, lanes[Lane::Folders]);
+  result->expired_timers = timers_->expired();
+  result->hangs = hang_->all();
+  timers_->close_pipe(lanes[Lane::Folders]);
   // On this machine's own disk a removal takes less than a thread for it.
   channel_.end(files_are_near() ? nullptr : &lanes[Lane::Folders]);
   status_.line().hide();
@@ -452,18 +972,6 @@ JobResult JobRun::run() {
   status_.end();
   store_needed_until_ = result->store_needed_until;
   return std::move(*result);
-}
-
-void JobRun::finish() {
-  end_metrics();
-  files_->finish(*place_.store, store_needed_until_ - clock.now());
-}
-
-/// What could not be killed has been named; neither this process nor the guardian waits again.
-void JobRun::end_all(const JobResult& result) {
-  const bool given_up = containment_.left_alive() || !result.abandoned.empty();
-  const auto ended = containment_.end_attempt(given_up ? process::kLastLook : process::kKillBound);
-  if (given_up || !ended.alive.empty()) guardian.give_up();
 }
 
 }  // namespace elastrun::agent

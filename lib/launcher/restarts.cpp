@@ -180,11 +180,4 @@ void RestartCheck::look(Then then) {
       });
 }
 
-// One that comes after its time belongs to no restart any more.
-void RestartCheck::answer(std::string fault) {
-  limit_->disarm();
-  if (!fault.empty()) log::warning("restarts", "This node fails its check: {}", fault);
-  if (auto then = std::exchange(then_, {})) then(std::move(fault));
-}
-
 }  // namespace elastrun::agent

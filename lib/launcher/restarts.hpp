@@ -80,7 +80,12 @@ class RestartCheck {
   void look(Then then);
 
  private:
-  void answer(std::string fault);
+  // One that comes after its time belongs to no restart any more.
+  void answer(std::string fault) {
+    limit_->disarm();
+    if (!fault.empty()) log::warning("restarts", "This node fails its check: {}", fault);
+    if (auto then = std::exchange(then_, {})) then(std::move(fault));
+  }
 
   Clock& clock_;
   const RoundStore& store_;

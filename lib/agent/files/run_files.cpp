@@ -16,9 +16,9 @@
 namespace elastrun::agent {
 namespace {
 
-constexpr std::string_view kFilesArea = "files";
-constexpr Duration kUnsaidWrite = std::chrono::seconds(2);  // a wait that needs no words
+using files::Lane;
 
+constexpr std::string_view kFilesArea = "files";
 constexpr Duration kUnsaid = std::chrono::seconds(2);  // a wait that needs no words
 
 bool is_round(const rendezvous::Push& push) {
@@ -63,14 +63,14 @@ void LastWrites::wait(bool console) {
   loop_.restart();
   look();
   if (!over_) {
-    alarm_->arm(clock_.now() + kUnsaidWrite / 2, [this] {
+    alarm_->arm(clock_.now() + kUnsaid / 2, [this] {
       remember();
-      alarm_->arm(clock_.now() + kUnsaidWrite / 2, [this] { say(); });
+      alarm_->arm(clock_.now() + kUnsaid / 2, [this] { say(); });
     });
     if (until_) {
       // The time that a signal has left may be over, and what comes last, as the report, has not
       // been tried yet.
-      until_ = std::max(*until_, clock_.now() + kUnsaidWrite);
+      until_ = std::max(*until_, clock_.now() + kUnsaid);
       arm_limit();
     }
     loop_.run();
@@ -113,18 +113,6 @@ bool LastWrites::ask_files() {
   return done;
 }
 
-bool LastWrites::stands_still() const {
-  const auto stands = [](const Queue& queue) {
-    return queue.left_out || queue.calls->returned() == queue.returned;
-  };
-  return (!with_console_ || console_.written() == written_) && std::ranges::all_of(files_, stands);
-}
-
-void LastWrites::remember() {
-  written_ = console_.written();
-  for (auto& queue : files_) queue.returned = queue.calls->returned();
-}
-
 /// Those that stand still, if there are such: what is written at the moment, say the line that
 /// tells this, is not meant.
 std::string LastWrites::waited_for() const {
@@ -142,7 +130,7 @@ void LastWrites::say() {
   if (brief_) {
     if (stands_still()) return loop_.stop();
     remember();
-    return alarm_->arm(clock_.now() + kUnsaidWrite / 2, [this] { say(); });
+    return alarm_->arm(clock_.now() + kUnsaid / 2, [this] { say(); });
   }
   if (!until_) {
     log::warning(kFilesArea,
@@ -151,7 +139,7 @@ void LastWrites::say() {
                  waited_for(), format_duration(kTimeLimit), format_duration(limit_));
   }
   // The line is written to a file, too, which does not count as progress of what is waited for.
-  alarm_->arm(clock_.now() + kUnsaidWrite / 2, [this] {
+  alarm_->arm(clock_.now() + kUnsaid / 2, [this] {
     remember();
     alarm_->arm(clock_.now() + kTimeLimit, [this] { give_up_if_stuck(); });
   });
@@ -224,30 +212,20 @@ void LastWrites::give_up() {
   loop_.stop();
 }
 
-struct LogFolders::Made {
+struct RunFiles::Made {
   logs::Layout layout;
   Result<Folders> folders;
   std::optional<workers::Channel::MaybePlace> place;
 };
 
-LogFolders::LogFolders(RunContext& run, logs::Layout& layout, workers::Channel& channel, bool near)
-    : run_(run),
-      files_(run.lanes[files::Lane::Folders]),
-      layout_(layout),
-      channel_(channel),
-      near_(near),
-      clock_(run.clock),
-      said_(clock_.make_alarm()),
-      limit_(clock_.make_alarm()) {}
-
-void LogFolders::hear(rendezvous::Push push) {
+void RunFiles::pass(rendezvous::Push push) {
   // The agent never hears of a round that ended before its directories were made.
   if (ends_round(push, run_.spec.role) && std::erase_if(held_, is_round) > 0) dropped_ = preparing_;
   held_.push_back(std::move(push));
   pass_on();
 }
 
-void LogFolders::pass_on() {
+void RunFiles::pass_on() {
   while (!held_.empty()) {
     const auto* ready = std::get_if<rendezvous::RoundReady>(&held_.front());
     if (ready != nullptr && !near_) {
@@ -263,7 +241,7 @@ void LogFolders::pass_on() {
   }
 }
 
-void LogFolders::prepare(const rendezvous::Round& round) {
+void RunFiles::prepare(const rendezvous::Round& round) {
   preparing_ = unanswered_ = true;
   const auto now = clock_.now();
   said_->arm(now + kUnsaid, [this] { say(); });
@@ -286,7 +264,7 @@ void LogFolders::prepare(const rendezvous::Round& round) {
       });
 }
 
-void LogFolders::answered(Made made) {
+void RunFiles::answered(Made made) {
   said_->disarm();
   limit_->disarm();
   unanswered_ = false;
@@ -299,27 +277,7 @@ void LogFolders::answered(Made made) {
   go_on();
 }
 
-void LogFolders::go_on() {
-  preparing_ = false;
-  // What ended the round meanwhile has dropped it.
-  prepared_ = !std::exchange(dropped_, false);
-  pass_on();
-}
-
-std::string LogFolders::what() const {
-  const auto& run = layout_.run_directory();
-  if (run.empty()) return "the temporary directory of this run";
-  return fmt::format("the directories of the workers' logs in {}", run);
-}
-
-void LogFolders::say() const {
-  log::warning("files",
-               "waiting for {}: the file system does not answer. The workers start when it does; "
-               "after {} the start fails, and a signal ends the job at once",
-               what(), format_duration(kTimeLimit));
-}
-
-void LogFolders::give_up() {
+void RunFiles::give_up() {
   // The error names the option that the user can change.
   const bool is_named = !layout_.is_temporary() && !layout_.is_null();
   folders_ = fail(Code::Io, fmt::format("cannot make {}: the file system has not answered within "
@@ -329,25 +287,7 @@ void LogFolders::give_up() {
   go_on();
 }
 
-logs::Fate LogFolders::settle(LastWrites& writes, bool waits, bool keep) {
-  const auto& root = layout_.temporary_root();
-  if (near_) return logs::settle(root, keep);
-  // What may explain a failure is not for the guardian, which would remove it unseen.
-  const bool unseen = !waits && !keep;
-  const auto fate = std::make_shared<std::optional<logs::Fate>>();
-  const auto kept = std::make_shared<std::atomic<bool>>(false);
-  const auto wait = [&] { waits ? writes.wait(false) : void(writes.give_up_on({&files_})); };
-  wait();
-  files_.make(
-      root, [root, keep, kept] { return *kept ? logs::Fate::Kept : logs::settle(root, keep); },
-      [fate](logs::Fate is) { *fate = is; });
-  wait();
-  unanswered_ = unanswered_ || !*fate;
-  *kept = !*fate && !unseen;  // and named: it is not to go when this is told
-  return fate->value_or(unseen ? logs::Fate::Stays : logs::Fate::Kept);
-}
-
-Result<Folders> LogFolders::take(const rendezvous::Round& round) {
+Result<Folders> RunFiles::take(const rendezvous::Round& round) {
   if (!folders_) {
     auto made = make_folders(layout_, round.attempt, run_.spec.nproc_per_node);
     layout_.say_remark();
@@ -404,26 +344,22 @@ void StoreDrain::hear_signal(bool insisted) {
                visitors_at(*store_), format_duration(until_ - clock_.now()));
 }
 
-using files::Lane;
-
 RunFiles::RunFiles(RunContext& run, logs::Layout& layout, workers::Channel& channel, bool near,
                    bool keeps_output)
     : run_(run),
+      files_(run.lanes[Lane::Folders]),
       layout_(layout),
       channel_(channel),
       near_(near),
       keeps_output_(keeps_output),
-      folders_(run, layout, channel, near),
       last_writes_(run.loop, run.clock, run.console,
                    {&run.lanes[Lane::Logs], &run.lanes[Lane::Syncs], &run.lanes[Lane::Reports],
                     &run.lanes[Lane::Errors], &run.lanes[Lane::Folders]},
                    run.spec.shutdown_timeout),
-      store_drain_(run.loop, run.clock) {}
-
-std::string RunFiles::channel_path() {
-  if (near_) channel_.look_in(layout_.run_directory());
-  return channel_.path();
-}
+      store_drain_(run.loop, run.clock),
+      clock_(run.clock),
+      said_(clock_.make_alarm()),
+      limit_(clock_.make_alarm()) {}
 
 bool RunFiles::signalled(process::Demand demand) {
   using process::Demand;
@@ -439,18 +375,37 @@ bool RunFiles::signalled(process::Demand demand) {
 
 std::string RunFiles::settle(bool succeeded) {
   const auto& root = layout_.temporary_root();
-  const bool keeps = keeps_output_;
   auto fate = logs::Fate::Kept;  // and named in the report
-  if (!root.empty() && !(keeps && !succeeded)) {
-    fate = folders_.settle(last_writes_, keeps, keeps || !succeeded);
+  if (!root.empty() && (succeeded || !keeps_output_)) {
+    fate = settle_root(keeps_output_ || !succeeded);
   }
   if (fate != logs::Fate::Stays) run_.guardian.forget(root);
   return fate == logs::Fate::Kept ? layout_.run_directory() : std::string();
 }
 
+logs::Fate RunFiles::settle_root(bool keep) {
+  const auto& root = layout_.temporary_root();
+  if (near_) return logs::settle(root, keep);
+  const auto fate = std::make_shared<std::optional<logs::Fate>>();
+  const auto kept = std::make_shared<std::atomic<bool>>(false);
+  const auto wait = [this] {
+    keeps_output_ ? last_writes_.wait(false) : void(last_writes_.give_up_on({&files_}));
+  };
+  wait();
+  files_.make(
+      root, [root, keep, kept] { return *kept ? logs::Fate::Kept : logs::settle(root, keep); },
+      [fate](logs::Fate is) { *fate = is; });
+  wait();
+  unanswered_ = unanswered_ || !*fate;
+  // What may explain a failure is not for the guardian, which would remove it unseen; it is named,
+  // and not to go when this is told.
+  *kept = !*fate && keep;
+  return fate->value_or(keep ? logs::Fate::Kept : logs::Fate::Stays);
+}
+
 void RunFiles::finish(RoundStore& store, Duration store_needed) {
-  last_writes_.give_up_on({&run_.lanes[Lane::Folders]});  // nothing is lost there
-  if (folders_.is_unanswered()) {
+  last_writes_.give_up_on({&files_});  // nothing is lost there
+  if (unanswered_) {
     last_writes_.lose({&run_.lanes[Lane::Logs], &run_.lanes[Lane::Syncs]});
   }
   last_writes_.wait(true);

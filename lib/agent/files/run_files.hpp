@@ -64,8 +64,17 @@ class LastWrites {
   bool ask_files();
   bool console_done() const { return !with_console_ || console_given_up_ || console_.idle(); }
   std::string waited_for() const;
-  bool stands_still() const;
-  void remember();
+  bool stands_still() const {
+    const auto stands = [](const Queue& queue) {
+      return queue.left_out || queue.calls->returned() == queue.returned;
+    };
+    return (!with_console_ || console_.written() == written_) &&
+           std::ranges::all_of(files_, stands);
+  }
+  void remember() {
+    written_ = console_.written();
+    for (auto& queue : files_) queue.returned = queue.calls->returned();
+  }
   void look();
   void say();
   void arm_limit();
@@ -84,63 +93,6 @@ class LastWrites {
   bool brief_ = false;             // no words, and no longer than needs none
   bool console_given_up_ = false;  // for good
 };
-
-/// The directories of each start of the workers. Where the log directory may be on a file system
-/// that does not answer, a thread makes them, and the loop goes on: a round is held back until its
-/// directories are there, and with it what the rendezvous says after it. So the agent's policy
-/// knows of no round that cannot be started, and its heartbeats go on meanwhile. A round that is
-/// over before that is dropped: its end (Restart, Done, Lost) passes at once. After kTimeLimit the
-/// start fails.
-class LogFolders {
- public:
-  /// As long as the end of a run waits for its files, and as a server takes to come back.
-  static constexpr Duration kTimeLimit = std::chrono::minutes(5);
-  /// `near`: the directories are on this machine, made when they are asked for. Else opens the
-  /// channel of the workers, too, where its place was found. Borrows all.
-  LogFolders(RunContext& run, logs::Layout& layout, workers::Channel& channel, bool near);
-  LogFolders(const LogFolders&) = delete;
-  LogFolders& operator=(const LogFolders&) = delete;
-
-  /// Posts what the rendezvous says, rounds once they are prepared.
-  void hear(rendezvous::Push push);
-  /// Those that were prepared for this round. Fails with Io, also if they were not made in time.
-  Result<Folders> take(const rendezvous::Round& round);
-  /// The end of what was only temporary, as logs::settle(). Where the file system may not answer,
-  /// waits for what is written there if the user wants it (`waits`), else for two seconds.
-  logs::Fate settle(LastWrites& writes, bool waits, bool keep);
-  /// The file system has not answered yet, or not in time: more is not to be expected of it.
-  bool is_unanswered() const { return unanswered_; }
-
- private:
-  struct Made;
-  void pass_on();
-  void prepare(const rendezvous::Round& round);
-  void answered(Made made);
-  void go_on();
-  void say() const;
-  void give_up();
-  std::string what() const;
-
-  RunContext& run_;
-  files::BlockingCalls& files_;
-  logs::Layout& layout_;
-  workers::Channel& channel_;
-  const bool near_;
-  AwakeClock clock_;
-  const std::unique_ptr<Alarm> said_, limit_;
-  std::deque<rendezvous::Push> held_;
-  bool preparing_ = false;
-  bool dropped_ = false;                    // the round for which that is done
-  bool prepared_ = false;                   // for the next one in `held_`
-  std::optional<Result<Folders>> folders_;  // for the round that comes next
-  bool unanswered_ = false;
-  std::uint64_t asked_ = 0;  // an answer to an earlier question is ignored
-};
-
-/// Makes a call that may wait for a file system, before the loop: there SIGTERM ends the agent.
-auto within_limit(const std::string& what, auto work) {
-  return files::result_within(what, LogFolders::kTimeLimit, std::move(work));
-}
 
 /// At the end of a node that has served the store of a round: workers of the other nodes may be
 /// saving, with the help of the store. It stays until they have hung up, after its own processes
@@ -171,42 +123,94 @@ class StoreDrain {
 
 /// The directories of a run, from its first round to their end, and what is waited for before this
 /// node may go: its files, its console, and workers of other nodes.
+///
+/// Where the log directory may be on a file system that does not answer, a thread makes the
+/// directories of each start, and the loop goes on: a round is held back until its directories are
+/// there, and with it what the rendezvous says after it. So the agent's policy knows of no round
+/// that cannot be started, and its heartbeats go on meanwhile. A round that is over before that is
+/// dropped: its end (Restart, Done, Lost) passes at once. After kTimeLimit the start fails.
 class RunFiles {
  public:
-  /// `near`: its directories are on this machine. `keeps_output`: of workers, in files. Borrows
-  /// all.
+  /// As long as the end of a run waits for its files, and as a server takes to come back.
+  static constexpr Duration kTimeLimit = std::chrono::minutes(5);
+  /// `near`: the directories are on this machine, made when they are asked for. Else opens the
+  /// channel of the workers, too, where its place was found. `keeps_output`: of workers, in files.
+  /// Borrows all.
   RunFiles(RunContext& run, logs::Layout& layout, workers::Channel& channel, bool near,
            bool keeps_output);
-
   RunFiles(const RunFiles&) = delete;
   RunFiles& operator=(const RunFiles&) = delete;
 
-  /// Posts what the rendezvous says; rounds are held back until their directories are there.
-  void pass(rendezvous::Push push) { folders_.hear(std::move(push)); }
-  Result<Folders> take(const rendezvous::Round& round) { return folders_.take(round); }
+  /// Posts what the rendezvous says, rounds once they are prepared.
+  void pass(rendezvous::Push push);
+  /// Those that were prepared for this round. Fails with Io, also if they were not made in time.
+  Result<Folders> take(const rendezvous::Round& round);
+  /// The file system has not answered yet, or not in time: more is not to be expected of it.
+  bool is_unanswered() const { return unanswered_; }
   /// Whether it was for a wait of this object, which it may end.
   bool signalled(process::Demand demand);
   void shorten() { last_writes_.shorten(); }
   /// Removes what is only temporary, or leaves that to the guardian, if no descriptor is free for
   /// it or its file system does not answer; but not output that -r or -t asked for, nor what
-  /// explains a failure. The directory if it stays. A failure waits for no log here: people are
-  /// told of it first.
+  /// explains a failure. The directory if it stays. Where the file system may not answer it waits
+  /// for two seconds, and longer for output alone: people are told of a failure first.
   std::string settle(bool succeeded);
   /// Waits until files and console have it, then for workers of other nodes, who may use the store
   /// of this one for so long.
   void finish(RoundStore& store, Duration store_needed);
 
   /// Where workers find the channel, asked once the run's directory exists; empty: none.
-  std::string channel_path();
+  std::string channel_path() {
+    if (near_) channel_.look_in(layout_.run_directory());
+    return channel_.path();
+  }
 
  private:
+  struct Made;
+  void pass_on();
+  void prepare(const rendezvous::Round& round);
+  void answered(Made made);
+  void go_on() {
+    preparing_ = false;
+    // What ended the round meanwhile has dropped it.
+    prepared_ = !std::exchange(dropped_, false);
+    pass_on();
+  }
+  void say() const {
+    log::warning("files",
+                 "waiting for {}: the file system does not answer. The workers start when it does; "
+                 "after {} the start fails, and a signal ends the job at once",
+                 what(), format_duration(kTimeLimit));
+  }
+  void give_up();
+  std::string what() const {
+    const auto& run = layout_.run_directory();
+    if (run.empty()) return "the temporary directory of this run";
+    return fmt::format("the directories of the workers' logs in {}", run);
+  }
+  logs::Fate settle_root(bool keep);
+
   RunContext& run_;
+  files::BlockingCalls& files_;
   logs::Layout& layout_;
   workers::Channel& channel_;
   const bool near_, keeps_output_;
-  LogFolders folders_;
   LastWrites last_writes_;
   StoreDrain store_drain_;
+  AwakeClock clock_;
+  const std::unique_ptr<Alarm> said_, limit_;
+  std::deque<rendezvous::Push> held_;
+  bool preparing_ = false;
+  bool dropped_ = false;                    // the round for which that is done
+  bool prepared_ = false;                   // for the next one in `held_`
+  std::optional<Result<Folders>> folders_;  // for the round that comes next
+  bool unanswered_ = false;
+  std::uint64_t asked_ = 0;  // an answer to an earlier question is ignored
 };
+
+/// Makes a call that may wait for a file system, before the loop: there SIGTERM ends the agent.
+auto within_limit(const std::string& what, auto work) {
+  return files::result_within(what, RunFiles::kTimeLimit, std::move(work));
+}
 
 }  // namespace elastrun::agent

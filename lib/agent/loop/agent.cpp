@@ -6,11 +6,16 @@
 #include "core/text.hpp"
 #include "logs/layout.hpp"
 #include "process/process_table.hpp"
+#include "process/signals.hpp"
+#include "rendezvous/membership/preemption.hpp"
+#include "workers/diagnostics.hpp"
 #include "workers/environment.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <csignal>
+#include <cstdlib>
+#include <fmt/format.h>
 #include <string>
 #include <string_view>
 #include <sys/types.h>
@@ -19,6 +24,10 @@
 
 namespace elastrun::agent {
 namespace {
+
+constexpr Duration kPaceLook = rendezvous::Preemption::kPaceLook;
+// Over less, steps that waited to be read, and came at once, seem to be a thousand times as quick.
+constexpr Duration kPaceSpan = std::chrono::milliseconds(100);
 
 constexpr std::string_view kArea = "agent";
 constexpr Duration kStuckLook = std::chrono::milliseconds(100);  // torchrun's monitor interval
@@ -45,17 +54,180 @@ std::string cost_text(const rendezvous::Restart& restart) {
   return text + ", the next start in " + format_duration(restart.delay);
 }
 
+/// TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT; zero when unset, not above 0 or no number.
+Duration stuck_limit() {
+  const char* text = std::getenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
+  const auto seconds = text == nullptr ? std::nullopt : parse_float(text);
+  return seconds && *seconds > 0 ? from_seconds(*seconds) : Duration::zero();
+}
+
 }  // namespace
 
+void Saving::on(const moment::WorkerSaid& seen) {
+  if (const auto* done = std::get_if<workers::CheckpointDone>(&seen.said)) {
+    // -1: of everything so far; -2: of a step that is not known.
+    const auto known = steps_.find(seen.worker.rank);
+    const auto so_far = known != steps_.end() ? known->second.last : -1;
+    return saved(seen.worker.rank, done->step >= 0 ? done->step : so_far);
+  }
+  time_save(seen.worker.rank, seen.said);
+  if (const auto step = workers::step_of(seen.said)) heard_step(seen.worker.rank, *step);
+}
+
+void Saving::heard_step(int rank, std::int64_t step) {
+  auto& known = steps_[rank];
+  const auto now = run_.clock.now();
+  // Page and channel tell the same step; its time is that of the first news.
+  if (step == known.last) return;
+  // Below the first one the script has resumed, and its pace begins there.
+  if (known.first < 0 || step < known.first) known.first = step, known.first_at = now;
+  known.last = step, known.at = known.save_from = now;
+}
+
+// What the script did between its last step and the save, as an evaluation, is none of it. That is
+// known from phases, and from the hooks of --goodput auto or a recorder.
+void Saving::time_save(int rank, const workers::Message& message) {
+  auto& known = steps_[rank];
+  if (std::holds_alternative<workers::PhaseEntered>(message)) known.save_from = run_.clock.now();
+  const auto* said = std::get_if<workers::GoodputEntries>(&message);
+  // The first part of a save: the model, and after it the optimizer.
+  if (said == nullptr || known.save_from > known.at) return;
+  const auto is_begin = [](const workers::GoodputEntry& one) {
+    return one.entry.kind == goodput::MeasurementKind::SaveStart;
+  };
+  const auto begin = std::ranges::find_if(said->entries, is_begin);
+  if (begin == said->entries.end()) return;
+  const double ago = to_seconds(run_.clock.wall()) - begin->entry.time;
+  const auto most = to_seconds(run_.clock.now() - known.at);
+  if (ago >= 0 && ago < most) known.save_from = run_.clock.now() - from_seconds(ago);
+}
+
+// The shorter one of all so far, with what came between steps, and of the look in `answer`.
+Duration Saving::pace_of(const Steps& steps) const {
+  if (steps.first < 0) return {};
+  const auto span = steps.at - steps.first_at;
+  Duration pace{};
+  if (steps.last > steps.first && span >= kPaceSpan) pace = span / (steps.last - steps.first);
+  if (steps.looked < 0) return pace;
+  const bool goes_on = steps.last > steps.looked;
+  const Duration seen = goes_on ? kPaceLook / (steps.last - steps.looked) : kPaceLook;
+  if (pace == Duration::zero()) return seen;
+  return goes_on ? std::min(pace, seen) : pace;
+}
+
+void Saving::saved(int rank, std::int64_t step) {
+  const auto& known = steps_[rank];
+  // A checkpoint of the last step was saved since that step; one of an earlier step beside others.
+  if (known.last >= 0 && known.last == step) run_.save_takes(run_.clock.now() - known.save_from);
+  savers_.insert(rank);
+  // One that was due anyway, on the way to the step of the order: what comes until there is not to
+  // be lost.
+  if (order_ && (step < 0 || step >= order_->step)) {
+    saved_.insert(rank);
+    const auto has_saved = [this](const auto& each) { return saved_.contains(each.second); };
+    // Without --preempt-ack-all rank 0 speaks for all: as a rule it is the one that writes.
+    const bool enough =
+        run_.spec.preempt_ack_all ? std::ranges::all_of(ranks_, has_saved) : saved_.contains(0);
+    if (!enough || account_->is_saved || !account_->failure.empty()) return;
+    account_->is_saved = true;
+    account_->saved = run_.clock.wall();
+    account_->checkpoint = checkpoint_ = step;
+    return tell();
+  }
+  if (order_) {
+    // On the way to the step of the order, too, a checkpoint holds once rank 0, or all, told it.
+    early_[rank] = step;
+    auto complete = step;
+    for (const auto& [_, each] : ranks_) {
+      if (!run_.spec.preempt_ack_all && each != 0) continue;
+      complete = std::min(complete, early_.contains(each) ? early_[each] : -1);
+    }
+    before_order_ = std::max(before_order_, complete);
+    checkpoint_ = std::max(checkpoint_, complete);
+    return;
+  }
+  const bool is_new = step > checkpoint_;
+  checkpoint_ = std::max(checkpoint_, step);
+  if (is_new && run_.spec.restart_policy_auto) tell();
+}
+
+rendezvous::Reached Saving::reached() const {
+  rendezvous::Reached out{.round = round_, .checkpoint = checkpoint_};
+  for (const auto& [rank, steps] : steps_) {
+    out.step = std::max(out.step, steps.last);
+    const auto pace = pace_of(steps);
+    if (pace <= Duration::zero()) continue;
+    // The fastest rank's: the step to save at must not lie behind it when the order comes.
+    out.pace = out.pace == Duration::zero() ? pace : std::min(out.pace, pace);
+  }
+  out.saved = account_ && account_->is_saved;
+  out.looks = account_ && looks();
+  if (account_) out.failure = account_->failure;
+  return out;
+}
+
+void Saving::answer() {
+  look_at_pages();
+  if (reached().step < 0) return tell();
+  // The second look may show a faster pace than the mean so far, see pace_of().
+  for (auto& [rank, steps] : steps_) steps.looked = steps.last;
+  look_->arm(run_.clock.now() + kPaceLook, [this] {
+    look_at_pages();
+    tell();
+  });
+}
+
+void Saving::failed_to_save(std::vector<workers::Failure> failures) {
+  if (!order_) return;
+  std::erase_if(failures, [this](const workers::Failure& one) {
+    // Once it has saved at SIGTERM a script may end with any code: its exception tells that it has
+    // not.
+    const bool by_itself =
+        !one.stopped_by_us || (one.status.how == process::ExitStatus::How::Exited &&
+                               one.exception && one.exception->type != "KeyboardInterrupt");
+    // With the save of rank 0 the others' is complete, but of those that write a part of it.
+    const bool matters = !account_->is_saved || savers_.contains(one.rank);
+    return !by_itself || !matters || saved_.contains(one.rank);
+  });
+  if (failures.empty()) return;
+  if (std::exchange(account_->is_saved, false)) {
+    checkpoint_ = before_order_, account_->checkpoint = -1;
+  }
+  const auto judgement = workers::judge(std::move(failures));
+  account_->failure = fmt::format("rank {} failed to save: it {}", judgement.first().rank,
+                                  workers::what_happened(judgement.first()));
+}
+
+void Saving::order(const rendezvous::SaveAt& order) {
+  asked({});
+  look_at_pages();
+  order_ = order;
+  before_order_ = checkpoint_;
+  // Saves from before the order hold less than is asked for.
+  saved_.clear(), early_.clear();
+  for (const auto& [local_rank, rank] : ranks_) {
+    if (const auto* page = pages_.find(local_rank)) page->tell_save(order.step);
+  }
+  const auto when = order.step < 0 ? std::string("now") : fmt::format("after step {}", order.step);
+  log::info("preempt", "The workers are to save {}, {}", when,
+            order.by_signal ? "and are asked by SIGTERM" : "which they ask for");
+}
+
 Agent::Agent(RunContext& run, rendezvous::Session& session, RoundStore& store, Observer& observer,
-             Saving& saving, Settings settings)
+             Saving& saving, rendezvous::Node self, bool alone)
     : run_(run),
       session_(session),
       store_(store),
       observer_(observer),
       saving_(saving),
-      settings_(std::move(settings)),
-      policy_(settings_.self.unable, settings_.self.role),
+      self_(std::move(self)),
+      // About what torchrun's next look at its workers would still have seen; more than a second is
+      // too long for a person to wait, however seldom they want torchrun to look.
+      settle_time_(
+          std::min<Duration>(from_seconds(run.spec.monitor_interval / 2), std::chrono::seconds(1))),
+      job_signals_(process::parse_signals(run.spec.signals_to_handle).numbers),
+      stuck_after_(stuck_limit()),
+      policy_(self_.unable, self_.role),
       awake_(run.clock),
       settle_(awake_.make_alarm()),
       linger_(awake_.make_alarm()),
@@ -63,16 +235,18 @@ Agent::Agent(RunContext& run, rendezvous::Session& session, RoundStore& store, O
       // By the real clock: the time that a preemption leaves goes on in a pause.
       unheard_(run.clock.make_alarm()),
       barrier_(awake_.make_alarm()),
-      leave_(run) {}
+      leave_(run) {
+  limits_.with_pauses = !alone;
+}
 
 Agent::~Agent() = default;
 
 void Agent::run(std::function<void(JobResult)> on_end) {
   on_end_ = std::move(on_end);
   result_.started = run_.clock.wall();
-  result_.local_world_size = settings_.self.local_world_size;
+  result_.local_world_size = self_.local_world_size;
   result_.restarts_left = run_.spec.max_restarts;
-  memory_.keep(settings_.self.memory, run_.clock.now());
+  memory_.keep(self_.memory, run_.clock.now());
   session_.open([this](rendezvous::Push push) { run_.pushed(std::move(push)); });
   const auto actions = policy_.begin();
   tell_phase();
@@ -100,12 +274,6 @@ void Agent::work_off() {
     perform(actions);
   }
   working_ = false;
-}
-
-void Agent::tell_phase() {
-  if (told_phase_ == policy_.phase()) return;
-  told_phase_ = policy_.phase();
-  observer_.heard(moment::PhaseChanged{told_phase_, run_.clock.now()});
 }
 
 void Agent::tell_signal(const SignalCame& fact) const {
@@ -149,12 +317,6 @@ void Agent::observe(const Fact& fact) {
   }
 }
 
-void Agent::perform(std::vector<Action> actions) {
-  for (const auto& action : actions) {
-    std::visit([this](const auto& one) { perform(one); }, action);
-  }
-}
-
 void Agent::perform(const Join&) {
   group_.reset();
   const bool again = !result_.attempts.empty();
@@ -169,7 +331,7 @@ void Agent::join(std::string fault) {
   // The port first, since the join tells it: the others learn it with the round.
   const auto port = store_.prepare();
   if (!port) return post(StartFailed{port.error()});
-  auto self = settings_.self;
+  auto self = self_;
   self.store_port = *port;
   self.grace = grace();
   self.memory = memory_.at(run_.clock.now());
@@ -205,14 +367,6 @@ void Agent::perform(const StartGroup& action) {
   post(GroupStarted{});
 }
 
-Status Agent::start_group() {
-  auto plans = run_.plan(*round_);
-  if (!plans) return std::unexpected(plans.error());
-  group_ = std::make_unique<workers::Group>(run_.loop, run_.clock, run_.launcher, run_.processes,
-                                            *this, settings_.limits, run_.error_file_reader());
-  return group_->start(std::move(*plans));
-}
-
 void Agent::group_event(workers::Group::Event event) {
   using Event = workers::Group::Event;
   switch (event) {
@@ -220,7 +374,7 @@ void Agent::group_event(workers::Group::Event event) {
       // A signal for the whole job reaches workers a moment before the agent: their deaths must not
       // count as failures, which would spend a restart.
       if (!may_be_signalled()) return post_failure();
-      return signal_wait_->arm(awake_.now() + settings_.signal_wait, [this] { post_failure(); });
+      return signal_wait_->arm(awake_.now() + kSignalWait, [this] { post_failure(); });
     case Event::AllSucceeded:
       return post(AllSucceeded{});
     case Event::AllEnded:
@@ -243,7 +397,7 @@ void Agent::group_event(workers::Group::Event event) {
 bool Agent::may_be_signalled() const {
   if (policy_.phase() != Phase::Running) return false;
   return std::ranges::all_of(group_->workers(), [this](const workers::Worker& worker) {
-    return !worker.failed() || std::ranges::any_of(settings_.job_signals, [&](int signal) {
+    return !worker.failed() || std::ranges::any_of(job_signals_, [&](int signal) {
       return worker.exit->status.by_signal(signal);
     });
   });
@@ -259,20 +413,6 @@ void Agent::post_failure() {
   post(WorkerFailed{known, group_->any_running()});
 }
 
-void Agent::begin_stop() {
-  auto& attempt = result_.attempts.back();
-  if (attempt.ran != Duration::zero()) return;  // asked already, now more firmly
-  stop_at_ = run_.clock.now();
-  attempt.ran = stop_at_ - started_at_;
-}
-
-void Agent::perform(const StopGroup& action) {
-  begin_stop();
-  signal_wait_->disarm();
-  group_->stop(action.signal, std::min(action.grace, run_.spec.shutdown_timeout));
-  if (action.by_signal) tell_grace(action.signal);
-}
-
 /// The user who asked for the end should know why it takes time, and how to have it sooner.
 void Agent::tell_grace(int signal) const {
   const auto how = signal == SIGINT
@@ -280,22 +420,6 @@ void Agent::tell_grace(int signal) const {
                        : fmt::format("{} once more kills them now", process::signal_name(signal));
   log::warning(kArea, "The workers have up to {} to end; {}",
                format_duration(run_.spec.shutdown_timeout), how);
-}
-
-void Agent::perform(const FinishGroup&) {
-  begin_stop();
-  group_->finish(run_.spec.shutdown_timeout);
-}
-
-void Agent::perform(const KillGroup&) {
-  begin_stop();
-  group_->kill();
-}
-
-std::vector<workers::Failure> Agent::explained_failures() const {
-  auto failures = group_->failures();
-  for (auto& failure : failures) run_.explain(failure);
-  return failures;
 }
 
 void Agent::perform(const TellFailed&) {
@@ -311,17 +435,6 @@ void Agent::perform(const TellFailed&) {
   session_.report(rendezvous::Failed{round_->number, std::move(cause)});
 }
 
-void Agent::perform(const TellLeaving& action) {
-  // Without workers no new round has to wait for this node.
-  session_.report(rendezvous::Leaving{action.why, group_ ? grace() : Duration::zero(), false,
-                                      action.unable, action.killed});
-}
-
-void Agent::perform(const ArmBarrier&) {
-  barrier_looks_ = 0;
-  look_at_barrier(run_.spec.exit_barrier_timeout);
-}
-
 /// They still need this node: looks again each second.
 void Agent::perform(const StayForOthers&) {
   look_at_barrier(std::chrono::seconds(1));
@@ -331,17 +444,6 @@ void Agent::perform(const StayForOthers&) {
                "The time of the exit barrier ({}) is over, but other nodes still work with the "
                "rendezvous or the store that this node serves: it ends with the last of them",
                format_duration(run_.spec.exit_barrier_timeout));
-}
-
-void Agent::look_at_barrier(Duration after) {
-  barrier_->arm(awake_.now() + after, [this, round = round_->number] {
-    post(BarrierOver{round, store_.serves_others() || session_.serves_others()});
-  });
-}
-
-void Agent::preempt(std::string why, Duration deadline) {
-  const auto own = run_.spec.preempt_timeout.value_or(run_.spec.shutdown_timeout);
-  post(PreemptCame{std::move(why), deadline > Duration::zero() ? deadline : own});
 }
 
 void Agent::perform(const TellPreempt& action) {
@@ -364,11 +466,6 @@ void Agent::perform(const TellSaved&) {
   saving_.tell_failure();
   // Whatever they ended with, the coordinator waits for no more from them.
   session_.report(rendezvous::Succeeded{round_->number});
-}
-
-void Agent::look_for_failed_saves() {
-  const bool asked = saving_.account().has_value();
-  if (asked && group_) saving_.failed_to_save(explained_failures());
 }
 
 void Agent::perform(const SaveGroup& action) {
@@ -463,16 +560,8 @@ const workers::Worker* Agent::worker_of(pid_t process) const {
   return nullptr;
 }
 
-const workers::Worker* Agent::worker_in(const std::string& directory) const {
-  if (!group_ || directory.empty()) return nullptr;
-  const auto& all = group_->workers();
-  const auto found =
-      std::ranges::find(all, logs::error_file(directory), &workers::Worker::error_file);
-  return found != all.end() ? &*found : nullptr;
-}
-
 void Agent::watch_for_stuck() {
-  if (settings_.stuck_after <= Duration::zero()) return;
+  if (stuck_after_ <= Duration::zero()) return;
   stuck_since_.assign(group_->workers().size(), std::nullopt);
   if (!stuck_) stuck_ = awake_.make_alarm();
   stuck_->arm(awake_.now() + kStuckLook, [this] { look_for_stuck(); });
@@ -492,13 +581,13 @@ void Agent::look_for_stuck() {
       log::warning(kArea,
                    "[{}] Worker pid={} is in uninterruptible sleep (D-state); the job ends if that "
                    "lasts for {:.1f}s.",
-                   settings_.self.role, worker.pid, to_seconds(settings_.stuck_after));
-    } else if (now - *stuck_since_[i] >= settings_.stuck_after) {
+                   self_.role, worker.pid, to_seconds(stuck_after_));
+    } else if (now - *stuck_since_[i] >= stuck_after_) {
       log::error(kArea,
                  "[{}] Worker pid={} stuck in uninterruptible sleep (D-state) for {:.1f}s, more "
                  "than the {:.1f}s allowed: ending the job, without restarts.",
-                 settings_.self.role, worker.pid, to_seconds(now - *stuck_since_[i]),
-                 to_seconds(settings_.stuck_after));
+                 self_.role, worker.pid, to_seconds(now - *stuck_since_[i]),
+                 to_seconds(stuck_after_));
       return post(WorkerStuck{worker.pid, worker.local_rank, now - *stuck_since_[i]});
     }
   }
@@ -515,7 +604,7 @@ void Agent::observe(const rendezvous::Restart& restart) {
   const bool as_told = !joining && round_ && !round_->is_divided();
   if (restart.attempt_spent) result_.restarts = (as_told ? round_->attempt : result_.restarts) + 1;
   result_.restarts_left = restart.restarts_left;
-  const bool ours = restart.is_for(settings_.self.role);
+  const bool ours = restart.is_for(self_.role);
   // Not "restarting": where a scheduler ends the whole job, our own signal is on its way.
   const auto doing = !ours ? "Going on; stopping" : joining ? "Not starting" : "Stopping";
   const auto whose = restart.role.empty() ? "" : " of the role " + printable(restart.role);
@@ -529,15 +618,6 @@ void Agent::observe(const rendezvous::Restart& restart) {
   memory_.keep(restart.memory, run_.clock.now());
   result_.note_role_restart({restart.role, run_.clock.wall(), restart.cause});
   observer_.heard(moment::RoleRestarting{restart});
-}
-
-/// The first one counts: what comes later follows from it.
-void Agent::note_cause(const rendezvous::Restart& restart) {
-  memory_.keep(restart.memory, run_.clock.now());
-  if (!result_.attempts.empty() && !result_.attempts.back().cause) {
-    result_.attempts.back().cause = restart.cause;
-    result_.attempts.back().delay = restart.delay;
-  }
 }
 
 }  // namespace elastrun::agent

@@ -5,7 +5,6 @@
 #include "agent/loop/node_policy.hpp"
 #include "agent/loop/observer.hpp"
 #include "agent/loop/run_context.hpp"
-#include "agent/loop/saving.hpp"
 #include "agent/round/round_store.hpp"
 #include "core/awake_clock.hpp"
 #include "core/clock.hpp"
@@ -13,17 +12,122 @@
 #include "rendezvous/session/session.hpp"
 #include "spec/job_spec.hpp"
 #include "workers/group.hpp"
+#include "workers/shared_page.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 namespace elastrun::agent {
+
+/// How far the workers of this node are, in steps and checkpoints, and what tells them to save:
+/// for the restart policy and for a preemption.
+class Saving final : public Observer {
+ public:
+  /// Borrows all. It tells each new checkpoint where the restart policy goes by them, and waits for
+  /// every rank to save with --preempt-ack-all, else for rank 0.
+  Saving(RunContext& run, rendezvous::Session& session, workers::SharedPages& pages)
+      : run_(run), session_(session), pages_(pages), look_(run.clock.make_alarm()) {}
+
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  void on(const moment::RoundReady& seen) {
+    round_ = seen.round.number;
+    steps_.clear(), ranks_.clear(), saved_.clear(), savers_.clear();
+  }
+  void on(const moment::Started& seen) {
+    for (const auto& worker : seen.group) ranks_.emplace_back(worker.local_rank, worker.rank);
+    // A coordinator that has taken over may not have heard of it.
+    if (run_.spec.restart_policy_auto && checkpoint_ >= 0) tell();
+  }
+  void on(const moment::WorkerSaid& seen);
+
+  /// Adds to the cause of a failure at which step it was, and what was saved.
+  void describe(rendezvous::Cause& cause) const {
+    const auto known = steps_.find(cause.rank);
+    if (cause.step < 0 && known != steps_.end()) cause.step = known->second.last;
+    // Rank 0 is enough to tell steps: the others of its node are at the same.
+    if (cause.step < 0) cause.step = reached().step;
+    cause.checkpoint = checkpoint_;
+  }
+  /// Tells the coordinator how far they are, after a moment in which it looks how quick they are.
+  void answer();
+  /// A preemption has been asked for.
+  void asked(const std::string& why) {
+    if (account_) return;
+    account_.emplace();
+    account_->why = why;
+    account_->asked = run_.clock.wall();
+  }
+  /// Writes into the pages of the workers when to save.
+  void order(const rendezvous::SaveAt& order);
+  /// Whether a worker asks if it is to save, or may come to ask.
+  bool looks() const {
+    return std::ranges::any_of(ranks_, [this](const auto& each) {
+      const auto page = pages_.read(each.first);
+      return page && (page->looks_for_save || may_ask(each.second, *page));
+    });
+  }
+  /// Workers that have ended badly since the order: one that has not saved has failed to.
+  void failed_to_save(std::vector<workers::Failure> failures);
+  /// Tells the coordinator of a save that has failed, if one has.
+  void tell_failure() {
+    if (account_ && !account_->failure.empty()) tell();
+  }
+  /// Of a preemption; none was asked for.
+  std::optional<PreemptionAccount> account() const {
+    auto account = account_;
+    if (account) account->step = reached().step, account->holds = checkpoint_;
+    return account;
+  }
+
+ private:
+  struct Steps {
+    std::int64_t first = -1, last = -1;
+    TimePoint first_at{}, at{};
+    TimePoint save_from{};     // of the last step, or what came after it but a save
+    std::int64_t looked = -1;  // the last one when a preemption asked; -1: none has
+  };
+  rendezvous::Reached reached() const;
+  Duration pace_of(const Steps& steps) const;
+  // It has imported the library and not got to its second step without asking: SIGTERM, unless the
+  // script does something at it, would end it where its next step saves.
+  bool may_ask(int rank, const workers::PageContents& page) const {
+    const auto known = steps_.find(rank);
+    const bool goes_on = known != steps_.end() && known->second.last > known->second.first;
+    return page.importer != 0 && !goes_on && !process::read_status(page.importer).survives(SIGTERM);
+  }
+  void look_at_pages() {
+    for (const auto& [local_rank, rank] : ranks_) {
+      const auto page = pages_.read(local_rank);
+      if (page && page->step) heard_step(rank, *page->step);
+    }
+  }
+  void tell() { session_.report(reached()); }
+  void saved(int rank, std::int64_t step);
+  void heard_step(int rank, std::int64_t step);
+  void time_save(int rank, const workers::Message& message);
+
+  RunContext& run_;
+  rendezvous::Session& session_;
+  workers::SharedPages& pages_;
+  std::int64_t round_ = 0;
+  std::map<int, Steps> steps_;              // by rank, of this attempt
+  std::vector<std::pair<int, int>> ranks_;  // local ranks and ranks of the group
+  std::int64_t checkpoint_ = -1, before_order_ = -1;
+  std::optional<rendezvous::SaveAt> order_;
+  std::set<int> saved_;                // ranks, since the order
+  std::map<int, std::int64_t> early_;  // what ranks have saved since then, before its step
+  std::set<int> savers_;               // those that have ever told of a checkpoint
+  std::optional<PreemptionAccount> account_;
+  std::unique_ptr<Alarm> look_;
+};
 
 /// When the workers of a preempted job are stopped: at the end of the time that they have to save;
 /// once the job has saved, after a moment in which they may end by themselves. Who still writes by
@@ -75,24 +179,15 @@ class LeaveTime {
 /// and actions out. Facts that come while another is acted upon wait in a queue.
 class Agent final : public workers::Group::Owner {
  public:
-  struct Settings {
-    rendezvous::Node self{};  // store_port is filled in
-    /// How long a group may go on whose first failure does not tell who was first
-    /// (workers::is_first_known), so that the others who are about to end can.
-    Duration settle = std::chrono::milliseconds(50);
-    /// How much later than another node this one may be told to end.
-    Duration linger = std::chrono::seconds(2);
-    /// How long a worker that died by a signal which ends jobs may wait for its verdict: when a
-    /// batch system signals every process of a step, ours is on its way.
-    Duration signal_wait = std::chrono::milliseconds(250);
-    std::vector<int> job_signals{};  // those
-    Duration stuck_after{};          // of uninterruptible sleep; 0: not watched
-    workers::Group::Limits limits{};
-  };
+  /// How much later than another node this one may be told to end.
+  static constexpr Duration kLinger = std::chrono::seconds(2);
+  /// How long a worker that died by a signal which ends jobs may wait for its verdict: when a batch
+  /// system signals every process of a step, ours is on its way.
+  static constexpr Duration kSignalWait = std::chrono::milliseconds(250);
 
-  /// Borrows all.
+  /// Borrows all. `self`: its store_port is filled in. `alone`: no other node can ever take part.
   Agent(RunContext& run, rendezvous::Session& session, RoundStore& store, Observer& observer,
-        Saving& saving, Settings settings);
+        Saving& saving, rendezvous::Node self, bool alone);
   ~Agent() override;
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -115,12 +210,21 @@ class Agent final : public workers::Group::Owner {
     return group_ ? &group_->workers() : nullptr;
   }
   /// The job is to save and end. `deadline` 0: when its options say.
-  void preempt(std::string why, Duration deadline);
+  void preempt(std::string why, Duration deadline) {
+    const auto own = run_.spec.preempt_timeout.value_or(run_.spec.shutdown_timeout);
+    post(PreemptCame{std::move(why), deadline > Duration::zero() ? deadline : own});
+  }
   /// The worker of the group to which a process belongs, by its session or that of an ancestor;
   /// null if there is none.
   const workers::Worker* worker_of(pid_t process) const;
   /// The one with that directory (ELASTRUN_RUN_DIR); null: none of the present ones.
-  const workers::Worker* worker_in(const std::string& directory) const;
+  const workers::Worker* worker_in(const std::string& directory) const {
+    if (!group_ || directory.empty()) return nullptr;
+    const auto& all = group_->workers();
+    const auto found =
+        std::ranges::find(all, logs::error_file(directory), &workers::Worker::error_file);
+    return found != all.end() ? &*found : nullptr;
+  }
   /// This worker says that its script has returned (--run-path).
   void returned(pid_t worker) {
     if (group_) group_->returned(worker);
@@ -131,30 +235,60 @@ class Agent final : public workers::Group::Owner {
 
  private:
   void work_off();
-  void tell_phase();
+  void tell_phase() {
+    if (told_phase_ == policy_.phase()) return;
+    told_phase_ = policy_.phase();
+    observer_.heard(moment::PhaseChanged{told_phase_, run_.clock.now()});
+  }
   void tell_signal(const SignalCame& fact) const;
   void observe(const Fact& fact);
   void observe(const rendezvous::Restart& restart);
-  void perform(std::vector<Action> actions);
+  void perform(std::vector<Action> actions) {
+    for (const auto& action : actions) {
+      std::visit([this](const auto& one) { perform(one); }, action);
+    }
+  }
   void perform(const Join&);
   void join(std::string fault);
   void perform(const StartGroup& action);
   void perform(const ArmSettle&) {
-    settle_->arm(awake_.now() + settings_.settle, [this] { post(SettleOver{}); });
+    settle_->arm(awake_.now() + settle_time_, [this] { post(SettleOver{}); });
   }
   void perform(const ArmLinger&) {
-    linger_->arm(awake_.now() + settings_.linger, [this] { post(LingerOver{}); });
+    linger_->arm(awake_.now() + kLinger, [this] { post(LingerOver{}); });
   }
-  void perform(const StopGroup& action);
-  void perform(const FinishGroup&);
-  void perform(const KillGroup&);
+  void perform(const StopGroup& action) {
+    begin_stop();
+    signal_wait_->disarm();
+    group_->stop(action.signal, std::min(action.grace, run_.spec.shutdown_timeout));
+    if (action.by_signal) tell_grace(action.signal);
+  }
+  void perform(const FinishGroup&) {
+    begin_stop();
+    group_->finish(run_.spec.shutdown_timeout);
+  }
+  void perform(const KillGroup&) {
+    begin_stop();
+    group_->kill();
+  }
   void perform(const TellStarted&) { session_.report(rendezvous::Started{round_->number}); }
   void perform(const TellFailed&);
   void perform(const TellSucceeded&) { session_.report(rendezvous::Succeeded{round_->number}); }
-  void perform(const TellLeaving& action);
-  void perform(const ArmBarrier&);
+  void perform(const TellLeaving& action) {
+    // Without workers no new round has to wait for this node.
+    session_.report(rendezvous::Leaving{action.why, group_ ? grace() : Duration::zero(), false,
+                                        action.unable, action.killed});
+  }
+  void perform(const ArmBarrier&) {
+    barrier_looks_ = 0;
+    look_at_barrier(run_.spec.exit_barrier_timeout);
+  }
   void perform(const StayForOthers&);
-  void look_at_barrier(Duration after);
+  void look_at_barrier(Duration after) {
+    barrier_->arm(awake_.now() + after, [this, round = round_->number] {
+      post(BarrierOver{round, store_.serves_others() || session_.serves_others()});
+    });
+  }
   void perform(const TellPreempt& action);
   void perform(const TellReached&) { saving_.answer(); }
   void perform(const SaveGroup& action);
@@ -164,21 +298,46 @@ class Agent final : public workers::Group::Owner {
   void perform(const CutEnd&) { finish(std::move(result_)); }
   void tell_grace(int signal) const;
   // How long a group of this node may take to end.
-  Duration grace() const { return run_.spec.shutdown_timeout + settings_.limits.kill_bound; }
-  Status start_group();
+  Duration grace() const { return run_.spec.shutdown_timeout + limits_.kill_bound; }
+  Status start_group() {
+    auto plans = run_.plan(*round_);
+    if (!plans) return std::unexpected(plans.error());
+    group_ = std::make_unique<workers::Group>(run_.loop, run_.clock, run_.launcher, run_.processes,
+                                              *this, limits_, run_.error_file_reader());
+    return group_->start(std::move(*plans));
+  }
   bool may_be_signalled() const;
   void post_failure();
   const std::string& own_node() const {
     return round_->members[static_cast<std::size_t>(round_->group_rank)].id;
   }
-  void begin_stop();
-  void note_cause(const rendezvous::Restart& restart);
+  void begin_stop() {
+    auto& attempt = result_.attempts.back();
+    if (attempt.ran != Duration::zero()) return;  // asked already, now more firmly
+    stop_at_ = run_.clock.now();
+    attempt.ran = stop_at_ - started_at_;
+  }
+  // The first one counts: what comes later follows from it.
+  void note_cause(const rendezvous::Restart& restart) {
+    memory_.keep(restart.memory, run_.clock.now());
+    if (!result_.attempts.empty() && !result_.attempts.back().cause) {
+      result_.attempts.back().cause = restart.cause;
+      result_.attempts.back().delay = restart.delay;
+    }
+  }
   void note_workers();
-  std::vector<workers::Failure> explained_failures() const;
+  std::vector<workers::Failure> explained_failures() const {
+    auto failures = group_->failures();
+    for (auto& failure : failures) run_.explain(failure);
+    return failures;
+  }
   workers::Judgement judge_failures() const {
     return workers::judge(explained_failures(), group_->as_if_ended_now());
   }
-  void look_for_failed_saves();
+  void look_for_failed_saves() {
+    const bool asked = saving_.account().has_value();
+    if (asked && group_) saving_.failed_to_save(explained_failures());
+  }
   void note_preemption();
   void watch_for_stuck();
   void look_for_stuck();
@@ -189,7 +348,13 @@ class Agent final : public workers::Group::Owner {
   RoundStore& store_;
   Observer& observer_;
   Saving& saving_;
-  const Settings settings_;
+  const rendezvous::Node self_;
+  /// How long a group may go on whose first failure does not tell who was first
+  /// (workers::is_first_known), so that the others who are about to end can.
+  const Duration settle_time_;
+  const std::vector<int> job_signals_;
+  const Duration stuck_after_;  // of uninterruptible sleep; 0: not watched
+  workers::Group::Limits limits_{};
   NodePolicy policy_;
   Phase told_phase_ = Phase::Ended;
   std::deque<Fact> facts_;

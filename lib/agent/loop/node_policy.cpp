@@ -6,6 +6,7 @@
 #include "process/signals.hpp"
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <fmt/format.h>
 #include <iterator>
@@ -26,25 +27,17 @@ std::vector<Action> then(std::vector<Action> first, std::vector<Action> more) {
 }  // namespace
 
 std::string_view phase_text(Phase phase) {
-  switch (phase) {
-    case Phase::Joining:
-      return "waiting for other nodes";
-    case Phase::Starting:
-      return "starting workers";
-    case Phase::Running:
-      return "running";
-    case Phase::Settling:
-      return "a worker failed, waiting for the culprit";
-    case Phase::Stopping:
-      return "stopping workers";
-    case Phase::Waiting:
-      return "waiting for the decision to restart";
-    case Phase::Barrier:
-      return "done, waiting for other nodes to finish";
-    case Phase::Ended:
-      return "ended";
-  }
-  return "";
+  // In the order of Phase.
+  constexpr std::array<std::string_view, 8> kTexts = {"waiting for other nodes",
+                                                      "starting workers",
+                                                      "running",
+                                                      "a worker failed, waiting for the culprit",
+                                                      "stopping workers",
+                                                      "waiting for the decision to restart",
+                                                      "done, waiting for other nodes to finish",
+                                                      "ended"};
+  static_assert(kTexts.size() == static_cast<std::size_t>(Phase::Ended) + 1);
+  return kTexts[static_cast<std::size_t>(phase)];
 }
 
 std::vector<Action> NodePolicy::step(const Fact& fact) {
@@ -91,11 +84,6 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::Restart& push) {
   return then(std::move(actions), obey());
 }
 
-NodePolicy::Actions NodePolicy::ordered(const rendezvous::Done& push) {
-  order_ = push;
-  return obey();
-}
-
 NodePolicy::Actions NodePolicy::ordered(const rendezvous::Lost& push) {
   // A verdict stands, also where its coordinator goes after it.
   if (order_ && std::holds_alternative<rendezvous::Done>(*order_)) return {};
@@ -116,14 +104,6 @@ NodePolicy::Actions NodePolicy::on(const GroupStarted&) {
   return {TellStarted{}, SaveGroup{*saving_}};
 }
 
-// While it was being started, an order or the end of the job came.
-NodePolicy::Actions NodePolicy::stop_new_group() {
-  phase_ = Phase::Stopping;
-  if (hurried_) return {KillGroup{}};
-  if (ending_ && ending_->signal != 0) return {StopGroup{ending_->signal, true}};
-  return {StopGroup{SIGTERM}};
-}
-
 NodePolicy::Actions NodePolicy::on(const StartFailed& fact) {
   gone_ = true;
   if (ending_) return resolve();  // told already that it leaves
@@ -142,24 +122,6 @@ NodePolicy::Actions NodePolicy::on(const WorkerFailed& fact) {
   if (phase_ == Phase::Settling) return {};
   phase_ = Phase::Settling;
   return {ArmSettle{}};
-}
-
-NodePolicy::Actions NodePolicy::on(const LingerOver&) {
-  lingers_ = false;
-  return resolve();
-}
-
-// Told again where the job is preempted already: less time may be left than the first one said.
-NodePolicy::Actions NodePolicy::on(const PreemptCame& fact) {
-  const bool known = order_ && !std::holds_alternative<rendezvous::Restart>(*order_);
-  if (known || ending_) return {};
-  if (!preempted_) preempted_ = fact.why;
-  return {TellPreempt{fact.why, fact.deadline}};
-}
-
-NodePolicy::Actions NodePolicy::ordered(const rendezvous::AskReached& push) {
-  if (!preempted_) preempted_ = push.why;
-  return {TellReached{}};
 }
 
 // The connection to the coordinator is lost: this node alone saves.
@@ -190,24 +152,6 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::SaveAt& push) {
   if (phase_ != Phase::Running && phase_ != Phase::Settling) return {};
   phase_ = push.by_signal ? Phase::Stopping : Phase::Running;
   return {SaveGroup{push}};
-}
-
-/// All workers have ended, while the others' may be saving: the coordinator ends the job for all.
-NodePolicy::Actions NodePolicy::have_saved() {
-  phase_ = Phase::Stopping;
-  if (order_ || ending_ || std::exchange(told_saved_, true)) return {FinishGroup{}};
-  return {TellSaved{}, FinishGroup{}};
-}
-
-NodePolicy::Actions NodePolicy::on(const AllEnded&) {
-  if (saving_ && phase_ == Phase::Running) return have_saved();
-  // No culprit can come any more.
-  return phase_ == Phase::Settling ? fail_now() : Actions{};
-}
-
-NodePolicy::Actions NodePolicy::fail_now() {
-  phase_ = Phase::Stopping;
-  return {TellFailed{}, StopGroup{SIGTERM}};
 }
 
 NodePolicy::Actions NodePolicy::on(const AllSucceeded&) {
@@ -340,11 +284,6 @@ NodePolicy::Actions NodePolicy::resolve() {
   return {Join{}};
 }
 
-NodePolicy::Actions NodePolicy::end(Ending ending) {
-  phase_ = Phase::Ended;
-  return {End{std::move(ending)}};
-}
-
 Ending NodePolicy::ending_of(const rendezvous::Done& done) const {
   Ending ending;
   ending.cause = done.cause;
@@ -362,12 +301,6 @@ Ending NodePolicy::ending_of(const rendezvous::Done& done) const {
     if (ran_) ending.why = "the other nodes have finished the job without this one";
   }
   return ending;
-}
-
-Ending NodePolicy::preempted_ending() const {
-  // The job goes on elsewhere: the exit code asks the scheduler for that (elastrun-preemption(7)).
-  return {
-      .kind = Ending::Kind::Preempted, .why = "preempted (" + *preempted_ + ")", .requeue = true};
 }
 
 Ending NodePolicy::ending_of(const rendezvous::Lost& lost) const {

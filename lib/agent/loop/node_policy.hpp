@@ -7,6 +7,7 @@
 #include "goodput/account/job_account.hpp"
 #include "rendezvous/membership/round.hpp"
 
+#include <csignal>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -174,14 +175,27 @@ class NodePolicy {
   Actions on(const StartFailed& fact);
   Actions on(const WorkerFailed& fact);
   Actions on(const AllSucceeded&);
-  Actions on(const AllEnded&);
+  Actions on(const AllEnded&) {
+    if (saving_ && phase_ == Phase::Running) return have_saved();
+    // No culprit can come any more.
+    return phase_ == Phase::Settling ? fail_now() : Actions{};
+  }
   Actions on(const GroupGone&);
   Actions on(const SettleOver&) { return phase_ == Phase::Settling ? fail_now() : Actions{}; }
-  Actions on(const LingerOver&);
+  Actions on(const LingerOver&) {
+    lingers_ = false;
+    return resolve();
+  }
   Actions on(const BarrierOver&);
   Actions on(const SignalCame& fact);
   Actions ask_again(int signal);
-  Actions on(const PreemptCame& fact);
+  // Told again where the job is preempted already: less time may be left than the first one said.
+  Actions on(const PreemptCame& fact) {
+    const bool known = order_ && !std::holds_alternative<rendezvous::Restart>(*order_);
+    if (known || ending_) return {};
+    if (!preempted_) preempted_ = fact.why;
+    return {TellPreempt{fact.why, fact.deadline}};
+  }
   Actions on(const PreemptUnheard& fact);
   Actions on(const LeaveOver&);
   Actions on(const GuardianGone&);
@@ -189,20 +203,48 @@ class NodePolicy {
   Actions on(const auto&) { return {}; }  // for observers alone
   Actions ordered(const rendezvous::RoundReady& push);
   Actions ordered(const rendezvous::Restart& push);
-  Actions ordered(const rendezvous::Done& push);
+  Actions ordered(const rendezvous::Done& push) {
+    order_ = push;
+    return obey();
+  }
   Actions ordered(const rendezvous::Lost& push);
-  Actions ordered(const rendezvous::AskReached& push);
+  Actions ordered(const rendezvous::AskReached& push) {
+    if (!preempted_) preempted_ = push.why;
+    return {TellReached{}};
+  }
   Actions ordered(const rendezvous::SaveAt& push);
   Actions ordered(const auto&) { return {}; }  // stacks, and what is shown to people
 
-  Actions stop_new_group();
-  Actions have_saved();
-  Ending preempted_ending() const;
-  Actions fail_now();
+  // While it was being started, an order or the end of the job came.
+  Actions stop_new_group() {
+    phase_ = Phase::Stopping;
+    if (hurried_) return {KillGroup{}};
+    if (ending_ && ending_->signal != 0) return {StopGroup{ending_->signal, true}};
+    return {StopGroup{SIGTERM}};
+  }
+  // All workers have ended, while the others' may be saving: the coordinator ends the job for all.
+  Actions have_saved() {
+    phase_ = Phase::Stopping;
+    if (order_ || ending_ || std::exchange(told_saved_, true)) return {FinishGroup{}};
+    return {TellSaved{}, FinishGroup{}};
+  }
+  Ending preempted_ending() const {
+    // The job goes on elsewhere: the exit code asks the scheduler for that
+    // (elastrun-preemption(7)).
+    return {
+        .kind = Ending::Kind::Preempted, .why = "preempted (" + *preempted_ + ")", .requeue = true};
+  }
+  Actions fail_now() {
+    phase_ = Phase::Stopping;
+    return {TellFailed{}, StopGroup{SIGTERM}};
+  }
   Actions kill();
   Actions obey();
   Actions resolve();
-  Actions end(Ending ending);
+  Actions end(Ending ending) {
+    phase_ = Phase::Ended;
+    return {End{std::move(ending)}};
+  }
   Ending ending_of(const rendezvous::Done& done) const;
   Ending ending_of(const rendezvous::Lost& lost) const;
 

@@ -11,9 +11,11 @@
 #include "process/process_table.hpp"
 #include "rendezvous/session/session.hpp"
 #include "spec/job_spec.hpp"
+#include "workers/channel.hpp"
 #include "workers/group.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -34,6 +36,15 @@ struct RunMeans {
   logs::Console& console;
   files::Lanes& lanes;
   const std::vector<std::string> environment;  // of the agent
+  const TimePoint began = clock.now();
+};
+
+/// What the parts of a run count anyway: elastrun-telemetry(7) has its instruments.
+struct RunCounts {
+  std::uint64_t store_requests = 0;      // to the workers' store, where this node serves it
+  std::size_t store_connections = 0;     // to it, that are open
+  std::uint64_t output = 0, errors = 0;  // bytes that workers have written to stdout and stderr
+  workers::Channel::Statistics channel{};
 };
 
 /// The run on this node as its parts see it: what all of them borrow, and the calls that lead from
@@ -71,11 +82,14 @@ class RunContext : public RunMeans {
   // Of the workers' channel.
   /// Delivers the workers' pending messages; called before their group is forgotten.
   virtual void catch_up() {}
+  /// Brings it to the processes that have asked for it, which are none of the workers'.
+  virtual void answer_asker(const std::string& /*text*/) {}
   /// Lets workers end that wait until all have returned (--run-path).
   virtual void release() {}
 
   /// When workers wrote last, or changed something in their store; min(): not yet.
   virtual TimePoint activity() const { return TimePoint::min(); }
+  virtual RunCounts counts() const { return {}; }
   /// The file with the result that is there after the run; empty if none is.
   virtual std::string lasting_report() const { return {}; }
   /// A save has taken so long.

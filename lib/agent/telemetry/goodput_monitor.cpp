@@ -20,6 +20,21 @@
 #include <utility>
 
 namespace elastrun::agent {
+
+bool is_failure(const rendezvous::Cause& cause) {
+  using Kind = rendezvous::Cause::Kind;
+  return cause.kind != Kind::NodeJoined && cause.kind != Kind::NodeLeft;
+}
+
+void GoodputAccount::on(const moment::Ended& seen) {
+  using Kind = Ending::Kind;
+  const auto kind = seen.result.ending.kind;
+  account_.ended(seen.result.succeeded(), clock_.now(),
+                 kind == Kind::Preempted   ? "preempted"
+                 : kind == Kind::Signalled ? "signalled"
+                                           : "stopped");
+}
+
 namespace {
 
 constexpr const char* kCreated = "ELASTRUN_JOB_CREATED";
@@ -59,6 +74,48 @@ std::optional<WallTime> volume_made(const std::string& root) {
   // Not every file system keeps the time of birth: the mask says what was filled in (statx(2)).
   const bool birth = (made.stx_mask & STATX_BTIME) != 0;
   return at_second(birth ? made.stx_btime.tv_sec : made.stx_mtime.tv_sec);
+}
+
+using goodput::Bucket;
+using goodput::WindowView;
+using telemetry::Kind;
+
+// A collection asks a dozen instruments in a row, and all must tell of the same moment.
+constexpr Duration kSameLook = std::chrono::milliseconds(50);
+
+std::string size_label(Duration size) {
+  return fmt::to_string(std::chrono::duration_cast<std::chrono::seconds>(size).count());
+}
+
+/// Nothing where the clocks of scheduler and node cannot both be right.
+std::optional<Duration> waited_before(TimePoint job_start, std::optional<WallTime> scheduled,
+                                      const Clock& clock) {
+  if (!scheduled) return std::nullopt;
+  // The start is counted back by the steady clock: the wall clock of that moment may have been set
+  // since.
+  const auto waited = clock.wall() - (clock.now() - job_start) - *scheduled;
+  const bool can_be = waited >= Duration::zero() && waited < std::chrono::days(366);
+  return can_be ? std::optional<Duration>(waited) : std::nullopt;
+}
+
+bool workers_run(Bucket bucket) {
+  return bucket != Bucket::Startup && bucket != Bucket::Rendezvous && bucket != Bucket::Restart &&
+         bucket != Bucket::Stopping && bucket != Bucket::Queued;
+}
+
+json::object window_json(const WindowView& view) {
+  json::object buckets;
+  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
+    if (view.buckets[i] <= Duration::zero()) continue;
+    buckets[goodput::bucket_name(static_cast<Bucket>(i))] = to_seconds(view.buckets[i]);
+  }
+  json::object object{{"size_s", to_seconds(view.size)}, {"covered_s", to_seconds(view.covered)}};
+  const auto share = view.share();
+  object["goodput"] = share.is_known() ? json::value(share.least()) : nullptr;
+  object["goodput_at_most"] = share.most();
+  object["goodput_at_least"] = share.least();
+  object["buckets_s"] = std::move(buckets);
+  return object;
 }
 
 }  // namespace
@@ -105,56 +162,6 @@ bool DutyCycle::is_busy(const system::MachineSample& sample) {
   });
 }
 
-std::optional<Duration> DutyCycle::busy() const {
-  return compared_ ? std::optional(busy_) : std::nullopt;
-}
-
-namespace {
-
-using goodput::Bucket;
-using goodput::WindowView;
-using telemetry::Kind;
-
-// A collection asks a dozen instruments in a row, and all must tell of the same moment.
-constexpr Duration kSameLook = std::chrono::milliseconds(50);
-
-std::string size_label(Duration size) {
-  return fmt::to_string(std::chrono::duration_cast<std::chrono::seconds>(size).count());
-}
-
-/// Nothing where the clocks of scheduler and node cannot both be right.
-std::optional<Duration> waited_before(TimePoint job_start, std::optional<WallTime> scheduled,
-                                      const Clock& clock) {
-  if (!scheduled) return std::nullopt;
-  // The start is counted back by the steady clock: the wall clock of that moment may have been set
-  // since.
-  const auto waited = clock.wall() - (clock.now() - job_start) - *scheduled;
-  const bool can_be = waited >= Duration::zero() && waited < std::chrono::days(366);
-  return can_be ? std::optional<Duration>(waited) : std::nullopt;
-}
-
-bool workers_run(Bucket bucket) {
-  return bucket != Bucket::Startup && bucket != Bucket::Rendezvous && bucket != Bucket::Restart &&
-         bucket != Bucket::Stopping && bucket != Bucket::Queued;
-}
-
-json::object window_json(const WindowView& view) {
-  json::object buckets;
-  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
-    if (view.buckets[i] <= Duration::zero()) continue;
-    buckets[goodput::bucket_name(static_cast<Bucket>(i))] = to_seconds(view.buckets[i]);
-  }
-  json::object object{{"size_s", to_seconds(view.size)}, {"covered_s", to_seconds(view.covered)}};
-  const auto share = view.share();
-  object["goodput"] = share.is_known() ? json::value(share.least()) : nullptr;
-  object["goodput_at_most"] = share.most();
-  object["goodput_at_least"] = share.least();
-  object["buckets_s"] = std::move(buckets);
-  return object;
-}
-
-}  // namespace
-
 GoodputMonitor::GoodputMonitor(Parts parts, TimePoint job_start)
     : parts_(std::move(parts)),
       job_start_(job_start),
@@ -177,36 +184,11 @@ const goodput::Ledger::Summary& GoodputMonitor::now() const {
   return *summary_;
 }
 
-void GoodputMonitor::take() {
-  summary_.reset();
-  monitor_.take(now());
-}
-
-void GoodputMonitor::on(const moment::PhaseChanged& seen) {
-  phase_ = seen.phase;
-  // Or the step that a restart interrupts would count with the time of the restart.
-  pace_.interrupt();
-  take();
-  if (seen.phase == Phase::Running && here_) parts_.host.recorded();
-}
-
 void GoodputMonitor::on(const moment::Restarting& seen) {
   const bool runs = phase_ != Phase::Joining;  // else the order is for others
   // A job that grows was not disrupted.
   if (runs && seen.order.cause.kind != rendezvous::Cause::Kind::NodeJoined) ++disruptions_;
   take();
-}
-
-void GoodputMonitor::on(const moment::RoundReady& seen) {
-  // Only this agent hears of steps, and what is of the job must be told once.
-  here_ = seen.round.group_rank == 0;
-  take();
-  watch();
-}
-
-void GoodputMonitor::on(const moment::Ended&) {
-  take();
-  tick_->disarm();
 }
 
 void GoodputMonitor::on(const moment::WorkerSaid& seen) {
@@ -221,13 +203,6 @@ void GoodputMonitor::on(const moment::WorkerSaid& seen) {
     }
   }
   if (monitor_.is_due(parts_.clock.now() - job_start_)) take();
-}
-
-/// From the first round on, in which it is known who has rank 0.
-void GoodputMonitor::watch() {
-  // Without a reader of it nothing ticks: an idle agent wakes no processor.
-  if (!here_ || !parts_.host.tells() || std::exchange(watching_, true)) return;
-  tick_->arm(parts_.clock.now() + kInterval, [this] { tick(); });
 }
 
 void GoodputMonitor::tick() {

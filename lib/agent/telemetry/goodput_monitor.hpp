@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/goodput/goodput_account.hpp"
-#include "agent/telemetry/telemetry_host.hpp"
+#include "agent/loop/observer.hpp"
+#include "agent/telemetry/run_metrics.hpp"
 #include "core/clock.hpp"
 #include "core/json.hpp"
 #include "core/lifetime.hpp"
+#include "goodput/account/job_account.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/ledger/monitor.hpp"
 #include "system/machine.hpp"
 #include "telemetry/registry.hpp"
+#include "workers/message.hpp"
 
 #include <memory>
 #include <optional>
@@ -17,6 +19,82 @@
 #include <vector>
 
 namespace elastrun::agent {
+
+/// Whether it counts among the failures of a job: not a node that came or left.
+bool is_failure(const rendezvous::Cause& cause);
+
+/// Tells the account of where the job's time goes what the agent does and workers report, as it
+/// happens.
+class GoodputAccount final : public Observer {
+ public:
+  /// `hears_workers`: else only what the agent does counts.
+  GoodputAccount(Clock& clock, TimePoint job_start, bool several_nodes, bool hears_workers = true)
+      : clock_(clock),
+        hears_workers_(hears_workers),
+        account_(job_start, several_nodes, clock.now()) {}
+
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  void on(const moment::PhaseChanged& seen) { account_.phase(seen.phase, phase_since_ = seen.now); }
+  void on(const moment::RoundReady& seen) {
+    account_.world(seen.round.world_size);
+    first_rank_ = seen.round.rank_base;
+  }
+  void on(const moment::Joined& seen) { account_.joined(seen.all, clock_.now()); }
+  void on(const moment::Failed& seen) {
+    const auto& first = seen.judgement.first();
+    account_.noticed_after(phase_since_ - first.at, workers::exit_time(first),
+                           cause_of(first, {}).text);
+  }
+  void on(const moment::Restarting& seen) {
+    account_.restarting(seen.order.cause.text, is_failure(seen.order.cause), clock_.now());
+  }
+  void on(const HangSeen& seen) { account_.hang(seen.hang->standing, clock_.now()); }
+  void on(const moment::Stopped& seen) {
+    account_.stopped(std::ranges::any_of(seen.group, &workers::Worker::failed), clock_.now());
+  }
+  void on(const moment::Ended& seen);
+  void on(const moment::WorkerSaid& seen) {
+    if (!hears_workers_) return;
+    if (const auto* one = std::get_if<workers::CheckpointDone>(&seen.said))
+      checkpoint(one->step, seen.worker.rank);
+    // The steps of one rank stand for all; a checkpoint counts once all ranks that save have it. It
+    // is rank 0, where that is here. Else it is not asked for, until the node of rank 0 is lost:
+    // the account of the one that follows must not begin with hours in which nothing was done.
+    if (seen.worker.rank != first_rank_) return;
+    if (const auto* one = std::get_if<workers::StepDone>(&seen.said)) step(one->step);
+    if (const auto* one = std::get_if<workers::PhaseEntered>(&seen.said)) {
+      account_.entered(one->name, clock_.now());
+    }
+    const auto* said = std::get_if<workers::GoodputEntries>(&seen.said);
+    if (said == nullptr) return;
+    const auto now = clock_.now();
+    const auto wall = clock_.wall();
+    for (const auto& [entry, name, members] : said->entries) {
+      account_.recorded(entry, name, goodput::time_of_entry(entry.time, now, wall));
+    }
+  }
+
+  /// Steps, phases and recorders of rank 0, and checkpoints of all ranks of this node. Where rank 0
+  /// is on another node, those of the first rank of this one.
+  void step(std::int64_t number) { account_.step(number, clock_.now()); }
+  void checkpoint(std::int64_t number, std::int64_t rank = 0) {
+    account_.checkpoint(rank, number, clock_.now());
+  }
+  goodput::Ledger::Summary summary() const { return account_.summary(clock_.now()); }
+  /// Where the time went until now.
+  void tell(JobResult& result) const {
+    result.goodput = account_.summary(clock_.now());
+    result.restart_paths = account_.restarts().paths();
+    result.starts = account_.starts(clock_.now());
+  }
+
+ private:
+  Clock& clock_;
+  const bool hears_workers_;
+  goodput::JobAccount account_;
+  TimePoint phase_since_;
+  int first_rank_ = 0;  // of this node
+};
 
 /// Since when a scheduler has known the job or given it this node, from what is in `environment`
 /// and on this machine; no scheduler is asked. The first of
@@ -41,7 +119,7 @@ class DutyCycle {
   /// In the order of their times; one that came too late to be new changes nothing.
   void take(const system::MachineSample& sample);
   /// So far, until the last look; none before the second one.
-  std::optional<Duration> busy() const;
+  std::optional<Duration> busy() const { return compared_ ? std::optional(busy_) : std::nullopt; }
 
  private:
   static bool is_busy(const system::MachineSample& sample);
@@ -72,12 +150,26 @@ class GoodputMonitor final : public Observer {
 
   // Each time at which the account has heard the same.
   void heard(const Moment& one) override { dispatch(one, *this); }
-  void on(const moment::PhaseChanged& seen);
-  void on(const moment::RoundReady& seen);
+  void on(const moment::PhaseChanged& seen) {
+    phase_ = seen.phase;
+    // Or the step that a restart interrupts would count with the time of the restart.
+    pace_.interrupt();
+    take();
+    if (seen.phase == Phase::Running && here_) parts_.host.recorded();
+  }
+  void on(const moment::RoundReady& seen) {
+    // Only this agent hears of steps, and what is of the job must be told once.
+    here_ = seen.round.group_rank == 0;
+    take();
+    watch();
+  }
   void on(const moment::Joined&) { take(); }
   void on(const moment::Restarting& seen);
   void on(const moment::Stopped&) { take(); }
-  void on(const moment::Ended& seen);
+  void on(const moment::Ended&) {
+    take();
+    tick_->disarm();
+  }
   void on(const moment::WorkerSaid& seen);
 
   /// For /status: the job until now and its windows; null on other nodes.
@@ -96,8 +188,16 @@ class GoodputMonitor final : public Observer {
   Duration since_scheduled() const;
   std::optional<double> scheduling() const;
 
-  void take();
-  void watch();
+  void take() {
+    summary_.reset();
+    monitor_.take(now());
+  }
+  // From the first round on, in which it is known who has rank 0.
+  void watch() {
+    // Without a reader of it nothing ticks: an idle agent wakes no processor.
+    if (!here_ || !parts_.host.tells() || std::exchange(watching_, true)) return;
+    tick_->arm(parts_.clock.now() + kInterval, [this] { tick(); });
+  }
   void tick();
   const goodput::Ledger::Summary& now() const;
 

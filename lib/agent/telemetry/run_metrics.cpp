@@ -7,6 +7,7 @@
 #include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "core/thread.hpp"
 #include "export/chrome_trace.hpp"
 #include "export/exposition.hpp"
 #include "export/json_lines.hpp"
@@ -24,12 +25,78 @@
 #include <algorithm>
 #include <filesystem>
 #include <fmt/format.h>
+#include <iterator>
 #include <set>
+#include <string>
 #include <unistd.h>
 #include <utility>
 
 namespace elastrun::agent {
+
+MachineWatch::MachineWatch(RunContext& run)
+    : run_(run),
+      begun_(run.clock.now()),
+      calls_(run.loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse),
+      limit_(run.clock.make_alarm()) {}
+
+/// The driver's library is closed by a thread: that, too, may wait for a GPU without end.
+MachineWatch::~MachineWatch() {
+  if (!detach_thread([machine = std::move(machine_)] {})) {
+    log::debug("machine", "the GPU driver is closed without a thread");
+  }
+}
+
+std::vector<system::WatchedWorker> MachineWatch::watched() const {
+  std::vector<system::WatchedWorker> watched;
+  const auto* const group = run_.workers();
+  if (group == nullptr) return watched;
+  for (const auto& worker : *group) {
+    if (!worker.exit) watched.push_back({worker.rank, worker.local_rank, worker.pid});
+  }
+  return watched;
+}
+
+void MachineWatch::look(Then then) {
+  waiting_.push_back(std::move(then));
+  // One limit for all that wait: where the driver does not answer, they get the sample before.
+  if (waiting_.size() == 1) limit_->arm(run_.clock.now() + kTimeLimit, [this] { answer(); });
+  // A driver that hangs would otherwise hold one more thread with each look.
+  if (looking_) return;
+  looking_ = true;
+  const auto work = [machine = machine_, watched = watched(), now = run_.clock.now()] {
+    return Result<system::MachineSample>(machine->sample(now, watched));
+  };
+  calls_.make("the state of this machine", work,
+              [this, alive = lifetime_.token()](Result<system::MachineSample> sample) {
+                if (!alive) return;
+                looking_ = false;
+                if (sample) {
+                  sample_ = std::move(*sample);
+                  if (hear_) hear_(sample_);
+                }
+                answer();
+              });
+}
+
 namespace {
+
+using telemetry::Record;
+using telemetry::Selector;
+
+/// Whether a sample of a series without a scope, whose name begins with one of these, could fit.
+bool may_fit(const Selector& selector, const std::vector<std::string>& names) {
+  if (selector.kind.value_or(Record::Kind::Sample) != Record::Kind::Sample) return false;
+  if (selector.at_least > telemetry::Severity::Info) return false;
+  if (!selector.scope.empty() && selector.scope != "*") return false;
+  std::string_view wanted = selector.name;
+  const bool open = wanted.empty() || wanted.ends_with('*');
+  if (wanted.ends_with('*')) wanted.remove_suffix(1);
+  return std::ranges::any_of(names, [&](const std::string& name) {
+    return wanted.starts_with(name) || (open && name.starts_with(wanted));
+  });
+}
+
+constexpr Duration kFirstPull = std::chrono::seconds(1);
 
 using exporter::FileWriter;
 using exporter::StreamSink;
@@ -285,140 +352,295 @@ double number(std::uint64_t whole) {
 
 }  // namespace
 
-telemetry::Spec AgentMetrics::spec(std::string name, std::string unit, std::string help,
-                                   std::vector<std::string> label_keys) const {
-  return {.name = std::move(name),
-          .unit = std::move(unit),
-          .help = std::move(help),
-          .scope = std::string(kScope),
-          .label_keys = std::move(label_keys)};
-}
+class TelemetryHost::Samples final : public telemetry::Sink {
+ public:
+  explicit Samples(TelemetryHost& host) : host_(host) {}
+  void consume(const Record& sample) override { host_.take_sample(sample); }
 
-AgentMetrics::AgentMetrics(TelemetryHost& host, TimePoint start, int max_restarts)
-    : host_(host),
-      start_(start),
-      max_restarts_(max_restarts),
-      rendezvous_(spec("elastrun.rendezvous.duration", "s", "Waiting for a round of nodes."),
-                  host.registry()),
-      starting_(spec("elastrun.worker.start.duration", "s", "Starting the workers of this node."),
-                host.registry()),
-      stopping_(spec("elastrun.worker.stop.duration", "s",
-                     "From the order to stop until nothing of the workers was left."),
-                host.registry()),
-      restarting_(spec("elastrun.restart.duration", "s",
-                       "From the order to restart until the new workers were started."),
-                  host.registry()),
-      startup_(spec("elastrun.startup.duration", "s",
-                    "From the start of the launcher until the first workers were started."),
-               host.registry()),
-      restarts_left_(spec("elastrun.restarts.remaining", "{restart}", "Restarts that are left."),
-                     host.registry()),
-      flakiness_(spec("elastrun.run.flakiness", "1", "Share of the restarts that a run has spent."),
-                 host.registry()),
-      phases_(spec("elastrun.agent.phase", "", "1 for the phase that the agent is in.", {"phase"}),
-              host.registry()),
-      restarts_(
-          spec("elastrun.restart.count", "{restart}",
-               "Restarts of the workers, after a failure or a change of the nodes.", {"cause"}),
-          host.registry()),
-      exits_(spec("elastrun.worker.exits", "{exit}", "Workers that have ended.",
-                  {"code", "signal", "stopped"}),
-             host.registry()),
-      runs_(spec("elastrun.run.count", "{run}", "Runs that have ended.", {"outcome", "retried"}),
-            host.registry()) {
-  restarts_left_.set(max_restarts);
-}
+ private:
+  TelemetryHost& host_;
+};
 
-void AgentMetrics::span(std::string name, TimePoint end, Duration length,
-                        std::vector<telemetry::Attribute> attributes) {
-  auto& pipeline = host_.pipeline();
-  if (!pipeline.carries(telemetry::Record::Kind::SpanEnd)) return;
-  telemetry::Record record;
-  record.kind = telemetry::Record::Kind::SpanEnd;
-  const auto now = pipeline.clock().now();
-  // Of the end, not of this call: workers are told of when all of their group are gone.
-  record.stamp = {end, pipeline.clock().wall() - (now - end)};
-  record.scope = kScope;
-  record.name = std::move(name);
-  record.attributes = std::move(attributes);
-  record.attributes.emplace_back("duration_ns", std::int64_t{length.count()});
-  pipeline.emit(std::move(record));
-}
-
-void AgentMetrics::on(const moment::PhaseChanged& seen) {
-  // A gauge keeps its value, so without this the phase that is over would be told as well.
-  if (phase_) phases_.with({std::string(phase_name(*phase_))}).set(0);
-  phases_.with({std::string(phase_name(seen.phase))}).set(1);
-  phase_ = seen.phase;
-  host_.recorded();
-}
-
-void AgentMetrics::on(const moment::RoundReady& seen) {
-  const auto& self = seen.round.members[static_cast<std::size_t>(seen.round.group_rank)];
-  host_.round_began(seen.round.rank_base, self.local_world_size);
-  rendezvous_.add(to_seconds(seen.waited));
-  restarts_left_.set(seen.round.restarts_left);
-  span("rendezvous", host_.pipeline().clock().now(), seen.waited, {{"round", seen.round.number}});
-  host_.recorded();
-}
-
-void AgentMetrics::on(const moment::Started& seen) {
-  const auto now = host_.pipeline().clock().now();
-  starting_.add(to_seconds(seen.took));
-  attempt_ = seen.round.attempt;
-  span("start", now, seen.took, {{"round", seen.round.number}});
-  // Of the first start alone: what a restart takes is another series.
-  if (!std::exchange(has_started_, true)) startup_.set(to_seconds(now - start_));
-  if (restart_began_) restarting_.add(to_seconds(now - *restart_began_));
-  restart_began_.reset();
-  group_began_ = now;
-  host_.recorded();
-}
-
-void AgentMetrics::on(const moment::Restarting& seen) {
-  restarts_.with({cause_name(seen.order)}).add();
-  restart_began_ = host_.pipeline().clock().now();
-  host_.recorded();
-}
-
-void AgentMetrics::on(const moment::Stopped& seen) {
-  stopping_.add(to_seconds(seen.took));
-  span("stop", host_.pipeline().clock().now(), seen.took);
-  for (const auto& worker : seen.group) {
-    // One that could not be ended has none, and is left behind.
-    if (!worker.exit) continue;
-    const auto& status = worker.exit->status;
-    const bool exited = status.how == process::ExitStatus::How::Exited;
-    exits_
-        .with({exited ? fmt::to_string(status.number) : "",
-               exited ? "" : process::signal_name(status.number),
-               worker.stopped_by_us ? "true" : "false"})
-        .add();
-    // Of a group whose start failed started() was never told.
-    if (!group_began_) continue;
-    span("worker", worker.exit->at, worker.exit->at - *group_began_,
-         {{"rank", std::int64_t{worker.rank}},
-          {"pid", std::int64_t{worker.pid}},
-          {"attempt", std::int64_t{attempt_}}});
+void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
+                        std::vector<Selector> selectors, By by) {
+  sinks_.push_back(sink);
+  if (sink->is_told()) routes_.push_back(pipeline_.route_any(selectors, sink));
+  const bool asks = by == By::User && std::ranges::any_of(selectors, [&](const auto& selector) {
+                      return may_fit(selector, gathered_names_);
+                    });
+  if (sink->pulls()) {
+    take_samples();
+    pullers_.emplace_back(std::move(sink), std::move(selectors));
+  } else if (asks) {
+    listeners_.emplace_back(std::move(sink), std::move(selectors));
   }
-  group_began_.reset();
-  host_.recorded();
 }
 
-void AgentMetrics::on(const moment::Ended& seen) {
-  const int left = seen.result.restarts_left;
-  // torchelastic's formula: + 1 keeps it defined where no restart is allowed.
-  const double spent = 1 - static_cast<double>(left + 1) / (max_restarts_ + 1);
-  flakiness_.set(seen.result.succeeded() ? spent : 1);
-  restarts_left_.set(left);
-  runs_
-      .with({seen.result.succeeded() ? "success" : "failure",
-             seen.result.restarts > 0 ? "true" : "false"})
-      .add();
-  span("job", host_.pipeline().clock().now(), host_.pipeline().clock().now() - start_,
-       {{"ending", std::string(ending_name(seen.result.ending.kind))}});
-  host_.recorded();
+void TelemetryHost::take_samples() {
+  if (std::exchange(takes_samples_, true)) return;
+  routes_.push_back(
+      pipeline_.route({.kind = Record::Kind::Sample}, std::make_shared<Samples>(*this)));
 }
+
+void TelemetryHost::take_sample(const Record& sample) {
+  const auto why = registry_.take(sample);
+  if (why.empty()) return recorded();
+  if (std::exchange(said_refused_, true)) return;
+  log::warning("metrics",
+               "Metric '{}' of '{}' becomes no series, because {}; it and others are counted in "
+               "elastrun.telemetry.dropped as those of the sink 'series'",
+               printable(sample.name), printable(sample.scope), why);
+}
+
+void TelemetryHost::round_began(int first, int count) {
+  if (!takes_samples_) return;
+  // The series go, and with them the last values before a failure.
+  if (std::exchange(has_begun_, true)) pull();
+  std::set<std::string> ranks;
+  for (int rank = first; rank < first + count; ++rank) ranks.insert(std::to_string(rank));
+  registry_.end_samples([&](const telemetry::Registry::SampleKey& key) {
+    const bool of_worker = !key.rank.empty() || key.scope == "elastrun.worker";
+    // Counters of ranks that stay on this node go on: a total must not fall. Gauges would show a
+    // round that is over.
+    return of_worker && !(key.counts && ranks.contains(key.rank));
+  });
+}
+
+void TelemetryHost::recorded() {
+  // By what is recorded, so that a job that tells nothing wakes nothing.
+  if (!pull_due_ && !(pullers_.empty() && listeners_.empty())) arm_pull();
+  if (window_open_ || !pipeline_.carries(Record::Kind::Window)) return;
+  const auto due = registry_.due();
+  if (!due) return;
+  if (!window_end_) window_end_ = clock_.make_alarm();
+  window_open_ = true;
+  window_end_->arm(*due, [this] {
+    window_open_ = false;
+    tell_windows(telemetry::Registry::Closing::InTime);
+  });
+}
+
+/// The first time soon, so that people who look see something.
+void TelemetryHost::arm_pull() {
+  if (!next_pull_) next_pull_ = clock_.make_alarm();
+  pull_due_ = true;
+  const auto pause = std::exchange(pulled_, true) ? interval_ : std::min(interval_, kFirstPull);
+  next_pull_->arm(clock_.now() + pause, [this] { gather_and_pull(); });
+}
+
+void TelemetryHost::gather_and_pull() {
+  if (!gather_) {
+    pull_due_ = false;
+    return pull();
+  }
+  gather_([this, alive = lifetime_.token()](std::vector<telemetry::Point> points) {
+    // finish() has pulled for the last time: the sinks may be closed.
+    if (!alive || finished_) return;
+    gathered_ = std::move(points);
+    pull();
+    tell_gathered();
+    arm_pull();
+  });
+}
+
+void TelemetryHost::pull() {
+  if (pullers_.empty()) return;
+  auto all = registry_.collect();
+  std::ranges::copy(gathered_, std::back_inserter(all.points));
+  for (const auto& [sink, selectors] : pullers_) {
+    auto snapshot = all;
+    std::erase_if(snapshot.points, [&](const telemetry::Point& point) {
+      return std::ranges::none_of(selectors, [&](const Selector& selector) {
+        return selector.matches(point.spec->scope, point.spec->name);
+      });
+    });
+    sink->pull(snapshot);
+  }
+}
+
+/// Not by the pipeline: the journal and others have not asked for these.
+void TelemetryHost::tell_gathered() {
+  if (listeners_.empty()) return;
+  const auto records =
+      telemetry::records_of(gathered_, {pipeline_.clock().now(), pipeline_.clock().wall()});
+  for (const auto& record : records) {
+    for (const auto& [sink, selectors] : listeners_) {
+      const bool fits = std::ranges::any_of(
+          selectors, [&](const Selector& selector) { return selector.matches(record); });
+      if (fits) sink->consume(record);
+    }
+  }
+}
+
+void TelemetryHost::finish(std::function<void()> done) {
+  finished_ = true;
+  if (next_pull_) next_pull_->disarm();
+  if (window_end_) window_end_->disarm();
+  // Windows that are still open have seen values, too.
+  if (pipeline_.carries(Record::Kind::Window)) {
+    tell_windows(telemetry::Registry::Closing::AtTheEnd);
+  }
+  pull();
+  const auto open = std::make_shared<std::size_t>(sinks_.size());
+  // Counted down by all sinks, in any order; the last one ends the wait.
+  const auto one_done = [open, done = std::move(done)] {
+    if (--*open == 0) done();
+  };
+  if (sinks_.empty()) {
+    *open = 1;
+    one_done();
+  }
+  for (const auto& sink : sinks_) sink->finish(one_done);
+}
+
+/// What the agent measures of itself: elastrun-telemetry(7) lists the instruments. Beside them it
+/// tells the pipeline of each stretch of time that has ended (rendezvous, start, stop, the life of
+/// a worker) as a span, for traces.
+class AgentMetrics final : public Observer {
+ public:
+  /// Borrows the host. `start`: of the job.
+  AgentMetrics(TelemetryHost& host, TimePoint start, int max_restarts)
+      : host_(host), start_(start), max_restarts_(max_restarts) {
+    restarts_left_.set(max_restarts);
+  }
+
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  void on(const moment::PhaseChanged& seen) {
+    // A gauge keeps its value, so without this the phase that is over would be told as well.
+    if (phase_) phases_.with({std::string(phase_name(*phase_))}).set(0);
+    phases_.with({std::string(phase_name(seen.phase))}).set(1);
+    phase_ = seen.phase;
+    host_.recorded();
+  }
+  void on(const moment::RoundReady& seen) {
+    const auto& self = seen.round.members[static_cast<std::size_t>(seen.round.group_rank)];
+    host_.round_began(seen.round.rank_base, self.local_world_size);
+    rendezvous_.add(to_seconds(seen.waited));
+    restarts_left_.set(seen.round.restarts_left);
+    span("rendezvous", host_.pipeline().clock().now(), seen.waited, {{"round", seen.round.number}});
+    host_.recorded();
+  }
+  void on(const moment::Started& seen) {
+    const auto now = host_.pipeline().clock().now();
+    starting_.add(to_seconds(seen.took));
+    attempt_ = seen.round.attempt;
+    span("start", now, seen.took, {{"round", seen.round.number}});
+    // Of the first start alone: what a restart takes is another series.
+    if (!std::exchange(has_started_, true)) startup_.set(to_seconds(now - start_));
+    if (restart_began_) restarting_.add(to_seconds(now - *restart_began_));
+    restart_began_.reset();
+    group_began_ = now;
+    host_.recorded();
+  }
+  void on(const moment::Restarting& seen) {
+    restarts_.with({cause_name(seen.order)}).add();
+    restart_began_ = host_.pipeline().clock().now();
+    host_.recorded();
+  }
+
+  void on(const moment::Stopped& seen) {
+    stopping_.add(to_seconds(seen.took));
+    span("stop", host_.pipeline().clock().now(), seen.took);
+    for (const auto& worker : seen.group) {
+      // One that could not be ended has none, and is left behind.
+      if (!worker.exit) continue;
+      const auto& status = worker.exit->status;
+      const bool exited = status.how == process::ExitStatus::How::Exited;
+      exits_
+          .with({exited ? fmt::to_string(status.number) : "",
+                 exited ? "" : process::signal_name(status.number),
+                 worker.stopped_by_us ? "true" : "false"})
+          .add();
+      // Of a group whose start failed started() was never told.
+      if (!group_began_) continue;
+      span("worker", worker.exit->at, worker.exit->at - *group_began_,
+           {{"rank", std::int64_t{worker.rank}},
+            {"pid", std::int64_t{worker.pid}},
+            {"attempt", std::int64_t{attempt_}}});
+    }
+    group_began_.reset();
+    host_.recorded();
+  }
+
+  void on(const moment::Ended& seen) {
+    const int left = seen.result.restarts_left;
+    // torchelastic's formula: + 1 keeps it defined where no restart is allowed.
+    const double spent = 1 - static_cast<double>(left + 1) / (max_restarts_ + 1);
+    flakiness_.set(seen.result.succeeded() ? spent : 1);
+    restarts_left_.set(left);
+    runs_
+        .with({seen.result.succeeded() ? "success" : "failure",
+               seen.result.restarts > 0 ? "true" : "false"})
+        .add();
+    span("job", host_.pipeline().clock().now(), host_.pipeline().clock().now() - start_,
+         {{"ending", std::string(ending_name(seen.result.ending.kind))}});
+    host_.recorded();
+  }
+
+ private:
+  void span(std::string name, TimePoint end, Duration length,
+            std::vector<telemetry::Attribute> attributes = {}) {
+    auto& pipeline = host_.pipeline();
+    if (!pipeline.carries(telemetry::Record::Kind::SpanEnd)) return;
+    telemetry::Record record;
+    record.kind = telemetry::Record::Kind::SpanEnd;
+    const auto now = pipeline.clock().now();
+    // Of the end, not of this call: workers are told of when all of their group are gone.
+    record.stamp = {end, pipeline.clock().wall() - (now - end)};
+    record.scope = kAgentScope;
+    record.name = std::move(name);
+    record.attributes = std::move(attributes);
+    record.attributes.emplace_back("duration_ns", std::int64_t{length.count()});
+    pipeline.emit(std::move(record));
+  }
+
+  template <class Instrument>
+  Instrument make(std::string name, std::string unit, std::string help,
+                  std::vector<std::string> label_keys = {}) const {
+    return Instrument({.name = "elastrun." + std::move(name),
+                       .unit = std::move(unit),
+                       .help = std::move(help),
+                       .scope = std::string(kAgentScope),
+                       .label_keys = std::move(label_keys)},
+                      host_.registry());
+  }
+
+  TelemetryHost& host_;
+  const TimePoint start_;
+  const int max_restarts_;
+  std::optional<Phase> phase_;
+  std::optional<TimePoint> restart_began_;
+  std::optional<TimePoint> group_began_;
+  bool has_started_ = false;
+  int attempt_ = 0;  // of the workers that run, or ran last
+  using Histogram = telemetry::Histogram;
+  using Gauge = telemetry::Gauge;
+  using Counter = telemetry::Counter;
+  const Histogram rendezvous_ =
+      make<Histogram>("rendezvous.duration", "s", "Waiting for a round of nodes.");
+  const Histogram starting_ =
+      make<Histogram>("worker.start.duration", "s", "Starting the workers of this node.");
+  const Histogram stopping_ = make<Histogram>(
+      "worker.stop.duration", "s", "From the order to stop until nothing of the workers was left.");
+  const Histogram restarting_ = make<Histogram>(
+      "restart.duration", "s", "From the order to restart until the new workers were started.");
+  const Gauge startup_ =
+      make<Gauge>("startup.duration", "s",
+                  "From the start of the launcher until the first workers were started.");
+  const Gauge restarts_left_ =
+      make<Gauge>("restarts.remaining", "{restart}", "Restarts that are left.");
+  const Gauge flakiness_ =
+      make<Gauge>("run.flakiness", "1", "Share of the restarts that a run has spent.");
+  const Gauge phases_ =
+      make<Gauge>("agent.phase", "", "1 for the phase that the agent is in.", {"phase"});
+  const Counter restarts_ = make<Counter>(
+      "restart.count", "{restart}",
+      "Restarts of the workers, after a failure or a change of the nodes.", {"cause"});
+  const Counter exits_ = make<Counter>("worker.exits", "{exit}", "Workers that have ended.",
+                                       {"code", "signal", "stopped"});
+  const Counter runs_ =
+      make<Counter>("run.count", "{run}", "Runs that have ended.", {"outcome", "retried"});
+};
 
 void RunMetrics::observe() {
   const auto add = [this](telemetry::Kind kind, std::string name, std::string unit,
@@ -433,24 +655,24 @@ void RunMetrics::observe() {
   using Is = telemetry::Kind;
   add(Is::Counter, "elastrun.store.requests", "{request}",
       "Requests to the workers' store, where this node serves it.", {},
-      [this](const Report& report) { report(number(parts_.store.requests()), {}); });
+      [this](const Report& report) { report(number(run_.counts().store_requests), {}); });
   add(Is::Gauge, "elastrun.store.connections", "{connection}",
       "Open connections to the workers' store of this node.", {},
-      [this](const Report& report) { report(number(parts_.store.visitors()), {}); });
+      [this](const Report& report) { report(number(run_.counts().store_connections), {}); });
   add(Is::Counter, "elastrun.worker.output", "By",
       "What the workers have written to stdout and stderr.", {"stream"},
       [this](const Report& report) {
-        report(number(parts_.streams.bytes(logs::Console::Stream::Out)), {"stdout"});
-        report(number(parts_.streams.bytes(logs::Console::Stream::Err)), {"stderr"});
+        report(number(run_.counts().output), {"stdout"});
+        report(number(run_.counts().errors), {"stderr"});
       });
   add(Is::Counter, "elastrun.channel.messages", "{message}",
       "What workers have reported over their channel.", {},
-      [this](const Report& report) { report(number(parts_.channel.statistics().messages), {}); });
+      [this](const Report& report) { report(number(run_.counts().channel.messages), {}); });
   add(Is::Counter, "elastrun.channel.dropped", "{message}",
       "Reports of workers that were refused, or were too many to be taken further.", {"reason"},
       [this](const Report& report) {
         const auto& records = records_.statistics();
-        const auto& channel = parts_.channel.statistics();
+        const auto channel = run_.counts().channel;
         report(number(channel.refused + records.refused), {"refused"});
         report(number(channel.strange), {"stranger"});
         report(number(records.suppressed), {"suppressed"});
@@ -474,16 +696,14 @@ void RunMetrics::observe() {
       });
 }
 
-RunMetrics::RunMetrics(const RunParts& parts, telemetry::Pipeline& pipeline,
-                       const WorkerRecords& records)
-    : parts_(parts),
+RunMetrics::RunMetrics(RunContext& run, telemetry::Pipeline& pipeline, const WorkerRecords& records)
+    : run_(run),
       records_(records),
-      files_(parts.run.loop.get_executor()),
-      programs_(parts.run.loop, parts.run.clock),
-      host_(parts.run.clock, pipeline, telemetry::process_registry(),
-            parts.run.spec.metrics_interval),
-      own_(host_, parts.run.clock.now(), parts.run.spec.max_restarts),
-      machine_(parts.run) {
+      files_(run.loop.get_executor()),
+      programs_(run.loop, run.clock),
+      host_(run.clock, pipeline, telemetry::process_registry(), run.spec.metrics_interval),
+      own_(std::make_unique<AgentMetrics>(host_, run.clock.now(), run.spec.max_restarts)),
+      machine_(run) {
   observe();
   const auto gather = [this](TelemetryHost::TakePoints take) {
     machine_.look([this, take = std::move(take)](const system::MachineSample& sample) {
@@ -491,7 +711,7 @@ RunMetrics::RunMetrics(const RunParts& parts, telemetry::Pipeline& pipeline,
     });
   };
   host_.add_source(gather, system::machine_point_names());
-  for (const auto& [pattern, names] : parts.run.spec.aggregations) choose(pattern, names);
+  for (const auto& [pattern, names] : run.spec.aggregations) choose(pattern, names);
 }
 
 /// Of our own instruments; workers do the same for their Stats, where `*` matches dots, too.
@@ -510,17 +730,13 @@ void RunMetrics::choose(const std::string& pattern, const std::vector<std::strin
   if (!chosen.empty()) host_.registry().override_aggregations(std::move(wide), std::move(chosen));
 }
 
-Started<std::unique_ptr<RunMetrics>> RunMetrics::make(const RunParts& parts,
+Started<std::unique_ptr<RunMetrics>> RunMetrics::make(RunContext& run,
                                                       telemetry::Pipeline& pipeline,
                                                       const WorkerRecords& records) {
-  const auto& spec = parts.run.spec;
+  const auto& spec = run.spec;
   if (!TelemetryHost::is_wanted(spec)) return nullptr;
-  std::unique_ptr<RunMetrics> metrics(new RunMetrics(parts, pipeline, records));
-  // Programs of sinks outlive a group of workers, and are not among its leftovers.
-  parts.containment.spare([programs = &metrics->programs_, alive = metrics->lifetime_.token()] {
-    return alive ? programs->children() : std::vector<pid_t>();
-  });
-  const MetricsSinks sinks{parts.run, metrics->files_, metrics->programs_};
+  std::unique_ptr<RunMetrics> metrics(new RunMetrics(run, pipeline, records));
+  const MetricsSinks sinks{run, metrics->files_, metrics->programs_};
   for (const auto& choice : spec.metrics) {
     auto sink = sinks.make(choice);
     if (!sink) {
@@ -541,16 +757,16 @@ const std::vector<exporter::SinkAccount>& RunMetrics::end() {
   const auto delivered = std::make_shared<bool>(false);
   host_.finish([this, delivered, alive = lifetime_.token()] {
     *delivered = true;
-    if (alive && ending_) parts_.run.loop.stop();
+    if (alive && ending_) run_.loop.stop();
   });
   if (!*delivered) {
     ending_ = true;
-    const auto limit = parts_.run.clock.make_alarm();
+    const auto limit = run_.clock.make_alarm();
     // A loop that was stopped runs nothing until then (io_context::restart()).
-    parts_.run.loop.restart();
+    run_.loop.restart();
     // A collector that does not answer must not keep the job from ending.
-    limit->arm(parts_.run.clock.now() + kTimeLimit, [this] { parts_.run.loop.stop(); });
-    parts_.run.loop.run();
+    limit->arm(run_.clock.now() + kTimeLimit, [this] { run_.loop.stop(); });
+    run_.loop.run();
     ending_ = false;
   }
   accounts_ = host_.accounts();

@@ -2,7 +2,6 @@
 
 #include "agent/telemetry/run_telemetry.hpp"
 
-#include "agent/goodput/goodput_account.hpp"
 #include "agent/telemetry/goodput_monitor.hpp"
 #include "agent/verdict/verdict.hpp"
 #include "core/host.hpp"
@@ -13,6 +12,7 @@
 #include "process/exit_status.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "telemetry/events.hpp"
+#include "telemetry/metrics.hpp"
 #include "workers/environment.hpp"
 
 #include <algorithm>
@@ -20,7 +20,10 @@
 #include <cerrno>
 #include <csignal>
 #include <fmt/format.h>
+#include <map>
 #include <optional>
+#include <string_view>
+#include <sys/types.h>
 #include <unistd.h>
 #include <utility>
 
@@ -105,23 +108,11 @@ using rendezvous::Cause;
 // The longest name that DNS has (RFC 1035, without the length bytes).
 constexpr std::size_t kLongestName = 253;
 
-/// None: nothing that a node has done to the others.
+/// What a node has done to the others; none: nothing, or it was ordered and not suffered.
 std::optional<std::string_view> interruption(Cause::Kind kind) {
-  switch (kind) {
-    case Cause::Kind::WorkerFailed:
-      return "worker_failed";
-    case Cause::Kind::NodeLost:
-      return "node_lost";
-    case Cause::Kind::NodeLeft:
-      return "node_left";
-    case Cause::Kind::NodeJoined:
-    case Cause::Kind::Closed:
-    case Cause::Kind::CoordinatorLost:
-    case Cause::Kind::Timeout:
-    case Cause::Kind::Preempted:  // ordered, not suffered
-      break;
-  }
-  return std::nullopt;
+  if (kind == Cause::Kind::WorkerFailed) return "worker_failed";
+  if (kind == Cause::Kind::NodeLost) return "node_lost";
+  return kind == Cause::Kind::NodeLeft ? std::optional("node_left") : std::nullopt;
 }
 
 /// Hands every record of a run to the handlers of this process.
@@ -135,399 +126,468 @@ class ToProcessPipeline final : public telemetry::Sink {
 
 }  // namespace
 
-void JobRecords::begin(Duration since_start) {
-  if (!pipeline_.wants(kScope)) return;
-  // With how long before this record the agent began: without that the account of a report would
-  // have a shorter start than the live one.
-  tell("job.started", {{"format", whole(1)},
-                       {"run_id", job_.run_id},
-                       {"job_name", job_.name},
-                       {"entry_point", workers::entry_name(job_)},
-                       {"host", host_name()},
-                       {"pid", whole(::getpid())},
-                       {"min_nodes", whole(job_.min_nodes)},
-                       {"max_nodes", whole(job_.max_nodes)},
-                       {"nproc_per_node", whole(job_.nproc_per_node)},
-                       {"max_restarts", whole(job_.max_restarts)},
-                       {"rdzv_backend", job_.rdzv_backend},
-                       {"role", job_.role},
-                       {"since_start_s", to_seconds(since_start)}});
-}
+/// Tells the pipeline what the agent does, as events of the scope "elastrun.agent": for the journal
+/// and every other sink. elastrun-protocol(7) lists the names and attributes. Without a route
+/// nothing is built.
+class JobRecords final : public Observer {
+ public:
+  static constexpr std::string_view kScope = kAgentScope;
 
-void JobRecords::on(const moment::PhaseChanged& seen) {
-  phase_since_ = seen.now;
-  tell("phase", {{"phase", std::string(goodput::phase_name(seen.phase))}});
-}
+  /// Borrows both.
+  JobRecords(telemetry::Pipeline& pipeline, const spec::JobSpec& job)
+      : pipeline_(pipeline), job_(job) {}
 
-void JobRecords::on(const moment::RoundReady& seen) {
-  tell("rendezvous.round", {{"round", seen.round.number},
-                            {"epoch", seen.round.epoch},
-                            {"attempt", whole(seen.round.attempt)},
-                            {"group_rank", whole(seen.round.group_rank)},
-                            {"group_world_size", whole(seen.round.group_world_size())},
-                            {"rank_base", whole(seen.round.rank_base)},
-                            {"world_size", whole(seen.round.world_size)},
-                            {"master_addr", seen.round.master_addr},
-                            {"master_port", whole(seen.round.master_port)},
-                            {"waited_s", to_seconds(seen.waited)}});
-}
-
-void JobRecords::on(const moment::Started& seen) {
-  for (const auto& worker : seen.group) tell("worker.started", worker_attributes(worker));
-  tell("group.started", {{"round", seen.round.number},
-                         {"attempt", whole(seen.round.attempt)},
-                         {"workers", whole(static_cast<std::int64_t>(seen.group.size()))},
-                         {"took_s", to_seconds(seen.took)}});
-}
-
-void JobRecords::on(const moment::Failed& seen) {
-  const auto& first = seen.judgement.first();
-  Attributes attributes{
-      {"rank", whole(first.rank)},
-      {"local_rank", whole(first.local_rank)},
-      {"pid", whole(first.pid)},
-      {"what", workers::what_happened(first)},
-      {"failures", whole(static_cast<std::int64_t>(seen.judgement.failures.size()))},
-      {"noticed_after_s", to_seconds(phase_since_ - first.at)}};
-  if (const auto exit = workers::exit_time(first)) {
-    attributes.emplace_back("exit_s", to_seconds(*exit));
+  /// First of all: what the job is. `since_start`: so long ago its agent began.
+  void begin(Duration since_start) {
+    if (!pipeline_.wants(kScope)) return;
+    // With how long before this record the agent began: without that the account of a report would
+    // have a shorter start than the live one.
+    tell("job.started", {{"format", whole(1)},
+                         {"run_id", job_.run_id},
+                         {"job_name", job_.name},
+                         {"entry_point", workers::entry_name(job_)},
+                         {"host", host_name()},
+                         {"pid", whole(::getpid())},
+                         {"min_nodes", whole(job_.min_nodes)},
+                         {"max_nodes", whole(job_.max_nodes)},
+                         {"nproc_per_node", whole(job_.nproc_per_node)},
+                         {"max_restarts", whole(job_.max_restarts)},
+                         {"rdzv_backend", job_.rdzv_backend},
+                         {"role", job_.role},
+                         {"since_start_s", to_seconds(since_start)}});
   }
-  tell("group.failed", std::move(attributes));
-}
 
-// By another name: this node has no downtime, which readers of a journal take from `restart`.
-void JobRecords::tell_restart(std::string_view name, const rendezvous::Restart& order) {
-  const auto& cause = order.cause;
-  // `failure` beside `attempt_spent`: a node that is lost counts as a failure in the account,
-  // though it costs no restart.
-  Attributes attributes{{"cause", cause.text},
-                        {"attempt_spent", order.attempt_spent},
-                        {"failure", is_failure(cause)},
-                        {"restarts_left", whole(order.restarts_left)}};
-  if (!order.role.empty()) attributes.emplace_back("role", order.role);
-  if (!cause.node.empty()) attributes.emplace_back("node", cause.node);
-  if (cause.rank >= 0) attributes.emplace_back("rank", whole(cause.rank));
-  add_policy(attributes, cause);
-  if (order.delay > Duration::zero()) attributes.emplace_back("delay_s", to_seconds(order.delay));
-  tell(name, std::move(attributes));
-}
-
-void JobRecords::on(const moment::Stopped& seen) {
-  for (const auto& worker : seen.group) {
-    auto attributes = worker_attributes(worker);
-    add_exit(attributes, worker.exit);
-    if (worker.stopped_by_us) attributes.emplace_back("stopped_by_us", true);
-    if (worker.abandoned) attributes.emplace_back("abandoned", true);
-    tell("worker.ended", std::move(attributes));
+  void heard(const Moment& one) override {
+    if (pipeline_.wants(kScope)) dispatch(one, *this);
   }
-  tell("group.gone", {{"took_s", to_seconds(seen.took)}});
-}
-
-void JobRecords::on(const TimerExpired& seen) {
-  tell("timer.expired", facts_of(*seen.timer));
-}
-
-void JobRecords::on(const TimerKilled& seen) {
-  auto attributes = facts_of(*seen.timer);
-  attributes.emplace_back("stack", join(seen.timer->stack, "\n"));
-  tell("timer.killed", std::move(attributes));
-}
-
-void JobRecords::on(const HangSeen& seen) {
-  const auto culprits = hangs::culprits_of(seen.hang->stacks);
-  Attributes attributes{
-      {"text", hangs::hang_text(seen.hang->stacks)},
-      {"standing_s", to_seconds(seen.hang->standing)},
-      {"groups", whole(static_cast<std::int64_t>(seen.hang->stacks.groups.size()))}};
-  if (!culprits.empty()) attributes.emplace_back("culprits", hangs::ranks_text(culprits));
-  if (!seen.hang->stacks.dumps.empty())
-    attributes.emplace_back("dumps", join(seen.hang->stacks.dumps, "\n"));
-  tell("job.hang", std::move(attributes));
-}
-
-void JobRecords::on(const moment::Ended& seen) {
-  Attributes attributes{{"ending", std::string(ending_name(seen.result.ending.kind))},
-                        {"succeeded", seen.result.succeeded()},
-                        {"verdict", verdict_sentence(seen.result)},
-                        {"restarts", whole(seen.result.restarts)},
-                        {"restarts_left", whole(seen.result.restarts_left)},
-                        {"max_restarts", whole(job_.max_restarts)}};
-  if (seen.result.culprit) {
-    attributes.emplace_back("cause", seen.result.culprit->cause.text);
-    if (!seen.result.culprit->cause.node.empty())
-      attributes.emplace_back("node", seen.result.culprit->cause.node);
-    add_policy(attributes, seen.result.culprit->cause);
+  void on(const moment::PhaseChanged& seen) {
+    phase_since_ = seen.now;
+    tell("phase", {{"phase", std::string(goodput::phase_name(seen.phase))}});
   }
-  tell("job.ended", std::move(attributes));
-}
-
-void JobRecords::summary(const goodput::Ledger::Summary& summary) {
-  if (job_.goodput == spec::Goodput::Off || !pipeline_.wants(kScope)) return;
-  Attributes attributes{{"goodput_at_most", summary.goodput_at_most()},
-                        {"elapsed_s", to_seconds(summary.elapsed)},
-                        {"restarts", whole(summary.restarts)},
-                        {"loss_known", summary.loss_known}};
-  if (const auto known = summary.goodput()) attributes.emplace_back("goodput", *known);
-  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
-    const auto bucket = static_cast<goodput::Bucket>(i);
-    attributes.emplace_back(fmt::format("{}_s", goodput::bucket_name(bucket)),
-                            to_seconds(summary.of(bucket)));
+  void on(const moment::Progress& seen) { tell("rendezvous.progress", {{"text", seen.text}}); }
+  void on(const moment::RoundReady& seen) {
+    tell("rendezvous.round", {{"round", seen.round.number},
+                              {"epoch", seen.round.epoch},
+                              {"attempt", whole(seen.round.attempt)},
+                              {"group_rank", whole(seen.round.group_rank)},
+                              {"group_world_size", whole(seen.round.group_world_size())},
+                              {"rank_base", whole(seen.round.rank_base)},
+                              {"world_size", whole(seen.round.world_size)},
+                              {"master_addr", seen.round.master_addr},
+                              {"master_port", whole(seen.round.master_port)},
+                              {"waited_s", to_seconds(seen.waited)}});
   }
-  tell("goodput", std::move(attributes));
-}
-
-ElasticRecords::ElasticRecords(telemetry::Pipeline& pipeline, events::AgentFacts facts,
-                               const spec::JobSpec& job, bool has_fifo)
-    : pipeline_(pipeline),
-      metrics_(pipeline),
-      facts_(std::move(facts)),
-      job_(job),
-      has_fifo_(has_fifo),
-      restarts_left_(job.max_restarts),
-      start_(pipeline.clock().now()) {}
-
-void ElasticRecords::profile(std::string_view method, Duration took, bool success) {
-  // By torchrun's classes: LocalElasticAgent has these three, its base the others.
-  const auto owner = method.starts_with("_start_w") || method.starts_with("_stop") ||
-                             method.starts_with("_monitor")
-                         ? kLocal
-                         : kSimple;
-  if (!pipeline_.wants(telemetry::metrics::kDefaultGroup)) return;
-  metrics_.put_profile(fmt::format("{}.{}", owner, method), success, took);
-}
-
-/// What torchrun puts after each look at its workers; ours has taken so long.
-void ElasticRecords::pass(std::string_view state, Duration took) {
-  if (!pipeline_.wants(telemetry::metrics::kDefaultGroup)) return;
-  profile("_monitor_workers", took);
-  metrics_.put(fmt::format("workers.{}.remaining_restarts", facts_.role), restarts_left_);
-  metrics_.put(fmt::format("workers.{}.{}", facts_.role, state), 1);
-}
-
-/// Whether all of them are there, and how long it took to find that out.
-std::pair<bool, Duration> ElasticRecords::look_at_workers() const {
-  const auto begin = pipeline_.clock().now();
-  // One that runs as another user is there as well.
-  const bool all = std::ranges::all_of(
-      running_, [](pid_t pid) { return ::kill(pid, 0) == 0 || errno == EPERM; });
-  return {all, pipeline_.clock().now() - begin};
-}
-
-void ElasticRecords::wait_for_look() {
-  // Each look wakes the agent, and what torchrun says of it is the same each time: only who wants
-  // every sample gets that.
-  if (!alarm_ || running_.empty() || !pipeline_.wants_each(telemetry::metrics::kDefaultGroup))
-    return;
-  const auto interval = std::max<Duration>(from_seconds(job_.monitor_interval), kShortestInterval);
-  alarm_->arm(pipeline_.clock().now() + interval, [this] { look(); });
-}
-
-void ElasticRecords::look() {
-  const auto [all, took] = look_at_workers();
-  if (running_.empty() || !all) return;  // how they have ended is told when it is known
-  const auto base = fmt::format("{}._monitor_workers", kLocal);
-  put_each(base + ".success", std::int64_t{1});
-  put_each(base + ".duration.ms", std::int64_t{took / std::chrono::milliseconds(1)});
-  put_each(fmt::format("workers.{}.remaining_restarts", facts_.role), std::int64_t{restarts_left_});
-  put_each(fmt::format("workers.{}.healthy", facts_.role), std::int64_t{1});
-  wait_for_look();
-}
-
-void ElasticRecords::put_each(std::string name, telemetry::Value value) {
-  pipeline_.sample(std::string(telemetry::metrics::kDefaultGroup), std::move(name),
-                   std::move(value), telemetry::Detail::Each);
-}
-
-void ElasticRecords::on(const moment::RoundReady& seen) {
-  joining_since_.reset();
-  waited_ = seen.waited;
-  facts_.agent_restarts = seen.round.attempt;
-  restarts_left_ = seen.round.restarts_left;
-  events::record(pipeline_, events::agent_event("RENDEZVOUS", facts_, seen.waited));
-  // torch's agents exchange what they need for this by the store; here it has come with the round.
-  const auto begin = pipeline_.clock().now();
-  const auto before = facts_;  // torch tells of this without the rank of the group, too
-  facts_.group_rank = seen.round.group_rank;
-  facts_.group_world_size = seen.round.group_world_size();
-  role_rank_base_ = seen.round.role_rank_base;
-  role_world_size_ = seen.round.role_world_size;
-  const auto took = pipeline_.clock().now() - begin;
-  events::record(pipeline_, events::agent_event("ASSIGN_WORKER_RANKS", before, took));
-  profile("_assign_worker_ranks", took);
-  profile("_rendezvous", seen.waited);
-  // torch's agent starts one for each group, ours serves all of them by one FIFO; readers expect
-  // the former.
-  if (has_fifo_) watchdog("watchdog started");
-}
-
-events::WorkerFacts ElasticRecords::facts_of(const workers::Worker& worker) const {
-  events::WorkerFacts facts;
-  facts.global_rank = worker.rank;
-  facts.local_rank = worker.local_rank;
-  facts.role_rank = role_rank_base_ + worker.local_rank;
-  facts.role_world_size = role_world_size_;
-  facts.pid = worker.pid;
-  return facts;
-}
-
-void ElasticRecords::on(const moment::Started& seen) {
-  if (pipeline_.wants("torchelastic.worker")) {
+  void on(const moment::Started& seen) {
+    for (const auto& worker : seen.group) tell("worker.started", worker_attributes(worker));
+    tell("group.started", {{"round", seen.round.number},
+                           {"attempt", whole(seen.round.attempt)},
+                           {"workers", whole(static_cast<std::int64_t>(seen.group.size()))},
+                           {"took_s", to_seconds(seen.took)}});
+  }
+  void on(const moment::Joined& seen) {
+    tell(seen.all ? "ranks.connected" : "ranks.connecting", {});
+  }
+  void on(const moment::Failed& seen) {
+    const auto& first = seen.judgement.first();
+    Attributes attributes{
+        {"rank", whole(first.rank)},
+        {"local_rank", whole(first.local_rank)},
+        {"pid", whole(first.pid)},
+        {"what", workers::what_happened(first)},
+        {"failures", whole(static_cast<std::int64_t>(seen.judgement.failures.size()))},
+        {"noticed_after_s", to_seconds(phase_since_ - first.at)}};
+    if (const auto exit = workers::exit_time(first)) {
+      attributes.emplace_back("exit_s", to_seconds(*exit));
+    }
+    tell("group.failed", std::move(attributes));
+  }
+  void on(const moment::Restarting& seen) { tell_restart("restart", seen.order); }
+  void on(const moment::RoleRestarting& seen) { tell_restart("role.restart", seen.order); }
+  void on(const moment::Stopped& seen) {
     for (const auto& worker : seen.group) {
-      events::record(pipeline_, events::worker_event("START", facts_, facts_of(worker)));
+      auto attributes = worker_attributes(worker);
+      add_exit(attributes, worker.exit);
+      if (worker.stopped_by_us) attributes.emplace_back("stopped_by_us", true);
+      if (worker.abandoned) attributes.emplace_back("abandoned", true);
+      tell("worker.ended", std::move(attributes));
+    }
+    tell("group.gone", {{"took_s", to_seconds(seen.took)}});
+  }
+  void on(const TimerExpired& seen) { tell("timer.expired", facts_of(*seen.timer)); }
+  void on(const TimerKilled& seen) {
+    auto attributes = facts_of(*seen.timer);
+    attributes.emplace_back("stack", join(seen.timer->stack, "\n"));
+    tell("timer.killed", std::move(attributes));
+  }
+  void on(const HangSeen& seen) {
+    const auto culprits = hangs::culprits_of(seen.hang->stacks);
+    Attributes attributes{
+        {"text", hangs::hang_text(seen.hang->stacks)},
+        {"standing_s", to_seconds(seen.hang->standing)},
+        {"groups", whole(static_cast<std::int64_t>(seen.hang->stacks.groups.size()))}};
+    if (!culprits.empty()) attributes.emplace_back("culprits", hangs::ranks_text(culprits));
+    if (!seen.hang->stacks.dumps.empty())
+      attributes.emplace_back("dumps", join(seen.hang->stacks.dumps, "\n"));
+    tell("job.hang", std::move(attributes));
+  }
+
+  void on(const moment::Ended& seen) {
+    Attributes attributes{{"ending", std::string(ending_name(seen.result.ending.kind))},
+                          {"succeeded", seen.result.succeeded()},
+                          {"verdict", verdict_sentence(seen.result)},
+                          {"restarts", whole(seen.result.restarts)},
+                          {"restarts_left", whole(seen.result.restarts_left)},
+                          {"max_restarts", whole(job_.max_restarts)}};
+    if (seen.result.culprit) {
+      attributes.emplace_back("cause", seen.result.culprit->cause.text);
+      if (!seen.result.culprit->cause.node.empty())
+        attributes.emplace_back("node", seen.result.culprit->cause.node);
+      add_policy(attributes, seen.result.culprit->cause);
+    }
+    tell("job.ended", std::move(attributes));
+  }
+
+  /// Last of all: where the time went.
+  void summary(const goodput::Ledger::Summary& summary) {
+    if (job_.goodput == spec::Goodput::Off || !pipeline_.wants(kScope)) return;
+    Attributes attributes{{"goodput_at_most", summary.goodput_at_most()},
+                          {"elapsed_s", to_seconds(summary.elapsed)},
+                          {"restarts", whole(summary.restarts)},
+                          {"loss_known", summary.loss_known}};
+    if (const auto known = summary.goodput()) attributes.emplace_back("goodput", *known);
+    for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
+      const auto bucket = static_cast<goodput::Bucket>(i);
+      attributes.emplace_back(fmt::format("{}_s", goodput::bucket_name(bucket)),
+                              to_seconds(summary.of(bucket)));
+    }
+    tell("goodput", std::move(attributes));
+  }
+
+ private:
+  using Attributes = std::vector<telemetry::Attribute>;
+  void tell(std::string_view name, Attributes attributes) {
+    pipeline_.event(std::string(kScope), std::string(name), std::move(attributes));
+  }
+
+  // By another name: this node has no downtime, which readers of a journal take from `restart`.
+  void tell_restart(std::string_view name, const rendezvous::Restart& order) {
+    const auto& cause = order.cause;
+    // `failure` beside `attempt_spent`: a node that is lost counts as a failure in the account,
+    // though it costs no restart.
+    Attributes attributes{{"cause", cause.text},
+                          {"attempt_spent", order.attempt_spent},
+                          {"failure", is_failure(cause)},
+                          {"restarts_left", whole(order.restarts_left)}};
+    if (!order.role.empty()) attributes.emplace_back("role", order.role);
+    if (!cause.node.empty()) attributes.emplace_back("node", cause.node);
+    if (cause.rank >= 0) attributes.emplace_back("rank", whole(cause.rank));
+    add_policy(attributes, cause);
+    if (order.delay > Duration::zero()) attributes.emplace_back("delay_s", to_seconds(order.delay));
+    tell(name, std::move(attributes));
+  }
+
+  telemetry::Pipeline& pipeline_;
+  const spec::JobSpec& job_;
+  TimePoint phase_since_;
+};
+
+/// Emits torchelastic's events and metrics (torchrun-parity 9 and 10) for what the agent does.
+/// Costs next to nothing while no handler wants them.
+class ElasticRecords final : public Observer {
+ public:
+  /// `has_fifo`: there is one for torch's timers; torch tells of its watchdog only where it runs.
+  ElasticRecords(telemetry::Pipeline& pipeline, Clock& clock, telemetry::events::AgentFacts facts,
+                 const spec::JobSpec& job, bool has_fifo = false)
+      : pipeline_(pipeline),
+        metrics_(pipeline),
+        facts_(std::move(facts)),
+        job_(job),
+        has_fifo_(has_fifo),
+        restarts_left_(job.max_restarts),
+        start_(pipeline.clock().now()),
+        alarm_(clock.make_alarm()) {}
+
+  void heard(const Moment& one) override { dispatch(one, *this); }
+  void on(const moment::PhaseChanged& seen) {
+    if (seen.phase == Phase::Joining) joining_since_ = seen.now;
+  }
+
+  void on(const moment::RoundReady& seen) {
+    joining_since_.reset();
+    waited_ = seen.waited;
+    facts_.agent_restarts = seen.round.attempt;
+    restarts_left_ = seen.round.restarts_left;
+    events::record(pipeline_, events::agent_event("RENDEZVOUS", facts_, seen.waited));
+    // torch's agents exchange what they need for this by the store; here it has come with the
+    // round.
+    const auto begin = pipeline_.clock().now();
+    const auto before = facts_;  // torch tells of this without the rank of the group, too
+    facts_.group_rank = seen.round.group_rank;
+    facts_.group_world_size = seen.round.group_world_size();
+    role_rank_base_ = seen.round.role_rank_base;
+    role_world_size_ = seen.round.role_world_size;
+    const auto took = pipeline_.clock().now() - begin;
+    events::record(pipeline_, events::agent_event("ASSIGN_WORKER_RANKS", before, took));
+    profile("_assign_worker_ranks", took);
+    profile("_rendezvous", seen.waited);
+    // torch's agent starts one for each group, ours serves all of them by one FIFO; readers expect
+    // the former.
+    if (has_fifo_) watchdog("watchdog started");
+  }
+
+  void on(const moment::Started& seen) {
+    if (pipeline_.wants("torchelastic.worker")) {
+      for (const auto& worker : seen.group) {
+        events::record(pipeline_, events::worker_event("START", facts_, facts_of(worker)));
+      }
+    }
+    profile("_start_workers", seen.took);
+    profile("_initialize_workers", waited_ + seen.took);
+    if (restarting_) profile("_restart_workers", pipeline_.clock().now() - restart_began_);
+    restarting_ = false;
+    running_.clear();
+    for (const auto& worker : seen.group) running_.push_back(worker.pid);
+    pass("healthy", look_at_workers().second);
+    wait_for_look();
+  }
+
+  // From the end of the first worker that has failed, which torchrun finds at its next look, until
+  // that is judged.
+  void on(const moment::Failed& seen) {
+    const auto now = pipeline_.clock().now();
+    auto first = now;
+    for (const auto& failure : seen.judgement.failures) first = std::min(first, failure.at);
+    running_.clear();
+    pass("failed", now - first);
+  }
+  void on(const moment::Restarting&) {
+    restarting_ = true;
+    restart_began_ = pipeline_.clock().now();
+  }
+  void on(const moment::Stopped& seen) {
+    running_.clear();
+    const bool told = restarting_ || std::ranges::any_of(seen.group, &workers::Worker::failed);
+    if (told) profile("_stop_workers", seen.took);
+    if (has_fifo_) watchdog("watchdog stopped");
+  }
+  void on(const TimerExpired& seen) { watchdog("timer expired", seen.timer.get()); }
+  void on(const TimerKilled& seen) { watchdog("kill worker process", seen.timer.get()); }
+
+  void on(const moment::Ended& seen) {
+    using Kind = Ending::Kind;
+    const auto took = pipeline_.clock().now() - start_;
+    facts_.total_run_time = took;
+    facts_.agent_restarts = seen.result.restarts;
+    restarts_left_ = seen.result.restarts_left;
+    const auto kind = seen.result.ending.kind;
+    const bool returned = kind == Kind::Succeeded || kind == Kind::NotNeeded ||
+                          kind == Kind::WorkersFailed || kind == Kind::JobFailed;
+    if (!returned) return raised(seen.result, took);
+    const auto look_took = look_at_workers().second;
+    running_.clear();
+    if (seen.result.succeeded()) pass("succeeded", look_took);
+    if (seen.group != nullptr && pipeline_.wants("torchelastic.worker")) {
+      end_of_workers(seen.result, *seen.group);
+    }
+    telemetry::metrics::put_run(metrics_, {facts_.role, !seen.result.succeeded(), restarts_left_,
+                                           job_.max_restarts, seen.result.restarts > 0});
+    profile("run", took);
+    events::record(pipeline_, events::agent_event("SUCCEEDED", facts_));
+  }
+
+ private:
+  void profile(std::string_view method, Duration took, bool success = true) {
+    // By torchrun's classes: LocalElasticAgent has these three, its base the others.
+    const auto owner = method.starts_with("_start_w") || method.starts_with("_stop") ||
+                               method.starts_with("_monitor")
+                           ? kLocal
+                           : kSimple;
+    if (!pipeline_.wants(telemetry::metrics::kDefaultGroup)) return;
+    metrics_.put_profile(fmt::format("{}.{}", owner, method), success, took);
+  }
+  // What torchrun puts after each look at its workers; ours has taken so long.
+  void pass(std::string_view state, Duration took) {
+    if (!pipeline_.wants(telemetry::metrics::kDefaultGroup)) return;
+    profile("_monitor_workers", took);
+    metrics_.put(fmt::format("workers.{}.remaining_restarts", facts_.role), restarts_left_);
+    metrics_.put(fmt::format("workers.{}.{}", facts_.role, state), 1);
+  }
+  // Whether all of them are there, and how long it took to find that out.
+  std::pair<bool, Duration> look_at_workers() const {
+    const auto begin = pipeline_.clock().now();
+    // One that runs as another user is there as well.
+    const bool all = std::ranges::all_of(
+        running_, [](pid_t pid) { return ::kill(pid, 0) == 0 || errno == EPERM; });
+    return {all, pipeline_.clock().now() - begin};
+  }
+  void wait_for_look() {
+    // Each look wakes the agent, and what torchrun says of it is the same each time: only who wants
+    // every sample gets that.
+    if (running_.empty() || !pipeline_.wants_each(telemetry::metrics::kDefaultGroup)) return;
+    const auto interval =
+        std::max<Duration>(from_seconds(job_.monitor_interval), kShortestInterval);
+    alarm_->arm(pipeline_.clock().now() + interval, [this] { look(); });
+  }
+  void look() {
+    const auto [all, took] = look_at_workers();
+    if (running_.empty() || !all) return;  // how they have ended is told when it is known
+    const auto base = fmt::format("{}._monitor_workers", kLocal);
+    put_each(base + ".success", std::int64_t{1});
+    put_each(base + ".duration.ms", std::int64_t{took / std::chrono::milliseconds(1)});
+    put_each(fmt::format("workers.{}.remaining_restarts", facts_.role),
+             std::int64_t{restarts_left_});
+    put_each(fmt::format("workers.{}.healthy", facts_.role), std::int64_t{1});
+    wait_for_look();
+  }
+  void put_each(std::string name, telemetry::Value value) {
+    pipeline_.sample(std::string(telemetry::metrics::kDefaultGroup), std::move(name),
+                     std::move(value), telemetry::Detail::Each);
+  }
+  void watchdog(std::string_view event, const ExpiredTimer* timer = nullptr) {
+    std::vector<std::pair<std::string, std::string>> details;
+    if (timer != nullptr) {
+      details = {{"worker_pid", std::to_string(timer->pid)},
+                 {"scope_id", timer->scope},
+                 {"expiration_time", python_float(to_seconds(timer->expiry))},
+                 {"signal", std::to_string(timer->signal)}};
+    }
+    events::record(pipeline_, events::watchdog_event(event, facts_, details));
+  }
+
+  // Where torchrun's agent would have ended by an exception: in its rendezvous, while it started
+  // the workers, or while it watched them.
+  void raised(const JobResult& result, Duration took) {
+    using Kind = Ending::Kind;
+    const bool by_signal = result.ending.kind == Kind::Signalled;
+    const auto error =
+        by_signal ? signal_exception(result.ending.signal) : verdict_sentence(result);
+    const auto now = pipeline_.clock().now();
+    if (joining_since_) {
+      const auto waited = now - *joining_since_;
+      events::record(pipeline_, events::agent_event("RENDEZVOUS", facts_, waited, error));
+      profile("_rendezvous", waited, false);
+      profile("_initialize_workers", waited, false);
+    } else if (result.ending.kind == Kind::NoStart) {
+      profile("_start_workers", Duration::zero(), false);
+      profile("_initialize_workers", waited_, false);
+    }
+    if (restarting_) profile("_restart_workers", now - restart_began_, false);
+    profile("run", took, false);
+    events::record(pipeline_, events::agent_event("FAILED", facts_, {}, error));
+  }
+
+  void end_of_workers(const JobResult& result, const std::vector<workers::Worker>& group) {
+    for (const auto& worker : group) {
+      auto facts = facts_of(worker);
+      if (const auto* failure = failure_of(result, worker.local_rank)) {
+        facts.exit_code = failure->status.as_python();
+        events::record(pipeline_,
+                       events::worker_event("FAILED", facts_, facts, raw_error(*failure)));
+      } else {
+        const auto* state = result.succeeded() ? "SUCCEEDED" : "TERMINATED";
+        events::record(pipeline_, events::worker_event(state, facts_, facts));
+      }
     }
   }
-  profile("_start_workers", seen.took);
-  profile("_initialize_workers", waited_ + seen.took);
-  if (restarting_) profile("_restart_workers", pipeline_.clock().now() - restart_began_);
-  restarting_ = false;
-  running_.clear();
-  for (const auto& worker : seen.group) running_.push_back(worker.pid);
-  pass("healthy", look_at_workers().second);
-  wait_for_look();
-}
-
-/// From the end of the first worker that has failed, which torchrun finds at its next look, until
-/// that is judged.
-void ElasticRecords::on(const moment::Failed& seen) {
-  const auto now = pipeline_.clock().now();
-  auto first = now;
-  for (const auto& failure : seen.judgement.failures) first = std::min(first, failure.at);
-  running_.clear();
-  pass("failed", now - first);
-}
-
-void ElasticRecords::on(const moment::Restarting&) {
-  restarting_ = true;
-  restart_began_ = pipeline_.clock().now();
-}
-
-void ElasticRecords::on(const moment::Stopped& seen) {
-  running_.clear();
-  const bool told = restarting_ || std::ranges::any_of(seen.group, &workers::Worker::failed);
-  if (told) profile("_stop_workers", seen.took);
-  if (has_fifo_) watchdog("watchdog stopped");
-}
-
-void ElasticRecords::watchdog(std::string_view event, const ExpiredTimer* timer) {
-  std::vector<std::pair<std::string, std::string>> details;
-  if (timer != nullptr) {
-    details = {{"worker_pid", std::to_string(timer->pid)},
-               {"scope_id", timer->scope},
-               {"expiration_time", python_float(to_seconds(timer->expiry))},
-               {"signal", std::to_string(timer->signal)}};
+  telemetry::events::WorkerFacts facts_of(const workers::Worker& worker) const {
+    events::WorkerFacts facts;
+    facts.global_rank = worker.rank;
+    facts.local_rank = worker.local_rank;
+    facts.role_rank = role_rank_base_ + worker.local_rank;
+    facts.role_world_size = role_world_size_;
+    facts.pid = worker.pid;
+    return facts;
   }
-  events::record(pipeline_, events::watchdog_event(event, facts_, details));
-}
 
-void ElasticRecords::end_of_workers(const JobResult& result,
-                                    const std::vector<workers::Worker>& group) {
-  for (const auto& worker : group) {
-    auto facts = facts_of(worker);
-    if (const auto* failure = failure_of(result, worker.local_rank)) {
-      facts.exit_code = failure->status.as_python();
-      events::record(pipeline_, events::worker_event("FAILED", facts_, facts, raw_error(*failure)));
-    } else {
-      const auto* state = result.succeeded() ? "SUCCEEDED" : "TERMINATED";
-      events::record(pipeline_, events::worker_event(state, facts_, facts));
-    }
-  }
-}
+  telemetry::Pipeline& pipeline_;
+  telemetry::metrics::Metrics metrics_;
+  telemetry::events::AgentFacts facts_;
+  const spec::JobSpec& job_;
+  const bool has_fifo_;
+  int restarts_left_;
+  const TimePoint start_;
+  std::unique_ptr<Alarm> alarm_;  // of the next look
+  std::vector<pid_t> running_;    // the workers that are looked at
+  bool restarting_ = false;
+  TimePoint restart_began_{};
+  std::optional<TimePoint> joining_since_;
+  Duration waited_{};  // for the round
+  int role_rank_base_ = 0, role_world_size_ = 1;
+};
 
-/// Where torchrun's agent would have ended by an exception: in its rendezvous, while it started the
-/// workers, or while it watched them.
-void ElasticRecords::raised(const JobResult& result, Duration took) {
-  using Kind = Ending::Kind;
-  const bool by_signal = result.ending.kind == Kind::Signalled;
-  const auto error = by_signal ? signal_exception(result.ending.signal) : verdict_sentence(result);
-  const auto now = pipeline_.clock().now();
-  if (joining_since_) {
-    const auto waited = now - *joining_since_;
-    events::record(pipeline_, events::agent_event("RENDEZVOUS", facts_, waited, error));
-    profile("_rendezvous", waited, false);
-    profile("_initialize_workers", waited, false);
-  } else if (result.ending.kind == Kind::NoStart) {
-    profile("_start_workers", Duration::zero(), false);
-    profile("_initialize_workers", waited_, false);
-  }
-  if (restarting_) profile("_restart_workers", now - restart_began_, false);
-  profile("run", took, false);
-  events::record(pipeline_, events::agent_event("FAILED", facts_, {}, error));
-}
+/// The nodes of the job as series of the node that has rank 0: which are in the world, and which
+/// of them have interrupted it. A fall of goodput can then be laid at the door of a machine.
+class NodeSeries final : public Observer {
+ public:
+  /// Nodes are named by scripts and networks: others than the first ones are not told.
+  static constexpr std::size_t kMost = 2000;
 
-void ElasticRecords::on(const moment::Ended& seen) {
-  using Kind = Ending::Kind;
-  const auto took = pipeline_.clock().now() - start_;
-  facts_.total_run_time = took;
-  facts_.agent_restarts = seen.result.restarts;
-  restarts_left_ = seen.result.restarts_left;
-  const auto kind = seen.result.ending.kind;
-  const bool returned = kind == Kind::Succeeded || kind == Kind::NotNeeded ||
-                        kind == Kind::WorkersFailed || kind == Kind::JobFailed;
-  if (!returned) return raised(seen.result, took);
-  const auto look_took = look_at_workers().second;
-  running_.clear();
-  if (seen.result.succeeded()) pass("succeeded", look_took);
-  if (seen.group != nullptr && pipeline_.wants("torchelastic.worker")) {
-    end_of_workers(seen.result, *seen.group);
-  }
-  telemetry::metrics::put_run(metrics_, {facts_.role, !seen.result.succeeded(), restarts_left_,
-                                         job_.max_restarts, seen.result.restarts > 0});
-  profile("run", took);
-  events::record(pipeline_, events::agent_event("SUCCEEDED", facts_));
-}
-
-NodeSeries::NodeSeries(telemetry::Registry& registry) : observations_(registry, kAgentScope) {
-  observations_.add(telemetry::Kind::Gauge,
-                    {.name = "elastrun.node.up",  // without a unit: no ratio
-                     .help = "Whether a node of the job is in its world.",
-                     .label_keys = {"node"}},
-                    [this](const Report& report) {
-                      for (const auto& [node, up] : up_) {
-                        if (here_) report(up ? 1 : 0, {node});
-                      }
-                    });
-  observations_.add(telemetry::Kind::Counter,
-                    {.name = "elastrun.node.interruptions",
-                     .unit = "{interruption}",
-                     .help = "Restarts of the workers, by the node where the cause was.",
-                     .label_keys = {"node", "cause"}},
-                    [this](const Report& report) {
-                      for (const auto& [key, count] : interruptions_) {
-                        if (here_) {
-                          report(static_cast<double>(count), {key.first, std::string(key.second)});
+  explicit NodeSeries(telemetry::Registry& registry) : observations_(registry, kAgentScope) {
+    observations_.add(telemetry::Kind::Gauge,
+                      {.name = "elastrun.node.up",  // without a unit: no ratio
+                       .help = "Whether a node of the job is in its world.",
+                       .label_keys = {"node"}},
+                      [this](const Report& report) {
+                        for (const auto& [node, up] : up_) {
+                          if (here_) report(up ? 1 : 0, {node});
                         }
-                      }
-                    });
-}
-
-void NodeSeries::on(const moment::RoundReady& seen) {
-  here_ = seen.round.group_rank == 0;  // only there all entries are complete
-  if (!here_) return;
-  addresses_.clear();
-  // Those that have gone are told as 0 from now on, instead of not at all: people can write an
-  // alert on that.
-  for (auto& [node, up] : up_) up = false;
-  for (const auto& member : seen.round.members) {
-    // Another node says it: no longer than a host name may be, and text.
-    const auto& said = member.address.empty() ? member.id : member.address;
-    const auto address = valid_utf8(cut(said, kLongestName));
-    addresses_[member.id] = address;
-    // On spot machines a long job meets ever new ones.
-    if (up_.size() < kMost || up_.contains(address)) up_[address] = true;
+                      });
+    observations_.add(
+        telemetry::Kind::Counter,
+        {.name = "elastrun.node.interruptions",
+         .unit = "{interruption}",
+         .help = "Restarts of the workers, by the node where the cause was.",
+         .label_keys = {"node", "cause"}},
+        [this](const Report& report) {
+          for (const auto& [key, count] : interruptions_) {
+            if (here_) {
+              report(static_cast<double>(count), {key.first, std::string(key.second)});
+            }
+          }
+        });
   }
-}
 
-void NodeSeries::on(const moment::Restarting& seen) {
-  const auto cause = interruption(seen.order.cause.kind);
-  const auto known = addresses_.find(seen.order.cause.node);
-  if (!cause || known == addresses_.end() || !up_.contains(known->second)) return;
-  ++interruptions_[{known->second, *cause}];
-  if (seen.order.cause.kind != Cause::Kind::WorkerFailed) up_[known->second] = false;
-}
+  void heard(const Moment& one) override { dispatch(one, *this); }
 
-Started<std::unique_ptr<RunTelemetry>> RunTelemetry::make(RunParts parts) {
-  std::unique_ptr<RunTelemetry> made(new RunTelemetry(std::move(parts)));
-  auto& run = made->parts_.run;
+  void on(const moment::RoundReady& seen) {
+    here_ = seen.round.group_rank == 0;  // only there all entries are complete
+    if (!here_) return;
+    addresses_.clear();
+    // Those that have gone are told as 0 from now on, instead of not at all: people can write an
+    // alert on that.
+    for (auto& [node, up] : up_) up = false;
+    for (const auto& member : seen.round.members) {
+      // Another node says it: no longer than a host name may be, and text.
+      const auto& said = member.address.empty() ? member.id : member.address;
+      const auto address = valid_utf8(cut(said, kLongestName));
+      addresses_[member.id] = address;
+      // On spot machines a long job meets ever new ones.
+      if (up_.size() < kMost || up_.contains(address)) up_[address] = true;
+    }
+  }
+
+  void on(const moment::Restarting& seen) {
+    const auto cause = interruption(seen.order.cause.kind);
+    const auto known = addresses_.find(seen.order.cause.node);
+    if (!cause || known == addresses_.end() || !up_.contains(known->second)) return;
+    ++interruptions_[{known->second, *cause}];
+    if (seen.order.cause.kind != Cause::Kind::WorkerFailed) up_[known->second] = false;
+  }
+  void on(const moment::RoleRestarting& seen) { on(moment::Restarting{seen.order}); }
+
+ private:
+  using Report = telemetry::Registry::Report;
+  bool here_ = false;
+  std::map<std::string, std::string> addresses_;  // by the id in this world
+  std::map<std::string, bool> up_;                // by address
+  std::map<std::pair<std::string, std::string_view>, std::int64_t> interruptions_;  // and cause
+  telemetry::Observations observations_;
+};
+
+Started<std::unique_ptr<RunTelemetry>> RunTelemetry::make(RunContext& run,
+                                                          const workers::SharedPages& pages,
+                                                          events::AgentFacts facts, bool has_fifo) {
+  std::unique_ptr<RunTelemetry> made(new RunTelemetry(run, pages, std::move(facts), has_fifo));
   const auto& name = run.spec.event_log_handler;
   const auto handler =
       telemetry::events::find_handler(name, [&console = run.console](std::string_view line) {
@@ -535,33 +595,39 @@ Started<std::unique_ptr<RunTelemetry>> RunTelemetry::make(RunParts parts) {
       });
   if (!handler) return std::unexpected(handler.error());
   if (name != "null") telemetry::events::attach(made->pipeline_, *handler);
-  auto metrics = RunMetrics::make(made->parts_, made->pipeline_, made->worker_records_);
+  auto metrics = RunMetrics::make(run, made->pipeline_, made->worker_records_);
   if (!metrics) return std::unexpected(metrics.error());
   if (*metrics) made->watch(std::move(*metrics));
   return made;
 }
 
-RunTelemetry::RunTelemetry(RunParts parts)
-    : parts_(std::move(parts)),
-      pipeline_(parts_.run.clock),
-      job_records_(pipeline_, parts_.run.spec),
-      worker_records_(pipeline_, parts_.run.spec, parts_.pages),
-      elastic_records_(pipeline_, parts_.agent, parts_.run.spec, parts_.has_fifo),
-      account_(parts_.run.clock, parts_.job_start, parts_.run.spec.max_nodes > 1,
-               parts_.run.spec.goodput != spec::Goodput::Off) {
-  elastic_records_.look_by(parts_.run.clock);
+RunTelemetry::RunTelemetry(RunContext& run, const workers::SharedPages& pages,
+                           events::AgentFacts facts, bool has_fifo)
+    : run_(run),
+      pipeline_(run.clock),
+      job_records_(std::make_unique<JobRecords>(pipeline_, run.spec)),
+      worker_records_(pipeline_, run.spec, pages),
+      elastic_records_(std::make_unique<ElasticRecords>(pipeline_, run.clock, std::move(facts),
+                                                        run.spec, has_fifo)),
+      account_(run.clock, run.began, run.spec.max_nodes > 1,
+               run.spec.goodput != spec::Goodput::Off) {}
+
+RunTelemetry::~RunTelemetry() = default;
+
+void RunTelemetry::begin() {
+  job_records_->begin(run_.clock.now() - run_.began);
 }
 
 void RunTelemetry::watch(std::unique_ptr<RunMetrics> metrics) {
   metrics_ = std::move(metrics);
   nodes_ = std::make_unique<NodeSeries>(metrics_->host().registry());
-  if (parts_.run.spec.goodput == spec::Goodput::Off) return;
-  GoodputMonitor::Parts monitor{.clock = parts_.run.clock,
+  if (run_.spec.goodput == spec::Goodput::Off) return;
+  GoodputMonitor::Parts monitor{.clock = run_.clock,
                                 .account = account_,
                                 .host = metrics_->host(),
                                 .machine = &metrics_->machine(),
-                                .scheduled = scheduled_since(parts_.run.environment)};
-  monitor_ = std::make_unique<GoodputMonitor>(std::move(monitor), parts_.job_start);
+                                .scheduled = scheduled_since(run_.environment)};
+  monitor_ = std::make_unique<GoodputMonitor>(std::move(monitor), run_.began);
 }
 
 void RunTelemetry::tell_process() {
@@ -580,22 +646,17 @@ std::vector<Observer*> RunTelemetry::observers() {
   std::vector<Observer*> all{&account_};
   if (monitor_) all.push_back(monitor_.get());  // looks at what the account has heard
   if (nodes_) all.push_back(nodes_.get());
-  for (Observer* one :
-       std::initializer_list<Observer*>{&elastic_records_, &job_records_, &worker_records_}) {
+  for (Observer* one : std::initializer_list<Observer*>{elastic_records_.get(), job_records_.get(),
+                                                        &worker_records_}) {
     all.push_back(one);
   }
   if (metrics_) all.push_back(&metrics_->observer());
   return all;
 }
 
-void RunTelemetry::write_journal(const std::shared_ptr<exporter::JsonLines>& journal) {
-  pipeline_.route({}, journal);
-  if (metrics_) metrics_->watch_journal(journal);
-}
-
 void RunTelemetry::sum_up(JobResult& result) {
   account_.tell(result);
-  job_records_.summary(result.goodput);
+  job_records_->summary(result.goodput);
 }
 
 std::vector<exporter::SinkAccount> RunTelemetry::end_metrics() {

@@ -113,24 +113,6 @@ bool Intake::admit(int rank, Message& message, TimePoint now) {
   return true;
 }
 
-bool Intake::admit(int rank, std::string_view what, TokenBucket::Limit limit, TimePoint now) {
-  if (bucket(rank, what, limit).take(now)) return true;
-  ++statistics_.suppressed;
-  remark(what, fmt::format("Rank {} reports more than {} {} a second: others count in the summary, "
-                           "and are not in the journal",
-                           rank, limit.rate, what));
-  return false;
-}
-
-bool Intake::is_own(int rank, const std::string& group, const std::string& name) {
-  if (!telemetry::is_own_scope(group)) return false;
-  ++statistics_.refused;
-  remark("group", fmt::format("Rank {} reports metric '{}' of the group '{}', which is the "
-                              "agent's: such ones are refused, and counted",
-                              rank, printable(name), printable(group)));
-  return true;
-}
-
 /// Whether that series is one of those that there may be.
 bool Intake::knows(const std::string& group, const std::string& name,
                    const telemetry::Meaning* meaning) {
@@ -236,17 +218,6 @@ bool Intake::admit(int rank, GoodputEntries& said, TimePoint now) {
   return true;
 }
 
-void WorkerRecords::on(const moment::RoundReady& seen) {
-  attempt_ = seen.round.attempt;
-  refused_.clear();
-}
-
-void WorkerRecords::refused(const workers::Worker& worker, std::uint64_t count) {
-  auto& all = refused_[worker.local_rank];
-  all += count;
-  if (const auto* page = pages_.find(worker.local_rank)) page->tell_refused(all);
-}
-
 bool WorkerRecords::admits(const workers::Worker& worker, workers::Message& message) {
   const auto not_taken = [this] {
     return intake_.statistics().suppressed + intake_.statistics().refused;
@@ -261,22 +232,6 @@ bool WorkerRecords::admits(const workers::Worker& worker, workers::Message& mess
   return admitted;
 }
 
-void WorkerRecords::heard(const workers::Worker& worker, workers::Message message) {
-  if (!admits(worker, message)) return;
-  std::visit(
-      [&](auto& said) {
-        if constexpr (requires { tell(worker, std::move(said)); }) tell(worker, std::move(said));
-      },
-      message);
-}
-
-WorkerRecords::Attributes WorkerRecords::labels(const workers::Worker& worker) const {
-  return {{"rank", std::int64_t{worker.rank}},
-          {"local_rank", std::int64_t{worker.local_rank}},
-          {"role", spec_.role},
-          {"attempt", std::int64_t{attempt_}}};
-}
-
 Record WorkerRecords::record(Record::Kind kind, std::string scope, std::string name,
                              Attributes attributes) const {
   Record record;
@@ -286,19 +241,6 @@ Record WorkerRecords::record(Record::Kind kind, std::string scope, std::string n
   record.name = std::move(name);
   record.attributes = std::move(attributes);
   return record;
-}
-
-void WorkerRecords::event(std::string_view scope, std::string_view name, Attributes attributes,
-                          const workers::Worker& worker) {
-  if (!pipeline_.wants(scope)) return;
-  std::ranges::move(labels(worker), std::back_inserter(attributes));
-  pipeline_.event(std::string(scope), std::string(name), std::move(attributes));
-}
-
-/// As a sample, which is not written at once: a job may do thousands of steps a second.
-void WorkerRecords::tell(const workers::Worker& worker, workers::StepDone step) {
-  // All ranks do the same steps; of thousands of ranks the journal would grow for nothing.
-  if (worker.rank == 0) pipeline_.sample(std::string(kScope), "step", step.step);
 }
 
 void WorkerRecords::tell(const workers::Worker& worker, const workers::MetricSample& metric) {

@@ -3,6 +3,7 @@
 
 #include "agent/loop/observer.hpp"
 #include "core/clock.hpp"
+#include "core/text.hpp"
 #include "spec/job_spec.hpp"
 #include "telemetry/route.hpp"
 #include "workers/message.hpp"
@@ -10,6 +11,7 @@
 #include "workers/worker.hpp"
 
 #include <cstdint>
+#include <fmt/format.h>
 #include <map>
 #include <optional>
 #include <set>
@@ -71,9 +73,24 @@ class Intake {
   bool admit(int rank, workers::WorkerEvent& event, TimePoint now);
   bool admit(int rank, workers::GoodputEntries& said, TimePoint now);
   bool admit(int rank, workers::SamplesTold& told, TimePoint now);
-  bool is_own(int rank, const std::string& group, const std::string& name);
+  bool is_own(int rank, const std::string& group, const std::string& name) {
+    if (!telemetry::is_own_scope(group)) return false;
+    ++statistics_.refused;
+    remark("group", fmt::format("Rank {} reports metric '{}' of the group '{}', which is the "
+                                "agent's: such ones are refused, and counted",
+                                rank, printable(name), printable(group)));
+    return true;
+  }
   bool knows(const std::string& group, const std::string& name, const telemetry::Meaning* meaning);
-  bool admit(int rank, std::string_view what, TokenBucket::Limit limit, TimePoint now);
+  bool admit(int rank, std::string_view what, TokenBucket::Limit limit, TimePoint now) {
+    if (bucket(rank, what, limit).take(now)) return true;
+    ++statistics_.suppressed;
+    remark(what,
+           fmt::format("Rank {} reports more than {} {} a second: others count in the summary, "
+                       "and are not in the journal",
+                       rank, limit.rate, what));
+    return false;
+  }
   // For each rank: one that floods the channel must not silence its neighbours.
   TokenBucket& bucket(int rank, std::string_view what, TokenBucket::Limit limit) {
     return buckets_.try_emplace({what, rank}, limit).first->second;
@@ -106,25 +123,52 @@ class WorkerRecords final : public Observer {
 
   /// Tells that worker, on its page, that more of what it said in this round was not taken: it was
   /// refused before it came here.
-  void refused(const workers::Worker& worker, std::uint64_t count);
+  void refused(const workers::Worker& worker, std::uint64_t count) {
+    auto& all = refused_[worker.local_rank];
+    all += count;
+    if (const auto* page = pages_.find(worker.local_rank)) page->tell_refused(all);
+  }
   void heard(const Moment& one) override { dispatch(one, *this); }
-  void on(const moment::RoundReady& seen);
+  void on(const moment::RoundReady& seen) {
+    attempt_ = seen.round.attempt;
+    refused_.clear();
+  }
   void on(const moment::WorkerSaid& seen) { heard(seen.worker, seen.said); }
   /// What a worker said over its channel: of its training, and a sample that may sum up others, as
   /// an observer; else as the consumer of events and of samples one by one.
-  void heard(const workers::Worker& worker, workers::Message message);
+  void heard(const workers::Worker& worker, workers::Message message) {
+    if (!admits(worker, message)) return;
+    std::visit(
+        [&](auto& said) {
+          if constexpr (requires { tell(worker, std::move(said)); }) tell(worker, std::move(said));
+        },
+        message);
+  }
   const Intake::Statistics& statistics() const { return intake_.statistics(); }
 
  private:
   /// Within the limits; what it says may be another series then.
   bool admits(const workers::Worker& worker, workers::Message& message);
   using Attributes = std::vector<telemetry::Attribute>;
-  Attributes labels(const workers::Worker& worker) const;
+  Attributes labels(const workers::Worker& worker) const {
+    return {{"rank", std::int64_t{worker.rank}},
+            {"local_rank", std::int64_t{worker.local_rank}},
+            {"role", spec_.role},
+            {"attempt", std::int64_t{attempt_}}};
+  }
   telemetry::Record record(telemetry::Record::Kind kind, std::string scope, std::string name,
                            Attributes attributes) const;
   void event(std::string_view scope, std::string_view name, Attributes attributes,
-             const workers::Worker& worker);
-  void tell(const workers::Worker& worker, workers::StepDone step);
+             const workers::Worker& worker) {
+    if (!pipeline_.wants(scope)) return;
+    std::ranges::move(labels(worker), std::back_inserter(attributes));
+    pipeline_.event(std::string(scope), std::string(name), std::move(attributes));
+  }
+  // As a sample, which is not written at once: a job may do thousands of steps a second.
+  void tell(const workers::Worker& worker, workers::StepDone step) {
+    // All ranks do the same steps; of thousands of ranks the journal would grow for nothing.
+    if (worker.rank == 0) pipeline_.sample(std::string(kScope), "step", step.step);
+  }
   void tell(const workers::Worker& worker, workers::CheckpointDone checkpoint) {
     event(kScope, "checkpoint", {{"step", checkpoint.step}}, worker);
   }

@@ -12,6 +12,7 @@
 #include "workers/shared_page.hpp"
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <fmt/format.h>
@@ -501,30 +502,12 @@ std::string with_node(std::string text, const std::string& node) {
 }
 
 std::string_view ending_name(Ending::Kind kind) {
-  using Kind = Ending::Kind;
-  switch (kind) {
-    case Kind::Succeeded:
-      return "succeeded";
-    case Kind::WorkersFailed:
-      return "workers_failed";
-    case Kind::JobFailed:
-      return "job_failed";
-    case Kind::NotNeeded:
-      return "not_needed";
-    case Kind::Signalled:
-      return "signalled";
-    case Kind::NoStart:
-      return "not_started";
-    case Kind::RendezvousLost:
-      return "rendezvous_lost";
-    case Kind::Stuck:
-      return "worker_stuck";
-    case Kind::Preempted:
-      return "preempted";
-    case Kind::GuardianLost:
-      return "guardian_lost";
-  }
-  return "";
+  // In the order of Kind.
+  constexpr std::array<std::string_view, 10> kNames = {
+      "succeeded",   "workers_failed",  "job_failed",   "not_needed", "signalled",
+      "not_started", "rendezvous_lost", "worker_stuck", "preempted",  "guardian_lost"};
+  static_assert(kNames.size() == static_cast<std::size_t>(Ending::Kind::GuardianLost) + 1);
+  return kNames[static_cast<std::size_t>(kind)];
 }
 
 std::string verdict_sentence(const JobResult& result) {

@@ -3,12 +3,15 @@
 #include "agent/web/web_services.hpp"
 
 #include "core/host.hpp"
+#include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "export/exposition.hpp"
 #include "goodput/account/job_account.hpp"
+#include "http/http_server.hpp"
 #include "net/endpoint.hpp"
 #include "store/listening.hpp"
+#include "system/machine.hpp"
 #include "workers/environment.hpp"
 
 #include <algorithm>
@@ -78,12 +81,10 @@ http::Answer page_answer() {
 }
 
 /// What the charts of the page show, by name.
-JobHistory::Values chart_values(const json::object& status, const json::object& machine) {
+JobHistory::Values chart_values(const json::object& status, const system::MachineSample& machine) {
   JobHistory::Values values;
-  const auto add = [&values](std::string name, const json::value* value) {
-    if (value != nullptr && value->is_number()) {
-      values.emplace_back(std::move(name), value->to_number<double>());
-    }
+  const auto add = [&values](std::string name, const json::value& value) {
+    if (value.is_number()) values.emplace_back(std::move(name), value.to_number<double>());
   };
   std::optional<double> rate;  // the slowest worker's: the others wait for it
   for (const auto& worker : status.at("workers").as_array()) {
@@ -93,14 +94,22 @@ JobHistory::Values chart_values(const json::object& status, const json::object& 
   if (rate) values.emplace_back("rate", *rate);
   const auto* step = find_member(status.at("goodput"), "last_step");
   if (step != nullptr && !step->is_null())  // of a range the lower end
-    add("goodput", find_member(status.at("goodput"), "goodput_at_least"));
+    add("goodput", status.at("goodput").at("goodput_at_least"));
   for (const auto& metric : status.at("metrics").as_array()) {
     const auto& group = metric.at("group").as_string();
     const auto& name = metric.at("name").as_string();
-    add(fmt::format("metric/{}/{}", group.c_str(), name.c_str()),
-        metric.as_object().if_contains("value"));
+    add(fmt::format("metric/{}/{}", group.c_str(), name.c_str()), metric.at("value"));
   }
-  for (const auto& [name, value] : machine.at("charts").as_object()) add(name, &value);
+  if (machine.cpu_utilization) values.emplace_back("cpu", *machine.cpu_utilization);
+  values.emplace_back("network", machine.received_per_s + machine.sent_per_s);
+  values.emplace_back("disk", machine.disk_read_per_s + machine.disk_written_per_s);
+  if (machine.memory && machine.memory->total > 0) {
+    values.emplace_back("memory", static_cast<double>(machine.memory->used()) /
+                                      static_cast<double>(machine.memory->total));
+  }
+  for (const auto& gpu : machine.gpus) {
+    if (gpu.utilization) values.emplace_back(fmt::format("gpu{}", gpu.index), *gpu.utilization);
+  }
   return values;
 }
 
@@ -155,32 +164,27 @@ json::array gpus_json(const std::vector<system::GpuUse>& gpus) {
   return all;
 }
 
-json::object charts_json(const system::MachineSample& sample) {
-  json::object charts{{"cpu", maybe(sample.cpu_utilization)},
-                      {"network", sample.received_per_s + sample.sent_per_s},
-                      {"disk", sample.disk_read_per_s + sample.disk_written_per_s}};
-  if (sample.memory && sample.memory->total > 0) {
-    charts["memory"] =
-        static_cast<double>(sample.memory->used()) / static_cast<double>(sample.memory->total);
+/// A sample for the page: what people look at first.
+json::object machine_json(const system::MachineSample& sample) {
+  json::object text;
+  json::object cpu{{"utilization", maybe(sample.cpu_utilization)}, {"load", maybe(sample.load)}};
+  cpu["count"] = sample.cpu ? json::value(sample.cpu->cpus) : nullptr;
+  text["cpu"] = std::move(cpu);
+  if (sample.memory) {
+    text["memory"] = {{"used", sample.memory->used()}, {"total", sample.memory->total}};
   }
-  for (const auto& gpu : sample.gpus) {
-    charts[fmt::format("gpu{}", gpu.index)] = maybe(gpu.utilization);
-  }
-  return charts;
+  text["network"] = {{"received_per_s", sample.received_per_s}, {"sent_per_s", sample.sent_per_s}};
+  text["disk"] = {{"read_per_s", sample.disk_read_per_s},
+                  {"written_per_s", sample.disk_written_per_s}};
+  text["workers"] = workers_json(sample.workers);
+  text["gpus"] = gpus_json(sample.gpus);
+  return text;
 }
 
 // A small part of kHealthLimit, so that a single late beat does not make a node unhealthy.
 constexpr Duration kBeat = std::chrono::seconds(5);
 
 }  // namespace
-
-JobView::JobView(RunContext& run, const RoundStore& store)
-    : run_(run),
-      store_(store),
-      restarts_left_(run.spec.max_restarts),
-      begun_(run.clock.now()),
-      begun_wall_(run.clock.wall()),
-      phase_since_(begun_) {}
 
 json::object JobView::job_json() const {
   return {{"run_id", run_.spec.run_id},
@@ -295,12 +299,6 @@ json::object JobView::status(json::value goodput) const {
           {"report", text_or_null(printable(report))}};
 }
 
-void JobView::on(const moment::WorkerSaid& seen) {
-  if (const auto number = workers::step_of(seen.said)) step(seen.worker.rank, *number);
-  const auto* sample = std::get_if<workers::MetricSample>(&seen.said);
-  if (sample != nullptr) metric(seen.worker.rank, *sample);
-}
-
 void JobView::step(int rank, std::int64_t number) {
   const auto now = run_.clock.now();
   auto [place, is_new] = steps_.try_emplace(rank);
@@ -339,12 +337,6 @@ void JobView::metric(int rank, const workers::MetricSample& sample) {
   }
 }
 
-void JobView::on(const moment::PhaseChanged& seen) {
-  phase_ = seen.phase;
-  phase_since_ = seen.now;
-  if (seen.phase == Phase::Running) progress_.clear();
-}
-
 void JobView::on(const moment::RoundReady& seen) {
   round_ = seen.round;
   waited_ = seen.waited;
@@ -355,34 +347,10 @@ void JobView::on(const moment::RoundReady& seen) {
   progress_.clear();
 }
 
-void JobView::on(const moment::Failed& seen) {
-  const auto& first = seen.judgement.first();
-  failure_ = printable(fmt::format("rank {} {}", first.rank, workers::what_happened(first)));
-  failed_rank_ = first.rank;
-}
-
-void JobView::on(const moment::Restarting& seen) {
-  ++restart_count_;
-  if (seen.order.attempt_spent) ++spent_;
-  restarts_left_ = seen.order.restarts_left;
-  restarts_.push_back({run_.clock.wall(), round_ ? round_->number : 0, seen.order.cause,
-                       seen.order.attempt_spent, seen.order.role});
-  if (restarts_.size() > kKeptRestarts) restarts_.pop_front();
-}
-
 void JobView::on(const moment::Ended& seen) {
   succeeded_ = seen.result.ending.kind == Ending::Kind::Succeeded;
   // Now, because the group, of which later questions would read, goes with the run.
   last_workers_ = workers_json();
-}
-
-std::size_t JobHistory::index_of(const std::string& name) {
-  const auto found = std::ranges::find(names_, name);
-  if (found != names_.end()) return static_cast<std::size_t>(found - names_.begin());
-  // The names are the workers', and a script may invent one at each step.
-  if (names_.size() == kSeries) return kSeries;
-  names_.push_back(name);
-  return names_.size() - 1;
 }
 
 void JobHistory::add(TimePoint now, WallTime at, const Values& values) {
@@ -417,23 +385,6 @@ json::object JobHistory::text() const {
   json::object series;
   for (std::size_t i = 0; i < names_.size(); ++i) series[names_[i]] = std::move(columns[i]);
   return {{"at", std::move(at)}, {"series", std::move(series)}};
-}
-
-json::object machine_json(const system::MachineSample& sample) {
-  json::object text;
-  json::object cpu{{"utilization", maybe(sample.cpu_utilization)}, {"load", maybe(sample.load)}};
-  cpu["count"] = sample.cpu ? json::value(sample.cpu->cpus) : nullptr;
-  text["cpu"] = std::move(cpu);
-  if (sample.memory) {
-    text["memory"] = {{"used", sample.memory->used()}, {"total", sample.memory->total}};
-  }
-  text["network"] = {{"received_per_s", sample.received_per_s}, {"sent_per_s", sample.sent_per_s}};
-  text["disk"] = {{"read_per_s", sample.disk_read_per_s},
-                  {"written_per_s", sample.disk_written_per_s}};
-  text["workers"] = workers_json(sample.workers);
-  text["gpus"] = gpus_json(sample.gpus);
-  text["charts"] = charts_json(sample);
-  return text;
 }
 
 std::vector<std::string> ailments(const Vitals& vitals) {
@@ -471,224 +422,241 @@ void LoopBeat::beat() {
   alarm_->arm(last_ + kBeat, [this] { beat(); });
 }
 
-Result<std::unique_ptr<WebServices>> WebServices::start(RunContext& run, RunTelemetry& telemetry,
-                                                        ExpirationTimers& timers,
-                                                        const RoundStore& store) {
+class WebServices final : public Observer {
+ public:
+  WebServices(RunContext& run, RunTelemetry& telemetry, ExpirationTimers& timers,
+              const RoundStore& store)
+      : run_(run),
+        telemetry_(telemetry),
+        timers_(timers),
+        view_(run, store),
+        beat_(run.clock),
+        look_(run.clock.make_alarm()),
+        soon_(run.clock.make_alarm()),
+        remember_(run.clock.make_alarm()) {}
+
+  void heard(const Moment& one) override {
+    view_.heard(one);
+    // Steps and samples come too often: the next look has them.
+    if (!std::holds_alternative<moment::WorkerSaid>(one)) changed();
+  }
+
+  Status open_pages() {
+    const auto& at = *run_.spec.http;
+    auto server = http::Server::open(
+        run_.loop, run_.clock, {.at = {at.address, at.port}},
+        [this](const auto& request, const auto& reply) { serve(request, reply); });
+    if (!server) {
+      auto error = with_owner(server.error().context("--http"), at.port);
+      error.text += "; choose another port, or 0 for one that is free";
+      return std::unexpected(std::move(error));
+    }
+    pages_ = std::move(*server);
+    run_.console.write(logs::Console::Stream::Err,
+                       fmt::format("elastrun: the job is shown at http://{}/\n",
+                                   net::format_endpoint(pages_->at().host, pages_->at().port)));
+    remember();
+    // Only here, where a page may be asked for: from the first cursor on each sample of a worker is
+    // a series as well.
+    telemetry_.metrics()->host().take_samples();
+    return {};
+  }
+
+  void open_health_check() {
+    const auto text = workers::find_variable(run_.environment, kPort);
+    if (!text) return;
+    log::info(kPagesArea, "Found healthcheck port {}: {}", kPort, printable(std::string(*text)));
+    const auto port = parse_int(*text);
+    if (!port) {
+      log::warning(
+          kPagesArea,
+          "Invalid healthcheck port value: '{}', expecting integer. Not starting healthcheck "
+          "server.",
+          printable(std::string(*text)));
+      return;
+    }
+    if (*port < 0 || *port > 65535) {
+      return log::warning(kPagesArea, "No health check server: {}={} is not a port", kPort, *port);
+    }
+    // At all addresses below, because a kubelet probes from outside of the pod.
+    const auto number = static_cast<std::uint16_t>(*port);
+    auto server = http::Server::open(
+        run_.loop, run_.clock, {.at = {"::", number}},
+        [this](const http::Request&, const http::Reply& reply) { reply(health_answer(vitals())); });
+    if (!server) {
+      // Agents of one machine share the variable; all but one of them go without.
+      const auto error = with_owner(server.error(), number);
+      return log::warning(kPagesArea, "No health check server: {}", error.text);
+    }
+    log::info(kPagesArea, "Health check server on port {}", (*server)->at().port);
+    health_check_ = std::move(*server);
+  }
+
+ private:
+  void serve(const http::Request& request, const http::Reply& reply) {
+    if (request.path == "/") return reply(page_answer());
+    if (request.path == "/status") return reply(json_answer(status()));
+    if (request.path == "/healthz") return reply(health_answer(vitals()));
+    if (request.path == "/readyz") return reply(ready_answer(view_));
+    if (request.path == "/metrics") return serve_metrics(request, reply);
+    if (request.path == "/events") return serve_events(reply);
+    reply(not_found());
+  }
+  void serve_events(const http::Reply& reply) {
+    http::Answer answer{.type = "text/event-stream", .feed = feed_};
+    // The browser connects again after a second (HTML Standard, 9.2): the default is its own, and
+    // longer. All that is known comes first, because events only tell what changes.
+    answer.body = "retry: 1000\n\n" + http::event_text("status", json::serialize(status())) +
+                  http::event_text("history", json::serialize(history_.text())) +
+                  output_event(true);
+    reply(std::move(answer));
+    tell_system();
+    if (looking_) return;
+    looking_ = true;
+    look_->arm(run_.clock.now() + kPageLook, [this] { look_again(); });
+  }
+  void serve_metrics(const http::Request& request, const http::Reply& reply) {
+    const bool open = exporter::form_for(request.accept) == exporter::PageForm::OpenMetrics;
+    const auto answer = [reply, open](const std::string& text) {
+      const auto type = open ? exporter::kOpenMetricsType : exporter::kPrometheusType;
+      reply({.type = std::string(type), .body = text});
+    };
+    const auto& page = open ? open_page_ : page_;
+    // Several scrapers must not cost a collection each.
+    if (page.is_fresh(run_.clock.now())) return answer(page.text());
+    telemetry_.metrics()->machine().look(
+        [this, open, answer, alive = lifetime_.token()](const system::MachineSample& sample) {
+          if (alive) answer(render(open, sample));
+        });
+  }
+  void changed() {
+    if (!looking_) return;
+    if (view_.is_over()) return tell_status();  // there may be no later
+    if (telling_) return;
+    telling_ = true;
+    soon_->arm(run_.clock.now() + kSoon, [this] {
+      telling_ = false;
+      tell_status();
+      tell_output();
+    });
+  }
+  // Only while a page is open.
+  void look_again() {
+    ++looks_;
+    if (looks_ % kLooksPerComment == 0) feed_->publish_nothing();
+    looking_ = feed_->has_listeners();
+    if (!looking_) return;
+    tell_status();
+    tell_output();
+    if (looks_ % kLooksPerSample == 0) tell_system();
+    look_->arm(run_.clock.now() + kPageLook, [this] { look_again(); });
+  }
+  // The next point of the history, also while no page is open.
+  void remember() {
+    remember_->arm(run_.clock.now() + history_.stretch(), [this] {
+      if (view_.is_over()) return;
+      tell_system();
+      remember();
+    });
+  }
+  void tell_status() { feed_->publish("status", json::serialize(status())); }
+  void tell_output() { feed_->publish_text(output_event(false)); }
+
+  void tell_system() {
+    if (std::exchange(sampling_, true)) return;
+    telemetry_.metrics()->machine().look(
+        [this, alive = lifetime_.token()](const system::MachineSample& sample) {
+          if (!alive) return;
+          sampling_ = false;
+          auto text = machine_json(sample);
+          const auto values = chart_values(status(), sample);
+          // Also without a reader: a page that is opened later begins with it.
+          history_.add(run_.clock.now(), run_.clock.wall(), values);
+          if (!feed_->has_listeners()) return;
+          json::object charts;
+          for (const auto& [name, value] : values) charts[name] = value;
+          text["charts"] = std::move(charts);
+          text["at"] = to_seconds(run_.clock.wall());
+          feed_->publish("system", json::serialize(text));
+        });
+  }
+
+  std::string output_event(bool all) {
+    json::array changed;
+    const auto* group = run_.workers();
+    const std::size_t count = group == nullptr ? 0 : group->size();
+    output_.resize(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto& worker = (*group)[i];
+      if (!worker.streams) continue;
+      json::object one{{"rank", worker.rank}, {"pid", worker.pid}};
+      one["out"] = lines_json(worker.streams->last_stdout_lines(kLines));
+      one["err"] = lines_json(worker.streams->last_lines(kLines));
+      one["mixed"] = worker.streams->mixes_streams();
+      auto text = json::serialize(one);
+      // Most workers have written nothing since the last look, and a page of hundreds would get all
+      // their lines each second.
+      if (!all && text == output_[i]) continue;
+      output_[i] = std::move(text);
+      changed.push_back(std::move(one));
+    }
+    return changed.empty() ? std::string() : http::event_text("output", json::serialize(changed));
+  }
+
+  json::object status() const { return view_.status(telemetry_.goodput_status()); }
+  Vitals vitals() const { return {beat_.since(), timers_.overdue(), view_.phase_name()}; }
+  // Renders once for all who have waited for one look at the machine.
+  const std::string& render(bool open, const system::MachineSample& sample) {
+    auto& page = open ? open_page_ : page_;
+    const auto begun = run_.clock.now();
+    if (page.is_fresh(begun)) return page.text();
+    auto& metrics = *telemetry_.metrics();
+    auto snapshot = metrics.host().registry().collect();
+    std::ranges::move(metrics.machine().points_of(sample), std::back_inserter(snapshot.points));
+    using exporter::PageForm;
+    auto text = exporter::page_of(snapshot, open ? PageForm::OpenMetrics : PageForm::Prometheus,
+                                  {.resource = resource(), .tells_refused = true});
+    page.put(std::move(text), begun, run_.clock.now());
+    return page.text();
+  }
+  std::vector<telemetry::Attribute> resource() const {
+    return {{"service.name", std::string("elastrun.agent")},
+            {"elastrun.run.id", run_.spec.run_id},
+            {"elastrun.role", run_.spec.role},
+            {"host.name", host_name()},
+            {"process.pid", std::int64_t{::getpid()}}};
+  }
+
+  RunContext& run_;
+  RunTelemetry& telemetry_;
+  ExpirationTimers& timers_;
+  JobView view_;
+  LoopBeat beat_;
+  RenderedPage page_, open_page_;
+  std::shared_ptr<http::EventFeed> feed_ = std::make_shared<http::EventFeed>();
+  std::unique_ptr<http::Server> pages_, health_check_;
+  std::unique_ptr<Alarm> look_, soon_, remember_;
+  JobHistory history_;
+  int looks_ = 0;
+  bool looking_ = false, telling_ = false, sampling_ = false;
+  std::vector<std::string> output_;  // of each worker, as it was told last
+  Lifetime lifetime_;                // answers may come after we have gone
+};
+
+Result<std::unique_ptr<Observer>> start_web_services(RunContext& run, RunTelemetry& telemetry,
+                                                     ExpirationTimers& timers,
+                                                     const RoundStore& store) {
   const bool health_check = workers::find_variable(run.environment, kPort).has_value();
   if (!health_check) {
     // As torchelastic says it.
     log::info(kPagesArea, "Environment variable '{}' not found. Do not start health check.", kPort);
   }
   if (!run.spec.http && !health_check) return nullptr;
-  std::unique_ptr<WebServices> services(new WebServices(run, telemetry, timers, store));
+  auto services = std::make_unique<WebServices>(run, telemetry, timers, store);
   services->open_health_check();
   if (!run.spec.http) return services;
   if (const auto opened = services->open_pages(); !opened) return std::unexpected(opened.error());
-  const auto& at = services->pages_->at();
-  run.console.write(logs::Console::Stream::Err,
-                    fmt::format("elastrun: the job is shown at http://{}/\n",
-                                net::format_endpoint(at.host, at.port)));
   return services;
-}
-
-WebServices::WebServices(RunContext& run, RunTelemetry& telemetry, ExpirationTimers& timers,
-                         const RoundStore& store)
-    : run_(run),
-      telemetry_(telemetry),
-      timers_(timers),
-      view_(run, store),
-      beat_(run.clock),
-      look_(run.clock.make_alarm()),
-      soon_(run.clock.make_alarm()),
-      remember_(run.clock.make_alarm()) {}
-
-Status WebServices::open_pages() {
-  const auto& at = *run_.spec.http;
-  auto server =
-      http::Server::open(run_.loop, run_.clock, {.at = {at.address, at.port}},
-                         [this](const auto& request, const auto& reply) { serve(request, reply); });
-  if (!server) {
-    auto error = with_owner(server.error().context("--http"), at.port);
-    error.text += "; choose another port, or 0 for one that is free";
-    return std::unexpected(std::move(error));
-  }
-  pages_ = std::move(*server);
-  remember();
-  // Only here, where a page may be asked for: from the first cursor on each sample of a worker is a
-  // series as well.
-  telemetry_.metrics()->host().take_samples();
-  return {};
-}
-
-void WebServices::open_health_check() {
-  const auto text = workers::find_variable(run_.environment, kPort);
-  if (!text) return;
-  log::info(kPagesArea, "Found healthcheck port {}: {}", kPort, printable(std::string(*text)));
-  const auto port = parse_int(*text);
-  if (!port) {
-    log::warning(
-        kPagesArea,
-        "Invalid healthcheck port value: '{}', expecting integer. Not starting healthcheck "
-        "server.",
-        printable(std::string(*text)));
-    return;
-  }
-  if (*port < 0 || *port > 65535) {
-    return log::warning(kPagesArea, "No health check server: {}={} is not a port", kPort, *port);
-  }
-  // At all addresses below, because a kubelet probes from outside of the pod.
-  const auto number = static_cast<std::uint16_t>(*port);
-  auto server = http::Server::open(
-      run_.loop, run_.clock, {.at = {"::", number}},
-      [this](const http::Request&, const http::Reply& reply) { reply(health_answer(vitals())); });
-  if (!server) {
-    // Agents of one machine share the variable; all but one of them go without.
-    const auto error = with_owner(server.error(), number);
-    return log::warning(kPagesArea, "No health check server: {}", error.text);
-  }
-  log::info(kPagesArea, "Health check server on port {}", (*server)->at().port);
-  health_check_ = std::move(*server);
-}
-
-void WebServices::heard(const Moment& one) {
-  view_.heard(one);
-  // Steps and samples come too often: the next look has them.
-  if (!std::holds_alternative<moment::WorkerSaid>(one)) changed();
-}
-
-std::vector<telemetry::Attribute> WebServices::resource() const {
-  return {{"service.name", std::string("elastrun.agent")},
-          {"elastrun.run.id", run_.spec.run_id},
-          {"elastrun.role", run_.spec.role},
-          {"host.name", host_name()},
-          {"process.pid", std::int64_t{::getpid()}}};
-}
-
-/// Renders once for all who have waited for one look at the machine.
-const std::string& WebServices::render(bool open, const system::MachineSample& sample) {
-  auto& page = open ? open_page_ : page_;
-  const auto begun = run_.clock.now();
-  if (page.is_fresh(begun)) return page.text();
-  auto& metrics = *telemetry_.metrics();
-  auto snapshot = metrics.host().registry().collect();
-  std::ranges::move(metrics.machine().points_of(sample), std::back_inserter(snapshot.points));
-  using exporter::PageForm;
-  auto text = exporter::page_of(snapshot, open ? PageForm::OpenMetrics : PageForm::Prometheus,
-                                {.resource = resource(), .tells_refused = true});
-  page.put(std::move(text), begun, run_.clock.now());
-  return page.text();
-}
-
-void WebServices::serve(const http::Request& request, const http::Reply& reply) {
-  if (request.path == "/") return reply(page_answer());
-  if (request.path == "/status") return reply(json_answer(status()));
-  if (request.path == "/healthz") return reply(health_answer(vitals()));
-  if (request.path == "/readyz") return reply(ready_answer(view_));
-  if (request.path == "/metrics") return serve_metrics(request, reply);
-  if (request.path == "/events") return serve_events(reply);
-  reply(not_found());
-}
-
-void WebServices::serve_metrics(const http::Request& request, const http::Reply& reply) {
-  const bool open = exporter::form_for(request.accept) == exporter::PageForm::OpenMetrics;
-  const auto answer = [reply, open](const std::string& text) {
-    const auto type = open ? exporter::kOpenMetricsType : exporter::kPrometheusType;
-    reply({.type = std::string(type), .body = text});
-  };
-  const auto& page = open ? open_page_ : page_;
-  // Several scrapers must not cost a collection each.
-  if (page.is_fresh(run_.clock.now())) return answer(page.text());
-  telemetry_.metrics()->machine().look(
-      [this, open, answer, alive = lifetime_.token()](const system::MachineSample& sample) {
-        if (alive) answer(render(open, sample));
-      });
-}
-
-void WebServices::serve_events(const http::Reply& reply) {
-  http::Answer answer{.type = "text/event-stream", .feed = feed_};
-  // The browser connects again after a second (HTML Standard, 9.2): the default is its own, and
-  // longer. All that is known comes first, because events only tell what changes.
-  answer.body = "retry: 1000\n\n" + http::event_text("status", json::serialize(status())) +
-                http::event_text("history", json::serialize(history_.text())) + output_event(true);
-  reply(std::move(answer));
-  tell_system();
-  if (looking_) return;
-  looking_ = true;
-  look_->arm(run_.clock.now() + kPageLook, [this] { look_again(); });
-}
-
-/// The next point of the history, also while no page is open.
-void WebServices::remember() {
-  remember_->arm(run_.clock.now() + history_.stretch(), [this] {
-    if (view_.is_over()) return;
-    tell_system();
-    remember();
-  });
-}
-
-/// Only while a page is open.
-void WebServices::look_again() {
-  ++looks_;
-  if (looks_ % kLooksPerComment == 0) feed_->publish_nothing();
-  looking_ = feed_->has_listeners();
-  if (!looking_) return;
-  tell_status();
-  tell_output();
-  if (looks_ % kLooksPerSample == 0) tell_system();
-  look_->arm(run_.clock.now() + kPageLook, [this] { look_again(); });
-}
-
-void WebServices::changed() {
-  if (!looking_) return;
-  if (view_.is_over()) return tell_status();  // there may be no later
-  if (telling_) return;
-  telling_ = true;
-  soon_->arm(run_.clock.now() + kSoon, [this] {
-    telling_ = false;
-    tell_status();
-    tell_output();
-  });
-}
-
-std::string WebServices::output_event(bool all) {
-  json::array changed;
-  const auto* group = run_.workers();
-  const std::size_t count = group == nullptr ? 0 : group->size();
-  output_.resize(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto& worker = (*group)[i];
-    if (!worker.streams) continue;
-    json::object one{{"rank", worker.rank}, {"pid", worker.pid}};
-    one["out"] = lines_json(worker.streams->last_stdout_lines(kLines));
-    one["err"] = lines_json(worker.streams->last_lines(kLines));
-    one["mixed"] = worker.streams->mixes_streams();
-    auto text = json::serialize(one);
-    // Most workers have written nothing since the last look, and a page of hundreds would get all
-    // their lines each second.
-    if (!all && text == output_[i]) continue;
-    output_[i] = std::move(text);
-    changed.push_back(std::move(one));
-  }
-  return changed.empty() ? std::string() : http::event_text("output", json::serialize(changed));
-}
-
-void WebServices::tell_system() {
-  if (std::exchange(sampling_, true)) return;
-  telemetry_.metrics()->machine().look(
-      [this, alive = lifetime_.token()](const system::MachineSample& sample) {
-        if (!alive) return;
-        sampling_ = false;
-        auto text = machine_json(sample);
-        const auto values = chart_values(status(), text);
-        // Also without a reader: a page that is opened later begins with it.
-        history_.add(run_.clock.now(), run_.clock.wall(), values);
-        if (!feed_->has_listeners()) return;
-        json::object charts;
-        for (const auto& [name, value] : values) charts[name] = value;
-        text["charts"] = std::move(charts);
-        text["at"] = to_seconds(run_.clock.wall());
-        feed_->publish("system", json::serialize(text));
-      });
 }
 
 }  // namespace elastrun::agent

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/hang/expiration_timers.hpp"
+#include "agent/hang/hang_watch.hpp"
 #include "agent/loop/observer.hpp"
 #include "agent/loop/run_context.hpp"
 #include "agent/round/round_store.hpp"
@@ -9,16 +9,11 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/json.hpp"
-#include "core/lifetime.hpp"
-#include "http/http_server.hpp"
-#include "spec/job_spec.hpp"
-#include "system/machine.hpp"
 #include "workers/message.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,7 +29,13 @@ namespace elastrun::agent {
 class JobView final : public Observer {
  public:
   /// Borrows both.
-  JobView(RunContext& run, const RoundStore& store);
+  JobView(RunContext& run, const RoundStore& store)
+      : run_(run),
+        store_(store),
+        restarts_left_(run.spec.max_restarts),
+        begun_(run.clock.now()),
+        begun_wall_(run.clock.wall()),
+        phase_since_(begun_) {}
 
   /// elastrun-protocol(7) tells what is in it. `goodput`: where the time of the job goes, or null.
   json::object status(json::value goodput) const;
@@ -44,14 +45,33 @@ class JobView final : public Observer {
   bool is_ready() const { return phase_ == Phase::Running; }
 
   void heard(const Moment& one) override { dispatch(one, *this); }
-  void on(const moment::PhaseChanged& seen);
+  void on(const moment::PhaseChanged& seen) {
+    phase_ = seen.phase;
+    phase_since_ = seen.now;
+    if (seen.phase == Phase::Running) progress_.clear();
+  }
   void on(const moment::Progress& seen) { progress_ = seen.text; }
   void on(const moment::RoundReady& seen);
   void on(const moment::Started& seen) { starting_ = seen.took; }
-  void on(const moment::Failed& seen);
-  void on(const moment::Restarting& seen);
+  void on(const moment::Failed& seen) {
+    const auto& first = seen.judgement.first();
+    failure_ = printable(fmt::format("rank {} {}", first.rank, workers::what_happened(first)));
+    failed_rank_ = first.rank;
+  }
+  void on(const moment::Restarting& seen) {
+    ++restart_count_;
+    if (seen.order.attempt_spent) ++spent_;
+    restarts_left_ = seen.order.restarts_left;
+    restarts_.push_back({run_.clock.wall(), round_ ? round_->number : 0, seen.order.cause,
+                         seen.order.attempt_spent, seen.order.role});
+    if (restarts_.size() > kKeptRestarts) restarts_.pop_front();
+  }
   void on(const moment::RoleRestarting& seen) { on(moment::Restarting{seen.order}); }
-  void on(const moment::WorkerSaid& seen);
+  void on(const moment::WorkerSaid& seen) {
+    if (const auto number = workers::step_of(seen.said)) step(seen.worker.rank, *number);
+    const auto* sample = std::get_if<workers::MetricSample>(&seen.said);
+    if (sample != nullptr) metric(seen.worker.rank, *sample);
+  }
   void on(const HeldSeen& seen) { held_ = seen.ranks; }
   void on(const moment::Ended& seen);
 
@@ -147,7 +167,14 @@ class JobHistory {
     WallTime at;
     std::vector<double> values;  // by index in names_, shorter where names came later; NaN: none
   };
-  std::size_t index_of(const std::string& name);
+  std::size_t index_of(const std::string& name) {
+    const auto found = std::ranges::find(names_, name);
+    if (found != names_.end()) return static_cast<std::size_t>(found - names_.begin());
+    // The names are the workers', and a script may invent one at each step.
+    if (names_.size() == kSeries) return kSeries;
+    names_.push_back(name);
+    return names_.size() - 1;
+  }
 
   Duration stretch_ = kFirstStretch;
   std::vector<std::string> names_;
@@ -193,56 +220,11 @@ std::string_view page_html();
 /// the history are collected. And with TORCHELASTIC_HEALTH_CHECK_PORT a server of which each path
 /// answers as `/healthz` does, on all addresses, since a supervisor asks from outside; it lives as
 /// long as the agent, torch's own only while workers run.
-class WebServices final : public Observer {
- public:
-  /// Listens from now on, if anything is asked for; else null. Fails with Io where --http cannot,
-  /// and says whose the port is; a health check that cannot is only warned of. Borrows all.
-  static Result<std::unique_ptr<WebServices>> start(RunContext& run, RunTelemetry& telemetry,
-                                                    ExpirationTimers& timers,
-                                                    const RoundStore& store);
-
-  WebServices(const WebServices&) = delete;
-  WebServices& operator=(const WebServices&) = delete;
-
-  void heard(const Moment& one) override;
-
- private:
-  WebServices(RunContext& run, RunTelemetry& telemetry, ExpirationTimers& timers,
-              const RoundStore& store);
-  Status open_pages();
-  void open_health_check();
-  void serve(const http::Request& request, const http::Reply& reply);
-  void serve_events(const http::Reply& reply);
-  void serve_metrics(const http::Request& request, const http::Reply& reply);
-  void changed();
-  void look_again();
-  void remember();
-  void tell_status() { feed_->publish("status", json::serialize(status())); }
-  void tell_output() { feed_->publish_text(output_event(false)); }
-  void tell_system();
-  std::string output_event(bool all);
-  json::object status() const { return view_.status(telemetry_.goodput_status()); }
-  Vitals vitals() const { return {beat_.since(), timers_.overdue(), view_.phase_name()}; }
-  const std::string& render(bool open, const system::MachineSample& sample);
-  std::vector<telemetry::Attribute> resource() const;
-
-  RunContext& run_;
-  RunTelemetry& telemetry_;
-  ExpirationTimers& timers_;
-  JobView view_;
-  LoopBeat beat_;
-  RenderedPage page_, open_page_;
-  std::shared_ptr<http::EventFeed> feed_ = std::make_shared<http::EventFeed>();
-  std::unique_ptr<http::Server> pages_, health_check_;
-  std::unique_ptr<Alarm> look_, soon_, remember_;
-  JobHistory history_;
-  int looks_ = 0;
-  bool looking_ = false, telling_ = false, sampling_ = false;
-  std::vector<std::string> output_;  // of each worker, as it was told last
-  Lifetime lifetime_;                // answers may come after we have gone
-};
-
-/// A sample for the page: what people look at first. Pure.
-json::object machine_json(const system::MachineSample& sample);
+///
+/// Listens from now on, if anything is asked for; else null. Fails with Io where --http cannot, and
+/// says whose the port is; a health check that cannot is only warned of. Borrows all.
+Result<std::unique_ptr<Observer>> start_web_services(RunContext& run, RunTelemetry& telemetry,
+                                                     ExpirationTimers& timers,
+                                                     const RoundStore& store);
 
 }  // namespace elastrun::agent

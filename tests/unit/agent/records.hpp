@@ -22,13 +22,8 @@ struct Heard final : telemetry::Sink {
   std::vector<telemetry::Record> records;
 };
 
-/// A pipeline, its clock, and somebody who listens to one scope of it (`*`: to all).
-struct Listening {
-  test::FakeClock clock;
-  telemetry::Pipeline pipeline{clock};
+struct HeardRecords {
   std::shared_ptr<Heard> heard = std::make_shared<Heard>();
-  explicit Listening(const std::string& scope) { pipeline.route({scope, {}, {}}, heard); }
-
   std::vector<std::string> names() const {
     std::vector<std::string> all;
     for (const auto& record : heard->records) all.push_back(record.name);
@@ -38,6 +33,13 @@ struct Listening {
     REQUIRE_FALSE(heard->records.empty());
     return heard->records.back();
   }
+};
+
+/// A pipeline, its clock, and somebody who listens to one scope of it (`*`: to all).
+struct Listening : HeardRecords {
+  test::FakeClock clock;
+  telemetry::Pipeline pipeline{clock};
+  explicit Listening(const std::string& scope) { pipeline.route({scope, {}, {}}, heard); }
 };
 
 inline bool has(const std::vector<std::string>& names, std::string_view name) {

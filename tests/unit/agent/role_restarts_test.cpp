@@ -114,7 +114,7 @@ class RoleJob {
       if (ours && !node.membership.give_up(now_, !restart->role.empty())) return;
       node.membership.hear(*restart);
     }
-    // One whose directories are not made by then is dropped (LogFolders).
+    // One whose directories are not made by then is dropped (RunFiles).
     const auto* restart = std::get_if<rendezvous::Restart>(&push);
     if (restart != nullptr && restart->is_for(node.self.role)) {
       std::erase_if(node.facts, [](const Fact& fact) {

@@ -41,7 +41,7 @@ struct Frozen : test::FakeRun {
   files::BlockingCalls& files = threads[files::Lane::Folders];
   logs::Layout layout = *logs::Layout::plan(base.string(), "job");
   workers::Channel channel{io, nobody, [](auto, auto) {}, {}};
-  LogFolders folders{*this, layout, channel, false};
+  RunFiles folders{*this, layout, channel, false, false};
   test::LoggedText log;
   std::string& said = log.text;
   Gate gate = freeze();
@@ -80,7 +80,7 @@ struct Frozen : test::FakeRun {
                                                                 : 'L';
     }
   }
-  void push(rendezvous::Push one) { folders.hear(std::move(one)); }
+  void push(rendezvous::Push one) { folders.pass(std::move(one)); }
   bool was_made(int attempt) const {
     return fs::exists(layout.run_directory() + "/attempt_" + std::to_string(attempt));
   }
@@ -103,7 +103,7 @@ struct Frozen : test::FakeRun {
 TEST_CASE("log folders: a machine that was paused is no file system that does not answer") {
   Frozen frozen;
   frozen.push(ready(1));
-  frozen.time.pause(2 * LogFolders::kTimeLimit);
+  frozen.time.pause(2 * RunFiles::kTimeLimit);
   frozen.time.advance(1s);
   CHECK(frozen.heard.empty());
   frozen.answer();
@@ -120,7 +120,7 @@ TEST_CASE("log folders: a file system that does not answer is said, and then the
   CHECK(frozen.said.empty());
   frozen.time.advance(1s);
   CHECK(frozen.said.contains("waiting for the temporary directory of this run"));
-  frozen.time.advance(LogFolders::kTimeLimit - 3s);
+  frozen.time.advance(RunFiles::kTimeLimit - 3s);
   CHECK(frozen.heard.empty());
   frozen.time.advance(1s);
   CHECK(frozen.heard == "0");

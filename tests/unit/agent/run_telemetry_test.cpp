@@ -2,7 +2,7 @@
 #include "agent/telemetry/run_telemetry.hpp"
 
 #include "core/json.hpp"
-#include "support/fake_clock.hpp"
+#include "support/fake_run.hpp"
 #include "telemetry/registry.hpp"
 #include "unit/agent/records.hpp"
 
@@ -27,7 +27,7 @@ const std::string kTorchAgentScope = "torchelastic.agent",
                   kTorchWorkerScope = "torchelastic.worker";
 
 /// "RENDEZVOUS" of "torchelastic.worker.status.RENDEZVOUS".
-Names states(const Listening& job) {
+Names states(const HeardRecords& job) {
   Names all = job.names();
   for (auto& name : all) name = name.substr(name.rfind('.') + 1);
   return all;
@@ -57,19 +57,41 @@ telemetry::events::AgentFacts trainer() {
   return facts;
 }
 
-struct ElasticJob : Listening {
-  spec::JobSpec job;
-  ElasticRecords records{pipeline, trainer(), job};
-  explicit ElasticJob(const std::string& scope, int max_restarts = 0) : Listening(scope) {
-    job.max_restarts = max_restarts;
+/// All that tells what an agent does, and somebody who listens to one scope of it (`*`: to all).
+struct ToldRun : test::FakeRun, HeardRecords {
+  explicit ToldRun(const std::string& scope, spec::JobSpec spec = {}, bool has_fifo = false)
+      : FakeRun(std::move(spec)),
+        telemetry(*RunTelemetry::make(*this, pages, trainer(), has_fifo)),
+        observers(telemetry->observers()) {
+    telemetry->pipeline().route({scope, {}, {}}, heard);
   }
+  void on(const Moment& moment) {
+    for (auto* one : observers) one->heard(moment);
+  }
+  void on_joining() { on(moment::PhaseChanged{Phase::Joining, time.now()}); }
+
+  test::FakeClock& clock = time;
+  workers::SharedPages pages{job};
+  std::unique_ptr<RunTelemetry> telemetry;
+  std::vector<Observer*> observers;
+};
+
+spec::JobSpec restarts_of(int max_restarts) {
+  spec::JobSpec spec;
+  spec.max_restarts = max_restarts;
+  return spec;
+}
+
+struct ElasticJob : ToldRun {
+  explicit ElasticJob(const std::string& scope, int max_restarts = 0, bool has_fifo = false)
+      : ToldRun(scope, restarts_of(max_restarts), has_fifo) {}
   ElasticJob& round(Duration waited, const std::vector<workers::Worker>& group, int attempt = 0) {
-    records.on(moment::PhaseChanged{Phase::Joining, clock.now()});
+    on_joining();
     clock.advance(waited);
     auto round = second_of_two(attempt);
     round.restarts_left = job.max_restarts - attempt;
-    records.on(moment::RoundReady{round, waited});
-    records.on(moment::Started{second_of_two(attempt), group, 3ms});
+    on(moment::RoundReady{round, waited});
+    on(moment::Started{second_of_two(attempt), group, 3ms});
     return *this;
   }
 };
@@ -78,15 +100,18 @@ json::object inner(const telemetry::Record& record) {
   return parse_json(attribute<std::string>(record, "metadata"))->as_object();
 }
 
+workers::Judgement one_failure() {
+  return workers::judge({failure_of(0, ExitStatus::exited(1))});
+}
+
 TEST_CASE("elastic records: who wants each sample hears of workers as often as torchrun looks") {
   ElasticJob job("nothing", 3);
   const auto each = std::make_shared<Heard>();
-  job.records.look_by(job.clock);
   auto group = workers_of({ExitStatus::exited(0)});
   group[0].pid = ::getpid();
   job.round(1s, group);
   CHECK(job.clock.armed() == 0);  // nobody wants them: nothing wakes up
-  job.pipeline.route({.scope = "torchelastic", .each = true}, each);
+  job.telemetry->pipeline().route({.scope = "torchelastic", .each = true}, each);
   job.round(1s, group, 1);
   each->records.clear();
   job.clock.advance(1s);
@@ -98,7 +123,7 @@ TEST_CASE("elastic records: who wants each sample hears of workers as often as t
   CHECK(each->records[1].name == "LocalElasticAgent._monitor_workers.duration.ms");
   CHECK(each->records[2].name == "workers.trainer.remaining_restarts");
   CHECK(std::get<std::int64_t>(each->records[2].value) == 2);
-  job.records.on(moment::Stopped{group, 1s});
+  job.on(moment::Stopped{group, 1s});
   job.clock.advance(1s);
   CHECK(healthy() == 10);
 }
@@ -110,7 +135,7 @@ TEST_CASE("elastic records: a failure was looked at from its end until it was ju
   judgement.failures.emplace_back().at = job.clock.now();
   job.clock.advance(250ms);
   job.heard->records.clear();
-  job.records.on(moment::Failed{judgement});
+  job.on(moment::Failed{judgement});
   CHECK(job.heard->records[1].name == "LocalElasticAgent._monitor_workers.duration.ms");
   CHECK(std::get<std::int64_t>(job.heard->records[1].value) == 250);
 }
@@ -120,8 +145,8 @@ TEST_CASE("elastic records: a job that succeeds is told as torchelastic would") 
   const auto group = workers_of({ExitStatus::exited(0), ExitStatus::exited(0)});
   job.round(250ms, group);
   job.clock.advance(90s);
-  job.records.on(moment::Stopped{group, 0s});
-  job.records.on(moment::Ended{result_of(EndingKind::Succeeded), &group});
+  job.on(moment::Stopped{group, 0s});
+  job.on(moment::Ended{result_of(EndingKind::Succeeded), &group});
   CHECK(states(job) == Names{"RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "START", "SUCCEEDED",
                              "SUCCEEDED", "SUCCEEDED"});
   const auto& all = job.heard->records;
@@ -143,7 +168,7 @@ TEST_CASE("elastic records: each worker's end is told for itself") {
   auto stopped = failure_of(1, ExitStatus::signaled(SIGTERM));
   stopped.stopped_by_us = true;
   result.judgement = workers::judge({failure_of(0, ExitStatus::exited(3)), stopped});
-  job.records.on(moment::Ended{result, &group});
+  job.on(moment::Ended{result, &group});
   const auto& all = job.heard->records;
   CHECK(states(job) == Names{"START", "START", "START", "FAILED", "FAILED", "TERMINATED"});
   CHECK(inner(all[3]).at("exit_code").at(0) == 3);
@@ -154,12 +179,8 @@ TEST_CASE("elastic records: each worker's end is told for itself") {
 }
 
 TEST_CASE("elastic records: torch's watchdog is told of between the ranks and the workers") {
-  ElasticJob job("torchelastic.*");
-  ElasticRecords with_fifo(job.pipeline, trainer(), job.job, true);
-  job.heard->records.clear();
-  with_fifo.on(moment::RoundReady{second_of_two(), 1s});
-  with_fifo.on(moment::Started{second_of_two(), workers_of({ExitStatus::exited(0)}), 3ms});
-  with_fifo.on(moment::Stopped{{}, 1ms});
+  ElasticJob job("torchelastic.*", 0, true);
+  job.round(1s, workers_of({ExitStatus::exited(0)})).on(moment::Stopped{{}, 1ms});
   CHECK(states(job) == Names{"RENDEZVOUS", "ASSIGN_WORKER_RANKS", "watchdog started", "START",
                              "watchdog stopped"});
 }
@@ -172,7 +193,7 @@ TEST_CASE("elastic records: an expired timer is told as torch's watchdog does") 
   timer.scope = "train.py#57";
   timer.expiry = WallTime(1500ms);
   timer.signal = SIGKILL;
-  job.records.on(TimerExpired{std::make_shared<ExpiredTimer>(timer)});
+  job.on(TimerExpired{std::make_shared<ExpiredTimer>(timer)});
   CHECK(states(job) == Names{"timer expired"});
   CHECK(
       attribute<std::string>(job.last(), "metadata")
@@ -191,7 +212,7 @@ TEST_CASE("elastic records: an error file is passed on as it is") {
   REQUIRE(failure.error_file->understood);
   auto result = result_of(EndingKind::WorkersFailed);
   result.judgement = workers::judge({failure});
-  job.records.on(moment::Ended{result, &group});
+  job.on(moment::Ended{result, &group});
   CHECK(attribute<std::string>(job.last(), "raw_error") == raw);
 }
 
@@ -199,10 +220,10 @@ TEST_CASE("elastic records: metrics of a restart, in torchelastic's order") {
   ElasticJob job("torchelastic", 3);
   job.round(5ms, workers_of({ExitStatus::exited(1)}));
   job.heard->records.clear();
-  job.records.on(moment::Failed{{}});
-  job.records.on(moment::Restarting{{}});
+  job.on(moment::Failed{one_failure()});
+  job.on(moment::Restarting{{}});
   job.clock.advance(40ms);
-  job.records.on(moment::Stopped{workers_of({ExitStatus::exited(1)}), 40ms});
+  job.on(moment::Stopped{workers_of({ExitStatus::exited(1)}), 40ms});
   job.round(10ms, workers_of({ExitStatus::exited(0)}), 1);
   const auto names = job.names();
   CHECK(names.front() == "LocalElasticAgent._monitor_workers.success");
@@ -222,12 +243,12 @@ TEST_CASE("elastic records: metrics of a restart, in torchelastic's order") {
 }
 
 TEST_CASE("elastic records: ended while nodes are waited for is a failed rendezvous") {
-  ElasticJob job("*", 1);
-  job.records.on(moment::PhaseChanged{Phase::Joining, job.clock.now()});
+  ElasticJob job("torchelastic*", 1);
+  job.on_joining();
   job.clock.advance(7s);
   auto result = result_of(EndingKind::Signalled);
   result.ending.signal = SIGTERM;
-  job.records.on(moment::Ended{result, nullptr});
+  job.on(moment::Ended{result, nullptr});
   const auto names = job.names();
   CHECK(names.front() == "torchelastic.worker.status.RENDEZVOUS");
   CHECK(attribute<double>(job.heard->records.front(), "duration_ms") == 7000);
@@ -241,14 +262,14 @@ TEST_CASE("elastic records: ended while nodes are waited for is a failed rendezv
 TEST_CASE("elastic records: ended in the middle of a restart, whose start failed") {
   ElasticJob job("torchelastic", 1);
   job.round(0s, workers_of({ExitStatus::exited(1)}));
-  job.records.on(moment::Restarting{{}});
-  job.records.on(moment::Stopped{workers_of({ExitStatus::exited(1)}), 0s});
-  job.records.on(moment::PhaseChanged{Phase::Joining, job.clock.now()});
-  job.records.on(moment::RoundReady{second_of_two(1), 0s});
+  job.on(moment::Restarting{{}});
+  job.on(moment::Stopped{workers_of({ExitStatus::exited(1)}), 0s});
+  job.on_joining();
+  job.on(moment::RoundReady{second_of_two(1), 0s});
   job.heard->records.clear();
   auto result = result_of(EndingKind::NoStart);
   result.ending.why = "too many open files";
-  job.records.on(moment::Ended{result, nullptr});
+  job.on(moment::Ended{result, nullptr});
   const auto names = job.names();
   CHECK(has(names, "LocalElasticAgent._start_workers.failure"));
   CHECK(has(names, "SimpleElasticAgent._restart_workers.failure"));
@@ -257,31 +278,25 @@ TEST_CASE("elastic records: ended in the middle of a restart, whose start failed
 
 TEST_CASE("elastic records: a spare without any worker, and nobody who listens") {
   ElasticJob job("torchelastic.*");
-  job.records.on(moment::Ended{result_of(EndingKind::NotNeeded), nullptr});
+  job.on(moment::Ended{result_of(EndingKind::NotNeeded), nullptr});
   CHECK(states(job) == Names{"SUCCEEDED"});
   ElasticJob deaf("somebody else's");
   const auto group = workers_of({});
   deaf.round(0s, group);
-  deaf.records.on(moment::Failed{{}});
-  deaf.records.on(moment::Ended{result_of(EndingKind::Succeeded), &group});
+  deaf.on(moment::Failed{one_failure()});
+  deaf.on(moment::Ended{result_of(EndingKind::Succeeded), &group});
   CHECK(deaf.heard->records.empty());
 }
 
-struct Job : Listening {
-  spec::JobSpec spec;
-  JobRecords records{pipeline, spec};
-  explicit Job(const std::string& scope = "elastrun.agent") : Listening(scope) {}
-};
-
 TEST_CASE("job records: what the job is, under a very long name too") {
-  Job job;
-  auto& spec = job.spec;
+  spec::JobSpec spec;
   spec.run_id = std::string(50'000, 'r');
   spec.script = "/a/train.py";
   spec.min_nodes = 2;
   spec.max_nodes = 4;
   spec.nproc_per_node = 8;
-  job.records.begin({});
+  ToldRun job("elastrun.agent", spec);
+  job.telemetry->begin();
   CHECK(job.names() == Names{"job.started"});
   CHECK(attribute<Text>(job.last(), "run_id") == spec.run_id);
   CHECK(attribute<Whole>(job.last(), "pid") == ::getpid());
@@ -291,10 +306,10 @@ TEST_CASE("job records: what the job is, under a very long name too") {
 }
 
 TEST_CASE("job records: each phase has its name") {
-  Job job;
+  ToldRun job("elastrun.agent");
   Names phases;
   for (int i = 0; i <= static_cast<int>(Phase::Ended); ++i) {
-    job.records.on(moment::PhaseChanged{static_cast<Phase>(i), job.clock.now()});
+    job.on(moment::PhaseChanged{static_cast<Phase>(i), job.clock.now()});
     phases.push_back(attribute<Text>(job.last(), "phase"));
   }
   CHECK(phases == Names{"joining", "starting", "running", "settling", "stopping", "waiting",
@@ -302,27 +317,29 @@ TEST_CASE("job records: each phase has its name") {
 }
 
 TEST_CASE("job records: a group without workers has a start and an end all the same") {
-  Job job;
-  job.records.on(moment::Started{{}, {}, 0s});
-  job.records.on(moment::Stopped{{}, 0s});
+  ToldRun job("elastrun.agent");
+  job.on(moment::Started{{}, {}, 0s});
+  job.on(moment::Stopped{{}, 0s});
   CHECK(job.names() == Names{"group.started", "group.gone"});
   CHECK(attribute<Whole>(job.heard->records[0], "workers") == 0);
 }
 
 TEST_CASE("job records: nobody who listens to the agent gets nothing of it") {
-  Job job("training");
-  job.records.begin({});
-  job.records.on(moment::PhaseChanged{Phase::Running, {}});
-  job.records.on(moment::Progress{"p"});
-  job.records.on(moment::Started{{}, workers_of({ExitStatus::exited(0)}), 0s});
+  ToldRun job("training");
+  job.telemetry->begin();
+  job.on(moment::PhaseChanged{Phase::Running, {}});
+  job.on(moment::Progress{"p"});
+  job.on(moment::Started{{}, workers_of({ExitStatus::exited(0)}), 0s});
   CHECK(job.heard->records.empty());
 }
 
-struct Nodes {
-  test::FakeClock clock;
-  telemetry::Registry registry{clock};
-  NodeSeries series{registry};
-
+struct Nodes : ToldRun {
+  Nodes() : ToldRun("nothing", shown()) {}
+  static spec::JobSpec shown() {
+    spec::JobSpec spec;
+    spec.http.emplace();
+    return spec;
+  }
   void round(std::vector<std::string> addresses, int group_rank = 0) {
     rendezvous::Round round;
     round.group_rank = group_rank;
@@ -332,17 +349,18 @@ struct Nodes {
       node.address = std::move(address);
       round.members.push_back(std::move(node));
     }
-    series.on(moment::RoundReady{round, {}});
+    on(moment::RoundReady{round, {}});
   }
   void restart(Cause::Kind kind, const std::string& node) {
     rendezvous::Restart order;
     order.cause.kind = kind;
     order.cause.node = node + "_17_0";
-    series.on(moment::Restarting{order});
+    on(moment::Restarting{order});
   }
   /// "name|label|label" -> value
   std::map<std::string, double> seen() {
     std::map<std::string, double> found;
+    auto& registry = telemetry->metrics()->host().registry();
     for (const auto& point : registry.collect("elastrun.node.**").points) {
       auto name = point.spec->name.substr(std::string_view("elastrun.node.").size());
       for (const auto& [key, value] : point.labels) name += "|" + std::get<std::string>(value);

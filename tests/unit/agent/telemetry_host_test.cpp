@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/telemetry/telemetry_host.hpp"
-
+#include "agent/telemetry/run_metrics.hpp"
 #include "support/fake_clock.hpp"
 
 #include <doctest/doctest.h>
