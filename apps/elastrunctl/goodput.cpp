@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
 #include "elastrunctl/command_line.hpp"
+#include "elastrunctl/goodput_files.hpp"
 #include "goodput/reports/summary.hpp"
-#include "goodput_page.hpp"
 
 #include <cstdio>
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ using goodput::BadputType;
 
 constexpr std::size_t kShownRestarts = 50, kShownStarts = 8;
 
-json::object compatible_json(const goodput::JobGoodput& job) {
+json::object compatible_json(const goodput::CalculatedGoodput& job) {
   json::object object;
   object["goodput_percent"] = job.percent;
   object["badput_percent"] = badput_json(job.badput_percent);
@@ -27,7 +27,7 @@ json::object compatible_json(const goodput::JobGoodput& job) {
   return object;
 }
 
-std::string compatible_text(const goodput::JobGoodput& job) {
+std::string compatible_text(const goodput::CalculatedGoodput& job) {
   std::string text = fmt::format(
       "ml-goodput-measurement 0.2.3 would say: goodput {:.2f} % of {:.3f} s, {} disruption{}\n",
       job.percent, job.total_seconds, job.disruptions, job.disruptions == 1 ? "" : "s");
@@ -54,22 +54,25 @@ void print_account(const goodput::Ledger::Summary& summary, const goodput::Journ
 }
 
 int report_job(const std::vector<std::string>& files, const GoodputOptions& options) {
-  const auto input = read_goodput_files(files, !options.html.empty());
-  if (!input) return report_error(input.error().text, kExitFailed);
-  const auto answer = answer_of(*input, options.compatible);
+  GoodputReader reader;
+  const auto& input = reader.input;
+  if (!options.html.empty()) reader.input.journal.keep_history();
+  const auto read = read_into(reader, files);
+  if (!read) return report_error(read.error().text, kExitFailed);
+  const auto answer = answer_of(input, options.compatible);
   if (!answer) return report_error(answer.error().text, kExitFailed);
   if (!options.html.empty()) {
-    const auto written = write_goodput_page(options.html, goodput_page(*input, *answer));
+    const auto written = write_goodput_page(options.html, goodput_page(input, *answer));
     return written ? kExitDone : report_error(written.error().text, kExitFailed);
   }
   if (options.json) {
-    auto account = account_json(*input, *answer);
+    auto account = account_json(input, *answer);
     if (answer->compatible) account["compatible"] = compatible_json(*answer->compatible);
     fmt::print("{}\n", python_json(account));
     return kExitDone;
   }
-  fmt::print("{}\n", job_line(*input, *answer));
-  print_account(answer->summary, input->journal);
+  fmt::print("{}\n", job_line(input, *answer));
+  print_account(answer->summary, input.journal);
   if (answer->compatible) fmt::print("\n{}", compatible_text(*answer->compatible));
   return kExitDone;
 }

@@ -5,10 +5,9 @@
 #include "core/json.hpp"
 #include "core/unique_fd.hpp"
 #include "elastrunctl/command_line.hpp"
+#include "export/record_line.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/compat/measurement_log.hpp"
-#include "goodput/journals/journal_books.hpp"
-#include "plain_step.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -29,6 +28,19 @@
 #include <vector>
 
 namespace elastrun::ctl {
+namespace {
+
+constexpr std::size_t kLongestEntry = 1 << 20;  // a longer line is not an entry
+constexpr std::size_t kEntryBytes = 256 << 10;
+constexpr std::string_view kBlank = " \t\r\n\v\f";
+
+std::optional<double> number_of(const json::value& value, std::string_view name) {
+  const auto* member = find_member(value, name);
+  return member != nullptr && member->is_number() ? std::optional(member->to_number<double>())
+                                                  : std::nullopt;
+}
+
+}  // namespace
 
 /// The entries of one job, of files that grow: those of recorders, journals of ours, and what other
 /// programs keep as JSON lines, bare or as {"log_time": SECONDS, "payload": {...}}. Each byte is
@@ -47,7 +59,22 @@ class MeasurementFiles {
 
   /// Takes what is new. True: a file was replaced or has become shorter, and all was read again;
   /// `found` is another one then. What is not there yet is empty; another error is Io.
-  Result<bool> read();
+  Result<bool> read() {
+    const bool again = std::ranges::any_of(
+        files_, [](const auto& known) { return replaced(known.first, known.second); });
+    // What was read is in sums by now, from which nothing can be taken out: all begins again.
+    if (again) {
+      files_.clear();
+      found_ = {};
+    }
+    for (const auto& path : paths_) {
+      if (const auto status = read_file(path, files_[path]); !status) {
+        return std::unexpected(status.error());
+      }
+    }
+    return again;
+  }
+
   /// An entry that did not come in a file.
   void take_entry(std::string_view line) { (void)take(line, true); }
   const Found& found() const { return found_; }
@@ -62,180 +89,133 @@ class MeasurementFiles {
     bool skipping = false;  // the rest of a line that is too long
   };
 
-  static bool replaced(const std::string& path, const File& file);
-  Status read_file(const std::string& path, File& file);
-  std::size_t take_lines(std::string_view text, bool at_end, File& file);
-  bool take(std::string_view line, bool whole);
-  bool take_value(const json::object& value);
-  bool take_payload(const json::object& payload, double log_time);
-  void take_note(std::string_view name, const json::object& attributes);
+  static bool replaced(const std::string& path, const File& file) {
+    if (!file.known) return false;
+    struct stat now {};
+    if (::stat(path.c_str(), &now) != 0) return errno == ENOENT;
+    // Another inode is another file under the name; a shorter one was emptied. In both cases what
+    // was read is no longer there, and all is read again.
+    return now.st_dev != file.device || now.st_ino != file.inode || now.st_size < file.offset;
+  }
+
+  Status read_file(const std::string& path, File& file) {
+    const auto failed = [&] {
+      errno_ = errno;
+      return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", path), errno_));
+    };
+    // Opened again for each question: over NFS the size of a file that stays open may be an old one
+    // (nfs(5), close-to-open).
+    const UniqueFd input(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!input) {
+      if (errno == ENOENT) return {};
+      return failed();
+    }
+    struct stat now {};
+    if (::fstat(input.get(), &now) != 0) return failed();
+    file.known = true;
+    file.device = now.st_dev;
+    file.inode = now.st_ino;
+    if (file.offset > 0 && ::lseek(input.get(), file.offset, SEEK_SET) < 0) return failed();
+    std::string text;
+    for (;;) {
+      const auto kept = text.size();
+      text.resize(kept + kEntryBytes);
+      const auto count = ::read(input.get(), text.data() + kept, kEntryBytes);
+      if (count < 0 && errno != EINTR) return failed();
+      text.resize(kept + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+      const auto taken = take_lines(text, count == 0, file);
+      // Behind the last whole line: half of one is read again with the next question.
+      file.offset += static_cast<off_t>(taken);
+      text.erase(0, taken);
+      if (count == 0) return {};
+    }
+  }
+
+  /// How many bytes of `text` are done with. `at_end`: no more of it is there yet.
+  std::size_t take_lines(std::string_view text, bool at_end, File& file) {
+    std::size_t taken = 0;
+    while (taken < text.size()) {
+      const auto end = text.find('\n', taken);
+      const auto line = text.substr(taken, end == text.npos ? end : end - taken);
+      if (end != text.npos) {
+        const bool too_long = line.size() >= kLongestEntry;
+        if (too_long && !file.skipping) ++found_.skipped;
+        if (!too_long && !file.skipping) (void)take(line, true);
+        file.skipping = false;
+        taken = end + 1;
+        continue;
+      }
+      if (!file.skipping && line.size() >= kLongestEntry) {
+        ++found_.skipped;
+        file.skipping = true;
+      }
+      // A last line without its LF may be whole, or may still be written. If it parses it counts
+      // now; else it waits for the rest.
+      if (file.skipping || (at_end && take(line, false))) taken = text.size();
+      break;
+    }
+    return taken;
+  }
+
+  /// False: half a line. `whole`: it is none, whatever it says.
+  bool take(std::string_view line, bool whole) {
+    double log_time = 0;
+    if (exporter::read_plain_entry(line, plain_, log_time) &&
+        goodput::find_in(plain_, "event_type") == nullptr) {
+      if (!add_entry(plain_, log_time)) ++found_.skipped;
+      return true;
+    }
+    if (line.find_first_not_of(kBlank) == line.npos) return whole;
+    const auto value = parse_json(line);
+    if (!value && !whole) return false;
+    if (!value || !take_value(*value)) ++found_.skipped;
+    return true;
+  }
+
+  bool take_value(const json::value& value) {
+    const auto* payload = find_member(value, "payload");
+    if (payload != nullptr || find_member(value, "job_name") != nullptr) {
+      const auto* entry = (payload != nullptr ? *payload : value).if_object();
+      return entry != nullptr &&
+             add_entry(goodput::members_of(*entry),
+                       number_of(value, "log_time").value_or(std::nan("")), entry);
+    }
+    const auto* scope = find_member(value, "scope");
+    if (scope == nullptr || !scope->is_string()) return false;
+    if (std::string_view(scope->get_string()) != goodput::kRecorderScope) return true;
+    const auto* attributes = find_member(value, "attributes");
+    const auto* entry = attributes == nullptr ? nullptr : attributes->if_object();
+    if (entry == nullptr) return false;
+    const auto name = member_text_or(value, "name", "");
+    const auto members = goodput::members_of(*entry);
+    if (name != "lost" && name != "left_out") return add_entry(members, std::nan(""), entry);
+    (name == "lost" ? found_.lost : found_.skipped) += goodput::count_in(members, "count");
+    return true;
+  }
+
+  /// `tree`: what it was read from.
+  bool add_entry(goodput::Members entry, double log_time, const json::object* tree = nullptr) {
+    const auto* job = goodput::find_in(entry, "job_name");
+    const auto* name = std::get_if<std::string>(job);
+    if (job != nullptr && (name == nullptr || *name != job_)) return true;
+    found_.lost += goodput::count_in(entry, "lost_entries");
+    const auto* event = std::get_if<std::string>(goodput::find_in(entry, "event_type"));
+    using Kind = goodput::MeasurementKind;
+    for (const auto kind : {Kind::Save, Kind::Restore, Kind::EmergencyRestore}) {
+      if (event == nullptr || tree == nullptr || *event != measurement_name(kind)) continue;
+      found_.checkpoints.push_back(*tree);
+    }
+    return found_.log.add(entry, log_time).has_value();
+  }
 
   const std::string job_;
   const std::vector<std::string> paths_;
   std::map<std::string, File> files_;  // by path
   Found found_;
+  std::vector<telemetry::Attribute>
+      plain_;  // of the last entry, so that the next reuses its memory
   int errno_ = 0;
 };
-
-namespace {
-
-constexpr std::size_t kLongestEntry = 1 << 20;  // a longer line is not an entry
-constexpr std::size_t kEntryBytes = 256 << 10;
-constexpr std::string_view kBlank = " \t\r\n\v\f";
-
-double time_or_nan(const json::value* value) {
-  return value != nullptr && value->is_number() ? value->to_number<double>() : std::nan("");
-}
-
-std::uint64_t count_of(const json::object& object, std::string_view name) {
-  const auto* value = object.if_contains(name);
-  const double count = time_or_nan(value);
-  // Below 2^53, up to which doubles name every whole number.
-  constexpr double kMost = 9.0e15;
-  return count >= 1 && count <= kMost ? static_cast<std::uint64_t>(count) : 0;
-}
-
-bool is_checkpoint(const json::object& payload) {
-  const auto* type = payload.if_contains("event_type");
-  if (type == nullptr || !type->is_string()) return false;
-  const std::string_view text = type->get_string();
-  return text == "save" || text == "restore" || text == "emergency_restore";
-}
-
-}  // namespace
-
-bool MeasurementFiles::replaced(const std::string& path, const File& file) {
-  if (!file.known) return false;
-  struct stat now {};
-  if (::stat(path.c_str(), &now) != 0) return errno == ENOENT;
-  // Another inode is another file under the name; a shorter one was emptied. In both cases what was
-  // read is no longer there, and all is read again.
-  return now.st_dev != file.device || now.st_ino != file.inode || now.st_size < file.offset;
-}
-
-Result<bool> MeasurementFiles::read() {
-  const bool again = std::ranges::any_of(
-      files_, [](const auto& known) { return replaced(known.first, known.second); });
-  // What was read is in sums by now, from which nothing can be taken out: all begins again.
-  if (again) {
-    files_.clear();
-    found_ = {};
-  }
-  for (const auto& path : paths_) {
-    if (const auto status = read_file(path, files_[path]); !status) {
-      return std::unexpected(status.error());
-    }
-  }
-  return again;
-}
-
-Status MeasurementFiles::read_file(const std::string& path, File& file) {
-  const auto failed = [&] {
-    errno_ = errno;
-    return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", path), errno_));
-  };
-  // Opened again for each question: over NFS the size of a file that stays open may be an old one
-  // (nfs(5), close-to-open).
-  const UniqueFd input(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!input) {
-    if (errno == ENOENT) return {};
-    return failed();
-  }
-  struct stat now {};
-  if (::fstat(input.get(), &now) != 0) return failed();
-  file.known = true;
-  file.device = now.st_dev;
-  file.inode = now.st_ino;
-  if (file.offset > 0 && ::lseek(input.get(), file.offset, SEEK_SET) < 0) return failed();
-  std::string text;
-  for (;;) {
-    const auto kept = text.size();
-    text.resize(kept + kEntryBytes);
-    const auto count = ::read(input.get(), text.data() + kept, kEntryBytes);
-    if (count < 0 && errno != EINTR) return failed();
-    text.resize(kept + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-    const auto taken = take_lines(text, count == 0, file);
-    // Behind the last whole line: half of one is read again with the next question.
-    file.offset += static_cast<off_t>(taken);
-    text.erase(0, taken);
-    if (count == 0) return {};
-  }
-}
-
-/// How many bytes of `text` are done with. `at_end`: no more of it is there yet.
-std::size_t MeasurementFiles::take_lines(std::string_view text, bool at_end, File& file) {
-  std::size_t taken = 0;
-  while (taken < text.size()) {
-    const auto end = text.find('\n', taken);
-    const auto line = text.substr(taken, end == text.npos ? end : end - taken);
-    if (end != text.npos) {
-      const bool too_long = line.size() >= kLongestEntry;
-      if (too_long && !file.skipping) ++found_.skipped;
-      if (!too_long && !file.skipping) (void)take(line, true);
-      file.skipping = false;
-      taken = end + 1;
-      continue;
-    }
-    if (!file.skipping && line.size() >= kLongestEntry) {
-      ++found_.skipped;
-      file.skipping = true;
-    }
-    // A last line without its LF may be whole, or may still be written. If it parses it counts now;
-    // else it waits for the rest.
-    if (file.skipping || (at_end && take(line, false))) taken = text.size();
-    break;
-  }
-  return taken;
-}
-
-/// False: half a line. `whole`: it is none, whatever it says.
-bool MeasurementFiles::take(std::string_view line, bool whole) {
-  if (const auto step = read_plain_step(line)) {
-    if (step->job == job_) found_.log.add_step(step->step, step->time, step->log_time);
-    return true;
-  }
-  if (line.find_first_not_of(kBlank) == line.npos) return whole;
-  const auto value = parse_json(line);
-  if (!value && !whole) return false;
-  const auto* object = value ? value->if_object() : nullptr;
-  if (object == nullptr || !take_value(*object)) ++found_.skipped;
-  return true;
-}
-
-bool MeasurementFiles::take_value(const json::object& value) {
-  if (const auto* payload = value.if_contains("payload")) {
-    return payload->is_object() &&
-           take_payload(payload->get_object(), time_or_nan(value.if_contains("log_time")));
-  }
-  if (value.contains("job_name")) return take_payload(value, std::nan(""));
-  const auto* scope = value.if_contains("scope");
-  if (scope == nullptr || !scope->is_string()) return false;
-  if (std::string_view(scope->get_string()) != goodput::kRecorderScope) return true;
-  const auto* attributes = value.if_contains("attributes");
-  if (attributes == nullptr || !attributes->is_object()) return false;
-  const auto* name = value.if_contains("name");
-  const auto text = name != nullptr && name->is_string() ? std::string_view(name->get_string())
-                                                         : std::string_view();
-  if (text != "lost" && text != "left_out") {
-    return take_payload(attributes->get_object(), std::nan(""));
-  }
-  take_note(text, attributes->get_object());
-  return true;
-}
-
-void MeasurementFiles::take_note(std::string_view name, const json::object& attributes) {
-  (name == "lost" ? found_.lost : found_.skipped) += count_of(attributes, "count");
-}
-
-bool MeasurementFiles::take_payload(const json::object& payload, double log_time) {
-  if (const auto* job = payload.if_contains("job_name")) {
-    if (!job->is_string() || std::string_view(job->get_string()) != job_) return true;
-  }
-  found_.lost += count_of(payload, "lost_entries");
-  const bool added = found_.log.add(payload, log_time).has_value();
-  if (is_checkpoint(payload)) found_.checkpoints.push_back(payload);
-  return added;
-}
 
 // `elastrunctl goodput calculate`: the calculator of ml-goodput-measurement for other programs. A
 // line of stdin that is an object with "ask" is a question, answered by one line; every other one
@@ -247,12 +227,6 @@ using goodput::GoodputCalculator;
 
 constexpr int kLookMilliseconds = 500;  // after which an orphan sees that it is one
 constexpr std::string_view kAsk = R"({"ask":)";
-
-std::optional<double> number_of(const json::value& question, std::string_view name) {
-  const auto* value = find_member(question, name);
-  return value != nullptr && value->is_number() ? std::optional(value->to_number<double>())
-                                                : std::nullopt;
-}
 
 std::vector<goodput::TimeSpan> spans_of(const json::value& question) {
   std::vector<goodput::TimeSpan> spans;
@@ -268,14 +242,17 @@ std::vector<goodput::TimeSpan> spans_of(const json::value& question) {
   return spans;
 }
 
-json::object share_of(double percent, const goodput::BadputTimes& percents, std::int64_t step) {
-  return {{"percent", percent}, {"percents", badput_json(percents)}, {"max_step", step}};
-}
-
-void add_slices(json::object& answer, const std::optional<goodput::SliceEfficiency>& slices) {
-  if (!slices || !slices->counted) return;
-  answer["slices"] = json::object{{"stepping_slice_efficiency", slices->stepping},
-                                  {"available_slice_efficiency", slices->available}};
+json::object numbers_json(const goodput::CalculatedGoodput& numbers) {
+  json::object all{{"percent", numbers.percent},
+                   {"percents", badput_json(numbers.badput_percent)},
+                   {"max_step", numbers.max_productive_step},
+                   {"total_s", numbers.total_seconds},
+                   {"disruptions", numbers.disruptions}};
+  if (numbers.slices) {
+    all["slices"] = json::object{{"stepping_slice_efficiency", numbers.slices->stepping},
+                                 {"available_slice_efficiency", numbers.slices->available}};
+  }
+  return all;
 }
 
 class Desk {
@@ -317,11 +294,28 @@ class Desk {
   Result<json::object> ask(const json::value& question) {
     const auto what = member_text_or(question, "ask", "");
     const double now = number_of(question, "now").value_or(0);
-    if (what == "job") return job(now, number_of(question, "ideal"));
-    if (what == "without") return without(question, now);
-    if (what == "window") return window(question);
+    const auto ideal = number_of(question, "ideal");
+    if (what == "job" || what == "without") {
+      const bool all = what == "job";
+      const auto got = all ? calculator_->job(now, ideal)
+                           : calculator_->job_without(spans_of(question), now, ideal);
+      if (!got) return std::unexpected(got.error());
+      auto answer = numbers_json(*got);
+      answer["productive_s"] = got->productive_seconds;
+      answer["badput_s"] = badput_json(got->badput_seconds);
+      if (!all) answer["excluded_s"] = got->excluded_seconds;
+      if (all) answer["deviation_s"] = got->step_deviation_metric;
+      if (all) answer["ideal_s"] = got->ideal_step_time.value_or(0);
+      return answer;
+    }
+    if (what == "window") {
+      const auto got = calculator_->window(
+          {number_of(question, "begin").value_or(0), number_of(question, "end").value_or(0)});
+      if (!got) return std::unexpected(got.error());
+      return numbers_json(*got);
+    }
     if (what == "deviations") {
-      calculator_->step_deviations(now, number_of(question, "ideal"));
+      calculator_->step_deviations(now, ideal);
       return deviations();
     }
     if (what == "known_deviations") return deviations();
@@ -329,63 +323,21 @@ class Desk {
     return fail(Code::Usage, fmt::format("unknown question '{}'", what));
   }
 
-  Result<json::object> job(double now, std::optional<double> ideal);
-  Result<json::object> without(const json::value& question, double now);
-  Result<json::object> window(const json::value& question);
-  json::object deviations() const;
+  json::object deviations() const {
+    json::array steps, seconds;
+    for (const auto& one : calculator_->deviations()) {
+      steps.emplace_back(one.step);
+      seconds.emplace_back(one.seconds);
+    }
+    return {{"steps", std::move(steps)},
+            {"seconds", std::move(seconds)},
+            {"ideal_s", calculator_->ideal_step_time().value_or(0)}};
+  }
 
   const GoodputCalculator::Kind kind_;
   MeasurementFiles files_;
   std::unique_ptr<GoodputCalculator> calculator_;
 };
-
-Result<json::object> Desk::job(double now, std::optional<double> ideal) {
-  const auto job = calculator_->job(now, ideal);
-  if (!job) return std::unexpected(job.error());
-  auto answer = share_of(job->percent, job->badput_percent, job->max_productive_step);
-  answer["productive_s"] = job->productive_seconds;
-  answer["badput_s"] = badput_json(job->badput_seconds);
-  answer["total_s"] = job->total_seconds;
-  answer["disruptions"] = job->disruptions;
-  answer["deviation_s"] = job->step_deviation_metric;
-  answer["ideal_s"] = job->ideal_step_time.value_or(0);
-  add_slices(answer, job->slices);
-  return answer;
-}
-
-Result<json::object> Desk::without(const json::value& question, double now) {
-  const auto job = calculator_->job_without(spans_of(question), now, number_of(question, "ideal"));
-  if (!job) return std::unexpected(job.error());
-  auto answer = share_of(job->percent, job->badput_percent, job->max_productive_step);
-  answer["excluded_s"] = job->excluded_seconds;
-  answer["productive_s"] = job->productive_seconds;
-  answer["badput_s"] = badput_json(job->badput_seconds);
-  answer["total_s"] = job->total_seconds;
-  answer["disruptions"] = job->disruptions;
-  return answer;
-}
-
-Result<json::object> Desk::window(const json::value& question) {
-  const auto found = calculator_->window(
-      {number_of(question, "begin").value_or(0), number_of(question, "end").value_or(0)});
-  if (!found) return std::unexpected(found.error());
-  auto answer = share_of(found->percent, found->badput_percent, found->max_productive_step);
-  answer["total_s"] = found->total_seconds;
-  answer["disruptions"] = found->disruptions;
-  add_slices(answer, found->slices);
-  return answer;
-}
-
-json::object Desk::deviations() const {
-  json::array steps, seconds;
-  for (const auto& one : calculator_->deviations()) {
-    steps.emplace_back(one.step);
-    seconds.emplace_back(one.seconds);
-  }
-  return {{"steps", std::move(steps)},
-          {"seconds", std::move(seconds)},
-          {"ideal_s", calculator_->ideal_step_time().value_or(0)}};
-}
 
 /// Lines of stdin, until it ends or the process that asks has.
 class Questions {

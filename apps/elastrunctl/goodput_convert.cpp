@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <fcntl.h>
 #include <filesystem>
 #include <fmt/format.h>
@@ -36,7 +37,7 @@ class GoodputConversion {
   /// A record of a journal that `input` has just taken.
   virtual std::string record(telemetry::Record record, const GoodputInput& input) = 0;
   /// An entry of a log, as GoodputReader::on_entry gets it.
-  virtual std::string entry(const json::object&, double, const GoodputInput&) { return {}; }
+  virtual std::string entry(goodput::Members, double, const GoodputInput&) { return {}; }
   /// What the account adds once all was read.
   virtual std::string end(const GoodputInput& input, const GoodputAnswer& answer) = 0;
 };
@@ -46,10 +47,6 @@ namespace {
 using exporter::TraceEvent;
 using goodput::Bucket;
 using Span = goodput::Timeline::Span;
-
-const goodput::History& history_of(const GoodputAnswer& answer, const goodput::History& journal) {
-  return answer.measured ? answer.measured->history : journal;
-}
 
 /// For Perfetto: what the launcher's own trace has, on one axis for all submissions, and above it
 /// the account: what the time went to, and each restart with its stages.
@@ -65,13 +62,11 @@ class ToChromeTrace final : public GoodputConversion {
   }
 
   std::string end(const GoodputInput& input, const GoodputAnswer& answer) override {
-    const auto journal = input.journal.history();
-    const auto& history = history_of(answer, journal);
     std::string text =
         exporter::trace_process(kAccount, fmt::format("goodput of {}", printable(answer.name)), -1);
-    for (const auto& span : history.spans) text += line_of(span);
+    for (const auto& span : answer.history.spans) text += line_of(span);
     for (const auto& path : input.journal.restarts()) text += lines_of(path);
-    for (const auto& point : history.steps) text += line_of(point);
+    for (const auto& point : answer.history.steps) text += line_of(point);
     text.resize(text.size() - 2);  // the comma and the newline: here the array is closed
     return text + "\n]\n";
   }
@@ -136,23 +131,19 @@ class ToTensorBoard final : public GoodputConversion {
     return first + records_.of(record);
   }
 
-  std::string end(const GoodputInput& input, const GoodputAnswer& answer) override {
-    const auto journal = input.journal.history();
-    const auto& history = history_of(answer, journal);
-    const WallTime start = answer.measured ? WallTime() + from_seconds(answer.measured->first)
-                                           : input.journal.first_wall();
-    std::string text = begun_ ? std::string() : head(start);
-    for (const auto& point : history.steps) {
+  std::string end(const GoodputInput&, const GoodputAnswer& answer) override {
+    std::string text = begun_ ? std::string() : head(answer.first);
+    for (const auto& point : answer.history.steps) {
       text +=
-          exporter::tensorboard_values(start + point.at, point.last,
+          exporter::tensorboard_values(answer.first + point.at, point.last,
                                        {{"goodput/step_seconds", to_seconds(point.mean())},
                                         {"goodput/longest_step_seconds", to_seconds(point.max)}});
     }
     Duration good{};
-    for (const auto& span : history.spans) {
+    for (const auto& span : answer.history.spans) {
       good += span.of(answer.summary.steps_known() ? Bucket::Productive : Bucket::Running);
       text += exporter::tensorboard_values(
-          start + span.to, std::chrono::floor<std::chrono::seconds>(span.to).count(),
+          answer.first + span.to, std::chrono::floor<std::chrono::seconds>(span.to).count(),
           {{"goodput/share", to_seconds(good) / to_seconds(span.to)}});
     }
     return text;
@@ -168,26 +159,57 @@ class ToTensorBoard final : public GoodputConversion {
   bool begun_ = false;
 };
 
-/// A log of ml-goodput-measurement as a journal, of which `report` prints the same.
+/// A log of ml-goodput-measurement as a journal (elastrun-protocol(7)), of which `report` prints
+/// the same: a record that begins the job and names where it comes from, one for each entry, and
+/// one that counts what was left out.
 class ToJournal final : public GoodputConversion {
  public:
   /// A journal is refused once all was read.
   std::string record(telemetry::Record, const GoodputInput&) override { return {}; }
 
-  std::string entry(const json::object& entry, double log_time,
-                    const GoodputInput& input) override {
-    const auto record = goodput::record_of_entry(entry, log_time);
-    last_ = record.stamp.wall;
-    const bool first = !std::exchange(begun_, true);
-    return (first ? line_of(goodput::begin_of_log(input.job, last_)) : "") + line_of(record);
+  std::string entry(goodput::Members entry, double log_time, const GoodputInput& input) override {
+    const bool logged = std::isfinite(log_time);
+    const auto read = goodput::read_measurement(entry);
+    const auto kind = read ? measurement_name(read->entry.kind) : std::string_view();
+    const double time = logged ? log_time : read ? read->entry.time : 0;
+    // The stamp is for people and for the order of files: the entry has its times as they were.
+    // Years that no clock shows would not be read again.
+    last_ = WallTime(from_seconds(std::clamp(time, 0.0, 8.9e9)));
+    std::vector<telemetry::Attribute> members;
+    for (const auto& member : entry) {
+      const auto* real = std::get_if<double>(&member.second);
+      const bool structured = real != nullptr && std::isnan(*real);
+      if (!structured && !(logged && member.first == kLogTime)) members.push_back(member);
+    }
+    if (logged) members.emplace_back(kLogTime, log_time);
+    std::string lines;
+    if (!std::exchange(begun_, true)) {
+      lines = line_of("elastrun.agent", "job.started",
+                      {{"format", std::int64_t{1}},
+                       {"run_id", input.job},
+                       {"source", std::string(kLogSource)}});
+    }
+    return lines +
+           line_of(goodput::kRecorderScope, kind.empty() ? "entry" : kind, std::move(members));
   }
 
   std::string end(const GoodputInput& input, const GoodputAnswer&) override {
-    return input.skipped == 0 ? "" : line_of(goodput::lines_left_out(input.skipped, last_));
+    if (input.skipped == 0) return {};
+    return line_of(goodput::kRecorderScope, "left_out",
+                   {{"count", static_cast<std::int64_t>(input.skipped)}});
   }
 
  private:
-  static std::string line_of(const telemetry::Record& record) {
+  static constexpr const char* kLogTime = "log_time";
+
+  /// A line at last_; such a log has one clock.
+  std::string line_of(std::string_view scope, std::string_view name,
+                      std::vector<telemetry::Attribute> attributes) const {
+    telemetry::Record record;
+    record.stamp = {TimePoint(last_.time_since_epoch()), last_};
+    record.scope = scope;
+    record.name = name;
+    record.attributes = std::move(attributes);
     return exporter::to_json_line(record) + '\n';
   }
 
@@ -208,69 +230,55 @@ std::unique_ptr<GoodputConversion> conversion_to(std::string_view form) {
 /// beside its place and put there by finish(), in which an older one is replaced.
 class GoodputOutput {
  public:
-  /// An empty path is standard output. Fails with Io.
-  static Result<std::unique_ptr<GoodputOutput>> open(const std::string& path);
+  /// An empty path is standard output.
+  explicit GoodputOutput(std::string path) : path_(std::move(path)) {}
 
   /// Each fails with Io.
-  Status write(std::string_view bytes);
-  Status finish();
+  Status open() {
+    if (path_.empty()) return {};
+    if (files::is_written_to(path_)) {
+      auto device = files::open_by_name(path_, O_WRONLY);
+      if (!device) return std::unexpected(device.error());
+      device_ = std::move(*device);
+      return {};
+    }
+    // Under another name until it is whole: an input that turns out to be wrong leaves what was
+    // there.
+    draft_.emplace(AT_FDCWD, fmt::format("{}.{}", path_, random_text(8)));
+    if (const int number = draft_->open(0666); number != 0) return refused(number);
+    return {};
+  }
+
+  Status write(std::string_view bytes) {
+    waiting_ += bytes;
+    return waiting_.size() < kBatch ? Status() : write_out();
+  }
+  Status finish() {
+    if (const auto status = write_out(); !status || !draft_) return status;
+    if (const int number = draft_->put_in_place(path_); number != 0) return refused(number);
+    return {};
+  }
 
  private:
-  explicit GoodputOutput(std::string path) : path_(std::move(path)) {}
-  Status write_out();
-  std::unexpected<Error> refused(int number) const;
+  Status write_out() {
+    const int fd = device_ ? device_.get() : STDOUT_FILENO;
+    const int number = draft_ ? draft_->write(waiting_) : write_all(fd, waiting_);
+    waiting_.clear();
+    if (number != 0) return refused(number);
+    return {};
+  }
 
+  std::unexpected<Error> refused(int number) const {
+    return std::unexpected(
+        errno_error(Code::Io, "cannot write " + (path_.empty() ? "to stdout" : path_), number));
+  }
+
+  static constexpr std::size_t kBatch = 64 << 10;
   const std::string path_;
   UniqueFd device_;
   std::optional<files::Draft> draft_;
   std::string waiting_;
 };
-
-namespace {
-
-constexpr std::size_t kBatch = 64 << 10;
-
-}  // namespace
-
-Result<std::unique_ptr<GoodputOutput>> GoodputOutput::open(const std::string& path) {
-  auto output = std::unique_ptr<GoodputOutput>(new GoodputOutput(path));
-  if (path.empty()) return output;
-  if (files::is_written_to(path)) {
-    auto device = files::open_by_name(path, O_WRONLY);
-    if (!device) return std::unexpected(device.error());
-    output->device_ = std::move(*device);
-    return output;
-  }
-  // Under another name until it is whole: an input that turns out to be wrong leaves what was
-  // there.
-  output->draft_.emplace(AT_FDCWD, fmt::format("{}.{}", path, random_text(8)));
-  if (const int number = output->draft_->open(0666); number != 0) return output->refused(number);
-  return output;
-}
-
-Status GoodputOutput::write(std::string_view bytes) {
-  waiting_ += bytes;
-  return waiting_.size() < kBatch ? Status() : write_out();
-}
-
-Status GoodputOutput::write_out() {
-  const int fd = device_ ? device_.get() : STDOUT_FILENO;
-  const int number = draft_ ? draft_->write(waiting_) : write_all(fd, waiting_);
-  waiting_.clear();
-  if (number != 0) return refused(number);
-  return {};
-}
-
-Status GoodputOutput::finish() {
-  if (const auto status = write_out(); !status || !draft_) return status;
-  if (const int number = draft_->put_in_place(path_); number != 0) return refused(number);
-  return {};
-}
-
-std::unexpected<Error> GoodputOutput::refused(int number) const {
-  return std::unexpected(
-      errno_error(Code::Io, "cannot write " + (path_.empty() ? "to stdout" : path_), number));
-}
 
 namespace {
 
@@ -293,7 +301,7 @@ Status convert(const ConvertOptions& options, GoodputOutput& file) {
   reader.on_record = [&](telemetry::Record record) {
     if (status) status = file.write(conversion->record(std::move(record), reader.input));
   };
-  reader.on_entry = [&](const json::object& entry, double log_time) {
+  reader.on_entry = [&](goodput::Members entry, double log_time) {
     if (status) status = file.write(conversion->entry(entry, log_time, reader.input));
   };
   if (const auto read = read_into(reader, options.files); !read) return read;
@@ -322,9 +330,9 @@ int run_goodput_convert(const ConvertOptions& options) {
       return report_error(fmt::format("{} is what is to be converted", path), kExitUsage);
     }
   }
-  auto file = GoodputOutput::open(path);
-  if (!file) return report_error(file.error().text, kExitFailed);
-  const auto status = convert(options, **file);
+  GoodputOutput file(path);
+  auto status = file.open();
+  if (status) status = convert(options, file);
   return status ? kExitDone : report_error(status.error().text, kExitFailed);
 }
 

@@ -5,17 +5,18 @@
 #include "core/host.hpp"
 #include "core/json.hpp"
 #include "core/text.hpp"
+#include "core/unique_fd.hpp"
 #include "elastrunctl/command_line.hpp"
 #include "export/record_line.hpp"
 #include "goodput/compat/measurement_log.hpp"
 #include "goodput/journals/journal_books.hpp"
 #include "goodput/reports/summary.hpp"
-#include "plain_step.hpp"
 #include "runs/run_registry.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <deque>
 #include <ext/stdio_filebuf.h>
 #include <fcntl.h>
 #include <filesystem>
@@ -33,30 +34,6 @@
 namespace elastrun::ctl {
 namespace {
 
-Status add_compatible(GoodputAnswer& answer, const GoodputInput& input, double until) {
-  // All of the log, whenever it got what.
-  constexpr double kEver = std::numeric_limits<double>::infinity();
-  auto job = goodput::GoodputCalculator(input.measurements).job(until, {}, kEver);
-  if (!job) return std::unexpected(job.error().context("ml-goodput-measurement's numbers"));
-  answer.compatible = std::move(*job);
-  return {};
-}
-
-double last_time(const goodput::MeasurementLog& log) {
-  double last = 0;
-  for (const auto& entry : log.entries()) last = std::max(last, entry.time);
-  return last;
-}
-
-/// Of how many agents the journals are, and how often their clocks were set.
-json::value agents_json(const GoodputInput& input) {
-  const auto& agents = input.agents;
-  json::object object;
-  object["journals"] = agents.journals;
-  object["clock_steps"] = agents.clock_steps + input.clocks.count();
-  return object;
-}
-
 /// ", from 3 agents by their wall clocks".
 std::string agents_text(const GoodputInput& input) {
   const auto& agents = input.agents;
@@ -69,58 +46,69 @@ std::string agents_text(const GoodputInput& input) {
   return text;
 }
 
-Result<GoodputAnswer> answer_of_log(const GoodputInput& input) {
-  auto books = goodput::keep_books(input.measurements);
-  if (!books) {
-    return fail(Code::Usage, "the log has no job_start_time, so nothing is known of the job");
-  }
-  const auto summary = books->summary;
-  return GoodputAnswer{input.job, input.job, summary, std::move(books), {}};
-}
-
-Result<GoodputAnswer> answer_of_journal(const GoodputInput& input) {
-  const auto summary = input.journal.summary();
-  if (!summary) {
-    return fail(Code::Usage, "no job starts in what was given: no line with job.started");
-  }
-  return GoodputAnswer{input.journal.run_id(), input.name, *summary, {}, {}};
-}
-
 }  // namespace
 
 Result<GoodputAnswer> answer_of(const GoodputInput& input, bool compatible) {
-  if (compatible && !input.measured && input.measurements.entries().empty()) {
+  const auto& entries = input.measurements.entries();
+  if (compatible && !input.measured && entries.empty()) {
     return fail(
         Code::Usage,
         "--compatible needs a log of ml-goodput-measurement, or a journal of workers with a "
         "recorder; this is none");
   }
-  auto answer = input.measured ? answer_of_log(input) : answer_of_journal(input);
-  if (!answer || !compatible) return answer;
-  const double until = answer->measured ? answer->measured->last : last_time(input.measurements);
-  if (const auto added = add_compatible(*answer, input, until); !added) {
-    return std::unexpected(added.error());
+  const auto& journal = input.journal;
+  GoodputAnswer answer{.job = journal.run_id(),
+                       .name = input.name,
+                       .history = journal.history(),
+                       .first = journal.first_wall(),
+                       .other_jobs = input.other_jobs + journal.other_jobs(),
+                       .misplaced = journal.misplaced(),
+                       .lost = input.lost + journal.lost()};
+  double until = 0;
+  if (input.measured) {
+    auto books = goodput::keep_books(input.measurements);
+    if (!books) {
+      return fail(Code::Usage, "the log has no job_start_time, so nothing is known of the job");
+    }
+    answer.job = answer.name = input.job;
+    answer.summary = books->summary;
+    answer.history = std::move(books->history);
+    answer.first = WallTime() + from_seconds(books->first);
+    answer.misplaced += books->misplaced;
+    answer.duplicates = books->duplicates;
+    until = books->last;
+  } else if (const auto summary = journal.summary()) {
+    answer.summary = *summary;
+    for (const auto& entry : entries) until = std::max(until, entry.time);
+  } else {
+    return fail(Code::Usage, "no job starts in what was given: no line with job.started");
   }
+  if (!compatible) return answer;
+  // All of the log, whenever it got what.
+  constexpr double kEver = std::numeric_limits<double>::infinity();
+  auto job = goodput::GoodputCalculator(input.measurements).job(until, {}, kEver);
+  if (!job) return std::unexpected(job.error().context("ml-goodput-measurement's numbers"));
+  answer.compatible = std::move(*job);
   return answer;
 }
 
 json::object account_json(const GoodputInput& input, const GoodputAnswer& answer) {
   auto object = goodput::summary_json(answer.summary);
-  const auto& books = answer.measured;
   const auto restarts = input.journal.restarts();
   object["hints"] = goodput::hints_json(goodput::hints(answer.summary, restarts));
   object["restart_waterfall"] = goodput::restarts_json(restarts);
   object["goodput_attempts"] = goodput::starts_json(input.journal.starts());
   object["job"] = answer.job;
   object["name"] = answer.name;
-  object["submissions"] = books ? json::value(nullptr) : input.journal.submissions();
+  object["submissions"] = input.measured ? json::value(nullptr) : input.journal.submissions();
   object["records"] = input.records;
-  object["agents"] = agents_json(input);
+  object["agents"] = json::object{{"journals", input.agents.journals},
+                                  {"clock_steps", input.agents.clock_steps + input.clocks.count()}};
   object["skipped"] = input.skipped;
-  object["other_jobs"] = input.other_jobs + input.journal.other_jobs();
-  object["misplaced"] = input.journal.misplaced() + (books ? books->misplaced : 0);
-  object["lost"] = input.lost + input.journal.lost();
-  object["duplicates"] = books ? books->duplicates : 0;
+  object["other_jobs"] = answer.other_jobs;
+  object["misplaced"] = answer.misplaced;
+  object["lost"] = answer.lost;
+  object["duplicates"] = answer.duplicates;
   return object;
 }
 
@@ -134,13 +122,12 @@ std::string job_line(const GoodputInput& input, const GoodputAnswer& answer) {
 }
 
 std::string left_out(const GoodputInput& input, const GoodputAnswer& answer) {
-  const auto& books = answer.measured;
   const std::pair<std::uint64_t, std::string_view> counts[] = {
       {input.skipped, "lines that are not records"},
-      {input.other_jobs + input.journal.other_jobs(), "records of other jobs"},
-      {input.journal.misplaced() + (books ? books->misplaced : 0), "out of place"},
-      {books ? books->duplicates : 0, "given twice"},
-      {input.lost + input.journal.lost(), "that the recorder lost"}};
+      {answer.other_jobs, "records of other jobs"},
+      {answer.misplaced, "out of place"},
+      {answer.duplicates, "given twice"},
+      {answer.lost, "that the recorder lost"}};
   std::string text;
   for (const auto& [count, what] : counts) {
     if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
@@ -159,6 +146,45 @@ double number_or(const json::value& object, std::string_view name, double otherw
   return value != nullptr && value->is_number() ? value->to_number<double>() : otherwise;
 }
 
+/// The lines of a file, which is opened with the first one; "-" is standard input.
+class Lines {
+ public:
+  explicit Lines(std::string path) : path_(std::move(path)) {}
+
+  /// False: the end, or it failed().
+  bool next(std::string& line) {
+    if (held_) {
+      line = *std::exchange(held_, {});
+      return true;
+    }
+    if (!stream_) open();
+    return *stream_ && std::getline(*stream_, line);
+  }
+  /// Is the next one again.
+  void hold(std::string line) { held_ = std::move(line); }
+  /// Io: it cannot be opened, or not be read to its end. The end of a file sets fail(), too.
+  Status status() const {
+    if (!stream_ || (error_ == 0 && !stream_->bad())) return {};
+    if (error_ == 0) return fail(Code::Io, fmt::format("cannot read {} to its end", path_));
+    return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", path_), error_));
+  }
+
+ private:
+  void open() {
+    UniqueFd file(path_ == "-" ? ::dup(STDIN_FILENO) : ::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+    error_ = file ? 0 : errno;
+    ::fcntl(file.get(), F_SETPIPE_SZ, kPipe);  // fails on other files
+    buffer_.emplace(file.release(), std::ios::in | std::ios::binary, kAtOnce);
+    stream_.emplace(&*buffer_);
+  }
+
+  const std::string path_;
+  int error_ = 0;
+  std::optional<__gnu_cxx::stdio_filebuf<char>> buffer_;
+  std::optional<std::istream> stream_;
+  std::optional<std::string> held_;
+};
+
 /// What the first lines of a file tell.
 struct Beginning {
   double time = std::numeric_limits<double>::infinity();  // of its first record
@@ -167,9 +193,10 @@ struct Beginning {
 
 Beginning beginning_of(const std::string& path) {
   constexpr int kTorn = 3;  // lines that may be torn
-  std::ifstream file(path == "-" ? std::string() : path);
+  if (path == "-") return {};
+  Lines file(path);
   std::string line;
-  for (int i = 0; i < kTorn && std::getline(file, line); ++i) {
+  for (int i = 0; i < kTorn && file.next(line); ++i) {
     const auto value = line.size() > kLongestLine ? fail(Code::Protocol, "") : parse_json(line);
     if (!value) continue;
     const auto* attributes = find_member(*value, "attributes");
@@ -198,63 +225,24 @@ std::vector<std::string> different_files(const std::vector<std::string>& paths) 
 }
 
 Status read_one(GoodputReader& reader, const std::string& path) {
-  if (path == "-") {
-    ::fcntl(STDIN_FILENO, F_SETPIPE_SZ, kPipe);  // fails on other files
-    // A copy: the buffer closes what it is given.
-    __gnu_cxx::stdio_filebuf<char> input(::dup(STDIN_FILENO), std::ios::in | std::ios::binary,
-                                         kAtOnce);
-    std::istream stream(&input);
-    return reader.read(stream);
+  Lines lines(path);
+  reader.begin_file();
+  for (std::string line; lines.next(line);) {
+    if (auto status = reader.take(line); !status) return status;
   }
-  std::vector<char> room(kAtOnce);
-  std::ifstream file;
-  // Before open(): libstdc++ ignores it on a file that is open.
-  file.rdbuf()->pubsetbuf(room.data(), kAtOnce);
-  file.open(path, std::ios::binary);
-  if (!file) {
-    return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", path), errno));
-  }
-  const auto status = reader.read(file);
-  if (file.bad()) return fail(Code::Io, fmt::format("cannot read {} to its end", path));
-  return status;
+  return lines.status();
 }
-
-/// The lines of a journal, which is opened with the first one.
-class Lines {
- public:
-  explicit Lines(std::string path) : path_(std::move(path)) {}
-
-  /// None: the end, or it failed().
-  std::optional<std::string> next() {
-    if (held_) return std::exchange(held_, {});
-    if (!std::exchange(opened_, true)) stream_.open(path_, std::ios::binary);
-    std::string line;
-    if (std::getline(stream_, line)) return line;
-    return std::nullopt;
-  }
-  /// Is the next one again.
-  void hold(std::string line) { held_ = std::move(line); }
-  /// It cannot be read. Not fail(), which the end of a file sets as well.
-  bool failed() const { return opened_ && (!stream_.is_open() || stream_.bad()); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  bool opened_ = false;
-  std::ifstream stream_;
-  std::optional<std::string> held_;
-};
 
 goodput::JournalOutline outline_of(const std::string& path) {
   goodput::JournalOutline outline;
   if (path == "-") return outline;  // what comes through a pipe comes once
   Lines lines(path);
   telemetry::Record record;
-  while (const auto line = lines.next()) {
-    if (exporter::read_plain_record(*line, record)) {
+  for (std::string line; lines.next(line);) {
+    if (exporter::read_plain_record(line, record)) {
       outline.take(record);
-    } else if (goodput::JournalOutline::concerns(*line)) {
-      if (const auto read = exporter::from_json_line(*line)) outline.take(*read);
+    } else if (goodput::JournalOutline::concerns(line)) {
+      if (const auto read = exporter::from_json_line(line)) outline.take(*read);
     }
   }
   return outline;
@@ -265,7 +253,7 @@ Status read_agents(GoodputReader& reader, const std::vector<std::string>& all,
                    const std::vector<goodput::JournalOutline>& outlines) {
   using Verdict = goodput::AgentJournals::Verdict;
   goodput::AgentJournals agents(outlines);
-  std::vector<Lines> journals(all.begin(), all.end());
+  std::deque<Lines> journals(all.begin(), all.end());
   std::vector<goodput::ClockSteps> steps(all.size());
   for (std::size_t i = 0; i < agents.stretches().size(); ++i) {
     const auto journal = agents.stretches()[i].journal;
@@ -277,15 +265,12 @@ Status read_agents(GoodputReader& reader, const std::vector<std::string>& all,
       if (!over) steps[journal].take(record, stamp);
       return verdict == Verdict::Taken;
     };
-    while (!over) {
-      auto line = journals[journal].next();
-      if (!line) break;
-      if (auto status = reader.take(*line); !status) return status;
+    for (std::string line; !over && journals[journal].next(line);) {
+      if (auto status = reader.take(line); !status) return status;
       // The line that ended this stretch is the first of a later one of the same journal.
-      if (over) journals[journal].hold(std::move(*line));
+      if (over) journals[journal].hold(std::move(line));
     }
-    if (journals[journal].failed())
-      return fail(Code::Io, fmt::format("cannot read {} to its end", journals[journal].path()));
+    if (auto status = journals[journal].status(); !status) return status;
   }
   // It refers to variables of this function.
   reader.before_record = {};
@@ -306,48 +291,50 @@ bool is_agent(std::int64_t pid) {
 
 }  // namespace
 
-Status GoodputReader::read(std::istream& stream) {
-  std::string line;
-  logged_ = false;
-  while (std::getline(stream, line)) {
-    if (const auto status = take(line); !status) return status;
-  }
-  return {};
-}
-
-Status GoodputReader::take(const std::string& line) {
+Status GoodputReader::take(std::string_view line) {
   if (line.empty()) return {};
-  // Nearly all lines are of that form, and a parser that makes a tree of each takes several times
+  const bool fits = line.size() <= kLongestLine;
+  // Nearly all lines are of these forms, and a parser that makes a tree of each takes several times
   // as long.
-  if (line.size() <= kLongestLine && exporter::read_plain_record(line, plain_)) {
-    return take_record(plain_);
+  if (fits && exporter::read_plain_record(line, plain_)) return take_record(plain_);
+  double log_time = 0;
+  if (fits && exporter::read_plain_entry(line, entry_, log_time)) {
+    return take_entry(entry_, log_time);
   }
-  // Who asks for entries wants all of each, which the quick way leaves out.
-  if (const auto step = on_entry ? std::nullopt : read_plain_step(line)) return take_step(*step);
-  const auto value = line.size() > kLongestLine ? fail(Code::Protocol, "") : parse_json(line);
-  if (!value || !value->is_object()) {
-    ++input.skipped;
-    return {};
+  const auto value = fits ? parse_json(line) : fail(Code::Protocol, "");
+  const auto* payload = value ? find_member(*value, "payload") : nullptr;
+  if (payload != nullptr && !payload->is_object()) {
+    // No entry has told yet of which job the log is.
+    const bool first = input.job.empty();
+    ++(first ? input.skipped : input.other_jobs);
+    input.measured = input.measured || first;
+    return both();
   }
-  const auto* payload = find_member(*value, "payload");
-  const bool measured = payload != nullptr || find_member(*value, "job_name") != nullptr;
-  if (!measured) return take_other_record(line);
-  return take_entry(payload == nullptr ? *value : *payload,
-                    number_or(*value, "log_time", std::nan("")));
-}
-
-Status GoodputReader::take_other_record(const std::string& line) {
-  auto record = exporter::from_json_line(line);
+  if (payload != nullptr || (value && find_member(*value, "job_name") != nullptr)) {
+    const auto& entry = payload != nullptr ? *payload : *value;
+    return take_entry(goodput::members_of(entry.get_object()),
+                      number_or(*value, "log_time", std::nan("")));
+  }
+  auto record = fits ? exporter::from_json_line(line) : fail(Code::Protocol, "too long");
   if (record) return take_record(*record);
   ++input.skipped;
   return {};
 }
 
 Status GoodputReader::take_record(telemetry::Record& record) {
-  const bool begins_log = goodput::is_begin_of_log(record);
-  if (begins_log || record.name == "job.started") logged_ = begins_log;
-  if (begins_log) return {};
-  if (logged_) return take_logged(record);
+  if (record.name == "job.started") {
+    logged_ = record.scope == "elastrun.agent" && record.text("source") == kLogSource;
+    if (logged_) return {};
+  }
+  if (logged_) {
+    const bool left_out = record.scope == goodput::kRecorderScope && record.name == "left_out";
+    const auto lines = left_out ? goodput::count_in(record.attributes, "count") : 0;
+    input.skipped += lines;
+    if (lines > 0) return {};
+    const auto* at = record.find("log_time");
+    const auto log_time = at == nullptr ? std::nullopt : telemetry::as_real(*at);
+    return take_entry(record.attributes, log_time.value_or(std::nan("")));
+  }
   if (record.name == "job.started") note_writer(record);
   if (before_record && !before_record(record)) return {};
   if (lacks_start(record)) begin_at(record);
@@ -394,55 +381,21 @@ void GoodputReader::add(const telemetry::Record& record) {
   }
   input.journal.take(record);
   // What a recorder has told the agent, for --compatible.
-  if (record.scope == goodput::kRecorderScope) {
-    (void)input.measurements.add(goodput::entry_of(record));
-  }
+  if (record.scope == goodput::kRecorderScope) (void)input.measurements.add(record.attributes);
   if (on_record) on_record(record);
 }
 
-Status GoodputReader::take_logged(const telemetry::Record& record) {
-  if (const auto left_out = goodput::count_left_out(record); left_out > 0) {
-    input.skipped += left_out;
-    return {};
-  }
-  auto entry = json::value(goodput::entry_of(record));
-  return take_entry(entry, number_or(entry, "log_time", std::nan("")));
-}
-
-Status GoodputReader::take_entry(const json::value& payload, double log_time) {
-  const auto job = member_text_or(payload, "job_name", "");
+Status GoodputReader::take_entry(goodput::Members entry, double log_time) {
+  const auto* name = std::get_if<std::string>(goodput::find_in(entry, "job_name"));
+  const auto job = name == nullptr ? std::string_view() : std::string_view(*name);
   // The first one decides which job this account is of.
   if (input.job.empty()) input.job = job;
-  const auto pass_on = [&] {
-    if (on_entry && payload.is_object()) on_entry(payload.get_object(), log_time);
-  };
-  if (job != input.job) {
-    ++input.other_jobs;
-    pass_on();
-    return {};
-  }
-  input.measured = true;
-  input.lost += static_cast<std::uint64_t>(
-      std::max<std::int64_t>(member_int_or(payload, "lost_entries", 0), 0));
-  if (input.measurements.add(payload, log_time)) {
-    ++input.records;
-    pass_on();
-  } else {
-    ++input.skipped;
-  }
-  return both();
-}
-
-/// As take_entry().
-Status GoodputReader::take_step(const PlainStep& step) {
-  if (input.job.empty()) input.job = step.job;
-  if (step.job != input.job) {
-    ++input.other_jobs;
-    return {};
-  }
-  input.measured = true;
-  input.measurements.add_step(step.step, step.time, step.log_time);
-  ++input.records;
+  const bool its = job == input.job;
+  const bool sound = !its || input.measurements.add(entry, log_time).has_value();
+  ++(!its ? input.other_jobs : sound ? input.records : input.skipped);
+  if (its) input.lost += goodput::count_in(entry, "lost_entries");
+  input.measured = input.measured || its;
+  if (sound && on_entry) on_entry(entry, log_time);
   return both();
 }
 
@@ -523,14 +476,6 @@ Result<std::vector<std::vector<std::string>>> files_by_job(const std::vector<std
     jobs[static_cast<std::size_t>(place - names.begin())].push_back(std::move(*journal));
   }
   return jobs;
-}
-
-Result<GoodputInput> read_goodput_files(std::vector<std::string> paths, bool history) {
-  GoodputReader reader;
-  if (history) reader.input.journal.keep_history();
-  const auto status = read_into(reader, std::move(paths));
-  if (!status) return std::unexpected(status.error());
-  return std::move(reader.input);
 }
 
 }  // namespace elastrun::ctl

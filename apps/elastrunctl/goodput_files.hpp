@@ -9,15 +9,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <iosfwd>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace elastrun::ctl {
-
-struct PlainStep;
 
 /// What files about goodput hold: journals of ours, or a log of ml-goodput-measurement.
 struct GoodputInput {
@@ -40,13 +38,17 @@ struct GoodputInput {
   } agents;
 };
 
+/// Where a journal that `convert` has made of a log comes from: the `source` of its first record.
+/// No agent saw that job, so its books stay those of the log (keep_books).
+inline constexpr std::string_view kLogSource = "ml-goodput-measurement";
+
 /// Takes such files line by line.
 class GoodputReader {
  public:
-  /// To the end of the stream. As take().
-  Status read(std::istream& stream);
+  /// The next line is the first of a file.
+  void begin_file() { logged_ = false; }
   /// A line without its end. Fails with Usage if a journal and a log come together.
-  Status take(const std::string& line);
+  Status take(std::string_view line);
   /// A record of a journal, whatever before_record says.
   void add(const telemetry::Record& record);
 
@@ -56,23 +58,22 @@ class GoodputReader {
   std::function<bool(telemetry::Record&)> before_record;
   /// Gets the entries of a log that are sound or of another job; the time as in
   /// MeasurementLog::add().
-  std::function<void(const json::object& entry, double log_time)> on_entry;
+  std::function<void(goodput::Members entry, double log_time)> on_entry;
 
  private:
-  Status take_other_record(const std::string& line);
   Status take_record(telemetry::Record& record);
   void note_writer(const telemetry::Record& record);
-  Status take_logged(const telemetry::Record& record);
-  Status take_entry(const json::value& payload, double log_time);
-  Status take_step(const PlainStep& step);
+  Status take_entry(goodput::Members entry, double log_time);
   Status both() const;
   bool lacks_start(const telemetry::Record& record);
   void begin_at(const telemetry::Record& record);
 
   bool begun_ = false;  // the job of a journal
   bool journal_ = false;
-  bool logged_ = false;      // in a journal that `convert` has made of a log
-  telemetry::Record plain_;  // the last one that was plain, so that the next reuses its memory
+  bool logged_ = false;  // in a journal that `convert` has made of a log
+  // The last ones that were plain, so that the next reuse their memory.
+  telemetry::Record plain_;
+  std::vector<telemetry::Attribute> entry_;
 };
 
 /// Of a directory, which is that of a run, or a --log-dir with one run in it, the path of the
@@ -83,25 +84,24 @@ Result<std::string> journal_at(const std::string& path);
 /// is of the job before it. Fails as journal_at().
 Result<std::vector<std::vector<std::string>>> files_by_job(const std::vector<std::string>& paths);
 
-/// Lets it take files in the order in which they begin, and journals of agents of one submission as
-/// one; of a directory its journal, see journal_at(). A journal that does not tell its end, and
-/// that no agent of this machine goes on with, ends with the death of that agent. As
-/// read_goodput_files().
-Status read_into(GoodputReader& reader, std::vector<std::string> paths);
-
 /// Reads JSON lines: records of our journal, or entries of ml-goodput-measurement, bare or as
-/// {"log_time": SECONDS, "payload": {...}}. Several files are taken in the order in which they
-/// begin; "-" is standard input. Fails with Io if a file cannot be read, with Usage if both kinds
-/// come together. `history`: with that of the journal.
-Result<GoodputInput> read_goodput_files(std::vector<std::string> paths, bool history = false);
+/// {"log_time": SECONDS, "payload": {...}}; "-" is standard input. Files are taken in the order in
+/// which they begin, journals of agents of one submission as one, and of a directory its journal,
+/// see journal_at(). A journal that does not tell its end, and that no agent of this machine goes
+/// on with, ends with the death of that agent. Fails with Io if a file cannot be read, with Usage
+/// if both kinds come together.
+Status read_into(GoodputReader& reader, std::vector<std::string> paths);
 
 /// The account of one job, whichever kind of file it came from.
 struct GoodputAnswer {
   std::string job;   // run id
   std::string name;  // what people call it
-  goodput::Ledger::Summary summary;
-  std::optional<goodput::MeasuredBooks> measured;  // of a log of ml-goodput-measurement
-  std::optional<goodput::JobGoodput> compatible;   // if asked for
+  goodput::Ledger::Summary summary{};
+  goodput::History history{};  // if it was kept, and of a log
+  WallTime first{};            // the first start of the job
+  // What is not in the books, beside GoodputInput::skipped.
+  std::uint64_t other_jobs = 0, misplaced = 0, lost = 0, duplicates = 0;
+  std::optional<goodput::CalculatedGoodput> compatible{};  // if asked for
 };
 
 /// Fails with Usage if no job starts in what was read, or `compatible` has nothing to go by.
@@ -115,5 +115,16 @@ std::string job_line(const GoodputInput& input, const GoodputAnswer& answer);
 /// "2 lines that are not records, 1 given twice": what of the input is not in the books; may be
 /// empty.
 std::string left_out(const GoodputInput& input, const GoodputAnswer& answer);
+
+/// One HTML file that shows the account with a timeline and the times of the steps, and asks for
+/// nothing else: its script draws what stands in it as JSON. `input` was read with its history.
+std::string goodput_page(const GoodputInput& input, const GoodputAnswer& answer);
+
+/// Writes it there, "-" being standard output. A file that is there is replaced only if it is a
+/// page, too: what was meant may be the journal. Fails with Usage then, else with Io.
+Status write_goodput_page(const std::string& path, const std::string& text);
+
+/// goodput_page.html, which the program has as text.
+std::string_view goodput_page_html();
 
 }  // namespace elastrun::ctl

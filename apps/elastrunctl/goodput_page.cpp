@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "elastrunctl/goodput_page.hpp"
-
 #include "core/file_io.hpp"
 #include "core/text.hpp"
+#include "elastrunctl/goodput_files.hpp"
 #include "files/whole_file.hpp"
 #include "goodput/reports/summary.hpp"
 
@@ -38,16 +37,10 @@ std::string utc(WallTime when) {
   return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts)};
 }
 
-/// Where such a log is not a journal, nothing is known of restarts and submissions.
-WallTime started(const GoodputInput& input, const GoodputAnswer& answer) {
-  return answer.measured ? WallTime() + from_seconds(answer.measured->first)
-                         : input.journal.first_wall();
-}
-
 std::string subtitle(const GoodputInput& input, const GoodputAnswer& answer) {
-  const auto from = started(input, answer);
-  auto text = fmt::format("{} to {}, {} record{}", utc(from), utc(from + answer.summary.elapsed),
-                          input.records, input.records == 1 ? "" : "s");
+  auto text = fmt::format("{} to {}, {} record{}", utc(answer.first),
+                          utc(answer.first + answer.summary.elapsed), input.records,
+                          input.records == 1 ? "" : "s");
   if (answer.job != answer.name) text += ", run id " + printable(answer.job);
   const auto missing = left_out(input, answer);
   return missing.empty() ? text : fmt::format("{} (left out: {})", text, missing);
@@ -190,11 +183,10 @@ json::array starts(const GoodputInput& input) {
 
 std::string goodput_page(const GoodputInput& input, const GoodputAnswer& answer) {
   const auto restarts = input.journal.restarts();
-  const auto history = answer.measured ? answer.measured->history : input.journal.history();
   Duration longest{};
   for (const auto& path : restarts) longest = std::max(longest, path.total());
   json::array hints;
-  if (!answer.measured) {
+  if (!input.measured) {
     for (const auto& hint : goodput::hints(answer.summary, restarts)) {
       hints.emplace_back(printable(hint.text));
     }
@@ -203,12 +195,12 @@ std::string goodput_page(const GoodputInput& input, const GoodputAnswer& answer)
       {"job", answer.name.empty() ? "a job without a name" : printable(answer.name)},
       {"subtitle", subtitle(input, answer)},
       {"elapsed", us(answer.summary.elapsed)},
-      {"tiles", tiles(answer, answer.measured ? 0 : input.journal.submissions())},
+      {"tiles", tiles(answer, input.journal.submissions())},
       {"notes", notes(answer.summary)},
       {"buckets", buckets(answer.summary)},
       {"hints", std::move(hints)},
-      {"spans", spans(history)},
-      {"steps", steps(history)},
+      {"spans", spans(answer.history)},
+      {"steps", steps(answer.history)},
       {"falls", falls(input, restarts)},
       {"longest_restart", us(longest)},
       {"starts", starts(input)}};

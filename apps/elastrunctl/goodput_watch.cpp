@@ -83,18 +83,68 @@ class WatchedJob {
   WatchedJob(LogTail tail, Source source) : tail_(std::move(tail)), run_(std::move(source.run)) {}
 
   /// Takes what has come. Fails with Usage for a log of ml-goodput-measurement.
-  Status advance();
+  Status advance() {
+    // Asked first: what the run wrote before its end is there when it has gone.
+    const bool gone = run_ && !runs::is_alive(run_->entry);
+    bool more = false;
+    Status status;
+    tail_.read([&](std::string_view bytes) {
+      more = true;
+      if (status) status = take(bytes);
+    });
+    if (!status) return status;
+    if (reader_.input.measured) {
+      return fail(Code::Usage,
+                  "a log of ml-goodput-measurement cannot be watched; report shows it");
+    }
+    const auto& journal = reader_.input.journal;
+    // With --goodput off the journal has no last word: then its end, and a tick without another
+    // line.
+    over_ = gone || journal.is_over() || (journal.has_ended() && ended_before_ && !more);
+    ended_before_ = journal.has_ended();
+    if (gone) reader_.input.journal.close();
+    return {};
+  }
+
   /// Nothing more is to be expected: the agent has said its last word, or has gone.
   bool is_over() const { return over_; }
   const GoodputInput& input() const { return reader_.input; }
   /// Since the last record; zero after the end.
-  Duration silence() const;
+  Duration silence() const {
+    if (over_ || reader_.input.journal.is_over()) return {};
+    const Duration since = std::chrono::system_clock::now() - reader_.input.last_wall;
+    return std::max(since, Duration::zero());
+  }
   std::optional<Summary> summary() const { return reader_.input.journal.summary(silence()); }
   /// Where the time goes now.
-  std::string_view now() const;
+  std::string_view now() const {
+    const auto& journal = reader_.input.journal;
+    if (over_ || journal.is_over()) return "ended";
+    // Which bucket grows when a second passes is what goes on now; the journal has no other word
+    // for it. A silence that steps on their way here explain is none: it would make a stall of
+    // them.
+    const Duration since = silence(), silent = since > kLate ? since : Duration::zero();
+    const auto before = journal.summary(silent);
+    const auto after = journal.summary(silent + std::chrono::seconds(1));
+    for (std::size_t i = 0; before && i < goodput::kBuckets; ++i) {
+      if (after->buckets[i] > before->buckets[i]) return bucket_name(static_cast<Bucket>(i));
+    }
+    return "waiting for a first record";
+  }
 
  private:
-  Status take(std::string_view bytes);
+  Status take(std::string_view bytes) {
+    pending_ += bytes;
+    std::size_t begin = 0;
+    for (auto end = pending_.find('\n'); end != std::string::npos;
+         end = pending_.find('\n', begin)) {
+      if (auto status = reader_.take(pending_.substr(begin, end - begin)); !status) return status;
+      begin = end + 1;
+    }
+    pending_.erase(0, begin);
+    if (pending_.size() <= kLongestPending) return {};
+    return reader_.take(std::exchange(pending_, {}));  // counted as no record
+  }
 
   LogTail tail_;
   const std::optional<runs::ListedRun> run_;
@@ -103,118 +153,61 @@ class WatchedJob {
   bool over_ = false, ended_before_ = false;
 };
 
-Status WatchedJob::take(std::string_view bytes) {
-  pending_ += bytes;
-  std::size_t begin = 0;
-  for (auto end = pending_.find('\n'); end != std::string::npos; end = pending_.find('\n', begin)) {
-    if (auto status = reader_.take(pending_.substr(begin, end - begin)); !status) return status;
-    begin = end + 1;
-  }
-  pending_.erase(0, begin);
-  if (pending_.size() <= kLongestPending) return {};
-  return reader_.take(std::exchange(pending_, {}));  // counted as no record
-}
-
-Status WatchedJob::advance() {
-  // Asked first: what the run wrote before its end is there when it has gone.
-  const bool gone = run_ && !runs::is_alive(run_->entry);
-  bool more = false;
-  Status status;
-  tail_.read([&](std::string_view bytes) {
-    more = true;
-    if (status) status = take(bytes);
-  });
-  if (!status) return status;
-  if (reader_.input.measured) {
-    return fail(Code::Usage, "a log of ml-goodput-measurement cannot be watched; report shows it");
-  }
-  const auto& journal = reader_.input.journal;
-  // With --goodput off the journal has no last word: then its end, and a tick without another line.
-  over_ = gone || journal.is_over() || (journal.has_ended() && ended_before_ && !more);
-  ended_before_ = journal.has_ended();
-  if (gone) reader_.input.journal.close();
-  return {};
-}
-
-Duration WatchedJob::silence() const {
-  if (over_ || reader_.input.journal.is_over()) return {};
-  const Duration since = std::chrono::system_clock::now() - reader_.input.last_wall;
-  return std::max(since, Duration::zero());
-}
-
-std::string_view WatchedJob::now() const {
-  const auto& journal = reader_.input.journal;
-  if (over_ || journal.is_over()) return "ended";
-  // Which bucket grows when a second passes is what goes on now; the journal has no other word for
-  // it. A silence that steps on their way here explain is none: it would make a stall of them.
-  const Duration since = silence(), silent = since > kLate ? since : Duration::zero();
-  const auto before = journal.summary(silent);
-  const auto after = journal.summary(silent + std::chrono::seconds(1));
-  for (std::size_t i = 0; before && i < goodput::kBuckets; ++i) {
-    if (after->buckets[i] > before->buckets[i]) return bucket_name(static_cast<Bucket>(i));
-  }
-  return "waiting for a first record";
-}
-
 /// What people see: on a terminal the whole account, drawn over itself; else a line for each
 /// change.
 class Display {
  public:
   explicit Display(bool terminal) : terminal_(terminal) {}
-  void show(const WatchedJob& job);
+  void show(const WatchedJob& job) {
+    const auto summary = job.summary();
+    if (!summary) return;
+    terminal_ ? draw(job, *summary) : print_change(job, *summary);
+  }
 
  private:
-  void draw(const WatchedJob& job, const Summary& summary);
-  void print_change(const WatchedJob& job, const Summary& summary);
+  /// Nothing of the terminal is changed beyond a single write, so that whatever ends us leaves it
+  /// as it was: lines are not wrapped while they are written, and the cursor stays below them.
+  void draw(const WatchedJob& job, const Summary& summary) {
+    std::string text = fmt::format(
+        "job \"{}\", {} records, now: {}{}\n", printable(job.input().name), job.input().records,
+        job.now(),
+        job.silence() > kSilence ? fmt::format(", no record for {}", format_duration(job.silence()))
+                                 : "");
+    text += goodput::summary_text(summary, locale_is_utf8()) +
+            goodput::restart_table(job.input().journal.restarts(), kWatchedRestarts, true);
+    auto lines = split(text, '\n');
+    lines.pop_back();
+    winsize size{};
+    if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1) {
+      // One less than the terminal has: the cursor stands below the last one, and a line more would
+      // scroll the first one out of reach.
+      lines.resize(std::min<std::size_t>(lines.size(), size.ws_row - 1U));
+    }
+    // DECAWM off: a line that is wider than the terminal would take two, and the next "up so many
+    // lines" end too low.
+    std::string out = drawn_ > 0 ? fmt::format("\x1b[?7l\x1b[{}F", drawn_) : "\x1b[?7l";
+    for (const auto& line : lines) out += line + "\x1b[K\n";
+    out += "\x1b[J\x1b[?7h";
+    drawn_ = lines.size();
+    if (write_all(STDOUT_FILENO, out) != 0) std::_Exit(kExitFailed);
+  }
+
+  void print_change(const WatchedJob& job, const Summary& summary) {
+    const auto state =
+        fmt::format("{} {} {} {}", job.now(), summary.restarts, job.input().journal.submissions(),
+                    summary.last_checkpoint.value_or(-1));
+    if (std::exchange(last_, state) == state) return;
+    const auto text = goodput::summary_text(summary, false);
+    const auto line =
+        fmt::format("{} {}: {}\n", format_local_time(std::chrono::system_clock::now()), job.now(),
+                    text.substr(0, text.find('\n')));
+    if (write_all(STDOUT_FILENO, line) != 0) std::_Exit(kExitFailed);
+  }
 
   const bool terminal_;
   std::size_t drawn_ = 0;  // lines that stand there from the last time
   std::string last_;
 };
-
-void Display::show(const WatchedJob& job) {
-  const auto summary = job.summary();
-  if (!summary) return;
-  terminal_ ? draw(job, *summary) : print_change(job, *summary);
-}
-
-/// Nothing of the terminal is changed beyond a single write, so that whatever ends us leaves it as
-/// it was: lines are not wrapped while they are written, and the cursor stays below them.
-void Display::draw(const WatchedJob& job, const Summary& summary) {
-  std::string text = fmt::format(
-      "job \"{}\", {} records, now: {}{}\n", printable(job.input().name), job.input().records,
-      job.now(),
-      job.silence() > kSilence ? fmt::format(", no record for {}", format_duration(job.silence()))
-                               : "");
-  text += goodput::summary_text(summary, locale_is_utf8()) +
-          goodput::restart_table(job.input().journal.restarts(), kWatchedRestarts, true);
-  auto lines = split(text, '\n');
-  lines.pop_back();
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1) {
-    // One less than the terminal has: the cursor stands below the last one, and a line more would
-    // scroll the first one out of reach.
-    lines.resize(std::min<std::size_t>(lines.size(), size.ws_row - 1U));
-  }
-  // DECAWM off: a line that is wider than the terminal would take two, and the next "up so many
-  // lines" end too low.
-  std::string out = drawn_ > 0 ? fmt::format("\x1b[?7l\x1b[{}F", drawn_) : "\x1b[?7l";
-  for (const auto& line : lines) out += line + "\x1b[K\n";
-  out += "\x1b[J\x1b[?7h";
-  drawn_ = lines.size();
-  if (write_all(STDOUT_FILENO, out) != 0) std::_Exit(kExitFailed);
-}
-
-void Display::print_change(const WatchedJob& job, const Summary& summary) {
-  const auto state =
-      fmt::format("{} {} {} {}", job.now(), summary.restarts, job.input().journal.submissions(),
-                  summary.last_checkpoint.value_or(-1));
-  if (std::exchange(last_, state) == state) return;
-  const auto text = goodput::summary_text(summary, false);
-  const auto line = fmt::format("{} {}: {}\n", format_local_time(std::chrono::system_clock::now()),
-                                job.now(), text.substr(0, text.find('\n')));
-  if (write_all(STDOUT_FILENO, line) != 0) std::_Exit(kExitFailed);
-}
 
 /// A descriptor that becomes readable with one of the signals that end programs.
 Result<UniqueFd> ending_signals() {

@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 /// Records as JSON, one object a line:
 ///
@@ -29,6 +30,11 @@ Result<telemetry::Record> from_json_line(std::string_view line);
 /// anything in `record`, for every other line: from_json_line() says what that is. Where both read
 /// it, they read the same.
 bool read_plain_record(std::string_view line, telemetry::Record& record);
+
+/// Reads an entry of a log of ml-goodput-measurement, an object with a `job_name`, bare or as
+/// {"log_time": SECONDS, "payload": {...}}; as read_plain_record(). `log_time`: NaN if not told.
+bool read_plain_entry(std::string_view line, std::vector<telemetry::Attribute>& members,
+                      double& log_time);
 
 /// The name of a sample's or window's series in formats without labels: its name and each
 /// attribute that is a text, "system.cpu.time/cpu.mode_user". Ranks are for the caller, who may

@@ -216,12 +216,13 @@ std::vector<std::pair<std::string, AttributeValue>> event_attributes(const json:
 
 /// Nothing for what the account does not read.
 Result<std::optional<GoodputEntry>> entry_from(const json::value& value) {
-  auto read = goodput::read_measurement(value);
+  const auto* object = value.if_object();
+  if (object == nullptr) return fail(Code::Protocol, "an entry is a JSON object");
+  auto read = goodput::read_measurement(goodput::members_of(*object));
   if (!read) return std::unexpected(read.error());
   if (read->entry.kind == goodput::MeasurementKind::Other) return std::nullopt;
-  const auto& object = value.get_object();
-  if (object.size() > kMaxAttributes) return refuse_packet("has more than 64 attributes");
-  return GoodputEntry{read->entry, std::move(read->name), event_attributes(object)};
+  if (object->size() > kMaxAttributes) return refuse_packet("has more than 64 attributes");
+  return GoodputEntry{read->entry, std::move(read->detail.name), event_attributes(*object)};
 }
 
 }  // namespace

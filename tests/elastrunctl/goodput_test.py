@@ -272,6 +272,50 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": sys.exit(3)
                 self.assertEqual((got.returncode, got.stdout), (code, ""), got.stderr)
                 self.assertIn(said, got.stderr)
 
+    def test_what_an_entry_lacks_or_has_too_much_of(self) -> None:
+        start = '{"job_name":"j","job_start_time":0}'
+        for lines, skipped, others, lost in (
+                (['{"job_name":"j","step_count":1,"step_start_time":[1]}'], 1, 0, 0),
+                (['{"job_name":"j","custom_badput_event_start_time":1,'
+                  '"custom_badput_event_type":["x"]}'], 1, 0, 0),  # no text, whatever is in it
+                (['{"job_name":"j","x":{"a":[1]}}', '{"payload":{"job_name":["j"]}}'], 0, 1, 0),
+                (['{"payload":{"step_count":1,"step_start_time":4}}'], 0, 1, 0),  # of no name
+                (['{"job_name":"j","lost_entries":3.0}', '{"job_name":"j","lost_entries":2}',
+                  '{"job_name":"j","lost_entries":-2}'], 0, 0, 5)):
+            for text in ("\n".join([start, *lines]), "\n".join([start, *lines]).replace(":", ": ")):
+                got = self.account("-", text=text)
+                self.assertEqual((got["skipped"], got["other_jobs"], got["lost"]),
+                                 (skipped, others, lost), text)
+        nameless = '{"payload":{"job_start_time":0}}\n{"payload":{"job_end_time":5}}\n'
+        self.assertEqual(self.account("-", text=nameless)["elapsed_s"], 5)  # no other name came
+        self.assertEqual(self.account("-", text=nameless + start)["other_jobs"], 0)
+
+    def test_what_a_calculator_takes_of_journals_and_logs(self) -> None:
+        log = self.folder / "log"
+        recorder = '{"scope":"elastrun.goodput","name":'
+        log.write_text("\n".join((
+            '{"job_name":"j","job_start_time":0}',
+            '{"payload":{"step_count":0,"step_start_time":1}}',
+            '{"job_name":"k","lost_entries":7}', '{"job_name":["j"]}', '{"scope":"elastrun.agent"}',
+            recorder + '"lost","attributes":{"count":3}}',
+            recorder + '"lost","attributes":{"count":2}}',
+            recorder + '"left_out","attributes":{"count":4}}', recorder + '"step"}',
+            recorder + '"step","attributes":{"step_count":"x","step_start_time":1}}',
+            recorder + '"step","attributes":{"custom_badput_event_start_time":1,'
+            '"custom_badput_event_type":["x"]}}', '{"payload":7}', "[]", "torn")) + "\n")
+        save = {"job_name": "j", "event_type": "save", "step": 3, "nested": {"a": [1, None]}}
+        questions = [json.dumps(save), '{"ask":"checkpoints"}', '{"ask":"job","now":9}',
+                     '{"ask":"without","now":9,"spans":[]}', '{"ask":"window","begin":-1,"end":9}']
+        told = [json.loads(line) for line in self.goodput(
+            "calculate", "--job=j", log, text="\n".join(questions) + "\n").stdout.splitlines()]
+        self.assertEqual({(one["skipped"], one["lost"]) for one in told}, {(11, 5)})
+        self.assertEqual(told[0]["entries"], [save])
+        common = {"percent", "percents", "max_step", "total_s", "disruptions", "skipped", "lost",
+                  "began_again"}
+        for answer, more in zip(told[1:], ("productive_s badput_s deviation_s ideal_s",
+                                           "productive_s badput_s excluded_s", "")):
+            self.assertEqual(set(answer), common | set(more.split()))
+
     def test_hostile_lines_are_counted_and_cost_nothing_else(self) -> None:
         good = lines_of("s01_clean_run")
         bad = ['{"job_name":"s01_clean_run","step_count":"x","step_start_time":1}', "[" * 10000,

@@ -232,7 +232,7 @@ struct Fact {
   double time = 0;
   Do what = Do::Step;
   Bucket bucket = Bucket::Custom;
-  std::int64_t step = 0;  // Begin and End: the name, see MeasurementEntry::detail
+  std::int64_t step = 0;  // Begin and End: the name, by MeasurementLog::detail
 
   auto order() const { return std::tuple(time, what); }
 };
@@ -241,71 +241,44 @@ auto is_of(const Fact& end) {
   return [&end](const Fact& one) { return one.bucket == end.bucket && one.step == end.step; };
 }
 
-/// The facts of a log, phases only where both ends are known. Steps, of which there may be a
-/// million, are not copied.
-class Facts {
- public:
-  /// `entries` by their time.
-  Facts(std::span<const MeasurementEntry> entries, const MeasurementLog& log)
-      : entries_(entries), log_(log) {
-    for (const auto& entry : entries) take(entry);
-    // Stable: of facts of one moment and kind the order of the log says which phase is the inner
-    // one.
-    std::ranges::stable_sort(others_, {}, &Fact::order);
-  }
-
-  /// In order.
-  template <class Take>
-  void each(Take take) const {
-    auto other = others_.begin();
-    for (const auto& entry : entries_) {
-      if (entry.kind != Kind::Step) continue;
-      const Fact step{entry.time, Fact::Do::Step, {}, entry.step};
-      while (other != others_.end() && other->order() < step.order()) take(*other++);
-      take(step);
-    }
-    while (other != others_.end()) take(*other++);
-  }
-
- private:
-  void take(const MeasurementEntry& entry) {
-    if (entry.kind == Kind::JobStart) add(entry.time, Fact::Do::JobStart);
-    if (entry.kind == Kind::JobEnd) add(entry.time, Fact::Do::JobEnd);
+/// The facts of a log in order, but for its steps, of which there may be a million; phases only
+/// where both ends are known. `entries` by their time.
+std::vector<Fact> facts_beside_steps(std::span<const MeasurementEntry> entries,
+                                     const MeasurementLog& log) {
+  using Do = Fact::Do;
+  std::vector<Fact> facts;
+  std::map<std::pair<Kind, std::int32_t>, double> open;
+  const auto add_span = [&facts](const TimeSpan& span, Bucket bucket, std::int32_t name = 0) {
+    if (!(span.length() > 0)) return;
+    facts.push_back({span.begin, Do::Begin, bucket, name});
+    facts.push_back({span.end, Do::End, bucket, name});
+  };
+  for (const auto& entry : entries) {
+    if (entry.kind == Kind::Step) continue;
+    if (entry.kind == Kind::JobStart) facts.push_back({entry.time, Do::JobStart});
+    if (entry.kind == Kind::JobEnd) facts.push_back({entry.time, Do::JobEnd});
     if (entry.kind == Kind::Save || entry.kind == Kind::Restore ||
         entry.kind == Kind::EmergencyRestore) {
-      const auto& checkpoint = log_.checkpoint(entry);
-      add_span({checkpoint.begin, checkpoint.begin + checkpoint.seconds}, Bucket::Checkpoint);
-      if (entry.kind == Kind::Save) {
-        add(checkpoint.begin + checkpoint.seconds, Fact::Do::Saved, {}, entry.step);
-      }
+      const auto& checkpoint = log.detail(entry.detail);
+      const double end = checkpoint.begin + checkpoint.seconds;
+      add_span({checkpoint.begin, end}, Bucket::Checkpoint);
+      if (entry.kind == Kind::Save) facts.push_back({end, Do::Saved, {}, entry.step});
     }
     for (const auto& phase : kMeasuredPhases) {
-      if (entry.kind == phase.start) open_[{phase.start, entry.detail}] = entry.time;
+      if (entry.kind == phase.start) open[{phase.start, entry.detail}] = entry.time;
       if (entry.kind != phase.end) continue;
-      const auto begun = open_.find({phase.start, entry.detail});
-      if (begun == open_.end()) continue;
+      const auto begun = open.extract({phase.start, entry.detail});
+      if (begun.empty()) continue;
       const bool custom = phase.bucket == Bucket::Custom;
-      add_span({begun->second, entry.time},
-               custom ? bucket_of_phase(log_.name(entry)) : phase.bucket, entry.detail);
-      open_.erase(begun);
+      add_span({begun.mapped(), entry.time},
+               custom ? bucket_of_phase(log.detail(entry.detail).name) : phase.bucket,
+               entry.detail);
     }
   }
-
-  void add_span(const TimeSpan& span, Bucket bucket, std::int32_t name = 0) {
-    if (!(span.length() > 0)) return;
-    add(span.begin, Fact::Do::Begin, bucket, name);
-    add(span.end, Fact::Do::End, bucket, name);
-  }
-
-  void add(double time, Fact::Do what, Bucket bucket = Bucket::Custom, std::int64_t step = 0) {
-    others_.push_back({time, what, bucket, step});
-  }
-
-  const std::span<const MeasurementEntry> entries_;
-  std::vector<Fact> others_;  // other than steps
-  const MeasurementLog& log_;
-  std::map<std::pair<Kind, std::int32_t>, double> open_;
-};
+  // Stable: of facts of one moment and kind the order of the log says which phase is the inner one.
+  std::ranges::stable_sort(facts, {}, &Fact::order);
+  return facts;
+}
 
 class Books {
  public:
@@ -314,7 +287,35 @@ class Books {
     ledger_.keep_timeline();
   }
 
-  void take(const Fact& fact);
+  void take(const Fact& fact) {
+    switch (fact.what) {
+      case Fact::Do::JobStart:
+        return begin_job(fact.time);
+      case Fact::Do::JobEnd:
+        if (!running_) return;
+        if (step_) {
+          ledger_.step(*step_, at(fact.time));
+          steps_.end(*step_, since_start(fact.time));
+        }
+        steps_.interrupt();
+        running_ = false;
+        step_.reset();
+        return ledger_.enter(Bucket::Queued, at(fact.time));
+      case Fact::Do::Step:
+        return step(fact);
+      case Fact::Do::Saved:
+        return ledger_.checkpoint(fact.step, at(fact.time));
+      case Fact::Do::Begin:
+        open_.push_back(fact);
+        return enter(fact.time);
+      case Fact::Do::End:
+        if (const auto one = std::ranges::find_if(open_, is_of(fact)); one != open_.end()) {
+          open_.erase(one);
+        }
+        return enter(fact.time);
+    }
+  }
+
   std::uint64_t misplaced = 0;
   Ledger::Summary summary(double last) const { return ledger_.summary(at(last)); }
   History history(double last) const { return {ledger_.timeline(at(last)), steps_.points()}; }
@@ -325,10 +326,62 @@ class Books {
     return from_seconds(std::clamp(time - start_, 0.0, 9.0e9));
   }
   TimePoint at(double time) const { return TimePoint() + since_start(time); }
-  void begin_job(double time);
-  void step(const Fact& fact);
-  void break_off(double time);
-  void enter(double time);
+
+  void begin_job(double time) {
+    if (running_) {
+      break_off(time);
+    } else {
+      ledger_.failed(at(time));  // whether the last steps before a job end are kept says this start
+    }
+    open_.clear();
+    running_ = true;
+    enter(time);
+  }
+
+  void step(const Fact& fact) {
+    if (!running_) {
+      ++misplaced;
+      return;
+    }
+    // Told once more, with a later time, as where several hosts record: the first begin counts.
+    if (step_ == fact.step) return;
+    if (step_ && fact.step < *step_) {
+      break_off(fact.time);
+      enter(fact.time);
+    } else if (step_) {
+      ledger_.step(*step_, at(fact.time));
+      known_time_ += fact.time - step_start_;
+      // A log may leave steps out.
+      known_steps_ += static_cast<double>(fact.step - *step_);
+      steps_.end(fact.step - 1, since_start(fact.time));
+    }
+    steps_.begin(fact.step, since_start(fact.time));
+    ledger_.begin_step(fact.step, at(fact.time));
+    step_ = fact.step;
+    step_start_ = fact.time;
+  }
+
+  /// The step that was under way is taken to have lasted as long as the others.
+  void break_off(double time) {
+    double until = time;
+    if (step_) {
+      if (known_steps_ > 0) until = std::min(time, step_start_ + known_time_ / known_steps_);
+      ledger_.step(*step_, at(until));
+    }
+    ledger_.failed(at(until));
+    steps_.interrupt();
+    step_.reset();
+    known_steps_ = known_time_ = 0;
+  }
+
+  void enter(double time) {
+    if (!running_) return;
+    if (open_.empty()) return ledger_.enter(Bucket::Running, at(time));
+    const auto& phase = open_.back();
+    const bool custom = phase.bucket == Bucket::Custom;
+    ledger_.enter(phase.bucket, at(time),
+                  custom ? std::string_view(log_.detail(phase.step).name) : std::string_view());
+  }
 
   const MeasurementLog& log_;
   double start_;
@@ -341,90 +394,6 @@ class Books {
   double known_steps_ = 0;  // of this start of the job: how many, and how long all of them took
   double known_time_ = 0;
 };
-
-void Books::enter(double time) {
-  if (!running_) return;
-  if (open_.empty()) return ledger_.enter(Bucket::Running, at(time));
-  const auto& phase = open_.back();
-  const bool custom = phase.bucket == Bucket::Custom;
-  ledger_.enter(phase.bucket, at(time), custom ? log_.name_at(phase.step) : std::string_view());
-}
-
-/// The step that was under way is taken to have lasted as long as the others.
-void Books::break_off(double time) {
-  double until = time;
-  if (step_) {
-    if (known_steps_ > 0) until = std::min(time, step_start_ + known_time_ / known_steps_);
-    ledger_.step(*step_, at(until));
-  }
-  ledger_.failed(at(until));
-  steps_.interrupt();
-  step_.reset();
-  known_steps_ = known_time_ = 0;
-}
-
-void Books::begin_job(double time) {
-  if (running_) {
-    break_off(time);
-  } else {
-    ledger_.failed(at(time));  // whether the last steps before a job end are kept says this start
-  }
-  open_.clear();
-  running_ = true;
-  enter(time);
-}
-
-void Books::step(const Fact& fact) {
-  if (!running_) {
-    ++misplaced;
-    return;
-  }
-  // Told once more, with a later time, as where several hosts record: the first begin counts.
-  if (step_ == fact.step) return;
-  if (step_ && fact.step < *step_) {
-    break_off(fact.time);
-    enter(fact.time);
-  } else if (step_) {
-    ledger_.step(*step_, at(fact.time));
-    known_time_ += fact.time - step_start_;
-    // A log may leave steps out.
-    known_steps_ += static_cast<double>(fact.step - *step_);
-    steps_.end(fact.step - 1, since_start(fact.time));
-  }
-  steps_.begin(fact.step, since_start(fact.time));
-  ledger_.begin_step(fact.step, at(fact.time));
-  step_ = fact.step;
-  step_start_ = fact.time;
-}
-
-void Books::take(const Fact& fact) {
-  switch (fact.what) {
-    case Fact::Do::JobStart:
-      return begin_job(fact.time);
-    case Fact::Do::JobEnd:
-      if (!running_) return;
-      if (step_) {
-        ledger_.step(*step_, at(fact.time));
-        steps_.end(*step_, since_start(fact.time));
-      }
-      steps_.interrupt();
-      running_ = false;
-      step_.reset();
-      return ledger_.enter(Bucket::Queued, at(fact.time));
-    case Fact::Do::Step:
-      return step(fact);
-    case Fact::Do::Saved:
-      return ledger_.checkpoint(fact.step, at(fact.time));
-    case Fact::Do::Begin:
-      open_.push_back(fact);
-      return enter(fact.time);
-    case Fact::Do::End:
-      if (const auto one = std::ranges::find_if(open_, is_of(fact)); one != open_.end()) {
-        open_.erase(one);
-      }
-      return enter(fact.time);
-  }
-}
 
 /// Whether the log says the same thing twice.
 bool is_same(const MeasurementEntry& one, const MeasurementEntry& other) {
@@ -454,14 +423,23 @@ std::optional<MeasuredBooks> keep_books(const MeasurementLog& log) {
   if (start == entries.end()) return std::nullopt;
   books.first = start->time;
   Books kept(books.first, log);
-  Facts(entries, log).each([&](const Fact& fact) {
+  const auto take = [&](const Fact& fact) {
     if (fact.time < books.first) {
       ++kept.misplaced;
       return;
     }
     books.last = std::max(books.last, fact.time);
     kept.take(fact);
-  });
+  };
+  const auto others = facts_beside_steps(entries, log);
+  auto other = others.begin();
+  for (const auto& entry : entries) {
+    if (entry.kind != Kind::Step) continue;
+    const Fact step{entry.time, Fact::Do::Step, {}, entry.step};
+    while (other != others.end() && other->order() < step.order()) take(*other++);
+    take(step);
+  }
+  std::for_each(other, others.end(), take);
   books.misplaced = kept.misplaced;
   books.summary = kept.summary(books.last);
   books.history = kept.history(books.last);
@@ -484,11 +462,6 @@ std::int64_t whole_or(const Value* value, std::int64_t otherwise) {
     if (*real > -9e15 && *real < 9e15) return static_cast<std::int64_t>(*real);
   }
   return otherwise;
-}
-
-std::string text_or(const Value* value, std::string otherwise) {
-  const auto* text = std::get_if<std::string>(value);
-  return text == nullptr ? std::move(otherwise) : *text;
 }
 
 // A century, in which no job takes place: what a journal says beyond it counts as that.
@@ -534,7 +507,8 @@ TimePoint JournalBooks::time_of(const Record& record) {
 }
 
 void JournalBooks::begin(const Record& record) {
-  const auto run_id = text_or(record.find("run_id"), run_id_);
+  const auto* told = std::get_if<std::string>(record.find("run_id"));
+  const auto run_id = told == nullptr ? run_id_ : *told;
   // Of one whose first line is torn the name is not known.
   of_other_job_ = account_ && !run_id_.empty() && run_id != run_id_;
   if (of_other_job_) {
@@ -592,7 +566,7 @@ void JournalBooks::take(const Record& record) {
   } else if (record.name == "checkpoint") {
     account_->checkpoint(whole_or(record.find("rank"), 0), whole_or(record.find("step"), -1), now);
   } else if (record.name == "phase" && whole_or(record.find("rank"), 0) == 0) {
-    account_->entered(text_or(record.find("phase"), ""), now);
+    account_->entered(record.text("phase"), now);
   }
 }
 
@@ -603,16 +577,12 @@ void JournalBooks::close() {
 }
 
 void JournalBooks::take_entry(const Record& record, TimePoint now) {
-  if (record.name == "lost") {
-    lost_ +=
-        static_cast<std::uint64_t>(std::max<std::int64_t>(whole_or(record.find("count"), 0), 0));
-    return;
-  }
+  if (record.name == "lost") lost_ += count_in(record.attributes, "count");
   // As live: the entries of rank 0 stand for all.
-  if (whole_or(record.find("rank"), 0) != 0) return;
-  const auto read = read_measurement(entry_of(record));
+  if (record.name == "lost" || whole_or(record.find("rank"), 0) != 0) return;
+  const auto read = read_measurement(record.attributes);
   if (!read) return;
-  account_->recorded(read->entry, read->name,
+  account_->recorded(read->entry, read->detail.name,
                      time_of_entry(read->entry.time, now, record.stamp.wall));
 }
 
@@ -627,10 +597,10 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
     account_->joined(record.name == "ranks.connected", now);
   } else if (record.name == "restart") {
     const auto* failure = record.find("failure");  // which older agents do not tell
-    account_->restarting(printable(text_or(record.find("cause"), "")),
+    account_->restarting(printable(record.text("cause")),
                          is_true(failure != nullptr ? failure : record.find("attempt_spent")), now);
   } else if (record.name == "group.failed") {
-    const auto what = printable(text_or(record.find("what"), ""));
+    const auto what = printable(record.text("what"));
     const auto rank = whole_or(record.find("rank"), 0);
     const auto* exit = record.find("exit_s");
     account_->noticed_after(seconds_or_none(record.find("noticed_after_s")),
@@ -644,7 +614,7 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
     account_->stopped(failed_group_, now);
   } else if (record.name == "job.ended") {
     const bool succeeded = is_true(record.find("succeeded"));
-    account_->ended(succeeded, now, text_or(record.find("ending"), "stopped"));
+    account_->ended(succeeded, now, record.text("ending"));
     ended_ = true;
     if (submissions_ <= static_cast<int>(Submission::kMost)) {
       submitted_.back().end = now - TimePoint();

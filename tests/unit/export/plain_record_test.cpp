@@ -2,6 +2,7 @@
 #include "export/json_lines.hpp"
 #include "export/record_line.hpp"
 
+#include <cmath>
 #include <doctest/doctest.h>
 #include <string>
 
@@ -37,6 +38,32 @@ void check_same(const std::string& line, Record before = {}) {
   CHECK(before.name == other->name);
   CHECK(before.value == other->value);
   CHECK(before.attributes == other->attributes);
+}
+
+TEST_CASE("plain entry: bare or in a payload, with the log's time; what is odd is left to JSON") {
+  std::vector<telemetry::Attribute> members;
+  double log_time = 0;
+  const std::vector<telemetry::Attribute> step{
+      {"job_name", "j"}, {"step_count", std::int64_t{7}}, {"step_start_time", 1.5}};
+  const std::string bare = R"({"job_name": "j", "step_count": 7, "step_start_time": 1.5})";
+  REQUIRE(read_plain_entry(bare, members, log_time));
+  CHECK(members == step);
+  CHECK(std::isnan(log_time));
+  REQUIRE(read_plain_entry(R"({"log_time": 3, "payload": )" + bare + "}", members, log_time));
+  CHECK(members == step);
+  CHECK(log_time == 3);
+  REQUIRE(read_plain_entry(R"({"job_name":"j","log_time":2.5})", members, log_time));
+  CHECK(log_time == 2.5);
+  for (const std::string odd :
+       {"", "{}", "[]", R"({"step_count":7})", R"({"job_name":7})", R"({"job_name":"j","a":[]})",
+        R"({"job_name":"j","a":1e3})", R"({"job_name":"j","job_name":"k"})",
+        R"({"payload":{"job_name":"j"},"log_time":3})", R"({"job_name":"j"} x)"}) {
+    CAPTURE(odd);
+    CHECK_FALSE(read_plain_entry(odd, members, log_time));
+  }
+  for (std::size_t size = 0; size < bare.size(); ++size) {
+    CHECK_FALSE(read_plain_entry(bare.substr(0, size), members, log_time));
+  }
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ json::object step(int number, double time) {
 
 Ledger::Summary books_of(const std::vector<json::object>& entries) {
   MeasurementLog log;
-  for (const auto& one : entries) REQUIRE(log.add(one));
+  for (const auto& one : entries) REQUIRE(log.add(members_of(one)));
   const auto books = keep_books(log);
   REQUIRE(books);
   REQUIRE(closed(books->summary));
