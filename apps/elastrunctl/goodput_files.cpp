@@ -10,7 +10,6 @@
 #include "export/record_line.hpp"
 #include "goodput/compat/measurement_log.hpp"
 #include "goodput/journals/journal_books.hpp"
-#include "goodput/reports/summary.hpp"
 #include "runs/run_registry.hpp"
 
 #include <algorithm>
@@ -32,22 +31,6 @@
 #include <vector>
 
 namespace elastrun::ctl {
-namespace {
-
-/// ", from 3 agents by their wall clocks".
-std::string agents_text(const GoodputInput& input) {
-  const auto& agents = input.agents;
-  std::string text;
-  if (agents.journals > 1) {
-    text += fmt::format(", from {} agents by their wall clocks", agents.journals);
-  }
-  const auto steps = agents.clock_steps + input.clocks.count();
-  if (steps > 0) text += fmt::format(", clock set {} time{}", steps, steps == 1 ? "" : "s");
-  return text;
-}
-
-}  // namespace
-
 Result<GoodputAnswer> answer_of(const GoodputInput& input, bool compatible) {
   const auto& entries = input.measurements.entries();
   if (compatible && !input.measured && entries.empty()) {
@@ -90,49 +73,6 @@ Result<GoodputAnswer> answer_of(const GoodputInput& input, bool compatible) {
   if (!job) return std::unexpected(job.error().context("ml-goodput-measurement's numbers"));
   answer.compatible = std::move(*job);
   return answer;
-}
-
-json::object account_json(const GoodputInput& input, const GoodputAnswer& answer) {
-  auto object = goodput::summary_json(answer.summary);
-  const auto restarts = input.journal.restarts();
-  object["hints"] = goodput::hints_json(goodput::hints(answer.summary, restarts));
-  object["restart_waterfall"] = goodput::restarts_json(restarts);
-  object["goodput_attempts"] = goodput::starts_json(input.journal.starts());
-  object["job"] = answer.job;
-  object["name"] = answer.name;
-  object["submissions"] = input.measured ? json::value(nullptr) : input.journal.submissions();
-  object["records"] = input.records;
-  object["agents"] = json::object{{"journals", input.agents.journals},
-                                  {"clock_steps", input.agents.clock_steps + input.clocks.count()}};
-  object["skipped"] = input.skipped;
-  object["other_jobs"] = answer.other_jobs;
-  object["misplaced"] = answer.misplaced;
-  object["lost"] = answer.lost;
-  object["duplicates"] = answer.duplicates;
-  return object;
-}
-
-std::string job_line(const GoodputInput& input, const GoodputAnswer& answer) {
-  const int submissions = input.journal.submissions();
-  const auto missing = left_out(input, answer);
-  return fmt::format("job \"{}\"{}, {} record{}{}{}", shown(answer.name),
-                     submissions > 1 ? fmt::format(", submitted {} times", submissions) : "",
-                     input.records, input.records == 1 ? "" : "s", agents_text(input),
-                     missing.empty() ? "" : fmt::format(" (left out: {})", missing));
-}
-
-std::string left_out(const GoodputInput& input, const GoodputAnswer& answer) {
-  const std::pair<std::uint64_t, std::string_view> counts[] = {
-      {input.skipped, "lines that are not records"},
-      {answer.other_jobs, "records of other jobs"},
-      {answer.misplaced, "out of place"},
-      {answer.duplicates, "given twice"},
-      {answer.lost, "that the recorder lost"}};
-  std::string text;
-  for (const auto& [count, what] : counts) {
-    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
-  }
-  return text;
 }
 
 namespace {
@@ -274,8 +214,8 @@ Status read_agents(GoodputReader& reader, const std::vector<std::string>& all,
   }
   // It refers to variables of this function.
   reader.before_record = {};
-  for (const auto& one : steps) reader.input.agents.clock_steps += one.count();
-  reader.input.agents.journals = std::max(reader.input.agents.journals, all.size());
+  for (const auto& one : steps) reader.input.clocks.add(one);
+  reader.input.agents = std::max(reader.input.agents, all.size());
   return {};
 }
 

@@ -30,12 +30,8 @@ struct GoodputInput {
   std::uint64_t lost = 0;        // entries that a recorder could not write into its own file
   WallTime last_wall{};          // of the last record of a journal
   std::set<std::int64_t> pids;   // of the agents of this host that wrote journals
-  goodput::ClockSteps clocks;    // of the machines of journals that were read one after the other
-  /// Of journals that were put together: those of one submission, at most.
-  struct Agents {
-    std::size_t journals = 1;
-    std::uint64_t clock_steps = 0;
-  } agents;
+  goodput::ClockSteps clocks;    // of the machines of all journals
+  std::size_t agents = 1;        // whose journals were put together, of one submission at most
 };
 
 /// Where a journal that `convert` has made of a log comes from: the `source` of its first record.
@@ -106,23 +102,6 @@ struct GoodputAnswer {
 
 /// Fails with Usage if no job starts in what was read, or `compatible` has nothing to go by.
 Result<GoodputAnswer> answer_of(const GoodputInput& input, bool compatible);
-
-/// `report --json`, without what --compatible adds.
-json::object account_json(const GoodputInput& input, const GoodputAnswer& answer);
-
-/// "job "night", submitted 2 times, 31412 records (left out: 1 given twice)", for people.
-std::string job_line(const GoodputInput& input, const GoodputAnswer& answer);
-/// "2 lines that are not records, 1 given twice": what of the input is not in the books; may be
-/// empty.
-std::string left_out(const GoodputInput& input, const GoodputAnswer& answer);
-
-/// One HTML file that shows the account with a timeline and the times of the steps, and asks for
-/// nothing else: its script draws what stands in it as JSON. `input` was read with its history.
-std::string goodput_page(const GoodputInput& input, const GoodputAnswer& answer);
-
-/// Writes it there, "-" being standard output. A file that is there is replaced only if it is a
-/// page, too: what was meant may be the journal. Fails with Usage then, else with Io.
-Status write_goodput_page(const std::string& path, const std::string& text);
 
 /// goodput_page.html, which the program has as text.
 std::string_view goodput_page_html();

@@ -125,6 +125,7 @@ class ClockSteps {
     last_ = apart;
   }
   std::uint64_t count() const { return count_; }
+  void add(const ClockSteps& others) { count_ += others.count_; }
 
  private:
   // A clock that is disciplined by slewing moves 0.5 ms a second at most; both clocks of a record

@@ -2,12 +2,14 @@
 
 #include "core/file_io.hpp"
 #include "core/text.hpp"
+#include "elastrunctl/command_line.hpp"
 #include "elastrunctl/goodput_files.hpp"
 #include "files/whole_file.hpp"
 #include "goodput/reports/summary.hpp"
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <ctime>
 #include <fmt/format.h>
 #include <fstream>
@@ -16,11 +18,13 @@
 namespace elastrun::ctl {
 namespace {
 
+using goodput::BadputType;
 using goodput::Bucket;
 using goodput::RestartPath;
 using Submission = goodput::JournalBooks::Submission;
 
 constexpr std::string_view kFirstLine = "<!doctype html>", kData = "<!--data-->";
+constexpr std::size_t kShownRestarts = 50, kShownStarts = 8;
 
 /// Whole microseconds, as the page has all times.
 std::int64_t us(Duration time) {
@@ -35,6 +39,22 @@ std::string utc(WallTime when) {
   std::array<char, 40> text{};
   if (::gmtime_r(&seconds, &parts) == nullptr) return "at an unknown time";
   return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts)};
+}
+
+/// "2 lines that are not records, 1 given twice": what of the input is not in the books; may be
+/// empty.
+std::string left_out(const GoodputInput& input, const GoodputAnswer& answer) {
+  const std::pair<std::uint64_t, std::string_view> counts[] = {
+      {input.skipped, "lines that are not records"},
+      {answer.other_jobs, "records of other jobs"},
+      {answer.misplaced, "out of place"},
+      {answer.duplicates, "given twice"},
+      {answer.lost, "that the recorder lost"}};
+  std::string text;
+  for (const auto& [count, what] : counts) {
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
+  }
+  return text;
 }
 
 std::string subtitle(const GoodputInput& input, const GoodputAnswer& answer) {
@@ -179,8 +199,8 @@ json::array starts(const GoodputInput& input) {
   return starts.size() > 1 ? all : json::array();
 }
 
-}  // namespace
-
+/// Makes one HTML file that shows the account with a timeline and the times of the steps, and asks
+/// for nothing else: its script draws what stands in it as JSON. `input` was read with its history.
 std::string goodput_page(const GoodputInput& input, const GoodputAnswer& answer) {
   const auto restarts = input.journal.restarts();
   Duration longest{};
@@ -213,6 +233,8 @@ std::string goodput_page(const GoodputInput& input, const GoodputAnswer& answer)
   return page.replace(page.find(kData), kData.size(), text);
 }
 
+/// Writes it there, "-" being standard output. A file that is there is replaced only if it is a
+/// page, too: what was meant may be the journal. Fails with Usage then, else with Io.
 Status write_goodput_page(const std::string& path, const std::string& text) {
   if (path == "-") {
     const int failed = write_all(STDOUT_FILENO, text);
@@ -228,6 +250,126 @@ Status write_goodput_page(const std::string& path, const std::string& text) {
                                          path));
   }
   return files::put_file(path, text, 0666);
+}
+
+json::object compatible_json(const goodput::CalculatedGoodput& job) {
+  json::object object;
+  object["goodput_percent"] = job.percent;
+  object["badput_percent"] = badput_json(job.badput_percent);
+  object["goodput_s"] = job.productive_seconds;
+  object["badput_s"] = badput_json(job.badput_seconds);
+  object["total_elapsed_s"] = job.total_seconds;
+  object["max_productive_step"] = job.max_productive_step;
+  object["disruptions"] = job.disruptions;
+  object["ideal_step_s"] = job.ideal_step_time ? json::value(*job.ideal_step_time) : nullptr;
+  return object;
+}
+
+std::string compatible_text(const goodput::CalculatedGoodput& job) {
+  std::string text = fmt::format(
+      "ml-goodput-measurement 0.2.3 would say: goodput {:.2f} % of {:.3f} s, {} disruption{}\n",
+      job.percent, job.total_seconds, job.disruptions, job.disruptions == 1 ? "" : "s");
+  const auto line = [&](std::string_view name, double seconds, double percent) {
+    if (seconds > 0)
+      text += fmt::format("  {:<40} {:>12.3f} s {:>6.2f} %\n", name, seconds, percent);
+  };
+  for (std::size_t i = 1; i < goodput::kBadputTypes; ++i) {
+    const auto type = static_cast<BadputType>(i);
+    line(goodput::badput_name(type), job.badput_seconds[type], job.badput_percent[type]);
+  }
+  for (const auto& [name, seconds] : job.badput_seconds.custom) {
+    line(shown(name), seconds, job.badput_percent.custom.at(name));
+  }
+  return text;
+}
+
+/// ", from 3 agents by their wall clocks".
+std::string agents_text(const GoodputInput& input) {
+  std::string text;
+  if (input.agents > 1) {
+    text += fmt::format(", from {} agents by their wall clocks", input.agents);
+  }
+  const auto steps = input.clocks.count();
+  if (steps > 0) text += fmt::format(", clock set {} time{}", steps, steps == 1 ? "" : "s");
+  return text;
+}
+
+/// "job "night", submitted 2 times, 31412 records (left out: 1 given twice)", for people.
+std::string job_line(const GoodputInput& input, const GoodputAnswer& answer) {
+  const int submissions = input.journal.submissions();
+  const auto missing = left_out(input, answer);
+  return fmt::format("job \"{}\"{}, {} record{}{}{}", shown(answer.name),
+                     submissions > 1 ? fmt::format(", submitted {} times", submissions) : "",
+                     input.records, input.records == 1 ? "" : "s", agents_text(input),
+                     missing.empty() ? "" : fmt::format(" (left out: {})", missing));
+}
+
+/// Writes what `report --json` does, without what --compatible adds.
+json::object account_json(const GoodputInput& input, const GoodputAnswer& answer) {
+  auto object = goodput::summary_json(answer.summary);
+  const auto restarts = input.journal.restarts();
+  object["hints"] = goodput::hints_json(goodput::hints(answer.summary, restarts));
+  object["restart_waterfall"] = goodput::restarts_json(restarts);
+  object["goodput_attempts"] = goodput::starts_json(input.journal.starts());
+  object["job"] = answer.job;
+  object["name"] = answer.name;
+  object["submissions"] = input.measured ? json::value(nullptr) : input.journal.submissions();
+  object["records"] = input.records;
+  object["agents"] =
+      json::object{{"journals", input.agents}, {"clock_steps", input.clocks.count()}};
+  object["skipped"] = input.skipped;
+  object["other_jobs"] = answer.other_jobs;
+  object["misplaced"] = answer.misplaced;
+  object["lost"] = answer.lost;
+  object["duplicates"] = answer.duplicates;
+  return object;
+}
+
+void print_account(const goodput::Ledger::Summary& summary, const goodput::JournalBooks& journal) {
+  const auto restarts = journal.restarts();
+  fmt::print("{}{}{}{}", goodput::summary_text(summary, locale_is_utf8()),
+             goodput::hints_text(goodput::hints(summary, restarts)),
+             goodput::restart_table(restarts, kShownRestarts, true),
+             goodput::start_table(journal.starts(), kShownStarts));
+}
+
+int report_job(const std::vector<std::string>& files, const GoodputOptions& options) {
+  GoodputReader reader;
+  const auto& input = reader.input;
+  if (!options.html.empty()) reader.input.journal.keep_history();
+  const auto read = read_into(reader, files);
+  if (!read) return report_error(read.error().text, kExitFailed);
+  const auto answer = answer_of(input, options.compatible);
+  if (!answer) return report_error(answer.error().text, kExitFailed);
+  if (!options.html.empty()) {
+    const auto written = write_goodput_page(options.html, goodput_page(input, *answer));
+    return written ? kExitDone : report_error(written.error().text, kExitFailed);
+  }
+  if (options.json) {
+    auto account = account_json(input, *answer);
+    if (answer->compatible) account["compatible"] = compatible_json(*answer->compatible);
+    fmt::print("{}\n", python_json(account));
+    return kExitDone;
+  }
+  fmt::print("{}\n", job_line(input, *answer));
+  print_account(answer->summary, input.journal);
+  if (answer->compatible) fmt::print("\n{}", compatible_text(*answer->compatible));
+  return kExitDone;
+}
+
+}  // namespace
+
+int run_goodput_report(const GoodputOptions& options) {
+  const auto jobs = files_by_job(options.files);
+  if (!jobs) return report_error(jobs.error().text, kExitFailed);
+  if (jobs->size() > 1 && !options.html.empty()) {
+    return report_error("--html takes the files of one job; these are of several", kExitUsage);
+  }
+  for (const auto& files : *jobs) {
+    if (&files != &jobs->front() && !options.json) fmt::print("\n");
+    if (const int code = report_job(files, options); code != kExitDone) return code;
+  }
+  return kExitDone;
 }
 
 }  // namespace elastrun::ctl
