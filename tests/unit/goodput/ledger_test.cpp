@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/ledger/ledger.hpp"
 
+#include "core/text.hpp"
 #include "goodput/reports/summary.hpp"
 #include "unit/goodput/moments.hpp"
 
