@@ -58,12 +58,12 @@ class Server::Connection : public std::enable_shared_from_this<Connection> {
   void close();
   bool closed() const { return !socket_.is_open(); }
   /// Waits for a request, of which nothing has come.
-  bool idle() const;
+  bool idle() const { return stage_ == Stage::Reading && input_.empty(); }
   /// Has its answer, and waits for the other side to close.
   bool ending() const { return stage_ == Stage::Ending; }
   bool streams() const { return stage_ == Stage::Streaming && !closed(); }
   /// Waits for the rest of a request.
-  bool unfinished() const;
+  bool unfinished() const { return stage_ == Stage::Reading && !input_.empty(); }
 
  private:
   enum class Stage { Reading, Answering, Writing, Streaming, Ending };
@@ -77,7 +77,6 @@ class Server::Connection : public std::enable_shared_from_this<Connection> {
   void stream(Answer answer);
   bool push(const std::shared_ptr<const std::string>& bytes);
   void write_next();
-  void watch_end();
   void linger();
   void limit(Duration time);
 
@@ -85,11 +84,10 @@ class Server::Connection : public std::enable_shared_from_this<Connection> {
   Clock& clock_;
   const Server* server_;  // null: closed
   std::unique_ptr<Alarm> alarm_;
-  RequestReader reader_;
   Request request_;  // that is being answered
   Stage stage_ = Stage::Reading;
-  std::array<char, 4096> input_;
-  std::string output_;
+  std::array<char, 4096> piece_;
+  std::string input_, output_;
   std::deque<std::shared_ptr<const std::string>> events_;  // the first is on its way
   std::size_t waiting_ = 0;                                // bytes of these
 };
@@ -106,10 +104,7 @@ std::string_view reason(int status) {
 }
 
 Answer refusal(int status, std::string_view text) {
-  Answer answer{.status = status};
-  answer.body.append(text).append("\n");
-  if (status == 405) answer.headers.emplace_back("Allow", "GET, HEAD");
-  return answer;
+  return {.status = status, .body = fmt::format("{}\n", text)};
 }
 
 /// `length`: of the body; without one its end is told otherwise.
@@ -156,14 +151,6 @@ void Server::Connection::refuse() {
   end_with(refusal(503, "too many connections"));
 }
 
-bool Server::Connection::idle() const {
-  return stage_ == Stage::Reading && !reader_.has_part();
-}
-
-bool Server::Connection::unfinished() const {
-  return stage_ == Stage::Reading && reader_.has_part();
-}
-
 void Server::Connection::limit(Duration time) {
   // Weak, because the alarm is ours: held by it, a connection would never end.
   alarm_->arm(clock_.now() + time, [weak = weak_from_this()] {
@@ -180,24 +167,26 @@ void Server::Connection::close() {
   server_ = nullptr;
 }
 
+/// Reads requests; where none is awaited, drops what comes until the other side closes.
 void Server::Connection::read() {
-  stage_ = Stage::Reading;
-  socket_.async_read_some(boost::asio::buffer(input_),
+  socket_.async_read_some(boost::asio::buffer(piece_),
                           [self = shared_from_this()](error_code error, std::size_t size) {
                             if (self->server_ == nullptr) return;
                             if (error) return self->close();
+                            if (self->stage_ != Stage::Reading) return self->read();
                             // The limit is for the whole request: a byte now and then wins no time.
                             if (self->idle()) self->limit(self->server_->settings_.head_limit);
-                            self->reader_.add({self->input_.data(), size});
+                            self->input_.append(self->piece_.data(), size);
                             self->digest();
                           });
 }
 
 void Server::Connection::digest() {
-  auto next = reader_.next();
+  stage_ = Stage::Reading;
+  auto next = take_request(input_);
   if (!next) return read();
   stage_ = Stage::Answering;
-  if (!*next) return end_with(refusal(next->error().status, next->error().text));
+  if (!*next) return end_with(std::move(next->error()));
   request_ = std::move(**next);
   answer(request_);
 }
@@ -250,7 +239,7 @@ void Server::Connection::written() {
   if (stage_ == Stage::Streaming) return write_next();
   if (!request_.keep_alive) return linger();
   // The next request may be here already, or a part of it (pipelining; RFC 9112, 9.3.2).
-  limit(reader_.has_part() ? server_->settings_.head_limit : server_->settings_.idle_limit);
+  limit(input_.empty() ? server_->settings_.idle_limit : server_->settings_.head_limit);
   digest();
 }
 
@@ -262,16 +251,7 @@ void Server::Connection::linger() {
   // Before the reads: a client that waits for the end of the connection gets it now, and closes.
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
   limit(std::chrono::seconds(2));
-  watch_end();
-}
-
-/// Reads and drops what comes, until the other side closes.
-void Server::Connection::watch_end() {
-  socket_.async_read_some(boost::asio::buffer(input_),
-                          [self = shared_from_this()](error_code error, std::size_t) {
-                            if (self->server_ == nullptr) return;
-                            error ? self->close() : self->watch_end();
-                          });
+  read();
 }
 
 void Server::Connection::stream(Answer answer) {
@@ -283,7 +263,7 @@ void Server::Connection::stream(Answer answer) {
     const auto self = weak.lock();
     return self && self->push(event);
   });
-  watch_end();
+  read();
   write(std::move(bytes));
 }
 
@@ -330,22 +310,17 @@ Server::~Server() {
 
 Result<std::unique_ptr<Server>> Server::open(boost::asio::io_context& loop, Clock& clock,
                                              Settings settings, Handler handler) {
+  constexpr int kBacklog = tcp::acceptor::max_listen_connections;
   std::unique_ptr<Server> server(new Server(loop, clock, std::move(settings), std::move(handler)));
-  if (auto opened = server->listen(); !opened) return std::unexpected(opened.error());
+  auto opened = net::listen_at(server->acceptor_, server->at_.host, server->at_.port, kBacklog);
+  if (!opened) return std::unexpected(opened.error());
+  server->at_.port = server->acceptor_.local_endpoint().port();
+  server->wait();
   return server;
 }
 
 bool Server::may_stream() const {
   return count(&Connection::streams) < settings_.max_streams;
-}
-
-Status Server::listen() {
-  constexpr int kBacklog = tcp::acceptor::max_listen_connections;
-  auto opened = net::listen_at(acceptor_, at_.host, at_.port, kBacklog);
-  if (!opened) return opened;
-  at_.port = acceptor_.local_endpoint().port();
-  wait();
-  return {};
 }
 
 void Server::wait() {

@@ -5,20 +5,33 @@
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
-#include "http/request_reader.hpp"
 #include "net/endpoint.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <cstddef>
+#include <expected>
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 namespace elastrun::http {
+
+/// One request, as a handler sees it. Everything in it was written by a stranger.
+struct Request {
+  bool head = false;       // HEAD: the answer goes without its body
+  bool keep_alive = true;  // the connection may carry another request
+  bool old = false;        // HTTP/1.0, which knows no chunks
+  std::string path{};      // "/metrics", without the query; not decoded
+  std::string query{};     // what follows `?`
+  std::string host{};      // as the header says: "localhost:9400"; empty: none
+  std::string accept{};    // all headers of that name, joined by a comma
+};
 
 class EventFeed;
 
@@ -31,6 +44,18 @@ struct Answer {
   /// Set: a stream of server-sent events without end, which begins with `body`.
   std::shared_ptr<EventFeed> feed{};
 };
+
+constexpr std::size_t kHeaderLimit = 8 << 10;  // of headers, with the request line
+constexpr std::size_t kTargetLimit = 2 << 10;
+
+/// Takes the next request, a GET or HEAD without a body, from the front of a connection's bytes.
+/// Fails with the answer that refuses it: nothing after that can be read. Nothing: more bytes are
+/// needed. Pure: no socket, no clock.
+std::optional<std::expected<Request, Answer>> take_request(std::string& bytes);
+
+/// True if no browser that was led here by a foreign name (DNS rebinding) could have sent this
+/// `Host`: numeric addresses, localhost and names below it, and no name at all.
+bool is_local_host(std::string_view host);
 
 /// Gives the answer, once, now or later, on the loop. Of no effect once the connection has gone.
 using Reply = std::function<void(Answer)>;
@@ -92,7 +117,6 @@ class Server {
  private:
   class Connection;
   Server(boost::asio::io_context& loop, Clock& clock, Settings settings, Handler handler);
-  Status listen();
   void wait();
   void accept();
   void serve(int fd);

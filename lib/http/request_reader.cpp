@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only file that includes Boost.Beast's server side.
-#include "http/request_reader.hpp"
-
 #include "core/text.hpp"
+#include "http/http_server.hpp"
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
@@ -15,17 +14,12 @@ namespace elastrun::http {
 
 namespace beast_http = boost::beast::http;
 
-struct RequestReader::Parser : beast_http::request_parser<beast_http::empty_body> {};
-
 namespace {
 
-Refusal refusal_of(const boost::system::error_code& failed) {
-  using beast_http::error;
-  if (failed == error::header_limit) {
-    return {431, fmt::format("headers above {} bytes", RequestReader::kHeaderLimit)};
-  }
-  if (failed == error::unexpected_body) return {413, "a request has no body here"};
-  return {400, failed.message()};
+std::unexpected<Answer> refusal_with(int status, std::string_view text) {
+  Answer answer{.status = status, .body = fmt::format("{}\n", text)};
+  if (status == 405) answer.headers.emplace_back("Allow", "GET, HEAD");
+  return std::unexpected(std::move(answer));
 }
 
 template <class Message>
@@ -41,65 +35,52 @@ std::string all_of(const Message& message, beast_http::field name) {
   return all;
 }
 
-}  // namespace
+using Parser = beast_http::request_parser<beast_http::empty_body>;
 
-RequestReader::RequestReader() : parser_(std::make_unique<Parser>()) {
-  parser_->header_limit(kHeaderLimit);
-}
-
-RequestReader::~RequestReader() = default;
-
-void RequestReader::add(std::string_view bytes) {
-  if (!refused_) bytes_ += bytes;
-}
-
-bool RequestReader::has_part() const {
-  return !bytes_.empty() || parser_->got_some();
-}
-
-std::optional<std::expected<Request, Refusal>> RequestReader::next() {
-  if (refused_ || bytes_.empty()) return std::nullopt;
-  boost::system::error_code error;
-  const auto used = parser_->put(boost::asio::buffer(bytes_), error);
-  bytes_.erase(0, used);
-  if (error == beast_http::error::need_more && bytes_.size() < kHeaderLimit) return std::nullopt;
-  if (error == beast_http::error::need_more) error = beast_http::error::header_limit;
-  auto result = error ? std::unexpected(refusal_of(error)) : taken();
-  // After a refusal nothing more is read: where the bad request ends is not known.
-  refused_ = !result;
-  parser_ = std::make_unique<Parser>();
-  parser_->header_limit(kHeaderLimit);
-  return result;
-}
-
-std::expected<Request, Refusal> RequestReader::taken() {
-  const auto& message = parser_->get();
-  const auto refuse = [](int status, std::string text) {
-    return std::unexpected(Refusal{status, std::move(text)});
-  };
+std::expected<Request, Answer> request_of(const Parser& parser) {
+  const auto& message = parser.get();
   const auto method = message.method();
   if (method != beast_http::verb::get && method != beast_http::verb::head) {
-    return refuse(405, "only GET and HEAD are known here");
+    return refusal_with(405, "only GET and HEAD are known here");
   }
   // A body that is not read would be taken for the next request: that is request smuggling. So such
   // a connection ends with the refusal.
-  if (!parser_->is_done()) return refuse(413, "a request has no body here");
+  if (!parser.is_done()) return refusal_with(413, "a request has no body here");
   const std::string_view target(message.target().data(), message.target().size());
-  if (target.size() > kTargetLimit) return refuse(414, "the target is too long");
-  if (!target.starts_with('/')) return refuse(400, "the target does not begin with /");
+  if (target.size() > kTargetLimit) return refusal_with(414, "the target is too long");
+  if (!target.starts_with('/')) return refusal_with(400, "the target does not begin with /");
   const auto hosts = message.count(beast_http::field::host);
   const bool old = message.version() < 11;
   // RFC 9112, 3.2 asks for 400 in both cases: two of them leave open which site is meant.
-  if (hosts > 1 || (hosts == 0 && !old)) return refuse(400, "one Host header is needed");
+  if (hosts > 1 || (hosts == 0 && !old)) return refusal_with(400, "one Host header is needed");
   Request request;
   request.head = method == beast_http::verb::head;
-  request.keep_alive = parser_->keep_alive();
+  request.keep_alive = parser.keep_alive();
   request.old = old;
   request.path = target.substr(0, target.find('?'));
   if (request.path.size() < target.size()) request.query = target.substr(request.path.size() + 1);
   request.host = all_of(message, beast_http::field::host);
   request.accept = all_of(message, beast_http::field::accept);
   return request;
+}
+
+}  // namespace
+
+std::optional<std::expected<Request, Answer>> take_request(std::string& bytes) {
+  using beast_http::error;
+  if (bytes.empty()) return std::nullopt;
+  // From the start each time: a head has few bytes, and as a rule comes at once.
+  Parser parser;
+  parser.header_limit(kHeaderLimit);
+  boost::system::error_code failed;
+  const auto used = parser.put(boost::asio::buffer(bytes), failed);
+  if (failed == error::need_more && bytes.size() < kHeaderLimit) return std::nullopt;
+  bytes.erase(0, used);
+  if (failed == error::need_more || failed == error::header_limit) {
+    return refusal_with(431, fmt::format("headers above {} bytes", kHeaderLimit));
+  }
+  if (failed == error::unexpected_body) return refusal_with(413, "a request has no body here");
+  return failed ? refusal_with(400, failed.message()) : request_of(parser);
 }
 
 bool is_local_host(std::string_view host) {

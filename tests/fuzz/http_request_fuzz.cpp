@@ -17,21 +17,21 @@ void require(bool holds) {
 }
 
 std::vector<std::string> read_all(std::string_view bytes, std::size_t piece) {
-  RequestReader reader;
+  std::string taken;
   std::vector<std::string> all;
   while (!bytes.empty()) {
-    reader.add(bytes.substr(0, piece));
+    taken += bytes.substr(0, piece);
     bytes.remove_prefix(std::min(piece, bytes.size()));
-    while (const auto next = reader.next()) {
+    while (const auto next = take_request(taken)) {
       if (!*next) {
         require(next->error().status >= 400 && next->error().status < 500);
-        require(!next->error().text.empty());
+        require(!next->error().body.empty());
         all.push_back("refused");
-        continue;
+        return all;
       }
       const auto& request = **next;
       require(request.path.starts_with('/'));
-      require(request.path.size() + request.query.size() <= RequestReader::kTargetLimit);
+      require(request.path.size() + request.query.size() <= kTargetLimit);
       static_cast<void>(is_local_host(request.host));
       all.push_back(request.path + "?" + request.query + " " + request.host);
     }

@@ -137,6 +137,8 @@ TEST_CASE("http server: what is no request ends the connection, with a word") {
   const auto answer = served.ask(std::string(60'000, 'x') + "\r\n\r\n", "never");
   CHECK(answer.starts_with("HTTP/1.1 4"));
   CHECK(served.ended);
+  // Nothing is read behind it.
+  CHECK_FALSE(served.ask("nonsense\r\n\r\n" + get("/a"), "never").contains("for /a"));
 }
 
 TEST_CASE("http server: who sends his request byte by byte does not win time") {
