@@ -8,7 +8,7 @@
 #include "core/unique_fd.hpp"
 #include "files/whole_file.hpp"
 #include "rendezvous/wire/messages.hpp"
-#include "store/listening.hpp"
+#include "store/server.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -33,19 +33,14 @@
 
 namespace elastrun::store {
 
-/// The store behind all prefixes. Keys are whole here.
+/// The store behind all prefixes.
 class BlockingStore::Engine {
  public:
   virtual ~Engine() = default;
-  virtual Status set(const std::string& key, const std::string& value) = 0;
-  /// The value of a key that wait() has found.
-  virtual Result<std::string> get(const std::string& key) = 0;
-  virtual Result<std::int64_t> add(const std::string& key, std::int64_t delta) = 0;
-  virtual Result<std::string> compare_set(const std::string& key, const std::string& expected,
-                                          const std::string& desired) = 0;
-  virtual Result<bool> check(const std::vector<std::string>& keys) = 0;
-  virtual Status wait(const std::vector<std::string>& keys, Duration timeout) = 0;
-  virtual Result<bool> erase(const std::string& key) = 0;
+  /// What a TCPStore server answers to a request, without the length of a text; empty for one that
+  /// has no answer. `until`: of a WAIT, which is answered with kReady, or with another byte once
+  /// that is over. A GET is for a key that a WAIT has found.
+  virtual Result<std::string> run(const Request& request, TimePoint until) = 0;
 };
 
 namespace {
@@ -60,18 +55,6 @@ TimePoint deadline_of(Duration timeout) {
   return timeout < Duration::zero() ? TimePoint::max() : now() + timeout;
 }
 
-/// "wait timeout after 300ms, keys: a, b": torch's words.
-Status wait_timeout(Duration timeout, const std::vector<std::string>& keys) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
-  return fail(Code::Timeout,
-              fmt::format("wait timeout after {}ms, keys: {}", ms, join(keys, ", ")));
-}
-
-/// As TCPStore and FileStore of torch, whose clients share the keys: bare ones are their own.
-std::string slashed(std::string_view key) {
-  return "/" + std::string(key);
-}
-
 /// False: `fd` was not ready by then.
 bool await(int fd, short events, TimePoint until) {
   while (true) {
@@ -83,23 +66,6 @@ bool await(int fd, short events, TimePoint until) {
     if (ready > 0) return true;
     if (ready == 0 && left <= Duration::zero()) return false;
   }
-}
-
-std::string encoded(const Request& request) {
-  std::string out;
-  append_request(out, request);
-  return out;
-}
-
-std::string encoded_list(Query query, const std::vector<std::string>& keys) {
-  std::vector<std::string> names;
-  for (const auto& key : keys) names.push_back(slashed(key));
-  const std::vector<std::string_view> texts(names.begin(), names.end());
-  return encoded({.query = query, .texts = texts});
-}
-
-std::string ping() {
-  return encoded({.query = Query::Ping, .number = ::getpid()});
 }
 
 Result<UniqueFd> connect_to(const Endpoint& endpoint, TimePoint until) {
@@ -132,56 +98,32 @@ class BlockingStore::Tcp final : public Engine {
   explicit Tcp(UniqueFd fd) : fd_(std::move(fd)) {}
 
   Status greet(TimePoint until) {
-    std::string opening(1, '\0');
-    net::append<std::uint32_t>(opening, kMagic);
-    const std::string greeting = ping();
-    const auto nonce = ask(opening + greeting, 4, until);
+    const auto nonce = run({.query = Query::Validate, .number = kMagic}, until);
     if (!nonce) return std::unexpected(nonce.error());
     // Any server may answer something; only a store sends the number back.
-    if (*nonce == greeting.substr(1)) return {};
+    if (net::load<std::int32_t>(nonce->data()) == ::getpid()) return {};
     return fail(Code::Protocol, "it answers, but not as a store");
   }
 
-  Status set(const std::string& key, const std::string& value) override {
-    const auto name = slashed(key);
-    // SET has no answer; the one of a PING behind it says that it was run.
-    const auto nonce = ask(encoded({.query = Query::Set, .key = name, .value = value}) + ping(), 4);
-    return nonce ? Status() : std::unexpected(nonce.error());
-  }
-  Result<std::string> get(const std::string& key) override {
-    const auto name = slashed(key);
-    return text_for(encoded({.query = Query::Get, .key = name}));
-  }
-  Result<std::int64_t> add(const std::string& key, std::int64_t delta) override {
-    const auto name = slashed(key);
-    return number_for(encoded({.query = Query::Add, .key = name, .number = delta}));
-  }
-  Result<std::string> compare_set(const std::string& key, const std::string& expected,
-                                  const std::string& desired) override {
-    const auto name = slashed(key);
-    return text_for(
-        encoded({.query = Query::CompareSet, .key = name, .value = expected, .desired = desired}));
-  }
-  Result<bool> check(const std::vector<std::string>& keys) override {
-    const auto flag = ask(encoded_list(Query::Check, keys), 1);
-    if (!flag) return std::unexpected(flag.error());
-    return flag->front() == kReady;
-  }
-  Status wait(const std::vector<std::string>& keys, Duration timeout) override {
-    auto flag = ask(encoded_list(Query::Wait, keys), 1, deadline_of(timeout));
-    const bool late = !flag && flag.error().code == Code::Timeout;
-    if (late) flag = ask(encoded({.query = Query::CancelWait}), 1);
-    if (!flag) return std::unexpected(flag.error());
-    if (flag->front() != kReady) return wait_timeout(timeout, keys);
+  Result<std::string> run(const Request& request, TimePoint until) override {
+    std::string bytes;
+    append_request(bytes, request);
+    const auto reply = shape_of(request.query).reply;
+    // A request without an answer: the one of a PING behind it says that it was run.
+    if (reply == Reply::None) append_request(bytes, {.query = Query::Ping, .number = ::getpid()});
+    const std::size_t size = reply == Reply::Flag ? 1 : reply == Reply::None ? 4 : 8;
+    auto answer = ask(bytes, size, until);
+    if (reply == Reply::Text && answer) return text_of(net::load<std::uint64_t>(answer->data()));
+    if (request.query != Query::Wait || answer || answer.error().code != Code::Timeout)
+      return answer;
+    bytes.clear();
+    append_request(bytes, {.query = Query::CancelWait});
+    answer = ask(bytes, 1);
     // The key came while the cancellation was on its way, whose answer belongs to no call.
-    if (late) flag = receive(1, TimePoint::max());
-    return flag ? Status() : std::unexpected(flag.error());
-  }
-  Result<bool> erase(const std::string& key) override {
-    const auto name = slashed(key);
-    const auto count = number_for(encoded({.query = Query::Delete, .key = name}));
-    if (!count) return std::unexpected(count.error());
-    return *count > 0;
+    if (answer && answer->front() == kReady) {
+      if (auto late = receive(1, TimePoint::max()); !late) return late;
+    }
+    return answer;
   }
 
  private:
@@ -224,22 +166,13 @@ class BlockingStore::Tcp final : public Engine {
     return bytes;
   }
 
-  Result<std::int64_t> number_for(const std::string& request) {
-    const auto bytes = ask(request, sizeof(std::int64_t));
-    if (!bytes) return std::unexpected(bytes.error());
-    return net::load<std::int64_t>(bytes->data());
-  }
-  Result<std::string> text_for(const std::string& request) {
+  Result<std::string> text_of(std::uint64_t size) {
     // A longer answer does not come from a store: torch's values have 8 MiB, and grow by APPEND.
     constexpr std::uint64_t kMaxAnswer = 1u << 30;
-    const auto length = number_for(request);
-    if (!length) return std::unexpected(length.error());
-    const auto size = static_cast<std::uint64_t>(*length);
     if (size <= kMaxAnswer) return receive(static_cast<std::size_t>(size), TimePoint::max());
     return lose(Code::Protocol, fmt::format("the store's server announces {} bytes", size));
   }
 
-  static constexpr char kReady = 0;  // of CHECK and WAIT
   UniqueFd fd_;
   std::optional<Error> lost_;
 };
@@ -260,59 +193,25 @@ class BlockingStore::File final : public Engine {
 
   /// Counts itself in. Fails with Io if the file cannot be made, read or locked, or is torn.
   Status open() {
-    const auto references = count(kReferences, 1);
-    counted_ = references.has_value();
-    return counted_ ? Status() : std::unexpected(references.error());
+    auto counted = count(kReferences, 1);
+    counted_ = counted.has_value();
+    return counted;
   }
 
-  Status set(const std::string& key, const std::string& value) override {
-    const auto file = locked(LOCK_EX);
-    return file ? append(file->get(), slashed(key), value) : std::unexpected(file.error());
-  }
-  Result<std::string> get(const std::string& key) override {
-    const auto found = cache_.find(slashed(key));
-    if (found != cache_.end()) return found->second;
-    return fail(Code::Store, "the key " + key + " was there, but has been erased since");
-  }
-  Result<std::int64_t> add(const std::string& key, std::int64_t delta) override {
-    return count(slashed(key), delta);
-  }
-  Result<std::string> compare_set(const std::string& key, const std::string& expected,
-                                  const std::string& desired) override {
-    const auto file = locked(LOCK_EX);
-    if (!file) return std::unexpected(file.error());
-    const auto found = cache_.find(slashed(key));
-    const bool missing = found == cache_.end();
-    // As torch: an empty expected value stands for a key that is missing.
-    const bool stores = missing ? expected.empty() : found->second == expected;
-    if (!stores) return missing ? expected : found->second;
-    if (const auto done = append(file->get(), slashed(key), desired); !done) {
-      return std::unexpected(done.error());
-    }
-    return desired;
-  }
-  Result<bool> check(const std::vector<std::string>& keys) override {
-    if (const auto file = locked(LOCK_SH); !file) return std::unexpected(file.error());
-    return std::ranges::all_of(keys,
-                               [this](const auto& key) { return cache_.contains(slashed(key)); });
-  }
-  Status wait(const std::vector<std::string>& keys, Duration timeout) override {
+  Result<std::string> run(const Request& request, TimePoint until) override {
     constexpr auto kPollEvery = std::chrono::milliseconds(10);  // torch's own
-    for (const auto until = deadline_of(timeout);; std::this_thread::sleep_for(kPollEvery)) {
-      const auto there = check(keys);
-      if (!there) return std::unexpected(there.error());
-      if (*there) return {};
-      if (now() >= until) return wait_timeout(timeout, keys);
+    // Known since the wait for it.
+    if (request.query == Query::Get) return cache_.find(request.key)->second;
+    const bool looks = request.query == Query::Check || request.query == Query::Wait;
+    for (;; std::this_thread::sleep_for(kPollEvery)) {
+      const auto file = locked(looks ? LOCK_SH : LOCK_EX);
+      if (!file) return std::unexpected(file.error());
+      if (!looks) return change(file->get(), request);
+      const bool there = std::ranges::all_of(
+          request.texts, [this](std::string_view key) { return cache_.contains(key); });
+      if (there) return std::string(1, kReady);
+      if (request.query == Query::Check || now() >= until) return std::string(1, kCancelled);
     }
-  }
-  Result<bool> erase(const std::string& key) override {
-    const auto file = locked(LOCK_EX);
-    if (!file) return std::unexpected(file.error());
-    if (!cache_.contains(slashed(key))) return false;
-    if (const auto done = append(file->get(), "-" + slashed(key), {}); !done) {
-      return std::unexpected(done.error());
-    }
-    return true;
   }
 
  private:
@@ -410,18 +309,35 @@ class BlockingStore::File final : public Engine {
     return take_record(rest);
   }
 
-  Result<std::int64_t> count(const std::string& full_key, std::int64_t delta) {
-    const auto file = locked(LOCK_EX);
-    if (!file) return std::unexpected(file.error());
-    const auto found = cache_.find(full_key);
-    // What others have appended is read, and the lock keeps them from more: the sum is exact.
-    const auto number = found == cache_.end() ? 0 : parse_counter(found->second);
-    if (!number) return fail(Code::Store, "the value of the key " + full_key + " is not a number");
-    const auto sum = wrapping_add(*number, delta);
-    if (const auto done = append(file->get(), full_key, std::to_string(sum)); !done) {
-      return std::unexpected(done.error());
+  /// In a file that is locked for writing. What others have appended is read, and the lock keeps
+  /// them from more: a sum is exact.
+  Result<std::string> change(int fd, const Request& request) {
+    const auto found = cache_.find(request.key);
+    const bool missing = found == cache_.end();
+    std::string key(request.key), value(request.value), answer;
+    if (request.query == Query::Add) {
+      const auto number = missing ? 0 : parse_counter(found->second);
+      if (!number) return fail(Code::Store, "the value of the key " + key + " is not a number");
+      const auto sum = wrapping_add(*number, request.number);
+      value = std::to_string(sum);
+      net::append(answer, sum);
+    } else if (request.query == Query::Delete) {
+      net::append<std::int64_t>(answer, missing ? 0 : 1);
+      if (missing) return answer;
+      key.insert(0, "-");
+      value.clear();
+    } else if (request.query == Query::CompareSet) {
+      // As torch: an empty expected value stands for a key that is missing.
+      const bool stores = missing ? value.empty() : found->second == value;
+      if (!stores) return missing ? value : found->second;
+      answer = value = request.desired;
     }
-    return sum;
+    if (const auto done = append(fd, key, value); !done) return std::unexpected(done.error());
+    return answer;
+  }
+  Status count(std::string_view key, std::int64_t delta) {
+    const auto counted = run({.query = Query::Add, .key = key, .number = delta}, {});
+    return counted ? Status() : std::unexpected(counted.error());
   }
 
   const std::string path_;
@@ -486,40 +402,67 @@ std::shared_ptr<BlockingStore> BlockingStore::within(const std::string& prefix) 
   return std::shared_ptr<BlockingStore>(new BlockingStore(engine_, prefix_ + prefix + "/"));
 }
 
-std::vector<std::string> BlockingStore::with_prefix(const std::vector<std::string>& keys) const {
-  std::vector<std::string> full;
-  for (const auto& key : keys) full.push_back(prefix_ + key);
-  return full;
+Result<std::string> BlockingStore::run(Request request, const std::string& key) {
+  const auto name = full_name(key);
+  request.key = name;
+  return engine_->run(request, TimePoint::max());
+}
+
+Result<std::int64_t> BlockingStore::number(const Request& request, const std::string& key) {
+  const auto bytes = run(request, key);
+  if (!bytes) return std::unexpected(bytes.error());
+  return net::load<std::int64_t>(bytes->data());
+}
+
+Result<bool> BlockingStore::flag(Query query, const std::vector<std::string>& keys,
+                                 TimePoint until) {
+  std::vector<std::string> names;
+  for (const auto& key : keys) names.push_back(full_name(key));
+  const std::vector<std::string_view> texts(names.begin(), names.end());
+  const auto byte = engine_->run({.query = query, .texts = texts}, until);
+  if (!byte) return std::unexpected(byte.error());
+  return byte->front() == kReady;
 }
 
 Status BlockingStore::set(const std::string& key, std::string value) {
-  return engine_->set(prefix_ + key, value);
+  const auto done = run({.query = Query::Set, .value = value}, key);
+  return done ? Status() : std::unexpected(done.error());
 }
 
 Result<std::string> BlockingStore::get(const std::string& key, Duration timeout) {
   const auto there = wait({key}, timeout);
-  return there ? engine_->get(prefix_ + key) : std::unexpected(there.error());
+  return there ? run({.query = Query::Get}, key) : std::unexpected(there.error());
 }
 
 Result<std::int64_t> BlockingStore::add(const std::string& key, std::int64_t delta) {
-  return engine_->add(prefix_ + key, delta);
+  return number({.query = Query::Add, .number = delta}, key);
 }
 
 Result<std::string> BlockingStore::compare_set(const std::string& key, std::string expected,
                                                std::string desired) {
-  return engine_->compare_set(prefix_ + key, expected, desired);
+  return run({.query = Query::CompareSet, .value = expected, .desired = desired}, key);
 }
 
 Result<bool> BlockingStore::check(const std::vector<std::string>& keys) {
-  return engine_->check(with_prefix(keys));
+  return flag(Query::Check, keys, TimePoint::max());
 }
 
 Status BlockingStore::wait(const std::vector<std::string>& keys, Duration timeout) {
-  return engine_->wait(with_prefix(keys), timeout);
+  const auto there = flag(Query::Wait, keys, deadline_of(timeout));
+  if (!there) return std::unexpected(there.error());
+  if (*there) return {};
+  std::vector<std::string> names;
+  for (const auto& key : keys) names.push_back(prefix_ + key);
+  // "wait timeout after 300ms, keys: a, b": torch's words.
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
+  return fail(Code::Timeout,
+              fmt::format("wait timeout after {}ms, keys: {}", ms, join(names, ", ")));
 }
 
 Result<bool> BlockingStore::erase(const std::string& key) {
-  return engine_->erase(prefix_ + key);
+  const auto count = number({.query = Query::Delete}, key);
+  if (!count) return std::unexpected(count.error());
+  return *count > 0;
 }
 
 }  // namespace elastrun::store

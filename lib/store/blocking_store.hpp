@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "store/tcp_protocol.hpp"
 
 #include <boost/asio/ip/address.hpp>
 #include <cstdint>
@@ -52,7 +53,11 @@ class BlockingStore {
                                                std::uint16_t port, Duration timeout);
   BlockingStore(std::shared_ptr<Engine> engine, std::string prefix)
       : engine_(std::move(engine)), prefix_(std::move(prefix)) {}
-  std::vector<std::string> with_prefix(const std::vector<std::string>& keys) const;
+  /// As TCPStore and FileStore of torch, whose clients share the keys: bare ones are their own.
+  std::string full_name(const std::string& key) const { return "/" + prefix_ + key; }
+  Result<std::string> run(Request request, const std::string& key);
+  Result<std::int64_t> number(const Request& request, const std::string& key);
+  Result<bool> flag(Query query, const std::vector<std::string>& keys, TimePoint until);
 
   std::shared_ptr<Engine> engine_;
   std::string prefix_;  // with its slash, or empty

@@ -121,25 +121,6 @@ namespace {
 
 constexpr std::size_t kOpening = 5;  // VALIDATE: its number and the magic
 
-std::string describe(const Scanner& scanner, Scanner::Progress progress) {
-  switch (progress) {
-    case Scanner::Progress::UnknownQuery:
-      return fmt::format("sent an invalid request number {}", scanner.refused());
-    case Scanner::Progress::LongKey:
-      return fmt::format("sent a key of {} bytes; the limit is {}", scanner.refused(), kMaxKey);
-    case Scanner::Progress::LongValue:
-      return fmt::format("sent a value of {} bytes; the limit is {}", scanner.refused(), kMaxValue);
-    case Scanner::Progress::LongList:
-      return fmt::format("sent a list of {} keys; the limit is {}", scanner.refused(), kMaxItems);
-    case Scanner::Progress::LongMessage:
-      return fmt::format("sent a request of more than {} bytes", kMaxMessage);
-    case Scanner::Progress::More:
-    case Scanner::Progress::Complete:
-      break;
-  }
-  return "sent a request that cannot be read";
-}
-
 }  // namespace
 
 void Conversation::receive(std::string_view bytes) {
@@ -173,18 +154,15 @@ std::size_t Conversation::run(std::string_view bytes) {
       go_on();
       continue;
     }
-    const auto progress = scanner_.scan(bytes.substr(used));
-    if (progress == Scanner::Progress::More) break;
-    if (progress != Scanner::Progress::Complete) {
-      end(describe(scanner_, progress));
-      break;
-    }
+    auto complete = scanner_.scan(bytes.substr(used));
+    if (!complete) end(std::move(complete.error()));
+    if (complete != true) break;
     const auto message = bytes.substr(used, scanner_.size());
     used += message.size();
     scanner_.restart();
     ++exchange_->requests_;
     const auto request = read_request(protocol(), message, exchange_->texts_);
-    if (exchange_->on_change_ && request.changes()) exchange_->on_change_();
+    if (exchange_->on_change_ && shape_of(request.query).changes) exchange_->on_change_();
     execute(request);
   }
   return used;
@@ -266,12 +244,6 @@ void Exchange::deliver() {
 // What a conversation does with a request: one table operation, then the answer in torch's bytes.
 
 namespace {
-
-// Answers of one byte.
-constexpr char kReady = 0;
-constexpr char kMissing = 1;
-constexpr char kCancelled = 1;
-constexpr char kWatching = 3;  // torch 1.13: the call-back is registered
 
 /// A key for a log line: without its unprintable bytes, and not all of 8192 of them.
 std::string show_key(std::string_view key) {

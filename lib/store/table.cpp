@@ -201,6 +201,7 @@ std::size_t Table::queue_size(std::string_view key) const {
 void Table::satisfied(Link& link) {
   // Even where others of the wait are missing: cancel() must not look for it in the list.
   link.entry = nullptr;
+  link.unlink();
   Wait& wait = *link.wait;
   if (--wait.missing > 0) return;
   // First: end() destroys the wait.
@@ -216,17 +217,13 @@ void Table::end(Wait& wait) {
 }
 
 void Table::wake_all(Extra& extra) {
-  Link* link = std::exchange(extra.first, nullptr);
-  extra.last = nullptr;
-  // A wait has one link per key, so what satisfied() destroys is never the next of this list.
-  while (link != nullptr) satisfied(*std::exchange(link, link->next));
+  auto woken = std::move(extra.waiters);
+  // A wait has one link per key, so what satisfied() destroys is never another one of this list.
+  while (!woken.empty()) satisfied(woken.front());
 }
 
 void Table::wake_first(Extra& extra) {
-  Link* link = extra.first;
-  if (link == nullptr) return;
-  extra.remove(*link);
-  satisfied(*link);
+  if (!extra.waiters.empty()) satisfied(extra.waiters.front());
 }
 
 Table::Interests& Table::interests_of(Peer peer) {
@@ -248,10 +245,10 @@ bool Table::wait(Peer peer, std::span<const std::string_view> keys) {
   for (const auto key : keys) {
     if (present(key)) continue;
     Entry& entry = touch(key);
-    Extra& waiters = extra(entry);
+    auto& waiters = extra(entry).waiters;
     // The same key again: this very wait is then the last in the list.
-    if (waiters.last != nullptr && waiters.last->wait == &wait) continue;
-    waiters.add(wait.links.emplace_back(Link{nullptr, nullptr, &entry, &wait}));
+    if (!waiters.empty() && waiters.back().wait == &wait) continue;
+    waiters.push_back(wait.links.emplace_back(&entry, &wait));
   }
   wait.missing = wait.links.size();
   return false;
@@ -333,7 +330,7 @@ void Table::cancel(Peer peer) {
     for (Link& link : wait->links) {
       // This key has come already, so its list no longer holds the link.
       if (link.entry == nullptr) continue;
-      link.entry->second.extra->remove(link);
+      link.unlink();
       tidy(*link.entry);
     }
   }

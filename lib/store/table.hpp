@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <boost/intrusive/list.hpp>
 #include <charconv>
 #include <cstdint>
 #include <deque>
@@ -116,12 +117,13 @@ class Table {
   struct Wait;
   using Entry = std::pair<const std::string, Slot>;
 
-  /// One key that one wait still misses: a member of the key's list of waiters, oldest first.
-  struct Link {
-    Link* previous = nullptr;
-    Link* next = nullptr;
-    Entry* entry = nullptr;  // null once the key has come
-    Wait* wait = nullptr;
+  /// One key that one wait still misses: a member of the key's list of waiters, oldest first, for
+  /// as long as it lives.
+  struct Link : boost::intrusive::list_base_hook<
+                    boost::intrusive::link_mode<boost::intrusive::auto_unlink>> {
+    Link(Entry* missed, Wait* by) : entry(missed), wait(by) {}
+    Entry* entry;  // null once the key has come
+    Wait* wait;
   };
 
   struct Wait {
@@ -137,24 +139,14 @@ class Table {
       std::int64_t wanted = 0;
       bool counted = true;  // whether the key's number still includes it
     };
-    Link* first = nullptr;
-    Link* last = nullptr;
+    boost::intrusive::list<Link, boost::intrusive::constant_time_size<false>> waiters;
     std::deque<Value> queue;
     std::vector<Arrived> arrivals;
     std::int64_t base = 0;  // the number at which the barrier was last complete
     std::vector<Peer> watchers;
 
     bool empty() const {
-      return first == nullptr && queue.empty() && arrivals.empty() && base == 0 && watchers.empty();
-    }
-    void add(Link& link) {
-      link.previous = last;
-      (last != nullptr ? last->next : first) = &link;
-      last = &link;
-    }
-    void remove(Link& link) {
-      (link.previous != nullptr ? link.previous->next : first) = link.next;
-      (link.next != nullptr ? link.next->previous : last) = link.previous;
+      return waiters.empty() && queue.empty() && arrivals.empty() && base == 0 && watchers.empty();
     }
   };
 

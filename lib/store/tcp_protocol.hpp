@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <expected>
 #include <optional>
 #include <span>
 #include <string>
@@ -46,58 +47,52 @@ constexpr std::size_t kMaxValue = 8u << 20;
 constexpr std::uint64_t kMaxItems = 131072;    // keys of a list, pairs of a MULTI_SET
 constexpr std::size_t kMaxMessage = 1u << 30;  // ours: what half a message may keep of memory
 
-/// The fields that follow the number of a request.
+// Answers of one byte.
+constexpr char kReady = 0;
+constexpr char kMissing = 1;
+constexpr char kCancelled = 1;
+constexpr char kWatching = 3;  // torch 1.13: the call-back is registered
+
+/// What follows the number of a request, and what answers it at once.
 enum class Field : std::uint8_t { None, Key, Bytes, Number, Nonce, Keys, Pairs };
-using Shape = std::array<Field, 3>;
+enum class Reply : std::uint8_t { None, Flag, Nonce, Number, Text, Other };
+struct Shape {
+  std::array<Field, 3> fields{};
+  Reply reply = Reply::None;
+  bool changes = false;  // what is stored: a client that only looks may do so for ever
+};
 
 /// The query of this number; nothing if there is none.
 std::optional<Query> query_of(Protocol protocol, std::uint8_t number);
 const Shape& shape_of(Query query);
 
 /// Finds the end of one request in a buffer that grows, looking at each byte once, and refuses a
-/// length beyond its limit as soon as it is seen. Nothing is allocated here.
+/// length beyond its limit as soon as it is seen. Nothing is allocated here but for a refusal.
 class Scanner {
  public:
-  enum class Progress : std::uint8_t {
-    More,
-    Complete,
-    UnknownQuery,
-    LongKey,
-    LongValue,
-    LongList,
-    LongMessage
-  };
-
   explicit Scanner(Protocol protocol = Protocol::Current) : protocol_(protocol) {}
-  /// `message` begins with the request's number; it is longer at each call for the same request.
-  Progress scan(std::string_view message);
-  /// Bytes of the request, once Complete.
+  /// True once the request is complete. `message` begins with its number, and is longer at each
+  /// call for the same request. Fails with what the peer did: "sent a key of 9000 bytes; the limit
+  /// is 8192".
+  std::expected<bool, std::string> scan(std::string_view message);
+  /// Bytes of the request, once it is complete.
   std::size_t size() const { return at_; }
-  /// The length or count that was refused.
-  std::uint64_t refused() const { return refused_; }
   /// Begins the next request.
   void restart() { *this = Scanner(protocol_); }
 
  private:
-  Progress scan_field(std::string_view message);
-  Progress scan_text(std::string_view message, std::size_t limit, Progress too_long);
-  Progress scan_items(std::string_view message);
-  Progress scan_fixed(std::string_view message, std::size_t size);
+  std::expected<bool, std::string> scan_field(std::string_view message, Field field);
+  std::expected<bool, std::string> scan_list(std::string_view message, bool pairs);
 
   std::size_t at_ = 0;
-  std::uint64_t refused_ = 0;
   std::uint32_t items_left_ = 0;  // texts of a list that are still to come
   Protocol protocol_;
   std::uint8_t field_ = 0;
   bool in_list_ = false;
-  Shape shape_{};
 };
 
 /// A complete request. Its views are into the bytes it was read from.
 struct Request {
-  /// True if it changes what is stored: a client that only looks may do so for ever.
-  bool changes() const;
-
   Query query = Query::Validate;
   std::string_view key{};
   std::string_view value{};    // SET, APPEND, QUEUE_PUSH; expected in COMPARE_SET

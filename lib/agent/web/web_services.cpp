@@ -10,7 +10,7 @@
 #include "goodput/account/job_account.hpp"
 #include "http/http_server.hpp"
 #include "net/endpoint.hpp"
-#include "store/listening.hpp"
+#include "store/server.hpp"
 #include "system/machine.hpp"
 #include "workers/environment.hpp"
 

@@ -14,7 +14,7 @@
 #include "rendezvous/discovery/locator.hpp"
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/messages.hpp"
-#include "store/listening.hpp"
+#include "store/server.hpp"
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>

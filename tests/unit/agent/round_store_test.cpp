@@ -3,7 +3,7 @@
 
 #include "net/listener.hpp"
 #include "rendezvous/session/make_session.hpp"
-#include "store/listening.hpp"
+#include "store/server.hpp"
 #include "support/fake_clock.hpp"
 #include "support/free_port.hpp"
 #include "unit/store/raw_client.hpp"

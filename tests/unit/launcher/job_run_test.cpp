@@ -5,7 +5,7 @@
 #include "launcher/restarts.hpp"
 #include "net/listener.hpp"
 #include "process/affinity.hpp"
-#include "store/listening.hpp"
+#include "store/server.hpp"
 #include "support/children.hpp"
 #include "support/fake_run.hpp"
 #include "support/logged_text.hpp"

@@ -25,26 +25,12 @@ struct Client {
   void send(std::string_view bytes) { all.receive(peer, bytes); }
   void ask(Query query, std::string_view key = {}, std::string_view value = {},
            std::string_view desired = {}) {
-    Request request;
-    request.query = query;
-    request.key = key;
-    request.value = value;
-    request.desired = desired;
-    send(message(request));
+    send(message({.query = query, .key = key, .value = value, .desired = desired}));
   }
   void count(Query query, std::string_view key, std::int64_t number) {
-    Request request;
-    request.query = query;
-    request.key = key;
-    request.number = number;
-    send(message(request));
+    send(message({.query = query, .key = key, .number = number}));
   }
-  void list(Query query, const Texts& texts) {
-    Request request;
-    request.query = query;
-    request.texts = texts;
-    send(message(request));
-  }
+  void list(Query query, const Texts& texts) { send(message({.query = query, .texts = texts})); }
   std::string message(const Request& request) const {
     std::string bytes;
     append_request(bytes, request, protocol);
@@ -251,12 +237,8 @@ TEST_CASE("conversation: neither a request that came in pieces nor a value that 
   }
   CHECK(used() < before + 1000 * (kShareFrom + 1000));
   {
-    Request request;
-    request.query = Query::Set;
-    request.key = "/large";
     const std::string value(8 << 20, 'v');
-    request.value = value;
-    const auto bytes = client.message(request);
+    const auto bytes = client.message({.query = Query::Set, .key = "/large", .value = value});
     client.send(std::string_view(bytes).substr(0, bytes.size() / 2));
     client.send(std::string_view(bytes).substr(bytes.size() / 2));
   }

@@ -2,7 +2,6 @@
 #include "store/server.hpp"
 
 #include "net/listener.hpp"
-#include "store/listening.hpp"
 #include "store/tcp_protocol.hpp"
 #include "support/logged_text.hpp"
 #include "unit/store/raw_client.hpp"
@@ -30,12 +29,8 @@ const std::string kPing =
     "abcd"s;
 
 std::string ask(Query query, std::string_view key, std::string_view value = {}) {
-  Request request;
-  request.query = query;
-  request.key = key;
-  request.value = value;
   std::string bytes;
-  append_request(bytes, request);
+  append_request(bytes, {.query = query, .key = key, .value = value});
   return bytes;
 }
 

@@ -7,7 +7,6 @@
 
 using namespace elastrun;
 using namespace elastrun::store;
-using Progress = Scanner::Progress;
 using Texts = std::vector<std::string_view>;
 
 static std::string bytes_of(const Request& request, Protocol protocol = Protocol::Current) {
@@ -25,7 +24,7 @@ static std::vector<Request> all_requests(Protocol protocol) {
     if (!query) continue;
     Request request;
     request.query = *query;
-    for (const Field field : shape_of(*query)) {
+    for (const Field field : shape_of(*query).fields) {
       if (field == Field::Key) request.key = "/key";
       if (field == Field::Bytes) request.value = "value";
       if (field == Field::Number) request.number = -3;
@@ -45,7 +44,7 @@ TEST_CASE("protocol: every request of both protocols is read as it was written")
     for (const auto& request : requests) {
       const auto message = bytes_of(request, protocol);
       Scanner scanner(protocol);
-      REQUIRE(scanner.scan(message) == Progress::Complete);
+      REQUIRE(scanner.scan(message) == true);
       CHECK(scanner.size() == message.size());
       Texts texts;
       const auto read = read_request(protocol, message, texts);
@@ -67,10 +66,10 @@ TEST_CASE("protocol: a request cut at any length is incomplete, bytes behind it 
       Scanner growing(protocol);
       for (std::size_t size = 0; size < message.size(); ++size) {
         Scanner fresh(protocol);
-        REQUIRE(fresh.scan(std::string_view(message).substr(0, size)) == Progress::More);
-        REQUIRE(growing.scan(std::string_view(message).substr(0, size)) == Progress::More);
+        REQUIRE(fresh.scan(std::string_view(message).substr(0, size)) == false);
+        REQUIRE(growing.scan(std::string_view(message).substr(0, size)) == false);
       }
-      CHECK(growing.scan(message + "more") == Progress::Complete);
+      CHECK(growing.scan(message + "more") == true);
       CHECK(growing.size() == message.size());
     }
   }
