@@ -7,7 +7,6 @@
 #include "telemetry/record.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <fmt/format.h>
 
@@ -18,9 +17,6 @@ using telemetry::Attribute;
 using telemetry::Record;
 using telemetry::Value;
 using Phase = TraceEvent::Phase;
-
-// The format's letters, in the order of TraceEvent::Phase.
-constexpr std::array<std::string_view, 4> kPhases = {"X", "i", "C", "M"};
 
 json::value plain(const Value& value) {
   const auto* const number = std::get_if<double>(&value);
@@ -39,7 +35,7 @@ std::string trace_line(const TraceEvent& event) {
   json::object line;
   line["name"] = valid_utf8(event.name);
   if (!event.category.empty()) line["cat"] = valid_utf8(event.category);
-  line["ph"] = json::string_view(kPhases[static_cast<std::size_t>(event.phase)]);
+  line["ph"] = std::string(1, static_cast<char>(event.phase));
   // The format's unit is microseconds.
   line["ts"] = microseconds(event.time);
   if (event.phase == Phase::Complete) line["dur"] = microseconds(event.length);

@@ -13,7 +13,7 @@
 namespace elastrun::exporter {
 
 struct TraceEvent {
-  enum class Phase { Complete, Instant, Counter, Metadata };
+  enum class Phase : char { Complete = 'X', Instant = 'i', Counter = 'C', Metadata = 'M' };
   Phase phase = Phase::Instant;
   std::string name;
   std::string category{};

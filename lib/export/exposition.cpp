@@ -2,12 +2,14 @@
 
 #include "export/exposition.hpp"
 
+#include "core/lifetime.hpp"
 #include "core/text.hpp"
 #include "files/whole_file.hpp"
 #include "telemetry/record.hpp"
 #include "telemetry/registry.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <concepts>
@@ -142,20 +144,20 @@ std::string family_name(const Point& point, std::string_view unit) {
   return name;
 }
 
-/// The ends of the names of the samples that a family writes in either format.
-std::vector<std::string_view> sample_ends(Type type) {
-  switch (type) {
-    case Type::Counter:
-      return {"", "_total", "_created"};
-    case Type::Histogram:
-      return {"", "_bucket", "_count", "_sum", "_created"};
-    case Type::Summary:
-      return {"", "_count", "_sum", "_created"};
-    case Type::Info:
-      return {"", "_info"};
-    default:
-      return {""};
-  }
+/// By Family::Type: its word, and the ends of the names of its samples in either format; the empty
+/// one is always among them.
+struct TypeRow {
+  std::string_view word;
+  std::array<std::string_view, 5> ends{};
+};
+constexpr std::array<TypeRow, 5> kTypes = {
+    {{"counter", {"", "_total", "_created"}},
+     {"gauge"},
+     {"histogram", {"", "_bucket", "_count", "_sum", "_created"}},
+     {"summary", {"", "_count", "_sum", "_created"}},
+     {"info", {"", "_info"}}}};
+const TypeRow& row_of(Type type) {
+  return kTypes[static_cast<std::size_t>(type)];
 }
 
 bool has_value(const Point& point) {
@@ -239,7 +241,7 @@ class Page {
   /// family that is refused must not keep names from a later one.
   bool take(const std::string& name, Type type) {
     std::vector<std::string> names;
-    for (const auto end : sample_ends(type)) names.push_back(name + std::string(end));
+    for (const auto end : row_of(type).ends) names.push_back(name + std::string(end));
     const bool taken =
         std::ranges::any_of(names, [this](const std::string& one) { return taken_.contains(one); });
     if (!taken) taken_.insert(names.begin(), names.end());
@@ -337,8 +339,7 @@ class Page {
     return text;
   }
   void write_metadata(std::string& text, std::string name, const Family& family) const {
-    constexpr std::string_view kTypes[] = {"counter", "gauge", "histogram", "summary", "info"};
-    auto type = kTypes[static_cast<std::size_t>(family.type)];
+    auto type = row_of(family.type).word;
     // Prometheus's text has the type of a sample's name, OpenMetrics that of the family.
     if (!open_ && family.type == Type::Counter) name += "_total";
     if (!open_ && family.type == Type::Info) {
@@ -376,52 +377,6 @@ class Page {
 };
 
 }  // namespace
-
-Status PageSink::put_empty(const std::string& path, PageForm form) {
-  return files::put_file(path, page_of(telemetry::Snapshot(), form), kMode);
-}
-
-PageSink::PageSink(files::BlockingCalls& calls, std::string name, std::string path, PageForm form,
-                   PageOptions options)
-    : MetricsSink(std::move(name)),
-      calls_(calls),
-      path_(std::move(path)),
-      form_(form),
-      options_(std::move(options)) {}
-
-void PageSink::pull(const telemetry::Snapshot& snapshot) {
-  page_ = page_of(snapshot, form_, options_);
-  write_out();
-}
-
-void PageSink::write_out() {
-  // One at a time: the page that waits is replaced by each newer one, so a slow disk costs pages
-  // and not memory.
-  if (writing_) return;
-  if (!page_) {
-    const auto finished = std::exchange(finished_, {});
-    if (finished) finished();
-    return;
-  }
-  writing_ = true;
-  calls_.make(
-      path_,
-      [path = path_, text = *std::exchange(page_, {})] {
-        return files::put_file(path, text, kMode);
-      },
-      [this, alive = lifetime_.token()](const Status& put) {
-        if (!alive) return;
-        writing_ = false;
-        (put ? delivered_ : lost_) += 1;
-        if (!put && trouble_.empty()) trouble_ = put.error().text;
-        write_out();
-      });
-}
-
-void PageSink::finish(Done done) {
-  finished_ = std::move(done);
-  write_out();
-}
 
 std::string prometheus_name(std::string_view name) {
   std::string valid;
@@ -487,6 +442,75 @@ PageForm form_for(std::string_view accept) {
     return PageForm::OpenMetrics;
   }
   return PageForm::Prometheus;
+}
+
+namespace {
+
+class PageSink final : public MetricsSink {
+ public:
+  PageSink(files::BlockingCalls& calls, std::string name, std::string path, PageForm form,
+           PageOptions options)
+      : MetricsSink(std::move(name)),
+        calls_(calls),
+        path_(std::move(path)),
+        form_(form),
+        options_(std::move(options)) {}
+  bool is_told() const override { return false; }
+  bool pulls() const override { return true; }
+  void pull(const telemetry::Snapshot& snapshot) override {
+    page_ = page_of(snapshot, form_, options_);
+    write_out();
+  }
+  void finish(Done done) override {
+    finished_ = std::move(done);
+    write_out();
+  }
+
+ private:
+  void write_out() {
+    // One at a time: the page that waits is replaced by each newer one, so a slow disk costs pages
+    // and not memory.
+    if (writing_) return;
+    if (!page_) {
+      const auto finished = std::exchange(finished_, {});
+      if (finished) finished();
+      return;
+    }
+    writing_ = true;
+    calls_.make(
+        path_,
+        [path = path_, text = *std::exchange(page_, {})] {
+          return files::put_file(path, text, kMode);
+        },
+        [this, alive = lifetime_.token()](const Status& put) {
+          if (!alive) return;
+          writing_ = false;
+          (put ? delivered_ : lost_) += 1;
+          if (!put && trouble_.empty()) trouble_ = put.error().text;
+          write_out();
+        });
+  }
+  std::uint64_t waiting() const override { return (page_ ? 1u : 0u) + (writing_ ? 1u : 0u); }
+
+  files::BlockingCalls& calls_;
+  const std::string path_;
+  const PageForm form_;
+  const PageOptions options_;
+  std::optional<std::string> page_;  // to be written
+  bool writing_ = false;
+  Lifetime lifetime_;
+};
+
+}  // namespace
+
+Status put_empty_page(const std::string& path, PageForm form) {
+  return files::put_file(path, page_of(telemetry::Snapshot(), form), kMode);
+}
+
+std::shared_ptr<MetricsSink> make_page_sink(files::BlockingCalls& calls, std::string name,
+                                            std::string path, PageForm form, PageOptions options) {
+  return std::make_shared<PageSink>(calls, std::move(name), std::move(path), form,
+                                    std::move(options));
 }
 
 }  // namespace elastrun::exporter

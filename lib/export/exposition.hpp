@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/lifetime.hpp"
+#include "core/error.hpp"
 #include "export/metrics_sink.hpp"
 #include "files/blocking_calls.hpp"
 #include "telemetry/registry.hpp"
@@ -50,32 +50,11 @@ std::string prometheus_name(std::string_view name);
 std::string prometheus_unit(std::string_view ucum, bool is_gauge);
 
 /// The page that Prometheus would scrape, as a file that is replaced at once: for the textfile
-/// collector of node_exporter, or for people. Only the newest page waits.
-class PageSink final : public MetricsSink {
- public:
-  /// The page of an agent that has not recorded anything. May wait for the file system. Fails with
-  /// Io if there can be no such file.
-  static Status put_empty(const std::string& path, PageForm form);
-
-  /// Borrows `calls`.
-  PageSink(files::BlockingCalls& calls, std::string name, std::string path, PageForm form,
-           PageOptions options);
-  bool is_told() const override { return false; }
-  bool pulls() const override { return true; }
-  void pull(const telemetry::Snapshot& snapshot) override;
-  void finish(Done done) override;
-
- private:
-  void write_out();
-  std::uint64_t waiting() const override { return (page_ ? 1u : 0u) + (writing_ ? 1u : 0u); }
-
-  files::BlockingCalls& calls_;
-  const std::string path_;
-  const PageForm form_;
-  const PageOptions options_;
-  std::optional<std::string> page_;  // to be written
-  bool writing_ = false;
-  Lifetime lifetime_;
-};
+/// collector of node_exporter, or for people. Only the newest page waits. Borrows `calls`.
+std::shared_ptr<MetricsSink> make_page_sink(files::BlockingCalls& calls, std::string name,
+                                            std::string path, PageForm form, PageOptions options);
+/// The page of an agent that has not recorded anything. May wait for the file system. Fails with
+/// Io if there can be no such file.
+Status put_empty_page(const std::string& path, PageForm form);
 
 }  // namespace elastrun::exporter

@@ -7,10 +7,12 @@
 #include "core/text.hpp"
 
 #include <algorithm>
+#include <array>
 #include <boost/uuid/name_generator_sha1.hpp>
 #include <boost/uuid/uuid.hpp>
 #include <charconv>
 #include <cmath>
+#include <deque>
 #include <fmt/format.h>
 #include <iterator>
 #include <map>
@@ -209,17 +211,6 @@ class SpanIds {
   std::string agent_;
 };
 
-/// Without those that have a place of their own.
-json::array attributes_of_span(const Record& record) {
-  std::vector<Attribute> rest;
-  for (const auto& attribute : record.attributes) {
-    const bool placed = attribute.first == "duration_ns" || attribute.first == "span.id" ||
-                        attribute.first == "span.parent" || attribute.first == "span.phase";
-    if (!placed) rest.push_back(attribute);
-  }
-  return attributes_of(rest);
-}
-
 json::object span_of(const Record& record, std::int64_t length, const SpanIds& ids,
                      const std::string& trace) {
   json::object span{{"traceId", trace}, {"spanId", ids.own(record)}};
@@ -230,7 +221,13 @@ json::object span_of(const Record& record, std::int64_t length, const SpanIds& i
   // beginning, and a span must not begin after it ends.
   span["startTimeUnixNano"] = time_of(record.stamp.wall - Duration(length));
   span["endTimeUnixNano"] = time_of(record.stamp.wall);
-  span["attributes"] = attributes_of_span(record);
+  auto others = record.attributes;
+  // Those have a place of their own.
+  std::erase_if(others, [](const Attribute& one) {
+    return one.first == "duration_ns" || one.first == "span.id" || one.first == "span.parent" ||
+           one.first == "span.phase";
+  });
+  span["attributes"] = attributes_of(others);
   if (const auto error = record.text("span.error"); !error.empty()) {
     span["status"] = json::object{{"code", 2}, {"message", text(error)}};
   }
@@ -240,10 +237,8 @@ json::object span_of(const Record& record, std::int64_t length, const SpanIds& i
 json::object log_of(const Record& record, const std::string& trace) {
   json::object log;
   const Value* const message = record.find("message");
-  std::vector<Attribute> attributes;
-  for (const auto& attribute : record.attributes) {
-    if (attribute.first != "message") attributes.push_back(attribute);
-  }
+  auto attributes = record.attributes;
+  std::erase_if(attributes, [](const Attribute& one) { return one.first == "message"; });
   log["timeUnixNano"] = time_of(record.stamp.wall);
   const auto late = record.whole("observed");
   log["observedTimeUnixNano"] = late ? whole(*late) : time_of(record.stamp.wall);
@@ -430,189 +425,219 @@ std::vector<std::pair<std::string, std::string>> parse_otlp_headers(std::string_
   return headers;
 }
 
-OtlpSink::OtlpSink(boost::asio::io_context& loop, Clock& clock, std::string name, Settings settings)
-    : MetricsSink(std::move(name)),
-      loop_(loop),
-      clock_(clock),
-      settings_(std::move(settings)),
-      kept_(clock),
-      alarm_(clock.make_alarm()) {}
+namespace {
 
-std::size_t OtlpSink::Signal::add(const Record& record) {
-  bytes += size_of(record);
-  waiting.push_back(record);
-  std::size_t gone = 0;
-  // The oldest go: what happened just now says more about what is wrong.
-  for (; bytes > kMost; ++gone) {
-    bytes -= size_of(waiting.front());
-    waiting.pop_front();
+class OtlpSink final : public MetricsSink {
+ public:
+  OtlpSink(boost::asio::io_context& loop, Clock& clock, std::string name, OtlpSettings settings)
+      : MetricsSink(std::move(name)),
+        loop_(loop),
+        clock_(clock),
+        settings_(std::move(settings)),
+        kept_(clock),
+        alarm_(clock.make_alarm()) {}
+  void consume(const Record& record) override {
+    const bool span = record.kind == Record::Kind::SpanEnd;
+    if (record.kind != Record::Kind::Event && !span) return;
+    auto& signal = signals_[span ? 2 : 1];
+    const bool first = signal.waiting.empty();
+    signal.bytes += size_of(record);
+    signal.waiting.push_back(record);
+    // The oldest go: what happened just now says more about what is wrong.
+    for (; signal.bytes > kMost; ++lost_) signal.take_oldest();
+    if (!first) return;
+    // Events come in bursts: they wait a moment, to go out as one batch.
+    if (!finished_) signal.pause(clock_.now(), kGather);
+    if (!call_) send_later();
   }
-  return gone;
-}
-
-std::string OtlpSink::Signal::next_body(const OtlpOptions& options) {
-  // Kept while it is under way, to be sent again if nothing newer has come by then.
-  if (encode == nullptr) return sent = std::exchange(page, {});
-  // A batch that was not taken goes out again before anything newer.
-  const auto count = batch.empty() ? std::min(kBatch, waiting.size()) : 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    bytes -= size_of(waiting.front());
-    batch.push_back(std::move(waiting.front()));
-    waiting.pop_front();
+  void pull(const telemetry::Snapshot& snapshot) override {
+    // Replaces a page that was not taken: its totals are in this one.
+    signals_[0].page = snapshot.points.empty() ? "" : otlp_metrics(snapshot, settings_.options);
+    send();
   }
-  return encode(batch, options);
-}
-
-void OtlpSink::Signal::clear_sent() {
-  batch.clear();
-  sent.clear();
-}
-
-/// Returns how much that was, with what is under way: of metrics also the newer page behind it.
-std::size_t OtlpSink::Signal::drop() {
-  const auto all = size() + (encode == nullptr ? 1 : 0);
-  clear_sent();
-  waiting.clear();
-  page.clear();
-  bytes = 0;
-  return all;
-}
-
-void OtlpSink::consume(const Record& record) {
-  const bool span = record.kind == Record::Kind::SpanEnd;
-  if (record.kind != Record::Kind::Event && !span) return;
-  auto& signal = signals_[span ? 2 : 1];
-  const bool first = signal.waiting.empty();
-  lost_ += signal.add(record);
-  if (!first) return;
-  // Events come in bursts: they wait a moment, to go out as one batch.
-  if (!finished_) signal.pause(clock_.now(), kGather);
-  if (!call_) send_later();
-}
-
-void OtlpSink::pull(const telemetry::Snapshot& snapshot) {
-  // Replaces a page that was not taken: its totals are in this one.
-  signals_[0].page = snapshot.points.empty() ? "" : otlp_metrics(snapshot, settings_.options);
-  send();
-}
-
-void OtlpSink::send() {
-  // One request at a time: a collector that is slow must not be asked more often for it.
-  if (call_) return;
-  const auto now = clock_.now();
-  // Each signal has its own pace: a collector that answers 503 for metrics alone once got no event
-  // at all. And its turn: one that takes longer for metrics than the pause between two collections
-  // would get nothing else.
-  bool more = false;
-  for (std::size_t i = 0; i < signals_.size(); ++i) {
-    const auto number = (turn_ + i) % signals_.size();
-    auto& signal = signals_[number];
-    if (!signal.has_some()) continue;
-    more = true;
-    if (now < signal.not_before) continue;
-    turn_ = number + 1;
-    return post(signal);
+  void finish(Done done) override {
+    finished_ = std::move(done);
+    // No pause any more: the agent waits two seconds for all sinks together.
+    alarm_->disarm();
+    for (auto& signal : signals_) signal.not_before = {};
+    turn_ = 0;  // the last totals first
+    send();
   }
-  under_way_ = nullptr;
-  if (more) return send_later();
-  // Last: what it calls may destroy this sink.
-  if (const auto finished = std::exchange(finished_, {})) finished();
-}
+  bool pulls() const override { return true; }
 
-void OtlpSink::send_later() {
-  auto next = TimePoint::max();
-  for (const auto& signal : signals_) {
-    if (signal.has_some()) next = std::min(next, signal.not_before);
+ private:
+  static constexpr std::size_t kMost = 4 << 20;  // bytes of events that wait, roughly
+  static constexpr std::size_t kBatch = 512;     // records of a request
+  static constexpr Duration kLimit = std::chrono::seconds(10);  // of a request
+  static constexpr Duration kGather = std::chrono::seconds(1);  // records for a request
+  static constexpr Duration kFirstPause = std::chrono::seconds(1);
+  static constexpr Duration kLongestPause = std::chrono::minutes(1);
+  static constexpr Duration kLongestRetryAfter = std::chrono::minutes(5);
+
+  /// Metrics, events or spans: what is on its way, and when it may be sent.
+  struct Signal {
+    const char* path;
+    /// Null: of metrics, of which the newest page is all there is to send.
+    std::string (*encode)(std::span<const Record>, const OtlpOptions&) = nullptr;
+    TimePoint not_before{};
+    Duration next_pause = kFirstPause;
+    bool said = false;  // that it is not taken
+    std::deque<Record> waiting{};
+    std::size_t bytes = 0;
+    std::string page{};     // not sent yet
+    std::string body{};     // being sent, or sent again
+    std::size_t count = 0;  // of the records in it; a page is one
+    std::size_t size() const { return count + waiting.size() + (page.empty() ? 0 : 1); }
+    void pause(TimePoint now, Duration time) { not_before = std::max(not_before, now + time); }
+    void clear() {
+      body.clear();
+      count = 0;
+    }
+    Record take_oldest() {
+      auto record = std::move(waiting.front());
+      waiting.pop_front();
+      bytes -= size_of(record);
+      return record;
+    }
+    const std::string& next_body(const OtlpOptions& options) {
+      if (encode == nullptr) {
+        // Kept while it is under way, to be sent again if nothing newer has come by then.
+        body = std::exchange(page, {});
+        count = 1;
+      } else if (count == 0) {  // a batch that was not taken goes out again before anything newer
+        std::vector<Record> batch;
+        while (batch.size() < kBatch && !waiting.empty()) batch.push_back(take_oldest());
+        body = encode(batch, options);
+        count = batch.size();
+      }
+      return body;
+    }
+  };
+  std::uint64_t waiting() const override {
+    std::uint64_t open = 0;
+    for (const auto& signal : signals_) open += signal.size();
+    return open;
   }
-  alarm_->arm(next, [this] { send(); });
-}
-
-void OtlpSink::post(Signal& signal) {
-  under_way_ = &signal;
-  net::HttpCall::Settings settings{settings_.target.endpoint, settings_.tls, kLimit};
-  // One connection for all requests: a handshake of TLS for each would cost more than what is sent.
-  settings.kept = &kept_;
-  net::HttpRequest request{"POST", settings_.target.path + signal.path,
-                           signal.next_body(settings_.options), settings_.headers};
-  call_ = net::fetch(loop_, clock_, std::move(settings), std::move(request),
-                     [this](const Result<net::HttpResponse>& response) { answered(response); });
-}
-
-void OtlpSink::answered(const Result<net::HttpResponse>& response) {
-  // It is this call that runs now, so it must outlive this function.
-  answered_call_ = std::move(call_);
-  if (!response) return later(response.error().text, std::nullopt);
-  const int status = response->status;
-  if (status >= 200 && status < 300) return taken(response->body);
-  const auto why = fmt::format(
-      "{} answers with status {}",
-      net::format_endpoint(settings_.target.endpoint.host, settings_.target.endpoint.port), status);
-  if (!may_be_sent_again(status)) return refused(why);
-  const auto seconds = parse_int(response->retry_after);
-  if (!seconds || *seconds < 0) return later(why, std::nullopt);
-  // Bounded, since a collector that asks for a day would end this sink.
-  later(why, std::min<Duration>(std::chrono::seconds(std::min<std::int64_t>(*seconds, 1 << 20)),
-                                kLongestRetryAfter));
-}
-
-void OtlpSink::taken(const std::string& body) {
-  under_way_->next_pause = kFirstPause;
-  std::string why;
-  // The collector gives the number, so it is not believed beyond what was sent.
-  const auto lost = std::min<std::uint64_t>(rejected(body, why), under_way_->under_way());
-  delivered_ += under_way_->under_way() - lost;
-  lost_ += lost;
-  if (lost > 0) {
-    trouble(why);
-  } else if (std::exchange(under_way_->said, false)) {
-    log::info("metrics", "{}: takes what it is sent again", name());
+  void send() {
+    // One request at a time: a collector that is slow must not be asked more often for it.
+    if (call_) return;
+    const auto now = clock_.now();
+    // Each signal has its own pace: a collector that answers 503 for metrics alone once got no
+    // event at all. And its turn: one that takes longer for metrics than the pause between two
+    // collections would get nothing else.
+    bool more = false;
+    for (std::size_t i = 0; i < signals_.size(); ++i) {
+      const auto number = (turn_ + i) % signals_.size();
+      auto& signal = signals_[number];
+      if (signal.size() == 0) continue;
+      more = true;
+      if (now < signal.not_before) continue;
+      turn_ = number + 1;
+      return post(signal);
+    }
+    under_way_ = nullptr;
+    if (more) return send_later();
+    // Last: what it calls may destroy this sink.
+    if (const auto finished = std::exchange(finished_, {})) finished();
   }
-  under_way_->clear_sent();
-  send();
-}
-
-void OtlpSink::refused(std::string why) {
-  lost_ += under_way_->under_way();
-  under_way_->clear_sent();
-  trouble(std::move(why));
-  send();
-}
-
-/// At the end a retry would come too late. Metrics newer than those sent replace them.
-void OtlpSink::later(std::string why, std::optional<Duration> asked) {
-  trouble(std::move(why));
-  auto& signal = *under_way_;
-  if (finished_) {
-    lost_ += signal.drop();
-    return send();
+  void send_later() {
+    auto next = TimePoint::max();
+    for (const auto& signal : signals_) {
+      if (signal.size() > 0) next = std::min(next, signal.not_before);
+    }
+    alarm_->arm(next, [this] { send(); });
   }
-  // Totals: the newest page replaces any that was not taken.
-  if (signal.page.empty()) signal.page = std::exchange(signal.sent, {});
-  signal.pause(clock_.now(), asked ? *asked : with_jitter(signal.next_pause));
-  signal.next_pause = std::min(signal.next_pause * 2, kLongestPause);
-  send();
-}
-
-void OtlpSink::trouble(std::string why) {
-  if (!std::exchange(under_way_->said, true)) {
-    log::warning("metrics", "{}: {}; what it does not take in time is lost", name(), why);
+  void post(Signal& signal) {
+    under_way_ = &signal;
+    net::HttpCall::Settings settings{settings_.target.endpoint, settings_.tls, kLimit};
+    // One connection for all requests: a handshake of TLS for each would cost more than what is
+    // sent.
+    settings.kept = &kept_;
+    net::HttpRequest request{"POST", settings_.target.path + signal.path,
+                             signal.next_body(settings_.options), settings_.headers};
+    call_ = net::fetch(loop_, clock_, std::move(settings), std::move(request),
+                       [this](const Result<net::HttpResponse>& response) { answered(response); });
   }
-  if (trouble_.empty()) trouble_ = std::move(why);
-}
+  void answered(const Result<net::HttpResponse>& response) {
+    // It is this call that runs now, so it must outlive this function.
+    answered_call_ = std::move(call_);
+    if (!response) return later(response.error().text, std::nullopt);
+    const int status = response->status;
+    if (status >= 200 && status < 300) return taken(response->body);
+    const auto why = fmt::format(
+        "{} answers with status {}",
+        net::format_endpoint(settings_.target.endpoint.host, settings_.target.endpoint.port),
+        status);
+    if (!may_be_sent_again(status)) return refused(why);
+    const auto seconds = parse_int(response->retry_after);
+    if (!seconds || *seconds < 0) return later(why, std::nullopt);
+    // Bounded, since a collector that asks for a day would end this sink.
+    later(why, std::min<Duration>(std::chrono::seconds(std::min<std::int64_t>(*seconds, 1 << 20)),
+                                  kLongestRetryAfter));
+  }
+  void taken(const std::string& body) {
+    under_way_->next_pause = kFirstPause;
+    std::string why;
+    // The collector gives the number, so it is not believed beyond what was sent.
+    const auto lost = std::min<std::uint64_t>(rejected(body, why), under_way_->count);
+    delivered_ += under_way_->count - lost;
+    lost_ += lost;
+    if (lost > 0) {
+      trouble(why);
+    } else if (std::exchange(under_way_->said, false)) {
+      log::info("metrics", "{}: takes what it is sent again", name());
+    }
+    under_way_->clear();
+    send();
+  }
+  void refused(std::string why) {
+    lost_ += under_way_->count;
+    under_way_->clear();
+    trouble(std::move(why));
+    send();
+  }
+  /// At the end a retry would come too late. Metrics newer than those sent replace them.
+  void later(std::string why, std::optional<Duration> asked) {
+    trouble(std::move(why));
+    auto& signal = *under_way_;
+    if (finished_) {
+      lost_ += signal.size();
+      signal = {.path = signal.path, .encode = signal.encode};
+      return send();
+    }
+    if (signal.encode == nullptr) {
+      // Totals: the newest page replaces any that was not taken.
+      if (signal.page.empty()) signal.page = signal.body;
+      signal.clear();
+    }
+    signal.pause(clock_.now(), asked ? *asked : with_jitter(signal.next_pause));
+    signal.next_pause = std::min(signal.next_pause * 2, kLongestPause);
+    send();
+  }
+  void trouble(std::string why) {
+    if (!std::exchange(under_way_->said, true)) {
+      log::warning("metrics", "{}: {}; what it does not take in time is lost", name(), why);
+    }
+    if (trouble_.empty()) trouble_ = std::move(why);
+  }
 
-void OtlpSink::finish(Done done) {
-  finished_ = std::move(done);
-  // No pause any more: the agent waits two seconds for all sinks together.
-  alarm_->disarm();
-  for (auto& signal : signals_) signal.not_before = {};
-  turn_ = 0;  // the last totals first
-  send();
-}
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const OtlpSettings settings_;
+  net::KeptConnection kept_;
+  std::unique_ptr<Alarm> alarm_;
+  std::array<Signal, 3> signals_{
+      {{"/v1/metrics"}, {"/v1/logs", otlp_logs}, {"/v1/traces", otlp_traces}}};
+  std::unique_ptr<net::HttpCall> call_, answered_call_;  // that may be on the stack still
+  Signal* under_way_ = nullptr;
+  std::size_t turn_ = 0;  // of the signal to be sent next
+};
 
-std::uint64_t OtlpSink::waiting() const {
-  std::uint64_t open = call_ && under_way_ == signals_.data() ? 1 : 0;
-  for (const auto& signal : signals_) open += signal.size();
-  return open;
+}  // namespace
+
+std::shared_ptr<MetricsSink> make_otlp_sink(boost::asio::io_context& loop, Clock& clock,
+                                            std::string name, OtlpSettings settings) {
+  return std::make_shared<OtlpSink>(loop, clock, std::move(name), std::move(settings));
 }
 
 }  // namespace elastrun::exporter

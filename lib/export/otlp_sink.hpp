@@ -8,10 +8,7 @@
 #include "net/http_call.hpp"
 #include "telemetry/registry.hpp"
 
-#include <algorithm>
-#include <array>
 #include <boost/asio/io_context.hpp>
-#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -56,77 +53,18 @@ Result<OtlpTarget> parse_otlp_url(std::string_view url);
 /// ignored.
 std::vector<std::pair<std::string, std::string>> parse_otlp_headers(std::string_view text);
 
+struct OtlpSettings {
+  OtlpTarget target;
+  std::shared_ptr<net::TlsClient> tls{};
+  std::vector<std::pair<std::string, std::string>> headers{};
+  OtlpOptions options{};
+};
 /// Pushes the series of the agent, its events and its spans to a collector, as JSON over HTTP. One
 /// request at a time. What a collector cannot take now (429, 502-504, no answer) is sent again:
 /// metrics as they are then, events and spans in their batch; the pauses grow, or are as long as
 /// its Retry-After says. Each of the three has its own: a collector may take one signal only. What
 /// it refuses (other statuses) is lost, counted, and said once.
-class OtlpSink final : public MetricsSink {
- public:
-  static constexpr std::size_t kMost = 4 << 20;  // bytes of events that wait, roughly
-  static constexpr std::size_t kBatch = 512;     // records of a request
-  static constexpr Duration kLimit = std::chrono::seconds(10);  // of a request
-  static constexpr Duration kGather = std::chrono::seconds(1);  // records for a request
-  static constexpr Duration kFirstPause = std::chrono::seconds(1);
-  static constexpr Duration kLongestPause = std::chrono::minutes(1);
-  static constexpr Duration kLongestRetryAfter = std::chrono::minutes(5);
-
-  struct Settings {
-    OtlpTarget target;
-    std::shared_ptr<net::TlsClient> tls{};
-    std::vector<std::pair<std::string, std::string>> headers{};
-    OtlpOptions options{};
-  };
-  OtlpSink(boost::asio::io_context& loop, Clock& clock, std::string name, Settings settings);
-
-  void consume(const telemetry::Record& record) override;
-  bool pulls() const override { return true; }
-  void pull(const telemetry::Snapshot& snapshot) override;
-  void finish(Done done) override;
-
- private:
-  /// Metrics, events or spans: what is on its way, and when it may be sent.
-  struct Signal {
-    const char* path;
-    /// Null: of metrics, of which the newest page is all there is to send.
-    std::string (*encode)(std::span<const telemetry::Record>, const OtlpOptions&) = nullptr;
-    TimePoint not_before{};
-    Duration next_pause = kFirstPause;
-    bool said = false;  // that it is not taken
-    std::deque<telemetry::Record> waiting{};
-    std::size_t bytes = 0;
-    std::vector<telemetry::Record> batch{};  // being sent, or sent again
-    std::string page{}, sent{};              // not sent yet; being sent
-    bool has_some() const { return !batch.empty() || !waiting.empty() || !page.empty(); }
-    std::size_t size() const { return batch.size() + waiting.size() + (page.empty() ? 0 : 1); }
-    void pause(TimePoint now, Duration time) { not_before = std::max(not_before, now + time); }
-    /// Returns how many of the oldest have gone: what explains an outage comes last.
-    std::size_t add(const telemetry::Record& record);
-    std::string next_body(const OtlpOptions& options);
-    std::size_t under_way() const { return encode == nullptr ? 1 : batch.size(); }
-    void clear_sent();
-    std::size_t drop();
-  };
-  std::uint64_t waiting() const override;
-  void send();
-  void send_later();
-  void post(Signal& signal);
-  void answered(const Result<net::HttpResponse>& response);
-  void taken(const std::string& body);
-  void refused(std::string why);
-  void later(std::string why, std::optional<Duration> asked);
-  void trouble(std::string why);
-
-  boost::asio::io_context& loop_;
-  Clock& clock_;
-  const Settings settings_;
-  net::KeptConnection kept_;
-  std::unique_ptr<Alarm> alarm_;
-  std::array<Signal, 3> signals_{
-      {{"/v1/metrics"}, {"/v1/logs", otlp_logs}, {"/v1/traces", otlp_traces}}};
-  std::unique_ptr<net::HttpCall> call_, answered_call_;  // that may be on the stack still
-  Signal* under_way_ = nullptr;
-  std::size_t turn_ = 0;  // of the signal to be sent next
-};
+std::shared_ptr<MetricsSink> make_otlp_sink(boost::asio::io_context& loop, Clock& clock,
+                                            std::string name, OtlpSettings settings);
 
 }  // namespace elastrun::exporter

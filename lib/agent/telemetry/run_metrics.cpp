@@ -12,7 +12,6 @@
 #include "export/exposition.hpp"
 #include "export/json_lines.hpp"
 #include "export/otlp_sink.hpp"
-#include "export/program_writer.hpp"
 #include "export/stream_sink.hpp"
 #include "export/tensorboard.hpp"
 #include "files/blocking_calls.hpp"
@@ -98,8 +97,7 @@ bool may_fit(const Selector& selector, const std::vector<std::string>& names) {
 
 constexpr Duration kFirstPull = std::chrono::seconds(1);
 
-using exporter::FileWriter;
-using exporter::StreamSink;
+using exporter::FileForm;
 using spec::SinkChoice;
 using telemetry::Record;
 using telemetry::Severity;
@@ -114,7 +112,7 @@ std::string variable(const std::vector<std::string>& environment, std::string_vi
   return std::string(workers::find_variable(environment, name).value_or(""));
 }
 
-StreamSink::Format json_format() {
+exporter::RecordFormat json_format() {
   return [](const Record& record) { return exporter::to_json_line(record) + "\n"; };
 }
 
@@ -213,7 +211,7 @@ struct MetricsSinks {
   }
 
   Made make_console(const SinkChoice& sink) const {
-    return std::make_shared<exporter::ConsoleLines>(sink.text, run.console);
+    return exporter::make_console_lines(sink.text, run.console);
   }
 
   /// For a file, or for one of our own streams, which the console writes.
@@ -221,25 +219,25 @@ struct MetricsSinks {
     using Stream = logs::Console::Stream;
     struct Opened {
       std::optional<Stream> ours;
-      std::shared_ptr<FileWriter::File> file;
+      std::unique_ptr<exporter::PieceWriter> file;
     };
-    FileWriter::Form form;
+    FileForm form;
     if (sink.kind == Kind::Trace) {
       // A trace is one JSON document, to which nothing can be appended.
       form = {O_TRUNC, 0644, std::string(exporter::kTraceBegin), exporter::trace_end(), false};
     }
-    const auto open = [path = path_of(sink), shared = may_share(sink), form,
+    const auto open = [path = path_of(sink), shared = may_share(sink), form, &files = files,
                        out = run.console.outlet(Stream::Out).fd(),
                        err = run.console.outlet(Stream::Err).fd()]() -> Result<Opened> {
       if (const auto ours = logs::own_stream(path, out, err)) return Opened{ours, nullptr};
-      auto file = FileWriter::open(own_file(path, shared), form);
+      auto file = exporter::write_file(files, own_file(path, shared), form);
       if (!file) return std::unexpected(file.error());
       return Opened{{}, std::move(*file)};
     };
-    const auto opened = within_limit("--metrics " + sink.text, open);
+    auto opened = within_limit("--metrics " + sink.text, open);
     if (!opened) return std::unexpected(opened.error());
-    if (!opened->ours) return std::make_unique<FileWriter>(files, opened->file);
-    return std::make_unique<exporter::ConsoleWriter>(run.console, *opened->ours, form);
+    if (!opened->ours) return std::move(opened->file);
+    return exporter::write_console(run.console, *opened->ours, form);
   }
 
   Made make_stream(const SinkChoice& sink) const {
@@ -251,42 +249,41 @@ struct MetricsSinks {
         return lines.of(record);
       };
     }
-    return std::make_shared<StreamSink>(run.clock, sink.text, std::move(format),
-                                        std::move(*writer));
+    return exporter::make_stream_sink(run.clock, sink.text, std::move(format), std::move(*writer));
   }
 
   Made make_tensorboard(const SinkChoice& sink) const {
     const auto now = run.clock.wall();
-    FileWriter::Form form{O_EXCL, 0644, exporter::tensorboard_version(now), {}, false};
+    FileForm form{O_EXCL, 0644, exporter::tensorboard_version(now), {}, false};
     // A file of each agent and start: TensorBoard reads all event files of a folder as one run.
     const auto name = exporter::tensorboard_file_name(now, host_name(), ::getpid());
-    const auto open = [directory = path_of(sink), name,
-                       form]() -> Result<std::shared_ptr<FileWriter::File>> {
+    const auto open = [directory = path_of(sink), name, form,
+                       &files = files]() -> Result<std::unique_ptr<exporter::PieceWriter>> {
       if (auto made = make_directory(directory); !made) return std::unexpected(made.error());
-      return FileWriter::open(directory + "/" + name, form);
+      return exporter::write_file(files, directory + "/" + name, form);
     };
     auto file = within_limit("--metrics " + sink.text, open);
     if (!file) return trouble(sink, file.error());
     auto format = [records = exporter::TensorBoardRecords()](const Record& record) mutable {
       return records.of(record);
     };
-    return std::make_shared<StreamSink>(run.clock, sink.text, std::move(format),
-                                        std::make_unique<FileWriter>(files, *file));
+    return exporter::make_stream_sink(run.clock, sink.text, std::move(format), std::move(*file));
   }
 
   Made make_page(const SinkChoice& sink) const {
-    using exporter::PageForm, exporter::PageSink;
+    using exporter::PageForm;
     const auto form = sink.openmetrics ? PageForm::OpenMetrics : PageForm::Prometheus;
     const auto put = [path = path_of(sink), shared = may_share(sink),
                       form]() -> Result<std::string> {
       auto own = own_file(path, shared);
       // So that a place that cannot be written is told before any worker runs.
-      if (auto done = PageSink::put_empty(own, form); !done) return std::unexpected(done.error());
+      if (auto done = exporter::put_empty_page(own, form); !done)
+        return std::unexpected(done.error());
       return own;
     };
     const auto path = within_limit("--metrics " + sink.text, put);
     if (!path) return trouble(sink, path.error());
-    return std::make_shared<PageSink>(
+    return exporter::make_page_sink(
         files, sink.text, *path, form,
         exporter::PageOptions{.resource = resource(), .tells_refused = true});
   }
@@ -295,7 +292,7 @@ struct MetricsSinks {
     const auto& environment = run.environment;
     auto target = exporter::parse_otlp_url(sink.argument);
     if (!target) return trouble(sink, target.error());
-    exporter::OtlpSink::Settings settings{.target = std::move(*target)};
+    exporter::OtlpSettings settings{.target = std::move(*target)};
     if (settings.target.tls) {
       const auto ca = variable(environment, "OTEL_EXPORTER_OTLP_CERTIFICATE");
       auto tls = within_limit("--metrics " + sink.text, [ca] {
@@ -310,14 +307,13 @@ struct MetricsSinks {
     // The agents of a job share a trace, without a word between them. Of jobs of one node the name
     // is often the same.
     settings.options.trace = run.spec.max_nodes > 1 ? run.spec.run_id : instance();
-    return std::make_shared<exporter::OtlpSink>(run.loop, run.clock, sink.text,
-                                                std::move(settings));
+    return exporter::make_otlp_sink(run.loop, run.clock, sink.text, std::move(settings));
   }
 
   Made make_program(const SinkChoice& sink) const {
-    auto writer = std::make_unique<exporter::ProgramWriter>(run.loop, run.clock, programs,
-                                                            sink.argument, run.environment);
-    return std::make_shared<StreamSink>(run.clock, sink.text, json_format(), std::move(writer));
+    auto writer =
+        exporter::write_program(run.loop, run.clock, programs, sink.argument, run.environment);
+    return exporter::make_stream_sink(run.clock, sink.text, json_format(), std::move(writer));
   }
 
   Made make(const SinkChoice& sink) const {

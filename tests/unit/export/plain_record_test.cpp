@@ -142,3 +142,32 @@ TEST_CASE("plain record: what is not plain is left to the other reader") {
     CHECK_FALSE(from_json_line(line(rest)).has_value());
   }
 }
+
+TEST_CASE("series name: texts tell series apart, not what is the same for all of a worker or GPU") {
+  Record record;
+  record.kind = Record::Kind::Sample;
+  record.name = "loss";
+  record.attributes = {{"rank", std::int64_t{3}}, {"role", "trainer"}, {"total", true}};
+  CHECK(series_name(record) == "loss");
+  record.name = "system.cpu.time";
+  record.attributes = {{"cpu.mode", "user"}, {"total", true}};
+  CHECK(series_name(record) == "system.cpu.time/cpu.mode_user");
+  record.name = "hw.gpu.utilization";
+  record.attributes = {{"hw.id", "GPU-1"}, {"hw.type", "gpu"}, {"index", "0"}, {"hw.model", "H"}};
+  CHECK(series_name(record) == "hw.gpu.utilization/index_0");
+  record.attributes = {{"role", "mine"}};  // a label of the user's own
+  CHECK(series_name(record) == "hw.gpu.utilization/role_mine");
+}
+
+TEST_CASE("series name: labels of a meaning stand behind the attributes, in lines of JSON, too") {
+  Record record;
+  record.kind = Record::Kind::Sample;
+  record.name = "norm";
+  record.value = 0.5;
+  telemetry::Meaning meaning{"1", "Gradients.", {{"layer", "3"}}};
+  record.meaning = std::make_shared<const telemetry::Meaning>(std::move(meaning));
+  CHECK(to_json_line(record).ends_with(R"("value":0.5,"attributes":{"layer":"3"}})"));
+  record.attributes = {{"rank", std::int64_t{1}}, {"role", "trainer"}};
+  CHECK(series_name(record) == "norm/layer_3");
+  CHECK(to_json_line(record).ends_with(R"("attributes":{"rank":1,"role":"trainer","layer":"3"}})"));
+}

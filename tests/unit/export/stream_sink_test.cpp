@@ -32,8 +32,10 @@ struct SlowWriter final : PieceWriter {
 struct StreamPlace {
   test::FakeClock clock;
   SlowWriter* writer = new SlowWriter;
-  StreamSink sink{clock, "file:x", [](const Record& record) { return record.name; },
-                  std::unique_ptr<PieceWriter>(writer)};
+  std::shared_ptr<MetricsSink> made = make_stream_sink(
+      clock, "file:x", [](const Record& record) { return record.name; },
+      std::unique_ptr<PieceWriter>(writer));
+  MetricsSink& sink = *made;
   void give(std::string text, Record::Kind kind = Record::Kind::Event) {
     Record record;
     record.kind = kind;
@@ -52,7 +54,7 @@ TEST_CASE_FIXTURE(
   give("sample", Record::Kind::Sample);
   CHECK(writer->batches.empty());
   CHECK(clock.armed() == 1);
-  clock.advance(StreamSink::kPause);
+  clock.advance(kPiecePause);
   CHECK(writer->batches.back() == Batch{"sample"});
   give("event");
   CHECK(writer->batches.size() == 1);  // one batch at a time
@@ -71,7 +73,7 @@ TEST_CASE_FIXTURE(
   give("two");
   writer->answer(1);
   CHECK(writer->batches.back() == Batch{"two"});
-  give(std::string(StreamSink::kMost + 1, 'x'));  // does not fit at all
+  give(std::string(kMostPieces + 1, 'x'));  // does not fit at all
   CHECK(sink.account().waiting == 1);
   for (int i = 0; i < 6; ++i) give(std::string(1 << 20, static_cast<char>('a' + i)));
   writer->answer(0, "No space left on device");

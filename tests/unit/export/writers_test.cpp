@@ -2,7 +2,6 @@
 // Files, pages and programs that take what sinks write, on a real loop.
 #include "core/system_clock.hpp"
 #include "export/exposition.hpp"
-#include "export/program_writer.hpp"
 #include "export/stream_sink.hpp"
 #include "process/posix_launcher.hpp"
 
@@ -44,10 +43,14 @@ struct Place {
     REQUIRE(written.has_value());
     return *written;
   }
-  FileWriter writer(const std::string& name, const FileWriter::Form& form = {}) {
-    auto file = FileWriter::open(path(name), form);
+  PieceWriter& writer(const std::string& name, const FileForm& form = {}) {
+    auto file = write_file(calls, path(name), form);
     REQUIRE(file.has_value());
-    return FileWriter(calls, *file);
+    return *writers.emplace_back(std::move(*file));
+  }
+  PieceWriter& program(std::string command) {
+    return *writers.emplace_back(
+        write_program(loop, *clock, launcher, std::move(command), {"PATH=/bin:/usr/bin"}));
   }
   /// Calls what ends by a callback, and waits for that.
   void wait_for(auto end) {
@@ -67,6 +70,8 @@ struct Place {
   boost::asio::io_context loop;
   std::unique_ptr<Clock> clock = make_system_clock(loop.get_executor());
   files::BlockingCalls calls{loop.get_executor()};
+  process::PosixLauncher launcher{loop, *clock};
+  std::vector<std::unique_ptr<PieceWriter>> writers;
 };
 
 }  // namespace
@@ -74,7 +79,7 @@ struct Place {
 TEST_CASE("file writer: lines go on under their name when the file is renamed or removed") {
   Place place;
   const auto path = place.path("run.jsonl");
-  auto writer = place.writer("run.jsonl");
+  auto& writer = place.writer("run.jsonl");
   CHECK(place.write(writer, {"first\n"}).pieces == 1);
   std::filesystem::rename(path, path + ".old");
   CHECK(place.write(writer, {"second\n"}).trouble.empty());
@@ -95,7 +100,7 @@ TEST_CASE("file writer: lines go on under their name when the file is renamed or
 
 TEST_CASE("file writer: a trace that is removed is told as lost, a renamed one goes on") {
   Place place;
-  auto writer = place.writer("a", {.head = "[\n", .lines = false});
+  auto& writer = place.writer("a", {.head = "[\n", .lines = false});
   std::filesystem::rename(place.path("a"), place.path("b"));
   CHECK(place.write(writer, {"1\n"}).pieces == 1);
   CHECK(place.text("b") == "[\n1\n");
@@ -109,18 +114,17 @@ TEST_CASE("file writer: a trace that is removed is told as lost, a renamed one g
 TEST_CASE("file writer: a head, then the pieces; half a line of somebody else is closed off") {
   Place place;
   std::ofstream(place.path("a")) << "torn";
-  auto writer = place.writer("a", {.lines = true});
+  auto& writer = place.writer("a", {.lines = true});
   CHECK(place.write(writer, {"one\n", "two\n"}).pieces == 2);
   CHECK(place.write(writer, {"three\n"}).trouble.empty());
   CHECK(place.text("a") == "torn\none\ntwo\nthree\n");
-  auto fresh = FileWriter::open(place.path("b"), {.flags = O_TRUNC, .head = "[\n"});
-  REQUIRE(fresh.has_value());
+  place.writer("b", {.flags = O_TRUNC, .head = "[\n"});
   CHECK(place.text("b") == "[\n");
 }
 
 TEST_CASE("file writer: a tail is what comes last") {
   Place place;
-  auto writer = place.writer("a", {.head = "[\n", .tail = "]\n", .lines = false});
+  auto& writer = place.writer("a", {.head = "[\n", .tail = "]\n", .lines = false});
   CHECK(place.write(writer, {"1\n"}).pieces == 1);
   place.close(writer);
   CHECK(place.text("a") == "[\n1\n]\n");
@@ -128,7 +132,7 @@ TEST_CASE("file writer: a tail is what comes last") {
 
 TEST_CASE("file writer: a tail for which there is no room leaves no half of it") {
   Place place;
-  auto writer = place.writer("a", {.head = "[\n", .tail = "the end\n]\n", .lines = false});
+  auto& writer = place.writer("a", {.head = "[\n", .tail = "the end\n]\n", .lines = false});
   CHECK(place.write(writer, {"1,\n"}).pieces == 1);
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
@@ -143,35 +147,32 @@ TEST_CASE("file writer: a tail for which there is no room leaves no half of it")
 
 TEST_CASE("file writer: a full device takes nothing and says why; no such folder fails at once") {
   Place place;
-  const auto none = FileWriter::open(place.path("no/such"), {});
+  const auto none = write_file(place.calls, place.path("no/such"));
   REQUIRE(!none);
   CHECK(none.error().text.find("No such file or directory") != std::string::npos);
-  auto full = FileWriter::open("/dev/full", {});
+  auto full = write_file(place.calls, "/dev/full");
   REQUIRE(full.has_value());
-  FileWriter writer(place.calls, *full);
-  const auto written = place.write(writer, {"one\n"});
+  const auto written = place.write(**full, {"one\n"});
   CHECK(written.pieces == 0);
   CHECK(written.trouble == "No space left on device");
 }
 
 TEST_CASE("page sink: the newest page replaces the file; what cannot be written is counted") {
   Place place;
-  REQUIRE(PageSink::put_empty(place.path("p"), PageForm::OpenMetrics));
+  REQUIRE(put_empty_page(place.path("p"), PageForm::OpenMetrics));
   CHECK(place.text("p") == "# EOF\n");
-  PageSink sink(place.calls, "prometheus:p;openmetrics", place.path("p"), PageForm::OpenMetrics,
-                {.resource = {{"service.name", "x"}}});
-  for (int i = 0; i < 3; ++i) sink.pull({});
-  place.wait_for([&](MetricsSink::Done done) { sink.finish(std::move(done)); });
+  const auto sink = make_page_sink(place.calls, "prometheus:p;openmetrics", place.path("p"),
+                                   PageForm::OpenMetrics, {.resource = {{"service.name", "x"}}});
+  for (int i = 0; i < 3; ++i) sink->pull({});
+  place.wait_for([&](MetricsSink::Done done) { sink->finish(std::move(done)); });
   CHECK(place.text("p").find("target_info{service_name=\"x\"} 1") != std::string::npos);
-  CHECK(sink.account().delivered == 2);  // the second was replaced by the third while it waited
-  CHECK_FALSE(PageSink::put_empty(place.path("no/such"), PageForm::Prometheus).has_value());
+  CHECK(sink->account().delivered == 2);  // the second was replaced by the third while it waited
+  CHECK_FALSE(put_empty_page(place.path("no/such"), PageForm::Prometheus).has_value());
 }
 
 TEST_CASE("program writer: a program reads all, and its end of input ends it") {
   Place place;
-  process::PosixLauncher launcher(place.loop, *place.clock);
-  ProgramWriter writer(place.loop, *place.clock, launcher, "cat > " + place.path("out"),
-                       {"PATH=/bin:/usr/bin"});
+  auto& writer = place.program("cat > " + place.path("out"));
   std::string expected;
   for (int i = 0; i < 3; ++i) {
     const std::string large(100'000, static_cast<char>('a' + i));  // more than the pipe holds
@@ -186,13 +187,9 @@ TEST_CASE("program writer: a program reads all, and its end of input ends it") {
 TEST_CASE(
     "program writer: the next program gets what is left; what the first had not read is lost") {
   Place place;
-  process::PosixLauncher launcher(place.loop, *place.clock);
   // The first reads a line and ends, the second reads on.
-  ProgramWriter writer(place.loop, *place.clock, launcher,
-                       "cd " + place.folder +
-                           "; if [ -e was ]; then cat >> out; else touch was; "
-                           "read line; fi",
-                       {"PATH=/bin:/usr/bin"});
+  auto& writer = place.program("cd " + place.folder +
+                               "; if [ -e was ]; then cat >> out; else touch was; read line; fi");
   const std::string large(300'000, 'a');  // goes on when the first has ended
   const auto written = place.write(writer, {"one\n", "two\n", large + "\n", "last\n"});
   CHECK(written.pieces == 4);
