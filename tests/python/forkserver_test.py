@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -442,6 +443,13 @@ class ForkServer(unittest.TestCase):
         [learnt] = self.learn(XDG_CACHE_HOME="cache", HOME=home)
         self.assertTrue(learnt.startswith("home/.cache/elastrun/imports-"), learnt)
         self.assertEqual(len(self.learn(XDG_CACHE_HOME="cache", HOME="elsewhere")), 1)
+
+    def test_an_absolute_script_runs_where_the_folder_of_the_job_is_gone(self):
+        script, gone = self.write("print('ran')"), self.folder / "gone"
+        gone.mkdir()
+        with Agent(gone, "script", str(script)) as agent:
+            shutil.rmtree(gone)
+            self.assertEqual(self.forked(agent, ["-u", str(script)]), ("ran\n", "", 0))
 
     def test_a_child_without_an_order_ends_with_the_agent_s_socket(self):
         with self.agent() as agent:

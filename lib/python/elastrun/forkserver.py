@@ -484,7 +484,7 @@ def _run(words: list[str]) -> None:
         libc.fopen.restype = ctypes.c_void_p
         # The name that the interpreter gives the file of `__main__`, from Python 3.9 on.
         own = words[0][2:] if words[0].startswith("./") else words[0]
-        name = os.fsencode(os.path.join(os.getcwd(), own))
+        name = os.fsencode(own if os.path.isabs(own) else os.path.join(os.getcwd(), own))
         file = libc.fopen(name, b"rbe")
         if not file:
             number = ctypes.get_errno()
