@@ -165,6 +165,11 @@ class Events(unittest.TestCase):
             "local_id", "error_trace"])
         self.assertEqual(events.RdzvEvent.deserialize(str(event)), event)
 
+    def test_an_event_without_a_source_or_state_is_a_key_error_as_torch_s(self) -> None:
+        for kind, missing in ((events.Event, "source"), (events.RdzvEvent, "node_state")):
+            with self.assertRaisesRegex(KeyError, missing):
+                kind.deserialize('{"name": "n"}')
+
     def test_k9_nothing_is_built_for_the_null_destination(self) -> None:
         class Bomb:
             def __bool__(self) -> bool:

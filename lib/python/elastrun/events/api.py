@@ -44,7 +44,7 @@ class _AsJson:
             return data
         fields = json.loads(data)  # type: ignore[arg-type]
         for name, kind in (("source", EventSource), ("node_state", NodeState)):
-            if name in fields:
+            if name in cls.__dataclass_fields__:  # type: ignore[attr-defined]
                 fields[name] = kind[fields[name]]
         return cls(**fields)
 
