@@ -536,6 +536,14 @@ class Program(InFolder):
         with self.assertRaisesRegex(OSError, "neither beside this package nor in PATH"):
             self.calculator().get_job_goodput()
 
+    def test_one_that_ends_before_it_has_read_the_question_says_so(self) -> None:
+        program = self.folder / "elastrunctl"
+        program.write_text("#!/bin/sh\nsleep 0.1\n")
+        program.chmod(0o755)
+        with mock.patch.object(goodput_calculator, "find_program", return_value=str(program)), \
+                self.assertRaisesRegex(BrokenPipeError, "elastrunctl has ended without an answer"):
+            self.calculator().get_job_goodput()
+
     def test_no_answer_within_the_limit_is_an_error(self) -> None:
         self.addCleanup(setattr, goodput_calculator, "LIMIT", goodput_calculator.LIMIT)
         goodput_calculator.LIMIT = 0.2

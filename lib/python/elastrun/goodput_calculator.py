@@ -100,14 +100,14 @@ class CalculatorProgram:
             self._socket.sendall(json.dumps(question).encode() + b"\n")
             line = self._lines.readline()
             if not line.endswith(b"\n"):
-                raise BrokenPipeError("elastrunctl has ended without an answer")
+                raise BrokenPipeError
             answer: dict[str, Any] = json.loads(line)
         except OSError as error:
-            if self.process is not None:
-                self.process.kill()
             self._close()
             if isinstance(error, socket.timeout):
                 raise TimeoutError(f"elastrunctl has not answered within {LIMIT:g} s") from None
+            if isinstance(error, ConnectionError):  # a reset: it had not read all
+                raise BrokenPipeError("elastrunctl has ended without an answer") from None
             raise
         if "errno" in answer:
             raise OSError(answer["errno"], answer["error"])
