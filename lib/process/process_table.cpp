@@ -8,7 +8,6 @@
 #include "core/unique_fd.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <climits>
@@ -422,14 +421,14 @@ bool live_child(idtype_t kind, id_t which) {
 
 }  // namespace
 
-std::vector<std::string_view> stat_fields(std::string_view stat) {
-  std::vector<std::string_view> fields;
+StatFields stat_fields(std::string_view stat) {
+  StatFields fields;
   // From the end: a process chooses its name, and may put blanks and parentheses into it
   // (prctl(2)).
   const auto close = stat.rfind(')');
   if (close == std::string_view::npos) return fields;
   stat.remove_prefix(close + 1);
-  for (auto word = next_word(stat); !word.empty(); word = next_word(stat)) fields.push_back(word);
+  for (auto& field : fields) field = next_word(stat);
   return fields;
 }
 
@@ -438,7 +437,7 @@ std::optional<ProcessEntry> parse_process(std::string_view stat) {
   ProcessEntry entry;
   const auto fields = stat_fields(stat);
   const auto open = stat.find('('), close = stat.rfind(')');
-  if (fields.size() <= kStart || fields[0].size() != 1 || open > close) return {};
+  if (fields[0].size() != 1 || open > close) return {};
   if (!read_number(trim(stat.substr(0, open)), entry.pid)) return {};
   entry.name = stat.substr(open + 1, close - open - 1);
   entry.state = fields[0].front();

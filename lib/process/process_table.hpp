@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -64,8 +65,9 @@ bool any_thread_hangs(pid_t pid, const std::string& proc = "/proc");
 /// if it has none, is gone, or hangs in the kernel: we would hang with it.
 std::string command_of(const ProcessEntry& process, const std::string& proc = "/proc");
 
-/// The fields of a stat file (proc_pid_stat(5)) behind the name, the third one, the state, first.
-std::vector<std::string_view> stat_fields(std::string_view stat);
+/// The fields 3, which is the state, to 24 of a stat file (proc_pid_stat(5)); empty where missing.
+using StatFields = std::array<std::string_view, 24 - 2>;
+StatFields stat_fields(std::string_view stat);
 /// From the text of a stat file. A name may hold blanks and parentheses.
 std::optional<ProcessEntry> parse_process(std::string_view stat);
 std::optional<ProcessEntry> read_process(pid_t pid, const std::string& proc = "/proc");

@@ -802,7 +802,7 @@ std::optional<ProcessUse> process_use_in(std::string_view stat) {
   const auto fields = process::stat_fields(stat);
   std::array<std::uint64_t, 25> all{};  // by their numbers in proc_pid_stat(5)
   for (const std::size_t field : {10, 11, 12, 13, 14, 15, 16, 17, 20, 22, 23, 24}) {
-    const auto value = field - 3 < fields.size() ? number(fields[field - 3]) : std::nullopt;
+    const auto value = number(fields[field - 3]);
     if (!value) return std::nullopt;
     all[field] = *value;
   }

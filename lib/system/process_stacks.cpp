@@ -198,7 +198,7 @@ MainThread read_main_thread(pid_t pid) {
   constexpr std::size_t kUser = 14 - 3, kSystem = 15 - 3;  // proc_pid_stat(5); state is field 3
   const auto stat = read_kernel_file(fmt::format("/proc/{0}/task/{0}/stat", pid));
   const auto fields = process::stat_fields(stat);
-  if (fields.size() <= kSystem || fields[0].size() != 1) return {};
+  if (fields[kSystem].empty() || fields[0].size() != 1) return {};
   const auto ticks = parse_int(fields[kUser]).value_or(0) + parse_int(fields[kSystem]).value_or(0);
   return {fields[0][0], std::chrono::milliseconds(ticks * 1000 / ::sysconf(_SC_CLK_TCK))};
 }

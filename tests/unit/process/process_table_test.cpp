@@ -47,6 +47,16 @@ TEST_CASE("process table: a name with blanks and parentheses hides no field") {
   CHECK(parsed->start_time == 987654);
 }
 
+TEST_CASE("process table: fields of a line that ends early are empty, and none is read beyond") {
+  const auto fields = stat_fields("4242 (a) b (c) S 17\n");
+  REQUIRE(fields.size() == 22);
+  CHECK(fields[0] == "S");
+  CHECK(fields[1] == "17");
+  CHECK(fields[21].empty());
+  CHECK(stat_fields(kStat).back() == "0");
+  CHECK(stat_fields("4242 (a").front().empty());
+}
+
 TEST_CASE("process table: a line cut anywhere before the start time is refused") {
   for (std::size_t length = 0; length <= kStat.find(" 987654"); ++length) {
     CAPTURE(length);
