@@ -8,7 +8,6 @@
 
 #include "core/file_io.hpp"
 #include "core/text.hpp"
-#include "core/unique_fd.hpp"
 #include "process/signals.hpp"
 
 #include <algorithm>
@@ -397,9 +396,8 @@ rlimit descriptor_limits(std::optional<std::uint64_t> soft) {
 /// - descriptors that lie between two of those that stay, it leaves open.
 /// This one also has the child born in a cgroup, and runs no program without a pidfd.
 ///
-/// What it does in the child before its program, it does in our memory: it may not allocate, take a
-/// lock or throw, so all that it uses is made beforehand, and what it writes is how we learn what
-/// went wrong. Initialisers of others could not know that; it takes none.
+/// In the child, which has our memory, it may not allocate, take a lock or throw before the program
+/// runs: all that it uses is made beforehand, and what it writes tells us what went wrong.
 class VforkLauncher : public boost::process::v2::posix::default_launcher {
  public:
   using error_code = boost::system::error_code;
@@ -503,7 +501,7 @@ class VforkLauncher : public boost::process::v2::posix::default_launcher {
     }
     join_cgroup();
     if (!step(Step::Affinity, bind()) || !step(Step::Directory, enter()) ||
-        !step(Step::Streams, place_streams(streams_) && keep_only(inherited()))) {
+        !step(Step::Streams, place_streams(streams_) && keep_only(inherited_))) {
       return false;
     }
     // Lowering a soft limit needs no privilege.
@@ -516,7 +514,7 @@ class VforkLauncher : public boost::process::v2::posix::default_launcher {
   bool leave_table() const {
     if (!shares_descriptors_) return true;
     int highest = std::max(2, *std::ranges::max_element(streams_));
-    if (!inherited().empty()) highest = std::max(highest, inherited().back());
+    if (!inherited_.empty()) highest = std::max(highest, inherited_.back());
     return ::syscall(SYS_close_range, highest + 1, ~0U, CLOSE_RANGE_UNSHARE) == 0;
   }
 
@@ -550,6 +548,7 @@ class VforkLauncher : public boost::process::v2::posix::default_launcher {
   const std::vector<unsigned long> cpus_;
   const rlimit open_files_;
   const std::array<int, 3> streams_;
+  const std::vector<int>& inherited_ = inherited();
   /// It could not be born in its cgroup and has to move by itself.
   bool outside_cgroup_ = false;
   /// It has to leave our table of descriptors, where it can do that by close_range(2), which copies
