@@ -530,6 +530,25 @@ class Program(InFolder):
         os.waitpid(fork, 0)
         self.assertLess(took, 30)
 
+    def test_the_end_of_the_process_waits_for_no_thread_that_asks(self) -> None:
+        program = self.folder / "elastrunctl"
+        program.write_text("#!/bin/sh\nsleep 50\ntrue\n")  # which has the socket beyond its kill
+        program.chmod(0o755)
+        code = ("import threading, time\nfrom elastrun import goodput_calculator\n"
+                f"goodput_calculator.find_program = lambda _: {str(program)!r}\n"
+                f"one = goodput_calculator.GoodputCalculator('j', 'l', path={str(self.file)!r})\n"
+                "threading.Thread(target=one.get_job_goodput, daemon=True).start()\n"
+                "while one._program.process is None:\n    time.sleep(0.01)\ntime.sleep(0.2)\n")
+        with subprocess.Popen(
+                [sys.executable, "-B", "-c", code], start_new_session=True,
+                stderr=subprocess.DEVNULL, env={
+                    **os.environ, "PYTHONPATH": str(Path(goodput_calculator.__file__).parents[1]),
+                }) as asks:
+            try:
+                self.assertEqual(asks.wait(25), 0)
+            finally:
+                os.killpg(asks.pid, signal.SIGKILL)
+
     def test_without_the_program_it_says_so(self) -> None:
         self.addCleanup(os.environ.__setitem__, "PATH", os.environ["PATH"])
         os.environ["PATH"] = str(self.folder)

@@ -41,6 +41,7 @@ def _end(process: subprocess.Popen[bytes], files: Sequence[Any], owner: int) -> 
         return  # a fork, which must not wait for a child of another
     # It holds nothing of value, and the end of its input does not come while a fork has the socket.
     process.kill()
+    files[1].shutdown(socket.SHUT_RDWR)  # a thread that waits for an answer keeps the other one
     for one in files:
         one.close()
     with contextlib.suppress(subprocess.TimeoutExpired):  # one that reads a disk that hangs
@@ -82,8 +83,7 @@ class CalculatorProgram:
         return True
 
     def _close(self) -> None:
-        if self._ended is not None:
-            self._ended()
+        self._ended()
         self.process = None
 
     def ask(self, question: dict[str, Any], entries: Iterable[str] = ()) -> dict[str, Any]:
