@@ -5,7 +5,7 @@
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "files/blocking_calls.hpp"
-#include "rendezvous/coordinator/job.hpp"
+#include "rendezvous/coordinator/coordinator.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "rendezvous/membership/restart_memory.hpp"
 #include "rendezvous/membership/round.hpp"
 
 #include <algorithm>

@@ -3,8 +3,8 @@
 #include "rendezvous/membership/state.hpp"
 
 #include "core/text.hpp"
-#include "rendezvous/membership/ranks.hpp"
 #include "rendezvous/membership/wording.hpp"
+#include "rendezvous/membership/world.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

@@ -4,9 +4,20 @@
 #include "rendezvous/wire/messages.hpp"
 
 #include <string>
+#include <sys/types.h>
 
 /// Whom a coordinator takes in, and what its log says of them.
 namespace elastrun::rendezvous {
+
+/// Those of this process. Its start and its machine are read once.
+AgentProcesses own_processes(pid_t guardian);
+
+/// Whether both are of this machine and pid namespace: then they can be looked at from here.
+bool are_ours(const AgentProcesses& processes);
+
+/// Whether both have ended, and with the last of them all that the kernel or they had to end. Not,
+/// where that cannot be seen (hidepid in proc(5)).
+bool are_gone(const AgentProcesses& processes);
 
 /// The first word of an agent in this process. It claims host and user for people who read the log:
 /// gethostname(2), and USER, LOGNAME or the number of the user. Asks no name service, which may be

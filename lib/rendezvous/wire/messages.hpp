@@ -3,12 +3,10 @@
 
 #include "core/codec.hpp"
 #include "core/error.hpp"
-#include "rendezvous/membership/restart_memory.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "rendezvous/membership/rules.hpp"
 #include "rendezvous/membership/state.hpp"
 #include "rendezvous/membership/world.hpp"
-#include "rendezvous/wire/agent_processes.hpp"
 
 #include <boost/asio/ip/address.hpp>
 #include <boost/describe/class.hpp>
@@ -16,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <sys/types.h>
 #include <variant>
 #include <vector>
 
@@ -56,6 +55,22 @@ constexpr std::size_t kFullWorld = 64;
 
 /// The answer in parts that each fit into a frame to the coordinator; at least one.
 std::vector<NodeStacks> parts_of(NodeStacks stacks);
+
+/// A process by what no other one has until the machine is started again. No `pid`: there is none.
+struct ProcessMark {
+  pid_t pid = 0;
+  std::uint64_t start_time = 0;  // as process::ProcessEntry
+  bool operator==(const ProcessMark&) const = default;
+};
+
+/// The processes of an agent, and of which kernel and pid namespace these numbers are: as it claims
+/// in its first word. A lie misleads only about the liar's own end.
+struct AgentProcesses {
+  std::string boot;              // /proc/sys/kernel/random/boot_id; empty: not told
+  std::uint64_t namespace_ = 0;  // process::own_pid_namespace
+  ProcessMark agent, guardian;
+  bool operator==(const AgentProcesses&) const = default;
+};
 
 struct Join {
   Node node;

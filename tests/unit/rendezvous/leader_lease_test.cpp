@@ -2,7 +2,6 @@
 // One contract for every lease, and what is particular to each.
 #include "core/unique_fd.hpp"
 #include "rendezvous/election/election.hpp"
-#include "rendezvous/election/file_leader_lease.hpp"
 #include "rendezvous/election/make_elected.hpp"
 #include "support/scratch.hpp"
 #include "unit/rendezvous/agents.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What proves that the world of an earlier coordinator is no more, and what does not.
 #include "core/unique_fd.hpp"
-#include "rendezvous/discovery/world_register.hpp"
+#include "rendezvous/discovery/locator.hpp"
 #include "support/fake_clock.hpp"
 
 #include <boost/asio/io_context.hpp>

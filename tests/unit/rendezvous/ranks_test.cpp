@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/membership/ranks.hpp"
-
 #include "core/text.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
+#include "rendezvous/membership/world.hpp"
 #include "unit/rendezvous/script.hpp"
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 #include "rendezvous/membership/world_fence.hpp"
 
 #include "rendezvous/coordinator/coordinator.hpp"
-#include "rendezvous/discovery/world_register.hpp"
+#include "rendezvous/discovery/locator.hpp"
 #include "rendezvous/membership/state.hpp"
 #include "rendezvous/session/remote_session.hpp"
 #include "unit/rendezvous/script.hpp"
