@@ -65,7 +65,8 @@ Result<std::shared_ptr<const rendezvous::RestartMemory>> RestartMemoryFile::read
   auto& memory = kept.memory;
   memory.spent = memory.used = memory.level = 0;
   memory.uses.clear();
-  return std::make_shared<const rendezvous::RestartMemory>(memory.aged(since));
+  memory.age(since);
+  return std::make_shared<const rendezvous::RestartMemory>(std::move(memory));
 }
 
 void RestartMemoryFile::write(const std::shared_ptr<const rendezvous::RestartMemory>& memory) {

@@ -58,8 +58,8 @@ std::optional<CauseClass> class_of(const Cause& cause) {
 }
 
 RestartDecision RestartRule::by_budget(bool costs) {
-  if (costs && used_ >= settings_.max_restarts) return {};
-  if (costs) ++spent_, ++used_;
+  if (costs && memory_.used >= settings_.max_restarts) return {};
+  if (costs) ++memory_.spent, ++memory_.used;
   return {true, costs, left()};
 }
 
@@ -68,27 +68,26 @@ RestartDecision RestartRule::decide(const Cause& cause, TimePoint now, const std
   if (cause.final) return {};
   const auto what = class_of(cause);
   if (settings_.is_plain() || !what) return by_budget(cause.kind == Cause::Kind::WorkerFailed);
+  pass(now);
   const bool automatic = settings_.policy == spec::RestartPolicy::Auto;
   if (automatic) saved(cause.checkpoint);
   const bool was_excluded = is_excluded(place, now);
-  auto decision = judge(cause, *what, now, {place, role, was_excluded});
+  auto decision = judge(cause, *what, {place, role, was_excluded});
   if (automatic && is_of_the_node(*what) && !decision.hopeless) blame(place, cause.text, now);
   if (decision.excluded) blame(place, cause.text, now, 2);
   decision.excluded = !was_excluded && is_excluded(place, now);
-  enter(cause, *what, place, decision, now);
+  enter(cause, *what, place, decision);
   return decision;
 }
 
-RestartDecision RestartRule::judge(const Cause& cause, CauseClass what, TimePoint now,
-                                   const Where& where) {
+RestartDecision RestartRule::judge(const Cause& cause, CauseClass what, const Where& where) {
   const auto& rules = settings_.rules;
   const auto found = std::ranges::find_if(
       rules, [&](const auto& rule) { return matches(rule, cause, what, where.role); });
   std::optional<RestartDecision> decision;
-  if (found != rules.end())
-    decision = by_rule(static_cast<std::size_t>(found - rules.begin()), now);
+  if (found != rules.end()) decision = by_rule(static_cast<int>(found - rules.begin()));
   const bool automatic = settings_.policy == spec::RestartPolicy::Auto;
-  if (!decision && automatic) decision = by_progress(cause, what, now, where);
+  if (!decision && automatic) decision = by_progress(cause, what, where);
   if (!decision) {
     decision = by_budget(cause.kind == Cause::Kind::WorkerFailed);
     decision->rule = fmt::format("--max-restarts {}", settings_.max_restarts);
@@ -124,38 +123,42 @@ bool RestartRule::matches(const spec::RestartRuleLine& rule, const Cause& cause,
 }
 
 // None: the rule says nothing of whether it restarts.
-std::optional<RestartDecision> RestartRule::by_rule(std::size_t index, TimePoint now) {
-  const auto& rule = settings_.rules[index];
+std::optional<RestartDecision> RestartRule::by_rule(int index) {
+  const auto& rule = settings_.rules[static_cast<std::size_t>(index)];
   RestartDecision decision{!rule.fails, false, left(), {}, rule.fails};
   decision.rule = fmt::format("--restart-rule {}", rule.text);
   if (rule.fails || rule.is_free) return decision;
   if (!rule.at_most) return std::nullopt;
-  auto& times = times_[index];
-  if (rule.within) std::erase_if(times, [&](TimePoint at) { return now - at >= *rule.within; });
-  decision.restarts = static_cast<int>(times.size()) < *rule.at_most;
+  if (rule.within) {
+    std::erase_if(memory_.uses,
+                  [&](const RuleUse& use) { return use.rule == index && use.age >= *rule.within; });
+  }
+  auto times = std::ranges::count(memory_.uses, index, &RuleUse::rule);
+  decision.restarts = times < *rule.at_most;
   if (decision.restarts) {
-    times.push_back(now);
-    ++spent_;
+    memory_.uses.push_back({index, {}});
+    ++times, ++memory_.spent;
     decision.attempt_spent = true;
   }
-  decision.rule += fmt::format(" ({} spent)", times.size());
+  decision.rule += fmt::format(" ({} spent)", times);
   return decision;
 }
 
-RestartDecision RestartRule::by_progress(const Cause& cause, CauseClass what, TimePoint now,
-                                         const Where& where) {
+RestartDecision RestartRule::by_progress(const Cause& cause, CauseClass what, const Where& where) {
   if (what == CauseClass::Preempted || what == CauseClass::NodeLost) {
     return {true, false, left(), {}, false, "auto: a node that goes spends nothing"};
   }
-  const auto repeat = repeats(cause, what, now, where);
+  const auto repeat = repeats(cause, what, where);
   const auto step = cause.step < 0 ? "" : fmt::format(" after step {}", cause.step);
   const auto twice = fmt::format("twice the same {}{}", cause.fingerprint, step);
   if (repeat == Repeat::Deterministic) {
     return {false, false, left(), {}, true, "auto: " + twice + ": restarting does not help"};
   }
   auto decision = by_budget(true);
-  const auto since = checkpoint_ < 0 ? "" : fmt::format(" since checkpoint {}", checkpoint_);
-  decision.rule = fmt::format("auto: {} of {} restarts{}", used_, settings_.max_restarts, since);
+  const auto since =
+      memory_.checkpoint < 0 ? "" : fmt::format(" since checkpoint {}", memory_.checkpoint);
+  decision.rule =
+      fmt::format("auto: {} of {} restarts{}", memory_.used, settings_.max_restarts, since);
   if (!decision.restarts) decision.rule += " spent";
   if (decision.restarts && repeat == Repeat::TooSoon) {
     decision.delay = kApart;
@@ -165,7 +168,7 @@ RestartDecision RestartRule::by_progress(const Cause& cause, CauseClass what, Ti
   return decision;
 }
 
-RestartRule::Repeat RestartRule::repeats(const Cause& cause, CauseClass what, TimePoint now,
+RestartRule::Repeat RestartRule::repeats(const Cause& cause, CauseClass what,
                                          const Where& where) const {
   const bool of_code = what == CauseClass::Code;
   // Without steps the same error proves nothing: networks and disks fail in one place, too. The
@@ -176,11 +179,11 @@ RestartRule::Repeat RestartRule::repeats(const Cause& cause, CauseClass what, Ti
   // although it is to be left out. Where there is one machine alone it has no place.
   const bool may_be_the_node = is_of_the_node(what) && !where.place.empty() && !where.excluded;
   auto found = Repeat::No;
-  for (const auto& [before, at] : entries_) {
+  for (const RestartEntry& before : memory_.entries) {
     const bool same = before.cause == what && before.step == cause.step &&
                       before.fingerprint == cause.fingerprint;
     if (!same || (may_be_the_node && before.place == where.place)) continue;
-    if (of_code || now - at >= kApart) return Repeat::Deterministic;
+    if (of_code || before.age >= kApart) return Repeat::Deterministic;
     found = Repeat::TooSoon;
   }
   return found;
@@ -188,66 +191,75 @@ RestartRule::Repeat RestartRule::repeats(const Cause& cause, CauseClass what, Ti
 
 // The first restart is at once, and so is the first one after each new checkpoint.
 Duration RestartRule::next_delay() {
-  const int level = level_++;
+  const int level = memory_.level++;
   if (level == 0) return {};
   constexpr int kSteps = 6;  // 1 s << 6 is above the longest
   const Duration base = kFirstDelay * (1 << std::min(level - 1, kSteps));
   // All that the jitter needs is that two jobs, and two restarts of one, differ.
-  const auto number = settings_.seed + static_cast<std::uint64_t>(spent_) + kSpread;
+  const auto number = settings_.seed + static_cast<std::uint64_t>(memory_.spent) + kSpread;
   const auto random = mixed_bits(number) % 1000;
   const double factor = 0.75 + 0.5 * static_cast<double>(random) / 1000;
   return std::min<Duration>(from_seconds(to_seconds(base) * factor), kLongestDelay);
 }
 
 void RestartRule::saved(std::int64_t checkpoint) {
-  if (settings_.policy != spec::RestartPolicy::Auto || checkpoint <= checkpoint_) return;
-  checkpoint_ = checkpoint;
-  used_ = level_ = 0;
+  if (settings_.policy != spec::RestartPolicy::Auto || checkpoint <= memory_.checkpoint) return;
+  memory_.checkpoint = checkpoint;
+  memory_.used = memory_.level = 0;
   // A window in time refills by itself.
-  for (std::size_t i = 0; i < times_.size(); ++i) {
-    if (!settings_.rules[i].within) times_[i].clear();
-  }
+  std::erase_if(memory_.uses, [this](const RuleUse& use) {
+    return !settings_.rules[static_cast<std::size_t>(use.rule)].within;
+  });
 }
 
 void RestartRule::blame(const std::string& place, const std::string& why, TimePoint now,
                         int times) {
   if (place.empty() || settings_.is_plain()) return;
-  std::erase_if(marks_, [&](const Mark& mark) { return now - mark.at >= kBlameTime; });
-  for (int i = 0; i < times; ++i) {
-    add_bounded(marks_, Mark{{place, {}, std::string(cut(why, 200))}, now},
-                RestartMemory::kMostMarks);
-  }
+  pass(now);
+  auto& marks = memory_.marks;
+  std::erase_if(marks, [](const NodeMark& mark) { return mark.age >= kBlameTime; });
+  for (int i = 0; i < times; ++i)
+    add_bounded(marks, NodeMark{place, {}, std::string(cut(why, 200))}, RestartMemory::kMostMarks);
 }
 
 bool RestartRule::is_excluded(const std::string& place, TimePoint now) const {
   if (place.empty()) return false;
-  return std::ranges::count_if(marks_, [&](const Mark& mark) {
-           return mark.what.place == place && now - mark.at < kBlameTime;
+  return std::ranges::count_if(memory_.marks, [&](const NodeMark& mark) {
+           return mark.place == place && mark.age + (now - at_) < kBlameTime;
          }) >= 2;
 }
 
 void RestartRule::enter(const Cause& cause, CauseClass what, const std::string& place,
-                        const RestartDecision& decision, TimePoint now) {
-  RestartEntry entry{{}, what, cause.fingerprint, place, cause.step, checkpoint_};
-  entry.decision = decision_text(decision);
+                        const RestartDecision& decision) {
   untold_ = 0;  // from here on this ledger is the latest one
-  add_bounded(entries_, Entry{std::move(entry), now}, RestartMemory::kMostEntries);
+  add_bounded(memory_.entries,
+              RestartEntry{{},
+                           what,
+                           cause.fingerprint,
+                           place,
+                           cause.step,
+                           memory_.checkpoint,
+                           decision_text(decision)},
+              RestartMemory::kMostEntries);
 }
 
 void RestartRule::learn(int spent) {
-  if (spent <= spent_) return;
+  const int more = spent - memory_.spent;
+  if (more <= 0) return;
   // Under a coordinator that has gone: part of the budget is spent with it. It may have been
   // refilled there, which the memory of an agent tells.
-  used_ += spent - spent_, untold_ += spent - spent_;
-  spent_ = spent;
+  memory_.used += more, untold_ += more;
+  memory_.spent = spent;
 }
 
 void RestartRule::learn(const RestartMemory& memory, TimePoint now) {
   if (settings_.is_plain()) return;
+  pass(now);
   // An agent that came late knows the number of the restarts, but not what they were for.
-  const int told = spent_ - untold_;
-  if (memory.spent > told || (memory.spent == told && entries_.empty())) adopt(memory, now);
+  const int told = memory_.spent - untold_;
+  if (memory.spent > told || (memory.spent == told && memory_.entries.empty())) adopt(memory);
   saved(memory.checkpoint);  // where others had not heard of it, it has refilled the budget
+  auto& marks = memory_.marks;
   for (auto mark = memory.marks.begin(); mark != memory.marks.end(); ++mark) {
     if (mark->age >= kBlameTime) continue;
     const auto is_same = [&](const NodeMark& one) {
@@ -255,43 +267,29 @@ void RestartRule::learn(const RestartMemory& memory, TimePoint now) {
     };
     // By number and not by age: with each join the own ones come back, and between the order to
     // stop and that join a group may have been saving for minutes.
-    const auto ours = std::ranges::count_if(marks_, is_same, &Mark::what);
+    const auto ours = std::ranges::count_if(marks, is_same);
     const auto theirs = std::count_if(memory.marks.begin(), mark + 1, is_same);
-    if (ours < theirs) add_bounded(marks_, Mark{*mark, now - mark->age}, RestartMemory::kMostMarks);
+    if (ours < theirs) add_bounded(marks, *mark, RestartMemory::kMostMarks);
   }
 }
 
-void RestartRule::adopt(const RestartMemory& memory, TimePoint now) {
-  untold_ = std::max(spent_ - memory.spent, 0);
-  spent_ = std::max(spent_, memory.spent);
-  used_ = memory.used + untold_, level_ = memory.level;
-  checkpoint_ = std::max(checkpoint_, memory.checkpoint);
-  entries_.clear();
-  for (const auto& entry : memory.entries) {
-    add_bounded(entries_, Entry{entry, now - entry.age}, RestartMemory::kMostEntries);
-  }
-  for (auto& times : times_) times.clear();
+void RestartRule::adopt(const RestartMemory& memory) {
+  const RestartMemory own = std::exchange(memory_, memory);
+  untold_ = std::max(own.spent - memory.spent, 0);
+  memory_.spent += untold_, memory_.used += untold_;
+  memory_.checkpoint = std::max(own.checkpoint, memory.checkpoint);
+  memory_.marks = own.marks;
   // Of another agent's rules, of which it was warned, there may be more.
-  for (const auto& use : memory.uses) {
-    const auto rule = static_cast<std::size_t>(use.rule);
-    if (rule < times_.size()) times_[rule].push_back(now - use.age);
-  }
+  std::erase_if(memory_.uses, [this](const RuleUse& use) {
+    return use.rule < 0 || std::cmp_greater_equal(use.rule, settings_.rules.size());
+  });
 }
 
 RestartMemory RestartRule::memory(TimePoint now) const {
   if (settings_.is_plain()) return {};
-  RestartMemory out{spent_, used_, level_, checkpoint_};
-  for (const auto& entry : entries_) {
-    out.entries.push_back(entry.what);
-    out.entries.back().age = now - entry.at;
-  }
-  for (const auto& mark : marks_) {
-    out.marks.push_back(mark.what);
-    out.marks.back().age = now - mark.at;
-  }
-  for (std::size_t rule = 0; rule < times_.size(); ++rule) {
-    for (const auto at : times_[rule]) out.uses.push_back({static_cast<int>(rule), now - at});
-  }
+  RestartMemory out = memory_;
+  out.age(now - at_);
+  std::ranges::stable_sort(out.uses, {}, &RuleUse::rule);
   if (out.uses.size() > RestartMemory::kMostUses) {
     std::ranges::sort(out.uses, {}, &RuleUse::age);
     out.uses.resize(RestartMemory::kMostUses);

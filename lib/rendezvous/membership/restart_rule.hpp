@@ -50,10 +50,7 @@ class RestartRule {
   explicit RestartRule(int max_restarts, int spent = 0)
       : RestartRule(RestartSettings{max_restarts}, spent) {}
   explicit RestartRule(RestartSettings settings, int spent = 0)
-      : settings_(std::move(settings)),
-        times_(settings_.rules.size()),
-        spent_(spent),
-        used_(spent) {}
+      : settings_(std::move(settings)), memory_{.spent = spent, .used = spent} {}
 
   /// `place`, `role`: of the node that the cause names.
   RestartDecision decide(const Cause& cause, TimePoint now = {}, const std::string& place = {},
@@ -66,7 +63,7 @@ class RestartRule {
   /// Whether the node is to be left out, as long as enough others are there.
   bool is_excluded(const std::string& place, TimePoint now) const;
   /// Mostly not: a round of thousands of nodes is spared the question of each, after each word.
-  bool may_exclude() const { return marks_.size() >= 2; }
+  bool may_exclude() const { return memory_.marks.size() >= 2; }
 
   /// What a node remembers of the time before this coordinator.
   void learn(int spent);
@@ -76,21 +73,12 @@ class RestartRule {
   std::shared_ptr<const RestartMemory> carried_memory(TimePoint now) const {
     return is_plain() ? nullptr : std::make_shared<const RestartMemory>(memory(now));
   }
-  int spent() const { return spent_; }
+  int spent() const { return memory_.spent; }
   /// The restarts of the budget that are left.
-  int left() const { return std::max(settings_.max_restarts - used_, 0); }
+  int left() const { return std::max(settings_.max_restarts - memory_.used, 0); }
   bool is_plain() const { return settings_.is_plain(); }
 
  private:
-  struct Entry {
-    RestartEntry what;
-    TimePoint at;
-  };
-  struct Mark {
-    NodeMark what;
-    TimePoint at;
-  };
-
   bool matches(const spec::RestartRuleLine& rule, const Cause& cause, spec::CauseClass what,
                std::string_view role) const;
   /// The node of a cause.
@@ -99,29 +87,22 @@ class RestartRule {
     std::string_view role;
     bool excluded;
   };
-  RestartDecision judge(const Cause& cause, spec::CauseClass what, TimePoint now,
-                        const Where& where);
-  std::optional<RestartDecision> by_rule(std::size_t index, TimePoint now);
+  RestartDecision judge(const Cause& cause, spec::CauseClass what, const Where& where);
+  std::optional<RestartDecision> by_rule(int index);
   RestartDecision by_budget(bool costs);
-  RestartDecision by_progress(const Cause& cause, spec::CauseClass what, TimePoint now,
-                              const Where& where);
+  RestartDecision by_progress(const Cause& cause, spec::CauseClass what, const Where& where);
   enum class Repeat { No, TooSoon, Deterministic };
-  Repeat repeats(const Cause& cause, spec::CauseClass what, TimePoint now,
-                 const Where& where) const;
+  Repeat repeats(const Cause& cause, spec::CauseClass what, const Where& where) const;
   Duration next_delay();
-  void adopt(const RestartMemory& memory, TimePoint now);
+  void adopt(const RestartMemory& memory);
+  void pass(TimePoint now) { memory_.age(now - std::exchange(at_, now)); }
   void enter(const Cause& cause, spec::CauseClass what, const std::string& place,
-             const RestartDecision& decision, TimePoint now);
+             const RestartDecision& decision);
 
   RestartSettings settings_;
-  std::vector<std::vector<TimePoint>> times_;  // of the restarts of each rule
-  int spent_;                                  // never goes back
-  int used_;                                   // of the budget
-  int untold_ = 0;                             // of those spent: known by their number alone
-  int level_ = 0;
-  std::int64_t checkpoint_ = -1;
-  std::vector<Entry> entries_;
-  std::vector<Mark> marks_;
+  RestartMemory memory_;  // of any number of uses; its ages are those of `at_`
+  TimePoint at_{};
+  int untold_ = 0;  // of those spent: known by their number alone
 };
 
 /// What it is to a rule; none: a change of membership that no rule is about.

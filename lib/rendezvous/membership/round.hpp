@@ -57,13 +57,11 @@ struct RestartMemory {
   std::vector<RuleUse> uses{};  // the latest ones
   bool empty() const { return spent == 0 && entries.empty() && marks.empty(); }
   bool operator==(const RestartMemory&) const = default;
-  /// The same after that time.
-  RestartMemory aged(Duration time) const {
-    RestartMemory later = *this;
-    for (auto& entry : later.entries) entry.age += time;
-    for (auto& mark : later.marks) mark.age += time;
-    for (auto& use : later.uses) use.age += time;
-    return later;
+  /// Lets that time pass.
+  void age(Duration time) {
+    for (auto& entry : entries) entry.age += time;
+    for (auto& mark : marks) mark.age += time;
+    for (auto& use : uses) use.age += time;
   }
 };
 
@@ -74,7 +72,10 @@ class KeptMemory {
     if (memory) memory_ = std::move(memory), at_ = now;
   }
   std::shared_ptr<const RestartMemory> at(TimePoint now) const {
-    return memory_ ? std::make_shared<const RestartMemory>(memory_->aged(now - at_)) : nullptr;
+    if (!memory_) return nullptr;
+    auto memory = std::make_shared<RestartMemory>(*memory_);
+    memory->age(now - at_);
+    return memory;
   }
 
  private:
