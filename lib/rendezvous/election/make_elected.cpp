@@ -47,10 +47,14 @@ constexpr std::size_t kMaxLeaseFile = 128 << 10;
 constexpr int kLooks = 5;
 constexpr auto kBetweenLooks = std::chrono::milliseconds(2);
 
-struct Stored {
-  LeaseRecord record;
+/// What the file of a lease says. No value: it is free, but epochs go on from here.
+struct LeaseRecord {
+  std::string value;
+  std::int64_t epoch = 0, heartbeat = 0;
+  std::int64_t renewed = 0;  // by the wall clock of the leader, for people
+  std::string record{};
   std::int64_t version = 0;
-  std::size_t slot_size = 0;
+  std::size_t slot_size = 0;  // of its file; 0: there are no slots yet
 };
 
 // Who held the lock of another file than this one may have written what this machine remembers: NFS
@@ -81,16 +85,7 @@ std::string checksum(const json::object& fields) {
   return fmt::format("{:08x}", crc.checksum());
 }
 
-Stored stored_of(const json::value& parsed, std::size_t slot_size) {
-  return {{member_text_or(parsed, "value", ""), member_int_or(parsed, "epoch", 0),
-           member_int_or(parsed, "heartbeat", 0),
-           static_cast<double>(member_int_or(parsed, "renewed", 0)),
-           member_text_or(parsed, "record", "")},
-          member_int_or(parsed, "version", 0),
-          slot_size};
-}
-
-std::optional<Stored> parse_slot(std::string_view slot) {
+std::optional<LeaseRecord> parse_slot(std::string_view slot) {
   auto parsed = parse_json(trim(slot));
   if (!parsed || !parsed->is_object()) return std::nullopt;
   const std::string sum = member_text_or(*parsed, "sum", "");
@@ -98,10 +93,16 @@ std::optional<Stored> parse_slot(std::string_view slot) {
   // the order.
   parsed->as_object().erase("sum");
   if (sum != checksum(parsed->as_object())) return std::nullopt;
-  return stored_of(*parsed, slot.size());
+  return LeaseRecord{member_text_or(*parsed, "value", ""),
+                     member_int_or(*parsed, "epoch", 0),
+                     member_int_or(*parsed, "heartbeat", 0),
+                     member_int_or(*parsed, "renewed", 0),
+                     member_text_or(*parsed, "record", ""),
+                     member_int_or(*parsed, "version", 0),
+                     slot.size()};
 }
 
-std::optional<Stored> parse_slots(std::string_view text) {
+std::optional<LeaseRecord> parse_slots(std::string_view text) {
   if (text.size() % (2 * kBlock) != 0) return std::nullopt;
   auto first = parse_slot(text.substr(0, text.size() / 2));
   auto second = parse_slot(text.substr(text.size() / 2));
@@ -110,11 +111,11 @@ std::optional<Stored> parse_slots(std::string_view text) {
   return first;
 }
 
-Result<Stored> read_stored(const std::string& path, Cached cached) {
+Result<LeaseRecord> read_record(const std::string& path, Cached cached) {
   for (int look = 1;; ++look) {
     const auto text = read_text(path, cached);
     if (!text) return std::unexpected(text.error());
-    if (trim(*text).empty()) return Stored{};
+    if (trim(*text).empty()) return LeaseRecord{};
     if (auto slots = parse_slots(*text)) return *std::move(slots);
     // Each slot begins so. Any other file is a user's, which a leader must not overwrite.
     if (!text->starts_with(R"({"value":)")) {
@@ -132,11 +133,10 @@ Result<Stored> read_stored(const std::string& path, Cached cached) {
   }
 }
 
-std::string encode_slot(const LeaseRecord& record, std::int64_t version) {
-  json::object fields{
-      {"value", record.value},         {"epoch", record.epoch},
-      {"heartbeat", record.heartbeat}, {"renewed", static_cast<std::int64_t>(record.renewed)},
-      {"record", record.record},       {"version", version}};
+std::string encode_slot(const LeaseRecord& record) {
+  json::object fields{{"value", record.value},         {"epoch", record.epoch},
+                      {"heartbeat", record.heartbeat}, {"renewed", record.renewed},
+                      {"record", record.record},       {"version", record.version}};
   fields["sum"] = checksum(fields);
   return json::serialize(fields);
 }
@@ -152,58 +152,22 @@ int write_at(int fd, std::string_view text, std::size_t offset) {
   return ::fsync(fd) == 0 ? 0 : errno;
 }
 
-}  // namespace
-
-Result<LeaseRecord> LeaseFile::read() const {
-  auto stored = read_stored(path_, Cached::Yes);
-  if (!stored) return std::unexpected(stored.error());
-  return std::move(stored->record);
-}
-
-Result<LeaseRecord> LeaseFile::read_locked() {
-  auto stored = read_stored(path_, Cached::No);
-  if (!stored) return std::unexpected(stored.error());
-  version_ = stored->version;
-  slot_size_ = stored->slot_size;
-  return std::move(stored->record);
-}
-
-Status LeaseFile::write(const LeaseRecord& record) {
-  std::string slot = encode_slot(record, ++version_);
-  const std::size_t least = (slot.size() / kBlock + 1) * kBlock;
-  // In place, over blocks that the file has already: a full disk or a quota must not end a lease.
-  const bool fits = least <= slot_size_;
-  // Of the size of the slot that it covers, or the rest of that would follow it.
-  slot.resize(fits ? slot_size_ - 1 : least - 1, ' ');
-  slot += '\n';
-  return fits ? write_in_place(slot) : replace(slot);
-}
-
-Status LeaseFile::failed(int number) {
-  full_ = number == ENOSPC || number == EDQUOT;
-  if (number == 0) return {};
-  return std::unexpected(errno_error(Code::Io, fmt::format("cannot write {}", path_), number));
-}
-
-Status LeaseFile::write_in_place(const std::string& slot) {
-  const auto fd = files::open_by_name(path_, O_WRONLY);
-  if (!fd) return failed(errno);
+int write_in_place(const std::string& path, const std::string& slot, std::int64_t version) {
+  const auto fd = files::open_by_name(path, O_WRONLY);
+  if (!fd) return errno;
   // In turn, so that a writer that dies in the middle leaves the other slot whole.
-  return failed(write_at(fd->get(), slot, version_ % 2 == 0 ? 0 : slot.size()));
+  return write_at(fd->get(), slot, version % 2 == 0 ? 0 : slot.size());
 }
 
-Status LeaseFile::replace(const std::string& slot) {
-  const std::string draft = fmt::format("{}.{}", path_, random_text(8));
+int replace_file(const std::string& path, const std::string& slot) {
+  const std::string draft = fmt::format("{}.{}", path, random_text(8));
   const UniqueFd fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   // Both slots the same: the next write, in place, may then take either one.
   int number = fd ? write_at(fd.get(), slot + slot, 0) : errno;
-  if (number == 0 && ::rename(draft.c_str(), path_.c_str()) != 0) number = errno;
+  if (number == 0 && ::rename(draft.c_str(), path.c_str()) != 0) number = errno;
   if (fd && number != 0) ::unlink(draft.c_str());
-  if (number == 0) slot_size_ = slot.size();
-  return failed(number);
+  return number;
 }
-
-namespace {
 
 // "process 4711 on n7": as much as anybody may read out of a file.
 std::string leader_of(int fd) {
@@ -236,8 +200,6 @@ bool is_still_there(int fd, const std::string& name) {
   return ::fstat(fd, &own) == 0 && ::stat(name.c_str(), &there) == 0 && own.st_ino == there.st_ino;
 }
 
-}  // namespace
-
 /// Takes an exclusive lock on the file of that name, which is made if need be, and writes into it
 /// who has it. The lock is held while the result lives; the kernel gives it back when the process
 /// dies. Never waits: fails with Io at once if another process has it, and says which one and what
@@ -267,8 +229,6 @@ Result<UniqueFd> lock_file(const std::string& name) {
   return fd;
 }
 
-namespace {
-
 // A leader that is alive renews three times in one: nothing that slow is a leader any more.
 constexpr int kManyTtls = 10;
 
@@ -276,10 +236,21 @@ constexpr int kManyTtls = 10;
 TimePoint now() {
   return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
 }
-double wall_seconds() {
-  return to_seconds(std::chrono::time_point_cast<Duration>(std::chrono::system_clock::now()));
+std::int64_t wall_seconds() {
+  return std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
 }
 
+/// An entry in a file that all nodes share. Its leader counts a number in it up while it lives; who
+/// sees the number stand still for a TTL and a half, by its own clock, may take it. So clocks of
+/// machines are never compared. Changes are made under a lock on a second file (fcntl(2), which NFS
+/// passes on to its server). A record in an entry that is older than ten TTLs and `record_life`, by
+/// the clock of the file system, is forgotten.
+///
+/// The file has two slots of one size, written in turn, in place, each with a version and a
+/// checksum; each is one line of JSON, so people can read them. A reader that holds no lock takes
+/// the newer one that is whole: one of them always is, also when a writer has died within a write.
+/// And a file system without any space left still takes what is written over blocks that are there,
+/// as long as it does not copy on write.
 class FileEntry final : public LeaseEntry {
  public:
   FileEntry(std::string file, Duration ttl, Duration record_life)
@@ -287,7 +258,7 @@ class FileEntry final : public LeaseEntry {
 
   Result<std::optional<Leader>> read() override {
     const auto asked = now();
-    const auto record = seen_after(asked, file_.read());
+    const auto record = seen_after(asked, read_record(file_, Cached::Yes));
     if (!record) return std::unexpected(record.error());
     if (!is_live(*record)) return std::nullopt;
     return Leader{record->value, record->epoch};
@@ -297,16 +268,19 @@ class FileEntry final : public LeaseEntry {
     const auto asked = now();
     const auto held = lock();
     if (!held) return std::unexpected(held.error());
-    const auto record = seen_after(asked, file_.read_locked());
+    const auto record = seen_after(asked, read_record(file_, Cached::No));
     if (!record) return std::unexpected(record.error());
     // Live is what has changed under this process's own clock: by wall clocks, a healthy leader on
     // a machine 100 s behind once looked ten TTLs old.
     if (is_live(*record)) return Leader{record->value, record->epoch};
     // With the last record: who leads next has to know that world.
-    LeaseRecord next{value, record->epoch + 1, 0, wall_seconds(), record->record};
+    LeaseRecord next = *record;
+    next.value = value;
+    ++next.epoch, next.heartbeat = 0, next.renewed = wall_seconds();
     // So old an entry is left over from an earlier job, and no world of its record can still run.
     if (age(*held) > kManyTtls * ttl_ + record_life_) next.record.clear();
-    if (const auto kept = keep(next); !kept) return std::unexpected(kept.error());
+    if (const auto written = write(next); !written) return std::unexpected(written.error());
+    mine_ = next;
     return Leader{value, next.epoch, next.record};
   }
 
@@ -321,15 +295,17 @@ class FileEntry final : public LeaseEntry {
   void release(bool forget) override {
     if (!mine_) return;
     const auto held = lock();
-    const auto record = file_.read_locked();
+    auto record = read_record(file_, Cached::No);
     // The epoch stays, so that no later leader is taken for an older one.
     if (held && record && is_ours(*record)) {
-      (void)file_.write({"", record->epoch, 0, record->renewed, forget ? "" : record->record});
+      record->value.clear(), record->heartbeat = 0;
+      if (forget) record->record.clear();
+      (void)write(*record);
     }
     mine_.reset();
   }
 
-  bool is_full() const override { return file_.is_full(); }
+  bool is_full() const override { return full_; }
 
  private:
   // Changes the entry, if it is still ours.
@@ -338,21 +314,20 @@ class FileEntry final : public LeaseEntry {
     if (!mine_) return false;
     const auto held = lock();
     if (!held) return std::unexpected(held.error());
-    const auto record = file_.read_locked();
+    auto record = read_record(file_, Cached::No);
     if (!record) return std::unexpected(record.error());
     // Lost for good: what this node claims later is another entry.
     if (!is_ours(*record)) {
       mine_.reset();
       return false;
     }
-    LeaseRecord next = *record;
-    next.renewed = wall_seconds();
-    change(next);
-    if (const auto kept = keep(next); !kept) return std::unexpected(kept.error());
+    record->renewed = wall_seconds();
+    change(*record);
+    if (const auto written = write(*record); !written) return std::unexpected(written.error());
     return true;
   }
 
-  Result<UniqueFd> lock() const { return lock_file(file_.path() + ".lock"); }
+  Result<UniqueFd> lock() const { return lock_file(file_ + ".lock"); }
   bool is_ours(const LeaseRecord& record) const {
     return record.value == mine_->value && record.epoch == mine_->epoch;
   }
@@ -381,28 +356,36 @@ class FileEntry final : public LeaseEntry {
     struct stat entry {};
     // Touching the lock file asks the file server for its time: machines' own clocks differ.
     const bool known = ::futimens(held.get(), nullptr) == 0 && ::fstat(held.get(), &here) == 0 &&
-                       ::stat(file_.path().c_str(), &entry) == 0;
+                       ::stat(file_.c_str(), &entry) == 0;
     return std::chrono::seconds(known ? here.st_mtim.tv_sec - entry.st_mtim.tv_sec : 0);
   }
 
-  Status keep(LeaseRecord next) {
-    if (auto written = file_.write(next); !written) return written;
-    mine_ = std::move(next);
-    return {};
+  // After it was read, under the same lock.
+  Status write(LeaseRecord& record) {
+    ++record.version;
+    std::string slot = encode_slot(record);
+    const std::size_t least = (slot.size() / kBlock + 1) * kBlock;
+    // In place, over blocks that the file has already: a full disk or a quota must not end a lease.
+    const bool fits = least <= record.slot_size;
+    // Of the size of the slot that it covers, or the rest of that would follow it.
+    slot.resize(fits ? record.slot_size - 1 : least - 1, ' ');
+    slot += '\n';
+    const int number =
+        fits ? write_in_place(file_, slot, record.version) : replace_file(file_, slot);
+    full_ = number == ENOSPC || number == EDQUOT;
+    if (number == 0) return {};
+    return std::unexpected(errno_error(Code::Io, fmt::format("cannot write {}", file_), number));
   }
 
-  LeaseFile file_;
+  const std::string file_;
   const Duration ttl_, record_life_;
   std::optional<LeaseRecord> mine_;
   LeaseRecord seen_;
   TimePoint seen_since_;
+  bool full_ = false;  // at the latest write
 };
 
 }  // namespace
-
-std::unique_ptr<LeaseEntry> make_file_entry(std::string file, Duration ttl, Duration record_life) {
-  return std::make_unique<FileEntry>(std::move(file), ttl, record_life);
-}
 
 Result<std::string> read_secret(const std::string& file, const std::string& given) {
   if (file.empty()) return given;
@@ -870,7 +853,7 @@ Result<std::unique_ptr<LeaderLease>> make_file_lease(boost::asio::io_context& lo
   }
   return std::make_unique<BlockingLease>(
       loop, clock, file, config.lease_ttl,
-      make_file_entry(file, config.lease_ttl, record_life(config, isolation)));
+      std::make_unique<FileEntry>(file, config.lease_ttl, record_life(config, isolation)));
 }
 
 }  // namespace elastrun::rendezvous

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One contract for every lease, and what is particular to each.
+#include "core/json.hpp"
 #include "core/unique_fd.hpp"
 #include "rendezvous/election/election.hpp"
 #include "rendezvous/election/make_elected.hpp"
@@ -8,9 +9,11 @@
 #include "unit/rendezvous/etcd_server.hpp"
 
 #include <algorithm>
+#include <boost/crc.hpp>
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <filesystem>
+#include <fmt/format.h>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -110,6 +113,20 @@ void check_contract(Network& network, const LeaseMaker& make) {
 
 using Folder = elastrun::test::Scratch;
 
+/// The file of a lease that was renewed in 1970, as its leader writes it.
+void write_entry(const std::string& file, const std::string& leader, int heartbeat) {
+  json::object fields{{"value", leader},    {"epoch", 41},   {"heartbeat", heartbeat},
+                      {"renewed", 1000000}, {"record", "x"}, {"version", heartbeat}};
+  const std::string text = json::serialize(fields);
+  boost::crc_32_type crc;
+  crc.process_bytes(text.data(), text.size());
+  fields["sum"] = fmt::format("{:08x}", crc.checksum());
+  std::string slot = json::serialize(fields);
+  slot.resize(4095, ' ');
+  slot += '\n';
+  std::ofstream(file) << slot << slot;
+}
+
 }  // namespace
 
 TEST_CASE("leader lease: a file keeps the contract") {
@@ -136,7 +153,7 @@ TEST_CASE("leader lease: an entry left over from another day is taken after a te
   Network network;
   Folder folder;
   const std::string file = folder.path + "/old";
-  REQUIRE(LeaseFile(file).write({"ghost", 41, 7, 1000000, "x"}));
+  write_entry(file, "ghost", 7);
   std::filesystem::last_write_time(file, std::filesystem::file_time_type::clock::now() - 24h);
   const auto lease = file_lease(network, file, 20ms);
   Clerk clerk(network);
@@ -217,10 +234,8 @@ TEST_CASE("leader lease: a newcomer whose clock is years ahead leaves an entry t
   const std::string file = folder.path + "/entry";
   const auto lease = file_lease(network, file, 10s);
   Clerk clerk(network);
-  LeaseFile theirs(file);
   for (int heartbeat = 0; heartbeat < 5; ++heartbeat) {
-    // By this clock it was renewed in 1970.
-    REQUIRE(theirs.write({"them", 41, heartbeat, 1000000, "x"}));
+    write_entry(file, "them", heartbeat);
     CHECK(clerk.read(*lease)->value == "them");
     const auto leader = clerk.claim(*lease, "me");
     CHECK(leader.value == "them");
