@@ -83,7 +83,7 @@ void warn_of_openness(const net::Endpoint& endpoint, const std::string& secret) 
 
 /// Ends the loop once a signal says so and agents whose job is over have heard it.
 void end_on(boost::asio::signal_set& signals, boost::asio::io_context& loop,
-            rendezvous::Host& host) {
+            rendezvous::Coordinator& host) {
   signals.async_wait([&loop, &host](const boost::system::error_code& error, int) {
     if (error) return;
     // Agents of unfinished jobs wait a while for this coordinator to be started again.
@@ -106,8 +106,9 @@ int run_store(const StoreOptions& options) {
   std::unique_ptr<rendezvous::StoreStateFile> known;
   if (const auto read = read_state(options.state, loop, *clock, settings, known); !read)
     return report_error(read.error().text, exit_code_of(read.error()));
-  auto host = rendezvous::Host::open(loop, *clock, net::make_sealer(*secret),
-                                     {.address = endpoint->host, .port = endpoint->port}, settings);
+  auto host =
+      rendezvous::Coordinator::open(loop, *clock, net::make_sealer(*secret),
+                                    {.address = endpoint->host, .port = endpoint->port}, settings);
   if (!host) return report_error(host.error().text, kExitFailed);
   // Its clients come through the host's port only; its own port is not announced.
   auto server = store::Server::listen(loop, "127.0.0.1", 0, {});

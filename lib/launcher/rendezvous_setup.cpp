@@ -78,7 +78,7 @@ Result<RendezvousSetup> make_standalone(RunContext& run, rendezvous::Node& self,
 /// where the workers meet.
 class HandlersStore final : public RoundStore {
  public:
-  HandlersStore(boost::asio::io_context& loop, Clock& clock, rendezvous::HandlerSession& session,
+  HandlersStore(boost::asio::io_context& loop, Clock& clock, rendezvous::Session& session,
                 rendezvous::StorePlan plan)
       : loop_(loop), clock_(clock), session_(session), plan_(std::move(plan)) {}
 
@@ -108,7 +108,7 @@ class HandlersStore final : public RoundStore {
  private:
   boost::asio::io_context& loop_;
   Clock& clock_;
-  rendezvous::HandlerSession& session_;
+  rendezvous::Session& session_;
   const rendezvous::StorePlan plan_;
   std::unique_ptr<RoundStore> served_;
 };

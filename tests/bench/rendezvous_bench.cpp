@@ -118,7 +118,7 @@ class Remote {
     settings.rules = rules_for(agents - 1, agents);
     // Only a full turnout closes the first round; one fewer is enough once one is lost.
     settings.rules.last_call_timeout = std::chrono::seconds(600);
-    auto host = Host::open(loop, *clock, net::make_sealer("secret"), {}, settings);
+    auto host = Coordinator::open(loop, *clock, net::make_sealer("secret"), {}, settings);
     if (!host) std::abort();
     const std::uint16_t port = (*host)->port();
     if (::write(out, &port, sizeof port) != sizeof port) std::abort();

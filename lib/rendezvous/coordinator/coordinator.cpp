@@ -30,7 +30,7 @@ constexpr Duration kPause = std::chrono::seconds(1);
 
 Job::Job(Rules rules, const CoordinatorSettings& settings, std::string run_id, Clock& clock,
          Then before_deciding)
-    : decider(rules, std::move(run_id), settings.master_addr, settings.master_port),
+    : state(rules, std::move(run_id), settings.master_addr, settings.master_port),
       clock_(clock),
       owner_(settings.owner),
       before_deciding_(std::move(before_deciding)),
@@ -46,7 +46,7 @@ void Job::report(Peer peer, FromAgent message) {
     if constexpr (std::is_same_v<Said, Stopping>) {
       state.stopping(peer, said.left, now);
     } else if constexpr (std::is_constructible_v<Report, Said>) {
-      decider.report(peer, std::move(said), now);
+      state.report(peer, std::move(said), now);
     }
   };
   std::visit(tell, message);
@@ -54,14 +54,14 @@ void Job::report(Peer peer, FromAgent message) {
 
 void Job::ask_stacks(Peer peer, const std::shared_ptr<net::Link>& link) {
   askers_[peer] = link;
-  decider.report(peer, AskStacks{}, clock_.now());
+  state.report(peer, AskStacks{}, clock_.now());
   deliver();
 }
 
 void Job::lost(Peer peer, const std::string& why, Loss loss) {
   // The link first: what the state decides next is not for this peer any more.
   links.erase(peer), askers_.erase(peer);
-  decider.lost(peer, why, clock_.now(), loss);
+  state.lost(peer, why, clock_.now(), loss);
 }
 
 // A list of members is encoded once, since thousands of them get the same one.
@@ -69,7 +69,7 @@ void Job::deliver() {
   std::shared_ptr<const World> world;
   std::shared_ptr<const Push> shared;
   std::string members, text;
-  for (const Delivery& delivery : decider.take(clock_.now())) {
+  for (const Delivery& delivery : state.take()) {
     const auto member = links.find(delivery.to);
     // It may be a client such as elastrunctl, which is not a member, and gets one answer.
     const auto asker = askers_.find(delivery.to);
@@ -138,7 +138,7 @@ void Job::note_pause() {
 }
 
 void Job::arm() {
-  const auto due = decider.deadline();
+  const auto due = state.deadline();
   // Each message leads here, and most change nothing: an alarm is not set again for the same time.
   if (due == armed_) return;
   armed_ = due;
@@ -150,7 +150,7 @@ void Job::arm() {
     note_pause();
     armed_.reset();
     before_deciding_();
-    decider.tick(clock_.now());
+    state.tick(clock_.now());
     deliver();
   });
 }
@@ -248,7 +248,7 @@ json::array held_workers(const std::map<int, std::string>& held) {
 
 }  // namespace
 
-json::object describe(const State& state, const std::map<int, std::string>& held, TimePoint now) {
+json::object describe(const State& state, TimePoint now) {
   const Rules& rules = state.rules();
   const int here = state.roster().size();
   json::object job{{"run_id", state.run_id()},
@@ -266,7 +266,7 @@ json::object describe(const State& state, const std::map<int, std::string>& held
   if (const auto memory = state.restart_memory(now); !memory.empty())
     job["restarts"] = to_json(memory);
   if (rules.rank_order_topology) job["rank_order"] = "topology";
-  if (!held.empty()) job["held"] = held_workers(held);
+  if (auto held = held_workers(state.held()); !held.empty()) job["held"] = std::move(held);
   if (rules.fixed_ranks) job["missing_node_ranks"] = missing_ranks(state);
   if (state.phase() == Phase::Joining && here > 0) {
     job["seconds"] = to_seconds(now - state.join_phase().since());
@@ -281,59 +281,6 @@ json::object describe(const State& state, const std::map<int, std::string>& held
 }
 
 using boost::asio::ip::tcp;
-
-Host::Host(boost::asio::io_context& loop, Clock& clock)
-    : loop_(loop), clock_(clock), deadline_(clock.make_alarm()) {}
-Host::~Host() = default;
-
-Result<std::unique_ptr<Host>> Host::open(boost::asio::io_context& loop, Clock& clock,
-                                         std::shared_ptr<const net::Sealer> sealer,
-                                         net::Listener::Settings listener,
-                                         CoordinatorSettings coordinator,
-                                         std::optional<spec::PortRange> ports) {
-  std::unique_ptr<Host> host(new Host(loop, clock));
-  host->coordinator_ =
-      std::make_unique<Coordinator>(loop, clock, std::move(sealer), std::move(coordinator));
-  Result<std::unique_ptr<net::Listener>> opened = fail(Code::Io, "no port is given");
-  const auto range = ports.value_or(spec::PortRange{listener.port, listener.port});
-  for (int port = range.first; !opened && port <= range.last; ++port) {
-    net::Listener::Takers takers;
-    // A raw pointer, since the listener is a part of the host.
-    takers.agent = [host = host.get()](tcp::socket socket, std::string first_bytes) {
-      host->coordinator_->serve(std::move(socket), std::move(first_bytes));
-    };
-    listener.port = static_cast<std::uint16_t>(port);
-    opened = net::Listener::open(loop, clock, listener, std::move(takers));
-  }
-  if (!opened) return std::unexpected(opened.error());
-  host->listener_ = std::move(*opened);
-  return host;
-}
-
-void Host::share_store(const store::Stores& stores) {
-  if (stores.current == nullptr && stores.next == nullptr) return listener_->take_stores({});
-  listener_->take_stores([this, stores](tcp::socket socket, std::string first_bytes) {
-    // A world that has been given out may have workers before this node hears of it; until then
-    // only those of the last one run.
-    const bool is_given_out = !coordinator_->is_needed();
-    const bool is_next = stores.next != nullptr && (is_given_out || stores.current == nullptr);
-    (is_next ? stores.next : stores.current)->adopt(std::move(socket), std::move(first_bytes));
-  });
-}
-
-void Host::retire(const std::string& why, bool another_follows, Duration limit, Then retired) {
-  retired_ = std::move(retired);
-  if (!why.empty()) coordinator_->resign(why, another_follows);
-  if (coordinator_->agents() == 0) return finish();
-  coordinator_->on_deserted([this] { finish(); });
-  deadline_->arm(clock_.now() + limit, [this] { finish(); });
-}
-
-void Host::finish() {
-  deadline_->disarm();
-  coordinator_->on_deserted({});
-  if (retired_) boost::asio::post(loop_, std::exchange(retired_, {}));
-}
 
 void LocalAgents::note(Peer peer, const AgentProcesses& processes) {
   if (are_ours(processes)) here_[peer] = processes;
@@ -392,13 +339,13 @@ Coordinator::Coordinator(boost::asio::io_context& loop, Clock& clock,
       heartbeat_(clock, settings_.heartbeat),
       local_agents_(clock, [this](Peer peer) { forget_lost(peer); }),
       stopping_due_(clock.make_alarm()),
-      fences_due_(clock.make_alarm()) {
+      fences_due_(clock.make_alarm()),
+      retired_by_(clock.make_alarm()) {
   settings_.run_id = fit_text(settings_.run_id, kLongestSent);  // as agents will say it
   for (const auto& world : settings_.known_worlds) {
-    MemberFence fence;
-    fence.expect(world.id, world.nodes, 0);
-    unattended_jobs_.inherit(world.run_id, {world.id, 0, world.nodes}, clock.now() + world.at_work,
-                             std::move(fence));
+    InheritedWorld inherited{{world.id, 0, world.nodes}, clock.now() + world.at_work};
+    inherited.fence.expect(world.id, world.nodes, 0);
+    unattended_jobs_.inherit(world.run_id, std::move(inherited));
   }
   forget_fences();
 }
@@ -406,6 +353,52 @@ Coordinator::Coordinator(boost::asio::io_context& loop, Clock& clock,
 Coordinator::~Coordinator() {
   lifetime_.end();
   for (auto& [peer, connection] : connections_) connection.link->close();
+}
+
+Result<std::unique_ptr<Coordinator>> Coordinator::open(boost::asio::io_context& loop, Clock& clock,
+                                                       std::shared_ptr<const net::Sealer> sealer,
+                                                       net::Listener::Settings listener,
+                                                       CoordinatorSettings settings,
+                                                       std::optional<spec::PortRange> ports) {
+  std::unique_ptr<Coordinator> made(
+      new Coordinator(loop, clock, std::move(sealer), std::move(settings)));
+  Result<std::unique_ptr<net::Listener>> opened = fail(Code::Io, "no port is given");
+  const auto range = ports.value_or(spec::PortRange{listener.port, listener.port});
+  for (int port = range.first; !opened && port <= range.last; ++port) {
+    net::Listener::Takers takers;
+    // A raw pointer, since the listener is a part of the coordinator.
+    takers.agent = [own = made.get()](tcp::socket socket, std::string first_bytes) {
+      own->serve(std::move(socket), std::move(first_bytes));
+    };
+    listener.port = static_cast<std::uint16_t>(port);
+    opened = net::Listener::open(loop, clock, listener, std::move(takers));
+  }
+  if (!opened) return std::unexpected(opened.error());
+  made->listener_ = std::move(*opened);
+  return made;
+}
+
+void Coordinator::share_store(const store::Stores& stores) {
+  if (stores.current == nullptr && stores.next == nullptr) return listener_->take_stores({});
+  listener_->take_stores([this, stores](tcp::socket socket, std::string first_bytes) {
+    // A world that has been given out may have workers before this node hears of it; until then
+    // only those of the last one run.
+    const bool is_next = stores.next != nullptr && (!is_needed() || stores.current == nullptr);
+    (is_next ? stores.next : stores.current)->adopt(std::move(socket), std::move(first_bytes));
+  });
+}
+
+void Coordinator::retire(const std::string& why, bool another_follows, Duration limit,
+                         Then retired) {
+  retired_ = std::move(retired);
+  if (!why.empty()) resign(why, another_follows);
+  if (agents_ == 0) return finish_retiring();
+  retired_by_->arm(clock_.now() + limit, [this] { finish_retiring(); });
+}
+
+void Coordinator::finish_retiring() {
+  retired_by_->disarm();
+  if (retired_) boost::asio::post(loop_, std::exchange(retired_, {}));
 }
 
 void Coordinator::serve(boost::asio::ip::tcp::socket socket, std::string first_bytes) {
@@ -440,23 +433,6 @@ void Coordinator::suspend(const std::string& why) {
   }
 }
 
-void Coordinator::inherit(const WorldRecord& last, TimePoint until,
-                          const StoppingGroups& stopping) {
-  // That world outlives its coordinator. One of its members may stay away: as a rule it is that
-  // coordinator's own node, which a store has none of.
-  MemberFence fence;
-  fence.expect(last.id, last.nodes, settings_.stand_alone ? 0 : 1,
-               {last.members.begin(), last.members.end()});
-  inherit({last.id, 0, last.nodes}, until, std::move(fence), stopping);
-}
-
-void Coordinator::inherit_survivors(const PreviousWorld& previous, const Survivors& survivors,
-                                    int may_miss, const StoppingGroups& stopping) {
-  MemberFence fence;
-  fence.expect(previous.id, survivors, may_miss);
-  inherit(previous, clock_.now(), std::move(fence), stopping);
-}
-
 void Coordinator::set_epoch(std::int64_t epoch) {
   settings_.epoch = epoch;
   const std::string text = encode(FromCoordinator(NewEpoch{epoch}));
@@ -464,10 +440,12 @@ void Coordinator::set_epoch(std::int64_t epoch) {
     job->state.set_epoch(epoch);
     for (auto& [peer, link] : job->links) link->send(text);
   }
-  // A copy: a hello that is answered may be dismissed, which takes it out of the map.
-  for (const auto& [peer, hello] : std::unordered_map(hellos_)) {
-    const auto early = connections_.find(peer);
-    if (early != connections_.end() && !early->second.greeted) welcome(peer, early->second, hello);
+  std::vector<Peer> early;
+  for (const auto& [peer, connection] : connections_)
+    if (connection.hello && !connection.greeted) early.push_back(peer);
+  for (const Peer peer : early) {  // one whose hello is answered may take others along
+    const auto found = connections_.find(peer);
+    if (found != connections_.end()) welcome(peer, found->second, Hello(*found->second.hello));
   }
 }
 
@@ -532,7 +510,7 @@ void Coordinator::welcome(Peer peer, Connection& connection, const Hello& hello)
   if (!refusal.empty()) return dismiss(peer, refusal);
   // Not elected yet: it is answered with the epoch, once there is one.
   if (settings_.epoch == 0) {
-    hellos_[peer] = hello;
+    connection.hello = hello;
     return;
   }
   if (hello.epoch > settings_.epoch) {
@@ -551,7 +529,7 @@ void Coordinator::welcome(Peer peer, Connection& connection, const Hello& hello)
   }
   connection.greeted = true;
   connection.host = hello.host;
-  hellos_[peer] = hello;
+  connection.hello = hello;
   if (hello.processes) local_agents_.note(peer, *hello.processes);
   if (hello.who == Hello::Who::Status) {
     connection.link->send(encode(FromCoordinator(StatusText{status()})));
@@ -566,7 +544,7 @@ void Coordinator::welcome(Peer peer, Connection& connection, const Hello& hello)
     answer.world = job->second->state.last_world();
   }
   connection.link->send(encode(FromCoordinator(std::move(answer))));
-  if (auto& at_work = hellos_[peer].at_work) meet_again(peer, connection, *at_work);
+  if (auto& at_work = connection.hello->at_work) meet_again(peer, connection, *at_work);
 }
 
 void Coordinator::ask_stacks(Peer peer, Connection& connection, const std::string& run_id) {
@@ -586,7 +564,7 @@ void Coordinator::meet_again(Peer peer, Connection& connection, AtWork& at_work)
 
 bool Coordinator::admit(Peer peer, Connection& connection, Join& join) {
   if (!take_in(peer, connection, join)) return false;
-  hellos_.erase(peer);
+  connection.hello.reset();
   State& state = connection.job->state;
   // First, since joining may complete the next round.
   state.hear_of(join.knows, join.node.grace, clock_.now());
@@ -597,7 +575,7 @@ bool Coordinator::admit(Peer peer, Connection& connection, Join& join) {
 bool Coordinator::take_in(Peer peer, Connection& connection, Join& join) {
   if (join.node.address.empty()) join.node.address = connection.link->remote_address().to_string();
   if (connection.job == nullptr) {
-    const Hello& hello = hellos_[peer];
+    const Hello& hello = *connection.hello;
     const auto known = jobs_.find(hello.run_id);
     if (const auto* rules = known != jobs_.end() ? &known->second->state.rules()
                             // A store by itself takes the rules of the first agent that comes.
@@ -626,12 +604,12 @@ bool Coordinator::take_in(Peer peer, Connection& connection, Join& join) {
 void Coordinator::attend(Peer peer, Connection& connection) {
   if (connection.job != nullptr) return;
   // A store that knows no such job has nothing to wait for.
-  if (settings_.stand_alone && !jobs_.contains(hellos_[peer].run_id)) return;
+  if (settings_.stand_alone && !jobs_.contains(connection.hello->run_id)) return;
   enter(peer, connection, settings_.rules);
 }
 
 void Coordinator::enter(Peer peer, Connection& connection, const Rules& rules) {
-  Job& job = job_of(hellos_[peer].run_id, rules);
+  Job& job = job_of(connection.hello->run_id, rules);
   connection.job = &job;
   job.links[peer] = connection.link;
   cut_off_detector_.came(), ++agents_;
@@ -667,7 +645,6 @@ void Coordinator::remove(Peer peer, const std::string& why, Loss loss) {
   // Not: one that leaves, or a connection that its member has given up for a newer one.
   const bool member = job != nullptr && job->state.roster().all().contains(peer);
   connections_.erase(found);
-  hellos_.erase(peer);
   if (connections_.empty()) heartbeat_.disarm();
   local_agents_.lose(peer, job != nullptr && (loss == Loss::Closed || loss == Loss::Broken));
   if (job == nullptr) return;
@@ -681,10 +658,10 @@ void Coordinator::remove(Peer peer, const std::string& why, Loss loss) {
   // Not while groups that stop are awaited: the job says how long they may take.
   if (job->links.empty() && !on_all_stopped_) forget(*job);
   look_for_stopping_groups(true);
-  if (agents_ != 0 || !on_deserted_) return;
-  // Not inside this call: the reaction may destroy us. Until then another agent may have come.
+  if (agents_ != 0 || !retired_) return;
+  // Not inside this call: until then another agent may have come.
   boost::asio::post(loop_, [this, alive = lifetime_.token()] {
-    if (alive && agents_ == 0 && on_deserted_) on_deserted_();
+    if (alive && agents_ == 0) finish_retiring();
   });
 }
 
@@ -730,7 +707,7 @@ Job& Coordinator::job_of(const std::string& run_id, const Rules& rules) {
   job = std::make_unique<Job>(own, settings_, run_id, clock_, [this] { check_entitlement(); });
   // A world of which this store has forgotten may still be at work, and its members look for us: a
   // new one waits until they have had the time.
-  if (clock_.now() < ready_at_) job->state.inherit({}, ready_at_);
+  if (clock_.now() < ready_at_) job->state.inherit({{}, ready_at_});
   unattended_jobs_.hand_to(job->state);
   if (over_) job->state.conclude(over_->first, over_->second);
   job->state.hold(held_, clock_.now());
@@ -765,11 +742,9 @@ void Coordinator::forget(const Job& job) {
   if (!at_work && settings_.owner != nullptr) settings_.owner->job_over(run_id);
 }
 
-void Coordinator::inherit(const PreviousWorld& previous, TimePoint until, MemberFence fence,
-                          const StoppingGroups& stopping) {
-  fence.inherit(stopping);
-  for (auto& [run_id, job] : jobs_) job->state.inherit(previous, until, fence);
-  unattended_jobs_.inherit(settings_.run_id, previous, until, std::move(fence));
+void Coordinator::inherit(const InheritedWorld& world) {
+  for (auto& [run_id, job] : jobs_) job->state.inherit(world);
+  unattended_jobs_.inherit(settings_.run_id, world);
 }
 
 void Coordinator::disinherit(Duration left) {
@@ -831,10 +806,10 @@ std::string Coordinator::status() const {
   const TimePoint now = clock_.now();
   json::array described;
   for (const auto& [run_id, job] : jobs_) {
-    described.emplace_back(describe(job->state, job->held(), now));
+    described.emplace_back(describe(job->state, now));
   }
   if (described.empty() && !settings_.stand_alone) {
-    described.emplace_back(describe(State(settings_.rules, settings_.run_id), {}, now));
+    described.emplace_back(describe(State(settings_.rules, settings_.run_id), now));
   }
   return json::serialize(
       json::object{{"stand_alone", settings_.stand_alone}, {"jobs", std::move(described)}});

@@ -10,7 +10,6 @@
 #include "net/frame.hpp"
 #include "net/link.hpp"
 #include "net/listener.hpp"
-#include "rendezvous/membership/job_decider.hpp"
 #include "rendezvous/membership/state.hpp"
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/messages.hpp"
@@ -105,8 +104,6 @@ class Job {
   void report(Peer peer, FromAgent message);
   /// Answers a client that is not an agent of the job with a StacksReport: where its workers stand.
   void ask_stacks(Peer peer, const std::shared_ptr<net::Link>& link);
-  /// Workers that are stopped or traced, by rank, and by what.
-  std::map<int, std::string> held() const { return decider.held(); }
   /// The link of an agent has ended, and why.
   void lost(Peer peer, const std::string& why, Loss loss);
 
@@ -120,8 +117,7 @@ class Job {
   /// a world with other machines they get the address under which those have found us.
   void note_reachable(const net::Link& link);
 
-  JobDecider decider;
-  State& state = decider.state;
+  State state;
   std::unordered_map<Peer, std::shared_ptr<net::Link>> links;
 
  private:
@@ -143,8 +139,7 @@ class Job {
 
 /// Who is in, who is missing, which phase each node waits in and for how long
 /// (elastrun-protocol(7)). Pure.
-/// `held`: as Standstill::held().
-json::object describe(const State& state, const std::map<int, std::string>& held, TimePoint now);
+json::object describe(const State& state, TimePoint now);
 
 /// Agents on the machine of their coordinator. A connection that has ended says little: a proxy may
 /// have done it, and the agent be back in a moment. But here it can be seen whether its processes
@@ -204,10 +199,8 @@ class CutOffDetector {
 /// Worlds that may be at work, and nodes that leave, of jobs without a connected agent, by run id.
 class UnattendedJobs {
  public:
-  /// An earlier coordinator's: as `inherit` of the state.
-  void inherit(const std::string& run_id, const PreviousWorld& previous, TimePoint until,
-               MemberFence fence) {
-    unattended_jobs_[run_id] = {previous, until, std::move(fence), previous.id, previous.id.round};
+  void inherit(const std::string& run_id, InheritedWorld world) {
+    jobs_[run_id] = std::move(world);
   }
   /// One whose last agent has gone.
   void keep(const State& state, TimePoint now) {
@@ -216,23 +209,22 @@ class UnattendedJobs {
     // By its own name, whatever higher number others have told of. The first who is back proves
     // that it has broken up; the others may be saving.
     const PreviousWorld last{state.past().last(), 0, state.past().last_size()};
-    MemberFence fence = world_fence.fence;
-    fence.expect_rest(last.id, last.nodes);
-    unattended_jobs_[state.run_id()] = {last, *world_fence.limit(), std::move(fence),
-                                        world_fence.world(), state.past().highest()};
+    auto& job = jobs_[state.run_id()] = {last, *world_fence.limit(), world_fence.fence,
+                                         world_fence.world(), state.past().highest()};
+    job.fence.expect_rest(last.id, last.nodes);
   }
   /// No world of them is at work any more. Of those who leave only time says that, and of members
   /// that are not heard, `left`.
   void disinherit(Duration left, TimePoint now) {
-    for (auto& [run_id, doubt] : unattended_jobs_) {
-      doubt.until = std::min(doubt.until, now);
-      doubt.fence.begin(now, now + left);
+    for (auto& [run_id, world] : jobs_) {
+      world.until = std::min(world.until, now);
+      world.fence.begin(now, now + left);
     }
   }
   /// Those of which nothing is at work any more are forgotten: their run ids.
   std::vector<std::string> pass(TimePoint now) {
     std::vector<std::string> over;
-    std::erase_if(unattended_jobs_, [&](const auto& one) {
+    std::erase_if(jobs_, [&](const auto& one) {
       const bool pending = one.second.is_pending(now);
       if (!pending) over.push_back(one.first);
       return !pending;
@@ -241,67 +233,62 @@ class UnattendedJobs {
   }
   /// Agents of it have come.
   void hand_to(State& state) {
-    const auto found = unattended_jobs_.find(state.run_id());
-    if (found == unattended_jobs_.end()) return;
-    const Doubt& doubt = found->second;
-    state.inherit(doubt.previous, doubt.until, doubt.fence, doubt.at_work, doubt.highest);
-    unattended_jobs_.erase(found);
+    if (const auto found = jobs_.extract(state.run_id())) state.inherit(found.mapped());
   }
   bool are_any(TimePoint now) const {
-    return std::ranges::any_of(unattended_jobs_,
+    return std::ranges::any_of(jobs_,
                                [now](const auto& one) { return one.second.is_pending(now); });
   }
   /// When the next one of them is over.
   std::optional<TimePoint> next_end() const {
     std::optional<TimePoint> next;
-    for (const auto& [run_id, doubt] : unattended_jobs_) {
-      next = std::min(next.value_or(doubt.end()), doubt.end());
+    for (const auto& [run_id, world] : jobs_) {
+      next = std::min(next.value_or(world.end()), world.end());
     }
     return next;
   }
   StoppingGroups stopping_groups() const {
     StoppingGroups all;
-    for (const auto& [run_id, doubt] : unattended_jobs_) all.add(doubt.fence.stopping_groups());
+    for (const auto& [run_id, world] : jobs_) all.add(world.fence.stopping_groups());
     return all;
   }
 
  private:
-  struct Doubt {
-    TimePoint end() const { return std::max(until, fence.limit().value_or(until)); }
-    bool is_pending(TimePoint now) const { return now < end(); }
-    PreviousWorld previous;
-    TimePoint until;
-    MemberFence fence;
-    WorldId at_work;           // which one may be
-    std::int64_t highest = 0;  // number of a round
-  };
-
-  std::map<std::string, Doubt> unattended_jobs_;
+  std::map<std::string, InheritedWorld> jobs_;
 };
 
 /// The one that steps `State` for all agents of a job, over their connections, and tells each what
-/// the state has decided. Takes connections from a listener that it does not own; decides by itself
-/// only who is silent and who does not belong to this job.
+/// the state has decided; it decides by itself only who is silent and who does not belong to this
+/// job. The port at which agents find it can also serve the workers' store of this node (static
+/// rendezvous: everybody meets at MASTER_ADDR:MASTER_PORT).
 class Coordinator {
  public:
-  Coordinator(boost::asio::io_context& loop, Clock& clock,
-              std::shared_ptr<const net::Sealer> sealer, CoordinatorSettings settings);
+  /// Listens from now on; where `ports` are given at the first of them that is free, whatever
+  /// `listener` says. Fails with Io if none is.
+  static Result<std::unique_ptr<Coordinator>> open(boost::asio::io_context& loop, Clock& clock,
+                                                   std::shared_ptr<const net::Sealer> sealer,
+                                                   net::Listener::Settings listener,
+                                                   CoordinatorSettings settings,
+                                                   std::optional<spec::PortRange> ports = {});
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
 
-  /// Takes over a connection that began with the bytes of an agent.
-  void serve(boost::asio::ip::tcp::socket socket, std::string first_bytes);
+  std::uint16_t port() const { return listener_->port(); }
+  /// Connections of workers go to these stores from now on: to the next one if none is current, or
+  /// the coordinator has given out its round. Without a store they are closed, as before.
+  void share_store(const store::Stores& stores);
 
+  /// Ends in good order: agents of a job that is over have `limit` to fetch the last word and go;
+  /// agents of one that is not are told that the coordinator goes, because of `why`. Then `retired`
+  /// runs on the loop, at once if no agent is left.
+  void retire(const std::string& why, bool another_follows, Duration limit, Then retired);
   /// A coordinator that may have been succeeded forms no rounds until it knows better.
   void hold(bool held);
   /// Stops the running world: it may not be the only one any more.
   void suspend(const std::string& why);
-  /// An earlier coordinator's world may be at work until then, and they who had said goodbye to it;
-  /// `disinherit`: that world has ended, and its unheard members end within `left`.
-  void inherit(const WorldRecord& last, TimePoint until, const StoppingGroups& stopping);
-  /// It has broken up, and that is left of it. All of those come but `may_miss`.
-  void inherit_survivors(const PreviousWorld& previous, const Survivors& survivors, int may_miss,
-                         const StoppingGroups& stopping);
+  /// An earlier coordinator's world may be at work; `disinherit`: that world has ended, and its
+  /// unheard members end within `left`.
+  void inherit(const InheritedWorld& world);
   void disinherit(Duration left);
   /// The job whose last world that was is over: members of it that come late are told so.
   void conclude(const WorldId& last, const Done& verdict);
@@ -320,6 +307,8 @@ class Coordinator {
 
   /// Agents connected at the moment (not status queries).
   std::size_t agents() const { return agents_; }
+  /// Whether other agents than that of this process are connected.
+  bool serves_others() const { return agents_ > 1; }
   /// Whether a job waits for something that only an entitled coordinator can decide.
   bool is_needed() const;
   /// Members of the last world, and for how long they may be at work if we leave them now.
@@ -328,8 +317,6 @@ class Coordinator {
   bool is_fenced() const;
   /// How the job has ended, if it has.
   std::optional<Done> verdict() const;
-  /// Runs on the loop each time the last agent has gone.
-  void on_deserted(Then react) { on_deserted_ = std::move(react); }
   /// What `elastrunctl status` shows: all jobs, as JSON.
   std::string status() const;
 
@@ -337,13 +324,18 @@ class Coordinator {
   // A connection, from its first byte on.
   struct Connection {
     std::shared_ptr<net::Link> link;
-    Job* job = nullptr;  // once it has said hello as an agent
+    Job* job = nullptr;          // once it has said hello as an agent
+    std::optional<Hello> hello;  // until it has joined
     bool greeted = false;
     std::string host;    // its name, by its hello
     int missed = 0;      // heartbeats in a row
     bool ended = false;  // it has said that its group has ended
   };
 
+  Coordinator(boost::asio::io_context& loop, Clock& clock,
+              std::shared_ptr<const net::Sealer> sealer, CoordinatorSettings settings);
+  void serve(boost::asio::ip::tcp::socket socket, std::string first_bytes);
+  void finish_retiring();
   void check_entitlement();
   void hear(Peer peer, const std::string& payload);
   void note_life(Peer peer, const Connection& connection, const FromAgent& message);
@@ -365,8 +357,6 @@ class Coordinator {
   Job& job_of(const std::string& run_id, const Rules& rules);
   void forget(const Job& job);
   void forget_fences();
-  void inherit(const PreviousWorld& previous, TimePoint until, MemberFence fence,
-               const StoppingGroups& stopping);
   bool is_over_for(const Hello& hello) const;
   StoppingGroups stopping_groups_of_jobs() const;
   void look_for_stopping_groups(bool say_so = false);
@@ -380,12 +370,11 @@ class Coordinator {
   // meanwhile has not been read yet; those who were paused with us need as long to wake.
   PauseTolerantAlarm heartbeat_;
   LocalAgents local_agents_;
-  Then on_deserted_, on_all_stopped_;
+  Then retired_, on_all_stopped_;
   bool told_stopping_ = false;
-  const std::unique_ptr<Alarm> stopping_due_, fences_due_;
+  const std::unique_ptr<Alarm> stopping_due_, fences_due_, retired_by_;
   Peer last_peer_ = 0;
   std::unordered_map<Peer, Connection> connections_;
-  std::unordered_map<Peer, Hello> hellos_;  // of those that have not joined yet
   RateLimitedLog refusals_{"rendezvous"};
   std::map<std::string, std::unique_ptr<Job>> jobs_;  // by run id
   UnattendedJobs unattended_jobs_;
@@ -394,45 +383,8 @@ class Coordinator {
   CutOffDetector cut_off_detector_;
   std::size_t agents_ = 0;
   bool held_ = false;
-  Lifetime lifetime_;  // posted reactions outlive it
-};
-
-/// A coordinator with the port at which agents find it, in this process. The port can also serve
-/// the workers' store of this node (static rendezvous: everybody meets at MASTER_ADDR:MASTER_PORT).
-class Host {
- public:
-  /// Listens from now on; where `ports` are given at the first of them that is free, whatever
-  /// `listener` says. Fails with Io if none is.
-  static Result<std::unique_ptr<Host>> open(boost::asio::io_context& loop, Clock& clock,
-                                            std::shared_ptr<const net::Sealer> sealer,
-                                            net::Listener::Settings listener,
-                                            CoordinatorSettings coordinator,
-                                            std::optional<spec::PortRange> ports = {});
-  ~Host();
-
-  std::uint16_t port() const { return listener_->port(); }
-  Coordinator& coordinator() { return *coordinator_; }
-  /// Whether other agents than that of this process are connected.
-  bool serves_others() const { return coordinator_->agents() > 1; }
-  /// Connections of workers go to these stores from now on: to the next one if none is current, or
-  /// the coordinator has given out its round. Without a store they are closed, as before.
-  void share_store(const store::Stores& stores);
-
-  /// Ends in good order: agents of a job that is over have `limit` to fetch the last word and go;
-  /// agents of one that is not are told that the coordinator goes, because of `why`. Then `retired`
-  /// runs on the loop, at once if no agent is left.
-  void retire(const std::string& why, bool another_follows, Duration limit, Then retired);
-
- private:
-  Host(boost::asio::io_context& loop, Clock& clock);
-  void finish();
-
-  boost::asio::io_context& loop_;
-  Clock& clock_;
-  std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<net::Listener> listener_;
-  std::unique_ptr<Alarm> deadline_;
-  Then retired_;
+  Lifetime lifetime_;  // posted reactions outlive it
 };
 
 }  // namespace elastrun::rendezvous

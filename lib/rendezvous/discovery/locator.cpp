@@ -32,6 +32,15 @@
 #include <variant>
 
 namespace elastrun::rendezvous {
+
+void Locator::give(Result<Place> place) {
+  boost::asio::post(loop_, [this, alive = lifetime_.token(), place = std::move(place)]() mutable {
+    if (!alive) return;
+    // Taken out first: the answer may call locate() again, which sets the next one.
+    if (const auto answer = std::exchange(answer_, {})) answer(std::move(place));
+  });
+}
+
 namespace {
 
 constexpr auto kBetweenProbes = std::chrono::seconds(2);
@@ -101,13 +110,6 @@ namespace {
 // Within it most worlds that break up are replaced by the next one, which is recorded anyway.
 constexpr auto kBreakUp = std::chrono::milliseconds(500);
 
-BreakUp record_of(const Survivors& survivors, bool left, TimePoint now) {
-  const StoppingGroups& at_work = survivors.at_work;
-  // As time that is left, not as a date: clocks of machines differ.
-  return {survivors.members, at_work.count,
-          at_work.count > 0 ? std::max<Duration>(at_work.until - now, {}) : Duration{}, left};
-}
-
 // Of the unheard members of a world that has ended. They may be cut off and saving, unless they are
 // on this machine: there a member notices at once, and comes.
 Duration time_to_end(const WorldRecord& world, Duration isolation) {
@@ -144,7 +146,7 @@ void WorldRegister::conclude(const Done& verdict) {
 
 void WorldRegister::leave(const Survivors& survivors) {
   recorded_ = nullptr;
-  latest_.break_up = record_of(survivors, true, clock_.now());
+  latest_.survivors = survivors, latest_.left = true;
 }
 
 // Who decides would form the next world now, as far as those go who are not there.
@@ -176,12 +178,9 @@ std::string WorldRegister::text(const Coordinator& coordinator) {
   RecordedWorld recorded = latest_;
   const auto survivors = survivors_of(coordinator);
   recorded_survivors_ = survivors.transform(counts_of);
-  if (survivors && !latest_.break_up) recorded.break_up = record_of(*survivors, false, now);
-  if (stopping.are_at_work(now)) {
-    recorded.leavers = stopping.count;
-    recorded.leaving = stopping.until - now;
-  }
-  return encode_record(recorded);
+  if (!recorded.survivors) recorded.survivors = survivors;
+  if (stopping.are_at_work(now)) recorded.leavers = stopping;
+  return encode_record(recorded, now);
 }
 
 void WorldRegister::inherit(const std::string& record, Coordinator& coordinator,
@@ -189,22 +188,28 @@ void WorldRegister::inherit(const std::string& record, Coordinator& coordinator,
   // A world of ours, from when we were elected before, is not the last one any more.
   latest_ = {};
   inherited_ = record;
-  const auto recorded = decode_record(record);
+  const TimePoint now = clock_.now();
+  const auto recorded = decode_record(record, now);
   tells_of_end_ = recorded && recorded->verdict;
   if (!recorded) return;
-  const TimePoint now = clock_.now();
-  const StoppingGroups stopping{recorded->leavers, now + recorded->leaving};
-  if (recorded->verdict) {
-    if (stopping.count > 0) coordinator.inherit(recorded->world, now, stopping);
-    return coordinator.conclude(recorded->world.id, *recorded->verdict);
-  }
-  if (const auto& broken = recorded->break_up) {
-    const Survivors survivors{broken->members, {broken->stopping, now + broken->stopping_for}};
-    const PreviousWorld previous{recorded->world.id, 0, recorded->world.nodes};
+  const WorldRecord& last = recorded->world;
+  InheritedWorld world{{last.id, 0, last.nodes}, now};
+  if (recorded->survivors && !recorded->verdict) {
     // A leader that left has counted itself out; one that died took its own node along, as a rule.
-    return coordinator.inherit_survivors(previous, survivors, broken->left ? 0 : 1, stopping);
+    world.fence.expect(last.id, *recorded->survivors, recorded->left ? 0 : 1);
+  } else {
+    // That world outlives its coordinator. One of its members may stay away: as a rule it is that
+    // coordinator's own node.
+    world.fence.expect(last.id, last.nodes, 1, {last.members.begin(), last.members.end()});
   }
-  coordinator.inherit(recorded->world, now + isolation, stopping);
+  world.fence.inherit(recorded->leavers);
+  if (recorded->verdict) {
+    if (recorded->leavers.count > 0) coordinator.inherit(world);
+    return coordinator.conclude(last.id, *recorded->verdict);
+  }
+  if (recorded->survivors) return coordinator.inherit(world);
+  world.until = now + isolation;
+  coordinator.inherit(world);
   // On the leader's machine a free port proves the end. From elsewhere only a member or
   // isolation_timeout does: a firewall refuses connections just as a dead host.
   probe_.probe(*recorded, [&coordinator, left = time_to_end(recorded->world, isolation)] {
@@ -275,7 +280,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   ElectedLocator(boost::asio::io_context& loop, Clock& clock,
                  std::shared_ptr<const net::Sealer> sealer, std::unique_ptr<LeaderLease> lease,
                  ElectedLocatorSettings settings)
-      : loop_(loop),
+      : Locator(loop),
         clock_(clock),
         sealer_(std::move(sealer)),
         leader_lease_(std::move(lease)),
@@ -287,20 +292,10 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
         arrivals_(clock.make_alarm()),
         election_(leader_lease_->ttl()),
         records_(clock) {}
-  ~ElectedLocator() override { lifetime_.end(); }
 
   bool elects() const override { return true; }
   bool serves_others() const override { return leads() && host_->serves_others(); }
   void on_moved(Then moved) override { moved_ = std::move(moved); }
-
-  void locate(Answer<Place> answer) override {
-    answer_ = std::move(answer);
-    // A leader does not ask the register about itself: it may be cut off from that, and is entitled
-    // all the same until its lease ends.
-    if (election_.is_entitled(clock_.now())) return give(own_place());
-    election_.look(clock_.now() + jitter());
-    step();
-  }
 
   void accept(const Place&) override { retry_after_ = kFirstRetry; }
   void reject(const Place& place) override { election_.reject(place.epoch); }
@@ -311,7 +306,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   }
 
   void cancel() override {
-    answer_ = nullptr;
+    Locator::cancel();
     election_.cancel();
     stop_looking();
   }
@@ -321,14 +316,21 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     cancel();
     if (!leads() || why.empty()) return hand_over(why, limit, std::move(retired));
     // A successor would know nothing of those who have said goodbye and are saving still.
-    host_->coordinator().hold(true);
-    host_->coordinator().await_stopping_groups(
-        [this, alive = lifetime_.token(), why, limit, retired] {
-          if (alive) hand_over(why, limit, retired);
-        });
+    host_->hold(true);
+    host_->await_stopping_groups([this, alive = lifetime_.token(), why, limit, retired] {
+      if (alive) hand_over(why, limit, retired);
+    });
   }
 
  private:
+  void look() override {
+    // A leader does not ask the register about itself: it may be cut off from that, and is entitled
+    // all the same until its lease ends.
+    if (election_.is_entitled(clock_.now())) return give(own_place());
+    election_.look(clock_.now() + jitter());
+    step();
+  }
+
   void hand_over(const std::string& why, Duration limit, Then retired) {
     disarm();
     election_.retire();
@@ -340,7 +342,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
       });
     }
     // The others find the place free when they come.
-    const Survivors survivors = host_->coordinator().survivors();
+    const Survivors survivors = host_->survivors();
     // A record of a world that may be at work has to outlive this leader: a successor without it
     // would form a second world.
     forget_ = is_forgettable() && survivors.at_work.count == 0;
@@ -391,9 +393,9 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
         return leader_lease_->renew(
             then([this](const Result<bool>& still) { election_.renewed(still, clock_.now()); }));
       case Election::Request::Record:
-        return leader_lease_->record(
-            records_.text(host_->coordinator()),
-            then([this](const Result<bool>& still) { election_.recorded(still, clock_.now()); }));
+        return leader_lease_->record(records_.text(*host_), then([this](const Result<bool>& still) {
+                                       election_.recorded(still, clock_.now());
+                                     }));
       case Election::Request::Resign:
         return leader_lease_->release(std::exchange(forget_, false),
                                       then([this] { election_.resigned(clock_.now()); }));
@@ -402,7 +404,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
 
   void campaign() {
     // Under a new name each time: an entry of ours that is left over must not be taken for it.
-    value_ = encode_entry({own_text_, host_->port(), election_.highest_known()}, random_text(16));
+    value_ = encode_entry({own_text_, host_->port(), random_text(16), election_.highest_known()});
     leader_lease_->claim(value_, then([this](Result<LeaderLease::Leader> entry) {
                            if (entry) raise_epoch(*entry);
                            const bool ours = entry && entry->value == value_;
@@ -464,8 +466,8 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
 
   void obey(const Election::Lead& lead) {
     // One that led before goes on with its own world, whatever the register remembers.
-    if (!lead.again) records_.inherit(lead.entry.record, host_->coordinator(), isolation());
-    host_->coordinator().set_epoch(election_.epoch());
+    if (!lead.again) records_.inherit(lead.entry.record, *host_, isolation());
+    host_->set_epoch(election_.epoch());
     log::info("rendezvous", "this node coordinates the job (epoch {}, port {})", election_.epoch(),
               host_->port());
     obey(Election::Trust{});
@@ -477,20 +479,20 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   void obey(const Election::Trust&) {
     isolation_->arm(isolated_at(), [this] { stop_world(); });
     end_suspension();
-    host_->coordinator().hold(retiring_ || !election_.is_entitled(clock_.now()));
-    if (answer_) give(own_place());
+    host_->hold(retiring_ || !election_.is_entitled(clock_.now()));
+    if (is_asked()) give(own_place());
   }
 
   // Perhaps no successor was elected, so agents stay; but a job that needs a decision now had
   // better look for a leader that may decide.
   void obey(const Election::Doubt&) {
-    host_->coordinator().hold(true);
+    host_->hold(true);
     if (std::exchange(suspended_, true)) return;  // each failed renewal comes here
     doubt_->arm(clock_.now() + leader_lease_->ttl(), [this] {
       suspended_ = false;
       // A world at work needs no decision, and isolation_timeout bounds how long it runs: stay
       // until the register answers.
-      if (!host_->coordinator().is_needed()) return obey(Election::Doubt{});
+      if (!host_->is_needed()) return obey(Election::Doubt{});
       election_.step_down("it could not renew its election");
       step();
     });
@@ -499,9 +501,10 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   void obey(const Election::StepDown& down) {
     log::warning("rendezvous", "this node coordinates the job no more: {}", down.why);
     disarm();
-    host_->coordinator().resign(down.why, true);
+    host_->resign(down.why, true);
     // Not inside a call of the coordinator's.
-    auto tell = [this, alive = lifetime_.token(), old = std::shared_ptr<Host>(std::move(host_))] {
+    auto tell = [this, alive = lifetime_.token(),
+                 old = std::shared_ptr<Coordinator>(std::move(host_))] {
       if (alive && !retiring_ && moved_) moved_();
     };
     boost::asio::post(loop_, std::move(tell));
@@ -544,8 +547,8 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     // Not elected yet: only the register gives out epochs, with the entry.
     coordinator.epoch = 0;
     coordinator.owner = this;
-    auto opened = Host::open(loop_, clock_, sealer_, {.address = "::"}, coordinator,
-                             settings_.config.coordinator_port);
+    auto opened = Coordinator::open(loop_, clock_, sealer_, {.address = "::"}, coordinator,
+                                    settings_.config.coordinator_port);
     if (!opened) return std::unexpected(opened.error());
     host_ = std::move(*opened);
     return {};
@@ -570,7 +573,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     if (records_.has_any()) record();
   }
   void survivors_changed() override {
-    records_.watch_survivors(host_->coordinator(), [this] { record(); });
+    records_.watch_survivors(*host_, [this] { record(); });
   }
   void newer_epoch(std::int64_t epoch) override {
     election_.hear_of(epoch);
@@ -589,7 +592,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
               "any other node can be elected to coordinate the job, and in {} this one again",
               format_duration(pause));
     election_.yield(pause, now);
-    host_->coordinator().hold(true);
+    host_->hold(true);
     due_->arm(now, [this] { step(); });
   }
 
@@ -600,7 +603,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     const Rules& rules = settings_.coordinator.rules;
     if (rules.min_nodes <= 1 || unjoined_after_ > rules.join_timeout / 4) return;
     arrivals_->arm(clock_.now() + unjoined_after_, [this] {
-      if (host_->coordinator().agents() < 2 && host_->coordinator().is_needed()) {
+      if (host_->agents() < 2 && host_->is_needed()) {
         unjoined_after_ *= 2;
         let_others_lead();
       }
@@ -624,23 +627,21 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
 
   void stop_world() {
     if (!leads() || election_.is_entitled(clock_.now())) return;
-    host_->coordinator().suspend(
+    host_->suspend(
         fmt::format("the coordinator could not renew its election for {} (isolation_timeout)",
                     format_duration(clock_.now() - election_.lease_end())));
   }
 
   // The last word has been said. It is left behind for those who were out of reach.
   void end_job(Then retired) {
-    const auto verdict = host_->coordinator().verdict();
+    const auto verdict = host_->verdict();
     forget_ = is_forgettable() && !verdict;
     if (verdict) records_.conclude(*verdict);
     give_lease_back(verdict.has_value(), std::move(retired));
   }
 
   // The record: no later agent needs it.
-  bool is_forgettable() const {
-    return !records_.tells_of_end() && !host_->coordinator().is_fenced();
-  }
+  bool is_forgettable() const { return !records_.tells_of_end() && !host_->is_fenced(); }
 
   void disarm() {
     due_->disarm();
@@ -655,16 +656,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
     doubt_->disarm();
   }
 
-  void give(Result<Place> place) {
-    // Never inside locate(), as Locator promises: the caller has not armed its own timers yet.
-    boost::asio::post(loop_, [this, alive = lifetime_.token(), place = std::move(place)]() mutable {
-      if (!alive) return;
-      if (const auto answer = std::exchange(answer_, {})) answer(std::move(place));
-    });
-  }
-
   // Set at construction
-  boost::asio::io_context& loop_;
   Clock& clock_;
   const std::shared_ptr<const net::Sealer> sealer_;
   const std::unique_ptr<LeaderLease> leader_lease_;
@@ -674,7 +666,6 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   Then moved_;
   std::minstd_rand random_{std::random_device{}()};
 
-  Answer<Place> answer_;
   int nodes_ = 1;  // of the last world, or of the first one
 
   // While a leader does not answer
@@ -684,7 +675,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   // As candidate and leader
   Election election_;
   WorldRegister records_;
-  std::unique_ptr<Host> host_;
+  std::unique_ptr<Coordinator> host_;
   // The others are let lead; it doubles each time.
   Duration unjoined_after_ = yield_pause(settings_, leader_lease_->ttl());
   std::string own_text_;
@@ -692,7 +683,6 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   std::string value_;
   bool suspended_ = false, retiring_ = false, forget_ = false;
   Then resigned_;
-  Lifetime lifetime_;
 };
 
 }  // namespace
@@ -716,24 +706,11 @@ class FixedLocator final : public Locator {
  public:
   FixedLocator(boost::asio::io_context& loop, Clock& clock,
                std::shared_ptr<const net::Sealer> sealer, FixedLocatorSettings settings)
-      : loop_(loop),
+      : Locator(loop),
         clock_(clock),
         sealer_(std::move(sealer)),
         settings_(std::move(settings)),
         resolver_(loop, clock) {}
-  ~FixedLocator() override { lifetime_.end(); }
-
-  void locate(Answer<Place> answer) override {
-    answer_ = std::move(answer);
-    if (host_ || settings_.is_host == false || decided_) return give(place());
-    // The own name needs no look-up, which may lead to loopback or nowhere (Debian's 127.0.1.1);
-    // nor does "0.0.0.0", which says "here".
-    const std::string& host = settings_.endpoint.host;
-    if (settings_.is_host == true || host == host_name() || net::is_wildcard(host))
-      return host_here();
-    resolver_.resolve(settings_.endpoint.host, std::chrono::seconds(30),
-                      [this](const Result<net::Addresses>& found) { decide(found); });
-  }
 
   // From now on this job has its host. Before, one that had our port may have ended, and left the
   // place to us.
@@ -741,7 +718,7 @@ class FixedLocator final : public Locator {
 
   void cancel() override {
     resolver_.cancel();
-    answer_ = nullptr;
+    Locator::cancel();
   }
 
   bool elects() const override { return false; }
@@ -757,18 +734,21 @@ class FixedLocator final : public Locator {
   }
 
  private:
+  void look() override {
+    if (host_ || settings_.is_host == false || decided_) return give(place());
+    // The own name needs no look-up, which may lead to loopback or nowhere (Debian's 127.0.1.1);
+    // nor does "0.0.0.0", which says "here".
+    const std::string& host = settings_.endpoint.host;
+    if (settings_.is_host == true || host == host_name() || net::is_wildcard(host))
+      return host_here();
+    resolver_.resolve(settings_.endpoint.host, std::chrono::seconds(30),
+                      [this](const Result<net::Addresses>& found) { decide(found); });
+  }
+
   Place place() const {
     net::Endpoint endpoint = settings_.endpoint;
     if (host_) endpoint = {own_, host_->port()};
     return {std::move(endpoint), 0, host_ != nullptr};
-  }
-
-  void give(Result<Place> place) {
-    boost::asio::post(loop_, [this, alive = lifetime_.token(), place = std::move(place)]() mutable {
-      if (!alive) return;
-      // Taken out first: the answer may call locate() again, which sets the next one.
-      if (const auto answer = std::exchange(answer_, {})) answer(std::move(place));
-    });
   }
 
   void decide(const Result<net::Addresses>& found) {
@@ -815,22 +795,20 @@ class FixedLocator final : public Locator {
     give(place());
   }
 
-  Result<std::unique_ptr<Host>> open(const std::string& address) {
-    return Host::open(loop_, clock_, sealer_, {.address = address, .port = settings_.endpoint.port},
-                      settings_.coordinator);
+  Result<std::unique_ptr<Coordinator>> open(const std::string& address) {
+    return Coordinator::open(loop_, clock_, sealer_,
+                             {.address = address, .port = settings_.endpoint.port},
+                             settings_.coordinator);
   }
 
-  boost::asio::io_context& loop_;
   Clock& clock_;
   const std::shared_ptr<const net::Sealer> sealer_;
   const FixedLocatorSettings settings_;
   net::Resolver resolver_;
-  Answer<Place> answer_;
   bool decided_ = false;           // that another process hosts
   std::string own_ = "127.0.0.1";  // how this node calls on its own host
-  std::unique_ptr<Host> host_;
+  std::unique_ptr<Coordinator> host_;
   store::Stores stores_;
-  Lifetime lifetime_;
 };
 
 }  // namespace

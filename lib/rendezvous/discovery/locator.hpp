@@ -102,11 +102,14 @@ struct Place {
 /// back ends differ.
 class Locator {
  public:
-  virtual ~Locator() = default;
+  virtual ~Locator() { lifetime_.end(); }
 
   /// Answers once on the loop, never inside this call. May make this process the host, if it is its
   /// turn. Fails with Usage or Rendezvous if a retry is useless, with another code if it may help.
-  virtual void locate(Answer<Place> answer) = 0;
+  void locate(Answer<Place> answer) {
+    answer_ = std::move(answer);
+    look();
+  }
   /// The coordinator at that place has taken us in.
   virtual void accept(const Place&) {}
   /// That place does not answer: give another one as soon as possible; the same one only now and
@@ -116,7 +119,7 @@ class Locator {
   /// and the size of its world, for as many agents look for that one at the same time.
   virtual void learn(std::int64_t /*epoch*/, int /*nodes*/) {}
   /// Takes the answer away.
-  virtual void cancel() = 0;
+  virtual void cancel() { answer_ = nullptr; }
   /// Whether another coordinator takes the place of one that was lost.
   virtual bool elects() const = 0;
   /// Runs `moved` on the loop when a newer coordinator is known than the one located last.
@@ -125,8 +128,22 @@ class Locator {
   virtual void share_store(const store::Stores&) {}
   /// Whether this process is the host, and agents of other nodes are connected to it.
   virtual bool serves_others() const { return false; }
-  /// Stops being the host, if it is one (Host::retire); `retired` runs on the loop.
+  /// Stops being the host, if it is one (Coordinator::retire); `retired` runs on the loop.
   virtual void retire(const std::string& why, Duration limit, Then retired) = 0;
+
+ protected:
+  explicit Locator(boost::asio::io_context& loop) : loop_(loop) {}
+  /// Brings about that an answer is given.
+  virtual void look() = 0;
+  bool is_asked() const { return answer_ != nullptr; }
+  /// Later: the caller of locate() has not armed its own timers yet.
+  void give(Result<Place> place);
+
+  boost::asio::io_context& loop_;
+  Lifetime lifetime_;
+
+ private:
+  Answer<Place> answer_;
 };
 
 /// The coordinator of an endpoint that the user has given (`c10d`, `static`).

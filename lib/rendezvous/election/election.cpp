@@ -30,18 +30,20 @@ void verdict_member(Codec& codec, std::optional<Done>& verdict) {
 
 }  // namespace
 
-struct WrittenEntry {
-  EntryPlace place;
-  std::string nonce;
-};
-void members(Codec& codec, WrittenEntry& entry) {
-  codec.name("address", entry.place.address);
-  codec("port", entry.place.port);
-  codec("nonce", entry.nonce);
-  codec("above", entry.place.above);
+void members(Codec& codec, EntryPlace& place) {
+  codec.name("address", place.address);
+  codec("port", place.port);
+  codec("nonce", place.nonce);
+  codec("above", place.above);
 }
 
-void members(Codec& codec, RecordedWorld& recorded) {
+static void record_members(Codec& codec, RecordedWorld& recorded, TimePoint now) {
+  const auto groups = [&](std::string_view count, std::string_view time, StoppingGroups& stopping) {
+    Duration left = stopping.count > 0 ? std::max<Duration>(stopping.until - now, {}) : Duration();
+    codec(count, stopping.count);
+    codec.milliseconds(time, left, kLongestGrace);
+    if (codec.reads()) stopping.until = now + left;
+  };
   WorldRecord& world = recorded.world;
   codec("epoch", world.id.epoch, 0, kHighestEpoch);
   codec("round", world.id.round, 0, std::int64_t{1} << 53);
@@ -53,30 +55,26 @@ void members(Codec& codec, RecordedWorld& recorded) {
   codec.milliseconds("at_work_ms", world.at_work, kLongestGrace);
   codec("local", world.local);
   if (codec.has("names", !world.members.empty())) codec("names", world.members);
-  if (codec.has("leavers", recorded.leavers > 0)) {
-    codec("leavers", recorded.leavers);
-    codec.milliseconds("leaving_ms", recorded.leaving, kLongestGrace);
-  }
-  if (codec.has("stopping", recorded.break_up.has_value())) {
-    auto& broken = recorded.break_up ? *recorded.break_up : recorded.break_up.emplace();
-    codec("members", broken.members);
-    codec("stopping", broken.stopping);
-    codec.milliseconds("stopping_ms", broken.stopping_for, kLongestGrace);
-    codec("left", broken.left);
+  if (codec.has("leavers", recorded.leavers.count > 0))
+    groups("leavers", "leaving_ms", recorded.leavers);
+  if (codec.has("stopping", recorded.survivors.has_value())) {
+    auto& survivors = recorded.survivors ? *recorded.survivors : recorded.survivors.emplace();
+    codec("members", survivors.members);
+    groups("stopping", "stopping_ms", survivors.at_work);
+    codec("left", recorded.left);
   }
   verdict_member(codec, recorded.verdict);
 }
 
-std::string encode_entry(const EntryPlace& place, const std::string& nonce) {
-  return json::serialize(to_json(WrittenEntry{place, nonce}));
+std::string encode_entry(const EntryPlace& place) {
+  return json::serialize(to_json(place));
 }
 
 Result<EntryPlace> decode_entry(const std::string& text) {
   const auto parsed = parse_json(text);
   if (!parsed) return std::unexpected(parsed.error().context("the coordinator's entry"));
-  WrittenEntry entry;
-  const auto unsound = from_json(*parsed, entry);
-  EntryPlace& place = entry.place;
+  EntryPlace place;
+  const auto unsound = from_json(*parsed, place);
   if (unsound == "address" || unsound == "port" || place.address.empty() || place.port == 0)
     return fail(Code::Protocol, "the coordinator's entry names no address and port");
   // The epoch that follows must be one that every agent believes, or agents ignore the register
@@ -93,17 +91,24 @@ void raise_epoch(LeaderLease::Leader& leader) {
   }
 }
 
-std::string encode_record(const RecordedWorld& recorded) {
-  return json::serialize(to_json(recorded));
+std::string encode_record(const RecordedWorld& recorded, TimePoint now) {
+  Codec codec;
+  RecordedWorld copy = recorded;
+  record_members(codec, copy, now);
+  return json::serialize(codec.take());
 }
 
-std::optional<RecordedWorld> decode_record(const std::string& text) {
+std::optional<RecordedWorld> decode_record(const std::string& text, TimePoint now) {
   if (text.empty()) return std::nullopt;
   RecordedWorld recorded;
   // Unreadable, but there: a world may be at work, so the successor waits instead of forming
   // another one. Any client of the register can have written it: what is unsound is left at its
   // default or bound.
-  if (const auto parsed = parse_json(text)) from_json(*parsed, recorded);
+  if (const auto parsed = parse_json(text)) {
+    std::string unsound;
+    Codec codec(*parsed, unsound);
+    record_members(codec, recorded, now);
+  }
   return recorded;
 }
 

@@ -228,37 +228,31 @@ class Election {
 struct EntryPlace {
   std::string address;
   std::uint16_t port = 0;
+  std::string nonce{};  // makes it unlike all others
   /// The highest epoch that its writer knew. Its own is above that, even if the register has been
   /// restored from nothing and counts from 1 again.
   std::int64_t above = 0;
 };
-/// `nonce` makes it unlike all others.
-std::string encode_entry(const EntryPlace& place, const std::string& nonce);
+std::string encode_entry(const EntryPlace& place);
 /// Fails with Protocol.
 Result<EntryPlace> decode_entry(const std::string& text);
 /// Makes the epoch the register's own count, or one above what the entry's writer knew: a register
 /// may forget.
 void raise_epoch(LeaderLease::Leader& leader);
 
-struct BreakUp {     // how a world has broken up
-  int members = 0;   // that were connected to the coordinator then
-  int stopping = 0;  // of them; the groups of all others had ended
-  Duration stopping_for{};
-  bool left = false;  // the coordinator is none of them any more
-};
-
 /// A world that has been given out, or the last one of a job that is over.
 struct RecordedWorld {
   WorldRecord world;
   std::string by;       // the coordinator's process
   std::string network;  // where that process is: an address of loopback means nothing elsewhere
-  std::optional<Done> verdict{};      // of that job; none: it is at work
-  int leavers = 0;                    // that had said goodbye to it
-  Duration leaving{};                 // for how long their groups could be at work still
-  std::optional<BreakUp> break_up{};  // none: it has not, as far as is known
+  std::optional<Done> verdict{};         // of that job; none: it is at work
+  StoppingGroups leavers{};              // that had said goodbye to it
+  std::optional<Survivors> survivors{};  // none: it has not broken up, as far as is known
+  bool left = false;                     // the coordinator is none of those any more
 };
-std::string encode_record(const RecordedWorld& recorded);
+/// Times travel as what is left of them `now`: clocks of machines differ.
+std::string encode_record(const RecordedWorld& recorded, TimePoint now = {});
 /// None for an empty text. Of one that is not understood nothing is known but that there is one.
-std::optional<RecordedWorld> decode_record(const std::string& text);
+std::optional<RecordedWorld> decode_record(const std::string& text, TimePoint now = {});
 
 }  // namespace elastrun::rendezvous

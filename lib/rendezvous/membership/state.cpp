@@ -20,7 +20,56 @@ State::State(Rules rules, std::string run_id, std::string master_addr, std::uint
       master_addr_(std::move(master_addr)),
       master_port_(master_port),
       restart_rule_(restart_settings(rules, run_id_)),
-      roles_(rules.role_restart) {}
+      roles_(rules.role_restart),
+      preemption_(rules.preempt_ack_all) {}
+
+void State::on(Peer peer, const Leaving& said, TimePoint now) {
+  // Before it leaves: afterwards it is not a member any more, and its reason is lost.
+  if (said.unable) cannot_start(peer, said.why, now);
+  const auto kind = said.killed ? Cause::Kind::NodeLost : Cause::Kind::NodeLeft;
+  leave(peer, said.why, now, said.grace, kind);
+  gone(peer, now);
+}
+
+// Also of a job without preemption: new checkpoints count for its restarts.
+void State::on(Peer peer, const Reached& said, TimePoint now) {
+  if (said.checkpoint >= 0) saved(said.checkpoint);
+  preemption_.says(peer, said, now);
+  if (!said.failure.empty() && preemption_.is_asked()) preempting(preemption_.cause(), now);
+}
+
+void State::on(Peer peer, const AskPreempt& said, TimePoint now) {
+  // Without its coordinator the round would end as well.
+  if (!said.hosts && let_spare_go(peer, said.why, now)) return;
+  if (preemption_.ask(said.why, said.deadline, now)) preempting(preemption_.cause(), now);
+}
+
+void State::lost(Peer peer, const std::string& why, TimePoint now, Loss loss) {
+  depart(peer, why, now, loss);
+  gone(peer, now);
+  end_if_saved(now);
+}
+
+void State::gone(Peer peer, TimePoint now) {
+  standstill_.gone(peer, now);
+  preemption_.gone(peer, now);
+}
+
+void State::end_if_saved(TimePoint now) {
+  if (preemption_.take_over()) preempted(preemption_.text(), now);
+}
+
+// No round that could hang is left, unless one runs.
+void State::enter(Phase phase) {
+  phase_ = phase;
+  if (phase != Phase::Running) standstill_.broken_up();
+}
+
+std::vector<Delivery> State::take() {
+  for (auto& [peer, push] : standstill_.take()) deliveries_.push_back({peer, std::move(push)});
+  for (auto& [peer, push] : preemption_.take()) deliveries_.push_back({peer, std::move(push)});
+  return std::exchange(deliveries_, {});
+}
 
 void State::tell(Peer peer, Push push) {
   deliveries_.push_back({peer, std::make_shared<const Push>(std::move(push))});
@@ -228,11 +277,12 @@ void State::come_back(Member& member, Node node, TimePoint now) {
   advance(now);
 }
 
-void State::started(Peer peer, std::int64_t round) {
+void State::started(Peer peer, std::int64_t round, TimePoint now) {
   Member* member = roster_.find(peer);
   if (member != nullptr && round == round_number() && member->state == MemberState::Running) {
     member->started = true;
   }
+  standstill_.started(peer, round, now);
 }
 
 void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool goes_on) {
@@ -282,7 +332,7 @@ void State::decide(Peer failed, Cause cause, TimePoint now, const Member* alone)
       roster_.move(member, MemberState::Failed, now);
   }
   verdict_ = {true, std::move(cause)};
-  phase_ = Phase::Verdict;
+  enter(Phase::Verdict);
   verdict_at_ = now + rules_.verdict_window;
   finish_if_all_done(now);
 }
@@ -300,6 +350,7 @@ void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
   ending_ = true;  // a job that is ending is not stopped for newcomers
   growth_at_.reset();
   finish_if_all_done(now);
+  standstill_.finished(peer, now);
 }
 
 void State::leave(Peer peer, const std::string& why, TimePoint now, Duration grace,
@@ -396,12 +447,11 @@ void State::suspend(const std::string& why, TimePoint now) {
   restart({.kind = Cause::Kind::CoordinatorLost, .text = why}, now);
 }
 
-void State::inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence,
-                    const WorldId& at_work, std::int64_t highest) {
-  learn(previous);
-  past_.raise(highest);
-  world_fence_.inherited(at_work.round > 0 ? at_work : previous.id, until);
-  world_fence_.fence = fence;
+void State::inherit(const InheritedWorld& world) {
+  learn(world.previous);
+  past_.raise(world.highest);
+  world_fence_.inherited(world.at_work.round > 0 ? world.at_work : world.previous.id, world.until);
+  world_fence_.fence = world.fence;
 }
 
 void State::disinherit(Duration left, TimePoint now) {
@@ -442,12 +492,25 @@ void State::hold(bool held, TimePoint now) {
 }
 
 void State::tick(TimePoint now) {
-  if (phase_ == Phase::Verdict && verdict_at_ && now >= *verdict_at_) return end(verdict_, now);
-  if (phase_ == Phase::Joining || phase_ == Phase::Running) advance(now);
-  tell_unable(now);
+  if (phase_ == Phase::Verdict && verdict_at_ && now >= *verdict_at_) {
+    end(verdict_, now);
+  } else {
+    advance(now);
+    tell_unable(now);
+  }
+  standstill_.tick(now);
+  preemption_.tick(now);
+  end_if_saved(now);
 }
 
 std::optional<TimePoint> State::deadline() const {
+  auto due = round_due();
+  for (const auto& other : {standstill_.deadline(), preemption_.deadline()})
+    if (other) due = std::min(due.value_or(*other), *other);
+  return due;
+}
+
+std::optional<TimePoint> State::round_due() const {
   if (phase_ == Phase::Verdict) return verdict_at_;
   if (phase_ == Phase::Running) {
     const auto due = preempting_ ? std::nullopt : roles_.deadline(world_fence_.held());
@@ -506,7 +569,7 @@ void State::advance(TimePoint now) {
 }
 
 void State::begin_join_phase(TimePoint now) {
-  phase_ = Phase::Joining;
+  enter(Phase::Joining);
   growth_at_.reset(), victim_.reset();
   unacknowledged_.reset(), record_by_.reset();
   join_phase_.begin(now);
@@ -684,7 +747,6 @@ void State::try_to_close_round(TimePoint now) {
 void State::give_out(const std::vector<Member*>& chosen, World world, TimePoint now) {
   for (Member* member : chosen) {
     roster_.move(*member, MemberState::Running, now);
-    member->started = member->knows_stop = member->back = false;
     member->world = world.id;
   }
   for (Member* spare : roster_.with(MemberState::Waiting)) spare->told_ahead = -1;  // of this world
@@ -693,7 +755,7 @@ void State::give_out(const std::vector<Member*>& chosen, World world, TimePoint 
   for (std::size_t i = 0; i < shared->members.size(); ++i) {
     Member* member = roster_.find(shared->members[i]);
     member->node.last_rank = static_cast<int>(i);
-    deliveries_.push_back({member->peer, Assigned{shared, static_cast<int>(i)}});
+    assign(*member, shared, static_cast<int>(i));
   }
   if (rules_.rank_order_topology) last_members_ = shared->members;
   if (roles_.are_any()) roles_.formed(shared);
@@ -701,9 +763,17 @@ void State::give_out(const std::vector<Member*>& chosen, World world, TimePoint 
   roster_.forget_returning();
   unacknowledged_.reset(), record_by_.reset();
   world_fence_.formed(past_.last());
-  phase_ = Phase::Running;
+  enter(Phase::Running);
   dismiss_stuck();
   advance_running(now);
+}
+
+void State::assign(Member& member, const std::shared_ptr<const World>& world, int group_rank) {
+  member.started = member.knows_stop = member.back = false;
+  deliveries_.push_back({member.peer, Assigned{world, group_rank}});
+  const auto at = static_cast<std::size_t>(group_rank);
+  standstill_.assigned(member.peer, world->id.round, world->members[at], world->ranks.of[at].rank);
+  preemption_.assigned(member.peer, world->id.round, group_rank);
 }
 
 // Agents that did not come back within join_timeout although they are there: were their places
@@ -824,7 +894,7 @@ void State::end(Done verdict, TimePoint now) {
   verdict_ = std::move(verdict);
   verdict_.memory = restart_rule_.carried_memory(now);
   verdict_.restarts_left = restart_rule_.left();
-  phase_ = Phase::Ended;
+  enter(Phase::Ended);
   growth_at_.reset(), verdict_at_.reset(), victim_.reset();
   unacknowledged_.reset(), record_by_.reset();  // no world of it is to be given out
   const auto shared = std::make_shared<const Push>(verdict_);
@@ -837,11 +907,6 @@ void State::end(Done verdict, TimePoint now) {
 void State::stand_still(Duration time) {
   join_phase_.stand_still(time);
   roles_.stand_still(time);
-}
-
-bool State::is_renewing(Peer peer) const {
-  const auto found = roster_.all().find(peer);
-  return found != roster_.all().end() && found->second.state == MemberState::Renewing;
 }
 
 // The member itself, or null. A group that hangs and goes on hangs with all others.
@@ -867,6 +932,9 @@ void State::restart_role(const Member& first, Cause cause, const RestartDecision
     if (!member.knows_stop) member.stops_by = now + rules_.reaction + member.node.grace;
     roster_.move(member, MemberState::Renewing, now);
     member.started = member.back = false;
+    // Until its role runs again it neither hangs nor saves, and is not waited for.
+    standstill_.renews(peer);
+    preemption_.gone(peer, now);
     ++renewal.missing;
     renewal.until = std::max(renewal.until, member.stops_by);
   }
@@ -942,9 +1010,8 @@ void State::start_role_again(const std::string& role, TimePoint now) {
   roles_.formed(world);
   for (const auto& [member, group_rank] : members) {
     roster_.move(*member, MemberState::Running, now);
-    member->started = member->knows_stop = member->back = false;
     world_fence_.fence.resumed(agent_name(member->node));
-    deliveries_.push_back({member->peer, Assigned{world, group_rank}});
+    assign(*member, world, group_rank);
   }
 }
 

@@ -3,10 +3,12 @@
 
 #include "core/clock.hpp"
 #include "core/text.hpp"
+#include "rendezvous/membership/preemption.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "rendezvous/membership/roster.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "rendezvous/membership/rules.hpp"
+#include "rendezvous/membership/standstill.hpp"
 #include "rendezvous/membership/world.hpp"
 #include "rendezvous/membership/world_fence.hpp"
 
@@ -249,7 +251,8 @@ enum class Loss {
 };
 
 /// The whole job's rendezvous: which nodes form a round, with which ranks, and what happens when
-/// one joins, fails, finishes, leaves or dies. Pure: stepped with facts and the time; what is to be
+/// one joins, fails, finishes, leaves or dies; whether the workers hang (Standstill), and the save
+/// before the job is preempted (Preemption). Pure: stepped with facts and the time; what is to be
 /// told to whom piles up until `take`. One of these decides for all nodes of a job (the
 /// coordinator's), so no two nodes disagree about ranks, attempts or the verdict.
 /// Every wait in it ends: a round that does not come together fails the job after join_timeout.
@@ -261,7 +264,14 @@ class State {
 
   // Facts. A peer that is not there is ignored; so is a report about a round that is over.
   void join(Peer peer, Node node, const PreviousWorld& previous, TimePoint now);
-  void started(Peer peer, std::int64_t round);
+  /// What the agent of a member says.
+  void report(Peer peer, Report report, TimePoint now) {
+    std::visit([&](auto& said) { on(peer, said, now); }, report);
+    end_if_saved(now);
+  }
+  /// Its connection has ended, or that of a client that asked where the workers stand.
+  void lost(Peer peer, const std::string& why, TimePoint now, Loss loss);
+  void started(Peer peer, std::int64_t round, TimePoint now);
   void fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool goes_on = false);
   void succeed(Peer peer, std::int64_t round, TimePoint now);
   /// A checkpoint of that step is complete.
@@ -285,7 +295,7 @@ class State {
   /// here.
   void leave(Peer peer, const std::string& why, TimePoint now, Duration grace = {},
              Cause::Kind kind = Cause::Kind::NodeLeft);
-  /// Its connection has ended.
+  /// It is not there any more.
   void depart(Peer peer, const std::string& why, TimePoint now, Loss loss = Loss::Ended);
   void close(const std::string& why, TimePoint now);  // the job, for everybody
   void tick(TimePoint now);                           // time has passed
@@ -298,10 +308,7 @@ class State {
   void suspend(const std::string& why, TimePoint now);
 
   // The world of a coordinator before this one, and the record of new ones (see WorldFence).
-  /// `previous` may be at work until then, unless one of its members comes, and so may they in
-  /// `fence`. `at_work`: which one is, if not that one. Rounds have been up to `highest`.
-  void inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence = {},
-               const WorldId& at_work = {}, std::int64_t highest = 0);
+  void inherit(const InheritedWorld& world);
   void disinherit(Duration left, TimePoint now);  // has ended; unheard members end within `left`
   /// The job of this run id has been over for good after that world. Members of it that come late
   /// are told so; others start a new job.
@@ -312,8 +319,9 @@ class State {
   void acknowledge(const WorldRecord& record, TimePoint now);
   /// Under which members that came over loopback get into worlds that have members elsewhere.
   void set_reachable(std::string address) { reachable_ = std::move(address); }
-  /// Everything to be told since the last call, in order.
-  std::vector<Delivery> take() { return std::exchange(deliveries_, {}); }
+  /// Everything to be told since the last call, in order; some of it to clients that have asked
+  /// where the workers stand.
+  std::vector<Delivery> take();
   std::optional<TimePoint> deadline() const;  // of `tick`, if nothing else happens
   Phase phase() const { return phase_; }
   std::int64_t epoch() const { return epoch_; }
@@ -330,8 +338,8 @@ class State {
   const JoinPhase& join_phase() const { return join_phase_; }
   const WorldFence& world_fence() const { return world_fence_; }
   const RoleRestarts& roles() const { return roles_; }
-  /// Its role alone is starting again.
-  bool is_renewing(Peer peer) const;
+  /// Workers that are stopped or traced, by rank, and by what.
+  std::map<int, std::string> held() const { return standstill_.held(); }
   Quorum quorum() const;
   RestartMemory restart_memory(TimePoint now) const { return restart_rule_.memory(now); }
   const std::vector<Gone>& gone() const { return gone_; }
@@ -339,6 +347,26 @@ class State {
   bool awaits_latecomers() const { return unable_.are_waiting(); }  // who are to hear of that
 
  private:
+  void on(Peer peer, const Started& said, TimePoint now) { started(peer, said.round, now); }
+  void on(Peer peer, Failed& said, TimePoint now) {
+    fail(peer, said.round, std::move(said.cause), now, said.goes_on);
+  }
+  void on(Peer peer, const Succeeded& said, TimePoint now) { succeed(peer, said.round, now); }
+  void on(Peer peer, const Leaving& said, TimePoint now);
+  void on(Peer peer, const ProgressReport& said, TimePoint now) {
+    standstill_.says(peer, said, now);
+  }
+  void on(Peer peer, NodeStacks& said, TimePoint now) {
+    standstill_.answers(peer, std::move(said), now);
+  }
+  void on(Peer peer, const AskStacks&, TimePoint now) { standstill_.asks(peer, now); }
+  void on(Peer peer, const Reached& said, TimePoint now);
+  void on(Peer peer, const AskPreempt& said, TimePoint now);
+  void gone(Peer peer, TimePoint now);
+  void end_if_saved(TimePoint now);
+  void enter(Phase phase);
+  std::optional<TimePoint> round_due() const;
+  void assign(Member& member, const std::shared_ptr<const World>& world, int group_rank);
   bool is_too_late(Peer peer, const PreviousWorld& previous);
   void hear_unable(Peer peer, const Node& node, const PreviousWorld& previous, TimePoint now);
   void tell_unable(TimePoint now);
@@ -400,6 +428,8 @@ class State {
   std::optional<WorldRecord> unacknowledged_;
   RestartRule restart_rule_;
   RoleRestarts roles_;
+  Standstill standstill_;
+  Preemption preemption_;
   std::int64_t epoch_ = 1;
   WorldHistory past_;
   std::vector<Node> last_members_;  // of the last round, if spares are chosen by topology

@@ -214,6 +214,18 @@ class MemberFence {
   std::optional<TimePoint> all_by_, most_by_;  // none: it may be at work, no member was heard
 };
 
+/// The world of an earlier coordinator, or of a job that has no agents here: it may be at work
+/// until then, unless one of its members comes, and so may the members in `fence`.
+struct InheritedWorld {
+  PreviousWorld previous{};
+  TimePoint until{};
+  MemberFence fence{};
+  WorldId at_work{};         // which one may be, if not that one
+  std::int64_t highest = 0;  // number of a round
+  TimePoint end() const { return std::max(until, fence.limit().value_or(until)); }
+  bool is_pending(TimePoint now) const { return now < end(); }
+};
+
 /// The worlds that a job has had, as far as anybody has told: which one was the last, whose members
 /// have their places before all others, and which numbers of rounds are taken. Pure.
 class WorldHistory {

@@ -11,12 +11,12 @@
 #include "net/endpoint.hpp"
 #include "rendezvous/discovery/locator.hpp"
 #include "rendezvous/election/make_elected.hpp"
-#include "rendezvous/membership/job_decider.hpp"
 #include "rendezvous/membership/preemption.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "rendezvous/membership/rules.hpp"
 #include "rendezvous/membership/standstill.hpp"
+#include "rendezvous/membership/state.hpp"
 #include "rendezvous/membership/world.hpp"
 #include "rendezvous/session/handler.hpp"
 #include "rendezvous/session/munge.hpp"
@@ -219,27 +219,20 @@ Result<Assignment> agree_on_assignment(RendezvousHandler& handler, Contribution 
   return assignment;
 }
 
-class UsersSession final : public HandlerSession {
+class UsersSession final : public PushingSession {
  public:
   UsersSession(boost::asio::io_context& loop, Clock& clock, Handler handler,
                HandlerSettings settings)
-      : loop_(loop),
-        clock_(clock),
+      : PushingSession(loop, clock, handler->get_backend(), handler->get_run_id()),
         handler_(std::move(handler)),
         settings_(std::move(settings)),
-        backend_(handler_->get_backend()),
-        run_id_(handler_->get_run_id()),
         restart_rule_(restart_settings(settings_.job, run_id_)),
         preemption_(settings_.job.preempt_ack_all),
         poll_(clock.make_alarm()),
         deadline_(clock.make_alarm()),
-        stacks_due_(clock.make_alarm()),
-        preempt_due_(clock.make_alarm()),
+        due_(clock.make_alarm()),
         // Refuse rather than call on the loop: a user's handler may wait for minutes.
         calls_(loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse) {}
-  ~UsersSession() override { lifetime_.end(); }
-
-  void open(OnPush on_push) override { on_push_ = std::move(on_push); }
 
   void join(Node self) override {
     if (const auto memory = std::exchange(self.memory, nullptr)) {
@@ -260,24 +253,33 @@ class UsersSession final : public HandlerSession {
   }
 
   void report(Report report) override {
-    if (std::holds_alternative<Started>(report)) {
-      poll_later();
-    } else if (auto* failed = std::get_if<Failed>(&report)) {
+    const TimePoint now = clock_.now();
+    if (std::holds_alternative<Started>(report)) return poll_later();
+    if (std::holds_alternative<Leaving>(report)) return void(left_ = true);
+    if (auto* failed = std::get_if<Failed>(&report)) {
       poll_->disarm();
-      fail_round(std::move(failed->cause));
-    } else if (std::holds_alternative<Succeeded>(report)) {
+      return fail_round(std::move(failed->cause));
+    }
+    if (std::holds_alternative<Succeeded>(report)) {
       poll_->disarm();
       running_ = false;
-      if (preemption_.is_asked()) return end_preempted();
-      await_others();
-    } else if (std::holds_alternative<Leaving>(report)) {
-      left_ = true;
-    } else if (std::holds_alternative<Reached>(report) ||
-               std::holds_alternative<AskPreempt>(report)) {
-      tell_preemption(report);
-    } else {
-      report_stacks(std::move(report));
+      return preemption_.is_asked() ? end_preempted() : await_others();
     }
+    // Handlers carry no words to the other nodes: the rest is about this one alone.
+    if (!running_) standstill_.broken_up();
+    if (const auto* ask = std::get_if<AskPreempt>(&report)) {
+      preemption_.ask(ask->why, ask->deadline, now);
+    } else if (const auto* reached = std::get_if<Reached>(&report)) {
+      restart_rule_.saved(reached->checkpoint);
+      preemption_.says(kHandlerPeer, *reached, now);
+    } else if (const auto* progress = std::get_if<ProgressReport>(&report)) {
+      standstill_.says(kHandlerPeer, *progress, now);
+    } else if (auto* stacks = std::get_if<NodeStacks>(&report)) {
+      standstill_.answers(kHandlerPeer, std::move(*stacks), now);
+    } else {
+      standstill_.asks(kHandlerPeer, now);
+    }
+    deliver();
   }
 
   void close(Then on_closed) override {
@@ -300,8 +302,6 @@ class UsersSession final : public HandlerSession {
         });
   }
 
-  std::string backend() const override { return backend_; }
-  std::string run_id() const override { return run_id_; }
   bool agent_serves_store() const override {
     return !assignment_ || !assignment_->info.bootstrap_store_info;
   }
@@ -311,13 +311,6 @@ class UsersSession final : public HandlerSession {
 
  private:
   std::string name() const { return fmt::format("the rendezvous handler {}", backend_); }
-
-  /// Pushes, later.
-  void push(Push push) {
-    boost::asio::post(loop_, [this, alive = lifetime_.token(), push = std::move(push)]() mutable {
-      if (alive && !closed_) on_push_(std::move(push));
-    });
-  }
 
   void assigned(Result<Assignment> assignment) {
     if (closed_) return;
@@ -374,56 +367,24 @@ class UsersSession final : public HandlerSession {
                  std::move(memory)});
   }
 
-  /// Of this node alone, as the stacks: handlers carry no words to the others.
-  void tell_preemption(const Report& report) {
-    const TimePoint now = clock_.now();
-    if (const auto* ask = std::get_if<AskPreempt>(&report)) {
-      preemption_.ask(ask->why, ask->deadline, now);
-    } else if (const auto* reached = std::get_if<Reached>(&report)) {
-      restart_rule_.saved(reached->checkpoint);
-      preemption_.says(kHandlerPeer, *reached, now);
-    }
-    go_on_preempting();
-  }
-
-  void go_on_preempting() {
+  void deliver() {
+    for (const auto& [peer, told] : standstill_.take()) push(*told);
     for (const auto& [peer, told] : preemption_.take()) push(*told);
-    if (preemption_.take_over()) return end_preempted();
-    const auto due = preemption_.deadline();
-    if (!due) return preempt_due_->disarm();
-    preempt_due_->arm(*due, [this] {
-      preemption_.tick(clock_.now());
-      go_on_preempting();
-    });
+    if (preemption_.take_over()) end_preempted();
+    const auto first = standstill_.deadline(), second = preemption_.deadline();
+    if (!first && !second) return due_->disarm();
+    due_->arm(std::min(first.value_or(TimePoint::max()), second.value_or(TimePoint::max())),
+              [this] {
+                if (!running_) standstill_.broken_up();
+                standstill_.tick(clock_.now());
+                preemption_.tick(clock_.now());
+                deliver();
+              });
   }
 
   void end_preempted() {
     running_ = false;
     push(Done{true, {.kind = Cause::Kind::Preempted, .text = preemption_.text()}});
-  }
-
-  /// Handlers do not carry them to other nodes: the report is about this one alone.
-  void report_stacks(Report report) {
-    if (!running_) standstill_.broken_up();
-    if (const auto* progress = std::get_if<ProgressReport>(&report)) {
-      standstill_.says(kHandlerPeer, *progress, clock_.now());
-    } else if (auto* stacks = std::get_if<NodeStacks>(&report)) {
-      standstill_.answers(kHandlerPeer, std::move(*stacks), clock_.now());
-    } else {
-      standstill_.asks(kHandlerPeer, clock_.now());
-    }
-    tell_stacks();
-  }
-
-  void tell_stacks() {
-    for (const auto& [peer, told] : standstill_.take()) push(*told);
-    const auto due = standstill_.deadline();
-    if (!due) return stacks_due_->disarm();
-    stacks_due_->arm(*due, [this] {
-      if (!running_) standstill_.broken_up();
-      standstill_.tick(clock_.now());
-      tell_stacks();
-    });
   }
 
   void await_others() {
@@ -488,32 +449,27 @@ class UsersSession final : public HandlerSession {
   }
 
   // Set at construction
-  boost::asio::io_context& loop_;
-  Clock& clock_;
   const Handler handler_;
   const HandlerSettings settings_;
-  const std::string backend_, run_id_;
-  OnPush on_push_;
 
   // Changes while running
   RestartRule restart_rule_;
   std::int64_t round_ = 0;
   std::optional<Assignment> assignment_;
   bool running_ = false;  // in a round that has not ended yet
-  bool left_ = false, closed_ = false;
+  bool left_ = false;
   Then on_closed_;
   Standstill standstill_;
   Preemption preemption_;
   TimePoint not_before_{};  // no round is joined
-  std::unique_ptr<Alarm> poll_, deadline_, stacks_due_, preempt_due_;
-  Lifetime lifetime_;
+  std::unique_ptr<Alarm> poll_, deadline_, due_;
   files::BlockingCalls calls_;  // last: its answers use all of the above
 };
 
 }  // namespace
 
-std::unique_ptr<HandlerSession> make_handler_session(boost::asio::io_context& loop, Clock& clock,
-                                                     Handler handler, HandlerSettings settings) {
+std::unique_ptr<Session> make_handler_session(boost::asio::io_context& loop, Clock& clock,
+                                              Handler handler, HandlerSettings settings) {
   return std::make_unique<UsersSession>(loop, clock, std::move(handler), std::move(settings));
 }
 
@@ -528,22 +484,17 @@ Rules for_one_node(Rules rules) {
   return rules;
 }
 
-class LocalSession final : public Session {
+class LocalSession final : public PushingSession {
  public:
   LocalSession(boost::asio::io_context& loop, Clock& clock, LocalSettings settings)
-      : loop_(loop),
-        clock_(clock),
-        settings_(std::move(settings)),
-        decider_(for_one_node(settings_.rules), settings_.run_id, settings_.master_addr,
-                 settings_.master_port) {}
-  ~LocalSession() override { lifetime_.end(); }
-
-  void open(OnPush on_push) override { on_push_ = std::move(on_push); }
+      : PushingSession(loop, clock, settings.backend, settings.run_id),
+        state_(for_one_node(settings.rules), settings.run_id, settings.master_addr,
+               settings.master_port) {}
 
   void join(Node self) override {
     // Without a previous world: no other coordinator can have formed one, so nothing has to be
     // fenced.
-    decider_.state.join(kSelf, std::move(self), PreviousWorld{}, clock_.now());
+    state_.join(kSelf, std::move(self), PreviousWorld{}, clock_.now());
     deliver();
   }
 
@@ -552,7 +503,7 @@ class LocalSession final : public Session {
       // No other node has to wait for this group, or to be told.
       leaving->grace = {}, leaving->unable = leaving->killed = false;
     }
-    decider_.report(kSelf, std::move(report), clock_.now());
+    state_.report(kSelf, std::move(report), clock_.now());
     deliver();
   }
 
@@ -563,13 +514,10 @@ class LocalSession final : public Session {
     boost::asio::post(loop_, std::move(on_closed));
   }
 
-  std::string backend() const override { return settings_.backend; }
-  std::string run_id() const override { return settings_.run_id; }
-
  private:
   void deliver() {
-    for (const Delivery& delivery : decider_.take(clock_.now())) push(to_push(delivery.notice));
-    const auto due = decider_.deadline();
+    for (const Delivery& delivery : state_.take()) push(to_push(delivery.notice));
+    const auto due = state_.deadline();
     if (!due) {
       if (alarm_) alarm_->disarm();
       return;
@@ -577,26 +525,13 @@ class LocalSession final : public Session {
     // Made when there is something to wait for: most jobs of one node never have a deadline.
     if (!alarm_) alarm_ = clock_.make_alarm();
     alarm_->arm(*due, [this] {
-      decider_.tick(clock_.now());
+      state_.tick(clock_.now());
       deliver();
     });
   }
 
-  void push(Push told) {
-    boost::asio::post(loop_, [this, alive = lifetime_.token(), told = std::move(told)]() mutable {
-      if (alive && !closed_) on_push_(std::move(told));
-    });
-  }
-
-  boost::asio::io_context& loop_;
-  Clock& clock_;
-  const LocalSettings settings_;
-  JobDecider decider_;
-  OnPush on_push_;
+  State state_;
   std::unique_ptr<Alarm> alarm_;
-  bool closed_ = false;
-  // Posted pushes outlive the session; this tells them that it has gone.
-  Lifetime lifetime_;
 };
 
 }  // namespace
@@ -622,22 +557,6 @@ std::string loopback_of(const std::string& host, const std::string& local_addr) 
   return address.is_v6() && address.is_loopback() ? address.to_string() : "127.0.0.1";
 }
 
-/// What all back ends share, worked out once.
-struct Plan {
-  boost::asio::io_context& loop;
-  Clock& clock;
-  const SessionSettings& settings;
-  std::shared_ptr<const net::Sealer> sealer;
-  CoordinatorSettings coordinator;
-
-  std::unique_ptr<Session> session(std::unique_ptr<Locator> locator, StorePlan store) {
-    SessionSettings own = settings;
-    own.rules = coordinator.rules;
-    return make_remote_session(loop, clock, sealer, std::move(locator), std::move(own),
-                               std::move(store));
-  }
-};
-
 /// Null where MUNGE is not to be had: then the job is as open as anywhere else.
 std::shared_ptr<const net::Sealer> munge_sealer(boost::asio::io_context& loop,
                                                 const SessionSettings& settings) {
@@ -660,47 +579,24 @@ void warn_of_openness(const SessionSettings& settings, const std::string& place)
                settings.run_id, place);
 }
 
-StorePlan store_plan(const Plan& plan, std::string bind_address) {
-  return {.bind_address = std::move(bind_address), .ports = plan.settings.config.store_port};
-}
-
-Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_port) {
-  const auto endpoint = net::parse_endpoint(plan.settings.endpoint, default_port);
-  if (!endpoint) return std::unexpected(endpoint.error());
-  const bool fixed_ranks = plan.settings.backend == spec::backend::kStatic;
-  // Only where both ends are loopback, and no other node can come: then the store listens for this
-  // machine alone.
-  const bool alone =
-      plan.settings.rules.max_nodes == 1 && is_loopback_host(endpoint->host) &&
-      (plan.settings.local_addr.empty() || is_loopback_host(plan.settings.local_addr));
-  StorePlan store =
-      store_plan(plan, alone ? loopback_of(endpoint->host, plan.settings.local_addr) : "");
-  FixedLocatorSettings locator{*endpoint, plan.settings.config.is_host, plan.coordinator};
-  if (fixed_ranks) {
+/// Where the coordinator and the store of a fixed endpoint are.
+StorePlan fixed_place(const SessionSettings& settings, FixedLocatorSettings& locator) {
+  const net::Endpoint& endpoint = locator.endpoint;
+  if (settings.backend == spec::backend::kStatic) {
     // As in torchrun's static rendezvous, where the node of rank 0 opens the store and nothing is
     // voted on.
-    locator.is_host = plan.settings.node_rank == 0;
-    locator.coordinator.master_addr = net::is_wildcard(endpoint->host) ? "" : endpoint->host;
-    locator.coordinator.master_port = endpoint->port;
+    locator.is_host = settings.node_rank == 0;
+    locator.coordinator.master_addr = net::is_wildcard(endpoint.host) ? "" : endpoint.host;
+    locator.coordinator.master_port = endpoint.port;
     // Agents and workers all come to MASTER_PORT of node 0.
-    store = {.bind_address = "127.0.0.1", .lent_port = plan.settings.node_rank == 0};
+    return {.bind_address = "127.0.0.1", .lent_port = settings.node_rank == 0};
   }
-  return plan.session(make_fixed_locator(plan.loop, plan.clock, plan.sealer, std::move(locator)),
-                      std::move(store));
-}
-
-ElectedLocatorSettings elected_settings(const Plan& plan) {
-  ElectedLocatorSettings locator{plan.coordinator, plan.settings.config, plan.settings.grace};
-  if (locator.config.advertise.empty()) locator.config.advertise = plan.settings.local_addr;
-  return locator;
-}
-
-Result<std::unique_ptr<Session>> make_elected(Plan& plan,
-                                              Result<std::unique_ptr<LeaderLease>> lease) {
-  if (!lease) return std::unexpected(lease.error());
-  return plan.session(make_elected_locator(plan.loop, plan.clock, plan.sealer, std::move(*lease),
-                                           elected_settings(plan)),
-                      store_plan(plan, ""));
+  // Only where both ends are loopback, and no other node can come: then the store listens for this
+  // machine alone.
+  const bool alone = settings.rules.max_nodes == 1 && is_loopback_host(endpoint.host) &&
+                     (settings.local_addr.empty() || is_loopback_host(settings.local_addr));
+  return {.bind_address = alone ? loopback_of(endpoint.host, settings.local_addr) : "",
+          .ports = settings.config.store_port};
 }
 
 }  // namespace
@@ -708,33 +604,39 @@ Result<std::unique_ptr<Session>> make_elected(Plan& plan,
 // A secret wins over MUNGE: a user has chosen it, and it also admits nodes outside the cluster and
 // a colleague's, whose credentials are another user's.
 Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clock& clock,
-                                              const SessionSettings& settings) {
+                                              SessionSettings settings) {
   const RendezvousConfig& config = settings.config;
   const auto secret = read_secret(config.secret_file, settings.secret);
   if (!secret) return std::unexpected(secret.error());
   auto sealer = secret->empty() && settings.try_munge ? munge_sealer(loop, settings) : nullptr;
   const bool open = secret->empty() && !sealer;
   if (!sealer) sealer = net::make_sealer(*secret);
-  Plan plan{loop, clock, settings, std::move(sealer), {}};
-  plan.coordinator.run_id = settings.run_id;
-  plan.coordinator.start = settings.start;
-  plan.coordinator.rules = settings.rules;
-  if (settings.backend == spec::backend::kStatic) plan.coordinator.rules.fixed_ranks = true;
-  plan.coordinator.heartbeat = config.keep_alive_interval;
-  plan.coordinator.heartbeats_missed = config.keep_alive_max_attempt;
+  const bool fixed_ranks = settings.backend == spec::backend::kStatic;
+  if (fixed_ranks) settings.rules.fixed_ranks = true;
+  CoordinatorSettings coordinator;
+  coordinator.run_id = settings.run_id;
+  coordinator.start = settings.start;
+  coordinator.rules = settings.rules;
+  coordinator.heartbeat = config.keep_alive_interval;
+  coordinator.heartbeats_missed = config.keep_alive_max_attempt;
   const std::string& where = settings.endpoint;
-  const bool by_file = settings.backend == spec::backend::kFile || config.meets_in_file;
-  if (settings.backend == spec::backend::kEtcd || settings.backend == spec::backend::kEtcdV2) {
+  const bool by_etcd =
+      settings.backend == spec::backend::kEtcd || settings.backend == spec::backend::kEtcdV2;
+  if (by_etcd || settings.backend == spec::backend::kFile || config.meets_in_file) {
     if (open) warn_of_openness(settings, "the coordinator");
-    return make_elected(plan, make_etcd_lease(loop, clock, where, settings.run_id, config,
-                                              effective_isolation(elected_settings(plan))));
+    ElectedLocatorSettings elected{std::move(coordinator), config, settings.grace};
+    if (elected.config.advertise.empty()) elected.config.advertise = settings.local_addr;
+    const auto make_lease = by_etcd ? make_etcd_lease : make_file_lease;
+    auto lease =
+        make_lease(loop, clock, where, settings.run_id, config, effective_isolation(elected));
+    if (!lease) return std::unexpected(lease.error());
+    StorePlan store{.bind_address = "", .ports = config.store_port};
+    auto locator = make_elected_locator(loop, clock, sealer, std::move(*lease), std::move(elected));
+    return make_remote_session(loop, clock, sealer, std::move(locator), std::move(settings),
+                               std::move(store));
   }
-  if (by_file) {
-    if (open) warn_of_openness(settings, "the coordinator");
-    return make_elected(plan, make_file_lease(loop, clock, where, settings.run_id, config,
-                                              effective_isolation(elected_settings(plan))));
-  }
-  const auto endpoint = net::parse_endpoint(where, spec::kC10dPort);
+  const auto endpoint =
+      net::parse_endpoint(where, fixed_ranks ? spec::kStaticPort : spec::kC10dPort);
   if (open && endpoint) {
     const bool loopback = is_loopback_host(endpoint->host);
     const auto port = fmt::format("port {} of this machine", endpoint->port);
@@ -742,12 +644,18 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
       warn_of_openness(settings,
                        loopback || net::is_wildcard(endpoint->host) ? port : endpoint->host);
   }
-  if (settings.backend == spec::backend::kStatic) return make_fixed(plan, spec::kStaticPort);
-  if (settings.backend == spec::backend::kC10d) return make_fixed(plan, spec::kC10dPort);
-  return fail(Code::Usage,
-              fmt::format("the rendezvous backend \"{}\" is not known; the backends are "
-                          "static, c10d, etcd, etcd-v2 and file",
-                          settings.backend));
+  if (!fixed_ranks && settings.backend != spec::backend::kC10d) {
+    return fail(Code::Usage,
+                fmt::format("the rendezvous backend \"{}\" is not known; the backends are "
+                            "static, c10d, etcd, etcd-v2 and file",
+                            settings.backend));
+  }
+  if (!endpoint) return std::unexpected(endpoint.error());
+  FixedLocatorSettings fixed{*endpoint, config.is_host, std::move(coordinator)};
+  StorePlan store = fixed_place(settings, fixed);
+  return make_remote_session(loop, clock, sealer,
+                             make_fixed_locator(loop, clock, sealer, std::move(fixed)),
+                             std::move(settings), std::move(store));
 }
 
 }  // namespace elastrun::rendezvous

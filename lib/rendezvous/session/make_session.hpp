@@ -26,26 +26,18 @@ struct HandlerSettings {
 /// handler's; restarts are counted here, for the job as far as the agents of a round know of each
 /// other's (agree_on_round). As in torchelastic the other nodes are not told of a failure: they see
 /// it in num_nodes_waiting when this node wants to join again.
-class HandlerSession : public Session {
- public:
-  /// Of the last round. Whether its workers' store is this job's agents' business at all, or the
-  /// handler has said where it is.
-  virtual bool agent_serves_store() const = 0;
-  /// Whether workers find a server there (TORCHELASTIC_USE_AGENT_STORE).
-  virtual bool workers_are_clients() const = 0;
-};
-
+///
 /// Shares the handler with calls that it may not have returned from. Loop and clock must outlive
 /// the session.
-std::unique_ptr<HandlerSession> make_handler_session(boost::asio::io_context& loop, Clock& clock,
-                                                     Handler handler, HandlerSettings settings);
+std::unique_ptr<Session> make_handler_session(boost::asio::io_context& loop, Clock& clock,
+                                              Handler handler, HandlerSettings settings);
 
 /// A session for jobs of several nodes (and for single nodes that are to meet others at an
 /// endpoint, or wait as spares). Nothing is sent before `open`. Fails with Usage for a bad
 /// endpoint, an unreadable secret or an unknown back end; warns in the log where a job without a
 /// secret can be reached from other machines.
 Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clock& clock,
-                                              const SessionSettings& settings);
+                                              SessionSettings settings);
 
 /// A job that needs no other node. min_nodes is 1; with max_nodes above 1 (`--standalone --nnodes
 /// 1:2`) the last call passes before the only node starts, as in torchrun.

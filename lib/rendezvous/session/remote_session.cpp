@@ -65,200 +65,6 @@ class Backoff {
   Duration wait_ = std::chrono::milliseconds(10);
 };
 
-/// How one agent finds its coordinator, and again when it has lost it: asks where that is, dials,
-/// waits between attempts, and gives up in the end.
-///
-///   state          left by                                  for
-///   idle           begin, begin_again                       locating
-///   locating       the locator has a place                  dialling
-///                  it has none; useless to retry            waiting; given up
-///   dialling       connected; in vain                       connected; waiting, or given up
-///   connected      taken_in                                 idle
-///                  try_again, try_mute_again                waiting, or given up: time is up
-///   waiting        the pause is over                        locating
-///   any of them    interrupt, then locate                   locating
-///                  stop                                     over
-class CoordinatorSearch {
- public:
-  /// The one that searches.
-  class Seeker {
-   public:
-    virtual ~Seeker() = default;
-    /// Before the locator is asked: what it has to know.
-    virtual void asking() = 0;
-    virtual void connected(tcp::socket socket) = 0;
-    /// The search has ended in vain; `requeue`: the scheduler should start the job again.
-    virtual void given_up(const std::string& why, bool requeue) = 0;
-    /// Now and then, while it lasts.
-    virtual void still_searching() = 0;
-  };
-
-  CoordinatorSearch(boost::asio::io_context& loop, Clock& clock, Locator& locator,
-                    const SessionSettings& settings, Seeker& seeker)
-      : clock_(clock),
-        locator_(locator),
-        seeker_(seeker),
-        settings_(settings),
-        dialer_(loop, clock),
-        retry_(clock_.make_alarm()),
-        progress_(clock_.make_alarm()),
-        // A random seed for each agent: the nodes of a job start in the same second, and with one
-        // seed they would all knock at the same moments for ever.
-        backoff_(std::random_device{}()) {}
-
-  void begin() {
-    backoff_.begin(clock_.now(), settings_.rules.join_timeout);
-    watch_progress();
-    locate();
-  }
-
-  /// The coordinator was lost.
-  void begin_again() {
-    // A fixed host that has gone does not come back, so a silence is enough; an election takes
-    // longer.
-    backoff_.begin(clock_.now(), locator_.elects() ? settings_.rules.join_timeout : silence());
-    watch_progress();
-    locate();
-  }
-
-  void locate() {
-    seeker_.asking();
-    locator_.locate([this](Result<Place> place) {
-      if (place) {
-        place_ = std::move(*place);
-        return dial();
-      }
-      // What has worked before is not a user's mistake: the register will have it again.
-      const Code code = place.error().code;
-      const bool mistake = code == Code::Usage && !connected_once_;
-      if (mistake || code == Code::Rendezvous) return seeker_.given_up(place.error().text, false);
-      try_again(place.error());
-    });
-  }
-
-  /// The place found was the wrong one: retries later, until time is up.
-  void try_again(const Error& error) {
-    // So that another place is given, if there is one.
-    if (!place_.endpoint.host.empty()) locator_.reject(place_);
-    trouble_ = error.text;
-    const TimePoint now = clock_.now();
-    if (backoff_.over(now)) return give_up();
-    // Not beyond the deadline, so that one last attempt is made at it.
-    retry_->arm(std::min(now + backoff_.next(), backoff_.deadline()), [this] { locate(); });
-  }
-
-  /// The same; it takes the connection, but has not answered in `time_to_answer`.
-  void try_mute_again(const Error& error) {
-    // Perhaps frozen with its machine, and back in a moment. A proxy whose host is gone hangs up.
-    if (connected_once_ && !locator_.elects()) backoff_.extend(settings_.config.read_timeout);
-    try_again(error);
-  }
-
-  /// This agent has been taken in. `stand_alone`: see Coordinator.
-  void taken_in(bool stand_alone) {
-    searching_ = false;
-    connected_once_ = true;
-    stand_alone_ = stand_alone;
-    // From here on a fixed locator hosts no rendezvous itself: two hosts of one job would each form
-    // a world.
-    locator_.accept(place_);
-  }
-
-  /// Takes back what is under way, but the search is not over.
-  void interrupt() {
-    dialer_.cancel();
-    retry_->disarm();
-  }
-
-  /// It is.
-  void stop() {
-    interrupt();
-    locator_.cancel();
-    progress_->disarm();
-  }
-
-  const Place& place() const { return place_; }
-  std::string where() const {
-    return net::format_endpoint(place_.endpoint.host, place_.endpoint.port);
-  }
-
-  bool connected_once() const { return connected_once_; }
-  /// Until the search is given up.
-  Duration time_left() const {
-    // Never zero, or the last attempt would fail before it is made.
-    return std::max<Duration>(backoff_.deadline() - clock_.now(), std::chrono::milliseconds(100));
-  }
-
-  /// How long the peer may take to answer once it has the connection.
-  Duration time_to_answer() const { return std::min(silence(), time_left()); }
-
-  /// Why the search has not succeeded yet; empty: not tried yet.
-  const std::string& trouble() const { return trouble_; }
-  void set_trouble(std::string text) { trouble_ = std::move(text); }
-  /// One warning, in all, that it takes long.
-  void warn() {
-    // Once, at the level that everybody sees: people at a terminal read the progress, which goes
-    // on.
-    if (std::exchange(warned_, true)) return;
-    log::warning("rendezvous", "still looking for the coordinator of the job \"{}\": {}",
-                 settings_.run_id, trouble_);
-  }
-
- private:
-  void dial() {
-    // No longer than a later silence: meanwhile others may have elected another leader.
-    const Duration limit = std::min(settings_.config.read_timeout, time_to_answer());
-    dialer_.dial(place_.endpoint, limit, [this](Result<tcp::socket> socket) {
-      if (socket) return seeker_.connected(std::move(*socket));
-      // An agent that hosted the rendezvous and is gone does not come back.
-      const bool gone = socket.error().code == Code::Closed && connected_once_ && !stand_alone_;
-      if (gone && !locator_.elects())
-        return seeker_.given_up(
-            "the coordinator of this job is gone, and with it the rendezvous: " +
-                socket.error().text,
-            true);
-      try_again(socket.error());
-    });
-  }
-
-  // After which a coordinator is lost: as long as members and coordinator bear each other's
-  // silence. One that has not answered a greeting by then would be given up as well if it had taken
-  // us in.
-  Duration silence() const {
-    return settings_.config.keep_alive_interval * settings_.config.keep_alive_max_attempt;
-  }
-
-  // People who wait want to know for what, also before anybody answers.
-  void watch_progress() {
-    searching_ = true;
-    progress_->arm(clock_.now() + settings_.rules.progress_interval, [this] {
-      if (!searching_) return;
-      seeker_.still_searching();
-      watch_progress();
-    });
-  }
-
-  void give_up() {
-    const auto why = fmt::format("no coordinator of the job \"{}\" within {}: {}", settings_.run_id,
-                                 format_duration(backoff_.time()), trouble_);
-    // A job that has run is sound, and worth a requeue; one that has never met may be a mistake.
-    seeker_.given_up(why, connected_once_);
-  }
-
-  AwakeClock clock_;  // who is paused has not looked meanwhile
-  Locator& locator_;
-  Seeker& seeker_;
-  const SessionSettings& settings_;
-  net::Dialer dialer_;
-  const std::unique_ptr<Alarm> retry_, progress_;
-
-  Backoff backoff_;
-  Place place_;
-  bool searching_ = false, connected_once_ = false, stand_alone_ = false;
-  std::string trouble_;
-  bool warned_ = false;
-};
-
 std::vector<std::string> alternate_addresses(const std::string& address,
                                              const std::vector<boost::asio::ip::address>& all) {
   std::vector<std::string> found;
@@ -315,44 +121,50 @@ std::string silent_port_text(const net::Endpoint& endpoint,
 }
 
 //   state          left by                                              for
-//   searching      connected: the search has a connection               greeted
-//                  declare_lost: it was in vain                         over
+//   locating       the locator has a place                              dialling
+//                  it has none; useless to retry                        waiting; over
+//   dialling       connected; in vain                                   greeted; waiting, or over
+//   waiting        the pause is over                                    locating
 //   greeted        welcomed                                             taken in
-//                  refused, disconnected, or no answer in time          searching, or over
-//   taken in       abandon: silent, outdated, or another one elected    searching, group stopped
-//                  disconnected                                         searching, group stopped
+//                  refused, disconnected, or no answer in time          waiting, or over
+//   taken in       abandon: silent, outdated, or another one elected    locating, group stopped
+//                  disconnected                                         locating, group stopped
 //                  obey: Done, Lost                                     over
 //   any of them    close                                                closing
 //   closing        the last word is answered, or disconnected           closed: finish_close
 //
 // A link that was set aside stays open, though nothing is heard on it, until the group has ended:
 // its end tells the coordinator so.
-class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
+class RemoteSession final : public PushingSession {
  public:
   RemoteSession(boost::asio::io_context& loop, Clock& clock,
                 std::shared_ptr<const net::Sealer> sealer, std::unique_ptr<Locator> locator,
                 SessionSettings settings, StorePlan store_plan)
-      : loop_(loop),
-        clock_(clock),
+      : PushingSession(loop, clock, settings.backend, settings.run_id),
         sealer_(std::move(sealer)),
         locator_(std::move(locator)),
         settings_(std::move(settings)),
         store_plan_(std::move(store_plan)),
-        search_(loop, clock, *locator_, settings_, *this),
+        awake_clock_(clock),
+        dialer_(loop, clock),
+        retry_(awake_clock_.make_alarm()),
+        progress_(awake_clock_.make_alarm()),
         heartbeat_(clock.make_alarm()),
+        // A random seed for each agent: the nodes of a job start in the same second, and with one
+        // seed they would all knock at the same moments for ever.
+        backoff_(std::random_device{}()),
         // Random, because two agents in containers may share both host name and pid.
         membership_(random_text(12)) {}
 
   ~RemoteSession() override {
-    lifetime_.end();
     if (link_) link_->close();
     close_links_aside();
   }
 
   void open(OnPush on_push) override {
-    on_push_ = std::move(on_push);
+    PushingSession::open(std::move(on_push));
     locator_->on_moved([this] { coordinator_moved(); });
-    search_.begin();
+    search(settings_.rules.join_timeout);
   }
 
   void join(Node self) override {
@@ -380,7 +192,9 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
   void close(Then on_closed) override {
     closed_ = true;
     on_closed_ = std::move(on_closed);
-    search_.stop();
+    interrupt_search();
+    locator_->cancel();
+    progress_->disarm();
     heartbeat_->disarm();
     const bool matters = leaving_ && (leaving_->unable || (locator_->elects() && serves_others()));
     if (!matters || over_ || !link_ || !welcomed_) return finish_close();
@@ -393,31 +207,115 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
   StorePlan store_plan() const override { return store_plan_; }
   void share_store(const store::Stores& stores) override { locator_->share_store(stores); }
   bool serves_others() const override { return !over_ && locator_->serves_others(); }
-  std::string backend() const override { return settings_.backend; }
-  std::string run_id() const override { return settings_.run_id; }
 
  private:
   // Finding the coordinator
 
-  void asking() override {
+  // For so long, until one takes this agent in: asks where it is, dials, waits between attempts.
+  void search(Duration time) {
+    backoff_.begin(awake_clock_.now(), time);
+    watch_progress();
+    locate();
+  }
+
+  void locate() {
     locator_->learn(epoch_, std::max(membership_.previous().nodes, settings_.rules.min_nodes));
+    locator_->locate([this](Result<Place> place) {
+      if (place) {
+        place_ = std::move(*place);
+        return dial();
+      }
+      // What has worked before is not a user's mistake: the register will have it again.
+      const Code code = place.error().code;
+      const bool mistake = code == Code::Usage && !connected_once_;
+      if (mistake || code == Code::Rendezvous) return declare_lost(place.error().text, false);
+      try_again(place.error());
+    });
   }
 
-  void still_searching() override {
+  void dial() {
+    // No longer than a later silence: meanwhile others may have elected another leader.
+    const Duration limit = std::min(settings_.config.read_timeout, time_to_answer());
+    dialer_.dial(place_.endpoint, limit, [this](Result<tcp::socket> socket) {
+      if (socket) return connected(std::move(*socket));
+      // An agent that hosted the rendezvous and is gone does not come back.
+      const bool gone = socket.error().code == Code::Closed && connected_once_ && !stand_alone_;
+      if (gone && !locator_->elects())
+        return declare_lost("the coordinator of this job is gone, and with it the rendezvous: " +
+                                socket.error().text,
+                            true);
+      try_again(socket.error());
+    });
+  }
+
+  // The place found was the wrong one: retries later, until time is up.
+  void try_again(const Error& error) {
+    // So that another place is given, if there is one.
+    if (!place_.endpoint.host.empty()) locator_->reject(place_);
+    trouble_ = error.text;
+    const TimePoint now = awake_clock_.now();
+    if (backoff_.over(now)) {
+      // A job that has run is sound, and worth a requeue; one that has never met may be a mistake.
+      return declare_lost(fmt::format("no coordinator of the job \"{}\" within {}: {}",
+                                      settings_.run_id, format_duration(backoff_.time()), trouble_),
+                          connected_once_);
+    }
+    // Not beyond the deadline, so that one last attempt is made at it.
+    retry_->arm(std::min(now + backoff_.next(), backoff_.deadline()), [this] { locate(); });
+  }
+
+  // Takes back what is under way, but the search is not over.
+  void interrupt_search() {
+    dialer_.cancel();
+    retry_->disarm();
+  }
+
+  // After which a coordinator is lost: as long as members and coordinator bear each other's
+  // silence. One that has not answered a greeting by then would be given up as well if it had taken
+  // us in.
+  Duration silence() const {
+    return settings_.config.keep_alive_interval * settings_.config.keep_alive_max_attempt;
+  }
+  // Until the search is given up.
+  Duration time_left() const {
+    // Never zero, or the last attempt would fail before it is made.
+    return std::max<Duration>(backoff_.deadline() - awake_clock_.now(),
+                              std::chrono::milliseconds(100));
+  }
+  // How long the peer may take to answer once it has the connection.
+  Duration time_to_answer() const { return std::min(silence(), time_left()); }
+
+  // People who wait want to know for what, also before anybody answers.
+  void watch_progress() {
+    searching_ = true;
+    progress_->arm(awake_clock_.now() + settings_.rules.progress_interval, [this] {
+      if (!searching_) return;
+      tell_progress();
+      watch_progress();
+    });
+  }
+
+  void tell_progress() {
     if (!membership_.wants_membership()) return;
-    if (link_) search_.set_trouble(silent_port_text(place().endpoint, link_->remote_address()));
-    if (search_.trouble().empty()) return;
+    if (link_) trouble_ = silent_port_text(place_.endpoint, link_->remote_address());
+    if (trouble_.empty()) return;
     push(Progress{fmt::format("looking for the coordinator, at most {} more: {}",
-                              format_duration(search_.time_left()), search_.trouble()),
+                              format_duration(time_left()), trouble_),
                   0, settings_.rules.min_nodes});
-    search_.warn();
+    // Once, at the level that everybody sees: people at a terminal read the progress, which goes
+    // on.
+    if (std::exchange(warned_, true)) return;
+    log::warning("rendezvous", "still looking for the coordinator of the job \"{}\": {}",
+                 settings_.run_id, trouble_);
   }
 
-  const Place& place() const { return search_.place(); }
+  std::string where() const {
+    return net::format_endpoint(place_.endpoint.host, place_.endpoint.port);
+  }
 
   // Talking to it
 
-  void connected(tcp::socket socket) override {
+  void connected(tcp::socket socket) {
     link_ = std::make_shared<Link>(std::move(socket), sealer_, Link::Side::Connector);
     link_->frame_limit(16u << 20);  // a round of a large world lists its members for group rank 0
     link_->start({[this](const std::string& payload) { hear(payload); },
@@ -428,10 +326,12 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
     // a world beside the last save of this one.
     if (const auto left = membership_.at_work(greeted_at_)) hello.at_work = {describe(), *left};
     link_->send(encode(FromAgent(std::move(hello))));
-    heartbeat_->arm(clock_.now() + search_.time_to_answer(), [this] {
-      const std::string why = silent_port_text(place().endpoint, link_->remote_address());
+    heartbeat_->arm(clock_.now() + time_to_answer(), [this] {
+      const std::string why = silent_port_text(place_.endpoint, link_->remote_address());
       set_link_aside();  // it may have read that we are at work
-      search_.try_mute_again({Code::Timeout, why});
+      // Perhaps frozen with its machine, and back in a moment. A proxy whose host is gone hangs up.
+      if (connected_once_ && !locator_->elects()) backoff_.extend(settings_.config.read_timeout);
+      try_again({Code::Timeout, why});
     });
   }
 
@@ -491,14 +391,18 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
     if (welcome.epoch < epoch_) {
       // A coordinator that does not know yet that it was succeeded. It must not be listened to.
       hang_up();
-      return search_.try_again(
+      return try_again(
           {Code::Closed, fmt::format("the coordinator is of epoch {}, but epoch {} exists",
                                      welcome.epoch, epoch_)});
     }
     epoch_ = welcome.epoch;
     membership_.learn(welcome.world);
     welcomed_ = true;
-    search_.taken_in(welcome.stand_alone);
+    searching_ = false, connected_once_ = true;
+    stand_alone_ = welcome.stand_alone;
+    // From here on a fixed locator hosts no rendezvous itself: two hosts of one job would each form
+    // a world.
+    locator_->accept(place_);
     refused_since_.reset();
     // From the greeting, not from its answer, which the network may have kept for a minute.
     heartbeat_lease_.begin(greeted_at_, welcome.heartbeat, welcome.heartbeats_missed);
@@ -536,7 +440,7 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
     const bool final = !locator_->elects() || (refusal.final && (welcomed_ || is_final()));
     hang_up();
     if (!final) return disconnected({Code::Closed, refusal.text});
-    declare_lost(fmt::format("{} refuses this node: {}", search_.where(), refusal.text), false,
+    declare_lost(fmt::format("{} refuses this node: {}", where(), refusal.text), false,
                  refusal.misuse);
   }
 
@@ -547,10 +451,10 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
   bool is_final() {
     // A node that has never met its job believes the first refusal: a wrong secret or run id does
     // not mend itself.
-    if (!search_.connected_once() || !locator_->elects()) return true;
+    if (!connected_once_ || !locator_->elects()) return true;
     const TimePoint now = clock_.now();
-    if (!refused_since_ || refused_epoch_ != place().epoch)
-      refused_epoch_ = place().epoch, refused_since_ = now;
+    if (!refused_since_ || refused_epoch_ != place_.epoch)
+      refused_epoch_ = place_.epoch, refused_since_ = now;
     // Only an entry that is still there after its life has been renewed since. A file's is taken
     // after a TTL and a half; etcd's lives longer by etcd's own elections.
     return now - *refused_since_ > 3 * settings_.config.lease_ttl;
@@ -619,8 +523,8 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
   void disconnected(const Error& error) {
     link_.reset();
     heartbeat_->disarm();
-    const std::string trouble = fmt::format("{}: {}", search_.where(), error.text);
-    search_.set_trouble(trouble);
+    const std::string trouble = fmt::format("{}: {}", where(), error.text);
+    trouble_ = trouble;
     const bool was_welcomed = std::exchange(welcomed_, false);
     if (closed_) return finish_close();
     if (is_through()) return;
@@ -628,11 +532,13 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
       // It never took us in: a retry cannot mend another secret or protocol.
       const bool refused = error.code == Code::Rendezvous || error.code == Code::Protocol;
       return refused && is_final() ? declare_lost(trouble, false)
-                                   : search_.try_again({error.code, trouble});
+                                   : try_again({error.code, trouble});
     }
     log::warning("rendezvous", "lost the connection to the coordinator: {}", trouble);
     stop_group(trouble);
-    search_.begin_again();
+    // A fixed host that has gone does not come back, so a silence is enough; an election takes
+    // longer.
+    search(locator_->elects() ? settings_.rules.join_timeout : silence());
   }
 
   // The coordinator has given us up, or soon will: what our group does from now on is in vain.
@@ -646,9 +552,9 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
   void coordinator_moved() {
     if (is_through()) return;
     // A dial to the old leader must not succeed beside the new place.
-    search_.interrupt();
+    interrupt_search();
     if (link_) return abandon({Code::Closed, "another coordinator was elected"});
-    search_.locate();
+    locate();
   }
 
   // One that leaves comes back to say that it is saving, but is not elected: it is recorded.
@@ -657,7 +563,6 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
     return over_ || closed_ || (leaving_ && !comes_back);
   }
 
-  void given_up(const std::string& why, bool requeue) override { declare_lost(why, requeue); }
   void declare_lost(const std::string& why, bool requeue, bool misuse = false) {
     over_ = true;
     // A node that leaves has given its reason already, and its report shows that one.
@@ -686,30 +591,27 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
     }
     if (look == HeartbeatLease::Look::Ask) {
       log::info("rendezvous", "this process was paused; asking whether {} has gone on without it",
-                search_.where());
+                where());
       send_heartbeat();
       watch_heartbeats();
     }
     return true;
   }
 
-  void push(Push told) {
-    // Later, since the agent may call close() from within `on_push_`.
-    boost::asio::post(loop_, [this, alive = lifetime_.token(), told = std::move(told)]() mutable {
-      if (alive && !closed_) on_push_(std::move(told));
-    });
-  }
-
   // Set at construction
-  boost::asio::io_context& loop_;
-  Clock& clock_;
   const std::shared_ptr<const net::Sealer> sealer_;
   const std::unique_ptr<Locator> locator_;
   const SessionSettings settings_;
   const StorePlan store_plan_;
-  CoordinatorSearch search_;
-  const std::unique_ptr<Alarm> heartbeat_;
-  OnPush on_push_;
+  AwakeClock awake_clock_;  // of the search: who is paused has not looked meanwhile
+  net::Dialer dialer_;
+  const std::unique_ptr<Alarm> retry_, progress_, heartbeat_;
+
+  // The search
+  Backoff backoff_;
+  Place place_;
+  bool searching_ = false, connected_once_ = false, stand_alone_ = false, warned_ = false;
+  std::string trouble_;  // why it has not succeeded yet; empty: not tried yet
 
   // The coordinator
   std::shared_ptr<Link> link_;
@@ -725,10 +627,9 @@ class RemoteSession final : public Session, private CoordinatorSearch::Seeker {
   // This node
   Membership membership_;
   bool done_ = false;  // has heard the verdict on the job
-  bool over_ = false, closed_ = false;
+  bool over_ = false;
   Then on_closed_;
   std::optional<Leaving> leaving_;
-  Lifetime lifetime_;
 };
 
 }  // namespace

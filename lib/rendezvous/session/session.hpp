@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "spec/rendezvous_config.hpp"
 #include "store/server.hpp"
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace elastrun::rendezvous {
 
@@ -59,6 +63,42 @@ class Session {
   /// "static", "c10d", ...: as RendezvousHandler.get_backend.
   virtual std::string backend() const = 0;
   virtual std::string run_id() const = 0;
+
+  // With a user's handler, of the last round:
+  /// Whether the workers' store is the agents' business, or the handler has said where it is.
+  virtual bool agent_serves_store() const { return true; }
+  /// Whether workers find a server there (TORCHELASTIC_USE_AGENT_STORE).
+  virtual bool workers_are_clients() const { return true; }
+};
+
+/// A session that pushes from the loop, as long as it is open. Loop and clock must outlive it.
+class PushingSession : public Session {
+ public:
+  ~PushingSession() override { lifetime_.end(); }
+  void open(OnPush on_push) override { on_push_ = std::move(on_push); }
+  std::string backend() const override { return backend_; }
+  std::string run_id() const override { return run_id_; }
+
+ protected:
+  PushingSession(boost::asio::io_context& loop, Clock& clock, std::string backend,
+                 std::string run_id)
+      : loop_(loop), clock_(clock), backend_(std::move(backend)), run_id_(std::move(run_id)) {}
+  /// Pushes, later: the agent may call close() from within `on_push_`.
+  void push(Push push) {
+    boost::asio::post(loop_, [this, alive = lifetime_.token(), push = std::move(push)]() mutable {
+      if (alive && !closed_) on_push_(std::move(push));
+    });
+  }
+
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const std::string backend_, run_id_;
+  bool closed_ = false;
+
+ private:
+  OnPush on_push_;
+  // Posted pushes outlive the session; this tells them that it has gone.
+  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::rendezvous

@@ -187,7 +187,7 @@ class RoleJob {
       } else if (std::holds_alternative<TellSucceeded>(action)) {
         send(node, [this, peer, round] { state_.succeed(peer, round, now_); });
       } else if (std::holds_alternative<TellStarted>(action)) {
-        send(node, [this, peer, round] { state_.started(peer, round); });
+        send(node, [this, peer, round] { state_.started(peer, round, now_); });
       } else if (std::holds_alternative<End>(action)) {
         insist(!node.runs, "no end while workers run");
         node.over = true;

@@ -116,7 +116,8 @@ struct Town {
     settings.stand_alone = run_id.empty();
     settings.run_id = std::move(run_id);
     settings.rules = rules;
-    auto opened = Host::open(network.loop, *network.clock, net::make_sealer(secret), {}, settings);
+    auto opened =
+        Coordinator::open(network.loop, *network.clock, net::make_sealer(secret), {}, settings);
     REQUIRE(opened.has_value());
     host = std::move(*opened);
   }
@@ -132,7 +133,7 @@ struct Town {
   Network network;
   Rules job_rules;
   std::string secret_;
-  std::unique_ptr<Host> host;
+  std::unique_ptr<Coordinator> host;
 };
 
 }  // namespace elastrun::rendezvous::test

@@ -92,7 +92,7 @@ TEST_CASE("coordinator: connections that members have given up and replaced are 
       last->link->send(encode(FromAgent(Heartbeat{})));
     town.pass(2s, 4);
   }
-  CHECK(town.host->coordinator().agents() == 3);
+  CHECK(town.host->agents() == 3);
   CHECK(owner.count == 0);
 }
 

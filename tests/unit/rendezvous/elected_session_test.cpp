@@ -251,7 +251,7 @@ TEST_CASE("elected session: a leader that does not answer is tried less and less
   };
   accept();
   parish.shared.leader = {
-      encode_entry({"127.0.0.1", port.local_endpoint().port(), 0}, "of one that is gone"), 5};
+      encode_entry({"127.0.0.1", port.local_endpoint().port(), "of one that is gone"}), 5};
   auto a = parish.agent(rules_for(1, 1), 10s);
   a->join(1, "a");
   // At the beginning, and after one, three and seven seconds. A busy machine looks less often.

@@ -20,7 +20,7 @@ TEST_CASE("election entry: a note of a job that failed with any words is underst
 }
 
 TEST_CASE("election entry: a place and a world come back as they were written") {
-  const auto place = decode_entry(encode_entry({"10.0.0.1", 29500, 41}, "n"));
+  const auto place = decode_entry(encode_entry({"10.0.0.1", 29500, "n", 41}));
   REQUIRE(place.has_value());
   CHECK(place->address == "10.0.0.1");
   CHECK(place->above == 41);
@@ -36,7 +36,7 @@ TEST_CASE("election entry: a place and a world come back as they were written") 
   CHECK(recorded->by == "me");
   CHECK(recorded->network == "here");
   CHECK(!recorded->verdict);
-  CHECK(recorded->leavers == 0);
+  CHECK(recorded->leavers.count == 0);
   const auto older = decode_record(R"({"round":7})");
   CHECK(older->world.id == WorldId{0, 7});
   CHECK(!older->world.local);
@@ -47,11 +47,10 @@ TEST_CASE("election entry: a place and a world come back as they were written") 
   CHECK(decode_record(encode_record({world, "me", "here"}))->world == world);
 
   RecordedWorld left{{{3, 7}, 4, "10.0.0.2", 41000}, "me", "here"};
-  left.leavers = 2;
-  left.leaving = std::chrono::microseconds(29'500'001);
+  left.leavers = {2, TimePoint(std::chrono::microseconds(29'500'001))};
   const auto leaving = decode_record(encode_record(left));
-  CHECK(leaving->leavers == 2);
-  CHECK(leaving->leaving == std::chrono::milliseconds(29'501));
+  CHECK(leaving->leavers.count == 2);
+  CHECK(leaving->leavers.until == TimePoint(std::chrono::milliseconds(29'501)));
 
   Done failed{true, {.kind = Cause::Kind::WorkerFailed, .text = "rank 3 failed"}};
   const auto over =
@@ -79,7 +78,7 @@ TEST_CASE("election entry: who comes after a timeout ends by one, and by nothing
 TEST_CASE("election entry: a claim of the highest epoch leaves room for the leaders after it") {
   Election leader(std::chrono::seconds(10));
   leader.hear_of(kHighestEpoch);
-  const auto entry = decode_entry(encode_entry({"a", 1, leader.highest_known()}, "n"));
+  const auto entry = decode_entry(encode_entry({"a", 1, "n", leader.highest_known()}));
   REQUIRE(entry.has_value());
   const std::int64_t epoch = entry->above + 1;
   CHECK(epoch >= leader.highest_known());
@@ -104,9 +103,9 @@ TEST_CASE("election entry: what somebody else has written is not believed") {
     CHECK(recorded->world.id.round == 0);
     CHECK(recorded->world.nodes == 0);
     CHECK(recorded->world.address.empty());
-    CHECK(recorded->leavers == 0);
+    CHECK(recorded->leavers.count == 0);
   }
   const auto long_ago = decode_record(R"({"leavers":-1,"leaving_ms":9223372036854775807})");
-  CHECK(long_ago->leavers == 0);
-  CHECK(long_ago->leaving == kLongestGrace);
+  CHECK(long_ago->leavers.count == 0);
+  CHECK(long_ago->leavers.until == TimePoint(kLongestGrace));
 }

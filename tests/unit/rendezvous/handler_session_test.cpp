@@ -86,7 +86,7 @@ struct OneNode {
       loop.get_executor()};
   std::unique_ptr<Clock> clock = make_system_clock(loop.get_executor());
   std::shared_ptr<Scripted> handler = std::make_shared<Scripted>();
-  std::unique_ptr<HandlerSession> session;
+  std::unique_ptr<Session> session;
   std::vector<Push> told;
   Node self;
 };

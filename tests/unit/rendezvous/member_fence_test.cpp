@@ -125,7 +125,7 @@ TEST_CASE("member fence: a successor waits for a member that says it is at work"
   job.grace = 40s;
   MemberFence fence;
   fence.expect({1, 7}, 2, 1);
-  job.state.inherit({{1, 7}, 1, 2}, job.now + 60s, fence);
+  job.state.inherit({{{1, 7}, 1, 2}, job.now + 60s, fence});
   job.arrive_stopping("b", {{1, 7}, 1, 2}, 30s);
   job.join("x");
   job.join("y");
@@ -141,7 +141,7 @@ TEST_CASE("member fence: a successor waits for all but one of whom it has heard 
   job.grace = 40s;
   MemberFence fence;
   fence.expect({1, 7}, 3, 1);
-  job.state.inherit({{1, 7}, 0, 3}, job.now + 120s, fence);
+  job.state.inherit({{{1, 7}, 0, 3}, job.now + 120s, fence});
   for (const char* name : {"x", "y"}) job.join(name);
   job.join("b", {{1, 7}, 0, 3});
   SUBCASE("until they must have ended") {
@@ -166,7 +166,7 @@ TEST_CASE("member fence: whom a leader left behind is waited for, and nobody els
   Script job(fencing_rules(2, 2));
   MemberFence fence;
   fence.expect({1, 7}, Survivors{1, {1, job.now + 30s}}, 0);
-  job.state.inherit({{1, 7}, 0, 2}, job.now, fence);
+  job.state.inherit({{{1, 7}, 0, 2}, job.now, fence});
   job.join("x");
   job.join("y");
   SUBCASE("until its time is over") {
@@ -188,7 +188,7 @@ TEST_CASE(
   job.grace = 40s;
   MemberFence fence;
   fence.expect({1, 7}, Survivors{2, {1, job.now + 30s}}, 0);
-  job.state.inherit({{1, 7}, 0, 3}, job.now, fence);
+  job.state.inherit({{{1, 7}, 0, 3}, job.now, fence});
   job.join("x");
   job.join("a", {{1, 7}, 0, 3});
   CHECK(job.assignment("a") == "");
@@ -210,14 +210,14 @@ TEST_CASE(
   MemberFence fence;
   SUBCASE("if they all had") {
     fence.expect({1, 7}, Survivors{3, {}}, 1);
-    job.state.inherit({{1, 7}, 0, 4}, job.now, fence);
+    job.state.inherit({{{1, 7}, 0, 4}, job.now, fence});
     for (const char* name : {"x", "y"}) job.join(name);
     job.join("a", {{1, 7}, 0, 4});
     CHECK(job.assignment("a") == "0/3#8");
   }
   SUBCASE("and others only as long as they may take, or until all but the leader are here") {
     fence.expect({1, 7}, Survivors{3, {2, job.now + 30s}}, 1);
-    job.state.inherit({{1, 7}, 0, 4}, job.now, fence);
+    job.state.inherit({{{1, 7}, 0, 4}, job.now, fence});
     for (const char* name : {"x", "y"}) job.join(name);
     job.join("a", {{1, 7}, 0, 4});
     CHECK(job.assignment("a") == "");
@@ -235,7 +235,7 @@ TEST_CASE(
   }
   SUBCASE("nor is one leader alone that may be saving taken for nobody") {
     fence.expect({1, 7}, Survivors{1, {1, job.now + 30s}}, 1);
-    job.state.inherit({{1, 7}, 0, 1}, job.now, fence);
+    job.state.inherit({{{1, 7}, 0, 1}, job.now, fence});
     for (const char* name : {"x", "y", "z"}) job.join(name);
     CHECK(job.assignment("x") == "");
     job.pass(30s);

@@ -57,8 +57,8 @@ struct MungeCluster {
     settings.run_id = "job";
     settings.start = std::move(start);
     settings.rules = rules;
-    auto opened =
-        Host::open(network.loop, *network.clock, sealer(std::move(munge), true), {}, settings);
+    auto opened = Coordinator::open(network.loop, *network.clock, sealer(std::move(munge), true),
+                                    {}, settings);
     REQUIRE(opened.has_value());
     host = std::move(*opened);
   }
@@ -82,7 +82,7 @@ struct MungeCluster {
 
   Network network;
   Rules job_rules;
-  std::unique_ptr<Host> host;
+  std::unique_ptr<Coordinator> host;
 };
 
 }  // namespace

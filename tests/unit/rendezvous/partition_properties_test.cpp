@@ -197,7 +197,7 @@ class Cluster {
     register_.epoch = 1;
     register_.until = TimePoint::max();
     if (again && remembers_) return remember_world();
-    at(kStore).leadership->state.inherit({}, now_ + kTimeToFollow);
+    at(kStore).leadership->state.inherit({{}, now_ + kTimeToFollow});
     for (int turn = 0; again && turn < 3; ++turn) live_all();
   }
 
@@ -205,7 +205,7 @@ class Cluster {
   void remember_world() {
     MemberFence fence;
     fence.expect(in_file_.id, in_file_.nodes, 0);
-    at(kStore).leadership->state.inherit(in_file_, now_ + rules_.silence + kGrace, fence);
+    at(kStore).leadership->state.inherit({in_file_, now_ + rules_.silence + kGrace, fence});
   }
 
   // What stands between an agent and its coordinator breaks the connection, or closes it in order.
@@ -598,7 +598,7 @@ class Cluster {
       const auto& chosen = register_.world.members;
       fence.expect(previous.id, previous.nodes, 1, {chosen.begin(), chosen.end()});
     }
-    leadership.state.inherit(previous, register_.survivors ? now_ : now_ + kIsolation, fence);
+    leadership.state.inherit({previous, register_.survivors ? now_ : now_ + kIsolation, fence});
     leadership.recorded_leavers = register_.leavers;
     if (register_.survivors) return;
     const std::string& name = register_.world.address;

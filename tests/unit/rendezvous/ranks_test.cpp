@@ -246,7 +246,7 @@ TEST_CASE("topology: a round is ranked so, and a spare of the lost node's domain
   CHECK(job.assignment("n3") == "2/4#2");
   CHECK(job.assignment("n4") == "3/4#2");
   CHECK(job.last<Spare>("far") != nullptr);
-  const auto told = json::serialize(describe(job.state, {}, job.now));
+  const auto told = json::serialize(describe(job.state, job.now));
   CHECK(told.contains(R"("rank_order":"topology")"));
   CHECK(told.contains(R"("topology":"s1","group_rank":0)"));
 }
@@ -256,7 +256,7 @@ TEST_CASE("topology: a coordinator that never saw the lost node takes the spare 
   Script& job = net.job;
   job.state.set_epoch(2);
   // Rank 0 of the round before was lost with the coordinator, and n1 is still to come.
-  job.state.inherit({{1, 5}, 0, 2}, job.now + 10s);
+  job.state.inherit({{{1, 5}, 0, 2}, job.now + 10s});
   net.join("far", "s3"), net.join("near", "s1");
   job.peers["n1"] = ++job.last_peer;
   Node node = make_node("n1");
@@ -272,5 +272,5 @@ TEST_CASE("topology: without the option addresses change nothing") {
   PlacedJob net(make_rules(2, 2));
   net.join("b", "s1"), net.join("a", "s2");
   CHECK(net.job.assignment("a") == "0/2#1");
-  CHECK(!json::serialize(describe(net.job.state, {}, net.job.now)).contains("rank_order"));
+  CHECK(!json::serialize(describe(net.job.state, net.job.now)).contains("rank_order"));
 }

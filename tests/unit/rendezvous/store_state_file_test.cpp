@@ -28,7 +28,7 @@ struct Store final : private CoordinatorOwner {
     settings.stand_alone = true;
     settings.known_worlds = std::move(known);
     settings.owner = this;
-    auto opened = Host::open(network.loop, *network.clock, sealer, {}, settings);
+    auto opened = Coordinator::open(network.loop, *network.clock, sealer, {}, settings);
     REQUIRE(opened.has_value());
     host = std::move(*opened);
   }
@@ -51,7 +51,7 @@ struct Store final : private CoordinatorOwner {
   elastrun::test::FakeClock* clock = nullptr;
   std::shared_ptr<const net::Sealer> sealer = net::make_sealer("");
   std::vector<std::string> over;
-  std::unique_ptr<Host> host;
+  std::unique_ptr<Coordinator> host;
 };
 
 }  // namespace

@@ -25,7 +25,7 @@ struct Timeless {
     settings.run_id = "job";
     settings.rules = rules;
     settings.owner = owner;
-    auto opened = Host::open(network.loop, *network.clock, sealer, {}, settings);
+    auto opened = Coordinator::open(network.loop, *network.clock, sealer, {}, settings);
     REQUIRE(opened.has_value());
     host = std::move(*opened);
     SessionSettings remote;
@@ -51,7 +51,7 @@ struct Timeless {
   Network network;
   Rules job_rules;
   std::shared_ptr<const net::Sealer> sealer = net::make_sealer("");
-  std::unique_ptr<Host> host;
+  std::unique_ptr<Coordinator> host;
   std::unique_ptr<TestAgent> agent;
 };
 

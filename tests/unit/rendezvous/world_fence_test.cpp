@@ -189,7 +189,7 @@ TEST_CASE("world fence: one member's word is enough for all") {
 
 TEST_CASE("world fence: an inherited world is waited for, but not for ever") {
   Script job(make_rules(1, 2));
-  job.state.inherit({{1, 7}, 0, 2}, job.now + 60s);
+  job.state.inherit({{{1, 7}, 0, 2}, job.now + 60s});
   job.join("x");
   job.join("y");
   CHECK(job.assignment("x") == "");
@@ -237,7 +237,7 @@ TEST_CASE("world fence: members of a world that is no more may be saving where n
   Script job(rules);
   MemberFence fence;
   fence.expect({1, 7}, 4, 1);
-  job.state.inherit({{1, 7}, 0, 4}, job.now + 120s, fence);
+  job.state.inherit({{{1, 7}, 0, 4}, job.now + 120s, fence});
   job.join("x");
   job.join("y");
   SUBCASE("as long as it takes them to notice, and their grace") {
@@ -264,7 +264,7 @@ TEST_CASE("world fence: whoever was chosen for a world, and never heard so, can 
   job.state.set_epoch(3);
   MemberFence fence;
   fence.expect({2, 8}, 3, 1, {"a_1_0", "b_1_0", "c_1_0"});
-  job.state.inherit({{2, 8}, 0, 3}, job.now + 120s, fence);
+  job.state.inherit({{{2, 8}, 0, 3}, job.now + 120s, fence});
   job.join("a", {{1, 7}, 0, 3});
   CHECK(job.state.quorum().returning == 1);
   SUBCASE("all but the coordinator's node") {
@@ -415,7 +415,7 @@ TEST_CASE("world fence: who had said goodbye to an earlier coordinator is waited
   Script job(make_rules(1, 2));
   MemberFence fence;
   fence.inherit({1, job.now + 20s});
-  job.state.inherit({{1, 7}, 0, 2}, job.now + 60s, fence);
+  job.state.inherit({{{1, 7}, 0, 2}, job.now + 60s, fence});
   job.join("m", {{1, 7}, 0, 2});
   job.join("x");
   CHECK(job.assignment("m") == "");  // its word is one for the world, not for them
@@ -437,7 +437,7 @@ TEST_CASE("world fence: who had said goodbye to an earlier coordinator is waited
 TEST_CASE(
     "world fence: one that has not come back since it was told to stop may say goodbye, too") {
   Script job(make_rules(1, 2));
-  job.state.inherit({{1, 7}, 0, 2}, job.now + 60s);
+  job.state.inherit({{{1, 7}, 0, 2}, job.now + 60s});
   job.join("m", {{1, 7}, 0, 2});
   const Peer late = 99;
   job.state.leave(late, "SIGTERM", job.now, 20s);
@@ -467,7 +467,7 @@ TEST_CASE("world fence: join_timeout ends this wait too, and says for whom it wa
   Rules rules = make_rules(1, 2);
   rules.join_timeout = 30s;
   Script job(rules);
-  job.state.inherit({{1, 7}, 0, 2}, job.now + 60s);
+  job.state.inherit({{{1, 7}, 0, 2}, job.now + 60s});
   job.join("x");
   job.pass(30s);
   const auto* done = job.last<Done>("x");
@@ -736,7 +736,7 @@ TEST_CASE("world fence: a member of an earlier world of the same number says not
   job.state.set_epoch(6);
   MemberFence fence;
   fence.expect({5, 1}, 1, 1);
-  job.state.inherit({{5, 1}, 0, 1}, job.now + 60s, fence);
+  job.state.inherit({{{5, 1}, 0, 1}, job.now + 60s, fence});
   job.join("x");
   SUBCASE("if it says which one it was in") {
     job.join("old", {{1, 1}, 0, 2});
@@ -771,7 +771,7 @@ TEST_CASE("world fence: a coordinator that is elected again keeps the world of i
 
 TEST_CASE("world records: whoever is elected once more does not tell of its old world") {
   Timeless town(rules_for(1, 1));
-  Coordinator& coordinator = town.host->coordinator();
+  Coordinator& coordinator = *town.host;
   WorldRegister records(*town.network.clock);
   WorldRecord ours{{1, 1}, 2, "192.0.2.1", 29000};
   records.record(ours, [] {});
