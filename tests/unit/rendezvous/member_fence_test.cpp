@@ -41,38 +41,18 @@ Script two_of_three_back() {
 TEST_CASE("member fence: a member that saves is waited for without its connection") {
   Script job = two_of_three_back();
   SUBCASE("which was reset, for as long as it has said") {
-    job.lose("c", Loss::Broken);
-    job.pass(39900ms);
-    CHECK(job.assignment("a") == "");
-    job.pass(100ms);
-    job.pass(2s);
-    CHECK(job.assignment("a") == "0/2#2");
+    job.play("broken c | 39900ms | a: - | 100ms | 2s | a: 0/2#2");
   }
   SUBCASE("and takes its place when it comes back and says that it has ended") {
-    job.lose("c", Loss::Broken);
-    job.join("spare");
-    job.pass(10s);
-    job.join("c", {{1, 1}, 1, 3});
-    CHECK(job.assignment("a") == "0/3#2");
-    CHECK(job.assignment("c") == "2/3#2");
+    job.play("broken c | join spare | 10s | join c@1.1/3*1 | a: 0/3#2 | c: 2/3#2");
   }
   SUBCASE("which was closed in order, and it comes back to say that it saves") {
-    job.lose("c", Loss::Closed);
-    job.pass(10ms);
-    CHECK(job.assignment("a") == "");
-    job.arrive_stopping("c", {{1, 1}, 1, 3}, 30s);
-    job.pass(20s);
-    CHECK(job.assignment("a") == "");
-    job.lose("c", Loss::Broken);
-    job.pass(9900ms);
-    CHECK(job.assignment("a") == "");
-    job.join("c", {{1, 1}, 1, 3});
-    CHECK(job.assignment("a") == "0/3#2");
+    job.play(
+        "closed c | 10ms | a: - | arrive c@1.1/3*1 30s | 20s | a: - | broken c | 9900ms | "
+        "a: - | join c@1.1/3*1 | a: 0/3#2");
   }
   SUBCASE("which was closed in order, because it was killed") {
-    job.lose("c", Loss::Closed);
-    job.pass(kTimeToReturn);
-    CHECK(job.assignment("a") == "0/2#2");
+    job.play("closed c | return | a: 0/2#2");
   }
   SUBCASE("which was closed or reset, and then its processes are found to have ended") {
     const Peer peer = job.peers["c"];
@@ -82,11 +62,10 @@ TEST_CASE("member fence: a member that saves is waited for without its connectio
       loss = Loss::Broken;
     }
     job.lose("c", loss);
-    CHECK(job.assignment("a") == "");
+    job.play("a: -");
     job.state.depart(peer, "its processes have ended", job.now, Loss::Ended);
-    job.read();
     if (loss == Loss::Broken) job.pass(2s);  // the last call, which a place to be kept had ended
-    CHECK(job.assignment("a") == "0/2#2");
+    job.play("a: 0/2#2");
   }
 }
 
@@ -94,30 +73,17 @@ TEST_CASE("member fence: one that came at work beside a round is waited for when
   Rules rules = fencing_rules(1, 2, 1);
   rules.join_timeout = 30s;
   Script job(rules);
-  job.join("a");
-  job.pass(2s);
-  CHECK(job.assignment("a") == "0/1#1");
+  job.play("join a | 2s | a: 0/1#1");
   job.grace = 100s;  // of that one, not of the member
-  job.arrive_stopping("b", {{1, 7}, 0, 2}, 100s);
-  job.fail("a");
+  job.play("arrive b@1.7/2 100s | fail a");
   job.grace = 0s;
-  job.join("a", {{1, 1}, 1, 1});
-  job.pass(90s);
-  CHECK(job.assignment("a") == "");
-  job.join("b", {{1, 7}, 0, 2});
-  CHECK(job.assignment("a") == "0/2#8");
+  job.play("join a@1.1/1*1 | 90s | a: - | join b@1.7/2 | a: 0/2#8");
 }
 
 TEST_CASE("member fence: a node that crashed before it could hear the order delays nobody") {
   Script job(fencing_rules(2, 3, 1));
   job.grace = 40s;
-  for (const char* name : {"a", "b", "c"}) job.join(name);
-  job.fail("a");
-  job.acknowledge("b", 40s);
-  job.join("a", {{1, 1}, 1, 3});
-  job.join("b", {{1, 1}, 1, 3});
-  job.lose("c", Loss::Silent);
-  CHECK(job.assignment("a") == "0/2#2");
+  job.play("join a b c | fail a | stopping b 40s | join a@1.1/3*1 b@1.1/3*1 | silent c | a: 0/2#2");
 }
 
 TEST_CASE("member fence: a successor waits for a member that says it is at work") {
@@ -126,81 +92,51 @@ TEST_CASE("member fence: a successor waits for a member that says it is at work"
   MemberFence fence;
   fence.expect({1, 7}, 2, 1);
   job.state.inherit({{{1, 7}, 1, 2}, job.now + 60s, fence});
-  job.arrive_stopping("b", {{1, 7}, 1, 2}, 30s);
-  job.join("x");
-  job.join("y");
-  job.pass(29s);
-  CHECK(job.assignment("x") == "");
-  job.join("b", {{1, 7}, 1, 2});
-  CHECK(job.assignment("b") == "0/2#8");
-  CHECK(job.assignment("x") == "1/2#8");
+  job.play("arrive b@1.7/2*1 30s | join x y | 29s | x: - | join b@1.7/2*1 | b: 0/2#8 | x: 1/2#8");
 }
 
 TEST_CASE("member fence: a successor waits for all but one of whom it has heard nothing") {
-  Script job(fencing_rules(3, 3));
-  job.grace = 40s;
-  MemberFence fence;
-  fence.expect({1, 7}, 3, 1);
-  job.state.inherit({{{1, 7}, 0, 3}, job.now + 120s, fence});
-  for (const char* name : {"x", "y"}) job.join(name);
-  job.join("b", {{1, 7}, 0, 3});
-  SUBCASE("until they must have ended") {
-    CHECK(job.assignment_after(60s, "b") == "0/3#8");
-  }
-  SUBCASE("until the last but one has come") {
-    job.pass(10s);
-    job.join("c", {{1, 7}, 0, 3});
-    CHECK(job.assignment("b") == "0/3#8");
-    CHECK(job.assignment("c") == "1/3#8");
-  }
-  SUBCASE("who is given a moment to follow") {
-    job.arrive_stopping("c", {{1, 7}, 0, 3}, 0s);
-    job.join("c", {{1, 7}, 0, 3});
-    CHECK(job.assignment("b") == "");
-    job.pass(kTimeToFollow);
-    CHECK(job.assignment("b") == "0/3#8");
+  for (const Way& way :
+       {Way{"until they must have ended", "after 60s b: 0/3#8"},
+        Way{"until the last but one has come", "10s | join c@1.7/3 | b: 0/3#8 | c: 1/3#8"},
+        Way{"who is given a moment to follow",
+            "arrive c@1.7/3 0s | join c@1.7/3 | b: - | follow | b: 0/3#8"}}) {
+    Script job(fencing_rules(3, 3));
+    job.grace = 40s;
+    MemberFence fence;
+    fence.expect({1, 7}, 3, 1);
+    job.state.inherit({{{1, 7}, 0, 3}, job.now + 120s, fence});
+    job.play("join x y b@1.7/3");
+    job.play(way);
   }
 }
 
 TEST_CASE("member fence: whom a leader left behind is waited for, and nobody else") {
-  Script job(fencing_rules(2, 2));
-  MemberFence fence;
-  fence.expect({1, 7}, Survivors{1, {1, job.now + 30s}}, 0);
-  job.state.inherit({{{1, 7}, 0, 2}, job.now, fence});
-  job.join("x");
-  job.join("y");
-  SUBCASE("until its time is over") {
-    job.pass(29900ms);
-    CHECK(job.assignment("x") == "");
-    job.pass(100ms);
+  for (const Way& way : {Way{"until its time is over", "29900ms | x: - | 100ms"},
+                         Way{"until it is heard", "arrive b@1.7/2 20s | x: - | end b"}}) {
+    Script job(fencing_rules(2, 2));
+    MemberFence fence;
+    fence.expect({1, 7}, Survivors{1, {1, job.now + 30s}}, 0);
+    job.state.inherit({{{1, 7}, 0, 2}, job.now, fence});
+    job.play("join x y");
+    job.play(way);
+    job.play("x: 0/2#8");
   }
-  SUBCASE("until it is heard") {
-    job.arrive_stopping("b", {{1, 7}, 0, 2}, 20s);
-    CHECK(job.assignment("x") == "");
-    job.lose("b", Loss::Ended);
-  }
-  CHECK(job.assignment("x") == "0/2#8");
 }
 
 TEST_CASE(
     "member fence: whoever had stopped when its leader went does not stand for one who had not") {
-  Script job(fencing_rules(2, 2));
-  job.grace = 40s;
-  MemberFence fence;
-  fence.expect({1, 7}, Survivors{2, {1, job.now + 30s}}, 0);
-  job.state.inherit({{{1, 7}, 0, 3}, job.now, fence});
-  job.join("x");
-  job.join("a", {{1, 7}, 0, 3});
-  CHECK(job.assignment("a") == "");
-  SUBCASE("until its time is over") {
-    job.pass(29s);
-    CHECK(job.assignment("a") == "");
-    job.pass(1s);
+  for (const Way& way :
+       {Way{"until its time is over", "29s | a: - | 1s"}, Way{"until it comes", "join b@1.7/3"}}) {
+    Script job(fencing_rules(2, 2));
+    job.grace = 40s;
+    MemberFence fence;
+    fence.expect({1, 7}, Survivors{2, {1, job.now + 30s}}, 0);
+    job.state.inherit({{{1, 7}, 0, 3}, job.now, fence});
+    job.play("join x a@1.7/3 | a: -");
+    job.play(way);
+    job.play("a: 0/2#8");
   }
-  SUBCASE("until it comes") {
-    job.join("b", {{1, 7}, 0, 3});
-  }
-  CHECK(job.assignment("a") == "0/2#8");
 }
 
 TEST_CASE(
@@ -211,58 +147,40 @@ TEST_CASE(
   SUBCASE("if they all had") {
     fence.expect({1, 7}, Survivors{3, {}}, 1);
     job.state.inherit({{{1, 7}, 0, 4}, job.now, fence});
-    for (const char* name : {"x", "y"}) job.join(name);
-    job.join("a", {{1, 7}, 0, 4});
-    CHECK(job.assignment("a") == "0/3#8");
+    job.play("join x y a@1.7/4 | a: 0/3#8");
   }
   SUBCASE("and others only as long as they may take, or until all but the leader are here") {
     fence.expect({1, 7}, Survivors{3, {2, job.now + 30s}}, 1);
     job.state.inherit({{{1, 7}, 0, 4}, job.now, fence});
-    for (const char* name : {"x", "y"}) job.join(name);
-    job.join("a", {{1, 7}, 0, 4});
-    CHECK(job.assignment("a") == "");
+    job.play("join x y a@1.7/4 | a: -");
     SUBCASE("the former") {
-      job.pass(29s);
-      CHECK(job.assignment("a") == "");
-      job.pass(1s);
+      job.play("29s | a: - | 1s");
     }
     SUBCASE("the latter") {
-      job.join("b", {{1, 7}, 0, 4});
-      CHECK(job.assignment("a") == "");
-      job.pass(kTimeToFollow);
+      job.play("join b@1.7/4 | a: - | follow");
     }
-    CHECK(job.assignment("a") == "0/3#8");
+    job.play("a: 0/3#8");
   }
   SUBCASE("nor is one leader alone that may be saving taken for nobody") {
     fence.expect({1, 7}, Survivors{1, {1, job.now + 30s}}, 1);
     job.state.inherit({{{1, 7}, 0, 1}, job.now, fence});
-    for (const char* name : {"x", "y", "z"}) job.join(name);
-    CHECK(job.assignment("x") == "");
-    job.pass(30s);
-    CHECK(job.assignment("x") == "0/3#8");
+    job.play("join x y z | x: - | 30s | x: 0/3#8");
   }
 }
 
 TEST_CASE("member fence: a spare tells a store that was begun again of the world that it knows") {
-  Rules rules = fencing_rules(2, 2);
-  rules.hosted = false;
-  Script job(rules);
-  job.grace = 40s;
-  job.state.hear_of({{1, 7}, 1, 2}, 40s, job.now);
-  for (const char* name : {"x", "y"}) job.join(name);
-  CHECK(job.assignment("x") == "");
-  SUBCASE("its members come back") {
-    job.arrive_stopping("a", {{1, 7}, 1, 2}, 40s);
-    job.arrive_stopping("b", {{1, 7}, 1, 2}, 40s);
-    job.join("b", {{1, 7}, 1, 2});
-    CHECK(job.assignment("b") == "");
-    job.join("a", {{1, 7}, 1, 2});
-    CHECK(job.assignment("a") == "0/2#8");
-    CHECK(job.last<RoundReady>("a")->round.attempt == 1);
-  }
-  SUBCASE("nobody of it comes") {
-    job.pass(60s);
-    CHECK(job.assignment("x") == "0/2#8");
+  for (const Way& way :
+       {Way{"its members come back",
+            "arrive a@1.7/2*1 40s | arrive b@1.7/2*1 40s | join b@1.7/2*1 | b: - | join "
+            "a@1.7/2*1 | a: 0/2#8 | a: attempt 1"},
+        Way{"nobody of it comes", "60s | x: 0/2#8"}}) {
+    Rules rules = fencing_rules(2, 2);
+    rules.hosted = false;
+    Script job(rules);
+    job.grace = 40s;
+    job.state.hear_of({{1, 7}, 1, 2}, 40s, job.now);
+    job.play("join x y | x: -");
+    job.play(way);
   }
 }
 
@@ -302,10 +220,9 @@ TEST_CASE("member fence: the next round has a number that nobody has seen") {
     Script job = joined_by(remembered, 1);
     fail_round(job, "a");
     for (const char* name : {"a", "b"}) job.join(name, {{1, 1}, 1, 2});
-    const auto* ready = job.last<RoundReady>("a");
-    REQUIRE(ready != nullptr);
-    CHECK(ready->round.number == std::max<std::int64_t>(remembered, 1) + 1);
-    CHECK(ready->round.attempt == 1);
+    REQUIRE(job.last<RoundReady>("a") != nullptr);
+    CHECK(job.last<RoundReady>("a")->round.number == std::max<std::int64_t>(remembered, 1) + 1);
+    CHECK(job.last<RoundReady>("a")->round.attempt == 1);
   }
 }
 
@@ -321,22 +238,12 @@ TEST_CASE("member fence: newcomers that remember do not hold up a verdict") {
 }
 
 TEST_CASE("member fence: the verdict reaches a member that saves") {
-  Script job(fencing_rules(1, 1));
-  job.join("a");
-  job.arrive_stopping("b", {{1, 1}, 0, 2}, 30s);
-  job.succeed("a");
-  REQUIRE(job.last<Done>("b") != nullptr);
-  CHECK(!job.last<Done>("b")->failed);
+  Script(fencing_rules(1, 1)).play("join a | arrive b@1.1/2 30s | finish a | b: well");
 }
 
 TEST_CASE("member fence: a member that comes back beside its dead connection is not left out") {
   Script job(fencing_rules(1, 2, 1));
-  for (const char* name : {"a", "b"}) job.join(name);
-  job.fail("a");
-  job.join("a", {{1, 1}, 1, 2});
-  CHECK(job.assignment("a") == "");
+  job.play("join a b | fail a | join a@1.1/2*1 | a: -");
   job.peers.erase("b");  // over a new connection
-  job.join("b", {{1, 1}, 1, 2});
-  CHECK(job.assignment("a") == "0/2#2");
-  CHECK(job.assignment("b") == "1/2#2");
+  job.play("join b@1.1/2*1 | a: 0/2#2 | b: 1/2#2");
 }

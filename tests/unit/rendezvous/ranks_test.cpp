@@ -236,16 +236,11 @@ TEST_CASE("topology: a round is ranked so, and a spare of the lost node's domain
   PlacedJob net(by_topology(4, 4));
   net.join("n4", "s2"), net.join("n2", "s1"), net.join("n3", "s2"), net.join("n1", "s1");
   Script& job = net.job;
-  CHECK(job.assignment("n1") == "0/4#1");
-  CHECK(job.assignment("n4") == "3/4#1");
+  job.play("n1: 0/4#1 | n4: 3/4#1");
   net.join("far", "s3"), net.join("near", "s1");
-  job.lose("n1");
+  job.play("end n1");
   net.join("n2", "s1", 1), net.join("n3", "s2", 2), net.join("n4", "s2", 3);
-  CHECK(job.assignment("near") == "0/4#2");
-  CHECK(job.assignment("n2") == "1/4#2");
-  CHECK(job.assignment("n3") == "2/4#2");
-  CHECK(job.assignment("n4") == "3/4#2");
-  CHECK(job.last<Spare>("far") != nullptr);
+  job.play("near: 0/4#2 | n2: 1/4#2 | n3: 2/4#2 | n4: 3/4#2 | far: spare");
   const auto told = json::serialize(describe(job.state, job.now));
   CHECK(told.contains(R"("rank_order":"topology")"));
   CHECK(told.contains(R"("topology":"s1","group_rank":0)"));
@@ -262,10 +257,7 @@ TEST_CASE("topology: a coordinator that never saw the lost node takes the spare 
   Node node = make_node("n1");
   node.host = "n1", node.topology = "s1";
   job.state.join(job.peers["n1"], node, {{1, 5}, 0, 2, 1}, job.now);
-  job.pass(20s);
-  CHECK(job.assignment("near") == "0/2#6");
-  CHECK(job.assignment("n1") == "1/2#6");
-  CHECK(job.last<RoundReady>("far") == nullptr);
+  job.play("20s | near: 0/2#6 | n1: 1/2#6 | far: not round");
 }
 
 TEST_CASE("topology: without the option addresses change nothing") {

@@ -28,7 +28,7 @@ void come_back(Script& job, const std::vector<std::string>& all) {
 
 TEST_CASE("policy: without enough others a node that is to be left out takes part") {
   Script job(automatic(2, 2, 9));
-  job.join("bad"), job.join("good");
+  job.play("join bad good");
   for (int round = 1; round < 4; ++round) {
     CHECK(job.state.round_number() == round);
     job.fail_of_gpu("bad");
@@ -40,22 +40,17 @@ TEST_CASE("policy: without enough others a node that is to be left out takes par
 
 TEST_CASE("policy: the second restart without progress waits, and nothing else is late for that") {
   Script job(automatic(1, 1, 9));
-  job.join("a");
-  job.fail("a");
-  job.join("a", {{1, 1}, 0, 0});
-  CHECK(job.assignment("a") == "0/1#2");  // the first one is at once
-  job.fail("a");
-  job.join("a", {{1, 2}, 0, 0});
+  job.play("join a | fail a | join a@1.1/0");
+  // the first one is at once
+  job.play("a: 0/1#2 | fail a | join a@1.2/0");
   CHECK(job.assignment("a").empty());
   REQUIRE(job.state.deadline().has_value());
-  CHECK(*job.state.deadline() <= job.now + 1250ms);
-  job.pass(1250ms);
-  CHECK(job.assignment("a") == "0/1#3");
+  job.play("due 1250ms | 1250ms | a: 0/1#3");
 }
 
 TEST_CASE("policy: a deterministic error ends the job with its rule, and no requeue helps") {
   Script job(automatic(1, 1, 9));
-  job.join("a");
+  job.play("join a");
   Cause cause;
   cause.node = "a_1_0", cause.fingerprint = "KeyError@a.py:3", cause.step = 7;
   for (int i = 0; i < 2; ++i) {
@@ -63,13 +58,11 @@ TEST_CASE("policy: a deterministic error ends the job with its rule, and no requ
     job.read();
     if (i == 0) come_back(job, {"a"}), job.pass(5s);  // nothing that passes explains both
   }
-  job.pass(1s);
-  const auto* done = job.last<Done>("a");
-  REQUIRE(done != nullptr);
-  CHECK(done->cause.hopeless);
-  CHECK(done->cause.rule.starts_with("auto: twice the same KeyError@a.py:3"));
-  REQUIRE(done->memory);
-  CHECK(done->memory->entries.size() == 2);
+  job.play("1s | a: done");
+  CHECK(job.last<Done>("a")->cause.hopeless);
+  CHECK(job.last<Done>("a")->cause.rule.starts_with("auto: twice the same KeyError@a.py:3"));
+  REQUIRE(job.last<Done>("a")->memory);
+  CHECK(job.last<Done>("a")->memory->entries.size() == 2);
 }
 
 TEST_CASE("policy: a crash on the only machine of a job needs no other one to be deterministic") {
@@ -108,11 +101,8 @@ TEST_CASE("policy: a rule about nodes that go can end the job") {
   Rules rules = make_rules(1, 2);
   rules.restart_rule = "node-lost:fail";
   Script job(rules);
-  job.join("a"), job.join("b");
-  job.lose("b");
-  const auto* done = job.last<Done>("a");
-  REQUIRE(done != nullptr);
-  CHECK(done->cause.hopeless);
+  job.play("join a b | end b | a: done");
+  CHECK(job.last<Done>("a")->cause.hopeless);
 }
 
 TEST_CASE("policy: what a node remembers counts for the coordinator after this one") {
@@ -136,27 +126,24 @@ TEST_CASE("policy: what a node remembers counts for the coordinator after this o
 
 TEST_CASE("policy: torchrun's has no memory, so that a message is as before") {
   Script job(make_rules(1, 1, 2));
-  job.join("a");
-  job.fail("a");
-  REQUIRE(job.last<Restart>("a") != nullptr);
+  job.play("join a | fail a | a: restart");
   CHECK(job.last<Restart>("a")->memory == nullptr);
   CHECK(job.last<Restart>("a")->delay == 0s);
 }
 
 TEST_CASE("preempted: however workers end, the job ends as preempted, without a restart") {
   Script job(make_rules(2, 2, 5));
-  job.join("a"), job.join("b");
+  job.play("join a b");
   job.state.preempting({.kind = Cause::Kind::Preempted, .text = "preempted (x)"}, job.now);
   job.fail("a", -15);
-  CHECK(job.last<Done>("a") == nullptr);
-  job.succeed("b");
+  job.play("a: not done | finish b");
   for (const char* name : {"a", "b"}) {
     const auto* done = job.last<Done>(name);
     REQUIRE(done != nullptr);
     CHECK(done->failed);
     CHECK(done->cause.kind == Cause::Kind::Preempted);
   }
-  CHECK(job.state.attempt() == 0);
+  job.play("attempt 0");
 }
 
 TEST_CASE("preempted: a job that does not run ends at once, one that has saved at that moment") {
@@ -180,11 +167,9 @@ TEST_CASE(
   job.join("a"), job.join("b"), job.join("c");
   job.state.preempting({.kind = Cause::Kind::Preempted, .text = "x"}, job.now);
   job.peers["b"] = ++job.last_peer;  // over a new connection, while the old one seems to live
-  job.join("b", {{1, 1}, 0, 3});
-  CHECK(job.assignment("a") == "0/3#1");
+  job.play("join b@1.1/3 | a: 0/3#1");
   job.succeed("a"), job.succeed("c");
   for (const char* name : {"a", "b", "c"}) CHECK(job.last<Done>(name) != nullptr);
-
   Script cut(make_rules(1, 2, 5));
   cut.join("a"), cut.join("b");
   cut.state.preempting({.kind = Cause::Kind::Preempted, .text = "x"}, cut.now);

@@ -67,231 +67,126 @@ void miss_heartbeats(Script& job, const std::string& name) {
 TEST_CASE("world fence: a spare takes over at once from a member whose end is certain") {
   SUBCASE("its connection was closed in order") {
     Script job = one_member();
-    job.lose("a");
-    CHECK(job.assignment("b") == "0/1#2");
+    job.play("end a | b: 0/1#2");
   }
   SUBCASE("it said goodbye, and has nothing to stop") {
     Script job = one_member();
-    job.leave("a");
-    CHECK(job.assignment("b") == "0/1#2");
+    job.play("leave a | b: 0/1#2");
   }
 }
 
 TEST_CASE("world fence: nobody begins while one that leaves still saves") {
-  Script job(make_rules(1, 2));
-  job.grace = 40s;
-  for (const char* name : {"a", "b"}) job.join(name);
-  const Peer leaver = job.peers["a"];
-  job.leave("a");
-  // The others hear of it at once, and can stop and save meanwhile.
-  REQUIRE(job.last<Restart>("b") != nullptr);
-  CHECK(job.last<Restart>("b")->cause.kind == Cause::Kind::NodeLeft);
-  job.join("b");
-  CHECK(job.assignment("b") == "");
-  job.pass(10s);
-  REQUIRE(job.last<Progress>("b") != nullptr);
-  CHECK(job.last<Progress>("b")->text ==
-        "1 node here, enough to start; waiting for 1 node to stop its workers, at most "
-        "30.0 s");
-  SUBCASE("until its agent ends") {
-    end_connection(job, leaver);
-    CHECK(job.assignment("b") == "0/1#2");
-  }
-  SUBCASE("also if its connection breaks: that says nothing of its workers") {
-    job.state.depart(leaver, "silent", job.now, Loss::Silent);
-    job.read();
-    CHECK(job.assignment("b") == "");
-    job.pass(29s);
-    CHECK(job.assignment("b") == "");
-    job.pass(1s);
-    CHECK(job.assignment("b") == "0/1#2");
-  }
-  SUBCASE("but not longer than its grace") {
-    CHECK(*job.state.deadline() <= job.now + 30s);
-    job.pass(30s);
-    CHECK(job.assignment("b") == "0/1#2");
-  }
-  SUBCASE("nor is a newcomer let in before") {
-    job.join("c");
-    CHECK(job.assignment("c") == "");
-    end_connection(job, leaver);
-    CHECK(job.assignment("c") == "1/2#2");
+  for (const Way& way :
+       {Way{"until its agent ends", "end a | b: 0/1#2"},
+        Way{"also if its connection breaks: that says nothing of its workers",
+            "silent a | b: - | 29s | b: - | 1s | b: 0/1#2"},
+        Way{"but not longer than its grace", "due 30s | 30s | b: 0/1#2"},
+        Way{"nor is a newcomer let in before", "join c | c: - | end a | c: 1/2#2"}}) {
+    Script job(make_rules(1, 2));
+    job.grace = 40s;
+    job.play("join a b | leave a");
+    // The others hear of it at once, and can stop and save meanwhile.
+    job.play(
+        "b: NodeLeft | join b | b: - | 10s | b: '1 node here, enough to start; waiting for "
+        "1 node to stop its workers, at most 30.0 s'");
+    job.play(way);
   }
 }
 
 TEST_CASE("world fence: a save longer than join_timeout is waited for, and fails no job") {
-  Rules rules = make_rules(1, 2);
-  rules.join_timeout = 30s;
-  Script job(rules);
-  job.grace = 100s;
-  for (const char* name : {"a", "b"}) job.join(name);
-  SUBCASE("of one that leaves") {
-    const Peer leaver = job.peers["a"];
-    job.leave("a");
-    job.join("b");
-    job.pass(90s);
-    CHECK(job.assignment("b") == "");
-    CHECK(job.last<Done>("b") == nullptr);
-    end_connection(job, leaver);
-    CHECK(job.assignment("b") == "0/1#2");
-  }
-  SUBCASE("of one that is to stop") {
-    job.lose("a");
-    job.join("c");
-    job.pass(90s);
-    CHECK(job.assignment("c") == "");
-    CHECK(job.last<Done>("c") == nullptr);
-    job.pass(10s);
-    CHECK(job.assignment("c") == "0/1#2");
-    CHECK(job.last<Lost>("b") != nullptr);
+  for (const Way& way :
+       {Way{"of one that leaves", "leave a | join b | 90s | b: - | b: not done | end a | b: 0/1#2"},
+        Way{"of one that is to stop",
+            "end a | join c | 90s | c: - | c: not done | 10s | c: 0/1#2 | b: lost"}}) {
+    Rules rules = make_rules(1, 2);
+    rules.join_timeout = 30s;
+    Script job(rules);
+    job.grace = 100s;
+    job.play("join a b");
+    job.play(way);
   }
 }
 
 TEST_CASE("world fence: the last grace of a world that was lost counts as well") {
-  Script job = one_member(40s);
-  SUBCASE("fallen silent, it notices, and then stops its workers") {
-    miss_heartbeats(job, "a");
-    CHECK(job.assignment_after(45s, "b") == "0/1#2");
-  }
-  SUBCASE("its failure was told while the rest of its group was being stopped") {
-    job.fail("a");
-    miss_heartbeats(job, "a");
-    CHECK(job.assignment("b") == "");
-    job.pass(40s);
-    CHECK(job.assignment("b") == "0/1#2");
-  }
-  SUBCASE("a connection that ends in order ends the doubt") {
-    job.fail("a");
-    job.lose("a");
-    CHECK(job.assignment("b") == "0/1#2");
+  for (const Way& way :
+       {Way{"fallen silent, it notices, and then stops its workers",
+            "silent a | after 45s b: 0/1#2"},
+        Way{"its failure was told while the rest of its group was being stopped",
+            "fail a | silent a | b: - | 40s | b: 0/1#2"},
+        Way{"a connection that ends in order ends the doubt", "fail a | end a | b: 0/1#2"}}) {
+    Script job = one_member(40s);
+    job.play(way);
   }
 }
 
 TEST_CASE("world fence: of a world that is silent nobody knows that it has ended, until it must") {
   Script job = one_member();
-  miss_heartbeats(job, "a");
-  CHECK(job.assignment("b") == "");
-  job.pass(4900ms);
-  CHECK(job.assignment("b") == "");
-  CHECK(*job.state.deadline() <= job.now + 100ms);
-  job.pass(100ms);
-  CHECK(job.assignment("b") == "0/1#2");
+  job.play("silent a | b: - | 4900ms | b: - | due 100ms | 100ms | b: 0/1#2");
 }
 
 TEST_CASE("world fence: one member's word is enough for all") {
-  Script job(make_rules(2, 2));
-  for (const char* name : {"a", "b", "c"}) job.join(name);
-  miss_heartbeats(job, "a");
-  job.join("b");
-  CHECK(job.assignment("b") == "0/2#2");
-  CHECK(job.assignment("c") == "1/2#2");
+  Script(make_rules(2, 2)).play("join a b c | silent a | join b | b: 0/2#2 | c: 1/2#2");
 }
 
 TEST_CASE("world fence: an inherited world is waited for, but not for ever") {
-  Script job(make_rules(1, 2));
-  job.state.inherit({{{1, 7}, 0, 2}, job.now + 60s});
-  job.join("x");
-  job.join("y");
-  CHECK(job.assignment("x") == "");
-  SUBCASE("a member comes back") {
-    job.join("m", {{1, 7}, 0, 2});
-    CHECK(job.assignment("m") == "0/2#8");
-    CHECK(job.assignment("x") == "1/2#8");
-  }
-  SUBCASE("one of an older round says nothing about the last") {
-    job.join("m", {{1, 6}, 0, 2});
-    CHECK(job.assignment("m") == "");
-  }
-  SUBCASE("one of an older coordinator's, with a higher number, says nothing either") {
-    job.join("m", {{1, 9}, 0, 2});
-    CHECK(job.assignment("m") == "");
-    job.join("n", {{1, 7}, 0, 2});
-    CHECK(job.assignment("m") == "0/2#10");
-  }
-  SUBCASE("nor does the goodbye of such a one") {
-    job.arrive_stopping("m", {{1, 9}, 0, 2}, 2s);
-    job.leave("m");
-    job.pass(30s);
-    CHECK(job.assignment("x") == "");
-  }
-  SUBCASE("it is found to be gone") {
-    job.state.disinherit(kTimeToFollow, job.now);
-    job.read();
-    CHECK(job.assignment("x") == "0/2#8");
-  }
-  SUBCASE("nobody comes") {
-    job.pass(10s);
-    const auto* progress = job.last<Progress>("x");
-    REQUIRE(progress != nullptr);
-    CHECK(progress->text ==
-          "2 nodes here; none of the 2 nodes of the last round, which may still be at work out "
-          "of reach: waiting for one of them, at most 50.0 s");
-    job.pass(50s);
-    CHECK(job.assignment("x") == "0/2#8");
+  for (const Way& way :
+       {Way{"a member comes back", "join m@1.7/2 | m: 0/2#8 | x: 1/2#8"},
+        Way{"one of an older round says nothing about the last", "join m@1.6/2 | m: -"},
+        Way{"one of an older coordinator's, with a higher number, says nothing either",
+            "join m@1.9/2 | m: - | join n@1.7/2 | m: 0/2#10"},
+        Way{"nor does the goodbye of such a one", "arrive m@1.9/2 2s | leave m | 30s | x: -"},
+        Way{"it is found to be gone", "gone follow | x: 0/2#8"},
+        Way{"nobody comes",
+            "10s | x: '2 nodes here; none of the 2 nodes of the last round, which may still "
+            "be at work out of reach: waiting for one of them, at most 50.0 s' | 50s | x: "
+            "0/2#8"}}) {
+    Script job(make_rules(1, 2));
+    job.state.inherit({{{1, 7}, 0, 2}, job.now + 60s});
+    job.play("join x y | x: -");
+    job.play(way);
   }
 }
 
 TEST_CASE("world fence: members of a world that is no more may be saving where nobody sees them") {
-  Rules rules = make_rules(1, 4);
-  rules.last_call_timeout = 0s;
-  Script job(rules);
-  MemberFence fence;
-  fence.expect({1, 7}, 4, 1);
-  job.state.inherit({{{1, 7}, 0, 4}, job.now + 120s, fence});
-  job.join("x");
-  job.join("y");
-  SUBCASE("as long as it takes them to notice, and their grace") {
-    job.state.disinherit(70s, job.now);
-    CHECK(job.assignment_after(70s, "x") == "0/2#8");
-  }
-  SUBCASE("but not on this machine: they would be here") {
-    job.state.disinherit(kTimeToFollow, job.now);
-    CHECK(job.assignment_after(1s, "x") == "0/2#8");
-  }
-  SUBCASE("the last one may be the coordinator's node, which has gone") {
-    job.state.disinherit(70s, job.now);
-    for (const char* name : {"a", "b", "c"}) job.join(name, {{1, 7}, 0, 4});
-    CHECK(job.assignment("a") == "");
-    job.pass(kTimeToFollow);
-    CHECK(job.assignment("a") == "0/4#8");
+  for (const Way& way :
+       {Way{"as long as it takes them to notice, and their grace", "gone 70s | after 70s x: 0/2#8"},
+        Way{"but not on this machine: they would be here", "gone follow | after 1s x: 0/2#8"},
+        Way{"the last one may be the coordinator's node, which has gone",
+            "gone 70s | join a@1.7/4 b@1.7/4 c@1.7/4 | a: - | follow | a: 0/4#8"}}) {
+    Rules rules = make_rules(1, 4);
+    rules.last_call_timeout = 0s;
+    Script job(rules);
+    MemberFence fence;
+    fence.expect({1, 7}, 4, 1);
+    job.state.inherit({{{1, 7}, 0, 4}, job.now + 120s, fence});
+    job.play("join x y");
+    job.play(way);
   }
 }
 
 TEST_CASE("world fence: whoever was chosen for a world, and never heard so, can say so") {
-  Rules rules = make_rules(1, 3);
-  rules.silence = 30s;
-  Script job(rules);
-  job.state.set_epoch(3);
-  MemberFence fence;
-  fence.expect({2, 8}, 3, 1, {"a_1_0", "b_1_0", "c_1_0"});
-  job.state.inherit({{{2, 8}, 0, 3}, job.now + 120s, fence});
-  job.join("a", {{1, 7}, 0, 3});
-  CHECK(job.state.quorum().returning == 1);
-  SUBCASE("all but the coordinator's node") {
-    job.join("b");
-    CHECK(job.assignment("a") == "");
-    job.pass(kTimeToFollow);
-    job.pass(30s);
-    CHECK(job.assignment("a") == "0/2#9");
-  }
-  SUBCASE("all") {
-    job.join("b");
-    job.join("c");
-    CHECK(job.assignment("a") == "0/3#9");
-  }
-  SUBCASE("the others may have heard") {
-    for (const char* name : {"x", "y"}) job.join(name);
-    job.pass(kTimeToFollow);
-    CHECK(job.assignment("a") == "");
+  for (const Way& way :
+       {Way{"all but the coordinator's node", "join b | a: - | follow | 30s | a: 0/2#9"},
+        Way{"all", "join b c | a: 0/3#9"},
+        Way{"the others may have heard", "join x y | follow | a: -"}}) {
+    Rules rules = make_rules(1, 3);
+    rules.silence = 30s;
+    Script job(rules);
+    job.state.set_epoch(3);
+    MemberFence fence;
+    fence.expect({2, 8}, 3, 1, {"a_1_0", "b_1_0", "c_1_0"});
+    job.state.inherit({{{2, 8}, 0, 3}, job.now + 120s, fence});
+    job.play("join a@1.7/3 | returning 1");
+    job.play(way);
   }
 }
 
 TEST_CASE("world fence: members are named in the record of a world that is not too large") {
   Script job(make_rules(2, 2));
   job.state.require_acknowledgements();
-  job.join("a");
+  job.play("join a");
   SUBCASE("with names that are not too long") {
-    job.join("b");
+    job.play("join b");
     CHECK(job.state.unacknowledged()->members == std::vector<std::string>{"a_1_0", "b_1_0"});
   }
   SUBCASE("or none") {
@@ -304,27 +199,24 @@ TEST_CASE("world fence: members that were cut off from a store with all others m
   const Rules rules = store_rules(1, 3);
   Script before(rules);
   before.grace = 20s;
-  for (const char* name : {"a", "b", "c"}) before.join(name);
-  CHECK(before.assignment("c") == "2/3#1");
-  for (const char* name : {"a", "b", "c"}) miss_heartbeats(before, name);
+  before.play("join a b c | c: 2/3#1 | silent a b c");
   Script job = come_again(before);
   const auto world = before.state.last_world();
   job.join("a", world);
-  CHECK(job.assignment("a") == "");
+  job.play("a: -");
   SUBCASE("the others come back") {
     job.join("b", world);
-    CHECK(job.assignment("a") == "");
+    job.play("a: -");
     job.join("c", world);
-    CHECK(job.assignment("a") == "0/3#2");
+    job.play("a: 0/3#2");
   }
   SUBCASE("nobody else does") {
     CHECK(job.assignment_after(rules.silence + 20s, "a") == "0/1#2");
   }
   SUBCASE("nor does it stay, which begins no wait anew") {
-    job.pass(10s);
-    job.lose("a");
+    job.play("10s | end a");
     Script again = come_again(job);
-    again.pass(5s);
+    again.play("5s");
     again.join("a", world);
     CHECK(again.assignment_after(rules.silence + 20s - 15s, "a") == "0/1#2");
   }
@@ -333,48 +225,37 @@ TEST_CASE("world fence: members that were cut off from a store with all others m
 TEST_CASE("world fence: a store waits for nobody whose end it has seen") {
   Script before(store_rules(1, 2));
   before.grace = 20s;
-  for (const char* name : {"a", "b"}) before.join(name);
-  CHECK(before.assignment("b") == "1/2#1");
+  before.play("join a b | b: 1/2#1");
   const auto world = before.state.last_world();
-  const Peer leaver = before.peers["b"];
   SUBCASE("it said goodbye, and ended in order") {
-    before.leave("b");
-    end_connection(before, leaver);
+    before.play("leave b | end b");
   }
   SUBCASE("it was stopped, and joined again") {
-    before.fail("a");
+    before.play("fail a");
     before.join("b", world);
-    before.lose("b");
+    before.play("end b");
   }
   SUBCASE("it ended in order without a word") {
-    before.lose("b");
+    before.play("end b");
   }
   SUBCASE("it had finished") {
-    before.succeed("b");
-    miss_heartbeats(before, "b");
-    before.fail("a");
+    before.play("finish b | silent b | fail a");
   }
-  before.acknowledge("a", 20s);
-  before.lose("a", Loss::Broken);
+  before.play("stopping a 20s | broken a");
   Script job = come_again(before);
-  job.pass(1s);
+  job.play("1s");
   job.join("a", world);
-  job.pass(1s);
-  CHECK(job.assignment("a") == "0/1#2");
+  job.play("1s | a: 0/1#2");
 }
 
 TEST_CASE("world fence: a store waits for a world although others told of a higher number") {
   Script before(store_rules(1, 2));
   before.grace = 20s;
-  for (const char* name : {"a", "b"}) before.join(name);
-  CHECK(before.assignment("b") == "1/2#1");
-  before.join("c", {{1, 9}, 0, 4});  // out of an earlier life of the store
-  for (const char* name : {"a", "b", "c"}) miss_heartbeats(before, name);
+  before.play("join a b | b: 1/2#1");
+  // out of an earlier life of the store
+  before.play("join c@1.9/4 | silent a b c");
   Script job = come_again(before);
-  job.join("a", {{1, 1}, 0, 2});
-  job.pass(10s);
-  CHECK(job.assignment("a") == "");
-  job.join("b", {{1, 1}, 0, 2});
+  job.play("join a@1.1/2 | 10s | a: - | join b@1.1/2");
   CHECK_MESSAGE(job.assignment("a") == "0/2#10", "no agent obeys a number that has been");
 }
 
@@ -395,42 +276,33 @@ TEST_CASE("world fence: a record tells whether all members are on one machine wi
 TEST_CASE("world fence: whoever comes back to a job that is over hears how it ended") {
   Script job(make_rules(1, 1));
   job.state.conclude({1, 7}, {});
-  job.join("late", {{1, 7}, 0, 2});
-  REQUIRE(job.last<Done>("late") != nullptr);
-  CHECK(!job.last<Done>("late")->failed);
+  job.play("join late@1.7/2 | late: well");
   // The next run under this name is another matter.
-  job.join("new");
-  CHECK(job.assignment("new") == "0/1#8");
+  job.play("join new | new: 0/1#8");
   job.join("also late", {{1, 6}, 1, 2});
   CHECK(job.last<Done>("also late") != nullptr);
-  job.succeed("new");
+  job.play("finish new");
   job.join("new member", {{1, 8}, 0, 1});
   REQUIRE(job.last<Done>("new member") != nullptr);
-  CHECK(!job.last<Done>("new member")->failed);
+  job.play("new member: well");
   job.join("much too late");
-  CHECK(job.last<Done>("much too late")->failed);
+  job.play("much too late: bad");
 }
 
 TEST_CASE("world fence: who had said goodbye to an earlier coordinator is waited for") {
-  Script job(make_rules(1, 2));
-  MemberFence fence;
-  fence.inherit({1, job.now + 20s});
-  job.state.inherit({{{1, 7}, 0, 2}, job.now + 60s, fence});
-  job.join("m", {{1, 7}, 0, 2});
-  job.join("x");
-  CHECK(job.assignment("m") == "");  // its word is one for the world, not for them
-  SUBCASE("as long as it may take") {
-    job.pass(10s);
-    REQUIRE(job.last<Progress>("x") != nullptr);
-    CHECK(job.last<Progress>("x")->text ==
-          "2 nodes here, enough to start; waiting for 1 node to stop its workers, at "
-          "most 10.0 s");
-    job.pass(10s);
-    CHECK(job.assignment("m") == "0/2#8");
-  }
-  SUBCASE("also if the world is found to be gone") {
-    job.state.disinherit(kTimeToFollow, job.now);
-    CHECK(job.assignment_after(20s, "m") == "0/2#8");
+  for (const Way& way :
+       {Way{"as long as it may take",
+            "10s | x: '2 nodes here, enough to start; waiting for 1 node to stop its "
+            "workers, at most 10.0 s' | 10s | m: 0/2#8"},
+        Way{"also if the world is found to be gone", "gone follow | after 20s m: 0/2#8"}}) {
+    Script job(make_rules(1, 2));
+    MemberFence fence;
+    fence.inherit({1, job.now + 20s});
+    job.state.inherit({{{1, 7}, 0, 2}, job.now + 60s, fence});
+    job.play("join m@1.7/2 x");
+    // its word is one for the world, not for them
+    job.play("m: -");
+    job.play(way);
   }
 }
 
@@ -438,19 +310,17 @@ TEST_CASE(
     "world fence: one that has not come back since it was told to stop may say goodbye, too") {
   Script job(make_rules(1, 2));
   job.state.inherit({{{1, 7}, 0, 2}, job.now + 60s});
-  job.join("m", {{1, 7}, 0, 2});
+  job.play("join m@1.7/2");
   const Peer late = 99;
   job.state.leave(late, "SIGTERM", job.now, 20s);
-  job.join("x");
-  CHECK(job.assignment("m") == "");
+  job.play("join x | m: -");
   SUBCASE("until its agent ends") {
-    job.pass(10s);
+    job.play("10s");
     end_connection(job, late);
-    CHECK(job.assignment("m") == "0/2#8");
+    job.play("m: 0/2#8");
   }
   SUBCASE("but not longer than its grace") {
-    job.pass(20s);
-    CHECK(job.assignment("m") == "0/2#8");
+    job.play("20s | m: 0/2#8");
   }
 }
 
@@ -459,8 +329,7 @@ TEST_CASE("world fence: the end of one that came too late for a world says nothi
   const Peer late = 99;
   job.state.leave(late, "SIGTERM", job.now, 20s);
   end_connection(job, late);
-  miss_heartbeats(job, "a");
-  CHECK(job.assignment("b") == "");
+  job.play("silent a | b: -");
 }
 
 TEST_CASE("world fence: join_timeout ends this wait too, and says for whom it was") {
@@ -468,90 +337,54 @@ TEST_CASE("world fence: join_timeout ends this wait too, and says for whom it wa
   rules.join_timeout = 30s;
   Script job(rules);
   job.state.inherit({{{1, 7}, 0, 2}, job.now + 60s});
-  job.join("x");
-  job.pass(30s);
-  const auto* done = job.last<Done>("x");
-  REQUIRE(done != nullptr);
-  CHECK(done->cause.text ==
-        "none of the 2 nodes of the last round came within 30.0 s (join_timeout)");
+  job.play(
+      "join x | 30s | x: 'none of the 2 nodes of the last round came within 30.0 s "
+      "(join_timeout)'");
 }
 
 TEST_CASE("world fence: who claims to be at work in an unknown world does not prolong the wait") {
-  Rules rules = make_rules(2, 2);
-  rules.join_timeout = 8s;
-  Script job(rules);
-  job.join("a");
-  job.pass(1s);  // the first word
-  job.pass(4s);
-  job.arrive_stopping("odd", {{1, 7}, 0, 3}, 30s);
-  job.pass(1s);  // the second one
-  REQUIRE(job.last<Progress>("a") != nullptr);
-  CHECK(job.last<Progress>("a")->text ==
-        "1 node here; waiting for 1 to stop their workers, at most 2.0 s");
-  SUBCASE("while it is there") {}
-  SUBCASE("nor once it is gone") {
-    job.lose("odd", Loss::Silent);
+  for (const Way& way : {Way{"while it is there", ""}, Way{"nor once it is gone", "silent odd"},
+                         Way{"nor once it has said goodbye", "leave odd"}}) {
+    Rules rules = make_rules(2, 2);
+    rules.join_timeout = 8s;
+    Script job(rules);
+    job.play("join a");
+    // the first word
+    job.play("1s | 4s | arrive odd@1.7/3 30s");
+    // the second one
+    job.play("1s | a: '1 node here; waiting for 1 to stop their workers, at most 2.0 s'");
+    job.play(way);
+    job.play("due 2s | 1900ms | a: not done | 100ms | a: '..within 8.0 s (join_timeout)'");
   }
-  SUBCASE("nor once it has said goodbye") {
-    job.leave("odd");
-  }
-  CHECK(*job.state.deadline() <= job.now + 2s);
-  job.pass(1900ms);
-  CHECK(job.last<Done>("a") == nullptr);
-  job.pass(100ms);
-  REQUIRE(job.last<Done>("a") != nullptr);
-  CHECK(job.last<Done>("a")->cause.text.ends_with("within 8.0 s (join_timeout)"));
 }
 
 TEST_CASE("world fence: no round begins beside a world that was not given out here") {
-  Rules rules = make_rules(2, 3);
-  rules.join_timeout = 8s;
-  Script job(rules);
-  job.join("a");
-  job.arrive_stopping("odd", {{1, 7}, 0, 3}, 30s);
-  job.join("b");
-  job.pass(20s);
-  CHECK(job.assignment("a") == "");
-  REQUIRE(job.last<Progress>("a") != nullptr);
-  CHECK(job.last<Progress>("a")->text.ends_with("at most 10.0 s"));
-  SUBCASE("until its time is over") {
-    job.pass(10s);
-    CHECK(job.assignment("a") == "0/2#8");
-  }
-  SUBCASE("or its group has ended") {
-    job.lose("odd");
-    CHECK(job.assignment("a") == "0/2#8");
-  }
-  SUBCASE("or it joins") {
-    job.join("odd", {{1, 7}, 0, 3});
-    CHECK(job.assignment("a") == "0/3#8");
+  for (const Way& way : {Way{"until its time is over", "10s | a: 0/2#8"},
+                         Way{"or its group has ended", "end odd | a: 0/2#8"},
+                         Way{"or it joins", "join odd@1.7/3 | a: 0/3#8"}}) {
+    Rules rules = make_rules(2, 3);
+    rules.join_timeout = 8s;
+    Script job(rules);
+    job.play("join a | arrive odd@1.7/3 30s | join b | 20s | a: - | a: '..at most 10.0 s'");
+    job.play(way);
   }
 }
 
 TEST_CASE("world fence: a round is given out when the register has noted it, as it then is") {
   Script job(make_rules(2, 2));
   job.state.require_acknowledgements();
-  job.join("a");
-  CHECK(!job.state.unacknowledged());
-  job.join("b");
-  CHECK(job.assignment("a") == "");
+  job.play("join a | nothing to record | join b | a: -");
   REQUIRE(job.state.unacknowledged());
   const WorldRecord first = *job.state.unacknowledged();
   CHECK(first == WorldRecord{{1, 1}, 2, "a", 29000, {}, false, {"a_1_0", "b_1_0"}});
   CHECK(*job.state.deadline() > job.now);  // nothing to do until the answer comes
-
   // Whoever the others would ask for is gone: that record is of no use.
-  job.lose("a");
-  CHECK(!job.state.unacknowledged());
-  job.join("c");
+  job.play("end a | nothing to record | join c");
   CHECK(job.state.unacknowledged()->address == "b");
   job.state.acknowledge(first, job.now);
-  job.read();
-  CHECK(job.assignment("b") == "");
+  job.play("b: -");
   job.state.acknowledge(*job.state.unacknowledged(), job.now);
-  job.read();
-  CHECK(job.assignment("b") == "0/2#1");
-  CHECK(!job.state.unacknowledged());
+  job.play("b: 0/2#1 | nothing to record");
 }
 
 TEST_CASE(
@@ -560,60 +393,43 @@ TEST_CASE(
   rules.join_timeout = 60s;
   Script job(rules);
   job.state.require_acknowledgements();
-  job.join("a");
-  job.pass(20s);
-  job.join("b");
+  job.play("join a | 20s | join b");
   for (int second = 20; second < 59; ++second) {
     REQUIRE(job.state.unacknowledged());
     CHECK(*job.state.deadline() > job.now);
     job.pass(1s);
   }
   CHECK(job.told["a"].size() < 20);  // hears of it now and then
-  const auto* progress = job.last<Progress>("b");
-  REQUIRE(progress != nullptr);
-  CHECK(progress->text == "2 nodes here, enough to start; waiting until that is recorded");
-  job.pass(1s);
-  const auto* done = job.last<Done>("a");
-  REQUIRE(done != nullptr);
-  CHECK(done->cause.text ==
-        "enough nodes came, but within 1 min 00 s (join_timeout) that could not be recorded");
+  job.play(
+      "b: '2 nodes here, enough to start; waiting until that is recorded' | 1s | a: "
+      "'enough nodes came, but within 1 min 00 s (join_timeout) that could not be "
+      "recorded'");
 }
 
 TEST_CASE("world fence: nothing is recorded for a job that is over, or has nobody") {
   Script job(make_rules(1, 2));
   job.state.require_acknowledgements();
-  job.join("a");
-  job.pass(30s);
+  job.play("join a | 30s");
   REQUIRE(job.state.unacknowledged());
   const WorldRecord world = *job.state.unacknowledged();
   SUBCASE("over") {
     job.state.close("enough", job.now);
   }
   SUBCASE("nobody") {
-    job.lose("a");
+    job.play("end a");
   }
   job.state.acknowledge(world, job.now);
-  CHECK(!job.state.unacknowledged());
+  job.play("nothing to record");
 }
 
 TEST_CASE(
     "world fence: a world that nobody can vouch for any more is stopped, and costs no restart") {
   Script job(make_rules(1, 2));
-  job.join("a");
-  job.pass(30s);
-  CHECK(job.assignment("a") == "0/1#1");
-  job.state.hold(true, job.now);
+  job.play("join a | 30s | a: 0/1#1 | hold");
   job.state.suspend("cut off", job.now);
-  job.read();
-  const auto* restart = job.last<Restart>("a");
-  REQUIRE(restart != nullptr);
-  CHECK(restart->cause.text == "cut off");
-  CHECK(!restart->attempt_spent);
-  job.join("a");
-  CHECK(job.last<Restart>("a") != nullptr);  // held: no new round
-  job.state.hold(false, job.now);
-  job.read();
-  CHECK(job.assignment("a") == "0/1#2");
+  job.play("a: 'cut off' | a: free | join a");
+  // held: no new round
+  job.play("a: restart | release | a: 0/1#2");
 }
 
 TEST_CASE("heartbeat lease: an answer proves no more than that the beat was sent") {
@@ -737,35 +553,25 @@ TEST_CASE("world fence: a member of an earlier world of the same number says not
   MemberFence fence;
   fence.expect({5, 1}, 1, 1);
   job.state.inherit({{{5, 1}, 0, 1}, job.now + 60s, fence});
-  job.join("x");
+  job.play("join x");
   SUBCASE("if it says which one it was in") {
-    job.join("old", {{1, 1}, 0, 2});
-    CHECK(job.assignment("x") == "");
+    job.play("join old@1.1/2 | x: -");
     CHECK(job.state.world_fence().fence.unheard() == 1);
-    CHECK(job.state.quorum().returning == 0);
-    job.pass(60s);
-    CHECK(job.assignment("old") == "0/2#2");
+    job.play("returning 0 | 60s | old: 0/2#2");
   }
   SUBCASE("nor when its group is stopped") {
-    job.arrive_stopping("old", {{1, 1}, 0, 2}, 20s);
-    job.join("old", {{1, 1}, 0, 2});
-    CHECK(job.assignment("x") == "");
+    job.play("arrive old@1.1/2 20s | join old@1.1/2 | x: -");
   }
   SUBCASE("but one of an older release must be believed") {
-    job.join("old", {{0, 1}, 0, 2});
-    CHECK(job.assignment("x") == "1/2#2");
+    job.play("join old@0.1/2 | x: 1/2#2");
   }
 }
 
 TEST_CASE("world fence: a coordinator that is elected again keeps the world of its first epoch") {
   Script job(make_rules(2, 2));
-  job.join("a");
-  job.join("b");
+  job.play("join a b");
   job.state.set_epoch(4);
-  job.lose("b", Loss::Silent);
-  job.join("a", {{1, 1}, 0, 2});
-  CHECK(job.state.quorum().returning == 1);
-  job.join("b", {{1, 1}, 0, 2});
+  job.play("silent b | join a@1.1/2 | returning 1 | join b@1.1/2");
   CHECK(job.state.past().last() == WorldId{4, 2});
 }
 
