@@ -3,7 +3,7 @@
 // the reader must refuse or understand, and what it understands must be possible.
 #include "net/frame.hpp"
 #include "rendezvous/election/election.hpp"
-#include "rendezvous/election/etcd_reader.hpp"
+#include "rendezvous/election/make_elected.hpp"
 
 #include <cstdint>
 #include <cstdlib>

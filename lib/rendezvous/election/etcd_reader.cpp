@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/election/etcd_reader.hpp"
-
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "net/frame.hpp"
+#include "rendezvous/election/make_elected.hpp"
 
 #include <fmt/format.h>
 

@@ -13,7 +13,6 @@
 #include "files/blocking_calls.hpp"
 #include "files/whole_file.hpp"
 #include "net/http_call.hpp"
-#include "rendezvous/election/etcd_reader.hpp"
 
 #include <algorithm>
 #include <array>
@@ -54,7 +53,7 @@ struct LeaseRecord {
   std::int64_t renewed = 0;  // by the wall clock of the leader, for people
   std::string record{};
   std::int64_t version = 0;
-  std::size_t slot_size = 0;  // of its file; 0: there are no slots yet
+  std::size_t slot_size = 0;  // of its file; 0: it has none yet
 };
 
 // Who held the lock of another file than this one may have written what this machine remembers: NFS

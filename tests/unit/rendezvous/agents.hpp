@@ -130,6 +130,14 @@ struct Town {
     return agent_at(network, host->port(), std::move(settings), net::make_sealer(secret));
   }
 
+  /// Two, in the first round.
+  std::pair<std::unique_ptr<TestAgent>, std::unique_ptr<TestAgent>> pair() {
+    auto a = agent(), b = agent();
+    a->join(), b->join();
+    a->round(), b->round();
+    return {std::move(a), std::move(b)};
+  }
+
   Network network;
   Rules job_rules;
   std::string secret_;

@@ -115,6 +115,26 @@ struct Parish {
         network,
         make_remote_session(network.loop, *network.clock, sealer, std::move(locator), settings));
   }
+  std::unique_ptr<TestAgent> joined(const Rules& rules, const char* name,
+                                    Duration entry_life = 30s) {
+    auto made = agent(rules, 30ms, entry_life);
+    made->join(1, name);
+    return made;
+  }
+  /// The one that is elected, and waits for others.
+  std::unique_ptr<TestAgent> leader(const Rules& rules) {
+    auto made = joined(rules, "a");
+    run_until(network.loop, [&made] { return made->progress.present == 1; });
+    return made;
+  }
+  void until(const std::function<bool()>& holds) { run_until(network.loop, holds); }
+  void pass(Duration time) {
+    until([this, later = network.clock->now() + time] { return network.clock->now() > later; });
+  }
+  void crash(std::unique_ptr<TestAgent>& leading) {
+    leading.reset();
+    shared.lapse();
+  }
   Network network;
   ElectedRegister shared;
 };
@@ -177,21 +197,18 @@ TEST_CASE(
     "elected session: a leader whose register is away decides nothing, and goes on when it is "
     "back") {
   Parish parish;
-  auto a = parish.agent(rules_for(1, 2), 30ms);
-  a->join(1, "a");
-  auto b = parish.agent(rules_for(1, 2), 30ms);
-  b->join(1, "b");
+  auto a = parish.joined(rules_for(1, 2), "a");
+  auto b = parish.joined(rules_for(1, 2), "b");
   settle_into({a.get(), b.get()}, 2);
   parish.shared.away = true;
   const auto epoch = parish.shared.leader.epoch;
   // Longer than a TTL: the leader has to doubt, but nobody is disturbed.
-  const TimePoint later = parish.network.clock->now() + 100ms;
-  run_until(parish.network.loop, [&] { return parish.network.clock->now() > later; });
+  parish.pass(100ms);
   CHECK(a->told.empty());
   CHECK(b->told.empty());
   parish.shared.lapse();
   parish.shared.away = false;
-  run_until(parish.network.loop, [&] { return parish.shared.leader.epoch > epoch; });
+  parish.until([&] { return parish.shared.leader.epoch > epoch; });
   a->succeed(), b->succeed();
   CHECK(!a->hear<Done>().failed);
   CHECK(!b->hear<Done>().failed);
@@ -200,10 +217,7 @@ TEST_CASE(
 TEST_CASE("elected session: a round whose note found the entry lost is given out all the same") {
   Parish parish;
   parish.shared.lapses_at_record = true;
-  auto a = parish.agent(rules_for(2, 2), 30ms);
-  auto b = parish.agent(rules_for(2, 2), 30ms);
-  a->join(1, "a");
-  b->join(1, "b");
+  auto a = parish.joined(rules_for(2, 2), "a"), b = parish.joined(rules_for(2, 2), "b");
   settle_into({a.get(), b.get()}, 2);
   CHECK(!parish.shared.lapses_at_record);
   CHECK(!parish.shared.record.empty());
@@ -211,13 +225,12 @@ TEST_CASE("elected session: a round whose note found the entry lost is given out
 
 TEST_CASE("elected session: a register that has lost all gets the record of the running world") {
   Parish parish;
-  auto a = parish.agent(rules_for(1, 1), 30ms);
-  a->join(1, "a");
+  auto a = parish.joined(rules_for(1, 1), "a");
   settle_into({a.get()}, 1);
   const std::string recorded = parish.shared.record;
   parish.shared.record.clear();
   parish.shared.leader.value.clear();
-  run_until(parish.network.loop, [&] { return !parish.shared.record.empty(); });
+  parish.until([&] { return !parish.shared.record.empty(); });
   CHECK(parish.shared.record == recorded);
   CHECK(a->told.empty());
 }
@@ -225,8 +238,7 @@ TEST_CASE("elected session: a register that has lost all gets the record of the 
 TEST_CASE("elected session: a register that answers no more holds up no end") {
   for (const bool succeeds : {true, false}) {
     Parish parish;
-    auto a = parish.agent(rules_for(1, 1), 30ms);
-    a->join(1, "a");
+    auto a = parish.joined(rules_for(1, 1), "a");
     settle_into({a.get()}, 1);
     parish.shared.mute = true;
     if (succeeds) {
@@ -255,8 +267,7 @@ TEST_CASE("elected session: a leader that does not answer is tried less and less
   auto a = parish.agent(rules_for(1, 1), 10s);
   a->join(1, "a");
   // At the beginning, and after one, three and seven seconds. A busy machine looks less often.
-  const TimePoint later = parish.network.clock->now() + 3500ms;
-  run_until(parish.network.loop, [&] { return parish.network.clock->now() > later; });
+  parish.pass(3500ms);
   CHECK(tries >= 2);
   CHECK(tries <= 6);
   CHECK(parish.shared.reads <= 16);  // each half second, and with each try
@@ -268,20 +279,16 @@ TEST_CASE(
     "elected session: a newcomer whom a register elects that forgot all learns from members") {
   Parish parish;
   parish.shared.leader.epoch = 500;
-  auto a = parish.agent(rules_for(2, 2), 30ms);
-  a->join(1, "a");
-  run_until(parish.network.loop, [&] { return a->progress.present == 1; });
-  auto b = parish.agent(rules_for(2, 2), 30ms);
-  b->join(1, "b");
+  auto a = parish.leader(rules_for(2, 2));
+  auto b = parish.joined(rules_for(2, 2), "b");
   settle_into({a.get(), b.get()}, 2);
   a.reset();
   CHECK(b->hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
   // What is lost is the register, and the first who comes is one who knows of no earlier epoch.
   parish.shared.record.clear();
   parish.shared.leader = {};
-  auto c = parish.agent(rules_for(2, 2), 30ms);
-  c->join(1, "c");
-  run_until(parish.network.loop, [&] { return parish.shared.leader.epoch > 0; });
+  auto c = parish.joined(rules_for(2, 2), "c");
+  parish.until([&] { return parish.shared.leader.epoch > 0; });
   b->join();
   const Round round = b->round();
   CHECK(round.epoch > 501);
@@ -293,17 +300,14 @@ TEST_CASE("elected session: whoever gets the port of a leader that died ends no 
        {Stranger::Kind::Proxy, Stranger::Kind::OtherSecret, Stranger::Kind::OtherJob}) {
     CAPTURE(static_cast<int>(kind));
     Parish parish;
-    auto a = parish.agent(rules_for(1, 2), 30ms);
-    a->join(1, "a");
-    run_until(parish.network.loop, [&] { return a->progress.present == 1; });
-    auto b = parish.agent(rules_for(1, 2), 30ms);
-    b->join(1, "b");
+    auto a = parish.leader(rules_for(1, 2));
+    auto b = parish.joined(rules_for(1, 2), "b");
     settle_into({a.get(), b.get()}, 2);
     a.reset();
     Stranger stranger(parish.network, parish.shared.leader.value, kind);
     CHECK(b->hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
     b->join();
-    run_until(parish.network.loop, [&] { return stranger.met >= 2 || !b->told.empty(); });
+    parish.until([&] { return stranger.met >= 2 || !b->told.empty(); });
     CHECK(b->told.empty());
     parish.shared.lapse();
     settle_into({b.get()}, 1);
@@ -314,11 +318,8 @@ TEST_CASE("elected session: a refusal at the place of a leader that lives on is 
   for (const auto kind : {Stranger::Kind::OtherSecret, Stranger::Kind::OtherJob}) {
     CAPTURE(static_cast<int>(kind));
     Parish parish;
-    auto a = parish.agent(rules_for(1, 2), 30ms);
-    a->join(1, "a");
-    run_until(parish.network.loop, [&] { return a->progress.present == 1; });
-    auto b = parish.agent(rules_for(1, 2), 30ms, 500ms);
-    b->join(1, "b");
+    auto a = parish.leader(rules_for(1, 2));
+    auto b = parish.joined(rules_for(1, 2), "b", 500ms);
     settle_into({a.get(), b.get()}, 2);
     a.reset();
     // Its entry stands on for longer than any that nobody renews.
@@ -330,8 +331,7 @@ TEST_CASE("elected session: a refusal at the place of a leader that lives on is 
     CHECK(lost.why.find("the job \"b\"") != std::string::npos);
     CHECK(stranger.met >= 2);
     // And for a newcomer at once: it is most likely started wrongly.
-    auto c = parish.agent(rules_for(1, 2), 30ms);
-    c->join(1, "c");
+    auto c = parish.joined(rules_for(1, 2), "c");
     CHECK(c->hear<Lost>().why.find("the job \"b\"") != std::string::npos);
   }
 }
@@ -345,7 +345,7 @@ struct Vestry {
     rules.last_call_timeout = 10ms;
     a = parish.agent(rules, 30ms);
     a->join(1, "a");
-    run_until(parish.network.loop, [this] { return parish.shared.record.size() > 0; });
+    parish.until([this] { return parish.shared.record.size() > 0; });
     b = parish.agent(rules, 30ms), c = parish.agent(rules, 30ms);
     b->grace = grace_of_b;
     for (auto* agent : {b.get(), c.get()}) agent->join(1, agent == b.get() ? "b" : "c");
@@ -362,16 +362,13 @@ struct Vestry {
   }
   /// A round, or that it is over.
   bool next(TestAgent& agent) {
-    run_until(parish.network.loop, [&agent] { return !agent.told.empty(); });
+    parish.until([&agent] { return !agent.told.empty(); });
     if (std::holds_alternative<Restart>(agent.told.front())) return agent.told.pop_front(), false;
     size = agent.round().group_world_size();
     return true;
   }
   bool records_leavers() { return parish.shared.record.find("leavers") != std::string::npos; }
-  void crash() {
-    a.reset();
-    parish.shared.lapse();
-  }
+  void crash() { parish.crash(a); }
   Parish parish;
   std::unique_ptr<TestAgent> a, b, c;
   int size = 0;
@@ -385,7 +382,7 @@ TEST_CASE("elected session: a leader that leaves a broken world is no member of 
   rules.last_call_timeout = 100ms;
   auto a = parish.agent(rules, 30ms), b = parish.agent(rules, 30ms);
   a->join(1, "a");
-  run_until(parish.network.loop, [&] { return parish.shared.record.size() > 0; });
+  parish.until([&] { return parish.shared.record.size() > 0; });
   b->grace = 1h;  // it saves
   b->join(1, "b");
   while (a->round().group_world_size() < 2) {
@@ -396,10 +393,10 @@ TEST_CASE("elected session: a leader that leaves a broken world is no member of 
   a->fail(7);
   a->hear<Restart>(), b->hear<Restart>();
   a->join(1, "a");
-  run_until(parish.network.loop, [&] { return parish.shared.record.contains("\"stopping\":1,"); });
+  parish.until([&] { return parish.shared.record.contains("\"stopping\":1,"); });
   a->session->report(Leaving{"preempted"});  // and at once, as its workers have ended
   a->session->close([] {});
-  run_until(parish.network.loop, [&] { return parish.shared.record.contains("\"left\":true"); });
+  parish.until([&] { return parish.shared.record.contains("\"left\":true"); });
   b->join(1, "b");  // has saved
   settle_into({b.get()}, 1);
 }
@@ -408,9 +405,9 @@ TEST_CASE(
     "elected session: a successor does not wait for those of whom it is recorded that they "
     "have left") {
   Vestry vestry(1h);
-  run_until(vestry.parish.network.loop, [&] { return vestry.records_leavers(); });
+  vestry.parish.until([&] { return vestry.records_leavers(); });
   vestry.b->close();
-  run_until(vestry.parish.network.loop, [&] { return !vestry.records_leavers(); });
+  vestry.parish.until([&] { return !vestry.records_leavers(); });
   vestry.crash();
   vestry.c->join(1, "c");
   settle_into({vestry.c.get()}, 1);
@@ -423,14 +420,11 @@ TEST_CASE("elected session: a node that leaves before it has joined a new leader
   vestry.parish.shared.record.clear();
   TestAgent& c = *vestry.c;
   auto late = vestry.parish.agent(rules_for(1, 3), 30ms);
-  run_until(vestry.parish.network.loop, [&] { return !vestry.parish.shared.leader.value.empty(); });
-  const auto since = vestry.parish.network.clock->now();
+  vestry.parish.until([&] { return !vestry.parish.shared.leader.value.empty(); });
   late->session->report(Leaving{"preempted", 1h});
-  run_until(vestry.parish.network.loop,
-            [&] { return vestry.parish.network.clock->now() > since + 50ms; });
+  vestry.parish.pass(50ms);
   c.join(1, "c");
-  run_until(vestry.parish.network.loop,
-            [&] { return vestry.parish.network.clock->now() > since + 200ms; });
+  vestry.parish.pass(150ms);
   CHECK(c.told.empty());
   late->close();
   settle_into({&c}, 1);
@@ -472,14 +466,11 @@ TEST_CASE("elected session: a round that was recorded, and never given out, is n
   auto a = parish.agent(rules, 30ms);
   parish.shared.swallows_answers = true;
   a->join(1, "a");
-  run_until(parish.network.loop, [&] { return a->progress.present == 1; });
-  auto b = parish.agent(rules, 30ms), c = parish.agent(rules, 30ms);
-  b->join(1, "b"), c->join(1, "c");
-  run_until(parish.network.loop,
-            [&] { return parish.shared.record.find(R"("nodes":3)") != std::string::npos; });
+  parish.until([&] { return a->progress.present == 1; });
+  auto b = parish.joined(rules, "b"), c = parish.joined(rules, "c");
+  parish.until([&] { return parish.shared.record.find(R"("nodes":3)") != std::string::npos; });
   parish.shared.swallows_answers = false;
-  a.reset();
-  parish.shared.lapse();
+  parish.crash(a);
   settle_into({b.get(), c.get()}, 2);
   CHECK(b->number == 2);
 }
@@ -490,21 +481,18 @@ TEST_CASE("elected session: a member that finds its leader before that has heard
   Parish parish;
   Rules rules = rules_for(2, 3);
   rules.last_call_timeout = 10ms;
-  auto a = parish.agent(rules, 30ms);
-  a->join(1, "a");
-  run_until(parish.network.loop, [&] { return a->progress.present == 1; });
+  auto a = parish.leader(rules);
   auto b = parish.agent(rules, 30ms), c = parish.agent(rules, 30ms);
   b->grace = c->grace = 2h;
   b->join(1, "b"), c->join(1, "c");
   settle_into({a.get(), b.get(), c.get()}, 3);
   parish.shared.keeps_victories = true;
-  a.reset();
-  parish.shared.lapse();
+  parish.crash(a);
   for (TestAgent* agent : {b.get(), c.get()}) {
     agent->hear<Restart>();
     agent->join(1, agent == b.get() ? "b" : "c");
   }
-  run_until(parish.network.loop, [&] { return !parish.shared.victories.empty(); });
+  parish.until([&] { return !parish.shared.victories.empty(); });
   parish.network.loop.run_for(200ms);  // as a rule the other one has come by then
   parish.shared.keeps_victories = false;
   for (const auto& victory : std::exchange(parish.shared.victories, {})) victory();
@@ -518,21 +506,17 @@ TEST_CASE("elected session: members elsewhere may be saving when the coordinator
   Rules rules = rules_for(1, 2);
   rules.progress_interval = 10ms;
   rules.last_call_timeout = 1h;
-  auto a = parish.agent(rules, 30ms);
-  a->join(1, "a");
-  run_until(parish.network.loop, [&] { return a->progress.present == 1; });
+  auto a = parish.leader(rules);
   bool is_to_stop = false;
   const auto b = left_behind(parish, rules, 2h, is_to_stop);
   settle_into({a.get()}, 2);
-  a.reset();
-  parish.shared.lapse();
-  auto c = parish.agent(rules, 30ms), d = parish.agent(rules, 30ms);
-  c->join(1, "c"), d->join(1, "d");
+  parish.crash(a);
+  auto c = parish.joined(rules, "c"), d = parish.joined(rules, "d");
   const auto waits_for_them = [&c] {
     return c->progress.text.find("waiting for 2 nodes to stop their workers, at most 2 h") !=
            std::string::npos;
   };
-  run_until(parish.network.loop, waits_for_them);
+  parish.until(waits_for_them);
   CHECK(c->told.empty());
 }
 
@@ -542,20 +526,17 @@ TEST_CASE("elected session: whom a leader has left behind is waited for, whoever
   Parish parish;
   Rules rules = rules_for(2, 2);
   rules.progress_interval = 10ms;
-  auto a = parish.agent(rules, 30ms);
-  a->join(1, "a");
-  run_until(parish.network.loop, [&] { return a->progress.present == 1; });
+  auto a = parish.leader(rules);
   bool is_to_stop = false;
   const auto b = left_behind(parish, rules, 2h, is_to_stop);
   settle_into({a.get()}, 2);
   a->session->report(Leaving{"preempted"});
-  run_until(parish.network.loop, [&] { return is_to_stop; });
+  parish.until([&] { return is_to_stop; });
   a->close();
-  auto c = parish.agent(rules, 30ms), d = parish.agent(rules, 30ms);
-  c->join(1, "c"), d->join(1, "d");
-  run_until(parish.network.loop, [&] { return c->progress.present == 2; });
+  auto c = parish.joined(rules, "c"), d = parish.joined(rules, "d");
+  parish.until([&] { return c->progress.present == 2; });
   c->progress = {};
-  run_until(parish.network.loop, [&] { return c->progress.present == 2; });
+  parish.until([&] { return c->progress.present == 2; });
   const std::string& text = c->progress.text;
   CAPTURE(text);
   CHECK(text.find("waiting for 1 node to stop its workers, at most 2 h") != std::string::npos);

@@ -101,6 +101,10 @@ class Agent {
     }
   }
 
+  void serve() {
+    carry_out();
+    answer(true);
+  }
   void answer(bool well) {
     if (!under_way) return;
     const Request request = *under_way;
@@ -203,49 +207,29 @@ class Agent {
 /// Of `most` possibilities the next one.
 using Choice = std::function<int(int most)>;
 
+/// What may happen; the last two tamper with the register.
+const std::vector<std::function<void(Agent&)>> kEventTable{
+    [](Agent& agent) { agent.look(); }, [](Agent& agent) { agent.carry_out(); },
+    [](Agent& agent) { agent.answer(true); }, [](Agent& agent) { agent.answer(false); },
+    [](Agent& agent) { agent.pass(kLease / 7); }, [](Agent& agent) { agent.pass(kLease / 2); },
+    [](Agent& agent) { agent.pass(kLease * 5 / 2); },  // frozen, or suspended
+    [](Agent& agent) { agent.want_record(); }, [](Agent& agent) { agent.step_down(); },
+    // somebody else leads, as soon as that is possible
+    [](Agent& agent) {
+      agent.reg.is_held(agent.now) ? void() : agent.reg.take("them", 0, agent.now);
+    },
+    // and says goodbye
+    [](Agent& agent) { agent.reg.value = agent.reg.value == "them" ? "" : agent.reg.value; },
+    [](Agent& agent) { agent.hear_of(agent.reg.epoch + 3); },
+    [](Agent& agent) { agent.election.reject(agent.followed); },
+    [](Agent& agent) { agent.yield(); },            // nobody has come, or many have been lost
+    [](Agent& agent) { agent.reg.value.clear(); },  // somebody has deleted the entry
+    [](Agent& agent) { agent.reg = {}; }};          // the register has been restored from nothing
 constexpr int kEvents = 16;
 
 void happen(Agent& agent, int event, bool& tampered) {
-  switch (event) {
-    case 0:
-      return agent.look();
-    case 1:
-      return agent.carry_out();
-    case 2:
-      return agent.answer(true);
-    case 3:
-      return agent.answer(false);
-    case 4:
-      return agent.pass(kLease / 7);
-    case 5:
-      return agent.pass(kLease / 2);
-    case 6:
-      return agent.pass(kLease * 5 / 2);  // frozen, or suspended
-    case 7:
-      return agent.want_record();
-    case 8:
-      return agent.step_down();
-    case 9:  // somebody else leads, as soon as that is possible
-      if (!agent.reg.is_held(agent.now)) agent.reg.take("them", 0, agent.now);
-      return;
-    case 10:  // and says goodbye
-      if (agent.reg.value == "them") agent.reg.value.clear();
-      return;
-    case 11:
-      return agent.hear_of(agent.reg.epoch + 3);
-    case 12:
-      return agent.election.reject(agent.followed);
-    case 13:  // nobody has come, or many have been lost
-      return agent.yield();
-    case 14:  // somebody has deleted the entry
-      tampered = true;
-      agent.reg.value.clear();
-      return;
-    default:  // the register has been restored from nothing
-      tampered = true;
-      agent.reg = {};
-      return;
-  }
+  tampered = tampered || event >= kEvents - 2;
+  kEventTable[static_cast<std::size_t>(event)](agent);
 }
 
 void check_safety(const Agent& agent, bool tampered) {
@@ -258,10 +242,7 @@ void check_safety(const Agent& agent, bool tampered) {
 void check_recovery(Agent& agent) {
   agent.election.reject(0);
   const auto work = [&agent] {
-    for (int i = 0; i < 20 && agent.under_way; ++i) {
-      agent.carry_out();
-      agent.answer(true);
-    }
+    for (int i = 0; i < 20 && agent.under_way; ++i) agent.serve();
     must(!agent.under_way, "!agent.under_way");
   };
   for (int i = 0; i < 60; ++i) {
@@ -292,10 +273,7 @@ void run(const Choice& choice, int events) {
 /// A leader with its lease, and nothing under way.
 void lead(Agent& agent) {
   agent.look();
-  for (int i = 0; i < 2; ++i) {
-    agent.carry_out();
-    agent.answer(true);
-  }
+  for (int i = 0; i < 2; ++i) agent.serve();
   REQUIRE(agent.election.is_entitled(agent.now));
 }
 
@@ -331,13 +309,11 @@ TEST_CASE("election: after a freeze the renewal, a look and a campaign do not ov
   agent.look();
   CHECK(agent.under_way == Request::Renew);
   agent.look();
-  agent.carry_out();
-  agent.answer(true);  // it has lapsed
+  agent.serve();  // it has lapsed
   CHECK(agent.doubts);
   CHECK(agent.under_way == Request::Campaign);
   agent.look();
-  agent.carry_out();
-  agent.answer(true);
+  agent.serve();
   CHECK(agent.election.is_entitled(agent.now));
   CHECK(!agent.asks);
 }
@@ -399,19 +375,17 @@ TEST_CASE("election: a leader that yields gives the lease back, and waits before
   agent.yield();
   CHECK(!agent.election.is_entitled(agent.now));
   REQUIRE(agent.under_way == Request::Resign);
-  agent.carry_out();
-  agent.answer(true);
+  agent.serve();
   CHECK(!agent.reg.is_held(agent.now));
   SUBCASE("if nobody is elected, it goes on under a new epoch") {
     const TimePoint end = agent.now + kLease;
     while (agent.now < end) {
       CHECK(agent.under_way != Request::Campaign);
-      if (agent.under_way) agent.carry_out(), agent.answer(true);
+      if (agent.under_way) agent.serve();
       agent.pass(kLease / 24);
     }
     REQUIRE(agent.under_way == Request::Campaign);
-    agent.carry_out();
-    agent.answer(true);
+    agent.serve();
     CHECK(agent.coordinates);
     CHECK(agent.election.is_entitled(agent.now));
     CHECK(agent.led > epoch);
@@ -420,21 +394,19 @@ TEST_CASE("election: a leader that yields gives the lease back, and waits before
     agent.reg.take("them", 0, agent.now);
     agent.pass(1s);
     REQUIRE(agent.under_way == Request::Read);
-    agent.carry_out();
-    agent.answer(true);
+    agent.serve();
     CHECK(!agent.coordinates);
     CHECK(agent.election.role() == Role::Follower);
   }
   SUBCASE("whoever asks for the leader meanwhile does not end the pause") {
     agent.look();
     CHECK(agent.under_way == Request::Read);
-    agent.carry_out();
-    agent.answer(true);
+    agent.serve();
     CHECK(!agent.under_way);
     CHECK(agent.asks);
     agent.reg.take("them", 0, agent.now);
     agent.pass(1s);
-    for (int i = 0; i < 2; ++i) agent.carry_out(), agent.answer(true);
+    for (int i = 0; i < 2; ++i) agent.serve();
     CHECK(agent.followed == agent.reg.epoch);
   }
   SUBCASE("a register out of reach at the end of the pause makes it doubt, as ever") {
@@ -480,12 +452,10 @@ void say_last_word(Agent& agent) {
 TEST_CASE("election: one that retires sends the last word and gives the lease back, nothing else") {
   Agent agent;
   say_last_word(agent);
-  agent.carry_out();
-  agent.answer(true);
+  agent.serve();
   CHECK(agent.record_written);
   CHECK(agent.under_way == Request::Resign);
-  agent.carry_out();
-  agent.answer(true);
+  agent.serve();
   CHECK(!agent.reg.is_held(agent.now));
   agent.look();
   agent.pass(kLease * 3);
@@ -495,24 +465,20 @@ TEST_CASE("election: one that retires sends the last word and gives the lease ba
 TEST_CASE("election: a campaign that is won after the end gives the entry back at once") {
   Agent agent;
   agent.look();
-  agent.carry_out();
-  agent.answer(true);
+  agent.serve();
   REQUIRE(agent.under_way == Request::Campaign);
   agent.election.retire();
   CHECK(agent.election.is_campaigning());
   SUBCASE("won") {
-    agent.carry_out();
-    agent.answer(true);
+    agent.serve();
     REQUIRE(agent.under_way == Request::Resign);
     CHECK(agent.resignations == 0);
-    agent.carry_out();
-    agent.answer(true);
+    agent.serve();
     CHECK(!agent.reg.is_held(agent.now));
   }
   SUBCASE("lost") {
     agent.reg.take("them", 0, agent.now);
-    agent.carry_out();
-    agent.answer(true);
+    agent.serve();
     CHECK(agent.reg.value == "them");
   }
   SUBCASE("not answered") {
@@ -533,8 +499,7 @@ TEST_CASE("election: the last word is tried until it is recorded or the lease en
       agent.pass(kLease / 10);
       REQUIRE(agent.under_way == Request::Record);
     }
-    agent.carry_out();
-    agent.answer(true);
+    agent.serve();
     CHECK(agent.record_written);
     CHECK(agent.under_way == Request::Resign);
   }
@@ -548,8 +513,7 @@ TEST_CASE("election: the last word is tried until it is recorded or the lease en
   }
   SUBCASE("a lost entry is nobody's to write beside") {
     agent.reg.take("them", 0, agent.now);
-    agent.carry_out();
-    agent.answer(true);
+    agent.serve();
     CHECK(!agent.record_written);
     CHECK(agent.under_way == Request::Resign);
   }

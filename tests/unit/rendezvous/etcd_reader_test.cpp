@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/election/etcd_reader.hpp"
-
 #include "net/frame.hpp"
+#include "rendezvous/election/make_elected.hpp"
 
 #include <doctest/doctest.h>
 #include <string>

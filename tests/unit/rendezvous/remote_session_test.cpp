@@ -21,6 +21,10 @@ using namespace elastrun;
 using namespace elastrun::rendezvous;
 using namespace elastrun::rendezvous::test;
 
+static boost::asio::ip::tcp::acceptor listening(Network& network) {
+  return {network.loop, {boost::asio::ip::address_v4::loopback(), 0}};
+}
+
 TEST_CASE("remote session: --local-addr is announced, and the node is named after it") {
   Town town(rules_for(1, 1));
   auto a = town.agent("job", "s3cret", "127.0.0.9");
@@ -32,9 +36,7 @@ TEST_CASE("remote session: --local-addr is announced, and the node is named afte
 
 TEST_CASE("remote session: a coordinator that resigns sends the job back to the scheduler") {
   Town town(rules_for(2, 2));
-  auto a = town.agent(), b = town.agent();
-  a->join(), b->join();
-  a->round(), b->round();
+  auto [a, b] = town.pair();
   bool retired = false;
   town.host->retire("it is preempted", false, 5s, [&] { retired = true; });
   const auto lost = a->hear<Lost>();
@@ -98,18 +100,17 @@ TEST_CASE(
 TEST_CASE(
     "remote session: whoever finds its coordinator silent hangs up when its group has ended, not "
     "before") {
-  Network network;
-  network.clock = std::make_unique<elastrun::test::FakeClock>();
+  TimelessNetwork network;
   // All of them are on this loop: whatever is on its way arrives before time goes on.
   const auto pass_until = [&network](const std::function<bool()>& holds) {
     while (!holds()) {
       network.loop.restart();
       network.loop.run_for(1ms);
       network.loop.poll();
-      static_cast<elastrun::test::FakeClock&>(*network.clock).advance(100ms);
+      network.fake.advance(100ms);
     }
   };
-  boost::asio::ip::tcp::acceptor port(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
+  auto port = listening(network);
   SessionSettings settings;
   settings.rules.max_restarts = 1;
   settings.config.read_timeout = 1h;
@@ -210,7 +211,7 @@ struct FrozenHost {
 
   Network& network;
   std::shared_ptr<const net::Sealer> sealer = net::make_sealer("");
-  boost::asio::ip::tcp::acceptor port{network.loop, {boost::asio::ip::address_v4::loopback(), 0}};
+  boost::asio::ip::tcp::acceptor port = listening(network);
   int connections = 0, wakes_at = 1000, rounds = 0, ended = 0;
   bool is_proxy = false;  // which hangs up, because the host behind it is gone
   std::vector<std::shared_ptr<net::Link>> links;
@@ -315,7 +316,7 @@ std::string greeting_of(int version) {
 TEST_CASE("remote session: a coordinator of another version of the protocol is named") {
   for (const int version : {2, 4}) {
     Network network;
-    boost::asio::ip::tcp::acceptor port(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
+    auto port = listening(network);
     const auto sealer = net::make_sealer("");
     const auto its = agent_at(network, port.local_endpoint().port(), {}, sealer);
     TestAgent& agent = *its;
@@ -374,34 +375,24 @@ TEST_CASE("remote session: nobody begins anew before one that leaves has hung up
 }
 
 TEST_CASE("remote session: a pause of the machine is no part of join_timeout") {
-  Network network;
-  auto* clock = new elastrun::test::FakeClock;
-  network.clock.reset(clock);
+  TimelessNetwork network;
   SessionSettings settings;
   settings.rules.join_timeout = 600s;
-  const auto its = agent_at(network, free_port(), settings);
-  TestAgent& agent = *its;
-  agent.join();
-  const auto pass = [&](Duration time, int steps) {
-    for (int step = 0; step < steps; ++step) {
-      network.loop.restart();
-      network.loop.run_for(5ms);
-      clock->advance(time / steps);
-    }
-  };
-  pass(2s, 40);
-  clock->pause(3600s);
-  pass(2s, 40);
-  CHECK(agent.told.empty());
-  pass(600s, 100);
-  CHECK(agent.hear<Lost>().why.starts_with("no coordinator of the job \"none\" within 10 min"));
+  const auto agent = agent_at(network, free_port(), settings);
+  agent->join();
+  network.pass(2s, 40);
+  network.fake.pause(3600s);
+  network.pass(2s, 40);
+  CHECK(agent->told.empty());
+  network.pass(600s, 100);
+  CHECK(agent->hear<Lost>().why.starts_with("no coordinator of the job \"none\" within 10 min"));
 }
 
 TEST_CASE("coordinator: a pause of its machine is no part of join_timeout") {
   Timeless town(rules_for(2, 2));
   town.agent->join();
   town.pass(2s, 20);
-  static_cast<elastrun::test::FakeClock&>(*town.network.clock).pause(3600s);
+  town.network.fake.pause(3600s);
   town.pass(2s, 20);
   CHECK(town.agent->told.empty());
   town.pass(600s, 200);
@@ -412,7 +403,7 @@ TEST_CASE("coordinator: what came during the pause does not end the wait either"
   Timeless town(rules_for(3, 3));
   town.agent->join();
   town.pass(2s, 20);
-  static_cast<elastrun::test::FakeClock&>(*town.network.clock).pause(3600s);
+  town.network.fake.pause(3600s);
   Spoken other(town);
   town.pass(2s, 20);
   CHECK(town.agent->told.empty());
@@ -433,7 +424,7 @@ TEST_CASE("remote session: nobody at the endpoint is reported with what was trie
 
 TEST_CASE("remote session: a stranger who says nothing is named, and not waited for without end") {
   Network network;
-  boost::asio::ip::tcp::acceptor silent(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
+  auto silent = listening(network);
   SessionSettings settings;
   settings.rules.join_timeout = 300ms;
   settings.rules.progress_interval = 10ms;
@@ -451,29 +442,44 @@ TEST_CASE("remote session: a stranger who says nothing is named, and not waited 
 
 namespace {
 
-std::unique_ptr<TestAgent> c10d_agent(Network& network, std::uint16_t port,
-                                      std::optional<bool> is_host = {},
-                                      const std::string& start = {}) {
-  SessionSettings settings;
-  settings.start = start;
-  settings.endpoint = "127.0.0.1:" + std::to_string(port);
-  settings.run_id = "job";
-  settings.rules.min_nodes = settings.rules.max_nodes = 2;
-  settings.config.is_host = is_host;
-  auto session = make_session(network.loop, *network.clock, settings);
-  REQUIRE(session.has_value());
-  return std::make_unique<TestAgent>(network, std::move(*session));
-}
+/// Agents that meet at one port of this machine, where the first of them hosts.
+struct MeetingPoint : Network {
+  std::unique_ptr<TestAgent> agent(std::optional<bool> is_host = {},
+                                   const std::string& start = {}) {
+    SessionSettings settings;
+    settings.start = start;
+    settings.endpoint = "127.0.0.1:" + std::to_string(port);
+    settings.run_id = "job";
+    settings.rules.min_nodes = settings.rules.max_nodes = 2;
+    settings.config.is_host = is_host;
+    auto session = make_session(loop, *clock, settings);
+    REQUIRE(session.has_value());
+    auto made = std::make_unique<TestAgent>(*this, std::move(*session));
+    made->join();
+    return made;
+  }
+  /// Two, in the first round.
+  std::pair<std::unique_ptr<TestAgent>, std::unique_ptr<TestAgent>> pair(
+      const std::string& start = {}) {
+    auto a = agent({}, start), b = agent({}, start);
+    CHECK(a->round().group_world_size() == 2);
+    b->round();
+    return {std::move(a), std::move(b)};
+  }
+  /// One that hears that the job before it is just ending.
+  std::unique_ptr<TestAgent> early_agent() {
+    auto next = agent();
+    run_until(loop, [&] { return next->progress.text.find("just ending") != std::string::npos; });
+    return next;
+  }
+  std::uint16_t port = free_port();
+};
 
 }  // namespace
 
 TEST_CASE("make_session: of two agents at their own address the first one hosts") {
-  Network network;
-  const std::uint16_t port = free_port();
-  auto a = c10d_agent(network, port), b = c10d_agent(network, port);
-  a->join(), b->join();
-  CHECK(a->round().group_world_size() == 2);
-  b->round();
+  MeetingPoint meeting;
+  auto [a, b] = meeting.pair();
   a->succeed(), b->succeed();
   CHECK(!a->hear<Done>().failed);
   // The host goes last, whoever asks first.
@@ -482,115 +488,83 @@ TEST_CASE("make_session: of two agents at their own address the first one hosts"
   CHECK(!b->hear<Done>().failed);
   CHECK(!closed);
   b->close();
-  run_until(network.loop, [&] { return closed; });
+  run_until(meeting.loop, [&] { return closed; });
 }
 
 TEST_CASE("make_session: an agent that came second hosts when the first one is gone") {
-  Network network;
-  const std::uint16_t port = free_port();
-  boost::asio::ip::tcp::acceptor first(network.loop);
-  first.open(boost::asio::ip::tcp::v4());
-  first.set_option(boost::asio::ip::tcp::acceptor::reuse_address(true));
-  first.bind({boost::asio::ip::address_v4::loopback(), port});
-  first.listen();
-  auto a = c10d_agent(network, port);
-  a->join();
-  boost::asio::ip::tcp::socket caller(network.loop);
+  MeetingPoint meeting;
+  boost::asio::ip::tcp::acceptor first(
+      meeting.loop, {boost::asio::ip::address_v4::loopback(), meeting.port}, true);
+  auto a = meeting.agent();
+  boost::asio::ip::tcp::socket caller(meeting.loop);
   bool called = false;
   first.async_accept(caller, [&](auto) { called = true; });
-  run_until(network.loop, [&] { return called; });
+  run_until(meeting.loop, [&] { return called; });
   first.close();
   caller.close();
-  auto b = c10d_agent(network, port);
-  b->join();
+  auto b = meeting.agent();
   CHECK(a->round().world_size == 2);
 }
 
 TEST_CASE("make_session: a client waits for a host that comes later") {
-  Network network;
-  const std::uint16_t port = free_port();
-  auto a = c10d_agent(network, port, false);
-  a->join();
-  for (int i = 0; i < 5; ++i) network.loop.run_one();
-  auto b = c10d_agent(network, port, true);
-  b->join();
+  MeetingPoint meeting;
+  auto a = meeting.agent(false);
+  for (int i = 0; i < 5; ++i) meeting.loop.run_one();
+  auto b = meeting.agent(true);
   CHECK(a->round().world_size == 2);
 }
 
 TEST_CASE("make_session: a host whose port is taken says so") {
-  Network network;
-  boost::asio::ip::tcp::acceptor taken(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
-  auto a = c10d_agent(network, taken.local_endpoint().port(), true);
-  a->join();
-  const auto lost = a->hear<Lost>();
+  MeetingPoint meeting;
+  auto taken = listening(meeting);
+  meeting.port = taken.local_endpoint().port();
+  const auto lost = meeting.agent(true)->hear<Lost>();
   CHECK(!lost.requeue);
   CHECK(lost.why.find("Address already in use") != std::string::npos);
 }
 
 TEST_CASE("make_session: the next start of a job does not hear the verdict on the one before") {
-  Network network;
-  const std::uint16_t port = free_port();
-  auto host = c10d_agent(network, port), straggler = c10d_agent(network, port);
-  host->join(), straggler->join();
-  host->round(), straggler->round();
+  MeetingPoint meeting;
+  auto [host, straggler] = meeting.pair();
   host->fail(3);
   CHECK(host->hear<Done>().failed);
-  auto next = c10d_agent(network, port);
-  next->join();
-  run_until(network.loop,
-            [&] { return next->progress.text.find("just ending") != std::string::npos; });
+  auto next = meeting.early_agent();
   CHECK(straggler->hear<Done>().cause.exit_code == 3);
   straggler.reset();
   host.reset();
-  auto last = c10d_agent(network, port);
-  last->join();
+  auto last = meeting.agent();
   CHECK(next->round().world_size == 2);
   CHECK(last->round().number == 1);
 }
 
 TEST_CASE("make_session: a host whose job has ended sends new nodes away") {
-  Network network;
-  const std::uint16_t port = free_port();
-  auto host = c10d_agent(network, port), member = c10d_agent(network, port);
-  host->join(), member->join();
-  host->round(), member->round();
+  MeetingPoint meeting;
+  auto [host, member] = meeting.pair();
   member->fail(3);
   CHECK(host->hear<Done>().failed);
   CHECK(member->hear<Done>().failed);
   // The agent of the host lives on for a moment after its last word to the rendezvous.
   member->close();
   host->close();
-  auto next = c10d_agent(network, port);
-  next->join();
-  run_until(network.loop,
-            [&] { return next->progress.text.find("just ending") != std::string::npos; });
+  auto next = meeting.early_agent();
   host.reset();
-  auto last = c10d_agent(network, port);
-  last->join();
+  auto last = meeting.agent();
   CHECK(next->round().world_size == 2);
   CHECK(last->round().number == 1);
 }
 
 TEST_CASE("make_session: a node that is late hears the verdict on the start that it is of") {
-  Network network;
-  const std::uint16_t port = free_port();
-  const auto agent = [&](const char* start) { return c10d_agent(network, port, {}, start); };
-  auto host = agent("1700000000/1"), straggler = agent("1700000000/1");
-  host->join(), straggler->join();
-  host->round(), straggler->round();
+  MeetingPoint meeting;
+  auto [host, straggler] = meeting.pair("1700000000/1");
   host->fail(3);
   CHECK(host->hear<Done>().failed);
-  auto late = agent("/1");  // Slurm does not tell the time everywhere
-  late->join();
+  auto late = meeting.agent({}, "/1");  // Slurm does not tell the time everywhere
   CHECK(late->hear<Done>().cause.exit_code == 3);
 }
 
 TEST_CASE("make_session: a host that leaves tells the others") {
-  Network network;
-  const std::uint16_t port = free_port();
-  auto a = c10d_agent(network, port), b = c10d_agent(network, port);
-  a->join(), b->join();
-  a->round(), b->round();
+  MeetingPoint meeting;
+  auto [a, b] = meeting.pair();
   a->session->report(Leaving{"received SIGTERM"});
   a->close();
   CHECK(b->hear<Lost>().requeue);

@@ -168,7 +168,7 @@ struct Script {
     read();
     for (const std::string& step : split(story, '|')) {
       CAPTURE(step);
-      play_step(std::string(trim(step)));
+      if (!trim(step).empty()) play_step(std::string(trim(step)));
     }
   }
   void play(const Way& way) {

@@ -17,10 +17,23 @@ struct CountsCutOffs final : CoordinatorOwner {
   int count = 0;
 };
 
-/// A coordinator and one agent over real sockets, for which time passes only when a test says so.
+/// Real sockets, for which time passes only when a test says so.
+struct TimelessNetwork : Network {
+  TimelessNetwork() : fake(*new elastrun::test::FakeClock) { clock.reset(&fake); }
+  /// In so many steps, in each of which all that is on its way arrives.
+  void pass(Duration time, int steps) {
+    for (int step = 0; step < steps; ++step) {
+      loop.restart();
+      loop.run_for(std::chrono::milliseconds(5));
+      fake.advance(time / steps);
+    }
+  }
+  elastrun::test::FakeClock& fake;
+};
+
+/// A coordinator and one agent over these.
 struct Timeless {
   explicit Timeless(const Rules& rules, CoordinatorOwner* owner = nullptr) : job_rules(rules) {
-    network.clock = std::make_unique<elastrun::test::FakeClock>();
     CoordinatorSettings settings;
     settings.run_id = "job";
     settings.rules = rules;
@@ -34,21 +47,14 @@ struct Timeless {
     agent = agent_at(network, host->port(), std::move(remote), sealer);
   }
 
-  /// In so many steps, in each of which all that is on its way arrives.
-  void pass(Duration time, int steps) {
-    for (int step = 0; step < steps; ++step) {
-      network.loop.restart();
-      network.loop.run_for(std::chrono::milliseconds(5));
-      static_cast<elastrun::test::FakeClock&>(*network.clock).advance(time / steps);
-    }
-  }
+  void pass(Duration time, int steps) { network.pass(time, steps); }
   /// Whether the agent is told anything within 0.2 s, less than kTimeToReturn.
   bool is_told() {
     for (int step = 0; agent->told.empty() && step < 100; ++step) pass(2ms, 1);
     return !agent->told.empty();
   }
 
-  Network network;
+  TimelessNetwork network;
   Rules job_rules;
   std::shared_ptr<const net::Sealer> sealer = net::make_sealer("");
   std::unique_ptr<Coordinator> host;

@@ -278,15 +278,8 @@ TEST_CASE("world fence: whoever comes back to a job that is over hears how it en
   job.state.conclude({1, 7}, {});
   job.play("join late@1.7/2 | late: well");
   // The next run under this name is another matter.
-  job.play("join new | new: 0/1#8");
-  job.join("also late", {{1, 6}, 1, 2});
-  CHECK(job.last<Done>("also late") != nullptr);
-  job.play("finish new");
-  job.join("new member", {{1, 8}, 0, 1});
-  REQUIRE(job.last<Done>("new member") != nullptr);
-  job.play("new member: well");
-  job.join("much too late");
-  job.play("much too late: bad");
+  job.play("join new | new: 0/1#8 | join later@1.6/2*1 | later: done | finish new");
+  job.play("join member@1.8/1 | member: well | join stranger | stranger: bad");
 }
 
 TEST_CASE("world fence: who had said goodbye to an earlier coordinator is waited for") {
