@@ -5,6 +5,7 @@
 #include "rendezvous/election/make_elected.hpp"
 
 #include <fmt/format.h>
+#include <utility>
 
 namespace elastrun::rendezvous::etcd {
 namespace {
@@ -50,13 +51,22 @@ const json::value* first_response(const json::value& answer) {
   return find_member(responses->get_array().front(), "response_range");
 }
 
-// The condition of a transaction; revision 0: there is none.
-object same_entry(std::string_view key, std::int64_t create_revision) {
-  // By its revision and not by its value: that is the epoch, which fences late writers.
+object key_value(std::string_view key, std::string_view value, std::int64_t lease) {
   return {{"key", net::encode_base64(key)},
-          {"target", "CREATE"},
-          {"result", "EQUAL"},
-          {"create_revision", std::to_string(create_revision)}};
+          {"value", net::encode_base64(value)},
+          {"lease", std::to_string(lease)}};
+}
+
+// Carries that out if the entry still has that revision; 0: if there is none.
+object guarded(std::string_view key, std::int64_t create_revision, std::string_view name,
+               object operation) {
+  // By its revision and not by its value: that is the epoch, which fences late writers.
+  object same{{"key", net::encode_base64(key)},
+              {"target", "CREATE"},
+              {"result", "EQUAL"},
+              {"create_revision", std::to_string(create_revision)}};
+  return {{"compare", json::array{std::move(same)}},
+          {"success", json::array{object{{name, std::move(operation)}}}}};
 }
 
 // The answers of a keep-alive, a stream of them, are wrapped, and their errors too.
@@ -82,29 +92,23 @@ std::string range_request(std::string_view key) {
 }
 
 std::string create_request(std::string_view key, std::string_view value, std::int64_t lease) {
-  const std::string name = net::encode_base64(key);
-  object put{{"key", name}, {"value", net::encode_base64(value)}, {"lease", std::to_string(lease)}};
-  object range{{"key", name}};
   // A create revision of 0 is that of a key that does not exist.
-  return json::serialize(object{{"compare", json::array{same_entry(key, 0)}},
-                                {"success", json::array{object{{"request_put", put}}}},
-                                {"failure", json::array{object{{"request_range", range}}}}});
+  object request = guarded(key, 0, "request_put", key_value(key, value, lease));
+  object range{{"request_range", object{{"key", net::encode_base64(key)}}}};
+  request["failure"] = json::array{range};
+  return json::serialize(request);
 }
 
 std::string guarded_put_request(std::string_view guard, std::int64_t create_revision,
                                 std::string_view key, std::string_view value, std::int64_t lease) {
-  object put{{"key", net::encode_base64(key)},
-             {"value", net::encode_base64(value)},
-             {"lease", std::to_string(lease)}};
-  return json::serialize(object{{"compare", json::array{same_entry(guard, create_revision)}},
-                                {"success", json::array{object{{"request_put", put}}}}});
+  return json::serialize(
+      guarded(guard, create_revision, "request_put", key_value(key, value, lease)));
 }
 
 std::string guarded_delete_request(std::string_view guard, std::int64_t create_revision,
                                    std::string_view key) {
-  object range{{"key", net::encode_base64(key)}};
-  return json::serialize(object{{"compare", json::array{same_entry(guard, create_revision)}},
-                                {"success", json::array{object{{"request_delete_range", range}}}}});
+  return json::serialize(
+      guarded(guard, create_revision, "request_delete_range", {{"key", net::encode_base64(key)}}));
 }
 
 std::string grant_request(std::int64_t ttl) {

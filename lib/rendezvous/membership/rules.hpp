@@ -96,10 +96,7 @@ class JoinPhase {
     if (rules.fixed_ranks || there < rules.min_nodes) return false;
     if (all_back(rules, quorum)) return true;
     if (quorum.succession && quorum.returning >= quorum.previous_size) return true;
-    return enough_since_ &&
-           now >= *enough_since_ + (nearly_all_back(rules, quorum)
-                                        ? std::min(rules.growth_delay, rules.last_call_timeout)
-                                        : rules.last_call_timeout);
+    return enough_since_ && now >= *enough_since_ + last_wait(rules, quorum);
   }
   /// The end of the wait. While a group is being stopped, not before its grace is over:
   /// what it saves must not be read or written by another world.
@@ -114,11 +111,8 @@ class JoinPhase {
   TimePoint deadline(const Rules& rules, const Quorum& quorum) const {
     const TimePoint end = given_up(rules, quorum);
     if (!enough_since_ || quorum.stopping > 0 || rules.fixed_ranks) return end;
-    const Duration wait = nearly_all_back(rules, quorum)
-                              ? std::min(rules.growth_delay, rules.last_call_timeout)
-                              : rules.last_call_timeout;
     // A wait that had begun long ago is over now, not in the past for ever: the caller asks again.
-    return std::min(end, *enough_since_ + wait);
+    return std::min(end, *enough_since_ + last_wait(rules, quorum));
   }
   TimePoint since() const { return since_; }
   /// End of the last call, if one runs.
@@ -144,9 +138,12 @@ class JoinPhase {
 
   // After a change of coordinators it is unknown who is still on the way, but the old one's node is
   // the most likely to be gone: with all others there, a short wait is enough.
-  static bool nearly_all_back(const Rules& rules, const Quorum& quorum) {
-    return quorum.succession && quorum.returning >= quorum.previous_size - 1 &&
-           quorum.returning >= rules.min_nodes;
+  static Duration last_wait(const Rules& rules, const Quorum& quorum) {
+    const bool nearly_all_back = quorum.succession &&
+                                 quorum.returning >= quorum.previous_size - 1 &&
+                                 quorum.returning >= rules.min_nodes;
+    return nearly_all_back ? std::min(rules.growth_delay, rules.last_call_timeout)
+                           : rules.last_call_timeout;
   }
 
   TimePoint since_, stopped_by_;

@@ -20,7 +20,6 @@
 #include "rendezvous/membership/world.hpp"
 #include "rendezvous/session/handler.hpp"
 #include "rendezvous/session/munge.hpp"
-#include "rendezvous/session/remote_session.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "store/blocking_store.hpp"
 
@@ -32,9 +31,10 @@
 #include <string>
 #include <utility>
 
-/// What the agents of a round have to tell each other when a user's handler brought them together.
-/// Both calls wait; they are for the handler's thread.
 namespace elastrun::rendezvous {
+
+// What the agents of a round have to tell each other when a user's handler brought them together.
+// It waits, and is for the handler's thread.
 
 /// What this agent brings along.
 struct Contribution {
@@ -43,17 +43,6 @@ struct Contribution {
   int attempt = 0;              // restarts that it knows of
   BootstrapStoreInfo master{};  // what the user fixed; empty and 0: nothing
 };
-
-/// Everybody's ranks. Rank 0 collects the nodes, and all of them compute the same world from its
-/// list; attempt and round number are the highest that any of them knows. Fails with Rendezvous if
-/// what the handler says is impossible, with Protocol if what the store holds means nothing,
-/// otherwise as the store does.
-Result<Round> agree_on_round(const RendezvousInfo& info, Contribution own);
-
-/// Waits until all agents of the round have come here, as torchrun's exit barrier.
-Status leave_together(const RendezvousInfo& info, Duration timeout);
-/// The same for one that has come there already.
-Status await_all_left(const RendezvousInfo& info, Duration timeout);
 
 void members(Codec& codec, Contribution& one) {
   members(codec, one.self);
@@ -124,8 +113,10 @@ Result<std::string> await_list(const RendezvousInfo& info, const std::string& ow
   return info.store->get(kList);
 }
 
-}  // namespace
-
+/// Everybody's ranks. Rank 0 collects the nodes, and all of them compute the same world from its
+/// list; attempt and round number are the highest that any of them knows. Fails with Rendezvous if
+/// what the handler says is impossible, with Protocol if what the store holds means nothing,
+/// otherwise as the store does.
 Result<Round> agree_on_round(const RendezvousInfo& info, Contribution own) {
   if (const auto sound = check(info, own); !sound) return std::unexpected(sound.error());
   // The rank that the handler gave is the order of the list, whatever --node-rank said.
@@ -159,6 +150,11 @@ Result<Round> agree_on_round(const RendezvousInfo& info, Contribution own) {
   return round_of(world, info.rank);
 }
 
+/// Waits until all agents have come to the end of the round, for one that has come there already.
+Status await_all_left(const RendezvousInfo& info, Duration timeout) {
+  return info.store->wait({kAllLeft}, timeout);
+}
+/// Comes there, and waits for the others: torchrun's exit barrier.
 Status leave_together(const RendezvousInfo& info, Duration timeout) {
   if (info.world_size < 2) return {};
   // A counter and a key, since a store can wait for a key but not for a number.
@@ -168,12 +164,6 @@ Status leave_together(const RendezvousInfo& info, Duration timeout) {
   if (*left == info.world_size) return info.store->set(kAllLeft, "1");
   return await_all_left(info, timeout);
 }
-
-Status await_all_left(const RendezvousInfo& info, Duration timeout) {
-  return info.store->wait({kAllLeft}, timeout);
-}
-
-namespace {
 
 constexpr Peer kHandlerPeer = 1;
 constexpr const char* kLoopback = "127.0.0.1";

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "rendezvous/session/remote_session.hpp"
-
 #include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
@@ -12,6 +10,7 @@
 #include "net/endpoint.hpp"
 #include "net/link.hpp"
 #include "rendezvous/discovery/locator.hpp"
+#include "rendezvous/session/make_session.hpp"
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "store/server.hpp"

@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "spec/rendezvous_config.hpp"
 #include "store/server.hpp"
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/post.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 
 namespace elastrun::rendezvous {
 
@@ -30,7 +26,7 @@ struct StorePlan {
 /// One agent's side of the rendezvous. The agent says `join`, reports what happens to its group,
 /// and obeys what is pushed; it never decides about the job by itself. Implementations:
 /// `LocalSession` (one node: the pure `State`, no sockets), `RemoteSession` (a coordinator over
-/// TCP, whichever way it was found), `HandlerSession` (a user's RendezvousHandler).
+/// TCP, whichever way it was found), `UsersSession` (a user's RendezvousHandler).
 ///
 /// All calls return at once; pushes arrive on the loop, never inside a call, and none after
 /// close().
@@ -69,36 +65,6 @@ class Session {
   virtual bool agent_serves_store() const { return true; }
   /// Whether workers find a server there (TORCHELASTIC_USE_AGENT_STORE).
   virtual bool workers_are_clients() const { return true; }
-};
-
-/// A session that pushes from the loop, as long as it is open. Loop and clock must outlive it.
-class PushingSession : public Session {
- public:
-  ~PushingSession() override { lifetime_.end(); }
-  void open(OnPush on_push) override { on_push_ = std::move(on_push); }
-  std::string backend() const override { return backend_; }
-  std::string run_id() const override { return run_id_; }
-
- protected:
-  PushingSession(boost::asio::io_context& loop, Clock& clock, std::string backend,
-                 std::string run_id)
-      : loop_(loop), clock_(clock), backend_(std::move(backend)), run_id_(std::move(run_id)) {}
-  /// Pushes, later: the agent may call close() from within `on_push_`.
-  void push(Push push) {
-    boost::asio::post(loop_, [this, alive = lifetime_.token(), push = std::move(push)]() mutable {
-      if (alive && !closed_) on_push_(std::move(push));
-    });
-  }
-
-  boost::asio::io_context& loop_;
-  Clock& clock_;
-  const std::string backend_, run_id_;
-  bool closed_ = false;
-
- private:
-  OnPush on_push_;
-  // Posted pushes outlive the session; this tells them that it has gone.
-  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::rendezvous

@@ -3,7 +3,7 @@
 // restarts of one role, of all, failures, successes and losses cross each other in every order.
 #include "agent/loop/node_policy.hpp"
 #include "rendezvous/membership/state.hpp"
-#include "rendezvous/session/remote_session.hpp"
+#include "rendezvous/session/make_session.hpp"
 
 #include <cstdlib>
 #include <deque>

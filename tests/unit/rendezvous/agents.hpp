@@ -4,7 +4,7 @@
 #include "core/system_clock.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/discovery/locator.hpp"
-#include "rendezvous/session/remote_session.hpp"
+#include "rendezvous/session/make_session.hpp"
 #include "support/free_port.hpp"
 #include "support/loop.hpp"
 

@@ -20,37 +20,32 @@ using namespace elastrun::rendezvous;
 using namespace elastrun::rendezvous::test;
 using namespace elastrun;
 
-TEST_CASE("cut off detector: who has lost more than are left is cut off") {
-  CutOffDetector contact;
-  CHECK(!contact.silent(Phase::Running, 2));
-  CHECK(contact.silent(Phase::Joining, 1));
-}
-
-TEST_CASE("cut off detector: half of them prove nothing") {
-  CutOffDetector contact;
-  CHECK(!contact.silent(Phase::Running, 3));
-  CHECK(!contact.silent(Phase::Joining, 2));
-}
-
-TEST_CASE("cut off detector: a complete world needs no other coordinator") {
-  CutOffDetector contact;
-  for (int spare = 0; spare < 3; ++spare) CHECK(!contact.silent(Phase::Running, 2));
-}
-
-TEST_CASE("cut off detector: those who were lost before the last world was formed do not count") {
-  CutOffDetector contact;
-  CHECK(!contact.silent(Phase::Running, 4));
-  CHECK(!contact.silent(Phase::Joining, 3));
-  CHECK(!contact.silent(Phase::Running, 2));
-  CHECK(!contact.silent(Phase::Joining, 2));
-}
-
-TEST_CASE("cut off detector: who comes makes good for one who was lost") {
-  CutOffDetector contact;
-  contact.came();
-  CHECK(!contact.silent(Phase::Running, 3));
-  contact.came();
-  CHECK(!contact.silent(Phase::Joining, 1));
+TEST_CASE("cut off detector: who has lost more than are left, since the last world, is cut off") {
+  struct Silence {
+    Phase before;
+    std::size_t left;
+    bool cut_off;
+    bool came = false;  // before that
+  };
+  for (const auto& [title, story] : std::vector<std::pair<const char*, std::vector<Silence>>>{
+           {"more", {{Phase::Running, 2, false}, {Phase::Joining, 1, true}}},
+           {"half of them prove nothing", {{Phase::Running, 3, false}, {Phase::Joining, 2, false}}},
+           {"a complete world needs no other coordinator",
+            {{Phase::Running, 2, false}, {Phase::Running, 2, false}, {Phase::Running, 2, false}}},
+           {"those who were lost before the last world was formed do not count",
+            {{Phase::Running, 4, false},
+             {Phase::Joining, 3, false},
+             {Phase::Running, 2, false},
+             {Phase::Joining, 2, false}}},
+           {"who comes makes good for one who was lost",
+            {{Phase::Running, 3, false, true}, {Phase::Joining, 1, false, true}}}}) {
+    CAPTURE(title);
+    CutOffDetector contact;
+    for (const Silence& one : story) {
+      if (one.came) contact.came();
+      CHECK(contact.silent(one.before, one.left) == one.cut_off);
+    }
+  }
 }
 
 TEST_CASE("coordinator: more nodes fall silent than are left") {

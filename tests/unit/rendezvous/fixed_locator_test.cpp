@@ -34,6 +34,16 @@ extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo
 
 namespace {
 
+Result<Place> locate(Network& network, Locator& locator) {
+  std::optional<Result<Place>> answer;
+  locator.locate([&answer](Result<Place> place) { answer = std::move(place); });
+  run_until(network.loop, [&answer] { return answer.has_value(); });
+  return *answer;
+}
+std::unique_ptr<Locator> locator_of(Network& network, const FixedLocatorSettings& settings) {
+  return make_fixed_locator(network.loop, *network.clock, net::make_sealer(""), settings);
+}
+
 /// Whether a connection to that address of this machine is accepted.
 bool is_open(Network& network, const char* address, std::uint16_t port) {
   boost::asio::ip::tcp::socket socket(network.loop);
@@ -53,14 +63,11 @@ TEST_CASE(
     for (const int nodes : {1, 2}) {
       settings.endpoint = {host, free_port()};
       settings.coordinator.rules.max_nodes = nodes;
-      const auto locator =
-          make_fixed_locator(network.loop, *network.clock, net::make_sealer(""), settings);
-      std::optional<Result<Place>> answer;
-      locator->locate([&answer](Result<Place> place) { answer = std::move(place); });
-      run_until(network.loop, [&answer] { return answer.has_value(); });
-      REQUIRE(answer->has_value());
-      CHECK((*answer)->here);
-      CHECK(is_open(network, (*answer)->endpoint.host.c_str(), settings.endpoint.port));
+      const auto locator = locator_of(network, settings);
+      const auto place = locate(network, *locator);
+      REQUIRE(place);
+      CHECK(place->here);
+      CHECK(is_open(network, place->endpoint.host.c_str(), settings.endpoint.port));
       const bool everywhere = nodes > 1 || host[0] == '0' || host[0] == ':';
       CHECK(is_open(network, "127.0.0.3", settings.endpoint.port) == everywhere);
     }
@@ -71,30 +78,22 @@ TEST_CASE("fixed locator: a name that becomes one of this machine later makes it
   Network network;
   FixedLocatorSettings settings;
   settings.endpoint = {"host0.test", free_port()};
-  const auto locator =
-      make_fixed_locator(network.loop, *network.clock, net::make_sealer(""), settings);
-  const auto locate = [&] {
-    std::optional<Result<Place>> answer;
-    locator->locate([&answer](Result<Place> place) { answer = std::move(place); });
-    run_until(network.loop, [&answer] { return answer.has_value(); });
-    REQUIRE(answer->has_value());
-    return **answer;
-  };
+  const auto locator = locator_of(network, settings);
   name_server = "198.51.100.9";
-  const Place elsewhere = locate();
+  const Place elsewhere = locate(network, *locator).value();
   CHECK(!elsewhere.here);
   CHECK(elsewhere.endpoint == settings.endpoint);
   locator->reject(elsewhere);
   name_server = "127.0.0.1";
   SUBCASE("as long as nobody has answered") {
-    const Place here = locate();
+    const Place here = locate(network, *locator).value();
     CHECK(here.here);
     CHECK(here.endpoint.port == settings.endpoint.port);
-    CHECK(locate().here);
+    CHECK(locate(network, *locator)->here);
   }
   SUBCASE("but not once the job has its host") {
     locator->accept(elsewhere);
-    CHECK(!locate().here);
+    CHECK(!locate(network, *locator)->here);
   }
 }
 
@@ -109,12 +108,8 @@ TEST_CASE("fixed locator: who is to host for others at loopback needs the port e
   for (const int nodes : {1, 2}) {
     CAPTURE(nodes);
     settings.coordinator.rules.max_nodes = nodes;
-    const auto locator =
-        make_fixed_locator(network.loop, *network.clock, net::make_sealer(""), settings);
-    std::optional<Result<Place>> answer;
-    locator->locate([&answer](Result<Place> place) { answer = std::move(place); });
-    run_until(network.loop, [&answer] { return answer.has_value(); });
-    CHECK(answer->has_value() == (nodes == 1));
-    if (!*answer) CHECK(answer->error().text.contains("told to host the rendezvous at 127.0.0.1"));
+    const auto place = locate(network, *locator_of(network, settings));
+    CHECK(place.has_value() == (nodes == 1));
+    if (!place) CHECK(place.error().text.contains("told to host the rendezvous at 127.0.0.1"));
   }
 }

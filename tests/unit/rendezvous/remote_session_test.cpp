@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/session/remote_session.hpp"
 
 #include "core/json.hpp"
 #include "net/link.hpp"

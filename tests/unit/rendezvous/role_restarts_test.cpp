@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A role that restarts alone, in a round that goes on for the others.
 #include "rendezvous/membership/state.hpp"
-#include "rendezvous/session/remote_session.hpp"
+#include "rendezvous/session/make_session.hpp"
 #include "unit/rendezvous/script.hpp"
 
 #include <doctest/doctest.h>

@@ -4,7 +4,7 @@
 
 #include "support/fake_clock.hpp"
 #include "support/fake_files.hpp"
-#include "unit/rendezvous/agents.hpp"
+#include "unit/rendezvous/timeless.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -21,9 +21,6 @@ namespace {
 /// A coordinator that stands alone, for which time passes only when a test says so.
 struct Store final : private CoordinatorOwner {
   explicit Store(std::vector<KnownWorld> known = {}) {
-    auto fake = std::make_unique<elastrun::test::FakeClock>();
-    clock = fake.get();
-    network.clock = std::move(fake);
     CoordinatorSettings settings;
     settings.stand_alone = true;
     settings.known_worlds = std::move(known);
@@ -32,23 +29,21 @@ struct Store final : private CoordinatorOwner {
     REQUIRE(opened.has_value());
     host = std::move(*opened);
   }
+  /// One that works alone.
   std::unique_ptr<TestAgent> agent(const std::string& run_id) {
     SessionSettings settings;
     settings.run_id = run_id;
     settings.rules = rules_for(1, 1);
-    return agent_at(network, host->port(), std::move(settings), sealer);
+    auto made = agent_at(network, host->port(), std::move(settings), sealer);
+    made->join();
+    pass(2s);
+    made->round();
+    return made;
   }
   void job_over(const std::string& run_id) override { over.push_back(run_id); }
-  void pass(Duration time) {
-    for (int step = 0; step < 20; ++step) {
-      network.loop.restart();
-      network.loop.run_for(5ms);
-      clock->advance(time / 20);
-    }
-  }
+  void pass(Duration time) { network.pass(time, 20); }
 
-  Network network;
-  elastrun::test::FakeClock* clock = nullptr;
+  TimelessNetwork network;
   std::shared_ptr<const net::Sealer> sealer = net::make_sealer("");
   std::vector<std::string> over;
   std::unique_ptr<Coordinator> host;
@@ -63,18 +58,12 @@ TEST_CASE("store state file: one of which nobody has come is forgotten when it c
   store.pass(2s);
   CHECK_MESSAGE(store.over == std::vector<std::string>{"old"}, "also if no other job comes");
   auto agent = store.agent("new");
-  agent->join();
-  store.pass(2s);
-  agent->round();
   CHECK(store.over == std::vector<std::string>{"old"});
 }
 
 TEST_CASE("store state file: one whose last agent was lost is forgotten, too") {
   Store store;
   auto agent = store.agent("job");
-  agent->join();
-  store.pass(2s);
-  agent->round();
   agent.reset();  // without a goodbye, which says nothing of its group
   store.pass(1s);
   store.pass(120s);
@@ -84,9 +73,6 @@ TEST_CASE("store state file: one whose last agent was lost is forgotten, too") {
 TEST_CASE("store state file: a job that has failed is known until its last agent has gone") {
   Store store;
   auto agent = store.agent("job");
-  agent->join();
-  store.pass(2s);
-  agent->round();
   agent->fail(1);
   store.pass(1s);
   agent->hear<Done>();

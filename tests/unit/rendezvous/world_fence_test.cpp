@@ -5,7 +5,7 @@
 #include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/discovery/locator.hpp"
 #include "rendezvous/membership/state.hpp"
-#include "rendezvous/session/remote_session.hpp"
+#include "rendezvous/session/make_session.hpp"
 #include "unit/rendezvous/script.hpp"
 #include "unit/rendezvous/timeless.hpp"
 
