@@ -563,6 +563,13 @@ class Program(InFolder):
                 self.assertRaisesRegex(BrokenPipeError, "elastrunctl has ended without an answer"):
             self.calculator().get_job_goodput()
 
+    def test_an_error_of_a_logger_is_the_logger_s(self) -> None:
+        logger = mock.Mock()
+        for error in (TimeoutError("the cloud"), ConnectionResetError("the cloud")):
+            logger.read_cloud_logging_entries.side_effect = error
+            with self.assertRaisesRegex(type(error), "the cloud"):
+                GoodputCalculator("j", "l", logger).get_job_goodput()
+
     def test_no_answer_within_the_limit_is_an_error(self) -> None:
         self.addCleanup(setattr, goodput_calculator, "LIMIT", goodput_calculator.LIMIT)
         goodput_calculator.LIMIT = 0.2

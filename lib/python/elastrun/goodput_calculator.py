@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, Union
@@ -86,32 +86,35 @@ class CalculatorProgram:
         self._ended()
         self.process = None
 
-    def ask(self, question: dict[str, Any], entries: Iterable[str] = ()) -> dict[str, Any]:
+    def ask(self, question: dict[str, Any], entries: Iterator[str] = iter(())) -> dict[str, Any]:
         """`entries` come first, a line each, and what this process has recorded. ValueError: why
         it has no answer. OSError: the log cannot be read, or the program gives none.
         """
         if self._paths:
             flush_all(self._paths)
         self.started()
-        told = iter(entries)
         try:
-            while lines := list(islice(told, _AT_ONCE)):
-                self._socket.sendall("\n".join([*lines, ""]).encode())
-            self._socket.sendall(json.dumps(question).encode() + b"\n")
-            line = self._lines.readline()
-            if not line.endswith(b"\n"):
-                raise BrokenPipeError
-            answer: dict[str, Any] = json.loads(line)
-        except OSError as error:
+            while lines := list(islice(entries, _AT_ONCE)):
+                self._exchange(lines)
+            answer: dict[str, Any] = json.loads(self._exchange([json.dumps(question)], True))
+        except OSError:  # also of the entries
             self._close()
-            if isinstance(error, socket.timeout):
-                raise TimeoutError(f"elastrunctl has not answered within {LIMIT:g} s") from None
-            if isinstance(error, ConnectionError):  # a reset: it had not read all
-                raise BrokenPipeError("elastrunctl has ended without an answer") from None
             raise
         if "errno" in answer:
             raise OSError(answer["errno"], answer["error"])
         return answer
+
+    def _exchange(self, lines: list[str], answered: bool = False) -> bytes:
+        try:
+            self._socket.sendall("\n".join([*lines, ""]).encode())
+            line = self._lines.readline() if answered else b"\n"
+        except socket.timeout:
+            raise TimeoutError(f"elastrunctl has not answered within {LIMIT:g} s") from None
+        except ConnectionError:  # a reset: it had not read all
+            line = b""
+        if not line.endswith(b"\n"):
+            raise BrokenPipeError("elastrunctl has ended without an answer")
+        return line
 
 
 def default_path(job_name: str) -> str:
@@ -144,8 +147,7 @@ class GoodputCalculator:
                  path: Path | Sequence[Path] | None = None) -> None:
         self.job_name = job_name
         self.using_pathways = using_pathways
-        if path is None:
-            path = default_path(job_name)
+        path = default_path(job_name) if path is None else path
         paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
         self._logger = cloud_logger
         self._last: Any = None  # time and id of its newest entry
@@ -159,12 +161,10 @@ class GoodputCalculator:
         self._known: dict[str, Any] = {}  # the last answer of the job
 
     def _ask(self, what: str, **details: Any) -> dict[str, Any]:
-        entries: Iterable[str] = ()
-        if self._logger is not None:
-            if self._program.started():
-                self._last, self._skipped = None, 0
-            entries = self._logged()
-        answer = self._program.ask({"ask": what, "now": _now(), **details}, entries)
+        if self._program.started():
+            self._last, self._skipped = None, 0
+        answer = self._program.ask({"ask": what, "now": _now(), **details},
+                                   iter(()) if self._logger is None else self._logged())
         self._counts = answer
         if answer.get("began_again"):
             self._known = {}
@@ -172,7 +172,7 @@ class GoodputCalculator:
             raise ValueError(f"{answer['error']}: job '{self.job_name}' in {self._place}")
         return answer
 
-    def _logged(self) -> Iterable[str]:
+    def _logged(self) -> Iterator[str]:
         """New entries of a logger that the program keeps itself, with the original's methods."""
         if self._last is None:
             entries, last = self._logger.read_cloud_logging_entries()
