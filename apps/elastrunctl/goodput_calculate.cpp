@@ -199,12 +199,7 @@ class MeasurementFiles {
     const auto* name = std::get_if<std::string>(job);
     if (job != nullptr && (name == nullptr || *name != job_)) return true;
     found_.lost += goodput::count_in(entry, "lost_entries");
-    const auto* event = std::get_if<std::string>(goodput::find_in(entry, "event_type"));
-    using Kind = goodput::MeasurementKind;
-    for (const auto kind : {Kind::Save, Kind::Restore, Kind::EmergencyRestore}) {
-      if (event == nullptr || tree == nullptr || *event != measurement_name(kind)) continue;
-      found_.checkpoints.push_back(*tree);
-    }
+    if (tree && is_of_orbax(goodput::kind_of(entry))) found_.checkpoints.push_back(*tree);
     return found_.log.add(entry, log_time).has_value();
   }
 
@@ -212,8 +207,7 @@ class MeasurementFiles {
   const std::vector<std::string> paths_;
   std::map<std::string, File> files_;  // by path
   Found found_;
-  std::vector<telemetry::Attribute>
-      plain_;  // of the last entry, so that the next reuses its memory
+  std::vector<telemetry::Attribute> plain_;  // of the last entry, whose memory the next reuses
   int errno_ = 0;
 };
 

@@ -109,7 +109,7 @@ class LineScanner {
     if (rest_.empty()) return false;
     switch (rest_.front()) {
       case '"':
-        if (const auto found = text()) return into = std::string(*found), true;
+        if (const auto found = text()) return into.emplace<std::string>(*found), true;
         return false;
       case 't':
         return into = true, take("true");
@@ -339,16 +339,15 @@ bool read_plain_entry(std::string_view text, std::vector<telemetry::Attribute>& 
   if (logged) line = payload;
   if (!read_attributes(line, members) || (logged && !line.take('}')) || !line.at_end())
     return false;
-  const auto member = [&members](std::string_view name) -> const Value* {
-    const auto found = std::ranges::find(members, name, &telemetry::Attribute::first);
-    return found == members.end() ? nullptr : &found->second;
-  };
-  // A payload has to be an object, whatever stands beside it.
-  if (!logged && member("payload") != nullptr) return false;
-  if (const auto* stamp = logged ? nullptr : member("log_time")) time = *stamp;
+  bool of_job = false;
+  for (const auto& [name, value] : members) {
+    if (name == "job_name") of_job = std::holds_alternative<std::string>(value);
+    // A payload has to be an object, whatever stands beside it.
+    if (!logged && name == "payload") return false;
+    if (!logged && name == "log_time") time = value;
+  }
   log_time = telemetry::as_real(time).value_or(std::nan(""));
-  const auto* job = member("job_name");
-  return job != nullptr && std::holds_alternative<std::string>(*job);
+  return of_job;
 }
 
 std::string series_name(const telemetry::Record& record) {

@@ -430,10 +430,7 @@ class Pass {
     };
     std::map<std::tuple<bool, std::int64_t, bool>, Reports> all;  // saved, step, persistent
     for (const auto& entry : entries_) {
-      if (entry.kind != Kind::Save && entry.kind != Kind::Restore &&
-          entry.kind != Kind::EmergencyRestore) {
-        continue;
-      }
+      if (!is_of_orbax(entry.kind)) continue;
       const auto& checkpoint = log_.detail(entry.detail);
       auto& reports = all[{entry.kind == Kind::Save, entry.step, checkpoint.persistent}];
       reports.sum += checkpoint.seconds;

@@ -15,11 +15,7 @@ namespace {
 using Kind = MeasurementKind;
 
 // Doubles below it name every whole number.
-constexpr double kMostWhole = 9.0e15;
-
-bool is_of_orbax(Kind kind) {
-  return kind >= Kind::Save && kind <= Kind::EmergencyRestore;
-}
+constexpr std::int64_t kMostWhole = 9'000'000'000'000'000;
 
 bool is_named(Kind kind) {
   return kind == Kind::CustomStart || kind == Kind::CustomEnd || kind == Kind::ElasticWaitStart ||
@@ -73,18 +69,6 @@ class Needed {
   }
   Members members_;
 };
-
-Kind kind_of(Members members) {
-  const auto* event = text_in(members, "event_type");
-  for (const Kind kind : {Kind::Save, Kind::Restore, Kind::EmergencyRestore}) {
-    if (event != nullptr && *event == measurement_name(kind)) return kind;
-  }
-  // An entry of the original has one of them; of a stranger's the first in this order decides.
-  for (auto kind = Kind::Step; kind != Kind::Other; kind = Kind(static_cast<int>(kind) + 1)) {
-    if (!is_of_orbax(kind) && find_in(members, measurement_name(kind)) != nullptr) return kind;
-  }
-  return Kind::Other;
-}
 
 void read_checkpoint(Members members, Needed& needed, ReadEntry& read) {
   const std::string_view waits = read.entry.kind == Kind::Save ? "blocking_" : "";
@@ -152,6 +136,18 @@ std::uint64_t count_in(Members members, std::string_view name) {
   return count >= 1 && count <= kMostWhole ? static_cast<std::uint64_t>(count) : 0;
 }
 
+Kind kind_of(Members members) {
+  const auto* event = text_in(members, "event_type");
+  for (const Kind kind : {Kind::Save, Kind::Restore, Kind::EmergencyRestore}) {
+    if (event != nullptr && *event == measurement_name(kind)) return kind;
+  }
+  // An entry of the original has one of them; of a stranger's the first in this order decides.
+  for (auto kind = Kind::Step; kind != Kind::Other; kind = Kind(static_cast<int>(kind) + 1)) {
+    if (!is_of_orbax(kind) && find_in(members, measurement_name(kind)) != nullptr) return kind;
+  }
+  return Kind::Other;
+}
+
 Result<ReadEntry> read_measurement(Members members) {
   ReadEntry read;
   auto& [entry, detail] = read;
@@ -180,6 +176,16 @@ Result<ReadEntry> read_measurement(Members members) {
 }
 
 Status MeasurementLog::add(Members members, double log_time) {
+  // A step as recorders write it: a log may have a million, and the general way is slow.
+  if (members.size() == 3 && members[0].first == "job_name" && members[1].first == "step_count" &&
+      members[2].first == "step_start_time") {
+    const auto* step = std::get_if<std::int64_t>(&members[1].second);
+    const auto time = finite(&members[2].second);
+    if (step != nullptr && time && *step >= -kMostWhole && *step <= kMostWhole) {
+      entries_.push_back({Kind::Step, -1, *step, *time, std::isnan(log_time) ? *time : log_time});
+      return {};
+    }
+  }
   auto read = read_measurement(members);
   if (!read) return std::unexpected(read.error());
   auto& [entry, detail] = *read;
@@ -189,9 +195,7 @@ Status MeasurementLog::add(Members members, double log_time) {
     entry.detail = static_cast<std::int32_t>(details_.size());
     // Of a name that is known already the place is the same one.
     if (named) entry.detail = named_.try_emplace(detail.name, entry.detail).first->second;
-    if (static_cast<std::size_t>(entry.detail) == details_.size()) {
-      details_.push_back(std::move(detail));
-    }
+    if (std::cmp_equal(entry.detail, details_.size())) details_.push_back(std::move(detail));
   }
   entries_.push_back(entry);
   return {};

@@ -58,6 +58,11 @@ struct MeasurementEntry {
 /// none: "save". Empty for Other.
 std::string_view measurement_name(MeasurementKind kind);
 
+/// Orbax writes it.
+constexpr bool is_of_orbax(MeasurementKind kind) {
+  return kind >= MeasurementKind::Save && kind <= MeasurementKind::EmergencyRestore;
+}
+
 /// What an entry has beside its step and its time.
 struct MeasurementDetail {
   std::string name{};       // of a custom event in capitals, of an elastic wait as written
@@ -79,6 +84,8 @@ const telemetry::Value* find_in(Members members, std::string_view name);
 /// A count that recorders tell; zero unless it is a number from 1 on.
 std::uint64_t count_in(Members members, std::string_view name);
 
+/// The kind of an entry, whether the rest of it is sound or not.
+MeasurementKind kind_of(Members members);
 /// One entry by itself.
 struct ReadEntry {
   MeasurementEntry entry;

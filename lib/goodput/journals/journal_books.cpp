@@ -257,8 +257,7 @@ std::vector<Fact> facts_beside_steps(std::span<const MeasurementEntry> entries,
     if (entry.kind == Kind::Step) continue;
     if (entry.kind == Kind::JobStart) facts.push_back({entry.time, Do::JobStart});
     if (entry.kind == Kind::JobEnd) facts.push_back({entry.time, Do::JobEnd});
-    if (entry.kind == Kind::Save || entry.kind == Kind::Restore ||
-        entry.kind == Kind::EmergencyRestore) {
+    if (is_of_orbax(entry.kind)) {
       const auto& checkpoint = log.detail(entry.detail);
       const double end = checkpoint.begin + checkpoint.seconds;
       add_span({checkpoint.begin, end}, Bucket::Checkpoint);

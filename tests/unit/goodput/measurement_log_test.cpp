@@ -2,7 +2,12 @@
 #include "goodput/compat/goodput_calculator.hpp"
 
 #include <doctest/doctest.h>
+#include <limits>
+#include <string>
 #include <string_view>
+#include <tuple>
+#include <variant>
+#include <vector>
 
 namespace elastrun::goodput {
 namespace {
@@ -47,6 +52,43 @@ TEST_CASE("measurement log: what the calculation needs and does not get is named
   CHECK(add(log, R"({"some_time": 5, "other": null})"));
   CHECK(log.entries().at(0).kind == MeasurementKind::Other);
   CHECK(log.entries().at(0).time == 5);
+}
+
+TEST_CASE("measurement log: a step is the same, in whatever order its members come") {
+  // The order of recorders is read by a way of its own.
+  const telemetry::Attribute job{"job_name", std::string("j")};
+  const auto nan = std::numeric_limits<double>::quiet_NaN();
+  const telemetry::Value counts[] = {std::int64_t{7},
+                                     std::int64_t{-7},
+                                     std::int64_t{9'000'000'000'000'000},
+                                     7.9,
+                                     1e300,
+                                     std::int64_t{-9'000'000'000'000'001},
+                                     std::string("7"),
+                                     telemetry::Value(nan),
+                                     std::monostate()};
+  const telemetry::Value times[] = {1.5, std::int64_t{-3}, nan, std::string("1"), true};
+  for (const auto& count : counts) {
+    for (const auto& time : times) {
+      for (const double log_time : {nan, 8.0}) {
+        const telemetry::Attribute step{"step_count", count}, start{"step_start_time", time};
+        MeasurementLog one, other;
+        const auto added = one.add(Attributes{job, step, start}, log_time);
+        CHECK(added == other.add(Attributes{step, start, job}, log_time));
+        CHECK(one.entries().size() == (added ? 1 : 0));
+        if (!added || other.entries().empty()) continue;
+        const auto &a = one.entries().front(), &b = other.entries().front();
+        CHECK(a.kind == b.kind);
+        CHECK(std::tuple(a.step, a.time, a.log_time, a.detail) ==
+              std::tuple(b.step, b.time, b.log_time, b.detail));
+      }
+    }
+  }
+  // An event_type says what an entry is, whatever else stands in it.
+  MeasurementLog log;
+  CHECK_FALSE(log.add(Attributes{{"event_type", std::string("save")},
+                                 {"step_count", std::int64_t{1}},
+                                 {"step_start_time", 1.0}}));
 }
 
 TEST_CASE("goodput calculator: no start, no end, steps that are redone from 0") {
