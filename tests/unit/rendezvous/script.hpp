@@ -46,12 +46,16 @@ struct Way {
 
 /// Plays stories of steps that are told in one text:
 ///
-///   join a b=1 c@2.7/3*1   b: with node rank 1; c: out of round 7 of epoch 2, of 3 nodes, attempt
-///   1 fail a b               and `victim` (blames a peer), `finish`, `leave`, `hear` end a its
-///   connection has ended: its group has, too. closed, broken, silent a:
+///   join a b=1             b: with node rank 1
+///   join c@2.7/3*1         out of round 7 of epoch 2, of 3 nodes, with 1 restart spent
+///   fail a b=7             b: with exit code 7; also gpu (a fault of a device), victim (blames a
+///                          peer), finish, leave, hear
+///   end a                  its connection has ended: its group has, too
+///   closed, broken, silent a
 ///                          see Loss; one that has left keeps its name
-///   stopping a 40s         it has heard that it is to stop; arrive a@1.7/2 30s: over a new
-///   connection 40s, 100ms             time passes; follow, return: kTimeToFollow, kTimeToReturn
+///   stopping a 40s         it has heard that it is to stop
+///   arrive a@1.7/2 30s     over a new connection, while its group is being stopped
+///   40s, 100ms             time passes; follow, return: kTimeToFollow, kTimeToReturn
 ///   hold, release          the coordinator is not sure of its election, and is again
 ///   gone 70s               the inherited world has ended, and its members end within that
 ///   due 2s                 something is due by then

@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 #include <string>
+#include <utility>
 
 using namespace elastrun;
 using namespace elastrun::rendezvous;
@@ -31,6 +32,22 @@ TEST_CASE("rendezvous: a node that stays alone is told so after join_timeout") {
       .play(
           "join a | 600s | a: bad | a: Timeout | a: '1 node (a) of at least 2 came within 10 "
           "min 00 s (join_timeout)'");
+}
+
+TEST_CASE("rendezvous: a late success of an old round leaves nobody alone who seems to hang") {
+  using Kind = hangs::NodeProgress::Kind;
+  Script job(make_rules(2, 2, 1));
+  job.play("join a b | fail a | join a@1.1/2*1 b@1.1/2*1 | a: 0/2#2");
+  const auto say = [&job](const char* name, Report report) {
+    job.state.report(job.peers[name], std::move(report), job.now);
+    job.read();
+  };
+  say("a", ProgressReport{2, {Kind::Moves}, 0s});
+  say("b", ProgressReport{2, {Kind::Stands}, 60s});
+  say("a", Succeeded{1});
+  CHECK(job.last<TakeStacks>("b") == nullptr);
+  say("a", Succeeded{2});
+  CHECK(job.last<TakeStacks>("b") != nullptr);
 }
 
 TEST_CASE("rendezvous: a second report of the same failed round costs nothing") {
