@@ -159,6 +159,12 @@ class MeasurementFiles {
 
   /// False: half a line. `whole`: it is none, whatever it says.
   bool take(std::string_view line, bool whole) {
+    if (const auto step = exporter::read_plain_step(line)) {
+      const bool sound =
+          step->job != job_ || found_.log.add_step(step->step, step->time, step->log_time);
+      if (!sound) ++found_.skipped;
+      return true;
+    }
     double log_time = 0;
     if (exporter::read_plain_entry(line, plain_, log_time) &&
         goodput::find_in(plain_, "event_type") == nullptr) {

@@ -237,6 +237,12 @@ Status GoodputReader::take(std::string_view line) {
   // Nearly all lines are of these forms, and a parser that makes a tree of each takes several times
   // as long.
   if (fits && exporter::read_plain_record(line, plain_)) return take_record(plain_);
+  const auto step = fits && !on_entry ? exporter::read_plain_step(line) : std::nullopt;
+  if (step) {
+    return count_entry(step->job, [&] {
+      return input.measurements.add_step(step->step, step->time, step->log_time);
+    });
+  }
   double log_time = 0;
   if (fits && exporter::read_plain_entry(line, entry_, log_time)) {
     return take_entry(entry_, log_time);
@@ -327,15 +333,22 @@ void GoodputReader::add(const telemetry::Record& record) {
 
 Status GoodputReader::take_entry(goodput::Members entry, double log_time) {
   const auto* name = std::get_if<std::string>(goodput::find_in(entry, "job_name"));
-  const auto job = name == nullptr ? std::string_view() : std::string_view(*name);
+  bool sound = true;
+  auto status = count_entry(name == nullptr ? std::string_view() : std::string_view(*name), [&] {
+    input.lost += goodput::count_in(entry, "lost_entries");
+    return sound = input.measurements.add(entry, log_time).has_value();
+  });
+  if (sound && on_entry) on_entry(entry, log_time);
+  return status;
+}
+
+/// `add` is called for one of this job, and is false if it is not sound.
+Status GoodputReader::count_entry(std::string_view job, const auto& add) {
   // The first one decides which job this account is of.
   if (input.job.empty()) input.job = job;
   const bool its = job == input.job;
-  const bool sound = !its || input.measurements.add(entry, log_time).has_value();
-  ++(!its ? input.other_jobs : sound ? input.records : input.skipped);
-  if (its) input.lost += goodput::count_in(entry, "lost_entries");
+  ++(!its ? input.other_jobs : add() ? input.records : input.skipped);
   input.measured = input.measured || its;
-  if (sound && on_entry) on_entry(entry, log_time);
   return both();
 }
 

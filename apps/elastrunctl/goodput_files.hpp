@@ -60,6 +60,7 @@ class GoodputReader {
   Status take_record(telemetry::Record& record);
   void note_writer(const telemetry::Record& record);
   Status take_entry(goodput::Members entry, double log_time);
+  Status count_entry(std::string_view job, const auto& add);
   Status both() const;
   bool lacks_start(const telemetry::Record& record);
   void begin_at(const telemetry::Record& record);

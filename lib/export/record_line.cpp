@@ -227,6 +227,15 @@ bool read_attributes(LineScanner& line, std::vector<telemetry::Attribute>& attri
   return line.take('}');
 }
 
+/// The log's own time of an entry, before its payload; if there is none, takes nothing.
+bool take_log_time(LineScanner& line, Value& time) {
+  auto payload = line;
+  const bool logged = payload.take('{') && payload.take_name("\"log_time\"") &&
+                      payload.number(time) && payload.take(',') && payload.take_name("\"payload\"");
+  if (logged) line = payload;
+  return logged;
+}
+
 bool read_kind(std::string_view name, Record::Kind& kind) {
   if (name != "event" && name != "sample") return false;
   kind = name == "event" ? Record::Kind::Event : Record::Kind::Sample;
@@ -332,11 +341,8 @@ bool read_plain_record(std::string_view text, Record& record) {
 bool read_plain_entry(std::string_view text, std::vector<telemetry::Attribute>& members,
                       double& log_time) {
   LineScanner line(text);
-  auto payload = line;
   Value time;
-  const bool logged = payload.take('{') && payload.take_name("\"log_time\"") &&
-                      payload.number(time) && payload.take(',') && payload.take_name("\"payload\"");
-  if (logged) line = payload;
+  const bool logged = take_log_time(line, time);
   if (!read_attributes(line, members) || (logged && !line.take('}')) || !line.at_end())
     return false;
   bool of_job = false;
@@ -348,6 +354,23 @@ bool read_plain_entry(std::string_view text, std::vector<telemetry::Attribute>& 
   }
   log_time = telemetry::as_real(time).value_or(std::nan(""));
   return of_job;
+}
+
+std::optional<PlainStep> read_plain_step(std::string_view text) {
+  LineScanner line(text);
+  Value log_time, count, start;
+  const bool logged = take_log_time(line, log_time);
+  if (!line.take('{') || !line.take_name("\"job_name\"")) return std::nullopt;
+  const auto job = line.text();
+  if (!job || !line.take(',') || !line.take_name("\"step_count\"") || !line.number(count) ||
+      !line.take(',') || !line.take_name("\"step_start_time\"") || !line.number(start) ||
+      !line.take('}') || (logged && !line.take('}')) || !line.at_end()) {
+    return std::nullopt;
+  }
+  const auto* step = std::get_if<std::int64_t>(&count);
+  if (step == nullptr) return std::nullopt;
+  const double time = telemetry::as_real(start).value_or(0);
+  return PlainStep{*job, *step, time, telemetry::as_real(log_time).value_or(std::nan(""))};
 }
 
 std::string series_name(const telemetry::Record& record) {

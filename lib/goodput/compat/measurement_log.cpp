@@ -175,17 +175,13 @@ Result<ReadEntry> read_measurement(Members members) {
   return read;
 }
 
+bool MeasurementLog::add_step(std::int64_t step, double time, double log_time) {
+  if (!std::isfinite(time) || step < -kMostWhole || step > kMostWhole) return false;
+  entries_.push_back({Kind::Step, -1, step, time, std::isnan(log_time) ? time : log_time});
+  return true;
+}
+
 Status MeasurementLog::add(Members members, double log_time) {
-  // A step as recorders write it: a log may have a million, and the general way is slow.
-  if (members.size() == 3 && members[0].first == "job_name" && members[1].first == "step_count" &&
-      members[2].first == "step_start_time") {
-    const auto* step = std::get_if<std::int64_t>(&members[1].second);
-    const auto time = finite(&members[2].second);
-    if (step != nullptr && time && *step >= -kMostWhole && *step <= kMostWhole) {
-      entries_.push_back({Kind::Step, -1, *step, *time, std::isnan(log_time) ? *time : log_time});
-      return {};
-    }
-  }
   auto read = read_measurement(members);
   if (!read) return std::unexpected(read.error());
   auto& [entry, detail] = *read;

@@ -100,6 +100,8 @@ class MeasurementLog {
   /// Appends one entry; fails as read_measurement(), and changes nothing then. `log_time` in POSIX
   /// seconds; NaN: as the entry's time.
   Status add(Members members, double log_time = std::numeric_limits<double>::quiet_NaN());
+  /// Appends a step. False, and nothing is changed: add() would refuse it.
+  bool add_step(std::int64_t step, double time, double log_time);
 
   const std::vector<MeasurementEntry>& entries() const { return entries_; }
   /// By MeasurementEntry::detail.

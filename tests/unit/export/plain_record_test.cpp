@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <string>
 
 using namespace elastrun;
@@ -67,6 +68,41 @@ TEST_CASE("plain entry: bare or in a payload, with the log's time; what is odd i
 }
 
 }  // namespace
+
+TEST_CASE("plain step: the quick reader finds what the other one does, or leaves the line to it") {
+  std::vector<telemetry::Attribute> members;
+  double log_time = 0;
+  for (const std::string entry :
+       {R"({"job_name": "j", "step_count": 7, "step_start_time": 1.5})",
+        R"({"job_name":"","step_count":-1,"step_start_time":3})",
+        R"({"log_time": 3, "payload": {"job_name":"j","step_count":7,"step_start_time":0.25}})"}) {
+    CAPTURE(entry);
+    const auto step = read_plain_step(entry);
+    REQUIRE(step);
+    REQUIRE(read_plain_entry(entry, members, log_time));
+    const std::vector<telemetry::Attribute> found{{"job_name", std::string(step->job)},
+                                                  {"step_count", step->step},
+                                                  {"step_start_time", members[2].second}};
+    CHECK(members == found);
+    CHECK(telemetry::as_real(members[2].second) == step->time);
+    CHECK(fmt::to_string(log_time) == fmt::to_string(step->log_time));
+    for (std::size_t size = 0; size < entry.size(); ++size) {
+      CHECK_FALSE(read_plain_step(entry.substr(0, size)));
+    }
+    CHECK_FALSE(read_plain_step(entry + "}"));
+  }
+  for (const std::string odd :
+       {R"({"job_name":"j","step_count":7.0,"step_start_time":1})",
+        R"({"job_name":"j","step_count":7,"step_start_time":"1"})",
+        R"({"job_name":"j","step_count":7,"step_start_time":1e3})",
+        R"({"job_name":"j","step_count":7,"step_start_time":1,"lost_entries":2})",
+        R"({"step_count":7,"job_name":"j","step_start_time":1})",
+        R"({"job_name":"j","log_time":3,"step_count":7,"step_start_time":1})",
+        R"({"job_name":"j\n","step_count":7,"step_start_time":1})"}) {
+    CAPTURE(odd);
+    CHECK_FALSE(read_plain_step(odd));
+  }
+}
 
 TEST_CASE("plain record: what a journal holds is read as by the other reader") {
   auto record = full();
