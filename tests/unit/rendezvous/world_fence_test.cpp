@@ -56,12 +56,6 @@ void end_connection(Script& job, Peer peer) {
   job.read();
 }
 
-void miss_heartbeats(Script& job, const std::string& name) {
-  job.state.depart(job.peers[name], "silent", job.now, Loss::Silent);
-  job.peers.erase(name);
-  job.read();
-}
-
 }  // namespace
 
 TEST_CASE("world fence: a spare takes over at once from a member whose end is certain") {
