@@ -602,7 +602,7 @@ class OtlpSink final : public MetricsSink {
     auto& signal = *under_way_;
     if (finished_) {
       lost_ += signal.size();
-      signal = {.path = signal.path, .encode = signal.encode};
+      signal = {.path = signal.path, .encode = signal.encode, .said = true};
       return send();
     }
     if (signal.encode == nullptr) {

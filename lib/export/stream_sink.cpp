@@ -26,7 +26,6 @@
 #include <utility>
 
 namespace elastrun::exporter {
-namespace {}  // namespace
 
 using telemetry::Record;
 
