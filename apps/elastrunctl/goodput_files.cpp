@@ -79,7 +79,8 @@ namespace {
 
 /// Lines of a journal are far below; a longer line is not a record.
 constexpr std::size_t kLongestLine = 1 << 20;
-constexpr int kAtOnce = 256 << 10, kPipe = 1 << 20;  // bytes that are read, and may wait in a pipe
+// Bytes that are read at once, of one file and of each of many, and that may wait in a pipe.
+constexpr int kAtOnce = 256 << 10, kOfMany = 8 << 10, kPipe = 1 << 20;
 
 double number_or(const json::value& object, std::string_view name, double otherwise) {
   const auto* value = find_member(object, name);
@@ -89,7 +90,8 @@ double number_or(const json::value& object, std::string_view name, double otherw
 /// The lines of a file, which is opened with the first one; "-" is standard input.
 class Lines {
  public:
-  explicit Lines(std::string path) : path_(std::move(path)) {}
+  explicit Lines(std::string path, int at_once = kAtOnce)
+      : path_(std::move(path)), at_once_(at_once) {}
 
   /// False: the end, or it failed().
   bool next(std::string& line) {
@@ -114,11 +116,12 @@ class Lines {
     UniqueFd file(path_ == "-" ? ::dup(STDIN_FILENO) : ::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
     error_ = file ? 0 : errno;
     ::fcntl(file.get(), F_SETPIPE_SZ, kPipe);  // fails on other files
-    buffer_.emplace(file.release(), std::ios::in | std::ios::binary, kAtOnce);
+    buffer_.emplace(file.release(), std::ios::in | std::ios::binary, at_once_);
     stream_.emplace(&*buffer_);
   }
 
   const std::string path_;
+  const int at_once_;
   int error_ = 0;
   std::optional<__gnu_cxx::stdio_filebuf<char>> buffer_;
   std::optional<std::istream> stream_;
@@ -134,7 +137,7 @@ struct Beginning {
 Beginning beginning_of(const std::string& path) {
   constexpr int kTorn = 3;  // lines that may be torn
   if (path == "-") return {};
-  Lines file(path);
+  Lines file(path, kOfMany);
   std::string line;
   for (int i = 0; i < kTorn && file.next(line); ++i) {
     const auto value = line.size() > kLongestLine ? fail(Code::Protocol, "") : parse_json(line);
@@ -193,7 +196,8 @@ Status read_agents(GoodputReader& reader, const std::vector<std::string>& all,
                    const std::vector<goodput::JournalOutline>& outlines) {
   using Verdict = goodput::AgentJournals::Verdict;
   goodput::AgentJournals agents(outlines);
-  std::deque<Lines> journals(all.begin(), all.end());
+  std::deque<Lines> journals;
+  for (const auto& path : all) journals.emplace_back(path, kOfMany);
   std::vector<goodput::ClockSteps> steps(all.size());
   for (std::size_t i = 0; i < agents.stretches().size(); ++i) {
     const auto journal = agents.stretches()[i].journal;
