@@ -105,7 +105,7 @@ class Resolver {
   }
 
   const std::string& text(Opt id) const { return values_[id].text; }
-  bool is_on(Opt id) { return out_.values.is_on(id); }
+  bool is_on(Opt id) const { return values_.is_on(id); }
   void warn(std::string warning) { out_.warnings.push_back(std::move(warning)); }
 
   std::vector<std::string> candidates(const std::string& name) {
@@ -279,7 +279,7 @@ class Resolver {
     if (has_id) {
       job_.name = id.text;
     } else {
-      job_.name = values_.is_on("module"_opt) ? job_.script : name_of_script(job_.script);
+      job_.name = is_on("module"_opt) ? job_.script : name_of_script(job_.script);
       if (job_.name.empty()) job_.name = "job";
     }
     values_.imply("name"_opt, job_.name, has_id ? "implied by --rdzv-id" : "implied by the script");
@@ -645,7 +645,7 @@ class Resolver {
 
   Refused apply_single_node_rules() {
     std::string why;
-    if (values_.is_on("standalone"_opt)) {
+    if (is_on("standalone"_opt)) {
       why = "implied by --standalone";
       if (job_.min_nodes > 1) {
         return launcher_refusal(
@@ -688,7 +688,7 @@ class Resolver {
       names.push_back(fmt::format("{}={}", spelling(row(id)), values_[id].text));
     }
     if (names.empty()) return;
-    const bool asked = values_.is_on("standalone"_opt);
+    const bool asked = is_on("standalone"_opt);
     warn(fmt::format(
         "{} is not used{}: {}{}", join(names, ", "), is_name ? ", except as the job's name" : "",
         asked ? "--standalone overrides it" : "one node without an endpoint gets a random run id",
@@ -986,7 +986,7 @@ class Resolver {
   bool orders_nodes() {
     const auto& name = job_.rdzv_backend;
     const bool fixed = name == backend::kStatic;
-    if (!fixed && std::ranges::count(backend::kBuiltIn, name) > 0) return true;
+    if (!fixed && contains(backend::kBuiltIn, name)) return true;
     warn(fmt::format("--rank-order topology has no effect with the backend {}: {} gives the ranks",
                      name, fixed ? "--node-rank" : "its handler"));
     return false;
@@ -1111,8 +1111,8 @@ class Resolver {
       job_.mode = no_python ? Mode::Program : module ? Mode::Module : Mode::Script;
     }
     out_.refusal = find_programs();
-    const bool is_awaited = job_.max_nodes > 1 && !job_.standalone &&
-                            std::ranges::count(backend::kBuiltIn, job_.rdzv_backend) > 0;
+    const bool is_awaited =
+        job_.max_nodes > 1 && !job_.standalone && contains(backend::kBuiltIn, job_.rdzv_backend);
     if (!out_.refusal || !is_awaited || is_on("dry-run"_opt)) return out_.refusal;
     // Not an error here: the agent meets the others and says why it cannot take part, or they would
     // wait for it until their time is up.

@@ -93,7 +93,7 @@ void send_signal(std::vector<Worker>& workers, int signal) {
     if (reached || worker.exit || std::exchange(worker.out_of_reach, true)) continue;
     worker.abandoned = true;
     log::error(
-        "workers",
+        kArea,
         "Process {} runs as {}: elastrun may not signal it, does not wait for it, and leaves "
         "it behind if it does not end by itself",
         worker.pid, process::owner_of(worker.pid));
@@ -162,7 +162,7 @@ void ErrorFileReader::found(const std::vector<std::string>& paths, Found files) 
 
 void ErrorFileReader::give_up() {
   overdue_ = true;
-  log::warning("workers",
+  log::warning(kArea,
                "{} and what other workers may have left cannot be read within {}: their file "
                "system does not answer, and the job goes on without",
                paths_.front(), format_duration(kTimeLimit));
