@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "timer/file_timer.hpp"
-
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "support/fake_clock.hpp"
