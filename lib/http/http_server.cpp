@@ -2,13 +2,10 @@
 
 #include "http/http_server.hpp"
 
-#include "net/listener.hpp"
-
 #include <algorithm>
 #include <array>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/status.hpp>
-#include <cerrno>
 #include <deque>
 #include <fmt/format.h>
 #include <iterator>
@@ -291,18 +288,15 @@ void Server::Connection::write_next() {
   write(request_.old ? *bytes : chunk_of(*bytes));
 }
 
-Server::Server(boost::asio::io_context& loop, Clock& clock, Settings settings, Handler handler)
+Server::Server(Clock& clock, Settings settings, Handler handler)
     : clock_(clock),
       settings_(std::move(settings)),
       handler_(std::move(handler)),
       at_(settings_.at),
       // A server that others may reach is asked for by names that we do not know.
-      local_names_only_(net::parse_address(at_.host).is_loopback()),
-      acceptor_(loop),
-      relief_(clock.make_alarm()) {}
+      local_names_only_(net::parse_address(at_.host).is_loopback()) {}
 
 Server::~Server() {
-  lifetime_.end();
   // Operations under way hold their connection, which would use our settings and clock when we are
   // gone.
   for (const auto& connection : connections_) connection->close();
@@ -310,12 +304,15 @@ Server::~Server() {
 
 Result<std::unique_ptr<Server>> Server::open(boost::asio::io_context& loop, Clock& clock,
                                              Settings settings, Handler handler) {
-  constexpr int kBacklog = tcp::acceptor::max_listen_connections;
-  std::unique_ptr<Server> server(new Server(loop, clock, std::move(settings), std::move(handler)));
-  auto opened = net::listen_at(server->acceptor_, server->at_.host, server->at_.port, kBacklog);
+  std::unique_ptr<Server> server(new Server(clock, std::move(settings), std::move(handler)));
+  const auto serve = [&own = *server](tcp::socket socket, const std::string&) {
+    own.serve(std::move(socket));
+  };
+  auto opened = net::Listener::open(
+      loop, clock, {.address = server->at_.host, .port = server->at_.port}, {.any = serve});
   if (!opened) return std::unexpected(opened.error());
-  server->at_.port = server->acceptor_.local_endpoint().port();
-  server->wait();
+  server->listener_ = std::move(*opened);
+  server->at_.port = server->listener_->port();
   return server;
 }
 
@@ -323,29 +320,8 @@ bool Server::may_stream() const {
   return count(&Connection::streams) < settings_.max_streams;
 }
 
-void Server::wait() {
-  acceptor_.async_wait(tcp::acceptor::wait_read,
-                       [this, alive = lifetime_.token()](error_code error) {
-                         if (alive && !error) accept();
-                       });
-}
-
-void Server::accept() {
-  const int fd = net::accept_now(acceptor_);
-  if (fd >= 0) {
-    serve(fd);
-  } else if (errno != EINTR && errno != ECONNABORTED && errno != EAGAIN) {
-    // Out of descriptors: the connection stays in the backlog. Not woken for it without end.
-    limited_.add("{}", errno_error(Code::Io, "cannot accept a connection", errno).text);
-    return relief_->arm(clock_.now() + std::chrono::seconds(1), [this] { wait(); });
-  }
-  wait();
-}
-
-void Server::serve(int fd) {
-  auto socket = net::accepted(acceptor_, fd);
-  if (!socket) return;
-  auto connection = std::make_shared<Connection>(std::move(*socket), *this);
+void Server::serve(tcp::socket socket) {
+  auto connection = std::make_shared<Connection>(std::move(socket), *this);
   // Before this one is in the list, or it could be the one that is closed for itself.
   const bool room = make_room();
   connections_.push_back(connection);

@@ -3,9 +3,8 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "core/lifetime.hpp"
-#include "core/log.hpp"
 #include "net/endpoint.hpp"
+#include "net/listener.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -116,10 +115,8 @@ class Server {
 
  private:
   class Connection;
-  Server(boost::asio::io_context& loop, Clock& clock, Settings settings, Handler handler);
-  void wait();
-  void accept();
-  void serve(int fd);
+  Server(Clock& clock, Settings settings, Handler handler);
+  void serve(boost::asio::ip::tcp::socket socket);
   bool make_room();
   bool may_stream() const;
   std::size_t count(bool (Connection::*is_one)() const) const;
@@ -130,11 +127,8 @@ class Server {
   const Handler handler_;
   net::Endpoint at_;
   const bool local_names_only_;
-  boost::asio::ip::tcp::acceptor acceptor_;
   std::list<std::shared_ptr<Connection>> connections_;  // the oldest first
-  std::unique_ptr<Alarm> relief_;
-  RateLimitedLog limited_{"http"};
-  Lifetime lifetime_;  // completions may be queued when we go
+  std::unique_ptr<net::Listener> listener_;
 };
 
 }  // namespace elastrun::http

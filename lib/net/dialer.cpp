@@ -169,7 +169,7 @@ void Dialer::ended(const boost::asio::ip::address& address,
   alarm_->disarm();
   if (!error) {
     boost::system::error_code ignored;
-    // As for accepted(): small messages that wait for an answer.
+    // As those of Listener: small messages that wait for an answer.
     socket_->set_option(tcp::no_delay(true), ignored);
     const Answer answer = std::exchange(answer_, {});
     // Out of the members before the answer is given: it may dial again, or destroy the dialer.

@@ -54,41 +54,6 @@ tcp::endpoint bound_to(int socket) {
   return bound;
 }
 
-Status listen_at(tcp::acceptor& acceptor, const std::string& host, std::uint16_t port,
-                 int backlog) {
-  auto opened = listen_on(parse_address(host), port, backlog);
-  if (!opened) {
-    const auto where = format_endpoint(host, port);
-    return std::unexpected(errno_error(Code::Io, "cannot listen on " + where, opened.error()));
-  }
-  error_code error;
-  acceptor.assign(bound_to(opened->get()).protocol(), opened->get(), error);
-  if (error) return std::unexpected(errno_error(Code::Io, "cannot listen", error.value()));
-  opened->release();
-  return {};
-}
-
-int accept_now(tcp::acceptor& acceptor) {
-  // The flags come with the descriptor: without FD_CLOEXEC a worker that is started later would
-  // hold the connection open for as long as it runs.
-  return ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-}
-
-std::optional<tcp::socket> accepted(tcp::acceptor& acceptor, int fd) {
-  const bool v4 = acceptor.local_endpoint().address().is_v4();
-  tcp::socket socket(acceptor.get_executor());
-  error_code error;
-  socket.assign(v4 ? tcp::v4() : tcp::v6(), fd, error);
-  if (error) {
-    ::close(fd);
-    return std::nullopt;
-  }
-  // Small messages that wait for an answer: with Nagle's algorithm one of them would wait for the
-  // acknowledgement of the one before, which the other side may delay (tcp(7), TCP_QUICKACK).
-  socket.set_option(tcp::no_delay(true), error);
-  return socket;
-}
-
 Protocol recognise(std::string_view first_bytes) {
   if (first_bytes.empty()) return Protocol::Undecided;
   const auto first = static_cast<unsigned char>(first_bytes.front());
@@ -112,9 +77,17 @@ Result<std::unique_ptr<Listener>> Listener::open(boost::asio::io_context& loop, 
                                                  Settings settings, Takers takers) {
   std::unique_ptr<Listener> made(new Listener(loop, clock, std::move(settings), std::move(takers)));
   const Settings& own = made->settings_;
-  auto opened = listen_at(made->acceptor_, own.address, own.port, own.backlog);
-  if (!opened) return std::unexpected(opened.error());
-  made->port_ = made->acceptor_.local_endpoint().port();
+  auto opened = listen_on(parse_address(own.address), own.port, own.backlog);
+  if (!opened) {
+    const auto where = format_endpoint(own.address, own.port);
+    return std::unexpected(errno_error(Code::Io, "cannot listen on " + where, opened.error()));
+  }
+  const auto bound = bound_to(opened->get());
+  error_code error;
+  made->acceptor_.assign(bound.protocol(), opened->get(), error);
+  if (error) return std::unexpected(errno_error(Code::Io, "cannot listen", error.value()));
+  opened->release();
+  made->port_ = bound.port();
   made->wait();
   return made;
 }
@@ -131,7 +104,10 @@ void Listener::accept_all() {
   // Not without end: the loop has alarms and workers to look after, too, and what is left in the
   // backlog wakes us at once.
   for (int count = 0; count < 512; ++count) {
-    const int fd = accept_now(acceptor_);
+    // The flags come with the descriptor: without FD_CLOEXEC a worker that is started later would
+    // hold the connection open for as long as it runs.
+    const int fd =
+        ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) {
       greet(fd);
       continue;
@@ -151,15 +127,20 @@ void Listener::accept_all() {
 }
 
 void Listener::greet(int fd) {
-  auto socket = accepted(acceptor_, fd);
-  if (!socket) return;
+  tcp::socket socket(acceptor_.get_executor());
   error_code error;
-  socket->non_blocking(true, error);
+  socket.assign(acceptor_.local_endpoint().protocol(), fd, error);
+  if (error) return void(::close(fd));  // the loop cannot take it
+  // Small messages that wait for an answer: with Nagle's algorithm one of them would wait for the
+  // acknowledgement of the one before, which the other side may delay (tcp(7), TCP_QUICKACK).
+  socket.set_option(tcp::no_delay(true), error);
+  if (takers_.any) return takers_.any(std::move(socket), {});
+  socket.non_blocking(true, error);
   // The oldest goes: those that say nothing must not keep the others out.
   if (newcomers_.size() >= settings_.max_undecided) newcomers_.pop_front();
   // At the end, with one time limit for all: so the list is in the order of deadlines, on which
   // watch_first_bytes() relies.
-  newcomers_.push_back({std::move(*socket), {}, clock_.now() + settings_.time_limit});
+  newcomers_.push_back({std::move(socket), {}, clock_.now() + settings_.time_limit});
   // The alarm is set for the first one alone. When that is handed over early, the alarm comes for
   // it all the same, finds the next, and is set again.
   if (newcomers_.size() == 1) watch_first_bytes();

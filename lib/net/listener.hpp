@@ -15,7 +15,6 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,17 +31,6 @@ std::expected<UniqueFd, int> listen_on(const boost::asio::ip::address& address, 
                                        int backlog, void (*prepare)(int socket) = nullptr);
 /// The address and port of a socket.
 boost::asio::ip::tcp::endpoint bound_to(int socket);
-/// listen_on() for an acceptor. `host` is a numeric address. Fails with Io.
-Status listen_at(boost::asio::ip::tcp::acceptor& acceptor, const std::string& host,
-                 std::uint16_t port, int backlog);
-
-/// accept4(2) without waiting: a descriptor, or -1 and errno.
-int accept_now(boost::asio::ip::tcp::acceptor& acceptor);
-
-/// The connection behind a descriptor of accept_now(), with TCP_NODELAY. Nothing, and `fd` closed,
-/// if the loop cannot take it.
-std::optional<boost::asio::ip::tcp::socket> accepted(boost::asio::ip::tcp::acceptor& acceptor,
-                                                     int fd);
 
 /// The protocol that a new connection to a shared port speaks.
 enum class Protocol {
@@ -58,13 +46,15 @@ Protocol recognise(std::string_view first_bytes);
 
 /// One listening port for two protocols: agents and workers' store clients are told apart by their
 /// first bytes and handed to the taker of that kind. Strangers, and kinds without a taker, are
-/// closed with a line in the log.
+/// closed with a line in the log. Or for one, whose taker gets each connection at once. All have
+/// TCP_NODELAY.
 class Listener {
  public:
   /// Gets the connection and the bytes already read from it.
   using Taker = std::function<void(boost::asio::ip::tcp::socket, std::string first_bytes)>;
   struct Takers {
-    Taker agent, store;
+    Taker agent{}, store{};
+    Taker any{};  // of a port with one protocol
   };
   struct Settings {
     std::string address = "127.0.0.1";  // numeric; "::" is every address, of IPv4 too
