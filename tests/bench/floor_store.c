@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 enum { kMost = 1 << 16, kInput = kMost + 1, kListener };
-static char peers[kMost];
 static int loop;
 
 static void watch(int fd, unsigned events, unsigned tag) {
@@ -31,10 +30,7 @@ static void serve(int fd) {
   ssize_t size;
   while ((size = recv(fd, in, sizeof in, 0)) == sizeof in) {
   }
-  if (size == 0) {
-    close(fd);
-    peers[fd] = 0;
-  }
+  if (size == 0) close(fd);
   if (size <= 0) return;
   const int pinged = size >= 5 && !memcmp(in + size - 5,
                                           "\x0d"
@@ -44,9 +40,6 @@ static void serve(int fd) {
   if (in[0] == 3) return answer(fd, 40);
   if (in[0] == 4) return answer(fd, 8);
   if (in[0] == 6) return answer(fd, 1);
-  if (size < 14 || memcmp(in + 9, "/wake", 5)) return;
-  for (int peer = 0; peer < kMost; peer++)
-    if (peers[peer] && peer != fd) answer(peer, 1);
 }
 
 static int listen_anywhere(void) {
@@ -64,7 +57,6 @@ static void welcome(int listener) {
   for (int fd; (fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0;) {
     const int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    peers[fd] = 1;
     watch(fd, EPOLLIN | EPOLLET, (unsigned)fd);
   }
 }

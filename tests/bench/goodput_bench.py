@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The account of a job with a million steps, from its journal, cold: `elastrunctl goodput report`.
-And with ten times as many, or --streamed, through a pipe. Beside it, the same steps in
-ml-goodput-measurement, if a Python that has it is given; and what a question about the running job
-costs after so many steps, if the program for it is.
+And with ten times as many, or --streamed, through a pipe; and what a question about the running job
+costs after so many steps, if the program for it is given. ml-goodput-measurement is beside it in
+goodput_calculator_bench.py.
 
     goodput_bench.py --ctl ELASTRUNCTL [--steps 1000000] [--reps 5] [--streamed 100000000]
-                     [--query BENCH_GOODPUT] [--reference PYTHON]
+                     [--query BENCH_GOODPUT]
 
 One JSON line a measurement on stdout.
 """
@@ -26,31 +26,6 @@ START = 1_700_000_000
 # Numbers that keep their width: the lines of a piece differ in digits alone.
 UP, FIRST_STEP = 10**8, 10**9  # seconds since the machine's start; the first step's number
 PIECE = 1000  # steps of a second each, until the next checkpoint
-# What the reference needs: the log of the same steps, in the form of its own calls.
-REFERENCE = """
-import datetime, json, resource, sys, tempfile, time
-from ml_goodput_measurement.src import goodput
-steps = int(sys.argv[1])
-def at(seconds):
-    return datetime.datetime.fromtimestamp(1_700_000_000 + seconds, datetime.timezone.utc)
-class Log:
-    def __init__(self):
-        self.entries = [{"job_name": "night", "job_start_time": at(0).timestamp()}] + [
-            {"job_name": "night", "step_count": i, "step_start_time": at(1000 + i).timestamp()}
-            for i in range(steps)]
-    def write_cloud_logging_entry(self, entry): pass
-    def flush(self): pass
-    def read_cloud_logging_entries(self, *args, **kwargs):
-        entries, self.entries = self.entries, []
-        return entries, None
-log, folder = Log(), tempfile.TemporaryDirectory()
-calculator = goodput.GoodputCalculator("night", "log", cloud_logger=log, cache_dir=folder.name)
-before, cpu = time.monotonic(), time.process_time()
-percent = calculator.get_job_goodput(include_badput_breakdown=True)[0]
-print(json.dumps({"wall_s": time.monotonic() - before, "cpu_s": time.process_time() - cpu,
-                  "goodput": percent / 100,
-                  "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
-"""
 
 
 def line(second: int, ns: int, scope: str, name: str, rest: str) -> str:
@@ -125,7 +100,6 @@ def main() -> None:
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--streamed", type=int, help="how many steps go through the pipe")
     parser.add_argument("--query", help="the program bench_goodput, of an optimised build")
-    parser.add_argument("--reference", help="a Python that has ml-goodput-measurement 0.2.3")
     options = parser.parse_args()
     steps = options.steps
     with tempfile.TemporaryDirectory() as folder:
@@ -140,14 +114,6 @@ def main() -> None:
                       **through_a_pipe(options.ctl, streamed)}), flush=True)
     if options.query:
         subprocess.run([options.query], check=True)
-    if not options.reference:
-        return
-    done = subprocess.run([options.reference, "-c", REFERENCE, str(steps)], capture_output=True,
-                          text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"the reference failed:\n{done.stderr[-2000:]}")
-    print(json.dumps({"what": "ml-goodput-measurement", "steps": steps,
-                      **json.loads(done.stdout.splitlines()[-1])}), flush=True)
 
 
 if __name__ == "__main__":

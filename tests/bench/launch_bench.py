@@ -2,12 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Launchers side by side. Repetition by repetition each takes its turn, so that the noise of the
 machine hits all of them alike; lives of workers are random, because a life that is a multiple of a
-poll interval always meets a polling launcher in the same phase. One JSON line a measurement.
+poll interval always meets a polling launcher in the same phase. One JSON line a measurement, for
+report.py.
 
     launch_bench.py --bin BUILD/tests/bench --rows two,fail --reps 5 --out FILE
         --launcher 'elastrun=PATH --nproc-per-node {n} --max-restarts {r} --no-python {cmd}' ...
 
-Words in a launcher: {n} workers, {r} restarts, {cmd} command of the worker, {tee} --tee-option.
+Words in a launcher: {n} workers, {r} restarts, {cmd} command of the worker, {tee} --tee-option,
+{port} of the rendezvous. Rows of two agents, which meet on loopback:
+
+    join     the second agent's start -> all workers of both have started; the first one waits for
+             it since more than a second, as in a job where the last host is late
+    refail   rank 0 dies -> workers of the other agent have ended (`others_ms`; they end by the stop
+             signal), all workers that were left have ended (`stop_ms`), all have started again
+             (`ms`), and by how much that is later than the last end (`beyond_ms`)
+    lost     the second agent is killed with all that is its launcher -> all workers have started
+             again, those of a spare that waits in place of its
 """
 from __future__ import annotations
 
@@ -27,8 +37,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "system"))
+from ports import free_port, listens  # noqa: E402
+
 Row = dict[str, Any]
 TEE_BYTES = 200_000_000
+WORKERS = 2  # of each of two agents
 
 
 def milliseconds(ns: float) -> float:
@@ -153,6 +167,37 @@ class Run:
         return {"error": self.errors.read_text(errors="replace")[-400:]}
 
 
+class Pair:
+    """Two agents whose workers write to one file. Use as a context."""
+
+    def __init__(self, bench: Bench, mode: str, life: int = 500) -> None:
+        self.bench, self.mode, self.life = bench, mode, life
+        self.port = free_port()
+        self.runs = [self.agent()]
+
+    def agent(self, file: Path | None = None) -> Run:
+        return self.bench.start(WORKERS, self.mode, restarts=3, life=self.life, port=self.port,
+                                file=file)
+
+    def __enter__(self) -> Pair:
+        until = time.monotonic() + 30
+        while not listens(self.port) and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(1 + random.random())  # no poll is met in the same phase each time
+        self.runs.append(self.agent(self.runs[0].file))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for run in reversed(self.runs):
+            run.close()
+
+    def end(self) -> bool:
+        return all(run.wait(60) and run.code == 0 for run in self.runs)
+
+    def trouble(self) -> Row:
+        return {"error": " / ".join(run.trouble()["error"] for run in self.runs)}
+
+
 class Bench:
     def __init__(self, mark: Path, words: list[str], tee: str) -> None:
         self.mark, self.words, self.tee = mark, words, tee
@@ -173,12 +218,6 @@ class Bench:
             return run.trouble()
         return {"ms": milliseconds(run.ended - run.began),
                 "all_started_ms": milliseconds(max(e[2] for e in run.events("start")) - run.began)}
-
-    def two(self, run: Run) -> Row:
-        return self.launch(run)
-
-    def many(self, run: Run) -> Row:
-        return self.launch(run)
 
     def fail(self, run: Run) -> Row:
         if not run.until("die", 1) or not run.wait(20):
@@ -264,22 +303,70 @@ class Bench:
                 torn += not line.fullmatch(text.rstrip(b"\n"))
         return {"s": round(took, 3), "lines": lines, "torn": torn}
 
+    def join(self) -> Row:
+        with Pair(self, "exit") as pair:
+            if not pair.end():
+                return pair.trouble()
+            started = [at for _, _, at in pair.runs[0].events("start")]
+            if len(started) != 2 * WORKERS:
+                return pair.trouble()
+            return {"ms": milliseconds(max(started) - pair.runs[1].began)}
 
-def modes(bench: Bench) -> dict[str, tuple[Callable[[], Run], Callable[[Run], Row]]]:
-    life = 500 + random.randrange(200)
-    half = f"blast {TEE_BYTES // 2}"
-    return {
-        "two": (lambda: bench.start(2, "exit"), bench.two),
-        "many": (lambda: bench.start(64, "exit"), bench.many),
-        "fail": (lambda: bench.start(2, "fail", life=life), bench.fail),
-        "restart": (lambda: bench.start(2, "once", restarts=3, life=life + 700), bench.restart),
-        "python": (lambda: bench.start_python(2, "once", restarts=3, life=life + 700),
-                   bench.python),
-        "term": (lambda: bench.start(2, "sleep"), bench.term),
-        "memory": (lambda: bench.start(8, "sleep"), bench.memory),
-        "idle": (lambda: bench.start(2, "sleep"), bench.idle),
-        "tee": (lambda: bench.start(2, half, tee=bench.tee), bench.tee_rate),
-    }
+    def refail(self) -> Row:
+        with Pair(self, "once", life=1200 + random.randrange(200)) as pair:
+            run = pair.runs[0]
+            if not run.until("start", 2 * WORKERS):
+                return pair.trouble()
+            ranks = run.ranks("start")
+            at = ends(list(ranks), 20)
+            if len(at) < len(ranks) or not run.until("again", 2 * WORKERS) or not pair.end():
+                return pair.trouble()
+            died = run.events("die")[0][2]
+            again = max(when for _, _, when in run.events("again"))
+            others = [at[pid] for pid, rank in ranks.items() if rank >= WORKERS]
+            return {"ms": milliseconds(again - died), "others_ms": milliseconds(max(others) - died),
+                    "stop_ms": milliseconds(max(at.values()) - died),
+                    "beyond_ms": milliseconds(again - max(at.values()))}
+
+    def lost(self) -> Row:
+        with Pair(self, "sleep") as pair:
+            host, victim = pair.runs
+            if not host.until("start", 2 * WORKERS):
+                return pair.trouble()
+            pair.runs.append(pair.agent(host.file))
+            time.sleep(1 + random.random())  # it is known as a spare
+            workers = host.ranks("start")
+            died = time.time_ns()
+            for pid in tree(victim.pid):
+                if pid not in workers:
+                    os.kill(pid, signal.SIGKILL)
+            if not host.until("start", 4 * WORKERS):
+                return pair.trouble()
+            return {"ms": milliseconds(max(at for _, _, at in host.events("start")) - died)}
+
+    def measure(self, row: str) -> Row:
+        life = 500 + random.randrange(200)
+        half = f"blast {TEE_BYTES // 2}"
+        alone: dict[str, tuple[Callable[[], Run], Callable[[Run], Row]]] = {
+            "two": (lambda: self.start(2, "exit"), self.launch),
+            "many": (lambda: self.start(64, "exit"), self.launch),
+            "fail": (lambda: self.start(2, "fail", life=life), self.fail),
+            "restart": (lambda: self.start(2, "once", restarts=3, life=life + 700), self.restart),
+            "python": (lambda: self.start_python(2, "once", restarts=3, life=life + 700),
+                       self.python),
+            "term": (lambda: self.start(2, "sleep"), self.term),
+            "memory": (lambda: self.start(8, "sleep"), self.memory),
+            "idle": (lambda: self.start(2, "sleep"), self.idle),
+            "tee": (lambda: self.start(2, half, tee=self.tee), self.tee_rate),
+        }
+        if row not in alone:
+            return {"join": self.join, "refail": self.refail, "lost": self.lost}[row]()
+        start, look = alone[row]
+        run = start()
+        try:
+            return look(run)
+        finally:
+            run.close()
 
 
 def main() -> int:
@@ -289,6 +376,7 @@ def main() -> int:
     parser.add_argument("--tee-option", default="--tee 3 --log-dir {d}/logs")
     parser.add_argument("--rows", default="two,many,fail,restart,python,term,memory,idle,tee")
     parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--few", type=int, help="repetitions of all launchers but the first")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     launchers = {}
@@ -298,16 +386,12 @@ def main() -> int:
     with open(args.out, "a") as out:
         for row in args.rows.split(","):
             for repetition in range(1 if row == "idle" else args.reps):
-                for name, words in launchers.items():
+                for place, (name, words) in enumerate(launchers.items()):
                     if row == "tee" and "{tee}" not in words:
                         continue
-                    bench = Bench(args.bin / "bench_mark", words, args.tee_option)
-                    start, measure = modes(bench)[row]
-                    run = start()
-                    try:
-                        found = measure(run)
-                    finally:
-                        run.close()
+                    if place and args.few is not None and repetition >= args.few:
+                        continue
+                    found = Bench(args.bin / "bench_mark", words, args.tee_option).measure(row)
                     found = {"row": row, "launcher": name, "repetition": repetition, **found}
                     out.write(json.dumps(found) + "\n")
                     out.flush()

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rendezvous of thousands of simulated agents: how long until everybody has the round, over real
-// loopback connections and in the pure state alone.
+// loopback connections.
 //   bench_rendezvous [--json] [--repeat N] [AGENTS...]     (3 times 1000 4000 12500)
 // The coordinator runs in a process of its own, so that its processor time and memory are its own;
-// the agents share this one, which takes its part of the clock: each figure stands beside the
-// processor time that the coordinator and all agents together have spent on it. Of several repeats
-// the quickest counts, as the one that was disturbed least. No limits are enforced: the targets
-// stand beside the figures.
+// the agents share this one, which takes its part of the clock. Of several repeats the quickest
+// counts, as the one that was disturbed least. No limits are enforced: the targets stand beside the
+// figures.
 #include "bench/bare_sockets.hpp"
-#include "bench/figures.hpp"
+#include "core/json.hpp"
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "net/dialer.hpp"
@@ -23,11 +22,13 @@
 #include <cstdlib>
 #include <fmt/format.h>
 #include <fstream>
+#include <string>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -151,14 +152,12 @@ class Crowd {
     for (std::size_t i = 0; i < links_.size(); ++i) open(i);
     wait([this] { return welcomed_ == links_.size(); });
   }
-  /// All join; seconds until the last of them has the round.
-  double gather() {
-    const TimePoint start = clock_->now();
+  /// All join, and have the round.
+  void gather() {
     for (std::size_t i = 0; i < links_.size(); ++i) join(i);
     wait([this] { return seated_ == links_.size(); });
-    return seconds_since(start);
   }
-  /// The same, with the connections as part of it.
+  /// Connect and join; seconds until the last of them has the round.
   double meet() {
     const TimePoint start = clock_->now();
     joins_at_once_ = true;
@@ -262,38 +261,9 @@ class Crowd {
   std::vector<double> stops_;
 };
 
-/// The state alone, without the texts: from the first join to the last delivery.
-double measure_state(int agents) {
-  State state(rules_for(agents, agents), "bench");
-  const TimePoint start = std::chrono::steady_clock::now();
-  for (int i = 0; i < agents; ++i) state.join(static_cast<Peer>(i + 1), node(i), {}, start);
-  const auto told = state.take();
-  const double time = seconds_since(start);
-  const auto assigned = std::ranges::count_if(
-      told, [](const Delivery& each) { return std::holds_alternative<Assigned>(each.notice); });
-  if (assigned != agents) std::abort();
-  return time;
-}
-
-/// Runs a phase and sees what it costs. `phase` returns its seconds on the clock.
-template <class Phase>
-Cost cost_of(const Remote& remote, Phase phase) {
-  const double coordinator = remote.cpu(), agents = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
-  Cost cost{phase(), 0, 0};
-  cost.agents = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - agents;
-  cost.coordinator = remote.cpu() - coordinator;
-  return cost;
-}
-
-void keep_quickest(Cost& best, const Cost& one) {
-  if (best.seconds == 0 || one.seconds < best.seconds) best = one;
-}
-
-/// The quickest of several repeats of everything.
+/// The quickest of several repeats of everything, in seconds.
 struct Measured {
-  double state = 0, floor = 0;
-  Cost meeting, join, stop, loss;
-  double stop_p99 = 0, whole_coordinator = 0, whole = 0;
+  double floor = 0, meeting = 0, loss = 0, stop_p99 = 0, whole_coordinator = 0, whole = 0;
   std::uint64_t memory = 0;
 };
 
@@ -302,42 +272,69 @@ void keep_quickest(double& best, double one) {
 }
 
 void measure(int agents, Measured& best) {
-  keep_quickest(best.state, measure_state(agents));
   keep_quickest(best.floor, bare_sockets(agents, [] { return seconds_of(CLOCK_MONOTONIC); }));
   {
     const Remote remote(agents);
     Crowd crowd(agents, remote.port());
-    keep_quickest(best.meeting, cost_of(remote, [&] { return crowd.meet(); }));
-    keep_quickest(best.loss, cost_of(remote, [&] { return crowd.lose_one(); }));
+    keep_quickest(best.meeting, crowd.meet());
+    keep_quickest(best.loss, crowd.lose_one());
   }
   const Remote remote(agents);
   const TimePoint start = std::chrono::steady_clock::now();
   Crowd crowd(agents, remote.port());
   crowd.connect();
-  keep_quickest(best.join, cost_of(remote, [&] { return crowd.gather(); }));
-  std::vector<double> stops;
-  keep_quickest(best.stop, cost_of(remote, [&] {
-                  stops = crowd.fail_one();
-                  return stops.back();
-                }));
+  crowd.gather();
+  const auto stops = crowd.fail_one();
   keep_quickest(best.stop_p99, stops[stops.size() * 99 / 100]);
   best.whole = seconds_since(start);
   best.whole_coordinator = remote.cpu();
   best.memory = std::max(best.memory, remote.peak_memory());
 }
 
+struct Figure {
+  std::string name;
+  int agents = 0;
+  double value = 0;
+  std::string unit = "ms";
+  double target = 0;  // at most; 0: none
+};
+
+/// Collects the figures; shows them at once, or all as JSON at the end.
+class Table {
+ public:
+  explicit Table(bool json) : json_(json) {}
+  void add(const Figure& figure) {
+    if (json_) {
+      json::object row{{"name", figure.name},
+                       {"agents", figure.agents},
+                       {"value", figure.value},
+                       {"unit", figure.unit}};
+      if (figure.target > 0) row["target"] = figure.target;
+      list_.emplace_back(std::move(row));
+      return;
+    }
+    fmt::print("{:>6} agents  {:<56} {:>9.1f} {:<5}{}\n", figure.agents, figure.name, figure.value,
+               figure.unit, figure.target > 0 ? fmt::format("target {}", figure.target) : "");
+    std::fflush(stdout);
+  }
+  ~Table() {
+    if (json_) fmt::print("{}\n", json::serialize(list_));
+  }
+
+ private:
+  const bool json_;
+  json::array list_;
+};
+
 void show(Table& table, int agents, const Measured& best) {
   const double round = agents <= 1000 ? 250 : agents <= 4000 ? 1000 : 3000;
-  table.add({"the state alone: joins to seats", agents, best.state * 1e3, "ms", 0});
+  const bool middle = agents == 4000;
+  table.add({"floor: as many bare connections, a message each way", agents, best.floor * 1e3});
+  table.add({"connect, join, all have the round", agents, best.meeting * 1e3, "ms", round});
+  table.add({"one lost, all others have the next round", agents, best.loss * 1e3, "ms",
+             middle ? 500.0 : 0.0});
   table.add(
-      {"floor: as many bare connections, a message each way", agents, best.floor * 1e3, "ms", 0});
-  table.add("connect, join, all have the round", agents, best.meeting, round);
-  table.add("connected, join, all have the round", agents, best.join, round);
-  table.add("one lost, all others have the next round", agents, best.loss,
-            agents == 4000 ? 500 : 0);
-  table.add({"one fails: stop heard by 99 %", agents, best.stop_p99 * 1e3, "ms",
-             agents == 4000 ? 100.0 : 0.0});
-  table.add("one fails: stop heard by all", agents, best.stop, 0);
+      {"one fails: stop heard by 99 %", agents, best.stop_p99 * 1e3, "ms", middle ? 100.0 : 0.0});
   table.add({"coordinator's share of one core", agents, best.whole_coordinator / best.whole * 100,
              "%", 100});
   table.add(

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""report.py FILE [--write]: Markdown tables of the JSON lines that launch_bench.py, store_bench.py,
-agents_bench.py and bench_rendezvous --json have left there.
+"""report.py FILE [--write]: Markdown tables of the JSON lines that launch_bench.py, store_bench.py
+and bench_rendezvous --json have left there.
 
 With --write they also replace those in tests/bench/README.md, and the five rows with the highest
 ratios those in the project's README.md, between the marks <!-- bench --> and <!-- /bench -->.

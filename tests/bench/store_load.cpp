@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Load on one TCPStore server: CONNECTIONS raw connections that speak the current protocol, each
-// with one request in flight (closed loop). One JSON object a line: connects, each operation, the
-// waking of all. Server CPU is read from /proc/PID/task/*/schedstat, in nanoseconds.
+// with one request in flight (closed loop). One JSON object a line: connects, each operation.
+// Server CPU is read from /proc/PID/task/*/schedstat, in nanoseconds.
 //
 //   bench_store_load PORT PID [CONNECTIONS [REQUESTS]]
 //
@@ -58,12 +58,6 @@ double cpu_us(int pid) {
   return total;
 }
 
-double rss_kb(int pid) {
-  double size = 0, resident = 0;
-  std::ifstream("/proc/" + std::to_string(pid) + "/statm") >> size >> resident;
-  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE)) / 1024;
-}
-
 void send_all(int fd, const std::string& bytes) {
   if (::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size()))
     die("send");
@@ -101,11 +95,9 @@ struct Load {
   void connect(std::size_t count);
   void measure(const char* name, std::size_t total, std::size_t answer,
                const std::function<std::string(std::size_t)>& request);
-  void wake_all();
 };
 
 void Load::connect(std::size_t count) {
-  const double before = rss_kb(pid), cpu = cpu_us(pid);
   const auto start = Bench::now();
   const std::string opening = std::string("\0\xCE\xF7\x85\x3C", 5) + ping;
   for (std::size_t i = 0; i < count; ++i) {
@@ -114,12 +106,8 @@ void Load::connect(std::size_t count) {
     receive_all(fds.back(), 4);
   }
   const double us = microseconds(Bench::now() - start);
-  std::printf(
-      "{\"op\": \"connect\", \"connections\": %zu, \"connect_per_s\": %.0f, "
-      "\"server_us_per_connect\": %.2f, \"kb_per_connection\": %.2f}\n",
-      count, static_cast<double>(count) / us * 1e6,
-      (cpu_us(pid) - cpu) / static_cast<double>(count),
-      (rss_kb(pid) - before) / static_cast<double>(count));
+  std::printf("{\"op\": \"connect\", \"connections\": %zu, \"connect_per_s\": %.0f}\n", count,
+              static_cast<double>(count) / us * 1e6);
 }
 
 void Load::measure(const char* name, std::size_t total, std::size_t answer,
@@ -170,29 +158,6 @@ void Load::measure(const char* name, std::size_t total, std::size_t answer,
       (cpu_us(pid) - cpu) / n);
 }
 
-/// All but one wait for a missing key, then it is set: time until the last of them knows.
-void Load::wake_all() {
-  std::vector<double> times;
-  const double cpu = cpu_us(pid);
-  constexpr int kRounds = 5;
-  for (int round = 0; round < kRounds; ++round) {
-    const std::string key = text("/wake" + std::to_string(round));
-    const std::string wait = "\x06" + number<std::uint64_t>(1) + key;
-    for (std::size_t i = 1; i < fds.size(); ++i) send_all(fds[i], wait + ping);
-    for (std::size_t i = 1; i < fds.size(); ++i) receive_all(fds[i], 4);  // so all of them do wait
-    const auto start = Bench::now();
-    send_all(fds[0], "\x01" + key + value);
-    for (std::size_t i = 1; i < fds.size(); ++i) receive_all(fds[i], 1);
-    times.push_back(microseconds(Bench::now() - start));
-  }
-  std::sort(times.begin(), times.end());
-  std::printf(
-      "{\"op\": \"wake_all\", \"connections\": %zu, \"min_ms\": %.2f, \"median_ms\": %.2f, "
-      "\"server_us_per_waiter\": %.2f}\n",
-      fds.size(), times.front() / 1e3, times[kRounds / 2] / 1e3,
-      (cpu_us(pid) - cpu) / kRounds / static_cast<double>(fds.size()));
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -221,6 +186,5 @@ int main(int argc, char** argv) {
   });
   load.measure("wait", requests, 1,
                [&](std::size_t i) { return "\x06" + number<std::uint64_t>(1) + key(i); });
-  load.wake_all();
   return 0;
 }

@@ -12,10 +12,10 @@ is CPU time of the thread, the others' too.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -55,30 +55,6 @@ def per_call(call: Callable[[], object], calls: int) -> float:
     return best
 
 
-def worker_calls() -> dict[str, Callable[[], object]]:
-    """Of the worker package, as this process has it: with an agent or without."""
-    sys.path.insert(0, str(PACKAGE))
-    from datetime import timedelta
-
-    from elastrun import metrics, monitor
-    stat = monitor.Stat("bench", [monitor.Aggregation.MEAN, monitor.Aggregation.COUNT],
-                        timedelta(hours=1))
-    return {"put_metric": lambda: metrics.put_metric("bench", 0.5),
-            "Stat.add": lambda: stat.add(1.0)}
-
-
-def recorder_row() -> Row:
-    """Of a queue that is emptied in time, as that of a training."""
-    from elastrun.goodput import GoodputRecorder
-    best = float("inf")
-    with tempfile.TemporaryDirectory() as folder:
-        recorder = GoodputRecorder("bench", "", True, path=folder + "/bench.jsonl")
-        for _ in range(ROUNDS):
-            best = min(best, per_call(lambda: recorder.record_step_start_time(7), 1000))
-            recorder.flush()
-    return "elastrun.goodput record_step_start_time (Python)", best, 2000.0
-
-
 def auto_row(calls: int) -> Row:
     """What --goodput auto adds to a step and to a batch of a loader."""
     import torch
@@ -108,40 +84,22 @@ def auto_row(calls: int) -> Row:
     return "--goodput auto, a step and a batch (Python)", step + batch, 1000.0
 
 
-def rows_in_worker(calls: int) -> list[Row]:
-    rows: list[Row] = [(f"elastrun.{name} (Python), with channel and page", per_call(call, calls),
-                        1000.0 if name == "put_metric" else None)
-                       for name, call in worker_calls().items()]
-    try:
-        return [*rows, auto_row(min(calls, 20_000))]
-    except ImportError as error:
-        print(f"left out: {error}", file=sys.stderr)
-        return rows
-
-
-def worker_rows(calls: int) -> list[Row]:
-    """In a process of its own with channel and page, whose packets this one reads."""
-    rows: list[Row] = [(f"elastrun.{name} (Python), no agent", per_call(call, calls),
-                        1000.0 if name == "put_metric" else None)
-                       for name, call in worker_calls().items()]
+def auto_in_a_worker(calls: int) -> list[Row]:
+    """In a process of its own with a channel, whose packets this one reads."""
     with tempfile.TemporaryDirectory() as folder, \
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(folder + "/channel")
         listener.listen(8)
-        page = os.memfd_create("page")
-        os.ftruncate(page, 16384)
-        os.pwrite(page, struct.pack("=8sII", b"elastrun", 1, 16384), 0)
-        env = dict(os.environ, ELASTRUN_CHANNEL=folder + "/channel", PYTHONDONTWRITEBYTECODE="1",
-                   ELASTRUN_PAGE=f"/proc/{os.getpid()}/fd/{page}")
+        env = dict(os.environ, ELASTRUN_CHANNEL=folder + "/channel", PYTHONPATH=str(PACKAGE),
+                   PYTHONDONTWRITEBYTECODE="1")
         with subprocess.Popen([sys.executable, __file__, "--worker", "--calls", str(calls)],
                               env=env, stdout=subprocess.PIPE, text=True) as process:
             connection, _ = listener.accept()
             with connection:
                 while connection.recv(65536):
                     pass
-            said = json.load(process.stdout) if process.stdout else []
-        os.close(page)
-    return rows + [(words, value, target) for words, value, target in said]
+            words, value, target = json.load(process.stdout)
+    return [(words, value, target)]
 
 
 def torch_calls() -> dict[str, Callable[[], object]]:
@@ -192,7 +150,7 @@ def main() -> None:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.worker:
-        print(json.dumps(rows_in_worker(chosen.calls)), flush=True)
+        print(json.dumps(auto_row(min(chosen.calls, 20_000))), flush=True)
         os._exit(0)  # what still waits to be sent is of no interest
     if chosen.bin is None:
         parser.error("--bin is required")
@@ -209,8 +167,9 @@ def main() -> None:
     lost = channel["channel_lost_20000"]
     print(f"| elastrun: lost of 40,000 samples at 20,000 a second | {lost} (packets) | "
           f"{verdict(lost, 0)} |")
-    for words, value, target in [*worker_rows(chosen.calls), recorder_row()]:
-        print(f"| {words} | {value:,.0f} | {verdict(value, target)} |")
+    if importlib.util.find_spec("torch"):
+        for words, value, target in auto_in_a_worker(chosen.calls):
+            print(f"| {words} | {value:,.0f} | {verdict(value, target)} |")
     print(f"| (Python: an empty function) | {per_call(nothing, chosen.calls):,.0f} | |")
     for library in (torch_calls, prometheus_calls, opentelemetry_calls):
         try:
