@@ -22,8 +22,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/system"))
-from ports import free_port  # noqa: E402
+from ports import free_port
 
 PROGRAM = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path("elastrun")
 ALL = "--all" in sys.argv
@@ -512,6 +511,3 @@ job = client.wait_for_job_status(name, status={"Complete", "Failed"}, timeout=28
 print("".join(client.get_job_logs(name)))
 print(job.status)
 """
-
-if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *(one for one in sys.argv[2:] if one != "--all")])

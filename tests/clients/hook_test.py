@@ -525,7 +525,3 @@ except OSError as error:
         self.assertEqual(
             done.stderr, "torch is imported\nelastrun: torch's own launcher runs: the program has "
             "its own LocalElasticAgent (ELASTRUN_TORCHRUN=0: torch's own)\n")
-
-
-if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

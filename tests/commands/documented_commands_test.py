@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """documented_commands_test.py ELASTRUN ELASTRUNCTL: what the documents tell people to type works.
 
@@ -27,9 +26,9 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(SOURCE / "tests" / "system"), str(SOURCE / "tests" / "commands")]
-from documented import (all_commands, all_toml, commands_of_display,  # noqa: E402
+from documented import (all_commands, all_toml, commands_of_display,
                         lines_on_a_terminal, pages_of, rendered)
-from ports import free_port  # noqa: E402
+from ports import free_port
 
 ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
 LIMIT = 120.0
@@ -321,7 +320,3 @@ class Documented(unittest.TestCase):
                        ("config/elastrun-store.service", "/usr/bin/elastrunctl"),
                        ("config/elastrun-store.service", "elastrun")):
             self.assertIn(wanted, found)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """completion_test.py ELASTRUN ELASTRUNCTL: real shells complete the words of both programs."""
 from __future__ import annotations
@@ -233,7 +232,3 @@ class Refusal(unittest.TestCase):
                                   text=True)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn("fish", done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What all agents of a job must agree on: who is to blame, who may take part, when it is over.
 agreement_test.py ELASTRUN STUB_WORKER"""
@@ -6,13 +5,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from jobs_test import INFO, REQUEUE, SAY, Elastic  # noqa: E402
-from harness import Job, lives, main, wait_until  # noqa: E402
+from harness import Job, lives, wait_until
+from jobs_test import INFO, REQUEUE, SAY, Elastic
 
 # Whoever is slow is not lost: a lost agent is known by its connection, which ends with it.
 SLOW_TO_GIVE_UP = "last_call_timeout=1,keep_alive_max_attempt=60"
@@ -279,9 +275,3 @@ class Requeue(Elastic):
         self.assertNotIn("scontrol", job.errors())
         report = report_of(job)
         self.assertIsNone(report["requeue_command"])
-
-
-del Elastic  # a base: not to be run by itself
-
-if __name__ == "__main__":
-    main()

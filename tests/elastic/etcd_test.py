@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that meet through a real etcd with TLS, a login, several endpoints, three members:
 etcd_test.py ELASTRUN STUB_WORKER"""
@@ -9,15 +8,12 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import unittest
 import urllib.request
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from jobs_test import SAY, Elected  # noqa: E402
-from harness import main, wait_until  # noqa: E402
-from ports import free_port  # noqa: E402
+from harness import wait_until
+from jobs_test import SAY, Elected
+from ports import free_port
 
 LOGIN = ",user=job,password=sesame"
 
@@ -250,9 +246,3 @@ class Certificates(Etcd):
         self.serve()
         self.is_refused("needs both ssl_cert and ssl_cert_key",
                         self.tls(cacert="ca.pem", ssl_cert="server.pem"))
-
-
-del Elected, Etcd, Guarded  # bases: not to be run by themselves
-
-if __name__ == "__main__":
-    main()

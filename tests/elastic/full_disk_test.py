@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The file system of the rendezvous is full while a job runs: full_disk_test.py ELASTRUN STUB."""
 from __future__ import annotations
@@ -7,13 +6,11 @@ import contextlib
 import ctypes
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from jobs_test import INFO, Elastic  # noqa: E402
-from harness import Job, main, wait_until  # noqa: E402
+from harness import Job, wait_until
+from jobs_test import INFO, Elastic
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2  # <linux/falloc.h>
@@ -133,9 +130,3 @@ class FullDisk(Elastic):
             self.fill()
         self.assertEqual(job.errors().count(said), 2, job.errors())
         self.go_on(job)
-
-
-del Elastic  # a base: not to be run by itself
-
-if __name__ == "__main__":
-    main()

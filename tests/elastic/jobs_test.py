@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of several agents, as their users meet them: jobs_test.py ELASTRUN STUB_WORKER."""
 from __future__ import annotations
@@ -23,10 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
-from harness import Job, lives, main_side_by_side, stub, wait_until  # noqa: E402
-from ports import free_port, listens  # noqa: E402
+from harness import Job, lives, stub, wait_until
+from ports import free_port, listens
 
+SIDE_BY_SIDE = 3
 REQUEUE = 75
 CTL = str(Path(sys.argv[1]).with_name("elastrunctl"))
 INFO = {"LOGLEVEL": "INFO"}
@@ -859,7 +858,3 @@ class Etcd(Registers, Elected):
 
     def test_a_restart_of_etcd_disturbs_nobody(self) -> None:
         self.restart_after(lambda: (self.stop_etcd(), self.start_etcd()))
-
-
-if __name__ == "__main__":
-    main_side_by_side(3)

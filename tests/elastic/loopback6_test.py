@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of several agents that know each other by IPv6 only: loopback6_test.py ELASTRUN STUB_WORKER
 """
@@ -9,13 +8,11 @@ import sys
 import unittest
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-from jobs_test import Elastic  # noqa: E402
-from harness import Job, main  # noqa: E402
-from ports import free_port  # noqa: E402
+from harness import Job
+from jobs_test import Elastic
+from ports import free_port
 
-MEET = HERE.parent / "netns" / "meet.py"
+MEET = Path(__file__).resolve().parents[1] / "netns" / "meet.py"
 TRAIN = """
 import os, sys
 import torch, torch.distributed as dist
@@ -84,9 +81,3 @@ class Loopback6(Elastic):
         for job in jobs:
             self.assertEqual(job.lines(r"^MASTER_ADDR=(.*)"), ["::1"] * 2)
             self.assertEqual(job.lines(r"^sum (.*)"), ["10 of 4"] * 2)
-
-
-del Elastic  # a base: not to be run by itself
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Trainers and generators in one job, of which one role restarts alone:
 roles_test.py ELASTRUN STUB_WORKER."""
@@ -10,10 +9,9 @@ import re
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from jobs_test import INFO, Elastic  # noqa: E402
-from harness import Job, lives, main, stub, wait_until  # noqa: E402
-from ports import free_port  # noqa: E402
+from harness import Job, lives, stub, wait_until
+from jobs_test import INFO, Elastic
+from ports import free_port
 
 OWN = "--role-restart=generator=own"
 SAY = ["pid", "env=RANK", "env=MASTER_PORT", "env=TORCHELASTIC_RESTART_COUNT"]
@@ -169,9 +167,3 @@ class Roles(Elastic):
                                   other.errors()), other.errors())
         third = self.of_role("generator", OWN, *stub("exit=0"))
         self.go_on(host, third)
-
-
-del Elastic  # a base: not to be run by itself
-
-if __name__ == "__main__":
-    main()

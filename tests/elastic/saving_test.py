@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Workers that save use their store until they have: saving_test.py ELASTRUN STUB_WORKER.
 
@@ -10,10 +9,9 @@ import signal
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from jobs_test import INFO, Elastic  # noqa: E402
-from harness import Job, main, wait_until  # noqa: E402
-from ports import free_port  # noqa: E402
+from harness import Job, wait_until
+from jobs_test import INFO, Elastic
+from ports import free_port
 
 SAVER = str(Path(__file__).with_name("saver.py"))
 FORMS = "to stop their workers"  # this node has asked for the next round, and waits for others
@@ -171,9 +169,3 @@ class Saving(Elastic):
         self.assertNotEqual(server.end(), 0)
         (self.folder / "saved").touch()
         self.has_ended(saver)
-
-
-del Elastic  # a base: not to be run by itself
-
-if __name__ == "__main__":
-    main()

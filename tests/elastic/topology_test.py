@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Ranks by topology, as a user of several nodes meets them.
 topology_test.py ELASTRUN STUB_WORKER"""
@@ -8,13 +7,11 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from jobs_test import CTL, INFO, Elastic  # noqa: E402
-from harness import STUB, Job, main  # noqa: E402
-from ports import free_port  # noqa: E402
+from harness import STUB, Job
+from jobs_test import CTL, INFO, Elastic
+from ports import free_port
 
 SAY = ["env=GROUP_RANK", "env=WORLD_SIZE"]
 # What Slurm says on a node of a tree of switches, beside the node's name.
@@ -96,7 +93,3 @@ class Topology(Elastic):
                          rf"\S+:{port}: the port is in use by process {os.getpid()} ")
         self.all_end(host)
         self.assertEqual(host.lines(r"^WORLD_SIZE=(\d)"), ["2", "1"])
-
-
-if __name__ == "__main__":
-    main()

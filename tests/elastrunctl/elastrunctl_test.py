@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """elastrunctl_test.py ELASTRUN ELASTRUNCTL: the status of real jobs, and a coordinator of its own.
 
@@ -11,16 +10,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
-import unittest
 from collections.abc import Callable
-from pathlib import Path
 
 from programs import CTL, ELASTRUN, Programs
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
-from ports import free_port  # noqa: E402
+from ports import free_port
 
 SECRET = {"ELASTRUN_SECRET": "between us"}
 
@@ -231,7 +226,3 @@ class Store(Case):
             code, _, text = self.ctl("store", "--listen", f"127.0.0.1:{port}")
         self.assertEqual(code, 1)
         self.assertIn(str(port), text)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1], verbosity=2)

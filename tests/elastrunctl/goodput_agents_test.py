@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """goodput_agents_test.py ELASTRUN ELASTRUNCTL: journals of several agents are the account of one
 job. Every wait is for an end, a line or a file, never for time."""
@@ -8,9 +7,7 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-import unittest
 from collections.abc import Callable
 from pathlib import Path
 
@@ -149,7 +146,3 @@ class Agents(Programs):
         self.assertGreater(account["buckets_s"]["rendezvous"], alone["buckets_s"]["rendezvous"])
         (restart,) = account["restart_waterfall"]
         self.assertIn("left", restart["cause"])
-
-
-if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)

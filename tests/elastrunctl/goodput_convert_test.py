@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """goodput_convert_test.py ELASTRUN ELASTRUNCTL VECTORS: what `goodput convert` writes, read by
 those for whom it is."""
@@ -8,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import unittest
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -164,7 +162,3 @@ class Convert(Programs):
                 self.assertIn(said, done.stderr)
         self.assertEqual({path.name: path.read_text() for path in self.folder.iterdir()},
                          {"journal.jsonl": "no record\n", "old": "as it was"})
-
-
-if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[4:]], verbosity=2)

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The page of `elastrunctl goodput report --html` in a real Chromium.
 
@@ -14,15 +13,10 @@ import json
 import os
 import re
 import subprocess
-import sys
-import unittest
 from pathlib import Path
 
+import browser
 from programs import ELASTRUN, ENVIRONMENT, LIBRARY, ROOT, Programs
-
-sys.path.insert(0, str(ROOT / "tests" / "web"))
-
-import browser  # noqa: E402
 
 # Rank 1 is killed in step 33 and resumes at 20; its second start fails in step 52.
 TRAINER = """
@@ -231,10 +225,3 @@ class GoodputPage(Programs):
                 self.assertEqual((self.folder / journal).read_bytes(), before)
         self.page(journal)
         self.page(journal)  # a page is replaced by a page
-
-
-if __name__ == "__main__":
-    if browser.program() is None:
-        print("skipped: no chromium here (Debian: chromium)")
-        sys.exit(77)
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """goodput_test.py ELASTRUN ELASTRUNCTL VECTORS: accounts of jobs from the files that they leave."""
 from __future__ import annotations
@@ -6,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import unittest
 from pathlib import Path
 from typing import Any
 
@@ -324,7 +322,3 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": sys.exit(3)
         account = self.account("-", text=good + "\n".join(bad) + "\n")
         self.assertAlmostEqual(account["goodput"], 0.75)
         self.assertEqual((account["skipped"], account["other_jobs"]), (5, 2))
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """goodput_watch_test.py ELASTRUN ELASTRUNCTL: the account of a job while it goes on.
 
@@ -14,10 +13,8 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import termios
 import time
-import unittest
 from pathlib import Path
 
 from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY, LIMIT, Programs
@@ -178,7 +175,3 @@ class Watch(Programs):
         self.assertIn('the job "sleep" keeps no journal; start it with --log-dir',
                       watch.stderr.read())
         self.assertEqual(watch.wait(LIMIT), 1)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)

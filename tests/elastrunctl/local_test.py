@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """local_test.py ELASTRUN ELASTRUNCTL: the jobs of this machine, found without an endpoint.
 
@@ -12,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import unittest
 from collections.abc import Callable
 from pathlib import Path
 
@@ -336,7 +334,3 @@ class DeadRuns(Case):
             stat = Path(f"/proc/{worker['pid']}/stat").read_text().rsplit(")", 1)[1].split()
             self.assertEqual(worker["start_time"], int(stat[19]))
         (self.folder / "fail").touch()
-
-
-if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)

@@ -2,7 +2,6 @@
 """demo_test.py: what the elastic demonstration says where it cannot work; no torch, no etcd."""
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -69,8 +68,3 @@ class Demo(unittest.TestCase):
         done = self.demo("--help")
         self.assertEqual(done.returncode, 0)
         self.assertIn("path/to/elastrun", done.stdout)
-
-
-if __name__ == "__main__":
-    os.environ.pop("PYTHON_EXEC", None)
-    unittest.main()

@@ -13,8 +13,7 @@ import time
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
-from ports import free_port  # noqa: E402
+from ports import free_port
 
 ELASTRUN = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else Path("elastrun")
 TRAIN = Path(__file__).resolve().parents[2] / "config/examples/restarts/train.py"
@@ -33,6 +32,7 @@ dist.all_reduce(torch.ones(1))
 """
 
 
+@unittest.skipUnless(importlib.util.find_spec("torch"), "python3 has no torch")
 class Restarts(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -102,10 +102,3 @@ class Restarts(unittest.TestCase):
         rest, _ = bad.communicate(timeout=LIMIT)
         self.assertEqual(bad.returncode, 0, rest)
         self.assertEqual(rest.count("begins at step"), 1, rest)  # the second start
-
-
-if __name__ == "__main__":
-    if importlib.util.find_spec("torch") is None:
-        print("SKIP: no torch")
-        sys.exit(77)
-    unittest.main()

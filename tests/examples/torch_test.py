@@ -12,8 +12,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
-from ports import free_port  # noqa: E402
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 ELASTRUN = str(Path(sys.argv[1]).resolve()) if len(sys.argv) > 1 else "elastrun"
@@ -143,6 +142,7 @@ dist.destroy_process_group()
 """
 
 
+@unittest.skipUnless(importlib.util.find_spec("torch"), "python3 has no torch")
 class TorchTest(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -309,10 +309,3 @@ class TorchTest(unittest.TestCase):
                 if how == "fail":
                     self.assertRegex(report["verdict"], "^rank 3 hangs in DataLoader")
                     self.assertEqual(report["culprit"]["rank"], 3)
-
-
-if __name__ == "__main__":
-    if importlib.util.find_spec("torch") is None:
-        print("skipped: python3 has no torch")
-        sys.exit(77)
-    unittest.main(argv=sys.argv[:1])

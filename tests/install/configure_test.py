@@ -102,7 +102,3 @@ class Configuration(unittest.TestCase):
         self.configured("-DCMAKE_CXX_COMPILER=clang++-19", "-DCMAKE_BUILD_TYPE=Debug")
         self.ninja("lib/CMakeFiles/elastrun_spec.dir/spec/schedulers.cpp.o",
                    "lib/CMakeFiles/elastrun_goodput.dir/goodput/reports/summary.cpp.o")
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

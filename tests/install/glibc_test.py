@@ -134,7 +134,3 @@ class OlderGlibc(unittest.TestCase):
         empty.write_bytes(b"PK\5\6" + bytes(18))
         done = run(sys.executable, "-B", GLIBC / "newest.py", "2.28", empty)
         self.assertEqual((done.returncode, "no program" in done.stderr), (1, True))
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -199,7 +199,3 @@ class InstallTest(unittest.TestCase):
                                capture_output=True, text=True)
         self.assertEqual(wrong.returncode, 1)
         self.assertIn("did you mean one-node?", wrong.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

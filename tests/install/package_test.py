@@ -126,7 +126,3 @@ class Package(unittest.TestCase):
             self.assertEqual(
                 said[1], "True /usr/lib/python3/dist-packages/elastrun/__init__.py")
             self.assertEqual(said[2:], [said[0]] * 2)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

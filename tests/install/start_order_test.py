@@ -25,7 +25,3 @@ class StartOrder(unittest.TestCase):
         # All but a few: the linker has folded a function, or another file has one of that name.
         first, last = there[len(there) // 20], there[-len(there) // 20]
         self.assertLess(last - first, whole / 5)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -216,7 +216,3 @@ class Wheel(unittest.TestCase):
         said = " ".join((done.stdout + done.stderr).split())
         self.assertIn("elastrun needs a C++23 compiler, and no-such-c++ is not found", said)
         self.assertIn("apt-get install g++", said)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -160,7 +160,3 @@ class Manifests(unittest.TestCase):
                 if list(find(document, "podFailurePolicy")):
                     self.assertEqual(pod["restartPolicy"], "Never")
                 self.assertGreater(pod["terminationGracePeriodSeconds"], 30)
-
-
-if __name__ == "__main__":
-    unittest.main()

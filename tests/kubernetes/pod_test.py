@@ -17,10 +17,9 @@ import threading
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
-import harness  # noqa: E402
-from harness import Job, main, stub, wait_until  # noqa: E402
-from ports import free_port  # noqa: E402
+import harness
+from harness import Job, stub, wait_until
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "lib" / "python"
@@ -281,7 +280,7 @@ class Progress(Folder):
 
 
 sys.path.insert(0, str(PROGRAM.parent))
-from kubeflow_progress import Progress as Told  # noqa: E402
+from kubeflow_progress import Progress as Told
 
 
 def step(number: int, second: float) -> dict[str, object]:
@@ -386,7 +385,3 @@ class Account(unittest.TestCase):
             progress.take(metric("worker", f"m{number}", number))
         progress.take(step(1, 1))
         self.assertEqual(len(status(progress)["metrics"]), 256)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Launchers in Python, as their users write them: launcher_test.py ELASTRUN STUB_WORKER [TEST ...].
 
@@ -17,12 +16,12 @@ import subprocess
 import sys
 import threading
 import time
+import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
-from harness import PACKAGE, main, wait_until  # noqa: E402
-from launched import ELASTRUN, LIMIT, Case  # noqa: E402
-from ports import free_port  # noqa: E402
+from harness import PACKAGE, wait_until
+from launched import ELASTRUN, LIMIT, Case
+from ports import free_port
 
 # What most of the programs below begin with.
 HEAD = """
@@ -1425,6 +1424,7 @@ if __name__ == "__main__":
         self.nothing_left()
 
 
+@unittest.skipUnless(importlib.util.find_spec("torch"), "torch is not installed")
 class Torch(Launcher):
     """With torch's own objects, as programs have them that replace one prefix alone."""
 
@@ -1471,10 +1471,3 @@ if __name__ == "__main__":
         out, err = node.communicate(timeout=LIMIT)
         self.assertEqual(node.returncode, 0, out + err)
         return out
-
-
-if __name__ == "__main__":
-    if "Torch" in sys.argv and importlib.util.find_spec("torch") is None:
-        print("torch is not installed")
-        sys.exit(77)
-    main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of several hosts on networks that are slow, lose packets and break: real agents in network
 namespaces. netns_test.py ELASTRUN STUB_WORKER"""
@@ -17,14 +16,15 @@ import time
 import unittest
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "system")]
-import lan  # noqa: E402
-from harness import Job, lives, main_side_by_side, stub, wait_until  # noqa: E402
+import lan
+from harness import Job, lives, stub, wait_until
 
+SIDE_BY_SIDE = 4
+HERE = Path(__file__).resolve().parent
 REQUEUE = 75
 PORT = 29400
-TROUBLE = lan.why_not()
+if TROUBLE := lan.why_not():
+    raise unittest.SkipTest(TROUBLE)
 SAY = ["env=MASTER_ADDR", "env=MASTER_PORT", "env=RANK", "env=WORLD_SIZE",
        "env=TORCHELASTIC_RESTART_COUNT", "pid"]
 # Connects, asks the workers' store for an answer, and says what came: a byte, or the end.
@@ -39,7 +39,6 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 50) as store:
 """
 
 
-@unittest.skipIf(TROUBLE, TROUBLE)
 class Hosts(unittest.TestCase):
     """Agents of one job, one on each host of a network."""
 
@@ -579,10 +578,3 @@ class Starts(RendezvousChoice):
         jobs = self.node(0, secret=""), self.node(1, *self.OTHER, secret="")
         self.meets(*jobs)
         self.assertIn("anyone who reaches port 29500 of this machine", jobs[0].errors())
-
-
-if __name__ == "__main__":
-    if TROUBLE:
-        print(f"SKIP: {TROUBLE}")
-        sys.exit(77)
-    main_side_by_side(4)

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """rules_test.py ELASTRUN -: the rules and the dashboard of config/observability. promtool checks
 and tries the rules; Prometheus scrapes a real run, and answers every query of both."""
@@ -22,8 +21,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(HERE.parent / "system"))
-from harness import LIMIT, Job, main, wait_until  # noqa: E402
+from harness import LIMIT, Job, wait_until
 
 RULES = ROOT / "config/observability/elastrun.rules.yml"
 BOARD = json.loads((ROOT / "config/observability/elastrun-dashboard.json").read_text())
@@ -192,7 +190,3 @@ class Queries(unittest.TestCase):
         self.assertAlmostEqual(float(window["value"][1]), 100, places=5)
         lost = prometheus.ask('elastrun_badput_time_seconds{badput_source="WASTED_PROGRESS"} > 0')
         self.assertEqual(len(lost), 1)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What oracle_samples writes, read by those who will read it.
 
@@ -165,7 +164,3 @@ def main() -> None:
         subprocess.run([program, directory], check=True, timeout=60)
         checks[oracle](Path(directory))
     print(f"{oracle}: ok")
-
-
-if __name__ == "__main__":
-    main()

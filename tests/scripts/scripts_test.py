@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
-import report  # noqa: E402
+import report
 
 TOOLS = ("awk basename bash cat chmod cut date dirname find grep head mkdir rm sed sleep tail "
          "tr").split()
@@ -272,7 +272,3 @@ class BenchReport(unittest.TestCase):
         for path in ("README.md", "tests/bench/README.md"):
             self.assertIn("| elastrun |", (ROOT / path).read_text(), path)
             report.between_marks((ROOT / path).read_text(), "new")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """elastrun-seeds(7): each row has a state and a test that exists; its names are in the package,
 with these parameters, or in the C++ libraries.
@@ -108,7 +107,3 @@ class Rows(unittest.TestCase):
                 for name in re.findall(r"[\w:]*[A-Z_:]\w*", names):
                     with self.subTest(name):
                         self.assertRegex(headers, rf"\b{name.rsplit('::', 1)[-1]}\b")
-
-
-if __name__ == "__main__":
-    unittest.main()

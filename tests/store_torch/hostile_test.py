@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """hostile_test.py STORE_HOST: peers that no server wants. After each of them a well-behaved client
 is served, and the server's memory is where it was."""
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from host import OPENING, PING, Host, keys, receive, text
 
-PROGRAM = ""
+PROGRAM = sys.argv[1]
 SET, GET, WAIT, MULTI_GET, MULTI_SET = b"\x01", b"\x03", b"\x06", b"\x0a", b"\x0b"
 
 
@@ -137,8 +136,3 @@ class Hostile(unittest.TestCase):
             with Host(PROGRAM, *enter) as host:
                 for _ in range(400):
                     host.client().close()
-
-
-if __name__ == "__main__":
-    PROGRAM = sys.argv[1]
-    unittest.main(argv=sys.argv[:1], verbosity=2)

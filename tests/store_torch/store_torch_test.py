@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """store_torch_test.py STORE_HOST STORE_FILE: torch's own clients against our server, and both of
 us on one file. Ends with 77 and the reason where neither this Python nor .venv has torch."""
@@ -23,14 +22,13 @@ from host import Host
 if importlib.util.find_spec("torch") is None:
     other = Path(__file__).resolve().parents[2] / ".venv/bin/python3"
     if other.exists() and Path(sys.prefix) != other.parents[1]:
-        os.execv(other, [str(other), *sys.argv])
-    print("SKIP: no torch in", sys.executable, "and none in .venv")
-    sys.exit(77)
+        os.execv(other, [str(other), *sys.orig_argv[1:]])
+    raise unittest.SkipTest(f"no torch in {sys.executable} and none in .venv")
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
+import torch
+import torch.distributed as dist
 
-PROGRAM = FILE_PROGRAM = ""
+PROGRAM, FILE_PROGRAM = sys.argv[1:3]
 LONG = timedelta(seconds=120)
 SHORT = timedelta(milliseconds=100)
 WORLD = 8
@@ -267,8 +265,3 @@ class Groups(unittest.TestCase):
 
     def test_a_straggler_is_named(self) -> None:
         self.run_job(late_straggler)
-
-
-if __name__ == "__main__":
-    PROGRAM, FILE_PROGRAM = sys.argv.pop(1), sys.argv.pop(1)
-    unittest.main(verbosity=2)

@@ -202,7 +202,3 @@ class AffectedTest(unittest.TestCase):
         self.assertIn("^system_stop$", self.of("tests/system/stop_test.py")[1])
         self.assertEqual(self.of("tests/unit/spec/option_values_test.cpp"),
                          (["unit_spec"], "^unit_spec(_|$)"))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What elastrun(1) and its neighbours say of variables and exit codes, held against the sources."""
 from __future__ import annotations
@@ -102,7 +101,3 @@ class Files(unittest.TestCase):
         self.assertGreater(len(names), 3)
         missing = [name for name in sorted(names) if not re.search(rf'["/]{name}"', CODE)]
         self.assertEqual(missing, [])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """bad_input_test.py ELASTRUN STUB_WORKER: what a person reads who asked for the impossible.
 
@@ -13,7 +12,6 @@ import socket
 from pathlib import Path
 
 import mistakes
-from harness import main
 from launched import STUB, Case
 
 # What no person should have to read: names of our libraries, types and exceptions.
@@ -181,7 +179,3 @@ class Outputs(Case):
     def test_a_worker_in_a_script_that_asks_for_input_sees_its_end(self) -> None:
         done = self.run_elastrun("--no-python", STUB, "read")
         self.assertEqual((done.returncode, done.stdout), (0, "read 0\n"))
-
-
-if __name__ == "__main__":
-    main()

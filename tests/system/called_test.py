@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """How elastrun is called: by which path, by which name, by which Python, in which environment."""
 from __future__ import annotations
@@ -8,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness import main
 from launched import ELASTRUN, STUB, Case
 
 PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python"
@@ -88,7 +86,3 @@ class Called(Case):
             done = self.call(ELASTRUN, "--no-python", "./x.sh")
             self.assertEqual(done.returncode, 1)
             self.assertIn(said, done.stderr)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """ending_test.py ELASTRUN STUB_WORKER: difficult ends of a run, and what is left of it."""
 from __future__ import annotations
@@ -12,7 +11,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from harness import main, wait_until
+from harness import wait_until
 from launched import ELASTRUN, STUB, Case, state_of
 
 UNUSED_USER = 61837
@@ -130,7 +129,3 @@ class Starts(Mounts):
         self.assertNotIn(Path(path).name, (self.folder / "after").read_text())
         child = next(line for line in done.stdout.splitlines() if line.startswith("child "))
         self.assertIn(state_of(int(child.split()[1])), "XZ")
-
-
-if __name__ == "__main__":
-    main()

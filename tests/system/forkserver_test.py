@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Restarts from a fork server: who is whose child, what a fault in it costs, and that it goes."""
 import json
@@ -9,7 +8,7 @@ import signal
 import unittest
 from pathlib import Path
 
-from harness import Job, lives, main, stat_of, wait_until
+from harness import Job, lives, stat_of, wait_until
 
 # Ends each attempt but the last when it is told to by a file, and says who it is.
 SCRIPT = r'''
@@ -212,7 +211,3 @@ class ForkServer(unittest.TestCase):
             job.end()
             wait_until(lambda: not served.servers(), "server and spares are gone")
             job.nothing_left()
-
-
-if __name__ == "__main__":
-    main()

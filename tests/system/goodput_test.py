@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What watches goodput while a job runs: windows in /status and in sinks."""
 from __future__ import annotations
@@ -11,7 +10,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from harness import LIMIT, PROGRAM, Job, main, wait_until
+from harness import LIMIT, PROGRAM, Job, wait_until
 
 PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python"
 
@@ -122,7 +121,3 @@ class Goodput(unittest.TestCase):
             for one, seconds in told.items():
                 self.assertAlmostEqual(seconds / told["report"], 1, delta=0.05, msg=f"{one} {told}")
             self.assertLess(told["report"], elapsed - 2)  # 4.9 s of the first step were none
-
-
-if __name__ == "__main__":
-    main()

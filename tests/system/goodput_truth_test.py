@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """goodput_truth_test.py ELASTRUN STUB_WORKER: the account of scripts that time themselves.
 
@@ -15,7 +14,7 @@ import sys
 import unittest
 from typing import Any
 
-from harness import LIMIT, PROGRAM, Job, main, wait_until
+from harness import LIMIT, PROGRAM, Job, wait_until
 
 PACKAGE = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../lib/python"))
 CTL = PROGRAM.parent / "elastrunctl"
@@ -270,7 +269,3 @@ class Truth(unittest.TestCase):
                 [start] = account["goodput_attempts"]
                 self.assertEqual(start["ended"], "preempted")
                 self.assertIn("0 steps lost", job.errors())
-
-
-if __name__ == "__main__":
-    main()

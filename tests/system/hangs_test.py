@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Hangs: a job that stands still is told with the stacks of all workers, and who stands out."""
 from __future__ import annotations
@@ -14,7 +13,7 @@ import unittest
 import urllib.request
 from pathlib import Path
 
-from harness import CTL, PACKAGE, Job, main, wait_until
+from harness import CTL, PACKAGE, Job, wait_until
 from ports import free_port
 
 # Steps until the file `go` is there, but for one rank that stays in its data loader.
@@ -446,7 +445,3 @@ def listens_at(pid: int, port: int) -> bool:
                 inodes.add(f"socket:[{words[9]}]")
     fds = f"/proc/{pid}/fd"
     return any(os.readlink(f"{fds}/{fd}") in inodes for fd in os.listdir(fds))
-
-
-if __name__ == "__main__":
-    main()

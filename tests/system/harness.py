@@ -7,7 +7,6 @@ they said, and only such are ever signalled.
 """
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import json
 import os
@@ -17,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import unittest
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -27,45 +25,10 @@ LIMIT = 60.0
 PROGRAM, STUB = (Path(word).resolve() for word in (sys.argv + ["", ""])[1:3])
 CTL = PROGRAM.with_name("elastrunctl")
 PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")  # the workers' library
-
-
 # What no job of a test hears of: the settings of whoever runs the test.
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k == "ELASTRUN_TEST_FORKSERVER" or
                not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC", "LOGLEVEL",
                                  "NOTIFY_SOCKET"))} | {"OMP_NUM_THREADS": "1"}
-
-
-def main() -> None:
-    """Runs the tests of the calling file: FILE ELASTRUN STUB_WORKER [unittest's arguments]."""
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
-
-
-def main_side_by_side(count: int) -> None:
-    """As main(), but so many cases at a time, each in a process: for those that wait most of the
-    time, and share nothing."""
-    if len(sys.argv) > 3:
-        main()
-
-    def names(suite: unittest.TestSuite) -> list[str]:
-        return [name for one in suite for name in (
-            names(one) if isinstance(one, unittest.TestSuite)
-            else [one.id().partition(".")[2]])]
-
-    def run(name: str) -> bool:
-        try:
-            done = subprocess.run([sys.executable, "-B", *sys.argv, name], text=True, timeout=300,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        except subprocess.TimeoutExpired as late:
-            print(f"{name} hangs: {late.output!r}", flush=True)
-            return False
-        print(done.stdout, flush=True)
-        return done.returncode == 0
-
-    cases = names(unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"]))
-    with concurrent.futures.ThreadPoolExecutor(count) as pool:
-        passed = list(pool.map(run, cases))
-    print(f"{sum(passed)} of {len(cases)} cases passed")
-    sys.exit(not cases or not all(passed))
 
 
 def wait_until(condition: Callable[[], object], what: str,

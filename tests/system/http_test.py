@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What --http and the health check serve while a job runs, and what they refuse."""
 from __future__ import annotations
@@ -14,8 +13,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from harness import LIMIT, PACKAGE, Job, lives, main, stub, wait_until
-from ports import free_port  # noqa: E402
+from harness import LIMIT, PACKAGE, Job, lives, stub, wait_until
+from ports import free_port
 
 STEPS = """
 import os, sys, time
@@ -222,7 +221,3 @@ class HealthCheck(unittest.TestCase):
                 "TORCHELASTIC_HEALTH_CHECK_PORT": str(taken.getsockname()[1])})).ended()
             self.assertRegex(job.errors(), r"No health check server: cannot listen on \[::\]:\d+: "
                              r"Address already in use: process \d+ ")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What the kernel may do to a job: a clock set back, a worker held in it, a binding, no memory."""
 from __future__ import annotations
@@ -11,7 +10,7 @@ import unittest
 import uuid
 from pathlib import Path
 
-from harness import LIMIT, PROGRAM, STUB, Job, main, stat_of, stub, wait_until
+from harness import LIMIT, PROGRAM, STUB, Job, stat_of, stub, wait_until
 
 CLOCK_STEP = STUB.parent / "libclock_step.so"
 STUCK_WRITE = STUB.parent / "libstuck_write.so"
@@ -244,7 +243,3 @@ class Binding(unittest.TestCase):
         with Job("--nproc-per-node=4096", "--numa-binding=exclusive", "--dry-run",
                  *stub("cpus")).ended(1) as job:
             self.assertIn("needs a physical core for each", job.errors())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """No process of a job outlives it, however it ends, and nothing else is touched."""
 import os
@@ -6,7 +5,7 @@ import signal
 import subprocess
 import unittest
 
-from harness import STUB, Job, lives, main, stat_of, stub, wait_until
+from harness import STUB, Job, lives, stat_of, stub, wait_until
 from ports import free_port
 
 AWFUL = ("child=setsid", "child=setsid,double,deaf", "child=setsid,double,bare,deaf,deep", "say=up")
@@ -120,7 +119,3 @@ class Signals(unittest.TestCase):
             job.process.send_signal(signal.SIGTERM)
             self.assertEqual(job.end(), 1)
             job.nothing_left()
-
-
-if __name__ == "__main__":
-    main()

@@ -13,17 +13,14 @@ import shutil
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 import unittest
-from pathlib import Path
 from typing import Any
 
-from harness import LIMIT, PACKAGE, Job, main, stub, wait_until
+from harness import LIMIT, PACKAGE, Job, stub, wait_until
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "seeds"))
-from event_files import fields, values  # noqa: E402
+from event_files import fields, values
 
 # A worker that reports one number of its own, and counts something.
 WORKER = """import os, sys
@@ -637,7 +634,3 @@ class Programs(unittest.TestCase):
         with Job(*sinks("exec:no-such-program"), *stub("exit=0")).ended() as job:
             self.assertIn("no-such-program", job.errors())
             self.assertGreater(account(job, "exec")["lost"], 0)
-
-
-if __name__ == "__main__":
-    main()

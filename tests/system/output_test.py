@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What workers write arrives whole, and trouble with the console is not theirs."""
 import array
@@ -10,7 +9,7 @@ import socket
 import termios
 import unittest
 
-from harness import Job, main, stub, wait_until
+from harness import Job, stub, wait_until
 
 LIMIT_OF_FILES = 20 << 10  # bytes
 
@@ -107,7 +106,3 @@ class Output(unittest.TestCase):
             facts = job.records("logs/*/agent.log")
             self.assertEqual(facts[-1]["message"], "[default] The job is over: it failed")
             self.assertEqual(facts[-1]["host"], socket.gethostname())
-
-
-if __name__ == "__main__":
-    main()

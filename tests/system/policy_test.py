@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The restart policy and preemption, as a user meets them: real agents, signals and workers."""
 import json
@@ -11,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import CTL, LIMIT, Job, lives, main, wait_until
+from harness import CTL, LIMIT, Job, lives, wait_until
 from ports import free_port
 
 # Trains from the last checkpoint on; what happens on the way is said by the words behind it.
@@ -605,7 +604,3 @@ class Preemption(unittest.TestCase):
             one.process.send_signal(signal.SIGTERM)
             self.assertEqual(one.end(), 75, one.errors())
             self.assertEqual(len(one.lines("saves at")), 1)
-
-
-if __name__ == "__main__":
-    main()

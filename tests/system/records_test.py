@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What a run writes for programs: metrics and events in torchelastic's form, journal, report."""
 from __future__ import annotations
@@ -9,7 +8,7 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import Job, main, stub
+from harness import Job, stub
 
 ROOT = Path(__file__).resolve().parents[2]
 METRIC = re.compile(r"^\[(\d{10}\.\d+)\]\[torchelastic\]: ([\w.]+)=(\d+)$")
@@ -375,7 +374,3 @@ class Report(unittest.TestCase):
         with Job("--report=report.json", *stub("exit=1")).ended(1) as job:
             goodput = job.report()["goodput"]
             self.assertEqual((goodput["buckets_s"]["lost"], goodput["loss_known"]), (0, False))
-
-
-if __name__ == "__main__":
-    main()

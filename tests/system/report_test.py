@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What a person, a program and the shell are told at the end."""
 import subprocess
 import unittest
 
-from harness import Job, main, stub, wait_until
+from harness import Job, stub, wait_until
 from ports import free_port, listens
 
 
@@ -214,7 +213,3 @@ raise ValueError("boom")
             self.assertIn("say=no 1", job.output())
             self.assertIn("LOCAL_RANK=1", job.output())
             self.assertEqual(list(job.temporary.iterdir()), [])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,10 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Restarts: counts, what stays of earlier attempts, and what must not come over from them."""
 import json
 import unittest
 from pathlib import Path
 
-from harness import Job, main, stub
+from harness import Job, stub
 
 
 class Restarts(unittest.TestCase):
@@ -44,7 +43,3 @@ class Restarts(unittest.TestCase):
         script = Path(__file__).with_name("store_memory.py")
         with Job("--nproc-per-node=2", "--max-restarts=1", script).ended() as job:
             self.assertEqual(sorted(job.output().split()), ["absent", "absent"])
-
-
-if __name__ == "__main__":
-    main()

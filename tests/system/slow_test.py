@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """slow_test.py ELASTRUN STUB_WORKER: readers and file systems that take nothing for a while."""
 from __future__ import annotations
@@ -13,9 +12,10 @@ import unittest
 import urllib.request
 from pathlib import Path
 
-from harness import LIMIT, STUB, Job, main_side_by_side, stat_of, stub, wait_until
+from harness import LIMIT, STUB, Job, stat_of, stub, wait_until
 from ports import free_port
 
+SIDE_BY_SIDE = 3
 STUCK_WRITE = STUB.parent / "libstuck_write.so"
 # Prints 12 MiB, says so by a file, and fails when it may.
 TALKER = """
@@ -479,7 +479,3 @@ class UnfinishedLines(unittest.TestCase):
             self.assertEqual(os.read(ours, 100), b"thanks\n")
             self.assertEqual(job.end(), 0)
         os.close(ours)
-
-
-if __name__ == "__main__":
-    main_side_by_side(3)

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """stop_test.py ELASTRUN STUB_WORKER: who may save what before a job ends, and who cuts it short."""
 from __future__ import annotations
@@ -11,11 +10,12 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import main_side_by_side, wait_until
+from harness import wait_until
 from launched import ELASTRUN, LIMIT, STUB, Case, state_of
 from ports import free_port, listens
 from screen import OnTerminal
 
+SIDE_BY_SIDE = 3
 LONG = "1000"  # seconds; more than LIMIT, so that only the wanted end is in time
 SAVING = 2.0   # longer than any grace but that of --shutdown-timeout
 # Saves for a while when it is asked to end, and says so in a file, which no signal cuts. The signal
@@ -477,7 +477,3 @@ class Leavings(Files):
         self.line_with(child.stderr, "for what they have left")
         child.terminate()
         self.ended(child, 0)
-
-
-if __name__ == "__main__":
-    main_side_by_side(3)

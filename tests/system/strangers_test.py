@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import CTL, PACKAGE, Job, main, stub, wait_until
+from harness import CTL, PACKAGE, Job, stub, wait_until
 from ports import free_port, listens
 
 STRANGER = 65533
@@ -286,7 +286,3 @@ PET_RDZV_CONF = "password=hunter2"
                     self.assertNotIn("hunter2", job.output() + job.errors(), (asks, given, env))
         with Job("--dry-run", "--explain", *words, f"--rdzv-conf={conf}", *stub("exit=0")) as job:
             self.assertIn("password=***", job.output() if job.end() == 0 else job.errors())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """terminal_test.py ELASTRUN STUB_WORKER: the live line, and the size of the workers' terminals."""
 from __future__ import annotations
@@ -8,7 +7,6 @@ import shutil
 import sys
 import termios
 
-from harness import main
 from launched import ELASTRUN, LIMIT, Case
 from screen import OnTerminal
 
@@ -234,7 +232,3 @@ class Terminal(Case):
         self.assertEqual(job.finish(), 0)
         self.assertIn("talked 0", job.raw)
         self.assertNotIn("\x1b[K", (self.folder / "typescript").read_text())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Expiration timers: a worker that hangs is named, looked at, ended and started again."""
 from __future__ import annotations
@@ -12,7 +11,7 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import PACKAGE, STUB, Job, lives, main, wait_until
+from harness import PACKAGE, STUB, Job, lives, wait_until
 
 STUCK_WRITE = STUB.parent / "libstuck_write.so"
 # As torch's FileTimerClient writes: open, one line, close. torch itself: tests/examples.
@@ -270,7 +269,3 @@ class Timers(unittest.TestCase):
                          PATH=f"{os.environ['PATH']}:{folder}", STUCK_WHILE="stuck",
                          STUCK_FOLDER=folder, ASAN_OPTIONS="verify_asan_link_order=0").ended(1)
         self.assertIn("expired timer 'load'", job.report()["verdict"])
-
-
-if __name__ == "__main__":
-    main()

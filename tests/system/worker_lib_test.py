@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """--worker-lib: workers import the package, what they tell is in the journal, and what they last
 did is in the report of their end. Hostile workers cost themselves only.
@@ -11,7 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from harness import Job, main
+from harness import Job
 
 PYTHON = {"PYTHON_EXEC": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -274,7 +273,3 @@ one.send(b'{"kind":"event","name":"last word","attributes":{"n":7}}')
         self.assertIn("otel.metric.overflow", names)
         for text in ("more than 100 events 'flood' a second", "have used 2000 names"):
             self.assertEqual(job.errors().count(text), 1, job.errors())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What workers have of their agent, and what not: limits, secrets, a channel, and each other."""
 import os
@@ -10,7 +9,7 @@ import unittest
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import Job, main, stub, wait_until
+from harness import Job, stub, wait_until
 
 # Worker 0 returns at once. Worker 1 looks whether it has really ended, for longer than an
 # interpreter takes to end, and says so.
@@ -159,7 +158,3 @@ class Channel(unittest.TestCase):
         os.kill(job.agent(), signal.SIGKILL)
         job.end()
         wait_until(lambda: not folder.exists(), "the folder is gone")
-
-
-if __name__ == "__main__":
-    main()
