@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For measured_lightning.py and measured_hf.py: writes what happened into clock.jsonl, with the
+"""For measured_*.py: writes what happened into clock.jsonl, of rank 1 into clock-1.jsonl, with the
 attempt, the time in seconds since the epoch, and a step where there is one. Imports no torch before
 the clock runs: how long that takes is measured, too.
 """
@@ -9,11 +9,14 @@ import time
 
 ATTEMPT = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 CRASHES = {0: 17, 1: 26}  # by attempt: after so many steps
-_LINES = open("clock.jsonl", "a", buffering=1)
+_LINES = open("clock-1.jsonl" if os.environ["RANK"] == "1" else "clock.jsonl", "a", buffering=1)
+# Of this process, by the kernel: within a clock tick, 10 ms.
+_TICKS = int(open("/proc/self/stat").read().rpartition(")")[2].split()[19]) + 0.5
+_SPAWNED = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + _TICKS / os.sysconf("SC_CLK_TCK")
 
 
-def clock(what, step=None):
-    _LINES.write(json.dumps([what, ATTEMPT, time.time(), step]) + "\n")
+def clock(what, step=None, when=None):
+    _LINES.write(json.dumps([what, ATTEMPT, when or time.time(), step]) + "\n")
 
 
 def stepped(step):
@@ -24,7 +27,7 @@ def stepped(step):
         os._exit(5)
 
 
-clock("spawned")
+clock("spawned", when=_SPAWNED)
 from torch import full  # noqa: E402
 from torch.utils.data import Dataset  # noqa: E402
 

@@ -4,8 +4,7 @@ goodput_test.py beside it.
 
     elastrun ... measured_ddp.py SECONDS
 
-Crashes in two attempts, and hangs for SECONDS in its data in the last one. Each rank writes what it
-has seen into clock-RANK.jsonl: what, the attempt, and the time in seconds since the epoch.
+Crashes in two attempts, and hangs for SECONDS in its data in the last one.
 """
 import os
 import select
@@ -13,26 +12,17 @@ import signal
 import sys
 import time
 
-# Of this process, by the kernel: within a clock tick, 10 ms.
-TICKS = int(open("/proc/self/stat").read().rpartition(")")[2].split()[19]) + 0.5
-SPAWNED = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + TICKS / os.sysconf("SC_CLK_TCK")
-RANK, ATTEMPT = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+from measured_clock import ATTEMPT, clock  # whose import starts the clock
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+RANK = int(os.environ["RANK"])
 CRASHES = {0: 17, 1: 31}  # by attempt: after so many steps
 HANG, LAST = 42, 50  # the step that waits, and how many there are
-LINES = open(f"clock-{RANK}.jsonl", "a", buffering=1)
-
-
-def clock(what, when=None):
-    LINES.write(f'["{what}", {ATTEMPT}, {when or time.time()!r}]\n')
-
-
-clock("spawned", SPAWNED)
 with open(f"pid-{RANK}", "w") as file:
     file.write(str(os.getpid()))
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 
 class Numbers(Dataset):
@@ -73,7 +63,7 @@ while step < LAST:
     model(batch).pow(2).mean().backward()
     time.sleep(0.06)
     optimizer.step()
-    clock(f"step {step}")
+    clock("step", step)
     step += 1
     if step == CRASHES.get(ATTEMPT):
         dist.barrier()
