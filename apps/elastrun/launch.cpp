@@ -22,7 +22,6 @@
 #include "process/spawn.hpp"
 #include "rendezvous/session/handler.hpp"
 #include "report_json.hpp"
-#include "spec/host_environment.hpp"
 #include "spec/job_spec.hpp"
 #include "spec/option_help.hpp"
 #include "spec/sources.hpp"

@@ -5,7 +5,7 @@
 #include "core/file_io.hpp"
 #include "core/unique_fd.hpp"
 #include "process/cgroup.hpp"
-#include "process/exit_status.hpp"
+#include "process/launcher.hpp"
 #include "process/process_table.hpp"
 #include "process/signals.hpp"
 #include "process/spawn.hpp"

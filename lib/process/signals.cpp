@@ -2,7 +2,7 @@
 #include "process/signals.hpp"
 
 #include "core/log.hpp"
-#include "process/exit_status.hpp"
+#include "process/launcher.hpp"
 #include "process/process_table.hpp"
 
 #include <algorithm>

@@ -3,7 +3,6 @@
 #include "core/file_io.hpp"
 #include "core/text.hpp"
 #include "spec/agreed_rules.hpp"
-#include "spec/host_environment.hpp"
 #include "spec/job_spec.hpp"
 #include "spec/option_values.hpp"
 #include "spec/sources.hpp"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "core/text.hpp"
-#include "spec/host_environment.hpp"
 #include "spec/rendezvous_config.hpp"
 #include "spec/sources.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "spec/host_environment.hpp"
+#include "spec/sources.hpp"
 
 #include <functional>
 #include <string>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "process/exit_status.hpp"
+#include "process/launcher.hpp"
 #include "process/process_table.hpp"
 #include "telemetry/registry.hpp"
 

@@ -10,7 +10,7 @@
 #include "goodput/journals/journal_books.hpp"
 #include "goodput/ledger/ledger.hpp"
 #include "hangs/stacks.hpp"
-#include "process/exit_status.hpp"
+#include "process/launcher.hpp"
 #include "process/process_table.hpp"
 #include "process/spawn.hpp"
 #include "rendezvous/membership/standstill.hpp"

@@ -2,7 +2,7 @@
 #include "agent/loop/node_policy.hpp"
 
 #include "core/text.hpp"
-#include "process/exit_status.hpp"
+#include "process/launcher.hpp"
 #include "process/signals.hpp"
 
 #include <algorithm>

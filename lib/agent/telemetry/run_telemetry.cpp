@@ -9,7 +9,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "goodput/account/job_account.hpp"
-#include "process/exit_status.hpp"
+#include "process/launcher.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "telemetry/events.hpp"
 #include "telemetry/metrics.hpp"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "agent/loop/job_result.hpp"
-#include "process/exit_status.hpp"
+#include "process/launcher.hpp"
 #include "support/fake_clock.hpp"
 #include "telemetry/route.hpp"
 #include "workers/group.hpp"

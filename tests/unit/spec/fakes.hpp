@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "spec/host_environment.hpp"
 #include "spec/sources.hpp"
 
 #include <fmt/format.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
-#include "spec/host_environment.hpp"
 #include "spec/sources.hpp"
 #include "unit/spec/fakes.hpp"
 
