@@ -906,8 +906,11 @@ int run_for_caller(guardian::Agent& guardian, int descriptor) {
 /// This machine, for `spec::resolve`.
 struct ThisMachine final : spec::HostEnvironment {
   int count_cpus() const override {
-    return process::cpus_within_quota(HostEnvironment::count_cpus(),
-                                      read_kernel_file("/proc/self/cgroup"),
+    const auto own = process::affinity_of(0);
+    // Only where the mask cannot be read: those of the machine, also what a batch system has given
+    // to others.
+    const auto all = own ? std::ssize(*own) : ::sysconf(_SC_NPROCESSORS_ONLN);
+    return process::cpus_within_quota(static_cast<int>(all), read_kernel_file("/proc/self/cgroup"),
                                       read_kernel_file("/proc/self/mountinfo"));
   }
   int count_gpus() const override {

@@ -245,6 +245,16 @@ std::string join(const std::vector<std::string>& pieces, std::string_view separa
   return fmt::format("{}", fmt::join(pieces, separator));
 }
 
+std::optional<std::string_view> find_variable(std::span<const std::string> entries,
+                                              std::string_view name) {
+  for (const auto& entry : entries) {
+    if (entry.size() > name.size() && entry[name.size()] == '=' && entry.starts_with(name)) {
+      return std::string_view(entry).substr(name.size() + 1);
+    }
+  }
+  return std::nullopt;
+}
+
 bool starts_with_ignoring_case(std::string_view text, std::string_view prefix) {
   return text.size() >= prefix.size() &&
          std::equal(prefix.begin(), prefix.end(), text.begin(),

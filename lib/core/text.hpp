@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,6 +37,9 @@ std::string_view trim(std::string_view text);
 /// The pieces between the separators; "" gives one empty piece.
 std::vector<std::string> split(std::string_view text, char separator);
 std::string join(const std::vector<std::string>& pieces, std::string_view separator);
+/// Value of a variable among "NAME=VALUE" entries; of several the first counts, as in getenv(3).
+std::optional<std::string_view> find_variable(std::span<const std::string> entries,
+                                              std::string_view name);
 bool starts_with_ignoring_case(std::string_view text, std::string_view prefix);
 std::string to_lower(std::string_view text);
 /// With a backslash before each character that is in `what`.

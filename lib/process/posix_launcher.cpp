@@ -26,9 +26,7 @@
 namespace elastrun::process {
 
 ExitStatus ExitStatus::from_wait(int raw) {
-  if (WIFSIGNALED(raw)) {
-    return {How::Signaled, WTERMSIG(raw), WCOREDUMP(raw) != 0};
-  }
+  if (WIFSIGNALED(raw)) return {How::Signaled, WTERMSIG(raw), WCOREDUMP(raw) != 0};
   return exited(WEXITSTATUS(raw));
 }
 

@@ -67,14 +67,6 @@ LaunchRequest fed_program(std::vector<std::string> argv, std::vector<std::string
 
 namespace {
 
-std::optional<std::string_view> search_path(const std::vector<std::string>& environment) {
-  constexpr std::string_view kName = "PATH=";
-  for (const std::string_view variable : environment) {
-    if (variable.starts_with(kName)) return variable.substr(kName.size());
-  }
-  return std::nullopt;
-}
-
 std::string in_directory(const std::string& directory, const std::string& path) {
   return directory.empty() || path.starts_with('/') ? path : directory + "/" + path;
 }
@@ -130,7 +122,7 @@ Result<std::string> find_program(const std::string& name,
   if (name.empty()) return fail(Code::Spawn, "cannot start an empty program name");
   if (name.find('/') != std::string::npos) return name;  // execve itself gives the best errors
   bool forbidden = false;
-  for (const std::string& path : program_candidates(name, search_path(environment))) {
+  for (const std::string& path : program_candidates(name, find_variable(environment, "PATH"))) {
     const int number = refusal(in_directory(directory, path));
     if (number == 0) return path;
     forbidden = forbidden || number == EACCES;
@@ -588,21 +580,14 @@ std::string explain_exec_failure(int number, const std::string& path,
   return std::strerror(number);
 }
 
-std::string explain_start_failure(int number) {
-  const std::string reason = std::strerror(number);
-  if (number == EMFILE) return reason + " (raise the limit: ulimit -n)";
-  if (number == EAGAIN) {
-    return reason + " (the limit of processes is reached: ulimit -u, or pids.max of the cgroup)";
-  }
-  return reason;
-}
-
 std::string explain(Step failed, int number, const std::string& path,
                     const LaunchRequest& request) {
   const std::string reason = std::strerror(number);
   switch (failed) {
     case Step::Start:
-      return explain_start_failure(number);
+      if (number == EMFILE) return reason + " (raise the limit: ulimit -n)";
+      if (number != EAGAIN) return reason;
+      return reason + " (the limit of processes is reached: ulimit -u, or pids.max of the cgroup)";
     case Step::Parent:
       return "the launcher is ending";
     case Step::Affinity:

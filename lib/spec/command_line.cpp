@@ -365,21 +365,6 @@ bool HostEnvironment::is_executable(const std::string& path) const {
          ::access(path.c_str(), X_OK) == 0;
 }
 
-int HostEnvironment::count_cpus() const {
-  // sched_getaffinity(2) fails with EINVAL if the mask is smaller than the kernel's.
-  for (int bits = 1024; bits <= (1 << 20); bits *= 4) {
-    cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(bits));
-    if (set == nullptr) break;
-    const std::size_t size = CPU_ALLOC_SIZE(static_cast<std::size_t>(bits));
-    const int count = ::sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
-    CPU_FREE(set);
-    if (count > 0) return count;
-  }
-  // Only where the mask cannot be read: it counts the CPUs of the machine, also those that a batch
-  // system has given to others.
-  return static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
-}
-
 std::string HostEnvironment::own_program() const {
   std::error_code unknown;
   // Not by argv[0], which the caller chooses.

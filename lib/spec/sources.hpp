@@ -43,7 +43,7 @@ class HostEnvironment {
   virtual bool exists(const std::string& path) const;
   virtual bool is_executable(const std::string& path) const;
   /// CPUs that this process may run on.
-  virtual int count_cpus() const;
+  virtual int count_cpus() const { return 1; }
   /// Devices that a worker would see; 0 where there are none.
   virtual int count_gpus() const { return 0; }
   virtual int count_xpus() const { return 0; }

@@ -11,10 +11,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <signal.h>
 #include <sys/mman.h>
@@ -137,11 +137,9 @@ std::vector<Gpu> by_driver_directory(const std::string& proc) {
 
 std::vector<Gpu> by_device_files(const std::string& dev) {
   constexpr std::string_view kStart = "nvidia";
-  const auto names = entries(dev);
-  const auto count = std::count_if(names.begin(), names.end(), [&](const std::string& name) {
+  const auto count = std::ranges::count_if(entries(dev), [&](std::string_view name) {
     return name.starts_with(kStart) && name.size() > kStart.size() &&
-           std::all_of(name.begin() + kStart.size(), name.end(),
-                       [](unsigned char letter) { return std::isdigit(letter) != 0; });
+           name.find_first_not_of("0123456789", kStart.size()) == name.npos;
   });
   return std::vector<Gpu>(static_cast<std::size_t>(count));
 }
@@ -163,10 +161,6 @@ int by_uuid(const std::vector<Gpu>& gpus, const std::string& start) {
     found = static_cast<int>(index);
   }
   return found;
-}
-
-std::size_t count_elements(const char* list) {
-  return split(list, ',').size();
 }
 
 /// Intel's devices in /sys.
@@ -199,7 +193,7 @@ int count_amd(const ReadVariable& variable, const std::string& sys) {
   const char* const rocr = variable("ROCR_VISIBLE_DEVICES");
   const char* hip = variable("HIP_VISIBLE_DEVICES");
   if (hip == nullptr && rocr != nullptr) {
-    return static_cast<int>(std::min(gpus.size(), count_elements(rocr)));
+    return static_cast<int>(std::min(gpus.size(), split(rocr, ',').size()));
   }
   if (hip == nullptr) hip = variable("CUDA_VISIBLE_DEVICES");
   return static_cast<int>(visible_gpus(gpus, hip).size());
@@ -223,9 +217,8 @@ std::vector<Gpu> find_nvidia_gpus(const DeviceSources& sources) {
 std::vector<int> visible_gpus(const std::vector<Gpu>& gpus, const char* list) {
   std::vector<int> seen;
   if (list == nullptr) {
-    for (std::size_t index = 0; index < gpus.size(); ++index) {
-      seen.push_back(static_cast<int>(index));
-    }
+    seen.resize(gpus.size());
+    std::iota(seen.begin(), seen.end(), 0);
     return seen;
   }
   const std::string text = list;

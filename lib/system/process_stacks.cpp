@@ -29,11 +29,7 @@ namespace elastrun::system {
 namespace {
 
 std::string value_of(const std::vector<std::string>& environment, std::string_view name) {
-  for (const auto& variable : environment) {
-    const bool named = variable.starts_with(name) && variable.size() > name.size();
-    if (named && variable[name.size()] == '=') return variable.substr(name.size() + 1);
-  }
-  return {};
+  return std::string(find_variable(environment, name).value_or(""));
 }
 
 /// Below torch's cache, as c10d/FlightRecorder has it.

@@ -136,16 +136,6 @@ bool is_callers_interpreter(std::string_view entry, std::span<const std::string>
 
 }  // namespace
 
-std::optional<std::string_view> find_variable(std::span<const std::string> entries,
-                                              std::string_view name) {
-  for (const auto& entry : entries) {
-    if (entry.size() > name.size() && entry[name.size()] == '=' && entry.starts_with(name)) {
-      return std::string_view(entry).substr(name.size() + 1);
-    }
-  }
-  return std::nullopt;
-}
-
 Result<std::vector<std::string>> contract_variables(std::span<const std::string> agent,
                                                     const WorkerFacts& facts) {
   Entries out;

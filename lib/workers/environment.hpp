@@ -51,10 +51,6 @@ Result<std::vector<std::string>> worker_environment(std::span<const std::string>
 Result<std::vector<std::string>> contract_variables(std::span<const std::string> agent,
                                                     const WorkerFacts& facts);
 
-/// Value of a variable among "NAME=VALUE" entries; of several the first counts, as in getenv(3).
-std::optional<std::string_view> find_variable(std::span<const std::string> entries,
-                                              std::string_view name);
-
 /// What proves who belongs to the job, or opens the door to its etcd: for agents alone. Workers run
 /// code of others, write their environment into logs and crash reports, and need none of it.
 bool is_secret(std::string_view name, std::string_view value);

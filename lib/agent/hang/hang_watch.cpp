@@ -145,12 +145,12 @@ ExpirationTimers::ExpirationTimers(RunContext& run, const StackOffers& offers)
 
 void ExpirationTimers::open_pipe() {
   // The messages are torch's, which people and tools look for.
-  if (workers::find_variable(run_.environment, kSwitch) != "1") {
+  if (find_variable(run_.environment, kSwitch) != "1") {
     log::info(kTimerArea, "Environment variable '{}' not found. Do not start FileTimerServer.",
               kSwitch);
     return;
   }
-  const std::string given(workers::find_variable(run_.environment, kFile).value_or(""));
+  const std::string given(find_variable(run_.environment, kFile).value_or(""));
   auto place = make_place(given);
   if (!place) {
     log::warning(kTimerArea, "Workers have no expiration timers: {}", place.error().text);

@@ -122,9 +122,7 @@ json::object window_json(const WindowView& view) {
 
 std::optional<WallTime> scheduled_since(const std::vector<std::string>& environment,
                                         const std::string& root) {
-  const auto variable = [&](std::string_view name) {
-    return workers::find_variable(environment, name);
-  };
+  const auto variable = [&](std::string_view name) { return find_variable(environment, name); };
   if (const auto text = variable(kCreated); text && !text->empty()) {
     if (const auto time = created(std::string(*text))) return time;
   }

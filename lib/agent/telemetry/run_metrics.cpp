@@ -109,7 +109,7 @@ std::unexpected<Error> trouble(const SinkChoice& sink, const Error& error) {
 }
 
 std::string variable(const std::vector<std::string>& environment, std::string_view name) {
-  return std::string(workers::find_variable(environment, name).value_or(""));
+  return std::string(find_variable(environment, name).value_or(""));
 }
 
 exporter::RecordFormat json_format() {

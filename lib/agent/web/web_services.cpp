@@ -463,7 +463,7 @@ class WebServices final : public Observer {
   }
 
   void open_health_check() {
-    const auto text = workers::find_variable(run_.environment, kPort);
+    const auto text = find_variable(run_.environment, kPort);
     if (!text) return;
     log::info(kPagesArea, "Found healthcheck port {}: {}", kPort, printable(std::string(*text)));
     const auto port = parse_int(*text);
@@ -646,7 +646,7 @@ class WebServices final : public Observer {
 Result<std::unique_ptr<Observer>> start_web_services(RunContext& run, RunTelemetry& telemetry,
                                                      ExpirationTimers& timers,
                                                      const RoundStore& store) {
-  const bool health_check = workers::find_variable(run.environment, kPort).has_value();
+  const bool health_check = find_variable(run.environment, kPort).has_value();
   if (!health_check) {
     // As torchelastic says it.
     log::info(kPagesArea, "Environment variable '{}' not found. Do not start health check.", kPort);

@@ -493,7 +493,6 @@ TEST_CASE("program: a missing script is a warning, because Python fails by itsel
 
 TEST_CASE("host environment: the real machine answers") {
   const HostEnvironment around;
-  CHECK(around.count_cpus() >= 1);
   CHECK(around.variable("PATH").has_value());
   CHECK(!around.variable("ELASTRUN_NO_SUCH_VARIABLE"));
   CHECK(around.is_executable("/bin/sh"));
