@@ -80,27 +80,57 @@ class Resolver {
 
   Answer<Resolved> run() {
     // The order counts: the name comes before the scheduler, whose id would become it; nodes and
-    // workers are counted before ranks and backends are compared with them.
-    const auto refusal = first_of(
-        {&Resolver::collect, &Resolver::take_script, &Resolver::name, &Resolver::ask_scheduler,
-         &Resolver::count_nodes, &Resolver::take_plain_fields, &Resolver::limit_hang,
-         &Resolver::take_signals, &Resolver::take_restart_rules, &Resolver::take_role_restarts,
-         &Resolver::take_preempt_timeout, &Resolver::take_preempt_signals, &Resolver::count_workers,
-         &Resolver::meet, &Resolver::take_logs, &Resolver::take_reports, &Resolver::choose_mode,
-         &Resolver::take_fork_server, &Resolver::take_worker_library});
-    if (refusal) return std::unexpected(*refusal);
+    // workers are counted before ranks and backends are compared with them. Then how the nodes
+    // meet, by torchrun's rules: the backend says which keys count, and one of the keys what an
+    // endpoint is. What these rules drop although it was given is a warning; what they decide is
+    // written into the values as implied.
+    for (const auto step : {&Resolver::collect,
+                            &Resolver::take_script,
+                            &Resolver::name,
+                            &Resolver::ask_scheduler,
+                            &Resolver::count_nodes,
+                            &Resolver::take_plain_fields,
+                            &Resolver::limit_hang,
+                            &Resolver::take_signals,
+                            &Resolver::take_restart_rules,
+                            &Resolver::take_role_restarts,
+                            &Resolver::take_preempt_timeout,
+                            &Resolver::take_preempt_signals,
+                            &Resolver::count_workers,
+                            &Resolver::apply_single_node_rules,
+                            &Resolver::take_backend,
+                            &Resolver::read_conf,
+                            &Resolver::check_empty_place,
+                            &Resolver::decide_endpoint,
+                            &Resolver::check_node_rank,
+                            &Resolver::check_meeting_place,
+                            &Resolver::warn_of_local_addr,
+                            &Resolver::check_role_restarts,
+                            &Resolver::replace_empty_id,
+                            &Resolver::take_topology,
+                            &Resolver::take_logs,
+                            &Resolver::take_metrics,
+                            &Resolver::check_event_handler,
+                            &Resolver::choose_mode,
+                            &Resolver::take_fork_server,
+                            &Resolver::take_worker_library}) {
+      (this->*step)();
+      if (refused_) return std::unexpected(std::move(*refused_));
+    }
     out_.notes.insert(out_.notes.begin(),
                       fmt::format("Using nproc_per_node={}.", text("nproc-per-node"_opt)));
     return std::move(out_);
   }
 
  private:
-  /// Takes the steps up to the first that refuses.
-  Refused first_of(std::initializer_list<Refused (Resolver::*)()> steps) {
-    for (const auto step : steps) {
-      if (auto refusal = (this->*step)()) return refusal;
-    }
-    return std::nullopt;
+  /// The step that refuses is the last one.
+  void refuse(Refusal refusal) { refused_ = std::move(refusal); }
+  void refuse(std::string text, std::string hint) {
+    refuse(Refusal{std::move(text), std::move(hint)});
+  }
+  /// In torchrun's words, with where the value of the option comes from.
+  void refuse(Opt id, std::string text, std::string hint = {}) {
+    refuse(placed(launcher_refusal(std::move(text), std::move(hint)), values_[id]));
   }
 
   const std::string& text(Opt id) const { return values_[id].text; }
@@ -257,20 +287,20 @@ class Resolver {
   /// Names the job for people: --name, else the --rdzv-id that was given, else the script's name
   /// without `.py`, or the module's. Refuses (exit code 2) a --name that cannot be shown on a line
   /// or be a part of a file name.
-  Refused name() {
+  void name() {
     const auto& given = values_["name"_opt];
     job_.name = given.text;
     // It becomes a part of file names, and stands in tables and on terminals, where control
     // characters do harm.
     if (job_.name.size() > kLongestName || job_.name.contains('/') ||
         printable(job_.name) != job_.name) {
-      return Refusal{
+      return refuse(
           fmt::format("{}: {} cannot be the name of a job", given.source,
                       in_quotes(printable(job_.name))),
-          fmt::format("at most {} bytes of UTF-8, without / and control characters", kLongestName)};
+          fmt::format("at most {} bytes of UTF-8, without / and control characters", kLongestName));
     }
     job_.named = !job_.name.empty();
-    if (job_.named) return std::nullopt;
+    if (job_.named) return;
     const auto& id = values_["rdzv-id"_opt];
     // Its default, given in full, names no job.
     const bool has_id =
@@ -282,20 +312,19 @@ class Resolver {
       if (job_.name.empty()) job_.name = "job";
     }
     values_.imply("name"_opt, job_.name, has_id ? "implied by --rdzv-id" : "implied by the script");
-    return std::nullopt;
   }
 
-  Refused take_restart_rules() {
+  void take_restart_rules() {
     const auto& given = values_["restart-rule"_opt];
     job_.restart_rule = given.listed ? join(given.items, ",") : given.text;
     const auto rules = parse_restart_rules(job_.restart_rule);
-    if (rules) return std::nullopt;
-    return Refusal{fmt::format("{}: {}", given.source, rules.error().text),
-                   "elastrun-restarts(7) has the rules"};
+    if (rules) return;
+    refuse(fmt::format("{}: {}", given.source, rules.error().text),
+           "elastrun-restarts(7) has the rules");
   }
 
   /// "generator=own". The names in one order, since all agents have to say the same.
-  Refused take_role_restarts() {
+  void take_role_restarts() {
     const auto& given = values_["role-restart"_opt];
     std::map<std::string, bool> own;
     for (const auto& item : given.listed ? given.items : split(given.text, ',')) {
@@ -305,10 +334,9 @@ class Resolver {
       const std::string name(trim(text.substr(0, at)));
       const auto whom = text.substr(std::min(at + 1, text.size()));
       if (name.empty() || name.contains(',') || (whom != "own" && whom != "all")) {
-        return Refusal{
-            fmt::format("{}: '{}' does not say whom a role restarts", given.source, text),
-            "expected ROLE=own (the agents with that --role alone) or ROLE=all (every "
-            "agent, as without it)"};
+        return refuse(fmt::format("{}: '{}' does not say whom a role restarts", given.source, text),
+                      "expected ROLE=own (the agents with that --role alone) or ROLE=all (every "
+                      "agent, as without it)");
       }
       own[name] = whom == "own";
     }
@@ -316,26 +344,25 @@ class Resolver {
     std::vector<std::string> names;
     for (const auto& [name, alone] : own) names.push_back(name);
     job_.role_restart = join(names, ",");
-    if (job_.role_restart.size() <= kLongestNames) return std::nullopt;
-    return Refusal{fmt::format("{}: the names of the roles are longer than {} bytes together",
-                               given.source, kLongestNames),
-                   "use shorter names"};
+    if (job_.role_restart.size() <= kLongestNames) return;
+    refuse(fmt::format("{}: the names of the roles are longer than {} bytes together", given.source,
+                       kLongestNames),
+           "use shorter names");
   }
 
-  Refused take_preempt_timeout() {
+  void take_preempt_timeout() {
     const auto& given = values_["preempt-timeout"_opt];
-    if (given.text.empty()) return std::nullopt;
+    if (given.text.empty()) return;
     const auto seconds = parse_float(given.text);
     if (!seconds || !(*seconds > 0) || *seconds > kLongestSave) {
-      return Refusal{fmt::format("{}: {} is not a time to save in", given.source, given.text),
-                     "expected a number of seconds above 0"};
+      return refuse(fmt::format("{}: {} is not a time to save in", given.source, given.text),
+                    "expected a number of seconds above 0");
     }
     job_.preempt_timeout = from_seconds(*seconds);
-    return std::nullopt;
   }
 
   /// A signal that preempts is handled, and passed on to no worker.
-  Refused take_preempt_signals() {
+  void take_preempt_signals() {
     if (values_.is_given("preempt-signals"_opt)) {
       job_.preempt_signals = parse_signals(values_["preempt-signals"_opt], out_.warnings);
     }
@@ -344,7 +371,6 @@ class Resolver {
       if (std::ranges::count(job_.signals_to_handle, name) == 0)
         job_.signals_to_handle.push_back(name);
     }
-    return std::nullopt;
   }
 
   /// Empty if it is in none of the places, which are in `tried` then.
@@ -362,18 +388,18 @@ class Resolver {
   /// program to PYTHONPATH of the workers. Refused if there is none beside the program: below
   /// PREFIX/share/elastrun/python (cmake --install, wheel), or in the source tree of a build. With
   /// --goodput auto a folder comes before all others from which Python starts the hooks into torch.
-  Refused take_worker_library() {
+  void take_worker_library() {
     const bool hooks = job_.goodput == Goodput::Auto;
-    if (!is_on("worker-lib"_opt) && !hooks) return std::nullopt;
+    if (!is_on("worker-lib"_opt) && !hooks) return;
     std::string tried;
     const auto found = find_package(tried);
     if (found.empty()) {
-      return Refusal{
+      return refuse(
           fmt::format("{}: the Python package elastrun is not beside this program",
                       hooks ? "--goodput auto" : "--worker-lib"),
           fmt::format("looked in {}; install it with cmake --install or pip, or leave the "
                       "option away and set PYTHONPATH",
-                      tried)};
+                      tried));
     }
     // Last: what the user has there is found first.
     auto& variable = job_.worker_env[std::string(kVariable)];
@@ -382,37 +408,35 @@ class Resolver {
     // First: the sitecustomize there, which calls the one that it hides.
     if (hooks) variable = found + "/elastrun/start:" + variable;
     job_.worker_lib = true;
-    return std::nullopt;
   }
 
-  Refused collect() {
+  void collect() {
     for (const auto& given : line_.given) values_.offer(given);
     const bool has_file =
         // The variable is asked for here, because all of them are read only after these refusals.
         values_.is_given("config"_opt) || around_.variable("PET_CONFIG").has_value();
     // Before unknown words are told, as argparse does: it looks for required arguments first.
-    if (!line_.script && !has_file) return missing_script();
-    if (!line_.unrecognized.empty()) return unrecognized(line_.unrecognized);
+    if (!line_.script && !has_file) return refuse(missing_script());
+    if (!line_.unrecognized.empty()) return refuse(unrecognized(line_.unrecognized));
     auto variables = read_variables(around_, values_);
-    if (!variables) return variables.error();
+    if (!variables) return refuse(variables.error());
     for (auto& given : *variables) values_.offer(std::move(given));
     for (auto& warning : unknown_variables(around_)) warn(std::move(warning));
-    return text("config"_opt).empty() ? std::nullopt : read_config();
+    if (!text("config"_opt).empty()) read_config();
   }
 
-  Refused read_config() {
+  void read_config() {
     const std::string& path = text("config"_opt);
     const auto content = around_.read_file(path);
     if (!content) {
-      return Refusal{"cannot read the job file " + content.error().text,
-                     "it is named by " + values_["config"_opt].source};
+      return refuse("cannot read the job file " + content.error().text,
+                    "it is named by " + values_["config"_opt].source);
     }
     auto file = parse_toml(*content, path);
-    if (!file) return file.error();
+    if (!file) return refuse(file.error());
     for (auto& given : file->given) values_.offer(std::move(given));
     file_ = std::move(*file);
     job_.worker_env = file_.worker_env;
-    return std::nullopt;
   }
 
   /// Variables that an operator has set, and nothing that a person has typed or written.
@@ -438,26 +462,25 @@ class Resolver {
   }
 
   // Only where nothing says how the nodes meet. A plain run on one node stays one.
-  Refused ask_scheduler() {
+  void ask_scheduler() {
     // Before any return: a job whose nodes were given by hand can be requeued, too.
     job_.requeue_command = requeue_command(around_);
     ask_kubeflow();
-    if (place_) return std::nullopt;
+    if (place_) return;
     for (const Opt id : {"standalone"_opt, "rdzv-backend"_opt, "rdzv-endpoint"_opt, "node-rank"_opt,
                          "master-addr"_opt, "master-port"_opt}) {
-      if (values_.is_given(id)) return std::nullopt;
+      if (values_.is_given(id)) return;
     }
     const bool has_count = values_.is_given("nnodes"_opt);
     const auto range = parse_nnodes(text("nnodes"_opt));
-    if (!range || (has_count && range->max == 1)) return std::nullopt;
+    if (!range || (has_count && range->max == 1)) return;
     place_ = find_placement(around_, has_count ? range->max : 0, out_.warnings);
-    if (!place_) return std::nullopt;
+    if (!place_) return;
     for (auto& given : place_->given) values_.offer(std::move(given));
-    return std::nullopt;
   }
 
   // A script brings its own arguments; those of the other source are not meant for it.
-  Refused take_script() {
+  void take_script() {
     if (line_.script) {
       job_.script = *line_.script;
       job_.script_args = line_.script_args;
@@ -473,23 +496,21 @@ class Resolver {
     } else {
       auto refusal = missing_script();
       refusal.hint = "neither the command line nor script in [job] of the job file names one";
-      return refusal;
+      return refuse(refusal);
     }
-    return std::nullopt;
   }
 
-  Refused count_nodes() {
+  void count_nodes() {
     const auto range = parse_nnodes(text("nnodes"_opt));
-    if (!range) return placed(range.error(), values_["nnodes"_opt]);
+    if (!range) return refuse(placed(range.error(), values_["nnodes"_opt]));
     job_.min_nodes = range->min;
     job_.max_nodes = range->max;
-    return std::nullopt;
   }
 
   /// Takes each option whose row in the table names the field that it fills.
-  Refused take_plain_fields() { return fill_fields(job_, values_); }
+  void take_plain_fields() { refused_ = fill_fields(job_, values_); }
 
-  Refused limit_hang() {
+  void limit_hang() {
     const std::string& given = text("hang-timeout"_opt);
     const auto seconds = parse_float(given);
     job_.hang_auto = given == "auto";
@@ -497,54 +518,49 @@ class Resolver {
     if (seconds && *seconds > 0 && std::isfinite(*seconds)) {
       job_.hang_limit = from_seconds(std::min(*seconds, kLongestSeconds));
     } else if (given != "auto" && given != "off") {
-      return placed(
-          launcher_refusal(fmt::format("hang_timeout must be a number of seconds above 0, auto or "
-                                       "off, got {}",
-                                       given),
-                           "see --hang-timeout"),
-          values_["hang-timeout"_opt]);
+      return refuse("hang-timeout"_opt,
+                    fmt::format("hang_timeout must be a number of seconds above 0, auto or "
+                                "off, got {}",
+                                given),
+                    "see --hang-timeout");
     }
-    return std::nullopt;
   }
 
-  Refused take_signals() {
+  void take_signals() {
     auto handled = parse_signals(values_["signals-to-handle"_opt], out_.warnings);
     auto forwarded = parse_signals(values_["forward-signals"_opt], out_.warnings);
     const bool chosen = values_.is_given("signals-to-handle"_opt);
     for (const auto& name : std::vector(forwarded)) {
       if (std::ranges::count(handled, name) == 0) continue;
       if (chosen && values_.is_given("forward-signals"_opt)) {
-        return launcher_refusal(
+        return refuse(launcher_refusal(
             fmt::format("{} cannot both end the job and be passed on without ending it", name),
-            "it is in --signals-to-handle and in --forward-signals");
+            "it is in --signals-to-handle and in --forward-signals"));
       }
       std::erase(chosen ? forwarded : handled, name);  // the list that was given wins
     }
     job_.signals_text = chosen ? values_["signals-to-handle"_opt].text : join(handled, ",");
     job_.signals_to_handle = std::move(handled);
     job_.forward_signals = std::move(forwarded);
-    return std::nullopt;
   }
 
-  Refused count_workers() {
+  void count_workers() {
     const std::string& given = text("nproc-per-node"_opt);
     if (const auto count = parse_int(given)) {
       // A slip of the finger would keep the agent busy with folders, deaf to signals.
       if (*count <= 0 || *count > kMostWorkers) {
         const auto bound = *count <= 0 ? "> 0" : fmt::format("<= {}", kMostWorkers);
-        return placed(
-            launcher_refusal(fmt::format("nproc_per_node must be {}, got {}", bound, *count),
-                             "see --nproc-per-node"),
-            values_["nproc-per-node"_opt]);
+        return refuse("nproc-per-node"_opt,
+                      fmt::format("nproc_per_node must be {}, got {}", bound, *count),
+                      "see --nproc-per-node");
       }
       job_.nproc_per_node = static_cast<int>(*count);
     } else if (auto refusal = count_devices(given)) {
-      return placed(std::move(*refusal), values_["nproc-per-node"_opt]);
+      return refuse(placed(std::move(*refusal), values_["nproc-per-node"_opt]));
     }
     // torchrun's rule, which scripts rely on: one thread each, unless something has said otherwise.
     job_.limit_omp_threads = job_.nproc_per_node > 1 && !around_.variable("OMP_NUM_THREADS") &&
                              !job_.worker_env.contains("OMP_NUM_THREADS");
-    return std::nullopt;
   }
 
   Refused count_devices(const std::string& given) {
@@ -612,12 +628,12 @@ class Resolver {
                                         name));
   }
 
-  Refused take_fork_server() {
+  void take_fork_server() {
     if (values_["warm-spares"_opt].origin != Origin::Default) {
       // Whole by now: check_text() has looked at each source.
       const auto spares = *parse_int(text("warm-spares"_opt));
       if (spares < 0) {
-        return placed(launcher_refusal("warm_spares must be >= 0"), values_["warm-spares"_opt]);
+        return refuse("warm-spares"_opt, "warm_spares must be >= 0");
       }
       job_.warm_spares = static_cast<int>(std::min<std::int64_t>(spares, kMostSpares));
     }
@@ -628,35 +644,23 @@ class Resolver {
       const auto package = find_package(tried);
       if (!package.empty()) job_.fork_server = package + "/elastrun/forkserver.py";
     }
-    return std::nullopt;
   }
 
-  /// Says how the nodes meet, by torchrun's rules. What these drop although it was given is a
-  /// warning; what they decide is written into the values as implied.
-  Refused meet() {
-    // In this order: the backend says which keys count, and one of the keys what an endpoint is.
-    return first_of({&Resolver::apply_single_node_rules, &Resolver::take_backend,
-                     &Resolver::read_conf, &Resolver::decide_endpoint, &Resolver::check_node_rank,
-                     &Resolver::check_meeting_place, &Resolver::warn_of_local_addr,
-                     &Resolver::check_role_restarts, &Resolver::replace_empty_id,
-                     &Resolver::take_topology});
-  }
-
-  Refused apply_single_node_rules() {
+  void apply_single_node_rules() {
     std::string why;
     if (is_on("standalone"_opt)) {
       why = "implied by --standalone";
       if (job_.min_nodes > 1) {
-        return launcher_refusal(
+        return refuse(launcher_refusal(
             fmt::format("--standalone is for one node, but --nnodes {} asks for at least {}",
                         text("nnodes"_opt), job_.min_nodes),
-            "leave one of the two out");
+            "leave one of the two out"));
       }
     } else if (text("rdzv-backend"_opt) == backend::kStatic && text("rdzv-endpoint"_opt).empty() &&
                !values_.is_given("master-port"_opt) && job_.max_nodes == 1) {
       why = "implied: one node, no rendezvous";
     } else {
-      return std::nullopt;
+      return;
     }
     job_.standalone = true;
     warn_of_replaced();
@@ -668,7 +672,6 @@ class Resolver {
     auto id = single_node_run_id(around_, command());
     if (!id.empty()) why += "; SLURM_JOB_ID, SLURM_STEP_ID";
     values_.imply("rdzv-id"_opt, id.empty() ? around_.make_uuid() : id, why);
-    return std::nullopt;
   }
 
   std::string command() const {
@@ -698,43 +701,40 @@ class Resolver {
 
   /// Each role that restarts alone needs a store, for which others give out neither a place nor a
   /// port.
-  Refused check_role_restarts() {
-    if (job_.role_restart.empty() || job_.standalone) return std::nullopt;
+  void check_role_restarts() {
+    if (job_.role_restart.empty() || job_.standalone) return;
     const bool fits =
         job_.rdzv_backend != backend::kStatic && contains(backend::kBuiltIn, job_.rdzv_backend);
-    if (fits) return std::nullopt;
-    return Refusal{fmt::format("a role that restarts alone ({}) needs another rendezvous than {}",
-                               values_["role-restart"_opt].source, job_.rdzv_backend),
-                   "use --rdzv-backend c10d, etcd or file"};
+    if (fits) return;
+    refuse(fmt::format("a role that restarts alone ({}) needs another rendezvous than {}",
+                       values_["role-restart"_opt].source, job_.rdzv_backend),
+           "use --rdzv-backend c10d, etcd or file");
   }
 
-  Refused take_backend() {
+  void take_backend() {
     job_.rdzv_backend = text("rdzv-backend"_opt);
     job_.rdzv_endpoint = text("rdzv-endpoint"_opt);
     job_.run_id = text("rdzv-id"_opt);
     job_.node_rank_given = values_.is_given("node-rank"_opt);
     const auto& name = job_.rdzv_backend;
     if (name.empty()) {
-      return launcher_refusal("A rendezvous backend needs a name, and this one is empty.",
-                              "see --rdzv-backend");
+      return refuse(launcher_refusal("A rendezvous backend needs a name, and this one is empty.",
+                                     "see --rdzv-backend"));
     }
-    if (contains(backend::kBuiltIn, name) || contains(around_.rdzv_backends, name))
-      return std::nullopt;
+    if (contains(backend::kBuiltIn, name) || contains(around_.rdzv_backends, name)) return;
     std::vector<std::string> names(backend::kBuiltIn.begin(), backend::kBuiltIn.end());
     names.insert(names.end(), around_.rdzv_backends.begin(), around_.rdzv_backends.end());
     const auto near = nearest(name, names);
-    return placed(
-        launcher_refusal(fmt::format("The rendezvous backend '{}' is not registered.", name),
-                         fmt::format("the backends are {}{}", join(names, ", "),
-                                     near ? fmt::format("; did you mean {}?", *near) : "")),
-        values_["rdzv-backend"_opt]);
+    refuse("rdzv-backend"_opt, fmt::format("The rendezvous backend '{}' is not registered.", name),
+           fmt::format("the backends are {}{}", join(names, ", "),
+                       near ? fmt::format("; did you mean {}?", *near) : ""));
   }
 
-  Refused read_conf() {
+  void read_conf() {
     auto given = values_["rdzv-conf"_opt];
     auto parts = given.listed ? given.items : rdzv_conf_parts(given.text);
     auto conf = parse_rdzv_conf(parts);
-    if (!conf) return placed(conf.error(), given);
+    if (!conf) return refuse(placed(conf.error(), given));
     job_.rdzv_conf = std::move(*conf);
     // What stays of the text is for people to see.
     given.text = masked(std::move(parts));
@@ -747,7 +747,7 @@ class Resolver {
           "it into a file that only you can read, and give password_file=PATH instead");
     }
     if (auto refusal = check_rdzv_conf(job_.rdzv_conf, job_.rdzv_backend, out_.warnings)) {
-      return placed(*refusal, given);
+      return refuse(placed(*refusal, given));
     }
     if (place_ && place_->is_host && job_.rdzv_backend == backend::kC10d) {
       // emplace() keeps what the user has said. By the rank and not by the address: in a container
@@ -758,45 +758,40 @@ class Resolver {
     // torchrun hands it to every backend; the static one reads it.
     job_.rdzv_conf.emplace("timeout", "900");
     job_.rendezvous = read_rendezvous_config(job_.rdzv_conf);
-    return std::nullopt;
   }
 
   /// An unset shell variable, as a rule.
-  Refused check_empty_place() const {
+  void check_empty_place() {
     const bool by_master = job_.rdzv_backend == backend::kStatic && job_.rdzv_endpoint.empty() &&
                            values_.is_given("master-addr"_opt);
     const Opt id = by_master ? "master-addr"_opt : "rdzv-endpoint"_opt;
     const bool matters =
         by_master || (job_.max_nodes > 1 && contains(backend::kBuiltIn, job_.rdzv_backend));
-    if (!matters || !values_.is_given(id) || !trim(text(id)).empty()) return std::nullopt;
-    return Refusal{
-        fmt::format("{} is empty: the nodes need an address to meet at", spelling(row(id))),
-        fmt::format("it comes from {}; is a shell variable not set?", values_[id].source)};
+    if (!matters || !values_.is_given(id) || !trim(text(id)).empty()) return;
+    refuse(fmt::format("{} is empty: the nodes need an address to meet at", spelling(row(id))),
+           fmt::format("it comes from {}; is a shell variable not set?", values_[id].source));
   }
 
-  Refused decide_endpoint() {
-    if (auto refusal = check_empty_place()) return refusal;
+  void decide_endpoint() {
     if (job_.rdzv_backend == backend::kStatic) return decide_static();
     if (values_.is_given("master-addr"_opt) && text("rdzv-endpoint"_opt).empty()) {
       warn(
           "--master-addr has no effect: only the static backend reads it, when it is given no "
           "--rdzv-endpoint.");
     }
-    if (job_.rdzv_backend == backend::kC10d) {
-      return job_.rendezvous.meets_in_file ? std::nullopt : check_endpoints({job_.rdzv_endpoint});
-    }
-    if (job_.rdzv_backend.starts_with(backend::kEtcd)) {
-      return check_endpoints(split(job_.rdzv_endpoint, ','));
-    }
+    if (job_.rdzv_backend == backend::kC10d && !job_.rendezvous.meets_in_file)
+      check_endpoints({job_.rdzv_endpoint});
+    if (job_.rdzv_backend.starts_with(backend::kEtcd))
+      check_endpoints(split(job_.rdzv_endpoint, ','));
     if (job_.rdzv_backend == backend::kFile && trim(job_.rdzv_endpoint).empty()) {
-      return launcher_refusal("the file backend needs --rdzv-endpoint DIR",
-                              "a directory that all nodes can write, on a shared file system");
+      return refuse(
+          launcher_refusal("the file backend needs --rdzv-endpoint DIR",
+                           "a directory that all nodes can write, on a shared file system"));
     }
-    return std::nullopt;
   }
 
-  /// The refusal of an endpoint, with the option, variable or key that it came from.
-  Refusal named(Refusal refusal) const {
+  /// Names the option, variable or key that the endpoint came from.
+  void refuse_endpoint(Refusal refusal) {
     const bool of_master = values_["rdzv-endpoint"_opt].origin == Origin::Implied;
     const auto port = parse_int(text("master-port"_opt));
     const bool is_port = text("master-port"_opt).empty() || (port && *port >= 0 && *port <= 65535);
@@ -804,22 +799,21 @@ class Resolver {
                                 : is_port  ? "master-addr"_opt
                                            : "master-port"_opt];
     refusal.hint += (refusal.hint.empty() ? "it comes from " : "; it comes from ") + given.source;
-    return refusal;
+    refuse(std::move(refusal));
   }
 
-  Refused check_endpoints(const std::vector<std::string>& endpoints) const {
+  void check_endpoints(const std::vector<std::string>& endpoints) {
     for (std::string_view endpoint : endpoints) {
       // People write the endpoints of etcd so.
       for (const std::string_view scheme : {"http://", "https://"}) {
         if (endpoint.starts_with(scheme)) endpoint.remove_prefix(scheme.size());
       }
       const auto answer = parse_endpoint(endpoint);
-      if (!answer) return named(answer.error());
+      if (!answer) return refuse_endpoint(answer.error());
     }
-    return std::nullopt;
   }
 
-  Refused decide_static() {
+  void decide_static() {
     if (job_.min_nodes != job_.max_nodes) {
       warn(fmt::format("--nnodes {}: the static backend always waits for all {} nodes",
                        text("nnodes"_opt), job_.max_nodes));
@@ -839,67 +833,65 @@ class Resolver {
       warn("--master-addr and --master-port are not used: --rdzv-endpoint is given");
     }
     const auto endpoint = parse_endpoint(job_.rdzv_endpoint);
-    if (!endpoint) return named(endpoint.error());
+    if (!endpoint) return refuse_endpoint(endpoint.error());
     if (!endpoint->port) {
-      return launcher_refusal(
-          fmt::format("port is missing in endpoint: {}. Try to specify "
-                      "--master-port",
-                      job_.rdzv_endpoint));
+      return refuse(
+          launcher_refusal(fmt::format("port is missing in endpoint: {}. Try to specify "
+                                       "--master-port",
+                                       job_.rdzv_endpoint)));
     }
     job_.master_addr = endpoint->host;
     job_.master_port = *endpoint->port;
-    return std::nullopt;
   }
 
-  Refused check_node_rank() {
+  void check_node_rank() {
     const auto rank = *parse_int(text("node-rank"_opt));
     // What a scheduler says orders the nodes with every backend; a user's word is for static alone.
     if (values_["node-rank"_opt].origin == Origin::Scheduler) {
       if (place_ && place_->scheduler == "PyTorchJob" && rank >= job_.max_nodes) {
-        return Refusal{fmt::format("RANK {} is not a rank of {} nodes", rank, job_.max_nodes),
-                       "their number comes from " + values_["nnodes"_opt].source};
+        return refuse(fmt::format("RANK {} is not a rank of {} nodes", rank, job_.max_nodes),
+                      "their number comes from " + values_["nnodes"_opt].source);
       }
       job_.node_rank = static_cast<int>(rank);
-      return std::nullopt;
+      return;
     }
     if (job_.rdzv_backend != backend::kStatic) {
       if (rank != 0) {
         warn(fmt::format("--node-rank has no effect with the backend {}: only static reads it.",
                          job_.rdzv_backend));
       }
-      return std::nullopt;
+      return;
     }
     if (rank < 0 || rank >= job_.max_nodes) {
-      return placed(
-          launcher_refusal(
-              fmt::format("--node-rank {} is not a rank of {} node{}", rank, job_.max_nodes,
-                          job_.max_nodes == 1 ? "" : "s"),
-              fmt::format("expected a number from 0 to {}; --nnodes says how many nodes there are",
-                          job_.max_nodes - 1)),
-          values_["node-rank"_opt]);
+      return refuse(
+          "node-rank"_opt,
+          fmt::format("--node-rank {} is not a rank of {} node{}", rank, job_.max_nodes,
+                      job_.max_nodes == 1 ? "" : "s"),
+          fmt::format("expected a number from 0 to {}; --nnodes says how many nodes there are",
+                      job_.max_nodes - 1));
     }
     job_.node_rank = static_cast<int>(rank);
     // torchrun hands it to its static handler.
     job_.rdzv_conf["rank"] = fmt::to_string(rank);
-    return std::nullopt;
   }
 
   /// Nodes that may be on several machines need a place that all of them reach.
-  Refused check_meeting_place() {
+  void check_meeting_place() {
     const bool fixed_ranks = job_.rdzv_backend == backend::kStatic;
     const auto& config = job_.rendezvous;
     const bool in_c10d = job_.rdzv_backend == backend::kC10d && !config.meets_in_file;
-    if (!fixed_ranks && !in_c10d) return std::nullopt;
+    if (!fixed_ranks && !in_c10d) return;
     const bool hosts = fixed_ranks ? job_.node_rank == 0 : config.is_host.value_or(true);
     const auto endpoint = parse_endpoint(job_.rdzv_endpoint);
     if (job_.min_nodes > 1 && endpoint->port == 0) {
-      return named({fmt::format("'{}' has port 0, which no other node knows", job_.rdzv_endpoint),
-                    "give the same port on all nodes"});
+      return refuse_endpoint(
+          {fmt::format("'{}' has port 0, which no other node knows", job_.rdzv_endpoint),
+           "give the same port on all nodes"});
     }
     const auto& host = endpoint->host;
     // "0.0.0.0", "::"
     if (!hosts && host.find_first_not_of("0.:") == host.npos) {
-      return named(
+      return refuse_endpoint(
           {fmt::format("'{}' means this node, but {}", job_.rdzv_endpoint,
                        fixed_ranks ? fmt::format("--node-rank {} is not the one that hosts "
                                                  "the rendezvous",
@@ -907,8 +899,8 @@ class Resolver {
                                    : "is_host=0 says that it does not host the rendezvous"),
            "give the address of the node that does"});
     }
-    if (job_.max_nodes == 1 || values_.is_given("rdzv-endpoint"_opt)) return std::nullopt;
-    if (fixed_ranks && values_.is_given("master-addr"_opt)) return std::nullopt;
+    if (job_.max_nodes == 1 || values_.is_given("rdzv-endpoint"_opt)) return;
+    if (fixed_ranks && values_.is_given("master-addr"_opt)) return;
     const auto where = fixed_ranks ? job_.rdzv_endpoint : fmt::format("localhost:{}", kC10dPort);
     const std::string what = fixed_ranks ? "--master-addr" : "--rdzv-endpoint";
     warn(hosts
@@ -919,31 +911,28 @@ class Resolver {
              : fmt::format("{} is not given: node 0 is looked for at {}, on this machine; if it is "
                            "another one, give its address",
                            what, where));
-    return std::nullopt;
   }
 
   /// Workers of other machines would look for the store at their own loopback.
-  Refused warn_of_local_addr() {
+  void warn_of_local_addr() {
     const auto place = parse_endpoint(job_.rdzv_endpoint);
     const bool on_one_machine = place && is_loopback(place->host);
-    if (job_.max_nodes == 1 || on_one_machine || !is_loopback(job_.local_addr)) return {};
+    if (job_.max_nodes == 1 || on_one_machine || !is_loopback(job_.local_addr)) return;
     warn(fmt::format(
         "--local-addr {}: other machines cannot reach this node there; leave it out, or give an "
         "address of this machine that they reach",
         job_.local_addr));
-    return std::nullopt;
   }
 
-  Refused replace_empty_id() {
-    if (!job_.run_id.empty()) return std::nullopt;
+  void replace_empty_id() {
+    if (!job_.run_id.empty()) return;
     if (job_.min_nodes > 1 && contains(backend::kBuiltIn, job_.rdzv_backend)) {
-      return Refusal{"--rdzv-id is empty: the nodes need the same id to meet",
-                     "it comes from " + values_["rdzv-id"_opt].source};
+      return refuse("--rdzv-id is empty: the nodes need the same id to meet",
+                    "it comes from " + values_["rdzv-id"_opt].source);
     }
     job_.run_id = random_integer();
     values_.imply("rdzv-id"_opt, job_.run_id, "random, because it was empty");
     warn(fmt::format("--rdzv-id is empty: the job gets the random run id {}", job_.run_id));
-    return std::nullopt;
   }
 
   // The integer of a UUID, as torchrun: 128 bits in decimal.
@@ -994,21 +983,21 @@ class Resolver {
   /// Fills `topology`: what --topology says, or what Slurm and the GPUs' driver tell, which is
   /// asked for nothing but --rank-order topology. What these tell may be wrong or missing, and
   /// refuses no job.
-  Refused take_topology() {
+  void take_topology() {
     const auto given = values_["topology"_opt];
     if (const auto problem = topology_problem(given.text);
         !given.text.empty() && !problem.empty()) {
-      return Refusal{fmt::format("{}: {}: {}", given.source, in_quotes(given.text), problem),
-                     "expected levels with points between them, as zone1.rack7"};
+      return refuse(fmt::format("{}: {}: {}", given.source, in_quotes(given.text), problem),
+                    "expected levels with points between them, as zone1.rack7");
     }
     job_.topology = given.text;
     if (!job_.rank_order_topology) {
       // In the environment of all nodes of a cluster it is right all the same.
       if (given.origin == Origin::CommandLine)
         warn("--topology has no effect without --rank-order topology");
-      return std::nullopt;
+      return;
     }
-    if (job_.standalone || !orders_nodes()) return std::nullopt;
+    if (job_.standalone || !orders_nodes()) return;
     Found found{given.text, given.source};
     if (found.address.empty()) {
       found = find_address();
@@ -1022,17 +1011,9 @@ class Resolver {
             ? "Ranks by topology: this node has no address, its host name orders it"
             : fmt::format("Ranks by topology: the address of this node is {} ({})", job_.topology,
                           found.source));
-    return std::nullopt;
   }
 
-  Refused take_logs() {
-    check_ranks_filter();
-    const bool has_template = values_["log-line-prefix-template"_opt].origin != Origin::Default;
-    job_.prefix_template = has_template ? text("log-line-prefix-template"_opt) : "";
-    return check_logs_specs();
-  }
-
-  void check_ranks_filter() {
+  void take_logs() {
     for (const int rank : job_.local_ranks_filter) {
       if (rank >= 0 && rank < job_.nproc_per_node) continue;
       warn(fmt::format("{}: local rank {} does not exist: this node runs {}",
@@ -1041,88 +1022,81 @@ class Resolver {
                            ? "one worker, local rank 0"
                            : fmt::format("local ranks 0 to {}", job_.nproc_per_node - 1)));
     }
-  }
-
-  Refused check_logs_specs() {
+    const bool has_template = values_["log-line-prefix-template"_opt].origin != Origin::Default;
+    job_.prefix_template = has_template ? text("log-line-prefix-template"_opt) : "";
     const auto& name = job_.logs_specs;
-    const auto& known = around_.logs_specs;
-    if (name.empty() || name == "default" ||
-        std::find(known.begin(), known.end(), name) != known.end()) {
-      return std::nullopt;
-    }
-    return launcher_refusal(
+    if (name.empty() || name == "default" || contains(around_.logs_specs, name)) return;
+    refuse(launcher_refusal(
         fmt::format("Could not find entrypoint under 'torchrun.logs_specs[{}]' key", name),
-        "see --logs-specs");
+        "see --logs-specs"));
   }
 
-  Refused take_reports() {
-    if (auto refusal = take_metrics()) return refusal;
+  void check_event_handler() {
     std::vector<std::string> known = {"null", "console"};
     known.insert(known.end(), around_.event_handlers.begin(), around_.event_handlers.end());
-    if (std::find(known.begin(), known.end(), job_.event_log_handler) != known.end())
-      return std::nullopt;
-    return placed(launcher_refusal(fmt::format("the event handler {} is not registered",
-                                               in_quotes(job_.event_log_handler)),
-                                   fmt::format("--event-log-handler takes {}", join(known, ", "))),
-                  values_["event-log-handler"_opt]);
+    if (contains(known, job_.event_log_handler)) return;
+    refuse("event-log-handler"_opt,
+           fmt::format("the event handler {} is not registered", in_quotes(job_.event_log_handler)),
+           fmt::format("--event-log-handler takes {}", join(known, ", ")));
   }
 
   /// A source that is stronger than the job file replaces its routes as well.
-  Refused take_metrics() {
+  void take_metrics() {
     const auto& given = values_["metrics"_opt];
     const bool by_file = given.origin != Origin::CommandLine && given.origin != Origin::Variable;
     auto sinks =
         metrics_sinks(given, by_file ? file_.metrics_routes : std::vector<MetricsRouteRow>());
-    if (!sinks) return sinks.error();
+    if (!sinks) return refuse(sinks.error());
     job_.metrics = std::move(*sinks);
     const double interval = *parse_float(text("metrics-interval"_opt));
     // Written so that a NaN is refused, too.
     if (!(interval >= 0.1 && interval <= kLongestSeconds)) {
-      return Refusal{
-          fmt::format("{}: {} is not an interval", values_["metrics-interval"_opt].source,
-                      text("metrics-interval"_opt)),
-          "expected a number of seconds, at least 0.1"};
+      return refuse(fmt::format("{}: {} is not an interval", values_["metrics-interval"_opt].source,
+                                text("metrics-interval"_opt)),
+                    "expected a number of seconds, at least 0.1");
     }
     job_.metrics_interval = from_seconds(interval);
     auto all = stat_aggregations(values_["aggregations"_opt]);
-    if (!all) return all.error();
+    if (!all) return refuse(all.error());
     job_.aggregations = std::move(*all);
-    return std::nullopt;
   }
 
-  Refused choose_mode() {
+  void choose_mode() {
     const bool module = is_on("module"_opt), no_python = is_on("no-python"_opt);
     if (is_on("run-path"_opt)) {
       job_.mode = Mode::RunPath;
       if (module || no_python) warn("--run-path wins over --module and --no-python");
       const auto methods = choices(row("start-method"_opt));
-      if (std::find(methods.begin(), methods.end(), job_.start_method) == methods.end()) {
-        return launcher_refusal(
+      if (!contains(methods, job_.start_method)) {
+        return refuse(launcher_refusal(
             fmt::format("cannot find context for {}", in_quotes(job_.start_method)),
-            fmt::format("{} takes {}", values_["start-method"_opt].source, join(methods, ", ")));
+            fmt::format("{} takes {}", values_["start-method"_opt].source, join(methods, ", "))));
       }
     } else if (no_python && module) {
-      return launcher_refusal(
+      return refuse(launcher_refusal(
           "Don't use both the '--no-python' flag and the '--module' flag at the same time.",
           fmt::format("they come from {} and {}", values_["no-python"_opt].source,
-                      values_["module"_opt].source));
+                      values_["module"_opt].source)));
     } else {
       job_.mode = no_python ? Mode::Program : module ? Mode::Module : Mode::Script;
     }
     out_.refusal = find_programs();
     const bool is_awaited =
         job_.max_nodes > 1 && !job_.standalone && contains(backend::kBuiltIn, job_.rdzv_backend);
-    if (!out_.refusal || !is_awaited || is_on("dry-run"_opt)) return out_.refusal;
+    if (!out_.refusal || !is_awaited || is_on("dry-run"_opt)) {
+      refused_ = out_.refusal;
+      return;
+    }
     // Not an error here: the agent meets the others and says why it cannot take part, or they would
     // wait for it until their time is up.
     job_.cannot_start = out_.refusal->text;
-    return std::nullopt;
   }
 
   const CommandLine& line_;
   const HostEnvironment& around_;
   TomlJob file_;
   std::optional<Placement> place_;  // as the scheduler knows
+  Refused refused_;
   Resolved out_;
   JobSpec& job_ = out_.spec;
   Values& values_ = out_.values;
