@@ -50,16 +50,13 @@ void read_answer(char kind, std::string_view text) {
       static_cast<void>(etcd::read_lease(text));
       return;
     case 3:
-      static_cast<void>(etcd::read_guarded_put(text));
+      static_cast<void>(etcd::read_success(text));
       return;
     case 4:
       if (const auto token = etcd::read_token(text)) require(!token->empty());
       return;
     case 5:
       require(!etcd::read_refusal(503, text).error.text.empty());
-      return;
-    case 7:
-      static_cast<void>(etcd::read_guarded_put(text));
       return;
     case 8:
       return read_record(text);

@@ -53,25 +53,6 @@ class LeaderLease {
   virtual boost::asio::ip::address own_address() const { return {}; }
 };
 
-/// The entry of a lease where it is kept, and what this agent knows of it. The operations are those
-/// of LeaderLease, but wait for their answers, so one thread makes them all (make_elected.cpp).
-class LeaseEntry {
- public:
-  using Leader = LeaderLease::Leader;
-  virtual ~LeaseEntry() = default;
-  virtual Result<std::optional<Leader>> read() = 0;
-  virtual Result<Leader> claim(const std::string& value) = 0;
-  virtual Result<bool> renew() = 0;
-  virtual Result<bool> record(const std::string& record) = 0;
-  virtual void release(bool forget) = 0;
-
-  /// Nothing has been asked for a while.
-  virtual void rest() {}
-  /// Whether the latest change has failed for want of space.
-  virtual bool is_full() const { return false; }
-  virtual boost::asio::ip::address own_address() const { return {}; }
-};
-
 /// One agent's part in a leader election: which request goes to the register next, and what its
 /// answer means, whatever has happened while it was under way. Pure.
 ///

@@ -10,8 +10,6 @@
 namespace elastrun::rendezvous::etcd {
 namespace {
 
-using json::object;
-
 std::unexpected<Error> not_understood(std::string_view what) {
   return fail(Code::Protocol, fmt::format("etcd's answer is not understood: {}", what));
 }
@@ -51,24 +49,6 @@ const json::value* first_response(const json::value& answer) {
   return find_member(responses->get_array().front(), "response_range");
 }
 
-object key_value(std::string_view key, std::string_view value, std::int64_t lease) {
-  return {{"key", net::encode_base64(key)},
-          {"value", net::encode_base64(value)},
-          {"lease", std::to_string(lease)}};
-}
-
-// Carries that out if the entry still has that revision; 0: if there is none.
-object guarded(std::string_view key, std::int64_t create_revision, std::string_view name,
-               object operation) {
-  // By its revision and not by its value: that is the epoch, which fences late writers.
-  object same{{"key", net::encode_base64(key)},
-              {"target", "CREATE"},
-              {"result", "EQUAL"},
-              {"create_revision", std::to_string(create_revision)}};
-  return {{"compare", json::array{std::move(same)}},
-          {"success", json::array{object{{name, std::move(operation)}}}}};
-}
-
 // The answers of a keep-alive, a stream of them, are wrapped, and their errors too.
 Result<json::value> unwrap(std::string_view text) {
   auto value = parse_json(text);
@@ -86,42 +66,6 @@ Result<json::value> unwrap(std::string_view text) {
 }
 
 }  // namespace
-
-std::string range_request(std::string_view key) {
-  return json::serialize(object{{"key", net::encode_base64(key)}});
-}
-
-std::string create_request(std::string_view key, std::string_view value, std::int64_t lease) {
-  // A create revision of 0 is that of a key that does not exist.
-  object request = guarded(key, 0, "request_put", key_value(key, value, lease));
-  object range{{"request_range", object{{"key", net::encode_base64(key)}}}};
-  request["failure"] = json::array{range};
-  return json::serialize(request);
-}
-
-std::string guarded_put_request(std::string_view guard, std::int64_t create_revision,
-                                std::string_view key, std::string_view value, std::int64_t lease) {
-  return json::serialize(
-      guarded(guard, create_revision, "request_put", key_value(key, value, lease)));
-}
-
-std::string guarded_delete_request(std::string_view guard, std::int64_t create_revision,
-                                   std::string_view key) {
-  return json::serialize(
-      guarded(guard, create_revision, "request_delete_range", {{"key", net::encode_base64(key)}}));
-}
-
-std::string grant_request(std::int64_t ttl) {
-  return json::serialize(object{{"TTL", std::to_string(ttl)}});
-}
-
-std::string lease_request(std::int64_t id) {
-  return json::serialize(object{{"ID", std::to_string(id)}});
-}
-
-std::string login_request(std::string_view user, std::string_view password) {
-  return json::serialize(object{{"name", user}, {"password", password}});
-}
 
 Result<std::optional<Entry>> read_range(std::string_view text) {
   const auto answer = unwrap(text);
@@ -145,7 +89,7 @@ Result<std::optional<Entry>> read_create(std::string_view text, std::string_view
   return first_entry(*range);
 }
 
-Result<bool> read_guarded_put(std::string_view text) {
+Result<bool> read_success(std::string_view text) {
   const auto answer = unwrap(text);
   if (!answer) return std::unexpected(answer.error());
   return has_succeeded(*answer);

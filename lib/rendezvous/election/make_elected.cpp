@@ -12,6 +12,7 @@
 #include "core/unique_fd.hpp"
 #include "files/blocking_calls.hpp"
 #include "files/whole_file.hpp"
+#include "net/frame.hpp"
 #include "net/http_call.hpp"
 
 #include <algorithm>
@@ -40,6 +41,25 @@
 
 namespace elastrun::rendezvous {
 namespace {
+
+/// The entry of a lease where it is kept, and what this agent knows of it. The operations are those
+/// of LeaderLease, but wait for their answers, so one thread makes them all.
+class LeaseEntry {
+ public:
+  using Leader = LeaderLease::Leader;
+  virtual ~LeaseEntry() = default;
+  virtual Result<std::optional<Leader>> read() = 0;
+  virtual Result<Leader> claim(const std::string& value) = 0;
+  virtual Result<bool> renew() = 0;
+  virtual Result<bool> record(const std::string& record) = 0;
+  virtual void release(bool forget) = 0;
+
+  /// Nothing has been asked for a while.
+  virtual void rest() {}
+  /// Whether the latest change has failed for want of space.
+  virtual bool is_full() const { return false; }
+  virtual boost::asio::ip::address own_address() const { return {}; }
+};
 
 constexpr std::size_t kBlock = 4096;  // a page, so that few writes are seen half done
 constexpr std::size_t kMaxLeaseFile = 128 << 10;
@@ -419,104 +439,14 @@ struct EtcdSettings {
   Duration record_life{};  // of that of records, renewed with the other one
 };
 
-/// Requests to etcd's JSON gateway. Logs in when it must, goes to the next endpoint when one does
-/// not answer.
-class EtcdClient {
- public:
-  explicit EtcdClient(const EtcdSettings& settings) : settings_(settings) {}
-
-  /// Posts `body` to e.g. "/v3/kv/range"; the body of a 200.
-  Result<std::string> ask(const std::string& target, const std::string& body) {
-    const bool has_login = !settings_.user.empty();
-    // Logging in first saves the refusal; a refusal tells that a token has expired.
-    const bool fresh = has_login && token_.empty();
-    if (fresh) {
-      if (auto in = log_in(); !in) return std::unexpected(in.error());
-    }
-    auto posted = post(target, body);
-    // Without a login etcd asks for one. With a login the token is old (a user was added, another
-    // member took over): log in again, for that must not end a job.
-    if (posted.bad_token && !has_login) posted.error.code = Code::Usage;
-    // Once: what is refused right after a login is not for want of a fresh token.
-    if (posted.bad_token && has_login && !fresh) {
-      if (auto in = log_in(); !in) return std::unexpected(in.error());
-      posted = post(target, body);
-    }
-    if (!posted.text) return std::unexpected(std::move(posted.error));
-    return std::move(*posted.text);
-  }
-
-  /// Ends the connection that is kept for the next request.
-  void rest() { kept_.emplace(*clock_); }
-  /// This machine's address on the last connection; unspecified before.
-  const boost::asio::ip::address& own_address() const { return own_; }
-
- private:
-  struct Posted {
-    std::optional<std::string> text;  // none: refused
-    Error error{};
-    bool bad_token = false;
-  };
-
-  Posted post(const std::string& target, const std::string& body) {
-    std::vector<std::string> troubles;
-    Error error;
-    for (std::size_t tried = 0; tried < settings_.endpoints.size(); ++tried) {
-      auto response = fetch(target, body);
-      if (response && response->status == 200) return {std::move(response->body)};
-      // A certificate that is not to be trusted does not become better at the next server.
-      auto refused = response ? etcd::read_refusal(response->status, response->body)
-                              : etcd::Refused{response.error(), false, true};
-      if (!refused.unavailable) return {std::nullopt, std::move(refused.error), refused.bad_token};
-      error = std::move(refused.error);
-      troubles.push_back(error.text);
-      good_ = (good_ + 1) % settings_.endpoints.size();
-    }
-    // All of them: a user has to see which endpoint fails in which way.
-    error.text = join(troubles, "; ");
-    return {std::nullopt, std::move(error)};
-  }
-
-  Result<net::HttpResponse> fetch(const std::string& target, const std::string& body) {
-    net::HttpRequest request{.target = target, .body = body};
-    if (!token_.empty()) request.headers.emplace_back("Authorization", token_);
-    std::optional<Result<net::HttpResponse>> answer;
-    const auto call = net::fetch(
-        loop_, *clock_, {settings_.endpoints.at(good_), settings_.tls, settings_.limit, &*kept_},
-        std::move(request), [&answer](auto response) { answer = std::move(response); });
-    loop_.restart();
-    while (!answer) loop_.run_one();
-    // The address by which this machine goes out is one by which others mostly reach it.
-    if (*answer) own_ = (*answer)->own;
-    return *std::move(answer);
-  }
-
-  Status log_in() {
-    token_.clear();
-    const auto posted =
-        post("/v3/auth/authenticate", etcd::login_request(settings_.user, settings_.password));
-    auto token = posted.text ? etcd::read_token(*posted.text)
-                             : Result<std::string>(std::unexpected(posted.error));
-    if (!token) return std::unexpected(token.error().context("cannot log in to etcd"));
-    token_ = std::move(*token);
-    return {};
-  }
-
-  const EtcdSettings& settings_;
-  boost::asio::io_context loop_;  // of the calls alone
-  const std::unique_ptr<Clock> clock_ = make_system_clock(loop_.get_executor());
-  std::size_t good_ = 0;  // endpoint that answered last
-  std::string token_;
-  boost::asio::ip::address own_;
-  std::optional<net::KeptConnection> kept_{std::in_place, *clock_};
-};
-
+/// A key in etcd, by its JSON gateway. Logs in when it must, goes to the next endpoint when one
+/// does not answer.
 class EtcdEntry final : public LeaseEntry {
  public:
   explicit EtcdEntry(EtcdSettings settings) : settings_(std::move(settings)) {}
 
   Result<std::optional<Leader>> read() override {
-    const auto range = ask("/v3/kv/range", etcd::range_request(settings_.key), etcd::read_range);
+    const auto range = read_key(settings_.key);
     if (!range) return std::unexpected(range.error());
     if (!*range) return std::nullopt;
     return Leader{(*range)->value, (*range)->create_revision};
@@ -526,8 +456,11 @@ class EtcdEntry final : public LeaseEntry {
     // The lease first: an entry without one would outlive its leader.
     const auto lease = grant(settings_.ttl);
     if (!lease) return std::unexpected(lease.error());
+    // A create revision of 0 is that of a key that does not exist.
+    auto request = if_created(0, "request_put", put(settings_.key, value, *lease));
+    request["failure"] = json::array{json::object{{"request_range", range(settings_.key)}}};
     const auto read = [&value](std::string_view text) { return etcd::read_create(text, value); };
-    const auto there = ask("/v3/kv/txn", etcd::create_request(settings_.key, value, *lease), read);
+    const auto there = ask("/v3/kv/txn", request, read);
     if (!there || !*there || (*there)->value != value) {
       // After an error it may have been done or not; without its lease it is undone.
       revoke(*lease);
@@ -538,8 +471,7 @@ class EtcdEntry final : public LeaseEntry {
     lease_ = *lease;
     last_record_.clear();  // of another term
     epoch_ = (*there)->create_revision;
-    const auto last =
-        ask("/v3/kv/range", etcd::range_request(settings_.record_key), etcd::read_range);
+    const auto last = read_key(settings_.record_key);
     if (last) return Leader{value, epoch_, *last ? (*last)->value : ""};
     // A leader that does not know the last world could form a second one beside it: rather do not
     // lead.
@@ -569,10 +501,10 @@ class EtcdEntry final : public LeaseEntry {
       if (!lease) return std::unexpected(lease.error());
       record_lease_ = *lease;
     }
-    const auto written = ask("/v3/kv/txn",
-                             etcd::guarded_put_request(settings_.key, epoch_, settings_.record_key,
-                                                       record, record_lease_),
-                             etcd::read_guarded_put);
+    const auto written =
+        ask("/v3/kv/txn",
+            if_created(epoch_, "request_put", put(settings_.record_key, record, record_lease_)),
+            etcd::read_success);
     if (!written) record_lease_ = 0;  // perhaps it has lapsed
     return written;
   }
@@ -582,39 +514,50 @@ class EtcdEntry final : public LeaseEntry {
     // First the record: a candidate that finds the entry free must not find a world that has ended.
     // A successor's record is the only trace of its world: a process that was frozen must leave it.
     if (forget) {
-      (void)client_.ask("/v3/kv/txn",
-                        etcd::guarded_delete_request(settings_.key, epoch_, settings_.record_key));
+      (void)ask("/v3/kv/txn",
+                if_created(epoch_, "request_delete_range", range(settings_.record_key)));
     }
     // From here on nothing renews it, also if the answer is lost.
     revoke(std::exchange(lease_, 0));
   }
 
-  void rest() override { client_.rest(); }
-  boost::asio::ip::address own_address() const override { return client_.own_address(); }
+  void rest() override { kept_.emplace(*clock_); }
+  boost::asio::ip::address own_address() const override { return own_; }
 
  private:
-  // The answer as `read` understands it, or why there was none.
-  template <class Read>
-  auto ask(const std::string& target, const std::string& body, Read read)
-      -> decltype(read(std::string_view())) {
-    const auto text = client_.ask(target, body);
-    if (!text) return std::unexpected(text.error());
-    return read(*text);
+  static json::object range(std::string_view key) { return {{"key", net::encode_base64(key)}}; }
+  static json::object put(std::string_view key, std::string_view value, std::int64_t lease) {
+    return {{"key", net::encode_base64(key)},
+            {"value", net::encode_base64(value)},
+            {"lease", std::to_string(lease)}};
+  }
+  // A transaction that does that if the entry still has that revision.
+  json::object if_created(std::int64_t revision, std::string_view name, json::object operation) {
+    // By its revision and not by its value: that is the epoch, which fences late writers.
+    json::object same{{"key", net::encode_base64(settings_.key)},
+                      {"target", "CREATE"},
+                      {"result", "EQUAL"},
+                      {"create_revision", std::to_string(revision)}};
+    return {{"compare", json::array{std::move(same)}},
+            {"success", json::array{json::object{{name, std::move(operation)}}}}};
   }
 
+  Result<std::optional<etcd::Entry>> read_key(const std::string& key) {
+    return ask("/v3/kv/range", range(key), etcd::read_range);
+  }
   Result<std::int64_t> grant(Duration ttl) {
     // etcd's leases have whole seconds. Rounded down, one could end before this node counts on it
     // to.
     const auto seconds = std::chrono::ceil<std::chrono::seconds>(ttl).count();
-    const auto lease = ask("/v3/lease/grant", etcd::grant_request(seconds), etcd::read_lease);
+    const auto lease = ask("/v3/lease/grant", {{"TTL", std::to_string(seconds)}}, etcd::read_lease);
     if (!lease) return std::unexpected(lease.error());
     return lease->id;
   }
   Result<etcd::LeaseAnswer> keep_alive(std::int64_t lease) {
-    return ask("/v3/lease/keepalive", etcd::lease_request(lease), etcd::read_lease);
+    return ask("/v3/lease/keepalive", {{"ID", std::to_string(lease)}}, etcd::read_lease);
   }
   void revoke(std::int64_t lease) {
-    (void)client_.ask("/v3/lease/revoke", etcd::lease_request(lease));
+    (void)ask("/v3/lease/revoke", {{"ID", std::to_string(lease)}});
   }
 
   /// Not with each renewal of the entry, if it lives much longer than that; four times in its life.
@@ -632,12 +575,96 @@ class EtcdEntry final : public LeaseEntry {
     if (lapsed_ && !last_record_.empty()) lapsed_ = !record(std::string(last_record_));
   }
 
+  // The answer as `read` understands it, or why there was none.
+  template <class Read>
+  auto ask(const std::string& target, const json::object& body, Read read)
+      -> decltype(read(std::string_view())) {
+    const auto text = ask(target, body);
+    if (!text) return std::unexpected(text.error());
+    return read(*text);
+  }
+  // Posts `body`; the body of a 200.
+  Result<std::string> ask(const std::string& target, const json::object& body) {
+    const bool has_login = !settings_.user.empty();
+    // Logging in first saves the refusal; a refusal tells that a token has expired.
+    const bool fresh = has_login && token_.empty();
+    if (fresh) {
+      if (auto in = log_in(); !in) return std::unexpected(in.error());
+    }
+    const auto text = json::serialize(body);
+    bool bad_token = false;
+    auto posted = post(target, text, bad_token);
+    // Without a login etcd asks for one. With a login the token is old (a user was added, another
+    // member took over): log in again, for that must not end a job.
+    if (bad_token && !has_login) posted.error().code = Code::Usage;
+    // Once: what is refused right after a login is not for want of a fresh token.
+    if (bad_token && has_login && !fresh) {
+      if (auto in = log_in(); !in) return std::unexpected(in.error());
+      posted = post(target, text, bad_token);
+    }
+    return posted;
+  }
+
+  // `bad_token`: refused, because of that.
+  Result<std::string> post(const std::string& target, const std::string& body, bool& bad_token) {
+    std::vector<std::string> troubles;
+    Error error;
+    for (std::size_t tried = 0; tried < settings_.endpoints.size(); ++tried) {
+      auto response = fetch(target, body);
+      if (response && response->status == 200) return std::move(response->body);
+      // A certificate that is not to be trusted does not become better at the next server.
+      auto refused = response ? etcd::read_refusal(response->status, response->body)
+                              : etcd::Refused{response.error(), false, true};
+      bad_token = refused.bad_token;
+      if (!refused.unavailable) return std::unexpected(std::move(refused.error));
+      error = std::move(refused.error);
+      troubles.push_back(error.text);
+      good_ = (good_ + 1) % settings_.endpoints.size();
+    }
+    // All of them: a user has to see which endpoint fails in which way.
+    error.text = join(troubles, "; ");
+    bad_token = false;
+    return std::unexpected(std::move(error));
+  }
+
+  Result<net::HttpResponse> fetch(const std::string& target, const std::string& body) {
+    net::HttpRequest request{.target = target, .body = body};
+    if (!token_.empty()) request.headers.emplace_back("Authorization", token_);
+    std::optional<Result<net::HttpResponse>> answer;
+    const auto call = net::fetch(
+        loop_, *clock_, {settings_.endpoints.at(good_), settings_.tls, settings_.limit, &*kept_},
+        std::move(request), [&answer](auto response) { answer = std::move(response); });
+    loop_.restart();
+    while (!answer) loop_.run_one();
+    // The address by which this machine goes out is one by which others mostly reach it.
+    if (*answer) own_ = (*answer)->own;
+    return *std::move(answer);
+  }
+
+  Status log_in() {
+    token_.clear();
+    bool bad_token = false;
+    const json::object login{{"name", settings_.user}, {"password", settings_.password}};
+    const auto posted = post("/v3/auth/authenticate", json::serialize(login), bad_token);
+    auto token = posted ? etcd::read_token(*posted) : posted;
+    if (!token) return std::unexpected(token.error().context("cannot log in to etcd"));
+    token_ = std::move(*token);
+    return {};
+  }
+
   const EtcdSettings settings_;
-  EtcdClient client_{settings_};
   std::int64_t lease_ = 0, epoch_ = 0, record_lease_ = 0;
   std::int64_t renewals_ = 0;
   std::string last_record_;
   bool lapsed_ = false;  // the record has gone and is to be made again
+
+  // The connection
+  boost::asio::io_context loop_;  // of the calls alone
+  const std::unique_ptr<Clock> clock_ = make_system_clock(loop_.get_executor());
+  std::size_t good_ = 0;  // endpoint that answered last
+  std::string token_;
+  boost::asio::ip::address own_;  // on the last connection; unspecified before
+  std::optional<net::KeptConnection> kept_{std::in_place, *clock_};
 };
 
 /// Makes the calls of an entry on a separate thread.
