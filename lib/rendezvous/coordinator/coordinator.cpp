@@ -26,137 +26,6 @@ namespace {
 // An alarm that rings so late tells of a machine that stood still (SIGSTOP, a suspended one).
 constexpr Duration kPause = std::chrono::seconds(1);
 
-}  // namespace
-
-Job::Job(Rules rules, const CoordinatorSettings& settings, std::string run_id, Clock& clock,
-         Then before_deciding)
-    : state(rules, std::move(run_id), settings.master_addr, settings.master_port),
-      clock_(clock),
-      owner_(settings.owner),
-      before_deciding_(std::move(before_deciding)),
-      alarm_(clock.make_alarm()) {
-  state.set_epoch(settings.epoch);
-  if (owner_ != nullptr && owner_->records_worlds()) state.require_acknowledgements();
-}
-
-void Job::report(Peer peer, FromAgent message) {
-  const TimePoint now = clock_.now();
-  const auto tell = [&](auto& said) {
-    using Said = std::remove_reference_t<decltype(said)>;
-    if constexpr (std::is_same_v<Said, Stopping>) {
-      state.stopping(peer, said.left, now);
-    } else if constexpr (std::is_constructible_v<Report, Said>) {
-      state.report(peer, std::move(said), now);
-    }
-  };
-  std::visit(tell, message);
-}
-
-void Job::ask_stacks(Peer peer, const std::shared_ptr<net::Link>& link) {
-  askers_[peer] = link;
-  state.report(peer, AskStacks{}, clock_.now());
-  deliver();
-}
-
-void Job::lost(Peer peer, const std::string& why, Loss loss) {
-  // The link first: what the state decides next is not for this peer any more.
-  links.erase(peer), askers_.erase(peer);
-  state.lost(peer, why, clock_.now(), loss);
-}
-
-// A list of members is encoded once, since thousands of them get the same one.
-void Job::deliver() {
-  std::shared_ptr<const World> world;
-  std::shared_ptr<const Push> shared;
-  std::string members, text;
-  for (const Delivery& delivery : state.take()) {
-    const auto member = links.find(delivery.to);
-    // It may be a client such as elastrunctl, which is not a member, and gets one answer.
-    const auto asker = askers_.find(delivery.to);
-    const auto link = member != links.end()    ? member->second
-                      : asker != askers_.end() ? asker->second.lock()
-                                               : nullptr;
-    if (asker != askers_.end()) askers_.erase(asker);
-    if (!link) continue;
-    if (const auto* assigned = std::get_if<Assigned>(&delivery.notice)) {
-      if (assigned->world != world) {
-        world = assigned->world;
-        members = encode_members(*world);
-      }
-      link->send(encode_assignment(*world, assigned->group_rank, members));
-      continue;
-    }
-    const auto& push = std::get<std::shared_ptr<const Push>>(delivery.notice);
-    if (push != shared) {
-      shared = push;
-      text = encode(FromCoordinator(*push));
-    }
-    link->send(text);
-  }
-  // One at a time; a world that has changed meanwhile is recorded by its own request.
-  if (state.unacknowledged() && !recording_) record_world();
-  const int before =
-      std::exchange(stopping_groups_, state.world_fence().fence.stopping_groups().count);
-  if (stopping_groups_ != before && owner_ != nullptr) owner_->stopping_changed();
-  const int at_work = state.roster().count(MemberState::Stopping);
-  const bool changed = std::exchange(stopping_, at_work) != at_work;
-  if (changed && state.phase() == Phase::Joining && owner_ != nullptr) owner_->survivors_changed();
-  // A job that has failed stops its groups now: it is over when its last agent has gone.
-  const bool over = state.phase() == Phase::Ended && !state.verdict().failed;
-  if (over && !std::exchange(told_end_, true) && owner_ != nullptr)
-    owner_->job_over(state.run_id());
-  arm();
-}
-
-void Job::note_reachable(const net::Link& link) {
-  const auto address = link.local_address();
-  // A connection within this machine does not show by which address other machines reach it.
-  if (!address.is_loopback() && !link.remote_address().is_loopback() &&
-      link.remote_address() != address) {
-    state.set_reachable(address.to_string());
-  }
-}
-
-// Before any member hears of that world: a successor that found no record of it would form another
-// one beside it.
-void Job::record_world() {
-  recording_ = true;
-  const WorldRecord world = *state.unacknowledged();
-  owner_->record_world(state.run_id(), world, [this, alive = lifetime_.token(), world] {
-    if (!alive) return;
-    before_deciding_();
-    recording_ = false;
-    state.acknowledge(world, clock_.now());
-    deliver();
-  });
-}
-
-void Job::note_pause() {
-  const TimePoint now = clock_.now();
-  // `expected_` moves on, so that no pause is counted twice.
-  if (armed_ && now - expected_ > kPause) state.stand_still(now - std::exchange(expected_, now));
-}
-
-void Job::arm() {
-  const auto due = state.deadline();
-  // Each message leads here, and most change nothing: an alarm is not set again for the same time.
-  if (due == armed_) return;
-  armed_ = due;
-  if (!due) return alarm_->disarm();
-  // A time that has passed already rings now; that delay is not a pause.
-  expected_ = std::max(*due, clock_.now());
-  alarm_->arm(*due, [this] {
-    // Before `armed_` is reset, without which no pause is seen.
-    note_pause();
-    armed_.reset();
-    before_deciding_();
-    state.tick(clock_.now());
-    deliver();
-  });
-}
-
-namespace {
-
 // In the order of the enumerators.
 constexpr std::array<std::string_view, 4> kPhaseNames = {"joining", "running", "failing", "ended"};
 
@@ -342,10 +211,9 @@ Coordinator::Coordinator(boost::asio::io_context& loop, Clock& clock,
       fences_due_(clock.make_alarm()),
       retired_by_(clock.make_alarm()) {
   settings_.run_id = fit_text(settings_.run_id, kLongestSent);  // as agents will say it
-  for (const auto& world : settings_.known_worlds) {
-    InheritedWorld inherited{{world.id, 0, world.nodes}, clock.now() + world.at_work};
-    inherited.fence.expect(world.id, world.nodes, 0);
-    unattended_jobs_.inherit(world.run_id, std::move(inherited));
+  for (const auto& [run_id, world] : settings_.known_worlds) {
+    unattended_[run_id] = {{world.id, 0, world.nodes}, clock.now() + world.at_work};
+    unattended_[run_id].fence.expect(world.id, world.nodes, 0);
   }
   forget_fences();
 }
@@ -417,20 +285,22 @@ void Coordinator::serve(boost::asio::ip::tcp::socket socket, std::string first_b
   if (connections_.size() == 1) watch_heartbeats();
 }
 
-// Agents stay connected: perhaps no successor was elected, and a running world needs no decision.
-void Coordinator::hold(bool held) {
-  held_ = held;
+template <class Change>
+void Coordinator::change_jobs(Change change) {
   for (auto& [run_id, job] : jobs_) {
-    job->state.hold(held, clock_.now());
-    job->deliver();
+    change(job->state);
+    deliver(*job);
   }
 }
 
+// Agents stay connected: perhaps no successor was elected, and a running world needs no decision.
+void Coordinator::hold(bool held) {
+  held_ = held;
+  change_jobs([&](State& state) { state.hold(held, clock_.now()); });
+}
+
 void Coordinator::suspend(const std::string& why) {
-  for (auto& [run_id, job] : jobs_) {
-    job->state.suspend(why, clock_.now());
-    job->deliver();
-  }
+  change_jobs([&](State& state) { state.suspend(why, clock_.now()); });
 }
 
 void Coordinator::set_epoch(std::int64_t epoch) {
@@ -470,7 +340,7 @@ void Coordinator::resign(const std::string& why, bool another_follows) {
 // Before each decision: a process that was paused reads what has arrived, and sees the ends of
 // connections, before the timer rings that says its lease is over.
 void Coordinator::check_entitlement() {
-  for (auto& [run_id, job] : jobs_) job->note_pause();
+  for (auto& [run_id, job] : jobs_) note_pause(*job);
   if (!held_ && settings_.owner != nullptr && !settings_.owner->may_decide()) hold(true);
 }
 
@@ -492,16 +362,16 @@ void Coordinator::hear(Peer peer, const std::string& payload) {
   if (auto* join = std::get_if<Join>(&*message)) {
     if (!admit(peer, connection, *join)) return;
   } else {
-    connection.job->report(peer, std::move(*message));
+    report(*connection.job, peer, std::move(*message));
   }
   // The message may have cost the peer its connection.
-  if (connections_.contains(peer)) connection.job->deliver();
+  if (connections_.contains(peer)) deliver(*connection.job);
 }
 
 // The agent that replaces it is not its twin once it has gone.
 void Coordinator::note_life(Peer peer, const Connection& connection, const FromAgent& message) {
   if (connection.job == nullptr || std::holds_alternative<Leaving>(message)) return;
-  if (connection.job->state.hear(peer, clock_.now())) connection.job->deliver();
+  if (connection.job->state.hear(peer, clock_.now())) deliver(*connection.job);
 }
 
 void Coordinator::welcome(Peer peer, Connection& connection, const Hello& hello) {
@@ -550,7 +420,9 @@ void Coordinator::welcome(Peer peer, Connection& connection, const Hello& hello)
 void Coordinator::ask_stacks(Peer peer, Connection& connection, const std::string& run_id) {
   const auto job = run_id.empty() && jobs_.size() == 1 ? jobs_.begin() : jobs_.find(run_id);
   if (job == jobs_.end()) return dismiss(peer, "it serves no such job");
-  job->second->ask_stacks(peer, connection.link);
+  job->second->askers[peer] = connection.link;
+  job->second->state.report(peer, AskStacks{}, clock_.now());
+  deliver(*job->second);
 }
 
 // It lost its connection, here or to another coordinator, while its group was at work.
@@ -559,7 +431,7 @@ void Coordinator::meet_again(Peer peer, Connection& connection, AtWork& at_work)
   const Join& member = at_work.member;
   connection.job->state.arrive_stopping(peer, member.node, member.previous, at_work.left,
                                         clock_.now());
-  connection.job->deliver();
+  deliver(*connection.job);
 }
 
 bool Coordinator::admit(Peer peer, Connection& connection, Join& join) {
@@ -596,7 +468,12 @@ bool Coordinator::take_in(Peer peer, Connection& connection, Join& join) {
   join.node.local = local_agents_.is_here(peer, connection.link->remote_address());
   // Behind address translation a node names only addresses that the others never see.
   add_source_address(join.node, connection.link->remote_address());
-  connection.job->note_reachable(*connection.link);
+  // Agents on this very machine come over loopback, an address that is of no use to the others: in
+  // a world with other machines they get the address under which those have found us. A connection
+  // within this machine does not show that one.
+  const auto own = connection.link->local_address(), its = connection.link->remote_address();
+  if (!own.is_loopback() && !its.is_loopback() && its != own)
+    connection.job->state.set_reachable(own.to_string());
   return true;
 }
 
@@ -653,8 +530,10 @@ void Coordinator::remove(Peer peer, const std::string& why, Loss loss) {
   const bool cut_off = silent && cut_off_detector_.silent(job->state.phase(), agents_);
   if (cut_off && settings_.owner != nullptr) settings_.owner->cut_off();
   check_entitlement();  // `cut_off` may have given the lease back
-  job->lost(peer, why, loss);
-  job->deliver();
+  // The link first: what the state decides next is not for this peer any more.
+  job->links.erase(peer), job->askers.erase(peer);
+  job->state.lost(peer, why, clock_.now(), loss);
+  deliver(*job);
   // Not while groups that stop are awaited: the job says how long they may take.
   if (job->links.empty() && !on_all_stopped_) forget(*job);
   look_for_stopping_groups(true);
@@ -668,10 +547,9 @@ void Coordinator::remove(Peer peer, const std::string& why, Loss loss) {
 // It was lost without a word, and has ended.
 void Coordinator::forget_lost(Peer peer) {
   check_entitlement();
-  for (auto& [run_id, job] : jobs_) {
-    job->state.depart(peer, "its processes have ended", clock_.now(), Loss::Ended);
-    job->deliver();
-  }
+  change_jobs([&](State& state) {
+    state.depart(peer, "its processes have ended", clock_.now(), Loss::Ended);
+  });
   look_for_stopping_groups();
 }
 
@@ -697,31 +575,140 @@ void Coordinator::watch_heartbeats() {
   });
 }
 
-Job& Coordinator::job_of(const std::string& run_id, const Rules& rules) {
+Coordinator::Job& Coordinator::job_of(const std::string& run_id, const Rules& rules) {
   auto& job = jobs_[run_id];
   if (job) return *job;
   Rules own = rules;
   own.reaction = reaction_of(settings_);
   own.silence = silence_of(settings_);
   own.hosted = !settings_.stand_alone;
-  job = std::make_unique<Job>(own, settings_, run_id, clock_, [this] { check_entitlement(); });
+  job = std::make_shared<Job>(State(own, run_id, settings_.master_addr, settings_.master_port),
+                              clock_.make_alarm());
+  job->state.set_epoch(settings_.epoch);
+  if (settings_.owner != nullptr && settings_.owner->records_worlds())
+    job->state.require_acknowledgements();
   // A world of which this store has forgotten may still be at work, and its members look for us: a
   // new one waits until they have had the time.
   if (clock_.now() < ready_at_) job->state.inherit({{}, ready_at_});
-  unattended_jobs_.hand_to(job->state);
+  if (const auto left = unattended_.extract(run_id)) job->state.inherit(left.mapped());
   if (over_) job->state.conclude(over_->first, over_->second);
   job->state.hold(held_, clock_.now());
   forget_fences();
   return *job;
 }
 
+void Coordinator::report(Job& job, Peer peer, FromAgent message) {
+  const TimePoint now = clock_.now();
+  const auto tell = [&](auto& said) {
+    using Said = std::remove_reference_t<decltype(said)>;
+    if constexpr (std::is_same_v<Said, Stopping>) {
+      job.state.stopping(peer, said.left, now);
+    } else if constexpr (std::is_constructible_v<Report, Said>) {
+      job.state.report(peer, std::move(said), now);
+    }
+  };
+  std::visit(tell, message);
+}
+
+// Tells the agents what the state has to tell, has the world recorded that waits for it, and arms
+// the alarm. A list of members is encoded once, since thousands of them get the same one.
+void Coordinator::deliver(Job& job) {
+  std::shared_ptr<const World> world;
+  std::shared_ptr<const Push> shared;
+  std::string members, text;
+  for (const Delivery& delivery : job.state.take()) {
+    const auto member = job.links.find(delivery.to);
+    // It may be a client such as elastrunctl, which is not a member, and gets one answer.
+    const auto asker = job.askers.find(delivery.to);
+    const auto link = member != job.links.end()   ? member->second
+                      : asker != job.askers.end() ? asker->second.lock()
+                                                  : nullptr;
+    if (asker != job.askers.end()) job.askers.erase(asker);
+    if (!link) continue;
+    if (const auto* assigned = std::get_if<Assigned>(&delivery.notice)) {
+      if (assigned->world != world) {
+        world = assigned->world;
+        members = encode_members(*world);
+      }
+      link->send(encode_assignment(*world, assigned->group_rank, members));
+      continue;
+    }
+    const auto& push = std::get<std::shared_ptr<const Push>>(delivery.notice);
+    if (push != shared) {
+      shared = push;
+      text = encode(FromCoordinator(*push));
+    }
+    link->send(text);
+  }
+  arm(job);
+  if (settings_.owner == nullptr) return;
+  State& state = job.state;
+  // One at a time; a world that has changed meanwhile is recorded by its own request.
+  if (state.unacknowledged() && !job.recording) record_world(job);
+  const int leaving = state.world_fence().fence.stopping_groups().count;
+  if (std::exchange(job.stopping_groups, leaving) != leaving) settings_.owner->stopping_changed();
+  const int at_work = state.roster().count(MemberState::Stopping);
+  const bool changed = std::exchange(job.stopping, at_work) != at_work;
+  if (changed && state.phase() == Phase::Joining) settings_.owner->survivors_changed();
+  // A job that has failed stops its groups now: it is over when its last agent has gone.
+  const bool over = state.phase() == Phase::Ended && !state.verdict().failed;
+  if (over && !std::exchange(job.told_end, true)) settings_.owner->job_over(state.run_id());
+}
+
+// Before any member hears of that world: a successor that found no record of it would form another
+// one beside it.
+void Coordinator::record_world(Job& job) {
+  job.recording = true;
+  const WorldRecord world = *job.state.unacknowledged();
+  const auto recorded = [this, world, job = std::weak_ptr(jobs_.at(job.state.run_id()))] {
+    const auto there = job.lock();
+    if (!there) return;
+    check_entitlement();
+    there->recording = false;
+    there->state.acknowledge(world, clock_.now());
+    deliver(*there);
+  };
+  settings_.owner->record_world(job.state.run_id(), world, recorded);
+}
+
+// Before a fact: if this machine stood still, the wait for nodes goes on for as long. Facts of that
+// time are read before any alarm rings.
+void Coordinator::note_pause(Job& job) {
+  const TimePoint now = clock_.now();
+  // `expected` moves on, so that no pause is counted twice.
+  if (job.armed && now - job.expected > kPause)
+    job.state.stand_still(now - std::exchange(job.expected, now));
+}
+
+void Coordinator::arm(Job& job) {
+  const auto due = job.state.deadline();
+  // Each message leads here, and most change nothing: an alarm is not set again for the same time.
+  if (due == job.armed) return;
+  job.armed = due;
+  if (!due) return job.alarm->disarm();
+  // A time that has passed already rings now; that delay is not a pause.
+  job.expected = std::max(*due, clock_.now());
+  job.alarm->arm(*due, [this, &job] {
+    // Before `armed` is reset, without which no pause is seen.
+    note_pause(job);
+    job.armed.reset();
+    check_entitlement();
+    job.state.tick(clock_.now());
+    deliver(job);
+  });
+}
+
 // Worlds of which no member has come in time. The list of worlds is told now, not with the next
 // job.
 void Coordinator::forget_fences() {
-  for (const auto& run_id : unattended_jobs_.pass(clock_.now())) {
-    if (settings_.owner != nullptr && !jobs_.contains(run_id)) settings_.owner->job_over(run_id);
-  }
-  const auto next = unattended_jobs_.next_end();
+  std::optional<TimePoint> next;
+  std::erase_if(unattended_, [&](const auto& job) {
+    const bool over = !job.second.is_pending(clock_.now());
+    if (!over) next = std::min(next.value_or(job.second.end()), job.second.end());
+    if (over && settings_.owner != nullptr && !jobs_.contains(job.first))
+      settings_.owner->job_over(job.first);
+    return over;
+  });
   if (!next || settings_.owner == nullptr) return fences_due_->disarm();
   fences_due_->arm(*next, [this] { forget_fences(); });
 }
@@ -735,25 +722,27 @@ void Coordinator::forget(const Job& job) {
   }
   // A copy: the job goes with its name.
   const std::string run_id = state.run_id();
-  const bool at_work = state.world_fence().is_up(clock_.now());
-  unattended_jobs_.keep(state, clock_.now());
+  const auto left = state.left_behind(clock_.now());
+  if (left) unattended_[run_id] = *left;
   jobs_.erase(run_id);
   forget_fences();
-  if (!at_work && settings_.owner != nullptr) settings_.owner->job_over(run_id);
+  if (!left && settings_.owner != nullptr) settings_.owner->job_over(run_id);
 }
 
 void Coordinator::inherit(const InheritedWorld& world) {
   for (auto& [run_id, job] : jobs_) job->state.inherit(world);
-  unattended_jobs_.inherit(settings_.run_id, world);
+  unattended_[settings_.run_id] = world;
 }
 
 void Coordinator::disinherit(Duration left) {
-  unattended_jobs_.disinherit(left, clock_.now());
-  forget_fences();
-  for (auto& [run_id, job] : jobs_) {
-    job->state.disinherit(left, clock_.now());
-    job->deliver();
+  // Of those who leave only time says that they have ended, and of members that are not heard.
+  const TimePoint now = clock_.now();
+  for (auto& [run_id, world] : unattended_) {
+    world.until = std::min(world.until, now);
+    world.fence.begin(now, now + left);
   }
+  forget_fences();
+  change_jobs([&](State& state) { state.disinherit(left, now); });
 }
 
 void Coordinator::conclude(const WorldId& last, const Done& verdict) {
@@ -797,9 +786,10 @@ Survivors Coordinator::survivors() const {
 
 bool Coordinator::is_fenced() const {
   const TimePoint now = clock_.now();
-  return unattended_jobs_.are_any(now) || std::ranges::any_of(jobs_, [now](const auto& job) {
-           return job.second->state.world_fence().is_up(now);
-         });
+  const auto pends = [now](const auto& job) { return job.second.is_pending(now); };
+  return std::ranges::any_of(unattended_, pends) ||
+         std::ranges::any_of(
+             jobs_, [now](const auto& job) { return job.second->state.world_fence().is_up(now); });
 }
 
 std::string Coordinator::status() const {
@@ -823,7 +813,7 @@ StoppingGroups Coordinator::stopping_groups_of_jobs() const {
 
 StoppingGroups Coordinator::stopping_groups() const {
   StoppingGroups all = stopping_groups_of_jobs();
-  all.add(unattended_jobs_.stopping_groups());
+  for (const auto& [run_id, world] : unattended_) all.add(world.fence.stopping_groups());
   return all;
 }
 

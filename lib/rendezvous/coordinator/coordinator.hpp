@@ -33,14 +33,6 @@
 
 namespace elastrun::rendezvous {
 
-/// A world that may be at work for so long.
-struct KnownWorld {
-  std::string run_id;
-  WorldId id;
-  int nodes = 0;
-  Duration at_work{};
-};
-
 /// Runs a coordinator that has successors, and must know or allow what that one does. The
 /// defaults are those of one that has none.
 class CoordinatorOwner {
@@ -84,57 +76,8 @@ struct CoordinatorSettings {
   Duration heartbeat = std::chrono::seconds(5);  // keep_alive_interval
   int heartbeats_missed = 3;                     // keep_alive_max_attempt
   CoordinatorOwner* owner = nullptr;             // borrowed; null: without successors
-  /// What an earlier life of this coordinator has recorded.
-  std::vector<KnownWorld> known_worlds{};
-};
-
-/// One job at a coordinator: its state, the links of its agents, and what drives the one and feeds
-/// the others. After each fact that `state` is given, `deliver` must be called.
-class Job {
- public:
-  /// `before_deciding` runs before anything is decided because time has passed or an answer has
-  /// come.
-  Job(Rules rules, const CoordinatorSettings& settings, std::string run_id, Clock& clock,
-      Then before_deciding);
-  ~Job() { lifetime_.end(); }
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
-
-  /// What an agent that has joined says.
-  void report(Peer peer, FromAgent message);
-  /// Answers a client that is not an agent of the job with a StacksReport: where its workers stand.
-  void ask_stacks(Peer peer, const std::shared_ptr<net::Link>& link);
-  /// The link of an agent has ended, and why.
-  void lost(Peer peer, const std::string& why, Loss loss);
-
-  /// Before a fact: if this machine stood still, the wait for nodes goes on for as long. Facts of
-  /// that time are read before any alarm rings.
-  void note_pause();
-  /// Tells the agents what the state has to tell, has the world recorded that waits for it, and
-  /// arms the alarm.
-  void deliver();
-  /// Agents on this very machine come over loopback, an address that is of no use to the others: in
-  /// a world with other machines they get the address under which those have found us.
-  void note_reachable(const net::Link& link);
-
-  State state;
-  std::unordered_map<Peer, std::shared_ptr<net::Link>> links;
-
- private:
-  void record_world();
-  void arm();
-
-  Clock& clock_;
-  CoordinatorOwner* const owner_;
-  const Then before_deciding_;
-  const std::unique_ptr<Alarm> alarm_;
-  std::optional<TimePoint> armed_;
-  TimePoint expected_;  // when that rings
-  bool recording_ = false, told_end_ = false;
-  int stopping_groups_ = 0, stopping_ = 0;
-  std::unordered_map<Peer, std::weak_ptr<net::Link>> askers_;
-  // Answers of the register outlive the job; this tells them that it has gone.
-  Lifetime lifetime_;
+  /// What an earlier life of this coordinator has recorded, by run id.
+  std::map<std::string, WorldRecord> known_worlds{};
 };
 
 /// Who is in, who is missing, which phase each node waits in and for how long
@@ -194,67 +137,6 @@ class CutOffDetector {
 
  private:
   std::size_t lost_ = 0;
-};
-
-/// Worlds that may be at work, and nodes that leave, of jobs without a connected agent, by run id.
-class UnattendedJobs {
- public:
-  void inherit(const std::string& run_id, InheritedWorld world) {
-    jobs_[run_id] = std::move(world);
-  }
-  /// One whose last agent has gone.
-  void keep(const State& state, TimePoint now) {
-    const WorldFence& world_fence = state.world_fence();
-    if (!world_fence.is_up(now)) return;
-    // By its own name, whatever higher number others have told of. The first who is back proves
-    // that it has broken up; the others may be saving.
-    const PreviousWorld last{state.past().last(), 0, state.past().last_size()};
-    auto& job = jobs_[state.run_id()] = {last, *world_fence.limit(), world_fence.fence,
-                                         world_fence.world(), state.past().highest()};
-    job.fence.expect_rest(last.id, last.nodes);
-  }
-  /// No world of them is at work any more. Of those who leave only time says that, and of members
-  /// that are not heard, `left`.
-  void disinherit(Duration left, TimePoint now) {
-    for (auto& [run_id, world] : jobs_) {
-      world.until = std::min(world.until, now);
-      world.fence.begin(now, now + left);
-    }
-  }
-  /// Those of which nothing is at work any more are forgotten: their run ids.
-  std::vector<std::string> pass(TimePoint now) {
-    std::vector<std::string> over;
-    std::erase_if(jobs_, [&](const auto& one) {
-      const bool pending = one.second.is_pending(now);
-      if (!pending) over.push_back(one.first);
-      return !pending;
-    });
-    return over;
-  }
-  /// Agents of it have come.
-  void hand_to(State& state) {
-    if (const auto found = jobs_.extract(state.run_id())) state.inherit(found.mapped());
-  }
-  bool are_any(TimePoint now) const {
-    return std::ranges::any_of(jobs_,
-                               [now](const auto& one) { return one.second.is_pending(now); });
-  }
-  /// When the next one of them is over.
-  std::optional<TimePoint> next_end() const {
-    std::optional<TimePoint> next;
-    for (const auto& [run_id, world] : jobs_) {
-      next = std::min(next.value_or(world.end()), world.end());
-    }
-    return next;
-  }
-  StoppingGroups stopping_groups() const {
-    StoppingGroups all;
-    for (const auto& [run_id, world] : jobs_) all.add(world.fence.stopping_groups());
-    return all;
-  }
-
- private:
-  std::map<std::string, InheritedWorld> jobs_;
 };
 
 /// The one that steps `State` for all agents of a job, over their connections, and tells each what
@@ -321,6 +203,18 @@ class Coordinator {
   std::string status() const;
 
  private:
+  // One job: its state, the links of its agents, and what drives the one and feeds the others.
+  // After each fact that `state` is given, `deliver` must be called.
+  struct Job {
+    State state;
+    const std::unique_ptr<Alarm> alarm;
+    std::unordered_map<Peer, std::shared_ptr<net::Link>> links{};
+    std::unordered_map<Peer, std::weak_ptr<net::Link>> askers{};  // for stacks
+    std::optional<TimePoint> armed{};
+    TimePoint expected{};  // when that rings
+    bool recording = false, told_end = false;
+    int stopping_groups = 0, stopping = 0;
+  };
   // A connection, from its first byte on.
   struct Connection {
     std::shared_ptr<net::Link> link;
@@ -337,6 +231,11 @@ class Coordinator {
   void serve(boost::asio::ip::tcp::socket socket, std::string first_bytes);
   void finish_retiring();
   void check_entitlement();
+  void note_pause(Job& job);
+  void report(Job& job, Peer peer, FromAgent message);
+  void deliver(Job& job);
+  void record_world(Job& job);
+  void arm(Job& job);
   void hear(Peer peer, const std::string& payload);
   void note_life(Peer peer, const Connection& connection, const FromAgent& message);
   void welcome(Peer peer, Connection& connection, const Hello& hello);
@@ -355,6 +254,8 @@ class Coordinator {
 
   // The jobs
   Job& job_of(const std::string& run_id, const Rules& rules);
+  template <class Change>
+  void change_jobs(Change change);
   void forget(const Job& job);
   void forget_fences();
   bool is_over_for(const Hello& hello) const;
@@ -376,8 +277,9 @@ class Coordinator {
   Peer last_peer_ = 0;
   std::unordered_map<Peer, Connection> connections_;
   RateLimitedLog refusals_{"rendezvous"};
-  std::map<std::string, std::unique_ptr<Job>> jobs_;  // by run id
-  UnattendedJobs unattended_jobs_;
+  std::map<std::string, std::shared_ptr<Job>> jobs_;  // by run id
+  // Jobs without a connected agent whose worlds, or nodes that leave, may be at work.
+  std::map<std::string, InheritedWorld> unattended_;
   std::optional<std::pair<WorldId, Done>> over_;  // an earlier job of this run id
   std::optional<Done> ended_;
   CutOffDetector cut_off_detector_;

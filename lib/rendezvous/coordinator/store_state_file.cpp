@@ -33,8 +33,10 @@ Result<std::string> read_if_there(const std::string& path) {
 
 }  // namespace
 
-void members(Codec& codec, KnownWorld& world) {
-  codec("run_id", world.run_id);
+/// With its run id.
+void members(Codec& codec, std::pair<std::string, WorldRecord>& job) {
+  auto& [run_id, world] = job;
+  codec("run_id", run_id);
   codec("epoch", world.id.epoch, 0, kHighest);
   codec("round", world.id.round, 0, kHighest);
   codec("nodes", world.nodes);
@@ -61,28 +63,28 @@ Status StoreStateFile::read() {
                             path_));
   }
   for (const json::value& each : worlds->as_array()) {
-    KnownWorld world;
-    from_json(each, world);
+    std::pair<std::string, WorldRecord> job;
+    from_json(each, job);
     // A job without a round has no world to be fenced.
-    if (world.id.round > 0) worlds_[world.run_id] = std::move(world);
+    if (job.second.id.round > 0) worlds_.insert_or_assign(job.first, std::move(job.second));
   }
   return {};
 }
 
 void StoreStateFile::attach(CoordinatorSettings& settings) {
-  for (const auto& [run_id, world] : worlds_) settings.known_worlds.push_back(world);
+  settings.known_worlds = worlds_;
   settings.owner = this;
 }
 
 void StoreStateFile::record_world(const std::string& run_id, const WorldRecord& world,
                                   Then recorded) {
-  worlds_[run_id] = {run_id, world.id, world.nodes, world.at_work};
+  worlds_[run_id] = world;
   write(std::move(recorded));
 }
 
 void StoreStateFile::write(Then written) {
   json::array worlds;
-  for (const auto& [run_id, world] : worlds_) worlds.push_back(to_json(world));
+  for (std::pair<std::string, WorldRecord> job : worlds_) worlds.push_back(to_json(job));
   const auto put = [path = path_,
                     text = json::serialize(json::object{{"worlds", std::move(worlds)}}) + "\n"] {
     return files::put_file(path, text, kMode);

@@ -48,7 +48,7 @@ class StoreStateFile final : public CoordinatorOwner {
 
   const std::string path_;
   Clock& clock_;
-  std::map<std::string, KnownWorld> worlds_;  // by run id
+  std::map<std::string, WorldRecord> worlds_;  // by run id
   std::map<std::uint64_t, Write> writes_;
   std::uint64_t last_write_ = 0;
   bool warned_ = false;

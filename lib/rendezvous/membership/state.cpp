@@ -454,6 +454,17 @@ void State::inherit(const InheritedWorld& world) {
   world_fence_.fence = world.fence;
 }
 
+std::optional<InheritedWorld> State::left_behind(TimePoint now) const {
+  if (!world_fence_.is_up(now)) return std::nullopt;
+  // By its own name, whatever higher number others have told of. The first who is back proves that
+  // it has broken up; the others may be saving.
+  const PreviousWorld last{past_.last(), 0, past_.last_size()};
+  InheritedWorld left{last, *world_fence_.limit(), world_fence_.fence, world_fence_.world(),
+                      past_.highest()};
+  left.fence.expect_rest(last.id, last.nodes);
+  return left;
+}
+
 void State::disinherit(Duration left, TimePoint now) {
   world_fence_.disinherited();
   // It is not at work any more, but members that are cut off may be saving.

@@ -309,6 +309,8 @@ class State {
 
   // The world of a coordinator before this one, and the record of new ones (see WorldFence).
   void inherit(const InheritedWorld& world);
+  /// What may be at work of a job whose last agent has gone; none: nothing.
+  std::optional<InheritedWorld> left_behind(TimePoint now) const;
   void disinherit(Duration left, TimePoint now);  // has ended; unheard members end within `left`
   /// The job of this run id has been over for good after that world. Members of it that come late
   /// are told so; others start a new job.

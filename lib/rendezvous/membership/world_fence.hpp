@@ -30,7 +30,8 @@
 ///   StoppingGroups  how many groups are being stopped, which may be saving, and until when
 ///
 /// An elected coordinator keeps these beside its lease (WorldRegister), one that stands alone in
-/// its file (StoreStateFile), and both in UnattendedJobs for jobs without a connected agent.
+/// its file (StoreStateFile), and a Coordinator the InheritedWorld of jobs without a connected
+/// agent.
 namespace elastrun::rendezvous {
 
 /// Members that may be saving, and when the last of their groups has ended.

@@ -20,7 +20,7 @@ namespace {
 
 /// A coordinator that stands alone, for which time passes only when a test says so.
 struct Store final : private CoordinatorOwner {
-  explicit Store(std::vector<KnownWorld> known = {}) {
+  explicit Store(std::map<std::string, WorldRecord> known = {}) {
     CoordinatorSettings settings;
     settings.stand_alone = true;
     settings.known_worlds = std::move(known);
@@ -52,7 +52,7 @@ struct Store final : private CoordinatorOwner {
 }  // namespace
 
 TEST_CASE("store state file: one of which nobody has come is forgotten when it cannot be at work") {
-  Store store({{"old", {1, 3}, 2, 10s}});
+  Store store({{"old", {{1, 3}, 2, "", 0, 10s}}});
   store.pass(9s);
   CHECK(store.over.empty());
   store.pass(2s);

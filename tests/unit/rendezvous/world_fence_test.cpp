@@ -41,12 +41,10 @@ Rules store_rules(int min_nodes, int max_nodes) {
 
 /// What the store knows of a job when its next agent comes, whose graces are 20 s.
 Script come_again(const Script& before) {
-  UnattendedJobs fenced;
-  fenced.keep(before.state, before.now);
   Script job(before.state.rules());
   job.grace = 20s;
   job.now = before.now;
-  fenced.hand_to(job.state);
+  if (const auto left = before.state.left_behind(before.now)) job.state.inherit(*left);
   return job;
 }
 
