@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""manifests_test.py: config/examples/kubernetes, by what the API servers accept (shapes.json, in
+"""manifests_test.py: config/examples/kubernetes, by what the API servers accept (shapes.yaml, in
 our words) and by what elastrun is. ELASTRUN_CRDS names a folder with the operators' own
 CustomResourceDefinitions, which are asked as well."""
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -22,8 +21,37 @@ except ImportError:
 
 HERE, ROOT = Path(__file__).resolve().parent, Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "config/examples/kubernetes"
-SHAPES = json.loads((HERE / "shapes.json").read_text())
+SHAPES = yaml.safe_load((HERE / "shapes.yaml").read_text())
 CRDS = Path(os.environ["ELASTRUN_CRDS"]) if "ELASTRUN_CRDS" in os.environ else None
+
+
+def schema_of(shape: Any) -> dict[str, Any]:
+    """The JSON Schema of a shape of shapes.yaml."""
+    if isinstance(shape, list):
+        item, *limits = shape
+        return {"type": "array", "items": schema_of(item),
+                **dict(zip(("minItems", "maxItems"), limits))}
+    if isinstance(shape, dict):
+        if "*" in shape:
+            return {"type": "object", "additionalProperties": schema_of(shape["*"])}
+        made = {"type": "object", "additionalProperties": False,
+                "properties": {key.rstrip("?^"): schema_of(value) for key, value in shape.items()},
+                "required": [key for key in shape if key[-1] not in "?^"]}
+        one_of = [{"required": [key[:-1]]} for key in shape if key.endswith("^")]
+        return {**made, "oneOf": one_of} if one_of else made
+    if shape[0] == "=":
+        return {"enum": shape[1:].split("|")}
+    return {"type": "string", "pattern": shape} if shape[0] == "^" else SCHEMAS[shape]
+
+
+SCHEMAS = SHAPES["schemas"]
+for name, shape in SHAPES["shapes"].items():  # each after those that it names
+    SCHEMAS[name] = schema_of(shape)
+KINDS = {}
+for of, shape in SHAPES["kinds"].items():
+    kind, version = of.split()
+    KINDS[kind] = schema_of(
+        {"apiVersion": "=" + version, "kind": "=" + kind, "metadata": "meta", "spec": shape})
 
 
 def documents() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -77,16 +105,13 @@ class Manifests(unittest.TestCase):
         for name, document in documents():
             with self.subTest(name, kind=document["kind"]):
                 kinds.add(document["kind"])
-                schema = {"$ref": f"#/$defs/{document['kind']}", "$defs": SHAPES["$defs"]}
-                self.assertEqual(problems(schema, document), [])
-        self.assertEqual(kinds, {"ClusterTrainingRuntime", "TrainJob", "JobSet", "PyTorchJob",
-                                 "Job", "Service"})
+                self.assertEqual(problems(KINDS[document["kind"]], document), [])
+        self.assertEqual(kinds, set(KINDS))
 
     def test_a_misspelt_key_is_found(self) -> None:
         _, document = next((n, d) for n, d in documents() if d["kind"] == "Job")
         pods(document)[0]["containers"][0]["livenessprobe"] = {}
-        schema = {"$ref": "#/$defs/Job", "$defs": SHAPES["$defs"]}
-        self.assertIn("livenessprobe", "".join(problems(schema, document)))
+        self.assertIn("livenessprobe", "".join(problems(KINDS["Job"], document)))
 
     @unittest.skipUnless(CRDS, "ELASTRUN_CRDS is not set")
     def test_the_operators_own_definitions_accept_them(self) -> None:
