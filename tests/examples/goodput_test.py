@@ -82,14 +82,18 @@ class Buckets(unittest.TestCase):
         began = time.time()
         job = self.enterContext(harness.Job(
             "--nproc-per-node=2", "--max-restarts=2", "--goodput=auto",
-            f"--hang-timeout={limit:.1f}", "--report=report.json",
+            f"--hang-timeout={limit:.1f}", "--report=report.json", "--log-dir=logs",
             Path(__file__).with_name("measured_ddp.py"), f"{2.5 * limit + 6:.1f}",
             env={"PYTHONDONTWRITEBYTECODE": "1"})).ended()
         # What comes after the account is in no account: the launcher's own last milliseconds.
         ended = (job.folder / "report.json").stat().st_mtime
         goodput = job.report()["goodput"]
-        self.assertEqual((goodput["restarts"], goodput["last_step"], goodput["loss_known"]),
-                         (2, LAST, True))
+        self.assertEqual(
+            [goodput[key] for key in ("restarts", "last_step", "last_checkpoint", "loss_known")],
+            [2, LAST, LAST, True])
+        self.assertIn("  data_loading ", job.errors())
+        self.assertEqual({event["attributes"]["step_count"] for event in job.records()
+                          if event["name"] == "step_end_time"}, set(range(LAST + 1)))
         hangs = job.errors().count("No worker of the job has made progress for ")
         if hangs != 1:  # whatever else took longer than the limit is one, too
             self.skipTest(f"{hangs} hangs were seen: this machine is too slow just now")
