@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from elastrun.multiprocessing import api, errors
-    from elastrun.multiprocessing.api import (DefaultLogsSpecs, LogsDest, LogsSpecs, RunProcsResult,
-                                              SignalException, Std, to_map)
+    from elastrun.multiprocessing.api import (DefaultLogsSpecs, LogsDest, LogsSpecs,
+                                              MultiprocessContext, PContext, RunProcsResult,
+                                              SignalException, Std, SubprocessContext,
+                                              start_processes, to_map)
     from elastrun.multiprocessing.errors import ChildFailedError, ProcessFailure, record
-    from elastrun.multiprocessing.processes import (MultiprocessContext, PContext,
-                                                    SubprocessContext, start_processes)
 
 __all__ = ["ChildFailedError", "DefaultLogsSpecs", "LogsDest", "LogsSpecs", "MultiprocessContext",
            "PContext", "ProcessFailure", "RunProcsResult", "SignalException", "Std",
@@ -25,8 +25,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"elastrun.multiprocessing.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'elastrun.multiprocessing' has no attribute '{name}'")
-    for module in ("errors", "api", "processes"):
-        found = getattr(importlib.import_module(f"elastrun.multiprocessing.{module}"), name, None)
-        if found is not None:
-            break
-    return found
+    found = importlib.import_module("elastrun.multiprocessing.errors")
+    if not hasattr(found, name):
+        found = importlib.import_module("elastrun.multiprocessing.api")
+    return getattr(found, name)
