@@ -35,7 +35,7 @@ from elastrun.goodput import (OPERATION_TYPE_LOCAL, OPERATION_TYPE_PERSISTENT,  
                               ElasticGoodputCalculator,  # noqa: E402
                               ElasticGoodputMonitor, GoodputCalculator, GoodputMonitor,
                               GoodputRecorder, GoodputType, IntervalMetricType, MetricType)
-from elastrun.goodput_monitor import EventFile, masked_crc32c  # noqa: E402
+from elastrun.monitoring import EventFile, masked_crc32c  # noqa: E402
 
 VECTORS = Path(__file__).resolve().parents[1] / "data" / "goodput-vectors.json"
 T0 = 1_700_000_000.0

@@ -56,35 +56,24 @@ from elastrun import channel
 from elastrun.journal import INIT, LOADING, PREPARATION, Entry, Journal, journal, own_file
 
 if TYPE_CHECKING:
-    from elastrun.checkpoint_badput_calculator import (  # noqa: F401
-        OPERATION_TYPE_EMERGENCY_RESTORE, OPERATION_TYPE_LOCAL, OPERATION_TYPE_PERSISTENT,
-        OPERATION_TYPE_PERSISTENT_AND_LOCAL, OPERATION_TYPE_RESTORE, OPERATION_TYPE_SAVE,
-        CheckpointBadputCalculator, CheckpointLoggerOptions,
-        RestoreCheckpointManagerVerticalStepStats, SaveCheckpointManagerVerticalStepStats)
-    from elastrun.goodput_calculator import (ElasticGoodputCalculator,  # noqa: F401
-                                             GoodputCalculator)
-    from elastrun.goodput_monitor import ElasticGoodputMonitor, GoodputMonitor  # noqa: F401
-    from elastrun.goodput_utils import (  # noqa: F401
-        BadputType, GCPOptions, GoodputInfo, GoodputType, IntervalMetricType,
-        IntervalWorkloadMetricDetails, MetricType, MonitoringWindowType, StepInfo,
-        UnproductiveTimeDict, WorkloadMetricDetails, compute_ideal_step_time,
-        get_extra_time_from_anomalous_steps, get_timestamp_from_log_entry)
+    from elastrun.checkpoint_badput_calculator import *  # noqa: F403
+    from elastrun.goodput_calculator import *  # noqa: F403
+    from elastrun.goodput_utils import *  # noqa: F403
+    from elastrun.monitoring import *  # noqa: F403
 
+__all__ = [
+    "BadputType", "CheckpointBadputCalculator", "CheckpointLoggerOptions",
+    "ElasticGoodputCalculator", "ElasticGoodputMonitor", "ElasticGoodputRecorder", "Event",
+    "GCPOptions", "GoodputCalculator", "GoodputInfo", "GoodputMonitor", "GoodputRecorder",
+    "GoodputType", "IntervalMetricType", "IntervalWorkloadMetricDetails", "MetricType",
+    "MonitoringWindowType", "OPERATION_TYPE_EMERGENCY_RESTORE", "OPERATION_TYPE_LOCAL",
+    "OPERATION_TYPE_PERSISTENT", "OPERATION_TYPE_PERSISTENT_AND_LOCAL", "OPERATION_TYPE_RESTORE",
+    "OPERATION_TYPE_SAVE", "RestoreCheckpointManagerVerticalStepStats",
+    "SaveCheckpointManagerVerticalStepStats", "StepInfo", "UnproductiveTimeDict",
+    "WorkloadMetricDetails", "compute_ideal_step_time", "get_extra_time_from_anomalous_steps",
+    "get_timestamp_from_log_entry"]
 # What a training that only records need not import.
-_ELSEWHERE = {
-    "checkpoint_badput_calculator": """OPERATION_TYPE_EMERGENCY_RESTORE OPERATION_TYPE_LOCAL
-        OPERATION_TYPE_PERSISTENT OPERATION_TYPE_PERSISTENT_AND_LOCAL OPERATION_TYPE_RESTORE
-        OPERATION_TYPE_SAVE CheckpointBadputCalculator CheckpointLoggerOptions
-        RestoreCheckpointManagerVerticalStepStats SaveCheckpointManagerVerticalStepStats""",
-    "goodput_calculator": "ElasticGoodputCalculator GoodputCalculator",
-    "goodput_monitor": "ElasticGoodputMonitor GoodputMonitor",
-    "goodput_utils": """BadputType GCPOptions GoodputInfo GoodputType IntervalMetricType
-        IntervalWorkloadMetricDetails MetricType MonitoringWindowType StepInfo UnproductiveTimeDict
-        WorkloadMetricDetails compute_ideal_step_time get_extra_time_from_anomalous_steps
-        get_timestamp_from_log_entry"""}
-_PLACES = {name: module for module, names in _ELSEWHERE.items() for name in names.split()}
-
-__all__ = ["ElasticGoodputRecorder", "Event", "GoodputRecorder", *_PLACES]
+_MODULES = ("goodput_utils", "goodput_calculator", "monitoring", "checkpoint_badput_calculator")
 
 _JOB_START = '{"job_start_time":%r}'
 _JOB_END = '{"job_end_time":%r}'
@@ -101,8 +90,9 @@ _now = time.time
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(importlib.import_module(f"elastrun.{_PLACES[name]}"), name)
+    for module in _MODULES if name in __all__ else ():
+        if hasattr(found := importlib.import_module(f"elastrun.{module}"), name):
+            return getattr(found, name)
     raise AttributeError(f"module 'elastrun.goodput' has no attribute '{name}'")
 
 

@@ -2,7 +2,7 @@
 """Under the module name of ml-goodput-measurement; see elastrun.goodput."""
 from __future__ import annotations
 
-from elastrun.goodput_monitor import ElasticGoodputMonitor
+from elastrun.monitoring import ElasticGoodputMonitor
 from elastrun.goodput_utils import GCPOptions
 
 __all__ = ["ElasticGoodputMonitor", "GCPOptions"]

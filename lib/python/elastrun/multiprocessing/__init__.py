@@ -9,11 +9,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from elastrun.multiprocessing import api, errors
-    from elastrun.multiprocessing.api import (DefaultLogsSpecs, LogsDest, LogsSpecs,
-                                              MultiprocessContext, PContext, RunProcsResult,
-                                              SignalException, Std, SubprocessContext,
-                                              start_processes, to_map)
-    from elastrun.multiprocessing.errors import ChildFailedError, ProcessFailure, record
+    from elastrun.multiprocessing.api import *  # noqa: F403
+    from elastrun.multiprocessing.errors import *  # noqa: F403
 
 __all__ = ["ChildFailedError", "DefaultLogsSpecs", "LogsDest", "LogsSpecs", "MultiprocessContext",
            "PContext", "ProcessFailure", "RunProcsResult", "SignalException", "Std",
@@ -21,11 +18,8 @@ __all__ = ["ChildFailedError", "DefaultLogsSpecs", "LogsDest", "LogsSpecs", "Mul
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("api", "errors"):
-        return importlib.import_module(f"elastrun.multiprocessing.{name}")
-    if name not in __all__:
-        raise AttributeError(f"module 'elastrun.multiprocessing' has no attribute '{name}'")
-    found = importlib.import_module("elastrun.multiprocessing.errors")
-    if not hasattr(found, name):
-        found = importlib.import_module("elastrun.multiprocessing.api")
-    return getattr(found, name)
+    for module in ("errors", "api") if name in __all__ else ():
+        found = importlib.import_module(f"elastrun.multiprocessing.{module}")
+        if name == module or hasattr(found, name):
+            return found if name == module else getattr(found, name)
+    raise AttributeError(f"module 'elastrun.multiprocessing' has no attribute '{name}'")

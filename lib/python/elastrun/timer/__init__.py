@@ -15,11 +15,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from elastrun.timer.debug_info_logging import log_debug_info_for_expired_timers
-    from elastrun.timer.file_based_local_timer import (FileTimerClient, FileTimerRequest,
-                                                       FileTimerServer)
-    from elastrun.timer.local_timer import (LocalTimerClient, LocalTimerServer,
-                                            MultiprocessingRequestQueue)
+    from elastrun.timer.debug_info_logging import *  # noqa: F403
+    from elastrun.timer.file_based_local_timer import *  # noqa: F403
+    from elastrun.timer.local_timer import *  # noqa: F403
 
 __all__ = ["ChannelTimerClient", "FileTimerClient", "FileTimerRequest", "FileTimerServer",
            "LocalTimerClient", "LocalTimerServer", "MultiprocessingRequestQueue", "RequestQueue",
