@@ -41,8 +41,7 @@ from urllib.parse import parse_qsl, urlsplit
 from elastrun.errors import ErrorHandler
 from elastrun.monitor import wait_counter_values
 
-__all__ = ["ControlPlane", "Request", "Response", "WorkerServer", "register_handler",
-           "worker_main"]
+__all__ = ["Request", "Response", "WorkerServer", "register_handler", "worker_main"]
 
 _LARGEST_BODY = 1 << 20  # bytes
 _PATIENCE = 10.0  # seconds that a connection may say nothing
@@ -62,10 +61,6 @@ class Response(NamedTuple):
 
 
 Handler = Callable[[Request], Response]
-
-
-def _ping(_: Request) -> Response:
-    return Response("pong")
 
 
 def _traceback(_: Request) -> Response:
@@ -91,51 +86,39 @@ def _flight_recorder(request: Request) -> Response:
     return Response(text, content_type="application/json")
 
 
-class ControlPlane:
-    """Pure: request in, response out. For all threads; handlers are called without a lock."""
-
-    def __init__(self) -> None:
-        self._change = threading.Lock()
-        self._handlers: dict[str, Handler] = {
-            "dump_traceback": _traceback, "fr_trace_json": _flight_recorder, "ping": _ping,
-            "wait_counter_values": lambda _: Response(
-                json.dumps(wait_counter_values()), content_type="application/json")}
-
-    def register(self, name: str, handler: Handler) -> None:
-        """Fails with ValueError if there is one of that name."""
-        with self._change:
-            if name in self._handlers:
-                raise ValueError(f"there is a handler '{name}' already")
-            self._handlers = {**self._handlers, name: handler}
-
-    def names(self) -> list[str]:
-        return sorted(self._handlers)
-
-    def answer(self, method: str, path: str, request: Request = Request()) -> Response:
-        name = path[len("/handler/"):] if path.startswith("/handler/") else ""
-        if not name and path not in ("/", "/handler/"):
-            return Response(f"{path} not found: there are / and /handler/", 404)
-        if method != ("POST" if name else "GET"):
-            return Response(f"{path} takes {'POST' if name else 'GET'}", 405)
-        if path == "/":
-            return Response(_PAGE, content_type="text/html")
-        if not name:
-            return Response(json.dumps(self.names()), content_type="application/json")
-        handler = self._handlers.get(name)
-        if handler is None:
-            return Response(f"Handler {name} not found: known are {', '.join(self.names())}", 404)
-        try:
-            return handler(request)
-        except Exception as error:
-            return Response(f"Handler {name} failed: {type(error).__name__}: {error}", 500)
-
-
-_plane = ControlPlane()
+_change = threading.Lock()
+_handlers: dict[str, Handler] = {
+    "dump_traceback": _traceback, "fr_trace_json": _flight_recorder,
+    "ping": lambda _: Response("pong"),
+    "wait_counter_values": lambda _: Response(
+        json.dumps(wait_counter_values()), content_type="application/json")}
 
 
 def register_handler(name: str, handler: Handler) -> None:
     """Adds it to all servers of this process. Fails with ValueError if the name is taken."""
-    _plane.register(name, handler)
+    with _change:
+        if name in _handlers:
+            raise ValueError(f"there is a handler '{name}' already")
+        _handlers[name] = handler
+
+
+def _answer(method: str, path: str, request: Request) -> Response:
+    name = path[len("/handler/"):] if path.startswith("/handler/") else ""
+    if not name and path not in ("/", "/handler/"):
+        return Response(f"{path} not found: there are / and /handler/", 404)
+    if method != ("POST" if name else "GET"):
+        return Response(f"{path} takes {'POST' if name else 'GET'}", 405)
+    if path == "/":
+        return Response(_PAGE, content_type="text/html")
+    if not name:
+        return Response(json.dumps(sorted(_handlers)), content_type="application/json")
+    handler = _handlers.get(name)
+    if handler is None:
+        return Response(f"Handler {name} not found: known are {', '.join(sorted(_handlers))}", 404)
+    try:
+        return handler(request)
+    except Exception as error:
+        return Response(f"Handler {name} failed: {type(error).__name__}: {error}", 500)
 
 
 def _is_local(host: str) -> bool:
@@ -171,7 +154,7 @@ class _Asker(BaseHTTPRequestHandler):
             return
         body = self.rfile.read(int(length[:9]))
         request = Request(body, dict(parse_qsl(where.query, keep_blank_values=True)))
-        self._send(_plane.answer(self.command, where.path, request))
+        self._send(_answer(self.command, where.path, request))
 
     do_GET = do_POST = do_PUT = do_DELETE = _answer
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 _Call = Callable[[ModuleType], None]
 _calls: dict[str, list[_Call]] = {}
@@ -36,20 +38,29 @@ class _Finder(MetaPathFinder):
             return None
         self._busy.add(mine)  # another finder that lets others find asks us in turn
         try:
-            for finder in sys.meta_path:
-                find = None if finder is self else getattr(finder, "find_spec", None)
-                spec: ModuleSpec | None = find(fullname, path, target) if find else None
-                if spec is not None:
-                    if spec.loader is not None:
-                        _after_execution(spec.loader, fullname)
-                    return spec
+            spec = found_by_others(self, fullname, path, target)
+            if spec is not None:
+                after_execution(spec.loader, fullname, functools.partial(_tell, fullname))
+            return spec
         finally:
             self._busy.discard(mine)
-        return None
 
 
-def _after_execution(loader: Loader, name: str) -> None:
-    """The loader is as it was after that, and if it cannot be changed."""
+def found_by_others(me: object, name: str, path: Sequence[str] | None,
+                    target: ModuleType | None = None) -> ModuleSpec | None:
+    """The spec that the finders other than this one, and than torchrun_hook.LINE, find."""
+    for finder in list(sys.meta_path):
+        find = getattr(finder, "find_spec", None)
+        if find not in (None, finder) and finder is not me:
+            spec: ModuleSpec | None = find(name, path, target)
+            if spec is not None:
+                return spec
+    return None
+
+
+def after_execution(loader: Any, name: str, call: _Call) -> None:
+    """Calls when the module has been executed. The loader is as it was after that, and if it cannot
+    be changed."""
     execute = getattr(loader, "exec_module", None)
     if execute is None or "exec_module" in getattr(loader, "__dict__", {}):
         return
@@ -61,10 +72,10 @@ def _after_execution(loader: Loader, name: str) -> None:
         with contextlib.suppress(AttributeError):
             del loader.exec_module
         execute(module)
-        _tell(name, module)
+        call(module)
 
     with contextlib.suppress(AttributeError, TypeError):
-        loader.exec_module = exec_module  # type: ignore[method-assign]
+        loader.exec_module = exec_module
 
 
 def after_import(name: str, call: _Call) -> None:

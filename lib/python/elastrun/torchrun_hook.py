@@ -40,10 +40,13 @@ def find_spec(name: str, path: Any = None) -> Any:
     launcher: it becomes elastrun, before torch is imported."""
     if os.environ.get("ELASTRUN_TORCHRUN") == "0":
         return None
-    if name == API:
-        return _replacing(name, path)
-    if name == ACCELERATE:
-        return _launch_alone(name, path) if _is_accelerate_launch() else None
+    if name == API or name == ACCELERATE and _is_accelerate_launch():
+        from elastrun import imports
+        spec = imports.found_by_others(None, name, path)
+        if name == ACCELERATE:
+            return _launch_alone(name, spec)
+        imports.after_execution(getattr(spec, "loader", None), name, _replace_launch_agent)
+        return spec
     if name != "torch":
         return None
     module = "torch.distributed.run" if _is_torchs_command() else _called_module()
@@ -88,10 +91,14 @@ def _is_accelerate_launch() -> bool:
                                     or program == "-m" and _called_module() == ACCELERATE)
 
 
-def _launch_alone(name: str, path: Any) -> Any:
+def _replace_launch_agent(module: Any) -> None:
+    from elastrun import torchrun
+    torchrun.replace_launch_agent(module)
+
+
+def _launch_alone(name: str, spec: Any) -> Any:
     """The command accelerate imports those of all its commands first, which takes as long as torch.
     This is its own program without the others; what does not look as expected stays in it."""
-    spec = _found(name, path)
     try:
         text = spec.loader.get_source(name)
         shorter = without_other_commands(text)
@@ -113,30 +120,3 @@ def without_other_commands(text: str) -> str:
         if len(uses.findall(text)) == 2 == len(re.findall(rf"\b{name}\b", text)):
             text = uses.sub(lambda use: "    pass" if use[1] else "", text)
     return text
-
-
-def _found(name: str, path: Any) -> Any:
-    """The spec that the finders after LINE's find."""
-    for finder in list(sys.meta_path):
-        find = getattr(finder, "find_spec", None)
-        spec = find(name, path) if find not in (None, finder) else None  # the latter is LINE's
-        if spec is not None:
-            return spec
-    return None
-
-
-def _replacing(name: str, path: Any) -> Any:
-    """Lets the loader that is found replace launch_agent, once."""
-    spec = _found(name, path)
-    loader = getattr(spec, "loader", None)
-    execute = getattr(loader, "exec_module", None)
-
-    def exec_module(module: Any) -> None:
-        del loader.exec_module  # type: ignore[union-attr]
-        execute(module)  # type: ignore[misc]
-        from elastrun import torchrun
-        torchrun.replace_launch_agent(module)
-
-    if execute is not None:
-        loader.exec_module = exec_module  # type: ignore[union-attr]
-    return spec
