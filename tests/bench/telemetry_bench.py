@@ -67,18 +67,11 @@ def auto_row(calls: int) -> Row:
         def __next__(self) -> None:
             return None
 
-    class Loaders:
-        _BaseDataLoaderIter = Empty
-
-        class DataLoader:
-            def __iter__(self) -> None:
-                return None
-
     optimizer = torch.optim.SGD(torch.nn.Linear(4, 1).parameters(), lr=0.1)
     batches, watch = Empty(), auto.Watch()
     plain = per_call(lambda: next(batches), calls)
-    watch._hook_loaders(Loaders)
-    watch._evaluation.keeps_gradients = torch.is_grad_enabled  # as of hook_modules
+    setattr(Empty, "__next__", watch._fetching(Empty.__next__))
+    watch._evaluation.keeps_gradients = torch.is_grad_enabled  # as of know_modules
     step = per_call(lambda: watch._stepped(optimizer, (), {}), calls)
     batch = per_call(lambda: next(batches), calls) - plain
     return "--goodput auto, a step and a batch (Python)", step + batch, 1000.0

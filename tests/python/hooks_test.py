@@ -134,13 +134,9 @@ clock = [5000.0]
 auto.time = lambda: clock[0]
 class Iterator:
     def __next__(self): return None
-class Module:
-    _BaseDataLoaderIter = Iterator
-    class DataLoader:
-        def __iter__(self): return None
 watch = auto.Watch()
 watch._journal.start = lambda: None  # no thread takes anything away
-watch._hook_loaders(Module)
+Iterator.__next__ = watch._fetching(Iterator.__next__)
 def evaluate():
     watch._journal.waiting.clear()
     for _ in range(40):
@@ -158,18 +154,19 @@ print(len(evaluate()))
 
     def test_saves_and_loads_may_name_their_arguments(self) -> None:
         told = self.run_code("""
+import sys
+from types import ModuleType
 from elastrun import auto
-class Module:
-    @staticmethod
-    def save_file(tensors, filename, metadata=None): print("saved", filename)
-    @staticmethod
-    def load_file(filename, device="cpu"): return filename
+module = sys.modules["files"] = ModuleType("files")
+def save_file(tensors, filename, metadata=None): print("saved", filename)
+def load_file(filename, device="cpu"): return filename
+module.save_file, module.load_file = save_file, load_file
 watch = auto.Watch()
-watch._hook_save_and_load(Module, ("save_file", "load_file"), ("tensors", "filename"))
-Module.save_file(filename="a", tensors={})
-print(Module.load_file(device="cpu", filename="a"))
+watch._hook_files("files", "save_file", "load_file", "tensors", "filename")
+module.save_file(filename="a", tensors={})
+print(module.load_file(device="cpu", filename="a"), module.load_file is not load_file)
 """, ELASTRUN_CHANNEL=str(self.folder / "none"))
-        self.assertEqual(told, "saved a\na\n")
+        self.assertEqual(told, "saved a\na True\n")
 
     def test_without_torch_nothing_waits_for_a_thread_that_never_ran(self) -> None:
         told = self.run_code("""

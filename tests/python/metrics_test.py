@@ -381,7 +381,7 @@ class Agent(AgentEnd):
             "        elastrun.metrics.put_metric('a', 1, 'g', labels={'i': i}, unit='s')\n"
             "        elastrun.metrics.observe_metric('h', 1, 'g', labels={'i': i})\n"
             "    overflow = reporter._series['worker', 'otel.metric.overflow'].pending\n"
-            "    print(len(reporter._series), len(overflow), len(reporter.distributions),\n"
+            "    print(len(reporter._series), len(overflow), len(reporter._kinds['histogram']),\n"
             "          len(reporter._meanings), reporter.refused)\n")
         self.assertEqual(self.said, "2001 500 2000 2000 500\n")
 

@@ -32,7 +32,7 @@ from elastrun import channel, journal
 from elastrun.checkpoint_steps import (BY_HAND, DONE, NO_MARK, CheckpointSteps, holds_optimizer,
                                        is_checkpoint, steps_told)
 from elastrun.computation import Computation, Evaluation
-from elastrun.imports import after_import
+from elastrun.imports import Around, after_import, before, wrap
 from elastrun.page import page
 
 _VARIABLE = "ELASTRUN_GOODPUT"
@@ -53,7 +53,6 @@ _RESTORE = ('{"checkpoint_restore_start_time":%r}', '{"checkpoint_restore_end_ti
 _OPTIMIZER, _MARK = 1, 2
 
 
-_Place = tuple[str, str, str]  # a method: its module, class and name
 _Given = dict[str, Any]  # the arguments of a call
 _Begin = Callable[[_Given], Optional[int]]
 _End = Callable[[int, Any, _Given], None]
@@ -63,46 +62,29 @@ _End = Callable[[int, Any, _Given], None]
 # file system, the others are several files, not all of which are torch's. A version that has other
 # names is seen as any script is.
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
-_TRANSFORMERS = "transformers.trainer"
-
-_EVALUATIONS = [(f"{one}.loops.evaluation_loop", "_EvaluationLoop", "run") for one in _LIGHTNING]
-_EVALUATIONS += [(_TRANSFORMERS, "Trainer", name) for name in ("evaluate", "predict")]
-_RESTORES = [(_TRANSFORMERS, "Trainer", "_load_from_checkpoint"),
-             (_TRANSFORMERS, "Trainer", "_load_optimizer_and_scheduler")]
-_SAVES = [(f"{one}.trainer.trainer", "Trainer", "save_checkpoint") for one in _LIGHTNING]
-_SAVES += [(_TRANSFORMERS, "Trainer", "_save_checkpoint")]
-# What begins the computation of a step, whatever it does before it calls the model.
-_STEPS = [(f"{one}.strategies.strategy", "Strategy", "training_step") for one in _LIGHTNING]
-_STEPS += [(_TRANSFORMERS, "Trainer", "training_step")]
-# Trains to find out how to train, and takes it back.
-_TRIALS = [(f"{one}.callbacks.lr_finder", "LearningRateFinder", "lr_find") for one in _LIGHTNING]
-_TRIALS += [(f"{one}.callbacks.batch_size_finder", "BatchSizeFinder", "scale_batch_size")
-            for one in _LIGHTNING]
-_ORBAX = ("orbax.checkpoint.checkpoint_manager", "CheckpointManager")
+_TRAINER = "transformers.trainer:Trainer."
+_MANAGER = "orbax.checkpoint.checkpoint_manager:CheckpointManager."
 # The newer name of a module first: the other one then has the same class, which is wrapped once.
-_ORBAX_ALONE = [(f"orbax.checkpoint.{module}", owner)
-                for name, owner in (("checkpointer", "Checkpointer"),
-                                    ("async_checkpointer", "AsyncCheckpointer"))
-                for module in (f"_src.checkpointers.{name}", name)]
-_ORBAX_SAVES = [(*_ORBAX, "save")]
-_ORBAX_WAITS = [(*_ORBAX, name) for name in ("wait_until_finished", "close")]
-_ORBAX_SAVES_ALONE = [(*one, "save") for one in _ORBAX_ALONE]
-_RESTORES += [(*one, "restore") for one in (_ORBAX, *_ORBAX_ALONE)]
+_WITHOUT_MANAGER = [f"orbax.checkpoint.{module}:{owner}."
+                    for name, owner in (("checkpointer", "Checkpointer"),
+                                        ("async_checkpointer", "AsyncCheckpointer"))
+                    for module in (f"_src.checkpointers.{name}", name)]
 
 
-def _wrap(place: _Place, around: Callable[[Callable[..., Any]], Any]) -> None:
-    """Puts what `around` makes of it in place of a method, when its module is imported."""
-    module, owner, name = place
+def _of_lightning(place: str) -> list[str]:
+    return [f"{one}.{place}" for one in _LIGHTNING]
 
-    def hook(imported: ModuleType) -> None:
-        found = getattr(imported, owner, None)
-        method = vars(found).get(name) if isinstance(found, type) else None
-        if callable(method) and not hasattr(method, "_elastrun"):
-            wrapped = functools.wraps(method)(around(method))
-            wrapped.__dict__["_elastrun"] = True  # under another module's name it is the same
-            setattr(found, name, wrapped)
 
-    after_import(module, hook)
+_EVALUATIONS = [*_of_lightning("loops.evaluation_loop:_EvaluationLoop.run"),
+                _TRAINER + "evaluate", _TRAINER + "predict"]
+_RESTORES = [_TRAINER + "_load_from_checkpoint", _TRAINER + "_load_optimizer_and_scheduler",
+             *(one + "restore" for one in (_MANAGER, *_WITHOUT_MANAGER))]
+_SAVES = [*_of_lightning("trainer.trainer:Trainer.save_checkpoint"), _TRAINER + "_save_checkpoint"]
+# What begins the computation of a step, whatever it does before it calls the model.
+_STEPS = [*_of_lightning("strategies.strategy:Strategy.training_step"), _TRAINER + "training_step"]
+# Trains to find out how to train, and takes it back.
+_TRIALS = [*_of_lightning("callbacks.lr_finder:LearningRateFinder.lr_find"),
+           *_of_lightning("callbacks.batch_size_finder:BatchSizeFinder.scale_batch_size")]
 
 
 _PACKAGE = __name__.partition(".")[0]
@@ -187,21 +169,24 @@ class Watch:
         after_import("torch._dynamo.eval_frame", _stay_out)
         after_import("torch.compiler", lambda module: setattr(
             self, "_compiling", getattr(module, "is_compiling", bool)))
-        after_import("torch.optim.optimizer", self._hook_steps)
+        optimizer = "torch.optim.optimizer"
+        after_import(optimizer, lambda module: module.register_optimizer_step_post_hook(
+            self._stepped))
+        wrap(f"{optimizer}:Optimizer.state_dict", before(self._note_state))
+        wrap(f"{optimizer}:Optimizer.load_state_dict", before(self._go_on))
         if self._rank0:
-            after_import("torch.distributed.distributed_c10d", lambda module: self._replace(
-                module, "init_process_group", self._around(module.init_process_group, _INIT)))
-            after_import("torch.utils.data.dataloader", self._hook_loaders)
-            after_import("torch.nn.modules.module", self._evaluation.hook_modules)
-            after_import("torch.autograd", self._computation.hook_backward)
-        after_import("torch.serialization", self._hook_files)
-        after_import("safetensors.torch", lambda module: self._hook_save_and_load(
-            module, ("save_file", "load_file"), ("tensors", "filename")))
-        after_import("torch.distributed.checkpoint.state_dict_saver", self._hook_saver)
-        after_import("torch.distributed.checkpoint.state_dict_loader", lambda module: self._replace(
-            module, "load", self._around(
-                module.load, _RESTORE, ("state_dict",), end=lambda _step, _result, given:
-                self._restored(given.get("checkpoint_id"), given.get("state_dict")))))
+            wrap("torch.distributed.distributed_c10d:init_process_group", self._around(_INIT))
+            wrap("torch.utils.data.dataloader:_BaseDataLoaderIter.__next__", self._fetching)
+            # It starts the loader's processes.
+            wrap("torch.utils.data.dataloader:DataLoader.__iter__",
+                 self._around(_LOADING, ("self",), self._begin_loader))
+            after_import("torch.nn.modules.module", self._evaluation.know_modules)
+            wrap("torch.nn.modules.module:Module.eval", before(self._evaluation.called))
+            wrap("torch.autograd:backward", self._computation.around_backward)
+        after_import("torch.serialization", lambda _: self._checkpoints.start())
+        self._hook_files("torch.serialization", "save", "load", "obj", "f")
+        self._hook_files("safetensors.torch", "save_file", "load_file", "tensors", "filename")
+        self._hook_distributed()
         self._hook_frameworks()
 
     def _told_by_hand(self, what: str, step: int) -> int:
@@ -271,32 +256,13 @@ class Watch:
         if (mine := page()) is not None:
             mine.step(self._number)
 
-    def _replace(self, module: Any, name: str, wrapper: Any) -> None:
-        original = getattr(module, name)
-        functools.update_wrapper(wrapper, original)
-        # Others have it under the same name if they were imported before us.
-        others = map(sys.modules.get, (
-            "torch", "torch.distributed", "torch.distributed.checkpoint"))
-        for holder in (module, *others):
-            if getattr(holder, name, None) is original:
-                setattr(holder, name, wrapper)
+    def _note_state(self, optimizer: Any, *_args: Any, **_kwargs: Any) -> None:
+        if not self._is_out() and self._leader is not None and self._leader() is optimizer:
+            self._snapshot = self._done()
 
-    def _hook_steps(self, module: ModuleType) -> None:
-        module.register_optimizer_step_post_hook(self._stepped)
-        state_dict, load_state_dict = module.Optimizer.state_dict, module.Optimizer.load_state_dict
-
-        def noted(mine: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._is_out() and self._leader is not None and self._leader() is mine:
-                self._snapshot = self._done()
-            return state_dict(mine, *args, **kwargs)
-
-        def goes_on(mine: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._loaded is not None and not self._is_out():
-                self._number, self._loaded = self._loaded, None
-            return load_state_dict(mine, *args, **kwargs)
-
-        self._replace(module.Optimizer, "state_dict", noted)
-        self._replace(module.Optimizer, "load_state_dict", goes_on)
+    def _go_on(self, *_args: Any, **_kwargs: Any) -> None:
+        if self._loaded is not None and not self._is_out():
+            self._number, self._loaded = self._loaded, None
 
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if (self._compiling() or self.off or self._inside is _PREPARATION
@@ -423,31 +389,30 @@ class Watch:
                 self._put((ends[1], (end,)))
             self._computation.resume(end)
 
-    def _around(self, method: Any, ends: tuple[str, str], names: tuple[str, ...] = (),
+    def _around(self, ends: tuple[str, str], names: tuple[str, ...] = (),
                 begin: _Begin = lambda _: -1, end: _End | None = None,
-                a_save: bool | None = None) -> Any:
-        """Tells that a call of `method` is something other than training. `names` are those of its
+                a_save: bool | None = None) -> Around:
+        """Tells that a call of a method is something other than training. `names` are those of its
         first parameters. `begin` gets all arguments by name, and gives of which step a save is, or
         None: nothing is to be told of the call. `end` gets that, the result and the arguments.
         """
-        def run(*args: Any, **kwargs: Any) -> Any:
-            step = None
-            if not self._is_out():
-                given = {**dict(zip(names, args)), **kwargs}
-                step = begin(given)
-            if step is None:
-                return method(*args, **kwargs)
-            with self._during(ends, step >= 0 if a_save is None else a_save) as told:
-                result = method(*args, **kwargs)
-            if told and end is not None:
-                end(step, result, given)
-            return result
+        def around(method: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any, **kwargs: Any) -> Any:
+                step = None
+                if not self._is_out():
+                    given = {**dict(zip(names, args)), **kwargs}
+                    step = begin(given)
+                if step is None:
+                    return method(*args, **kwargs)
+                with self._during(ends, step >= 0 if a_save is None else a_save) as told:
+                    result = method(*args, **kwargs)
+                if told and end is not None:
+                    end(step, result, given)
+                return result
+            return run
+        return around
 
-        return run
-
-    def _hook_loaders(self, module: ModuleType) -> None:
-        iterator = module._BaseDataLoaderIter
-        fetch = iterator.__next__
+    def _fetching(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
         put, recorded, main, ident = self._put, self._journal, self._main, threading.get_ident
         evaluation, loading, computation = self._evaluation, _LOADING, self._computation
         told = 0.0  # when the last one ended that was told
@@ -510,27 +475,17 @@ class Watch:
                     self._preparing = True
                     put((_PREPARATION[0], (end,)))
 
-        def begin(given: _Given) -> int | None:
-            if not self._inside and ident() == main:
-                evaluation.look(getattr(given["self"], "dataset", None))
-                if evaluation.is_open:
-                    return None
-            return -1
+        return __next__
 
-        self._replace(iterator, "__next__", __next__)
-        # It starts the loader's processes.
-        self._replace(module.DataLoader, "__iter__",
-                      self._around(module.DataLoader.__iter__, _LOADING, ("self",), begin))
+    def _begin_loader(self, given: _Given) -> int | None:
+        if not self._inside and threading.get_ident() == self._main:
+            self._evaluation.look(getattr(given["self"], "dataset", None))
+            if self._evaluation.is_open:
+                return None
+        return -1
 
-    def _hook_files(self, module: ModuleType) -> None:
-        self._checkpoints.start()
-        self._hook_save_and_load(module, ("save", "load"), ("obj", "f"))
-
-    def _hook_save_and_load(self, module: ModuleType, functions: tuple[str, str],
-                            names: tuple[str, str]) -> None:
-        what, where = names
-        save, load = (getattr(module, name) for name in functions)
-
+    def _hook_files(self, module: str, save: str, load: str, what: str, where: str) -> None:
+        """Functions that save and load: `what` and `where` are their parameters."""
         def number(given: _Given) -> int | None:
             if _is_file(given.get(where)):
                 return self._number_of_save(given.get(what))
@@ -543,23 +498,24 @@ class Watch:
             else:
                 self._untold()
 
-        def load_and_tell(*args: Any, **kwargs: Any) -> Any:
-            if self._is_out():
-                return load(*args, **kwargs)
-            file = args[0] if args else kwargs.get(where)
-            with (self._during(_RESTORE) if _is_file(file) else
-                  contextlib.nullcontext(self._leader is None and self._inside is None)) as told:
-                result = load(*args, **kwargs)
-            if told:
-                self._restored(file, result)
-            return result
+        def around_load(load: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any, **kwargs: Any) -> Any:
+                if self._is_out():
+                    return load(*args, **kwargs)
+                file = args[0] if args else kwargs.get(where)
+                with (self._during(_RESTORE) if _is_file(file) else
+                      contextlib.nullcontext(self._leader is None and self._inside is None)
+                      ) as told:
+                    result = load(*args, **kwargs)
+                if told:
+                    self._restored(file, result)
+                return result
+            return run
 
-        self._replace(module, functions[0], self._around(save, _SAVE, names, number, saved))
-        self._replace(module, functions[1], load_and_tell)
+        wrap(f"{module}:{save}", self._around(_SAVE, (what, where), number, saved))
+        wrap(f"{module}:{load}", around_load)
 
-    def _hook_saver(self, module: ModuleType) -> None:
-        async_save = getattr(module, "async_save", None)
-
+    def _hook_distributed(self) -> None:
         def number(given: _Given) -> int | None:
             if self._async_saves and threading.get_ident() != self._main:  # one of them
                 return None
@@ -568,31 +524,36 @@ class Watch:
         def saved(step: int, _result: Any, given: _Given) -> None:
             self._saved(given.get("checkpoint_id"), step)
 
-        def start_and_tell(*args: Any, **kwargs: Any) -> Any:
-            if self._is_out():
-                return async_save(*args, **kwargs)  # type: ignore[misc]
-            state = args[0] if args else kwargs.get("state_dict")
-            number = self._done() if is_checkpoint(state) else -1
-            self._async_saves += 1
-            try:
-                with self._during(_SAVE, number >= 0) as told:
-                    result = async_save(*args, **kwargs)  # type: ignore[misc]
-            except BaseException:
-                self._async_saves -= 1
-                raise
+        def restored(_step: int, _result: Any, given: _Given) -> None:
+            self._restored(given.get("checkpoint_id"), given.get("state_dict"))
 
-            def done(future: Any) -> None:
-                self._async_saves -= 1
-                if told and not future.cancelled() and future.exception() is None:
-                    self._saved(kwargs.get("checkpoint_id"), number)
+        def around_async_save(async_save: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any, **kwargs: Any) -> Any:
+                if self._is_out():
+                    return async_save(*args, **kwargs)
+                state = args[0] if args else kwargs.get("state_dict")
+                number = self._done() if is_checkpoint(state) else -1
+                self._async_saves += 1
+                try:
+                    with self._during(_SAVE, number >= 0) as told:
+                        result = async_save(*args, **kwargs)
+                except BaseException:
+                    self._async_saves -= 1
+                    raise
 
-            getattr(result, "upload_completion", result).add_done_callback(done)
-            return result
+                def done(future: Any) -> None:
+                    self._async_saves -= 1
+                    if told and not future.cancelled() and future.exception() is None:
+                        self._saved(kwargs.get("checkpoint_id"), number)
 
-        self._replace(module, "save",
-                      self._around(module.save, _SAVE, ("state_dict",), number, saved))
-        if async_save is not None:
-            self._replace(module, "async_save", start_and_tell)
+                getattr(result, "upload_completion", result).add_done_callback(done)
+                return result
+            return run
+
+        module = "torch.distributed.checkpoint.state_dict"
+        wrap(f"{module}_saver:save", self._around(_SAVE, ("state_dict",), number, saved))
+        wrap(f"{module}_saver:async_save", around_async_save, optional=True)
+        wrap(f"{module}_loader:load", self._around(_RESTORE, ("state_dict",), end=restored))
 
     def _hook_frameworks(self) -> None:
         """What they call saving and loading. Orbax's manager says of which step a checkpoint is;
@@ -634,22 +595,22 @@ class Watch:
 
         told: list[tuple[Any, ...]] = [
             (_SAVES, _SAVE, "filepath", number, saved),
-            (_ORBAX_SAVES, _SAVE, "step", number_of_manager, saved_by_manager),
-            (_ORBAX_WAITS, _SAVE, "", number, complete),
+            ([_MANAGER + "save"], _SAVE, "step", number_of_manager, saved_by_manager),
+            ([_MANAGER + "wait_until_finished", _MANAGER + "close"], _SAVE, "", number, complete),
             # Not by a manager: of which step, and when it is complete, is not said.
-            (_ORBAX_SAVES_ALONE, _SAVE, "", number, lambda *_: self._untold()),
+            ([one + "save" for one in _WITHOUT_MANAGER], _SAVE, "", number,
+             lambda *_: self._untold()),
             (_RESTORES, _RESTORE, "", number, None),
             (_TRIALS, _PREPARATION, "", number, None)]
         for places, ends, name, begin, end in told:
             for place in places:
-                _wrap(place, functools.partial(self._around, ends=ends, names=("self", name),
-                                              begin=begin, end=end, a_save=ends is _SAVE))
+                wrap(place, self._around(ends, ("self", name), begin, end, ends is _SAVE), True)
         for place in _STEPS:
-            _wrap(place, self._computation.begins_by)
+            wrap(place, before(self._computation.begins), True)
         after_import("transformers.trainer_callback", self._hook_resume)
         if self._rank0:
             for place in _EVALUATIONS:
-                _wrap(place, self._evaluation.said_by)
+                wrap(place, self._evaluation.said_by, True)
 
     def _hook_resume(self, module: ModuleType) -> None:
         """The Hugging Face trainer that goes on says how many steps it had made."""

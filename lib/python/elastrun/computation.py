@@ -128,13 +128,10 @@ class Computation:
         """From now on it is not."""
         self._since = now
 
-    def begins_by(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of a trainer that begins a step."""
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if self.waits and threading.get_ident() == self._main:
-                self._begin()
-            return method(*args, **kwargs)
-        return run
+    def begins(self, *_args: Any, **_kwargs: Any) -> None:
+        """A method of a trainer that begins a step is called."""
+        if self.waits and threading.get_ident() == self._main:
+            self._begin()
 
     def _begin(self) -> None:
         if self._is_out():
@@ -148,7 +145,7 @@ class Computation:
         """Others may be work or not, as those that transform data."""
         return any(one.requires_grad for one in self._class.parameters(module))
 
-    def hook_modules(self, module: ModuleType) -> None:
+    def know_modules(self, module: ModuleType) -> None:
         self._class = module.Module
         self._keeps = sys.modules["torch._C"].is_grad_enabled
 
@@ -195,11 +192,8 @@ class Computation:
 
         owner.__call__ = __call__
 
-    def hook_backward(self, module: ModuleType) -> None:
-        backward = module.backward
-
-        @functools.wraps(backward)
-        def backward_and_tell(*args: Any, **kwargs: Any) -> Any:
+    def around_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
             mine = threading.get_ident() == self._main
             if mine and self.waits:
                 self._begin()
@@ -208,8 +202,7 @@ class Computation:
                 self._since, self.waits, self._tentative = time(), True, True
                 self._device.mark()
             return result
-
-        setattr(module, "backward", backward_and_tell)
+        return run
 
 
 def _trains(optimizer: Any, module: Any) -> bool:
@@ -304,23 +297,19 @@ class Evaluation:
                     self.end()
         return run
 
-    def hook_modules(self, module: ModuleType) -> None:
-        self._computation.hook_modules(module)
+    def know_modules(self, module: ModuleType) -> None:
+        self._computation.know_modules(module)
         self._class = module.Module
         self.keeps_gradients = sys.modules["torch._C"].is_grad_enabled
-        evaluate = module.Module.eval
 
-        @functools.wraps(evaluate)
-        def eval_and_tell(mine: Any) -> Any:
-            if not self.is_open and not self._is_out():
-                keeps = self.keeps_gradients()
-                leader = self._leader() if keeps and self._trusted else None
-                if ((not keeps or leader is not None) and mine.training is True
-                        and (not keeps or _trains(leader, mine)) and self.begin()):
-                    self._module = weakref.ref(mine)
-            return evaluate(mine)
-
-        module.Module.eval = eval_and_tell
+    def called(self, module: Any) -> None:
+        """Its eval() is."""
+        if not self.is_open and not self._is_out():
+            keeps = self.keeps_gradients()
+            leader = self._leader() if keeps and self._trusted else None
+            if ((not keeps or leader is not None) and module.training is True
+                    and (not keeps or _trains(leader, module)) and self.begin()):
+                self._module = weakref.ref(module)
 
     def _watch_train(self) -> None:
         """While an evaluation lasts: train() calls itself for each part of a module."""

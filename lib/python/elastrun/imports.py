@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 _Call = Callable[[ModuleType], None]
+Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 _calls: dict[str, list[_Call]] = {}
 
 
@@ -88,3 +89,38 @@ def after_import(name: str, call: _Call) -> None:
         return
     if not any(isinstance(one, _Finder) for one in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+
+def before(call: Callable[..., object]) -> Around:
+    """For wrap(): calls `call` first, with the same arguments."""
+    def around(method: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            call(*args, **kwargs)
+            return method(*args, **kwargs)
+        return run
+    return around
+
+
+def wrap(place: str, around: Around, optional: bool = False) -> None:
+    """Puts what `around` makes of it in place of a function or method, "MODULE:NAME" or
+    "MODULE:CLASS.NAME", when its module is imported. `optional`: there may be none.
+    """
+    module, _, path = place.partition(":")
+    holder, _, name = path.rpartition(".")
+
+    def hook(imported: ModuleType) -> None:
+        owner = getattr(imported, holder, None) if holder else imported
+        method = getattr(owner, "__dict__", {}).get(name)
+        if callable(method) and not hasattr(method, "_elastrun"):
+            wrapped = functools.wraps(method)(around(method))
+            wrapped.__dict__["_elastrun"] = True  # under another module's name it is the same
+            # Others have it under the same name if they were imported before us.
+            others = map(sys.modules.get, (
+                "torch", "torch.distributed", "torch.distributed.checkpoint"))
+            for one in (owner, *others):
+                if getattr(one, name, None) is method:
+                    setattr(one, name, wrapped)
+        elif method is None and not optional:
+            raise AttributeError(place)
+
+    after_import(module, hook)

@@ -44,7 +44,7 @@ from contextvars import ContextVar
 from datetime import datetime, timedelta
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from elastrun.channel import is_configured, linger, lost, send_event, send_object, text
 from elastrun.outbox import Outbox, at_begin, at_end, at_fork
@@ -465,7 +465,7 @@ class Stat:
             raise ValueError(f"Stat '{name}': there is one of that name with other aggregations, "
                              "window_size, max_samples or on_empty")
         stat.unit, stat.help = unit or stat.unit, help or stat.help
-        for collector in _collectors_alive():
+        for collector in _living(_collectors):
             collector._notice(stat)
         if stat._tells_empty:
             _wake()
@@ -636,17 +636,18 @@ class Stat:
                 **over.sketch.members()})
 
 
+_Kind = TypeVar("_Kind")
 _stats: weakref.WeakValueDictionary[str, Stat] = weakref.WeakValueDictionary()
 
 
-def _living() -> list[Stat]:
-    """Taken at once: a loop over values() fails when another thread makes a Stat meanwhile."""
-    return [stat for one in _stats.valuerefs() if (stat := one()) is not None]
+def _living(all_made: weakref.WeakValueDictionary[Any, _Kind]) -> list[_Kind]:
+    """Taken at once: a loop over values() fails when another thread makes one meanwhile."""
+    return [found for one in all_made.valuerefs() if (found := one()) is not None]
 
 
 def stats(pattern: str = "*") -> dict[str, Stat]:
     """Lists those that exist and match `pattern` (with * and ?), by name."""
-    return {stat.name: stat for stat in sorted(_living(), key=lambda one: one.name)
+    return {stat.name: stat for stat in sorted(_living(_stats), key=lambda one: one.name)
             if fnmatchcase(stat.name, pattern)}
 
 
@@ -654,7 +655,7 @@ def close_due() -> float | None:
     """Ends windows whose time is over, also when no value comes. Returns in how many seconds
     the next one ends, if any has values. Under elastrun a thread calls it.
     """
-    waits = (stat._close_due() for stat in _living())
+    waits = (stat._close_due() for stat in _living(_stats))
     return min((wait for wait in waits if wait is not None), default=None)
 
 
@@ -675,13 +676,11 @@ class Collector:
 
     def __init__(self, pattern: str = "*",
                  aggregations: Mapping[str, Sequence[Aggregation]] | None = None) -> None:
-        global _collectors
         self._pattern = pattern
         self._instead = dict(aggregations or {})
         self._seen: dict[str, _Window] = {}
-        with _change:
-            _collectors = (*map(weakref.ref, _collectors_alive()), weakref.ref(self))
-        for stat in _living():
+        _collectors[id(self)] = self
+        for stat in _living(_stats):
             self._notice(stat)
 
     def _notice(self, stat: Stat) -> None:
@@ -700,7 +699,7 @@ class Collector:
         HISTOGRAM is how many values there were, as all of it may go to a writer of scalars:
         histogram() has the buckets.
         """
-        for stat in _living():
+        for stat in _living(_stats):
             if stat.name in self._seen:
                 stat._ask()
         told: dict[str, float] = {}
@@ -729,11 +728,7 @@ class Collector:
                 stat._taps = (*(tap for tap in stat._taps if tap is not window), fresh)
 
 
-_collectors: tuple[weakref.ref[Collector], ...] = ()  # replaced, never changed
-
-
-def _collectors_alive() -> list[Collector]:
-    return [found for one in _collectors if (found := one()) is not None]
+_collectors: weakref.WeakValueDictionary[int, Collector] = weakref.WeakValueDictionary()
 
 
 class TensorboardEventHandler:
@@ -789,9 +784,9 @@ def wait_counter_values() -> dict[str, dict[str, int]]:
 def _forget() -> None:
     global _change
     _change = threading.RLock()
-    for stat in _living():
+    for stat in _living(_stats):
         stat._forget()
-    for collector in _collectors_alive():
+    for collector in _living(_collectors):
         collector.reset()
 
 
@@ -816,7 +811,7 @@ def _begin() -> None:
 def _finish_all() -> None:
     linger()
     _windows.outbox.await_rest(_GRACE)  # a window that is over is with a handler, and told then
-    for stat in _living():
+    for stat in _living(_stats):
         stat._finish()
 
 

@@ -65,7 +65,7 @@ def notebook_launcher(function: Callable[..., Any], args: tuple[Any, ...] = (),
     ours, theirs = os.pipe()
     shown = threading.Thread(target=_show, args=(ours,), name="elastrun-notebook", daemon=True)
     try:
-        result = agent.run_with_output(theirs, shown.start)
+        result = agent._run(theirs, shown.start)
     except SignalException as end:
         raise KeyboardInterrupt(str(end)) from None
     finally:

@@ -133,9 +133,8 @@ class Reporter:
 
     def _forget(self) -> None:
         # What the parent has not told yet is the parent's to tell.
-        self._series: dict[Key, Series] = {}
-        self.distributions: dict[Key, Series] = {}
-        self.amounts: dict[Key, Series] = {}
+        self._kinds: dict[str, dict[Key, Series]] = {"": {}, "histogram": {}, "counter": {}}
+        self._series = self._kinds[""]
         # In order: when, of which series, what, and of which step; and of each group how many more.
         self._single: list[tuple[float, Key, float, int | None]] = []
         self._more: dict[str, int] = {}
@@ -168,7 +167,7 @@ class Reporter:
         """One sample of training step `step`."""
         try:
             value, number, key = float(value), channel.whole(step), _clean(key)
-            self._series.get(key) or self._add(self._series, key)
+            self._series.get(key) or self._add("", key)
             if key in self._series:  # and not one of those that are told as one
                 self._series[key].of_step = number
         except Exception:
@@ -185,7 +184,7 @@ class Reporter:
                 self.refused += 1
                 return
         try:
-            series = self._series.get(key) or self._add(self._series, key)
+            series = self._series.get(key) or self._add("", key)
         except Exception:  # no name
             self.refused += 1
             return
@@ -220,28 +219,26 @@ class Reporter:
             pass
         Reporter.put(self, key, value)
 
-    def _add(self, where: dict[Key, Series], key: Key) -> Series:
+    def _add(self, kind: str, key: Key) -> Series:
         """Makes a series. ValueError: it has no name, or there are too many of its kind."""
-        key = _clean(key)
+        key, where = _clean(key), self._kinds[kind]
         with self._lock:
             if len(where) >= _MOST_SERIES and key not in where:
-                if where is not self._series:
+                if kind:
                     raise ValueError("too many")
                 key = _OVERFLOW
             if key not in where:
-                where[key] = (
-                    Series("counter") if where is self.amounts else
-                    Series("histogram") if where is self.distributions else
-                    Series("", 0 if self._page is None else self._page.find(page.shown(key))))
+                where[key] = Series(kind, 0 if kind or self._page is None
+                                    else self._page.find(page.shown(key)))
             return where[key]
 
-    def collect(self, where: dict[Key, Series], key: Key, value: Any) -> None:
-        """The counter (group, name) of `amounts` has risen, or one value of a histogram."""
+    def collect(self, kind: str, key: Key, value: Any) -> None:
+        """The counter (group, name) has risen, or one value of a histogram."""
         try:
             number = float(value)
-            if where is self.amounts and not 0 <= number < math.inf:
+            if kind == "counter" and not 0 <= number < math.inf:
                 raise ValueError("no amount")
-            values = (where.get(key) or self._add(where, key)).pending
+            values = (self._kinds[kind].get(key) or self._add(kind, key)).pending
         except Exception:  # no number, or no name
             self.refused += 1
             return
@@ -260,7 +257,7 @@ class Reporter:
             self._duty.wake()
 
     def _all(self) -> list[tuple[Key, Series]]:
-        return [*self._series.items(), *self.distributions.items(), *self.amounts.items()]
+        return [one for where in self._kinds.values() for one in list(where.items())]
 
     def _sum_up(self) -> None:
         for _, series in self._all():

@@ -155,7 +155,7 @@ def count_metric(metric_name: str, amount: float = 1, metric_group: str = "torch
     """
     if _reporter is not None and (
             key := _reporter.key(metric_group, metric_name, labels, unit, help)) is not None:
-        _reporter.collect(_reporter.amounts, key, amount)
+        _reporter.collect("counter", key, amount)
     if _handled:
         _emit(metric_group, metric_name, amount)
 
@@ -171,7 +171,7 @@ def observe_metric(metric_name: str, value: float, metric_group: str = "torchela
     """
     if _reporter is not None and (
             key := _reporter.key(metric_group, metric_name, labels, unit, help)) is not None:
-        _reporter.collect(_reporter.distributions, key, value)
+        _reporter.collect("histogram", key, value)
     if _handled:
         _emit(metric_group, metric_name, value)
 

@@ -391,12 +391,6 @@ class LocalElasticAgent(ElasticAgent):
         """
         return self._run()
 
-    def run_with_output(self, stdout: int, started: Callable[[], None]) -> RunResult:
-        """Does run() with a descriptor of this process as the workers' standard output. `started`
-        is called once the agent has been: this process may have threads from then on.
-        """
-        return self._run(stdout, started)
-
     async def arun(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Runs without keeping the event loop. Cancelled, it ends the workers first."""
         import asyncio  # which takes as long as all else
@@ -421,6 +415,9 @@ class LocalElasticAgent(ElasticAgent):
 
     def _run(self, stdout: int | None = None, started: Callable[[], None] | None = None,
              cancelled: threading.Event | None = None) -> RunResult:
+        """`stdout`: a descriptor, the workers' standard output. `started` is called once the agent
+        has been: this process may have threads from then on.
+        """
         spec, request = self._spec, self._request()
         variables = {} if self._stuck_limit is None else {
             TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT: str(self._stuck_limit)}
