@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of workers, how they end, and copies of a function or of a program as children of this
-process, without an agent: no other nodes, no restarts. torch.distributed.elastic.multiprocessing.api.
+"""torch.distributed.elastic.multiprocessing.api: the output of workers, how they end, and copies of
+a function or of a program as children of this process, without an agent: no other nodes, no
+restarts.
 
     context = start_processes("trainer", train, args={0: (1,), 1: (2,)}, envs={0: {}, 1: {}},
                               logs_specs=DefaultLogsSpecs(tee=Std.ALL))
