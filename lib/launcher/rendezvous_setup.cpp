@@ -74,45 +74,6 @@ Result<RendezvousSetup> make_standalone(RunContext& run, rendezvous::Node& self,
   return place;
 }
 
-/// The store of a node whose rounds are a user's handler's: ours to serve, unless the handler says
-/// where the workers meet.
-class HandlersStore final : public RoundStore {
- public:
-  HandlersStore(boost::asio::io_context& loop, Clock& clock, rendezvous::Session& session,
-                rendezvous::StorePlan plan)
-      : loop_(loop), clock_(clock), session_(session), plan_(std::move(plan)) {}
-
-  Result<std::uint16_t> prepare() override {
-    if (!served_) served_ = make_served_store(loop_, clock_, session_, plan_);
-    return served_->prepare();
-  }
-  void begin(const rendezvous::Round& round) override {
-    if (session_.agent_serves_store()) return served_->begin(round);
-    // The workers meet in the handler's store, so nothing comes to ours any more: its port is free
-    // again.
-    served_.reset();
-  }
-  bool serves_workers() const override { return session_.workers_are_clients(); }
-  void rounds_are_over() override {
-    if (served_) served_->rounds_are_over();
-  }
-  TimePoint last_change() const override {
-    return served_ ? served_->last_change() : TimePoint::min();
-  }
-  std::size_t visitors() const override { return served_ ? served_->visitors() : 0; }
-  // No message tells when the other nodes have ended, but their workers hang up.
-  bool serves_others() const override {
-    return served_ && served_->serves_others() && served_->visitors() > 0;
-  }
-
- private:
-  boost::asio::io_context& loop_;
-  Clock& clock_;
-  rendezvous::Session& session_;
-  const rendezvous::StorePlan plan_;
-  std::unique_ptr<RoundStore> served_;
-};
-
 RendezvousSetup meet_by_handler(RunContext& run, rendezvous::Node& self, OwnRendezvous own) {
   const auto& spec = run.spec;
   rendezvous::HandlerSettings settings{.job = spec, .master = own.master};
@@ -126,7 +87,7 @@ RendezvousSetup meet_by_handler(RunContext& run, rendezvous::Node& self, OwnRend
   auto session = rendezvous::make_handler_session(run.loop, run.clock, std::move(own.handler),
                                                   std::move(settings));
   RendezvousSetup place;
-  place.store = std::make_unique<HandlersStore>(run.loop, run.clock, *session, std::move(plan));
+  place.store = make_served_store(run.loop, run.clock, *session, std::move(plan));
   place.session = std::move(session);
   return place;
 }

@@ -88,16 +88,19 @@ class ServedStore final : public RoundStore {
 
   std::optional<rendezvous::StorePlan> needs() const override {
     auto plan = plan_.value_or(session_.store_plan());
-    if (server_ || next_ || plan.ports.first == 0) return std::nullopt;
+    const bool held = server_ || next_ || !session_.agent_serves_store();
+    if (held || plan.ports.first == 0) return std::nullopt;
     return plan;
   }
 
   void begin(const rendezvous::Round& round) override {
     const auto nodes = round.is_divided() ? round.store_nodes : round.group_world_size();
-    shared_ = round.serves_store() && nodes > 1;
+    // Where a user's handler has said where workers meet, nothing comes to our store any more.
+    const bool serves = round.serves_store() && session_.agent_serves_store();
+    shared_ = serves && nodes > 1;
     world_ = round.is_divided() ? round.store_workers : round.world_size;
     // Only now: until the round is known, members of the last one may save with the old store.
-    if (!round.serves_store()) return close();
+    if (!serves) return close();
     if (next_) {
       end_server();
       server_ = std::move(next_);
@@ -121,14 +124,15 @@ class ServedStore final : public RoundStore {
     if (server_) server_->look_for_dead_peers();
   }
 
-  bool serves_others() const override { return shared_; }
+  // With a handler no message tells when the other nodes have ended, but their workers hang up.
+  bool serves_others() const override { return shared_ && (!plan_ || visitors() > 0); }
   std::uint64_t requests() const override {
     return earlier_requests_ + (server_ ? server_->statistics().requests : 0);
   }
   TimePoint last_change() const override { return last_change_; }
   std::size_t visitors() const override { return server_ ? server_->statistics().connections : 0; }
 
-  bool serves_workers() const override { return true; }
+  bool serves_workers() const override { return session_.workers_are_clients(); }
   void on_join(std::function<void(bool all)> heard) override { heard_ = std::move(heard); }
 
  private:

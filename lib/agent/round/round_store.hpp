@@ -53,9 +53,10 @@ class RoundStore {
   virtual TimePoint last_change() const { return TimePoint::min(); }
 };
 
-/// A TCPStore server of the agent. `plan`: how to bind it, instead of what the session says; then
-/// it serves everybody unless all members are known by address. Without it, only the members: a
-/// name is looked up first, for 5 s at most. Borrows the session.
+/// A TCPStore server of the agent. `plan`: how to bind it, instead of what the session says; for
+/// sessions without a coordinator: then it serves everybody unless all members are known by
+/// address. Without it, only the members: a name is looked up first, for 5 s at most. It closes
+/// where the session's handler brings a store. Borrows the session.
 std::unique_ptr<RoundStore> make_served_store(boost::asio::io_context& loop, Clock& clock,
                                               rendezvous::Session& session,
                                               std::optional<rendezvous::StorePlan> plan);

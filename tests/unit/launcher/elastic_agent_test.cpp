@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/elastic_agent.hpp"
 
+#include "core/file_io.hpp"
 #include "launcher/job_run.hpp"
 #include "store/blocking_store.hpp"
 #include "support/scratch.hpp"
 #include "support/stub_worker.hpp"
 #include "telemetry/events.hpp"
 #include "telemetry/metrics.hpp"
+#include "telemetry/route.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -224,6 +226,36 @@ TEST_CASE("elastic agent: two nodes meet by a handler of their own, on a shared 
   for (const char* line : {"RANK=0", "RANK=1", "RANK=2", "RANK=3", "WORLD_SIZE=4"}) {
     CHECK(said.find(line) != std::string::npos);
   }
+}
+
+TEST_CASE("elastic agent: with a handler, too, the requests of workers to its store are counted") {
+  struct Heard final : telemetry::Sink {
+    void consume(const telemetry::Record& record) override {
+      connecting += record.name == "ranks.connecting" ? 1 : 0;
+    }
+    int connecting = 0;
+  };
+  const Folder folder, pages;
+  const auto heard = std::make_shared<Heard>();
+  const auto route = telemetry::process_pipeline().route({"elastrun.*"}, heard);
+  auto spec = two_workers(folder, {"-c", R"(if 1:
+    import os, socket, struct
+    store = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+    # VALIDATE, and ADD of 1 to the key in which torch's ranks count.
+    store.sendall(struct.pack("<BI", 0, 0x3C85F7CE) + struct.pack("<BQ5sq", 4, 5, b"init/", 1))
+    assert len(store.recv(8, socket.MSG_WAITALL)) == 8
+  )"});
+  spec.entrypoint = "python3";
+  const auto page = pages.path + "/metrics.prom";
+  spec.options.metrics = {{spec::SinkChoice::Kind::Prometheus, "prometheus", page}};
+  const auto result = LocalElasticAgent(spec).run();
+  telemetry::process_pipeline().unroute(route);
+  REQUIRE(result);
+  CHECK(result->state == WorkerState::Succeeded);
+  CHECK(heard->connecting == 1);
+  const auto text = read_file(page).value();
+  const auto requests = text.substr(text.find("\nelastrun_store_requests_total{"));
+  CHECK(requests.substr(0, requests.find('\n', 1)).ends_with("} 2"));
 }
 
 TEST_CASE("worker spec: every field that cannot be is refused by its name") {
