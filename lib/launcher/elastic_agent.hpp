@@ -8,7 +8,7 @@
 #include "process/guardian.hpp"
 #include "rendezvous/session/handler.hpp"
 #include "spec/job_spec.hpp"
-#include "workers/worker.hpp"
+#include "workers/diagnostics.hpp"
 
 #include <cstdint>
 #include <map>

@@ -26,7 +26,7 @@
 #include "system/machine.hpp"
 #include "telemetry/events.hpp"
 #include "workers/environment.hpp"
-#include "workers/summons.hpp"
+#include "workers/group.hpp"
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>

@@ -22,9 +22,9 @@
 #include "spec/job_spec.hpp"
 #include "system/machine.hpp"
 #include "workers/channel.hpp"
+#include "workers/diagnostics.hpp"
 #include "workers/environment.hpp"
 #include "workers/shared_page.hpp"
-#include "workers/worker.hpp"
 
 #include <array>
 #include <boost/asio/io_context.hpp>

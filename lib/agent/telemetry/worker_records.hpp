@@ -6,9 +6,9 @@
 #include "core/text.hpp"
 #include "spec/job_spec.hpp"
 #include "telemetry/route.hpp"
+#include "workers/diagnostics.hpp"
 #include "workers/message.hpp"
 #include "workers/shared_page.hpp"
-#include "workers/worker.hpp"
 
 #include <cstdint>
 #include <fmt/format.h>

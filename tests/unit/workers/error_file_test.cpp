@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workers/error_file.hpp"
-
 #include "core/json.hpp"
 #include "support/fake_files.hpp"
+#include "workers/diagnostics.hpp"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workers/summons.hpp"
-
 #include "support/fake_processes.hpp"
+#include "workers/group.hpp"
 
 #include <csignal>
 #include <doctest/doctest.h>
