@@ -388,6 +388,7 @@ struct Filler {
   JobSpec& job;
   const OptionRow& option;
   const Override& given;
+  Refused refused{};
 
   /// "max_restarts": as torchrun names it in its errors.
   std::string key() const {
@@ -403,76 +404,69 @@ struct Filler {
     return static_cast<std::size_t>(found - all.begin());
   }
 
-  Refused operator()(std::monostate) const { return std::nullopt; }
-  Refused operator()(std::string JobSpec::*member) const {
-    job.*member = given.text;
-    return std::nullopt;
-  }
+  void operator()(std::monostate) {}
+  void operator()(std::string JobSpec::*member) { job.*member = given.text; }
   /// Takes a choice of two for true if it is not the default.
-  Refused operator()(bool JobSpec::*member) const {
+  void operator()(bool JobSpec::*member) {
     job.*member = option.kind == Kind::Flag ? is_on() : given.text != option.fallback;
-    return std::nullopt;
   }
-  Refused operator()(int JobSpec::*member) const {
+  void operator()(int JobSpec::*member) {
     // Never empty: check_text() or its like has looked at the text of each source.
     const std::int64_t value = *parse_int(given.text);
     if (value < 0) {
-      return launcher_refusal(key() + " must be >= 0", fmt::format("see {}", spelling(option)));
+      refused = launcher_refusal(key() + " must be >= 0", fmt::format("see {}", spelling(option)));
     }
     job.*member = clamped_int(value);
-    return std::nullopt;
   }
-  Refused operator()(double JobSpec::*member) const {
+  void operator()(double JobSpec::*member) {
     job.*member = *parse_float(given.text);
-    if (job.*member > 0) return std::nullopt;
-    return launcher_refusal(fmt::format("{} must be > 0, got {}", key(), given.text));
+    if (!(job.*member > 0))
+      refused = launcher_refusal(fmt::format("{} must be > 0, got {}", key(), given.text));
   }
   /// torchrun checks the option but not its own variable, where less than 0 means not to wait.
-  Refused operator()(Duration JobSpec::*member) const {
+  void operator()(Duration JobSpec::*member) {
     const bool whole = option.kind == Kind::Int;
     const double value =
         whole ? static_cast<double>(*parse_int(given.text)) : *parse_float(given.text);
     if (!(value >= 0) && (option.variable.empty() || given.source != option.variable)) {
-      return launcher_refusal(fmt::format("{} must be non-negative, got {}", key(), given.text));
+      refused = launcher_refusal(fmt::format("{} must be non-negative, got {}", key(), given.text));
+      return;
     }
     job.*member = from_seconds(std::clamp(value, 0.0, kLongestSeconds));
-    return std::nullopt;
   }
-  Refused operator()(StdMap JobSpec::*member) const {
-    auto refusal = take(parse_std_map(given.text), member);
-    if (refusal && given.origin != Origin::File) {
-      refusal->text = fmt::format("{}: {}", given.source, refusal->text);
-    }
-    return refusal;
+  void operator()(StdMap JobSpec::*member) {
+    take(parse_std_map(given.text), member);
+    if (refused && given.origin != Origin::File)
+      refused->text = fmt::format("{}: {}", given.source, refused->text);
   }
-  Refused operator()(std::vector<int> JobSpec::*member) const {
-    return take(parse_ranks_filter(given.text), member);
+  void operator()(std::vector<int> JobSpec::*member) {
+    take(parse_ranks_filter(given.text), member);
   }
   /// An empty text is one filter that fits every line, an empty list is none.
-  Refused operator()(std::optional<std::vector<std::string>> JobSpec::*member) const {
-    if (given.origin == Origin::Default || (given.listed && given.items.empty())) return {};
+  void operator()(std::optional<std::vector<std::string>> JobSpec::*member) {
+    if (given.origin == Origin::Default || (given.listed && given.items.empty())) return;
     job.*member = given.listed ? given.items : split_filters(given.text);
-    return std::nullopt;
   }
-  Refused operator()(std::optional<ListenAddress> JobSpec::*member) const {
-    if (given.text.empty()) return std::nullopt;
+  void operator()(std::optional<ListenAddress> JobSpec::*member) {
+    if (given.text.empty()) return;
     const bool by_line = given.origin == Origin::CommandLine;
-    return take(parse_listen_address(by_line ? spelling(option) : given.source, given.text),
-                member);
+    take(parse_listen_address(by_line ? spelling(option) : given.source, given.text), member);
   }
   template <class Parsed, class Member>
-  Refused take(Answer<Parsed> parsed, Member JobSpec::*member) const {
-    if (!parsed) return parsed.error();
-    job.*member = std::move(*parsed);
-    return std::nullopt;
+  void take(Answer<Parsed> parsed, Member JobSpec::*member) {
+    if (!parsed) {
+      refused = parsed.error();
+    } else {
+      job.*member = std::move(*parsed);
+    }
   }
   template <class Enum>
-  requires std::is_enum_v<Enum> Refused operator()(Enum JobSpec::*member) const {
+  requires std::is_enum_v<Enum>
+  void operator()(Enum JobSpec::*member) {
     if (const auto index = choice()) {
       // Without a default the first enumerator stands for "not given" and has no word.
       job.*member = static_cast<Enum>(*index + (option.fallback.empty() ? 1 : 0));
     }
-    return std::nullopt;
   }
 };
 
@@ -770,8 +764,9 @@ Answer<std::vector<std::pair<std::string, std::vector<std::string>>>> stat_aggre
 
 std::optional<Refusal> fill_fields(JobSpec& job, const Values& values) {
   for (const auto& option : options()) {
-    auto refusal = std::visit(Filler{job, option, values[option.id()]}, option.field);
-    if (refusal) return placed(std::move(*refusal), values[option.id()]);
+    Filler filler{job, option, values[option.id()]};
+    std::visit(filler, option.field);
+    if (filler.refused) return placed(std::move(*filler.refused), filler.given);
   }
   return std::nullopt;
 }

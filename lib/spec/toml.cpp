@@ -19,8 +19,6 @@
 namespace elastrun::spec {
 namespace {
 
-using Done = std::optional<Refusal>;  // what was wrong, or nothing
-
 std::optional<std::string> scalar_text(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_integer()) return fmt::to_string(number->get());
@@ -37,32 +35,47 @@ std::string shown(const toml::node& node) {
   return "a date or time";
 }
 
+/// Advice about text that is not TOML, by the parser's words for it.
+std::string hint_for(std::string_view problem) {
+  if (problem.contains("redefine")) return "a key stands once in its section; keep one of the two";
+  if (problem.contains("table header") || problem.contains("expected ']'") ||
+      problem.contains("expected '}'") || problem.contains("unterminated")) {
+    return "a bracket or a quote is opened and not closed";
+  }
+  return "text stands in double quotes; --print-config shows every key";
+}
+
 class Loader {
  public:
   explicit Loader(std::string_view path) : path_(path) {}
 
-  Answer<TomlJob> load(const toml::table& root) {
-    for (const auto& [section, node] : root) {
-      if (auto refusal = take_section(section, node)) return std::unexpected(*refusal);
+  Answer<TomlJob> load(const toml::parse_result& result) {
+    if (!result) {
+      const auto& error = result.error();
+      refuse(error.source(), std::string(error.description()), hint_for(error.description()));
+      return std::unexpected(std::move(*refused_));
+    }
+    for (const auto& [section, node] : result.table()) {
+      take_section(section, node);
+      if (refused_) return std::unexpected(std::move(*refused_));
     }
     roles_.text = join(roles_.items, ",");
     if (!roles_.items.empty()) job_.given.push_back(std::move(roles_));
     return std::move(job_);
   }
 
-  Refusal refuse(const toml::source_region& at, std::string text, std::string hint = {}) const {
-    return {fmt::format("{}:{}:{}: {}", path_, at.begin.line, at.begin.column, std::move(text)),
-            std::move(hint)};
-  }
-
  private:
+  /// The step that refuses is the last one.
+  void refuse(const toml::source_region& at, std::string text, std::string hint = {}) {
+    refused_ = {fmt::format("{}:{}:{}: {}", path_, at.begin.line, at.begin.column, std::move(text)),
+                std::move(hint)};
+  }
   std::string source(const toml::node& node) const {
     return fmt::format("{}:{}", path_, node.source().begin.line);
   }
 
-  Refusal wrong_type(const toml::node& node, std::string_view key,
-                     std::string_view expected) const {
-    return refuse(node.source(), fmt::format("{} is {}; expected {}", key, shown(node), expected));
+  void wrong_type(const toml::node& node, std::string_view key, std::string_view expected) {
+    refuse(node.source(), fmt::format("{} is {}; expected {}", key, shown(node), expected));
   }
 
   static std::vector<std::string> sections() {
@@ -86,7 +99,7 @@ class Loader {
     return names;
   }
 
-  Done take_section(const toml::key& name, const toml::node& node) {
+  void take_section(const toml::key& name, const toml::node& node) {
     const auto known = sections();
     const std::string text(name.str());
     // An unknown key is an error and not a warning: a mistyped max_restarts would be found out when
@@ -99,12 +112,11 @@ class Loader {
     const auto* table = node.as_table();
     if (table == nullptr) return wrong_type(node, text, fmt::format("a section, [{}]", text));
     for (const auto& [key, value] : *table) {
-      auto refusal = text == "env"    ? take_variable(key, value)
-                     : text == "role" ? take_role(key, value)
-                                      : take_key(text, key, value);
-      if (refusal) return refusal;
+      text == "env"    ? take_variable(key, value)
+      : text == "role" ? take_role(key, value)
+                       : take_key(text, key, value);
+      if (refused_) return;
     }
-    return std::nullopt;
   }
 
   /// The place for a key of this name, which may be the option's, or a section's; empty: nowhere.
@@ -141,7 +153,7 @@ class Loader {
     return fmt::format("the sections are {}", join(known, ", "));
   }
 
-  Done take_key(const std::string& section, const toml::key& key, const toml::node& node) {
+  void take_key(const std::string& section, const toml::key& key, const toml::node& node) {
     const std::string name(key.str()), full = section + "." + name;
     if (full == "job.script") return take_script(node);
     if (full == "job.args") return take_args(node);
@@ -159,15 +171,14 @@ class Loader {
     return fmt::format("the keys of [{}] are {}", section, join(keys, ", "));
   }
 
-  Done take_script(const toml::node& node) {
+  void take_script(const toml::node& node) {
     const auto* text = node.as_string();
     if (text == nullptr) return wrong_type(node, "job.script", "a text");
     job_.script_source = source(node);
     if (!text->get().empty()) job_.script = text->get();
-    return std::nullopt;
   }
 
-  Done take_args(const toml::node& node) {
+  void take_args(const toml::node& node) {
     const auto* list = node.as_array();
     if (list == nullptr) {
       return wrong_type(node, "job.args", "a list of texts, for example [\"--epochs\", \"3\"]");
@@ -177,22 +188,21 @@ class Loader {
       if (!text) return wrong_type(item, "an item of job.args", "a text or a number");
       job_.script_args.push_back(std::move(*text));
     }
-    return std::nullopt;
   }
 
-  Done take_routes(const toml::node& node) {
+  void take_routes(const toml::node& node) {
     constexpr std::string_view kExpected = "sections, [[metrics.route]]";
     const auto* list = node.as_array();
     if (list == nullptr) return wrong_type(node, "metrics.route", kExpected);
     for (const auto& item : *list) {
       const auto* table = item.as_table();
       if (table == nullptr) return wrong_type(item, "an item of metrics.route", kExpected);
-      if (auto refusal = take_route(*table)) return refusal;
+      take_route(*table);
+      if (refused_) return;
     }
-    return std::nullopt;
   }
 
-  Done take_route(const toml::table& table) {
+  void take_route(const toml::table& table) {
     MetricsRouteRow row{{}, {}, source(table)};
     for (const auto& [key, node] : table) {
       const std::string name(key.str());
@@ -218,11 +228,10 @@ class Loader {
                     fmt::format("sink = \"...\", one of {}", known_metrics_sinks()));
     }
     job_.metrics_routes.push_back(std::move(row));
-    return std::nullopt;
   }
 
   /// [role.NAME]
-  Done take_role(const toml::key& name, const toml::node& node) {
+  void take_role(const toml::key& name, const toml::node& node) {
     const auto section = fmt::format("role.{}", name.str());
     const auto* table = node.as_table();
     if (table == nullptr) return wrong_type(node, section, fmt::format("a section, [{}]", section));
@@ -239,10 +248,9 @@ class Loader {
       roles_.items.push_back(fmt::format("{}=own", name.str()));
       if (roles_.source.empty()) roles_.source = source(value);
     }
-    return std::nullopt;
   }
 
-  Done take_variable(const toml::key& key, const toml::node& node) {
+  void take_variable(const toml::key& key, const toml::node& node) {
     const std::string name(key.str());
     // environ(7) has NAME=value: such a name would set another variable than it says.
     if (name.empty() || name.find('=') != std::string::npos ||
@@ -253,43 +261,35 @@ class Loader {
     auto text = scalar_text(node);
     if (!text) return wrong_type(node, "env." + name, "a text or a number");
     job_.worker_env[name] = std::move(*text);
-    return std::nullopt;
   }
 
-  Done take_option(const OptionRow& option, const toml::node& node) {
+  void take_option(const OptionRow& option, const toml::node& node) {
     Override given{option.id(), {}, Origin::File, source(node)};
-    bool is_given = true;
-    if (auto refusal = read_value(option, node, given, is_given)) return refusal;
-    if (is_given) job_.given.push_back(std::move(given));
-    return std::nullopt;
-  }
-
-  Done read_value(const OptionRow& option, const toml::node& node, Override& given,
-                  bool& is_given) {
     if (option.kind == Kind::Flag) {
       const auto* flag = node.as_boolean();
       if (flag == nullptr) return wrong_type(node, option.toml, "true or false");
       // A PET_ variable has this form, and is_on() reads no other.
       given.text = flag->get() ? "1" : "0";
-      return std::nullopt;
+    } else if (option.kind == Kind::List && !node.is_string() && !node.is_integer()) {
+      read_list(option, node, given);
+      if (refused_) return;
+    } else {
+      const auto text = scalar_text(node);
+      if (!text || (option.kind == Kind::Int && !node.is_integer()) ||
+          // "3" with quotes is mostly a slip; a number for a text ("nproc_per_node = 8") is what
+          // people write.
+          (option.kind == Kind::Float && node.is_string())) {
+        return wrong_type(node, option.toml, expected(option));
+      }
+      given.text = *text;
+      const bool is_number = option.kind == Kind::Int || option.kind == Kind::Float;
+      // An option without a default has no text for "unset" in TOML: --print-config writes "" or 0
+      // there, and a file made of it must change nothing.
+      const bool is_unset = given.text.empty() || (is_number && given.text == "0");
+      if (option.fallback.empty() && option.kind != Kind::List && is_unset) return;
+      if (check_text(option, given.text)) return wrong_type(node, option.toml, expected(option));
     }
-    if (option.kind == Kind::List && !node.is_string() && !node.is_integer())
-      return read_list(option, node, given);
-    const auto text = scalar_text(node);
-    if (!text || (option.kind == Kind::Int && !node.is_integer()) ||
-        // "3" with quotes is mostly a slip; a number for a text ("nproc_per_node = 8") is what
-        // people write.
-        (option.kind == Kind::Float && node.is_string())) {
-      return wrong_type(node, option.toml, expected(option));
-    }
-    given.text = *text;
-    const bool is_number = option.kind == Kind::Int || option.kind == Kind::Float;
-    // An option without a default has no text for "unset" in TOML: --print-config writes "" or 0
-    // there, and a file made of it must change nothing.
-    is_given = !option.fallback.empty() || option.kind == Kind::List ||
-               (!given.text.empty() && !(is_number && given.text == "0"));
-    if (!is_given || !check_text(option, given.text)) return std::nullopt;
-    return wrong_type(node, option.toml, expected(option));
+    job_.given.push_back(std::move(given));
   }
 
   static std::string expected(const OptionRow& option) {
@@ -306,7 +306,7 @@ class Loader {
   }
 
   // [a, b], and for --rdzv-conf also { a = 1 }.
-  Done read_list(const OptionRow& option, const toml::node& node, Override& given) {
+  void read_list(const OptionRow& option, const toml::node& node, Override& given) {
     // The items count from here on: joined by commas, a text with a comma in it would be two.
     given.listed = true;
     if (const auto* table = node.as_table(); table != nullptr && option.id() == "rdzv-conf"_opt) {
@@ -329,33 +329,18 @@ class Loader {
                         option.id() == "rdzv-conf"_opt ? "a table or a list" : "a list");
     }
     given.text = join(given.items, ",");
-    return std::nullopt;
   }
 
   std::string path_;
+  std::optional<Refusal> refused_;
   TomlJob job_;
   Override roles_{"role-restart"_opt, {}, Origin::File, {}, {}, true};  // of all [role.NAME]
 };
 
-/// Advice about text that is not TOML, by the parser's words for it.
-std::string_view hint_for(std::string_view problem) {
-  if (problem.contains("redefine")) return "a key stands once in its section; keep one of the two";
-  if (problem.contains("table header") || problem.contains("expected ']'") ||
-      problem.contains("expected '}'") || problem.contains("unterminated")) {
-    return "a bracket or a quote is opened and not closed";
-  }
-  return "text stands in double quotes; --print-config shows every key";
-}
-
 }  // namespace
 
 Answer<TomlJob> parse_toml(std::string_view text, std::string_view path) {
-  Loader loader(path);
-  const toml::parse_result result = toml::parse(text, path);
-  if (result) return loader.load(result.table());
-  return std::unexpected(loader.refuse(result.error().source(),
-                                       std::string(result.error().description()),
-                                       std::string(hint_for(result.error().description()))));
+  return Loader(path).load(toml::parse(text, path));
 }
 
 }  // namespace elastrun::spec
