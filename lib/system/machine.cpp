@@ -340,11 +340,30 @@ namespace {
 
 using telemetry::Attribute;
 using telemetry::Kind;
+using enum telemetry::Kind;
 using Labels = std::vector<Attribute>;
 
-std::string text(std::uint64_t number) {
+std::string text(int number) {
   return std::to_string(number);
 }
+
+Labels labels_of(const WorkerUse& use) {
+  return {{"rank", text(use.worker.rank)}, {"local_rank", text(use.worker.local_rank)}};
+}
+
+Labels labels_of(const GpuUse& gpu) {
+  return {{"hw.id", gpu.uuid.empty() ? text(gpu.index) : gpu.uuid},
+          {"hw.type", "gpu"},
+          {"index", text(gpu.index)},
+          {"hw.model", gpu.name}};
+}
+
+/// A value, which may be missing, or the getter of one, and its label.
+template <class Value>
+struct With {
+  const char* label;
+  Value value;
+};
 
 /// Collects points; those of one name have one Spec.
 class Points {
@@ -356,6 +375,36 @@ class Points {
     kind_ = kind;
     spec_ = std::make_shared<const telemetry::Spec>(
         telemetry::Spec{.name = name, .unit = unit, .help = help});
+  }
+  /// A metric of one value.
+  void metric(Kind kind, const char* name, const char* unit, const char* help, auto value) {
+    metric(kind, name, unit, help);
+    add(value);
+  }
+  /// A metric of several, told apart by the label `key`.
+  template <class... Value>
+  void metric(Kind kind, const char* name, const char* unit, const char* help, const char* key,
+              With<Value>... values) {
+    metric(kind, name, unit, help);
+    (add(values.value, {{key, values.label}}), ...);
+  }
+  /// A metric with a value of each worker or GPU.
+  void each(const auto& all, Kind kind, const char* name, const char* unit, const char* help,
+            auto get) {
+    each(all, kind, name, unit, help, nullptr, With{nullptr, get});
+  }
+  template <class... Get>
+  void each(const auto& all, Kind kind, const char* name, const char* unit, const char* help,
+            const char* key, With<Get>... gets) {
+    metric(kind, name, unit, help);
+    for (const auto& one : all) {
+      const auto add_one = [&](const auto& value, const char* label) {
+        auto labels = labels_of(one);
+        if (key != nullptr) labels.emplace_back(key, label);
+        add(value, std::move(labels));
+      };
+      (add_one(std::invoke(gets.value, one), gets.label), ...);
+    }
   }
   void add(double value, Labels labels = {}) { put(value, std::move(labels)); }
   void add(std::uint64_t value, Labels labels = {}) {
@@ -384,122 +433,70 @@ class Points {
 
 void add_node(Points& points, const MachineSample& sample) {
   if (const auto& cpu = sample.cpu) {
-    points.metric(Kind::Counter, "system.cpu.time", "s", "Seconds of all CPUs by what they did.");
-    const std::pair<const char*, double> modes[] = {
-        {"user", cpu->user},  {"nice", cpu->nice},     {"system", cpu->system},
-        {"idle", cpu->idle},  {"iowait", cpu->iowait}, {"interrupt", cpu->interrupt},
-        {"steal", cpu->steal}};
-    for (const auto& [mode, seconds] : modes) points.add(seconds, {{"cpu.mode", mode}});
-    points.metric(Kind::Gauge, "system.cpu.logical.count", "{cpu}", "CPUs that are on.");
-    points.add(static_cast<std::uint64_t>(cpu->cpus));
+    points.metric(Counter, "system.cpu.time", "s", "Seconds of all CPUs by what they did.",
+                  "cpu.mode", With{"user", cpu->user}, With{"nice", cpu->nice},
+                  With{"system", cpu->system}, With{"idle", cpu->idle}, With{"iowait", cpu->iowait},
+                  With{"interrupt", cpu->interrupt}, With{"steal", cpu->steal});
+    points.metric(Gauge, "system.cpu.logical.count", "{cpu}", "CPUs that are on.",
+                  static_cast<std::uint64_t>(cpu->cpus));
   }
-  points.metric(Kind::Gauge, "system.cpu.utilization", "1",
-                "Share of CPU time that was used since the collection before.");
-  points.add(sample.cpu_utilization);
-  points.metric(Kind::Gauge, "system.cpu.load_average.1m", "{thread}",
-                "Threads that ran or wanted to, over a minute.");
-  points.add(sample.load);
+  points.metric(Gauge, "system.cpu.utilization", "1",
+                "Share of CPU time that was used since the collection before.",
+                sample.cpu_utilization);
+  points.metric(Gauge, "system.cpu.load_average.1m", "{thread}",
+                "Threads that ran or wanted to, over a minute.", sample.load);
   if (const auto& memory = sample.memory) {
-    points.metric(Kind::Gauge, "system.memory.usage", "By", "Memory by what it is used for.");
     const auto cache = memory->cached + memory->buffers;
     // Bounded, because it is taken from an unsigned number.
     const auto given = std::min(memory->total, memory->free + cache);
-    points.add(memory->total - given, {{"system.memory.state", "used"}});
-    points.add(memory->free, {{"system.memory.state", "free"}});
-    points.add(cache, {{"system.memory.state", "cached"}});
-    points.metric(Kind::Gauge, "system.memory.limit", "By", "Memory of the machine.");
-    points.add(memory->total);
-    points.metric(Kind::Gauge, "system.memory.linux.available", "By",
-                  "Memory that programs could still get.");
-    points.add(memory->available);
+    points.metric(Gauge, "system.memory.usage", "By", "Memory by what it is used for.",
+                  "system.memory.state", With{"used", memory->total - given},
+                  With{"free", memory->free}, With{"cached", cache});
+    points.metric(Gauge, "system.memory.limit", "By", "Memory of the machine.", memory->total);
+    points.metric(Gauge, "system.memory.linux.available", "By",
+                  "Memory that programs could still get.", memory->available);
   }
-  points.metric(Kind::Counter, "system.paging.faults", "{fault}", "Page faults.");
-  points.add(sample.major_faults, {{"system.paging.fault.type", "major"}});
-  points.add(sample.minor_faults, {{"system.paging.fault.type", "minor"}});
-  points.metric(Kind::Counter, "system.linux.oom_kills", "{process}",
-                "Processes that the kernel killed because memory ran out.");
-  points.add(sample.oom_kills);
+  points.metric(Counter, "system.paging.faults", "{fault}", "Page faults.",
+                "system.paging.fault.type", With{"major", sample.major_faults},
+                With{"minor", sample.minor_faults});
+  points.metric(Counter, "system.linux.oom_kills", "{process}",
+                "Processes that the kernel killed because memory ran out.", sample.oom_kills);
 }
 
 void add_devices(Points& points, const MachineSample& sample) {
-  points.metric(Kind::Counter, "system.disk.io", "By", "Bytes read from and written to disks.");
+  points.metric(Counter, "system.disk.io", "By", "Bytes read from and written to disks.");
   for (const auto& disk : sample.disks) {
     points.add(disk.in, {{"system.device", disk.name}, {"disk.io.direction", "read"}});
     points.add(disk.out, {{"system.device", disk.name}, {"disk.io.direction", "write"}});
   }
-  points.metric(Kind::Counter, "system.network.io", "By", "Bytes received and sent.");
+  points.metric(Counter, "system.network.io", "By", "Bytes received and sent.");
   const auto both = [&](const DeviceIo& network, std::uint64_t in, std::uint64_t out) {
     const Attribute name("network.interface.name", network.name);
     points.add(in, {name, {"network.io.direction", "receive"}});
     points.add(out, {name, {"network.io.direction", "transmit"}});
   };
   for (const auto& one : sample.networks) both(one, one.in, one.out);
-  points.metric(Kind::Counter, "system.network.errors", "{error}", "Errors of interfaces.");
+  points.metric(Counter, "system.network.errors", "{error}", "Errors of interfaces.");
   for (const auto& one : sample.networks) both(one, one.errors_in, one.errors_out);
 }
 
 void add_cgroup(Points& points, const CgroupUse& use) {
-  points.metric(Kind::Counter, "elastrun.cgroup.cpu.time", "s", "CPU time of the job's cgroup.");
-  points.add(use.cpu_user, {{"cpu.mode", "user"}});
-  points.add(use.cpu_system, {{"cpu.mode", "system"}});
-  points.metric(Kind::Counter, "elastrun.cgroup.cpu.throttled.time", "s",
-                "Time that the CPU limit of the cgroup has cost.");
-  points.add(use.throttled);
-  points.metric(Kind::Counter, "elastrun.cgroup.cpu.periods", "{period}",
-                "Periods of the CPU limit, and those in which it was reached.");
-  points.add(use.periods, {{"state", "all"}});
-  points.add(use.throttled_periods, {{"state", "throttled"}});
-  points.metric(Kind::Gauge, "elastrun.cgroup.memory.usage", "By", "Memory of the cgroup.");
-  points.add(use.memory);
-  points.metric(Kind::Gauge, "elastrun.cgroup.memory.limit", "By", "What it may have.");
-  points.add(use.memory_limit);
-  points.metric(Kind::Counter, "elastrun.cgroup.oom_kills", "{process}",
-                "Processes of the cgroup killed because its memory ran out.");
-  points.add(use.oom_kills);
-  points.metric(Kind::Counter, "elastrun.cgroup.disk.io", "By", "Bytes of the cgroup.");
-  points.add(use.read, {{"disk.io.direction", "read"}});
-  points.add(use.written, {{"disk.io.direction", "write"}});
+  points.metric(Counter, "elastrun.cgroup.cpu.time", "s", "CPU time of the job's cgroup.",
+                "cpu.mode", With{"user", use.cpu_user}, With{"system", use.cpu_system});
+  points.metric(Counter, "elastrun.cgroup.cpu.throttled.time", "s",
+                "Time that the CPU limit of the cgroup has cost.", use.throttled);
+  points.metric(Counter, "elastrun.cgroup.cpu.periods", "{period}",
+                "Periods of the CPU limit, and those in which it was reached.", "state",
+                With{"all", use.periods}, With{"throttled", use.throttled_periods});
+  points.metric(Gauge, "elastrun.cgroup.memory.usage", "By", "Memory of the cgroup.", use.memory);
+  points.metric(Gauge, "elastrun.cgroup.memory.limit", "By", "What it may have.", use.memory_limit);
+  points.metric(Counter, "elastrun.cgroup.oom_kills", "{process}",
+                "Processes of the cgroup killed because its memory ran out.", use.oom_kills);
+  points.metric(Counter, "elastrun.cgroup.disk.io", "By", "Bytes of the cgroup.",
+                "disk.io.direction", With{"read", use.read}, With{"write", use.written});
 }
 
-Labels labels_of(const WorkerUse& use) {
-  return {{"rank", text(static_cast<std::uint64_t>(use.worker.rank))},
-          {"local_rank", text(static_cast<std::uint64_t>(use.worker.local_rank))}};
-}
-
-Labels labels_of(const GpuUse& gpu) {
-  return {{"hw.id", gpu.uuid.empty() ? text(static_cast<std::uint64_t>(gpu.index)) : gpu.uuid},
-          {"hw.type", "gpu"},
-          {"index", text(static_cast<std::uint64_t>(gpu.index))},
-          {"hw.model", gpu.name}};
-}
-
-/// A value of each worker or GPU, with one label more.
-template <class Get>
-struct Series {
-  Get get;
-  const char* label = "";
-};
-
-/// Adds such values, all of the first one before those of the next; `key` names their label.
-template <class Each, class... Get>
-void add_each(Points& points, const std::vector<Each>& all, const char* key,
-              Series<Get>... series) {
-  for (const auto& one : all) {
-    const auto add = [&](const auto& value, const char* label) {
-      auto labels = labels_of(one);
-      if (key != nullptr) labels.emplace_back(key, label);
-      points.add(value, std::move(labels));
-    };
-    (add(std::invoke(series.get, one), series.label), ...);
-  }
-}
-
-/// A value of each without such a label.
-void add_each(Points& points, const auto& all, auto get) {
-  add_each(points, all, nullptr, Series{get});
-}
-
-void add_workers(Points& points, const std::vector<WorkerUse>& workers) {
+void add_workers(Points& points, const std::vector<WorkerUse>& all) {
   // Of the process and its children.
   const auto of = [](auto member) {
     return [member](const WorkerUse& one) { return one.use.*member; };
@@ -509,63 +506,54 @@ void add_workers(Points& points, const std::vector<WorkerUse>& workers) {
       return one.io ? std::optional(*one.io.*member) : std::nullopt;
     };
   };
-  points.metric(Kind::Counter, "process.cpu.time", "s", "CPU time of a worker and its children.");
-  add_each(points, workers, "cpu.mode", Series{of(&ProcessUse::user), "user"},
-           Series{of(&ProcessUse::system), "system"});
-  points.metric(Kind::Counter, "process.disk.io", "By", "Bytes from and to storage, of the same.");
-  add_each(points, workers, "disk.io.direction", Series{io(&DeviceIo::in), "read"},
-           Series{io(&DeviceIo::out), "write"});
-  points.metric(Kind::Gauge, "process.thread.count", "{thread}", "Threads of the same.");
-  add_each(points, workers, of(&ProcessUse::threads));
-  points.metric(Kind::Counter, "process.context_switches", "{context_switch}",
-                "Context switches of the threads of a worker.");
-  add_each(points, workers, "process.context_switch.type",
-           Series{&WorkerUse::voluntary_switches, "voluntary"},
-           Series{&WorkerUse::involuntary_switches, "involuntary"});
-  points.metric(Kind::Gauge, "process.unix.file_descriptor.count", "{file_descriptor}",
-                "Descriptors that a worker has open.");
-  add_each(points, workers, &WorkerUse::descriptors);
-  points.metric(Kind::Gauge, "process.uptime", "s", "Since the start of a worker.");
-  add_each(points, workers, &WorkerUse::uptime);
-  points.metric(Kind::Gauge, "process.memory.usage", "By",
-                "Resident memory of a worker and its children; shared pages count in each.");
-  add_each(points, workers, of(&ProcessUse::resident_bytes));
-  points.metric(Kind::Gauge, "process.memory.virtual", "By", "Address space of the same.");
-  add_each(points, workers, of(&ProcessUse::virtual_bytes));
-  points.metric(Kind::Counter, "process.paging.faults", "{fault}", "Page faults of the same.");
-  add_each(points, workers, "system.paging.fault.type",
-           Series{of(&ProcessUse::major_faults), "major"},
-           Series{of(&ProcessUse::minor_faults), "minor"});
+  points.each(all, Counter, "process.cpu.time", "s", "CPU time of a worker and its children.",
+              "cpu.mode", With{"user", of(&ProcessUse::user)},
+              With{"system", of(&ProcessUse::system)});
+  points.each(all, Counter, "process.disk.io", "By", "Bytes from and to storage, of the same.",
+              "disk.io.direction", With{"read", io(&DeviceIo::in)},
+              With{"write", io(&DeviceIo::out)});
+  points.each(all, Gauge, "process.thread.count", "{thread}", "Threads of the same.",
+              of(&ProcessUse::threads));
+  points.each(all, Counter, "process.context_switches", "{context_switch}",
+              "Context switches of the threads of a worker.", "process.context_switch.type",
+              With{"voluntary", &WorkerUse::voluntary_switches},
+              With{"involuntary", &WorkerUse::involuntary_switches});
+  points.each(all, Gauge, "process.unix.file_descriptor.count", "{file_descriptor}",
+              "Descriptors that a worker has open.", &WorkerUse::descriptors);
+  points.each(all, Gauge, "process.uptime", "s", "Since the start of a worker.",
+              &WorkerUse::uptime);
+  points.each(all, Gauge, "process.memory.usage", "By",
+              "Resident memory of a worker and its children; shared pages count in each.",
+              of(&ProcessUse::resident_bytes));
+  points.each(all, Gauge, "process.memory.virtual", "By", "Address space of the same.",
+              of(&ProcessUse::virtual_bytes));
+  points.each(all, Counter, "process.paging.faults", "{fault}", "Page faults of the same.",
+              "system.paging.fault.type", With{"major", of(&ProcessUse::major_faults)},
+              With{"minor", of(&ProcessUse::minor_faults)});
 }
 
-void add_gpus(Points& points, const std::vector<GpuUse>& gpus) {
-  points.metric(Kind::Gauge, "hw.gpu.utilization", "1", "Share of time in which the GPU worked.");
-  add_each(points, gpus, "hw.gpu.task", Series{&GpuUse::utilization, "general"});
-  points.metric(Kind::Gauge, "hw.gpu.memory.usage", "By", "Memory in use.");
-  add_each(points, gpus, &GpuUse::memory_used);
-  points.metric(Kind::Gauge, "hw.gpu.memory.limit", "By", "Memory of the GPU.");
-  add_each(points, gpus, &GpuUse::memory_total);
-  points.metric(Kind::Gauge, "elastrun.gpu.memory.busy", "1",
-                "Share of time in which its memory was read or written.");
-  add_each(points, gpus, &GpuUse::memory_busy);
-  points.metric(Kind::Gauge, "elastrun.gpu.clock", "Hz", "Clock of its multiprocessors.");
-  add_each(points, gpus, &GpuUse::sm_clock);
-  points.metric(Kind::Gauge, "hw.power", "W", "Power drawn.");
-  add_each(points, gpus, &GpuUse::power);
-  points.metric(Kind::Gauge, "elastrun.gpu.power.limit", "W", "Power that it may draw.");
-  add_each(points, gpus, &GpuUse::power_limit);
-  points.metric(Kind::Gauge, "hw.temperature", "Cel", "Temperature.");
-  add_each(points, gpus, &GpuUse::temperature);
-  points.metric(Kind::Counter, "hw.errors", "{error}",
-                "Errors: ECC, uncorrected since the driver was loaded; Xid, since we watch.");
-  add_each(points, gpus, "error.type", Series{&GpuUse::ecc_errors, "ecc_uncorrected"},
-           Series{&GpuUse::xid_errors, "xid"});
-  points.metric(Kind::Gauge, "elastrun.gpu.last_xid", "{code}",
-                "Number of the last Xid error; 0: none since we watch.");
-  add_each(points, gpus, &GpuUse::last_xid);
-  points.metric(Kind::Gauge, "elastrun.gpu.throttled", "{reason}",
+void add_gpus(Points& points, const std::vector<GpuUse>& all) {
+  points.each(all, Gauge, "hw.gpu.utilization", "1", "Share of time in which the GPU worked.",
+              "hw.gpu.task", With{"general", &GpuUse::utilization});
+  points.each(all, Gauge, "hw.gpu.memory.usage", "By", "Memory in use.", &GpuUse::memory_used);
+  points.each(all, Gauge, "hw.gpu.memory.limit", "By", "Memory of the GPU.", &GpuUse::memory_total);
+  points.each(all, Gauge, "elastrun.gpu.memory.busy", "1",
+              "Share of time in which its memory was read or written.", &GpuUse::memory_busy);
+  points.each(all, Gauge, "elastrun.gpu.clock", "Hz", "Clock of its multiprocessors.",
+              &GpuUse::sm_clock);
+  points.each(all, Gauge, "hw.power", "W", "Power drawn.", &GpuUse::power);
+  points.each(all, Gauge, "elastrun.gpu.power.limit", "W", "Power that it may draw.",
+              &GpuUse::power_limit);
+  points.each(all, Gauge, "hw.temperature", "Cel", "Temperature.", &GpuUse::temperature);
+  points.each(all, Counter, "hw.errors", "{error}",
+              "Errors: ECC, uncorrected since the driver was loaded; Xid, since we watch.",
+              "error.type", With{"ecc_uncorrected", &GpuUse::ecc_errors},
+              With{"xid", &GpuUse::xid_errors});
+  points.each(all, Gauge, "elastrun.gpu.last_xid", "{code}",
+              "Number of the last Xid error; 0: none since we watch.", &GpuUse::last_xid);
+  points.metric(Gauge, "elastrun.gpu.throttled", "{reason}",
                 "1 for each reason that lowers the clocks at the moment.");
-  for (const auto& gpu : gpus) {
+  for (const auto& gpu : all) {
     for (const auto& reason : gpu.throttled_by) {
       auto labels = labels_of(gpu);
       labels.emplace_back("reason", reason);
@@ -575,10 +563,9 @@ void add_gpus(Points& points, const std::vector<GpuUse>& gpus) {
 }
 
 void add_energy(Points& points, const MachineSample& sample) {
-  points.metric(
-      Kind::Counter, "hw.energy", "J",
-      "Energy drawn: by a GPU since its driver was loaded, by processors since we watch.");
-  add_each(points, sample.gpus, &GpuUse::energy);
+  points.each(sample.gpus, Counter, "hw.energy", "J",
+              "Energy drawn: by a GPU since its driver was loaded, by processors since we watch.",
+              &GpuUse::energy);
   for (const auto& one : sample.energy) {
     const char* const type = one.name == "dram" ? "memory" : "cpu";
     points.add(one.joules, {{"hw.id", one.id}, {"hw.type", type}, {"hw.name", one.name}});
