@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "spec/rendezvous_config.hpp"
+#include "spec/agreed_rules.hpp"
 
 #include <cstdint>
 #include <optional>

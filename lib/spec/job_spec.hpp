@@ -3,7 +3,6 @@
 
 #include "core/clock.hpp"
 #include "spec/agreed_rules.hpp"
-#include "spec/rendezvous_config.hpp"
 
 #include <cstdint>
 #include <map>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "core/text.hpp"
-#include "spec/rendezvous_config.hpp"
+#include "spec/agreed_rules.hpp"
 #include "spec/sources.hpp"
 
 #include <algorithm>

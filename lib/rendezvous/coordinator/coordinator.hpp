@@ -13,7 +13,7 @@
 #include "rendezvous/membership/state.hpp"
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/messages.hpp"
-#include "spec/rendezvous_config.hpp"
+#include "spec/agreed_rules.hpp"
 #include "store/server.hpp"
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 #include "net/frame.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/election/election.hpp"
-#include "spec/rendezvous_config.hpp"
+#include "spec/agreed_rules.hpp"
 #include "store/server.hpp"
 
 #include <boost/asio/io_context.hpp>

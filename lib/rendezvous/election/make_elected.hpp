@@ -4,7 +4,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "rendezvous/election/election.hpp"
-#include "spec/rendezvous_config.hpp"
+#include "spec/agreed_rules.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>

@@ -2,7 +2,7 @@
 #include "rendezvous/session/handler.hpp"
 
 #include "core/text.hpp"
-#include "spec/rendezvous_config.hpp"
+#include "spec/agreed_rules.hpp"
 
 #include <algorithm>
 #include <array>

@@ -11,8 +11,8 @@
 #include "rendezvous/session/handler.hpp"
 #include "rendezvous/session/session.hpp"
 #include "rendezvous/wire/messages.hpp"
+#include "spec/agreed_rules.hpp"
 #include "spec/job_spec.hpp"
-#include "spec/rendezvous_config.hpp"
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>

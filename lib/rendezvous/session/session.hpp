@@ -4,7 +4,7 @@
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "rendezvous/membership/round.hpp"
-#include "spec/rendezvous_config.hpp"
+#include "spec/agreed_rules.hpp"
 #include "store/server.hpp"
 
 #include <cstdint>
