@@ -109,22 +109,16 @@ constexpr std::array kCalls{
 };
 
 std::string_view state_text(char state) {
-  switch (state) {
-    case 'R':
-      return "running";
-    case 'S':
-      return "sleeping";
-    case 'D':
-      return "in uninterruptible sleep";
-    case 'T':
-    case 't':
-      return "stopped";
-    case 'Z':
-    case 'X':
-      return "ended";
-    default:
-      return "in an unknown state";
+  constexpr std::array<std::array<std::string_view, 2>, 5> kTexts = {
+      {{"R", "running"},
+       {"S", "sleeping"},
+       {"D", "in uninterruptible sleep"},
+       {"Tt", "stopped"},
+       {"ZX", "ended"}}};
+  for (const auto& [letters, text] : kTexts) {
+    if (letters.contains(state)) return text;
   }
+  return "in an unknown state";
 }
 
 struct Group {

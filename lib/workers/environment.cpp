@@ -299,16 +299,10 @@ std::vector<std::string> worker_command(const spec::JobSpec& spec, int local_ran
   return argv;
 }
 
-// With --run-path torchrun runs its function of this name, and shows it in log and report.
 std::string program_name(const spec::JobSpec& spec) {
-  switch (spec.mode) {
-    case spec::Mode::Program:
-      return spec.script;
-    case spec::Mode::RunPath:
-      return "run_script_path";
-    default:
-      return spec.interpreter;
-  }
+  // With --run-path torchrun runs its function of this name, and shows it in log and report.
+  if (spec.mode == spec::Mode::RunPath) return "run_script_path";
+  return spec.mode == spec::Mode::Program ? spec.script : spec.interpreter;
 }
 
 std::string program_base_name(const spec::JobSpec& spec) {
@@ -317,9 +311,8 @@ std::string program_base_name(const spec::JobSpec& spec) {
 }
 
 std::string entry_name(const spec::JobSpec& spec) {
-  if (spec.mode == spec::Mode::RunPath) return "run_script_path";
-  if (spec.mode == spec::Mode::Program) return spec.script;
-  return spec.interpreter_given ? spec.interpreter : spec.script;
+  const bool is_script = spec.mode == spec::Mode::Script || spec.mode == spec::Mode::Module;
+  return is_script && !spec.interpreter_given ? spec.script : program_name(spec);
 }
 
 }  // namespace elastrun::workers
