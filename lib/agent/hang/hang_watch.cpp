@@ -705,7 +705,7 @@ rendezvous::Cause HangWatch::cause_of(const JobHang& hang) const {
   }
   const auto ranks = rendezvous::compute_ranks(round_->members);
   for (std::size_t i = 0; i < ranks.of.size(); ++i) {
-    const int local_rank = cause.rank - ranks.of[i].rank;
+    const int local_rank = cause.rank - ranks.of[i].rank_base;
     if (local_rank < 0 || local_rank >= round_->members[i].local_world_size) continue;
     cause.node = round_->members[i].id;
     cause.local_rank = local_rank;

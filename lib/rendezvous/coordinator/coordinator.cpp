@@ -71,7 +71,7 @@ json::array member_nodes(const State& state, TimePoint now) {
     return comes_before(left->node, right->node);
   });
   json::array nodes;
-  const auto& world = state.roles().world();
+  const auto& world = state.world_of_roles();
   for (const Member* member : order) {
     auto node = describe(*member, state.phase(), now);
     // Of one that restarts alone it is not the job's.

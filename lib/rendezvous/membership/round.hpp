@@ -224,29 +224,38 @@ struct Node {
   bool operator==(const Node&) const = default;
 };
 
+/// Where workers that form process groups with each other meet, and how often they have started.
+struct Meeting {
+  /// TORCHELASTIC_RESTART_COUNT: restarts that the whole job had spent when the round began, and of
+  /// a role that restarts alone also its own ones since.
+  int attempt = 0;
+  std::string master_addr{};
+  std::uint16_t master_port = 0;
+  int store_rank = 0;  // group rank of the node that serves master_port
+  /// How many meet there, where roles that restart alone have stores apart; 0: all.
+  int store_nodes = 0, store_workers = 0;
+  bool again = false;  // a round that runs: this role alone starts again in it
+};
+
+/// Where the workers of one node begin to count, among all and among those of its role.
+struct Bases {
+  int rank_base = 0, role_rank_base = 0;
+  int role_world_size = 1;  // workers of this node's role
+  bool operator==(const Bases&) const = default;
+};
+
 /// A complete round, as one node sees it. Members and sizes are the same on every node.
-struct Round {
+struct Round : Meeting, Bases {
   std::int64_t epoch = 0;   // of the coordinator
   std::int64_t number = 0;  // counts every round, never goes back
-  /// TORCHELASTIC_RESTART_COUNT: restarts that the whole job had spent when the round began, and of
-  /// a role that restarts alone (RoleRestarts) also its own ones since.
-  int attempt = 0;
-  int spent = 0;  // by the whole job; 0: no more than `attempt`
+  int spent = 0;            // restarts, by the whole job; 0: no more than `attempt`
   int restarts_left = 0;
   /// By group rank. Complete at group rank 0, which admits the others' addresses to its store, and
   /// in worlds of up to 64 nodes. In larger ones the others' entries are blank: only their number
   /// counts, and a list of everybody for everybody would be quadratic.
-  std::vector<Node> members;
+  std::vector<Node> members{};
   int group_rank = 0;
-  int rank_base = 0, world_size = 1;            // of workers
-  int role_rank_base = 0, role_world_size = 1;  // of workers of this node's role
-  std::string master_addr;
-  std::uint16_t master_port = 0;
-  int store_rank = 0;  // group rank of the node that serves master_port
-  /// How many nodes and workers meet there, where roles that restart alone have stores apart; 0:
-  /// all.
-  int store_nodes = 0, store_workers = 0;
-  bool again = false;  // a round that runs: the role of this node alone starts again in it
+  int world_size = 1;  // of workers
   WorldId id() const { return {epoch, number}; }
   int restarts() const { return attempt > spent ? attempt : spent; }
   bool serves_store() const { return group_rank == store_rank; }

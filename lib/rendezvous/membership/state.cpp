@@ -14,13 +14,22 @@
 
 namespace elastrun::rendezvous {
 
+/// As AgreedRules::role_restart has them.
+static OwnRoles own_roles(std::string_view names) {
+  OwnRoles own;
+  for (auto& name : split(names, ',')) {
+    if (!name.empty()) own.insert(std::move(name));
+  }
+  return own;
+}
+
 State::State(Rules rules, std::string run_id, std::string master_addr, std::uint16_t master_port)
     : rules_(rules),
       run_id_(std::move(run_id)),
       master_addr_(std::move(master_addr)),
       master_port_(master_port),
       restart_rule_(restart_settings(rules, run_id_)),
-      roles_(rules.role_restart),
+      own_roles_(own_roles(rules.role_restart)),
       preemption_(rules.preempt_ack_all) {}
 
 void State::on(Peer peer, const Leaving& said, TimePoint now) {
@@ -113,7 +122,9 @@ Member* State::find_again(Peer peer, const Node& node, TimePoint now) {
 }
 
 Member* State::meet(Peer peer, const Node& node, const PreviousWorld& previous, TimePoint now) {
-  rank_claims_.drop(peer, node);
+  std::erase_if(claims_, [&, name = agent_name(node)](const Claim& claim) {
+    return claim.peer == peer || agent_name(claim.node) == name;
+  });
   Member* known = find_again(peer, node, now);
   if (is_too_late(peer, previous) || (known == nullptr && !admit(peer, node, previous)))
     return nullptr;
@@ -155,7 +166,7 @@ void State::join(Peer peer, Node node, const PreviousWorld& previous, TimePoint 
 void State::arrive_stopping(Peer peer, const Node& node, const PreviousWorld& previous,
                             Duration left, TimePoint now) {
   Member* member = meet(peer, node, previous, now);
-  if (member == nullptr) return rank_claims_.drop(peer);  // no claim while its group is at work
+  if (member == nullptr) return drop_claims(peer);  // no claim while its group is at work
   roster_.move(*member, MemberState::Stopping, now);
   member->world = previous.id;
   stopping(peer, left, now);
@@ -176,7 +187,13 @@ void State::stopping(Peer peer, Duration left, TimePoint now) {
   if (member->state != MemberState::Stopping && !renews) return;
   member->knows_stop = true;
   member->stops_by = now + left;
-  if (renews) return roles_.extend(member->node.role, member->stops_by + rules_.join_timeout);
+  if (renews) {
+    if (const auto role = renewals_.find(member->node.role); role != renewals_.end()) {
+      TimePoint& until = role->second.until;
+      until = std::max<TimePoint>(until, member->stops_by + rules_.join_timeout);
+    }
+    return;
+  }
   if (world_fence_.is_last(member->world)) return join_phase_.extend(member->stops_by);
   // Of a world that was not given out here: no round begins beside it, but those who wait have no
   // more time for that.
@@ -216,32 +233,38 @@ bool State::admit(Peer peer, const Node& node, const PreviousWorld& previous) {
                                     "found dead",
                                     owner->node.node_rank, owner->node.id),
                         there.returning + there.fresh, rules_.min_nodes});
-    rank_claims_.add({peer, node, previous});
+    claims_.push_back({peer, node, previous});
     return false;
   }
   return true;
 }
 
 bool State::hear(Peer peer, TimePoint now) {
-  if (rank_claims_.empty()) return false;
+  if (claims_.empty()) return false;
   if (const Member* owner = roster_.find(peer)) {
-    for (const auto& claim : rank_claims_.take([owner](const RankClaims::Claim& one) {
-           return one.node.node_rank == owner->node.node_rank;
-         }))
+    std::erase_if(claims_, [&](const Claim& claim) {
+      if (claim.node.node_rank != owner->node.node_rank) return false;
       tell(claim.peer, Lost{fmt::format("--node-rank {} is already taken by {}: give each node a "
                                         "different rank",
                                         claim.node.node_rank, owner->node.id)});
+      return true;
+    });
   }
   admit_claimants(now);
   return true;
 }
 
+void State::drop_claims(Peer peer) {
+  std::erase_if(claims_, [peer](const Claim& claim) { return claim.peer == peer; });
+}
+
 void State::admit_claimants(TimePoint now) {
-  const auto is_free = [this](const RankClaims::Claim& claim) {
-    return roster_.with_node_rank(claim.node.node_rank) == nullptr;
-  };
-  for (auto& claim : rank_claims_.take(is_free))
-    join(claim.peer, std::move(claim.node), claim.previous, now);
+  const auto free = std::ranges::stable_partition(claims_, [this](const Claim& claim) {
+    return roster_.with_node_rank(claim.node.node_rank) != nullptr;
+  });
+  const std::vector<Claim> admitted(free.begin(), free.end());
+  claims_.erase(free.begin(), free.end());
+  for (const Claim& claim : admitted) join(claim.peer, claim.node, claim.previous, now);
 }
 
 void State::learn(const PreviousWorld& previous) {
@@ -340,7 +363,7 @@ void State::decide(Peer failed, Cause cause, TimePoint now, const Member* alone)
 void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
   Member* member = roster_.find(peer);
   if (member == nullptr || round != round_number() || member->state != MemberState::Running) return;
-  if (roles_.world() && roles_.world()->is_divided()) {
+  if (world_ && world_->is_divided()) {
     // What has ended is its role's; the others are at work.
     world_fence_.fence.ended(agent_name(member->node), member->world);
   } else {
@@ -357,7 +380,7 @@ void State::leave(Peer peer, const std::string& why, TimePoint now, Duration gra
                   Cause::Kind kind) {
   const Member* member = roster_.find(peer);
   if (member == nullptr) {
-    rank_claims_.drop(peer);
+    drop_claims(peer);
     // Another coordinator told it to stop, and it has not joined here: it has no name yet.
     const std::string name = fmt::format("peer {}", peer);
     if (grace > Duration::zero()) world_fence_.fence.hold(name, peer, now + grace, false);
@@ -379,7 +402,7 @@ void State::leave(Peer peer, const std::string& why, TimePoint now, Duration gra
 void State::depart(Peer peer, const std::string& why, TimePoint now, Loss loss) {
   const Member* member = roster_.find(peer);
   if (member == nullptr) {
-    rank_claims_.drop(peer);
+    drop_claims(peer);
     unable_.drop(peer);
     // One that had said goodbye. If its connection is merely broken, only time tells.
     if (loss == Loss::Closed) world_fence_.fence.shorten(peer, now + kTimeToReturn);
@@ -524,10 +547,14 @@ std::optional<TimePoint> State::deadline() const {
 std::optional<TimePoint> State::round_due() const {
   if (phase_ == Phase::Verdict) return verdict_at_;
   if (phase_ == Phase::Running) {
-    const auto due = preempting_ ? std::nullopt : roles_.deadline(world_fence_.held());
-    std::optional<TimePoint> first;
-    for (const auto& each : {due, growth_at_, victim_ ? std::optional(victim_->until) : due})
-      if (each && (!first || *each < *first)) first = each;
+    auto first = growth_at_;
+    const auto earlier = [&](TimePoint due) { first = std::min(first.value_or(due), due); };
+    if (victim_) earlier(victim_->until);
+    for (const auto& [role, renewal] : renewals_) {
+      // While held, what is ready must not wake the caller again and again.
+      const bool waits = renewal.missing > 0 || world_fence_.held();
+      if (!preempting_) earlier(waits ? renewal.until : renewal.not_before);
+    }
     return first;
   }
   if (phase_ == Phase::Ended) return unable_.until();
@@ -733,8 +760,7 @@ void State::try_to_close_round(TimePoint now) {
     if (!member->returning) nodes.back().last_rank = -1;  // of a round before the last one
   }
   replace_loopback(nodes, reachable_);
-  World world =
-      make_world(std::move(nodes), rank_order(), master_addr_, master_port_, roles_.own());
+  World world = make_world(std::move(nodes), rank_order(), master_addr_, master_port_, own_roles_);
   if (misses_role(world, now)) return;
   // Above all numbers that any agent has told of, so that late words of an old round fit no new
   // one.
@@ -742,7 +768,8 @@ void State::try_to_close_round(TimePoint now) {
   world.spent = world.all.attempt = restart_rule_.spent();
   world.left = restart_rule_.left();
   for (auto& [role, meeting] : world.own) meeting.attempt = world.spent;
-  WorldRecord record{world.id, static_cast<int>(chosen.size()), world.all.address, world.all.port};
+  WorldRecord record{world.id, static_cast<int>(chosen.size()), world.all.master_addr,
+                     world.all.master_port};
   record.members = names_of(chosen);
   record.local = std::ranges::all_of(chosen, [](const Member* each) { return each->node.local; });
   for (const Member* member : chosen)
@@ -769,7 +796,7 @@ void State::give_out(const std::vector<Member*>& chosen, World world, TimePoint 
     assign(*member, shared, static_cast<int>(i));
   }
   if (rules_.rank_order_topology) last_members_ = shared->members;
-  if (roles_.are_any()) roles_.formed(shared);
+  if (!own_roles_.empty()) world_ = shared;
   ending_ = false;
   roster_.forget_returning();
   unacknowledged_.reset(), record_by_.reset();
@@ -783,7 +810,8 @@ void State::assign(Member& member, const std::shared_ptr<const World>& world, in
   member.started = member.knows_stop = member.back = false;
   deliveries_.push_back({member.peer, Assigned{world, group_rank}});
   const auto at = static_cast<std::size_t>(group_rank);
-  standstill_.assigned(member.peer, world->id.round, world->members[at], world->ranks.of[at].rank);
+  standstill_.assigned(member.peer, world->id.round, world->members[at],
+                       world->ranks.of[at].rank_base);
   preemption_.assigned(member.peer, world->id.round, group_rank);
 }
 
@@ -800,7 +828,7 @@ void State::dismiss_stuck() {
 void State::advance_running(TimePoint now) {
   if (victim_ && now >= victim_->until) return name_victim(now);
   // A job that saves and ends starts nothing.
-  if (roles_.deadline(false) && !preempting_) advance_roles(now);
+  if (!preempting_) advance_roles(now);
   if (phase_ != Phase::Running) return;
   const int waiting = waiting_for_places();
   if (waiting == 0) {
@@ -871,7 +899,7 @@ void State::break_up(Cause cause, const RestartDecision& decision, TimePoint now
     const bool back = std::exchange(member.back, false);
     roster_.move(member, back ? MemberState::Waiting : MemberState::Stopping, now);
   }
-  roles_.broken_up();
+  renewals_.clear(), world_.reset();
   for (Member* member : members) {
     // One that has failed stops already, and has said for how long.
     if (!member->knows_stop) member->stops_by = now + rules_.reaction + member->node.grace;
@@ -910,31 +938,34 @@ void State::end(Done verdict, TimePoint now) {
   unacknowledged_.reset(), record_by_.reset();  // no world of it is to be given out
   const auto shared = std::make_shared<const Push>(verdict_);
   for (const auto& [peer, member] : roster_.all()) deliveries_.push_back({peer, shared});
-  for (const auto& claim : rank_claims_.take_all()) deliveries_.push_back({claim.peer, shared});
+  for (const auto& claim : std::exchange(claims_, {})) deliveries_.push_back({claim.peer, shared});
 }
 
 // How one role starts again in a round that goes on.
 
 void State::stand_still(Duration time) {
   join_phase_.stand_still(time);
-  roles_.stand_still(time);
+  for (auto& [role, renewal] : renewals_) renewal.until += time;
 }
 
 // The member itself, or null. A group that hangs and goes on hangs with all others.
 const Member* State::may_restart_alone(const Member& member, bool goes_on) const {
-  if (!roles_.world() || goes_on || phase_ != Phase::Running || preempting_) return nullptr;
+  if (!world_ || goes_on || phase_ != Phase::Running || preempting_) return nullptr;
   const auto here = std::ranges::count_if(roster_.all(), [&](const auto& each) {
     const Member& other = each.second;
     return other.node.role == member.node.role && other.world.is_same(member.world) &&
            (other.state == MemberState::Running || other.state == MemberState::Finished);
   });
-  return roles_.can_restart(member.node.role, static_cast<int>(here)) ? &member : nullptr;
+  const auto meeting = world_->own.find(member.node.role);
+  // One that has finished and gone leaves a rank that nothing would start again.
+  const bool all_here = meeting != world_->own.end() && meeting->second.store_nodes == here;
+  return all_here && !renewals_.contains(member.node.role) ? &member : nullptr;
 }
 
 void State::restart_role(const Member& first, Cause cause, const RestartDecision& decision,
                          TimePoint now) {
   const std::string role = first.node.role;
-  RoleRestarts::Renewal renewal{cause, decision, 0, now + decision.delay, now};
+  Renewal renewal{cause, decision, 0, now + decision.delay, now};
   std::vector<Member*> all;
   for (auto& [peer, member] : roster_.all()) {
     if (!takes_part(member.state)) continue;
@@ -951,7 +982,7 @@ void State::restart_role(const Member& first, Cause cause, const RestartDecision
   }
   renewal.until += rules_.join_timeout + decision.delay;
   ending_ = roster_.count(MemberState::Finished) > 0;
-  roles_.begin(role, std::move(renewal));
+  renewals_[role] = std::move(renewal);
   // The others, too: they tell of it, and count it where this coordinator is lost.
   Restart order{std::move(cause), decision.attempt_spent, decision.restarts_left, decision.delay,
                 restart_rule_.carried_memory(now)};
@@ -971,37 +1002,42 @@ void State::come_back_in_role(Member& member, Node node, TimePoint now) {
     return void(restart(
         {.kind = Cause::Kind::NodeLeft, .node = other.id, .text = rejoined_text(other)}, now));
   }
-  if (!was_back) roles_.came_back(role);
+  const auto renewal = renewals_.find(role);
+  if (!was_back && renewal != renewals_.end()) --renewal->second.missing;
   advance(now);
 }
 
 void State::advance_roles(TimePoint now) {
-  for (;;) {
-    const auto [step, role] = roles_.next(now, world_fence_.held());
-    if (step == RoleRestarts::Step::Wait) return;
-    if (step == RoleRestarts::Step::GiveUp) {
-      Cause late{.kind = Cause::Kind::Timeout};
-      late.text = fmt::format(
-          "the nodes with the role {} did not all stop their workers and come back within {} "
-          "(join_timeout)",
-          role, format_duration(rules_.join_timeout));
-      return give_role_up(role, std::move(late), now);
-    }
-    start_role_again(role, now);
-    if (phase_ != Phase::Running) return;
+  const auto is_ready = [&](const auto& each) {
+    return each.second.missing <= 0 && now >= each.second.not_before && !world_fence_.held();
+  };
+  const auto late = std::ranges::find_if(
+      renewals_, [&](const auto& each) { return !is_ready(each) && now >= each.second.until; });
+  if (late != renewals_.end()) {
+    Cause cause{.kind = Cause::Kind::Timeout};
+    cause.text = fmt::format(
+        "the nodes with the role {} did not all stop their workers and come back within {} "
+        "(join_timeout)",
+        late->first, format_duration(rules_.join_timeout));
+    return give_role_up(late->first, std::move(cause), now);
+  }
+  while (phase_ == Phase::Running) {
+    const auto ready = std::ranges::find_if(renewals_, is_ready);
+    if (ready == renewals_.end()) return;
+    start_role_again(std::string(ready->first), now);
   }
 }
 
 // The restart that was decided becomes one of all, and costs nothing more.
 void State::give_role_up(const std::string& role, Cause cause, TimePoint now) {
-  RestartDecision decision = roles_.find(role)->decision;
+  RestartDecision decision = renewals_.at(role).decision;
   decision.attempt_spent = false, decision.delay = {};
   break_up(std::move(cause), decision, now);
 }
 
 void State::start_role_again(const std::string& role, TimePoint now) {
-  const auto renewal = *roles_.find(role);
-  std::vector<Node> nodes = roles_.world()->members;
+  const Renewal renewal = renewals_.at(role);
+  std::vector<Node> nodes = world_->members;
   std::vector<std::pair<Member*, int>> members;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].role != role) continue;
@@ -1013,16 +1049,15 @@ void State::start_role_again(const std::string& role, TimePoint now) {
     members.emplace_back(member, static_cast<int>(i));
   }
   replace_loopback(nodes, reachable_);
-  World again = start_again(*roles_.world(), role, std::move(nodes), renewal.decision.attempt_spent,
-                            attempt());
+  World again =
+      start_again(*world_, role, std::move(nodes), renewal.decision.attempt_spent, attempt());
   again.left = restart_rule_.left();
-  const auto world = std::make_shared<const World>(std::move(again));
-  roles_.end(role);
-  roles_.formed(world);
+  world_ = std::make_shared<const World>(std::move(again));
+  renewals_.erase(role);
   for (const auto& [member, group_rank] : members) {
     roster_.move(*member, MemberState::Running, now);
     world_fence_.fence.resumed(agent_name(member->node));
-    assign(*member, world, group_rank);
+    assign(*member, world_, group_rank);
   }
 }
 
@@ -1030,11 +1065,12 @@ void State::start_role_again(const std::string& role, TimePoint now) {
 bool State::misses_role(const World& world, TimePoint now) {
   // Of a job that may grow the nodes of that role may be those that come later.
   const bool is_whole = static_cast<int>(world.members.size()) >= rules_.max_nodes;
-  if (!roles_.are_any() || !is_whole || past_.highest() > 0) return false;
+  if (own_roles_.empty() || !is_whole || past_.highest() > 0) return false;
   std::set<std::string> there;
   for (const auto& [peer, member] : roster_.all()) there.insert(member.node.role);
-  const auto missing = roles_.missing_in(there);
-  if (!missing) return false;
+  const auto missing =
+      std::ranges::find_if(own_roles_, [&](const auto& name) { return !there.contains(name); });
+  if (missing == own_roles_.end()) return false;
   Cause cause{.kind = Cause::Kind::Closed};
   cause.text = missing_role_text(*missing, {there.begin(), there.end()});
   cause.misuse = true;
@@ -1044,12 +1080,14 @@ bool State::misses_role(const World& world, TimePoint now) {
 
 // Whether the end of another one's group says that this one's has ended: they work together.
 bool State::has_companion(const Member& member) const {
-  if (!roles_.are_any()) return true;
-  const auto unit = roles_.unit_of(member.node.role);
+  if (own_roles_.empty()) return true;
+  const auto unit_of = [this](const Member& one) {
+    return own_roles_.contains(one.node.role) ? std::string_view(one.node.role) : "";
+  };
   return std::ranges::any_of(roster_.all(), [&](const auto& each) {
     const Member& other = each.second;
     return &other != &member && other.world.is_same(member.world) &&
-           roles_.unit_of(other.node.role) == unit;
+           unit_of(other) == unit_of(member);
   });
 }
 

@@ -25,107 +25,6 @@
 
 namespace elastrun::rendezvous {
 
-/// Which roles restart alone when a worker of theirs fails (--role-restart NAME=own), and how far
-/// those are that do. Their workers form no process group with others, so that the round goes on
-/// around them: with the same members, ranks and number. Whatever ends the round ends these
-/// restarts, too: a restart of all nodes always wins. Pure.
-class RoleRestarts {
- public:
-  /// A role that is starting again.
-  struct Renewal {
-    Cause cause;               // that was told
-    RestartDecision decision;  // about it
-    int missing = 0;           // nodes that have not come back
-    TimePoint not_before, until;
-  };
-  enum class Step { Wait, Start, GiveUp };
-
-  /// As AgreedRules::role_restart has them.
-  explicit RoleRestarts(std::string_view names) {
-    for (auto& name : split(names, ',')) {
-      if (!name.empty()) own_.insert(std::move(name));
-    }
-  }
-
-  bool are_any() const { return !own_.empty(); }
-  const OwnRoles& own() const { return own_; }
-  /// The name of those that start and stop together: of a role that restarts alone its own, and an
-  /// empty one for all others.
-  std::string_view unit_of(const std::string& role) const {
-    return own_.contains(role) ? std::string_view(role) : std::string_view();
-  }
-  /// One of them that is not among the roles that are there.
-  std::optional<std::string> missing_in(const std::set<std::string>& there) const {
-    const auto missing =
-        std::ranges::find_if(own_, [&](const auto& name) { return !there.contains(name); });
-    return missing != own_.end() ? std::optional(*missing) : std::nullopt;
-  }
-
-  /// A round has been given out, or a role in it again.
-  void formed(std::shared_ptr<const World> world) { world_ = std::move(world); }
-  const std::shared_ptr<const World>& world() const { return world_; }
-  /// It has broken up.
-  void broken_up() { renewals_.clear(), world_.reset(); }
-
-  /// Whether that role can restart alone now: `here` of its nodes are in the round still.
-  bool can_restart(const std::string& role, int here) const {
-    if (!world_) return false;
-    const auto meeting = world_->own.find(role);
-    // One that has finished and gone leaves a rank that nothing would start again.
-    return meeting != world_->own.end() && meeting->second.nodes == here &&
-           !renewals_.contains(role);
-  }
-  void begin(const std::string& role, Renewal renewal) { renewals_[role] = std::move(renewal); }
-  const Renewal* find(const std::string& role) const {
-    const auto found = renewals_.find(role);
-    return found != renewals_.end() ? &found->second : nullptr;
-  }
-  /// A node of it has come back.
-  void came_back(const std::string& role) {
-    if (const auto found = renewals_.find(role); found != renewals_.end()) --found->second.missing;
-  }
-  /// A node of it takes until then to stop.
-  void extend(const std::string& role, TimePoint until) {
-    const auto found = renewals_.find(role);
-    if (found != renewals_.end()) found->second.until = std::max(found->second.until, until);
-  }
-  /// Nothing could be done meanwhile, and nothing is late for that.
-  void stand_still(Duration time) {
-    for (auto& [role, renewal] : renewals_) renewal.until += time;
-  }
-  /// It runs again.
-  void end(const std::string& role) { renewals_.erase(role); }
-
-  /// What is due, and of which role; GiveUp first. `held`: nothing may be given out.
-  std::pair<Step, std::string> next(TimePoint now, bool held) const {
-    std::pair<Step, std::string> due{Step::Wait, {}};
-    for (const auto& [role, renewal] : renewals_) {
-      const bool ready = renewal.missing <= 0 && now >= renewal.not_before && !held;
-      if (ready) {
-        due = {Step::Start, role};
-      } else if (now >= renewal.until) {
-        return {Step::GiveUp, role};
-      }
-    }
-    return due;
-  }
-  std::optional<TimePoint> deadline(bool held) const {  // of `next`
-    std::optional<TimePoint> due;
-    for (const auto& [role, renewal] : renewals_) {
-      // While held, what is ready must not wake the caller again and again.
-      const bool waits = renewal.missing > 0 || held;
-      const TimePoint one = waits ? renewal.until : renewal.not_before;
-      due = std::min(due.value_or(one), one);
-    }
-    return due;
-  }
-
- private:
-  OwnRoles own_;
-  std::shared_ptr<const World> world_;
-  std::map<std::string, Renewal> renewals_;
-};
-
 /// Nodes that cannot start their workers (no such program), and say so. A job that has never run
 /// and cannot have its nodes without them has failed. Then they wait until the others have heard of
 /// that: one of them may host the coordinator, which those who come later look for. Pure.
@@ -186,46 +85,6 @@ class UnableNodes {
   std::vector<Peer> waiting_;
   std::optional<TimePoint> until_;
   int told_ = 0;
-};
-
-/// Agents that claim a fixed rank which another one has. Perhaps that one has died and these are to
-/// replace it: who lives is heard of again. So each waits until the owner of its rank is heard, and
-/// is refused then, or falls silent or goes, and is admitted then. Pure.
-class RankClaims {
- public:
-  struct Claim {
-    Peer peer = 0;
-    Node node;
-    PreviousWorld previous;
-  };
-  using Claims = std::vector<Claim>;
-
-  /// First come, first served.
-  void add(Claim claim) { claims_.push_back(std::move(claim)); }
-  /// It is gone.
-  void drop(Peer peer) {
-    std::erase_if(claims_, [peer](const Claim& claim) { return claim.peer == peer; });
-  }
-  /// That agent has joined again, perhaps over another connection.
-  void drop(Peer peer, const Node& node) {
-    drop(peer);
-    std::erase_if(claims_, [name = agent_name(node)](const Claim& claim) {
-      return agent_name(claim.node) == name;
-    });
-  }
-  bool empty() const { return claims_.empty(); }
-  /// Those that are `wanted`, which are claims no more.
-  template <class Wanted>
-  Claims take(Wanted wanted) {
-    const auto end = std::ranges::stable_partition(claims_, wanted).begin();
-    Claims rest(end, claims_.end());
-    claims_.erase(end, claims_.end());
-    return std::exchange(claims_, std::move(rest));
-  }
-  Claims take_all() { return std::exchange(claims_, {}); }
-
- private:
-  Claims claims_;
 };
 
 enum class Phase {
@@ -339,7 +198,8 @@ class State {
   const Roster& roster() const { return roster_; }
   const JoinPhase& join_phase() const { return join_phase_; }
   const WorldFence& world_fence() const { return world_fence_; }
-  const RoleRestarts& roles() const { return roles_; }
+  /// That runs, of a job in which roles restart alone; else null.
+  const std::shared_ptr<const World>& world_of_roles() const { return world_; }
   /// Workers that are stopped or traced, by rank, and by what.
   std::map<int, std::string> held() const { return standstill_.held(); }
   Quorum quorum() const;
@@ -373,6 +233,7 @@ class State {
   void hear_unable(Peer peer, const Node& node, const PreviousWorld& previous, TimePoint now);
   void tell_unable(TimePoint now);
   bool admit(Peer peer, const Node& node, const PreviousWorld& previous);
+  void drop_claims(Peer peer);
   void admit_claimants(TimePoint now);
   void learn(const PreviousWorld& previous);
   Member* meet(Peer peer, const Node& node, const PreviousWorld& previous, TimePoint now);
@@ -422,14 +283,34 @@ class State {
   const std::uint16_t master_port_;
   Phase phase_ = Phase::Joining;
   Roster roster_;
-  RankClaims rank_claims_;
+  // Agents that claim a fixed rank which another one has; first come, first served. Perhaps that
+  // one has died and these are to replace it: each waits until the owner of its rank is heard, and
+  // is refused then, or falls silent or goes, and is admitted then.
+  struct Claim {
+    Peer peer;
+    Node node;
+    PreviousWorld previous;
+  };
+  std::vector<Claim> claims_;
   UnableNodes unable_;
   std::vector<Gone> gone_;
   JoinPhase join_phase_;
   WorldFence world_fence_;
   std::optional<WorldRecord> unacknowledged_;
   RestartRule restart_rule_;
-  RoleRestarts roles_;
+  // Roles that restart alone when a worker of theirs fails (--role-restart NAME=own). Their workers
+  // form no process group with others, so the round goes on around them: with the same members,
+  // ranks and number. Whatever ends the round ends these restarts, too: a restart of all nodes
+  // wins.
+  struct Renewal {
+    Cause cause;               // that was told
+    RestartDecision decision;  // about it
+    int missing = 0;           // nodes that have not come back
+    TimePoint not_before, until;
+  };
+  const OwnRoles own_roles_;
+  std::shared_ptr<const World> world_;       // that runs, if there are such roles
+  std::map<std::string, Renewal> renewals_;  // of those that are starting again
   Standstill standstill_;
   Preemption preemption_;
   std::int64_t epoch_ = 1;

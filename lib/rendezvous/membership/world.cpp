@@ -226,8 +226,8 @@ void divide(World& world, const OwnRoles& own) {
                            ? world.own.try_emplace(node.role, first).first->second
                        : rest ? *rest
                               : rest.emplace(first);
-    ++meeting.nodes;
-    meeting.workers += node.local_world_size;
+    ++meeting.store_nodes;
+    meeting.store_workers += node.local_world_size;
   }
   // A role that is alone is the whole job.
   if (world.own.size() + (rest ? 1 : 0) < 2) return world.own.clear();
@@ -247,8 +247,8 @@ World make_world(std::vector<Node> members, RankOrder order, std::string master_
   // Loopback is one machine's own: it does where all others are on that one, too.
   const bool ours =
       master_addr.empty() || (is_loopback(master_addr) && !is_loopback(first.address));
-  world.all.address = ours ? first.address : std::move(master_addr);
-  world.all.port = master_port == 0 ? first.store_port : master_port;
+  world.all.master_addr = ours ? first.address : std::move(master_addr);
+  world.all.master_port = master_port == 0 ? first.store_port : master_port;
   if (!own.empty() && !given) divide(world, own);
   return world;
 }
@@ -260,33 +260,21 @@ World start_again(const World& world, const std::string& role, std::vector<Node>
   next.spent = spent;
   Meeting& meeting = next.own.at(role);
   const Node& host = next.members[static_cast<std::size_t>(meeting.store_rank)];
-  meeting.address = host.address, meeting.port = host.store_port;
+  meeting.master_addr = host.address, meeting.master_port = host.store_port;
   if (attempt_spent) ++meeting.attempt;
   meeting.again = true;
   return next;
 }
 
 Round place_of(const World& world, int group_rank) {
-  const Bases& bases = world.ranks.of[static_cast<std::size_t>(group_rank)];
-  Round round;
+  const auto at = static_cast<std::size_t>(group_rank);
+  Round round{world.meeting_of(world.members[at].role), world.ranks.of[at]};
   round.epoch = world.id.epoch;
   round.number = world.id.round;
-  const Meeting& meeting =
-      world.meeting_of(world.members[static_cast<std::size_t>(group_rank)].role);
-  round.attempt = meeting.attempt;
+  if (world.is_divided()) round.spent = world.spent;
   round.restarts_left = world.left;
   round.group_rank = group_rank;
-  round.rank_base = bases.rank;
   round.world_size = world.ranks.world_size;
-  round.role_rank_base = bases.role_rank;
-  round.role_world_size = bases.role_world_size;
-  round.master_addr = meeting.address;
-  round.master_port = meeting.port;
-  if (!world.is_divided()) return round;
-  round.spent = world.spent;
-  round.store_rank = meeting.store_rank;
-  round.store_nodes = meeting.nodes, round.store_workers = meeting.workers;
-  round.again = meeting.again;
   return round;
 }
 

@@ -29,14 +29,6 @@ void sort_by_topology(std::vector<Node>& members);
 std::vector<std::size_t> nearest_first(const std::vector<const Node*>& lost,
                                        const std::vector<const Node*>& spares);
 
-/// Where the workers of one node begin to count, and how many share their role.
-struct Bases {
-  int rank = 0;
-  int role_rank = 0;
-  int role_world_size = 0;
-  bool operator==(const Bases&) const = default;
-};
-
 /// The ranks of a whole round: one entry per member, by group rank.
 struct Ranks {
   std::vector<Bases> of;
@@ -62,16 +54,6 @@ void sort_members(std::vector<Node>& members, RankOrder order);
 
 /// Ranks of sorted members, whose sizes and roles may differ. Linear in their number.
 Ranks compute_ranks(const std::vector<Node>& members);
-
-/// Where workers that form process groups with each other meet, and how often they have started.
-struct Meeting {
-  int attempt = 0;
-  std::string address;
-  std::uint16_t port = 0;
-  int store_rank = 0;          // group rank of the node that serves it
-  int nodes = 0, workers = 0;  // that meet there
-  bool again = false;          // in a round that ran already
-};
 
 /// A complete round, computed once and shared by all of its members: what differs between them is
 /// only the group rank. Never changed after it was made.

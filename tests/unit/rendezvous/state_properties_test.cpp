@@ -325,8 +325,8 @@ class Simulation {
     for (std::size_t i = 0; i < world.members.size(); ++i) {
       const Node& node = world.members[i];
       const Bases& bases = world.ranks.of[i];
-      REQUIRE(bases.rank == rank);
-      REQUIRE(bases.role_rank == role_rank[node.role]);
+      REQUIRE(bases.rank_base == rank);
+      REQUIRE(bases.role_rank_base == role_rank[node.role]);
       rank += node.local_world_size;
       role_rank[node.role] += node.local_world_size;
       if (rules_.fixed_ranks) REQUIRE(node.node_rank == static_cast<int>(i));
