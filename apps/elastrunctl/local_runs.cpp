@@ -164,7 +164,7 @@ std::string dead_runs_text(const std::vector<runs::DeadRun>& dead) {
   std::string text;
   for (const auto& one : dead) {
     text += fmt::format("job \"{}\": agent and guardian were killed, and these live on: {}\n",
-                        shown(one.run.entry.name), runs::names_of(one.left));
+                        shown(one.entry.name), process::names_of(one.left));
   }
   if (dead.empty()) return text;
   return text + "  elastrunctl clean kills them, and so does the next start of elastrun\n";
@@ -182,10 +182,10 @@ int run_clean() {
   int code = kExitDone;
   for (const auto& run : runs::end_dead_runs(runs::registry_places(), process::kKillBound)) {
     const auto name = shown(run.entry.name);
-    fmt::print("job \"{}\": killed {}\n", name, runs::names_of(run.killed));
+    fmt::print("job \"{}\": killed {}\n", name, process::names_of(run.left));
     if (run.alive.empty()) continue;
-    code = report_error(fmt::format("job \"{}\": cannot end {}", name, runs::names_of(run.alive)),
-                        kExitFailed);
+    code = report_error(
+        fmt::format("job \"{}\": cannot end {}", name, process::names_of(run.alive)), kExitFailed);
   }
   return code;
 }

@@ -473,6 +473,16 @@ std::string command_of(const ProcessEntry& process, const std::string& proc) {
   return printable(std::move(line));
 }
 
+std::string names_of(const ProcessTable& all) {
+  constexpr std::size_t kMostNames = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(all.size(), kMostNames); ++i) {
+    text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", all[i].pid, command_of(all[i]));
+  }
+  if (all.size() > kMostNames) text += fmt::format(" and {} more", all.size() - kMostNames);
+  return text;
+}
+
 std::uint64_t own_pid_namespace() {
   struct stat info {};
   return is_ours(kProc) && ::stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;

@@ -64,6 +64,8 @@ bool any_thread_hangs(pid_t pid, const std::string& proc = "/proc");
 /// The command line of a process in one line, as far as it is short and fit to be shown; its name
 /// if it has none, is gone, or hangs in the kernel: we would hang with it.
 std::string command_of(const ProcessEntry& process, const std::string& proc = "/proc");
+/// "4711 (timeout 9h train.py), 4712 (sh)": no more than a person reads.
+std::string names_of(const ProcessTable& table);
 
 /// The fields 3, which is the state, to 24 of a stat file (proc_pid_stat(5)); empty where missing.
 using StatFields = std::array<std::string_view, 24 - 2>;

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <dirent.h>
 #include <fcntl.h>
@@ -58,9 +57,24 @@ class Sessions {
     }
   }
 
+  /// Adds what a run has left, as DeadRun says.
+  void look_into(DeadRun& dead) const {
+    // Without it nothing proves whose processes they are.
+    if (dead.entry.agent_id.empty()) return;
+    for (const RunWorker& worker : dead.entry.workers) {
+      for (const auto* const one : of(worker)) {
+        if (is_own(*one) || process::any_thread_hangs(one->pid)) {
+          dead.unsure = true;
+        } else if (has_mark(one->pid, dead.entry.agent_id)) {
+          dead.left.push_back(*one);
+        }
+      }
+    }
+  }
+
+ private:
   /// The processes in that worker's session that are not older than it; none if another process
-  /// leads
-  /// the session of that number by now.
+  /// leads the session of that number by now.
   std::vector<const ProcessEntry*> of(const RunWorker& worker) const {
     const auto leader = by_pid_.find(worker.pid);
     const auto session = members_.find(worker.pid);
@@ -79,43 +93,13 @@ class Sessions {
     return one.session == own_session_ || own_.contains(one.pid);
   }
 
- private:
   std::unordered_map<pid_t, const ProcessEntry*> by_pid_;
   std::unordered_map<pid_t, std::vector<const ProcessEntry*>> members_;
   std::unordered_set<pid_t> own_;  // this process and its ancestors
   const pid_t own_session_ = ::getsid(0);
 };
 
-Leftovers leftovers_in(const Sessions& sessions, const RunEntry& entry) {
-  Leftovers left;
-  // Without it nothing proves whose processes they are.
-  if (entry.agent_id.empty()) return left;
-  for (const RunWorker& worker : entry.workers) {
-    for (const auto* const one : sessions.of(worker)) {
-      if (sessions.is_own(*one) || process::any_thread_hangs(one->pid)) {
-        left.unsure = true;
-      } else if (has_mark(one->pid, entry.agent_id)) {
-        left.certain.push_back(*one);
-      }
-    }
-  }
-  return left;
-}
-
 constexpr std::int64_t kFormat = 1;
-
-constexpr std::string_view kEnding = ".json";
-
-/// Takes a number and the hyphen behind it away.
-template <class T>
-bool take_number(std::string_view& text, T& number) {
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || number <= 0) return false;
-  text.remove_prefix(static_cast<std::size_t>(stop - text.data()));
-  if (!text.starts_with('-')) return false;
-  text.remove_prefix(1);
-  return true;
-}
 
 bool is_hexadecimal(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
@@ -276,54 +260,37 @@ class Listing {
 
 }  // namespace
 
-Leftovers leftovers_of(const RunEntry& entry, const ProcessTable& table) {
-  return leftovers_in(Sessions(table), entry);
-}
-
 std::vector<DeadRun> list_dead_runs(const std::vector<std::string>& places) {
   std::vector<DeadRun> found;
-  auto dead = list_runs(places, Agents::Gone);
+  auto gone = list_runs(places, Agents::Gone);
   // Nearly every start ends here, and reads no table of all processes.
-  if (dead.empty()) return found;
+  if (gone.empty()) return found;
   const auto table = process::read_all_processes();
   const Sessions sessions(table);
-  for (auto& run : dead) {
-    auto left = leftovers_in(sessions, run.entry);
-    if (!left.certain.empty()) {
-      found.push_back({std::move(run), std::move(left.certain), left.unsure});
-    } else if (!left.unsure) {
-      ::unlink(run.path.c_str());
+  for (auto& run : gone) {
+    DeadRun dead{std::move(run)};
+    sessions.look_into(dead);
+    if (!dead.left.empty()) {
+      found.push_back(std::move(dead));
+    } else if (!dead.unsure) {
+      ::unlink(dead.path.c_str());
     }
   }
   return found;
 }
 
-std::vector<EndedRun> end_dead_runs(const std::vector<std::string>& places, Duration limit) {
-  std::vector<EndedRun> ended;
+std::vector<DeadRun> end_dead_runs(const std::vector<std::string>& places, Duration limit) {
   const auto until = std::chrono::steady_clock::now() + limit;
   auto dead = list_dead_runs(places);
   // All, before the first one is waited for: they end side by side within the limit.
   for (const DeadRun& run : dead) process::signal_each(run.left, SIGKILL);
   for (DeadRun& run : dead) {
     const Duration left = until - std::chrono::steady_clock::now();
-    auto alive = process::kill_listed(run.left, std::max(left, Duration::zero()));
+    run.alive = process::kill_listed(run.left, std::max(left, Duration::zero()));
     // The file names the sessions to look into, so it stays while something may live in them.
-    if (alive.empty() && !run.unsure) ::unlink(run.run.path.c_str());
-    ended.push_back({std::move(run.run.entry), std::move(run.left), std::move(alive)});
+    if (run.alive.empty() && !run.unsure) ::unlink(run.path.c_str());
   }
-  return ended;
-}
-
-std::string names_of(const ProcessTable& table) {
-  constexpr std::size_t kMost = 8;
-  std::vector<std::string> names;
-  for (const ProcessEntry& one : table) {
-    if (names.size() == kMost) break;
-    names.push_back(fmt::format("{} ({})", one.pid, process::command_of(one)));
-  }
-  auto text = join(names, ", ");
-  if (table.size() > kMost) text += fmt::format(" and {} more", table.size() - kMost);
-  return text;
+  return dead;
 }
 
 void members(Codec& codec, RunEntry& entry) {
@@ -354,21 +321,18 @@ std::string boot_prefix(std::string_view boot_id) {
 }
 
 std::string format_file_name(const FileName& name) {
-  return fmt::format("{}-{}-{}-{}{}", name.pid, name.start_time, name.pid_namespace, name.boot,
-                     kEnding);
+  return fmt::format("{}-{}-{}-{}.json", name.pid, name.start_time, name.pid_namespace, name.boot);
 }
 
 std::optional<FileName> parse_file_name(std::string_view name) {
-  FileName parsed;
-  if (!name.ends_with(kEnding)) return {};
-  name.remove_suffix(kEnding.size());
-  if (!take_number(name, parsed.pid) || !take_number(name, parsed.start_time) ||
-      !take_number(name, parsed.pid_namespace)) {
-    return {};
-  }
-  parsed.boot = name;
-  if (parsed.boot.empty() || !std::ranges::all_of(parsed.boot, is_hexadecimal)) return {};
-  return parsed;
+  const auto parts = split(name.substr(0, name.rfind('.')), '-');
+  if (parts.size() != 4 || parts[3].empty() || boot_prefix(parts[3]) != parts[3]) return {};
+  const auto number = [&](std::size_t part) { return parse_int(parts[part]).value_or(0); };
+  if (number(0) <= 0 || number(1) <= 0 || number(2) <= 0) return {};
+  FileName parsed{static_cast<pid_t>(number(0)), static_cast<std::uint64_t>(number(1)),
+                  static_cast<std::uint64_t>(number(2)), parts[3]};
+  // So that it has no sign, no blank, and no number that does not fit.
+  return format_file_name(parsed) == name ? std::optional(std::move(parsed)) : std::nullopt;
 }
 
 bool is_place_named() {

@@ -206,7 +206,6 @@ constexpr Duration kFirstPause = std::chrono::microseconds(500);
 constexpr Duration kLongestPause = std::chrono::milliseconds(500);
 // What ends within this time needs no word.
 constexpr Duration kUnnamed = std::chrono::milliseconds(500);
-constexpr std::size_t kMostNames = 8;
 // How long one look may hold the loop, for which other nodes may be waiting.
 constexpr Duration kLongestLook = std::chrono::milliseconds(20);
 // A worker that has not ended so long after its signal saves something, or waits for its children.
@@ -295,15 +294,6 @@ process::ProcessTable Group::Left::all() const {
   auto all = in_groups;
   all.insert(all.end(), escaped.begin(), escaped.end());
   return all;
-}
-
-std::string names_of(const process::ProcessTable& all) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(all.size(), kMostNames); ++i) {
-    text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", all[i].pid, process::command_of(all[i]));
-  }
-  if (all.size() > kMostNames) text += fmt::format(" and {} more", all.size() - kMostNames);
-  return text;
 }
 
 ErrorFileReader::ErrorFileReader(Clock& clock, Read read)

@@ -121,10 +121,6 @@ class PassingSignals {
 process::ProcessTable receivers(const process::JobProcesses& processes,
                                 const std::vector<pid_t>& workers, int signal);
 
-/// "4711 (python upload.py), 4712 (sh)": each with its command line as far as it is short, and no
-/// more than a person reads.
-std::string names_of(const process::ProcessTable& all);
-
 /// What workers have left in their error files, as it was read last. Files may be on a file system
 /// that does not answer: they are read elsewhere, and waited for during `kTimeLimit` at most. What
 /// comes later is known to later questions. One reading at a time; those who come meanwhile share

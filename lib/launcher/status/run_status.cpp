@@ -343,10 +343,10 @@ void end_dead_runs() {
     log::warning("runs",
                  "killed what the job \"{}\" had left, of which agent and guardian were "
                  "killed: {}",
-                 name, runs::names_of(run.killed));
+                 name, process::names_of(run.left));
     if (run.alive.empty()) continue;
     log::warning("runs", "cannot end these processes of the job \"{}\": {}", name,
-                 runs::names_of(run.alive));
+                 process::names_of(run.alive));
   }
 }
 

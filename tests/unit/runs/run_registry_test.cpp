@@ -370,10 +370,6 @@ runs::RunEntry entry_of(const Session& session) {
   return gone_with({0, 0, session.leader, "", session.start_time});
 }
 
-std::size_t left_of(const runs::RunEntry& entry) {
-  return runs::leftovers_of(entry, process::read_all_processes()).certain.size();
-}
-
 /// A worker that hangs in the kernel: in vfork(2), until its child ends.
 struct HungWorker {
   HungWorker() {
@@ -405,17 +401,26 @@ struct HungWorker {
 struct Registry : Folder {
   explicit Registry(const runs::RunEntry& entry) { write_file(file(), runs::encode(entry)); }
   std::string file() const { return path + "/one.json"; }
+  process::ProcessTable left() const {
+    const auto dead = runs::list_dead_runs({path});
+    return dead.empty() ? process::ProcessTable() : dead[0].left;
+  }
+  /// Whether the run is kept although nothing of it is certain: somebody else is to look.
+  bool is_unsure() const { return left().empty() && fs::exists(file()); }
 };
+
+std::size_t left_of(const runs::RunEntry& entry) {
+  return Registry(entry).left().size();
+}
 
 }  // namespace
 
 TEST_CASE("leftovers: what is in a worker's session, with the mark of its agent, is the run's") {
   const Session session(kMark);
-  const auto entry = entry_of(session);
-  const auto left = runs::leftovers_of(entry, process::read_all_processes()).certain;
+  const auto left = Registry(entry_of(session)).left();
   REQUIRE(left.size() == 1);
   CHECK(left[0].pid == session.left);
-  CHECK(runs::names_of(left) == std::to_string(session.left) + " (cat)");
+  CHECK(process::names_of(left) == std::to_string(session.left) + " (cat)");
 }
 
 TEST_CASE("leftovers: what may be somebody else's is not the run's") {
@@ -457,23 +462,28 @@ TEST_CASE("leftovers: who looks, and the session in which he does, are spared") 
     MESSAGE("not tested: the session is that of the machine or container");
     return;
   }
-  const auto entry = gone_with({0, 0, own, "", leader ? leader->start_time : 1});
-  const auto left = runs::leftovers_of(entry, process::read_all_processes());
-  CHECK(left.certain.empty());
-  CHECK(left.unsure);  // somebody else is to look
+  CHECK(Registry(gone_with({0, 0, own, "", leader ? leader->start_time : 1})).is_unsure());
 }
 
 TEST_CASE("leftovers: who has started the one that looks is spared, in whatever session") {
-  const auto self = process::read_process(::getpid());
-  const auto parent = process::read_process(::getppid());
-  REQUIRE(self);
-  REQUIRE(parent);
-  auto table = process::read_all_processes();
-  for (auto& one : table) {
-    if (one.pid == parent->pid) one.session = one.pid;
+  const pid_t starter = ::fork();
+  if (starter == 0) {
+    ::setsid();
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::setsid();
+      const auto parent = process::read_process(::getppid());
+      const auto entry = gone_with({0, 0, parent->pid, "", parent->start_time});
+      const bool spared = Registry(entry).is_unsure();
+      ::_exit(spared ? 0 : 1);
+    }
+    int status = 1;
+    ::waitpid(child, &status, 0);
+    ::_exit(WEXITSTATUS(status));
   }
-  const auto entry = gone_with({0, 0, parent->pid, "", parent->start_time});
-  CHECK(runs::leftovers_of(entry, table).unsure);
+  int status = 1;
+  ::waitpid(starter, &status, 0);
+  CHECK(status == 0);
 }
 
 TEST_CASE("leftovers: a run is forgotten when all that it left is gone, and not before") {
@@ -485,7 +495,7 @@ TEST_CASE("leftovers: a run is forgotten when all that it left is gone, and not 
   const auto ended = runs::end_dead_runs({registry.path}, 60s);
   REQUIRE(ended.size() == 1);
   CHECK(ended[0].entry.run_id == "night");
-  CHECK(ended[0].killed.size() == 1);
+  CHECK(ended[0].left.size() == 1);
   CHECK(ended[0].alive.empty());
   CHECK_FALSE(session.lives());
   CHECK_FALSE(fs::exists(registry.file()));
@@ -515,9 +525,7 @@ TEST_CASE("leftovers: who hangs in the kernel is not read, and the entry stays u
   const auto entry =
       gone_with({0, 0, worker.pid, "", process::read_process(worker.pid)->start_time});
   const Registry registry(entry);
-  const auto left = runs::leftovers_of(entry, process::read_all_processes());
-  CHECK(left.certain.empty());
-  CHECK(left.unsure);
+  CHECK(registry.is_unsure());
   CHECK(runs::end_dead_runs({registry.path}, 60s).empty());
   CHECK(fs::exists(registry.file()));
   worker.end();
