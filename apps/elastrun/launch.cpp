@@ -21,7 +21,6 @@
 #include "process/guardian.hpp"
 #include "process/spawn.hpp"
 #include "rendezvous/session/handler.hpp"
-#include "report_json.hpp"
 #include "spec/job_spec.hpp"
 #include "spec/option_help.hpp"
 #include "spec/sources.hpp"

@@ -88,7 +88,7 @@ class ExitCodes(unittest.TestCase):
                 re.findall(r"^\.It (\d+)$", section(page, "EXIT STATUS"), re.M)}
 
     def test_the_manual_lists_what_the_programs_return(self) -> None:
-        self.assertEqual(self.codes("apps/elastrun/report_json.hpp") | {0},
+        self.assertEqual(self.codes("apps/elastrun/end_of_run.hpp") | {0},
                          self.listed("elastrun.1"))
         self.assertEqual(self.codes("apps/elastrunctl/command_line.hpp"),
                          self.listed("elastrunctl.1"))

@@ -3,7 +3,7 @@
 
 #include "agent/loop/job_result.hpp"
 #include "core/json.hpp"
-#include "elastrun/report_json.hpp"
+#include "elastrun/end_of_run.hpp"
 
 #include <algorithm>
 #include <array>
