@@ -726,14 +726,9 @@ void RunMetrics::choose(const std::string& pattern, const std::vector<std::strin
   if (!chosen.empty()) host_.registry().override_aggregations(std::move(wide), std::move(chosen));
 }
 
-Started<std::unique_ptr<RunMetrics>> RunMetrics::make(RunContext& run,
-                                                      telemetry::Pipeline& pipeline,
-                                                      const WorkerRecords& records) {
-  const auto& spec = run.spec;
-  if (!TelemetryHost::is_wanted(spec)) return nullptr;
-  std::unique_ptr<RunMetrics> metrics(new RunMetrics(run, pipeline, records));
-  const MetricsSinks sinks{run, metrics->files_, metrics->programs_};
-  for (const auto& choice : spec.metrics) {
+Started<void> RunMetrics::add_sinks() {
+  const MetricsSinks sinks{run_, files_, programs_};
+  for (const auto& choice : run_.spec.metrics) {
     auto sink = sinks.make(choice);
     if (!sink) {
       using Reason = StartFailure::Reason;
@@ -742,10 +737,10 @@ Started<std::unique_ptr<RunMetrics>> RunMetrics::make(RunContext& run,
           StartFailure(sink.error(), wrong ? Reason::WrongOption : Reason::Conditions));
     }
     using By = TelemetryHost::By;
-    metrics->host_.add(std::move(*sink), selectors_of(choice),
-                       choice.routes.empty() ? By::Default : By::User);
+    host_.add(std::move(*sink), selectors_of(choice),
+              choice.routes.empty() ? By::Default : By::User);
   }
-  return metrics;
+  return {};
 }
 
 const std::vector<exporter::SinkAccount>& RunMetrics::end() {

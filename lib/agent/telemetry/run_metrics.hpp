@@ -184,10 +184,11 @@ class RunMetrics {
   /// How long the end of a run waits for sinks. The verdict comes before that.
   static constexpr Duration kTimeLimit = std::chrono::seconds(2);
 
-  /// Borrows all; to go before what is observed. Null for a job that asks for none. Fails with
-  /// Usage (a wrong option) or Io, and names the sink. May wait five minutes for a file system.
-  static Started<std::unique_ptr<RunMetrics>> make(RunContext& run, telemetry::Pipeline& pipeline,
-                                                   const WorkerRecords& records);
+  /// Borrows all; to go before what is observed.
+  RunMetrics(RunContext& run, telemetry::Pipeline& pipeline, const WorkerRecords& records);
+  /// Adds the sinks of --metrics. Fails with Usage (a wrong option) or Io, and names the sink. May
+  /// wait five minutes for a file system.
+  Started<void> add_sinks();
 
   /// Programs of sinks, which outlive a group of workers and are not among its leftovers.
   std::vector<pid_t> programs() const { return programs_.children(); }
@@ -208,7 +209,6 @@ class RunMetrics {
   void hurry() { run_.loop.stop(); }
 
  private:
-  RunMetrics(RunContext& run, telemetry::Pipeline& pipeline, const WorkerRecords& records);
   void choose(const std::string& pattern, const std::vector<std::string>& names);
   void observe();
 

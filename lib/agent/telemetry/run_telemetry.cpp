@@ -2,7 +2,6 @@
 
 #include "agent/telemetry/run_telemetry.hpp"
 
-#include "agent/telemetry/goodput_monitor.hpp"
 #include "agent/verdict/verdict.hpp"
 #include "core/host.hpp"
 #include "core/json.hpp"
@@ -584,6 +583,11 @@ class NodeSeries final : public Observer {
   telemetry::Observations observations_;
 };
 
+AccountViewers viewers_of(RunContext& run, RunMetrics* metrics) {
+  if (metrics == nullptr || run.spec.goodput == spec::Goodput::Off) return {};
+  return {&metrics->host(), &metrics->machine(), scheduled_since(run.environment)};
+}
+
 Started<std::unique_ptr<RunTelemetry>> RunTelemetry::make(RunContext& run,
                                                           const workers::SharedPages& pages,
                                                           events::AgentFacts facts, bool has_fifo) {
@@ -595,9 +599,8 @@ Started<std::unique_ptr<RunTelemetry>> RunTelemetry::make(RunContext& run,
       });
   if (!handler) return std::unexpected(handler.error());
   if (name != "null") telemetry::events::attach(made->pipeline_, *handler);
-  auto metrics = RunMetrics::make(run, made->pipeline_, made->worker_records_);
-  if (!metrics) return std::unexpected(metrics.error());
-  if (*metrics) made->watch(std::move(*metrics));
+  if (!made->metrics_) return made;
+  if (auto added = made->metrics_->add_sinks(); !added) return std::unexpected(added.error());
   return made;
 }
 
@@ -609,25 +612,17 @@ RunTelemetry::RunTelemetry(RunContext& run, const workers::SharedPages& pages,
       worker_records_(pipeline_, run.spec, pages),
       elastic_records_(std::make_unique<ElasticRecords>(pipeline_, run.clock, std::move(facts),
                                                         run.spec, has_fifo)),
-      account_(run.clock, run.began, run.spec.max_nodes > 1,
-               run.spec.goodput != spec::Goodput::Off) {}
+      metrics_(TelemetryHost::is_wanted(run.spec)
+                   ? std::make_unique<RunMetrics>(run, pipeline_, worker_records_)
+                   : nullptr),
+      account_(run.clock, run.began, run.spec.max_nodes > 1, run.spec.goodput != spec::Goodput::Off,
+               viewers_of(run, metrics_.get())),
+      nodes_(metrics_ ? std::make_unique<NodeSeries>(metrics_->host().registry()) : nullptr) {}
 
 RunTelemetry::~RunTelemetry() = default;
 
 void RunTelemetry::begin() {
   job_records_->begin(run_.clock.now() - run_.began);
-}
-
-void RunTelemetry::watch(std::unique_ptr<RunMetrics> metrics) {
-  metrics_ = std::move(metrics);
-  nodes_ = std::make_unique<NodeSeries>(metrics_->host().registry());
-  if (run_.spec.goodput == spec::Goodput::Off) return;
-  GoodputMonitor::Parts monitor{.clock = run_.clock,
-                                .account = account_,
-                                .host = metrics_->host(),
-                                .machine = &metrics_->machine(),
-                                .scheduled = scheduled_since(run_.environment)};
-  monitor_ = std::make_unique<GoodputMonitor>(std::move(monitor), run_.began);
 }
 
 void RunTelemetry::tell_process() {
@@ -644,7 +639,6 @@ void RunTelemetry::tell_process() {
 std::vector<Observer*> RunTelemetry::observers() {
   // First, so that all who ask the account afterwards find the same fact in it.
   std::vector<Observer*> all{&account_};
-  if (monitor_) all.push_back(monitor_.get());  // looks at what the account has heard
   if (nodes_) all.push_back(nodes_.get());
   for (Observer* one : std::initializer_list<Observer*>{elastic_records_.get(), job_records_.get(),
                                                         &worker_records_}) {

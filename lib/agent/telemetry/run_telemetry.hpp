@@ -2,7 +2,7 @@
 #pragma once
 
 #include "agent/loop/observer.hpp"
-#include "agent/telemetry/goodput_monitor.hpp"
+#include "agent/telemetry/goodput_account.hpp"
 #include "agent/telemetry/run_metrics.hpp"
 #include "agent/telemetry/worker_records.hpp"
 #include "telemetry/events.hpp"
@@ -20,7 +20,7 @@ class JobRecords;
 class RunTelemetry {
  public:
   /// Borrows all. Fails with Usage for an event handler or a sink that does not exist, and as
-  /// RunMetrics::make.
+  /// RunMetrics::add_sinks.
   /// `facts`: of this agent, in torch's events. `has_fifo`: there is one for torch's timers; torch
   /// tells of its watchdog only where it runs.
   static Started<std::unique_ptr<RunTelemetry>> make(RunContext& run,
@@ -45,7 +45,7 @@ class RunTelemetry {
     if (metrics_) metrics_->watch_journal(journal);
   }
   /// For /status; null if nothing watches the account.
-  json::value goodput_status() const { return monitor_ ? monitor_->status() : nullptr; }
+  json::value goodput_status() const { return account_.status(); }
 
   void begin();
   /// After the run: where the time went.
@@ -57,17 +57,15 @@ class RunTelemetry {
  private:
   RunTelemetry(RunContext& run, const workers::SharedPages& pages,
                telemetry::events::AgentFacts facts, bool has_fifo);
-  void watch(std::unique_ptr<RunMetrics> metrics);
 
   RunContext& run_;
   telemetry::Pipeline pipeline_;
   const std::unique_ptr<JobRecords> job_records_;
   WorkerRecords worker_records_;
   const std::unique_ptr<Observer> elastic_records_;
-  std::unique_ptr<RunMetrics> metrics_;
+  const std::unique_ptr<RunMetrics> metrics_;  // null: none asked for
   GoodputAccount account_;
-  std::unique_ptr<GoodputMonitor> monitor_;
-  std::unique_ptr<Observer> nodes_;  // null: no metrics asked for
+  const std::unique_ptr<Observer> nodes_;  // null likewise
 };
 
 }  // namespace elastrun::agent

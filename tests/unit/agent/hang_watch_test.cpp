@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/hang/hang_watch.hpp"
 
-#include "agent/telemetry/goodput_monitor.hpp"
+#include "agent/telemetry/goodput_account.hpp"
 #include "agent/verdict/verdict.hpp"
 #include "core/text.hpp"
 #include "support/fake_run.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/telemetry/goodput_monitor.hpp"
+#include "agent/telemetry/goodput_account.hpp"
 
 #include "support/fake_clock.hpp"
 
@@ -41,31 +41,25 @@ struct MonitoredJob {
   telemetry::Pipeline pipeline{clock};
   telemetry::Registry registry{clock};
   TelemetryHost host{clock, pipeline, registry};
-  GoodputAccount account{clock, clock.now(), false};
-  std::optional<WallTime> scheduled;
-  std::unique_ptr<GoodputMonitor> monitor;
+  GoodputAccount account;
   workers::Worker worker;
 
-  void watch() {
-    monitor = std::make_unique<GoodputMonitor>(
-        GoodputMonitor::Parts{clock, account, host, nullptr, scheduled}, clock.now());
-  }
-  void phase(Phase phase) {
-    account.on(moment::PhaseChanged{phase, clock.now()});
-    monitor->on(moment::PhaseChanged{phase, clock.now()});
-  }
-  void run(int group_rank = 0) {
+  /// `waited`: since the scheduler has known the job.
+  explicit MonitoredJob(std::optional<Duration> waited = {})
+      : account(clock, clock.now(), false, true,
+                {&host, nullptr, waited ? std::optional(clock.wall() - *waited) : std::nullopt}) {}
+  void phase(Phase phase) { account.on(moment::PhaseChanged{phase, clock.now()}); }
+  void run(int group_rank = 0, int world_size = 0) {
     rendezvous::Round round;
     round.group_rank = group_rank;
+    round.world_size = world_size;
     phase(Phase::Joining);
-    monitor->on(moment::RoundReady{round, 0s});
+    account.on(moment::RoundReady{round, 0s});
     phase(Phase::Starting);
     phase(Phase::Running);
   }
   void step(std::int64_t number) {
-    const workers::Message message = workers::StepDone{number};
-    account.on(moment::WorkerSaid{worker, message});
-    monitor->on(moment::WorkerSaid{worker, message});
+    account.on(moment::WorkerSaid{worker, workers::StepDone{number}});
   }
   void steps(std::int64_t first, std::int64_t last, Duration each) {
     for (auto number = first; number <= last; ++number) {
@@ -90,13 +84,12 @@ struct MonitoredJob {
 
 TEST_CASE("goodput monitor: who pulls gets all series of the reference, and wakes nobody up") {
   MonitoredJob job;
-  job.watch();
   job.clock.advance(600s);
   job.run();
   job.step(0);
   job.steps(1, 54, 100s);
   job.phase(Phase::Waiting);
-  job.monitor->on(moment::Stopped{{}, 0s});
+  job.account.on(moment::Stopped{{}, 0s});
   job.clock.advance(1200s);
   CHECK(job.clock.armed() == 0);
   const auto seen = job.pulled();
@@ -127,7 +120,6 @@ TEST_CASE("goodput monitor: who pulls gets all series of the reference, and wake
 
 TEST_CASE("goodput monitor: steps that are lost and nodes that join count for nothing") {
   MonitoredJob job;
-  job.watch();
   job.run();
   job.steps(0, 20, 1s);
   job.account.checkpoint(10);
@@ -135,7 +127,6 @@ TEST_CASE("goodput monitor: steps that are lost and nodes that join count for no
     rendezvous::Restart order;
     order.cause.kind = kind;
     job.account.on(moment::Restarting{order});
-    job.monitor->on(moment::Restarting{order});
     job.phase(Phase::Stopping);
     job.account.on(moment::Stopped{{}, 0s});
     job.clock.advance(1s);
@@ -156,18 +147,14 @@ TEST_CASE("goodput monitor: steps that are lost and nodes that join count for no
 }
 
 TEST_CASE("goodput monitor: where the scheduler says since when, the share in which workers ran") {
-  MonitoredJob job;
-  job.scheduled = job.clock.wall() - 20s;
-  job.watch();
+  MonitoredJob job(20s);
   job.clock.advance(10s);
   job.run();
   job.clock.advance(50s);
   job.phase(Phase::Stopping);
   job.clock.advance(20s);
   CHECK(job.pulled().at("scheduling_goodput") == doctest::Approx(0.5));
-  MonitoredJob wrong;
-  wrong.scheduled = wrong.clock.wall() + 20s;
-  wrong.watch();
+  MonitoredJob wrong(-20s);
   wrong.run();
   wrong.clock.advance(1s);
   CHECK(!wrong.pulled().contains("scheduling_goodput"));
@@ -175,9 +162,7 @@ TEST_CASE("goodput monitor: where the scheduler says since when, the share in wh
 }
 
 TEST_CASE("goodput monitor: work that is lost is told as such, and its workers ran") {
-  MonitoredJob job;
-  job.scheduled = job.clock.wall() - 20s;
-  job.watch();
+  MonitoredJob job(20s);
   job.clock.advance(10s);
   job.run();
   job.clock.advance(10s);
@@ -196,7 +181,6 @@ TEST_CASE("goodput monitor: work that is lost is told as such, and its workers r
 
 TEST_CASE("goodput monitor: the reference's words for where time went, saves and restores apart") {
   MonitoredJob job;
-  job.watch();
   job.run();
   const auto during = [&](std::string name, Duration time) {
     const workers::Message begun = workers::PhaseEntered{std::move(name)};
@@ -230,13 +214,9 @@ TEST_CASE("goodput monitor: the reference's words for where time went, saves and
 
 TEST_CASE("goodput monitor: where fewer ranks did a part of the steps, the share at full pace") {
   MonitoredJob job;
-  job.watch();
   std::int64_t step = 0;
   for (const int ranks : {8, 4}) {
-    rendezvous::Round round;
-    round.world_size = ranks;
-    job.account.on(moment::RoundReady{round, {}});
-    job.run();
+    job.run(0, ranks);
     CHECK(!job.pulled().contains("goodput_at_full_pace"));
     for (int i = 0; i < 20; ++i) {
       job.clock.advance(ranks == 8 ? 1s : 2s);
@@ -249,26 +229,23 @@ TEST_CASE("goodput monitor: where fewer ranks did a part of the steps, the share
 
 TEST_CASE("goodput monitor: what is not known is not told, and other nodes tell nothing") {
   MonitoredJob job;
-  job.watch();
   job.run();
   job.clock.advance(5s);
   CHECK(!job.pulled().contains("goodput_time|TOTAL"));
   CHECK(job.pulled().contains("badput_time|OTHER|running"));
-  CHECK(job.monitor->status().at("goodput").is_null());
+  CHECK(job.account.status().at("goodput").is_null());
   MonitoredJob other;
-  other.watch();
   CHECK(other.pulled().empty());  // nobody has any rank yet
   other.run(1);
   other.clock.advance(5s);
   CHECK(other.pulled().empty());
-  CHECK(other.monitor->status().is_null());
+  CHECK(other.account.status().is_null());
 }
 
 TEST_CASE("goodput monitor: a sink is told at every interval, also while nothing happens") {
   MonitoredJob job;
   const auto heard = std::make_shared<HeardGoodput>();
   job.pipeline.route({.kind = Record::Kind::Window}, heard);
-  job.watch();
   job.run();
   job.step(0);
   CHECK(job.clock.armed() <= 1);  // a journal alone is no reason to wake up again and again
@@ -281,19 +258,18 @@ TEST_CASE("goodput monitor: a sink is told at every interval, also while nothing
   CHECK(heard->of("elastrun.goodput_time").size() >= 9);
   const auto last = heard->of("elastrun.interval_goodput").back();
   CHECK(last.window->unit == "%");
-  CHECK(last.window->end - last.window->start == GoodputMonitor::kInterval);
-  job.monitor->on(moment::Ended{{}, nullptr});
+  CHECK(last.window->end - last.window->start == GoodputAccount::kInterval);
+  job.account.on(moment::Ended{{}, nullptr});
   job.clock.advance(60s);
   CHECK(job.clock.armed() == 0);
 }
 
 TEST_CASE("goodput monitor: the status has the whole job and its windows") {
   MonitoredJob job;
-  job.watch();
   job.run();
   job.step(0);
   job.steps(1, 30, 1s);
-  const auto status = job.monitor->status();
+  const auto status = job.account.status();
   CHECK(status.at("elapsed_s") == 30.0);
   CHECK(status.at("goodput") == 1.0);
   REQUIRE(status.at("windows").as_array().size() == 2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "agent/telemetry/goodput_monitor.hpp"
+#include "agent/telemetry/goodput_account.hpp"
 
 #include "core/host.hpp"
 #include "core/log.hpp"
@@ -24,15 +24,6 @@ namespace elastrun::agent {
 bool is_failure(const rendezvous::Cause& cause) {
   using Kind = rendezvous::Cause::Kind;
   return cause.kind != Kind::NodeJoined && cause.kind != Kind::NodeLeft;
-}
-
-void GoodputAccount::on(const moment::Ended& seen) {
-  using Kind = Ending::Kind;
-  const auto kind = seen.result.ending.kind;
-  account_.ended(seen.result.succeeded(), clock_.now(),
-                 kind == Kind::Preempted   ? "preempted"
-                 : kind == Kind::Signalled ? "signalled"
-                                           : "stopped");
 }
 
 namespace {
@@ -160,62 +151,99 @@ bool DutyCycle::is_busy(const system::MachineSample& sample) {
   });
 }
 
-GoodputMonitor::GoodputMonitor(Parts parts, TimePoint job_start)
-    : parts_(std::move(parts)),
+GoodputAccount::GoodputAccount(Clock& clock, TimePoint job_start, bool several_nodes,
+                               bool hears_workers, AccountViewers viewers)
+    : clock_(clock),
       job_start_(job_start),
-      waited_(waited_before(job_start, parts_.scheduled, parts_.clock)),
+      hears_workers_(hears_workers),
+      viewers_(viewers),
+      waited_(waited_before(job_start, viewers.scheduled, clock)),
+      account_(job_start, several_nodes, clock.now()),
       monitor_({std::chrono::hours(1), std::chrono::days(1)}),
-      tick_(parts_.clock.make_alarm()) {
+      tick_(clock.make_alarm()) {
+  if (viewers_.host == nullptr) return;
+  observations_.emplace(viewers_.host->registry(), kAgentScope);
   observe_all();
-  if (parts_.machine == nullptr) return;
-  parts_.machine->on_sample([this, alive = lifetime_.token()](const system::MachineSample& sample) {
-    if (alive) duty_.take(sample);
-  });
+  if (viewers_.machine == nullptr) return;
+  viewers_.machine->on_sample(
+      [this, alive = lifetime_.token()](const system::MachineSample& sample) {
+        if (alive) duty_.take(sample);
+      });
 }
 
-const goodput::Ledger::Summary& GoodputMonitor::now() const {
-  const auto time = parts_.clock.now();
+const goodput::Ledger::Summary& GoodputAccount::now() const {
+  const auto time = clock_.now();
   if (!summary_ || time - summary_at_ > kSameLook) {
-    summary_ = parts_.account.summary();
+    summary_ = account_.summary(time);
     summary_at_ = time;
   }
   return *summary_;
 }
 
-void GoodputMonitor::on(const moment::Restarting& seen) {
+void GoodputAccount::on(const moment::Restarting& seen) {
+  const auto& cause = seen.order.cause;
+  account_.restarting(cause.text, is_failure(cause), clock_.now());
   const bool runs = phase_ != Phase::Joining;  // else the order is for others
   // A job that grows was not disrupted.
-  if (runs && seen.order.cause.kind != rendezvous::Cause::Kind::NodeJoined) ++disruptions_;
+  if (runs && cause.kind != rendezvous::Cause::Kind::NodeJoined) ++disruptions_;
   take();
 }
 
-void GoodputMonitor::on(const moment::WorkerSaid& seen) {
-  if (seen.worker.rank == 0) {
-    const auto now = parts_.clock.now();
-    if (const auto* one = std::get_if<workers::StepDone>(&seen.said)) pace_.step(one->step, now);
-    if (const auto* said = std::get_if<workers::GoodputEntries>(&seen.said)) {
-      for (const auto& [entry, name, members] : said->entries) {
-        if (entry.kind != goodput::MeasurementKind::Step) continue;
-        pace_.step(entry.step, goodput::time_of_entry(entry.time, now, parts_.clock.wall()));
-      }
-    }
-  }
-  if (monitor_.is_due(parts_.clock.now() - job_start_)) take();
+void GoodputAccount::on(const moment::Ended& seen) {
+  using Kind = Ending::Kind;
+  const auto kind = seen.result.ending.kind;
+  account_.ended(seen.result.succeeded(), clock_.now(),
+                 kind == Kind::Preempted   ? "preempted"
+                 : kind == Kind::Signalled ? "signalled"
+                                           : "stopped");
+  take();
+  tick_->disarm();
 }
 
-void GoodputMonitor::tick() {
+void GoodputAccount::on(const moment::WorkerSaid& seen) {
+  if (!hears_workers_) return;
+  if (const auto* one = std::get_if<workers::CheckpointDone>(&seen.said))
+    checkpoint(one->step, seen.worker.rank);
+  // The steps of one rank stand for all; a checkpoint counts once all ranks that save have it. It
+  // is rank 0, where that is here. Else it is not asked for, until the node of rank 0 is lost: the
+  // account of the one that follows must not begin with hours in which nothing was done.
+  if (seen.worker.rank == first_rank_) hear(seen.said);
+  if (viewers_.host && monitor_.is_due(clock_.now() - job_start_)) take();
+}
+
+void GoodputAccount::step(std::int64_t number) {
+  account_.step(number, clock_.now());
+  if (first_rank_ == 0) pace_.step(number, clock_.now());
+}
+
+void GoodputAccount::hear(const workers::Message& said) {
+  const auto now = clock_.now();
+  if (const auto* one = std::get_if<workers::StepDone>(&said)) step(one->step);
+  if (const auto* one = std::get_if<workers::PhaseEntered>(&said)) account_.entered(one->name, now);
+  const auto* entries = std::get_if<workers::GoodputEntries>(&said);
+  if (entries == nullptr) return;
+  const auto wall = clock_.wall();
+  for (const auto& [entry, name, members] : entries->entries) {
+    const auto at = goodput::time_of_entry(entry.time, now, wall);
+    account_.recorded(entry, name, at);
+    const bool is_step = entry.kind == goodput::MeasurementKind::Step;
+    if (is_step && first_rank_ == 0) pace_.step(entry.step, at);
+  }
+}
+
+void GoodputAccount::tick() {
   watching_ = false;
   // Rank 0 is on another node by now, whose agent goes on.
   if (!here_) return;
   take();
   // For on_sample(): how long accelerators are busy is known by looks, for which no sink may ask.
-  if (parts_.machine != nullptr) parts_.machine->look([](const system::MachineSample&) {});
-  parts_.host.recorded();
+  if (viewers_.machine != nullptr) viewers_.machine->look([](const system::MachineSample&) {});
+  viewers_.host->recorded();
   watch();
 }
 
-json::value GoodputMonitor::status() const {
-  if (!here_) return nullptr;
+json::value GoodputAccount::status() const {
+  if (!here_ || !viewers_.host) return nullptr;
   auto text = goodput::summary_json(now());
   json::array windows;
   for (std::size_t i = 0; i < monitor_.windows(); ++i) {
@@ -226,8 +254,8 @@ json::value GoodputMonitor::status() const {
 }
 
 /// The names, units and labels of the reference's monitoring, under our prefix.
-void GoodputMonitor::observe_all() {
-  using Self = GoodputMonitor;
+void GoodputAccount::observe_all() {
+  using Self = GoodputAccount;
   using Number = std::optional<double>;
   struct One {
     Kind kind;
@@ -295,26 +323,26 @@ void GoodputMonitor::observe_all() {
           [this](const Report& report) { tell_interval_badput(report); });
 }
 
-void GoodputMonitor::observe(Kind kind, std::string_view name, std::string_view unit,
+void GoodputAccount::observe(Kind kind, std::string_view name, std::string_view unit,
                              std::string_view help, std::vector<std::string> label_keys,
                              telemetry::Registry::Observer observer) {
-  observations_.add(kind,
-                    {.name = fmt::format("elastrun.{}", name),
-                     .unit = std::string(unit),
-                     .help = std::string(help),
-                     .label_keys = std::move(label_keys),
-                     .window = kInterval,
-                     .tells_empty = false},
-                    std::move(observer));
+  observations_->add(kind,
+                     {.name = fmt::format("elastrun.{}", name),
+                      .unit = std::string(unit),
+                      .help = std::string(help),
+                      .label_keys = std::move(label_keys),
+                      .window = kInterval,
+                      .tells_empty = false},
+                     std::move(observer));
 }
 
 /// The reference's words for where time went, and the bucket, of which there are more.
-std::vector<std::string> GoodputMonitor::labels_of(Bucket bucket) const {
+std::vector<std::string> GoodputAccount::labels_of(Bucket bucket) const {
   return {std::string(goodput::badput_source(bucket, now().steps_known())),
           std::string(goodput::bucket_name(bucket))};
 }
 
-void GoodputMonitor::tell_badput(const Report& report) const {
+void GoodputAccount::tell_badput(const Report& report) const {
   if (!here_) return;
   const auto tell = [&](Duration time, std::vector<std::string> labels) {
     if (time > Duration::zero()) report(to_seconds(time), std::move(labels));
@@ -337,12 +365,7 @@ void GoodputMonitor::tell_badput(const Report& report) const {
   tell(now().restoring, checkpoint);
 }
 
-/// Or else since the start of the job.
-Duration GoodputMonitor::since_scheduled() const {
-  return waited_.value_or(Duration::zero()) + now().elapsed;
-}
-
-std::optional<double> GoodputMonitor::scheduling() const {
+std::optional<double> GoodputAccount::scheduling() const {
   Duration time{};
   for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
     if (workers_run(static_cast<Bucket>(i))) time += now().buckets[i];
@@ -351,7 +374,7 @@ std::optional<double> GoodputMonitor::scheduling() const {
   return all > 0 ? std::optional(to_seconds(time) / all) : std::nullopt;
 }
 
-void GoodputMonitor::tell_interval_goodput(const Report& report) const {
+void GoodputAccount::tell_interval_goodput(const Report& report) const {
   if (!here_) return;
   for (std::size_t i = 0; i < monitor_.windows(); ++i) {
     const auto view = monitor_.view(i, now());
@@ -360,7 +383,7 @@ void GoodputMonitor::tell_interval_goodput(const Report& report) const {
   }
 }
 
-void GoodputMonitor::tell_interval_badput(const Report& report) const {
+void GoodputAccount::tell_interval_badput(const Report& report) const {
   if (!here_) return;
   for (std::size_t i = 0; i < monitor_.windows(); ++i) {
     const auto view = monitor_.view(i, now());
