@@ -385,7 +385,7 @@ void Binding::on(const moment::Started& seen) {
 ///
 /// Where the caller has left a copy of itself (JobSpec::fork_socket), that one forks all workers,
 /// the first ones, too: what it cannot fork does not start, and another one is never made.
-class ForkServing final : public Observer {
+class ForkServing final : public Observes<ForkServing> {
  public:
   /// Null for a job of which no start is served. Borrows all.
   static std::unique_ptr<ForkServing> make(RunContext& run, process::PosixLauncher& launcher,
@@ -437,8 +437,6 @@ class ForkServing final : public Observer {
     }
     for (auto& plan : plans) plan.request.fork_slot = plan.local_rank;
   }
-
-  void heard(const Moment& one) override { dispatch(one, *this); }
 
   // After the workers, not to delay them: those that were forked are about to take a first step.
   void on(const moment::Started&) {

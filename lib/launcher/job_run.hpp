@@ -75,7 +75,7 @@ class PreemptionSources {
 /// Which CPUs each worker of this node may use (--numa-binding). The machine is looked at when the
 /// first worker needs it, so jobs that are not bound pay nothing. After each start it reads back
 /// what the kernel made of it, and warns where that differs.
-class Binding final : public Observer {
+class Binding final : public Observes<Binding> {
  public:
   /// Borrows the spec.
   explicit Binding(const spec::JobSpec& spec) : spec_(spec) {}
@@ -83,7 +83,6 @@ class Binding final : public Observer {
   /// Empty: not bound. Fails with Usage when not every worker can have such a share.
   Result<std::vector<int>> cpus(int local_rank);
 
-  void heard(const Moment& one) override { dispatch(one, *this); }
   void on(const moment::Started& seen);
 
  private:

@@ -98,7 +98,7 @@ class RestartCheck {
 
 /// The file of --restart-memory: what the restart policy knows of errors and bad nodes, for the
 /// next start of the job. Written by the agent of group rank 0, as a whole, on a thread.
-class RestartMemoryFile final : public Observer {
+class RestartMemoryFile final : public Observes<RestartMemoryFile> {
  public:
   explicit RestartMemoryFile(RunContext& run) : run_(run) {}
 
@@ -107,7 +107,6 @@ class RestartMemoryFile final : public Observer {
   static Result<std::shared_ptr<const rendezvous::RestartMemory>> read(const std::string& path,
                                                                        WallTime now);
 
-  void heard(const Moment& one) override { dispatch(one, *this); }
   void on(const moment::RoundReady& seen) { writes_ = seen.round.group_rank == 0; }
   void on(const moment::Restarting& seen) { write(seen.order.memory); }
   void on(const moment::RoleRestarting& seen) { write(seen.order.memory); }

@@ -107,7 +107,7 @@ class HungStacks {
 /// answers that the job hangs. Without --hang-timeout it wakes up once the pace of the steps is
 /// known, and only tells. Takes the stacks of this node's workers when the rendezvous wants them,
 /// and brings those of the whole job to processes of elastrunctl(1) on this machine.
-class HangWatch final : public Observer {
+class HangWatch final : public Observes<HangWatch> {
  public:
   static constexpr std::size_t kMostKept = 100;
   /// Borrows all.
@@ -138,7 +138,7 @@ class HangWatch final : public Observer {
   /// The last kMostKept so far.
   const std::vector<JobHang>& all() const { return hangs_; }
 
-  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observes::heard;
   void on(const moment::PhaseChanged& seen);
   void on(const moment::RoundReady& seen) {
     round_ = seen.round;
@@ -244,7 +244,7 @@ hangs::HangTimeout hang_timeout_of(const spec::JobSpec& spec);
 /// The expiration timers of the workers of this node: hears their requests while a group runs, and
 /// when a timer expires tells of it, takes the stack of the process, and then sends it the signal
 /// that it asked for. What follows is that of any failure of a worker; the agent goes on.
-class ExpirationTimers final : public Observer, private timer::Watchdog::Owner {
+class ExpirationTimers final : public Observes<ExpirationTimers>, private timer::Watchdog::Owner {
  public:
   static constexpr std::size_t kMostKept = 100;
   ExpirationTimers(RunContext& run, const StackOffers& offers);
@@ -273,7 +273,7 @@ class ExpirationTimers final : public Observer, private timer::Watchdog::Owner {
   /// When a worker last set or released a timer by torch's FIFO; min(): not yet.
   TimePoint last_request() const { return last_request_; }
 
-  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observes::heard;
   // While a group is being stopped its workers save what they have; they are told how long that may
   // take by other means.
   void on(const moment::PhaseChanged& seen) {

@@ -29,14 +29,13 @@ namespace elastrun::agent {
 
 /// How far the workers of this node are, in steps and checkpoints, and what tells them to save:
 /// for the restart policy and for a preemption.
-class Saving final : public Observer {
+class Saving final : public Observes<Saving> {
  public:
   /// Borrows all. It tells each new checkpoint where the restart policy goes by them, and waits for
   /// every rank to save with --preempt-ack-all, else for rank 0.
   Saving(RunContext& run, rendezvous::Session& session, workers::SharedPages& pages)
       : run_(run), session_(session), pages_(pages), look_(run.clock.make_alarm()) {}
 
-  void heard(const Moment& one) override { dispatch(one, *this); }
   void on(const moment::RoundReady& seen) {
     round_ = seen.round.number;
     steps_.clear(), ranks_.clear(), saved_.clear(), savers_.clear();

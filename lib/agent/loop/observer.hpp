@@ -76,20 +76,24 @@ using Moment = std::variant<moment::PhaseChanged, moment::Progress, moment::Roun
                             HangSeen, moment::WorkerSaid, HeldSeen, moment::Ended>;
 
 /// Hears what an agent does, as it does it: telemetry, ledger, status line. One way: an observer
-/// can change nothing. It has an overload of `on` for each moment of interest.
+/// can change nothing.
 class Observer {
  public:
   virtual ~Observer() = default;
   virtual void heard(const Moment& moment) = 0;
 };
 
-/// Calls the overload of `observer.on` for this moment, if it has one.
-void dispatch(const Moment& moment, auto& observer) {
-  const auto tell = [&](const auto& one) {
-    if constexpr (requires { observer.on(one); }) observer.on(one);
-  };
-  std::visit(tell, moment);
-}
+/// An observer with an overload of `on` for each moment of interest to it.
+template <class Self>
+class Observes : public Observer {
+ public:
+  void heard(const Moment& moment) override {
+    const auto tell = [this](const auto& one) {
+      if constexpr (requires(Self & self) { self.on(one); }) static_cast<Self*>(this)->on(one);
+    };
+    std::visit(tell, moment);
+  }
+};
 
 /// Tells several observers, in order.
 class Observers final : public Observer {

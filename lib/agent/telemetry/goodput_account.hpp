@@ -69,7 +69,7 @@ struct AccountViewers {
 /// windows of an hour and a day, as instruments (elastrun-telemetry(7) lists them). Only the node
 /// of rank 0 shows anything, because only there steps are known. It wakes up at every interval
 /// where a sink is told; sinks that pull cost no wake-up.
-class GoodputAccount final : public Observer {
+class GoodputAccount final : public Observes<GoodputAccount> {
  public:
   static constexpr Duration kInterval = std::chrono::seconds(30);
 
@@ -77,7 +77,6 @@ class GoodputAccount final : public Observer {
   GoodputAccount(Clock& clock, TimePoint job_start, bool several_nodes, bool hears_workers = true,
                  AccountViewers viewers = {});
 
-  void heard(const Moment& one) override { dispatch(one, *this); }
   void on(const moment::PhaseChanged& seen) {
     phase_ = seen.phase;
     account_.phase(seen.phase, phase_since_ = seen.now);

@@ -492,7 +492,7 @@ void TelemetryHost::finish(std::function<void()> done) {
 /// What the agent measures of itself: elastrun-telemetry(7) lists the instruments. Beside them it
 /// tells the pipeline of each stretch of time that has ended (rendezvous, start, stop, the life of
 /// a worker) as a span, for traces.
-class AgentMetrics final : public Observer {
+class AgentMetrics final : public Observes<AgentMetrics> {
  public:
   /// Borrows the host. `start`: of the job.
   AgentMetrics(TelemetryHost& host, TimePoint start, int max_restarts)
@@ -500,7 +500,6 @@ class AgentMetrics final : public Observer {
     restarts_left_.set(max_restarts);
   }
 
-  void heard(const Moment& one) override { dispatch(one, *this); }
   void on(const moment::PhaseChanged& seen) {
     // A gauge keeps its value, so without this the phase that is over would be told as well.
     if (phase_) phases_.with({std::string(phase_name(*phase_))}).set(0);

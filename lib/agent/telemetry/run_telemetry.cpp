@@ -128,7 +128,7 @@ class ToProcessPipeline final : public telemetry::Sink {
 /// Tells the pipeline what the agent does, as events of the scope "elastrun.agent": for the journal
 /// and every other sink. elastrun-protocol(7) lists the names and attributes. Without a route
 /// nothing is built.
-class JobRecords final : public Observer {
+class JobRecords final : public Observes<JobRecords> {
  public:
   static constexpr std::string_view kScope = kAgentScope;
 
@@ -157,7 +157,7 @@ class JobRecords final : public Observer {
   }
 
   void heard(const Moment& one) override {
-    if (pipeline_.wants(kScope)) dispatch(one, *this);
+    if (pipeline_.wants(kScope)) Observes::heard(one);
   }
   void on(const moment::PhaseChanged& seen) {
     phase_since_ = seen.now;
@@ -292,7 +292,7 @@ class JobRecords final : public Observer {
 
 /// Emits torchelastic's events and metrics (torchrun-parity 9 and 10) for what the agent does.
 /// Costs next to nothing while no handler wants them.
-class ElasticRecords final : public Observer {
+class ElasticRecords final : public Observes<ElasticRecords> {
  public:
   /// `has_fifo`: there is one for torch's timers; torch tells of its watchdog only where it runs.
   ElasticRecords(telemetry::Pipeline& pipeline, Clock& clock, telemetry::events::AgentFacts facts,
@@ -306,7 +306,6 @@ class ElasticRecords final : public Observer {
         start_(pipeline.clock().now()),
         alarm_(clock.make_alarm()) {}
 
-  void heard(const Moment& one) override { dispatch(one, *this); }
   void on(const moment::PhaseChanged& seen) {
     if (seen.phase == Phase::Joining) joining_since_ = seen.now;
   }
@@ -516,7 +515,7 @@ class ElasticRecords final : public Observer {
 
 /// The nodes of the job as series of the node that has rank 0: which are in the world, and which
 /// of them have interrupted it. A fall of goodput can then be laid at the door of a machine.
-class NodeSeries final : public Observer {
+class NodeSeries final : public Observes<NodeSeries> {
  public:
   /// Nodes are named by scripts and networks: others than the first ones are not told.
   static constexpr std::size_t kMost = 2000;
@@ -545,8 +544,6 @@ class NodeSeries final : public Observer {
           }
         });
   }
-
-  void heard(const Moment& one) override { dispatch(one, *this); }
 
   void on(const moment::RoundReady& seen) {
     here_ = seen.round.group_rank == 0;  // only there all entries are complete

@@ -112,7 +112,7 @@ class Intake {
 /// Tells the pipeline what the workers of this node report, each with its rank, local_rank, role
 /// and attempt, and within the limits of Intake. elastrun-protocol(7) lists the names.
 /// Without a route nothing is built.
-class WorkerRecords final : public Observer {
+class WorkerRecords final : public Observes<WorkerRecords> {
  public:
   static constexpr std::string_view kScope = "elastrun.worker";
 
@@ -128,7 +128,7 @@ class WorkerRecords final : public Observer {
     all += count;
     if (const auto* page = pages_.find(worker.local_rank)) page->tell_refused(all);
   }
-  void heard(const Moment& one) override { dispatch(one, *this); }
+  using Observes::heard;
   void on(const moment::RoundReady& seen) {
     attempt_ = seen.round.attempt;
     refused_.clear();

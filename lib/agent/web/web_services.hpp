@@ -26,7 +26,7 @@ namespace elastrun::agent {
 
 /// Current job status as JSON: what observers hear, kept as long as it holds. Bounded, whatever
 /// happens to the job.
-class JobView final : public Observer {
+class JobView final : public Observes<JobView> {
  public:
   /// Borrows both.
   JobView(RunContext& run, const RoundStore& store)
@@ -44,7 +44,6 @@ class JobView final : public Observer {
   /// Its workers run, at this moment.
   bool is_ready() const { return phase_ == Phase::Running; }
 
-  void heard(const Moment& one) override { dispatch(one, *this); }
   void on(const moment::PhaseChanged& seen) {
     phase_ = seen.phase;
     phase_since_ = seen.now;

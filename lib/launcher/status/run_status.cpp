@@ -106,11 +106,9 @@ void say_launch(const spec::JobSpec& spec) {
 
 /// Writes what torchrun's agent writes into its log at these moments (torchrun-parity 4.4, 4.5), in
 /// its words: people and tools look for them.
-class TorchrunLog final : public Observer {
+class TorchrunLog final : public Observes<TorchrunLog> {
  public:
   explicit TorchrunLog(const spec::JobSpec& spec) : spec_(spec) {}
-
-  void heard(const Moment& one) override { dispatch(one, *this); }
 
   void on(const moment::RoundReady& seen) {
     if (!log::is_on(log::Level::Info)) return;
@@ -178,7 +176,7 @@ class TorchrunLog final : public Observer {
 /// never registers, and a storm of restarts costs a file now and then. That it cannot be written
 /// costs a debug line, never the job. ELASTRUN_RUNTIME_DIR may lie on a network file system, so a
 /// separate thread writes and removes the file.
-class RunRegistration final : public Observer {
+class RunRegistration final : public Observes<RunRegistration> {
  public:
   /// Borrows run, layout and channel. `agent_id`: ELASTRUN_AGENT_ID of the workers. The guardian
   /// removes the entry of an agent that was killed.
@@ -210,7 +208,6 @@ class RunRegistration final : public Observer {
 
   ~RunRegistration() override { end(); }
 
-  void heard(const Moment& one) override { dispatch(one, *this); }
   void on(const moment::PhaseChanged& seen) {
     entry_.phase = phase_text(seen.phase);
     if (seen.phase == Phase::Joining && !several_nodes_) entry_.phase = "starting";

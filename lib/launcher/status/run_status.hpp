@@ -16,11 +16,10 @@
 namespace elastrun::agent {
 
 /// Shows on the status line what the agent does.
-class StatusView final : public Observer {
+class StatusView final : public Observes<StatusView> {
  public:
   StatusView(logs::StatusLine& line, const spec::JobSpec& job);
 
-  void heard(const Moment& one) override { dispatch(one, *this); }
   void on(const moment::PhaseChanged& seen);
   void on(const moment::Progress& seen) {
     if (over_) return;
@@ -70,13 +69,12 @@ class StatusView final : public Observer {
 /// Says in the log what a node waits for that has not met the others: after ten seconds, then ever
 /// more rarely. Without a status line, as under a scheduler, nothing else would until the wait has
 /// failed.
-class WaitingWarning final : public Observer {
+class WaitingWarning final : public Observes<WaitingWarning> {
  public:
   /// Borrows the clock. `is_seen`: a status line says so all the time, but not what to do where
   /// the nodes are to meet at a loopback address.
   WaitingWarning(Clock& clock, const spec::JobSpec& job, bool is_seen);
 
-  void heard(const Moment& one) override { dispatch(one, *this); }
   void on(const moment::PhaseChanged& seen);
   void on(const moment::Progress& seen) { text_ = seen.text; }
 

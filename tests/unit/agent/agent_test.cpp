@@ -35,8 +35,7 @@ struct FakeStore final : RoundStore {
   bool refuses = false;
 };
 
-struct Recorder final : Observer {
-  void heard(const Moment& one) override { dispatch(one, *this); }
+struct Recorder final : Observes<Recorder> {
   void on(const moment::PhaseChanged& seen) { phases.push_back(seen.phase); }
   void on(const moment::Failed& seen) { failures.push_back(seen.judgement.first().rank); }
   void on(const HangSeen& seen) { hangs.push_back(seen.hang->attempt); }
