@@ -58,15 +58,15 @@ class DutyCycle {
 
 /// Who looks at the account of the job's time; borrowed.
 struct AccountViewers {
-  TelemetryHost* host = nullptr;    // null: nobody
+  TelemetryHost* host = nullptr;    // null: there is none
   MachineWatch* machine = nullptr;  // null: what accelerators do is not known
   /// Since when the job has its nodes, as the scheduler tells.
   std::optional<WallTime> scheduled{};
 };
 
 /// Keeps the account of where the job's time goes, from what the agent does and workers report, as
-/// it happens. Shows it while the job runs, where somebody looks: as a whole and over rolling
-/// windows of an hour and a day, as instruments (elastrun-telemetry(7) lists them). Only the node
+/// it happens. Shows it to its viewers while the job runs: as a whole and over rolling windows of
+/// an hour and a day, as instruments (elastrun-telemetry(7) lists them). Only the node
 /// of rank 0 shows anything, because only there steps are known. It wakes up at every interval
 /// where a sink is told; sinks that pull cost no wake-up.
 class GoodputAccount final : public Observes<GoodputAccount> {
@@ -124,7 +124,7 @@ class GoodputAccount final : public Observes<GoodputAccount> {
     result.restart_paths = account_.restarts().paths();
     result.starts = account_.starts(clock_.now());
   }
-  /// For /status: the job until now and its windows; null on other nodes, or where nobody looks.
+  /// For /status: the job until now and its windows; null on other nodes, and without viewers.
   json::value status() const;
 
  private:
