@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Case:
     about: str
     agents: tuple[AgentPlan, ...]
     compare: tuple[str, ...]
+    timeout: float
     do: tuple[str, ...] = ()
     says: tuple[str, ...] = ()
     better: tuple[Better, ...] = ()
@@ -40,7 +41,6 @@ class Case:
     cpus: int | None = None
     needs_torch: bool = False
     needs_port: int | None = None
-    timeout: float = 60.0
     files: dict[str, str] = field(default_factory=dict)
 
 
@@ -48,10 +48,8 @@ class BadCase(ValueError):
     """A case file that cannot be understood."""
 
 
-_KEYS = {
-    "name", "about", "argv", "env", "agents", "agent", "late", "compare", "do", "says", "better",
-    "expect", "torchrun", "stdin", "cpus", "needs_torch", "needs_port", "timeout", "files",
-}
+_AGENTS = {"argv", "env", "agents", "agent", "late"}  # of which `agents` of a case is made
+_KEYS = {one.name for one in fields(Case)} | _AGENTS
 
 
 def load_cases(folder: Path) -> list[Case]:
@@ -82,24 +80,12 @@ def _case(table: dict[str, Any], path: Path) -> Case:
         raise BadCase(f"{where}: expect and compare name different facts")
     if ("expect" in table) != ("torchrun" in table):
         raise BadCase(f"{where}: expect and torchrun need each other")
-    return Case(
-        name=table["name"],
-        about=table["about"],
-        agents=_agents(table, where),
-        compare=tuple(table["compare"]),
-        do=tuple(table.get("do", ())),
-        says=tuple(table.get("says", ())),
-        better=tuple(Better(b["why"], b["facts"]) for b in table.get("better", ())),
-        expect=table.get("expect"),
-        torchrun=table.get("torchrun", ""),
-        stdin=table.get("stdin"),
-        cpus=table.get("cpus"),
-        needs_torch=table.get("needs_torch", False),
-        needs_port=table.get("needs_port"),
-        # It ends what hangs. Four imports of torch, on processors that others use, take a minute.
-        timeout=float(table.get("timeout", 180 if table.get("needs_torch") else 60)),
-        files=table.get("files", {}),
-    )
+    given = {key: tuple(value) if isinstance(value, list) else value
+             for key, value in table.items() if key not in _AGENTS}
+    given["better"] = tuple(Better(**one) for one in table.get("better", ()))
+    # It ends what hangs. Four imports of torch, on processors that others use, take a minute.
+    given.setdefault("timeout", 180.0 if table.get("needs_torch") else 60.0)
+    return Case(agents=_agents(table, where), **given)
 
 
 def _agents(table: dict[str, Any], where: str) -> tuple[AgentPlan, ...]:

@@ -238,22 +238,6 @@ def own_error_file(case: Case, seen: Observed, detail: str) -> Any:
     return seen.normaliser.deep({"message": message})
 
 
-FACTS: dict[str, Fact] = {
-    "exit": exit_code,
-    "env": env,
-    "inherited": inherited,
-    "master": master,
-    "workers": workers,
-    "argv": argv,
-    "process": process,
-    "signals": signals,
-    "notes": notes,
-    "stdout": stdout,
-    "stderr": stderr,
-    "usage_error": usage_error,
-    "says": says,
-    "report": report,
-    "logs": logs,
-    "left": left,
-    "own_error_file": own_error_file,
-}
+FACTS: dict[str, Fact] = {"exit": exit_code} | {fact.__name__: fact for fact in (
+    env, inherited, master, workers, argv, process, signals, notes, stdout, stderr, usage_error,
+    says, report, logs, left, own_error_file)}

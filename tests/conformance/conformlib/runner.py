@@ -20,9 +20,9 @@ from typing import Any
 
 from .cases import Case
 from .normal import Normaliser
-from .processes import kill_all, processes_of, wait_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "system"))
+from harness import alive_with, end_all  # noqa: E402
 from ports import free_port  # noqa: E402
 
 KEPT_VARIABLES = (
@@ -74,6 +74,32 @@ class ActionFailed(Exception):
 
 
 _active: set[str] = set()  # the runs in progress
+
+
+def processes_of(run_id: str) -> set[int]:
+    """The pids of all live processes of the run: they have its unique value in their environment,
+    and no other is touched."""
+    return alive_with("CONFORM_RUN=" + run_id)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    """True as soon as the condition holds, false when it does not within the time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def kill_all(run_id: str) -> None:
+    """SIGKILL every process of the run until none is left."""
+    def none_left() -> bool:
+        pids = processes_of(run_id)
+        end_all(pids)
+        return not pids
+
+    wait_for(none_left, 10)
 
 
 def abort_all() -> None:
@@ -140,7 +166,7 @@ class Runner:
         return Observed(
             agents=agents,
             workers=workers,
-            left=sorted(self._name_of(pid, line, workers) for pid, line in left.items()),
+            left=sorted(self._name_of(pid, workers) for pid in left),
             logs=self._scratch / "logs",
             scratch=self._scratch,
             normaliser=Normaliser(str(self._scratch), self._ports),
@@ -280,13 +306,14 @@ class Runner:
         match = re.search(r"/(\d+)/error\.json$", env.get("TORCHELASTIC_ERROR_FILE", ""))
         return int(match.group(1)) if match else _number(env.get("LOCAL_RANK", env.get("RANK")))
 
-    def _name_of(self, pid: int, line: str, workers: list[Worker]) -> str:
+    def _name_of(self, pid: int, workers: list[Worker]) -> str:
         for worker in workers:
             if worker.facts["pid"] == pid:
                 return worker.key
             if any(event.get("child") == pid for event in worker.events):
                 return "child of " + worker.key
-        return "process " + line
+        command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+        return "process " + command.replace("\0", " ").strip()
 
 
 def _number(text: str | None) -> int:
