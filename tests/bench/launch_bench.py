@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "system"))
+from harness import stat_of  # noqa: E402
 from ports import free_port, listens  # noqa: E402
 
 Row = dict[str, Any]
@@ -49,22 +50,12 @@ def milliseconds(ns: float) -> float:
     return round(ns / 1e6, 3)
 
 
-def stat(pid: int) -> tuple[int, str] | None:
-    """Parent and state of a process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = text[text.rindex(")") + 2:].split()
-    return int(fields[1]), fields[0]
-
-
 def tree(root: int) -> list[int]:
     """All live descendants of a process, itself first."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and (found := stat(int(entry))) and found[1] != "Z":
-            children.setdefault(found[0], []).append(int(entry))
+        if entry.isdigit() and (found := stat_of(int(entry))) and found[0] != "Z":
+            children.setdefault(int(found[1]), []).append(int(entry))
     out = [root]
     for pid in out:
         out += children.get(pid, [])

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """chaos_test.py ELASTRUN: rounds of random kill -9, after which nothing of the job may be left.
 
@@ -13,53 +12,21 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
-import tempfile
 import time
-import uuid
+import unittest
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
-from harness import alive_with, end_all, stat_of  # noqa: E402
+from harness import PROGRAM, Job, end_all, stat_of
+from ports import listening, sockets_of
 
 WORKERS, PROCESSES_OF_A_WORKER = 3, 3
 LIMIT = 20.0  # seconds to be gone; how long it took is printed, so that a slow case is seen
-SCRIPT = """#!/bin/sh
+SCRIPT = """
 setsid sleep 1000 &
 (sleep 1000 &)
 exec sleep 1000
 """
-
-
-def alive(mark: str) -> dict[int, int]:
-    """Processes of the round that are no zombies, each with its parent."""
-    return {pid: int(stat[1]) for pid in alive_with(mark) if (stat := stat_of(pid))}
-
-
-def sockets(pids: dict[int, int]) -> set[str]:
-    """Inodes of all sockets that these processes hold."""
-    found = set()
-    for pid in pids:
-        try:
-            for fd in os.scandir(f"/proc/{pid}/fd"):
-                target = os.readlink(fd.path)
-                if target.startswith("socket:["):
-                    found.add(target[8:-1])
-        except OSError:
-            pass
-    return found
-
-
-def listening() -> set[str]:
-    """Inodes of all listening TCP sockets."""
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A":
-                found.add(fields[9])
-    return found
 
 
 def named(pid: int) -> str:
@@ -70,49 +37,42 @@ def named(pid: int) -> str:
         return f"{pid} (gone meanwhile)"
 
 
-def same_program(pid: int, program: str) -> bool:
+def same_program(pid: int) -> bool:
     try:
-        return os.path.samefile(f"/proc/{pid}/exe", program)
+        return os.path.samefile(f"/proc/{pid}/exe", PROGRAM)
     except OSError:
         return False
 
 
 class Round:
-    def __init__(self, program: str, dice: random.Random) -> None:
-        self.mark, self.dice, self.program = f"ELASTRUN_CHAOS={uuid.uuid4()}", dice, program
-        self.scratch = tempfile.TemporaryDirectory(prefix="chaos.")
-        folder = Path(self.scratch.name)
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir()
-        script = folder / "worker.sh"
-        script.write_text(SCRIPT)
-        script.chmod(0o755)
-        name, value = self.mark.split("=")
-        env = dict(os.environ, TMPDIR=str(self.temporary), **{name: value})
-        self.errors = open(folder / "errors", "w+")
-        self.launcher = subprocess.Popen(
-            [program, "--nproc-per-node", str(WORKERS), "--max-restarts", str(dice.randrange(3)),
-             # What makes a session of its own at the moment of the stop has all of this time.
-             "--shutdown-timeout=5", "--no-python", str(script)],
-            env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=self.errors, start_new_session=True)
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.job = Job(
+            "--nproc-per-node", str(WORKERS), "--max-restarts", str(dice.randrange(3)),
+            # What makes a session of its own at the moment of the stop has all of this time.
+            "--shutdown-timeout=5", "--no-python", "sh", "worker.sh", files={"worker.sh": SCRIPT})
+        self.launcher = self.job.process
         self.held: set[str] = set()
+
+    def alive(self) -> dict[int, int]:
+        """Processes of the round that are no zombies, each with its parent."""
+        return {pid: int(stat[1]) for pid in self.job.alive() if (stat := stat_of(pid))}
 
     def wait_for_all(self) -> None:
         until = time.monotonic() + LIMIT
         while time.monotonic() < until and self.launcher.poll() is None:
-            if len(alive(self.mark)) >= WORKERS * PROCESSES_OF_A_WORKER + 2:
+            if len(self.alive()) >= WORKERS * PROCESSES_OF_A_WORKER + 2:
                 return
             time.sleep(0.002)
 
     def victim(self) -> tuple[str, int]:
         """Somebody, chosen by kind first, so that each kind is met equally often."""
-        found = alive(self.mark)
-        self.held |= sockets(found)
+        found = self.alive()
+        self.held = self.held.union(*map(sockets_of, found))
         guardian = self.launcher.pid
         # Without its guardian the agent is a child of somebody else, but still runs the program.
         agents = [p for p, parent in found.items() if parent == guardian or
-                  (parent not in found and p != guardian and same_program(p, self.program))]
+                  (parent not in found and p != guardian and same_program(p))]
         workers = [p for p, parent in found.items() if parent in agents]
         rest = [p for p in found if p not in (guardian, *agents, *workers)]
         kinds = {"guardian": [guardian] if guardian in found else [], "agent": agents[:1],
@@ -141,10 +101,10 @@ class Round:
 
     def left(self) -> list[str]:
         """What is still there, as sentences."""
-        found = [f"process {named(pid)}" for pid in alive(self.mark)]
-        found += [f"listening socket {inode}" for inode in self.held & listening()]
+        found = [f"process {named(pid)}" for pid in self.alive()]
+        found += [f"listening {one}" for one in self.held & listening().keys()]
         try:
-            return found + [f"file {path}" for path in self.temporary.rglob("*")]
+            return found + [f"file {path}" for path in self.job.temporary.rglob("*")]
         except FileNotFoundError:  # a folder went while it was read
             return [*found, "a file that goes"]
 
@@ -159,37 +119,31 @@ class Round:
         return found, time.monotonic() - start
 
     def close(self) -> str:
-        while found := alive(self.mark):
+        while found := self.alive():
             end_all(found)
             time.sleep(0.01)
-        self.launcher.wait()
-        self.errors.seek(0)
-        said = self.errors.read()[-2000:]
-        self.errors.close()
-        self.scratch.cleanup()
+        said = self.job.errors()[-2000:]
+        self.job.__exit__()
         return said
 
 
-def main() -> int:
-    rounds = int(os.environ.get("ELASTRUN_CHAOS_ROUNDS", "200"))
-    seed = int(os.environ.get("ELASTRUN_CHAOS_SEED", str(random.randrange(10**9))))
-    print(f"seed {seed}, {rounds} rounds", flush=True)
-    dice, victims, slowest, bad = random.Random(seed), Counter(), 0.0, 0
-    for number in range(rounds):
-        one = Round(os.path.abspath(sys.argv[1]), dice)
-        killed = one.play()
-        found, took = one.check()
-        said = one.close()
-        victims.update(killed)
-        slowest = max(slowest, took)
-        if found:
-            bad += 1
-            print(f"round {number}: killed {killed}; left after {took:.1f} s:")
-            print("\n".join(f"  {line}" for line in found) + f"\n  stderr: {said}", flush=True)
-    print(f"killed: {dict(victims)}; the slowest clean-up took {slowest * 1000:.0f} ms")
-    print(f"{rounds - bad} passed, {bad} failed")
-    return 1 if bad or not victims else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+class Chaos(unittest.TestCase):
+    def test_nothing_of_a_round_is_left(self) -> None:
+        rounds = int(os.environ.get("ELASTRUN_CHAOS_ROUNDS", "200"))
+        seed = int(os.environ.get("ELASTRUN_CHAOS_SEED", str(random.randrange(10**9))))
+        print(f"seed {seed}, {rounds} rounds", flush=True)
+        dice, victims, slowest, bad = random.Random(seed), Counter(), 0.0, 0
+        for number in range(rounds):
+            one = Round(dice)
+            killed = one.play()
+            found, took = one.check()
+            said = one.close()
+            victims.update(killed)
+            slowest = max(slowest, took)
+            if found:
+                bad += 1
+                print(f"round {number}: killed {killed}; left after {took:.1f} s:")
+                print("\n".join(f"  {line}" for line in found) + f"\n  stderr: {said}", flush=True)
+        print(f"killed: {dict(victims)}; the slowest clean-up took {slowest * 1000:.0f} ms")
+        self.assertEqual(bad, 0)
+        self.assertTrue(victims)

@@ -24,11 +24,12 @@ import unittest
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(SOURCE / "tests" / "system"), str(SOURCE / "tests" / "commands")]
+from agents import EtcdServer
 from documented import (all_commands, all_toml, commands_of_display,
                         lines_on_a_terminal, pages_of, rendered)
 from ports import free_port
+
+SOURCE = Path(__file__).resolve().parents[2]
 
 ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
 LIMIT = 120.0
@@ -165,20 +166,14 @@ def after_a_job(shell: Shell, command: str) -> None:
 
 def with_etcd(shell: Shell, command: str) -> None:
     command = shell.here(command)
-    program, port, peers = shutil.which("etcd"), free_port(), free_port()
-    if program is None:
+    if not shutil.which("etcd"):
         print(f"\n  only as --dry-run, there is no etcd here: {command}", file=sys.stderr)
         return once(shell, command.replace("elastrun ", "elastrun --dry-run ", 1))
-    here = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen(
-        [program, "--data-dir", shell.folder / "etcd", "--listen-client-urls", here,
-         "--advertise-client-urls", here, "--listen-peer-urls", f"http://127.0.0.1:{peers}"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = EtcdServer(shell.folder, name="etcd")
     try:
-        on_two_nodes(shell, command.replace("etcd1:2379,etcd2:2379", f"127.0.0.1:{port}"))
+        on_two_nodes(shell, command.replace("etcd1:2379,etcd2:2379", server.endpoint))
     finally:
-        server.terminate()
-        server.wait(LIMIT)
+        server.end()
 
 
 def with_a_page(shell: Shell, command: str) -> None:

@@ -4,33 +4,16 @@ etcd_test.py ELASTRUN STUB_WORKER"""
 from __future__ import annotations
 
 import base64
-import json
-import re
 import shutil
 import subprocess
 import unittest
-import urllib.request
 
+from agents import EtcdServer
 from harness import wait_until
 from jobs_test import SAY, Elected
 from ports import free_port
 
 LOGIN = ",user=job,password=sesame"
-
-
-def ask(url: str, path: str, **body: object) -> dict[str, object]:
-    """One request to etcd's JSON gateway."""
-    request = urllib.request.Request(url + path, json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=5) as answer:
-        return json.loads(answer.read())
-
-
-def answers(url: str) -> bool:
-    try:
-        ask(url, "/v3/maintenance/status")
-    except OSError:
-        return False
-    return True
 
 
 @unittest.skipUnless(shutil.which("etcd"), "no etcd in PATH (Debian: etcd-server)")
@@ -39,31 +22,19 @@ class Etcd(Elected):
 
     def setUp(self) -> None:
         super().setUp()
-        self.servers: list[subprocess.Popen[bytes]] = []
+        self.servers: list[EtcdServer] = []
         self.addCleanup(self.stop)
 
     def stop(self) -> None:
         for server in self.servers:
-            server.kill()
-            server.wait()
+            server.end()
 
-    def start(self, *options: str, tls: bool = False, name: str = "one", cluster: str = "",
-              peer: str = "") -> str:
-        """A member; its URL."""
-        url = f"{'https' if tls else 'http'}://127.0.0.1:{free_port()}"
-        peer = peer or f"http://127.0.0.1:{free_port()}"
-        with (self.folder / f"{name}.log").open("wb") as log:
-            self.servers.append(subprocess.Popen(
-                ["etcd", "--name", name, "--data-dir", str(self.folder / name),
-                 "--listen-client-urls", url, "--advertise-client-urls", url,
-                 "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-                 "--initial-cluster", cluster or f"{name}={peer}", "--log-level", "error",
-                 *options], stdout=log, stderr=log))
-        return url
+    def start(self, *options: str, **more: str) -> EtcdServer:
+        self.servers.append(EtcdServer(self.folder, *options, **more))
+        return self.servers[-1]
 
-    def meet_at(self, *urls: str) -> None:
-        ends = ",".join(re.sub("^https?://", "", url) for url in urls)
-        self.where = ["--rdzv-backend=etcd", f"--rdzv-endpoint={ends}"]
+    def meet_at(self, *endpoints: str) -> None:
+        self.where = ["--rdzv-backend=etcd", f"--rdzv-endpoint={','.join(endpoints)}"]
 
     def two_meet(self, conf: str = "") -> None:
         jobs = [self.waits("2", conf=self.conf + conf) for _ in range(2)]
@@ -78,31 +49,31 @@ class Etcd(Elected):
 
 class Places(Etcd):
     def test_an_endpoint_that_is_dead_is_passed_over(self) -> None:
-        self.meet_at(f"http://127.0.0.1:{free_port()}", self.start())
+        self.meet_at(f"127.0.0.1:{free_port()}", self.start().endpoint)
         self.two_meet()
 
     def test_nobody_at_any_endpoint(self) -> None:
-        self.meet_at(*(f"http://127.0.0.1:{free_port()}" for _ in range(2)))
+        self.meet_at(*(f"127.0.0.1:{free_port()}" for _ in range(2)))
         self.is_refused("127.0.0.1:.*refused.*127.0.0.1:.*refused")
 
     def test_a_leader_that_dies_takes_no_word_of_who_saves_along(self) -> None:
-        self.meet_at(self.start())
+        self.meet_at(self.start().endpoint)
         self.leave_the_successor()
 
     def test_three_members_lose_their_leader(self) -> None:
         peers = [f"http://127.0.0.1:{free_port()}" for _ in range(3)]
         cluster = ",".join(f"m{i}={peer}" for i, peer in enumerate(peers))
-        urls = [self.start(name=f"m{i}", cluster=cluster, peer=peer)
-                for i, peer in enumerate(peers)]
-        wait_until(lambda: all(answers(url) for url in urls), "all members answer")
-        self.meet_at(*urls)
+        members = [self.start(name=f"m{i}", cluster=cluster, peer=peer)
+                   for i, peer in enumerate(peers)]
+        wait_until(lambda: all(one.answers() for one in members), "all members answer")
+        self.meet_at(*(one.endpoint for one in members))
 
         def lose_the_leader() -> None:
-            heads = [ask(url, "/v3/maintenance/status") for url in urls]
-            leader = next(i for i, head in enumerate(heads)
-                          if head["header"]["member_id"] == head["leader"])  # type: ignore[index]
-            self.servers[leader].kill()
-            self.servers[leader].wait()
+            for member in members:
+                head = member.ask("/v3/maintenance/status")
+                if head["header"]["member_id"] == head["leader"]:
+                    return member.end()
+            self.fail("nobody leads")
 
         self.restart_after(lose_the_leader)
 
@@ -111,20 +82,20 @@ class Guarded(Etcd):
     """An etcd that wants a login."""
 
     def guard(self, *options: str) -> None:
-        self.url = self.start(*options)
-        self.meet_at(self.url)
-        wait_until(lambda: answers(self.url), "etcd answers")
-        ask(self.url, "/v3/auth/user/add", name="root", password="of the root")
-        ask(self.url, "/v3/auth/role/add", name="root")
-        ask(self.url, "/v3/auth/user/grant", user="root", role="root")
-        ask(self.url, "/v3/auth/user/add", name="job", password="sesame")
-        ask(self.url, "/v3/auth/role/add", name="jobs")
+        self.server = self.start(*options)
+        self.where, ask = self.server.where, self.server.ask
+        wait_until(self.server.answers, "etcd answers")
+        ask("/v3/auth/user/add", name="root", password="of the root")
+        ask("/v3/auth/role/add", name="root")
+        ask("/v3/auth/user/grant", user="root", role="root")
+        ask("/v3/auth/user/add", name="job", password="sesame")
+        ask("/v3/auth/role/add", name="jobs")
         key = base64.b64encode(b"/elastrun/").decode()
         after = base64.b64encode(b"/elastrun0").decode()
-        ask(self.url, "/v3/auth/role/grant", name="jobs",
+        ask("/v3/auth/role/grant", name="jobs",
             perm={"permType": "READWRITE", "key": key, "range_end": after})
-        ask(self.url, "/v3/auth/user/grant", user="job", role="jobs")
-        ask(self.url, "/v3/auth/enable")
+        ask("/v3/auth/user/grant", user="job", role="jobs")
+        ask("/v3/auth/enable")
 
 
 class Logins(Guarded):
@@ -136,11 +107,8 @@ class Logins(Guarded):
         self.conf += LOGIN
 
         def restart() -> None:
-            server = self.servers.pop()
-            server.kill()
-            server.wait()
-            self.servers.append(subprocess.Popen(server.args, stdout=subprocess.DEVNULL,
-                                                 stderr=subprocess.DEVNULL))
+            self.server.end()
+            self.server.begin()
 
         self.restart_after(restart)
 
@@ -182,11 +150,8 @@ class SignedTokens(Guarded):
 
         def change() -> None:
             """Tokens of before are refused: the revision of the auth store is old."""
-            root = ask(self.url, "/v3/auth/authenticate", name="root", password="of the root")
-            body = json.dumps({"name": "another", "password": "x"}).encode()
-            request = urllib.request.Request(self.url + "/v3/auth/user/add", body,
-                                             {"Authorization": str(root["token"])})
-            urllib.request.urlopen(request, timeout=5).close()
+            root = self.server.ask("/v3/auth/authenticate", name="root", password="of the root")
+            self.server.ask("/v3/auth/user/add", root["token"], name="another", password="x")
 
         self.restart_after(change)
 
@@ -218,7 +183,7 @@ class Certificates(Etcd):
 
     def serve(self, *more: str) -> None:
         self.meet_at(self.start("--cert-file", f"{self.folder}/server.pem", "--key-file",
-                                f"{self.folder}/server.key", *more, tls=True))
+                                f"{self.folder}/server.key", *more, scheme="https").endpoint)
 
     def tls(self, **names: str) -> str:
         return ",protocol=https" + "".join(f",{key}={self.folder}/{name}"

@@ -3,45 +3,34 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import hmac
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
-import sys
-import tempfile
-import threading
 import time
 import unittest
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import Job, lives, stub, wait_until
+from agents import Agents, EtcdServer
+from harness import CTL, PACKAGE, Job, fetched, lives, stub, wait_until
 from ports import free_port, listens
+from strangers_test import Peer
 
 SIDE_BY_SIDE = 3
 REQUEUE = 75
-CTL = str(Path(sys.argv[1]).with_name("elastrunctl"))
 INFO = {"LOGLEVEL": "INFO"}
 SAY = ["env=RANK", "env=WORLD_SIZE", "env=TORCHELASTIC_RESTART_COUNT"]
 
 
-class Elastic(unittest.TestCase):
-    """Each test has a folder for files that tell workers to go on, and ends all of its agents."""
-
+class Elastic(Agents):
     conf = "last_call_timeout=1"
 
     def setUp(self) -> None:
-        self.stack = contextlib.ExitStack()
-        self.addCleanup(self.stack.close)
-        self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="elastic.")))
-        self.go = self.folder / "go"
+        super().setUp()
         self.where = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
 
     def job(self, nodes: str, words: list[str], conf: str = "", run_id: str = "job",
@@ -68,7 +57,7 @@ class Elastic(unittest.TestCase):
         return self.listening(self.agent(nodes, *steps, **more))
 
     def by_file(self) -> None:
-        self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.folder}"]
+        super().by_file()
         self.conf = "last_call_timeout=1,lease_ttl=1"
 
     def elected(self, job: Job) -> Job:
@@ -80,28 +69,6 @@ class Elastic(unittest.TestCase):
         for spare in spares:
             spare.wait_for("is a spare", path=spare.err)
         return spares
-
-    def worlds(self, job: Job) -> list[str]:
-        return job.lines(r"^WORLD_SIZE=(\d+)")
-
-    def world(self, *jobs: Job, size: int) -> None:
-        for job in jobs:
-            wait_until(lambda j=job: self.worlds(j)[-1:] == [str(size)]
-                       or j.process.poll() is not None, f"a world of {size}:",
-                       lambda: "".join(one.errors() for one in jobs))
-            self.assertIsNone(job.process.poll(), job.errors())
-
-    def all_end(self, *jobs: Job, code: int = 0) -> None:
-        for job in jobs:
-            self.assertEqual(job.end(), code, job.errors())
-            job.nothing_left()
-
-    def go_on(self, *jobs: Job) -> None:
-        self.go.touch()
-        self.all_end(*jobs)
-
-    def attempts(self, job: Job) -> list[str]:
-        return job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")
 
     def kill(self, job: Job) -> None:
         for pid in (job.process.pid, job.agent()):
@@ -378,18 +345,16 @@ class Pages(Elastic):
     """What a scraper of all nodes sees of the ranks of their workers."""
 
     def node(self) -> tuple[Job, str]:
-        library = Path(__file__).resolve().parents[2] / "lib" / "python"
         job = self.job("2:3", ["--nproc-per-node=2", "--max-restarts=1", "--http=0", "train.py"],
-                       env={"PYTHONPATH": str(library), "PYTHONDONTWRITEBYTECODE": "1"})
+                       env={"PYTHONPATH": PACKAGE})
         (job.folder / "train.py").write_text(REPORTER)
-        return job, job.wait_for(r"is shown at (http://\S+?)/?$", path=job.err)[0]
+        return job, job.page()
 
     def series(self, *addresses: str) -> dict[str, list[tuple[int, float]]]:
         """By name: rank and value of each sample, of all nodes."""
         found: dict[str, list[tuple[int, float]]] = {}
         for address in addresses:
-            with urllib.request.urlopen(address + "/metrics", timeout=30) as answer:
-                text = answer.read().decode()
+            text = fetched(address + "metrics")
             for name, rank, value in re.findall(r'^(\w+){.*?\brank="(\d+)".*} (\S+)$', text, re.M):
                 found.setdefault(name, []).append((int(rank), float(value)))
         return found
@@ -586,28 +551,6 @@ class Stores(Elastic):
                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(lambda: listens(self.port), "the store listens")
 
-    def forward(self, port: int) -> None:
-        """Connections to that port get to the store, from now on."""
-        def copy(source: socket.socket, target: socket.socket) -> None:
-            with contextlib.suppress(OSError):
-                while data := source.recv(65536):
-                    target.sendall(data)
-                target.shutdown(socket.SHUT_WR)
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    ours = listener.accept()[0]
-                    theirs = socket.create_connection(("127.0.0.1", self.port))
-                    for end in (ours, theirs):
-                        self.addCleanup(end.close)
-                    for pair in ((ours, theirs), (theirs, ours)):
-                        threading.Thread(target=copy, args=pair, daemon=True).start()
-
-        listener = socket.create_server(("127.0.0.1", port))
-        self.addCleanup(listener.close)
-        threading.Thread(target=serve, daemon=True).start()
-
     def stop_store(self) -> None:
         self.store.kill()
         self.store.wait()
@@ -639,7 +582,7 @@ class Stores(Elastic):
             wait_until(lambda j=job: "none of the 2 nodes of the last round" in j.errors()
                        or self.worlds(j), "it waits, or does not")
             self.assertEqual(self.worlds(job), [], job.errors())
-        self.forward(old)
+        self.forward("127.0.0.1", old, "127.0.0.1", self.port)
         for job in fresh:
             job.wait_for("to stop (its|their) workers", path=job.err)
             self.assertEqual(self.worlds(job), [], job.errors())
@@ -669,24 +612,16 @@ class Stores(Elastic):
 class OddPeers(Elastic):
     """A peer that speaks the protocol, and claims what no coordinator here can know."""
 
-    def says_hello(self, left: int) -> socket.socket:
+    def says_hello(self, left: int) -> Peer:
         """Its group is at work in a world of three nodes, for so many seconds more."""
-        port = int(self.where[1].rsplit(":", 1)[1])
-        peer = self.stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
-        nonce = os.urandom(16)
-        peer.sendall(b"\xe5lastrun\x03" + nonce)
-        greeting = b""
-        while len(greeting) < 25:
-            greeting += peer.recv(25 - len(greeting))
-        hello = json.dumps({
-            "type": "hello", "run": "job", "who": "agent", "epoch": 0, "start": "", "host": "odd",
-            "user": "odd", "stacks": True, "saves": True, "at_work": {
+        peer = self.stack.enter_context(Peer(int(self.where[1].rsplit(":", 1)[1])))
+        peer.say(
+            type="hello", run="job", who="agent", epoch=0, start="", host="odd", user="odd",
+            stacks=True, saves=True, at_work={
                 "node": {"id": "odd_1_0", "instance": "odd", "address": "127.0.0.1",
                          "store_port": 1, "role": "default", "workers": 1, "node_rank": -1},
                 "previous": {"epoch": 1, "round": 7, "attempt": 0, "nodes": 3},
-                "rules": {"min_nodes": 2, "max_nodes": 2}, "grace": 0, "left": left}}).encode()
-        seal = hmac.new(b"", b"C" + nonce + greeting[9:] + bytes(8) + hello, "sha256").digest()
-        peer.sendall(len(hello).to_bytes(4, "little") + seal + hello)
+                "rules": {"min_nodes": 2, "max_nodes": 2}, "grace": 0, "left": left})
         return peer
 
     def test_join_timeout_is_kept(self) -> None:
@@ -697,7 +632,7 @@ class OddPeers(Elastic):
                 peer = self.says_hello(3000)
                 wait_until(lambda j=host: "odd_1_0" in j.errors(), "it is taken in", host.errors)
                 if not stays:
-                    peer.close()
+                    peer.socket.close()
                 # Well before the time that it has claimed, which ends no test.
                 self.assertEqual(host.end(), 1, host.errors())
                 self.assertIn("within 4.0 s (join_timeout)", host.errors())
@@ -805,33 +740,13 @@ class Etcd(Registers, Elected):
 
     def setUp(self) -> None:
         super().setUp()
-        client, peer = free_port(), free_port()
-        self.url, self.peer = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"
-        self.where = ["--rdzv-backend=etcd", f"--rdzv-endpoint=127.0.0.1:{client}"]
-        self.server: subprocess.Popen[bytes] | None = None
-        self.addCleanup(self.stop_etcd)
-        self.start_etcd()
-
-    def start_etcd(self) -> None:
-        self.server = subprocess.Popen(
-            ["etcd", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", self.url,
-             "--advertise-client-urls", self.url, "--listen-peer-urls", self.peer,
-             "--initial-advertise-peer-urls", self.peer,
-             "--initial-cluster", f"default={self.peer}", "--log-level", "error"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def stop_etcd(self) -> None:
-        if self.server is not None:
-            self.server.kill()
-            self.server.wait()
-
-    def put(self, key: str, path: str = "put", **more: str) -> None:
-        body = {"key": base64.b64encode(key.encode()).decode(), **more}
-        request = urllib.request.Request(f"{self.url}/v3/kv/{path}", json.dumps(body).encode())
-        urllib.request.urlopen(request, timeout=5).close()
+        self.server = EtcdServer(self.folder)
+        self.addCleanup(self.server.end)
+        self.where = self.server.where
 
     def delete_entry(self) -> None:
-        self.put("/elastrun/job/coordinator", "deleterange")
+        key = base64.b64encode(b"/elastrun/job/coordinator").decode()
+        self.server.ask("/v3/kv/deleterange", key=key)
 
     def test_a_spare_takes_over_from_a_whole_world_whose_end_can_be_seen(self) -> None:
         # The coordinator dies with its world, so nobody comes back who could say that it has ended;
@@ -847,14 +762,14 @@ class Etcd(Registers, Elected):
 
     def test_an_etcd_that_has_forgotten_everything_elects_above_what_members_know(self) -> None:
         def forget() -> None:
-            self.stop_etcd()
-            shutil.rmtree(self.folder / "etcd")
-            self.start_etcd()
+            self.server.end()
+            shutil.rmtree(self.server.folder)
+            self.server.begin()
 
-        wait_until(lambda: listens(int(self.url.rsplit(":", 1)[1])), "etcd listens")
+        wait_until(self.server.answers, "etcd answers")
         for _ in range(50):  # revisions, which are the epochs
-            self.put("something")
+            self.server.ask("/v3/kv/put", key=base64.b64encode(b"something").decode())
         self.restart_after(forget)
 
     def test_a_restart_of_etcd_disturbs_nobody(self) -> None:
-        self.restart_after(lambda: (self.stop_etcd(), self.start_etcd()))
+        self.restart_after(lambda: (self.server.end(), self.server.begin()))

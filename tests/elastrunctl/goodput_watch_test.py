@@ -5,19 +5,18 @@ Every wait is for a line or an end, never for time.
 """
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import termios
 import time
 from pathlib import Path
 
+from harness import wait_until
 from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY, LIMIT, Programs
+from screen import OnTerminal
 
 # Fails once when told to, and ends when told to.
 TRAINER = """
@@ -120,37 +119,24 @@ class Watch(Programs):
         self.line(watch, " ended: ")
         self.assertEqual(watch.wait(LIMIT), 0)
 
-    def read_terminal(self, terminal: int, pattern: bytes) -> bytes:
-        seen, end = b"", time.monotonic() + LIMIT
-        while not re.search(pattern, seen, re.S):
-            self.assertLess(time.monotonic(), end, seen)
-            if select.select([terminal], [], [], 1)[0]:
-                seen += os.read(terminal, 65536)
-        return seen
-
     def test_on_a_terminal_it_is_drawn_over_itself_and_ctrl_c_ends_it(self) -> None:
-        job, _ = self.job()
-        terminal, end = pty.openpty()
-        self.addCleanup(os.close, terminal)
-        termios.tcsetwinsize(end, (8, 60))
-        before = termios.tcgetattr(end)
-        watch = self.start("setsid", "-c", CTL, "goodput", "watch", stdin=end, stdout=end,
-                           stderr=end)
-        seen = self.read_terminal(terminal, rb"\x1b\[\d+F.*\x1b\[\d+F.*\x1b\[J\x1b\[\?7h")
+        job, journal = self.job()
+        wait_until(lambda: journal.read_text().count('"step"') > 1, "its steps have a pace")
+        watch = OnTerminal([CTL, "goodput", "watch"], self.environment, str(self.folder), LIMIT,
+                           columns=60, rows=8)
+        self.addCleanup(watch.close)
+        before = termios.tcgetattr(watch.ours)
+        watch.until(r"(?s)\x1b\[\d+F.*\x1b\[\d+F.*\x1b\[J\x1b\[\?7h", raw=True)
         # Also of steps that are told together, long after the first of them.
-        told = set(re.findall(rb"now: (\w+)", seen)) - {b"startup", b"rendezvous", b"running"}
-        self.assertEqual(told, {b"productive"}, seen)
-        for rows in re.findall(rb"\x1b\[(\d+)F", seen):
+        told = set(re.findall(r"now: (\w+)", watch.raw)) - {"startup", "rendezvous", "running"}
+        self.assertEqual(told, {"productive"}, watch.raw)
+        for rows in re.findall(r"\x1b\[(\d+)F", watch.raw):
             self.assertLess(int(rows), 8)
-        os.write(terminal, b"\x03")
-        self.assertEqual(watch.wait(LIMIT), 0)
-        with contextlib.suppress(OSError):
-            while select.select([terminal], [], [], 0)[0]:
-                seen += os.read(terminal, 65536)
-        self.assertEqual(termios.tcgetattr(end), before)
-        os.close(end)
-        self.assertEqual(seen.count(b"\x1b[?7l"), seen.count(b"\x1b[?7h"))
-        self.assertNotIn(b"\x1b[?25l", seen)
+        os.write(watch.ours, b"\x03")
+        self.assertEqual(watch.finish(), 0)
+        self.assertEqual(termios.tcgetattr(watch.ours), before)
+        self.assertEqual(watch.raw.count("\x1b[?7l"), watch.raw.count("\x1b[?7h"))
+        self.assertNotIn("\x1b[?25l", watch.raw)
         self.assertIsNone(job.poll())
         for attempt in "01":
             (self.folder / f"go{attempt}").touch()

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
 
-ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {k: v for k, v in os.environ.items()
-               if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC"))}
-# For workers that import elastrun.
-LIBRARY = {"PYTHONPATH": str(ROOT / "lib/python"), "PYTHONDONTWRITEBYTECODE": "1"}
+import harness
+from harness import ENVIRONMENT
+
+ELASTRUN, CTL = str(harness.PROGRAM), str(harness.CTL)
+LIBRARY = {"PYTHONPATH": harness.PACKAGE}  # for workers that import elastrun
 LIMIT = 120.0
 # Steps 1 to 4, a checkpoint of 2; the first start fails then, the second one goes on at 3.
 TRAINER = """

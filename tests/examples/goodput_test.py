@@ -83,8 +83,7 @@ class Buckets(unittest.TestCase):
         job = self.enterContext(harness.Job(
             "--nproc-per-node=2", "--max-restarts=2", "--goodput=auto",
             f"--hang-timeout={limit:.1f}", "--report=report.json", "--log-dir=logs",
-            Path(__file__).with_name("measured_ddp.py"), f"{2.5 * limit + 6:.1f}",
-            env={"PYTHONDONTWRITEBYTECODE": "1"})).ended()
+            Path(__file__).with_name("measured_ddp.py"), f"{2.5 * limit + 6:.1f}")).ended()
         # What comes after the account is in no account: the launcher's own last milliseconds.
         ended = (job.folder / "report.json").stat().st_mtime
         goodput = job.report()["goodput"]
@@ -143,8 +142,7 @@ print(json.dumps([trained, between]))
 class Unexplained(unittest.TestCase):
     def test_the_range_holds_the_truth_of_what_no_hook_sees(self) -> None:
         job = self.enterContext(harness.Job(
-            "--goodput=auto", "--report=report.json", "train.py", files={"train.py": BETWEEN},
-            env={"PYTHONDONTWRITEBYTECODE": "1"})).ended()
+            "--goodput=auto", "--report=report.json", script=BETWEEN)).ended()
         trained, between = json.loads(job.output())
         goodput = job.report()["goodput"]
         print(trained, between, goodput)

@@ -41,8 +41,7 @@ class Restarts(unittest.TestCase):
         job = self.start("--nproc-per-node=2", "--preempt-signals=SIGTERM",
                          *self.train("--loaders=1"))
         wait_until(lambda: self.checkpoint.exists() or job.process.poll() is not None, "it saves")
-        job.process.terminate()
-        self.assertEqual(job.end(), 75, job.errors())
+        job.stopped(75)
         preemption = job.report()["preemption"]
         self.assertEqual(preemption["lost_steps"], 0, job.errors())
         left = preemption["saved_step"]

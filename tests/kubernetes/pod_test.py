@@ -3,7 +3,6 @@
 STUB_WORKER. Nodes are agents of this machine; the Trainer's controller is a server with TLS."""
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import shutil
@@ -13,16 +12,16 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import threading
 import unittest
 from pathlib import Path
+from typing import Any
 
 import harness
+from collector import Collector
 from harness import Job, stub, wait_until
 from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARY = ROOT / "lib" / "python"
 PROGRAM = ROOT / "config/examples/kubernetes/kubeflow_progress.py"
 TELLS = f"--metrics=exec:{sys.executable} -B {PROGRAM} %s;window=0"
 TOKEN = "header.payload.signature"
@@ -171,47 +170,28 @@ class End(Folder):
         self.assertIn(f"preempted (SIGTERM): saved at step {steps.pop()} after", out)
 
 
-class Controller(http.server.ThreadingHTTPServer):
+class Controller(Collector):
     """Takes what a TrainJob tells of its progress. `status`: its answer."""
 
-    daemon_threads = True
-
     def __init__(self, folder: Path, status: int = 200) -> None:
-        self.status, self.told = status, []
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
                         "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=it",
                         "-addext", "subjectAltName=DNS:localhost", "-keyout", folder / "key.pem",
                         "-out", folder / "ca.crt"], check=True, capture_output=True)
-        super().__init__(("localhost", 0), Take)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(folder / "ca.crt", folder / "key.pem")
-        self.socket = context.wrap_socket(self.socket, server_side=True)
+        super().__init__(status, tls=context)
         (folder / "token").write_text(TOKEN + "\n")
-        place = f"localhost:{self.server_address[1]}"
         self.variables = {
-            "KUBEFLOW_TRAINER_SERVER_URL": f"https://{place}/jobs/bert/status",
+            "KUBEFLOW_TRAINER_SERVER_URL":
+                f"https://localhost:{self.server_address[1]}/jobs/bert/status",
             "KUBEFLOW_TRAINER_SERVER_CA_CERT": str(folder / "ca.crt"),
             "KUBEFLOW_TRAINER_SERVER_TOKEN": str(folder / "token")}
-        threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
-
-
-class Take(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Controller
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.told.append((self.path, self.headers["Authorization"], body["trainerStatus"]))
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def last(self) -> dict[str, Any]:
+        """What was told at last."""
+        status: dict[str, Any] = self.requests[-1][2]["trainerStatus"]
+        return status
 
 
 @unittest.skipUnless(shutil.which("openssl"), "no openssl, which makes a certificate")
@@ -219,23 +199,23 @@ class Progress(Folder):
     def train(self, controller: Controller, *options: str, **more: str) -> Job:
         script = self.folder / "train.py"
         script.write_text(TRAINS)
-        env = {"PYTHONPATH": str(LIBRARY), "PYTHON_EXEC": sys.executable,
-               "PYTHONDONTWRITEBYTECODE": "1", **controller.variables, **more}
+        env = {"PYTHONPATH": harness.PACKAGE, "PYTHON_EXEC": sys.executable,
+               **controller.variables, **more}
         return self.enterContext(Job("--report=report.json", *options, script, self.folder / "go",
                                      env=env))
 
     def account(self, job: Job) -> dict[str, object]:
-        report = json.loads((job.folder / "report.json").read_text())
-        return next(s for s in report["metrics_sinks"] if s["sink"].startswith("exec:"))
+        return next(s for s in job.report()["metrics_sinks"] if s["sink"].startswith("exec:"))
 
     def test_the_controller_hears_how_far_it_is(self) -> None:
         with Controller(self.folder) as controller:
             job = self.train(controller, TELLS % 20, "--nproc-per-node=2")
-            wait_until(lambda: controller.told, "it is told", job.errors)
+            wait_until(lambda: controller.requests, "it is told", job.errors)
             (self.folder / "go").touch()
             self.assertEqual(job.end(), 0, job.errors())
-            path, authorization, last = controller.told[-1]
-            self.assertEqual((path, authorization), ("/jobs/bert/status", f"Bearer {TOKEN}"))
+            self.assertEqual({path for path, _, _ in controller.requests}, {"/jobs/bert/status"})
+            self.assertEqual(controller.authorizations, {f"Bearer {TOKEN}"})
+            last = controller.last()
             self.assertEqual(last["progressPercentage"], 100)
             self.assertEqual(last["estimatedRemainingSeconds"], 0)
             self.assertRegex(last["lastUpdatedTime"], r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
@@ -243,13 +223,13 @@ class Progress(Folder):
             self.assertEqual(values, {"step": "20", "loss": "0.05", "data/seen": "20"})
             # One at once, one or two at the end, and one for each 5 s of a machine that is slow.
             self.assertEqual(self.account(job)["lost"], 0)
-            self.assertLess(len(controller.told), 10)
+            self.assertLess(len(controller.requests), 10)
 
     def test_a_controller_that_refuses_costs_the_job_nothing(self) -> None:
         (self.folder / "go").touch()
         with Controller(self.folder, status=403) as controller:
             job = self.train(controller, TELLS % "").ended()
-            self.assertNotIn("progressPercentage", controller.told[-1][2])
+            self.assertNotIn("progressPercentage", controller.last())
             self.assertRegex(job.errors(), "(?m)kubeflow: localhost:.* answers with status 403$")
         gone = self.train(controller, TELLS % "")
         self.assertEqual(gone.end(), 0, gone.errors())
@@ -263,7 +243,7 @@ class Progress(Folder):
             with Controller(other) as stranger:
                 job = self.train(controller, TELLS % "", KUBEFLOW_TRAINER_SERVER_URL=(
                     stranger.variables["KUBEFLOW_TRAINER_SERVER_URL"])).ended()
-                self.assertEqual(stranger.told, [])
+                self.assertEqual(stranger.requests, [])
                 self.assertIn("CERTIFICATE_VERIFY_FAILED", job.errors())
 
     def test_outside_of_a_trainjob_it_says_what_is_missing(self) -> None:

@@ -3,7 +3,6 @@
 namespaces. netns_test.py ELASTRUN STUB_WORKER"""
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import re
@@ -11,12 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from pathlib import Path
 
 import lan
+from agents import Agents, EtcdServer
 from harness import Job, lives, stub, wait_until
 
 SIDE_BY_SIDE = 4
@@ -39,17 +38,14 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 50) as store:
 """
 
 
-class Hosts(unittest.TestCase):
+class Hosts(Agents):
     """Agents of one job, one on each host of a network."""
 
     HOSTS = 4
     TWO_INTERFACES = False
 
     def setUp(self) -> None:
-        self.stack = contextlib.ExitStack()
-        self.addCleanup(self.stack.close)
-        self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="netns.")))
-        self.go = self.folder / "go"
+        super().setUp()
         self.lan = self.stack.enter_context(lan.Lan(self.HOSTS, self.TWO_INTERFACES))
         self.where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={lan.address(0)}:{PORT}"]
         self.conf = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
@@ -69,28 +65,8 @@ class Hosts(unittest.TestCase):
     def meet(self) -> list[str | Path]:
         return ["--no-python", sys.executable, "-u", HERE / "meet.py", self.go]
 
-    def world(self, *jobs: Job, size: int, times: int = 1) -> None:
-        """Until each has been in so many worlds, the last of this size."""
-        for job in jobs:
-            job.wait_for(r"^WORLD_SIZE=", times)
-            wait_until(lambda j=job: j.lines(r"^WORLD_SIZE=(\d+)")[-1] == str(size)
-                       or j.process.poll() is not None, f"a world of {size}:\n{job.errors()}")
-            self.assertIsNone(job.process.poll(), job.errors())
-
-    def worlds(self, job: Job) -> list[str]:
-        return job.lines(r"^WORLD_SIZE=(\d+)")
-
     def has_stopped(self, job: Job) -> bool:
         return not any(lives(int(pid)) for pid in job.lines(r"^pid (\d+)"))
-
-    def all_end(self, *jobs: Job, code: int = 0) -> None:
-        for job in jobs:
-            self.assertEqual(job.end(), code, job.errors())
-            job.nothing_left()
-
-    def go_on(self, *jobs: Job) -> None:
-        self.go.touch()
-        self.all_end(*jobs)
 
     def silence(self, *hosts: int) -> None:
         """Cuts these off, and waits until one of them has tried in vain to be heard."""
@@ -118,7 +94,7 @@ class Weather(Hosts):
             self.assertIn(f"rank {victim} ", job.errors())
         self.go_on(*jobs)
         for job in jobs:
-            self.assertEqual(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)"), ["0", "1"])
+            self.assertEqual(self.attempts(job), ["0", "1"])
 
     def test_100_to_200_ms_of_delay(self) -> None:
         self.lan.tell(delay=[0.1, 0.2])
@@ -156,7 +132,7 @@ class SilentC10d(Hosts):
         jobs[2] = self.agent(2, "2:3")
         self.world(*jobs, size=3)
         self.go_on(*jobs)
-        self.assertEqual(set(jobs[0].lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
+        self.assertEqual(set(self.attempts(jobs[0])), {"0"})
 
     def test_without_the_host_of_the_rendezvous_or_below_the_minimum_all_stop(self) -> None:
         for silent, nodes in ((0, "2:3"), (2, "3")):
@@ -188,22 +164,13 @@ class SilentElected(Hosts):
     ETCD = 4
     LEASE = ",lease_ttl=4"
 
-    def by_file(self) -> None:
-        self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.folder}"]
-
     def by_etcd(self) -> None:
         if not shutil.which("etcd"):
             self.skipTest("no etcd in PATH (Debian: etcd-server)")
-        at = lan.address(self.ETCD)
-        self.where = ["--rdzv-backend=etcd", f"--rdzv-endpoint={at}:2379"]
-        log = self.stack.enter_context((self.folder / "etcd.log").open("wb"))
-        etcd = subprocess.Popen(
-            ["etcd", "--data-dir", str(self.folder / "etcd"), "--log-level", "error",
-             "--listen-client-urls", f"http://{at}:2379",
-             "--advertise-client-urls", f"http://{at}:2379"],
-            stdout=log, stderr=log, preexec_fn=self.lan.enter(self.ETCD))
-        self.stack.callback(etcd.wait)
-        self.stack.callback(etcd.kill)
+        etcd = EtcdServer(self.folder, address=lan.address(self.ETCD),
+                          before=self.lan.enter(self.ETCD))
+        self.where = etcd.where
+        self.stack.callback(etcd.end)
 
     def agents(self, nodes: str, count: int, size: int = 0) -> list[Job]:
         """The first one coordinates. Returns when the world of that size, or of all, works."""
@@ -224,7 +191,7 @@ class SilentElected(Hosts):
         self.world(*jobs, size=len(jobs), times=2)
         self.go_on(*jobs)
         for job in jobs:
-            self.assertEqual(set(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
+            self.assertEqual(set(self.attempts(job)), {"0"})
 
     def lose(self, host: int, nodes: str = "2:3") -> None:
         jobs = self.agents(nodes, 3)
@@ -403,7 +370,7 @@ class Addresses(RendezvousChoice):
 
     def test_a_file_does_not_know_the_network_but_each_host_its_address(self) -> None:
         # There is no default route, and the bridge's address is of no use.
-        self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.folder}"]
+        self.by_file()
         jobs = [self.agent(host, "3", *self.meet()) for host in range(3)]
         self.assertIn(self.master(*jobs)[0], [lan.address(host) for host in range(3)])
         self.go_on(*jobs)
@@ -416,7 +383,7 @@ class TwoInterfaces(RendezvousChoice):
     TWO_INTERFACES = True
 
     def test_the_user_is_asked_which(self) -> None:
-        self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.folder}"]
+        self.by_file()
         lost = self.agent(0, "2", *self.meet())
         self.all_end(lost, code=1)
         self.assertIn(f"{lan.address(0)} (eth0)", lost.errors())
@@ -483,26 +450,15 @@ class Starts(RendezvousChoice):
                 self.assertEqual(told, (["head", "29500"], [self.HEAD, "29500"]))
 
     def test_a_port_that_is_forwarded_by_the_head(self) -> None:
-        self.forward(0, self.HEAD, 31000)
+        self.forward(self.HEAD, 31000, self.HEAD, 29500, self.lan.enter(0))
         told = self.static(f"--master-addr={self.HEAD}", other=(*self.OTHER, "--master-port=31000"))
         self.assertEqual(told, ([self.HEAD, "29500"], [self.HEAD, "31000"]))
 
     def test_a_tunnel(self) -> None:
-        self.forward(1, "127.0.0.1", 31000)
+        self.forward("127.0.0.1", 31000, self.HEAD, 29500, self.lan.enter(1))
         told = self.static(f"--master-addr={self.HEAD}", other=(
             "--node-rank=1", "--master-addr=localhost", "--master-port=31000"))
         self.assertEqual(told, ([self.HEAD, "29500"], ["localhost", "31000"]))
-
-    def forward(self, host: int, address: str, port: int) -> None:
-        """Connections to that port of that host go to the store's on the head."""
-        forwarder = subprocess.Popen(
-            [sys.executable, str(HERE / "forward.py"), address, str(port), self.HEAD, "29500"],
-            stdout=subprocess.PIPE, preexec_fn=self.lan.enter(host))
-        self.stack.callback(forwarder.wait)
-        self.stack.callback(forwarder.kill)
-        assert forwarder.stdout is not None
-        self.stack.callback(forwarder.stdout.close)
-        self.assertEqual(forwarder.stdout.readline(), b"ready\n")
 
     def pods(self, *variables: dict[str, str]) -> None:
         """A pod each, with what its operator has set."""

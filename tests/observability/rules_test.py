@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
@@ -152,11 +151,9 @@ class Rules(unittest.TestCase):
 class Queries(unittest.TestCase):
     def test_prometheus_answers_every_query_about_a_real_run(self) -> None:
         job = self.enterContext(Job(
-            "--http=0", "--max-restarts=1", "--worker-lib", "train.py", files={"train.py": TRAINER},
-            env={"PYTHON_EXEC": sys.executable, "SLURM_JOB_START_TIME": str(int(time.time()))}))
-        [port] = job.wait_for(r"^elastrun: the job is shown at http://127\.0\.0\.1:(\d+)/$",
-                              path=job.err)
-        prometheus = self.enterContext(Prometheus(f"127.0.0.1:{port}"))
+            "--http=0", "--max-restarts=1", "--worker-lib", script=TRAINER,
+            env={"SLURM_JOB_START_TIME": str(int(time.time()))}))
+        prometheus = self.enterContext(Prometheus(urllib.parse.urlsplit(job.page()).netloc))
         # The last rate needs two scrapes, the last rule an evaluation after them.
         wait_until(lambda: prometheus.ask("count_over_time(elastrun:cpu:ratio[1m]) > 3"),
                    "there are a few scrapes")
@@ -176,8 +173,7 @@ class Queries(unittest.TestCase):
         for group in prometheus.get("rules")["groups"]:
             for rule in group["rules"]:
                 self.assertEqual(rule["health"], "ok", rule)
-        (job.folder / "go").touch()
-        self.assertEqual(job.end(), 0, job.errors())
+        job.tell("go").ended()
 
     def books_close(self, prometheus: Prometheus) -> None:
         [all_of_it] = prometheus.ask(

@@ -7,9 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from harness import PACKAGE
 from launched import ELASTRUN, STUB, Case
-
-PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python"
 
 
 class Called(Case):
@@ -35,13 +34,12 @@ class Called(Case):
         (self.folder / "train.py").write_text("import sys; print(sys.executable, *sys.argv[1:])\n")
         here = os.path.dirname(ELASTRUN)
         link = self.folder / "torchrun"
-        link.symlink_to(PACKAGE / "elastrun" / "program.py")
+        link.symlink_to(f"{PACKAGE}/elastrun/program.py")
         ways: dict[str, list[object]] = {"file": [link], "module": ["-m", "elastrun"]}
         for name, words in ways.items():
             with self.subTest(name):
                 done = self.call(sys.executable, *words, "train.py", "--lr", "1",
-                                 PATH=f"/usr/bin:/bin:{here}", PYTHONPATH=str(PACKAGE),
-                                 PYTHONDONTWRITEBYTECODE="1")
+                                 PATH=f"/usr/bin:/bin:{here}", PYTHONPATH=PACKAGE)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 said, *words_of_script = done.stdout.split()
                 self.assertTrue(os.path.samefile(said, sys.executable), said)
@@ -51,7 +49,7 @@ class Called(Case):
         folder = self.environment_of_its_own()
         (folder / "python3.99").symlink_to(os.path.realpath(sys.executable))
         (self.folder / "train.py").write_text("import sys; print(sys.executable)\n")
-        done = self.call(folder / "python3.99", PACKAGE / "elastrun" / "program.py", "train.py",
+        done = self.call(folder / "python3.99", f"{PACKAGE}/elastrun/program.py", "train.py",
                          PATH=f"{os.path.dirname(ELASTRUN)}:/usr/bin:/bin")
         self.assertEqual((done.returncode, done.stdout), (0, f"{folder / 'python3.99'}\n"),
                          done.stderr)

@@ -2,17 +2,14 @@
 """What watches goodput while a job runs: windows in /status and in sinks."""
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import subprocess
 import sys
 import unittest
-from pathlib import Path
 
-from harness import LIMIT, PROGRAM, Job, wait_until
+from harness import LIMIT, PACKAGE, PROGRAM, Job, fetched, wait_until
 
-PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python"
 
 # Steps, then a pause of another use until "go", then steps until "end".
 TRAINER = """
@@ -56,19 +53,10 @@ print(calculator.get_job_goodput_details()["goodput_time"][GoodputType.TOTAL])
 
 class Goodput(unittest.TestCase):
     def start(self, *options: str) -> Job:
-        return self.enterContext(Job("--worker-lib", *options, "train.py",
-                                     files={"train.py": TRAINER},
-                                     env={"PYTHON_EXEC": sys.executable}))
+        return self.enterContext(Job("--worker-lib", *options, script=TRAINER))
 
     def status(self, job: Job) -> dict:
-        [port] = job.wait_for(r"^elastrun: the job is shown at http://127\.0\.0\.1:(\d+)/$",
-                              path=job.err)
-        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=LIMIT)
-        try:
-            connection.request("GET", "/status")
-            return json.loads(connection.getresponse().read())["goodput"]
-        finally:
-            connection.close()
+        return json.loads(fetched(job.page() + "status"))["goodput"]
 
     def test_status_and_sinks_have_the_windows_as_they_are(self) -> None:
         job = self.start("--http=0", "--metrics=jsonl:records.jsonl")
@@ -85,8 +73,7 @@ class Goodput(unittest.TestCase):
                                    status["buckets_s"]["evaluation"], places=5)
         self.assertNotIn("alert", status)
         (job.folder / "go").touch()
-        (job.folder / "end").touch()
-        self.assertEqual(job.end(), 0, job.errors())
+        job.tell("end").ended()
         lines = (job.folder / "records.jsonl").read_text().splitlines()
         told = {one["attributes"]["rolling_window_size"]: one["window"]["aggregates"]["value"]
                 for one in map(json.loads, lines) if one["name"] == "elastrun.interval_goodput"}
@@ -97,7 +84,7 @@ class Goodput(unittest.TestCase):
         """Five of 5 * 1.1 s and, of the first step's 6 s, what such a step takes."""
         jobs = {how: self.enterContext(Job(
             "--worker-lib", "--log-dir=logs", "--metrics=jsonl:records.jsonl", "--report=report",
-            "train.py", files={"train.py": FIRST}, env={"PYTHON_EXEC": sys.executable, "HOW": how}))
+            script=FIRST, env={"HOW": how}))
             for how in ("recorder", "step")}
         for how, job in jobs.items():
             self.assertEqual(job.end(), 0, job.errors())
@@ -113,7 +100,7 @@ class Goodput(unittest.TestCase):
             if how == "recorder":
                 [journal] = job.folder.glob("logs/*/journal.jsonl")
                 asked = subprocess.run([sys.executable, "-c", ASK, journal], text=True, check=True,
-                                       env=os.environ | {"PYTHONPATH": str(PACKAGE)} |
+                                       env=os.environ | {"PYTHONPATH": PACKAGE} |
                                        {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"},
                                        capture_output=True, timeout=LIMIT)
                 told["calculator"] = float(asked.stdout)

@@ -10,14 +10,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import unittest
 from typing import Any
 
-from harness import LIMIT, PROGRAM, Job, wait_until
+from harness import CTL, LIMIT, PACKAGE, Job, wait_until
 
-PACKAGE = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../lib/python"))
-CTL = PROGRAM.parent / "elastrunctl"
 SHARE, SECONDS = 0.05, 0.3
 
 FRAME = """
@@ -131,10 +128,8 @@ class Truth(unittest.TestCase):
     def start(self, script: str, *options: str, **values: object) -> Job:
         known = "".join(f"{name} = {value!r}\n" for name, value in values.items())
         return self.enterContext(Job(
-            "--report=report.json", "--log-dir=logs", "--max-restarts=1", *options, "train.py",
-            files={"train.py": FRAME + known + script},
-            env={"PYTHON_EXEC": sys.executable, "PYTHONPATH": PACKAGE,
-                 "PYTHONDONTWRITEBYTECODE": "1"}))
+            "--report=report.json", "--log-dir=logs", "--max-restarts=1", *options,
+            script=FRAME + known + script, env={"PYTHONPATH": PACKAGE}))
 
     def spent(self, job: Job) -> dict[str, float]:
         all_of: dict[str, float] = {}
@@ -262,8 +257,7 @@ class Truth(unittest.TestCase):
             with self.subTest(how):
                 job = self.start(PREEMPTED, "--preempt-signals=SIGTERM", HOW=how)
                 wait_until((job.folder / "sixty").exists, "20 steps are done")
-                job.process.send_signal(signal.SIGTERM)
-                self.assertEqual(job.end(), 75, job.errors())
+                job.stopped(75)
                 account = self.check(job, "stopping")
                 self.assertEqual(account["buckets_s"]["lost"], 0)
                 [start] = account["goodput_attempts"]

@@ -7,14 +7,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import unittest
-import urllib.request
-from pathlib import Path
 
-from harness import CTL, PACKAGE, Job, wait_until
-from ports import free_port
+from harness import CTL, PACKAGE, Job, fetched, wait_until
+from ports import free_port, listening, sockets_of
 
 # Steps until the file `go` is there, but for one rank that stays in its data loader.
 TRAINS = """
@@ -51,11 +48,9 @@ class Standing(unittest.TestCase):
 
 class Hangs(Standing):
     def start(self, script: str, *options: str, package: bool = True, **env: str) -> Job:
-        env = {"PYTHON_EXEC": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"} | env
         if package:
             env["PYTHONPATH"] = PACKAGE
-        return self.enterContext(Job("--report=report.json", *options, "train.py",
-                                     files={"train.py": script}, env=env))
+        return self.enterContext(Job("--report=report.json", *options, script=script, env=env))
 
     def test_a_hang_is_told_with_the_odd_one_out_and_the_job_goes_on(self) -> None:
         """Also beside threads that wait for ever."""
@@ -128,8 +123,8 @@ class Hangs(Standing):
                  "for _ in range(25): line(); time.sleep(0.2)\n"
         job = self.enterContext(Job(
             "--hang-timeout=2", "--on-hang=restart", "--max-restarts=1", "--report=report.json",
-            "train.py", files={"train.py": script, "py-spy": "#!/bin/sh\ntouch asked; sleep 3\n"},
-            env={"PYTHON_EXEC": sys.executable, "PATH": f".:{os.environ['PATH']}"}))
+            script=script, files={"py-spy": "#!/bin/sh\ntouch asked; sleep 3\n"},
+            env={"PATH": f".:{os.environ['PATH']}"}))
         (job.folder / "py-spy").chmod(0o755)
         wait_until(lambda: (job.folder / "asked").exists(), "the job is held to hang")
         self.assertEqual(job.end(), 0, job.errors())
@@ -139,8 +134,8 @@ class Hangs(Standing):
         script = "import time\nfor i in range(30):\n    print('line', i, flush=True)\n" \
                  "    time.sleep(0.1)\n"
         job = self.enterContext(Job(
-            "--hang-timeout=1", "--on-hang=fail", "train.py", files={"train.py": script},
-            env={"PYTHON_EXEC": sys.executable}, stdout=subprocess.DEVNULL)).ended()
+            "--hang-timeout=1", "--on-hang=fail", script=script,
+            stdout=subprocess.DEVNULL)).ended()
 
     def test_an_evaluation_between_steps_of_goodput_is_no_hang(self) -> None:
         # Hooks see no evaluation: its output shows that it goes on. A recorder tells of it.
@@ -262,9 +257,8 @@ class Hangs(Standing):
                            "load()\n")
         toml = '[env]\nXDG_CACHE_HOME = "own"\n'
         job = self.enterContext(Job(
-            "--report=report.json", "--config=job.toml", "--hang-timeout=1", "train.py",
-            files={"train.py": script, "job.toml": toml},
-            env={"PYTHON_EXEC": sys.executable, "PYTHONPATH": PACKAGE}))
+            "--report=report.json", "--config=job.toml", "--hang-timeout=1", script=script,
+            files={"job.toml": toml}, env={"PYTHONPATH": PACKAGE}))
         job.wait_for(PATTERN, path=job.err)
         self.go_on(job)
         hang, = job.report()["hangs"]
@@ -276,12 +270,10 @@ class Asked(Standing):
 
     def setUp(self) -> None:
         self.registry = self.enterContext(Job("--version")).folder / "registry"
-        self.env = {"PYTHON_EXEC": sys.executable, "PYTHONPATH": PACKAGE,
-                    "ELASTRUN_RUNTIME_DIR": str(self.registry), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.env = {"PYTHONPATH": PACKAGE, "ELASTRUN_RUNTIME_DIR": str(self.registry)}
 
     def start(self, script: str, *options: str) -> Job:
-        return self.enterContext(Job(*options, "train.py", files={"train.py": TRAINS + script},
-                                     env=self.env))
+        return self.enterContext(Job(*options, script=TRAINS + script, env=self.env))
 
     def ctl(self, *words: str, what: str = "stacks") -> tuple[int, str, str]:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTRUN_"))}
@@ -327,11 +319,10 @@ class Asked(Standing):
         # Also without --hang-timeout.
         job = self.start("if RANK == 1: os.kill(os.getpid(), signal.SIGSTOP)\n"
                          "load()\n", "--nproc-per-node=2", "--http=0")
-        address, = job.wait_for(r"is shown at (http://\S+)$", path=job.err)
 
         def held() -> list[str | None]:
-            with urllib.request.urlopen(address + "status", timeout=10) as answer:
-                return [worker["held"] for worker in json.load(answer)["workers"]]
+            status = json.loads(fetched(job.page() + "status"))
+            return [worker["held"] for worker in status["workers"]]
 
         stopped, = job.wait_for(r"Rank 1 \(pid (\d+)\) is stopped by a signal$", path=job.err)
         wait_until(lambda: "  rank 1 is stopped by a signal\n" in self.ctl(what="status")[1],
@@ -397,7 +388,8 @@ class Asked(Standing):
         code, out, _ = self.ctl("--json", endpoint)
         self.assertEqual(code, 0)
         port = int(endpoint.rsplit(":", 1)[1])
-        quiet = next(job for job in jobs if not listens_at(job.agent(), port))
+        hosts = {one for one, where in listening().items() if where == port}
+        quiet = next(job for job in jobs if not hosts & sockets_of(job.agent()))
         agent = quiet.agent()
         os.kill(agent, signal.SIGSTOP)
         try:
@@ -433,15 +425,3 @@ def wait_for_seconds(seconds: float, condition) -> None:
         if time.monotonic() > end:
             raise AssertionError("it did not come")
         time.sleep(0.05)
-
-
-def listens_at(pid: int, port: int) -> bool:
-    """Whether that process has a listening socket there."""
-    inodes = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and int(words[1].rsplit(":", 1)[1], 16) == port:
-                inodes.add(f"socket:[{words[9]}]")
-    fds = f"/proc/{pid}/fd"
-    return any(os.readlink(f"{fds}/{fd}") in inodes for fd in os.listdir(fds))

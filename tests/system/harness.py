@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -28,7 +29,8 @@ PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")  # the wor
 # What no job of a test hears of: the settings of whoever runs the test.
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k == "ELASTRUN_TEST_FORKSERVER" or
                not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC", "LOGLEVEL",
-                                 "NOTIFY_SOCKET"))} | {"OMP_NUM_THREADS": "1"}
+                                 "NOTIFY_SOCKET"))} | {"OMP_NUM_THREADS": "1",
+                                                     "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def wait_until(condition: Callable[[], object], what: str,
@@ -39,6 +41,13 @@ def wait_until(condition: Callable[[], object], what: str,
         if time.monotonic() > end:
             raise AssertionError(f"waited in vain until {what}\n{shown()}".rstrip())
         time.sleep(0.005)
+
+
+def fetched(url: str) -> str:
+    """What is served there."""
+    with urllib.request.urlopen(url, timeout=LIMIT) as answer:
+        text: str = answer.read().decode()
+    return text
 
 
 def stat_of(pid: int) -> list[str] | None:
@@ -75,21 +84,26 @@ def end_all(pids: Iterable[int]) -> None:
 
 
 class Job:
-    """One run of elastrun. Use as a context: at its end nothing of the job is left alive."""
+    """One run of elastrun. Use as a context: at its end nothing of the job is left alive.
+    `script`: train.py, the last of the words, for this Python."""
 
     def __init__(self, *words: str | Path, env: dict[str, str] | None = None,
                  stdout: int | None = None, stdin: int | None = None,
                  stderr: int | None = None, before: Callable[[], None] | None = None,
-                 files: dict[str, str] | None = None) -> None:
+                 files: dict[str, str] | None = None, script: str | None = None) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="system.")
         self.folder = Path(self._scratch.name)
-        for name, text in (files or {}).items():
+        env, files = env or {}, files or {}
+        if script is not None:
+            words, files = (*words, "train.py"), files | {"train.py": script}
+            env = {"PYTHON_EXEC": sys.executable} | env
+        for name, text in files.items():
             (self.folder / name).write_text(text)
         self.temporary = self.folder / "tmp"
         self.temporary.mkdir()
         self._mark = f"ELASTRUN_TEST_JOB={uuid.uuid4()}"
         name, value = self._mark.split("=")
-        keep = ENVIRONMENT | {"TMPDIR": str(self.temporary), name: value} | (env or {})
+        keep = ENVIRONMENT | {"TMPDIR": str(self.temporary), name: value} | env
         self.out, self.err = self.folder / "out", self.folder / "err"
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
@@ -145,6 +159,10 @@ class Job:
     def output(self) -> str:
         return self.out.read_text(errors="replace")
 
+    def page(self) -> str:
+        """The address of the page of --http, with its slash."""
+        return self.wait_for(r"the job is shown at (http://\S+)$", path=self.err)[0]
+
     def report(self) -> dict[str, Any]:
         """What --report=report.json has written."""
         found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
@@ -172,6 +190,19 @@ class Job:
             raise
         return self
 
+    def tell(self, name: str) -> Job:
+        """Makes the file of that name, for which workers wait."""
+        (self.folder / name).touch()
+        return self
+
+    def stopped(self, code: int | None = None, by: int = signal.SIGTERM) -> Job:
+        """This job, once it has ended by that signal: with that code, or any."""
+        self.process.send_signal(by)
+        if code is not None:
+            return self.ended(code)
+        self.end()
+        return self
+
     def nothing_left(self) -> None:
         wait_until(lambda: not self.alive(), "nothing of the job is alive")
 
@@ -179,3 +210,11 @@ class Job:
 def stub(*steps: str) -> list[str]:
     """Options and words that make workers of stub_worker play these steps."""
     return ["--no-python", str(STUB), *steps]
+
+
+def stuck(**which: str) -> dict[str, str]:
+    """The environment of a job that is stuck with such files while the file `stuck` exists: see
+    tests/helpers/stuck_write.cpp."""
+    return {"LD_PRELOAD": str(STUB.parent / "libstuck_write.so"), "STUCK_WHILE": "stuck",
+            "ASAN_OPTIONS": "verify_asan_link_order=0",
+            **{f"STUCK_{kind.upper()}": name for kind, name in which.items()}}

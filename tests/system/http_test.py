@@ -8,7 +8,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -43,13 +42,12 @@ def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int,
 
 class Http(unittest.TestCase):
     def start(self, *options: str, script: str = STEPS, **env: str) -> Job:
-        env = {"PYTHON_EXEC": sys.executable, "PYTHONPATH": PACKAGE,
-               "PYTHONDONTWRITEBYTECODE": "1"} | env
-        return self.enterContext(Job(*options, "train.py", files={"train.py": script}, env=env))
+        return self.enterContext(Job(*options, script=script, env={"PYTHONPATH": PACKAGE} | env))
 
     def port(self, job: Job) -> int:
-        return int(job.wait_for(r"^elastrun: the job is shown at http://127\.0\.0\.1:(\d+)/$",
-                                path=job.err)[0])
+        address, port = job.page().strip("/").rsplit(":", 1)
+        self.assertEqual(address, "http://127.0.0.1")
+        return int(port)
 
     def status(self, port: int) -> dict:
         return json.loads(ask(port, "/status")[2])
@@ -72,8 +70,7 @@ class Http(unittest.TestCase):
         restart, = self.status(port)["restarts"]["latest"]
         self.assertEqual(restart["text"], "rank 1 ended with exit code 3")
         self.assertTrue(restart["spent"])
-        (job.folder / "go").touch()
-        self.assertEqual(job.end(), 0, job.errors())
+        job.tell("go").ended()
         with self.assertRaises(OSError):
             socket.create_connection(("127.0.0.1", port), LIMIT)
 
@@ -113,8 +110,7 @@ class Http(unittest.TestCase):
         else:
             names = [family.name for family in text_string_to_metric_families(text)]
             self.assertIn("process_memory_usage_bytes", names)
-        (job.folder / "go").touch()
-        job.end()
+        job.tell("go").end()
 
     def test_the_page_is_one_file_and_nothing_can_be_changed_by_it(self) -> None:
         job = self.start("--http=0")
@@ -133,8 +129,7 @@ class Http(unittest.TestCase):
         wait_until(lambda: ask(port, "/readyz")[0] == 200, "its workers run")
         self.assertEqual(json.loads(ask(port, "/readyz")[2]),
                          {"ready": True, "phase": "running"})
-        (job.folder / "go").touch()
-        self.assertEqual(job.end(), 0, job.errors())
+        job.tell("go").ended()
 
     def test_a_node_that_waits_for_others_lives_and_is_not_ready(self) -> None:
         job = self.enterContext(Job("--http=0", "--nnodes=2", "--rdzv-backend=c10d",
@@ -192,8 +187,7 @@ class Http(unittest.TestCase):
                 self.assertEqual(len(list(tasks.iterdir())), counts[0])
                 ask(self.port(job), "/metrics")
                 self.assertEqual(len(list(tasks.iterdir())), counts[0] + 1)
-            (job.folder / "go").touch()
-            self.assertEqual(job.end(), 0, job.errors())
+            job.tell("go").ended()
         self.assertEqual(counts[0], counts[1])
 
 

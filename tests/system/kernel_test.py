@@ -10,10 +10,9 @@ import unittest
 import uuid
 from pathlib import Path
 
-from harness import LIMIT, PROGRAM, STUB, Job, stat_of, stub, wait_until
+from harness import LIMIT, PROGRAM, STUB, Job, stat_of, stub, stuck, wait_until
 
 CLOCK_STEP = STUB.parent / "libclock_step.so"
-STUCK_WRITE = STUB.parent / "libstuck_write.so"
 
 
 class ClockSetBack(unittest.TestCase):
@@ -68,8 +67,7 @@ class HeldInTheKernel(unittest.TestCase):
 
     def test_the_stop_is_bounded(self) -> None:
         job = self.start("--shutdown-timeout=1")
-        job.process.terminate()
-        self.assertEqual(job.end(), 1)
+        job.stopped(1)
         job.nothing_left()
         self.assertIn("ended by SIGTERM", job.errors())
 
@@ -117,8 +115,7 @@ class Frozen(unittest.TestCase):
                 self.freeze("FROZEN")
                 wait_until(lambda: (self.cgroup / "freezer.state").read_text() == "FROZEN\n",
                            "frozen")
-                job.process.terminate()
-                self.assertEqual(job.end(), 1)
+                job.stopped(1)
                 for text in said:
                     self.assertRegex(job.errors(), text.format(pid))
                 self.freeze("THAWED")
@@ -146,9 +143,7 @@ class StuckFile(unittest.TestCase):
             with self.subTest(options), Job(
                     *options, *stub("say=first", "wait=go", "say=second", "complain=up",
                                     "on=TERM:0", "stay"),
-                    env={"LD_PRELOAD": str(STUCK_WRITE), "STUCK_FILE": "out",
-                         "STUCK_WHILE": "stuck", "ASAN_OPTIONS": "verify_asan_link_order=0"}
-            ) as job:
+                    env=stuck(file="out")) as job:
                 job.wait_for("first")
                 (job.folder / "stuck").touch()
                 (job.folder / "go").touch()

@@ -26,8 +26,7 @@ class Lifetime(unittest.TestCase):
 
     def test_after_failure(self) -> None:
         with self.start("only=1", "wait=go", "exit=3", "all", "stay") as job:
-            (job.folder / "go").touch()
-            self.assertEqual(job.end(), 1)
+            job.tell("go").ended(1)
             job.nothing_left()
 
     def test_between_attempts(self) -> None:
@@ -38,15 +37,13 @@ class Lifetime(unittest.TestCase):
             job.wait_for("^up$", 4)
             wait_until(lambda: not any(lives(pid) for pid in first), "the first attempt is gone")
             job.said |= {int(pid) for pid in job.wait_for(r"^child (\d+)", 12)}
-            (job.folder / "end").touch()
-            self.assertEqual(job.end(), 0)
+            job.tell("end").ended()
             job.nothing_left()
 
     def test_after_each_signal(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             with self.subTest(number.name), self.start("stay") as job:
-                job.process.send_signal(number)
-                self.assertEqual(job.end(), 1)
+                job.stopped(1, number)
                 job.nothing_left()
 
     def test_after_kill_9_of_the_agent(self) -> None:
@@ -76,15 +73,13 @@ class Lifetime(unittest.TestCase):
 
     def test_after_a_signal_that_nobody_handles(self) -> None:
         with self.start("stay") as job:
-            job.process.send_signal(signal.SIGALRM)
-            self.assertEqual(job.end(), -signal.SIGALRM)
+            job.stopped(-signal.SIGALRM, signal.SIGALRM)
             job.nothing_left()
 
     def test_strangers_are_left_alone(self) -> None:
         with subprocess.Popen(["sleep", "1000"]) as stranger:
             with self.start("only=0", "wait=go", "exit=1", "all", "stay") as job:
-                (job.folder / "go").touch()
-                job.end()
+                job.tell("go").end()
                 job.nothing_left()
             self.assertIsNone(stranger.poll())
             stranger.kill()
@@ -99,8 +94,7 @@ class Signals(unittest.TestCase):
         with Job(*stub("pid", "stay"), before=nohup) as job:
             job.wait_for("^pid")
             job.process.send_signal(signal.SIGHUP)
-            job.process.send_signal(signal.SIGTERM)
-            self.assertEqual(job.end(), 1)
+            job.stopped(1)
             self.assertIn("Received 15 death signal", job.errors())
             self.assertNotIn("Received 1 death signal", job.errors())
 
@@ -108,14 +102,12 @@ class Signals(unittest.TestCase):
         with Job("--shutdown-timeout=1000", *stub("on=TERM:0", "pid", "stop", "stay")) as job:
             pid = int(job.wait_for(r"^pid (\d+)")[0])
             wait_until(lambda: (stat_of(pid) or "?")[0] == "T", "the worker has stopped")
-            job.process.send_signal(signal.SIGTERM)
-            self.assertEqual(job.end(), 1)
+            job.stopped(1)
             job.nothing_left()
 
     def test_a_signal_while_nobody_has_started_yet(self) -> None:
         with Job("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}",
                  *stub("stay"), env={"LOGLEVEL": "INFO"}) as job:
             job.wait_for("Rendezvous'ing|waiting", 1, job.err)
-            job.process.send_signal(signal.SIGTERM)
-            self.assertEqual(job.end(), 1)
+            job.stopped(1)
             job.nothing_left()

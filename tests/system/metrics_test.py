@@ -3,7 +3,6 @@
 what they get, refuse it, hang or are gone."""
 from __future__ import annotations
 
-import http.server
 import json
 import math
 import os
@@ -13,11 +12,11 @@ import shutil
 import socket
 import struct
 import subprocess
-import threading
 import time
 import unittest
 from typing import Any
 
+from collector import Collector
 from harness import LIMIT, PACKAGE, Job, stub, wait_until
 
 from event_files import fields, values
@@ -85,62 +84,6 @@ def counted(buckets: list[tuple[float, float, int]]) -> list[int]:
                          if (low == -math.inf or value - near <= low) and low <= value + edge
                          and value - edge <= high <= value + near))
     return found
-
-
-class Collector(http.server.ThreadingHTTPServer):
-    """Receives OTLP. `answers`: what to do with each request, the last one again and again: a
-    status, a status with seconds to come back after, seconds until 200, "hang", or a dictionary
-    with those by path."""
-
-    daemon_threads = True
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers, self.requests = list(answers), []
-        self.over = threading.Event()
-        super().__init__(("127.0.0.1", 0), Receive)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-        self.url = f"otlp:http://127.0.0.1:{self.server_address[1]}"
-
-    def __enter__(self) -> Collector:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-        self.shutdown()
-        self.server_close()
-
-    def taken(self, path: str) -> list[dict[str, Any]]:
-        return [body for where, status, body in self.requests if where == path and status == 200]
-
-
-class Receive(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        answers = self.server.answers
-        answer = answers.pop(0) if len(answers) > 1 else answers[0]
-        if isinstance(answer, dict):
-            answer = answer.get(self.path, 200)
-        if answer == "hang":
-            self.server.requests.append((self.path, 0, body))
-            self.server.over.wait(LIMIT)
-            return
-        if isinstance(answer, float):
-            self.server.over.wait(answer)
-            answer = 200
-        status, after = answer if isinstance(answer, tuple) else (answer, None)
-        self.server.requests.append((self.path, status, body))
-        self.send_response(status)
-        if after is not None:
-            self.send_header("Retry-After", str(after))
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def account(job: Job, sink: str) -> dict[str, Any]:
@@ -402,8 +345,7 @@ class Together(unittest.TestCase):
             # Nothing is recorded any more, and the page goes on.
             before = page.stat().st_mtime_ns
             wait_until(lambda: page.stat().st_mtime_ns > before, "the page goes on")
-            job.process.terminate()
-            job.end()
+            job.stopped()
             self.assertIn("system_cpu_time_seconds_total", page.read_text())  # the last one, too
 
     def test_records_that_the_journal_loses_are_counted(self) -> None:
@@ -427,8 +369,7 @@ name = "elastrun.telemetry.*"
             wait_until(lambda: page.exists() and lost.search(page.read_text()), "it is told")
             journal, = (job.folder / "logs").glob("*/journal.jsonl")
             self.assertLessEqual(journal.stat().st_size, most)
-            job.process.terminate()
-            job.end()
+            job.stopped()
 
     def test_nodes_that_may_share_a_file_system_have_a_file_each(self) -> None:
         host = socket.gethostname()
@@ -487,8 +428,7 @@ name = "system.cpu.*"
             machine = job.folder / "machine.jsonl"
             wait_until(lambda: machine.exists() and
                        machine.read_text().count('"process.thread.count"') >= 6, "it is told")
-            job.process.terminate()
-            job.end()
+            job.stopped()
             told = job.records(machine.name)
             self.assertEqual({one["kind"] for one in told}, {"sample"})
             idle = [one["value"] for one in told if one["name"] == "system.cpu.time"
@@ -518,8 +458,7 @@ name = "system.cpu.*"
                        "it is written")
             self.assertEqual(threads(job) + 2, threads(other))
             for one in (job, other):
-                one.process.terminate()
-                one.end()
+                one.stopped()
 
 
 class Collectors(unittest.TestCase):
@@ -555,8 +494,7 @@ class Collectors(unittest.TestCase):
         with Collector(answers) as collector, Job(*sinks(collector.url),
                                                   *stub("say=up", "wait=end")) as job:
             wait_until(lambda: collector.taken("/v1/logs"), "the events of the start arrive")
-            (job.folder / "end").touch()
-            self.assertEqual(job.end(), 0, job.errors())
+            job.tell("end").ended()
 
     def test_one_that_takes_longer_than_the_interval_gets_all_signals(self) -> None:
         with Collector(1.2) as collector, Job(
@@ -564,15 +502,13 @@ class Collectors(unittest.TestCase):
             wait_until(lambda: len(collector.taken("/v1/metrics")) > 2 and all(
                 collector.taken(f"/v1/{signal}") for signal in ("logs", "traces")),
                 "each signal has its turn")
-            job.process.terminate()
-            job.end()
+            job.stopped()
 
     def test_starts_of_series_stay_where_they_are(self) -> None:
         with Collector(200) as collector, Job(
                 f"--metrics={collector.url}", "--metrics-interval=1", *stub("pid", "stay")) as job:
             wait_until(lambda: len(collector.taken("/v1/metrics")) > 3, "some collections")
-            job.process.terminate()
-            job.end()
+            job.stopped()
         starts: dict[str, set[str]] = {}
         for body in collector.taken("/v1/metrics"):
             for scope in body["resourceMetrics"][0]["scopeMetrics"]:
@@ -606,8 +542,7 @@ class Collectors(unittest.TestCase):
             wait_until(lambda: collector.taken("/v1/metrics") and collector.taken("/v1/logs"),
                        "the collector has got metrics and events")
             self.assertEqual([status for _, status, _ in collector.requests[:2]], [503, 429])
-            job.process.terminate()
-            job.end()
+            job.stopped()
             self.assertEqual(account(job, "otlp")["lost"], 0)
 
 
@@ -617,8 +552,7 @@ class Programs(unittest.TestCase):
         with Job(*sinks(program), *stub("pid", "stay")) as job:
             job.wait_for("^pid")
             wait_until(lambda: "it is started again" in job.errors(), "the program has ended")
-            job.process.terminate()
-            job.end()
+            job.stopped()
             exec_ = account(job, "exec")
             self.assertGreater(exec_["lost"], 0)
             self.assertIn("job.started", (job.folder / "taken").read_text())

@@ -520,8 +520,7 @@ class Preemption(unittest.TestCase):
             job.wait_for("imported", 2)
             os.kill(job.process.pid, signal.SIGTERM)
             job.wait_for("The workers are to save now, which they ask for", path=job.err)
-            (job.folder / "go").touch()
-            self.assertEqual(job.end(), 75, job.errors())
+            job.tell("go").ended(75)
             self.assertEqual(job.lines(r"saves at (\d+)"), ["0", "0"])
             self.assertIn("elastrun: preempted (SIGTERM): saved at step 0 after", job.errors())
 
@@ -552,11 +551,9 @@ class Preemption(unittest.TestCase):
                   "signal.signal(15, lambda *_: (print('saved', flush=True), sys.exit(0)))\n"
                   "print('runs', flush=True)\n"
                   "while True: time.sleep(0.01)\n")
-        with Job("--preempt-signals=SIGUSR1", "--nproc-per-node=2", "train.py",
-                 files={"train.py": script}) as job:
+        with Job("--preempt-signals=SIGUSR1", "--nproc-per-node=2", script=script) as job:
             job.wait_for("^runs", 2)
-            job.process.send_signal(signal.SIGUSR1)
-            self.assertEqual(job.end(), 75, job.errors())
+            job.stopped(75, signal.SIGUSR1)
             self.assertEqual(len(job.lines("^saved")), 2)
 
     def test_a_job_that_does_not_save_ends_at_its_deadline(self) -> None:
@@ -570,8 +567,7 @@ class Preemption(unittest.TestCase):
                     script=script.replace("print", before + "print").replace(
                         "save(1)", "save(9)")) as job:
                 job.wait_for("^runs")
-                job.process.send_signal(signal.SIGTERM)
-                self.assertEqual(job.end(), 75, job.errors())
+                job.stopped(75)
                 self.assertRegex(job.errors(), r"preempted \(SIGTERM\) without a checkpoint after "
                                                rf"[^\n]*, {lost}\n")
                 self.assertIn("start the job again: the save was not finished in time",
@@ -597,10 +593,8 @@ class Preemption(unittest.TestCase):
             one.wait_for("is at 3")
             with run(*common, env={"LOGLEVEL": "INFO"}) as spare:
                 spare.wait_for("is a spare", 1, spare.err)
-                spare.process.send_signal(signal.SIGTERM)
-                self.assertEqual(spare.end(), 75, spare.errors())
+                spare.stopped(75)
                 self.assertIn("the job runs on", spare.errors())
             self.assertEqual(one.lines("saves at"), [])
-            one.process.send_signal(signal.SIGTERM)
-            self.assertEqual(one.end(), 75, one.errors())
+            one.stopped(75)
             self.assertEqual(len(one.lines("saves at")), 1)

@@ -2,8 +2,11 @@
 """Ports of this machine's loopback, for tests and benchmarks."""
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import socket
+from pathlib import Path
 
 _held: list[socket.socket] = []
 
@@ -28,6 +31,24 @@ def free_port(address: str = "127.0.0.1") -> int:
                 holder.close()
                 failure = error
     raise failure
+
+
+def listening() -> dict[str, int]:
+    """The ports of all listening TCP sockets of this network namespace, by what /proc/PID/fd shows
+    of the sockets."""
+    lines = [line.split() for table in ("tcp", "tcp6")
+             for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+    return {f"socket:[{words[9]}]": int(words[1].rsplit(":", 1)[1], 16)
+            for words in lines if words[3] == "0A"}
+
+
+def sockets_of(pid: int) -> set[str]:
+    """What /proc/PID/fd shows of its sockets; nothing, when it has gone."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for fd in os.scandir(f"/proc/{pid}/fd"):
+            found.add(os.readlink(fd.path))
+    return {one for one in found if one.startswith("socket:")}
 
 
 def listens(port: int) -> bool:

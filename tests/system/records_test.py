@@ -8,7 +8,7 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import Job, stub
+from harness import PACKAGE, Job, stub
 
 ROOT = Path(__file__).resolve().parents[2]
 METRIC = re.compile(r"^\[(\d{10}\.\d+)\]\[torchelastic\]: ([\w.]+)=(\d+)$")
@@ -110,8 +110,7 @@ class Metrics(unittest.TestCase):
         # As torchrun does, whose default is 0.1 s, too.
         with Job("--metrics=console", "--monitor-interval=0.02", *stub("wait=end")) as job:
             job.wait_for(r"workers\.default\.healthy=1$", count=5)
-            (job.folder / "end").touch()
-            self.assertEqual(job.end(), 0)
+            job.tell("end").ended()
             names = [name for name, _ in self.metrics(job)]
             self.assertEqual(names[:len(start()) + 20], [*start(), *look("healthy") * 5])
 
@@ -133,8 +132,7 @@ class Metrics(unittest.TestCase):
     def test_a_run_that_is_ended_has_no_result(self) -> None:
         with Job("--metrics=console", *stub("pid", "stay")) as job:
             job.wait_for("^pid")
-            job.process.terminate()
-            self.assertEqual(job.end(), 1)
+            job.stopped(1)
             self.assertNotIn("run_total", job.output())
             self.assertIn("SimpleElasticAgent.run.failure=1", job.output())
 
@@ -213,8 +211,7 @@ class Events(unittest.TestCase):
     def test_a_run_that_is_ended(self) -> None:
         with Job("--event-log-handler=console", *stub("pid", "stay")) as job:
             job.wait_for("^pid")
-            job.process.terminate()
-            self.assertEqual(job.end(), 1)
+            job.stopped(1)
             last = self.events(job)[-1]
             self.assertEqual((last["source"], last["state"]), ("AGENT", "FAILED"))
             self.assertIn(f"SignalException: Process {job.process.pid} got signal: 15",
@@ -352,9 +349,8 @@ class Report(unittest.TestCase):
                                 report["finished"] - report["started"])
 
     def test_what_ran_since_the_checkpoint_is_lost_with_a_crash(self) -> None:
-        with Job("--log-dir=logs", "--max-restarts=1", "--report=report.json", "train.py",
-                 env={"PYTHONPATH": str(ROOT / "lib/python"), "PYTHONDONTWRITEBYTECODE": "1"},
-                 files={"train.py": TRAINER}).ended() as job:
+        with Job("--log-dir=logs", "--max-restarts=1", "--report=report.json", script=TRAINER,
+                 env={"PYTHONPATH": PACKAGE}).ended() as job:
             goodput = job.report()["goodput"]
 
             def time_of(name: str) -> float:

@@ -77,8 +77,8 @@ VICTIMS = {
 class Reports(unittest.TestCase):
     def test_who_has_raised_is_to_blame_also_if_it_never_gets_to_its_end(self) -> None:
         for kind, fails in VICTIMS.items():
-            with self.subTest(kind), Job("--nproc-per-node=2", "--report=report.json", "train.py",
-                                         files={"train.py": NEVER_ENDS + fails}).ended(1) as job:
+            with self.subTest(kind), Job("--nproc-per-node=2", "--report=report.json",
+                                         script=NEVER_ENDS + fails).ended(1) as job:
                 self.assertIn("rank 0 failed first: it raised ValueError: the first, and was "
                               "stopped "
                               "before it had ended", job.errors())
@@ -89,8 +89,8 @@ class Reports(unittest.TestCase):
     def test_who_has_left_an_error_file_is_to_blame_also_if_it_never_gets_to_its_end(self) -> None:
         for kind in ("gloo", "silent", "own words"):
             script = NEVER_ENDS + VICTIMS[kind]
-            with self.subTest(kind), Job("--nproc-per-node=2", "train.py", env={"RECORDED": "1"},
-                                         files={"train.py": script}).ended(1) as job:
+            with self.subTest(kind), Job("--nproc-per-node=2", env={"RECORDED": "1"},
+                                         script=script).ended(1) as job:
                 self.assertIn("rank 0 failed first: it raised ValueError: the first", job.errors())
 
     def test_who_has_got_over_an_error_is_not_to_blame(self) -> None:
@@ -108,13 +108,12 @@ if os.environ["RANK"] == "0":
 while not os.path.exists("goes"): time.sleep(0.001)
 raise KeyError("of its own")
 """
-        with Job("--nproc-per-node=2", "train.py", files={"train.py": script}).ended(1) as job:
+        with Job("--nproc-per-node=2", script=script).ended(1) as job:
             self.assertIn("rank 1 failed first: it ended with exit code 1 (KeyError: 'of its own')",
                           job.errors())
 
     def test_the_culprit_is_who_raised_first_not_whose_interpreter_ended_first(self) -> None:
-        with Job("--nproc-per-node=2", "--monitor-interval=2", "train.py",
-                 files={"train.py": SLOW_END}).ended(1) as job:
+        with Job("--nproc-per-node=2", "--monitor-interval=2", script=SLOW_END).ended(1) as job:
             self.assertRegex(job.errors(), r"rank 1 failed first: it .*\(ValueError: the first\)")
 
     def test_the_verdict_names_who_was_first_and_why(self) -> None:
@@ -140,8 +139,7 @@ while not os.path.exists(ready): time.sleep(0.001)
 while rank == "0": time.sleep(1)
 raise ValueError("boom")
 """
-        with Job("--nproc-per-node=2", "--shutdown-timeout=1", "train.py",
-                 files={"train.py": script}).ended(1) as job:
+        with Job("--nproc-per-node=2", "--shutdown-timeout=1", script=script).ended(1) as job:
             self.assertRegex(job.errors(), r"\n  slow      rank 0 did not end when asked to: "
                                            r"killed after [0-9.]+ m?s\n")
 
@@ -152,7 +150,7 @@ raise ValueError("boom")
 
     def test_last_words_without_a_traceback_are_quoted(self) -> None:
         script = "import sys; sys.exit('data set not found')"
-        with Job("train.py", files={"train.py": script}).ended(1) as job:
+        with Job(script=script).ended(1) as job:
             self.assertIn("  its last lines on stderr:\n    | data set not found\n", job.errors())
 
     def test_what_two_streams_wrote_into_one_file_is_not_said_to_be_of_stderr(self) -> None:

@@ -2,7 +2,6 @@
 """Restarts: counts, what stays of earlier attempts, and what must not come over from them."""
 import json
 import unittest
-from pathlib import Path
 
 from harness import Job, stub
 
@@ -37,9 +36,3 @@ class Restarts(unittest.TestCase):
             text = json.dumps({"message": said})
             with self.subTest(said), Job(*stub("error=" + text, "exit=3")).ended(1) as job:
                 self.assertRegex(job.errors(), shown)
-
-    def test_a_memory_of_the_first_attempt_is_not_served_to_the_second(self) -> None:
-        # The store's port changes, or its keys go: each attempt has a fresh one.
-        script = Path(__file__).with_name("store_memory.py")
-        with Job("--nproc-per-node=2", "--max-restarts=1", script).ended() as job:
-            self.assertEqual(sorted(job.output().split()), ["absent", "absent"])

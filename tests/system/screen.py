@@ -74,10 +74,10 @@ class OnTerminal:
     """A program whose standard streams are a terminal of its own, and what is on its screen."""
 
     def __init__(self, words: list[str], environment: dict[str, str], folder: str, limit: float,
-                 columns: int = 100, stdout: int | None = None) -> None:
+                 columns: int = 100, stdout: int | None = None, rows: int = 50) -> None:
         self.limit = limit
         self.ours, theirs = os.openpty()
-        self.size(columns)
+        self.size(columns, rows)
         self.screen = Screen(columns)
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.raw = ""
@@ -97,9 +97,9 @@ class OnTerminal:
                 os._exit(127)
         os.close(theirs)
 
-    def size(self, columns: int) -> None:
+    def size(self, columns: int, rows: int = 50) -> None:
         """The window is resized: the kernel sends SIGWINCH to the foreground."""
-        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def read(self, seconds: float) -> bool:
         """Takes what is there; False once nobody has the terminal open any more."""
@@ -116,10 +116,11 @@ class OnTerminal:
             self.seen.append(self.screen.lines[-1])
         return bool(taken)
 
-    def until(self, expression: str) -> re.Match[str]:
-        """Reads until the screen has it."""
+    def until(self, expression: str, raw: bool = False) -> re.Match[str]:
+        """Reads until the screen has it, or the bytes that were written."""
         end = time.monotonic() + self.limit
-        while (found := re.search(expression, "\n".join(self.screen.lines))) is None:
+        while (found := re.search(expression, self.raw if raw
+                                  else "\n".join(self.screen.lines))) is None:
             if time.monotonic() > end or not self.read(0.2):
                 raise AssertionError(f"no {expression!r} on this screen:\n{self}")
         return found

@@ -9,14 +9,12 @@ import tempfile
 import threading
 import time
 import unittest
-import urllib.request
 from pathlib import Path
 
-from harness import LIMIT, STUB, Job, stat_of, stub, wait_until
+from harness import LIMIT, STUB, Job, fetched, stat_of, stub, stuck, wait_until
 from ports import free_port
 
 SIDE_BY_SIDE = 3
-STUCK_WRITE = STUB.parent / "libstuck_write.so"
 # Prints 12 MiB, says so by a file, and fails when it may.
 TALKER = """
 import os, sys, time
@@ -127,8 +125,7 @@ class SlowReader(unittest.TestCase):
         job, _ = self.waiting_job("300")
         job.wait_for("a signal came: ", path=job.err)
         time.sleep(1.5)  # sooner the same signal could be the same end by another way
-        job.process.terminate()
-        self.assertEqual(job.end(), 1)
+        job.stopped(1)
         # The line that tells of the signal may be on its way to agent.log.
         self.assertRegex(job.errors(), "a signal came again: what (.*agent.log and )?the "
                                        "reader of the output has not taken is lost")
@@ -137,6 +134,13 @@ class SlowReader(unittest.TestCase):
 class SlowFiles(unittest.TestCase):
     """A FIFO in the place of a file: open(2) waits for its reader, then write(2) does, as with a
     network file system that does not answer."""
+
+    def frozen_log(self, run: Path) -> Path:
+        """That of the worker in the attempt that is to come."""
+        log = run / "attempt_1/0/stdout.log"
+        log.parent.mkdir(parents=True)
+        os.mkfifo(log)
+        return log
 
     def test_a_log_that_takes_nothing_restarts_nothing_and_loses_nothing(self) -> None:
         # A node that is silent for 15 s, as torch has it, is lost; this one's files are frozen for
@@ -150,9 +154,7 @@ class SlowFiles(unittest.TestCase):
                 for job in (one, two):
                     job.wait_for("^begun 0 2", path=job.err)
                 [run] = (one.folder / "logs").iterdir()
-                place = run / "attempt_1" / "0"
-                place.mkdir(parents=True)
-                os.mkfifo(place / "stdout.log")
+                log = self.frozen_log(run)
                 (one.folder / "fail").touch()
                 for job in (one, two):
                     job.wait_for("^begun 1 2", path=job.err)
@@ -160,7 +162,7 @@ class SlowFiles(unittest.TestCase):
                 self.assertEqual(one.errors().count("begun"), 2)
                 self.assertEqual(two.errors().count("begun"), 2)
                 pieces: list[bytes] = []
-                fd = os.open(place / "stdout.log", os.O_RDONLY)
+                fd = os.open(log, os.O_RDONLY)
                 reader = threading.Thread(target=read_all, args=(fd, pieces))
                 reader.start()
                 (one.folder / "end").touch()
@@ -174,42 +176,26 @@ class SlowFiles(unittest.TestCase):
                 journal = (run / "journal.jsonl").read_text()
                 self.assertIn('"name":"job.ended"', journal)
 
-    def test_a_frozen_log_does_not_hold_back_the_report(self) -> None:
+    def test_a_frozen_log_does_not_hold_back_the_report_and_the_verdict(self) -> None:
+        """Nor does one in the temporary directory."""
         script = ("echo some; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || "
                   "while [ ! -e go ]; do sleep 0.1; done; "
                   "echo '{\"message\": \"boom\"}' > $TORCHELASTIC_ERROR_FILE; exit 3")
-        with Job("--log-dir=logs", "-r", "1", "--max-restarts=1", "--report=report.json",
-                 "--no-python", "sh", "-c", script,
-                 env={"TORCHELASTIC_ERROR_FILE": "handed.json"}) as job:
-            wait_until(lambda: list((job.folder / "logs").glob("*/attempt_0/0/stdout.log")),
-                       "the first attempt has begun")
-            [run] = (job.folder / "logs").iterdir()
-            place = run / "attempt_1" / "0"
-            place.mkdir(parents=True)
-            os.mkfifo(place / "stdout.log")
-            (job.folder / "go").touch()
-            job.wait_for("waiting for .*stdout.log to take", path=job.err)
-            self.assertIn('"exit_code": 1', (job.folder / "report.json").read_text())
-            self.assertIn('"boom"', (job.folder / "handed.json").read_text())
-            self.assertEqual((place / "stdout.log").read_text(), "some\n")
-            self.assertEqual(job.end(), 1)
-
-    def test_a_frozen_log_in_a_temporary_directory_does_not_hold_back_the_verdict(self) -> None:
-        script = ("echo some; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || "
-                  "while [ ! -e go ]; do sleep 0.1; done; exit 3")
-        with Job("-r", "1", "--max-restarts=1", "--no-python", "sh", "-c", script) as job:
-            wait_until(lambda: list(job.temporary.glob("*/*/attempt_0/0/stdout.log")),
-                       "the first attempt has begun")
-            [run] = job.temporary.glob("*/*")
-            place = run / "attempt_1" / "0"
-            place.mkdir(parents=True)
-            os.mkfifo(place / "stdout.log")
-            (job.folder / "go").touch()
-            job.wait_for("waiting for .*stdout.log to take", path=job.err)
-            self.assertIn("ChildFailedError", job.errors())
-            self.assertEqual((place / "stdout.log").read_text(), "some\n")
-            self.assertEqual(job.end(), 1)
-            self.assertIn("files of this run are in", job.errors())
+        for options, runs in ((("--log-dir=logs",), "logs/*"), ((), "tmp/*/*")):
+            with self.subTest(runs), Job(
+                    *options, "-r", "1", "--max-restarts=1", "--report=report.json", "--no-python",
+                    "sh", "-c", script, env={"TORCHELASTIC_ERROR_FILE": "handed.json"}) as job:
+                wait_until(lambda: list(job.folder.glob(f"{runs}/attempt_0/0/stdout.log")),
+                           "the first attempt has begun")
+                log = self.frozen_log(*job.folder.glob(runs))
+                (job.folder / "go").touch()
+                job.wait_for("waiting for .*stdout.log to take", path=job.err)
+                self.assertIn('"exit_code": 1', (job.folder / "report.json").read_text())
+                self.assertIn('"boom"', (job.folder / "handed.json").read_text())
+                self.assertIn("ChildFailedError", job.errors())
+                self.assertEqual(log.read_text(), "some\n")
+                self.assertEqual(job.end(), 1)
+                self.assertEqual("files of this run are in" in job.errors(), not options)
 
     def test_at_the_end_the_file_that_is_waited_for_is_named(self) -> None:
         with Job("--log-dir=logs", "--report=report", "--no-python", "sh", "-c", "exit 3",
@@ -225,16 +211,14 @@ class SlowFiles(unittest.TestCase):
 class FrozenFolder(unittest.TestCase):
     """A log directory in which mkdir(2) does not come back."""
 
-    def start(self, *words: str, stuck: bool) -> Job:
+    def start(self, *words: str, at_once: bool = False) -> Job:
         return self.enterContext(Job(
-            "--log-dir=logs", "-r", "1", *words, env={
-                "LD_PRELOAD": str(STUCK_WRITE), "STUCK_WHILE": "stuck", "STUCK_FOLDER": "/logs/",
-                "ASAN_OPTIONS": "verify_asan_link_order=0"},
-            before=lambda: Path("stuck").touch() if stuck else None))
+            "--log-dir=logs", "-r", "1", *words, env=stuck(folder="/logs/"),
+            before=lambda: Path("stuck").touch() if at_once else None))
 
     def frozen_restart(self) -> Job:
         job = self.start("--max-restarts=1", *stub("attempt=0", "pid", "wait=fail", "exit=3", "all",
-                                                   "say=again"), stuck=False)
+                                                   "say=again"))
         wait_until(lambda: list((job.folder / "logs").glob("*/attempt_0/0/stdout.log")), "it runs")
         (job.folder / "stuck").touch()
         (job.folder / "fail").touch()
@@ -244,8 +228,7 @@ class FrozenFolder(unittest.TestCase):
 
     def test_a_signal_ends_the_wait_at_a_restart(self) -> None:
         job = self.frozen_restart()
-        job.process.terminate()
-        self.assertEqual(job.end(), 1)
+        job.stopped(1)
         self.assertEqual(re.findall(r"(\S+) took nothing: .* is lost", job.errors()),
                          [str(run := next((job.folder / "logs").iterdir())) + "/report.json"])
         self.assertIn('"job.ended"', (run / "journal.jsonl").read_text())
@@ -263,7 +246,7 @@ class FrozenFolder(unittest.TestCase):
         words = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}",
                  "--rdzv-id=job", f"--max-restarts={restarts}"]
         one = self.enterContext(Job(*words, *stub(*script)))
-        two = self.start(*words, *stub("attempt=0", "wait=never", "all", "say=again"), stuck=False)
+        two = self.start(*words, *stub("attempt=0", "wait=never", "all", "say=again"))
         wait_until(lambda: list((two.folder / "logs").glob("*/attempt_0/0/stdout.log")), "it runs")
         (two.folder / "stuck").touch()
         (one.folder / "fail").touch()
@@ -299,14 +282,13 @@ class FrozenFolder(unittest.TestCase):
         self.assertEqual(logs[-1].read_text(), "again\n")
 
     def test_a_signal_ends_the_wait_at_the_start(self) -> None:
-        job = self.start(*stub("say=up"), stuck=True)
+        job = self.start(*stub("say=up"), at_once=True)
         job.wait_for("waiting for the directory of this run", path=job.err)
-        job.process.terminate()
-        self.assertEqual(job.end(), -signal.SIGTERM)
+        job.stopped(-signal.SIGTERM)
         job.nothing_left()
 
     def test_the_start_comes_when_the_file_system_does(self) -> None:
-        job = self.start(*stub("say=up"), stuck=True)
+        job = self.start(*stub("say=up"), at_once=True)
         job.wait_for("waiting for the directory of this run", path=job.err)
         (job.folder / "stuck").unlink()
         self.assertEqual(job.end(), 0, job.errors())
@@ -315,8 +297,7 @@ class FrozenFolder(unittest.TestCase):
 class FrozenTemporary(unittest.TestCase):
     """A job that keeps nothing, whose temporary directory is on a network file system."""
 
-    ENV = {"LD_PRELOAD": str(STUCK_WRITE), "STUCK_WHILE": "stuck", "STUCK_REMOTE": "yes",
-           "STUCK_FOLDER": "/tmp/elastrun_", "ASAN_OPTIONS": "verify_asan_link_order=0"}
+    ENV = stuck(folder="/tmp/elastrun_", remote="yes")
 
     def start(self, *script: str, options: tuple[str, ...] = ("--max-restarts=1",),
               **env: str) -> Job:
@@ -332,8 +313,7 @@ class FrozenTemporary(unittest.TestCase):
                                    ((), timers, "elastrun_timer_")):
             with self.subTest(left, options=options):
                 job = self.start("say=up", "wait=end", options=options, **env)
-                (job.folder / "end").touch()
-                self.assertEqual(job.end(), 0, job.errors())
+                job.tell("end").ended()
                 self.assertRegex(job.errors(), f"left behind: .*/tmp/{left}")
                 self.assertNotIn("is lost", job.errors())
 
@@ -352,8 +332,7 @@ class FrozenTemporary(unittest.TestCase):
             job = self.start("say=up", "wait=fail", end, options=())
             if end == "stay":
                 job.process.terminate()
-            (job.folder / "fail").touch()
-            self.assertEqual(job.end(), 1, job.errors())
+            job.tell("fail").ended(1)
             self.assertIn("report.json took nothing", job.errors())
 
     def test_a_start_says_what_it_waits_for(self) -> None:
@@ -384,9 +363,7 @@ class SlowDisk(unittest.TestCase):
     def test_a_restart_does_not_wait_for_the_journal_to_be_synced(self) -> None:
         job = self.enterContext(Job(
             "--log-dir=logs", "--tee=3", "--max-restarts=1",
-            *stub("attempt=0", "exit=3", "all", "say=again"), env={
-                "LD_PRELOAD": str(STUCK_WRITE), "STUCK_WHILE": "stuck", "STUCK_SYNC": "yes",
-                "ASAN_OPTIONS": "verify_asan_link_order=0"},
+            *stub("attempt=0", "exit=3", "all", "say=again"), env=stuck(sync="yes"),
             before=lambda: Path("stuck").touch()))
         job.wait_for("again$")
         job.wait_for("waiting for .*/journal.jsonl to take what is left", path=job.err)
@@ -398,27 +375,24 @@ class SlowDisk(unittest.TestCase):
 class FrozenRegistry(unittest.TestCase):
     """A directory of runs, say on a network file system, that does not answer."""
 
-    def start(self, *words: str, stuck: bool) -> Job:
+    def start(self, *words: str, at_once: bool = False) -> Job:
         self.runs = self.enterContext(tempfile.TemporaryDirectory(prefix="system."))
         return self.enterContext(Job(
-            *words, env={"ELASTRUN_RUNTIME_DIR": self.runs, "LD_PRELOAD": str(STUCK_WRITE),
-                         "STUCK_WHILE": "stuck", "STUCK_FOLDER": self.runs,
-                         "ASAN_OPTIONS": "verify_asan_link_order=0"},
-            before=lambda: Path("stuck").touch() if stuck else None))
+            *words, env=stuck(folder=self.runs) | {"ELASTRUN_RUNTIME_DIR": self.runs},
+            before=lambda: Path("stuck").touch() if at_once else None))
 
     def test_it_holds_back_no_start_and_no_end(self) -> None:
-        job = self.start(*stub("say=up", "exit=3"), stuck=True).ended(1)
+        job = self.start(*stub("say=up", "exit=3"), at_once=True).ended(1)
         self.assertIn("what earlier runs may have left was not looked for", job.errors())
         self.assertIn("has not answered within 2", job.errors())
         job.nothing_left()
 
     def test_one_that_freezes_later_holds_back_no_restart_and_no_end(self) -> None:
         job = self.start("--max-restarts=1", *stub("attempt=0", "wait=fail", "exit=3", "all",
-                                                   "say=again"), stuck=False)
+                                                   "say=again"))
         wait_until(lambda: list(Path(self.runs).glob("*.json")), "the run is registered")
         (job.folder / "stuck").touch()
-        (job.folder / "fail").touch()
-        self.assertEqual(job.end(), 0, job.errors())
+        job.tell("fail").ended()
         self.assertRegex(job.errors(), f"left behind: {self.runs}/.*[.]json\n")
         job.nothing_left()
 
@@ -427,15 +401,12 @@ class LostGpu(unittest.TestCase):
     def test_a_driver_that_cannot_be_closed_holds_back_no_end(self) -> None:
         folder = self.enterContext(tempfile.TemporaryDirectory(prefix="system."))
         os.symlink(STUB.parent / "libfake_nvml.so", f"{folder}/libnvidia-ml.so.1")
-        port = free_port()
         job = self.enterContext(Job(
-            f"--http=127.0.0.1:{port}", "--tee=3", *stub("say=up", "wait=end"), env={
+            "--http=0", "--tee=3", *stub("say=up", "wait=end"), env={
                 "LD_LIBRARY_PATH": folder, "FAKE_NVML_HANGS_AT_END": "1"}))
         job.wait_for("up")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT) as answer:
-            self.assertIn("Fake H200", answer.read().decode())
-        (job.folder / "end").touch()
-        self.assertEqual(job.end(), 0, job.errors())
+        self.assertIn("Fake H200", fetched(job.page() + "metrics"))
+        job.tell("end").ended()
         job.nothing_left()
 
 

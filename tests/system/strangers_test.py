@@ -116,8 +116,7 @@ class Peers(Strangers):
                         peer.hears("welcome")
                         peer.say(type="join", **member(**node))
                     self.assertIn("has members of the wrong kind", peer.hears("refuse")["text"])
-            job.process.terminate()
-            job.end()
+            job.stopped()
             self.assertIn("refused 127.0.0.1: a message", self.check_unforged(job))
 
     def test_what_a_member_says_is_shown_on_one_line(self) -> None:
@@ -148,8 +147,7 @@ class Garbage(Strangers):
                         stranger.sendall(b"\xff\x1b[2J garbage")
                 wait_until(lambda: "(256 such lines so far)" in job.errors(), "it is counted",
                            job.errors)
-                job.process.terminate()
-                job.end()
+                job.stopped()
                 said = [line for line in self.check_shown(job).splitlines()
                         if "closed a connection" in line]
                 self.assertEqual(len(set(said)), 20, said)  # the first 16, then 32, 64, 128, 256
@@ -163,8 +161,7 @@ class Garbage(Strangers):
             said = job.errors()
             for stranger in strangers:
                 stranger.close()
-            job.process.terminate()
-            job.end()
+            job.stopped()
             self.assertLess(said.count("Too many open files"), 20)
 
 

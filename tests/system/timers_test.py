@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import tempfile
 import time
 import unittest
 from pathlib import Path
 
-from harness import PACKAGE, STUB, Job, lives, wait_until
+from harness import PACKAGE, Job, lives, stuck, wait_until
 
-STUCK_WRITE = STUB.parent / "libstuck_write.so"
 # As torch's FileTimerClient writes: open, one line, close. torch itself: tests/examples.
 CLIENT = """
 import json, os, signal, sys, time
@@ -49,9 +47,7 @@ class Timers(unittest.TestCase):
         env.setdefault("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
         env = {name: value for name, value in env.items() if value}
         return self.enterContext(Job(
-            "--report=report.json", *options, "train.py",
-            files={"train.py": CLIENT + script},
-            env={"PYTHON_EXEC": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"} | env))
+            "--report=report.json", *options, script=CLIENT + script, env=env))
 
     def test_a_worker_that_hangs_is_ended_with_its_stack_and_started_again(self) -> None:
         job = self.start("ask('outer', 600)\n"
@@ -142,8 +138,7 @@ class Timers(unittest.TestCase):
         wait_until(lambda: len(list(job.folder.glob("full*"))) == 2, "nothing more can be said")
         time.sleep(3.5)
         os.kill(agent, signal.SIGCONT)
-        (job.folder / "goes on").touch()
-        self.assertEqual(job.end(), 0, job.errors())
+        job.tell("goes on").ended()
         self.assertNotIn("expired timer", job.errors())
 
     def test_a_job_that_was_stopped_as_a_whole_goes_on(self) -> None:
@@ -186,8 +181,7 @@ class Timers(unittest.TestCase):
                          "print('went through')\n")
         wait_until(lambda: "Stack of rank 0" in job.errors(), "the stack is in the log")
         self.assertRegex(job.errors(), expired("slow") + "; taking its stack, no signal")
-        (job.folder / "go").touch()
-        self.assertEqual(job.end(), 0, job.errors())
+        job.tell("go").ended()
         timer, = job.report()["attempts"][0]["expired_timers"]
         self.assertIsNone(timer["signal"])
 
@@ -265,7 +259,6 @@ class Timers(unittest.TestCase):
 
     def test_a_path_that_does_not_answer_stops_neither_job_nor_timer(self) -> None:
         folder = self.enterContext(tempfile.TemporaryDirectory())
-        job = self.start("open('stuck', 'w').close(); " + HANGS, LD_PRELOAD=str(STUCK_WRITE),
-                         PATH=f"{os.environ['PATH']}:{folder}", STUCK_WHILE="stuck",
-                         STUCK_FOLDER=folder, ASAN_OPTIONS="verify_asan_link_order=0").ended(1)
+        job = self.start("open('stuck', 'w').close(); " + HANGS, **stuck(folder=folder),
+                         PATH=f"{os.environ['PATH']}:{folder}").ended(1)
         self.assertIn("expired timer 'load'", job.report()["verdict"])

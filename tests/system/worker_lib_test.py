@@ -12,15 +12,11 @@ from pathlib import Path
 
 from harness import Job
 
-PYTHON = {"PYTHON_EXEC": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
-
 
 class Reports(unittest.TestCase):
     def run_job(self, script: str, *options: str, code: int = 0, **env: str) -> Job:
-        job = self.enterContext(Job("--report=report.json", "--log-dir=logs", *options, "train.py",
-                                    files={"train.py": script}, env=PYTHON | env))
-        self.assertEqual(job.end(), code, job.errors())
-        return job
+        return self.enterContext(Job("--report=report.json", "--log-dir=logs", *options,
+                                     script=script, env=env)).ended(code)
 
 
 class WorkerLibrary(Reports):
@@ -54,9 +50,8 @@ monitor.stop_goodput_uploader()
             folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
             for end in ("first", "submitted again under the same name"):
                 with self.subTest(where=where, end=end):
-                    job = self.enterContext(Job(*where, "--worker-lib", "train.py",
-                                                files={"train.py": script},
-                                                env=PYTHON | {"FOLDER": str(folder)})).ended()
+                    job = self.enterContext(Job(*where, "--worker-lib", script=script,
+                                                env={"FOLDER": str(folder)})).ended()
                     self.assertEqual((job.output(), "no goodput" in job.errors()), ("9\n", False))
             for board in (folder / "board" / "goodput").iterdir():
                 self.assertGreater(board.stat().st_size, 100)
@@ -155,7 +150,7 @@ monitor.stop_goodput_uploader()
                    " elastrun.event(\"last\"); elastrun.step(42)'")
         job = self.enterContext(Job(
             "--report=report.json", "--log-dir=logs", "--worker-lib", "--no-python", "sh", "-c",
-            f"kill -STOP $PPID; {trainer}; kill -CONT $PPID", env=PYTHON)).ended()
+            f"kill -STOP $PPID; {trainer}; kill -CONT $PPID")).ended()
         heard = [one for one in job.records() if one["name"] in ("step", "last")]
         self.assertEqual([one.get("value") for one in heard], [41, None, 42])
 

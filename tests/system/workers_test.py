@@ -31,9 +31,6 @@ import os, socket
 all = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(45)]
 for one in all: one.connect(os.environ["ELASTRUN_CHANNEL"])
 """
-PYTHON = {"PYTHON_EXEC": sys.executable}
-
-
 # A cleaner of temporary files comes by during the first attempt.
 CLEANED = """
 import os, shutil, socket, sys
@@ -53,16 +50,15 @@ def limited(soft: int, hard: int | None = None) -> Callable[[], None]:
 
 class RunPath(unittest.TestCase):
     def together(self, end: str = "") -> Job:
-        return Job("--run-path", "--nproc-per-node=2", "train.py", env=PYTHON,
-                   files={"train.py": TOGETHER.format(end=end)})
+        return Job("--run-path", "--nproc-per-node=2", script=TOGETHER.format(end=end))
 
     def done_below(self, text: str, *words: str) -> None:
         """Where the interpreter is this script, PYTHON in it."""
         python = Path(self.enterContext(tempfile.TemporaryDirectory()), "python")
         python.write_text("#!/bin/sh\n" + text.replace("PYTHON", f'"{sys.executable}" "$@"'))
         python.chmod(0o755)
-        with Job("--run-path", *words, "train.py", env={"PYTHON_EXEC": str(python)},
-                 files={"train.py": "print('done')"}).ended() as job:
+        with Job("--run-path", *words, env={"PYTHON_EXEC": str(python)},
+                 script="print('done')").ended() as job:
             self.assertEqual(job.output(), "done\n")
 
     def test_who_has_returned_waits_for_the_others(self) -> None:
@@ -99,13 +95,13 @@ class Limits(unittest.TestCase):
 
     def test_a_channel_that_was_removed_is_there_again_for_the_next_attempt(self) -> None:
         for options in ((), ("--redirects=2", "--log-dir=logs")):
-            with self.subTest(options), Job("--max-restarts=1", *options, "train.py", env=PYTHON,
-                                            files={"train.py": CLEANED}).ended() as job:
+            with self.subTest(options), Job("--max-restarts=1", *options,
+                                            script=CLEANED).ended() as job:
                 self.assertEqual(job.output(), "connected\n")
 
     def test_connections_of_workers_do_not_use_up_the_agents_descriptors(self) -> None:
-        with Job("--run-path", "--nproc-per-node=3", "train.py", before=limited(64), env=PYTHON,
-                 files={"train.py": CONNECTIONS}).ended() as job:
+        with Job("--run-path", "--nproc-per-node=3", before=limited(64),
+                 script=CONNECTIONS).ended() as job:
             said = job.lines("No more processes of the workers can report", job.err)
             self.assertEqual(len(said), 1)
 

@@ -8,14 +8,12 @@ With ELASTRUN_SCREENSHOTS=FOLDER it leaves a picture of each size there, for som
 from __future__ import annotations
 
 import os
-import sys
 import unittest
 from pathlib import Path
 
 import browser
-from harness import Job
+from harness import PACKAGE, Job
 
-PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")
 TRAIN = """
 import os, sys, time
 import elastrun
@@ -38,10 +36,9 @@ STATES = "[...document.querySelectorAll('#workers tr')].map(r => r.cells[1].inne
 class Page(unittest.TestCase):
     def start(self) -> tuple[Job, str]:
         job = self.enterContext(Job(
-            "--http=0", "--nproc-per-node=2", "--max-restarts=2", "--log-dir=logs", "train.py",
-            files={"train.py": TRAIN}, env={"PYTHON_EXEC": sys.executable, "PYTHONPATH": PACKAGE,
-                                            "PYTHONDONTWRITEBYTECODE": "1"}))
-        return job, job.wait_for(r"is shown at (http://\S+)$", path=job.err)[0]
+            "--http=0", "--nproc-per-node=2", "--max-restarts=2", "--log-dir=logs", script=TRAIN,
+            env={"PYTHONPATH": PACKAGE}))
+        return job, job.page()
 
     def keep_picture(self, page: browser.Browser, name: str) -> None:
         folder = os.environ.get("ELASTRUN_SCREENSHOTS")
