@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
+#include "core/system_clock.hpp"
 #include "files/blocking_calls.hpp"
 #include "process/launcher.hpp"
 #include "process/process_table.hpp"

@@ -3,9 +3,9 @@
 
 #include "agent/loop/run_context.hpp"
 #include "agent/round/round_store.hpp"
-#include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/system_clock.hpp"
 #include "files/blocking_calls.hpp"
 #include "logs/console.hpp"
 #include "logs/layout.hpp"

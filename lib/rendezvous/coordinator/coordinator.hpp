@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/json.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
+#include "core/system_clock.hpp"
 #include "net/frame.hpp"
 #include "net/link.hpp"
 #include "net/listener.hpp"

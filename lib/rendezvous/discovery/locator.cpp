@@ -2,12 +2,12 @@
 
 #include "rendezvous/discovery/locator.hpp"
 
-#include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/file_io.hpp"
 #include "core/host.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
+#include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "net/dialer.hpp"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
+#include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "net/dialer.hpp"
 #include "net/endpoint.hpp"

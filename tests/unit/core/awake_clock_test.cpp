@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/awake_clock.hpp"
-
+#include "core/system_clock.hpp"
 #include "support/fake_clock.hpp"
 
 #include <doctest/doctest.h>
