@@ -7,7 +7,6 @@
 /// To copy it, copy the folder: its headers find each other beside themselves.
 
 #include "agent_channel.hpp"
-#include "goodput_events.hpp"
 #include "samples.hpp"
 #include "stat.hpp"
 #include "told_events.hpp"
