@@ -24,70 +24,10 @@ std::string event_text(std::string_view event, std::string_view data) {
   return text + "\n";
 }
 
-void EventFeed::publish(std::string_view event, std::string_view data) {
-  if (!listeners_.empty()) send(event_text(event, data));
-}
-
-void EventFeed::publish_nothing() {
-  if (!listeners_.empty()) send(":\n\n");
-}
-
-bool EventFeed::has_listeners() {
-  std::erase_if(listeners_, [](const Listener& listener) { return !listener(nullptr); });
-  return !listeners_.empty();
-}
-
 void EventFeed::send(std::string bytes) {
   const auto shared = std::make_shared<const std::string>(std::move(bytes));
   std::erase_if(listeners_, [&](const Listener& listener) { return !listener(shared); });
 }
-
-/// One connection of a server: reads a request, has it answered, writes the answer, and so on.
-/// Lives as long as an operation is under way, or its server holds it.
-class Server::Connection : public std::enable_shared_from_this<Connection> {
- public:
-  /// The server may go before the connection does, after close().
-  Connection(boost::asio::ip::tcp::socket socket, const Server& server);
-
-  void start();
-  /// Answers with 503, and closes.
-  void refuse();
-  void close();
-  bool closed() const { return !socket_.is_open(); }
-  /// Waits for a request, of which nothing has come.
-  bool idle() const { return stage_ == Stage::Reading && input_.empty(); }
-  /// Has its answer, and waits for the other side to close.
-  bool ending() const { return stage_ == Stage::Ending; }
-  bool streams() const { return stage_ == Stage::Streaming && !closed(); }
-  /// Waits for the rest of a request.
-  bool unfinished() const { return stage_ == Stage::Reading && !input_.empty(); }
-
- private:
-  enum class Stage { Reading, Answering, Writing, Streaming, Ending };
-  void read();
-  void digest();
-  void answer(const Request& request);
-  void send(Answer answer);
-  void end_with(Answer answer);
-  void write(std::string bytes);
-  void written();
-  void stream(Answer answer);
-  bool push(const std::shared_ptr<const std::string>& bytes);
-  void write_next();
-  void linger();
-  void limit(Duration time);
-
-  boost::asio::ip::tcp::socket socket_;
-  Clock& clock_;
-  const Server* server_;  // null: closed
-  std::unique_ptr<Alarm> alarm_;
-  Request request_;  // that is being answered
-  Stage stage_ = Stage::Reading;
-  std::array<char, 4096> piece_;
-  std::string input_, output_;
-  std::deque<std::shared_ptr<const std::string>> events_;  // the first is on its way
-  std::size_t waiting_ = 0;                                // bytes of these
-};
 
 namespace {
 
@@ -133,160 +73,189 @@ std::string chunk_of(std::string_view bytes) {
 
 }  // namespace
 
-Server::Connection::Connection(tcp::socket socket, const Server& server)
-    : socket_(std::move(socket)),
-      clock_(server.clock_),
-      server_(&server),
-      alarm_(clock_.make_alarm()) {}
+/// One connection of a server: reads a request, has it answered, writes the answer, and so on.
+/// Lives as long as an operation is under way, or its server holds it.
+class Server::Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  /// The server may go before the connection does, after close().
+  Connection(tcp::socket socket, const Server& server)
+      : socket_(std::move(socket)),
+        clock_(server.clock_),
+        server_(&server),
+        alarm_(clock_.make_alarm()) {}
 
-void Server::Connection::start() {
-  limit(server_->settings_.head_limit);  // who connects has something to ask
-  read();
-}
-
-void Server::Connection::refuse() {
-  end_with(refusal(503, "too many connections"));
-}
-
-void Server::Connection::limit(Duration time) {
-  // Weak, because the alarm is ours: held by it, a connection would never end.
-  alarm_->arm(clock_.now() + time, [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->close();
-  });
-}
-
-void Server::Connection::close() {
-  error_code ignored;
-  socket_.close(ignored);
-  alarm_->disarm();
-  // What has completed already is queued with success and cannot be cancelled: each completion
-  // looks here first. The server may go after this.
-  server_ = nullptr;
-}
-
-/// Reads requests; where none is awaited, drops what comes until the other side closes.
-void Server::Connection::read() {
-  socket_.async_read_some(boost::asio::buffer(piece_),
-                          [self = shared_from_this()](error_code error, std::size_t size) {
-                            if (self->server_ == nullptr) return;
-                            if (error) return self->close();
-                            if (self->stage_ != Stage::Reading) return self->read();
-                            // The limit is for the whole request: a byte now and then wins no time.
-                            if (self->idle()) self->limit(self->server_->settings_.head_limit);
-                            self->input_.append(self->piece_.data(), size);
-                            self->digest();
-                          });
-}
-
-void Server::Connection::digest() {
-  stage_ = Stage::Reading;
-  auto next = take_request(input_);
-  if (!next) return read();
-  stage_ = Stage::Answering;
-  if (!*next) return end_with(std::move(next->error()));
-  request_ = std::move(**next);
-  answer(request_);
-}
-
-void Server::Connection::answer(const Request& request) {
-  // A page in a browser on this machine can have a name of its server lead to 127.0.0.1 (DNS
-  // rebinding), and would then read the answers as those of the site it came from. The Host header
-  // is the one sign of it: it holds the name.
-  if (server_->local_names_only_ && !is_local_host(request.host)) {
-    return end_with(refusal(403, "this address answers requests for localhost only"));
+  void start() {
+    limit(server_->settings_.head_limit);  // who connects has something to ask
+    read();
   }
-  alarm_->disarm();  // it is the handler's time now
-  server_->handler_(request, [weak = weak_from_this(), given = false](Answer answer) mutable {
-    const auto self = weak.lock();
-    // A second answer to one request would be taken for the answer to the next.
-    if (given || !self || self->server_ == nullptr) return;
-    given = true;
-    self->send(std::move(answer));
-  });
-}
 
-void Server::Connection::send(Answer answer) {
-  if (answer.feed && !request_.head) {
-    if (!server_->may_stream()) return end_with(refusal(503, "too many streams of events"));
-    return stream(std::move(answer));
+  /// Answers with 503, and closes.
+  void refuse() { end_with(refusal(503, "too many connections")); }
+
+  void close() {
+    error_code ignored;
+    socket_.close(ignored);
+    alarm_->disarm();
+    // What has completed already is queued with success and cannot be cancelled: each completion
+    // looks here first. The server may go after this.
+    server_ = nullptr;
   }
-  stage_ = Stage::Writing;
-  auto bytes = head_of(answer, request_, request_.keep_alive, false);
-  if (!request_.head) bytes += answer.body;
-  write(std::move(bytes));
-}
 
-void Server::Connection::end_with(Answer answer) {
-  request_.keep_alive = false;
-  send(std::move(answer));
-}
+  bool closed() const { return !socket_.is_open(); }
+  /// Waits for a request, of which nothing has come.
+  bool idle() const { return stage_ == Stage::Reading && input_.empty(); }
+  /// Has its answer, and waits for the other side to close.
+  bool ending() const { return stage_ == Stage::Ending; }
+  bool streams() const { return stage_ == Stage::Streaming && !closed(); }
+  /// Waits for the rest of a request.
+  bool unfinished() const { return stage_ == Stage::Reading && !input_.empty(); }
 
-void Server::Connection::write(std::string bytes) {
-  output_ = std::move(bytes);
-  limit(server_->settings_.write_limit);
-  boost::asio::async_write(socket_, boost::asio::buffer(output_),
-                           [self = shared_from_this()](error_code error, std::size_t) {
-                             if (self->server_ == nullptr) return;
-                             error ? self->close() : self->written();
-                           });
-}
+ private:
+  enum class Stage { Reading, Answering, Writing, Streaming, Ending };
 
-void Server::Connection::written() {
-  output_ = {};
-  if (stage_ == Stage::Streaming) return write_next();
-  if (!request_.keep_alive) return linger();
-  // The next request may be here already, or a part of it (pipelining; RFC 9112, 9.3.2).
-  limit(input_.empty() ? server_->settings_.idle_limit : server_->settings_.head_limit);
-  digest();
-}
-
-/// Lets the other side read the answer: what it has sent and we have not read would make the
-/// kernel reset the connection, and the answer may be lost with it.
-void Server::Connection::linger() {
-  stage_ = Stage::Ending;
-  error_code ignored;
-  // Before the reads: a client that waits for the end of the connection gets it now, and closes.
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);
-  limit(std::chrono::seconds(2));
-  read();
-}
-
-void Server::Connection::stream(Answer answer) {
-  stage_ = Stage::Streaming;
-  // Never kept alive: a stream ends with its connection.
-  auto bytes = head_of(answer, request_, false, !request_.old);
-  if (!answer.body.empty()) bytes += request_.old ? answer.body : chunk_of(answer.body);
-  answer.feed->add([weak = weak_from_this()](const std::shared_ptr<const std::string>& event) {
-    const auto self = weak.lock();
-    return self && self->push(event);
-  });
-  read();
-  write(std::move(bytes));
-}
-
-bool Server::Connection::push(const std::shared_ptr<const std::string>& bytes) {
-  if (server_ == nullptr) return false;
-  if (!bytes) return true;
-  // Counted before the limit is looked at: a reader that is slow costs memory of the agent, and is
-  // cut off rather than waited for. A browser's EventSource connects again.
-  waiting_ += bytes->size();
-  if (waiting_ > EventFeed::kFeedLimit) {
-    close();
-    return false;
+  void limit(Duration time) {
+    // Weak, because the alarm is ours: held by it, a connection would never end.
+    alarm_->arm(clock_.now() + time, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->close();
+    });
   }
-  events_.push_back(bytes);
-  // Otherwise the write under way goes on with it. Two writes at once would mix their bytes.
-  if (output_.empty()) write_next();
-  return true;
-}
 
-void Server::Connection::write_next() {
-  if (events_.empty()) return alarm_->disarm();
-  const auto bytes = std::move(events_.front());
-  events_.pop_front();
-  waiting_ -= bytes->size();
-  write(request_.old ? *bytes : chunk_of(*bytes));
-}
+  /// Reads requests; where none is awaited, drops what comes until the other side closes.
+  void read() {
+    socket_.async_read_some(boost::asio::buffer(piece_),
+                            [self = shared_from_this()](error_code error, std::size_t size) {
+                              if (self->server_ == nullptr) return;
+                              if (error) return self->close();
+                              if (self->stage_ != Stage::Reading) return self->read();
+                              // The limit is for the whole request: a byte now and then wins no
+                              // time.
+                              if (self->idle()) self->limit(self->server_->settings_.head_limit);
+                              self->input_.append(self->piece_.data(), size);
+                              self->digest();
+                            });
+  }
+
+  void digest() {
+    stage_ = Stage::Reading;
+    auto next = take_request(input_);
+    if (!next) return read();
+    stage_ = Stage::Answering;
+    if (!*next) return end_with(std::move(next->error()));
+    request_ = std::move(**next);
+    answer(request_);
+  }
+
+  void answer(const Request& request) {
+    // A page in a browser on this machine can have a name of its server lead to 127.0.0.1 (DNS
+    // rebinding), and would then read the answers as those of the site it came from. The Host
+    // header is the one sign of it: it holds the name.
+    if (server_->local_names_only_ && !is_local_host(request.host)) {
+      return end_with(refusal(403, "this address answers requests for localhost only"));
+    }
+    alarm_->disarm();  // it is the handler's time now
+    server_->handler_(request, [weak = weak_from_this(), given = false](Answer answer) mutable {
+      const auto self = weak.lock();
+      // A second answer to one request would be taken for the answer to the next.
+      if (given || !self || self->server_ == nullptr) return;
+      given = true;
+      self->send(std::move(answer));
+    });
+  }
+
+  void send(Answer answer) {
+    if (answer.feed && !request_.head) {
+      if (!server_->may_stream()) return end_with(refusal(503, "too many streams of events"));
+      return stream(std::move(answer));
+    }
+    stage_ = Stage::Writing;
+    auto bytes = head_of(answer, request_, request_.keep_alive, false);
+    if (!request_.head) bytes += answer.body;
+    write(std::move(bytes));
+  }
+
+  void end_with(Answer answer) {
+    request_.keep_alive = false;
+    send(std::move(answer));
+  }
+
+  void write(std::string bytes) {
+    output_ = std::move(bytes);
+    limit(server_->settings_.write_limit);
+    boost::asio::async_write(socket_, boost::asio::buffer(output_),
+                             [self = shared_from_this()](error_code error, std::size_t) {
+                               if (self->server_ == nullptr) return;
+                               error ? self->close() : self->written();
+                             });
+  }
+
+  void written() {
+    output_ = {};
+    if (stage_ == Stage::Streaming) return write_next();
+    if (!request_.keep_alive) return linger();
+    // The next request may be here already, or a part of it (pipelining; RFC 9112, 9.3.2).
+    limit(input_.empty() ? server_->settings_.idle_limit : server_->settings_.head_limit);
+    digest();
+  }
+
+  /// Lets the other side read the answer: what it has sent and we have not read would make the
+  /// kernel reset the connection, and the answer may be lost with it.
+  void linger() {
+    stage_ = Stage::Ending;
+    error_code ignored;
+    // Before the reads: a client that waits for the end of the connection gets it now, and closes.
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    limit(std::chrono::seconds(2));
+    read();
+  }
+
+  void stream(Answer answer) {
+    stage_ = Stage::Streaming;
+    // Never kept alive: a stream ends with its connection.
+    auto bytes = head_of(answer, request_, false, !request_.old);
+    if (!answer.body.empty()) bytes += request_.old ? answer.body : chunk_of(answer.body);
+    answer.feed->add([weak = weak_from_this()](const std::shared_ptr<const std::string>& event) {
+      const auto self = weak.lock();
+      return self && self->push(event);
+    });
+    read();
+    write(std::move(bytes));
+  }
+
+  bool push(const std::shared_ptr<const std::string>& bytes) {
+    if (server_ == nullptr) return false;
+    if (!bytes) return true;
+    // Counted before the limit is looked at: a reader that is slow costs memory of the agent, and
+    // is cut off rather than waited for. A browser's EventSource connects again.
+    waiting_ += bytes->size();
+    if (waiting_ > EventFeed::kFeedLimit) {
+      close();
+      return false;
+    }
+    events_.push_back(bytes);
+    // Otherwise the write under way goes on with it. Two writes at once would mix their bytes.
+    if (output_.empty()) write_next();
+    return true;
+  }
+
+  void write_next() {
+    if (events_.empty()) return alarm_->disarm();
+    const auto bytes = std::move(events_.front());
+    events_.pop_front();
+    waiting_ -= bytes->size();
+    write(request_.old ? *bytes : chunk_of(*bytes));
+  }
+
+  tcp::socket socket_;
+  Clock& clock_;
+  const Server* server_;  // null: closed
+  std::unique_ptr<Alarm> alarm_;
+  Request request_;  // that is being answered
+  Stage stage_ = Stage::Reading;
+  std::array<char, 4096> piece_;
+  std::string input_, output_;
+  std::deque<std::shared_ptr<const std::string>> events_;  // the first is on its way
+  std::size_t waiting_ = 0;                                // bytes of these
+};
 
 Server::Server(Clock& clock, Settings settings, Handler handler)
     : clock_(clock),

@@ -72,14 +72,21 @@ class EventFeed {
   using Listener = std::function<bool(const std::shared_ptr<const std::string>& bytes)>;
 
   void add(Listener listener) { listeners_.push_back(std::move(listener)); }
-  void publish(std::string_view event, std::string_view data);
+  void publish(std::string_view event, std::string_view data) {
+    if (!listeners_.empty()) send(event_text(event, data));
+  }
   /// Events that are written already (event_text).
   void publish_text(std::string text) {
     if (!listeners_.empty() && !text.empty()) send(std::move(text));
   }
   /// A comment, by which a connection whose other end has gone is found.
-  void publish_nothing();
-  bool has_listeners();
+  void publish_nothing() {
+    if (!listeners_.empty()) send(":\n\n");
+  }
+  bool has_listeners() {
+    std::erase_if(listeners_, [](const Listener& listener) { return !listener(nullptr); });
+    return !listeners_.empty();
+  }
 
  private:
   void send(std::string bytes);
