@@ -2,6 +2,7 @@
 
 #include "store/blocking_store.hpp"
 
+#include "core/file_io.hpp"
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
@@ -292,18 +293,12 @@ class BlockingStore::File final : public Engine {
       net::append<std::uint32_t>(record, static_cast<std::uint32_t>(text.size()));
       record.append(text);
     }
-    std::size_t written = 0;
-    while (written < record.size()) {
-      const auto size = ::pwrite(fd, record.data() + written, record.size() - written,
-                                 offset_ + static_cast<off_t>(written));
-      if (size < 0 && errno == EINTR) continue;
-      if (size <= 0) {
-        const auto error = failed("write to");
-        // Half a record would make the file useless to everybody.
-        std::ignore = ::ftruncate(fd, offset_);
-        return error;
-      }
-      written += static_cast<std::size_t>(size);
+    ::lseek(fd, offset_, SEEK_SET);
+    if (const int failure = write_all(fd, record); failure != 0) {
+      // Half a record would make the file useless to everybody.
+      std::ignore = ::ftruncate(fd, offset_);
+      errno = failure;
+      return failed("write to");
     }
     std::string_view rest = record;
     return take_record(rest);
@@ -398,10 +393,6 @@ Result<std::shared_ptr<BlockingStore>> BlockingStore::open_file(const std::strin
 
 BlockingStore::~BlockingStore() = default;
 
-std::shared_ptr<BlockingStore> BlockingStore::within(const std::string& prefix) const {
-  return std::shared_ptr<BlockingStore>(new BlockingStore(engine_, prefix_ + prefix + "/"));
-}
-
 Result<std::string> BlockingStore::run(Request request, const std::string& key) {
   const auto name = full_name(key);
   request.key = name;
@@ -432,19 +423,6 @@ Status BlockingStore::set(const std::string& key, std::string value) {
 Result<std::string> BlockingStore::get(const std::string& key, Duration timeout) {
   const auto there = wait({key}, timeout);
   return there ? run({.query = Query::Get}, key) : std::unexpected(there.error());
-}
-
-Result<std::int64_t> BlockingStore::add(const std::string& key, std::int64_t delta) {
-  return number({.query = Query::Add, .number = delta}, key);
-}
-
-Result<std::string> BlockingStore::compare_set(const std::string& key, std::string expected,
-                                               std::string desired) {
-  return run({.query = Query::CompareSet, .value = expected, .desired = desired}, key);
-}
-
-Result<bool> BlockingStore::check(const std::vector<std::string>& keys) {
-  return flag(Query::Check, keys, TimePoint::max());
 }
 
 Status BlockingStore::wait(const std::vector<std::string>& keys, Duration timeout) {

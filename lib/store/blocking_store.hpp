@@ -30,18 +30,26 @@ class BlockingStore {
   ~BlockingStore();
 
   /// Prefixes every key with `PREFIX/`: one store serves many rounds.
-  std::shared_ptr<BlockingStore> within(const std::string& prefix) const;
+  std::shared_ptr<BlockingStore> within(const std::string& prefix) const {
+    return std::shared_ptr<BlockingStore>(new BlockingStore(engine_, prefix_ + prefix + "/"));
+  }
 
   Status set(const std::string& key, std::string value);
   /// Waits until there is one. Fails with Timeout.
   Result<std::string> get(const std::string& key, Duration timeout = kTimeLimit);
   /// The sum; a missing number counts as 0.
-  Result<std::int64_t> add(const std::string& key, std::int64_t delta);
+  Result<std::int64_t> add(const std::string& key, std::int64_t delta) {
+    return number({.query = Query::Add, .number = delta}, key);
+  }
   /// Stores `desired` if the key holds `expected`, or is missing and `expected` is empty. Answers
   /// the value then at the key, or `expected` if the key is missing still.
   Result<std::string> compare_set(const std::string& key, std::string expected,
-                                  std::string desired);
-  Result<bool> check(const std::vector<std::string>& keys);
+                                  std::string desired) {
+    return run({.query = Query::CompareSet, .value = expected, .desired = desired}, key);
+  }
+  Result<bool> check(const std::vector<std::string>& keys) {
+    return flag(Query::Check, keys, TimePoint::max());
+  }
   Status wait(const std::vector<std::string>& keys, Duration timeout = kTimeLimit);
   Result<bool> erase(const std::string& key);
 

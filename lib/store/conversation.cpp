@@ -5,115 +5,68 @@
 #include "net/frame.hpp"
 
 #include <algorithm>
-#include <array>
 #include <fmt/format.h>
 #include <utility>
 
 namespace elastrun::store {
-namespace {
-
-// Capacity that an idle connection may keep: some answers to small GETs.
-constexpr std::size_t kKeep = 256;
-// From this much sent on, memory is given back while the rest still waits.
-constexpr std::size_t kTrimFrom = 64u << 10;
-
-iovec part(std::string_view bytes) {
-  return {const_cast<char*>(bytes.data()), bytes.size()};  // iovec(3type) serves readv(2) as well
-}
-
-}  // namespace
-
 void Output::put_value(const Value& value) {
   put_number<std::uint64_t>(value.view().size());
+  auto bytes = value.shared();
+  if (!bytes) return put(value.view());
   // A large value is sent from the table's bytes: thousands of readers cost one copy.
-  if (auto bytes = value.shared()) {
-    shared_ += bytes->size();
-    pieces_.push_back({own_.size(), std::move(bytes)});
-  } else {
-    put(value.view());
-  }
+  shared_ += bytes->size();
+  end_segment();
+  segments_.push_back({{}, std::move(bytes)});
+}
+
+std::size_t Output::held() const {
+  std::size_t held = tail_.capacity() + segments_.capacity() * sizeof(Segment);
+  for (const auto& one : segments_) held += one.own.capacity();
+  return held;
 }
 
 std::size_t Output::gather(std::span<iovec> parts) const {
-  std::size_t used = 0;
-  std::size_t place = own_sent_;
-  std::size_t skip = piece_sent_;
-  // Two parts at most for each piece: the own bytes before it, and itself.
-  for (std::size_t i = first_piece_; i < pieces_.size() && used + 2 <= parts.size(); ++i) {
-    const Piece& piece = pieces_[i];
-    if (piece.after > place) {
-      parts[used++] = part(std::string_view(own_).substr(place, piece.after - place));
-      place = piece.after;
-    }
-    parts[used++] = part(std::string_view(*piece.bytes).substr(skip));
-    skip = 0;
-    // Without room for the next piece, what follows that must not go first.
-    if (i + 1 < pieces_.size() && used + 2 > parts.size()) return used;
-  }
-  if (used < parts.size() && place < own_.size()) {
-    parts[used++] = part(std::string_view(own_).substr(place));
+  std::size_t used = 0, skip = sent_;
+  for (std::size_t i = first_; i <= segments_.size() && used < parts.size(); ++i) {
+    const auto bytes = at(i).substr(std::exchange(skip, 0));
+    if (bytes.empty()) continue;
+    parts[used++] = {const_cast<char*>(bytes.data()), bytes.size()};  // see iovec(3type): readv(2)
   }
   return used;
 }
 
 void Output::sent(std::size_t count) {
   while (count > 0) {
-    const bool piece_left = first_piece_ < pieces_.size();
-    const auto own_end = piece_left ? pieces_[first_piece_].after : own_.size();
-    const auto own = std::min(count, own_end - own_sent_);
-    own_sent_ += own;
-    count -= own;
-    if (!piece_left || own_sent_ < own_end) continue;
-    const auto shared = std::min(count, pieces_[first_piece_].bytes->size() - piece_sent_);
-    piece_sent_ += shared;
-    shared_ -= shared;
-    count -= shared;
-    if (piece_sent_ == pieces_[first_piece_].bytes->size()) {
-      // A value that was replaced meanwhile goes from memory once its last peer has it.
-      pieces_[first_piece_++].bytes.reset();
-      piece_sent_ = 0;
-    }
+    const auto size = at(first_).size();
+    const auto now = std::min(count, size - sent_);
+    const bool is_shared = first_ < segments_.size() && segments_[first_].shared;
+    (is_shared ? shared_ : own_) -= now;
+    count -= now;
+    sent_ += now;
+    if (sent_ < size || first_ == segments_.size()) break;
+    // Its memory goes now: a value that was replaced meanwhile has its last peer maybe. By swap, as
+    // what is assigned {} is empty and keeps its memory.
+    Segment().own.swap(segments_[first_].own);
+    segments_[first_++].shared.reset();
+    sent_ = 0;
   }
-  if (first_piece_ == pieces_.size() && own_sent_ == own_.size()) return emptied();
-  trim();
-}
-
-/// Gives back what was sent, once that is more than what is left: a peer that always has something
-/// to read would otherwise never let it go. Each byte is moved once on average.
-void Output::trim() {
-  const bool much = own_sent_ >= kTrimFrom || first_piece_ * sizeof(Piece) >= kTrimFrom;
-  if (!much || own_sent_ < own_size() || first_piece_ < pieces_.size() - first_piece_) return;
-  own_ = own_.substr(own_sent_);
-  pieces_.erase(pieces_.begin(), pieces_.begin() + static_cast<std::ptrdiff_t>(first_piece_));
-  for (Piece& piece : pieces_) piece.after -= own_sent_;
-  own_sent_ = 0;
-  first_piece_ = 0;
-}
-
-void Output::emptied() {
-  own_sent_ = 0;
-  first_piece_ = 0;
-  // By swap: what is assigned {} is empty and keeps its memory.
-  if (own_.capacity() > kKeep) {
-    std::string().swap(own_);
-  } else {
-    own_.clear();
+  // Each is moved once on average.
+  if (2 * first_ >= segments_.size()) {
+    segments_.erase(segments_.begin(), segments_.begin() + static_cast<std::ptrdiff_t>(first_));
+    first_ = 0;
   }
-  std::vector<Piece>().swap(pieces_);
+  if (!empty()) return;
+  constexpr std::size_t kKeep = 256;  // some answers to small GETs
+  sent_ = 0;
+  std::vector<Segment>().swap(segments_);
+  tail_.capacity() > kKeep ? std::string().swap(tail_) : tail_.clear();
 }
 
 std::string Output::take() {
   std::string all;
-  std::array<iovec, 16> parts;
-  while (!empty()) {
-    const auto used = gather(parts);
-    std::size_t size = 0;
-    for (std::size_t i = 0; i < used; ++i) {
-      all.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
-      size += parts[i].iov_len;
-    }
-    sent(size);
-  }
+  for (std::size_t i = first_; i <= segments_.size(); ++i) all += at(i);
+  all.erase(0, sent_);
+  sent(all.size());
   return all;
 }
 
@@ -345,30 +298,24 @@ void Conversation::execute(const Request& request) {
   }
 }
 
-/// These keys, or their values. What would be too much at once is kept for go_on().
+/// These keys, or their values: as much as there is room for, now and later.
 void Conversation::answer(bool values, std::span<const std::string_view> keys) {
-  std::size_t done = 0;
-  for (; done < keys.size() && !stalled(); ++done) put_item(values, keys[done]);
-  if (done == keys.size()) return;
   // By their names, not their values: those that change meanwhile are told as they are then.
-  rest_ = std::make_unique<Rest>();
-  rest_->values = values;
-  rest_->keys.assign(keys.begin() + static_cast<std::ptrdiff_t>(done), keys.end());
+  rest_.reset(new Rest{values, {keys.begin(), keys.end()}});
+  go_on();
 }
 
 void Conversation::go_on() {
   Rest& rest = *rest_;
   // The rest once there is room: a client that does not read must not fill our memory.
-  while (rest.next < rest.keys.size() && !stalled()) put_item(rest.values, rest.keys[rest.next++]);
+  while (rest.next < rest.keys.size() && !stalled()) {
+    const auto& key = rest.keys[rest.next++];
+    const Value* value = rest.values ? exchange_->table_.get(key) : nullptr;
+    value != nullptr ? output_.put_value(*value) : output_.put_text(rest.values ? "" : key);
+  }
   if (rest.next < rest.keys.size()) return;
   output_.put(rest.after.take());
   rest_.reset();
-}
-
-void Conversation::put_item(bool values, std::string_view key) {
-  if (!values) return output_.put_text(key);
-  const Value* value = exchange_->table_.get(key);
-  value != nullptr ? output_.put_value(*value) : output_.put_text({});
 }
 
 void Conversation::tell(const Notice& notice) {

@@ -20,13 +20,21 @@ namespace elastrun::store {
 
 /// Bytes on their way to one peer: its own small ones, and large values shared with the store and
 /// with other peers. Keeps a little memory when empty, so that a busy connection does not allocate
-/// at every answer; otherwise at most about twice what is left to send.
+/// at every answer; otherwise little more than what is left to send.
 class Output {
  public:
-  void put(std::string_view bytes) { own_.append(bytes); }
-  void put(char byte) { own_.push_back(byte); }
+  void put(std::string_view bytes) {
+    tail_.append(bytes);
+    own_ += bytes.size();
+    if (tail_.size() >= kSegment) end_segment();
+  }
+  void put(char byte) { put({&byte, 1}); }
   template <std::integral T>
-  requires(sizeof(T) > 1) void put_number(T number) { net::append(own_, number); }
+  requires(sizeof(T) > 1) void put_number(T number) {
+    char bytes[sizeof number];
+    net::save(bytes, number);
+    put({bytes, sizeof bytes});
+  }
   /// Length and bytes.
   void put_value(const Value& value);
   void put_text(std::string_view text) {
@@ -34,34 +42,37 @@ class Output {
     put(text);
   }
 
-  bool empty() const { return own_.size() == own_sent_ && pieces_.empty(); }
+  bool empty() const { return size() == 0; }
   /// Bytes not sent yet, and those of them that are kept for this peer alone.
-  std::size_t size() const { return own_size() + shared_; }
-  std::size_t own_size() const { return own_.size() - own_sent_; }
+  std::size_t size() const { return own_ + shared_; }
+  std::size_t own_size() const { return own_; }
   /// Bytes of memory that it holds itself, sent or not: for tests.
-  std::size_t held() const { return own_.capacity() + pieces_.capacity() * sizeof(Piece); }
+  std::size_t held() const;
 
   /// Fills `parts` with what comes next; returns how many are used.
   std::size_t gather(std::span<iovec> parts) const;
   /// The first `count` bytes have been sent.
   void sent(std::size_t count);
-  /// All that is waiting, as one string, which is then empty here: for tests and vectors.
+  /// Empties it; returns all that was waiting.
   std::string take();
 
  private:
-  struct Piece {
-    std::size_t after = 0;  // place in own_ that comes before it
-    std::shared_ptr<const std::string> bytes;
+  static constexpr std::size_t kSegment = 64u << 10;  // of own bytes, whose memory goes together
+  struct Segment {
+    std::string own;
+    std::shared_ptr<const std::string> shared;  // instead
   };
-  void emptied();
-  void trim();
+  std::string_view at(std::size_t place) const {
+    if (place == segments_.size()) return tail_;
+    return segments_[place].shared ? *segments_[place].shared : segments_[place].own;
+  }
+  void end_segment() { segments_.push_back({std::exchange(tail_, {}), {}}); }
 
-  std::string own_;
-  std::size_t own_sent_ = 0;
-  std::vector<Piece> pieces_;
-  std::size_t first_piece_ = 0;
-  std::size_t piece_sent_ = 0;
-  std::size_t shared_ = 0;
+  std::vector<Segment> segments_;
+  std::string tail_;       // own bytes, behind the segments
+  std::size_t first_ = 0;  // segment that has not been sent whole
+  std::size_t sent_ = 0;   // bytes of that one, or of the tail
+  std::size_t own_ = 0, shared_ = 0;
 };
 
 class Exchange;
@@ -98,7 +109,7 @@ class Conversation {
     bool values = false;  // of these keys; otherwise the keys themselves
     std::vector<std::string> keys;
     std::size_t next = 0;
-    Output after;  // what others cause meanwhile
+    Output after{};  // what others cause meanwhile
   };
   friend class Exchange;
 
@@ -108,7 +119,6 @@ class Conversation {
   void tell(const Notice& notice);
   void answer(bool values, std::span<const std::string_view> keys);
   void go_on();
-  void put_item(bool values, std::string_view key);
   void execute(const Request& request);
   void end(std::string violation);
   Protocol protocol() const { return stage_ == Stage::Old ? Protocol::Old : Protocol::Current; }

@@ -11,7 +11,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <cerrno>
 #include <cstdint>
-#include <cstdlib>
+#include <cstdio>
 #include <cstring>
 #include <dirent.h>
 #include <fmt/format.h>
@@ -22,7 +22,6 @@
 #include <new>
 #include <set>
 #include <span>
-#include <sstream>
 #include <string_view>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -34,37 +33,28 @@ namespace {
 
 constexpr int kMaxDescriptors = 200'000;  // looked at in all processes together
 
-/// Inodes of the sockets that listen on the port, from one table of proc(5).
-void read_listeners(const char* path, std::uint16_t port, std::set<std::string>& inodes) {
+/// Adds the sockets that listen on the port, as /proc/PID/fd shows them, from a table of proc(5).
+void read_listeners(const char* path, std::uint16_t port, std::set<std::string>& sockets) {
   std::ifstream file(path);
-  const std::string wanted = fmt::format(":{:04X}", port);
-  std::string line;
-  std::getline(file, line);  // the heading
-  while (std::getline(file, line)) {
-    std::istringstream fields(line);
-    std::string slot, local, remote, state, queues, timer, retransmits, user, timeout, inode;
-    fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> user >>
-        timeout >> inode;
+  for (std::string line; std::getline(file, line);) {
+    unsigned local = 0, state = 0;
+    unsigned long inode = 0;
+    const int read = std::sscanf(line.c_str(), "%*s %*[^:]:%x %*s %x %*s %*s %*s %*s %*s %lu",
+                                 &local, &state, &inode);
     // 0A is TCP_LISTEN.
-    if (state == "0A" && local.ends_with(wanted)) inodes.insert("socket:[" + inode + "]");
+    if (read == 3 && state == 0x0A && local == port) {
+      sockets.insert(fmt::format("socket:[{}]", inode));
+    }
   }
 }
 
-using Directory = std::unique_ptr<DIR, decltype([](DIR* directory) { ::closedir(directory); })>;
-
-bool holds(const std::string& process, const std::set<std::string>& sockets, int& looked_at) {
-  const std::string folder = "/proc/" + process + "/fd";
-  const Directory directory(::opendir(folder.c_str()));
-  // Of another user: as a rule we may not look.
-  if (!directory) return false;
-  while (const dirent* entry = ::readdir(directory.get())) {
-    // All this is for the text of an error, which must not take seconds on a large machine.
-    if (++looked_at > kMaxDescriptors) return false;
-    std::array<char, 64> target{};
-    const auto size =
-        ::readlinkat(::dirfd(directory.get()), entry->d_name, target.data(), target.size());
-    if (size <= 0) continue;
-    if (sockets.contains({target.data(), static_cast<std::size_t>(size)})) return true;
+/// Until `look` finds one of the names that it wants; false: none, or we may not look, as a rule
+/// into processes of another user.
+bool any_entry(const std::string& folder, auto look) {
+  const std::unique_ptr<DIR, decltype([](DIR* one) { ::closedir(one); })> directory(
+      ::opendir(folder.c_str()));
+  while (const dirent* entry = directory ? ::readdir(directory.get()) : nullptr) {
+    if (look(std::string(entry->d_name))) return true;
   }
   return false;
 }
@@ -83,16 +73,22 @@ std::string find_port_owner(std::uint16_t port) {
   read_listeners("/proc/net/tcp", port, sockets);
   read_listeners("/proc/net/tcp6", port, sockets);
   if (sockets.empty()) return {};
-  const Directory processes(::opendir("/proc"));
-  if (!processes) return {};
+  std::string owner;
   int looked_at = 0;
-  while (const dirent* entry = ::readdir(processes.get())) {
-    const std::string process = entry->d_name;
-    if (process.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (!holds(process, sockets, looked_at)) continue;
-    return fmt::format("process {} ({})", process, command_of(process));
-  }
-  return {};
+  any_entry("/proc", [&](const std::string& process) {
+    if (process.find_first_not_of("0123456789") != std::string::npos) return false;
+    const auto folder = "/proc/" + process + "/fd/";
+    const bool holds = any_entry(folder, [&](const std::string& fd) {
+      // All this is for the text of an error, which must not take seconds on a large machine.
+      if (++looked_at > kMaxDescriptors) return false;
+      std::array<char, 64> target{};
+      const auto size = ::readlink((folder + fd).c_str(), target.data(), target.size());
+      return size > 0 && sockets.contains({target.data(), static_cast<std::size_t>(size)});
+    });
+    if (holds) owner = fmt::format("process {} ({})", process, command_of(process));
+    return holds;
+  });
+  return owner;
 }
 
 namespace {
@@ -207,14 +203,6 @@ Server::Server(asio::io_context& loop, UniqueFd listener, Settings settings)
       pause_(loop),
       buffer_(std::make_unique_for_overwrite<char[]>(kReadSize)) {
   start_exchange();
-}
-
-Server::~Server() {
-  close_all();
-}
-
-void Server::start_exchange() {
-  exchange_ = std::make_unique<Exchange>(settings_.on_join, settings_.on_change);
 }
 
 Status Server::start() {
@@ -335,10 +323,6 @@ void Server::hold_newcomers() {
   shut_ = true;
   early_.clear();
   take_newcomers(false);
-}
-
-void Server::look_for_dead_peers() {
-  for (const Connection& each : connections_) probe_peer_soon(each.fd.get());
 }
 
 bool Server::welcome(const Endpoint& endpoint) {

@@ -75,7 +75,7 @@ class Server {
   static Result<std::unique_ptr<Server>> listen(boost::asio::io_context& loop,
                                                 const std::string& address, std::uint16_t port,
                                                 Settings settings);
-  ~Server();
+  ~Server() { close_all(); }
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
@@ -86,7 +86,9 @@ class Server {
   /// Closes the connections of machines that are gone without a word within 15 s from now on,
   /// rather than within two minutes. Only for the last round: a machine that is merely frozen for
   /// longer loses its connection, too.
-  void look_for_dead_peers();
+  void look_for_dead_peers() {
+    for (const Connection& each : connections_) probe_peer_soon(each.fd.get());
+  }
   /// A new key space for a new round on the same port: all connections are closed, all keys gone.
   /// Until allow_peers() connections wait, if the settings say so.
   void start_afresh();
@@ -111,7 +113,9 @@ class Server {
 
   Server(boost::asio::io_context& loop, UniqueFd listener, Settings settings);
   Status start();
-  void start_exchange();
+  void start_exchange() {
+    exchange_ = std::make_unique<Exchange>(settings_.on_join, settings_.on_change);
+  }
   std::uint64_t tag_of(Peer peer) const {
     return std::uint64_t{connections_[peer].serial} << 32 | peer;
   }

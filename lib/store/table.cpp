@@ -42,21 +42,12 @@ Table::Entry& Table::touch(std::string_view key) {
   return *slots_.emplace(std::string(key), Slot{}).first;
 }
 
-Table::Extra& Table::extra(Entry& entry) {
-  if (!entry.second.extra) entry.second.extra = std::make_unique<Extra>();
-  return *entry.second.extra;
-}
-
 /// Gives back what the key no longer needs; the entry may be gone afterwards.
 void Table::tidy(Entry& entry) {
   Slot& slot = entry.second;
   if (slot.extra && slot.extra->empty()) slot.extra.reset();
   // By its place: a key that is part of the entry would be read while it is destroyed.
   if (!slot.present && !slot.extra) slots_.erase(slots_.find(entry.first));
-}
-
-bool Table::watched(const Entry& entry) const {
-  return entry.second.extra && !entry.second.extra->watchers.empty();
 }
 
 void Table::tell(Entry& entry, ChangeKind kind, std::string before, std::string_view after) {
@@ -75,7 +66,7 @@ void Table::stored(Entry& entry, bool created, std::string before) {
     const auto kind = created ? ChangeKind::Created : ChangeKind::Updated;
     tell(entry, kind, std::move(before), slot.value.view());
   }
-  wake_all(*slot.extra);
+  wake(*slot.extra, true);
   release(entry);
   tidy(entry);
 }
@@ -86,8 +77,7 @@ void Table::set(std::string_view key, std::string_view value) {
   std::string before;
   if (slot.extra) {
     if (watched(entry)) before = slot.value.view();
-    slot.extra->base = 0;  // setting a barrier's number restarts it
-    for (auto& arrived : slot.extra->arrivals) arrived.counted = false;
+    slot.extra->restart();
   }
   slot.value.assign(value);
   stored(entry, !slot.present, std::move(before));
@@ -149,10 +139,7 @@ bool Table::erase(std::string_view key) {
   // Now, not with the entry: what waits for the key may keep that for long.
   (void)std::exchange(slot.value, {});
   --values_;
-  if (slot.extra) {
-    slot.extra->base = 0;
-    for (auto& arrived : slot.extra->arrivals) arrived.counted = false;
-  }
+  if (slot.extra) slot.extra->restart();
   tidy(entry);
   return true;
 }
@@ -176,7 +163,7 @@ void Table::queue_push(std::string_view key, std::string_view value) {
   Entry& entry = touch(key);
   extra(entry).queue.emplace_back(value);
   // One value serves one waiter; the others would find the queue empty.
-  wake_first(*entry.second.extra);
+  wake(*entry.second.extra, false);
 }
 
 std::optional<Value> Table::queue_pop(std::string_view key) {
@@ -216,32 +203,30 @@ void Table::end(Wait& wait) {
   if (found->second->empty()) interests_.erase(found);
 }
 
-void Table::wake_all(Extra& extra) {
-  auto woken = std::move(extra.waiters);
+/// Ends waits for this key: the first, or all.
+void Table::wake(Extra& extra, bool all) {
   // A wait has one link per key, so what satisfied() destroys is never another one of this list.
-  while (!woken.empty()) satisfied(woken.front());
+  for (auto next = extra.waiters.begin(); next != extra.waiters.end();) {
+    Link& link = *next++;
+    if (link.wanted) continue;
+    satisfied(link);
+    if (!all) return;
+  }
 }
 
-void Table::wake_first(Extra& extra) {
-  if (!extra.waiters.empty()) satisfied(extra.waiters.front());
-}
-
-Table::Interests& Table::interests_of(Peer peer) {
-  auto& interests = interests_[peer];
-  if (!interests) interests = std::make_unique<Interests>();
-  return *interests;
+Table::Wait& Table::begin_wait(Peer peer, std::size_t most) {
+  auto& waits = interests_of(peer).waits;
+  waits.push_back(std::make_unique<Wait>(peer));
+  // Reserved, because the lists of the keys hold pointers to these links.
+  waits.back()->links.reserve(most);
+  return *waits.back();
 }
 
 bool Table::wait(Peer peer, std::span<const std::string_view> keys) {
   const auto missing =
       std::count_if(keys.begin(), keys.end(), [this](auto key) { return !present(key); });
   if (missing == 0) return true;
-  auto& interests = interests_of(peer);
-  interests.waits.push_back(std::make_unique<Wait>());
-  Wait& wait = *interests.waits.back();
-  wait.peer = peer;
-  // Reserved, because the lists of the keys hold pointers to these links.
-  wait.links.reserve(static_cast<std::size_t>(missing));
+  Wait& wait = begin_wait(peer, static_cast<std::size_t>(missing));
   for (const auto key : keys) {
     if (present(key)) continue;
     Entry& entry = touch(key);
@@ -257,22 +242,16 @@ bool Table::wait(Peer peer, std::span<const std::string_view> keys) {
 /// Releases all once the number that one of them waits for is reached, by whichever call: a barrier
 /// that is complete is complete for all, whatever size each named, as with torch.
 void Table::release(Entry& entry) {
-  Extra& extra = *entry.second.extra;
-  if (extra.arrivals.empty()) return;
+  auto& [waiters, queue, base, watchers] = *entry.second.extra;
   const auto number = parse_counter(entry.second.value.view());
-  if (!number) return;
-  const auto arrived = wrapping_subtract(*number, extra.base);
-  const auto reached = [arrived](const auto& one) { return one.wanted <= arrived; };
-  if (std::none_of(extra.arrivals.begin(), extra.arrivals.end(), reached)) return;
-  for (const auto& one : std::exchange(extra.arrivals, {})) {
-    notices_.push_back({one.peer, nullptr});
-    const auto found = interests_.find(one.peer);
-    auto& mine = found->second->arrivals;
-    mine.erase(std::find(mine.begin(), mine.end(), &entry));
-    if (found->second->empty()) interests_.erase(found);
-  }
+  if (waiters.empty() || !number) return;
+  const auto arrived = wrapping_subtract(*number, base);
+  // Who waits for the key alone has been woken.
+  if (std::ranges::none_of(waiters, [&](const Link& one) { return *one.wanted <= arrived; }))
+    return;
+  while (!waiters.empty()) satisfied(waiters.front());
   // The next barrier at this key counts from here.
-  extra.base = *number;
+  base = *number;
 }
 
 Table::Arrival Table::arrive(Peer peer, std::string_view key, std::int64_t wanted) {
@@ -287,8 +266,9 @@ Table::Arrival Table::arrive(Peer peer, std::string_view key, std::int64_t wante
   if (watched(entry)) old_text = entry.second.value.view();
   store_number(entry, number);
   if (wanted > 0 && wrapping_subtract(number, barrier.base) < wanted) {
-    barrier.arrivals.push_back({peer, wanted, true});
-    interests_of(peer).arrivals.push_back(&entry);
+    Wait& wait = begin_wait(peer, 1);
+    barrier.waiters.push_back(wait.links.emplace_back(&entry, &wait, wanted));
+    wait.missing = 1;
     // Plain waiters of the key learn of the complete barrier, not of the first arrival.
     values_ += created ? 1 : 0;
     entry.second.present = true;
@@ -298,28 +278,16 @@ Table::Arrival Table::arrive(Peer peer, std::string_view key, std::int64_t wante
     }
     return Arrival::Waiting;
   }
-  if (barrier.arrivals.empty()) barrier.base = number;
   // So that stored() releases all of them, whatever number each has named.
-  for (auto& one : barrier.arrivals) one.wanted = std::numeric_limits<std::int64_t>::min();
+  bool is_alone = true;
+  for (Link& one : barrier.waiters) {
+    if (!one.wanted) continue;
+    one.wanted = std::numeric_limits<std::int64_t>::min();
+    is_alone = false;
+  }
+  if (is_alone) barrier.base = number;
   stored(entry, created, std::move(old_text));
   return Arrival::Complete;
-}
-
-/// One arrival of this peer did not happen after all.
-void Table::take_back(Peer peer, Entry& entry) {
-  Slot& slot = entry.second;
-  auto& arrivals = slot.extra->arrivals;
-  const auto mine = std::find_if(arrivals.begin(), arrivals.end(),
-                                 [peer](const auto& one) { return one.peer == peer; });
-  const bool counted = mine->counted;
-  arrivals.erase(mine);
-  // A key that was erased or set since has forgotten this arrival already.
-  if (counted && slot.present) {
-    if (const auto number = parse_counter(slot.value.view())) {
-      store_number(entry, wrapping_subtract(*number, 1));
-    }
-  }
-  tidy(entry);
 }
 
 void Table::cancel(Peer peer) {
@@ -330,12 +298,18 @@ void Table::cancel(Peer peer) {
     for (Link& link : wait->links) {
       // This key has come already, so its list no longer holds the link.
       if (link.entry == nullptr) continue;
+      Entry& entry = *link.entry;
       link.unlink();
-      tidy(*link.entry);
+      // It has not arrived after all; a key that was erased or set since has forgotten that
+      // already.
+      if (link.wanted && link.counted && entry.second.present) {
+        const auto number = parse_counter(entry.second.value.view());
+        if (number) store_number(entry, wrapping_subtract(*number, 1));
+      }
+      tidy(entry);
     }
   }
   mine.waits.clear();
-  for (Entry* entry : std::exchange(mine.arrivals, {})) take_back(peer, *entry);
   if (mine.empty()) interests_.erase(found);
 }
 

@@ -117,36 +117,36 @@ class Table {
   struct Wait;
   using Entry = std::pair<const std::string, Slot>;
 
-  /// One key that one wait still misses: a member of the key's list of waiters, oldest first, for
-  /// as long as it lives.
+  /// One key that one wait still misses, or the barrier at which a peer has arrived: a member of
+  /// the key's list of waiters, oldest first, for as long as it lives.
   struct Link : boost::intrusive::list_base_hook<
                     boost::intrusive::link_mode<boost::intrusive::auto_unlink>> {
-    Link(Entry* missed, Wait* by) : entry(missed), wait(by) {}
+    Link(Entry* missed, Wait* by, std::optional<std::int64_t> number = {})
+        : entry(missed), wait(by), wanted(number) {}
     Entry* entry;  // null once the key has come
     Wait* wait;
+    std::optional<std::int64_t> wanted;  // at a barrier, which waits for no key
+    bool counted = true;                 // and whether the key's number still includes it
   };
 
   struct Wait {
     Peer peer = 0;
     std::size_t missing = 0;
-    std::vector<Link> links;  // reserved once: links point at each other
+    std::vector<Link> links{};  // reserved once: links point at each other
   };
 
   /// The members that few keys have beside a value.
   struct Extra {
-    struct Arrived {
-      Peer peer = 0;
-      std::int64_t wanted = 0;
-      bool counted = true;  // whether the key's number still includes it
-    };
     boost::intrusive::list<Link, boost::intrusive::constant_time_size<false>> waiters;
     std::deque<Value> queue;
-    std::vector<Arrived> arrivals;
     std::int64_t base = 0;  // the number at which the barrier was last complete
     std::vector<Peer> watchers;
 
-    bool empty() const {
-      return waiters.empty() && queue.empty() && arrivals.empty() && base == 0 && watchers.empty();
+    bool empty() const { return waiters.empty() && queue.empty() && base == 0 && watchers.empty(); }
+    /// Its number was set: the barrier begins again.
+    void restart() {
+      base = 0;
+      for (Link& one : waiters) one.counted = false;
     }
   };
 
@@ -159,27 +159,34 @@ class Table {
   /// A peer's waits and watches, so that cancel() and forget() find them without a search.
   struct Interests {
     std::vector<std::unique_ptr<Wait>> waits;
-    std::vector<Entry*> arrivals;
     std::vector<Entry*> watches;
-    bool empty() const { return waits.empty() && arrivals.empty() && watches.empty(); }
+    bool empty() const { return waits.empty() && watches.empty(); }
   };
   using Slots = std::unordered_map<std::string, Slot, Hash, std::equal_to<>>;
 
   Slot* find(std::string_view key) const;
   Entry& touch(std::string_view key);
-  Interests& interests_of(Peer peer);
-  Extra& extra(Entry& entry);
+  Interests& interests_of(Peer peer) {
+    auto& interests = interests_[peer];
+    if (!interests) interests = std::make_unique<Interests>();
+    return *interests;
+  }
+  Extra& extra(Entry& entry) {
+    if (!entry.second.extra) entry.second.extra = std::make_unique<Extra>();
+    return *entry.second.extra;
+  }
   void tidy(Entry& entry);
   void stored(Entry& entry, bool created, std::string before);
   void tell(Entry& entry, ChangeKind kind, std::string before, std::string_view after);
-  void wake_all(Extra& extra);
-  void wake_first(Extra& extra);
+  void wake(Extra& extra, bool all);
+  Wait& begin_wait(Peer peer, std::size_t most);
   void satisfied(Link& link);
   void end(Wait& wait);
   void release(Entry& entry);
-  void take_back(Peer peer, Entry& entry);
   void store_number(Entry& entry, std::int64_t number);
-  bool watched(const Entry& entry) const;
+  bool watched(const Entry& entry) const {
+    return entry.second.extra && !entry.second.extra->watchers.empty();
+  }
 
   Slots slots_;
   std::size_t values_ = 0;
