@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/route.hpp"
 
+#include "core/system_clock.hpp"
+
 #include <algorithm>
 
 namespace elastrun::telemetry {
@@ -12,14 +14,6 @@ bool fits(std::string_view pattern, std::string_view text) {
   pattern.remove_suffix(1);
   return text.starts_with(pattern);
 }
-
-/// Tells the time only: the process's pipeline belongs to no loop.
-class KernelClock final : public Clock {
- public:
-  TimePoint now() const override { return std::chrono::steady_clock::now(); }
-  WallTime wall() const override { return std::chrono::system_clock::now(); }
-  std::unique_ptr<Alarm> make_alarm() override { return nullptr; }
-};
 
 }  // namespace
 
@@ -167,8 +161,9 @@ void Pipeline::flush(TimePoint deadline) {
 }
 
 Pipeline& process_pipeline() {
-  // Made before the pipeline that refers to it, and so destroyed after it.
-  static const KernelClock clock;
+  // It tells the time only: the process's pipeline belongs to no loop. Never destroyed, as
+  // process_registry() asks it until the very end.
+  static Clock& clock = *make_system_clock({}).release();
   static Pipeline pipeline(clock);
   return pipeline;
 }

@@ -201,15 +201,6 @@ FileTimerServer::FileTimerServer(boost::asio::io_context& loop, Clock& clock, st
       log_event_(std::move(log_event)),
       watchdog_(loop, clock, *this) {}
 
-/// Any process that this one may signal, as with torch's.
-bool FileTimerServer::is_ours(pid_t process) const {
-  return process > 0 && ::kill(process, 0) == 0;
-}
-
-void FileTimerServer::read_waiting() {
-  if (pipe_) pipe_->catch_up();
-}
-
 Status FileTimerServer::start() {
   auto place = RequestPlace::make(file_path_);
   if (!place) return std::unexpected(place.error());

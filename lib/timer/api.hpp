@@ -174,8 +174,11 @@ class FileTimerServer final : private Watchdog::Owner {
   std::size_t timers() const { return watchdog_.deadlines().size(); }
 
  private:
-  bool is_ours(pid_t process) const override;
-  void read_waiting() override;
+  /// Any process that this one may signal, as with torch's.
+  bool is_ours(pid_t process) const override { return process > 0 && ::kill(process, 0) == 0; }
+  void read_waiting() override {
+    if (pipe_) pipe_->catch_up();
+  }
   void expired(std::vector<ExpiredWorker> workers) override;
   void tell(std::string_view name, const FileTimerRequest* request = nullptr) const;
 
