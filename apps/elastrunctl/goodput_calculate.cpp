@@ -3,11 +3,14 @@
 #include "core/error.hpp"
 #include "core/file_io.hpp"
 #include "core/json.hpp"
+#include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "elastrunctl/command_line.hpp"
 #include "export/record_line.hpp"
+#include "export/tensorboard.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/compat/measurement_log.hpp"
+#include "net/frame.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -255,6 +258,25 @@ json::object numbers_json(const goodput::CalculatedGoodput& numbers) {
   return all;
 }
 
+/// Records for the event file of the program that asks, whose values it writes for TensorBoard.
+json::object tensorboard_records(const json::value& question) {
+  const auto time_in = [](const json::value& value, std::string_view name) {
+    return WallTime(from_seconds(number_of(value, name).value_or(0)));
+  };
+  std::string text;
+  const auto* begins = find_member(question, "begins");
+  if (begins != nullptr && *begins == true) {
+    text = exporter::tensorboard_version(time_in(question, "now"));
+  }
+  const auto* rows = find_member(question, "rows");
+  for (const auto& row : rows != nullptr && rows->is_array() ? rows->get_array() : json::array()) {
+    text += exporter::tensorboard_values(
+        time_in(row, "time"), member_int_or(row, "step", 0),
+        {{member_text_or(row, "tag", ""), number_of(row, "value").value_or(0)}});
+  }
+  return {{"records", net::encode_base64(text)}};
+}
+
 class Desk {
  public:
   explicit Desk(const CalculateOptions& options)
@@ -281,7 +303,8 @@ class Desk {
     const auto question = parse_json(line);
     if (!question) return {{"error", question.error().text}};
     // What is known of an answer is of the log as it was then.
-    const bool reads = member_text_or(*question, "ask", "") != "known_deviations";
+    const auto what = member_text_or(*question, "ask", "");
+    const bool reads = what != "known_deviations" && what != "tensorboard";
     const auto again = reads ? files_.read() : Result<bool>(false);
     if (!again) return {{"error", again.error().text}, {"errno", files_.error_number()}};
     if (*again) begin_again();
@@ -319,6 +342,7 @@ class Desk {
       return deviations();
     }
     if (what == "known_deviations") return deviations();
+    if (what == "tensorboard") return tensorboard_records(question);
     if (what == "checkpoints") return json::object{{"entries", files_.found().checkpoints}};
     return fail(Code::Usage, fmt::format("unknown question '{}'", what));
   }

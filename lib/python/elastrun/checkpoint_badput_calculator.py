@@ -4,13 +4,12 @@
 """
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elastrun.goodput_calculator import CalculatorProgram, Path, default_path
+from elastrun.goodput_calculator import CalculatorProgram, Path
 
 OPERATION_TYPE_SAVE = "save"
 OPERATION_TYPE_RESTORE = "restore"
@@ -155,11 +154,7 @@ class CheckpointBadputCalculator:
         self._options = options or CheckpointLoggerOptions()
         self.entries: list[Entry] = []
         self.skipped = 0  # of the last calculation
-        path = self._options.path
-        if path is None:
-            path = default_path(self._options.job_name)
-        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-        self._files = CalculatorProgram(self._options.job_name, paths)
+        self._files = CalculatorProgram(self._options.job_name, self._options.path)
 
     def read_entries(self) -> list[Entry]:
         """All of the job, in the order of the log."""

@@ -6,6 +6,7 @@ which comes with this package: one process of it answers all questions of one ca
 """
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import logging
@@ -53,10 +54,13 @@ class CalculatorProgram:
     with this object, and with this process, whatever ends that. One thread at a time.
     """
 
-    def __init__(self, job_name: str, paths: Sequence[Path], elastic: bool = False) -> None:
-        self._paths = [os.fspath(one) for one in paths]
+    def __init__(self, job_name: str, path: Path | Sequence[Path] | None,
+                 elastic: bool = False) -> None:
+        path = default_path(job_name) if path is None else path
+        self.paths = [os.fspath(one) for one in (
+            [path] if isinstance(path, (str, os.PathLike)) else path)]
         self._words = ["goodput", "calculate", f"--job={job_name}",
-                       *(["--elastic"] if elastic else []), "--", *self._paths]
+                       *(["--elastic"] if elastic else []), "--", *self.paths]
         self.process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._ended: Any = None
@@ -90,8 +94,8 @@ class CalculatorProgram:
         """`entries` come first, a line each, and what this process has recorded. ValueError: why
         it has no answer. OSError: the log cannot be read, or the program gives none.
         """
-        if self._paths:
-            flush_all(self._paths)
+        if self.paths:
+            flush_all(self.paths)
         self.started()
         try:
             while lines := list(islice(entries, _AT_ONCE)):
@@ -147,15 +151,13 @@ class GoodputCalculator:
                  path: Path | Sequence[Path] | None = None) -> None:
         self.job_name = job_name
         self.using_pathways = using_pathways
-        path = default_path(job_name) if path is None else path
-        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
         self._logger = cloud_logger
         self._last: Any = None  # time and id of its newest entry
         self._skipped = 0  # of its entries
-        self._place = (", ".join(os.fspath(one) for one in paths) if cloud_logger is None
-                       else f"the logger of job {job_name}")
-        self._program = CalculatorProgram(job_name, paths if cloud_logger is None else [],
+        self._program = CalculatorProgram(job_name, path if cloud_logger is None else [],
                                           self._elastic)
+        self._place = (", ".join(self._program.paths) if cloud_logger is None
+                       else f"the logger of job {job_name}")
         self._lock = threading.RLock()
         self._counts: dict[str, int] = {}
         self._known: dict[str, Any] = {}  # the last answer of the job
@@ -171,6 +173,11 @@ class GoodputCalculator:
         if "error" in answer:
             raise ValueError(f"{answer['error']}: job '{self.job_name}' in {self._place}")
         return answer
+
+    def _tensorboard(self, rows: list[Any], begins: bool) -> bytes:
+        """Records for an event file; `begins`: it is empty."""
+        with self._lock:
+            return base64.b64decode(self._ask("tensorboard", rows=rows, begins=begins)["records"])
 
     def _logged(self) -> Iterator[str]:
         """New entries of a logger that the program keeps itself, with the original's methods."""
