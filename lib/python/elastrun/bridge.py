@@ -24,7 +24,7 @@ from typing import Any
 
 from elastrun import reporter
 from elastrun.channel import send_event
-from elastrun.imports import after_import
+from elastrun.imports import after_import, before, wrap
 
 __all__ = ["torch"]
 
@@ -41,17 +41,9 @@ def _bridge_monitor(module: ModuleType) -> None:
     atexit.register(module.unregister_event_handler, module.register_event_handler(tell))
 
 
-def _bridge_metrics(module: ModuleType) -> None:
-    """Below put_metric, which scripts import by name, and above handlers, which they replace."""
-    told = module.MetricStream.add_value
-    mine = reporter.reporter()
-
-    def add_value(self: Any, metric_name: str, metric_value: Any) -> None:
-        if mine is not None:
-            mine.put((self.group_name, metric_name), metric_value)
-        told(self, metric_name, metric_value)
-
-    module.MetricStream.add_value = add_value
+def _put(stream: Any, metric_name: str, metric_value: Any) -> None:
+    if (mine := reporter.reporter()) is not None:
+        mine.put((stream.group_name, metric_name), metric_value)
 
 
 class _Forward(logging.Handler):
@@ -66,24 +58,18 @@ class _Forward(logging.Handler):
             send_event(name, {**fields, **metadata}, milliseconds / 1000 if milliseconds else None)
 
 
-def _bridge_events(module: ModuleType) -> None:
+def _forwarding(of_destination: Callable[..., Any]) -> Callable[..., Any]:
     forward = _Forward()
-    of_destination = module._get_or_create_logger
 
-    def get_or_create_logger(destination: str = "null") -> logging.Logger:
-        logger: logging.Logger = of_destination(destination)
+    def get_or_create_logger(destination: str = "null") -> Any:
+        logger = of_destination(destination)
         if forward not in logger.handlers:
             logger.addHandler(forward)
         return logger
 
-    module._get_or_create_logger = get_or_create_logger  # type: ignore[attr-defined]
+    return get_or_create_logger
 
 
-_BRIDGES: dict[str, Callable[[ModuleType], None]] = {
-    "torch.monitor": _bridge_monitor,
-    "torch.distributed.elastic.metrics.api": _bridge_metrics,
-    "torch.distributed.elastic.events": _bridge_events,
-}
 _bridged = False
 
 
@@ -96,8 +82,11 @@ def torch() -> bool:
         return False
     if not _bridged:
         _bridged = True
-        for name, bridge in _BRIDGES.items():
-            after_import(name, bridge)
+        elastic = "torch.distributed.elastic"
+        after_import("torch.monitor", _bridge_monitor)
+        # Below put_metric, which scripts import by name, and above handlers, which they replace.
+        wrap(f"{elastic}.metrics.api:MetricStream.add_value", before(_put))
+        wrap(f"{elastic}.events:_get_or_create_logger", _forwarding)
     return True
 
 

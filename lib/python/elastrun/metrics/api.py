@@ -27,7 +27,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, overload
 
 from elastrun import reporter
-from elastrun.outbox import at_begin
 
 __all__ = ["ConsoleMetricHandler", "ConsoleMetricsHandler", "MetricData", "MetricHandler",
            "MetricStream", "MetricsConfig", "NullMetricHandler", "NullMetricsHandler", "configure",
@@ -75,15 +74,6 @@ class NullMetricHandler(MetricHandler):
 ConsoleMetricsHandler = ConsoleMetricHandler
 NullMetricsHandler = NullMetricHandler
 
-_reporter: reporter.Reporter | None = None
-
-
-def _begin() -> None:
-    global _reporter
-    _reporter = reporter.reporter()
-
-
-at_begin(_begin)
 _default: MetricHandler = NullMetricHandler()
 _of_group: dict[str, MetricHandler] = {}
 _handled = False  # whether any handler is not the null one
@@ -133,14 +123,14 @@ def put_metric(metric_name: str, metric_value: float, metric_group: str = "torch
     unit        UCUM: "s", "By", "1", "{token}"
     help        one sentence. The first unit and the first help of a name count
     """
-    if _reporter is not None:
+    if (mine := reporter._reporter) is not None:
         if step is None and labels is None and not unit and not help:
-            _reporter.put((metric_group, metric_name), metric_value)
-        elif (key := _reporter.key(metric_group, metric_name, labels, unit, help)) is not None:
+            mine.put((metric_group, metric_name), metric_value)
+        elif (key := mine.key(metric_group, metric_name, labels, unit, help)) is not None:
             if step is None:
-                _reporter.put(key, metric_value)
+                mine.put(key, metric_value)
             else:
-                _reporter.put_at(key, metric_value, step)
+                mine.put_at(key, metric_value, step)
     if _handled:
         _emit(metric_group, metric_name, metric_value)
 
@@ -153,9 +143,9 @@ def count_metric(metric_name: str, amount: float = 1, metric_group: str = "torch
     What torch does not have: the agent adds it up, over restarts, and Prometheus and others see a
     counter (NAME_total). A handler gets the amount. `labels`, `unit`, `help`: as for put_metric.
     """
-    if _reporter is not None and (
-            key := _reporter.key(metric_group, metric_name, labels, unit, help)) is not None:
-        _reporter.collect("counter", key, amount)
+    if (mine := reporter._reporter) is not None and (
+            key := mine.key(metric_group, metric_name, labels, unit, help)) is not None:
+        mine.collect("counter", key, amount)
     if _handled:
         _emit(metric_group, metric_name, amount)
 
@@ -169,9 +159,9 @@ def observe_metric(metric_name: str, value: float, metric_group: str = "torchela
     distribution, others count, sum and quantiles within 1.09 %. A handler gets the value. `labels`,
     `unit`, `help`: as for put_metric.
     """
-    if _reporter is not None and (
-            key := _reporter.key(metric_group, metric_name, labels, unit, help)) is not None:
-        _reporter.collect("histogram", key, value)
+    if (mine := reporter._reporter) is not None and (
+            key := mine.key(metric_group, metric_name, labels, unit, help)) is not None:
+        mine.collect("histogram", key, value)
     if _handled:
         _emit(metric_group, metric_name, value)
 
@@ -188,8 +178,8 @@ class MetricStream:
         self.handler = handler
 
     def add_value(self, metric_name: str, metric_value: float) -> None:
-        if _reporter is not None:
-            _reporter.put((self.group_name, metric_name), metric_value)
+        if (mine := reporter._reporter) is not None:
+            mine.put((self.group_name, metric_name), metric_value)
         hand_on(MetricData(time.time(), self.group_name, metric_name, metric_value), self.handler)
 
 
