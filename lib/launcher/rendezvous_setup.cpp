@@ -48,13 +48,29 @@ std::string own_id() {
   return fmt::format("{}_{}_0", host_name(), ::getpid());
 }
 
+rendezvous::SessionSettings settings_of(const RunContext& run) {
+  const auto& spec = run.spec;
+  const char* secret = std::getenv("ELASTRUN_SECRET");
+  return {.backend = spec.rdzv_backend,
+          .endpoint = spec.rdzv_endpoint,
+          .run_id = spec.run_id,
+          .start = spec.job_start,
+          .rules = rendezvous::rules_of(spec),
+          .node_rank = spec.node_rank,
+          // What a group that is told to stop takes at most: --shutdown-timeout, and then SIGKILL
+          // with its bound. Others wait for it before they begin the next round.
+          .grace = spec.shutdown_timeout + process::kKillBound,
+          .local_addr = spec.local_addr,
+          .config = spec.rendezvous,
+          .secret = secret == nullptr ? "" : secret,
+          .try_munge = std::getenv("SLURM_JOB_ID") != nullptr,
+          .guardian = run.guardian.guardian_pid()};
+}
+
 Result<RendezvousSetup> make_standalone(RunContext& run, rendezvous::Node& self,
                                         const rendezvous::BootstrapStoreInfo& master) {
   const auto& spec = run.spec;
-  rendezvous::LocalSettings settings;
-  settings.run_id = spec.run_id;
-  settings.backend = spec.rdzv_backend;
-  settings.rules = rendezvous::rules_of(spec);
+  auto settings = settings_of(run);
   settings.master_addr = spec.local_addr.empty() ? kLoopback : spec.local_addr;
   if (spec.rdzv_backend == spec::backend::kStatic) {
     const auto endpoint = net::parse_endpoint(spec.rdzv_endpoint, spec::kStaticPort);
@@ -120,22 +136,7 @@ Result<RendezvousSetup> set_up_rendezvous(RunContext& run, rendezvous::Node& sel
   }
   if (own.handler) return meet_by_handler(run, self, std::move(own));
   if (is_alone(spec)) return make_standalone(run, self, own.master);
-  const char* secret = std::getenv("ELASTRUN_SECRET");
-  // The grace is what a group that is told to stop takes at most: --shutdown-timeout, and then
-  // SIGKILL with its bound. Others wait for it before they begin the next round.
-  auto session = rendezvous::make_session(run.loop, run.clock,
-                                          {.backend = spec.rdzv_backend,
-                                           .endpoint = spec.rdzv_endpoint,
-                                           .run_id = spec.run_id,
-                                           .start = spec.job_start,
-                                           .rules = rendezvous::rules_of(spec),
-                                           .node_rank = spec.node_rank,
-                                           .grace = spec.shutdown_timeout + process::kKillBound,
-                                           .local_addr = spec.local_addr,
-                                           .config = spec.rendezvous,
-                                           .secret = secret == nullptr ? "" : secret,
-                                           .try_munge = std::getenv("SLURM_JOB_ID") != nullptr,
-                                           .guardian = run.guardian.guardian_pid()});
+  auto session = rendezvous::make_session(run.loop, run.clock, settings_of(run));
   if (!session) return std::unexpected(session.error());
   RendezvousSetup place;
   place.session = std::move(*session);

@@ -33,6 +33,18 @@
 
 namespace elastrun::rendezvous {
 
+CoordinatorSettings Locator::coordinator() const {
+  CoordinatorSettings own;
+  own.run_id = settings_.run_id;
+  own.start = settings_.start;
+  own.rules = settings_.rules;
+  own.master_addr = settings_.master_addr;
+  own.master_port = settings_.master_port;
+  own.heartbeat = settings_.config.keep_alive_interval;
+  own.heartbeats_missed = settings_.config.keep_alive_max_attempt;
+  return own;
+}
+
 void Locator::give(Result<Place> place) {
   boost::asio::post(loop_, [this, alive = lifetime_.token(), place = std::move(place)]() mutable {
     if (!alive) return;
@@ -238,28 +250,22 @@ namespace ip = boost::asio::ip;
 // of a large job wait for the same end.
 constexpr Duration kFirstRetry = std::chrono::seconds(1), kLongestRetry = std::chrono::seconds(5);
 
-// After which the group of a member that does not hear us has ended (see HeartbeatLease).
-Duration time_to_stop(const ElectedLocatorSettings& settings) {
-  return settings.coordinator.heartbeat * (settings.coordinator.heartbeats_missed + 2) +
-         settings.grace;
-}
-
 // In which all who are cut off from a leader notice that, and find that it does not answer. `ttl`:
 // of its lease.
-Duration yield_pause(const ElectedLocatorSettings& settings, Duration ttl) {
-  return time_to_stop(settings) - settings.grace + ttl;
+Duration yield_pause(const SessionSettings& settings, Duration ttl) {
+  return settings.time_to_stop() - settings.grace + ttl;
 }
 
 // The address under which other machines find a coordinator in this process. `seen`: of the last
 // coordinator, as a hint at the network in question. Fails if there is none and others may come.
-Result<std::string> advertised_address(const ElectedLocatorSettings& settings,
-                                       const LeaderLease& lease, const ip::address& seen) {
+Result<std::string> advertised_address(const SessionSettings& settings, const LeaderLease& lease,
+                                       const ip::address& seen) {
   if (!settings.config.advertise.empty()) return settings.config.advertise;
   ip::address own = lease.own_address();
   // A register on this machine is reached over loopback, which means nothing to other machines.
   if (own.is_unspecified() || own.is_loopback()) {
     const auto outward = net::outward_address(seen);
-    const bool alone = settings.coordinator.rules.max_nodes == 1;
+    const bool alone = settings.rules.max_nodes == 1;
     if (!outward && !alone) return std::unexpected(outward.error());
     own = outward ? *outward : ip::address(ip::address_v4::loopback());
   }
@@ -279,15 +285,13 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
  public:
   ElectedLocator(boost::asio::io_context& loop, Clock& clock,
                  std::shared_ptr<const net::Sealer> sealer, std::unique_ptr<LeaderLease> lease,
-                 ElectedLocatorSettings settings)
-      : Locator(loop),
-        clock_(clock),
-        sealer_(std::move(sealer)),
+                 SessionSettings settings)
+      : Locator(loop, clock, std::move(sealer), std::move(settings)),
         leader_lease_(std::move(lease)),
-        settings_(std::move(settings)),
         due_(clock.make_alarm()),
         doubt_(clock.make_alarm()),
-        isolation_(std::make_unique<PauseTolerantAlarm>(clock, settings_.coordinator.heartbeat)),
+        isolation_(
+            std::make_unique<PauseTolerantAlarm>(clock, settings_.config.keep_alive_interval)),
         look_(clock.make_alarm()),
         arrivals_(clock.make_alarm()),
         election_(leader_lease_->ttl()),
@@ -466,7 +470,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
 
   void obey(const Election::Lead& lead) {
     // One that led before goes on with its own world, whatever the register remembers.
-    if (!lead.again) records_.inherit(lead.entry.record, *host_, isolation());
+    if (!lead.again) records_.inherit(lead.entry.record, *host_, settings_.isolation());
     host_->set_epoch(election_.epoch());
     log::info("rendezvous", "this node coordinates the job (epoch {}, port {})", election_.epoch(),
               host_->port());
@@ -543,7 +547,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   }
 
   Status open_host() {
-    CoordinatorSettings coordinator = settings_.coordinator;
+    CoordinatorSettings coordinator = this->coordinator();
     // Not elected yet: only the register gives out epochs, with the entry.
     coordinator.epoch = 0;
     coordinator.owner = this;
@@ -600,7 +604,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   // out of their reach. As a rule they have not been started yet, so this warns of nothing, and it
   // happens less and less often, and not in the last three quarters of join_timeout.
   void await_arrivals() {
-    const Rules& rules = settings_.coordinator.rules;
+    const Rules& rules = settings_.rules;
     if (rules.min_nodes <= 1 || unjoined_after_ > rules.join_timeout / 4) return;
     arrivals_->arm(clock_.now() + unjoined_after_, [this] {
       if (host_->agents() < 2 && host_->is_needed()) {
@@ -615,9 +619,9 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   // so: also those that only notice our silence.
   TimePoint isolated_at() const {
     return election_.lease_end() +
-           std::max<Duration>(isolation() * 19 / 20 - time_to_stop(settings_), Duration::zero());
+           std::max<Duration>(settings_.isolation() * 19 / 20 - settings_.time_to_stop(),
+                              Duration::zero());
   }
-  Duration isolation() const { return effective_isolation(settings_); }
   // By the address that others use, so that this node presents itself under it.
   Place own_place() const {
     const auto address = net::parse_address(own_text_);
@@ -657,10 +661,7 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
   }
 
   // Set at construction
-  Clock& clock_;
-  const std::shared_ptr<const net::Sealer> sealer_;
   const std::unique_ptr<LeaderLease> leader_lease_;
-  const ElectedLocatorSettings settings_;
   const std::unique_ptr<Alarm> due_, doubt_, isolation_;
   const std::unique_ptr<Alarm> look_, arrivals_;
   Then moved_;
@@ -687,15 +688,10 @@ class ElectedLocator final : public Locator, private CoordinatorOwner {
 
 }  // namespace
 
-Duration effective_isolation(const ElectedLocatorSettings& settings) {
-  // More than the twentieth that isolated_at() takes off, so a world always has the time to stop.
-  return std::max<Duration>(settings.config.isolation_timeout, time_to_stop(settings) * 11 / 10);
-}
-
 std::unique_ptr<Locator> make_elected_locator(boost::asio::io_context& loop, Clock& clock,
                                               std::shared_ptr<const net::Sealer> sealer,
                                               std::unique_ptr<LeaderLease> lease,
-                                              ElectedLocatorSettings settings) {
+                                              SessionSettings settings) {
   return std::make_unique<ElectedLocator>(loop, clock, std::move(sealer), std::move(lease),
                                           std::move(settings));
 }
@@ -705,11 +701,10 @@ namespace {
 class FixedLocator final : public Locator {
  public:
   FixedLocator(boost::asio::io_context& loop, Clock& clock,
-               std::shared_ptr<const net::Sealer> sealer, FixedLocatorSettings settings)
-      : Locator(loop),
-        clock_(clock),
-        sealer_(std::move(sealer)),
-        settings_(std::move(settings)),
+               std::shared_ptr<const net::Sealer> sealer, SessionSettings settings,
+               net::Endpoint endpoint)
+      : Locator(loop, clock, std::move(sealer), std::move(settings)),
+        endpoint_(std::move(endpoint)),
         resolver_(loop, clock) {}
 
   // From now on this job has its host. Before, one that had our port may have ended, and left the
@@ -735,18 +730,18 @@ class FixedLocator final : public Locator {
 
  private:
   void look() override {
-    if (host_ || settings_.is_host == false || decided_) return give(place());
+    if (host_ || settings_.config.is_host == false || decided_) return give(place());
     // The own name needs no look-up, which may lead to loopback or nowhere (Debian's 127.0.1.1);
     // nor does "0.0.0.0", which says "here".
-    const std::string& host = settings_.endpoint.host;
-    if (settings_.is_host == true || host == host_name() || net::is_wildcard(host))
+    const std::string& host = endpoint_.host;
+    if (settings_.config.is_host == true || host == host_name() || net::is_wildcard(host))
       return host_here();
-    resolver_.resolve(settings_.endpoint.host, std::chrono::seconds(30),
+    resolver_.resolve(endpoint_.host, std::chrono::seconds(30),
                       [this](const Result<net::Addresses>& found) { decide(found); });
   }
 
   Place place() const {
-    net::Endpoint endpoint = settings_.endpoint;
+    net::Endpoint endpoint = endpoint_;
     if (host_) endpoint = {own_, host_->port()};
     return {std::move(endpoint), 0, host_ != nullptr};
   }
@@ -764,46 +759,42 @@ class FixedLocator final : public Locator {
   }
 
   void host_here() {
-    const auto address = net::parse_address(settings_.endpoint.host);
+    const auto address = net::parse_address(endpoint_.host);
     const bool number = !address.is_unspecified() && net::is_own_address(address);
     if (number) own_ = address.to_string();
     // The others may know this node by another name or address than it knows itself by. A node that
     // is alone stays where it was told; a name of our own may lead to loopback here and to another
     // address elsewhere.
     std::string at = "::";
-    const bool alone = settings_.coordinator.rules.max_nodes == 1;
-    if (alone && (number || settings_.endpoint.host == "localhost")) at = own_;
+    const bool alone = settings_.rules.max_nodes == 1;
+    if (alone && (number || endpoint_.host == "localhost")) at = own_;
     // bind(2) decides among the agents of one machine: the kernel gives the port to one of them.
     auto opened = open(at);
     // Another program may have the port at another address alone; but no other machine comes over
     // loopback.
-    const bool unreachable = !alone && settings_.is_host == true && address.is_loopback();
+    const bool unreachable = !alone && settings_.config.is_host == true && address.is_loopback();
     if (!opened && number && at != own_ && !unreachable) opened = open(own_);
     if (opened) {
       host_ = std::move(*opened);
       host_->share_store(stores_);
       return give(place());
     }
-    if (settings_.is_host == true) {
-      return give(
-          fail(Code::Rendezvous,
-               fmt::format("this node was told to host the rendezvous at {}, but {}",
-                           net::format_endpoint(settings_.endpoint.host, settings_.endpoint.port),
-                           opened.error().text)));
+    if (settings_.config.is_host == true) {
+      return give(fail(
+          Code::Rendezvous,
+          fmt::format("this node was told to host the rendezvous at {}, but {}",
+                      net::format_endpoint(endpoint_.host, endpoint_.port), opened.error().text)));
     }
     // Another agent on this machine was first.
     give(place());
   }
 
   Result<std::unique_ptr<Coordinator>> open(const std::string& address) {
-    return Coordinator::open(loop_, clock_, sealer_,
-                             {.address = address, .port = settings_.endpoint.port},
-                             settings_.coordinator);
+    return Coordinator::open(loop_, clock_, sealer_, {.address = address, .port = endpoint_.port},
+                             coordinator());
   }
 
-  Clock& clock_;
-  const std::shared_ptr<const net::Sealer> sealer_;
-  const FixedLocatorSettings settings_;
+  const net::Endpoint endpoint_;
   net::Resolver resolver_;
   bool decided_ = false;           // that another process hosts
   std::string own_ = "127.0.0.1";  // how this node calls on its own host
@@ -815,8 +806,9 @@ class FixedLocator final : public Locator {
 
 std::unique_ptr<Locator> make_fixed_locator(boost::asio::io_context& loop, Clock& clock,
                                             std::shared_ptr<const net::Sealer> sealer,
-                                            FixedLocatorSettings settings) {
-  return std::make_unique<FixedLocator>(loop, clock, std::move(sealer), std::move(settings));
+                                            SessionSettings settings, net::Endpoint endpoint) {
+  return std::make_unique<FixedLocator>(loop, clock, std::move(sealer), std::move(settings),
+                                        std::move(endpoint));
 }
 
 }  // namespace elastrun::rendezvous

@@ -8,7 +8,7 @@
 #include "net/frame.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/election/election.hpp"
-#include "spec/agreed_rules.hpp"
+#include "rendezvous/membership/rules.hpp"
 #include "store/server.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -132,7 +132,11 @@ class Locator {
   virtual void retire(const std::string& why, Duration limit, Then retired) = 0;
 
  protected:
-  explicit Locator(boost::asio::io_context& loop) : loop_(loop) {}
+  Locator(boost::asio::io_context& loop, Clock& clock, std::shared_ptr<const net::Sealer> sealer,
+          SessionSettings settings)
+      : loop_(loop), clock_(clock), sealer_(std::move(sealer)), settings_(std::move(settings)) {}
+  /// A coordinator in this process.
+  CoordinatorSettings coordinator() const;
   /// Brings about that an answer is given.
   virtual void look() = 0;
   bool is_asked() const { return answer_ != nullptr; }
@@ -140,36 +144,21 @@ class Locator {
   void give(Result<Place> place);
 
   boost::asio::io_context& loop_;
+  Clock& clock_;
+  const std::shared_ptr<const net::Sealer> sealer_;
+  const SessionSettings settings_;
   Lifetime lifetime_;
 
  private:
   Answer<Place> answer_;
 };
 
-/// The coordinator of an endpoint that the user has given (`c10d`, `static`).
-struct FixedLocatorSettings {
-  net::Endpoint endpoint;
-  /// Nothing: this process hosts if the endpoint is an address of this machine and its port is
-  /// free; compared by interface addresses, never by names.
-  std::optional<bool> is_host;
-  CoordinatorSettings coordinator;
-};
-
+/// The coordinator of an endpoint that the user has given (`c10d`, `static`). Without
+/// `config.is_host` this process hosts if the endpoint is an address of this machine and its port
+/// is free; compared by interface addresses, never by names.
 std::unique_ptr<Locator> make_fixed_locator(boost::asio::io_context& loop, Clock& clock,
                                             std::shared_ptr<const net::Sealer> sealer,
-                                            FixedLocatorSettings settings);
-
-struct ElectedLocatorSettings {
-  CoordinatorSettings coordinator;
-  spec::RendezvousConfig config;  // advertise, coordinator_port, isolation_timeout
-  /// How long the group of a member may take to end once it is to stop (Node::grace), on any node.
-  Duration grace{};
-};
-
-/// How long a world may be at work without an entitled coordinator, or without a register in reach,
-/// and a new coordinator waits for a member of it: isolation_timeout, or as long as its members
-/// need at least to notice that, and to stop.
-Duration effective_isolation(const ElectedLocatorSettings& settings);
+                                            SessionSettings settings, net::Endpoint endpoint);
 
 /// Finds the coordinator by its leader lease, or becomes it when there is none (`etcd`, `file`).
 ///
@@ -185,6 +174,6 @@ Duration effective_isolation(const ElectedLocatorSettings& settings);
 std::unique_ptr<Locator> make_elected_locator(boost::asio::io_context& loop, Clock& clock,
                                               std::shared_ptr<const net::Sealer> sealer,
                                               std::unique_ptr<LeaderLease> lease,
-                                              ElectedLocatorSettings settings);
+                                              SessionSettings settings);
 
 }  // namespace elastrun::rendezvous

@@ -819,18 +819,16 @@ std::string lease_file(const std::string& path, std::string_view run_id) {
 }
 
 // Twice as long as anybody waits because of one.
-Duration record_life(const RendezvousConfig& config, Duration isolation) {
-  return 2 * std::max(config.isolation_timeout, isolation) + config.lease_ttl;
+Duration record_life(const SessionSettings& settings) {
+  return 2 * settings.isolation() + settings.config.lease_ttl;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<LeaderLease>> make_etcd_lease(boost::asio::io_context& loop, Clock& clock,
-                                                     const std::string& endpoint,
-                                                     const std::string& run_id,
-                                                     const RendezvousConfig& config,
-                                                     Duration isolation) {
-  auto servers = read_servers(endpoint, to_lower(config.protocol) == "https");
+                                                     const SessionSettings& job) {
+  const RendezvousConfig& config = job.config;
+  auto servers = read_servers(job.endpoint, to_lower(config.protocol) == "https");
   if (!servers) return std::unexpected(servers.error());
   EtcdSettings settings{.endpoints = std::move(servers->endpoints)};
   if (servers->tls) {
@@ -840,10 +838,10 @@ Result<std::unique_ptr<LeaderLease>> make_etcd_lease(boost::asio::io_context& lo
   std::string prefix = config.etcd_prefix;
   // A part without a name would make another key than that of nodes without the slash.
   while (prefix.ends_with('/')) prefix.pop_back();
-  settings.key = fmt::format("{}/{}/coordinator", prefix, run_id);
-  settings.record_key = fmt::format("{}/{}/world", prefix, run_id);
+  settings.key = fmt::format("{}/{}/coordinator", prefix, job.run_id);
+  settings.record_key = fmt::format("{}/{}/world", prefix, job.run_id);
   settings.ttl = config.lease_ttl;
-  settings.record_life = record_life(config, isolation);
+  settings.record_life = record_life(job);
   // One that does not answer must leave time for the others before the TTL is over.
   settings.limit = std::clamp<Duration>(settings.ttl / 4, std::chrono::milliseconds(500),
                                         std::chrono::seconds(5));
@@ -852,11 +850,8 @@ Result<std::unique_ptr<LeaderLease>> make_etcd_lease(boost::asio::io_context& lo
 }
 
 Result<std::unique_ptr<LeaderLease>> make_file_lease(boost::asio::io_context& loop, Clock& clock,
-                                                     const std::string& endpoint,
-                                                     const std::string& run_id,
-                                                     const RendezvousConfig& config,
-                                                     Duration isolation) {
-  std::string path(trim(endpoint));
+                                                     const SessionSettings& job) {
+  std::string path(trim(job.endpoint));
   if (path.empty()) {
     // As torchrun: a new, unknown file. Only one node can meet there.
     UniqueFd created;
@@ -867,7 +862,7 @@ Result<std::unique_ptr<LeaderLease>> make_file_lease(boost::asio::io_context& lo
     if (!created)
       return std::unexpected(errno_error(Code::Usage, fmt::format("cannot make {}", path), errno));
   }
-  const std::string file = lease_file(path, run_id);
+  const std::string file = lease_file(path, job.run_id);
   const auto parent = std::filesystem::path(file).parent_path();
   struct stat status {};
   // Said now: later it would pass for a register that does not answer.
@@ -877,9 +872,9 @@ Result<std::unique_ptr<LeaderLease>> make_file_lease(boost::asio::io_context& lo
                             "this node can see",
                             file, parent.string()));
   }
-  return std::make_unique<BlockingLease>(
-      loop, clock, file, config.lease_ttl,
-      std::make_unique<FileEntry>(file, config.lease_ttl, record_life(config, isolation)));
+  const Duration ttl = job.config.lease_ttl;
+  return std::make_unique<BlockingLease>(loop, clock, file, ttl,
+                                         std::make_unique<FileEntry>(file, ttl, record_life(job)));
 }
 
 }  // namespace elastrun::rendezvous

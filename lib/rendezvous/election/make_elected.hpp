@@ -4,7 +4,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "rendezvous/election/election.hpp"
-#include "spec/agreed_rules.hpp"
+#include "rendezvous/membership/rules.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
@@ -19,9 +19,8 @@ namespace elastrun::rendezvous {
 /// be read or is empty; warns in the log if others on this machine may read it.
 Result<std::string> read_secret(const std::string& file, const std::string& given);
 
-/// The leases of the back ends whose coordinator is elected, from what --rdzv-endpoint and
-/// --rdzv-conf say. Fail with Usage. Records live twice as long as `isolation`, or as
-/// isolation_timeout if that is more. What waits for etcd or a file system happens on a separate
+/// The leases of the back ends whose coordinator is elected. Fail with Usage. Records live twice as
+/// long as SessionSettings::isolation. What waits for etcd or a file system happens on a separate
 /// thread, so that one that hangs does not delay the loop; nor do the logs, which have another
 /// thread, delay a lease.
 
@@ -31,17 +30,11 @@ Result<std::string> read_secret(const std::string& file, const std::string& give
 /// ca_cert (cacert), ssl_cert (cert), ssl_cert_key (key), user (username), password or
 /// password_file, etcd_prefix, lease_ttl, isolation_timeout.
 Result<std::unique_ptr<LeaderLease>> make_etcd_lease(boost::asio::io_context& loop, Clock& clock,
-                                                     const std::string& endpoint,
-                                                     const std::string& run_id,
-                                                     const spec::RendezvousConfig& config,
-                                                     Duration isolation = {});
+                                                     const SessionSettings& settings);
 /// An entry in a file that all nodes share.
 /// `endpoint`: a directory, or a file of the job's own. Empty: a new temporary one (one node only).
 Result<std::unique_ptr<LeaderLease>> make_file_lease(boost::asio::io_context& loop, Clock& clock,
-                                                     const std::string& endpoint,
-                                                     const std::string& run_id,
-                                                     const spec::RendezvousConfig& config,
-                                                     Duration isolation = {});
+                                                     const SessionSettings& settings);
 
 }  // namespace elastrun::rendezvous
 

@@ -5,8 +5,10 @@
 #include "spec/agreed_rules.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <sys/types.h>
 
 namespace elastrun::spec {
 struct JobSpec;
@@ -46,6 +48,39 @@ BOOST_DESCRIBE_STRUCT(Rules, (spec::AgreedRules), (fixed_ranks, join_timeout, la
 
 /// Those of a job.
 Rules rules_of(const spec::JobSpec& job);
+
+/// How this node is to meet the others, as the job's options say, checked and merged.
+struct SessionSettings {
+  std::string backend{spec::backend::kC10d};  // static, c10d, etcd, etcd-v2, file
+  std::string endpoint{};                     // as --rdzv-endpoint, or MASTER_ADDR:MASTER_PORT
+  std::string run_id = "none";
+  std::string start{};  // which start of the job, as the scheduler tells; may be empty
+  Rules rules{};        // rules_of() the job
+  /// Given to every round; empty and 0: the address and the store's port of group rank 0.
+  std::string master_addr{};
+  std::uint16_t master_port = 0;
+  int node_rank = 0;                // static only
+  Duration grace{};                 // Node::grace, alike on all nodes
+  std::string local_addr{};         // --local-addr
+  spec::RendezvousConfig config{};  // --rdzv-conf
+  std::string secret{};             // ELASTRUN_SECRET; secret_file of `config` wins
+  /// Without a secret: by MUNGE, if it is installed. Under Slurm its nodes have it.
+  bool try_munge = false;
+  pid_t guardian = 0;  // of this process; 0: there is none
+
+  /// After which the group of a member that does not hear its coordinator has ended (see
+  /// HeartbeatLease).
+  Duration time_to_stop() const {
+    return config.keep_alive_interval * (config.keep_alive_max_attempt + 2) + grace;
+  }
+  /// How long a world may be at work without an entitled coordinator, or without a register in
+  /// reach, and a new coordinator waits for a member of it: isolation_timeout, or as long as its
+  /// members need at least to notice that, and to stop.
+  Duration isolation() const {
+    // More than the twentieth that a leader takes off, so a world always has the time to stop.
+    return std::max<Duration>(config.isolation_timeout, time_to_stop() * 11 / 10);
+  }
+};
 
 struct RestartSettings;
 RestartSettings restart_settings(const spec::AgreedRules& rules, const std::string& run_id);

@@ -476,7 +476,7 @@ Rules for_one_node(Rules rules) {
 
 class LocalSession final : public PushingSession {
  public:
-  LocalSession(boost::asio::io_context& loop, Clock& clock, LocalSettings settings)
+  LocalSession(boost::asio::io_context& loop, Clock& clock, SessionSettings settings)
       : PushingSession(loop, clock, settings.backend, settings.run_id),
         state_(for_one_node(settings.rules), settings.run_id, settings.master_addr,
                settings.master_port) {}
@@ -527,7 +527,7 @@ class LocalSession final : public PushingSession {
 }  // namespace
 
 std::unique_ptr<Session> make_local_session(boost::asio::io_context& loop, Clock& clock,
-                                            LocalSettings settings) {
+                                            SessionSettings settings) {
   return std::make_unique<LocalSession>(loop, clock, std::move(settings));
 }
 
@@ -570,14 +570,13 @@ void warn_of_openness(const SessionSettings& settings, const std::string& place)
 }
 
 /// Where the coordinator and the store of a fixed endpoint are.
-StorePlan fixed_place(const SessionSettings& settings, FixedLocatorSettings& locator) {
-  const net::Endpoint& endpoint = locator.endpoint;
+StorePlan fixed_place(SessionSettings& settings, const net::Endpoint& endpoint) {
   if (settings.backend == spec::backend::kStatic) {
     // As in torchrun's static rendezvous, where the node of rank 0 opens the store and nothing is
     // voted on.
-    locator.is_host = settings.node_rank == 0;
-    locator.coordinator.master_addr = net::is_wildcard(endpoint.host) ? "" : endpoint.host;
-    locator.coordinator.master_port = endpoint.port;
+    settings.config.is_host = settings.node_rank == 0;
+    settings.master_addr = net::is_wildcard(endpoint.host) ? "" : endpoint.host;
+    settings.master_port = endpoint.port;
     // Agents and workers all come to MASTER_PORT of node 0.
     return {.bind_address = "127.0.0.1", .lent_port = settings.node_rank == 0};
   }
@@ -603,30 +602,20 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
   if (!sealer) sealer = net::make_sealer(*secret);
   const bool fixed_ranks = settings.backend == spec::backend::kStatic;
   if (fixed_ranks) settings.rules.fixed_ranks = true;
-  CoordinatorSettings coordinator;
-  coordinator.run_id = settings.run_id;
-  coordinator.start = settings.start;
-  coordinator.rules = settings.rules;
-  coordinator.heartbeat = config.keep_alive_interval;
-  coordinator.heartbeats_missed = config.keep_alive_max_attempt;
-  const std::string& where = settings.endpoint;
   const bool by_etcd =
       settings.backend == spec::backend::kEtcd || settings.backend == spec::backend::kEtcdV2;
   if (by_etcd || settings.backend == spec::backend::kFile || config.meets_in_file) {
     if (open) warn_of_openness(settings, "the coordinator");
-    ElectedLocatorSettings elected{std::move(coordinator), config, settings.grace};
-    if (elected.config.advertise.empty()) elected.config.advertise = settings.local_addr;
-    const auto make_lease = by_etcd ? make_etcd_lease : make_file_lease;
-    auto lease =
-        make_lease(loop, clock, where, settings.run_id, config, effective_isolation(elected));
+    if (config.advertise.empty()) settings.config.advertise = settings.local_addr;
+    auto lease = (by_etcd ? make_etcd_lease : make_file_lease)(loop, clock, settings);
     if (!lease) return std::unexpected(lease.error());
     StorePlan store{.bind_address = "", .ports = config.store_port};
-    auto locator = make_elected_locator(loop, clock, sealer, std::move(*lease), std::move(elected));
+    auto locator = make_elected_locator(loop, clock, sealer, std::move(*lease), settings);
     return make_remote_session(loop, clock, sealer, std::move(locator), std::move(settings),
                                std::move(store));
   }
   const auto endpoint =
-      net::parse_endpoint(where, fixed_ranks ? spec::kStaticPort : spec::kC10dPort);
+      net::parse_endpoint(settings.endpoint, fixed_ranks ? spec::kStaticPort : spec::kC10dPort);
   if (open && endpoint) {
     const bool loopback = is_loopback_host(endpoint->host);
     const auto port = fmt::format("port {} of this machine", endpoint->port);
@@ -641,11 +630,10 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
                             settings.backend));
   }
   if (!endpoint) return std::unexpected(endpoint.error());
-  FixedLocatorSettings fixed{*endpoint, config.is_host, std::move(coordinator)};
-  StorePlan store = fixed_place(settings, fixed);
-  return make_remote_session(loop, clock, sealer,
-                             make_fixed_locator(loop, clock, sealer, std::move(fixed)),
-                             std::move(settings), std::move(store));
+  StorePlan store = fixed_place(settings, *endpoint);
+  auto locator = make_fixed_locator(loop, clock, sealer, settings, *endpoint);
+  return make_remote_session(loop, clock, sealer, std::move(locator), std::move(settings),
+                             std::move(store));
 }
 
 }  // namespace elastrun::rendezvous

@@ -213,23 +213,6 @@ class HeartbeatLease {
   TimePoint answer_until_;
 };
 
-/// How this node is to meet the others, as the job's options say, checked and merged.
-struct SessionSettings {
-  std::string backend{spec::backend::kC10d};  // static, c10d, etcd, etcd-v2, file
-  std::string endpoint;                       // as --rdzv-endpoint, or MASTER_ADDR:MASTER_PORT
-  std::string run_id = "none";
-  std::string start;              // which start of the job, as the scheduler tells; may be empty
-  Rules rules;                    // rules_of() the job
-  int node_rank = 0;              // static only
-  Duration grace{};               // Node::grace, alike on all nodes
-  std::string local_addr;         // --local-addr
-  spec::RendezvousConfig config;  // --rdzv-conf
-  std::string secret;             // ELASTRUN_SECRET; secret_file of `config` wins
-  /// Without a secret: by MUNGE, if it is installed. Under Slurm its nodes have it.
-  bool try_munge = false;
-  pid_t guardian = 0;  // of this process; 0: there is none
-};
-
 /// One agent's connection to a coordinator, whichever way it is found, and across coordinators:
 /// when one is lost and another may follow, this node's group is stopped and joins again there.
 /// Fills in what the node leaves out: its address, its id, its instance.
@@ -261,19 +244,11 @@ std::unique_ptr<Session> make_handler_session(boost::asio::io_context& loop, Clo
 Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clock& clock,
                                               SessionSettings settings);
 
-/// A job that needs no other node. min_nodes is 1; with max_nodes above 1 (`--standalone --nnodes
-/// 1:2`) the last call passes before the only node starts, as in torchrun.
-struct LocalSettings {
-  std::string run_id = "none";
-  std::string backend{spec::backend::kC10d};
-  std::string master_addr = "127.0.0.1";
-  std::uint16_t master_port = 0;  // 0: the node's store_port
-  Rules rules{};
-};
-
 /// The rendezvous of a one-node job: the same State that a coordinator steps, in this process,
-/// without sockets. Pushes arrive on `loop`. Loop and clock must outlive the session.
+/// without sockets. min_nodes is 1; with max_nodes above 1 (`--standalone --nnodes 1:2`) the last
+/// call passes before the only node starts, as in torchrun. Pushes arrive on `loop`. Loop and clock
+/// must outlive the session.
 std::unique_ptr<Session> make_local_session(boost::asio::io_context& loop, Clock& clock,
-                                            LocalSettings settings);
+                                            SessionSettings settings);
 
 }  // namespace elastrun::rendezvous

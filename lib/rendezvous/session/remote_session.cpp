@@ -33,37 +33,6 @@ namespace elastrun::rendezvous {
 
 using boost::asio::ip::tcp;
 
-/// How long to wait before the next attempt to connect, and when to stop trying. Pure but
-/// for its seed. The waits grow from 10 ms to half a second and are drawn at random within a factor
-/// of two, so that thousands of agents that lost one coordinator do not come back in step.
-class Backoff {
- public:
-  explicit Backoff(std::uint32_t seed) : random_(seed) {}
-  /// From now on, for so long.
-  void begin(TimePoint now, Duration time) {
-    since_ = now;
-    time_ = time;
-    wait_ = std::chrono::milliseconds(10);
-  }
-  /// For so long in all, if that is longer.
-  void extend(Duration time) { time_ = std::max(time_, time); }
-  bool over(TimePoint now) const { return now >= deadline(); }
-  TimePoint deadline() const { return since_ + time_; }
-  Duration time() const { return time_; }
-  Duration next() {
-    const auto drawn = std::uniform_real_distribution<double>(0.5, 1.0)(random_);
-    const auto wait = std::chrono::duration_cast<Duration>(wait_ * drawn);
-    wait_ = std::min<Duration>(wait_ * 3 / 2, std::chrono::milliseconds(500));
-    return wait;
-  }
-
- private:
-  std::minstd_rand random_;
-  TimePoint since_;
-  Duration time_{};
-  Duration wait_ = std::chrono::milliseconds(10);
-};
-
 std::vector<std::string> alternate_addresses(const std::string& address,
                                              const std::vector<boost::asio::ip::address>& all) {
   std::vector<std::string> found;
@@ -105,6 +74,10 @@ Restart Membership::restart_after_loss(const std::string& why) const {
 namespace {
 
 using net::Link;
+
+// Between two attempts to connect.
+constexpr Duration kFirstWait = std::chrono::milliseconds(10),
+                   kLongestWait = std::chrono::milliseconds(500);
 
 // What to say of one who takes connections at `endpoint`, seen as `remote`, and says nothing: the
 // port may be that of a program which has nothing to do with us. It is named if it runs on this
@@ -149,9 +122,6 @@ class RemoteSession final : public PushingSession {
         retry_(awake_clock_.make_alarm()),
         progress_(awake_clock_.make_alarm()),
         heartbeat_(clock.make_alarm()),
-        // A random seed for each agent: the nodes of a job start in the same second, and with one
-        // seed they would all knock at the same moments for ever.
-        backoff_(std::random_device{}()),
         // Random, because two agents in containers may share both host name and pid.
         membership_(random_text(12)) {}
 
@@ -212,7 +182,9 @@ class RemoteSession final : public PushingSession {
 
   // For so long, until one takes this agent in: asks where it is, dials, waits between attempts.
   void search(Duration time) {
-    backoff_.begin(awake_clock_.now(), time);
+    search_since_ = awake_clock_.now();
+    search_time_ = time;
+    wait_ = kFirstWait;
     watch_progress();
     locate();
   }
@@ -253,14 +225,18 @@ class RemoteSession final : public PushingSession {
     if (!place_.endpoint.host.empty()) locator_->reject(place_);
     trouble_ = error.text;
     const TimePoint now = awake_clock_.now();
-    if (backoff_.over(now)) {
+    if (now >= deadline()) {
       // A job that has run is sound, and worth a requeue; one that has never met may be a mistake.
       return declare_lost(fmt::format("no coordinator of the job \"{}\" within {}: {}",
-                                      settings_.run_id, format_duration(backoff_.time()), trouble_),
+                                      settings_.run_id, format_duration(search_time_), trouble_),
                           connected_once_);
     }
+    // The waits grow, and are drawn at random within a factor of two, so that thousands of agents
+    // that lost one coordinator do not come back in step.
+    const auto wait = wait_ * std::uniform_int_distribution<int>(500, 1000)(random_) / 1000;
+    wait_ = std::min(wait_ * 3 / 2, kLongestWait);
     // Not beyond the deadline, so that one last attempt is made at it.
-    retry_->arm(std::min(now + backoff_.next(), backoff_.deadline()), [this] { locate(); });
+    retry_->arm(std::min<TimePoint>(now + wait, deadline()), [this] { locate(); });
   }
 
   // Takes back what is under way, but the search is not over.
@@ -275,11 +251,11 @@ class RemoteSession final : public PushingSession {
   Duration silence() const {
     return settings_.config.keep_alive_interval * settings_.config.keep_alive_max_attempt;
   }
+  TimePoint deadline() const { return search_since_ + search_time_; }
   // Until the search is given up.
   Duration time_left() const {
     // Never zero, or the last attempt would fail before it is made.
-    return std::max<Duration>(backoff_.deadline() - awake_clock_.now(),
-                              std::chrono::milliseconds(100));
+    return std::max<Duration>(deadline() - awake_clock_.now(), std::chrono::milliseconds(100));
   }
   // How long the peer may take to answer once it has the connection.
   Duration time_to_answer() const { return std::min(silence(), time_left()); }
@@ -329,7 +305,8 @@ class RemoteSession final : public PushingSession {
       const std::string why = silent_port_text(place_.endpoint, link_->remote_address());
       set_link_aside();  // it may have read that we are at work
       // Perhaps frozen with its machine, and back in a moment. A proxy whose host is gone hangs up.
-      if (connected_once_ && !locator_->elects()) backoff_.extend(settings_.config.read_timeout);
+      if (connected_once_ && !locator_->elects())
+        search_time_ = std::max(search_time_, settings_.config.read_timeout);
       try_again({Code::Timeout, why});
     });
   }
@@ -607,7 +584,11 @@ class RemoteSession final : public PushingSession {
   const std::unique_ptr<Alarm> retry_, progress_, heartbeat_;
 
   // The search
-  Backoff backoff_;
+  // With a random seed: the nodes of a job start in the same second, and with one seed they would
+  // all knock at the same moments for ever.
+  std::minstd_rand random_{std::random_device{}()};
+  TimePoint search_since_;
+  Duration search_time_{}, wait_{};
   Place place_;
   bool searching_ = false, connected_once_ = false, stand_alone_ = false, warned_ = false;
   std::string trouble_;  // why it has not succeeded yet; empty: not tried yet

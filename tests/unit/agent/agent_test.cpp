@@ -85,7 +85,7 @@ struct Node : test::FakeRun {
 
   explicit Node(int workers_wanted, int max_restarts = 0, Duration settle = 0ms, bool host = false)
       : workers(workers_wanted) {
-    rendezvous::LocalSettings local;
+    rendezvous::SessionSettings local;
     local.rules.max_restarts = max_restarts;
     session = rendezvous::make_local_session(loop, clock, local);
     if (host) session = std::make_unique<WaitingSession>(std::move(session));

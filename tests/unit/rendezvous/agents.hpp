@@ -101,8 +101,9 @@ inline Rules rules_for(int min_nodes, int max_nodes, int max_restarts = 0) {
 inline std::unique_ptr<TestAgent> agent_at(
     Network& network, std::uint16_t port, SessionSettings settings,
     const std::shared_ptr<const net::Sealer>& sealer = net::make_sealer("")) {
+  settings.config.is_host = false;
   auto locator =
-      make_fixed_locator(network.loop, *network.clock, sealer, {{"127.0.0.1", port}, false, {}});
+      make_fixed_locator(network.loop, *network.clock, sealer, settings, {"127.0.0.1", port});
   return std::make_unique<TestAgent>(
       network, make_remote_session(network.loop, *network.clock, sealer, std::move(locator),
                                    std::move(settings)));

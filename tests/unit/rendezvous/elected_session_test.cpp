@@ -100,17 +100,14 @@ class MemoryLeaderLease final : public LeaderLease {
 struct Parish {
   std::unique_ptr<TestAgent> agent(Rules rules, Duration ttl, Duration entry_life = 30s) {
     auto sealer = net::make_sealer("s");
-    ElectedLocatorSettings where;
-    where.coordinator.run_id = "job";
-    where.coordinator.rules = rules;
-    where.config.advertise = "127.0.0.1";
-    auto locator = make_elected_locator(
-        network.loop, *network.clock, sealer,
-        std::make_unique<MemoryLeaderLease>(network.loop, shared, ttl), std::move(where));
     SessionSettings settings;
     settings.run_id = "job";
     settings.rules = rules;
+    settings.config.advertise = "127.0.0.1";
     settings.config.lease_ttl = entry_life / 3;
+    auto locator = make_elected_locator(
+        network.loop, *network.clock, sealer,
+        std::make_unique<MemoryLeaderLease>(network.loop, shared, ttl), settings);
     return std::make_unique<TestAgent>(
         network,
         make_remote_session(network.loop, *network.clock, sealer, std::move(locator), settings));

@@ -40,8 +40,10 @@ Result<Place> locate(Network& network, Locator& locator) {
   run_until(network.loop, [&answer] { return answer.has_value(); });
   return *answer;
 }
-std::unique_ptr<Locator> locator_of(Network& network, const FixedLocatorSettings& settings) {
-  return make_fixed_locator(network.loop, *network.clock, net::make_sealer(""), settings);
+std::unique_ptr<Locator> locator_of(Network& network, const SessionSettings& settings,
+                                    net::Endpoint endpoint) {
+  return make_fixed_locator(network.loop, *network.clock, net::make_sealer(""), settings,
+                            std::move(endpoint));
 }
 
 /// Whether a connection to that address of this machine is accepted.
@@ -57,38 +59,38 @@ bool is_open(Network& network, const char* address, std::uint16_t port) {
 TEST_CASE(
     "fixed locator: a host of several nodes listens everywhere, one of one where it was told") {
   Network network;
-  FixedLocatorSettings settings;
+  SessionSettings settings;
   for (const char* host : {"localhost", "127.0.0.1", "127.0.0.2", "0.0.0.0", "::"}) {
     CAPTURE(host);
     for (const int nodes : {1, 2}) {
-      settings.endpoint = {host, free_port()};
-      settings.coordinator.rules.max_nodes = nodes;
-      const auto locator = locator_of(network, settings);
+      const net::Endpoint endpoint{host, free_port()};
+      settings.rules.max_nodes = nodes;
+      const auto locator = locator_of(network, settings, endpoint);
       const auto place = locate(network, *locator);
       REQUIRE(place);
       CHECK(place->here);
-      CHECK(is_open(network, place->endpoint.host.c_str(), settings.endpoint.port));
+      CHECK(is_open(network, place->endpoint.host.c_str(), endpoint.port));
       const bool everywhere = nodes > 1 || host[0] == '0' || host[0] == ':';
-      CHECK(is_open(network, "127.0.0.3", settings.endpoint.port) == everywhere);
+      CHECK(is_open(network, "127.0.0.3", endpoint.port) == everywhere);
     }
   }
 }
 
 TEST_CASE("fixed locator: a name that becomes one of this machine later makes it the host") {
   Network network;
-  FixedLocatorSettings settings;
-  settings.endpoint = {"host0.test", free_port()};
-  const auto locator = locator_of(network, settings);
+  SessionSettings settings;
+  const net::Endpoint endpoint{"host0.test", free_port()};
+  const auto locator = locator_of(network, settings, endpoint);
   name_server = "198.51.100.9";
   const Place elsewhere = locate(network, *locator).value();
   CHECK(!elsewhere.here);
-  CHECK(elsewhere.endpoint == settings.endpoint);
+  CHECK(elsewhere.endpoint == endpoint);
   locator->reject(elsewhere);
   name_server = "127.0.0.1";
   SUBCASE("as long as nobody has answered") {
     const Place here = locate(network, *locator).value();
     CHECK(here.here);
-    CHECK(here.endpoint.port == settings.endpoint.port);
+    CHECK(here.endpoint.port == endpoint.port);
     CHECK(locate(network, *locator)->here);
   }
   SUBCASE("but not once the job has its host") {
@@ -99,16 +101,16 @@ TEST_CASE("fixed locator: a name that becomes one of this machine later makes it
 
 TEST_CASE("fixed locator: who is to host for others at loopback needs the port everywhere") {
   Network network;
-  FixedLocatorSettings settings;
-  settings.endpoint = {"127.0.0.1", free_port()};
-  settings.is_host = true;
+  SessionSettings settings;
+  const net::Endpoint endpoint{"127.0.0.1", free_port()};
+  settings.config.is_host = true;
   // Another program's.
   const boost::asio::ip::tcp::acceptor taken(
-      network.loop, {boost::asio::ip::make_address("127.0.0.2"), settings.endpoint.port});
+      network.loop, {boost::asio::ip::make_address("127.0.0.2"), endpoint.port});
   for (const int nodes : {1, 2}) {
     CAPTURE(nodes);
-    settings.coordinator.rules.max_nodes = nodes;
-    const auto place = locate(network, *locator_of(network, settings));
+    settings.rules.max_nodes = nodes;
+    const auto place = locate(network, *locator_of(network, settings, endpoint));
     CHECK(place.has_value() == (nodes == 1));
     if (!place) CHECK(place.error().text.contains("told to host the rendezvous at 127.0.0.1"));
   }

@@ -64,9 +64,18 @@ struct Clerk {
   Network& network;
 };
 
+SessionSettings lease_settings(const std::string& endpoint, Duration ttl,
+                               const std::string& run_id = "job") {
+  SessionSettings settings;
+  settings.endpoint = endpoint;
+  settings.run_id = run_id;
+  settings.config.lease_ttl = ttl;
+  return settings;
+}
+
 /// A lease in that file, or in that directory.
 std::unique_ptr<LeaderLease> file_lease(Network& network, const std::string& path, Duration ttl) {
-  auto made = make_file_lease(network.loop, *network.clock, path, "job/1", {.lease_ttl = ttl});
+  auto made = make_file_lease(network.loop, *network.clock, lease_settings(path, ttl, "job/1"));
   REQUIRE(made.has_value());
   return std::move(*made);
 }
@@ -280,8 +289,8 @@ TEST_CASE("leader lease: etcd keeps the contract") {
   Network network;
   EtcdServer etcd;
   check_contract(network, [&] {
-    auto lease = make_etcd_lease(network.loop, *network.clock, etcd.endpoints(), "job",
-                                 {.lease_ttl = std::chrono::seconds(1)});
+    auto lease =
+        make_etcd_lease(network.loop, *network.clock, lease_settings(etcd.endpoints(), 1s));
     REQUIRE(lease.has_value());
     return std::move(*lease);
   });
@@ -293,10 +302,10 @@ TEST_CASE("leader lease: etcd keeps the record of a world that is at work for lo
   EtcdServer etcd;
   Clerk clerk(network);
   // A record that lives for little longer than two renewals.
-  const spec::RendezvousConfig config{.lease_ttl = 6s, .isolation_timeout = 1s};
-  const auto made = [&] {
-    return make_etcd_lease(network.loop, *network.clock, etcd.endpoints(), "job", config).value();
-  };
+  auto settings = lease_settings(etcd.endpoints(), 6s);
+  settings.config.isolation_timeout = 1s;
+  settings.config.keep_alive_interval = 1ms;
+  const auto made = [&] { return make_etcd_lease(network.loop, *network.clock, settings).value(); };
   const auto mine = made(), theirs = made();
   clerk.claim(*mine, "me");
   CHECK(clerk.record(*mine, "a world"));
@@ -314,8 +323,7 @@ TEST_CASE("leader lease: the loss of one member of three, and a restart of all, 
   Network network;
   EtcdServer etcd(3);
   Clerk clerk(network);
-  auto made = make_etcd_lease(network.loop, *network.clock, etcd.endpoints(), "job",
-                              {.lease_ttl = std::chrono::seconds(60)});
+  auto made = make_etcd_lease(network.loop, *network.clock, lease_settings(etcd.endpoints(), 60s));
   REQUIRE(made.has_value());
   LeaderLease& lease = **made;
   const auto leader = clerk.claim(lease, "me");
@@ -340,7 +348,7 @@ TEST_CASE("leader lease: a register that does not answer holds up no release") {
   std::string endpoints = etcd.endpoints();
   for (int i = 0; i < 3; ++i) endpoints += "," + endpoints;
   const auto lease =
-      make_etcd_lease(network.loop, *network.clock, endpoints, "job", {.lease_ttl = ttl}).value();
+      make_etcd_lease(network.loop, *network.clock, lease_settings(endpoints, ttl)).value();
   clerk.claim(*lease, "me");
   etcd.freeze(0);
   const auto asked = network.clock->now();
@@ -351,7 +359,9 @@ TEST_CASE("leader lease: a register that does not answer holds up no release") {
 TEST_CASE("leader lease: settings that cannot be are refused before anything is asked") {
   Network network;
   const auto refuse = [&](const std::string& endpoint, const spec::RendezvousConfig& config) {
-    auto made = make_etcd_lease(network.loop, *network.clock, endpoint, "job", config);
+    auto settings = lease_settings(endpoint, 10s);
+    settings.config = config;
+    auto made = make_etcd_lease(network.loop, *network.clock, settings);
     REQUIRE(!made.has_value());
     CHECK(made.error().code == Code::Usage);
     return made.error().text;
@@ -362,8 +372,7 @@ TEST_CASE("leader lease: settings that cannot be are refused before anything is 
   CHECK(refuse("https://a", {.ssl_cert = "/nowhere/c.pem"}).find("needs both") !=
         std::string::npos);
   CHECK(refuse("a", {.user = "root"}).find("password") != std::string::npos);
-  auto file = make_file_lease(network.loop, *network.clock, "/nowhere/at/all", "job",
-                              spec::RendezvousConfig{});
+  auto file = make_file_lease(network.loop, *network.clock, lease_settings("/nowhere/at/all", 10s));
   REQUIRE(!file.has_value());
   CHECK(file.error().text.find("/nowhere/at is not a directory") != std::string::npos);
 }

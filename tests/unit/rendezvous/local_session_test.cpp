@@ -13,7 +13,7 @@ using namespace elastrun::rendezvous;
 namespace {
 
 struct LocalNode {
-  explicit LocalNode(LocalSettings settings = {})
+  explicit LocalNode(SessionSettings settings = {})
       : session(make_local_session(loop, *clock, std::move(settings))) {
     session->open([this](Push push) { told.push_back(std::move(push)); });
   }

@@ -52,11 +52,9 @@ TEST_CASE("remote session: a spare that hosts the coordinator does not go withou
     SessionSettings settings;
     settings.run_id = "job";
     settings.rules = rules_for(1, 1);
-    CoordinatorSettings coordinator;
-    coordinator.run_id = "job";
-    coordinator.rules = settings.rules;
-    FixedLocatorSettings where{{"127.0.0.1", port}, hosts, coordinator};
-    auto locator = make_fixed_locator(network.loop, *network.clock, sealer, where);
+    settings.config.is_host = hosts;
+    auto locator =
+        make_fixed_locator(network.loop, *network.clock, sealer, settings, {"127.0.0.1", port});
     return std::make_unique<TestAgent>(
         network,
         make_remote_session(network.loop, *network.clock, sealer, std::move(locator), settings));
