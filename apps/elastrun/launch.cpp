@@ -153,17 +153,12 @@ std::string streams_text(const spec::JobSpec& spec, int local_rank) {
 }
 
 /// The world as it would be if this node were alone, or the first of equal ones.
-workers::Placement assumed_placement(const spec::JobSpec& spec) {
-  workers::Placement place;
-  place.local_world_size = spec.nproc_per_node;
-  place.group_world_size = spec.max_nodes;
-  place.group_rank = spec.node_rank_given ? spec.node_rank : 0;
-  place.world_size = place.role_world_size = spec.nproc_per_node * spec.max_nodes;
-  place.rank_base = place.role_rank_base = place.group_rank * spec.nproc_per_node;
-  place.role = spec.role;
-  place.master_addr = spec.master_addr;
-  place.master_port = static_cast<std::uint16_t>(spec.master_port.value_or(0));
-  return place;
+rendezvous::Round assumed_round(const spec::JobSpec& spec) {
+  rendezvous::Round round;
+  round.group_rank = spec.node_rank_given ? spec.node_rank : 0;
+  round.world_size = round.role_world_size = spec.nproc_per_node * spec.max_nodes;
+  round.rank_base = round.role_rank_base = round.group_rank * spec.nproc_per_node;
+  return round;
 }
 
 std::string counted(int count, std::string_view what) {
@@ -180,7 +175,9 @@ std::string nodes_text(const spec::JobSpec& spec) {
 Result<std::string> dry_run_text(const spec::JobSpec& spec) {
   const auto layout = logs::Layout::plan(spec.log_dir, spec.directory_name());
   if (!layout) return std::unexpected(layout.error());
-  const auto place = assumed_placement(spec);
+  const auto round = assumed_round(spec);
+  const rendezvous::Node node{.role = spec.role, .local_world_size = spec.nproc_per_node};
+  const auto port = static_cast<std::uint16_t>(spec.master_port.value_or(0));
   const auto environment = workers::own_environment();
   const std::string base =
       layout->is_null() ? "" : (spec.log_dir.empty() ? "<temporary>" : spec.log_dir);
@@ -197,16 +194,19 @@ Result<std::string> dry_run_text(const spec::JobSpec& spec) {
                                                              spec.directory_name(), local_rank);
     const auto variables =
         workers::contract_variables(environment, {.job = spec,
-                                                  .place = place,
+                                                  .round = round,
+                                                  .node = node,
+                                                  .nodes = spec.max_nodes,
+                                                  .meeting = {spec.master_addr, port},
                                                   .local_rank = local_rank,
                                                   .agent_id = "<agent>",
                                                   .error_file = logs::error_file(directory),
                                                   .run_dir = directory,
                                                   .channel = base.empty() ? "" : "<channel>"});
     if (!variables) return std::unexpected(variables.error());
-    text +=
-        fmt::format("\nworker {} (local rank {})\n  command      {}\n", place.rank_of(local_rank),
-                    local_rank, shell_line(workers::worker_command(spec, local_rank)));
+    text += fmt::format("\nworker {} (local rank {})\n  command      {}\n",
+                        round.rank_base + local_rank, local_rank,
+                        shell_line(workers::worker_command(spec, local_rank)));
     text += fmt::format("  directory    {}\n  streams      {}\n",
                         directory.empty() ? "none" : directory, streams_text(spec, local_rank));
     const auto cpus = binding.cpus(local_rank);

@@ -822,35 +822,36 @@ Result<std::vector<workers::WorkerPlan>> JobRun::plan(const rendezvous::Round& r
 }
 
 Result<std::vector<workers::WorkerPlan>> JobRun::make_plans(const rendezvous::Round& round) {
-  const auto place = placement_of(spec, round, place_.store->serves_workers());
+  const int count = round.self().local_world_size;
   // Where a file system may be slow they are made already: the round is held back for them.
   const auto folders = files_->take(round);
   if (!folders) return std::unexpected(folders.error());
-  streams_.begin_attempt(
-      {folders->attempt, place.local_world_size, spec.stdout_filters, spec.stderr_filters});
+  streams_.begin_attempt({folders->attempt, count, spec.stdout_filters, spec.stderr_filters});
   // After the folders, in one of which its socket may lie.
   const std::string channel = files_->channel_path();
   std::vector<workers::WorkerPlan> plans;
-  plans.reserve(static_cast<std::size_t>(place.local_world_size));
-  for (int local_rank = 0; local_rank < place.local_world_size; ++local_rank) {
+  plans.reserve(static_cast<std::size_t>(count));
+  for (int local_rank = 0; local_rank < count; ++local_rank) {
     const auto& directory = folders->ranks[static_cast<std::size_t>(local_rank)];
-    auto plan = make_one(place, local_rank, directory, channel);
-    if (!plan) return std::unexpected(with_limit(plan.error(), place.local_world_size));
+    auto plan = make_one(round, local_rank, directory, channel);
+    if (!plan) return std::unexpected(with_limit(plan.error(), count));
     plans.push_back(std::move(*plan));
   }
   return plans;
 }
 
-Result<workers::WorkerPlan> JobRun::make_one(const workers::Placement& place, int local_rank,
+Result<workers::WorkerPlan> JobRun::make_one(const rendezvous::Round& round, int local_rank,
                                              const std::string& directory,
                                              const std::string& channel) {
   workers::WorkerPlan plan;
-  plan.rank = place.rank_of(local_rank);
+  plan.rank = round.rank_base + local_rank;
   plan.local_rank = local_rank;
   plan.error_file = logs::error_file(directory);
   auto variables = workers::worker_environment(
-      environment, {spec, place, local_rank, mark_of_this_agent(), timers_->pipe_path(),
-                    plan.error_file, directory, channel, pages_.make(local_rank)});
+      environment,
+      {spec, round, round.self(), round.group_world_size(), meeting_place(spec, round),
+       place_.store->serves_workers(), local_rank, mark_of_this_agent(), timers_->pipe_path(),
+       plan.error_file, directory, channel, pages_.make(local_rank)});
   if (!variables) return std::unexpected(variables.error());
   plan.request.environment = std::move(*variables);
   plan.request.argv = workers::worker_command(spec, local_rank);
@@ -859,7 +860,7 @@ Result<workers::WorkerPlan> JobRun::make_one(const workers::Placement& place, in
   auto cpus = binding_.cpus(local_rank);
   if (!cpus) return std::unexpected(cpus.error());
   plan.request.cpus = std::move(*cpus);
-  const auto settings = stream_settings(place, local_rank, directory);
+  const auto settings = stream_settings(round, local_rank, directory);
   constexpr unsigned kErr = spec::StdMap::kErr;
   plan.stderr_shown =
       settings.shown && ((settings.tee & kErr) != 0 || (settings.redirect & kErr) == 0);
@@ -869,7 +870,7 @@ Result<workers::WorkerPlan> JobRun::make_one(const workers::Placement& place, in
   return plan;
 }
 
-logs::StreamSettings JobRun::stream_settings(const workers::Placement& place, int local_rank,
+logs::StreamSettings JobRun::stream_settings(const rendezvous::Round& round, int local_rank,
                                              const std::string& directory) const {
   logs::StreamSettings settings;
   settings.directory = directory;
@@ -877,8 +878,8 @@ logs::StreamSettings JobRun::stream_settings(const workers::Placement& place, in
   settings.tee = spec.tee.of(local_rank);
   const auto& filter = spec.local_ranks_filter;
   settings.shown = filter.empty() || std::ranges::find(filter, local_rank) != filter.end();
-  settings.prefix =
-      logs::line_prefix(spec.prefix_template, place.role, place.rank_of(local_rank), local_rank);
+  settings.prefix = logs::line_prefix(spec.prefix_template, round.self().role,
+                                      round.rank_base + local_rank, local_rank);
   return settings;
 }
 

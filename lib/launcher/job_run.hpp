@@ -205,9 +205,9 @@ class JobRun final : private RunGround, public RunContext {
   }
   // In the order of local ranks. Fails with Io (directories, descriptors) or Usage (devices, CPUs).
   Result<std::vector<workers::WorkerPlan>> make_plans(const rendezvous::Round& round);
-  Result<workers::WorkerPlan> make_one(const workers::Placement& place, int local_rank,
+  Result<workers::WorkerPlan> make_one(const rendezvous::Round& round, int local_rank,
                                        const std::string& directory, const std::string& channel);
-  logs::StreamSettings stream_settings(const workers::Placement& place, int local_rank,
+  logs::StreamSettings stream_settings(const rendezvous::Round& round, int local_rank,
                                        const std::string& directory) const;
   // What could not be killed has been named; neither this process nor the guardian waits again.
   void end_all(const JobResult& result) {

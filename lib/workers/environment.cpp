@@ -56,27 +56,27 @@ struct Entries {
 };
 
 void add_ranks(Entries& out, const WorkerFacts& facts) {
-  const auto& place = facts.place;
+  const auto& round = facts.round;
   const int local_rank = facts.local_rank;
-  out.add("RANK", place.rank_of(local_rank));
+  out.add("RANK", round.rank_base + local_rank);
   // With one visible device for each worker, that is device 0.
   out.add("LOCAL_RANK", facts.job.virtual_local_rank ? 0 : local_rank);
-  out.add("GROUP_RANK", place.group_rank);
-  out.add("ROLE_RANK", place.role_rank_base + local_rank);
-  out.add("ROLE_NAME", place.role);
-  out.add("LOCAL_WORLD_SIZE", place.local_world_size);
-  out.add("WORLD_SIZE", place.world_size);
-  out.add("GROUP_WORLD_SIZE", place.group_world_size);
-  out.add("ROLE_WORLD_SIZE", place.role_world_size);
-  out.add("MASTER_ADDR", place.master_addr);
-  out.add("MASTER_PORT", place.master_port);
+  out.add("GROUP_RANK", round.group_rank);
+  out.add("ROLE_RANK", round.role_rank_base + local_rank);
+  out.add("ROLE_NAME", facts.node.role);
+  out.add("LOCAL_WORLD_SIZE", facts.node.local_world_size);
+  out.add("WORLD_SIZE", round.world_size);
+  out.add("GROUP_WORLD_SIZE", facts.nodes);
+  out.add("ROLE_WORLD_SIZE", round.role_world_size);
+  out.add("MASTER_ADDR", facts.meeting.host);
+  out.add("MASTER_PORT", facts.meeting.port);
 }
 
 void add_elastic(Entries& out, const WorkerFacts& facts) {
-  out.add("TORCHELASTIC_RESTART_COUNT", facts.place.attempt);
+  out.add("TORCHELASTIC_RESTART_COUNT", facts.round.attempt);
   out.add("TORCHELASTIC_MAX_RESTARTS", facts.job.max_restarts);
   out.add("TORCHELASTIC_RUN_ID", facts.job.run_id);
-  out.add("TORCHELASTIC_USE_AGENT_STORE", facts.place.use_agent_store ? "True" : "False");
+  out.add("TORCHELASTIC_USE_AGENT_STORE", facts.use_agent_store ? "True" : "False");
   out.add("TORCHELASTIC_SIGNALS_TO_HANDLE", facts.job.signals_text);
   out.add("TORCHELASTIC_ERROR_FILE", facts.error_file);
   if (!facts.timer_file.empty()) out.add("TORCHELASTIC_TIMER_FILE", facts.timer_file);
@@ -146,7 +146,7 @@ Result<std::vector<std::string>> contract_variables(std::span<const std::string>
   // next collective.
   if (!given(agent, facts, kNccl)) out.add(kNccl, "1");
   // As torchrun: each worker would start a thread for every core otherwise.
-  if (facts.place.local_world_size > 1 && !given(agent, facts, kOmp)) out.add(kOmp, "1");
+  if (facts.node.local_world_size > 1 && !given(agent, facts, kOmp)) out.add(kOmp, "1");
   if (facts.job.virtual_local_rank) {
     const auto device = visible_device(agent, facts);
     if (!device) return std::unexpected(device.error());

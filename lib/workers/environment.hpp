@@ -2,6 +2,8 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "net/endpoint.hpp"
+#include "rendezvous/membership/round.hpp"
 #include "spec/job_spec.hpp"
 
 #include <cstdint>
@@ -13,27 +15,15 @@
 
 namespace elastrun::workers {
 
-/// Where the workers of this node stand in the world of one round. Plain numbers, made from the
-/// rendezvous' round; the same for all workers of the node.
-struct Placement {
-  int attempt = 0;  // restarts spent by the job: TORCHELASTIC_RESTART_COUNT
-  int group_rank = 0, group_world_size = 1;
-  int local_world_size = 1;
-  int rank_base = 0, world_size = 1;
-  int role_rank_base = 0, role_world_size = 1;
-  std::string role = "default";
-  std::string master_addr = "127.0.0.1";
-  std::uint16_t master_port = 0;
-  bool use_agent_store = true;  // false: worker rank 0 hosts the store itself
-
-  int rank_of(int local_rank) const { return rank_base + local_rank; }
-};
-
 /// What one worker's environment is made of. Empty paths become an empty variable (error file, as
 /// torchrun does without a log directory) or none at all (the others).
 struct WorkerFacts {
   const spec::JobSpec& job;
-  const Placement& place;
+  const rendezvous::Round& round;
+  const rendezvous::Node& node;  // this one
+  int nodes = 1;                 // in the round
+  net::Endpoint meeting{};       // MASTER_ADDR and MASTER_PORT
+  bool use_agent_store = true;   // false: worker rank 0 hosts the store itself
   int local_rank = 0;
   std::string agent_id{};    // ELASTRUN_AGENT_ID
   std::string timer_file{};  // TORCHELASTIC_TIMER_FILE; empty: as the agent has it

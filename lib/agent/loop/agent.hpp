@@ -307,9 +307,7 @@ class Agent final : public workers::Group::Owner {
   }
   bool may_be_signalled() const;
   void post_failure();
-  const std::string& own_node() const {
-    return round_->members[static_cast<std::size_t>(round_->group_rank)].id;
-  }
+  const std::string& own_node() const { return round_->self().id; }
   void begin_stop() {
     auto& attempt = result_.attempts.back();
     if (attempt.ran != Duration::zero()) return;  // asked already, now more firmly

@@ -73,11 +73,8 @@ struct Visitors {
 /// Pure.
 Visitors visitors_of(const rendezvous::Round& round);
 
-/// What the workers of this node need to know of a round.
-workers::Placement placement_of(const spec::JobSpec& spec, const rendezvous::Round& round,
-                                bool use_agent_store);
-/// Where they meet the others: of a static rendezvous where this node was told, as with torchrun,
-/// since its agent has come there; that need not lead there from other nodes.
+/// Where the workers of this node meet the others: of a static rendezvous where this node was told,
+/// as with torchrun, since its agent has come there; that need not lead there from other nodes.
 net::Endpoint meeting_place(const spec::JobSpec& spec, const rendezvous::Round& round);
 
 /// The directories of one start of workers; empty paths with --log-dir /dev/null.

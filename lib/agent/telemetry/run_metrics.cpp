@@ -508,7 +508,7 @@ class AgentMetrics final : public Observes<AgentMetrics> {
     host_.recorded();
   }
   void on(const moment::RoundReady& seen) {
-    const auto& self = seen.round.members[static_cast<std::size_t>(seen.round.group_rank)];
+    const auto& self = seen.round.self();
     host_.round_began(seen.round.rank_base, self.local_world_size);
     rendezvous_.add(to_seconds(seen.waited));
     restarts_left_.set(seen.round.restarts_left);

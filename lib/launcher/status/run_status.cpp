@@ -112,8 +112,7 @@ class TorchrunLog final : public Observes<TorchrunLog> {
 
   void on(const moment::RoundReady& seen) {
     if (!log::is_on(log::Level::Info)) return;
-    const int count =
-        seen.round.members[static_cast<std::size_t>(seen.round.group_rank)].local_world_size;
+    const int count = seen.round.self().local_world_size;
     const auto meeting = meeting_place(spec_, seen.round);
     log::info(kApiArea, "[{}] starting workers for entrypoint: {}", spec_.role,
               workers::program_base_name(spec_));

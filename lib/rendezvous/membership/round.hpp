@@ -261,6 +261,7 @@ struct Round : Meeting, Bases {
   bool serves_store() const { return group_rank == store_rank; }
   bool is_divided() const { return store_nodes > 0; }
   int group_world_size() const { return static_cast<int>(members.size()); }
+  const Node& self() const { return members[static_cast<std::size_t>(group_rank)]; }
 };
 
 /// What an agent tells.

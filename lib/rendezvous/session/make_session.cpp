@@ -312,7 +312,7 @@ class UsersSession final : public PushingSession {
     restart_rule_.learn(round.attempt);
     round.restarts_left = restart_rule_.left();
     running_ = true;
-    const auto& self = round.members[static_cast<std::size_t>(round.group_rank)];
+    const auto& self = round.self();
     standstill_.assigned(kHandlerPeer, round.number, self, round.rank_base);
     preemption_.assigned(kHandlerPeer, round.number, 0);
     push(RoundReady{round});

@@ -11,8 +11,10 @@ namespace {
 
 std::map<std::string, std::string> variables(const Entries& agent, int local_rank = 0,
                                              const spec::JobSpec& job = {}) {
-  const Placement place;
-  const auto entries = worker_environment(agent, {job, place, local_rank});
+  const rendezvous::Round round;
+  const rendezvous::Node node;
+  const auto entries = worker_environment(
+      agent, {.job = job, .round = round, .node = node, .local_rank = local_rank});
   REQUIRE(entries.has_value());
   std::map<std::string, std::string> map;
   for (const auto& entry : *entries) {
