@@ -196,20 +196,11 @@ std::shared_ptr<telemetry::Summary> batch_of(const Codec& codec, double last) {
   return batch;
 }
 
-AttributeValue attribute_of(const json::value& value) {
-  if (value.is_bool()) return value.get_bool();
-  if (value.is_int64()) return value.get_int64();
-  if (value.is_uint64()) return static_cast<double>(value.get_uint64());
-  if (value.is_double()) return value.get_double();
-  if (value.is_string()) return std::string(std::string_view(value.get_string()));
-  if (value.is_null()) return std::monostate{};
-  return json::serialize(value);
-}
-
-std::vector<std::pair<std::string, AttributeValue>> event_attributes(const json::object& object) {
-  std::vector<std::pair<std::string, AttributeValue>> attributes;
+std::vector<telemetry::Attribute> event_attributes(const json::object& object) {
+  std::vector<telemetry::Attribute> attributes;
   for (const auto& [key, value] : object) {
-    attributes.emplace_back(std::string(std::string_view(key)), attribute_of(value));
+    attributes.emplace_back(
+        key, value.is_structured() ? json::serialize(value) : telemetry::to_value(value));
   }
   return attributes;
 }

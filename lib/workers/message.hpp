@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "goodput/compat/measurement_log.hpp"
+#include "system/process_stacks.hpp"
 #include "telemetry/record.hpp"
 
 #include <cstdint>
@@ -63,10 +64,9 @@ struct SamplesTold {
   // By group: further ones, beyond what is told one by one.
   std::vector<std::pair<std::string, std::uint64_t>> suppressed{};
 };
-using AttributeValue = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
 struct WorkerEvent {
   std::string name;
-  std::vector<std::pair<std::string, AttributeValue>> attributes;
+  std::vector<telemetry::Attribute> attributes;
   std::optional<double> time{};  // when it happened, in seconds since the epoch; none: now
 };
 /// The script of --run-path has returned; its process waits for the others before it ends.
@@ -79,13 +79,8 @@ struct TimerSet {
   double after = 0;                  // seconds, as was asked for
   int signal = 9;                    // 0: told, but not ended
 };
-/// The sender writes its stacks to this descriptor of its when it gets this signal: those of all
-/// threads if its `thread` gets it, else that of the main thread.
-struct StacksOffered {
-  int signal = 0;
-  int descriptor = -1;
-  pid_t thread = 0;  // 0: it has none for that
-};
+/// The sender offers its stacks.
+struct StacksOffered : system::StackOffer {};
 /// From now on the worker does something else than training ("eval"), or trains again ("train").
 struct PhaseEntered {
   std::string name;                   // of 1 to kMaxName bytes
@@ -95,7 +90,7 @@ struct PhaseEntered {
 struct GoodputEntry {
   goodput::MeasurementEntry entry;
   std::string name;  // of a custom event or a wait
-  std::vector<std::pair<std::string, AttributeValue>> members;
+  std::vector<telemetry::Attribute> members;
 };
 struct GoodputEntries {
   std::string job;  // as the recorder calls it; empty: as the run

@@ -456,8 +456,7 @@ void StackOffers::heard(pid_t sender, const workers::StacksOffered& offer) {
   if (offers_.size() >= most_ && !offers_.contains(sender)) forget_ended();
   if (offers_.size() >= most_ && !offers_.contains(sender)) return;
   // With the start time: by then the number may be another process's.
-  offers_.insert_or_assign(
-      sender, Offer{{offer.signal, offer.descriptor, offer.thread}, process->start_time});
+  offers_.insert_or_assign(sender, Offer{offer, process->start_time});
 }
 
 std::vector<pid_t> StackOffers::processes() const {

@@ -46,9 +46,9 @@ TEST_CASE("message: each kind is read") {
       R"({"kind":"event","name":"epoch","attributes":{"n":3,"x":1.5,"t":"a","b":true,"z":null}})");
   CHECK(event.name == "epoch");
   REQUIRE(event.attributes.size() == 5);
-  CHECK(event.attributes[0].second == AttributeValue(std::int64_t{3}));
-  CHECK(event.attributes[3].second == AttributeValue(true));
-  CHECK(event.attributes[4].second == AttributeValue(std::monostate{}));
+  CHECK(event.attributes[0].second == telemetry::Value(std::int64_t{3}));
+  CHECK(event.attributes[3].second == telemetry::Value(true));
+  CHECK(event.attributes[4].second == telemetry::Value(std::monostate{}));
 }
 
 TEST_CASE("message: a metric may be many samples, an event of an earlier time") {
