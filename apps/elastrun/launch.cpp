@@ -909,8 +909,7 @@ struct ThisMachine final : spec::HostEnvironment {
     // Only where the mask cannot be read: those of the machine, also what a batch system has given
     // to others.
     const auto all = own ? std::ssize(*own) : ::sysconf(_SC_NPROCESSORS_ONLN);
-    return process::cpus_within_quota(static_cast<int>(all), read_kernel_file("/proc/self/cgroup"),
-                                      read_kernel_file("/proc/self/mountinfo"));
+    return process::cpus_within_quota(static_cast<int>(all), process::own_cgroup("cpu"));
   }
   int count_gpus() const override {
     return system::count_gpus([](const char* name) { return std::getenv(name); });

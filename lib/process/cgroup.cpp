@@ -44,13 +44,15 @@ struct Mount {
 
 /// The unified hierarchy, or that of a controller of version 1.
 std::optional<Mount> find_mount(std::string_view mountinfo, std::string_view controller) {
-  for (const std::string& line : split(mountinfo, '\n')) {
+  while (!mountinfo.empty()) {
+    const auto line = mountinfo.substr(0, mountinfo.find('\n'));
+    mountinfo.remove_prefix(std::min(line.size() + 1, mountinfo.size()));
     // Optional fields stand before the dash, in any number (proc(5)); after it the file system, its
     // source, and its options, controllers among them.
     const auto dash = line.find(controller.empty() ? " - cgroup2 " : " - cgroup ");
-    if (dash == std::string::npos) continue;
-    const auto fields = split(std::string_view(line).substr(0, dash), ' ');
-    const auto names = split(std::string_view(line).substr(line.rfind(' ') + 1), ',');
+    if (dash == line.npos) continue;
+    const auto fields = split(line.substr(0, dash), ' ');
+    const auto names = split(line.substr(line.rfind(' ') + 1), ',');
     if (!controller.empty() && std::ranges::find(names, controller) == names.end()) continue;
     if (fields.size() >= 5) return Mount{unescape(fields[3]), unescape(fields[4])};
   }
@@ -135,46 +137,51 @@ bool await_empty(const std::string& path, Duration limit) {
 
 }  // namespace
 
-std::vector<CgroupPlace> cgroup_places(std::string_view cgroup) {
-  std::vector<CgroupPlace> places;
+std::string CgroupPlace::read(const std::string& file) const {
+  const auto text = folder ? read_kernel_file(*folder + "/" + file) : std::string();
+  return text.empty() ? read_kernel_file(mount + "/" + file) : text;
+}
+
+std::optional<CgroupPlace> cgroup_place(std::string_view cgroup, std::string_view mountinfo,
+                                        std::string_view controller) {
+  std::optional<CgroupPlace> found;
   for (const auto& line : split(cgroup, '\n')) {
     // "0::/path", or "4:cpu,cpuacct:/path" of version 1; the path may hold colons.
     const auto colon = line.find(':'), second = line.find(':', colon + 1);
     if (colon == std::string::npos || second == std::string::npos) continue;
-    places.push_back({split(line.substr(colon + 1, second - colon - 1), ','),
-                      line.substr(second + 1), line.starts_with("0::")});
-  }
-  return places;
-}
-
-std::optional<std::string> cgroup_directory(std::string_view cgroup, std::string_view mountinfo) {
-  const auto mount = find_mount(mountinfo, {});
-  if (!mount) return {};
-  for (const auto& place : cgroup_places(cgroup)) {
-    if (place.unified && place.path.starts_with('/')) return directory_below(*mount, place.path);
-  }
-  return {};
-}
-
-int cpus_within_quota(int cpus, std::string_view cgroup, std::string_view mountinfo) {
-  for (const auto& place : cgroup_places(cgroup)) {
-    if (!place.unified && !place.has("cpu")) continue;
-    const auto mount = find_mount(mountinfo, place.unified ? "" : "cpu");
+    const bool unified = line.starts_with("0::");
+    const auto names = split(line.substr(colon + 1, second - colon - 1), ',');
+    // A machine with both versions has a controller in one of them: if it is named, that is version
+    // 1, and the line of version 2 tells nothing about it.
+    if (unified ? found.has_value() : std::ranges::find(names, controller) == names.end()) continue;
+    const auto mount = find_mount(mountinfo, unified ? "" : controller);
     if (!mount) continue;
-    auto folder = directory_below(*mount, place.path).value_or(mount->point);
-    // Each cgroup is within those above it.
-    for (; folder.size() >= mount->point.size(); folder.resize(folder.rfind('/'))) {
-      const auto quota = quota_in(folder);
-      if (quota && *quota < cpus) cpus = static_cast<int>(std::ceil(*quota));
-      if (!folder.contains('/')) break;
-    }
+    found = {mount->point, directory_below(*mount, line.substr(second + 1)), unified};
   }
-  return cpus;
+  return found;
+}
+
+std::optional<CgroupPlace> own_cgroup(std::string_view controller) {
+  static const auto cgroup = read_kernel_file("/proc/self/cgroup");
+  static const auto mountinfo = read_kernel_file("/proc/self/mountinfo");
+  return cgroup_place(cgroup, mountinfo, controller);
 }
 
 std::optional<std::string> own_cgroup_directory() {
-  return cgroup_directory(read_kernel_file("/proc/self/cgroup"),
-                          read_kernel_file("/proc/self/mountinfo"));
+  const auto place = own_cgroup();
+  return place ? place->folder : std::nullopt;
+}
+
+int cpus_within_quota(int cpus, const std::optional<CgroupPlace>& place) {
+  if (!place) return cpus;
+  auto folder = place->folder.value_or(place->mount);
+  // Each cgroup is within those above it.
+  for (; folder.size() >= place->mount.size(); folder.resize(folder.rfind('/'))) {
+    const auto quota = quota_in(folder);
+    if (quota && *quota < cpus) cpus = static_cast<int>(std::ceil(*quota));
+    if (!folder.contains('/')) break;
+  }
+  return cpus;
 }
 
 Result<Cgroup> Cgroup::make(const std::string& parent, const std::string& name) {

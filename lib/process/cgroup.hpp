@@ -5,36 +5,32 @@
 #include "core/error.hpp"
 #include "core/unique_fd.hpp"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace elastrun::process {
 
-/// A line of /proc/PID/cgroup, see cgroups(7): where a process is in one hierarchy.
+/// Where a process is in one hierarchy, see cgroups(7).
 struct CgroupPlace {
-  std::vector<std::string> controllers;  // of version 1
-  std::string path;
-  bool unified = false;  // version 2
-  bool has(std::string_view controller) const {
-    return std::ranges::find(controllers, controller) != controllers.end();
-  }
+  std::string mount;
+  std::optional<std::string> folder{};  // none: it is not below what is mounted here (containers)
+  bool unified = true;                  // version 2
+  /// Contents of a file of it; of the mount's root where it has none that we can see.
+  std::string read(const std::string& file) const;
 };
-/// Reads these lines. Pure.
-std::vector<CgroupPlace> cgroup_places(std::string_view cgroup);
-
-/// Finds the cgroup v2 directory of a process from the texts of /proc/PID/cgroup and
-/// /proc/self/mountinfo. Pure. Nothing without a v2 hierarchy, or if our cgroup is not below any
-/// mount of it (containers).
-std::optional<std::string> cgroup_directory(std::string_view cgroup, std::string_view mountinfo);
-/// Finds this process's cgroup directory.
+/// Finds the place in the hierarchy of a controller, or in that of version 2, from the texts of
+/// /proc/PID/cgroup and /proc/self/mountinfo. Pure. Nothing without such a hierarchy.
+std::optional<CgroupPlace> cgroup_place(std::string_view cgroup, std::string_view mountinfo,
+                                        std::string_view controller = {});
+/// Finds that of this process, as it was when this was first called.
+std::optional<CgroupPlace> own_cgroup(std::string_view controller = {});
+/// Finds this process's cgroup v2 directory.
 std::optional<std::string> own_cgroup_directory();
 
-/// How many of `cpus` a process with these texts can keep busy: a CPU quota of its cgroup, or of
-/// one above it, in version 1 or 2, leaves so many, rounded up.
-int cpus_within_quota(int cpus, std::string_view cgroup, std::string_view mountinfo);
+/// How many of `cpus` a process there, by the controller "cpu", can keep busy: a CPU quota of its
+/// cgroup, or of one above it, in version 1 or 2, leaves so many, rounded up.
+int cpus_within_quota(int cpus, const std::optional<CgroupPlace>& place);
 
 /// One cgroup v2 directory that we made. Processes are put in by CLONE_INTO_CGROUP; no controller
 /// is switched on, so it limits nothing: it is only a list that unprivileged processes cannot

@@ -364,16 +364,6 @@ bool is_ours(std::string_view proc) {
   return proc != kProc || ours;
 }
 
-// Takes the next word of `text`, and what is before it, away.
-std::string_view next_word(std::string_view& text) {
-  const auto start = text.find_first_not_of(" \n");
-  if (start == std::string_view::npos) return text = {};
-  text.remove_prefix(start);
-  const auto word = text.substr(0, text.find_first_of(" \n"));
-  text.remove_prefix(word.size());
-  return word;
-}
-
 template <class T>
 bool read_number(std::string_view word, T& number) {
   const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), number);
@@ -420,6 +410,15 @@ bool live_child(idtype_t kind, id_t which) {
 }
 
 }  // namespace
+
+std::string_view next_word(std::string_view& text) {
+  const auto start = text.find_first_not_of(" \t\n");
+  if (start == std::string_view::npos) return text = {};
+  text.remove_prefix(start);
+  const auto word = text.substr(0, text.find_first_of(" \t\n"));
+  text.remove_prefix(word.size());
+  return word;
+}
 
 StatFields stat_fields(std::string_view stat) {
   StatFields fields;

@@ -67,6 +67,9 @@ std::string command_of(const ProcessEntry& process, const std::string& proc = "/
 /// "4711 (timeout 9h train.py), 4712 (sh)": no more than a person reads.
 std::string names_of(const ProcessTable& table);
 
+/// Takes the next word of a text such as the kernel writes, and what is before it, away; empty:
+/// there is none.
+std::string_view next_word(std::string_view& text);
 /// The fields 3, which is the state, to 24 of a stat file (proc_pid_stat(5)); empty where missing.
 using StatFields = std::array<std::string_view, 24 - 2>;
 StatFields stat_fields(std::string_view stat);

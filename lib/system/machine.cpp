@@ -7,7 +7,6 @@
 #include "core/text.hpp"
 #include "core/thread.hpp"
 #include "core/unique_fd.hpp"
-#include "process/cgroup.hpp"
 
 #include <algorithm>
 #include <array>
@@ -40,30 +39,18 @@ std::optional<std::uint64_t> number(std::string_view word) {
   return value;
 }
 
-/// The words of a line, one after the other.
-class Words {
- public:
-  explicit Words(std::string_view line) : rest_(line) {}
-  std::string_view next() {
-    rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t"), rest_.size()));
-    const auto word = rest_.substr(0, rest_.find_first_of(" \t"));
-    rest_.remove_prefix(word.size());
-    return word;
-  }
-  /// Up to `count` numbers; fewer if the line ends, or something else comes.
-  template <std::size_t kCount>
-  std::size_t numbers(std::array<std::uint64_t, kCount>& values) {
-    for (std::size_t i = 0; i < kCount; ++i) {
-      const auto value = number(next());
-      if (!value) return i;
-      values[i] = *value;
-    }
-    return kCount;
-  }
+using process::next_word;
 
- private:
-  std::string_view rest_;
-};
+/// Takes up to `kCount` numbers off a line; fewer if it ends, or something else comes.
+template <std::size_t kCount>
+std::size_t take_numbers(std::string_view& line, std::array<std::uint64_t, kCount>& values) {
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const auto value = number(next_word(line));
+    if (!value) return i;
+    values[i] = *value;
+  }
+  return kCount;
+}
 
 template <class Each>
 void each_line(std::string_view text, Each each) {
@@ -90,31 +77,6 @@ std::optional<std::uint64_t> value_in(std::string_view text, std::string_view ke
     found = number(line.substr(0, line.find_first_of(" \t")));
   });
   return found;
-}
-
-/// The path from /proc/self/cgroup in the memory hierarchy (v1) or the unified one (v2).
-struct MemoryCgroup {
-  std::string path;
-  bool unified = true;
-
-  /// Contents of a file of it. Inside a container the path that /proc tells may lie outside of what
-  /// is mounted; then the root of the mount is ours.
-  std::string read(const std::string& mount, const std::string& file) const {
-    auto text = read_kernel_file(mount + path + "/" + file);
-    return text.empty() ? read_kernel_file(mount + "/" + file) : text;
-  }
-};
-
-std::optional<MemoryCgroup> memory_cgroup(const MachineSources& sources) {
-  std::optional<MemoryCgroup> unified;
-  for (auto& place : process::cgroup_places(read_kernel_file(sources.proc + "/self/cgroup"))) {
-    if (place.path == "/") place.path.clear();
-    // A machine with both versions has the memory controller in one of them: if it is named here,
-    // it is version 1, and the line of version 2 tells nothing about memory.
-    if (place.has("memory")) return MemoryCgroup{std::move(place.path), false};
-    if (place.unified) unified = MemoryCgroup{std::move(place.path), true};
-  }
-  return unified;
 }
 
 // The functions of NVML that are used, as its reference manual declares them; the header itself
@@ -662,11 +624,10 @@ bool log_names_victim(std::string_view kernel_log, pid_t process, std::uint64_t 
 OomKills::Counts OomKills::count() const {
   Counts counts;
   counts.machine = value_in(read_kernel_file(sources_.proc + "/vmstat"), "oom_kill");
-  const auto own = memory_cgroup(sources_);
-  if (!own) return counts;
-  const auto text = own->unified ? own->read(sources_.cgroups, "memory.events")
-                                 : own->read(sources_.cgroups + "/memory", "memory.oom_control");
-  counts.cgroup = value_in(text, "oom_kill");
+  if (const auto& own = sources_.cgroup) {
+    const auto text = own->read(own->unified ? "memory.events" : "memory.oom_control");
+    counts.cgroup = value_in(text, "oom_kill");
+  }
   return counts;
 }
 
@@ -707,13 +668,12 @@ std::optional<CpuTimes> cpu_times_in(std::string_view stat) {
   int cpus = 0;
   each_line(stat, [&](std::string_view line) {
     if (!line.starts_with("cpu")) return;
-    Words words(line);
-    const auto name = words.next();
+    const auto name = next_word(line);
     if (name.size() > 3) cpus += all_digits(name.substr(3)) ? 1 : 0;
     std::array<std::uint64_t, 8> all{};
     // Old kernels have fewer columns. guest and guest_nice, behind these, are in user and nice
     // already.
-    if (name.size() > 3 || words.numbers(all) < 4) return;
+    if (name.size() > 3 || take_numbers(line, all) < 4) return;
     const auto of = [&](std::size_t i) { return static_cast<double>(all[i]) / ticks(); };
     times = CpuTimes{of(0), of(1), of(2), of(3), of(4), of(5) + of(6), of(7)};
   });
@@ -751,12 +711,11 @@ std::vector<DeviceIo> disks_in(std::string_view diskstats) {
   constexpr std::uint64_t kSector = 512;  // of this file, whatever the disk has
   std::vector<DeviceIo> disks;
   each_line(diskstats, [&](std::string_view line) {
-    Words words(line);
-    words.next();
-    words.next();
-    const auto name = words.next();
+    next_word(line);
+    next_word(line);
+    const auto name = next_word(line);
     std::array<std::uint64_t, 7> all{};
-    if (name.empty() || words.numbers(all) < all.size()) return;
+    if (name.empty() || take_numbers(line, all) < all.size()) return;
     // What they carry is counted again by the disks below them, or reaches no disk.
     for (const std::string_view virtual_one : {"loop", "ram", "dm-", "md", "zram", "sr", "fd"}) {
       if (name.starts_with(virtual_one)) return;
@@ -774,11 +733,11 @@ std::vector<DeviceIo> networks_in(std::string_view dev) {
   each_line(dev, [&](std::string_view line) {
     const auto colon = line.find(':');
     if (colon == line.npos) return;  // the headings
-    const auto name = Words(line.substr(0, colon)).next();
+    const auto name = trim(line.substr(0, colon));
+    line.remove_prefix(colon + 1);
     std::array<std::uint64_t, 11> all{};
-    Words words(line.substr(colon + 1));
     // Traffic of the machine with itself is none of the network.
-    if (name.empty() || name == "lo" || words.numbers(all) < all.size()) return;
+    if (name.empty() || name == "lo" || take_numbers(line, all) < all.size()) return;
     networks.push_back({std::string(name), all[0], all[8], all[2], all[10]});
   });
   return networks;
@@ -813,14 +772,10 @@ std::optional<DeviceIo> process_io_in(std::string_view io) {
   return DeviceIo{"", *read, *written};
 }
 
-CgroupUse read_cgroup(const MachineSources& sources) {
-  const auto own = memory_cgroup(sources);
+CgroupUse read_cgroup(const std::optional<process::CgroupPlace>& own) {
   // These files are those of cgroup v2; the first version has other names and units.
-  if (own && !own->unified) return {};
-  const auto read = [&, place = own.value_or(MemoryCgroup{})](const char* file) {
-    return place.read(sources.cgroups, file);
-  };
-  const auto cpu = read("cpu.stat");
+  if (!own || !own->unified) return {};
+  const auto cpu = own->read("cpu.stat");
   const auto seconds = [&cpu](std::string_view key) -> std::optional<double> {
     const auto microseconds = value_in(cpu, key);
     if (!microseconds) return std::nullopt;
@@ -832,15 +787,12 @@ CgroupUse read_cgroup(const MachineSources& sources) {
   use.throttled = seconds("throttled_usec");
   use.periods = value_in(cpu, "nr_periods");
   use.throttled_periods = value_in(cpu, "nr_throttled");
-  const auto first_word = [](std::string_view text) {
-    return number(Words(text.substr(0, text.find('\n'))).next());
-  };
-  use.memory = first_word(read("memory.current"));
-  use.memory_limit = first_word(read("memory.max"));  // "max": none
-  use.oom_kills = value_in(read("memory.events"), "oom_kill");
-  each_line(read("io.stat"), [&](std::string_view line) {  // "8:0 rbytes=1 wbytes=2 ..."
-    Words words(line);
-    for (auto word = words.next(); !word.empty(); word = words.next()) {
+  const auto first_word = [](std::string_view text) { return number(next_word(text)); };
+  use.memory = first_word(own->read("memory.current"));
+  use.memory_limit = first_word(own->read("memory.max"));  // "max": none
+  use.oom_kills = value_in(own->read("memory.events"), "oom_kill");
+  each_line(own->read("io.stat"), [&](std::string_view line) {  // "8:0 rbytes=1 wbytes=2 ..."
+    for (auto word = next_word(line); !word.empty(); word = next_word(line)) {
       if (const auto in = value_in(word, "rbytes")) use.read = use.read.value_or(0) + *in;
       if (const auto out = value_in(word, "wbytes")) use.written = use.written.value_or(0) + *out;
     }
@@ -972,7 +924,7 @@ void read_node(MachineSample& sample, const MachineSources& sources) {
   if (!load.empty()) sample.load = parse_float(load.substr(0, load.find(' ')));
   sample.disks = disks_in(read("/diskstats"));
   sample.networks = networks_in(read("/net/dev"));
-  sample.cgroup = read_cgroup(sources);
+  sample.cgroup = read_cgroup(sources.cgroup);
 }
 
 template <class T>

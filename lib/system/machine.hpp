@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "process/cgroup.hpp"
 #include "process/launcher.hpp"
 #include "process/process_table.hpp"
 #include "telemetry/registry.hpp"
@@ -150,7 +151,7 @@ struct MachineSample {
 /// The places to look at; only tests change them.
 struct MachineSources {
   std::string proc = "/proc";
-  std::string cgroups = "/sys/fs/cgroup";
+  std::optional<process::CgroupPlace> cgroup = process::own_cgroup("memory");
   std::string nvml = "libnvidia-ml.so.1";
   std::string powercap = "/sys/class/powercap";
   std::string kernel_log = "/dev/kmsg";

@@ -189,6 +189,10 @@ TEST_CASE("cgroup: its directory is found in pure, hybrid and container mounts")
       "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n"
       "40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime shared:9 - cgroup cgroup rw,name=systemd\n"
       "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+  const auto cgroup_directory = [](std::string_view cgroup, std::string_view mountinfo) {
+    const auto place = cgroup_place(cgroup, mountinfo);
+    return place ? place->folder : std::nullopt;
+  };
   CHECK(cgroup_directory("9:name=systemd:/x\n0::/\n", hybrid) == "/sys/fs/cgroup/unified");
   CHECK(cgroup_directory("0::/a/b\n", hybrid) == "/sys/fs/cgroup/unified/a/b");
   CHECK_FALSE(cgroup_directory("1:memory:/a\n", hybrid));
@@ -214,25 +218,28 @@ TEST_CASE("cgroup: a CPU quota, its own or one above it, leaves so many CPUs, ro
   };
   const std::string v2 = mount("/", "v2", "cgroup2 cgroup2 rw,nsdelegate");
   files.add("v2/a/b/cpu.max", "max 100000\n");
-  CHECK(cpus_within_quota(8, "0::/a/b\n", v2) == 8);
+  const auto within_quota = [](int cpus, std::string_view cgroup, std::string_view mountinfo) {
+    return cpus_within_quota(cpus, cgroup_place(cgroup, mountinfo, "cpu"));
+  };
+  CHECK(within_quota(8, "0::/a/b\n", v2) == 8);
   files.add("v2/a/cpu.max", "250000 100000\n");
-  CHECK(cpus_within_quota(8, "0::/a/b\n", v2) == 3);
-  CHECK(cpus_within_quota(2, "0::/a/b\n", v2) == 2);
-  CHECK(cpus_within_quota(8, "0::/\n", v2) == 8);
+  CHECK(within_quota(8, "0::/a/b\n", v2) == 3);
+  CHECK(within_quota(2, "0::/a/b\n", v2) == 2);
+  CHECK(within_quota(8, "0::/\n", v2) == 8);
   files.add("v2/cpu.max", "10000 100000\n");  // of a container, which sees its cgroup as the root
-  CHECK(cpus_within_quota(8, "0::/\n", v2) == 1);
+  CHECK(within_quota(8, "0::/\n", v2) == 1);
 
   const std::string v1 = mount("/docker/x", "v1", "cgroup cgroup rw,cpu,cpuacct") +
                          mount("/docker/x", "memory", "cgroup cgroup rw,memory");
   const std::string mine = "5:memory:/docker/x/m\n4:cpu,cpuacct:/docker/x/job\n0::/docker/x\n";
-  CHECK(cpus_within_quota(8, mine, v1) == 8);
+  CHECK(within_quota(8, mine, v1) == 8);
   files.add("v1/job/cpu.cfs_period_us", "50000\n");
   files.add("v1/job/cpu.cfs_quota_us", "-1\n");
-  CHECK(cpus_within_quota(8, mine, v1) == 8);
+  CHECK(within_quota(8, mine, v1) == 8);
   files.add("v1/cpu.cfs_period_us", "50000\n");
   files.add("v1/cpu.cfs_quota_us", "200000\n");
-  CHECK(cpus_within_quota(8, mine, v1) == 4);
-  CHECK(cpus_within_quota(8, "", "") == 8);
+  CHECK(within_quota(8, mine, v1) == 4);
+  CHECK(within_quota(8, "", "") == 8);
 }
 
 TEST_CASE("cgroup: each attempt has a fresh one, in which its workers are born") {

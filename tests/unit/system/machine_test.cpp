@@ -31,8 +31,18 @@ std::string stat_of(int pid, int session, int ticks, int start = 77) {
          " 0 0 0 20 0 2 0 " + std::to_string(start) + " 1000 5 0\n";
 }
 
-Machine machine_of(const Folder& folder, const std::string& nvml = "libnone.so") {
-  return Machine({folder.path + "/proc", folder.path + "/cgroup", nvml, folder.path + "/powercap"});
+/// In the folder "cgroup", where version 2 is mounted, and version 1 for memory below it.
+std::optional<process::CgroupPlace> memory_cgroup(const Folder& folder, std::string_view own) {
+  const auto mounts = "30 23 0:26 / " + folder.path +
+                      "/cgroup rw - cgroup2 cgroup2 rw\n31 23 0:27 / " + folder.path +
+                      "/cgroup/memory rw - cgroup cgroup rw,memory\n";
+  return process::cgroup_place(own, mounts, "memory");
+}
+
+Machine machine_of(const Folder& folder, const std::string& nvml = "libnone.so",
+                   std::string_view own_cgroup = "0::/\n") {
+  return Machine(
+      {folder.path + "/proc", memory_cgroup(folder, own_cgroup), nvml, folder.path + "/powercap"});
 }
 
 TEST_CASE("machine: without anything to read there is nothing to tell") {
@@ -49,7 +59,7 @@ TEST_CASE("machine: without anything to read there is nothing to tell") {
 TEST_CASE("machine: garbage in each file costs that file's values only") {
   const Folder folder;
   for (const char* file : {"stat", "meminfo", "vmstat", "loadavg", "diskstats", "net/dev",
-                           "self/cgroup", "10/stat", "10/io", "uptime"}) {
+                           "10/stat", "10/io", "uptime"}) {
     folder.add(std::string("proc/") + file, std::string(5000, '\xff') + "\n1 2 :::\n((((\n");
   }
   auto machine = machine_of(folder);
@@ -349,20 +359,22 @@ TEST_CASE("proc files: a cgroup with all of its controllers, and one with none")
 }
 
 TEST_CASE("proc files: the memory cgroup is found in both versions") {
-  const auto usage = [](const char* own, const std::string& folder) {
-    return look_at({{"proc/self/cgroup", own}, {"cgroup" + folder + "/memory.current", "7\n"}})
-        .cgroup.memory;
+  const auto usage = [](const char* own, const std::string& place) {
+    const Folder folder;
+    folder.add("cgroup" + place + "/memory.current", "7\n");
+    return machine_of(folder, "libnone.so", own).sample(kStart, {}).cgroup.memory;
   };
   CHECK(usage("0::/user.slice/job\n", "/user.slice/job") == 7);
   CHECK(usage("0::/user.slice/job\n", "") == 7);  // in a container
   CHECK_FALSE(usage("0::/user.slice/job\n", "/other"));
   CHECK(usage("0::/\n", "") == 7);
-  CHECK(usage("nonsense\n1:cpu\n", "") == 7);
+  CHECK_FALSE(usage("nonsense\n1:cpu\n", ""));
   // What version 1 has for the job is under other names: it tells of OOM kills alone.
   CHECK_FALSE(usage("9:cpu,cpuacct:/\n4:memory:/slurm/job:7\n0::/\n", ""));
   const Folder folder;
-  folder.add("proc/self/cgroup", "9:cpu,cpuacct:/\n4:memory:/slurm/job:7\n0::/\n");
-  OomKills deaths({.proc = folder.path + "/proc", .cgroups = folder.path + "/cgroup"});
+  OomKills deaths(
+      {.proc = folder.path + "/proc",
+       .cgroup = memory_cgroup(folder, "9:cpu,cpuacct:/\n4:memory:/slurm/job:7\n0::/\n")});
   const std::string control = "cgroup/memory/slurm/job:7/memory.oom_control";
   folder.add(control, "oom_kill_disable 0\noom_kill 1\n");
   deaths.begin();
