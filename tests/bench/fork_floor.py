@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The least that a restart by fork can cost: `fork_floor.py SCRIPT [ARGUMENT ...]`, for
-again_bench.py. An interpreter that has torch imported forks the next worker ahead, waits for the
+training_bench.py. An interpreter that has torch imported forks the next worker ahead, waits for the
 end of this one, and lets the next run the script. No log, no journal, no rendezvous, no sweep, and
 the worker is set apart from nothing. Ends when one exits with 0.
 """

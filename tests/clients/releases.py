@@ -41,8 +41,8 @@ def environment(folder: Path, release: str) -> Path:
 
 def run(python: Path, elastrun: Path) -> list[str]:
     """What was seen: the launcher's tests, and a job over elastrun's store."""
-    tests = subprocess.run([python, "-B", HERE / "clients_test.py", elastrun, "Torch"],
-                           capture_output=True, text=True, timeout=1200)
+    words = [HERE.parent / "run.py", HERE / "clients_test.py", elastrun, "Torch"]
+    tests = subprocess.run([python, "-B", *words], capture_output=True, text=True, timeout=1200)
     count = re.search(r"Ran (\d+) tests", tests.stderr)
     passed = tests.stderr[-3000:]
     if tests.returncode == 0 and count:
