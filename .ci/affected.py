@@ -38,7 +38,7 @@ PLACES = (
 )
 # What they start; every process test starts the programs.
 PROGRAMS = ["elastrun", "elastrunctl", "stub_worker", "fake_nvml", "clock_step", "stuck_write"]
-OTHERS = {"tcpstore": ["tcpstore_vectors"], "hostile": ["store_host", "store_file"],
+OTHERS = {"tcpstore": ["store_host"], "hostile": ["store_host", "store_file"],
           "oracle": ["oracle_samples"],
           "python_worker_goodput_calculator": ["elastrunctl"],
           "worker_header": ["worker_header"], "store_torch": ["store_host", "store_file"]}

@@ -66,7 +66,7 @@ def main() -> int:
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    servers = {"elastrun": [str(options.bin / "vectors" / "store_host")],
+    servers = {"elastrun": [str(options.bin / "store_torch" / "store_host")],
                "floor": [str(options.bin / "bench" / "bench_floor_store")]}
     if has_torch():
         servers["torch"] = [sys.executable, "-c", TORCH]
