@@ -47,7 +47,7 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeVar, Union
 
 from elastrun.channel import is_configured, linger, lost, send_event, send_object, text
-from elastrun.outbox import Outbox, at_begin, at_end, at_fork
+from elastrun.outbox import Outbox, at_end, at_fork
 from elastrun.page import page
 from elastrun.sketch import Sketch
 
@@ -416,8 +416,14 @@ _GRACE = 1.0  # seconds that the end of the process waits for handlers at most
 _now = time.monotonic
 
 
-# By --aggregations: PATTERN=NAME[+NAME...], with commas between them.
-_overridden: tuple[tuple[str, tuple[Aggregation, ...]], ...] = ()
+def _overridden(name: str) -> frozenset[Aggregation] | None:
+    """By --aggregations: PATTERN=NAME[+NAME...], with commas between them."""
+    for given in os.environ.get("ELASTRUN_AGGREGATIONS", "").split(","):
+        pattern, _, names = given.rpartition("=")
+        with contextlib.suppress(ValueError):  # from another version of the launcher
+            if fnmatchcase(name, pattern):
+                return frozenset(map(Aggregation, names.split("+")))
+    return None
 
 
 class Stat:
@@ -451,8 +457,7 @@ class Stat:
         if window < 0.001 or (max_samples is not None and max_samples < 1):
             raise ValueError(f"Stat '{name}': window_size ({window_size}) must be at least 1 ms "
                              f"and max_samples ({max_samples}) at least 1")
-        aggregations = next((given for pattern, given in _overridden if fnmatchcase(name, pattern)),
-                            aggregations)
+        aggregations = _overridden(name) or aggregations
         if on_empty not in ("skip", "zero", "no_data"):
             raise ValueError(f"Stat '{name}': on_empty '{on_empty}' is none of skip, zero, no_data")
         made = super().__new__(cls)
@@ -799,15 +804,6 @@ def _wake() -> None:
         _windows.wake()
 
 
-def _begin() -> None:
-    global _overridden
-    _overridden = ()
-    for given in os.environ.get("ELASTRUN_AGGREGATIONS", "").split(","):
-        pattern, _, names = given.rpartition("=")
-        with contextlib.suppress(ValueError):  # from another version of the launcher
-            _overridden += ((pattern, tuple(map(Aggregation, names.split("+")))),)
-
-
 def _finish_all() -> None:
     linger()
     _windows.outbox.await_rest(_GRACE)  # a window that is over is with a handler, and told then
@@ -815,6 +811,5 @@ def _finish_all() -> None:
         stat._finish()
 
 
-at_begin(_begin)
 at_fork(_forget)
 at_end(_finish_all)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from elastrun import channel, page
@@ -10,9 +11,10 @@ from elastrun import channel, page
 __all__ = ["losses"]
 
 
-def _of(module: str) -> Any:
-    """The module; None: this process has not used it, so it has lost nothing."""
-    return sys.modules.get(f"elastrun.{module}")
+def _count(module: str, of: Callable[[Any], int]) -> int:
+    """0 where this process has not used the module: it has lost nothing then."""
+    found = sys.modules.get(f"elastrun.{module}")
+    return 0 if found is None else of(found)
 
 
 def losses() -> dict[str, int]:
@@ -32,17 +34,15 @@ def losses() -> dict[str, int]:
     The agent tells in its log what it has refused first, and counts all in its metrics,
     elastrun-telemetry(7).
     """
-    reporter, metrics = _of("reporter"), _of("metrics.api")
-    monitor, journal, events = _of("monitor"), _of("journal"), _of("events")
-    told = None if reporter is None else reporter.reporter()
     return {
         "messages": channel.dropped(),
-        "samples": 0 if told is None else told.refused,
-        "metric_handlers": 0 if metrics is None else metrics.failures(),
-        "event_handlers": sum(one.failures() for one in (monitor, events) if one is not None),
-        "stat_values": 0 if monitor is None else sum(
-            stat.dropped for stat in monitor.stats().values()),
-        "goodput_entries": 0 if journal is None else sum(
-            one.lost for one in list(journal._journals.values())),
+        "samples": _count("reporter", lambda one: getattr(one.reporter(), "refused", 0)),
+        "metric_handlers": _count("metrics.api", lambda one: one.failures()),
+        "event_handlers": sum(
+            _count(one, lambda found: found.failures()) for one in ("monitor", "events")),
+        "stat_values": _count(
+            "monitor", lambda one: sum(stat.dropped for stat in one.stats().values())),
+        "goodput_entries": _count(
+            "journal", lambda one: sum(each.lost for each in list(one._journals.values()))),
         "agent": 0 if (mine := page.page()) is None else mine.refused(),
     }

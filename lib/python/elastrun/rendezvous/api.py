@@ -147,15 +147,14 @@ class RendezvousParameters:
     def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
         """Fails with ValueError on what is neither a truth value, 0, 1, nor a word for them."""
         value = self.get(key, default)
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, int) and value in (0, 1):
-            return bool(value)
-        if isinstance(value, str):
-            if value.lower() in ("1", "true", "t", "yes", "y"):
-                return True
-            if value.lower() in ("0", "false", "f", "no", "n"):
-                return False
+        if value is None:
+            return None
+        said = (str(int(value)) if isinstance(value, int) else
+                value.lower() if isinstance(value, str) else "")
+        if said in ("1", "true", "t", "yes", "y"):
+            return True
+        if said in ("0", "false", "f", "no", "n"):
+            return False
         raise ValueError(f"The rendezvous configuration option '{key}' does not represent a valid "
                          "boolean value.")
 

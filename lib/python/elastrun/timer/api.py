@@ -23,7 +23,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-from elastrun.outbox import at_begin
 from elastrun.channel import is_configured, is_connected, send_object
 from elastrun.page import has_ended
 from elastrun.stacks import offer_stacks
@@ -109,12 +108,8 @@ def _short(scope: str) -> str:
     return scope.encode("utf-8", "replace")[-_LONGEST_SCOPE:].decode("utf-8", "ignore")
 
 
+_agent = ChannelTimerClient()
 _client: TimerClient | None = None
-
-
-def _begin() -> None:
-    if _client is None:  # not what a launcher has configured for its forks
-        configure()
 
 
 def configure(timer_client: TimerClient | None = None) -> None:
@@ -123,11 +118,6 @@ def configure(timer_client: TimerClient | None = None) -> None:
     """
     global _client
     _client = timer_client
-    if timer_client is None and is_configured():
-        _client = ChannelTimerClient()
-
-
-at_begin(_begin)
 
 
 class _Block:
@@ -163,6 +153,8 @@ def expires(after: float, scope: str | None = None,
         caller = sys._getframe(1)
         scope = f"{caller.f_code.co_filename}#{caller.f_lineno}"
     chosen = _client if client is None else client
+    if chosen is None and is_configured():
+        chosen = _agent
     seconds = float(after)
     if seconds != seconds:
         raise ValueError(f"expires({after!r}): not a number of seconds")
