@@ -71,7 +71,7 @@ def auto_row(calls: int) -> Row:
     batches, watch = Empty(), auto.Watch()
     plain = per_call(lambda: next(batches), calls)
     setattr(Empty, "__next__", watch._fetching(Empty.__next__))
-    watch._evaluation.keeps_gradients = torch.is_grad_enabled  # as of know_modules
+    watch._computation.keeps_gradients = torch.is_grad_enabled  # as of know_modules
     step = per_call(lambda: watch._stepped(optimizer, (), {}), calls)
     batch = per_call(lambda: next(batches), calls) - plain
     return "--goodput auto, a step and a batch (Python)", step + batch, 1000.0

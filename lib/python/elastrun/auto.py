@@ -180,7 +180,7 @@ class Watch:
             # It starts the loader's processes.
             wrap("torch.utils.data.dataloader:DataLoader.__iter__",
                  self._around(_LOADING, ("self",), self._begin_loader))
-            after_import("torch.nn.modules.module", self._evaluation.know_modules)
+            after_import("torch.nn.modules.module", self._computation.know_modules)
             wrap("torch.nn.modules.module:Module.eval", before(self._evaluation.called))
             wrap("torch.autograd:backward", self._computation.around_backward)
         after_import("torch.serialization", lambda _: self._checkpoints.start())
@@ -438,7 +438,7 @@ class Watch:
                 self._tell_first()
             data = getattr(mine, "_dataset", None)
             if (evaluation.is_open or id(data) != evaluation.data
-                    or not evaluation.keeps_gradients()):
+                    or not computation.keeps_gradients()):
                 evaluation.look(data)
                 if evaluation.is_open:
                     return fetch_to_evaluate(mine)

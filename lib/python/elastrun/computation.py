@@ -92,7 +92,8 @@ class Computation:
         self._ended = 0.0  # the last step
         self._least = _LEAST
         self._looks = 0
-        self._class: Any = None  # torch.nn.Module
+        self.modules: Any = None  # torch.nn.Module
+        self.keeps_gradients: Callable[[], bool] = lambda: True
         self._restore: Callable[[], None] = lambda: None
         self._types: set[type] = set()  # of the modules that the script calls
 
@@ -143,17 +144,17 @@ class Computation:
 
     def _trains(self, module: Any) -> bool:
         """Others may be work or not, as those that transform data."""
-        return any(one.requires_grad for one in self._class.parameters(module))
+        return any(one.requires_grad for one in self.modules.parameters(module))
 
     def know_modules(self, module: ModuleType) -> None:
-        self._class = module.Module
-        self._keeps = sys.modules["torch._C"].is_grad_enabled
+        self.modules = module.Module
+        self.keeps_gradients = sys.modules["torch._C"].is_grad_enabled
 
     def _look(self) -> None:
         """Until the next call of a module, which is one of those that the script calls itself."""
-        if self._class is None:
+        if self.modules is None:
             return
-        owner, call = self._class, self._class.__call__
+        owner, call = self.modules, self.modules.__call__
         compiling = getattr(sys.modules.get("torch.compiler"), "is_compiling", bool)
         main, ident, found, trains = self._main, threading.get_ident, self._found, self._trains
 
@@ -178,7 +179,7 @@ class Computation:
         self._types.add(owner)
         own = vars(owner).get("__call__")
         compiling = getattr(sys.modules.get("torch.compiler"), "is_compiling", bool)
-        main, ident, keeps, watch = self._main, threading.get_ident, self._keeps, self
+        main, ident, keeps, watch = self._main, threading.get_ident, self.keeps_gradients, self
 
         @functools.wraps(owner.__call__)
         def __call__(mine: Any, *args: Any, **kwargs: Any) -> Any:
@@ -233,8 +234,6 @@ class Evaluation:
         self._fetched = 0  # what an evaluation began with
         self._looks = 0  # fetches since: to make the iterator is one, too
         self._trusted = True  # eval() alone: no step was made in what it began
-        self.keeps_gradients: Callable[[], bool] = lambda: True
-        self._class: Any = None  # torch.nn.Module
         self._train: Any = None  # its method, while ours is in its place
 
     def begin(self, said: bool = False) -> bool:
@@ -244,7 +243,7 @@ class Evaluation:
         now = time()
         self._computation.explain(now)
         self.is_open, self._said = True, said
-        self._without_gradients = not self.keeps_gradients()
+        self._without_gradients = not self._computation.keeps_gradients()
         self._watch_train()
         self._put((_EVALUATION[0], (now,)))
         return True
@@ -255,8 +254,8 @@ class Evaluation:
         self.is_open = self._said = False
         self._fetched = 0
         self._module = lambda: None
-        if self._class is not None and self._train is not None:
-            self._class.train, self._train = self._train, None
+        if self._train is not None:
+            self._computation.modules.train, self._train = self._train, None
         now = time()
         self._put((_EVALUATION[1], (now,)))
         self._computation.resume(now)
@@ -271,7 +270,7 @@ class Evaluation:
 
     def look(self, data: Any = None) -> None:
         """At the begin of a fetch of `data`, or of a save, in the main thread."""
-        keeps = self.keeps_gradients()
+        keeps = self._computation.keeps_gradients()
         trains = data is not None and id(data) == (self.data if keeps else self._without)
         if self.is_open:
             self._looks += data is not None
@@ -297,15 +296,10 @@ class Evaluation:
                     self.end()
         return run
 
-    def know_modules(self, module: ModuleType) -> None:
-        self._computation.know_modules(module)
-        self._class = module.Module
-        self.keeps_gradients = sys.modules["torch._C"].is_grad_enabled
-
     def called(self, module: Any) -> None:
         """Its eval() is."""
         if not self.is_open and not self._is_out():
-            keeps = self.keeps_gradients()
+            keeps = self._computation.keeps_gradients()
             leader = self._leader() if keeps and self._trusted else None
             if ((not keeps or leader is not None) and module.training is True
                     and (not keeps or _trains(leader, module)) and self.begin()):
@@ -313,9 +307,10 @@ class Evaluation:
 
     def _watch_train(self) -> None:
         """While an evaluation lasts: train() calls itself for each part of a module."""
-        if self._class is None or self._said or self._train is not None:
+        owner = self._computation.modules
+        if owner is None or self._said or self._train is not None:
             return
-        self._train = train = self._class.train
+        self._train = train = owner.train
         main = threading.get_ident()
 
         @functools.wraps(train)
@@ -324,4 +319,4 @@ class Evaluation:
                 self.end()
             return train(mine, mode)
 
-        self._class.train = train_and_tell
+        owner.train = train_and_tell
