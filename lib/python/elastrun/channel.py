@@ -411,15 +411,12 @@ def send_event(name: str, attributes: Mapping[str, Any], at: float | None = None
     for key, value in pairs:
         try:
             said = text(key)
-            if value is None or isinstance(value, bool):
-                told[said] = value
-            elif isinstance(value, str):
-                told[said] = text(value)
-            else:
+            if value is not None and not isinstance(value, bool):
                 try:
-                    told[said] = _number(value)
+                    value = text(value) if isinstance(value, str) else _number(value)
                 except Exception:
-                    told[said] = text(value)
+                    value = text(value)
+            told[said] = value
         except Exception:
             lost()
     # Longer ones the agent refuses: of a stack of 20 kB its beginning, rather than no event.

@@ -180,12 +180,10 @@ class CheckpointBadputCalculator:
     def is_valid_restore_stats(self, step_stats: Entry, operation_type: str | None =
                                OPERATION_TYPE_PERSISTENT_AND_LOCAL) -> bool:
         """Here the local ones are the emergency restores, wherever they load from, as there."""
-        event = step_stats.get("event_type")
-        if operation_type == OPERATION_TYPE_LOCAL:
-            return event == OPERATION_TYPE_EMERGENCY_RESTORE
-        if operation_type == OPERATION_TYPE_PERSISTENT:
-            return event == OPERATION_TYPE_RESTORE
-        return event in (OPERATION_TYPE_RESTORE, OPERATION_TYPE_EMERGENCY_RESTORE)
+        return step_stats.get("event_type") in {
+            OPERATION_TYPE_LOCAL: [OPERATION_TYPE_EMERGENCY_RESTORE],
+            OPERATION_TYPE_PERSISTENT: [OPERATION_TYPE_RESTORE],
+        }.get(operation_type or "", [OPERATION_TYPE_RESTORE, OPERATION_TYPE_EMERGENCY_RESTORE])
 
     def _measure(self, stats: Any, is_valid: Any, operation_type: str | None,
                  members: Mapping[str, str]) -> None:

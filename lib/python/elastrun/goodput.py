@@ -267,21 +267,18 @@ class GoodputRecorder:
         kind = str(getattr(event, "value", event))
         start: Any = getattr(self, f"record_{kind}_start_time", None)
         end: Any = getattr(self, f"record_{kind}_end_time", None)
+        named: dict[str, Any] = {}
+        if kind == "custom_badput_event":
+            named["custom_badput_event_type"] = detail or "unknown"
         if start is None:
             self._refuse()
-        elif kind == "step":
-            start(detail)
-        elif kind == "custom_badput_event":
-            start, end = (functools.partial(one, custom_badput_event_type=detail or "unknown")
-                          for one in (start, end))
-            start()
         else:
-            start()
+            start(*([detail] if kind == "step" else ()), **named)
         try:
             yield
         finally:
             if end is not None:
-                end()
+                end(**named)
 
     def record_checkpoint_progress(self, step: int, checkpoint_start_time: Any) -> None:
         """Records nothing, as the original: elastrun.checkpoint_done(step) says that steps are
