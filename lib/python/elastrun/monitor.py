@@ -214,7 +214,7 @@ class _Sampling:
         return passes
 
 
-_sampling: tuple[_Sampling, ...] = ()
+_sampling: list[_Sampling] = []
 
 
 def sample(pattern: str, rate: float) -> None:
@@ -222,11 +222,9 @@ def sample(pattern: str, rate: float) -> None:
     (0, 1]; 0: none. Windows of a Stat always pass. Of several patterns the last one counts. Fails
     with ValueError on another rate.
     """
-    global _sampling
     if not 0 <= rate <= 1:
         raise ValueError(f"sample('{pattern}'): rate ({rate}) must be between 0 and 1")
-    with _change:
-        _sampling = (_Sampling(pattern, rate), *_sampling)
+    _sampling.insert(0, _Sampling(pattern, rate))
 
 
 def _sampled(name: str) -> _Sampling | None:
@@ -251,26 +249,19 @@ class EventHandlerHandle:
 
 
 _change = threading.RLock()
-_handles: tuple[EventHandlerHandle, ...] = ()  # replaced, never changed: read without the lock
+_handles: dict[EventHandlerHandle, None] = {}
 _failures = 0
 
 
 def register_event_handler(handler: Callable[[Event], object]) -> EventHandlerHandle:
-    global _handles
     handle = EventHandlerHandle(handler)
-    with _change:
-        _handles = (*_handles, handle)
+    _handles[handle] = None
     return handle
 
 
 def unregister_event_handler(handle: EventHandlerHandle) -> bool:
     """False if it is not registered, or not any more."""
-    global _handles
-    with _change:
-        left = tuple(one for one in _handles if one is not handle)
-        found = len(left) < len(_handles)
-        _handles = left
-    return found
+    return _handles.pop(handle, False) is None
 
 
 def failures() -> int:
@@ -294,7 +285,7 @@ def log_event(event: Event) -> None:
 
 def _hand_out(event: Event) -> None:
     global _failures
-    for handle in _handles:
+    for handle in list(_handles):  # others may register and unregister meanwhile
         try:
             handle._handler(event)
         except Exception:
@@ -487,7 +478,7 @@ class Stat:
         self._empty_value = 0.0 if on_empty == "zero" else None
         self._window = window
         self._most = most
-        self._callbacks: tuple[Callable[[], float], ...] = ()
+        self._callbacks: list[Callable[[], float]] = []
         self._taps: tuple[_Window, ...] = ()  # of collectors
         self._id = 0
         self._until = -1.0  # the end of that window; before now: unknown
@@ -516,8 +507,7 @@ class Stat:
         """Its result is added whenever a Collector reports, and once a second under elastrun. One
         that raises is counted in `dropped`.
         """
-        with _change:
-            self._callbacks = (*self._callbacks, callback)
+        self._callbacks.append(callback)
         _wake()
 
     def add(self, v: float) -> None:

@@ -205,10 +205,8 @@ class Reporter:
         try:
             value = float(value)
             if len(self._single) < self._most_single:
-                series = self._series.get(key)
-                if series is None:  # a new one, or one whose name is no text
-                    key = _clean(key)
-                    series = self._series.get(key)
+                # Else it is a new one, or one whose name is no text.
+                series = self._series.get(key) or self._series.get(key := _clean(key))
                 step = None if series is None else series.of_step
                 self._single.append((_now(), key, value, channel._step if step is None else step))
             else:

@@ -10,10 +10,10 @@ Under elastrun each event reaches the agent, whatever its destination; elsewhere
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import os
 import socket
+import sys
 import traceback
 from dataclasses import asdict
 from typing import Any
@@ -115,10 +115,8 @@ def construct_and_record_rdzv_event(
     """
     if _RDZV not in _handlers and isinstance(get_logging_handler(_RDZV), logging.NullHandler):
         return
-    frame = inspect.currentframe()
-    caller = frame.f_back if frame else None
-    file = os.path.basename(caller.f_code.co_filename) if caller else "no_file"
-    name = name or (caller.f_code.co_name if caller else "")
+    caller = sys._getframe(1).f_code
+    file, name = os.path.basename(caller.co_filename), name or caller.co_name
     error_trace = traceback.format_exc() if node_state == NodeState.FAILED else ""
     record_rdzv_event(RdzvEvent(
         f"{file}:{name}", run_id, message, hostname or socket.getfqdn(), pid or os.getpid(),

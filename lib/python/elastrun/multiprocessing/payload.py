@@ -22,7 +22,7 @@ import sys
 from collections import ChainMap
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import context, reduction, resource_tracker, spawn
+from multiprocessing import context, process, reduction, resource_tracker, spawn
 from multiprocessing.popen_spawn_posix import _DupFd
 from typing import Any
 
@@ -166,8 +166,6 @@ def load(descriptor: int, tracker: int) -> tuple[Callable[..., Any], tuple[Any, 
     module of the caller as __mp_main__, and gives the function, its arguments, and whether they
     came by value: then without that import.
     """
-    from multiprocessing import process
-
     if tracker >= 0:
         resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]
     current: Any = process.current_process()
