@@ -230,8 +230,7 @@ class Plan:
         self._given = names
         self.skip = set(skip)
         self.bad: dict[str, str] = {}  # entries, with what is wrong with them
-        self._held = _held()
-        self._start = _reads_at_start()
+        self._held: dict[str, int] = {}
         self._folders = folders()
         self._installed = self._packages()
         # The file that is run, or "", and the folder of which modules are found first.
@@ -279,13 +278,14 @@ class Plan:
 
     def load(self) -> str:
         """Imports all; "" or why nothing can be forked from this process."""
-        if self._start:
-            return self._start
-        gc_was_on = gc.isenabled()
-        gc.disable()
+        if why := _reads_at_start():
+            return why
         self._held = _held()
         self.reads = _Environment.reads
         with contextlib.ExitStack() as after:
+            if gc.isenabled():
+                after.callback(gc.enable)
+            gc.disable()
             if os.environ.get("OMP_NUM_THREADS") != "1":  # OpenBLAS would start some at its import
                 name = "OPENBLAS_NUM_THREADS"
                 after.callback(os.environ.update,
@@ -306,8 +306,6 @@ class Plan:
         now = dict(os.environ)
         self.changes = {name: now.get(name) for name in {*now, *self.environment}
                         if now.get(name) != self.environment.get(name)}
-        if gc_was_on:
-            gc.enable()
         return self._hidden_by_path() or self.why_not() if not self.bad else ""
 
     def _load(self, module: str, member: str = "") -> None:

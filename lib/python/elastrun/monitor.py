@@ -475,7 +475,6 @@ class Stat:
         self.dropped = 0  # values that were not counted in any window
         self._spec = (frozenset(chosen), window, most, on_empty)
         self._tells_empty = on_empty != "skip" and not math.isinf(window)
-        self._empty_value = 0.0 if on_empty == "zero" else None
         self._window = window
         self._most = most
         self._callbacks: list[Callable[[], float]] = []
@@ -616,7 +615,7 @@ class Stat:
         if over is None:
             return
         data: dict[str, data_value_t] = {f"{self.name}.count": 0.0}
-        if over.count or self._empty_value is not None:
+        if over.count or self._spec[-1] == "zero":
             data = {f"{self.name}.{one.value}": over.told(one) if over.count else 0.0
                     for one in self.aggregations}
         event = Event(STAT_EVENT, datetime.now(), data)
