@@ -4,14 +4,12 @@ must show the same numbers. A reader that is not installed is left out, and said
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import unittest
 from pathlib import Path
 from typing import Any
 
 from collector import Collector
-from harness import LIMIT, PACKAGE, Job
+from harness import PACKAGE, Job
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "config/examples/observability"
@@ -52,11 +50,6 @@ def program(folder: Path, _: Collector) -> dict[int, float]:
 def prometheus(folder: Path, _: Collector) -> dict[int, float]:
     from prometheus_client.parser import text_string_to_metric_families
     page = (folder / "made/job.prom").read_text()
-    tool = shutil.which("promtool")
-    if tool is not None:
-        checked = subprocess.run([tool, "check", "metrics"], input=page, capture_output=True,
-                                 text=True, timeout=LIMIT, check=False)
-        assert checked.returncode in (0, 3), checked.stdout + checked.stderr
     return losses_of(text_string_to_metric_families(page))
 
 

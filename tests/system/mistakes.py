@@ -2,15 +2,14 @@
 """The mistakes of a first hour: what was typed, the exit code, and the words that put it right.
 
 Rows of words and variables run as --dry-run; those of SCRIPTS and JOB_FILES are the file that is
-wrong. The words are a regular expression that stderr or stdout has.
+wrong. The words are a regular expression that stderr or stdout has. What torchrun says as well is
+in tests/conformance/cases/cli.toml.
 """
 from __future__ import annotations
 
 C10D = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint "
 OPTIONS: tuple[tuple[str, int, str], ...] = (
-    ("", 2, "the following arguments are required: training_script"),
     ("-m", 2, "the following arguments are required: training_script"),
-    ("--nonesuch ok.py", 2, "unrecognized arguments: --nonesuch"),
     ("--ma ok.py", 2, "ambiguous option: --ma could match(.|\n)*write the option in full"),
     ("--nodes 2 ok.py", 2, "unrecognized arguments: --nodes(.|\n)*with --nnodes N"),
     ("--hosts a,b ok.py", 2, "--hosts is no option of elastrun: each machine runs its own"),
@@ -25,20 +24,13 @@ OPTIONS: tuple[tuple[str, int, str], ...] = (
     ("--use-env ok.py", 2, "--use-env is no option of elastrun: leave it out"),
     ("ok.py --nproc-per-node 2", 0, "--nproc-per-node goes to ok.py, .* precede the script"),
     ("python ok.py", 0, "elastrun starts Python itself: leave out python\n"),
-    ("--module --no-python ok.py", 1, "both the '--no-python' flag and the '--module' flag"),
     ("--standalone --nnodes 2 ok.py", 1, "--standalone is for one node, but --nnodes 2"),
-    ("--nnodes 2:1 ok.py", 1, "min_nodes=2, max_nodes=1"),
-    ("--nnodes 0 ok.py", 1, "min_nodes must be > 0"),
     ("--nnodes a ok.py", 1, "--nnodes: invalid literal"),
     ("--nproc-per-node 0 ok.py", 1, "nproc_per_node must be > 0, got 0"),
     ("--nproc-per-node 99999999 ok.py", 1, "nproc_per_node must be <= 20000, got 99999999"),
-    ("--nproc-per-node two ok.py", 1, "Unsupported nproc_per_node value: two"),
     ("--nproc-per-node gpus ok.py", 1, "Unsupported nproc_per_node value: gpus"),
-    ("--max-restarts -1 ok.py", 1, "max_restarts must be >= 0"),
-    ("--max-restarts x ok.py", 2, "invalid int value: 'x'"),
     ("--exit-barrier-timeout=-1 ok.py", 1, "exit_barrier_timeout must be "),
     ("--monitor-interval=nan ok.py", 1, "monitor_interval must be "),
-    ("--shutdown-timeout -1 ok.py", 1, "shutdown_timeout must be non-negative, got -1"),
     ("--hang-timeout x ok.py", 1, "a number of seconds above 0, auto or off, got x"),
     ("--hang-timeout 0 ok.py", 1, "a number of seconds above 0, auto or off, got 0"),
     ("--hang-timeout=-1 ok.py", 1, "a number of seconds above 0, auto or off, got -1"),
@@ -46,7 +38,6 @@ OPTIONS: tuple[tuple[str, int, str], ...] = (
     ("--restart-rule=memory:1 ok.py", 2, "'memory' does not fit"),
     (f"--restart-rule=exception={'E' * 2000}:fail ok.py", 2, "at most 2000"),
     ("--node-rank 5 --nnodes 2 ok.py", 1, "--node-rank 5 is not a rank of 2 nodes"),
-    ("--rdzv-backend foo ok.py", 1, "'foo' is not registered"),
     ("--rdzv-backend tcp ok.py", 1, "the backends are static, c10d, etcd, etcd-v2, file"),
     ("--master-addr= --master-port 29500 ok.py", 2, "it comes from --master-addr on"),
     (C10D + "localhost:99999 ok.py", 1, "65535; it comes from --rdzv-endpoint"),
@@ -62,11 +53,9 @@ OPTIONS: tuple[tuple[str, int, str], ...] = (
     ("--goodput loud ok.py", 2, "invalid choice: 'loud'"),
     ("--summary loud ok.py", 2, "invalid choice: 'loud'"),
     ("--exit-code 3 ok.py", 2, "choose from 'torchrun', 'worker'"),
-    ("--start-method x ok.py", 2, "choose from 'spawn', 'fork', 'forkserver'"),
     ("--warm-spares=-1 ok.py", 1, "warm_spares must be >= 0"),
     ("--warm-spares x ok.py", 2, "invalid int value: 'x'"),
     ("--monitor-interval -1 ok.py", 1, "must be > 0, got -1"),
-    ("--nnodes 3:1 ok.py", 1, "min_nodes=3, max_nodes=1"),
     ("--status maybe ok.py", 2, "choose from 'auto', 'on', 'off'"),
     ("--numa-binding x ok.py", 2, "invalid choice: 'x'"),
     ("--virtual-local-rank=x ok.py", 2, "ignored explicit argument 'x'"),

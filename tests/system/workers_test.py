@@ -9,7 +9,7 @@ import unittest
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import Job, stub, wait_until
+from harness import Job, wait_until
 
 # Worker 0 returns at once. Worker 1 looks whether it has really ended, for longer than an
 # interpreter takes to end, and says so.
@@ -86,13 +86,6 @@ class RunPath(unittest.TestCase):
 
 
 class Limits(unittest.TestCase):
-    def test_too_few_descriptors_are_an_error_in_words_and_leave_nothing(self) -> None:
-        for limit, workers in ((4, 1), (5, 1), (14, 1), (24, 8)):
-            with self.subTest(limit), Job(f"--nproc-per-node={workers}", *stub("exit=0"),
-                                          before=limited(limit)).ended(1) as job:
-                self.assertIn("ulimit -n", job.errors())
-                self.assertEqual(list(job.temporary.iterdir()), [])
-
     def test_a_channel_that_was_removed_is_there_again_for_the_next_attempt(self) -> None:
         for options in ((), ("--redirects=2", "--log-dir=logs")):
             with self.subTest(options), Job("--max-restarts=1", *options,
