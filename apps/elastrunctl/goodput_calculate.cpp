@@ -7,9 +7,8 @@
 #include "core/unique_fd.hpp"
 #include "elastrunctl/command_line.hpp"
 #include "export/record_line.hpp"
-#include "export/tensorboard.hpp"
+#include "export/viewer_files.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
-#include "goodput/compat/measurement_log.hpp"
 #include "net/frame.hpp"
 
 #include <algorithm>

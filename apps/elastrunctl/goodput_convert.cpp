@@ -7,11 +7,10 @@
 #include "core/unique_fd.hpp"
 #include "elastrunctl/command_line.hpp"
 #include "elastrunctl/goodput_files.hpp"
-#include "export/chrome_trace.hpp"
 #include "export/record_line.hpp"
-#include "export/tensorboard.hpp"
+#include "export/viewer_files.hpp"
 #include "files/whole_file.hpp"
-#include "goodput/compat/measurement_log.hpp"
+#include "goodput/compat/goodput_calculator.hpp"
 
 #include <algorithm>
 #include <cerrno>

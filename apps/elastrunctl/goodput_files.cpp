@@ -8,7 +8,7 @@
 #include "core/unique_fd.hpp"
 #include "elastrunctl/command_line.hpp"
 #include "export/record_line.hpp"
-#include "goodput/compat/measurement_log.hpp"
+#include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/journals/journal_books.hpp"
 #include "runs/run_registry.hpp"
 

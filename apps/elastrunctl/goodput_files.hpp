@@ -4,7 +4,6 @@
 #include "core/error.hpp"
 #include "elastrunctl/command_line.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
-#include "goodput/compat/measurement_log.hpp"
 #include "goodput/journals/journal_books.hpp"
 
 #include <cstdint>

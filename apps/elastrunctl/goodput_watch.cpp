@@ -6,7 +6,6 @@
 #include "goodput/reports/summary.hpp"
 #include "goodput_files.hpp"
 #include "local_runs.hpp"
-#include "log_tail.hpp"
 
 #include <algorithm>
 #include <csignal>

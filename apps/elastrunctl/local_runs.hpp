@@ -2,10 +2,14 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "core/unique_fd.hpp"
 #include "runs/run_registry.hpp"
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace elastrun::ctl {
@@ -36,5 +40,29 @@ std::string dead_runs_text(const std::vector<runs::DeadRun>& dead);
 
 /// Writes one line of JSON: {"runs":[...]}.
 std::string local_status_json(const std::vector<runs::ListedRun>& runs);
+
+/// One log file, read as it grows. With a label it gives whole lines, each with the label in front;
+/// without one the bytes as they are.
+class LogTail {
+ public:
+  using Write = std::function<void(std::string_view)>;
+
+  /// Begins `lines` lines before the end of what is there, or at the beginning. Fails with Io.
+  static Result<LogTail> open(const std::string& path, std::optional<int> lines);
+
+  void label(std::string label) { label_ = std::move(label); }
+  /// Gives what has come since the last time.
+  void read(const Write& write);
+  /// Shows the rest, and a line end after an unfinished last line: nothing follows any more.
+  void finish(const Write& write);
+
+ private:
+  explicit LogTail(UniqueFd file) : file_(std::move(file)) {}
+  void give_lines(const Write& write);
+
+  UniqueFd file_;
+  std::string label_;
+  std::string pending_;
+};
 
 }  // namespace elastrun::ctl

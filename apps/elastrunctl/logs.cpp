@@ -5,7 +5,6 @@
 #include "core/unique_fd.hpp"
 #include "elastrunctl/command_line.hpp"
 #include "local_runs.hpp"
-#include "log_tail.hpp"
 #include "runs/run_registry.hpp"
 
 #include <algorithm>

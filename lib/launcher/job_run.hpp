@@ -15,7 +15,7 @@
 #include "launcher/rendezvous_setup.hpp"
 #include "launcher/restarts.hpp"
 #include "launcher/status/run_status.hpp"
-#include "logs/agent_log.hpp"
+#include "logs/layout.hpp"
 #include "process/containment.hpp"
 #include "process/posix_launcher.hpp"
 #include "process/spawn.hpp"

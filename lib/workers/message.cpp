@@ -4,7 +4,7 @@
 
 #include "core/codec.hpp"
 #include "core/text.hpp"
-#include "goodput/compat/measurement_log.hpp"
+#include "goodput/compat/goodput_calculator.hpp"
 #include "worker/summary.hpp"
 
 #include <algorithm>

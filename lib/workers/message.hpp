@@ -3,7 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "goodput/compat/measurement_log.hpp"
+#include "goodput/compat/goodput_calculator.hpp"
 #include "system/process_stacks.hpp"
 #include "telemetry/record.hpp"
 

@@ -2,11 +2,10 @@
 // Writes one of everything in every format, for oracles_test.py:
 //
 //     oracle_samples DIRECTORY
-#include "export/chrome_trace.hpp"
 #include "export/exposition.hpp"
 #include "export/json_lines.hpp"
 #include "export/otlp_sink.hpp"
-#include "export/tensorboard.hpp"
+#include "export/viewer_files.hpp"
 #include "unit/export/sample_points.hpp"
 
 #include <fstream>

@@ -5,7 +5,7 @@
 #include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "goodput/compat/measurement_log.hpp"
+#include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/journals/journal_books.hpp"
 #include "goodput/reports/summary.hpp"
 #include "telemetry/record.hpp"

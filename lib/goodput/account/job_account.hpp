@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "goodput/compat/measurement_log.hpp"
+#include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/ledger/ledger.hpp"
 #include "telemetry/record.hpp"
 

@@ -5,7 +5,6 @@
 #include "core/text.hpp"
 #include "goodput/account/job_account.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
-#include "goodput/compat/measurement_log.hpp"
 #include "goodput/ledger/ledger.hpp"
 #include "telemetry/record.hpp"
 

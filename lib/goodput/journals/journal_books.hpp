@@ -3,7 +3,7 @@
 
 #include "core/json.hpp"
 #include "goodput/account/job_account.hpp"
-#include "goodput/compat/measurement_log.hpp"
+#include "goodput/compat/goodput_calculator.hpp"
 #include "telemetry/record.hpp"
 
 #include <cstddef>

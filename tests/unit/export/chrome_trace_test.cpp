@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "export/chrome_trace.hpp"
-
 #include "core/json.hpp"
+#include "export/viewer_files.hpp"
 
 #include <cmath>
 #include <doctest/doctest.h>

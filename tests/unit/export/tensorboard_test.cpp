@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "export/tensorboard.hpp"
-
+#include "export/viewer_files.hpp"
 #include "telemetry/route.hpp"
 #include "worker/summary.hpp"
 

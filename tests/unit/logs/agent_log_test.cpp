@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "logs/agent_log.hpp"
-
 #include "core/log.hpp"
 #include "core/unique_fd.hpp"
+#include "logs/layout.hpp"
 #include "support/logged_place.hpp"
 
 #include <doctest/doctest.h>
