@@ -54,6 +54,7 @@ void append_float(std::string& out, double value) {
 
 struct PythonWriter {
   std::string& out;
+  std::string_view comma, colon;
 
   void operator()(std::nullptr_t) const { out += "null"; }
   void operator()(bool value) const { out += value ? "true" : "false"; }
@@ -66,14 +67,14 @@ struct PythonWriter {
   void operator()(const json::object& object) const {
     list("{}", object, [this](const json::key_value_pair& member) {
       append_string(out, member.key());
-      out += ": ";
+      out += colon;
       json::visit(*this, member.value());
     });
   }
   void list(std::string_view brackets, const auto& all, auto each) const {
     out += brackets.front();
     for (std::string_view separator; const auto& one : all) {
-      out += std::exchange(separator, ", ");
+      out += std::exchange(separator, comma);
       each(one);
     }
     out += brackets.back();
@@ -97,15 +98,9 @@ Result<json::value> parse_json(std::string_view text) {
   return parser.release();
 }
 
-std::string python_json(const json::value& value) {
+std::string python_json(const json::value& value, std::string_view comma, std::string_view colon) {
   std::string out;
-  json::visit(PythonWriter{out}, value);
-  return out;
-}
-
-std::string python_json_string(std::string_view text) {
-  std::string out;
-  append_string(out, text);
+  json::visit(PythonWriter{out, comma, colon}, value);
   return out;
 }
 

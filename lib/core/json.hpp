@@ -22,11 +22,10 @@ namespace json = boost::json;
 /// Nesting is limited to 64 levels, so that a hostile text cannot exhaust the stack.
 Result<json::value> parse_json(std::string_view text);
 
-/// The text that Python's `json.dumps(value)` writes: one line, ", " and ": " as separators,
+/// The text that Python's `json.dumps(value, separators=(comma, colon))` writes: one line,
 /// everything outside ASCII as \uXXXX. Bytes that are not valid UTF-8 become U+FFFD.
-std::string python_json(const json::value& value);
-/// `text` as such a JSON string, with its quotes.
-std::string python_json_string(std::string_view text);
+std::string python_json(const json::value& value, std::string_view comma = ", ",
+                        std::string_view colon = ": ");
 /// Writes a float as Python's repr(): "1.0", "0.1", "1e-05", "inf", "nan".
 std::string python_float(double value);
 

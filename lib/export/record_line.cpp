@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/json/monotonic_resource.hpp>
 #include <charconv>
 #include <cmath>
 #include <fmt/format.h>
@@ -16,9 +17,11 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace elastrun::exporter {
+
+using telemetry::Record;
+using telemetry::Value;
 
 /// Takes tokens of JSON from the front of a line, which is ten times as fast as a tree of JSON.
 /// What it does not take it leaves, and is not plain: escapes, exponents, other blanks than spaces.
@@ -33,12 +36,6 @@ class LineScanner {
     skip_spaces();
     return rest_.empty();
   }
-  bool take(char what) {
-    skip_spaces();
-    if (rest_.empty() || rest_.front() != what) return false;
-    rest_.remove_prefix(1);
-    return true;
-  }
   bool take(std::string_view what) {
     skip_spaces();
     if (!rest_.starts_with(what)) return false;
@@ -48,13 +45,13 @@ class LineScanner {
   /// `"name":`, with its quotes, or nothing of it.
   bool take_name(std::string_view quoted) {
     const auto before = rest_;
-    if (take(quoted) && take(':')) return true;
+    if (take(quoted) && take(":")) return true;
     rest_ = before;
     return false;
   }
 
   std::optional<std::string_view> text() {
-    if (!take('"')) return std::nullopt;
+    if (!take("\"")) return std::nullopt;
     const auto is_odd = [](char c) {
       return c == '"' || c == '\\' || static_cast<signed char>(c) < 0x20;
     };
@@ -149,58 +146,29 @@ class LineScanner {
 
 namespace {
 
-using telemetry::Record;
-using telemetry::Value;
-
 constexpr std::array<std::string_view, 4> kKinds = {"event", "sample", "window", "span_end"};
 
-void append_string(std::string& out, std::string_view text) {
-  out += python_json_string(text);
-}
-
-void append_value(std::string& out, const Value& value) {
-  // JSON has no infinity and no NaN; a strict reader would refuse the whole line.
+/// JSON has no infinity and no NaN; a strict reader would refuse the whole line.
+json::value finite(const Value& value) {
   const double* number = std::get_if<double>(&value);
   const bool odd = number != nullptr && !std::isfinite(*number);
-  out += odd ? "null" : python_json(telemetry::to_json(value));
+  return odd ? json::value(nullptr) : telemetry::to_json(value);
 }
 
-Result<Record> no_record(std::string text) {
-  return fail(Code::Protocol, std::move(text));
-}
-
-const telemetry::Meaning kNoMeaning;
-
-/// With the labels of `meaning` behind the members.
-void append_object(std::string& out, std::string_view key,
-                   const std::vector<telemetry::Attribute>& members,
-                   const telemetry::Meaning& meaning = kNoMeaning) {
-  if (members.empty() && meaning.labels.empty()) return;
-  out += fmt::format(",\"{}\":", key);
-  char separator = '{';
-  const auto append = [&](const std::string& name, const Value& value) {
-    out += std::exchange(separator, ',');
-    append_string(out, name);
-    out += ':';
-    append_value(out, value);
-  };
-  for (const auto& [name, value] : members) append(name, value);
-  for (const auto& [name, value] : meaning.labels) append(name, value);
-  out += '}';
+void add(json::object& all, const std::vector<telemetry::Attribute>& members) {
+  for (const auto& [name, value] : members) all[name] = finite(value);
 }
 
 /// A window without data says so, and its aggregates are null.
-void append_window(std::string& out, const telemetry::Window& window) {
-  out += fmt::format(R"(,"window":{{"start_ns":{},"end_ns":{},"index":{},"count":{},"dropped":{})",
-                     window.start.time_since_epoch().count(), window.end.time_since_epoch().count(),
-                     window.index, window.count, window.dropped);
-  if (window.no_data) out += ",\"no_data\":true";
-  if (!window.unit.empty()) {
-    out += ",\"unit\":";
-    append_string(out, window.unit);
-  }
-  append_object(out, "aggregates", window.aggregates);
-  out += '}';
+void add(json::object& all, const telemetry::Window& window) {
+  all["start_ns"] = window.start.time_since_epoch().count();
+  all["end_ns"] = window.end.time_since_epoch().count();
+  all["index"] = window.index;
+  all["count"] = window.count;
+  all["dropped"] = window.dropped;
+  if (window.no_data) all["no_data"] = true;
+  if (!window.unit.empty()) all["unit"] = window.unit;
+  if (!window.aggregates.empty()) add(all["aggregates"].emplace_object(), window.aggregates);
 }
 
 // Whether a name was there before is looked up one by one.
@@ -208,10 +176,10 @@ constexpr std::size_t kMostAttributes = 32;
 
 bool read_attributes(LineScanner& line, std::vector<telemetry::Attribute>& attributes) {
   std::size_t count = 0;
-  if (!line.take('{')) return false;
+  if (!line.take("{")) return false;
   do {
     const auto name = line.text();
-    if (!name || !line.take(':') || count == kMostAttributes) return false;
+    if (!name || !line.take(":") || count == kMostAttributes) return false;
     const auto seen = std::span(attributes).first(count);
     // False sends the line to from_json_line(), which decides what a name that is there twice
     // means.
@@ -220,26 +188,20 @@ bool read_attributes(LineScanner& line, std::vector<telemetry::Attribute>& attri
     attributes[count].first = *name;
     if (!line.value(attributes[count].second)) return false;
     ++count;
-  } while (line.take(','));
+  } while (line.take(","));
   // Only now, not at the start: the strings of the record before are used again, without an
   // allocation.
   attributes.resize(count);
-  return line.take('}');
+  return line.take("}");
 }
 
 /// The log's own time of an entry, before its payload; if there is none, takes nothing.
 bool take_log_time(LineScanner& line, Value& time) {
   auto payload = line;
-  const bool logged = payload.take('{') && payload.take_name("\"log_time\"") &&
-                      payload.number(time) && payload.take(',') && payload.take_name("\"payload\"");
+  const bool logged = payload.take("{") && payload.take_name("\"log_time\"") &&
+                      payload.number(time) && payload.take(",") && payload.take_name("\"payload\"");
   if (logged) line = payload;
   return logged;
-}
-
-bool read_kind(std::string_view name, Record::Kind& kind) {
-  if (name != "event" && name != "sample") return false;
-  kind = name == "event" ? Record::Kind::Event : Record::Kind::Sample;
-  return true;
 }
 
 }  // namespace
@@ -247,26 +209,29 @@ bool read_kind(std::string_view name, Record::Kind& kind) {
 std::string to_json_line(const Record& record) {
   const auto since = record.stamp.wall.time_since_epoch();
   const auto seconds = std::chrono::floor<std::chrono::seconds>(since);
-  std::string line =
-      fmt::format(R"({{"time":{}.{:09},"mono_ns":{},"kind":"{}","scope":)", seconds.count(),
-                  (since - seconds).count(), record.stamp.mono.time_since_epoch().count(),
-                  kKinds[static_cast<std::size_t>(record.kind)]);
-  append_string(line, record.scope);
-  line += ",\"name\":";
-  append_string(line, record.name);
-  if (!std::holds_alternative<std::monostate>(record.value)) {
-    line += ",\"value\":";
-    append_value(line, record.value);
+  unsigned char room[2048];  // for most records
+  json::monotonic_resource memory(room, sizeof room);
+  json::object line(&memory);
+  line["mono_ns"] = record.stamp.mono.time_since_epoch().count();
+  line["kind"] = kKinds[static_cast<std::size_t>(record.kind)];
+  line["scope"] = record.scope;
+  line["name"] = record.name;
+  if (!std::holds_alternative<std::monostate>(record.value)) line["value"] = finite(record.value);
+  if (record.severity != telemetry::Severity::Info) line["severity"] = to_text(record.severity);
+  if (record.id != 0) line["id"] = fmt::format("{:016x}", record.id);
+  const bool labelled = record.meaning && !record.meaning->labels.empty();
+  if (labelled || !record.attributes.empty()) {
+    auto& attributes = line["attributes"].emplace_object();
+    add(attributes, record.attributes);
+    if (labelled)
+      for (const auto& [name, value] : record.meaning->labels) attributes[name] = value;
   }
-  if (record.severity != telemetry::Severity::Info) {
-    line += fmt::format(",\"severity\":\"{}\"", to_text(record.severity));
-  }
-  if (record.id != 0) line += fmt::format(",\"id\":\"{:016x}\"", record.id);
-  append_object(line, "attributes", record.attributes,
-                record.meaning ? *record.meaning : kNoMeaning);
   // That of a sample is for those who keep sums.
-  if (record.kind == Record::Kind::Window && record.window) append_window(line, *record.window);
-  return line + "}";
+  if (record.kind == Record::Kind::Window && record.window)
+    add(line["window"].emplace_object(), *record.window);
+  // By itself, since a double does not hold the nanoseconds.
+  return fmt::format(R"({{"time":{}.{:09},)", seconds.count(), (since - seconds).count()) +
+         python_json(line, ",", ":").substr(1);
 }
 
 Result<Record> from_json_line(std::string_view line) {
@@ -275,13 +240,14 @@ Result<Record> from_json_line(std::string_view line) {
   const json::value* time = find_member(*value, "time");
   const json::value* name = find_member(*value, "name");
   if (time == nullptr || !time->is_number() || name == nullptr || !name->is_string()) {
-    return no_record("a record has a time and a name");
+    return fail(Code::Protocol, "a record has a time and a name");
   }
   const auto kind = std::find(kKinds.begin(), kKinds.end(), member_text_or(*value, "kind", ""));
-  if (kind == kKinds.end()) return no_record("a record of a kind that is not known");
+  if (kind == kKinds.end()) return fail(Code::Protocol, "a record of a kind that is not known");
   const double seconds = time->to_number<double>();
   // Nanoseconds of more would not fit into 64 bits. Written so that a NaN is refused, too.
-  if (!(std::abs(seconds) < 9e9)) return no_record("a record with a time that cannot be");
+  if (!(std::abs(seconds) < 9e9))
+    return fail(Code::Protocol, "a record with a time that cannot be");
   Record record;
   record.kind = static_cast<Record::Kind>(kind - kKinds.begin());
   record.stamp.wall = WallTime(from_seconds(seconds));
@@ -302,7 +268,7 @@ bool read_plain_record(std::string_view text, Record& record) {
   LineScanner line(text);
   Value number;
   // Members in the order in which they are written, which is also that they are there once.
-  if (!line.take('{') || !line.take_name("\"time\"")) return false;
+  if (!line.take("{") || !line.take_name("\"time\"")) return false;
   if (!line.time(record.stamp.wall)) {
     if (!line.number(number)) return false;
     const auto seconds = telemetry::as_real(number);
@@ -310,32 +276,33 @@ bool read_plain_record(std::string_view text, Record& record) {
     record.stamp.wall = WallTime(from_seconds(*seconds));
   }
   const auto next = [&line](std::string_view quoted) {
-    return line.take(',') && line.take_name(quoted);
+    return line.take(",") && line.take_name(quoted);
   };
   if (!next("\"mono_ns\"") || !line.number(number)) return false;
   const auto* mono = std::get_if<std::int64_t>(&number);
   if (mono == nullptr || !next("\"kind\"")) return false;
   const auto kind = line.text();
-  if (!kind || !read_kind(*kind, record.kind) || !next("\"scope\"")) return false;
+  if (!kind || (*kind != "event" && *kind != "sample") || !next("\"scope\"")) return false;
   const auto scope = line.text();
   if (!scope || !next("\"name\"")) return false;
   const auto name = line.text();
   if (!name) return false;
+  record.kind = *kind == "event" ? Record::Kind::Event : Record::Kind::Sample;
   record.stamp.mono = TimePoint(Duration(*mono));
   record.scope = *scope;
   record.name = *name;
   record.value = std::monostate();
-  bool more = line.take(',');
+  bool more = line.take(",");
   if (more && line.take_name("\"value\"")) {
     if (!line.value(record.value)) return false;
-    more = line.take(',');
+    more = line.take(",");
   }
   if (!more) {
     record.attributes.clear();
   } else if (!line.take_name("\"attributes\"") || !read_attributes(line, record.attributes)) {
     return false;
   }
-  return line.take('}') && line.at_end();
+  return line.take("}") && line.at_end();
 }
 
 bool read_plain_entry(std::string_view text, std::vector<telemetry::Attribute>& members,
@@ -343,7 +310,7 @@ bool read_plain_entry(std::string_view text, std::vector<telemetry::Attribute>& 
   LineScanner line(text);
   Value time;
   const bool logged = take_log_time(line, time);
-  if (!read_attributes(line, members) || (logged && !line.take('}')) || !line.at_end())
+  if (!read_attributes(line, members) || (logged && !line.take("}")) || !line.at_end())
     return false;
   bool of_job = false;
   for (const auto& [name, value] : members) {
@@ -360,11 +327,11 @@ std::optional<PlainStep> read_plain_step(std::string_view text) {
   LineScanner line(text);
   Value log_time, count, start;
   const bool logged = take_log_time(line, log_time);
-  if (!line.take('{') || !line.take_name("\"job_name\"")) return std::nullopt;
+  if (!line.take("{") || !line.take_name("\"job_name\"")) return std::nullopt;
   const auto job = line.text();
-  if (!job || !line.take(',') || !line.take_name("\"step_count\"") || !line.number(count) ||
-      !line.take(',') || !line.take_name("\"step_start_time\"") || !line.number(start) ||
-      !line.take('}') || (logged && !line.take('}')) || !line.at_end()) {
+  if (!job || !line.take(",") || !line.take_name("\"step_count\"") || !line.number(count) ||
+      !line.take(",") || !line.take_name("\"step_start_time\"") || !line.number(start) ||
+      !line.take("}") || (logged && !line.take("}")) || !line.at_end()) {
     return std::nullopt;
   }
   const auto* step = std::get_if<std::int64_t>(&count);
