@@ -13,7 +13,6 @@
 #include "goodput/compat/goodput_calculator.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <fcntl.h>
 #include <filesystem>
@@ -134,7 +133,7 @@ class ToTensorBoard final : public GoodputConversion {
     std::string text = begun_ ? std::string() : head(answer.first);
     for (const auto& point : answer.history.steps) {
       text +=
-          exporter::tensorboard_values(answer.first + point.at, point.last,
+          exporter::tensorboard_values(answer.at(point.at), point.last,
                                        {{"goodput/step_seconds", to_seconds(point.mean())},
                                         {"goodput/longest_step_seconds", to_seconds(point.max)}});
     }
@@ -142,7 +141,7 @@ class ToTensorBoard final : public GoodputConversion {
     for (const auto& span : answer.history.spans) {
       good += span.of(answer.summary.steps_known() ? Bucket::Productive : Bucket::Running);
       text += exporter::tensorboard_values(
-          answer.first + span.to, std::chrono::floor<std::chrono::seconds>(span.to).count(),
+          answer.at(span.to), std::chrono::floor<std::chrono::seconds>(span.to).count(),
           {{"goodput/share", to_seconds(good) / to_seconds(span.to)}});
     }
     return text;

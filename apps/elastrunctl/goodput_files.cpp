@@ -6,7 +6,6 @@
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "elastrunctl/command_line.hpp"
 #include "export/record_line.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/journals/journal_books.hpp"

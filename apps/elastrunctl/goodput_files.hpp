@@ -2,10 +2,10 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "elastrunctl/command_line.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
 #include "goodput/journals/journal_books.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -98,6 +98,12 @@ struct GoodputAnswer {
   // What is not in the books, beside GoodputInput::skipped.
   std::uint64_t other_jobs = 0, misplaced = 0, lost = 0, duplicates = 0;
   std::optional<goodput::CalculatedGoodput> compatible{};  // if asked for
+
+  /// So long after the start; at the latest what the clock can tell, whatever a log says.
+  WallTime at(Duration since_start) const {
+    const auto most = Duration::max() - std::max(first.time_since_epoch(), Duration::zero());
+    return first + std::min(since_start, most);
+  }
 };
 
 /// Fails with Usage if no job starts in what was read, or `compatible` has nothing to go by.

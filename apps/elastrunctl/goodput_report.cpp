@@ -59,7 +59,7 @@ std::string left_out(const GoodputInput& input, const GoodputAnswer& answer) {
 
 std::string subtitle(const GoodputInput& input, const GoodputAnswer& answer) {
   auto text = fmt::format("{} to {}, {} record{}", utc(answer.first),
-                          utc(answer.first + answer.summary.elapsed), input.records,
+                          utc(answer.at(answer.summary.elapsed)), input.records,
                           input.records == 1 ? "" : "s");
   if (answer.job != answer.name) text += ", run id " + printable(answer.job);
   const auto missing = left_out(input, answer);

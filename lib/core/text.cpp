@@ -370,7 +370,10 @@ double to_seconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 Duration from_seconds(double seconds) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  constexpr double kMost = 9.2e9;
+  // Files and other programs say any number, and a conversion that does not fit is undefined.
+  const double bounded = std::isnan(seconds) ? 0 : std::clamp(seconds, -kMost, kMost);
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(bounded));
 }
 
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& choices) {

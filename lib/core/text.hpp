@@ -66,6 +66,7 @@ std::string format_bytes(std::uint64_t bytes);
 /// Seconds since the epoch with nanoseconds, for machines.
 double to_seconds(WallTime when);
 double to_seconds(Duration duration);
+/// At most 291 years either way, which nanoseconds can tell; zero for NaN.
 Duration from_seconds(double seconds);
 
 /// Returns the choice with the fewest edits from `word`, if it is near enough to be what was meant.

@@ -322,3 +322,12 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": sys.exit(3)
         account = self.account("-", text=good + "\n".join(bad) + "\n")
         self.assertAlmostEqual(account["goodput"], 0.75)
         self.assertEqual((account["skipped"], account["other_jobs"]), (5, 2))
+
+    def test_times_that_no_clock_shows_are_bounded(self) -> None:
+        log = "".join(json.dumps({"job_name": "j", **entry}) + "\n" for entry in (
+            {"job_start_time": 1e300}, {"step_count": 1, "step_start_time": 1.5e300},
+            {"job_end_time": 2e300}))
+        done = self.goodput("report", "--html", "-", "-", text=log)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        # The last day that nanoseconds in 64 bits can tell, and none of 1677, the first year.
+        self.assertRegex(done.stdout, r'"subtitle":"2261-[0-9-]+ [0-9:]+ UTC to 2262-04-11 ')

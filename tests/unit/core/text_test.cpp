@@ -3,10 +3,18 @@
 
 #include <cmath>
 #include <doctest/doctest.h>
+#include <limits>
 #include <string>
 
 using namespace elastrun;
 using namespace std::chrono_literals;
+
+TEST_CASE("text: seconds that nanoseconds cannot tell become the most that they can") {
+  CHECK(from_seconds(1.5) == std::chrono::milliseconds(1500));
+  CHECK(from_seconds(1e300) == from_seconds(9.2e9));
+  CHECK(from_seconds(-std::numeric_limits<double>::infinity()) == -from_seconds(9.2e9));
+  CHECK(from_seconds(std::nan("")) == Duration::zero());
+}
 
 TEST_CASE("text: what would mean something to a reader is escaped") {
   CHECK(escaped("it's a [b]\\", "'[]\\") == "it\\'s a \\[b\\]\\\\");
